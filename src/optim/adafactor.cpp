@@ -25,6 +25,11 @@ void AdafactorOptions::bind(config::Table& t) {
   t.key("clipping_threshold", clipping_threshold, "limits the RMS of each tensor's scaled gradient; 0 = off").min(0);
 }
 
+int64_t AdafactorOptions::element_state_bytes(const std::vector<int64_t>& shape) const {
+  const int64_t v = factor(shape, factor_min).factored ? 0 : size_of(device::DType::f32);
+  return v + (momentum > 0 ? size_of(state_type(momentum_type)) : 0);
+}
+
 Factoring factor(const std::vector<int64_t>& shape, int64_t factor_min) {
   Factoring f;
   const size_t rank = shape.size();

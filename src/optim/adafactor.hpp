@@ -19,6 +19,7 @@ struct AdafactorOptions : MethodOptions {
   double clipping_threshold = 0;
 
   void bind(config::Table& t) override;
+  int64_t element_state_bytes(const std::vector<int64_t>& shape) const override;
   std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
 };
 

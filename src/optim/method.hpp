@@ -66,6 +66,8 @@ class Method {
 
 // The keys of one kind of optimizer, and how to make it.
 struct MethodOptions : config::Table::Variant {
+  // Bytes of state per element of a tensor of this shape; only differences between tensors matter (shard::Unit).
+  virtual int64_t element_state_bytes(const std::vector<int64_t>& /*shape*/) const { return 0; }
   virtual std::unique_ptr<Method> make(const shard::Fabric& fabric) const = 0;
 };
 

@@ -78,7 +78,9 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
     Strategy s = options.strategy_of(p.path);
     int found = -1;
     for (int u : units_of_block_.at(size_t(p.block)))
-      if (units_[size_t(u)].strategy == s && units_[size_t(u)].trainable == p.trainable) found = u;
+      if (const Unit& unit = units_[size_t(u)]; unit.strategy == s && unit.trainable == p.trainable &&
+                                                unit.element_state_bytes == p.element_state_bytes)
+        found = u;
     if (found < 0) {
       found = int(units_.size());
       units_of_block_[size_t(p.block)].push_back(found);
@@ -88,6 +90,7 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
            p.block,
            s,
            p.trainable,
+           p.element_state_bytes,
            {},
            0,
            cuts});

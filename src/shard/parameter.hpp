@@ -1,6 +1,6 @@
 // Parameters and units (design 3.3). A parameter is a logical tensor: path and shape as big_vision names them. A unit is one
-// flat buffer of the parameters of one block that share strategy and trainability; only this folder knows units, padding
-// and which rank holds what. Files and messages know logical tensors and element ranges.
+// flat buffer of the parameters of one block that share strategy, trainability and optimizer state per element (so that
+// equal parts of a unit carry equal state); only this folder knows units, padding and which rank holds what. Files and messages know logical tensors and element ranges.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@ struct Parameter {
   Init init;
   int block = 0;                        // index of the model's block
   bool trainable = true;
+  int64_t element_state_bytes = 0;      // what the optimizer keeps per element
   // filled by the layout
   int64_t size = 0;                     // elements
   int unit = -1;
@@ -69,6 +70,7 @@ struct Unit {
   int block = 0;
   Strategy strategy;
   bool trainable = true;
+  int64_t element_state_bytes = 0;
   std::vector<int> parameters;          // in the order of their offsets
   int64_t length = 0;                   // elements, padded to a multiple of `cuts`
   // Equal cuts of the unit: determinism level "mesh": `slices`; "run": the fsdp size. Norms and optimizer sums are formed per

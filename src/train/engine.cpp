@@ -19,7 +19,11 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
   options_.resolve(parameters, policies, schedules);
-  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].trainable = !policies[i].frozen;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parameters[i].trainable = !policies[i].frozen;
+    if (parameters[i].trainable)
+      parameters[i].element_state_bytes = options.optimizer.method_options().element_state_bytes(parameters[i].shape);
+  }
   int64_t cuts = options.determinism.mesh() ? geometry_.total_slices : mesh.shape.fsdp;
   layout_ =
       std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(), options.sharding, mesh.shape.fsdp, cuts);

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "../unit/checkpoint/made_state.hpp"
+#include "ranks.hpp"
 #include "train/metrics.hpp"
 #include "train/run_dir.hpp"
 
@@ -456,10 +457,7 @@ void run_directory(Test& t) {
   train::RunDirectory again(t.world, path);  // the dead one left no lock
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  comm::Session session(argc, argv);
+int run(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
   base::set_rank(world.rank(), world.size());
   std::string only = argc > 1 ? argv[1] : "";
@@ -485,9 +483,7 @@ int main(int argc, char** argv) {
       world.barrier();
       if (world.rank() == 0) std::printf("ok %s\n", name);
     } catch (const std::exception& e) {
-      std::printf("FAILED %s, rank %d: %s\n", name, world.rank(), e.what());
-      std::fflush(stdout);
-      comm::Session::abort(1);
+      throw std::runtime_error(fmt::format("{}: {}", name, e.what()));
     }
   }
   if (world.rank() == 0) {
@@ -496,3 +492,7 @@ int main(int argc, char** argv) {
   }
   return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, run); }

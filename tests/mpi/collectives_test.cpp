@@ -13,6 +13,7 @@
 #include "base/hash.hpp"
 #include "base/random.hpp"
 #include "comm/mesh.hpp"
+#include "ranks.hpp"
 
 namespace {
 
@@ -222,10 +223,7 @@ void all_of(Comm& c, SumOrder order) {
   traffic(c);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  comm::Session session(argc, argv);
+int run(comm::Session& session, int, char**) {
   Comm& world = session.world();
   const int ranks = world.size();
   const bool power = std::has_single_bit(unsigned(ranks));
@@ -281,3 +279,7 @@ int main(int argc, char** argv) {
     std::printf("collectives: %d checks on each of %d ranks, %d failures\n", checks, ranks, int(total));
   return total ? 1 : 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, run); }

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "models/cappa.hpp"
+#include "ranks.hpp"
 #include "small_model.hpp"
 
 namespace {
@@ -520,10 +521,7 @@ void inventory() {
          "parameters of CapPa B/16 with decoder biases");
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  comm::Session s(argc, argv);
+int run(comm::Session& s, int, char**) {
   session = &s;
   draws();
   inventory();
@@ -539,3 +537,7 @@ int main(int argc, char** argv) {
   say(fmt::format("engine: {} checks on each of {} ranks, {} failures", checks, s.world().size(), total));
   return total ? 1 : 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, run); }

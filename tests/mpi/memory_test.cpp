@@ -14,6 +14,7 @@
 #include <new>
 #include <set>
 
+#include "ranks.hpp"
 #include "small_model.hpp"
 
 // ---- counting allocations
@@ -150,42 +151,26 @@ struct Paper {
 struct Saving {
   int64_t weights, gradients, optimizer;  // per rank; optimizer: what there is per element
   int64_t units, tensors;
-  int64_t uneven = 0;  // see below
 };
 Saving saving(train::Engine& engine) {
-  const shard::Layout& layout = engine.layout();
-  int64_t shared = 0;     // row and column means, which every rank holds whole, lie in one buffer
-  std::set<int> partial;  // tensors with second moments of their own, where not all have them
-  const std::string moments = "/optimizer/adafactor/v/";
-  for (const shard::TensorSlice& s : engine.state()) {
+  int64_t shared = 0;  // row and column means, which every rank holds whole, lie in one buffer
+  for (const shard::TensorSlice& slice : engine.state()) {
     int64_t n = 1;
-    for (int64_t d : s.shape) n *= d;
-    if (s.name.find("/v_row/") != std::string::npos || s.name.find("/v_col/") != std::string::npos) shared += n * 4;
-    if (s.name.starts_with(moments)) partial.insert(layout.find(s.name.substr(moments.size())));
-  }
-  // Parts of a unit are equal, but tensors without factors are not spread evenly over them: the fullest rank holds
-  // more.
-  int64_t most = 0, all = 0;
-  for (int f = 0; f < layout.fsdp(); ++f) {
-    int64_t held = 0;
-    for (int u = 0; u < int(layout.units().size()); ++u)
-      for (const shard::Segment& s : layout.segments(u, layout.owned_begin(u, f), layout.owned_count(u)))
-        if (partial.count(s.parameter)) held += s.count();
-    most = std::max(most, held), all += held;
+    for (int64_t d : slice.shape) n *= d;
+    if (slice.name.find("/v_row/") != std::string::npos || slice.name.find("/v_col/") != std::string::npos)
+      shared += n * 4;
   }
   const device::Ledger& l = engine.ledger();
   return {l.peak_of("weights"),
           l.peak_of("gradients"),
           l.peak_of("optimizer") - (shared + 63) / 64 * 64,
-          int64_t(layout.units().size()),
-          int64_t(layout.parameters().size()),
-          (most - all / layout.fsdp()) * 4};
+          int64_t(engine.layout().units().size()),
+          int64_t(engine.layout().parameters().size())};
 }
 
 // A unit is padded to one line of 64 bytes per cut, so that a rank holds at most one line more of it than its share.
 // State is kept per tensor, from a line of its own: in each of at most two buffers at most two lines more for each
-// tensor. Adafactor keeps second moments only of tensors that it does not factor: how unevenly those lie is known,
-// printed, and allowed for.
+// tensor.
 void compare_saving(const std::string& name, const Saving& one, const Saving& many, int fsdp, bool print) {
   auto at_most = [&](const char* what, int64_t part, int64_t whole, int64_t padding) {
     expect(part <= whole / fsdp + padding,
@@ -199,10 +184,7 @@ void compare_saving(const std::string& name, const Saving& one, const Saving& ma
   };
   at_most("weights", many.weights, one.weights, 64 * many.units);
   at_most("gradients", many.gradients, one.gradients, 64 * many.units);
-  at_most("optimizer", many.optimizer, one.optimizer, 2 * 128 * many.tensors + 64 * many.units + many.uneven);
-  if (print)
-    say(fmt::format("  of the optimizer's bytes {} lie there because small tensors are not spread evenly",
-                    many.uneven));
+  at_most("optimizer", many.optimizer, one.optimizer, 2 * 128 * many.tensors + 64 * many.units);
 }
 
 void sharding() {
@@ -484,10 +466,7 @@ void allocation() {
 #endif
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  comm::Session s(argc, argv);
+int run(comm::Session& s, int, char**) {
   session = &s;
   allocation();  // first, while nothing has been made yet
   sharding();
@@ -496,3 +475,7 @@ int main(int argc, char** argv) {
   say(fmt::format("memory: {} checks on each of {} ranks, {} failures", checks, s.world().size(), total));
   return total ? 1 : 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, run); }

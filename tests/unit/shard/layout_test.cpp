@@ -114,6 +114,25 @@ TEST(Layout, UnitsBelongToBlocksAndDifferWithinThem) {
   EXPECT_EQ(layout.units_of_block()[2].size(), 1u);
 }
 
+// Equal parts of a unit carry equal optimizer state, whatever tensors lie in them.
+TEST(Layout, EveryRankKeepsAnEqualPartOfTheStatePerElement) {
+  std::vector<Parameter> given = parameters();
+  for (Parameter& p : given)
+    if (p.trainable) p.element_state_bytes = p.shape.size() > 1 ? 2 : 6;
+  constexpr int kRanks = 4;
+  Layout layout(given, kBlocks, sharding("sharded", "sharded"), kRanks, kRanks);
+  int64_t whole = 0;
+  for (const Parameter& p : layout.parameters()) {
+    whole += p.size * p.element_state_bytes;
+    EXPECT_EQ(layout.units()[size_t(p.unit)].element_state_bytes, p.element_state_bytes) << p.path;
+  }
+  int64_t per_rank = 0;  // padding included: the same on all
+  for (size_t u = 0; u < layout.units().size(); ++u)
+    per_rank += layout.owned_count(int(u)) * layout.units()[u].element_state_bytes;
+  EXPECT_GE(per_rank, whole / kRanks);
+  EXPECT_LE(per_rank, whole / kRanks + 6 * 16 * int64_t(layout.units().size() + layout.parameters().size()));
+}
+
 // Adds one to each element of each parameter that a range covers; checks where it says that it lies.
 void count(const Layout& layout, int unit, int64_t begin, int64_t n, std::vector<std::vector<int>>& seen) {
   int64_t before = 0;
