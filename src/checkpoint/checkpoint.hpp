@@ -4,5 +4,5 @@
 #include "checkpoint/layout.hpp"
 #include "checkpoint/options.hpp"
 #include "checkpoint/restore.hpp"
-#include "checkpoint/save.hpp"
+#include "checkpoint/saver.hpp"
 #include "checkpoint/state.hpp"

@@ -93,11 +93,10 @@ FileLayout layout_of(const State& state) {
   return layout;
 }
 
-void create_file(const std::string& path, const State& state, FileLayout& layout, const void* mpi_comm) {
+void create_file(const std::string& path, const State& state, FileLayout& layout) {
   std::lock_guard lock(io::h5_mutex());
   io::H5File file =
-      io::H5File::create(path.empty() ? "planned checkpoint" : path, {.mpi_comm = mpi_comm,
-                                                                      .user_block = kUserBlock,
+      io::H5File::create(path.empty() ? "planned checkpoint" : path, {.user_block = kUserBlock,
                                                                       .alignment = kAlignment,
                                                                       .aligned_from = kAlignedFrom,
                                                                       .in_memory = path.empty(),
@@ -150,7 +149,7 @@ int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors) {
 
 int64_t planned_bytes(const State& state) {
   FileLayout layout = layout_of(state);
-  create_file({}, state, layout, nullptr);
+  create_file({}, state, layout);
   return layout.file_bytes;
 }
 

@@ -56,9 +56,8 @@ FileLayout layout_of(const State& state);
 void number_blocks(FileLayout& layout);
 
 // Creates the file with all its datasets and attributes (data and checksums still unwritten, write_completed = 0), asks
-// the offsets and closes it. With mpi_comm collectively over its ranks, which must hold equal states but for the parts.
-// An empty path creates it in memory.
-void create_file(const std::string& path, const State& state, FileLayout& layout, const void* mpi_comm);
+// the offsets and closes it. An empty path creates it in memory.
+void create_file(const std::string& path, const State& state, FileLayout& layout);
 
 // Bytes of all tensors in the file: exact. For `--mode plan`.
 int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors);

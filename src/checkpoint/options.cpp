@@ -15,6 +15,19 @@ void CheckpointOptions::bind(config::Table& t) {
       .min(0)
       .unit("steps")
       .on_resume(OnResume::may_change);
+  t.key("best", best,
+        "EVAL/METRIC:min or :max: the checkpoint with the best value so far also gets the name checkpoints/best.h5; a new "
+        "best value writes one; empty = off")
+      .on_resume(OnResume::may_change);
+  t.key("async", async, "files are written beside training, which waits only for the copy to host memory")
+      .on_resume(OnResume::may_change);
+  t.key("staging_mb", staging_mb, "at most so much host memory per rank for that copy; if it takes more, saving waits")
+      .min(0)
+      .unit("MiB")
+      .on_resume(OnResume::may_change);
+  t.key("on_error", on_error, "when a file cannot be written (the old ones are intact): go on with a warning, or stop")
+      .one_of({"continue", "stop"})
+      .on_resume(OnResume::may_change);
   t.key(
        "resume", resume,
        "auto: the newest valid checkpoint if there is one; must: an error if there is none; never: from the beginning; "

@@ -9,7 +9,11 @@ struct CheckpointOptions {
   config::Duration every;
   int64_t keep_last = 2;
   int64_t keep_every_steps = 0;
+  std::string best;
+  bool async = true;
+  int64_t staging_mb = 4096;
   std::string resume = "auto";
+  std::string on_error = "continue";
   void bind(config::Table& t);
 };
 

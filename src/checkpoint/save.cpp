@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/header.hpp"
-#include "checkpoint/together.hpp"
 
 namespace checkpoint {
 namespace {
@@ -40,8 +38,8 @@ void place(FileLayout& layout, const std::string& bytes) {
 
 }  // namespace
 
-Save::Save(comm::Comm& comm, std::string directory, const State& state, Creation creation)
-    : comm_(comm), directory_(std::move(directory)), state_(state), creation_(creation) {
+Save::Save(comm::Comm& comm, std::string directory, const State& state)
+    : comm_(comm), directory_(std::move(directory)), state_(state) {
   layout_ = layout_of(state);
   for (const shard::TensorSlice& t : state.tensors) {
     if (!t.writes) continue;
@@ -100,34 +98,22 @@ void Save::check_coverage() {
   }
 }
 
-void Save::create() {
-  together(comm_, [&] {
-    // Found here, before anything collective: a rank that fails inside a collective call leaves the others hanging.
-    if (!io::is_directory(directory_))
-      base::fail(base::Exit::checkpoint, "{}: this rank sees no such directory", directory_);
-    if (comm_.rank() != 0) return;
-    int64_t needed = kUserBlock, free = io::free_bytes(directory_);
-    for (const Entry& e : layout_.entries) needed += e.bytes;
-    if (free < needed)
-      base::fail(base::Exit::checkpoint,
-                 "{}: a checkpoint takes {} MiB and only {} MiB are free; make room, or lower "
-                 "checkpoint.keep_last",
-                 directory_, needed >> 20, free >> 20);
-    io::remove_file(temporary());
-    io::File(temporary(), io::File::Mode::create).close();
-  });
-  if (creation_ == Creation::first_rank) {
-    place(layout_, on_first(comm_, [&] {
-            create_file(temporary(), state_, layout_, nullptr);
-            return places(layout_);
-          }));
-    return;
-  }
-  // The texts and numbers of rank 0 go into the file, and every rank must write the same metadata.
-  State common = state_;
-  unpack_attributes(on_first(comm_, [&] { return pack_attributes(state_); }), common);
-  together(comm_, [&] { create_file(temporary(), common, layout_, comm_.native_handle()); });
+std::string Save::create() {
+  if (!io::is_directory(directory_))
+    base::fail(base::Exit::checkpoint, "{}: this rank sees no such directory", directory_);
+  if (comm_.rank() != 0) return "";
+  int64_t needed = kUserBlock, free = io::free_bytes(directory_);
+  for (const Entry& e : layout_.entries) needed += e.bytes;
+  if (free < needed)
+    base::fail(base::Exit::checkpoint,
+               "{}: a checkpoint takes {} MiB and only {} MiB are free; make room, or lower checkpoint.keep_last",
+               directory_, needed >> 20, free >> 20);
+  io::remove_file(temporary());
+  create_file(temporary(), state_, layout_);
+  return places(layout_);
 }
+
+void Save::set_places(const std::string& places) { place(layout_, places); }
 
 void Save::write() {
   io::File file(temporary(), io::File::Mode::write);
@@ -205,46 +191,6 @@ void Save::discard() noexcept {
   } catch (const std::exception&) {
     // It is cleaned away at the next start.
   }
-}
-
-Saved save(comm::Comm& comm, const std::string& directory, const State& state, const CheckpointOptions& options,
-           Creation creation) {
-  base::Stopwatch watch;
-  Save save(comm, directory, state, creation);
-  Saved saved{.file = save.file(), .bytes = 0, .seconds = 0, .removed = {}};
-  try {
-    save.create();
-    together(comm, [&] { save.write(); });
-    std::vector<std::string> all = together(comm, [&] {
-      std::vector<BlockHash> mine = save.verify();
-      return bytes_of(mine.data(), mine.size() * sizeof(BlockHash));
-    });
-    on_first(comm, [&] {
-      std::vector<BlockHash> hashes;
-      for (const std::string& text : all) {
-        size_t at = hashes.size();
-        hashes.resize(at + text.size() / sizeof(BlockHash));
-        std::memcpy(hashes.data() + at, text.data(), text.size());
-      }
-      save.commit(hashes);
-      return std::string();
-    });
-  } catch (const base::Error& e) {
-    if (comm.rank() == 0) save.discard();
-    throw base::Error(
-        e.code() == base::Exit::internal ? e.code() : base::Exit::checkpoint,
-        fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", state.step, e.what()));
-  }
-  saved.bytes = save.layout().file_bytes;
-  saved.seconds = watch.seconds();
-  if (comm.rank() == 0) {
-    try {
-      saved.removed = retain(directory, state.step, options);
-    } catch (const base::Error& e) {  // the new one is safe; the next save tries again
-      base::log::warning("checkpoint: an old file could not be removed: {}", e.what());
-    }
-  }
-  return saved;
 }
 
 }  // namespace checkpoint

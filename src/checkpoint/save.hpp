@@ -1,5 +1,11 @@
-// Writing a checkpoint. The file has a temporary name until it is complete, checked and on disk, so whatever happens
-// the older ones stay as they were.
+// Writing one checkpoint, in phases. The file has a temporary name until it is complete, checked and on disk, so whatever
+// happens the older ones stay as they were. All ranks write their parts of the one HDF5 file at the same time, at offsets
+// that they know; its structure (groups, dataset headers, attributes) is made by rank 0 alone, because HDF5's collective
+// creation makes every rank do all the work (measured with 1,049 datasets on 2 cores: 0.13 s alone, 0.32 s by 2 ranks, 0.65 s
+// by 4), cannot run beside training, and leaves the others waiting when one rank fails inside it.
+//
+// The phases marked (io) touch no MPI and run in another thread; between two of them all ranks agree that all have done it
+// (saver.hpp does both).
 #pragma once
 
 #include <cstdint>
@@ -13,27 +19,6 @@
 
 namespace checkpoint {
 
-// Who makes the empty file. The bytes are the same. Rank 0 alone is the default: HDF5 makes every rank do all the work
-// of a collective creation (measured with 1,049 datasets on 2 cores: 0.13 s alone, 0.32 s by 2 ranks, 0.65 s by 4), and
-// a rank that fails inside one leaves the others waiting.
-enum class Creation { first_rank, collective };
-
-struct Saved {
-  std::string file;                  // in the checkpoints directory: "0000001000.h5"
-  int64_t bytes = 0;                 // of the file
-  double seconds = 0;                // until it was durable
-  std::vector<std::string> removed;  // older files that retention took away (rank 0 only)
-};
-
-// Writes the state to DIRECTORY/STEP.h5, moves files of later steps (a past that the run left) to DIRECTORY/abandoned
-// and applies retention. All ranks call; on an error all ranks throw the same one, with Exit::checkpoint. `directory`
-// exists and is shared by all ranks.
-Saved save(comm::Comm& comm, const std::string& directory, const State& state, const CheckpointOptions& options,
-           Creation creation = Creation::first_rank);
-
-// ---- the phases of save(), apart because those marked (io) touch neither MPI nor HDF5 and so may run in another
-// thread on a copy of the data, while the others are agreed by all ranks
-
 struct BlockHash {
   int64_t block = 0;  // counted over all entries of the layout
   uint64_t hash = 0;
@@ -41,10 +26,13 @@ struct BlockHash {
 
 class Save {
  public:
-  // Checks that the ranks' parts cover every element once. Keeps a reference to `state`.
-  Save(comm::Comm& comm, std::string directory, const State& state, Creation creation = Creation::first_rank);
-  // All ranks: the file under its temporary name; all offsets are known.
-  void create();
+  // All ranks. Checks that their parts cover every element once. Keeps a reference to `state`, whose memory is read by write().
+  Save(comm::Comm& comm, std::string directory, const State& state);
+  // (io) Rank 0 makes the file under its temporary name and returns where everything lies in it; the others look whether they
+  // see the directory.
+  std::string create();
+  // What create() returned on rank 0, before write() on every rank.
+  void set_places(const std::string& places);
   // (io) This rank's parts; on disk when it returns.
   void write();
   // (io) After everybody's write: reads back the blocks that begin in this rank's parts.
@@ -56,6 +44,7 @@ class Save {
 
   const FileLayout& layout() const { return layout_; }
   std::string file() const;  // name within the directory
+  std::string path() const { return directory_ + "/" + file(); }
 
  private:
   struct Piece {  // a part of a tensor that this rank writes
@@ -65,14 +54,12 @@ class Save {
     std::vector<uint64_t> whole;  // hashes of the blocks that lie wholly inside, from the first on
   };
   void check_coverage();
-  std::string path() const { return directory_ + "/" + file(); }
   std::string temporary() const { return path() + ".tmp"; }
 
   comm::Comm& comm_;
   std::string directory_;
   const State& state_;
   FileLayout layout_;
-  Creation creation_;
   std::vector<Piece> pieces_;
 };
 

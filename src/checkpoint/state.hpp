@@ -6,6 +6,7 @@
 //   header     the text at the start of a file
 //   checksum   hashes of 1 MiB blocks
 //   save       writes one, in phases
+//   saver      ... beside training
 //   catalogue  the files of a run: list, inspect, retain, abandon
 //   restore    the newest valid file into this rank's memory
 //   options    [checkpoint] of the deck

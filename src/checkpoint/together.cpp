@@ -5,7 +5,6 @@
 #include "io/files.hpp"
 
 namespace checkpoint {
-namespace {
 
 // 'T' + result, or 'E' + exit code as one byte + what happened.
 std::string outcome(const std::function<std::string()>& work) {
@@ -21,10 +20,8 @@ std::string outcome(const std::function<std::string()>& work) {
   }
 }
 
-}  // namespace
-
-std::vector<std::string> gather_outcomes(comm::Comm& comm, const std::function<std::string()>& work) {
-  std::vector<std::string> all = comm.gather_text(outcome(work));
+std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
+  std::vector<std::string> all = comm.gather_text(mine);
   std::optional<size_t> first;
   std::string others;
   for (size_t rank = 0; rank < all.size(); ++rank) {

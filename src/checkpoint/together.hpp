@@ -11,15 +11,18 @@
 
 namespace checkpoint {
 
-std::vector<std::string> gather_outcomes(comm::Comm& comm, const std::function<std::string()>& work);
+// What became of some work, as text that can travel: its result, or its error. Never throws.
+std::string outcome(const std::function<std::string()>& work);
+// The results of every rank's outcome, by rank; or, if one of them is an error, that error, on every rank.
+std::vector<std::string> agree_on(comm::Comm& comm, const std::string& outcome);
 
 // Runs `work` on every rank; returns every rank's text, by rank, if it gives one.
 template <class Work>
 auto together(comm::Comm& comm, Work work) {
   if constexpr (std::is_void_v<decltype(work())>)
-    gather_outcomes(comm, [&] { return work(), std::string(); });
+    agree_on(comm, outcome([&] { return work(), std::string(); }));
   else
-    return gather_outcomes(comm, work);
+    return agree_on(comm, outcome(work));
 }
 // Runs `work` on rank 0 alone and returns its result on every rank.
 std::string on_first(comm::Comm& comm, const std::function<std::string()>& work);

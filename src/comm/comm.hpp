@@ -61,8 +61,6 @@ class Comm {
   virtual std::vector<std::string> gather_text(const std::string& text) = 0;  // at every rank, by rank
   virtual std::string broadcast_text(const std::string& text, int root) = 0;
   bool same(uint64_t digest);  // do all ranks hold the same value?
-  // Pointer to the MPI_Comm, for parallel HDF5; nullptr where there is none.
-  virtual void* native_handle() const { return nullptr; }
 
   const Traffic& gathered() const { return gathered_; }
   const Traffic& scattered() const { return scattered_; }

@@ -86,7 +86,6 @@ class MpiComm : public Comm {
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void* native_handle() const override { return const_cast<MPI_Comm*>(&comm_); }
 
   Ticket all_gather(device::View send, device::View recv) override {
     CHECK(recv.count == send.count * size_ && recv.type == send.type);

@@ -1,27 +1,13 @@
 #include "data/loader.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/signals.hpp"
 
 namespace data {
-namespace {
-
-// Signals that ask the run to stop belong to the main thread.
-void leave_signals_to_main() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int s : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM}) sigaddset(&set, s);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-}
-
-}  // namespace
-
 // Batches nobody uses now. Lives as long as the last batch, which may be longer than the loader.
 struct Loader::Pool {
   std::mutex mutex;
@@ -130,7 +116,7 @@ void Loader::open_slot() {
 }
 
 void Loader::work() {
-  leave_signals_to_main();
+  base::leave_signals_to_main();
   std::unique_lock lock(mutex_);
   while (true) {
     takeable_.wait(lock, [this] { return stopped_ || can_take(); });

@@ -214,6 +214,25 @@ void rename_file(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) < 0) fail_call(("rename " + from + " to this name").c_str(), to, errno);
 }
 
+void link_file(const std::string& from, const std::string& to) {
+  std::string temporary = to + ".tmp";
+  remove_file(temporary);
+  note_call("link", to);
+  if (::link(from.c_str(), temporary.c_str()) < 0) {
+    if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK) fail_call("link", to, errno);
+    File source(from, File::Mode::read), copy(temporary, File::Mode::create);
+    std::vector<char> buffer(size_t{1} << 20);
+    for (int64_t at = 0, bytes = source.size(); at < bytes; at += int64_t(buffer.size())) {
+      int64_t n = std::min(int64_t(buffer.size()), bytes - at);
+      source.read_at(buffer.data(), n, at);
+      copy.write_at(buffer.data(), n, at);
+    }
+    copy.sync();
+    copy.close();
+  }
+  rename_file(temporary, to);
+}
+
 bool remove_file(const std::string& path) {
   note_call("unlink", path);
   if (::unlink(path.c_str()) == 0) return true;

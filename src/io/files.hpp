@@ -76,6 +76,8 @@ bool is_directory(const std::string& path);
 void make_directories(const std::string& path);                    // parents too; an existing directory is fine
 std::vector<std::string> list_directory(const std::string& path);  // names, sorted; empty if there is no such directory
 void rename_file(const std::string& from, const std::string& to);
+// A second name for a file (a copy where the file system has no hard links); an existing `to` is replaced in one step.
+void link_file(const std::string& from, const std::string& to);
 bool remove_file(const std::string& path);  // false if there was none
 void sync_directory(const std::string& path);
 int64_t free_bytes(const std::string& path);     // what this user may still write on that file system

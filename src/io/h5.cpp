@@ -146,28 +146,13 @@ void compact_headers(hid_t creation, const std::string& path) {
   check_h5(H5Pset_obj_track_times(creation, false), "leave out times", path);
 }
 
-// With several ranks, rank 0 alone writes the metadata: no two nodes ever hold a dirty copy of the same page.
-void one_metadata_writer(hid_t access, const std::string& path) {
-  H5AC_cache_config_t cache{};
-  cache.version = H5AC__CURR_CACHE_CONFIG_VERSION;
-  check_h5(H5Pget_mdc_config(access, &cache), "read the metadata cache's set-up", path);
-  cache.metadata_write_strategy = H5AC_METADATA_WRITE_STRATEGY__PROCESS_0_ONLY;
-  check_h5(H5Pset_mdc_config(access, &cache), "set up the metadata cache", path);
-}
-
 H5Handle file_access(const H5Create& how, const std::string& path) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list", path);
   // Compact object headers with checksums; and nothing that only the newest library could read.
   check_h5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "choose the format", path);
   // The run directory has its own lock, and many cluster file systems refuse HDF5's.
   check_h5(H5Pset_file_locking(access, false, true), "turn off file locking", path);
-  if (how.mpi_comm) {
-    check_h5(H5Pset_fapl_mpio(access, *static_cast<const MPI_Comm*>(how.mpi_comm), MPI_INFO_NULL), "use the MPI driver",
-             path);
-    one_metadata_writer(access, path);
-  } else if (how.in_memory) {
-    check_h5(H5Pset_fapl_core(access, size_t{1} << 16, false), "use the memory driver", path);
-  }
+  if (how.in_memory) check_h5(H5Pset_fapl_core(access, size_t{1} << 16, false), "use the memory driver", path);
   return access;
 }
 

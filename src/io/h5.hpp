@@ -33,8 +33,6 @@ using H5Attribute = std::variant<int64_t, double, std::string>;
 
 // How a new file is laid out; the defaults suit small serial files.
 struct H5Create {
-  const void* mpi_comm =
-      nullptr;             // pointer to an MPI_Comm: all its ranks create the file together and make the same calls
   int64_t user_block = 0;  // bytes before HDF5's own: 0 or a power of two >= 512
   int64_t alignment = 1;   // of datasets of at least `aligned_from` bytes
   int64_t aligned_from = 1;

@@ -149,22 +149,6 @@ TEST_F(Checkpoint, is_an_ordinary_hdf5_file) {
   EXPECT_EQ(std::get<std::string>(*file.attribute("/", "checksum")), checkpoint::hex(checkpoint::hash_of(tensors)));
 }
 
-// The later, asynchronous writer runs these phases in a thread.
-TEST_F(Checkpoint, phases_run_in_another_thread) {
-  Owner owner(Cut::even, 0, 1, 5, true);
-  checkpoint::Save save(*comm_, directory_, owner.state);
-  save.create();
-  EXPECT_TRUE(checkpoint::candidates(directory_).empty());
-  std::vector<checkpoint::BlockHash> hashes;
-  std::thread([&] { save.write(), hashes = save.verify(); }).join();
-  EXPECT_TRUE(checkpoint::candidates(directory_).empty());
-  std::thread([&] { save.commit(hashes); }).join();
-  ASSERT_EQ(checkpoint::candidates(directory_).size(), 1u);
-  Owner back(Cut::uneven, 0, 1, 0, false);
-  ASSERT_TRUE(checkpoint::restore(*comm_, directory_, back.state, {}));
-  EXPECT_EQ(back.problem(5), "");
-}
-
 // Any single flipped byte is either refused by name or changes nothing: a sample over the whole file.
 TEST_F(Checkpoint, flipped_bytes_never_pass) {
   std::string name = directory_ + "/" + save(9).file, good = io::read_file(name);

@@ -1,0 +1,162 @@
+#include "checkpoint/saver.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/narrow.hpp"
+#include "checkpoint/catalogue.hpp"
+#include "checkpoint/together.hpp"
+
+namespace checkpoint {
+namespace {
+
+constexpr int64_t kLine = 64;  // parts are copied to lines of their own
+
+int64_t copied_bytes(const State& state) {
+  int64_t bytes = 0;
+  for (const shard::TensorSlice& t : state.tensors)
+    if (t.writes)
+      for (const auto& part : t.parts) bytes += base::round_up((part.end - part.begin) * device::size_of(t.type), kLine);
+  return bytes;
+}
+
+}  // namespace
+
+Saver::Saver(comm::Comm& comm, std::string directory, const CheckpointOptions& options)
+    : comm_(comm), directory_(std::move(directory)), options_(options) {}
+
+Saver::~Saver() = default;
+
+int64_t Saver::stage(const State& state) {
+  int64_t most = comm_.max(copied_bytes(state));
+  if (!options_.async || most > options_.staging_mb << 20) {
+    if (options_.async && comm_.rank() == 0)
+      base::log::warning(
+          "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so every save holds training until it is on disk; "
+          "raise staging_mb if the node has the memory, or set checkpoint.async = false",
+          options_.staging_mb, (most >> 20) + 1);
+    return staging_bytes_ = 0;
+  }
+  staging_bytes_ = copied_bytes(state);
+  staging_ = std::make_unique<char[]>(size_t(staging_bytes_));  // zeroed: its pages are there before the first save
+  return staging_bytes_;
+}
+
+void Saver::copy_parts() {
+  int64_t at = 0;
+  for (shard::TensorSlice& t : state_.tensors)
+    for (auto& part : t.parts) {
+      if (!t.writes) continue;
+      int64_t bytes = (part.end - part.begin) * device::size_of(t.type);
+      char* to = staging_.get() + at;
+      std::memcpy(to, part.data, size_t(bytes));
+      part.data = to;
+      at += base::round_up(bytes, kLine);
+    }
+}
+
+void Saver::begin(const State& state, bool best) {
+  CHECK(!pending(), "a save is under way");
+  begin_s_ = base::now_s();
+  state_ = state;
+  staged_ = staging_bytes_ > 0;
+  CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
+  if (staged_) copy_parts();
+  save_ = std::make_unique<Save>(comm_, directory_, state_);
+  saved_ = {};
+  saved_.step = state_.step, saved_.file = save_->file(), saved_.best = best;
+  phase_ = Phase::create;
+  worker_.start([this] { return save_->create(); });
+  saved_.held_s = base::now_s() - begin_s_;
+}
+
+std::optional<Saved> Saver::advance(bool wait) {
+  CHECK(pending(), "no save is under way");
+  double entered = base::now_s();
+  try {
+    for (auto pause = std::chrono::microseconds(50);; pause = std::min(2 * pause, std::chrono::microseconds(2000))) {
+      if (comm_.min(int64_t(worker_.done())) == 0) {
+        if (!wait) {
+          saved_.held_s += base::now_s() - entered;
+          return {};
+        }
+        std::this_thread::sleep_for(pause);
+        continue;
+      }
+      pause = std::chrono::microseconds(50);
+      std::vector<std::string> results = agree_on(comm_, worker_.take());
+      if (phase_ == Phase::commit) {
+        saved_.bytes = std::stoll(results[0]);
+        break;
+      }
+      next(results);
+    }
+  } catch (const base::Error& e) {
+    if (comm_.rank() == 0) save_->discard();
+    saved_.code = e.code() == base::Exit::internal ? e.code() : base::Exit::checkpoint;
+    saved_.error = fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", saved_.step, e.what());
+  }
+  save_.reset();
+  state_ = {};
+  saved_.seconds = base::now_s() - begin_s_;
+  saved_.held_s += base::now_s() - entered;
+  return saved_;
+}
+
+// All ranks have done a phase; `results` are theirs.
+void Saver::next(const std::vector<std::string>& results) {
+  switch (phase_) {
+    case Phase::create:
+      save_->set_places(results[0]);
+      phase_ = Phase::write;
+      return worker_.start([this] { return save_->write(), std::string(); });
+    case Phase::write:
+      phase_ = Phase::verify;
+      return worker_.start([this] {
+        std::vector<BlockHash> mine = save_->verify();
+        return std::string(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(BlockHash));
+      });
+    case Phase::verify:
+      phase_ = Phase::commit;
+      return worker_.start([this, results] {
+        if (comm_.rank() == 0) commit(results);
+        return std::to_string(save_->layout().file_bytes);
+      });
+    case Phase::commit:
+      break;
+  }
+}
+
+// (io, rank 0)
+void Saver::commit(const std::vector<std::string>& hashes) {
+  std::vector<BlockHash> all;
+  for (const std::string& text : hashes) {
+    size_t at = all.size();
+    all.resize(at + text.size() / sizeof(BlockHash));
+    std::memcpy(all.data() + at, text.data(), text.size());
+  }
+  save_->commit(all);
+  try {  // the new file is safe; what fails now is tried again by the next save
+    if (saved_.best) {
+      io::link_file(save_->path(), directory_ + "/" + kBest);
+      io::sync_directory(directory_);
+    }
+    retain(directory_, saved_.step, options_);
+  } catch (const base::Error& e) {
+    base::log::warning("checkpoint of step {} is written, but: {}", saved_.step, e.what());
+  }
+}
+
+Saved save(comm::Comm& comm, const std::string& directory, const State& state, CheckpointOptions options) {
+  options.async = false;
+  Saver saver(comm, directory, options);
+  saver.begin(state);
+  Saved saved = saver.finish();
+  if (!saved.error.empty()) throw base::Error(saved.code, saved.error);
+  return saved;
+}
+
+}  // namespace checkpoint

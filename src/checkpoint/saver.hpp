@@ -1,0 +1,74 @@
+// Saving beside training (design 3.13). begin() copies this rank's parts to host memory and returns; a thread of each rank
+// makes, writes, reads back and commits the file, phase by phase, while training goes on. Between two phases all ranks agree
+// that everybody is done, in poll(), on the main thread, which alone calls MPI; so saving never blocks on MPI in a thread, and
+// training never waits for a disk unless a save is due while the one before is still under way.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/options.hpp"
+#include "checkpoint/save.hpp"
+#include "checkpoint/worker.hpp"
+
+namespace checkpoint {
+
+struct Saved {
+  int64_t step = 0;
+  std::string file;          // in the checkpoints directory: "0000001000.h5"
+  int64_t bytes = 0;         // of the file
+  double seconds = 0;        // from begin() until it was durable
+  double held_s = 0;         // of it, the main thread was held
+  bool best = false;         // it also has the name best.h5 now
+  std::string error;         // "" = committed; else why not: nothing of it is left and older files are intact
+  base::Exit code = base::Exit::finished;  // of the error
+};
+
+inline const char* const kBest = "best.h5";
+
+class Saver {
+ public:
+  // `directory` exists and is shared by all ranks. options: async, staging_mb, retention; must outlive the saver.
+  Saver(comm::Comm& comm, std::string directory, const CheckpointOptions& options);
+  ~Saver();  // waits for what this rank's thread is doing, for no other rank
+
+  // Bytes of host memory per rank that a state of this kind is copied to; 0 if saving holds the main thread until the file is
+  // durable (checkpoint.async = false, or more than staging_mb on some rank: all ranks must call).
+  int64_t stage(const State& state);
+  int64_t staging_bytes() const { return staging_bytes_; }
+
+  // All ranks, with the same step, with no save under way. `best`: the file gets the name best.h5 as well.
+  void begin(const State& state, bool best = false);
+  bool pending() const { return save_ != nullptr; }
+  // All ranks, with a save under way, as often as they like: the result once it is committed or has failed.
+  std::optional<Saved> poll() { return advance(!staged_); }
+  // All ranks: waits for the save under way.
+  Saved finish() { return *advance(true); }
+
+ private:
+  enum class Phase { create, write, verify, commit };
+  std::optional<Saved> advance(bool wait);
+  void next(const std::vector<std::string>& results);
+  void commit(const std::vector<std::string>& hashes);
+  void copy_parts();
+
+  comm::Comm& comm_;
+  std::string directory_;
+  const CheckpointOptions& options_;
+  std::unique_ptr<char[]> staging_;
+  int64_t staging_bytes_ = 0;
+  bool staged_ = false;  // the save under way reads the copy
+  State state_;          // of the save under way; its parts lie in the copy if there is one
+  std::unique_ptr<Save> save_;
+  Phase phase_ = Phase::create;
+  Saved saved_;
+  double begin_s_ = 0;
+  Worker worker_;
+};
+
+// begin and finish in one, from the state's own memory. On an error all ranks throw the same one, with Exit::checkpoint.
+Saved save(comm::Comm& comm, const std::string& directory, const State& state, CheckpointOptions options);
+
+}  // namespace checkpoint
