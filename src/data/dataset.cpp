@@ -1,6 +1,8 @@
 #include "data/dataset.hpp"
 
 #include "base/error.hpp"
+#include "data/bad_sample.hpp"
+#include "data/file.hpp"
 
 namespace data {
 
@@ -19,6 +21,8 @@ Sample Dataset::get(int64_t index, int64_t position) const {
     }
     return sample;
   } catch (const base::Error& e) {
+    bool bad = e.code() == base::Exit::data && !dynamic_cast<const Unreadable*>(&e);
+    if (bad) throw BadSampleError({name_, one_line(source_->key(index)), one_line(e.what(), 300)});
     base::fail(e.code(), "data.{}: {}: {}", name_, source_->key(index), e.what());
   }
 }

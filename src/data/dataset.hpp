@@ -25,7 +25,7 @@ class Dataset {
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 
   // Sample `index` after all ops, as it stands at `position` of the stream (random ops draw by it). Any thread.
-  // Errors name the data set, the sample's key and the op.
+  // Errors name the data set, the sample's key and the op; those that are the sample's own fault are BadSampleError.
   Sample get(int64_t index, int64_t position) const;
 
  private:

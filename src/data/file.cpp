@@ -7,18 +7,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/error.hpp"
-
 namespace data {
 
-using base::Exit;
-
 File::File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (fd_ < 0) base::fail(Exit::data, "cannot open '{}': {}", path, std::strerror(errno));
+  if (fd_ < 0) throw Unreadable(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
   struct stat info;
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(fd_);
-    base::fail(Exit::data, "'{}' is not a regular file", path);
+    throw Unreadable(fmt::format("'{}' is not a regular file", path));
   }
   size_ = info.st_size;
   modified_ns_ = int64_t(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
@@ -31,9 +27,10 @@ void File::read(int64_t offset, void* out, size_t count) const {
   while (count > 0) {
     ssize_t got = ::pread(fd_, at, count, offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) base::fail(Exit::data, "reading '{}' at {}: {}", path_, offset, std::strerror(errno));
+    if (got < 0) throw Unreadable(fmt::format("reading '{}' at {}: {}", path_, offset, std::strerror(errno)));
     if (got == 0)
-      base::fail(Exit::data, "'{}' ends at {}, {} bytes are missing: was it cut while in use?", path_, offset, count);
+      throw Unreadable(
+          fmt::format("'{}' ends at {}, {} bytes are missing: was it cut while in use?", path_, offset, count));
     at += got, offset += got, count -= size_t(got);
   }
 }

@@ -4,11 +4,19 @@
 #include <cstdint>
 #include <string>
 
+#include "base/error.hpp"
+
 namespace data {
+
+// The file system failed, or a file changed while it was in use: not the fault of the sample that was asked for.
+class Unreadable : public base::Error {
+ public:
+  explicit Unreadable(const std::string& text) : base::Error(base::Exit::data, text) {}
+};
 
 class File {
  public:
-  explicit File(const std::string& path);  // Error(Exit::data) if it cannot be opened or is no regular file
+  explicit File(const std::string& path);  // Unreadable if it cannot be opened or is no regular file
   ~File();
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -16,7 +24,7 @@ class File {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
   int64_t modified_ns() const { return modified_ns_; }
-  // Exactly `count` bytes; Error(Exit::data) if the file ends before.
+  // Exactly `count` bytes; Unreadable if the file ends before.
   void read(int64_t offset, void* out, size_t count) const;
 
  private:

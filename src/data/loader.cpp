@@ -31,7 +31,8 @@ struct Loader::Slot {
   int64_t rows = 0;  // to be handed out; cut short after a failure
   int64_t taken = 0, done = 0;
   int64_t bad_row = std::numeric_limits<int64_t>::max();
-  std::exception_ptr error;  // of bad_row
+  std::exception_ptr error;                         // of bad_row
+  std::map<int64_t, std::vector<BadSample>> found;  // by row that got a substitute
   bool complete() const { return taken == rows && done == taken; }
 };
 
@@ -54,16 +55,14 @@ void check_batchable(const Spec& spec) {
   }
 }
 
-Loader::Loader(const Dataset& dataset, Order order, const LoaderOptions& options, LoaderPlan plan)
-    : dataset_(dataset),
-      order_(order),
+Loader::Loader(Mixture mixture, const LoaderOptions& options, LoaderPlan plan)
+    : mixture_(std::move(mixture)),
+      options_(options),
       plan_(std::move(plan)),
-      prefetch_(std::max<int64_t>(options.prefetch, 1)),
       pool_(std::make_shared<Pool>()),
       opened_(plan_.first),
       next_(plan_.first) {
-  check_batchable(dataset.spec());
-  CHECK(order.size() == dataset.size(), "an order of {} for {} samples", order.size(), dataset.size());
+  check_batchable(mixture_.spec());
   CHECK(plan_.positions != nullptr, "no plan");
   try {
     for (int64_t t = 0; t < std::max<int64_t>(options.threads, 1); ++t) threads_.emplace_back([this] { work(); });
@@ -87,7 +86,7 @@ void Loader::stop() {
 
 bool Loader::can_take() const {
   if (!slots_.empty() && slots_.back()->taken < slots_.back()->rows) return true;
-  return !failed_ && opened_ < plan_.end && int64_t(slots_.size()) < prefetch_;
+  return !failed_ && opened_ < plan_.end && int64_t(slots_.size()) < std::max<int64_t>(options_.prefetch, 1);
 }
 
 // With the lock held: the next batch gets its buffers and positions.
@@ -100,8 +99,9 @@ void Loader::open_slot() {
     batch.positions = plan_.positions(batch.number);
     int64_t n = batch.size();
     batch.indices.assign(size_t(n), -1);
+    batch.parts.assign(size_t(n), 0);
     batch.mask.reset(device::DType::u8, {n});
-    for (auto& [field, known] : dataset_.spec()) {
+    for (auto& [field, known] : mixture_.spec()) {
       std::vector<int64_t> shape{n};
       shape.insert(shape.end(), known.shape.begin(), known.shape.end());
       batch.arrays[field].reset(known.type, std::move(shape));
@@ -130,13 +130,15 @@ void Loader::work() {
     int64_t row = slot.taken++;
     lock.unlock();
     std::exception_ptr error;
+    std::vector<BadSample> bad;
     try {
-      fill(slot, row);
+      bad = fill(slot, row);
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
     ++slot.done;
+    if (!bad.empty()) slot.found[row] = std::move(bad);
     if (error) {
       // Rows are handed out in order, so all rows before this one are under way: the first bad one does not depend on
       // threads.
@@ -148,14 +150,16 @@ void Loader::work() {
   }
 }
 
-void Loader::fill(Slot& slot, int64_t row) const {
+std::vector<BadSample> Loader::fill(Slot& slot, int64_t row) const {
   Batch& batch = *slot.batch;
   int64_t position = batch.positions[size_t(row)];
   bool padding = position >= plan_.examples;
-  Sample sample;
+  SampleOrSubstitute got;
   if (!padding) {
-    batch.indices[size_t(row)] = order_.index(position);
-    sample = dataset_.get(batch.indices[size_t(row)], position);
+    Mixture::Item item = mixture_.at(position);
+    got = get(mixture_.dataset(item.part), item.index, position);
+    batch.parts[size_t(row)] = item.part;
+    batch.indices[size_t(row)] = got.index;
   }
   batch.mask.u8()[row] = !padding;
   for (auto& [field, array] : batch.arrays) {
@@ -164,7 +168,17 @@ void Loader::fill(Slot& slot, int64_t row) const {
     if (padding)
       std::memset(out, 0, bytes);
     else
-      std::memcpy(out, std::get<Array>(sample.at(field)).bytes.data(), bytes);
+      std::memcpy(out, std::get<Array>(got.sample.at(field)).bytes.data(), bytes);
+  }
+  return std::move(got.bad);
+}
+
+SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t position) const {
+  if (options_.substitutes()) return get_or_substitute(dataset, index, position);
+  try {
+    return {dataset.get(index, position), index, {}};
+  } catch (const BadSampleError& e) {
+    base::fail(e.code(), "{}; mend it or leave it out, or set loader.on_bad_sample = \"substitute\"", e.what());
   }
 }
 
@@ -182,6 +196,11 @@ BatchPtr Loader::next() {
   }
   takeable_.notify_all();
   ++next_;
+  if (options_.log)
+    for (auto& [row, bad] : slot->found) {
+      ++options_.log->replaced;
+      options_.log->found.insert(options_.log->found.end(), bad.begin(), bad.end());
+    }
   return BatchPtr(slot->batch.release(),
                   [pool = pool_](const Batch* b) { pool->give(std::unique_ptr<Batch>(const_cast<Batch*>(b))); });
 }

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "data/array.hpp"
-#include "data/dataset.hpp"
+#include "data/bad_sample.hpp"
+#include "data/mixture.hpp"
 #include "data/options.hpp"
-#include "data/order.hpp"
 
 namespace data {
 
@@ -28,7 +28,8 @@ struct Batch {
   std::map<std::string, Array> arrays;  // by field: "image" f32 [n,H,W,3], "labels" i32 [n,L], ...
   Array mask;                           // u8 [n]: 0 = padding, all zero
   std::vector<int64_t> positions;       // as the plan gave them
-  std::vector<int64_t> indices;         // of the data set; -1 = padding
+  std::vector<int64_t> indices;         // of the data set, substitutes' own; -1 = padding
+  std::vector<int> parts;               // data set within the mixture; 0 = the only one
 
   int64_t size() const { return int64_t(positions.size()); }
   const Array& array(const std::string& field) const;  // Error(Exit::internal) for a field that is not there
@@ -52,13 +53,16 @@ void check_batchable(const Spec& spec);
 
 class Loader {
  public:
-  Loader(const Dataset& dataset, Order order, const LoaderOptions& options, LoaderPlan plan);
+  Loader(Mixture mixture, const LoaderOptions& options, LoaderPlan plan);
+  Loader(const Dataset& dataset, Order order, const LoaderOptions& options, LoaderPlan plan)
+      : Loader(Mixture(dataset, order), options, std::move(plan)) {}
   ~Loader();  // does not wait for batches nobody took, only for the samples under way
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   bool has_next() const { return next_ < plan_.end; }
-  // The next batch. An error in it (the one of its first bad row) is thrown here, again at every further call.
+  // The next batch. An error in it (the one of its first bad row) is thrown here, again at every further call. What was
+  // replaced in it goes to the options' log.
   BatchPtr next();
 
   double waited_s() const { return waited_s_; }  // spent inside next() so far
@@ -70,13 +74,13 @@ class Loader {
   void work();
   bool can_take() const;
   void open_slot();
-  void fill(Slot& slot, int64_t row) const;
+  SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position) const;
+  std::vector<BadSample> fill(Slot& slot, int64_t row) const;  // what had to be replaced
   void stop();
 
-  const Dataset& dataset_;
-  const Order order_;
+  const Mixture mixture_;
+  const LoaderOptions options_;
   const LoaderPlan plan_;
-  const int64_t prefetch_;
   std::shared_ptr<Pool> pool_;
 
   mutable std::mutex mutex_;  // guards what follows, up to next_

@@ -48,12 +48,24 @@ void LoaderOptions::bind(config::Table& t) {
   t.key("prefetch", prefetch, "batches ahead").unit("batches").min(1).max(1024).on_resume(OnResume::may_change);
   t.key("index_dir", index_dir, "tar indexes; \"\" = beside the data, or RUN/index where that is read-only")
       .on_resume(OnResume::may_change);
+  t.key("stage_dir", stage_dir,
+        "copy the shards to this node-local directory first, once per node, e.g. \"$TMPDIR\"; \"\" = read in place")
+      .on_resume(OnResume::may_change);
+  t.key("on_bad_sample", on_bad_sample,
+        "error: end with exit 4; substitute: take a fixed neighbour, name the key once in logs/bad_samples.txt")
+      .one_of({"error", "substitute"})
+      .on_resume(OnResume::may_change);
+  t.key("max_bad_sample_fraction", max_bad_sample_fraction,
+        "with substitute: more broken samples than this share of their data set end the run with exit 4")
+      .min(0)
+      .max(1)
+      .on_resume(OnResume::may_change);
 }
 
 void Sections::bind(config::Table& root) {
   root.named("tokenizer", tokenizer, "tokenizers, named once, used by preprocess strings");
   root.named("data", data, "data sets, named once, used by train and evaluators");
-  root.table("loader", loader, "how samples are brought in; never changes results");
+  root.table("loader", loader, "how samples are brought in; changes no result of a run that goes well");
 }
 
 std::string Sections::preprocess_of(const std::string& name) const {

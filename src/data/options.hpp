@@ -9,6 +9,7 @@
 
 #include "config/table.hpp"
 #include "data/array.hpp"
+#include "data/bad_sample.hpp"
 #include "data/source.hpp"
 #include "data/tokenizer.hpp"
 
@@ -30,12 +31,18 @@ struct TokenizerOptions {
   void bind(config::Table& t);
 };
 
-// [loader]: never changes results.
+// [loader]: how samples are brought in; changes no result of a run that goes well.
 struct LoaderOptions {
   int64_t threads = 2;
   int64_t prefetch = 4;
   std::string index_dir;
+  std::string stage_dir;
+  std::string on_bad_sample = "error";
+  double max_bad_sample_fraction = 1e-4;
   void bind(config::Table& t);
+
+  bool substitutes() const { return on_bad_sample == "substitute"; }
+  std::shared_ptr<BadSampleLog> log;  // not a key: where loaders report what they replaced; nullptr = nowhere
 };
 
 struct Problem {

@@ -1,58 +1,68 @@
 #include "data/order.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.hpp"
+#include "base/narrow.hpp"
 #include "data/hint.hpp"
 
 namespace data {
-namespace {
 
-constexpr uint64_t kRounds = 8;
-// Below 64 points a network has too few distinct round functions to reach all permutations about equally often.
-constexpr uint64_t kSmallestSide = 8;
-
-// A permutation of [0, side^2): a Feistel network over pairs of digits in base `side`, Philox as the round function
-// (J. Black, P. Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
-uint64_t permute(uint64_t value, uint64_t side, const base::Stream& stream) {
-  uint64_t left = value / side, right = value % side;
-  for (uint64_t round = 0; round < kRounds; ++round) {
-    uint64_t next = (left + stream.bits64(right * kRounds + round) % side) % side;
-    left = right, right = next;
-  }
-  return left * side + right;
-}
-
-}  // namespace
-
-std::vector<std::string> shuffle_names() { return {"none", "exact"}; }
+std::vector<std::string> shuffle_names() { return {"none", "exact", "blocks"}; }
 
 Shuffle shuffle_named(std::string_view name) {
   if (name == "none") return Shuffle::none;
   if (name == "exact") return Shuffle::exact;
+  if (name == "blocks") return Shuffle::blocks;
   base::fail(base::Exit::config, "unknown shuffle '{}'{}; known: {}", name, nearest_hint(name, shuffle_names()),
              list_of(shuffle_names()));
 }
 
-Order::Order(Shuffle shuffle, int64_t size, uint64_t seed)
-    : shuffle_(shuffle), size_(size), stream_(seed, "data.order") {
+Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std::string_view name)
+    : shuffle_(shuffle),
+      size_(size),
+      stream_(seed, name.empty() ? std::string("data.order") : fmt::format("data.order/{}", name)),
+      shape_(shape) {
   CHECK(size > 0, "an order of {} samples", size);
-  side_ = uint64_t(std::sqrt(double(size)));
-  while (side_ * side_ < uint64_t(size)) ++side_;
-  side_ = std::max(side_, kSmallestSide);
+  if (shuffle != Shuffle::blocks) {
+    all_ = Permutation(size);
+    return;
+  }
+  CHECK(shape.block > 0 && shape.window > 0, "blocks of {} samples, windows of {} blocks", shape.block, shape.window);
+  shape_.block = std::min(shape.block, size);
+  int64_t blocks = base::ceil_div(size, shape_.block);
+  shape_.window = std::min(shape.window, blocks);
+  all_ = Permutation(blocks);
 }
 
 int64_t Order::index(int64_t position) const {
   CHECK(position >= 0, "position {}", position);
   int64_t within = position % size_;
   if (shuffle_ == Shuffle::none) return within;
-  base::Stream epoch_stream = stream_.sub(uint64_t(position / size_));
-  // Walk along the cycle until it comes back inside the set: a permutation of the points outside cuts nothing.
-  uint64_t value = uint64_t(within);
-  do value = permute(value, side_, epoch_stream);
-  while (value >= uint64_t(size_));
-  return int64_t(value);
+  base::Stream epoch = stream_.sub(uint64_t(position / size_));
+  return shuffle_ == Shuffle::exact ? all_.at(within, epoch) : index_in_blocks(within, epoch);
+}
+
+// "Place" is where a block stands in this epoch's order of blocks. All blocks are of one length but for the set's last
+// one, which may be shorter and stands anywhere: whatever comes after it is moved by what it lacks.
+int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const {
+  int64_t block = shape_.block, blocks = all_.size(), span = block * shape_.window;
+  int64_t lacks = blocks * block - size_;
+  base::Stream block_order = epoch.sub(0);
+  int64_t short_place = all_.place_of(blocks - 1, block_order);
+  int64_t short_window = short_place / shape_.window;
+
+  // Samples before a window and before a place of it.
+  auto before_window = [&](int64_t w) { return std::min(w * span, blocks * block) - (w > short_window ? lacks : 0); };
+  int64_t window = within / span;
+  if (window >= short_window && within >= before_window(short_window + 1)) window = (within + lacks) / span;
+  int64_t begin = before_window(window), count = before_window(window + 1) - begin;
+
+  int64_t mixed = Permutation(count).at(within - begin, epoch.sub(uint64_t(window) + 1));
+  int64_t short_begin = (short_place - window * shape_.window) * block;  // within this window, if it is there
+  if (window == short_window && mixed >= short_begin + block - lacks) mixed += lacks;
+  int64_t place = window * shape_.window + mixed / block;
+  return all_.at(place, block_order) * block + mixed % block;
 }
 
 }  // namespace data

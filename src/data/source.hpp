@@ -31,12 +31,19 @@ struct OpenContext {
   std::string index_dir = {};      // where indexes go; "" = beside the data
   std::string run_index_dir = {};  // where they go if that cannot be written; "" = nowhere
   bool write_index = true;         // false: look only, create no file
+  std::string stage_dir = {};      // node-local copies of SourceOptions::files() are here; "" = read in place
+
+  // Where to read a file from: its staged copy if there are any. Names in messages stay those of the originals.
+  std::string local(const std::string& path) const;
 };
 
 // The keys of one kind of source in [data.NAME].
 struct SourceOptions : config::Table::Variant {
   virtual Spec spec() const = 0;  // without looking at any file
   virtual std::unique_ptr<Source> open(const OpenContext& context) const = 0;
+  // The files that `open` and its source read by context.local(path), so that they can be staged; none: a source that
+  // reads no file or reads them in place.
+  virtual std::vector<std::string> files() const { return {}; }
 };
 
 struct SourceRow {

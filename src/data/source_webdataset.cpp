@@ -67,8 +67,8 @@ struct Place {
 
 struct Shard {
   explicit Shard(std::string file) : path(std::move(file)) {}
-  std::string path;
-  int64_t first = 0;  // index of its first sample
+  std::string path, local;  // the original for names, what is read
+  int64_t first = 0;        // index of its first sample
   int64_t bytes = 0, modified_ns = 0;
   std::vector<std::string> keys;
   std::vector<Place> places;  // [sample][field]
@@ -100,9 +100,9 @@ class Webdataset : public Source {
   Sample read(int64_t index) const override {
     auto [number, sample] = find(index);
     const Shard& shard = shards_[number];
-    std::shared_ptr<const File> file = open_.get(shard.path, number);
+    std::shared_ptr<const File> file = open_.get(shard.local, number);
     if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns)
-      base::fail(Exit::data, "'{}' has changed since it was indexed: start again", shard.path);
+      throw Unreadable(fmt::format("'{}' has changed since it was indexed: start again", shard.path));
     Sample out;
     for (size_t f = 0; f < fields_.size(); ++f) {
       Place place = shard.places[sample * fields_.size() + f];
@@ -168,7 +168,8 @@ class Webdataset : public Source {
 
   void load_shard(Shard& shard, const OpenContext& context) {
     TarIndex index = load_tar_index(shard.path, context);
-    File file(shard.path);
+    shard.local = context.local(shard.path);
+    File file(shard.local);
     shard.bytes = file.size(), shard.modified_ns = file.modified_ns();
     std::vector<size_t> field_of(index.extensions.size(), fields_.size());
     for (size_t e = 0; e < index.extensions.size(); ++e)
@@ -247,6 +248,8 @@ Spec WebdatasetOptions::spec() const {
   }
   return out;
 }
+
+std::vector<std::string> WebdatasetOptions::files() const { return expand_braces(path); }
 
 std::unique_ptr<Source> WebdatasetOptions::open(const OpenContext& context) const {
   return std::make_unique<Webdataset>(*this, context);

@@ -15,6 +15,7 @@ struct WebdatasetOptions : SourceOptions {
   void bind(config::Table& t) override;
   Spec spec() const override;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
+  std::vector<std::string> files() const override;
 };
 
 }  // namespace data

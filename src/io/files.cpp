@@ -156,6 +156,42 @@ void write_file_atomically(const std::string& path, std::string_view content, bo
   if (durable) sync_directory(parent_of(path));
 }
 
+void copy_file_atomically(const std::string& from, const std::string& to) {
+  constexpr int64_t kPiece = int64_t{8} << 20;
+  auto status_of = [](const File& file) {
+    struct stat s {};
+    note_call("fstat", file.path());
+    if (::fstat(file.descriptor(), &s) < 0) fail_call("stat", file.path(), errno);
+    return s;
+  };
+  File original(from, File::Mode::read);
+  struct stat before = status_of(original);
+  std::string temporary = fmt::format("{}.{}.copying", to, ::getpid());
+  try {
+    File copy(temporary, File::Mode::create);
+    std::vector<char> piece(size_t(std::min<int64_t>(kPiece, before.st_size)));
+    for (int64_t at = 0; at < before.st_size;) {
+      int64_t count = std::min<int64_t>(kPiece, before.st_size - at);
+      original.read_at(piece.data(), count, at);
+      copy.write_at(piece.data(), count, at);
+      at += count;
+    }
+    struct stat after = status_of(original);
+    if (after.st_size != before.st_size || after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
+        after.st_mtim.tv_nsec != before.st_mtim.tv_nsec)
+      throw Failure(fmt::format("{}: changed while it was copied", from), 0);
+    copy.sync();
+    note_call("futimens", temporary);
+    timespec times[2] = {before.st_atim, before.st_mtim};
+    if (::futimens(copy.descriptor(), times) < 0) fail_call("set the time of", temporary, errno);
+    copy.close();
+    rename_file(temporary, to);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
 bool exists(const std::string& path) {
   struct stat s {};
   note_call("stat", path);

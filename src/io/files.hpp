@@ -71,6 +71,10 @@ std::string read_file(const std::string& path);
 // of the directory. `durable` = false leaves out the syncs: for files that can be made again.
 void write_file_atomically(const std::string& path, std::string_view content, bool durable = true);
 
+// A copy with the original's modification time, which appears whole, by rename. A Failure if the original changes under
+// it. `to` may be replaced; several processes may do this at once.
+void copy_file_atomically(const std::string& from, const std::string& to);
+
 bool exists(const std::string& path);
 bool is_directory(const std::string& path);
 void make_directories(const std::string& path);                    // parents too; an existing directory is fine

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "train/console.hpp"
+#include "train/input.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -23,9 +24,10 @@ void run_bench(comm::Session& session, const Recipe& recipe, const std::string& 
                             .threads = 1,
                             .index_dir = recipe.data.loader.index_dir,
                             .run_index_dir = "",
-                            .write_index = false};
-  auto dataset = data::open_dataset(recipe.data, tokenizers, recipe.train.data, context);
-  Engine engine(recipe.engine(dataset->size(), threads), mesh, device::Kind::cpu);
+                            .write_index = false,
+                            .stage_dir = stage_data(session, recipe)};
+  std::unique_ptr<data::Mixture> input = open_training_data(recipe, tokenizers, context);
+  Engine engine(recipe.engine(input->size(), threads), mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
   const Geometry& g = engine.geometry();
@@ -34,16 +36,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, const std::string& 
             world.size(), threads, g.global_batch, g.micro_batch, g.accumulation);
   double peak = double(world.sum(int64_t(measure_peak(world, threads, 0.5) / 1e6))) * 1e6;
 
-  auto positions = [&](int64_t batch) {
-    std::vector<int64_t> out(static_cast<size_t>(g.micro_batch));
-    for (int64_t i = 0; i < g.micro_batch; ++i)
-      out[size_t(i)] = batch / g.accumulation * g.global_batch + g.first_example(mesh, batch % g.accumulation) + i;
-    return out;
-  };
   int64_t steps = recipe.bench.warmup_steps + recipe.bench.steps;
-  data::Loader loader(
-      *dataset, data::Order(data::shuffle_named(recipe.train.shuffle), dataset->size(), uint64_t(recipe.run.seed)),
-      recipe.data.loader, data::LoaderPlan{positions, 0, steps * g.accumulation});
+  data::Loader loader(*input, recipe.data.loader, training_plan(g, mesh, 0, steps));
   std::vector<double> ms;
   double data_s = 0, comm_s = 0, loss = 0;
   base::Stopwatch timed;

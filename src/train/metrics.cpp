@@ -100,8 +100,11 @@ const std::vector<MetricInfo>& train_metrics() {
       {"compute_ms", "ms", "of it, the rest"},
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
       {"mfu", "1", "model FLOPs of the step over its time and the measured peak of all ranks"},
-      {"examples_seen", "examples", "since step 0"},
-      {"epoch", "epochs", "examples seen over the size of the training set"},
+      {"examples_seen", "examples", "since step 0; [D]: of data set D of a mixture"},
+      {"epoch", "epochs",
+       "examples seen over the size of the training set (of a mixture: of all its data sets together); [D]: of data "
+       "set D over its size"},
+      {"bad_samples", "examples", "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
       {"core_hours", "h", "training time times compute threads of all ranks, all attempts"},
       {"uptime_s", "s", "since this attempt began"},

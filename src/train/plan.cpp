@@ -4,6 +4,7 @@
 #include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "train/console.hpp"
+#include "train/input.hpp"
 #include "train/progress.hpp"
 
 namespace train {
@@ -19,7 +20,7 @@ int64_t data_size(const Recipe& recipe) {
                               .index_dir = recipe.data.loader.index_dir,
                               .run_index_dir = "",
                               .write_index = false};
-    return data::open_dataset(recipe.data, tokenizers, recipe.train.data, context)->size();
+    return open_training_data(recipe, tokenizers, context)->size();
   } catch (const base::Error&) {
     return 0;
   }
@@ -38,8 +39,7 @@ Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const 
   using Unit = config::Duration::Unit;
   if (examples == 0 && recipe.train.total.unit == Unit::epochs)
     base::fail(base::Exit::data,
-               "train.total_epochs: the size of [data.{}] is not known here; its files cannot be read",
-               recipe.train.data);
+               "train.total_epochs: the size of the training data is not known here; their files cannot be read");
   plan.total_steps = recipe.total_steps(examples);
   Engine engine(recipe.engine(examples, 1), mesh, device::Kind::plan);
   plan.geometry = engine.geometry();

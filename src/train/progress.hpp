@@ -20,7 +20,8 @@ class Progress {
   // Charges the time since the last call to a category.
   void charge(double Times::*category) { times.*category += watch_.restart(); }
 
-  // Step times of this attempt, for rates: the first two steps are not timed (warm-up), evaluation and saving are left out.
+  // Step times of this attempt, for rates: the first two steps are not timed (warm-up), evaluation and saving are left
+  // out.
   void step_done(double seconds, int64_t examples) {
     last_step_s = seconds;
     if (++steps_here_ <= 2) return;
@@ -32,13 +33,14 @@ class Progress {
 
   Times times;
   int64_t attempts = 1;
+  int64_t bad_samples = 0;  // examples that had to be replaced
   double last_step_s = 0;
   double peak_flops = 0;  // of all ranks together, measured at start
 
   // Name and value of everything that must survive a restart.
   std::map<std::string, double> save() const {
-    return {{"setup_s", times.setup}, {"training_s", times.training}, {"evaluation_s", times.evaluation},
-            {"checkpoint_s", times.checkpoint}, {"attempts", double(attempts)}};
+    return {{"setup_s", times.setup},           {"training_s", times.training}, {"evaluation_s", times.evaluation},
+            {"checkpoint_s", times.checkpoint}, {"attempts", double(attempts)}, {"bad_samples", double(bad_samples)}};
   }
   void load(const std::map<std::string, double>& saved) {
     auto get = [&](const char* name) {
@@ -47,6 +49,7 @@ class Progress {
     };
     times = {times.setup + get("setup_s"), get("training_s"), get("evaluation_s"), get("checkpoint_s")};
     attempts = int64_t(get("attempts")) + 1;
+    bad_samples = int64_t(get("bad_samples"));
   }
 
  private:

@@ -25,7 +25,11 @@ void RunOptions::bind(config::Table& t) {
 }
 
 void TrainOptions::bind(config::Table& t) {
-  t.key("data", data, "name of a [data.NAME] table").required();
+  t.key("data", data, "name of a [data.NAME] table; or mixture");
+  t.key("mixture", mixture,
+        "{ NAME = weight }: data sets interleaved by weight, exact over every period (10,000 examples or fewer); an "
+        "epoch of it is as many examples as all its data sets hold")
+      .above(0);
   t.duration("total", total, "length of the run; making it longer extends a finished run")
       .required()
       .on_resume(OnResume::may_change);
@@ -39,9 +43,24 @@ void TrainOptions::bind(config::Table& t) {
       .min(0)
       .unit("examples")
       .on_resume(OnResume::may_change);
-  t.key("shuffle", shuffle, "order of the examples").one_of(data::shuffle_names());
+  t.key("shuffle", shuffle,
+        "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: runs of neighbours "
+        "in "
+        "random order, mixed within windows, kind to file systems")
+      .one_of(data::shuffle_names());
+  t.key("shuffle_block", shuffle_block, "shuffle \"blocks\": neighbouring examples read together")
+      .min(1)
+      .max(1 << 24)
+      .unit("examples");
+  t.key("shuffle_window", shuffle_window, "shuffle \"blocks\": blocks mixed with each other")
+      .min(1)
+      .max(1 << 24)
+      .unit("blocks");
   t.key("label_smoothing", label_smoothing, "share of the target given to all other tokens").min(0).max(0.99);
   t.key("pad_id", pad_id, "labels equal to this carry no loss").min(0);
+  if (data.empty() && mixture.empty())
+    t.error("data", "missing; name a [data.NAME] table, or give mixture = { NAME = weight, ... }");
+  if (!data.empty() && !mixture.empty()) t.error("mixture", "there is train.data too: give one of them");
   if (total.unit == config::Duration::Unit::fraction)
     t.error("total_fraction",
             "the length of the run cannot be a fraction of itself; use total_steps, total_examples or total_epochs");
@@ -125,7 +144,9 @@ void Recipe::cross_check(config::Deck& deck) const {
       deck.error(at, e.what());
     }
   };
-  feeds_model("train.data", train.data);
+  for (const auto& [name, weight] : train.parts())
+    feeds_model(train.mixture.empty() ? "train.data" : "train.mixture", name);
+  if (!deck.problems().any()) check_mixture(deck);
   for (const auto& [name, e] : evals) feeds_model(fmt::format("eval.{}.data", name), e.data);
 
   // Batch arithmetic that no number of ranks can mend.
@@ -151,6 +172,18 @@ void Recipe::cross_check(config::Deck& deck) const {
       break;
     }
   }
+}
+
+void Recipe::check_mixture(config::Deck& deck) const {
+  try {
+    data::Proportions proportions(train.parts());
+  } catch (const base::Error& e) {
+    deck.error("train.mixture", e.what());
+  }
+  const std::string first = train.parts().begin()->first;
+  for (const auto& [name, weight] : train.parts())
+    if (std::string problem = data::spec_difference(data.spec_of(first), data.spec_of(name)); !problem.empty())
+      deck.error("train.mixture", fmt::format("[data.{}] and [data.{}] cannot be mixed: {}", first, name, problem));
 }
 
 checkpoint::State Recipe::state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,

@@ -26,13 +26,17 @@ struct RunOptions {
 };
 
 struct TrainOptions {
-  std::string data;
+  std::string data;                       // or
+  std::map<std::string, double> mixture;  // data sets by weight
   config::Duration total;
   int64_t global_batch = 0, micro_batch = 0;
   std::string shuffle = "exact";
+  int64_t shuffle_block = 512, shuffle_window = 128;
   double label_smoothing = 0;
   int64_t pad_id = 0;
   void bind(config::Table& t);
+  // Data sets with their weights; one data set alone has weight 1.
+  std::map<std::string, double> parts() const { return mixture.empty() ? std::map{std::pair{data, 1.0}} : mixture; }
 };
 
 struct PrecisionOptions {
@@ -67,6 +71,7 @@ struct Recipe {
 
   // Checks across sections; problems go to the deck, at their keys. Reads no data.
   void cross_check(config::Deck& deck) const;
+  void check_mixture(config::Deck& deck) const;  // part of it
 
   int64_t total_steps(int64_t data_size) const;
   models::LossOptions loss() const { return {train.label_smoothing, train.pad_id}; }

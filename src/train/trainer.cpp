@@ -6,10 +6,20 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
+#include "train/input.hpp"
 #include "train/signals.hpp"
 
 namespace train {
 namespace log = base::log;
+
+namespace {
+
+std::string order_text(const TrainOptions& train) {
+  if (train.shuffle != "blocks") return train.shuffle;
+  return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);
+}
+
+}  // namespace
 
 Trainer::Trainer(comm::Session& session, const Recipe& recipe, const config::Deck& deck, const std::string& deck_path,
                  const std::string& mesh_selector)
@@ -28,7 +38,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, const config::Dec
                   recipe.determinism);
   mesh_ = comm::make_mesh(session, shape, recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library);
   open_data();
-  total_ = recipe.total_steps(dataset_->size());
+  total_ = recipe.total_steps(data_->size());
   if (total_ < 1) base::fail(base::Exit::config, "train.total_*: the run would have no step");
 }
 
@@ -38,14 +48,14 @@ void Trainer::open_data() {
   data::OpenContext context{.seed = uint64_t(recipe_.run.seed),
                             .threads = int(recipe_.data.loader.threads),
                             .index_dir = recipe_.data.loader.index_dir,
-                            .run_index_dir = recipe_.run.dir + "/index"};
+                            .run_index_dir = recipe_.run.dir + "/index",
+                            .stage_dir = stage_data(session_, recipe_)};
   data::Tokenizers tokenizers = recipe_.data.tokenizers();
-  dataset_ = data::open_dataset(recipe_.data, tokenizers, recipe_.train.data, context);
-  if (dataset_->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", recipe_.train.data);
+  data_ = open_training_data(recipe_, tokenizers, context);
   for (const auto& [name, options] : recipe_.evals) {
     Evaluation e{name, options, eval::make_evaluator(options),
                  data::open_dataset(recipe_.data, tokenizers, options.data, context), 0};
-    e.every = period(options.every, recipe_.total_steps(dataset_->size()));
+    e.every = period(options.every, recipe_.total_steps(data_->size()));
     evaluations_.push_back(std::move(e));
   }
 }
@@ -93,16 +103,16 @@ void Trainer::start() {
   }
   log::line("check    all-reduce 16 MiB: world {:.1f} ms", world_ms);
 
-  engine_ = std::make_unique<Engine>(recipe_.engine(dataset_->size(), threads_), mesh_, device::Kind::cpu);
+  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, device::Kind::cpu);
   const Geometry& g = engine_->geometry();
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
             g.micro_batch, g.accumulation,
             recipe_.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
   log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({})", base::with_commas(total_),
-            base::with_commas(total_ * g.global_batch), double(total_ * g.global_batch) / double(dataset_->size()),
-            dataset_->name(), base::with_commas(dataset_->size()));
-  log::line("data     {}  {}, {} samples  {}  order: {}", dataset_->name(), dataset_->summary(),
-            base::with_commas(dataset_->size()), data::text_of(dataset_->spec()), recipe_.train.shuffle);
+            base::with_commas(total_ * g.global_batch), double(total_ * g.global_batch) / double(data_->size()),
+            data_->name(), base::with_commas(data_->size()));
+  log::line("data     {}  {}, {} samples  {}  order: {}", data_->name(), data_->summary(),
+            base::with_commas(data_->size()), data::text_of(data_->spec()), order_text(recipe_.train));
   print_model(*engine_, recipe_);
   progress_.peak_flops = mesh_.world->sum(int64_t(measure_peak(*mesh_.world, threads_, 0.15) / 1e6)) * 1e6;
   log::line(
@@ -126,7 +136,8 @@ void Trainer::start() {
   for (const Evaluation& e : evaluations_)
     evals += fmt::format("  {} every {} ({})", e.name, e.every, e.dataset->size());
   if (!evals.empty()) log::line("evals  {}", evals);
-  make_loader();
+  open_bad_samples();
+  loader_ = std::make_unique<data::Loader>(*data_, loader_options_, training_plan(g, mesh_, step_, total_));
   log::line("start    step={} from={} setup_s={:.1f}  table: logs/parameters.txt", step_,
             resumed ? "checkpoint" : "random_init", base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
@@ -151,18 +162,14 @@ bool Trainer::restore() {
   return true;
 }
 
-void Trainer::make_loader() {
-  const Geometry& g = engine_->geometry();
-  auto positions = [this, g](int64_t batch) {
-    int64_t step = batch / g.accumulation, m = batch % g.accumulation;  // step counts from 0 here
-    std::vector<int64_t> out(static_cast<size_t>(g.micro_batch));
-    for (int64_t i = 0; i < g.micro_batch; ++i) out[size_t(i)] = step * g.global_batch + g.first_example(mesh_, m) + i;
-    return out;
-  };
-  data::Order order(data::shuffle_named(recipe_.train.shuffle), dataset_->size(), uint64_t(recipe_.run.seed));
-  loader_ =
-      std::make_unique<data::Loader>(*dataset_, order, recipe_.data.loader,
-                                     data::LoaderPlan{positions, step_ * g.accumulation, total_ * g.accumulation});
+void Trainer::open_bad_samples() {
+  std::map<std::string, int64_t> sizes;
+  for (const data::Mixture::Part& p : data_->parts()) sizes[p.dataset->name()] = p.dataset->size();
+  for (const Evaluation& e : evaluations_) sizes[e.dataset->name()] = e.dataset->size();
+  bad_samples_ = std::make_unique<BadSamples>(*mesh_.world, directory_->logs() + "/bad_samples.txt",
+                                              recipe_.data.loader.max_bad_sample_fraction, std::move(sizes));
+  loader_options_ = recipe_.data.loader;
+  loader_options_.log = bad_samples_->log();
 }
 
 void Trainer::feed(int64_t, const models::Inputs& into) {
@@ -195,7 +202,7 @@ void Trainer::inspect(const StepReport& report) const {
 
 // 0 = never, in every unit (as a length, 0 epochs would be one step).
 int64_t Trainer::period(const config::Duration& every, int64_t total) const {
-  return every.value == 0 ? 0 : every.steps(recipe_.train.global_batch, dataset_->size(), total);
+  return every.value == 0 ? 0 : every.steps(recipe_.train.global_batch, data_->size(), total);
 }
 
 void Trainer::record(const StepReport& report) {
@@ -207,6 +214,9 @@ void Trainer::record(const StepReport& report) {
   double flops = 3 * double(engine_->model().forward_flops()) * double(g.global_batch);
   double mfu = flops / seconds / progress_.peak_flops;
   double core_hours = progress_.times.training * threads_ * mesh_.shape.ranks() / 3600;
+
+  int64_t bad_samples = loader_options_.substitutes() ? bad_samples_->agree() : 0;
+  progress_.bad_samples += bad_samples;
 
   bool metrics_due = config::is_time(step_, recipe_.log.metrics_every_steps, total_);
   if (metrics_due) {
@@ -232,10 +242,17 @@ void Trainer::record(const StepReport& report) {
                            {"examples_s", double(g.global_batch) / seconds},
                            {"mfu", mfu},
                            {"examples_seen", double(step_) * double(g.global_batch)},
-                           {"epoch", double(step_) * double(g.global_batch) / double(dataset_->size())},
+                           {"epoch", double(step_) * double(g.global_batch) / double(data_->size())},
+                           {"bad_samples", double(bad_samples)},
                            {"progress", double(step_) / double(total_)},
                            {"core_hours", core_hours},
                            {"uptime_s", base::now_s() - start_s_}});
+    for (int k = 0; recipe_.train.mixture.size() > 0 && k < int(data_->parts().size()); ++k) {
+      const data::Dataset& set = data_->dataset(k);
+      double seen = double(data_->seen(k, step_ * g.global_batch));
+      row.emplace_back(fmt::format("examples_seen[{}]", set.name()), seen);
+      row.emplace_back(fmt::format("epoch[{}]", set.name()), seen / double(set.size()));
+    }
     metrics_->train_row(step_, row);
   }
   if (step_ > 5 && !config::is_time(step_, recipe_.log.console_every_steps, total_)) return;
@@ -264,7 +281,7 @@ void Trainer::evaluate(bool at_start) {
     eval::Result result =
         e.evaluator->run({.world = *mesh_.world,
                           .dataset = *e.dataset,
-                          .loader = recipe_.data.loader,
+                          .loader = loader_options_,
                           .batch = engine_->geometry().micro_batch,
                           .likelihood = [this](const models::HostBatch& batch, double* nll, double* weight) {
                             engine_->evaluate(batch, nll, weight);
@@ -278,6 +295,7 @@ void Trainer::evaluate(bool at_start) {
     log::line("eval={} step={}{} {}={} s={:.1f}", e.name, step_, values, result.counted, result.examples,
               watch.seconds());
     metrics_->eval_row(e.name, step_, result.values);
+    if (loader_options_.substitutes()) bad_samples_->agree();
   }
   progress_.charge(&Progress::Times::evaluation);
   base::set_phase("train");
@@ -302,12 +320,15 @@ void Trainer::finish() {
   const Progress::Times& t = progress_.times;
   double total = t.total();
   log::line("finished step={} examples={} epochs={:.1f} attempts={}", step_, step_ * engine_->geometry().global_batch,
-            double(step_ * engine_->geometry().global_batch) / double(dataset_->size()), progress_.attempts);
+            double(step_ * engine_->geometry().global_batch) / double(data_->size()), progress_.attempts);
   log::line("time     {} of job time: training {:.1f} %  evaluation {:.1f} %  checkpoints {:.1f} %  start-up {:.1f} %",
             base::hms(total), 100 * t.training / total, 100 * t.evaluation / total, 100 * t.checkpoint / total,
             100 * t.setup / total);
   log::line("cost     {:.4f} core hours; mean {:.1f} examples/s while training",
             t.training * threads_ * mesh_.shape.ranks() / 3600, progress_.examples_per_s());
+  if (progress_.bad_samples)
+    log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
+              base::with_commas(progress_.bad_samples), base::with_commas(bad_samples_->known()), recipe_.run.dir);
   log::line("memory   peak of the activation arena {} bytes per rank (planned {})",
             base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")));
   if (log::warnings_so_far()) log::line("warnings {} in {}/logs/warnings.txt", log::warnings_so_far(), recipe_.run.dir);

@@ -5,6 +5,7 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "data/loader.hpp"
+#include "train/bad_samples.hpp"
 #include "train/console.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
@@ -19,8 +20,8 @@ class Trainer {
           const std::string& mesh_selector);
   ~Trainer();
 
-  // Trains from where the run stands to its end (Exit::finished), or until a signal asks to stop: then with a checkpoint and
-  // Exit::requeue. Error(Exit::nonfinite) if the loss or a gradient stops being finite.
+  // Trains from where the run stands to its end (Exit::finished), or until a signal asks to stop: then with a
+  // checkpoint and Exit::requeue. Error(Exit::nonfinite) if the loss or a gradient stops being finite.
   base::Exit run();
 
  private:
@@ -34,7 +35,7 @@ class Trainer {
   void open_data();
   void start();
   bool restore();
-  void make_loader();
+  void open_bad_samples();
   void feed(int64_t m, const models::Inputs& into);
   void inspect(const StepReport& report) const;
   void record(const StepReport& report);
@@ -50,11 +51,13 @@ class Trainer {
   std::string deck_path_;
   int threads_;
   comm::Mesh mesh_;
-  std::unique_ptr<data::Dataset> dataset_;
+  std::unique_ptr<data::Mixture> data_;
   std::vector<Evaluation> evaluations_;
   std::unique_ptr<RunDirectory> directory_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<BadSamples> bad_samples_;
+  data::LoaderOptions loader_options_;
   std::unique_ptr<data::Loader> loader_;
   Progress progress_;
   int64_t step_ = 0, total_ = 0;

@@ -1,8 +1,9 @@
 // The deck's tables, through the configuration engine.
+#include "data/options.hpp"
+
 #include <gtest/gtest.h>
 
 #include "data/dataset.hpp"
-#include "data/options.hpp"
 #include "data/source_synthetic.hpp"
 #include "data/source_webdataset.hpp"
 #include "support.hpp"
@@ -83,7 +84,7 @@ TEST(DataOptions, Problems) {
   bad("\"synthetic\"", "\"sinthetic\"", {"data.made_up.kind", "synthetic"});
   bad("image_size = 32", "image_sise = 32", {"data.made_up.image_sise", "image_size"});
   bad("threads = 3", "threads = 0", {"loader.threads"});
-  bad("threads = 3", "stage_dir = \"x\"", {"loader.stage_dir"});
+  bad("threads = 3", "stage_drr = \"x\"", {"loader.stage_drr"});
   bad(", path = \"tokenizer.model\"", "", {"tokenizer.emoji", "path"});
 }
 

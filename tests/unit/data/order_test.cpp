@@ -1,3 +1,5 @@
+#include "data/order.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include <numeric>
 #include <set>
 
-#include "data/order.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -96,15 +97,99 @@ TEST(Order, LooksRandomInALargeSet) {
   EXPECT_NEAR(ascending, kSize / 2.0, 5 * std::sqrt(kSize / 12.0));
 }
 
+// ---- blocks
+
+TEST(OrderBlocks, EverySampleOncePerEpochForAnySize) {
+  for (int64_t size : {1, 2, 7, 64, 65, 97, 1000, 1001, 4095})
+    for (int64_t block : {1, 3, 8, 64, 5000})
+      for (int64_t window : {1, 2, 5, 1000}) {
+        Order order(Shuffle::blocks, size, 5, {block, window});
+        std::vector<int64_t> all(static_cast<size_t>(size));
+        std::iota(all.begin(), all.end(), 0);
+        for (int64_t epoch : {0, 1, 2, 36'267}) {
+          std::vector<int64_t> indices = epoch_of(order, epoch);
+          std::sort(indices.begin(), indices.end());
+          ASSERT_EQ(indices, all) << size << " " << block << " " << window << " " << epoch;
+        }
+      }
+}
+
+// A window reads `window` blocks and nothing else, each whole.
+TEST(OrderBlocks, AWindowReadsWholeBlocks) {
+  constexpr int64_t kSize = 10'007, kBlock = 32, kWindow = 5;  // the last block has 23 samples
+  Order order(Shuffle::blocks, kSize, 3, {kBlock, kWindow});
+  int64_t last_block = kSize / kBlock, total_mixed = 0, windows = 0;
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<int64_t> indices = epoch_of(order, epoch);
+    for (size_t at = 0; at < indices.size(); ++windows) {
+      // The window's length follows from the blocks it turns out to hold.
+      std::set<int64_t> blocks;
+      size_t begin = at, length = 0;
+      while (at < indices.size() && (blocks.size() < size_t(kWindow) || at - begin < length)) {
+        blocks.insert(indices[at++] / kBlock);
+        length = blocks.size() * kBlock - (blocks.contains(last_block) ? kBlock - kSize % kBlock : 0);
+      }
+      ASSERT_EQ(at - begin, length) << epoch << " " << begin;
+      std::set<int64_t> seen(indices.begin() + int64_t(begin), indices.begin() + int64_t(at));
+      ASSERT_EQ(seen.size(), length);
+      for (size_t i = begin + 1; i < at; ++i) total_mixed += indices[i] / kBlock != indices[i - 1] / kBlock;
+    }
+  }
+  EXPECT_EQ(windows, 3 * 63);
+  EXPECT_GT(total_mixed, 3 * kSize / 2);  // samples of different blocks alternate: about 4 of 5 steps change the block
+}
+
+TEST(OrderBlocks, BlocksAndSamplesAreShuffled) {
+  Order order(Shuffle::blocks, 10'000, 1, {16, 8}), other(Shuffle::blocks, 10'000, 2, {16, 8});
+  std::vector<int64_t> first = epoch_of(order, 0), second = epoch_of(order, 1);
+  EXPECT_EQ(first, epoch_of(Order(Shuffle::blocks, 10'000, 1, {16, 8}), 0));
+  EXPECT_NE(first, second);
+  EXPECT_NE(first, epoch_of(other, 0));
+  // The short block, and every other, may stand anywhere.
+  std::set<int64_t> places;
+  Order ragged(Shuffle::blocks, 33, 1, {4, 1});
+  for (int64_t epoch = 0; epoch < 200; ++epoch)
+    for (int64_t i = 0; i < 33; ++i)
+      if (ragged.index(epoch * 33 + i) == 32) places.insert(i);
+  EXPECT_EQ(places.size(), 9u);
+}
+
+// One window over everything is an exact shuffle: places are uniform.
+TEST(OrderBlocks, PlacesAreUniformInOneWindow) {
+  constexpr int64_t kSize = 50, kEpochs = 20'000;
+  Order order(Shuffle::blocks, kSize, 7, {4, 100});
+  std::vector<double> hits(kSize * kSize);
+  for (int64_t e = 0; e < kEpochs; ++e)
+    for (int64_t i = 0; i < kSize; ++i) ++hits[size_t(i * kSize + order.index(e * kSize + i))];
+  double expected = double(kEpochs) / kSize, chi = 0;
+  for (double h : hits) chi += (h - expected) * (h - expected) / expected;
+  double freedom = (kSize - 1.0) * (kSize - 1.0);
+  EXPECT_NEAR(chi, freedom, 5 * std::sqrt(2 * freedom));
+}
+
+TEST(OrderBlocks, FixedForever) {
+  Order order(Shuffle::blocks, 11, 0, {3, 2});
+  EXPECT_EQ(epoch_of(order, 0), (std::vector<int64_t>{4, 8, 3, 7, 5, 6, 0, 9, 10, 2, 1}));
+}
+
+// Position 0 and the position of step 1,000,000 at batch 8192 cost the same, in every mode.
 TEST(Order, FarPositionsCostNothing) {
-  Order order(Shuffle::exact, 400'000'000, 1);
-  auto begin = std::chrono::steady_clock::now();
-  std::set<int64_t> seen;
-  for (int64_t i = 0; i < 10'000; ++i) seen.insert(order.index(1'000'000'000'000 + i));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
-  EXPECT_EQ(seen.size(), 10'000u);
-  EXPECT_GE(*seen.begin(), 0);
-  EXPECT_LT(*seen.rbegin(), 400'000'000);
+  for (Shuffle shuffle : {Shuffle::none, Shuffle::exact, Shuffle::blocks}) {
+    Order order(shuffle, 400'000'003, 1);
+    double seconds[2];
+    for (int far = 0; far < 2; ++far) {
+      int64_t first = far ? 1'000'000 * int64_t{8192} : 0;
+      auto begin = std::chrono::steady_clock::now();
+      std::set<int64_t> seen;
+      for (int64_t i = 0; i < 10'000; ++i) seen.insert(order.index(first + i));
+      seconds[far] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      EXPECT_EQ(seen.size(), 10'000u);
+      EXPECT_GE(*seen.begin(), 0);
+      EXPECT_LT(*seen.rbegin(), 400'000'003);
+    }
+    EXPECT_LT(seconds[1], 20 * seconds[0] + 0.1);
+    EXPECT_LT(seconds[1], 1);
+  }
 }
 
 TEST(Order, Names) {

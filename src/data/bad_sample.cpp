@@ -1,0 +1,54 @@
+#include "data/bad_sample.hpp"
+
+#include "data/dataset.hpp"
+
+namespace data {
+
+namespace {
+
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+    unsigned first = byte(at);
+    size_t length = first < 0x80 ? 1 : first >> 5 == 6 ? 2 : first >> 4 == 14 ? 3 : first >> 3 == 30 ? 4 : 0;
+    if (length == 0) return false;
+    for (size_t i = 1; i < length; ++i)
+      if (byte(at + i) >> 6 != 2) return false;
+    at += length;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string one_line(std::string_view text, size_t longest) {
+  std::string out(text.substr(0, longest));
+  // A cut may go through a character: its first bytes go too.
+  if (longest < text.size())
+    while (!out.empty() && static_cast<unsigned char>(text[out.size()]) >> 6 == 2) out.pop_back();
+  bool known = is_utf8(out);
+  for (char& c : out) {
+    unsigned char byte = static_cast<unsigned char>(c);
+    if (byte < ' ' || byte == 127 || (byte >= 128 && !known)) c = '?';
+  }
+  return out;
+}
+
+SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position) {
+  SampleOrSubstitute out;
+  for (int attempt = 0; attempt <= kSubstitutes; ++attempt) {
+    out.index = attempt == 0 ? index : (index + (int64_t{1} << (attempt - 1))) % dataset.size();
+    try {
+      out.sample = dataset.get(out.index, position);
+      return out;
+    } catch (const BadSampleError& e) {
+      out.bad.push_back(e.bad());
+    }
+  }
+  base::fail(base::Exit::data,
+             "data.{}: {}: {}; nor can any of its {} substitutes be used (the first: {}: {}): is the whole shard "
+             "broken?",
+             dataset.name(), out.bad[0].key, out.bad[0].why, kSubstitutes, out.bad[1].key, out.bad[1].why);
+}
+
+}  // namespace data

@@ -1,0 +1,81 @@
+#include "train/bad_samples.hpp"
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "checkpoint/together.hpp"
+#include "io/files.hpp"
+
+namespace train {
+namespace {
+
+constexpr int64_t kMostWarnings = 10;  // of this attempt; the list has all
+
+}  // namespace
+
+BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fraction,
+                       std::map<std::string, int64_t> sizes)
+    : world_(world), path_(path), max_fraction_(max_fraction), sizes_(std::move(sizes)) {
+  std::string text = checkpoint::on_first(world, [&] {
+    if (!io::exists(path)) return std::string();
+    std::string all = io::read_file(path), whole = all.substr(0, all.rfind('\n') + 1);
+    if (whole != all) io::write_file_atomically(path, whole);  // a crash cut its last line
+    return whole;
+  });
+  for (const std::string& line : base::split(text, '\n'))
+    if (!line.empty()) add(line);
+  check();
+}
+
+bool BadSamples::add(const std::string& line) {
+  std::vector<std::string> parts = base::split(line, '\t');
+  return parts.size() >= 2 && known_[parts[0]].insert(parts[1]).second;
+}
+
+int64_t BadSamples::agree() {
+  int64_t replaced = world_.sum(log_->replaced);
+  if (replaced == 0) return 0;
+  std::string mine;
+  for (const data::BadSample& b : log_->found) mine += fmt::format("{}\t{}\t{}\n", b.dataset, b.key, b.why);
+  *log_ = {};
+  std::string fresh;
+  for (const std::string& text : world_.gather_text(mine))
+    for (const std::string& line : base::split(text, '\n')) {
+      if (line.empty() || !add(line)) continue;
+      fresh += line + "\n";
+      if (world_.rank() != 0 || warned_ > kMostWarnings) continue;
+      std::vector<std::string> parts = base::split(line, '\t');
+      if (++warned_ <= kMostWarnings)
+        base::log::warning("data.{}: {}: {}; a fixed substitute is used; {} of {} samples are bad so far", parts[0],
+                           parts[1], parts[2], known_[parts[0]].size(), base::with_commas(sizes_[parts[0]]));
+      else
+        base::log::warning("data: further bad samples are named only in {}", path_);
+    }
+  checkpoint::on_first(world_, [&] {
+    if (fresh.empty()) return std::string();
+    io::File file(path_, io::File::Mode::append);
+    file.append(fresh);
+    file.sync();
+    return std::string();
+  });
+  check();
+  return replaced;
+}
+
+void BadSamples::check() const {
+  for (const auto& [name, keys] : known_) {
+    auto size = sizes_.find(name);
+    if (size == sizes_.end() || double(keys.size()) <= max_fraction_ * double(size->second)) continue;
+    base::fail(base::Exit::data,
+               "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction = {:g} allows; they "
+               "are named in {}: mend them (and remove that list), or raise the key",
+               name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second), max_fraction_, path_);
+  }
+}
+
+int64_t BadSamples::known() const {
+  int64_t sum = 0;
+  for (const auto& [name, keys] : known_) sum += int64_t(keys.size());
+  return sum;
+}
+
+}  // namespace train

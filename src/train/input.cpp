@@ -1,0 +1,77 @@
+#include "train/input.hpp"
+
+#include <set>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "checkpoint/together.hpp"
+#include "data/staging.hpp"
+
+namespace train {
+namespace log = base::log;
+
+std::string stage_data(comm::Session& session, const Recipe& recipe) {
+  if (recipe.data.loader.stage_dir.empty()) return "";
+  comm::Comm& world = session.world();
+  std::set<std::string> names;
+  for (const auto& [name, weight] : recipe.train.parts()) names.insert(name);
+  for (const auto& [name, options] : recipe.evals) names.insert(options.data);
+  std::set<std::string> files;
+  for (const std::string& name : names) {
+    std::vector<std::string> own = recipe.data.data.at(name).source_options()->files();
+    if (own.empty() && recipe.data.data.at(name).kind != "synthetic" && world.rank() == 0)
+      log::warning("loader.stage_dir: [data.{}] has no files that can be copied; it is read in place", name);
+    files.insert(own.begin(), own.end());
+  }
+  if (files.empty()) return "";
+
+  base::Stopwatch watch;
+  std::string directory;
+  data::Staged staged;
+  checkpoint::together(world, [&] {
+    directory = data::expand_variables(recipe.data.loader.stage_dir);
+    if (session.local_rank() == 0)
+      staged = data::stage_files({files.begin(), files.end()}, directory, int(recipe.data.loader.threads));
+  });
+  int64_t nodes = world.sum(int64_t(session.local_rank() == 0)), copied = world.sum(staged.copied_files),
+          bytes = world.sum(staged.copied_bytes);
+  log::line("stage    {} on {} node{}: {} files, {} MiB each; copied {} files, {} MiB in all  s={:.1f}", directory,
+            nodes, nodes == 1 ? "" : "s", staged.files, base::mebibytes(staged.bytes), copied, base::mebibytes(bytes),
+            watch.seconds());
+  return directory;
+}
+
+std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const data::Tokenizers& tokenizers,
+                                                  const data::OpenContext& context) {
+  const TrainOptions& train = recipe.train;
+  data::Shuffle shuffle = data::shuffle_named(train.shuffle);
+  data::BlockShape shape{train.shuffle_block, train.shuffle_window};
+  std::map<std::string, double> weights = train.parts();
+  std::map<std::string, data::Mixture::Part> parts;
+  for (const auto& [name, weight] : weights) {
+    std::shared_ptr<const data::Dataset> set = data::open_dataset(recipe.data, tokenizers, name, context);
+    if (set->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", name);
+    // A data set alone has the plain stream, those of a mixture one each.
+    parts[name] = {
+        set, data::Order(shuffle, set->size(), uint64_t(recipe.run.seed), shape, train.mixture.empty() ? "" : name)};
+  }
+  return std::make_unique<data::Mixture>(parts, weights);
+}
+
+data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step, int64_t last_step) {
+  data::LoaderPlan plan;
+  // The first example of each pass, so that the plan may outlive the mesh.
+  std::vector<int64_t> first_of_pass;
+  for (int64_t m = 0; m < g.accumulation; ++m) first_of_pass.push_back(g.first_example(mesh, m));
+  plan.positions = [g, first_of_pass](int64_t batch) {
+    int64_t first = batch / g.accumulation * g.global_batch + first_of_pass[size_t(batch % g.accumulation)];
+    std::vector<int64_t> out(static_cast<size_t>(g.micro_batch));
+    for (int64_t i = 0; i < g.micro_batch; ++i) out[size_t(i)] = first + i;
+    return out;
+  };
+  plan.first = first_step * g.accumulation, plan.end = last_step * g.accumulation;
+  return plan;
+}
+
+}  // namespace train

@@ -1,0 +1,24 @@
+// What training reads: the data set or the mixture that the deck names, staged and opened, and which of its examples
+// each rank takes in each batch.
+#pragma once
+
+#include <memory>
+
+#include "data/loader.hpp"
+#include "train/recipe.hpp"
+
+namespace train {
+
+// Copies to loader.stage_dir whatever the data sets in use can have copied: one process of each node works, all ranks
+// call. Returns what data::OpenContext needs (the directory on this node), "" if nothing is staged. Errors are agreed.
+std::string stage_data(comm::Session& session, const Recipe& recipe);
+
+// train.data or train.mixture. Error(Exit::data) for an empty data set.
+std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const data::Tokenizers& tokenizers,
+                                                  const data::OpenContext& context);
+
+// This rank's examples of every pass from `first_step` (0 = from the beginning) to `last_step`; the loader's batch
+// number is step * accumulation + pass, steps counted from 0.
+data::LoaderPlan training_plan(const Geometry& geometry, const comm::Mesh& mesh, int64_t first_step, int64_t last_step);
+
+}  // namespace train

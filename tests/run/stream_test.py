@@ -1,0 +1,206 @@
+#!/usr/bin/python3
+"""What training reads, through the real program on three ranks: orders and mixtures through restarts on other rank counts, broken
+samples that are replaced and named once, copies on node-local disk."""
+import os
+import random
+import re
+import shutil
+import struct
+import tarfile
+import zlib
+
+import harness
+
+
+def mixed(text):
+    """The good deck with a mixture of its two shards."""
+    begin, end = text.index("[data.train]"), text.index("[eval.val]")
+    table = text[begin:end]
+    sets = "".join(table.replace("[data.train]", f"[data.{name}]").replace("train-{000..001}.tar", f"train-00{i}.tar")
+                   for i, name in enumerate(("few", "many")))
+    return text[:begin] + table + sets + text[end:]
+
+
+class Stream(harness.RunTest):
+    def losses(self, folder=None):
+        return {row["step"]: row["loss"] for row in self.rows(folder=folder)}
+
+    def test_restarts_on_other_rank_counts(self):
+        # Every step's batch is the uninterrupted run's, so every loss is, but for the order in which ranks add up.
+        draws = random.Random(4)
+        every = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=12", "--set", "eval.val.every_steps=0"]
+        mixture = ["--set", 'train.data=""', "--set", "train.mixture={few=1,many=2}"]
+        modes = {"exact": [], "blocks": ["--set", "train.shuffle_block=3", "--set", "train.shuffle_window=2"],
+                 "none": mixture}
+        for mode, extra in modes.items():
+            with self.subTest(mode):
+                args = [self.deck(mixed(self.good)), "--set", f"train.shuffle={mode}", *every, *extra]
+                straight, parts = f"{self.folder}/{mode}", f"{self.folder}/{mode}_parts"
+                self.expect(0, args=[*args, "--dir", straight], ranks=3)
+                shutil.copytree(straight, parts)
+                for ranks in (2, 4, 1, 3):
+                    keep = draws.randint(1, 10)
+                    for name in self.checkpoints(parts):
+                        if int(name[:10]) > keep:
+                            os.remove(f"{parts}/checkpoints/{name}")
+                    stopped = int(self.checkpoints(parts)[-1][:10])
+                    self.expect(0, f"step={stopped + 1} ", args=[*args, "--dir", parts], ranks=ranks)
+                expected, got = self.losses(straight), self.losses(parts)
+                self.assertEqual(sorted(got), list(range(1, 13)))
+                for step, loss in expected.items():
+                    self.assertAlmostEqual(got[step], loss, delta=2e-4 * loss, msg=f"{mode} step {step}")
+                self.assertGreater(max(expected.values()) - min(expected.values()), 0.01 * expected[1], "the losses tell batches apart")
+
+    def test_mixture_metrics_and_refusals(self):
+        text = mixed(self.good)
+        args = ["--set", 'train.data=""', "--set", "train.mixture={few=1,many=3}"]
+        self.expect(0, "few + many", "1 of 4 from few", args=[self.deck(text), *args], ranks=3)
+        for row in self.rows():
+            step = row["step"]
+            self.assertEqual(row["examples_seen"], 12 * step)
+            self.assertEqual(row["examples_seen[few]"], 3 * step)
+            self.assertEqual(row["examples_seen[many]"], 9 * step)
+            self.assertAlmostEqual(row["epoch[many]"], 9 * step / 20)
+            self.assertAlmostEqual(row["epoch"], 12 * step / 40)
+        with harness.h5py.File(self.dir + "/metrics.h5") as f:
+            self.assertEqual(f["train/examples_seen[many]"][-1], 108)
+        # An epoch of a mixture: as many examples as its data sets hold together, 40.
+        self.expect(0, "3 steps", "0.9 epochs", ranks=1,
+                    args=[self.deck(text.replace("total_steps = 12", "total_epochs = 1")), *args, "--dir", self.folder + "/epochs"])
+        refused = self.folder + "/refused"
+        for extra, fragments in ((["--set", "train.mixture={few=1,manny=3}"], ["manny", "many"]),
+                                 (["--set", "train.mixture={few=1,many=0}"], ["train.mixture.many", "> 0"]),
+                                 (["--set", "train.mixture={few=1,many=1e-5}"], ["many", "1 in 10,000"]),
+                                 (["--set", "train.data=train", "--set", "train.mixture={few=1}"], ["train.mixture", "train.data"]),
+                                 ([], ["train.data", "mixture"])):
+            with self.subTest(extra):
+                self.expect(2, *fragments, args=[self.deck(text), "--set", 'train.data=""', *extra, "--dir", refused])
+        two = text.replace("[data.many]", '[data.other]\nkind = "synthetic"\nimage_size = 16\nseq_len = 12\n'
+                           'preprocess = \'keep("image", "labels") | value_range(0, 1, key="image")\'\n[data.many]')
+        three = two.replace("seq_len = 12\n", "seq_len = 13\n")
+        self.expect(2, "[13]", args=[self.deck(three), "--set", 'train.data=""', "--set", "train.mixture={few=1,other=1}", "--dir", refused])
+        self.assertFalse(os.path.exists(refused))
+
+
+# ---------------------------------------------------------------- broken samples
+
+def chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def broken_images():
+    good = harness.png(3)
+    out = harness.io.BytesIO()
+    harness.Image.fromarray(harness.np.full((40, 40, 3), 90, harness.np.uint8)).save(out, "JPEG")
+    jpeg = out.getvalue()
+    flipped = bytearray(good)
+    flipped[good.index(b"IDAT") + 12] ^= 0x55
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    out = harness.io.BytesIO()
+    harness.Image.new("RGB", (8, 8)).save(out, "BMP")
+    return {"empty": b"", "text": b"not an image at all", "noise": bytes(random.Random(1).randbytes(200)),
+            "half a PNG": good[: len(good) // 2], "PNG with flipped bits": bytes(flipped),
+            "PNG that claims to be huge": good[:8] + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""),
+            "half a JPEG header": jpeg[:100], "BMP": out.getvalue()}
+
+
+class BadSamples(harness.RunTest):
+    SIZE = 10_000
+
+    def setUp(self):
+        super().setUp()
+        kinds = list(broken_images().values())
+        images = [harness.png(i, 16) for i in range(20)]
+        draws = random.Random(7)
+        self.bad = sorted(draws.sample(range(self.SIZE), self.SIZE // 100))
+        kind_of = {sample: kinds[n % len(kinds)] for n, sample in enumerate(self.bad)}
+        for s in range(2):
+            with tarfile.open(f"{self.data}/train-{s:03}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+                for i in range(s * self.SIZE // 2, (s + 1) * self.SIZE // 2):
+                    harness.add_member(tar, f"{i:06}.png", kind_of.get(i, images[i % len(images)]))
+                    harness.add_member(tar, f"{i:06}.txt", b"a red house")
+        with tarfile.open(f"{self.data}/val.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for i in range(20):
+                harness.add_member(tar, f"v{i}.png", b"" if i == 5 else images[i])
+                harness.add_member(tar, f"v{i}.txt", b"two birds")
+        text = self.good.replace("global_batch = 12, micro_batch = 6", "global_batch = 240, micro_batch = 120")
+        text = text.replace('data        = "train"', 'data        = "val"').replace("every_steps = 6", "every_steps = 60")
+        text = text.replace("every_steps = 4", "every_steps = 30").replace("console_every_steps = 1", "console_every_steps = 50")
+        train = text[text.index("[data.train]"):text.index("[eval.val]")]
+        self.good = text + train.replace("[data.train]", "[data.val]").replace("train-{000..001}.tar", "val.tar")
+        self.substitute = ["--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.06"]
+
+    def listed(self, folder=None):
+        with open((folder or self.dir) + "/logs/bad_samples.txt") as f:
+            return [line.rstrip("\n").split("\t") for line in f]
+
+    def test_substitutes_on_three_ranks(self):
+        # One epoch and a half on three ranks, then to the end of the third on two.
+        self.expect(0, "a fixed substitute is used", "further bad samples", "done     exit=0", ranks=3,
+                    args=[self.deck(), *self.substitute, "--set", "train.total_steps=60"])
+        first = self.listed()
+        self.expect(0, "from=checkpoint", "300 examples were replaced for 101 bad samples", "bad_samples.txt", ranks=2,
+                    args=[self.deck(), *self.substitute, "--set", "train.total_steps=125"])
+        lines = self.listed()
+        self.assertEqual(lines[: len(first)], first, "the list is continued")
+        keys = [key for name, key, why in lines if name == "train"]
+        self.assertEqual(len(keys), len(set(keys)), "each key once")
+        self.assertEqual(sorted(int(key.rsplit(":", 1)[1]) for key in keys), self.bad)
+        self.assertTrue(all(f"train-00{int(key.rsplit(':', 1)[1]) * 2 // self.SIZE}.tar:" in key for key in keys))
+        self.assertEqual([key.rsplit("/", 1)[1] for name, key, why in lines if name == "val"], ["val.tar:v5"])
+        self.assertGreaterEqual(len({re.sub(r"\d+", "", why)[:24] for name, key, why in lines}), 6, "kinds have reasons of their own")
+        rows = self.rows()
+        self.assertEqual([row["step"] for row in rows], list(range(1, 126)))
+        self.assertEqual(sum(row["bad_samples"] for row in rows), 300)  # three epochs of 100
+        # One rank from the beginning: the same batches, the same substitutes.
+        self.expect(0, ranks=1, args=[self.deck(), *self.substitute, "--set", "train.total_steps=60", "--dir", self.folder + "/one"])
+        for a, b in zip(rows, self.rows(folder=self.folder + "/one")):
+            self.assertEqual(a["bad_samples"], b["bad_samples"], a["step"])
+            if a["step"] <= 30:  # further on, rounding drifts apart
+                self.assertAlmostEqual(a["loss"], b["loss"], delta=0.02 * a["loss"])
+        self.assertEqual({key for _, key, _ in self.listed(self.folder + "/one")}, {key for _, key, _ in lines})
+
+    def test_error_names_shard_and_member(self):
+        self.expect(4, "data.train", "train-00", ".tar:00", "loader.on_bad_sample", args=[self.deck()], ranks=3)
+        named = {int(n) for n in re.findall(r"train-00\d\.tar:(\d+)", self.output)}
+        self.assertTrue(named and named <= set(self.bad), self.output)
+
+    def test_too_many(self):
+        self.expect(4, "max_bad_sample_fraction = 0.005", "bad_samples.txt", ranks=3,
+                    args=[self.deck(), "--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.005",
+                          "--set", "train.total_steps=125", "--set", "eval.val.every_steps=0", "--set", "eval.val.at_end=false"])
+        count = re.search(r"data\.train: (\d+) of 10,000 samples cannot be used", self.output)
+        self.assertTrue(count, self.output)
+        # As soon as a step's batch brings it beyond 50; a bad neighbour of a bad sample counts at once.
+        self.assertTrue(51 <= int(count[1]) <= 60, count[0])
+        self.assertEqual(len(self.listed()), int(count[1]))
+
+
+# ---------------------------------------------------------------- staging
+
+class Staging(harness.RunTest):
+    def test_copies_once_per_node(self):
+        local = self.folder + "/local"
+        os.mkdir(local)
+        os.environ["TRAINER_TEST_LOCAL"] = local
+        self.addCleanup(os.environ.pop, "TRAINER_TEST_LOCAL")
+        stage = ["--set", 'loader.stage_dir="$TRAINER_TEST_LOCAL/shards"']
+        self.expect(0, f"stage    {local}/shards on 1 node: 2 files", "copied 2 files", args=[self.deck(), *stage], ranks=3)
+        self.assertEqual(len(os.listdir(local + "/shards")), 2)
+        self.expect(0, "copied 0 files", args=[self.deck(), *stage, "--dir", self.folder + "/again"], ranks=3)
+        self.expect(0, args=[self.deck(), "--dir", self.folder + "/direct"], ranks=3)
+        losses = [[row["loss"] for row in self.rows(folder=f)] for f in (self.dir, self.folder + "/again", self.folder + "/direct")]
+        self.assertEqual(losses[0], losses[1])
+        self.assertEqual(losses[0], losses[2])
+
+    def test_refusals(self):
+        self.expect(2, "TRAINER_TEST_NOWHERE", "not set", ranks=2,
+                    args=[self.deck(), "--set", 'loader.stage_dir="$TRAINER_TEST_NOWHERE"'])
+        with open(f"{self.data}/train-001.tar", "r+b") as f:
+            f.truncate(8 << 40)
+        self.expect(4, "loader.stage_dir", "GiB free", "8192.00 GiB", ranks=2,
+                    args=[self.deck(), "--set", f'loader.stage_dir="{self.folder}/local"'])
+        self.assertFalse(os.path.exists(self.dir))
+
+
+harness.main()

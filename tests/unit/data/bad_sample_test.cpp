@@ -1,0 +1,147 @@
+// Broken samples: which stands in, what is reported, and what must stay an error.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "data/file.hpp"
+#include "data/loader.hpp"
+#include "support.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+using test::expect_error;
+
+// Sample i is the number i. Broken: by its own fault. Lost: the file system fails.
+class Fragile : public Source {
+ public:
+  Fragile(int64_t size, std::set<int64_t> broken, std::set<int64_t> lost)
+      : size_(size), broken_(std::move(broken)), lost_(std::move(lost)) {}
+  int64_t size() const override { return size_; }
+  std::string key(int64_t index) const override { return fmt::format("shard.tar:{}", index); }
+  std::string summary() const override { return ""; }
+  Sample read(int64_t index) const override {
+    if (broken_.contains(index)) base::fail(Exit::data, "not a number");
+    if (lost_.contains(index)) throw Unreadable("input/output error");
+    Array a(device::DType::i32, {1});
+    a.i32()[0] = int32_t(index);
+    return {{"x", std::move(a)}};
+  }
+
+ private:
+  int64_t size_;
+  std::set<int64_t> broken_, lost_;
+};
+
+Dataset fragile(int64_t size, std::set<int64_t> broken, std::set<int64_t> lost = {}) {
+  return Dataset("train", std::make_unique<Fragile>(size, std::move(broken), std::move(lost)),
+                 Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}));
+}
+
+TEST(BadSample, TheNextGoodOneStandsIn) {
+  Dataset set = fragile(20, {3, 4, 5, 19});
+  SampleOrSubstitute got = get_or_substitute(set, 2, 0);
+  EXPECT_EQ(got.index, 2);
+  EXPECT_TRUE(got.bad.empty());
+  got = get_or_substitute(set, 3, 0);  // 3 + 1 and 3 + 2 are broken too
+  EXPECT_EQ(got.index, 7);
+  EXPECT_EQ(std::get<Array>(got.sample.at("x")).i32()[0], 7);
+  ASSERT_EQ(got.bad.size(), 3u);
+  EXPECT_EQ(got.bad[0].dataset, "train");
+  EXPECT_EQ(got.bad[0].key, "shard.tar:3");
+  EXPECT_EQ(got.bad[0].why, "not a number");
+  EXPECT_EQ(got.bad[2].key, "shard.tar:5");
+  EXPECT_EQ(get_or_substitute(set, 19, 0).index, 0);  // around the end
+}
+
+TEST(BadSample, OneLineWhateverTheFileHolds) {
+  EXPECT_EQ(one_line("broken PNG"), "broken PNG");
+  EXPECT_EQ(one_line("a\tb\nc\x7f"), "a?b?c?");
+  EXPECT_EQ(one_line("K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80"), "K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80");
+  EXPECT_EQ(one_line("not \xb7 UTF-8 \xc3\xa4"), "not ? UTF-8 ??");
+  EXPECT_EQ(one_line("half \xe2\x82"), "half ??");
+  EXPECT_EQ(one_line("abcdef", 3), "abc");
+  EXPECT_EQ(one_line("ab\xe2\x82\xac", 4), "ab");
+  EXPECT_EQ(one_line("\xbf\xbf\xbf\xbf", 2), "");
+}
+
+TEST(BadSample, TriesAreBounded) {
+  std::set<int64_t> all;
+  for (int64_t i = 0; i < 100; ++i) all.insert(i);
+  Dataset set = fragile(100, all);
+  expect_error(Exit::data, {"data.train", "shard.tar:7: not a number", "16 substitutes", "shard.tar:8"},
+               [&] { get_or_substitute(set, 7, 0); });
+}
+
+TEST(BadSample, FileSystemErrorsStayErrors) {
+  Dataset set = fragile(20, {3}, {4});
+  expect_error(Exit::data, {"data.train", "shard.tar:4", "input/output error"}, [&] { get_or_substitute(set, 4, 0); });
+  expect_error(Exit::data, {"shard.tar:4", "input/output error"}, [&] { get_or_substitute(set, 3, 0); });
+}
+
+LoaderPlan plan(int64_t rank, int64_t ranks, int64_t batch, int64_t end) {
+  LoaderPlan p;
+  p.positions = [=](int64_t number) {
+    std::vector<int64_t> out;
+    for (int64_t i = 0; i < batch / ranks; ++i) out.push_back(number * batch + rank * (batch / ranks) + i);
+    return out;
+  };
+  p.end = end;
+  return p;
+}
+
+// Every rank count sees the same values at the same positions, and all report the same; batches stay whole.
+TEST(BadSample, SameOnAnyRankCount) {
+  Dataset set = fragile(60, {0, 1, 2, 30, 31, 59});
+  std::vector<std::vector<int32_t>> streams;
+  for (int64_t ranks : {1, 2, 3}) {
+    std::vector<int32_t> stream(120);
+    int64_t replaced = 0;
+    std::set<std::string> keys;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      LoaderOptions options;
+      options.threads = 3, options.on_bad_sample = "substitute", options.log = std::make_shared<BadSampleLog>();
+      Loader loader(set, Order(Shuffle::exact, 60, 4), options, plan(rank, ranks, 12, 10));
+      while (loader.has_next()) {
+        BatchPtr batch = loader.next();
+        ASSERT_EQ(batch->size(), 12 / ranks);
+        for (int64_t i = 0; i < batch->size(); ++i) {
+          EXPECT_EQ(batch->mask.u8()[i], 1);
+          EXPECT_EQ(batch->indices[size_t(i)], batch->array("x").i32()[i]);
+          stream[size_t(batch->positions[size_t(i)])] = batch->array("x").i32()[i];
+        }
+      }
+      replaced += options.log->replaced;
+      for (const BadSample& b : options.log->found) keys.insert(b.key);
+    }
+    EXPECT_EQ(replaced, 2 * 6) << "two epochs of six broken samples";
+    EXPECT_EQ(keys.size(), 6u);
+    streams.push_back(stream);
+  }
+  EXPECT_EQ(streams[0], streams[1]);
+  EXPECT_EQ(streams[0], streams[2]);
+}
+
+TEST(BadSample, ReadAheadIsNotReported) {
+  Dataset set = fragile(60, {10});
+  LoaderOptions options;
+  options.threads = 2, options.prefetch = 8, options.on_bad_sample = "substitute";
+  options.log = std::make_shared<BadSampleLog>();
+  Loader loader(set, Order(Shuffle::none, 60, 0), options, plan(0, 1, 4, 15));
+  loader.next(), loader.next();
+  EXPECT_EQ(options.log->replaced, 0);
+  EXPECT_EQ(loader.next()->array("x").i32()[2], 11);
+  EXPECT_EQ(options.log->replaced, 1);
+}
+
+TEST(BadSample, ErrorSaysTheWayOut) {
+  Dataset set = fragile(60, {10});
+  Loader loader(set, Order(Shuffle::none, 60, 0), LoaderOptions(), plan(0, 1, 4, 15));
+  loader.next(), loader.next();
+  expect_error(Exit::data, {"data.train: shard.tar:10: not a number", "loader.on_bad_sample = \"substitute\""},
+               [&] { loader.next(); });
+}
+
+}  // namespace
+}  // namespace data

@@ -1,0 +1,112 @@
+// Copies on node-local disk: made once, checked, whole or not at all.
+#include "data/staging.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/file.hpp"
+#include "data/source_webdataset.hpp"
+#include "support.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+using test::expect_error;
+using test::TarText;
+
+struct StagingTest : testing::Test {
+  test::TemporaryDirectory dir;
+  std::string stage = dir / "local/stage";
+  std::vector<std::string> shards;
+
+  StagingTest() {
+    std::filesystem::create_directory(dir / "a");
+    std::filesystem::create_directory(dir / "b");
+    for (const char* name : {"a/s-0.tar", "a/s-1.tar", "b/s-0.tar"}) {
+      shards.push_back(dir / name);
+      TarText tar;
+      for (int i = 0; i < 5; ++i) tar.add(fmt::format("{}.txt", i), fmt::format("{} {}", name, i));
+      test::write_file(shards.back(), tar.end());
+    }
+  }
+  std::vector<std::string> staged_names() const {
+    std::vector<std::string> out;
+    for (auto& entry : std::filesystem::directory_iterator(stage)) out.push_back(entry.path().filename().string());
+    return out;
+  }
+};
+
+TEST_F(StagingTest, CopiesOnceAndChecks) {
+  Staged first = stage_files(shards, stage, 2);
+  EXPECT_EQ(first.files, 3);
+  EXPECT_EQ(first.copied_files, 3);
+  EXPECT_EQ(first.copied_bytes, first.bytes);
+  EXPECT_EQ(staged_names().size(), 3u) << "two shards of one name lie side by side, and nothing else";
+  for (const std::string& path : shards) {
+    EXPECT_EQ(test::read_file(staged_path(stage, path)), test::read_file(path));
+    EXPECT_EQ(File(staged_path(stage, path)).modified_ns(), File(path).modified_ns());
+  }
+  EXPECT_EQ(stage_files(shards, stage, 2).copied_files, 0);
+  // Another size, another time, a copy that was cut: made again.
+  test::write_file(shards[0], TarText().add("x.txt", "new").end());
+  timespec times[2] = {{0, UTIME_OMIT}, {1'000'000, 5}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, shards[1].c_str(), times, 0), 0);
+  ASSERT_EQ(::truncate(staged_path(stage, shards[2]).c_str(), 100), 0);
+  EXPECT_EQ(stage_files(shards, stage, 1).copied_files, 3);
+  for (const std::string& path : shards) EXPECT_EQ(test::read_file(staged_path(stage, path)), test::read_file(path));
+}
+
+TEST_F(StagingTest, TheSourceReadsTheCopies) {
+  WebdatasetOptions options;
+  options.path = dir / "a/s-{0..1}.tar";
+  options.fields = {{"text", "txt"}};
+  EXPECT_EQ(options.files(), (std::vector<std::string>{shards[0], shards[1]}));
+  stage_files(options.files(), stage, 1);
+  // The copy says something else, so that one sees which is read.
+  std::string copy = staged_path(stage, shards[0]), text = test::read_file(copy);
+  text.replace(text.find("a/s-0.tar 3"), 11, "local copy!");
+  test::write_file(copy, text);
+  std::unique_ptr<Source> source = options.open({.stage_dir = stage});
+  EXPECT_EQ(std::get<std::string>(source->read(3).at("text")), "local copy!");
+  EXPECT_EQ(source->key(3), shards[0] + ":3") << "messages name the original";
+  EXPECT_EQ(std::get<std::string>(options.open({})->read(3).at("text")), "a/s-0.tar 3");
+}
+
+TEST_F(StagingTest, NotEnoughSpace) {
+  std::string huge = dir / "huge.tar";
+  test::write_file(huge, "");
+  // A sparse file larger than any disk here.
+  ASSERT_EQ(::truncate(huge.c_str(), int64_t{8} << 40), 0);
+  shards.push_back(huge);
+  expect_error(Exit::data, {"loader.stage_dir", stage, "GiB free", "8192.00 GiB in 4 files", "read in place"},
+               [&] { stage_files(shards, stage, 2); });
+  EXPECT_TRUE(staged_names().empty()) << "nothing is copied in vain";
+}
+
+TEST_F(StagingTest, Failures) {
+  expect_error(Exit::data, {"loader.stage_dir", "none.tar", "No such file"},
+               [&] { stage_files({dir / "none.tar"}, stage, 1); });
+  test::write_file(dir / "file", "");
+  expect_error(Exit::data, {"loader.stage_dir", "file"}, [&] { stage_files(shards, dir / "file/stage", 1); });
+  // A directory in the way of a copy: the temporary file goes too.
+  std::filesystem::create_directories(staged_path(stage, shards[1]) + "/x");
+  expect_error(Exit::data, {"loader.stage_dir"}, [&] { stage_files(shards, stage, 1); });
+  for (const std::string& name : staged_names()) EXPECT_EQ(name.find("copying"), name.npos) << name;
+}
+
+TEST(Staging, Variables) {
+  ::setenv("TRAINER_TEST_DIR", "/scratch/7", 1);
+  ::unsetenv("TRAINER_TEST_NONE");
+  EXPECT_EQ(expand_variables("$TRAINER_TEST_DIR"), "/scratch/7");
+  EXPECT_EQ(expand_variables("/x/${TRAINER_TEST_DIR}_y/$TRAINER_TEST_DIR/z"), "/x//scratch/7_y//scratch/7/z");
+  EXPECT_EQ(expand_variables("/plain"), "/plain");
+  expect_error(Exit::config, {"TRAINER_TEST_NONE", "not set"}, [] { expand_variables("$TRAINER_TEST_NONE/a"); });
+  for (const char* bad : {"$", "a/$/b", "${X", "${}"})
+    expect_error(Exit::config, {"$NAME"}, [&] { expand_variables(bad); });
+}
+
+}  // namespace
+}  // namespace data
