@@ -21,6 +21,22 @@ std::vector<Candidate> candidates(const std::string& directory) {
   return found;
 }
 
+std::vector<Candidate> files_at(const std::string& path) {
+  try {
+    if (!io::exists(path)) base::fail(base::Exit::checkpoint, "{}: there is no such file or directory", path);
+    if (!io::is_directory(path)) return {{check_header(path).step, path}};
+    std::vector<Candidate> found = candidates(path + "/checkpoints");
+    if (found.empty()) found = candidates(path);
+    if (found.empty()) base::fail(base::Exit::checkpoint, "{}: holds no checkpoint, nor does its checkpoints/", path);
+    return found;
+  } catch (const io::Failure& e) {
+    base::fail(base::Exit::checkpoint, "{}", e.what());
+  } catch (const base::Error& e) {
+    if (std::string_view(e.what()).starts_with(path)) throw;
+    base::fail(base::Exit::checkpoint, "{}: {}", path, e.what());
+  }
+}
+
 std::vector<std::string> remove_leftovers(const std::string& directory) {
   std::vector<std::string> removed;
   for (const std::string& name : io::list_directory(directory))

@@ -19,6 +19,10 @@ struct Candidate {
 // Files with a checkpoint's name, newest step first. Good or bad is another question.
 std::vector<Candidate> candidates(const std::string& directory);
 
+// The file that `path` names, or those of the run directory `path` (or of a directory that holds files itself), newest
+// first. For reading another run's files: changes nothing. Error(Exit::checkpoint) if there is none.
+std::vector<Candidate> files_at(const std::string& path);
+
 // Removes temporary files of dead jobs; returns their names. Only under the run directory's lock.
 std::vector<std::string> remove_leftovers(const std::string& directory);
 

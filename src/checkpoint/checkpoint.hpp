@@ -1,6 +1,8 @@
 // Everything that users of this folder need.
 #pragma once
 
+#include "checkpoint/init_options.hpp"
+#include "checkpoint/initial_weights.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/options.hpp"
 #include "checkpoint/restore.hpp"

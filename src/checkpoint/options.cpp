@@ -37,6 +37,10 @@ void CheckpointOptions::bind(config::Table& t) {
         if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0) return "";
         return fmt::format("\"{}\" is not auto, must, never or a step number in quotes (\"1000\")", resume);
       });
+  t.key("branch_from", branch_from,
+        "begin a new run from another run's full state, step and optimizer included (for a cool-down, say): its run "
+        "directory, of which the newest checkpoint is taken, or a checkpoint file. A checkpoint of this run's own goes "
+        "before it; \"\" = none");
 }
 
 int64_t resume_step(const std::string& resume) {

@@ -14,6 +14,7 @@ struct CheckpointOptions {
   int64_t staging_mb = 4096;
   std::string resume = "auto";
   std::string on_error = "continue";
+  std::string branch_from;
   void bind(config::Table& t);
 };
 

@@ -94,11 +94,43 @@ std::string read_together(comm::Comm& comm, const Candidate& candidate, const Ma
   return "";
 }
 
+// What to do, said with an error: the file belongs to another model; no file is valid.
+struct Advice {
+  const char *other, *none;
+};
+
+Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target, const Advice& advice) {
+  base::Stopwatch watch;
+  FileLayout wanted = layout_of(target);
+  Restored restored;
+  for (const Candidate& c : files) {
+    Inspected inspected = inspect_on_first(comm, c);
+    std::string reason = inspected.reason;
+    if (reason.empty()) {
+      const Manifest& m = *inspected.manifest;
+      if (std::vector<std::string> lines = differences(m.layout, wanted); !lines.empty())
+        base::fail(base::Exit::checkpoint, "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
+                   base::join(lines, "\n  "), advice.other);
+      reason = read_together(comm, c, m, target.tensors, restored.bytes);
+      if (reason.empty()) {
+        target.step = m.state.step, target.numbers = m.state.numbers, target.texts = m.state.texts;
+        restored.file = c.path.substr(c.path.rfind('/') + 1), restored.path = c.path, restored.step = c.step,
+        restored.seconds = watch.seconds();
+        return restored;
+      }
+    }
+    // io::Failure names the path itself.
+    restored.refused.push_back(reason.starts_with(c.path) ? reason : fmt::format("{}: {}", c.path, reason));
+    if (comm.rank() == 0) log::warning("checkpoint refused: {}", restored.refused.back());
+  }
+  base::fail(base::Exit::checkpoint, "{} holds checkpoints, but none is valid:\n  {}\n{}",
+             io::parent_of(files.front().path), base::join(restored.refused, "\n  "), advice.none);
+}
+
 }  // namespace
 
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
                                 const CheckpointOptions& options) {
-  base::Stopwatch watch;
   std::vector<Candidate> files = list(comm, directory);
   int64_t only = resume_step(options.resume);
   if (options.resume == "never") return {};
@@ -116,34 +148,28 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
                  steps);
   }
 
-  FileLayout wanted = layout_of(target);
-  Restored restored;
-  for (const Candidate& c : files) {
-    Inspected inspected = inspect_on_first(comm, c);
-    std::string reason = inspected.reason;
-    if (reason.empty()) {
-      const Manifest& m = *inspected.manifest;
-      if (std::vector<std::string> lines = differences(m.layout, wanted); !lines.empty())
-        base::fail(
-            base::Exit::checkpoint,
-            "{} is intact but belongs to another model or optimizer:\n  {}\nGive this run another run.dir, or the deck "
-            "that the file's /deck holds",
-            c.path, base::join(lines, "\n  "));
-      reason = read_together(comm, c, m, target.tensors, restored.bytes);
-      if (reason.empty()) {
-        target.step = m.state.step, target.numbers = m.state.numbers, target.texts = m.state.texts;
-        restored.file = file_name(c.step), restored.step = c.step, restored.seconds = watch.seconds();
-        return restored;
-      }
-    }
-    // io::Failure names the path itself.
-    restored.refused.push_back(reason.starts_with(c.path) ? reason : fmt::format("{}: {}", c.path, reason));
-    if (comm.rank() == 0) log::warning("checkpoint refused: {}", restored.refused.back());
-  }
-  base::fail(base::Exit::checkpoint,
-             "{} holds checkpoints, but none is valid:\n  {}\nNothing was changed. To begin anew choose "
-             "another run.dir or checkpoint.resume = \"never\"",
-             directory, base::join(restored.refused, "\n  "));
+  return newest_valid(
+      comm, files, target,
+      {.other = "Give this run another run.dir, or the deck that the file's /deck holds",
+       .none = "Nothing was changed. To begin anew choose another run.dir or checkpoint.resume = \"never\""});
+}
+
+Restored branch(comm::Comm& comm, const std::string& from, State& target) {
+  std::string listed = on_first(comm, [&] {
+    std::string text;
+    for (const Candidate& c : files_at(from)) text += fmt::format("{} {}\n", c.step, c.path);
+    return text;
+  });
+  std::vector<Candidate> files;
+  for (const std::string& line : base::split(listed, '\n'))
+    if (size_t blank = line.find(' '); blank != line.npos)
+      files.push_back({std::stoll(line.substr(0, blank)), line.substr(blank + 1)});
+  return newest_valid(
+      comm, files, target,
+      {.other =
+           "checkpoint.branch_from continues a full state, so model and optimizer must be those of its run; to take "
+           "over parameters alone use init.from",
+       .none = "checkpoint.branch_from names nothing to begin from"});
 }
 
 }  // namespace checkpoint

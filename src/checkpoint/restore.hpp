@@ -11,7 +11,7 @@
 namespace checkpoint {
 
 struct Restored {
-  std::string file;  // in the checkpoints directory
+  std::string file, path;  // name in its directory, and with it
   int64_t step = 0;
   int64_t bytes = 0;  // of tensors that this rank read
   double seconds = 0;
@@ -30,6 +30,11 @@ struct Restored {
 // one taken are put aside by the next save. All ranks call and agree.
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
                                 const CheckpointOptions& options);
+
+// The same for a new run that begins from another run's full state: `from` is a checkpoint file, or a run directory,
+// whose newest valid file is taken. Nothing there is changed. Error(Exit::checkpoint) if there is none, if none is
+// valid, or if model or optimizer differ (with the differences). All ranks call and agree.
+Restored branch(comm::Comm& comm, const std::string& from, State& target);
 
 // Reads this rank's parts from a file whose manifest is known; Error(Exit::checkpoint) if a block fails its checksum.
 // Returns the bytes read.

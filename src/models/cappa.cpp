@@ -24,6 +24,12 @@ std::vector<InputSpec> Cappa::inputs() const {
   return specs;
 }
 
+std::vector<std::string> Cappa::patch_tables() const {
+  for (const shard::Parameter& p : list_.parameters())
+    if (p.path == "encoder/pos_embedding") return {p.path};
+  return {};
+}
+
 std::map<std::string, std::vector<int64_t>> Cappa::features() const {
   return {{"image", {options_.height(), options_.width(), 3}}, {"labels", {options_.length()}}};
 }

@@ -14,6 +14,7 @@ class Cappa : public Model {
 
   std::vector<std::string> blocks() const override { return list_.blocks(); }
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
+  std::vector<std::string> patch_tables() const override;
   std::vector<InputSpec> inputs() const override;
   std::map<std::string, std::vector<int64_t>> features() const override;
   int64_t label_limit() const override { return options_.vocab_size; }

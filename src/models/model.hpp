@@ -49,6 +49,9 @@ class Model {
   virtual ~Model() = default;
   virtual std::vector<std::string> blocks() const = 0;
   virtual std::vector<shard::Parameter> parameters() const = 0;
+  // Paths of position tables [1, g * g, width] with one row per image patch: resampled when initial weights come from another
+  // image size.
+  virtual std::vector<std::string> patch_tables() const { return {}; }
   virtual std::vector<InputSpec> inputs() const = 0;
   // Shapes of the features that `prepare` needs ("image" -> [H, W, 3], "labels" -> [L]): checked against the data.
   virtual std::map<std::string, std::vector<int64_t>> features() const = 0;

@@ -94,6 +94,7 @@ void Recipe::bind(config::Table& t) {
   t.table("memory", memory, "memory against time");
   t.table("determinism", determinism, "what the bits may depend on");
   t.table("model", model, "the model");
+  t.table("init", init, "parameters of a new run; to continue another run see checkpoint.branch_from");
   t.table("optimizer", optimizer, "the optimizer and the rules for parameters");
   t.named("schedule", schedule,
           "multipliers of the update, evaluated at step - 1; `default` is used unless a rule names another");
@@ -156,6 +157,14 @@ void Recipe::cross_check(config::Deck& deck) const {
 
   std::vector<std::string> paths;
   for (const shard::Parameter& p : made->parameters()) paths.push_back(p.path);
+  for (const auto& [ours, theirs] : init.map)
+    if (!ours.empty() && std::none_of(paths.begin(), paths.end(), [&prefix = ours](const std::string& p) {
+          return p == prefix || p.starts_with(prefix + "/");
+        }))
+      deck.error("init.map",
+                 fmt::format("\"{}\" is neither a parameter of this model nor what comes before a '/' in one", ours));
+  if (!init.from.empty() && !checkpoint.branch_from.empty())
+    deck.error("init.from", "a run begins from these parameters or from checkpoint.branch_from, not from both");
   for (const optim::Problem& p : optim::resolve_policies(optimizer, schedule, paths).problems)
     deck.error(p.key, p.text);
   for (size_t i = 0; i < sharding.rules.size(); ++i) {

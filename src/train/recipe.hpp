@@ -1,6 +1,7 @@
 // The deck: every section with its owner's options, and the checks that need more than one of them.
 #pragma once
 
+#include "checkpoint/init_options.hpp"
 #include "checkpoint/options.hpp"
 #include "checkpoint/state.hpp"
 #include "comm/mesh.hpp"
@@ -60,6 +61,7 @@ struct Recipe {
   models::MemoryOptions memory;
   DeterminismOptions determinism;
   models::ModelOptions model;
+  checkpoint::InitOptions init;
   optim::OptimizerOptions optimizer;
   optim::ScheduleTables schedule;
   data::Sections data;  // [tokenizer.*], [data.*], [loader]

@@ -121,15 +121,15 @@ void Trainer::start() {
       3 * double(engine_->model().forward_flops()) / 1e9, progress_.peak_flops / 1e9);
   print_memory(*engine_);
 
-  bool resumed = restore();
-  if (!resumed) {
-    engine_->initialise();
-    if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
-  }
+  bool resumed = restore(), branched = !resumed && branch();
+  if (!resumed && !branched) initialise();
+  if (!resumed && mesh_.rank() == 0)
+    io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
   engine_->publish();
   std::string table = parameter_table(*engine_, mesh_);
   if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);
   metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log);
+  metrics_->set_text("origin", origin_);
   log::line("disk     checkpoint {:.2f} MiB; keeps {}", double(checkpoint::planned_bytes(snapshot())) / 0x1p20,
             recipe_.checkpoint.keep_last);
   std::string evals;
@@ -139,7 +139,11 @@ void Trainer::start() {
   open_bad_samples();
   loader_ = std::make_unique<data::Loader>(*data_, loader_options_, training_plan(g, mesh_, step_, total_));
   log::line("start    step={} from={} setup_s={:.1f}  table: logs/parameters.txt", step_,
-            resumed ? "checkpoint" : "random_init", base::now_s() - start_s_);
+            resumed                     ? "checkpoint"
+            : branched                  ? "branch"
+            : recipe_.init.from.empty() ? "random_init"
+                                        : "init",
+            base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
   if (step_ == 0) evaluate(true);
   base::set_phase("train");
@@ -151,15 +155,60 @@ bool Trainer::restore() {
   std::optional<checkpoint::Restored> restored =
       checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint);
   if (!restored) return false;
-  step_ = restored->step;
-  log::line("restore  step={} file={} mib_per_rank={:.1f} s={:.2f}", step_, restored->file,
+  log::line("restore  step={} file={} mib_per_rank={:.1f} s={:.2f}", restored->step, restored->file,
             double(restored->bytes) / 0x1p20, restored->seconds);
+  take_over(state);
+  if (!recipe_.init.from.empty() || !recipe_.checkpoint.branch_from.empty())
+    log::line(
+        "init     this run goes on from its own checkpoint; init.from and checkpoint.branch_from were for its start");
+  return true;
+}
+
+bool Trainer::branch() {
+  const std::string& from = recipe_.checkpoint.branch_from;
+  if (from.empty()) return false;
+  checkpoint::State state;
+  state.tensors = engine_->state();
+  checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state);
+  log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
+            double(restored.bytes) / 0x1p20, restored.seconds);
+  take_over(state);
+  if (step_ == total_)
+    base::fail(base::Exit::config,
+               "checkpoint.branch_from: {} is at step {}, the end of this deck; raise train.total_*", restored.path,
+               step_);
+  progress_.attempts = 1;  // in this directory
+  origin_ = fmt::format("branch of {} at step {}", restored.path, step_);
+  return true;
+}
+
+void Trainer::take_over(const checkpoint::State& state) {
+  step_ = state.step;
   if (step_ > total_)
     base::fail(base::Exit::config,
                "the checkpoint is at step {}, beyond the end of this deck ({} steps); raise train.total_*", step_,
                total_);
   progress_.load(state.numbers);
-  return true;
+  if (auto origin = state.texts.find("origin"); origin != state.texts.end()) origin_ = origin->second;
+}
+
+void Trainer::initialise() {
+  engine_->initialise();
+  const std::string& from = recipe_.init.from;
+  if (from.empty()) return;
+  checkpoint::InitReport report =
+      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, engine_->state(), engine_->model().patch_tables());
+  log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
+  constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others
+  std::string table;
+  int shown = 0;
+  for (const std::string& text : report.lines) {
+    table += text + "\n";
+    if (!text.starts_with("loaded ") && ++shown <= kMostLines) log::line("           {}", text);
+  }
+  if (shown > kMostLines) log::line("           and {} more in {}/logs/init.txt", shown - kMostLines, recipe_.run.dir);
+  if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/init.txt", table);
+  origin_ = "parameters of " + from;
 }
 
 void Trainer::open_bad_samples() {
@@ -302,7 +351,9 @@ void Trainer::evaluate(bool at_start) {
 }
 
 checkpoint::State Trainer::snapshot() {
-  return recipe_.state(deck_.resolved(), step_, engine_->state(), progress_.save());
+  checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), progress_.save());
+  state.texts["origin"] = origin_;
+  return state;
 }
 
 void Trainer::save() {

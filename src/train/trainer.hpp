@@ -34,8 +34,11 @@ class Trainer {
   };
   void open_data();
   void start();
-  bool restore();
   void open_bad_samples();
+  bool restore();  // this run's own newest checkpoint
+  bool branch();   // another run's
+  void take_over(const checkpoint::State& state);
+  void initialise();  // random, then what [init] names
   void feed(int64_t m, const models::Inputs& into);
   void inspect(const StepReport& report) const;
   void record(const StepReport& report);
@@ -61,6 +64,7 @@ class Trainer {
   std::unique_ptr<data::Loader> loader_;
   Progress progress_;
   int64_t step_ = 0, total_ = 0;
+  std::string origin_ = "random";  // what step 0 or a branch began from; stays with the run
   double start_s_ = 0;
 };
 

@@ -1,0 +1,134 @@
+#include "checkpoint/initial_weights.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "checkpoint/name_map.hpp"
+#include "checkpoint/resample.hpp"
+#include "checkpoint/together.hpp"
+#include "checkpoint/weight_file.hpp"
+
+namespace checkpoint {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kPiece = int64_t{1} << 20;  // elements sent at a time: whole blocks of a checkpoint of ours
+inline const std::string kParams = "/params/";
+
+// Element `begin` of the tensor stands at values[0].
+void copy_into(const shard::TensorSlice& tensor, int64_t begin, const char* values, int64_t count) {
+  for (const auto& part : tensor.parts) {
+    int64_t from = std::max(begin, part.begin), to = std::min(begin + count, part.end);
+    if (from < to)
+      std::memcpy(static_cast<float*>(part.data) + (from - part.begin), values + 4 * (from - begin),
+                  size_t(4 * (to - from)));
+  }
+}
+
+// Rank 0's side: the file and what is taken from it.
+struct Reader {
+  std::unique_ptr<WeightFile> file;
+  InitPlan plan;
+
+  std::string piece(const InitPlan::Load& load, const Wanted& wanted, int64_t begin, int64_t count) {
+    if (begin == 0) file->begin(load.source);
+    std::string out(size_t(4 * count), '\0');
+    float* values = reinterpret_cast<float*>(out.data());
+    if (load.resample) {
+      std::vector<float> table = resampled(load, wanted);
+      std::memcpy(values, table.data(), out.size());
+    } else {
+      file->read(values, count);
+    }
+    for (int64_t i = 0; i < count; ++i)
+      if (!std::isfinite(values[i]))
+        base::fail(base::Exit::checkpoint, "{}: {} holds {} at element {}", file->path(),
+                   describe(file->tensors()[load.source]), values[i], begin + i);
+    return out;
+  }
+
+  std::vector<float> resampled(const InitPlan::Load& load, const Wanted& wanted) {
+    const FileTensor& t = file->tensors()[load.source];
+    int64_t rows = t.shape[1], width = t.shape[2], side = grid_side(rows);
+    std::vector<float> table(size_t(rows * width));
+    file->read(table.data(), int64_t(table.size()));
+    if (side < 0) {  // the first row belongs to the class token
+      side = grid_side(rows - 1);
+      table.erase(table.begin(), table.begin() + width);
+    }
+    return resample_grid(table, side, grid_side(wanted.shape[1]), width);
+  }
+};
+
+std::vector<std::string> report_lines(const InitPlan& plan, const std::vector<Wanted>& wanted, const WeightFile& file) {
+  std::vector<std::string> lines;
+  for (const InitPlan::Load& l : plan.loads)
+    lines.push_back(fmt::format("{:<10}{} [{}] from {}", l.resample ? "resampled" : "loaded", wanted[l.wanted].path,
+                                fmt::join(wanted[l.wanted].shape, ", "), describe(file.tensors()[l.source])));
+  auto add = [&lines](const char* what, const std::vector<std::string>& all) {
+    for (const std::string& text : all) lines.push_back(fmt::format("{:<10}{}", what, text));
+  };
+  add("skipped", plan.skipped), add("missing", plan.missing), add("unmapped", plan.unmapped),
+      add("unused", plan.unused);
+  return lines;
+}
+
+std::string summary_of(const InitPlan& plan, const std::vector<Wanted>& wanted) {
+  int64_t values = 0, resampled = 0;
+  for (const InitPlan::Load& l : plan.loads) {
+    values += *checked_count(wanted[l.wanted].shape);
+    resampled += l.resample;
+  }
+  return fmt::format(
+      "loaded {} of {} tensors = {} values ({} resampled); skipped {}, missing {}, unmapped {}; unused in the file {}",
+      plan.loads.size(), wanted.size(), base::with_commas(values), resampled, plan.skipped.size(), plan.missing.size(),
+      plan.unmapped.size(), plan.unused.size());
+}
+
+}  // namespace
+
+InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
+                                const std::vector<shard::TensorSlice>& tensors, const std::vector<std::string>& grids) {
+  base::Stopwatch watch;
+  std::vector<Wanted> wanted;
+  std::vector<const shard::TensorSlice*> into;
+  for (const shard::TensorSlice& t : tensors) {
+    if (!t.name.starts_with(kParams)) continue;
+    CHECK(t.type == device::DType::f32, "{} is not f32", t.name);
+    std::string path = t.name.substr(kParams.size());
+    wanted.push_back({path, t.shape, std::find(grids.begin(), grids.end(), path) != grids.end()});
+    into.push_back(&t);
+  }
+
+  Reader reader;
+  Json plan = Json::from_cbor(on_first(comm, [&] {
+    reader.file = open_weights(options.from);
+    reader.plan = plan_init(wanted, *reader.file, options);
+    Json loads = Json::array();
+    for (const InitPlan::Load& l : reader.plan.loads) loads.push_back(l.wanted);
+    std::string bytes;
+    Json::to_cbor({{"loads", loads},
+                   {"summary", summary_of(reader.plan, wanted)},
+                   {"lines", report_lines(reader.plan, wanted, *reader.file)}},
+                  bytes);
+    return bytes;
+  }));
+  for (size_t l = 0; l < plan.at("loads").size(); ++l) {
+    size_t w = plan["loads"][l].get<size_t>();
+    int64_t count = checked_count(wanted[w].shape).value();
+    for (int64_t begin = 0, n; begin < count; begin += n) {
+      // A resampled table goes whole: it is small, and made whole.
+      n = wanted[w].grid ? count : std::min(kPiece, count - begin);
+      std::string values = on_first(comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
+      copy_into(*into[w], begin, values.data(), n);
+    }
+  }
+  return {plan["summary"].get<std::string>(), plan["lines"].get<std::vector<std::string>>(), watch.seconds()};
+}
+
+}  // namespace checkpoint

@@ -1,0 +1,26 @@
+// Starts a new run's parameters from a file ([init]).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/init_options.hpp"
+#include "comm/comm.hpp"
+#include "shard/parameter.hpp"
+
+namespace checkpoint {
+
+struct InitReport {
+  std::string summary;             // "loaded 281 tensors = 191,669,504 values, skipped 0, ..."
+  std::vector<std::string> lines;  // "loaded    encoder/pos_embedding [1, 196, 768]", one per tensor of either side
+  double seconds = 0;
+};
+
+// Overwrites those parameters that the file has; the others stay as they are. `tensors`: this rank's parts, f32; those
+// named /params/... are meant. `grids`: paths of position tables that may be resampled. Rank 0 alone reads the file, in
+// pieces, and sends them to the others. All ranks call; on an error all ranks throw the same one
+// (Exit::checkpoint), and the parameters may be partly overwritten.
+InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
+                                const std::vector<shard::TensorSlice>& tensors, const std::vector<std::string>& grids);
+
+}  // namespace checkpoint

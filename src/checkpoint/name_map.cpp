@@ -1,0 +1,153 @@
+#include "checkpoint/name_map.hpp"
+
+#include <algorithm>
+#include <map>
+#include <regex>
+
+#include "base/text.hpp"
+#include "checkpoint/resample.hpp"
+
+namespace checkpoint {
+namespace {
+
+constexpr size_t kMostLines = 50;
+constexpr int64_t kMostGridRows = 1 << 16;  // 256 x 256 patches
+
+// What is left of `name` behind a prefix that ends at a slash; all of it for the prefix "".
+std::optional<std::string> behind(const std::string& name, const std::string& prefix) {
+  if (prefix.empty() || name == prefix) return prefix.empty() ? name : "";
+  if (name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] == '/')
+    return name.substr(prefix.size() + 1);
+  return {};
+}
+std::string joined(const std::string& prefix, const std::string& rest) {
+  return prefix.empty() || rest.empty() ? prefix + rest : prefix + "/" + rest;
+}
+
+// Where the parameters begin in the file: below params/, below opt/target/ (an older layout), or at once.
+std::string root_of(const std::vector<FileTensor>& tensors) {
+  for (const char* root : {"params", "opt/target"})
+    for (const FileTensor& t : tensors)
+      if (behind(t.name, root)) return root;
+  return "";
+}
+
+class Names {
+ public:
+  Names(const InitOptions& options, const std::vector<FileTensor>& tensors) {
+    for (const auto& [ours, theirs] : options.map) pairs_.emplace_back(ours, theirs);
+    if (pairs_.empty()) pairs_.emplace_back("", root_of(tensors));
+    for (const std::string& pattern : options.dont_load) dont_load_.emplace_back(pattern);
+  }
+  // Their name for a path of ours; none if the map leaves it out.
+  std::optional<std::string> theirs(const std::string& path) const { return translate(path, false); }
+  // What a name of theirs would be called here; none if it lies outside what the map reads.
+  std::optional<std::string> ours(const std::string& name) const { return translate(name, true); }
+  bool dont_load(const std::string& path) const {
+    return std::any_of(dont_load_.begin(), dont_load_.end(),
+                       [&](const std::regex& re) { return std::regex_match(path, re); });
+  }
+
+ private:
+  std::optional<std::string> translate(const std::string& name, bool back) const {
+    const std::pair<std::string, std::string>* best = nullptr;
+    auto from = [back](const auto& p) -> const std::string& { return back ? p.second : p.first; };
+    for (const auto& p : pairs_)
+      if (behind(name, from(p)) && (!best || from(p).size() > from(*best).size())) best = &p;
+    if (!best) return {};
+    return joined(back ? best->first : best->second, *behind(name, from(*best)));
+  }
+
+  std::vector<std::pair<std::string, std::string>> pairs_;
+  std::vector<std::regex> dont_load_;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+// A square table of other size, perhaps with a row for a class token before it.
+bool can_resample(const std::vector<int64_t>& file, const std::vector<int64_t>& ours) {
+  if (file.size() != 3 || ours.size() != 3 || file[0] != 1 || ours[0] != 1 || file[2] != ours[2]) return false;
+  return file[1] <= kMostGridRows && (grid_side(file[1]) > 0 || grid_side(file[1] - 1) > 0) && grid_side(ours[1]) > 0;
+}
+
+void refuse(const WeightFile& file, std::vector<std::string> problems, bool nothing, const std::string& example) {
+  size_t all = problems.size();
+  if (all > kMostLines) problems.resize(kMostLines), problems.push_back(fmt::format("and {} more", all - kMostLines));
+  std::string first;
+  for (size_t i = 0; i < std::min<size_t>(3, file.tensors().size()); ++i)
+    first += fmt::format("{}{}", i ? ", " : "", file.tensors()[i].name);
+  base::fail(
+      base::Exit::checkpoint,
+      "init.from: {} does not fit this model:\n  {}\n{}To leave parameters random, or tensors of the file unread, "
+      "name them in init.dont_load, e.g. [\"{}\"]; init.map says where theirs are called otherwise",
+      file.path(), base::join(problems, "\n  "),
+      nothing ? fmt::format("Not one tensor could be loaded; the names in the file begin with {}. ", first) : "",
+      example);
+}
+
+}  // namespace
+
+InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, const InitOptions& options) {
+  const std::vector<FileTensor>& tensors = file.tensors();
+  Names names(options, tensors);
+  std::map<std::string, size_t> index;
+  for (size_t i = 0; i < tensors.size(); ++i) index[tensors[i].name] = i;
+  std::vector<bool> taken(tensors.size());
+  InitPlan plan;
+  std::vector<std::string> problems;
+  std::string example;
+  auto problem = [&](const std::string& path, std::string text) {
+    if (problems.empty()) example = path;
+    problems.push_back(std::move(text));
+  };
+
+  for (size_t w = 0; w < wanted.size(); ++w) {
+    const Wanted& p = wanted[w];
+    std::string ours = fmt::format("{} {}", p.path, shape_text(p.shape));
+    std::optional<std::string> theirs = names.theirs(p.path);
+    if (!theirs) {
+      plan.unmapped.push_back(ours);
+      continue;
+    }
+    auto found = index.find(*theirs);
+    if (found == index.end()) {
+      if (names.dont_load(p.path))
+        plan.missing.push_back(ours);
+      else
+        problem(p.path, fmt::format("missing in the file: {} (looked for {})", ours, *theirs));
+      continue;
+    }
+    const FileTensor& t = tensors[found->second];
+    taken[found->second] = true;
+    if (names.dont_load(p.path)) {
+      plan.skipped.push_back(fmt::format("{} (dont_load)", ours));
+    } else if (!t.type) {
+      problem(p.path, fmt::format("{}: the file holds {}, which is no weight; f32, f64, f16 and bf16 are read", p.path,
+                                  describe(t)));
+    } else if (t.shape == p.shape) {
+      plan.loads.push_back({w, found->second, false});
+    } else if (p.grid && options.posemb == "keep") {
+      plan.skipped.push_back(fmt::format("{} (posemb = \"keep\"; the file has {})", ours, shape_text(t.shape)));
+    } else if (p.grid && can_resample(t.shape, p.shape)) {
+      plan.loads.push_back({w, found->second, true});
+    } else {
+      problem(p.path,
+              fmt::format("{}: the file has {}, this model {}", p.path, shape_text(t.shape), shape_text(p.shape)));
+    }
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (taken[i]) continue;
+    std::optional<std::string> ours = names.ours(tensors[i].name);
+    if (!ours || names.dont_load(*ours))
+      plan.unused.push_back(describe(tensors[i]));
+    else
+      problem(*ours, fmt::format("only in the file: {}", describe(tensors[i])));
+  }
+  if (plan.loads.empty() && problems.empty()) problems.push_back("nothing is left to load"), example = "decoder/.*";
+  if (!problems.empty()) refuse(file, std::move(problems), plan.loads.empty(), example);
+  std::sort(plan.loads.begin(), plan.loads.end(),
+            [](const InitPlan::Load& a, const InitPlan::Load& b) { return a.source < b.source; });
+  return plan;
+}
+
+}  // namespace checkpoint

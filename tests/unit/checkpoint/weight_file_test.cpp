@@ -1,0 +1,247 @@
+// Readers of files with initial weights: every value exact, and nothing a file claims is believed.
+#include "checkpoint/weight_file.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+
+#include "checkpoint/npy_header.hpp"
+#include "weight_files.hpp"
+
+namespace {
+
+using tests::bytes_of;
+using tests::npy;
+using tests::npy_header;
+using tests::safetensors;
+using tests::zip;
+using Floats = std::vector<float>;
+
+class WeightFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = testing::TempDir() + "trainer_weights_XXXXXX";
+    ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
+  }
+  void TearDown() override {
+    std::string command = "rm -rf '" + directory_ + "'";
+    ASSERT_EQ(std::system(command.c_str()), 0);
+  }
+  std::string file(const std::string& name, const std::string& bytes) {
+    std::string path = directory_ + "/" + name;
+    tests::write(path, bytes);
+    return path;
+  }
+  // Everything in the file, in pieces of `piece` elements.
+  static std::vector<std::pair<std::string, Floats>> read_all(const std::string& path, int64_t piece = 5) {
+    std::vector<std::pair<std::string, Floats>> out;
+    auto weights = checkpoint::open_weights(path);
+    for (size_t i = 0; i < weights->tensors().size(); ++i) {
+      const checkpoint::FileTensor& t = weights->tensors()[i];
+      if (!t.type) continue;
+      Floats values(size_t(t.count()));
+      weights->begin(i);
+      for (int64_t at = 0; at < t.count(); at += piece)
+        weights->read(values.data() + at, std::min(piece, t.count() - at));
+      out.emplace_back(t.name, values);
+    }
+    return out;
+  }
+  // What opening and reading the file is refused with.
+  static std::string problem(const std::string& path) {
+    try {
+      read_all(path);
+      return "";
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::Exit::checkpoint) << e.what();
+      EXPECT_EQ(std::string(e.what()).find(path), 0u) << e.what();
+      return e.what();
+    }
+  }
+  void refused(const std::string& name, const std::string& bytes, const std::string& fragment) {
+    std::string text = problem(file(name, bytes));
+    EXPECT_NE(text.find(fragment), text.npos) << "'" << fragment << "' is not in '" << text << "'";
+  }
+  std::string directory_;
+};
+
+// Every bit pattern of both 16-bit types against the definition of the formats.
+TEST_F(WeightFile, SixteenBitTypesAreExact) {
+  std::vector<uint16_t> all(1 << 16);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = uint16_t(i);
+  auto check = [&](const std::string& path, int exponent_bits) {
+    auto read = read_all(path, 1000);
+    ASSERT_EQ(read.size(), 1u);
+    int mantissa_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
+    for (size_t i = 0; i < all.size(); ++i) {
+      int sign = i >> 15 ? -1 : 1, e = int(i >> mantissa_bits) & ((1 << exponent_bits) - 1);
+      int m = int(i) & ((1 << mantissa_bits) - 1);
+      double want = e == 0 ? std::ldexp(m, 1 - bias - mantissa_bits)
+                           : std::ldexp(m + (1 << mantissa_bits), e - bias - mantissa_bits);
+      float got = read[0].second[i];
+      if (e == (1 << exponent_bits) - 1)
+        EXPECT_TRUE(m ? std::isnan(got) : std::isinf(got)) << i;
+      else
+        EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(float(sign * want))) << i;
+      EXPECT_EQ(std::signbit(got), sign < 0) << i;
+    }
+  };
+  check(file("a.npz", zip({{"x.npy", npy(npy_header("<f2", "(65536,)"), bytes_of(all))}})), 5);
+  check(file("b.npz", zip({{"x.npy", npy(npy_header("|V2", "(256, 256)"), bytes_of(all))}}, true)), 8);
+  auto header = [](const char* dtype) {
+    return std::string("{\"x\":{\"dtype\":\"") + dtype + "\",\"shape\":[65536],\"data_offsets\":[0,131072]}}";
+  };
+  check(file("a.safetensors", safetensors(header("F16"), bytes_of(all))), 5);
+  check(file("b.safetensors", safetensors(header("BF16"), bytes_of(all))), 8);
+}
+
+TEST_F(WeightFile, EveryVersionTypeAndShape) {
+  std::vector<double> doubles = {1.0 / 3, -2.5e300, 1e-300, 7};
+  Floats floats = {1, -0.0f, 3.5e-40f, 4, 5, 6}, rounded(doubles.begin(), doubles.end());
+  tests::Members members = {
+      {"params/a/kernel.npy", npy(npy_header("<f4", "(2, 3)"), bytes_of(floats))},
+      {"params/b.npy", npy(npy_header("<f8", "(4,)"), bytes_of(doubles), 2)},
+      {"count.npy", npy(npy_header("<i4", "()"), std::string(4, '\1'))},
+      {"params/c.npy", npy("{\"shape\":(),\"fortran_order\":True,\"descr\":\"<f4\"}", bytes_of(Floats{9}), 3)},
+      {"names.npy", npy(npy_header("<U3", "(1,)"), std::string(12, '\0'))},
+      {"params/none.npy", npy(npy_header("<f4", "(0, 7)"), "")},
+  };
+  for (bool deflate : {false, true}) {
+    auto read = read_all(file("x.npz", zip(members, deflate)));
+    ASSERT_EQ(read.size(), 4u);
+    EXPECT_EQ(read[0].first, "params/a/kernel");
+    EXPECT_EQ(bytes_of(read[0].second), bytes_of(floats));
+    EXPECT_EQ(read[1].second, rounded);
+    EXPECT_EQ(read[2].second, Floats{9});
+    EXPECT_EQ(read[3].second, Floats{});
+  }
+  // Offsets need not follow the order of the names.
+  std::string header =
+      R"({"__metadata__":{"format":"np"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[32,56]},)"
+      R"("a":{"dtype":"F64","shape":[4],"data_offsets":[0,32]},"c":{"dtype":"F32","shape":[0],"data_offsets":[56,56]}}   )";
+  auto read = read_all(file("x.safetensors", safetensors(header, bytes_of(doubles) + bytes_of(floats))));
+  ASSERT_EQ(read.size(), 3u);
+  EXPECT_EQ(read[0].first, "a");
+  EXPECT_EQ(read[0].second, rounded);
+  EXPECT_EQ(bytes_of(read[1].second), bytes_of(floats));
+}
+
+TEST_F(WeightFile, NamesOfFiles) {
+  EXPECT_NE(problem(directory_ + "/none.npz").find("no such file"), std::string::npos);
+  refused("x.bin", "abc", ".safetensors");
+  refused("x.h5", std::string(5000, 'x'), "checkpoint");
+  EXPECT_NE(problem(directory_).find("holds no checkpoint"), std::string::npos);
+}
+
+TEST_F(WeightFile, HostileNpz) {
+  std::string good = npy(npy_header("<f4", "(2,)"), bytes_of(Floats{1, 2}));
+  auto one = [](const std::string& array) { return zip({{"x.npy", array}}); };
+  refused("a.npz", "", "no .npz");
+  refused("a.npz", "PK\3\4 and nothing else", "no .npz");
+  refused("a.npz", zip({{"readme.txt", "hello"}}), "readme.txt");
+  refused("a.npz", zip({{"x.npy", good}, {"x.npy", good}}), "twice");
+  refused("a.npz", one(""), "cut");
+  refused("a.npz", one("not an array"), "does not begin");
+  refused("a.npz", one(npy(npy_header("|O", "(1,)"), "\x80\x04K\1.")), "pickled");
+  refused("a.npz", one(npy("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }", "........")),
+          "pickled");
+  refused("a.npz", one(npy(npy_header("<f4", "(3,)"), bytes_of(Floats{1, 2}))), "cut");
+  refused("a.npz", one(npy(npy_header("<f4", "(1,)"), bytes_of(Floats{1, 2}))), "cut or damaged");
+  refused("a.npz", one(npy(npy_header("<f4", "(-1,)"), "")), "impossible");
+  refused("a.npz", one(npy(npy_header("<f4", "(4294967296, 4294967296)"), "")), "impossible shape");
+  refused("a.npz", one(npy(npy_header("<f4", "(99999999999999999999,)"), "")), "impossible");
+  refused("a.npz", one(npy(npy_header("<f4", "(1000000000000,)"), "abcd")), "cut");
+  refused("a.npz", one(npy("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2), }", std::string(16, '\0'))),
+          "Fortran");
+  refused("a.npz", one(npy(npy_header("<f4", "(2,)"), "", 9)), "version 9");
+  std::string long_header = npy(std::string(70000, ' '), "", 2);
+  refused("a.npz", one(long_header), "header of 70000");
+  long_header[11] = '\x7f';  // two GiB
+  refused("a.npz", one(long_header), "claims a header");
+  // Cut anywhere, or with any byte changed: refused, or what was written.
+  std::string whole =
+      zip({{"x.npy", good}, {"y.npy", npy(npy_header("<f4", "(3,)"), bytes_of(Floats{1, 2, 3}))}}, true);
+  for (size_t cut = 0; cut < whole.size(); ++cut) EXPECT_NE(problem(file("cut.npz", whole.substr(0, cut))), "") << cut;
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string bad = whole;
+    bad[at] = char(bad[at] ^ 0x11);
+    std::string path = file("flip.npz", bad);
+    if (!problem(path).empty()) continue;
+    for (const auto& [name, values] : read_all(path))
+      EXPECT_TRUE(values == Floats({1, 2}) || values == Floats({1, 2, 3}));
+  }
+}
+
+TEST_F(WeightFile, HostileSafetensors) {
+  std::string data(16, '\0');
+  auto with = [&](const std::string& header) { return safetensors(header, data); };
+  auto entry = [](const std::string& name, const std::string& shape, int64_t begin, int64_t end) {
+    return fmt::format("\"{}\":{{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[{},{}]}}", name, shape, begin, end);
+  };
+  std::string a = entry("a", "[2]", 0, 8), b = entry("b", "[2]", 8, 16);
+  EXPECT_EQ(problem(file("a.safetensors", with("{" + a + "," + b + "}"))), "");
+  for (auto& [header, fragment] : std::vector<std::pair<std::string, std::string>>{
+           {"{" + a + "}", "its tensors end at 8"},
+           {"{" + a + "," + entry("b", "[1]", 12, 16) + "}", "belong to no tensor"},
+           {"{" + a + "," + entry("b", "[3]", 4, 16) + "}", "overlaps"},
+           {"{" + a + "," + entry("b", "[4]", 0, 16) + "}", "overlaps"},
+           {"{" + a + "," + entry("b", "[3]", 8, 20) + "}", "outside"},
+           {"{" + a + "," + entry("b", "[2]", 16, 8) + "}", "outside"},
+           {"{" + a + "," + entry("b", "[2]", -8, 0) + "}", "outside"},
+           {"{" + a + "," + entry("b", "[3]", 8, 16) + "}", "need 12"},
+           {"{" + a + "," + entry("b", "[-2]", 8, 16) + "}", "impossible shape"},
+           {"{" + a + "," + entry("b", "[2.5]", 8, 16) + "}", "impossible shape"},
+           {"{" + a + "," + entry("b", "[4294967296,4294967296]", 8, 16) + "}", "impossible shape"},
+           {"{" + a + "," + entry("b", "[18446744073709551615]", 8, 16) + "}", "impossible shape"},
+           {"{" + a + "," + entry("b", "2", 8, 16) + "}", "not a list"},
+           {"{" + a + "," + a + "}", "twice"},
+           {"{" + a + ",\"b\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[8,16]}}", "F31"},
+           {"{" + a + ",\"b\":{\"dtype\":7,\"shape\":[2],\"data_offsets\":[8,16]}}", "dtype 7"},
+           {"{" + a + ",\"b\":{\"dtype\":\"F32\",\"shape\":[2]}}", "needs dtype"},
+           {"{" + a + ",\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8]}}", "not two numbers"},
+           {"{" + a + ",\"b\":3}", "needs dtype"},
+           {"{" + a + ",\"\":" + b.substr(4) + "}", "no name"},
+           {"[]", "not a JSON object"},
+           {"{", "not JSON"},
+           {"{\"a\":\"\xff\"}", "not JSON"},
+           {std::string(100000, '['), "nested deeper"},
+           {"", "not JSON"}})
+    refused("a.safetensors", with(header), fragment);
+  refused("a.safetensors", "abc", "cut");
+  refused("a.safetensors", std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10), "claims a header");
+  refused("a.safetensors", std::string("\0\0\0\1\0\0\0\0{}", 10), "claims a header");
+  std::string whole = with("{" + a + "," + b + "}");
+  for (size_t cut = 0; cut < whole.size(); ++cut)
+    EXPECT_NE(problem(file("cut.safetensors", whole.substr(0, cut))), "") << cut;
+}
+
+TEST(NpyHeader, AcceptsWhatNumpyWritesAndNothingElse) {
+  checkpoint::NpyHeader h =
+      checkpoint::parse_npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }  \n");
+  EXPECT_EQ(h.descr, "<f4");
+  EXPECT_EQ(h.shape, (std::vector<int64_t>{3, 4}));
+  EXPECT_FALSE(h.fortran);
+  EXPECT_EQ(
+      checkpoint::parse_npy_header("{'descr': [('a', '<f4', (2,)), ('b', '|O')], 'fortran_order': True, 'shape': ()}")
+          .descr,
+      "[('a', '<f4', (2,)), ('b', '|O')]");
+  for (const char* bad :
+       {"", "{", "{}", "{'descr': '<f4'}", "{'descr': '<f4', 'fortran_order': False, 'shape': (3}",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} x",
+        "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'x': 1}", "{'descr': [(, 'fortran_order': False",
+        "{'descr': '<f4' 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (a,)}",
+        "{'descr': '\\x41', 'fortran_order': False, 'shape': (3,)}",
+        "{descr: '<f4', 'fortran_order': False, 'shape': (3,)}"})
+    EXPECT_THROW(checkpoint::parse_npy_header(bad), base::Error) << bad;
+  std::string axes = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
+  for (int i = 0; i < 33; ++i) axes += "1, ";
+  EXPECT_THROW(checkpoint::parse_npy_header(axes + ")}"), base::Error);
+}
+
+}  // namespace
