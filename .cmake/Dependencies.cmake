@@ -17,6 +17,7 @@ add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(nlohmann_json REQUIRED)
+find_package(GIF REQUIRED)
 find_package(CLI11 REQUIRED)
 
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
@@ -32,7 +33,7 @@ set(TRAINER_kernels_LIBRARIES DNNL::dnnl)
 set(TRAINER_config_LIBRARIES tomlplusplus::tomlplusplus)
 set(TRAINER_comm_LIBRARIES MPI::MPI_CXX)
 set(TRAINER_io_LIBRARIES PkgConfig::HDF5)
-set(TRAINER_data_LIBRARIES PkgConfig::PNG PkgConfig::TURBOJPEG PkgConfig::WEBP PkgConfig::ARCHIVE
-                           PkgConfig::SENTENCEPIECE)
+set(TRAINER_data_LIBRARIES PkgConfig::PNG PkgConfig::TURBOJPEG PkgConfig::WEBP GIF::GIF PkgConfig::ARCHIVE
+                           PkgConfig::SENTENCEPIECE nlohmann_json::nlohmann_json)
 set(TRAINER_checkpoint_LIBRARIES nlohmann_json::nlohmann_json)
 set(TRAINER_main_LIBRARIES CLI11::CLI11)

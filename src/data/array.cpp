@@ -130,6 +130,7 @@ bool FieldSpec::fixed() const {
 std::string text_of(const FieldSpec& field) {
   if (field.kind == FieldSpec::Kind::bytes) return "encoded bytes";
   if (field.kind == FieldSpec::Kind::text) return "text";
+  if (field.kind == FieldSpec::Kind::texts) return "texts";
   return fmt::format("{} {}", device::name_of(field.type), text_of(field.shape));
 }
 
@@ -141,9 +142,10 @@ std::string text_of(const Spec& spec) {
 
 std::string mismatch(const FieldSpec& field, const Value& value) {
   const Array* a = std::get_if<Array>(&value);
-  FieldSpec actual = a                                      ? FieldSpec::array(a->type, a->shape)
-                     : std::holds_alternative<Bytes>(value) ? FieldSpec::encoded()
-                                                            : FieldSpec::characters();
+  FieldSpec actual = a                                            ? FieldSpec::array(a->type, a->shape)
+                     : std::holds_alternative<Bytes>(value)       ? FieldSpec::encoded()
+                     : std::holds_alternative<std::string>(value) ? FieldSpec::characters()
+                                                                  : FieldSpec::list_of_texts();
   bool same = actual.kind == field.kind;
   if (same && a) {
     same = a->type == field.type && a->shape.size() == field.shape.size();

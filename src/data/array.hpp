@@ -65,13 +65,16 @@ struct Array {
   const int32_t* i32() const { return view().i32(); }
 };
 
-// Undecoded file content | text | numbers.
-using Value = std::variant<Bytes, std::string, Array>;
+// Several texts that belong to one sample, such as all captions of an image.
+using Texts = std::vector<std::string>;
+
+// Undecoded file content | text | numbers | texts.
+using Value = std::variant<Bytes, std::string, Array, Texts>;
 using Sample = std::map<std::string, Value>;
 
 // What is known about a field without reading it.
 struct FieldSpec {
-  enum class Kind { bytes, text, array };
+  enum class Kind { bytes, text, array, texts };
   Kind kind = Kind::bytes;
   device::DType type = device::DType::u8;  // arrays
   std::vector<int64_t> shape;              // arrays; -1 = differs from sample to sample
@@ -79,6 +82,7 @@ struct FieldSpec {
 
   static FieldSpec encoded() { return {}; }
   static FieldSpec characters() { return {Kind::text, {}, {}, 0}; }
+  static FieldSpec list_of_texts() { return {Kind::texts, {}, {}, 0}; }
   static FieldSpec array(device::DType type, std::vector<int64_t> shape, int64_t limit = 0) {
     return {Kind::array, type, std::move(shape), limit};
   }
@@ -87,7 +91,7 @@ struct FieldSpec {
 };
 using Spec = std::map<std::string, FieldSpec>;
 
-std::string text_of(const FieldSpec& field);  // "f32 [224,224,3]", "encoded bytes", "text"
+std::string text_of(const FieldSpec& field);  // "f32 [224,224,3]", "encoded bytes", "text", "texts"
 std::string text_of(const Spec& spec);        // "image u8 [?,?,3], text text"
 // Why the value is not what the field says, or "".
 std::string mismatch(const FieldSpec& field, const Value& value);

@@ -23,10 +23,11 @@ Array decode_image(const Bytes& file, bool precise) {
   if (is("\xff\xd8\xff")) return decode_jpeg(file, precise);
   if (is("\x89PNG\r\n\x1a\n")) return decode_png(file);
   if (is("RIFF") && is("WEBP", 8)) return decode_webp(file);
-  for (auto [magic, name] : {std::pair{"GIF8", "GIF"}, {"BM", "BMP"}, {"II*", "TIFF"}, {"MM", "TIFF"}, {"8BPS", "PSD"}})
-    if (is(magic)) base::fail(Exit::data, "a {} image; JPEG, PNG and WebP are read: convert it", name);
+  if (is("GIF8")) return decode_gif(file);
+  for (auto [magic, name] : {std::pair{"BM", "BMP"}, {"II*", "TIFF"}, {"MM", "TIFF"}, {"8BPS", "PSD"}})
+    if (is(magic)) base::fail(Exit::data, "a {} image; JPEG, PNG, WebP and GIF are read: convert it", name);
   if (head.empty()) base::fail(Exit::data, "an empty file instead of an image");
-  base::fail(Exit::data, "not an image: JPEG, PNG and WebP are read, this begins with {:?}",
+  base::fail(Exit::data, "not an image: JPEG, PNG, WebP and GIF are read, this begins with {:?}",
              std::string(head.substr(0, 8)));
 }
 

@@ -1,6 +1,7 @@
 // JPEG through libjpeg-turbo.
 #include <turbojpeg.h>
 
+#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -35,6 +36,39 @@ bool harmless(std::string_view warning, const Bytes& file) {
   return last != all.npos && last >= 1 && all.substr(last - 1, 2) == "\xff\xd9";
 }
 
+// Adobe's programs store inks inverted, and say so by a marker of their own before the first scan.
+bool has_adobe_marker(const Bytes& file) {
+  const uint8_t* p = file.data();
+  for (size_t at = 2; at + 4 <= file.size();) {
+    if (p[at] != 0xff || p[at + 1] == 0xff) {  // fill bytes, or something between segments
+      ++at;
+      continue;
+    }
+    uint8_t marker = p[at + 1];
+    if (marker == 0xda || marker == 0xd9) return false;
+    if (marker == 0x00 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) {  // no content
+      at += 2;
+      continue;
+    }
+    size_t length = size_t(p[at + 2]) << 8 | p[at + 3];
+    if (marker == 0xee && length >= 14 && at + 9 <= file.size() && std::memcmp(p + at + 4, "Adobe", 5) == 0)
+      return true;
+    at += 2 + length;
+  }
+  return false;
+}
+
+// As the published decoder does it: every ink takes its share of the light, no colour profile.
+Array rgb_of(const Array& inks, bool inverted) {
+  Array out(device::DType::u8, {inks.shape[0], inks.shape[1], 3});
+  const uint8_t* from = inks.u8();
+  uint8_t* to = out.u8();
+  for (int64_t i = 0, n = inks.shape[0] * inks.shape[1]; i < n; ++i, from += 4, to += 3)
+    for (int c = 0; c < 3; ++c)
+      to[c] = uint8_t((inverted ? from[3] * from[c] : (255 - from[3]) * (255 - from[c])) / 255);
+  return out;
+}
+
 }  // namespace
 
 Array decode_jpeg(const Bytes& file, bool precise) {
@@ -44,17 +78,17 @@ Array decode_jpeg(const Bytes& file, bool precise) {
     base::fail(Exit::data, "broken JPEG: {}", tjGetErrorStr2(handle));
   if (width < 1 || height < 1) base::fail(Exit::data, "broken JPEG: it ends before the image begins");
   check_image_size("JPEG", width, height);
-  if (colours == TJCS_CMYK || colours == TJCS_YCCK)
-    base::fail(Exit::data, "a CMYK JPEG; RGB and grey are read: convert it");
-  Array out(device::DType::u8, {height, width, 3});
+  bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  Array out(device::DType::u8, {height, width, cmyk ? 4 : 3});
   // Fancy upsampling is on unless asked otherwise. A progressive file may not ask for endless passes.
   int flags = (precise ? TJFLAG_ACCURATEDCT : TJFLAG_FASTDCT) | TJFLAG_LIMITSCANS;
-  if (tjDecompress2(handle, file.data(), file.size(), out.u8(), width, 0, height, TJPF_RGB, flags) != 0) {
+  if (tjDecompress2(handle, file.data(), file.size(), out.u8(), width, 0, height, cmyk ? TJPF_CMYK : TJPF_RGB, flags) !=
+      0) {
     std::string problem = tjGetErrorStr2(handle);
     if (tjGetErrorCode(handle) != TJERR_WARNING || !harmless(problem, file))
       base::fail(Exit::data, "broken JPEG: {}", problem);
   }
-  return out;
+  return cmyk ? rgb_of(out, has_adobe_marker(file)) : out;
 }
 
 }  // namespace data

@@ -34,7 +34,7 @@ OpRow decode_row() {
   std::vector<Parameter> parameters{
       {"precise", Parameter::Type::flag, "False", "JPEG: accurate transform instead of the fast one"}};
   for (Parameter& p : key_parameters("image", "image")) parameters.push_back(std::move(p));
-  return {"decode", "JPEG, PNG or WebP file -> u8 [height, width, 3]", std::move(parameters),
+  return {"decode", "JPEG, PNG, WebP or GIF file -> u8 [height, width, 3]", std::move(parameters),
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Decode>(a); }};
 }
 

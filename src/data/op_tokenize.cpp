@@ -12,16 +12,14 @@ using base::Exit;
 
 enum class End { none, yes, sticky };
 
-std::string ascii_lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-  return text;
-}
-
 class Tokenize : public Op {
  public:
   Tokenize(const Arguments& a, const OpEnvironment& environment)
-      : keys_(keys_of(a)), length_(a.integer("max_len")), lower_(a.flag("lower")) {
+      : keys_(keys_of(a)),
+        mask_key_(a.text("mask_key")),
+        length_(a.integer("max_len")),
+        lower_(a.flag("lower")),
+        has_prefix_(a.has("prefix")) {
     std::string model = a.text("model"), end = a.text("eos");
     if (length_ < 1) a.fail("max_len", fmt::format("max_len is {}, at least 1 is needed", length_));
     if (end != "none" && end != "yes" && end != "sticky")
@@ -42,13 +40,19 @@ class Tokenize : public Op {
     if (end_ != End::none && !stop)
       a.fail("eos", fmt::format("tokenizer '{}' has no end piece: use eos=\"none\"", model));
     pad_ = *pad, stop_ = stop.value_or(0);
+    if (has_prefix_) tokenizer_->encode(a.text("prefix"), prefix_);
+    if (int64_t(prefix_.size()) >= length_)
+      a.fail("prefix", fmt::format("the prefix alone has {} ids, max_len is {}", prefix_.size(), length_));
   }
 
   Spec propagate(Spec spec) const override {
     const FieldSpec& in = field_of(spec, keys_.in);
-    if (in.kind != FieldSpec::Kind::text) base::fail(Exit::config, "field '{}' is {}, not text", keys_.in, text_of(in));
+    if (in.kind != FieldSpec::Kind::text)
+      base::fail(Exit::config, "field '{}' is {}, not text{}", keys_.in, text_of(in),
+                 in.kind == FieldSpec::Kind::texts ? "; put choice before it" : "");
     int64_t limit = tokenizer_ ? std::max<int64_t>(tokenizer_->vocab_size(), pad_ + 1) : 0;
     spec[keys_.out] = FieldSpec::array(device::DType::i32, {length_}, limit);
+    if (has_prefix_) spec[mask_key_] = FieldSpec::array(device::DType::f32, {length_});
     return spec;
   }
 
@@ -57,8 +61,10 @@ class Tokenize : public Op {
     if (!text) base::fail(Exit::data, "field '{}' is not text", keys_.in);
     std::vector<int32_t> ids;
     tokenizer_->encode(lower_ ? ascii_lower(*text) : *text, ids);
+    ids.insert(ids.begin(), prefix_.begin(), prefix_.end());
     if (end_ != End::none) ids.push_back(stop_);
     size_t length = size_t(length_);
+    if (has_prefix_) sample[mask_key_] = mask(std::min(ids.size(), length));
     captions_.fetch_add(1, std::memory_order_relaxed);
     if (ids.size() > length) {
       cut_.fetch_add(1, std::memory_order_relaxed);
@@ -68,6 +74,13 @@ class Tokenize : public Op {
     Array out(device::DType::i32, {length_});
     std::copy(ids.begin(), ids.end(), out.i32());
     sample[keys_.out] = std::move(out);
+  }
+
+  // 1 where the loss is taken: not on the prefix, not on padding.
+  Array mask(size_t end) const {
+    Array out(device::DType::f32, {length_});
+    for (size_t i = 0; i < size_t(length_); ++i) out.f32()[i] = i >= prefix_.size() && i < end ? 1.0f : 0.0f;
+    return out;
   }
 
   void count(std::map<std::string, int64_t>& counts) const override {
@@ -86,8 +99,10 @@ class Tokenize : public Op {
   }
 
   Keys keys_;
+  std::string mask_key_;
   int64_t length_;
-  bool lower_;
+  bool lower_, has_prefix_;
+  std::vector<int32_t> prefix_;
   End end_ = End::none;
   std::shared_ptr<const Tokenizer> tokenizer_;
   int32_t pad_ = 0, stop_ = 0;
@@ -105,6 +120,10 @@ OpRow tokenize_row() {
       {"lower", Type::flag, "True", "lower-case first; ASCII letters only, as published"},
       {"pad_value", Type::id, "None", "id or piece to pad with; default: the tokenizer's pad piece"}};
   for (Parameter& p : key_parameters("text", "labels")) parameters.push_back(std::move(p));
+  parameters.push_back({"prefix", Type::text, "None",
+                        "text before every caption that is given, not predicted; as written, without lower-casing"});
+  parameters.push_back(
+      {"mask_key", Type::text, "\"label_masks\"", "with a prefix: field for f32 [max_len], 1 where the loss is taken"});
   return {"tokenize", "text -> i32 [max_len]", std::move(parameters),
           [](const Arguments& a, const OpEnvironment& e) -> std::unique_ptr<Op> {
             return std::make_unique<Tokenize>(a, e);

@@ -13,13 +13,31 @@ namespace data {
 SourceRow webdataset_row();
 SourceRow synthetic_row();
 
+TokenizerRow bytes_row();
 TokenizerRow sentencepiece_row();
 
+OpRow central_crop_row();
+OpRow choice_row();
+OpRow clip_value_range_row();
+OpRow coco_captions_row();
+OpRow copy_row();
 OpRow decode_row();
+OpRow drop_row();
+OpRow flip_lr_row();
+OpRow inception_crop_row();
 OpRow keep_row();
+OpRow lower_row();
+OpRow onehot_row();
+OpRow pad_to_shape_row();
+OpRow random_crop_row();
+OpRow randu_row();
+OpRow reshape_row();
 OpRow resize_row();
+OpRow resize_long_row();
+OpRow resize_small_row();
 OpRow tokenize_row();
 OpRow value_range_row();
+OpRow vgg_value_range_row();
 
 std::span<const SourceRow> source_rows() {
   static const SourceRow rows[] = {webdataset_row(), synthetic_row()};
@@ -27,12 +45,17 @@ std::span<const SourceRow> source_rows() {
 }
 
 std::span<const TokenizerRow> tokenizer_rows() {
-  static const TokenizerRow rows[] = {sentencepiece_row()};
+  static const TokenizerRow rows[] = {sentencepiece_row(), bytes_row()};
   return rows;
 }
 
 std::span<const OpRow> op_rows() {
-  static const OpRow rows[] = {decode_row(), keep_row(), resize_row(), tokenize_row(), value_range_row()};
+  static const OpRow rows[] = {
+      central_crop_row(), choice_row(),         clip_value_range_row(), coco_captions_row(),  copy_row(),
+      decode_row(),       drop_row(),           flip_lr_row(),          inception_crop_row(), keep_row(),
+      lower_row(),        onehot_row(),         pad_to_shape_row(),     random_crop_row(),    randu_row(),
+      reshape_row(),      resize_row(),         resize_long_row(),      resize_small_row(),   tokenize_row(),
+      value_range_row(),  vgg_value_range_row()};
   return rows;
 }
 

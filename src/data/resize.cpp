@@ -91,9 +91,25 @@ void resize_image(const T* in, int64_t in_height, int64_t in_width, int64_t chan
 
 }  // namespace
 
-Array resize_bilinear(const Array& in, int64_t height, int64_t width) {
+void check_image(const Array& in) {
   if (in.shape.size() != 3 || in.count() == 0)
     base::fail(base::Exit::data, "an array {} is not an image [height, width, channels]", text_of(in.shape));
+}
+
+Array crop(const Array& in, int64_t y, int64_t x, int64_t height, int64_t width) {
+  check_image(in);
+  CHECK(y >= 0 && x >= 0 && height > 0 && width > 0 && y + height <= in.shape[0] && x + width <= in.shape[1],
+        "a crop of {} x {} at {}, {} from {}", height, width, y, x, text_of(in.shape));
+  Array out(in.type, {height, width, in.shape[2]});
+  size_t pixel = size_t(in.shape[2] * device::size_of(in.type)), row = size_t(width) * pixel;
+  const uint8_t* from = in.bytes.data() + (size_t(y * in.shape[1] + x)) * pixel;
+  for (int64_t i = 0; i < height; ++i)
+    std::memcpy(out.bytes.data() + size_t(i) * row, from + size_t(i * in.shape[1]) * pixel, row);
+  return out;
+}
+
+Array resize_bilinear(const Array& in, int64_t height, int64_t width) {
+  check_image(in);
   int64_t in_height = in.shape[0], in_width = in.shape[1], channels = in.shape[2];
   if (in_height == height && in_width == width) return in;
   Array out(in.type, {height, width, channels});

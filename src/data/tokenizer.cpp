@@ -4,6 +4,12 @@
 
 namespace data {
 
+std::string ascii_lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return text;
+}
+
 Tokenizers::Tokenizers(std::map<std::string, std::shared_ptr<const TokenizerKindOptions>> options) {
   for (auto& [name, of_name] : options) entries_[name].options = std::move(of_name);
 }

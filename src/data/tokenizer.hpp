@@ -28,6 +28,9 @@ class Tokenizer {
   virtual std::optional<int32_t> piece_id(std::string_view piece) const = 0;
 };
 
+// ASCII letters only, as published: others stay as they are.
+std::string ascii_lower(std::string text);
+
 // The keys of one kind of tokenizer in [tokenizer.NAME].
 struct TokenizerKindOptions : config::Table::Variant {
   virtual std::shared_ptr<const Tokenizer> open() const = 0;

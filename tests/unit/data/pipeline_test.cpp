@@ -62,7 +62,7 @@ TEST(Pipeline, ArgumentsAreChecked) {
       {"character 10 (near 'resze(64)')", "unknown op 'resze'", "nearest is 'resize'", "tokenize"});
   bad("decode | resize", {"character 10", "argument 'size'", "missing"});
   bad("decode | resize(64, siz=3)",
-      {"character 21", "unknown argument 'siz'", "nearest is 'size'", "size, inkey, outkey, key"});
+      {"character 21", "unknown argument 'siz'", "nearest is 'size'", "size, method, antialias, inkey, outkey, key"});
   bad("decode | resize(64, size=3)", {"'size' is given twice"});
   bad("decode | resize(0)", {"at least 1"});
   bad("decode | resize([64])", {"argument 'size' is [64]"});
@@ -131,7 +131,10 @@ TEST(Pipeline, EveryOpIsDescribed) {
     std::string problem = syntax_problem(fmt::format("{}({})", row.name, given));
     EXPECT_TRUE(problem.empty() || problem.find("missing") != problem.npos) << problem;
   }
-  EXPECT_EQ(signature(op_rows()[1]), "keep(*fields)");
+  for (const OpRow& row : op_rows())
+    if (row.name == "keep") {
+      EXPECT_EQ(signature(row), "keep(*fields)");
+    }
 }
 
 TEST(Pipeline, ErrorsInASampleNameTheOp) {

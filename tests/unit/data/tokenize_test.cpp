@@ -1,0 +1,107 @@
+// The bytes tokenizer, and prefixes that are given rather than predicted.
+#include <gtest/gtest.h>
+
+#include "data/pipeline.hpp"
+#include "support.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+using test::expect_error;
+
+Tokenizers bytes() { return Tokenizers({{"b", make_tokenizer_options("bytes")}}); }
+
+TEST(Bytes, IdsAndPieces) {
+  Tokenizers tokenizers = bytes();
+  std::shared_ptr<const Tokenizer> t = tokenizers.get("b");
+  std::vector<int32_t> ids;
+  t->encode("A\xff\n", ids);
+  EXPECT_EQ(ids, (std::vector<int32_t>{3 + 65, 258, 13}));
+  EXPECT_EQ(t->decode(std::vector<int32_t>{68, 0, 1, 69}), "AB");
+  EXPECT_EQ(t->vocab_size(), 259);
+  EXPECT_EQ(t->piece_id("<pad>"), 0);
+  EXPECT_EQ(t->piece_id("</s>"), 1);
+  EXPECT_EQ(t->piece_id("A"), 68);
+  EXPECT_EQ(t->piece_id("AB"), std::nullopt);
+  expect_error(Exit::data, {"259"}, [&] { t->decode(std::vector<int32_t>{259}); });
+}
+
+struct Result {
+  std::vector<int32_t> ids;
+  std::vector<float> masks;
+};
+
+Result tokenized(const std::string& arguments, const std::string& text) {
+  Tokenizers tokenizers = bytes();
+  Pipeline p("tokenize('b', " + arguments + ")", {{"text", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
+  Sample s{{"text", text}};
+  p.apply(s, 0);
+  for (auto& [name, known] : p.spec()) EXPECT_EQ(mismatch(known, s.at(name)), "") << name;
+  Result r;
+  const Array& ids = std::get<Array>(s.at("labels"));
+  r.ids.assign(ids.i32(), ids.i32() + ids.count());
+  if (auto m = s.find("label_masks"); m != s.end()) {
+    const Array& masks = std::get<Array>(m->second);
+    r.masks.assign(masks.f32(), masks.f32() + masks.count());
+  }
+  return r;
+}
+
+TEST(Bytes, EndPadLowerAndCut) {
+  using I = std::vector<int32_t>;
+  constexpr int32_t a = 'a' + 3, b = 'b' + 3, A = 'A' + 3;
+  EXPECT_EQ(tokenized("max_len=4, eos='sticky'", "AB").ids, (I{a, b, 1, 0}));
+  EXPECT_EQ(tokenized("max_len=4, eos='sticky', lower=False", "A").ids, (I{A, 1, 0, 0}));
+  EXPECT_EQ(tokenized("max_len=2, eos='sticky'", "abab").ids, (I{a, 1}));
+  EXPECT_EQ(tokenized("max_len=2, eos='yes'", "abab").ids, (I{a, b}));
+  EXPECT_EQ(tokenized("max_len=3", "a").ids, (I{a, 0, 0}));
+  EXPECT_EQ(tokenized("max_len=3, pad_value='</s>'", "a").ids, (I{a, 1, 1}));
+  EXPECT_TRUE(tokenized("max_len=3", "a").masks.empty());
+}
+
+TEST(Prefix, IsGivenAndCarriesNoLoss) {
+  using F = std::vector<float>;
+  constexpr int32_t a = 'a' + 3, b = 'b' + 3, P = 'P' + 3;
+  Result r = tokenized("max_len=6, eos='sticky', prefix='P:'", "AB");
+  EXPECT_EQ(r.ids, (std::vector<int32_t>{P, ':' + 3, a, b, 1, 0}));  // as written: not lower-cased
+  EXPECT_EQ(r.masks, (F{0, 0, 1, 1, 1, 0}));
+  r = tokenized("max_len=4, eos='sticky', prefix='P:'", "ABBA");  // cut: the prefix stays, the end sticks
+  EXPECT_EQ(r.ids, (std::vector<int32_t>{P, ':' + 3, a, 1}));
+  EXPECT_EQ(r.masks, (F{0, 0, 1, 1}));
+  r = tokenized("max_len=4, prefix=''", "A");  // an empty prefix still says where padding is
+  EXPECT_EQ(r.masks, (F{1, 0, 0, 0}));
+  expect_error(Exit::config, {"prefix alone has 4 ids", "max_len is 4"},
+               [] { tokenized("max_len=4, prefix='Pfff'", ""); });
+}
+
+TEST(Prefix, WithASentencepieceModel) {
+  auto options = std::make_shared<SentencepieceOptions>();
+  options->path = std::string(TRAINER_GOLDEN_DIR) + "/tokenizer/unigram.model";
+  Tokenizers tokenizers({{"t", options}});
+  std::vector<int32_t> prefix, text;
+  tokenizers.get("t")->encode("A photo", prefix);
+  tokenizers.get("t")->encode("a blue boat", text);
+  Pipeline p("tokenize('t', max_len=40, eos='yes', prefix='A photo', mask_key='m')",
+             {{"text", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
+  Sample s{{"text", std::string("A Blue Boat")}};
+  p.apply(s, 0);
+  std::vector<int32_t> expected = prefix;
+  expected.insert(expected.end(), text.begin(), text.end());
+  expected.push_back(1);
+  const Array &ids = std::get<Array>(s.at("labels")), &masks = std::get<Array>(s.at("m"));
+  for (size_t i = 0; i < 40; ++i) {
+    EXPECT_EQ(ids.i32()[i], i < expected.size() ? expected[i] : 0);
+    EXPECT_EQ(masks.f32()[i], i >= prefix.size() && i < expected.size() ? 1.0f : 0.0f);
+  }
+}
+
+TEST(Prefix, SeveralTextsNeedAChoice) {
+  Tokenizers tokenizers = bytes();
+  expect_error(Exit::config, {"texts", "choice before"}, [&] {
+    Pipeline("tokenize('b', max_len=4)", {{"text", FieldSpec::list_of_texts()}}, {.tokenizers = &tokenizers});
+  });
+}
+
+}  // namespace
+}  // namespace data
