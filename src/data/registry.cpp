@@ -11,6 +11,8 @@
 namespace data {
 
 SourceRow webdataset_row();
+SourceRow hdf5_row();
+SourceRow folder_row();
 SourceRow synthetic_row();
 
 TokenizerRow bytes_row();
@@ -40,7 +42,7 @@ OpRow value_range_row();
 OpRow vgg_value_range_row();
 
 std::span<const SourceRow> source_rows() {
-  static const SourceRow rows[] = {webdataset_row(), synthetic_row()};
+  static const SourceRow rows[] = {webdataset_row(), hdf5_row(), folder_row(), synthetic_row()};
   return rows;
 }
 

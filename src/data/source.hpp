@@ -14,6 +14,10 @@
 
 namespace data {
 
+// One member of a sample: an image file, a caption, a row. A larger one is taken for an attack or a mistake, and refused
+// before memory is taken.
+constexpr int64_t kMostMemberBytes = int64_t{256} << 20;
+
 class Source {
  public:
   virtual ~Source() = default;

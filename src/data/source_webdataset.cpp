@@ -106,6 +106,9 @@ class Webdataset : public Source {
     Sample out;
     for (size_t f = 0; f < fields_.size(); ++f) {
       Place place = shard.places[sample * fields_.size() + f];
+      if (place.size > kMostMemberBytes)
+        base::fail(Exit::data, "member .{} has {} bytes; at most {} are read", fields_[f].extension, place.size,
+                   kMostMemberBytes);
       Bytes bytes(size_t(place.size));
       file->read(place.offset, bytes.data(), bytes.size());
       out[fields_[f].name] = value(std::move(bytes), fields_[f]);

@@ -12,13 +12,14 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/narrow.hpp"
+#include "data/safe_name.hpp"
 #include "data/tar_reader.hpp"
 
 namespace data {
 namespace {
 
 using base::Exit;
-constexpr std::string_view kMagic = "trainer tar index 1\n";
+constexpr std::string_view kMagic = "trainer tar index 2\n";
 
 class Writer {
  public:
@@ -117,6 +118,10 @@ TarIndex build_tar_index(const File& shard) {
     return it->second;
   };
   for (TarMember member; reader.next(member);) {
+    // Nothing is unpacked, but names go into messages, lists of bad samples and copies of the set.
+    if (std::string problem = unsafe_name(member.name); !problem.empty())
+      base::fail(Exit::data, "'{}' at byte {}: the member name {:?} {}: pack the shard again", shard.path(),
+                 member.header, member.name.substr(0, 80), problem);
     auto parts = split_member_name(member.name);
     if (!parts) continue;
     uint32_t sample = number_of(samples, index.keys, parts->first);

@@ -88,6 +88,7 @@ class H5File {
   std::vector<std::string> attributes(const std::string& object) const;
 
  private:
+  friend class H5Rows;
   H5File(int64_t id, std::string path) : id_(id), path_(std::move(path)) {}
   template <class T>
   void transfer(const std::string& dataset, T* data, size_t count, bool write) const;

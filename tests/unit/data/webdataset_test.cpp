@@ -160,6 +160,31 @@ TEST_F(WebdatasetTest, Problems) {
   expect_error(Exit::data, {".cls", "cat", "whole number"}, [&] { source->read(0); });
 }
 
+TEST_F(WebdatasetTest, NamesThatLeadOutAreRefused) {
+  options.path = dir / "t.tar", options.fields = {{"text", "txt"}};
+  for (auto [name, problem] : {std::pair<std::string, const char*>{"../../root/.bashrc.txt", "leads out"},
+                               {"a/../../b.txt", "leads out"},
+                               {"/etc/cron.d/x.txt", "absolute"},
+                               {"a\nerror: b.txt", "control"}}) {
+    test::write_file(options.path, TarText().add("good.txt", "").add(name, "x").end());
+    expect_error(Exit::data, {"t.tar' at byte 512", problem}, [&] { options.open(context); });
+  }
+  test::write_file(options.path, TarText().add("./a..b/..c.txt", "x").add("./a/d.txt", "y").end());
+  EXPECT_EQ(options.open(context)->size(), 1);  // "..c.txt" is a hidden file, not a way out
+}
+
+TEST_F(WebdatasetTest, HugeMembersAreBadSamples) {
+  options.path = dir / "t.tar", options.fields = {{"text", "txt"}};
+  int64_t huge = kMostMemberBytes + 1, padded = (huge + 511) / 512 * 512;
+  std::string head = TarText().add("a.txt", "small").text + TarText::header("b.txt", huge);
+  test::write_file(options.path, head);
+  ASSERT_EQ(::truncate(options.path.c_str(), int64_t(head.size()) + padded), 0);  // a hole
+  std::ofstream(options.path, std::ios::app | std::ios::binary) << TarText().end();
+  std::unique_ptr<Source> source = options.open(context);
+  EXPECT_EQ(text_in(source->read(0)["text"]), "small");
+  expect_error(Exit::data, {".txt has 268435457 bytes", "at most 268435456"}, [&] { source->read(1); });
+}
+
 TEST_F(WebdatasetTest, MoreShardsThanOpenFiles) {
   constexpr int kShards = 200;
   for (int s = 0; s < kShards; ++s)

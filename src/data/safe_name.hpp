@@ -1,0 +1,22 @@
+// Names of files that come from data: archives and captions files.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/text.hpp"
+
+namespace data {
+
+// Why such a name is not followed ("is an absolute path"), or "": it must stay in its folder and on its line.
+inline std::string unsafe_name(std::string_view name) {
+  if (name.empty()) return "is empty";
+  if (name[0] == '/') return "is an absolute path";
+  for (char c : name)
+    if (uint8_t(c) < 0x20 || c == 0x7f) return "holds a control character";
+  for (const std::string& part : base::split(name, '/'))
+    if (part == "..") return "leads out of its folder";
+  return "";
+}
+
+}  // namespace data

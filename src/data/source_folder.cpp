@@ -1,0 +1,97 @@
+#include "data/source_folder.hpp"
+
+#include <filesystem>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "data/captions_file.hpp"
+#include "data/file.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+
+class Folder : public Source {
+ public:
+  explicit Folder(const FolderOptions& options)
+      : path_(options.path), by_image_(options.sample == "image"), captions_(options.captions) {
+    std::error_code problem;
+    if (!std::filesystem::is_directory(path_, problem)) base::fail(Exit::data, "there is no folder '{}'", path_);
+  }
+
+  int64_t size() const override { return by_image_ ? captions_.images() : captions_.captions(); }
+  std::string summary() const override {
+    return fmt::format(
+        "{} images, {} captions{}", base::with_commas(captions_.images()), base::with_commas(captions_.captions()),
+        captions_.without_caption() == 0
+            ? ""
+            : fmt::format(", {} images without a caption left out", base::with_commas(captions_.without_caption())));
+  }
+  std::string key(int64_t index) const override {
+    CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
+    if (by_image_) return file_of(index);
+    int64_t image = captions_.image_of(index);
+    return fmt::format("{}#{}", file_of(image), index - captions_.of_image(image).first);
+  }
+
+  Sample read(int64_t index) const override {
+    CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
+    Sample out;
+    int64_t image = by_image_ ? index : captions_.image_of(index);
+    File file(file_of(image));
+    if (file.size() > kMostMemberBytes)
+      base::fail(Exit::data, "the image has {} bytes; at most {} are read", file.size(), kMostMemberBytes);
+    Bytes bytes{size_t(file.size())};
+    file.read(0, bytes.data(), bytes.size());
+    out["image"] = std::move(bytes);
+    if (by_image_) {
+      Texts texts;
+      for (auto [c, last] = captions_.of_image(image); c < last; ++c) texts.emplace_back(captions_.caption(c));
+      out["captions"] = std::move(texts);
+    } else {
+      out["text"] = std::string(captions_.caption(index));
+    }
+    return out;
+  }
+
+ private:
+  std::string file_of(int64_t image) const { return fmt::format("{}/{}", path_, captions_.name(image)); }
+
+  std::string path_;
+  bool by_image_;
+  CaptionsFile captions_;
+};
+
+}  // namespace
+
+void FolderOptions::bind(config::Table& t) {
+  t.key("path", path, "folder of the images").required();
+  t.key("captions", captions, "captions file; .tsv: \"IMAGE<tab>CAPTION\" lines without a header; .json: COCO captions")
+      .required()
+      .check([this] {
+        return captions.ends_with(".tsv") || captions.ends_with(".json") ? std::string() : "is neither .tsv nor .json";
+      });
+  t.key("sample", sample,
+        "image: one sample per image with fields image and captions (use choice); caption: one per caption with fields "
+        "image and text")
+      .one_of({"image", "caption"});
+}
+
+Spec FolderOptions::spec() const {
+  Spec out{{"image", FieldSpec::encoded()}};
+  if (sample == "image")
+    out["captions"] = FieldSpec::list_of_texts();
+  else
+    out["text"] = FieldSpec::characters();
+  return out;
+}
+
+std::unique_ptr<Source> FolderOptions::open(const OpenContext&) const { return std::make_unique<Folder>(*this); }
+
+SourceRow folder_row() {
+  return {"folder", "image files in a folder with a file of captions (TSV or COCO JSON)",
+          []() -> std::shared_ptr<SourceOptions> { return std::make_shared<FolderOptions>(); }};
+}
+
+}  // namespace data

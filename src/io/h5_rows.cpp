@@ -1,0 +1,213 @@
+#include "io/h5_rows.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "io/h5_handle.hpp"
+
+namespace io {
+namespace {
+
+// Memory for elements of variable length. HDF5 asks for it with lengths that it found in the file, so they are checked
+// before anything is taken.
+struct Lengths {
+  int64_t most = 0, refused = 0;
+
+  static void* allocate(size_t size, void* self) {
+    Lengths& l = *static_cast<Lengths*>(self);
+    if (int64_t(size) > l.most) {
+      l.refused = int64_t(size);
+      return nullptr;
+    }
+    return std::malloc(std::max<size_t>(size, 1));
+  }
+  static void release(void* memory, void*) { std::free(memory); }
+};
+
+H5Handle transfer_list(Lengths& lengths, const std::string& path) {
+  H5Handle list(H5Pcreate(H5P_DATASET_XFER), H5Pclose, "make a property list", path);
+  check_h5(H5Pset_vlen_mem_manager(list, Lengths::allocate, &lengths, Lengths::release, &lengths),
+           "set the memory of variable lengths", path);
+  return list;
+}
+
+H5Rows::Kind kind_of(hid_t type) {
+  switch (H5Tget_class(type)) {
+    case H5T_INTEGER:
+      return H5Rows::Kind::integers;
+    case H5T_FLOAT:
+      return H5Rows::Kind::floats;
+    case H5T_STRING:
+      return H5Rows::Kind::text;
+    default:
+      return H5Rows::Kind::other;
+  }
+}
+
+}  // namespace
+
+H5Rows::H5Rows(const H5File& file, const std::string& dataset) : path_(file.path()), dataset_(dataset) {
+  H5Lock lock;
+  note_call("h5rows", path_);
+  H5Handle set(H5Dopen2(file.id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset, path_);
+  H5Handle type(H5Dget_type(set), H5Tclose, "read the type of " + dataset, path_);
+  H5Handle space(H5Dget_space(set), H5Sclose, "read the shape of " + dataset, path_);
+  int axes = H5Sget_simple_extent_ndims(space);
+  if (axes < 1) throw Failure(fmt::format("{}: dataset {} has no axis of rows", path_, dataset), 0);
+  std::vector<hsize_t> dims(static_cast<size_t>(axes));
+  check_h5(H5Sget_simple_extent_dims(space, dims.data(), nullptr), "read the shape of " + dataset, path_);
+  count_ = int64_t(dims[0]);
+  shape_.assign(dims.begin() + 1, dims.end());
+  kind_ = kind_of(type);
+  size_ = int64_t(H5Tget_size(type));
+  if (kind_ == Kind::integers) signed_ = H5Tget_sign(type) == H5T_SGN_2;
+  if (kind_ == Kind::text) variable_ = H5Tis_variable_str(type) > 0;
+  if (H5Tget_class(type) == H5T_VLEN) {
+    H5Handle element(H5Tget_super(type), H5Tclose, "read the type of " + dataset, path_);
+    if (H5Tget_class(element) == H5T_INTEGER && H5Tget_size(element) == 1) kind_ = Kind::bytes;
+  }
+  H5Handle creation(H5Dget_create_plist(set), H5Pclose, "read the layout of " + dataset, path_);
+  if (H5Pget_layout(creation) == H5D_CHUNKED) {
+    std::vector<hsize_t> chunk(dims.size());
+    check_h5(H5Pget_chunk(creation, axes, chunk.data()), "read the chunks of " + dataset, path_);
+    chunk_bytes_ = size_;
+    for (hsize_t n : chunk) chunk_bytes_ *= int64_t(n);  // HDF5 keeps them below 4 GiB
+  }
+  set_ = set.release(), type_ = type.release(), space_ = space.release();
+}
+
+H5Rows::H5Rows(H5Rows&& other) noexcept
+    : path_(std::move(other.path_)),
+      dataset_(std::move(other.dataset_)),
+      set_(std::exchange(other.set_, -1)),
+      type_(std::exchange(other.type_, -1)),
+      space_(std::exchange(other.space_, -1)),
+      kind_(other.kind_),
+      signed_(other.signed_),
+      variable_(other.variable_),
+      size_(other.size_),
+      count_(other.count_),
+      chunk_bytes_(other.chunk_bytes_),
+      shape_(std::move(other.shape_)) {}
+
+H5Rows::~H5Rows() {
+  if (set_ < 0) return;
+  H5Lock lock;
+  H5Sclose(space_), H5Tclose(type_), H5Dclose(set_);
+}
+
+int64_t H5Rows::elements() const {
+  int64_t n = 1;
+  for (int64_t d : shape_) n *= d;
+  return n;
+}
+
+int64_t H5Rows::row_bytes() const { return kind_ == Kind::bytes || kind_ == Kind::text ? 0 : elements() * size_; }
+
+std::string H5Rows::type_text() const {
+  std::string shape;
+  for (int64_t d : shape_) shape += fmt::format("{}{}", shape.empty() ? "" : ",", d);
+  std::string suffix = shape_.empty() ? "" : fmt::format(" [{}]", shape);
+  switch (kind_) {
+    case Kind::integers:
+      return fmt::format("{}{}{}", signed_ ? 'i' : 'u', size_ * 8, suffix);
+    case Kind::floats:
+      return fmt::format("f{}{}", size_ * 8, suffix);
+    case Kind::text:
+      return "text" + suffix;
+    case Kind::bytes:
+      return "lists of bytes" + suffix;
+    case Kind::other:
+      break;
+  }
+  return "of another type" + suffix;
+}
+
+// With the lock held.
+void H5Rows::select(int64_t row) const {
+  CHECK(row >= 0 && row < count_, "row {} of {}", row, count_);
+  std::vector<hsize_t> start(shape_.size() + 1), size(start.size(), 1);
+  start[0] = hsize_t(row);
+  for (size_t i = 0; i < shape_.size(); ++i) size[i + 1] = hsize_t(shape_[i]);
+  check_h5(H5Sselect_hyperslab(space_, H5S_SELECT_SET, start.data(), nullptr, size.data(), nullptr),
+           fmt::format("select row {} of {}", row, dataset_), path_);
+}
+
+void H5Rows::transfer(int64_t row, int64_t memory_type, void* out, int64_t plist) const {
+  select(row);
+  hsize_t count = hsize_t(elements());
+  if (count == 0) return;
+  H5Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose, "make a shape", path_);
+  check_h5(H5Dread(set_, memory_type, memory, space_, plist, out), fmt::format("read row {} of {}", row, dataset_),
+           path_);
+}
+
+template <class T>
+void H5Rows::read(int64_t row, std::span<T> out) const {
+  H5Lock lock;
+  CHECK(kind_ == Kind::integers || kind_ == Kind::floats, "{} of {} holds {}", dataset_, path_, type_text());
+  CHECK(int64_t(out.size()) == elements(), "{} elements for rows of {}", out.size(), elements());
+  transfer(row, memory_type<T>(), out.data(), H5P_DEFAULT);
+}
+
+std::vector<std::string> H5Rows::read_texts(int64_t row, int64_t most) const {
+  H5Lock lock;
+  CHECK(kind_ == Kind::text, "{} of {} holds {}", dataset_, path_, type_text());
+  size_t count = size_t(elements());
+  std::vector<std::string> out;
+  if (!variable_) {
+    std::string all(count * size_t(size_), '\0');
+    transfer(row, type_, all.data(), H5P_DEFAULT);
+    for (size_t i = 0; i < count; ++i) {
+      std::string text = all.substr(i * size_t(size_), size_t(size_));
+      text.resize(text.find_last_not_of('\0') + 1);  // npos + 1 = 0
+      out.push_back(std::move(text));
+    }
+    return out;
+  }
+  Lengths lengths{most};
+  H5Handle list = transfer_list(lengths, path_);
+  std::vector<char*> texts(count);
+  try {
+    transfer(row, type_, texts.data(), list);
+  } catch (const Failure&) {
+    for (char* t : texts) std::free(t);
+    if (!lengths.refused) throw;
+    throw Failure(fmt::format("{}: a text of {} bytes in row {} of {}; at most {} are read", path_, lengths.refused,
+                              row, dataset_, most),
+                  0);
+  }
+  for (char* t : texts) {
+    out.emplace_back(t ? t : "");
+    std::free(t);
+  }
+  return out;
+}
+
+void H5Rows::read_bytes(int64_t row, int64_t most, const std::function<uint8_t*(size_t)>& into) const {
+  H5Lock lock;
+  CHECK(kind_ == Kind::bytes && shape_.empty(), "{} of {} holds {}", dataset_, path_, type_text());
+  Lengths lengths{most};
+  H5Handle list = transfer_list(lengths, path_);
+  H5Handle type(H5Tvlen_create(H5T_NATIVE_UINT8), H5Tclose, "make a type", path_);
+  hvl_t bytes{0, nullptr};
+  try {
+    transfer(row, type, &bytes, list);
+  } catch (const Failure&) {
+    std::free(bytes.p);
+    if (!lengths.refused) throw;
+    throw Failure(
+        fmt::format("{}: row {} of {} has {} bytes; at most {} are read", path_, row, dataset_, lengths.refused, most),
+        0);
+  }
+  std::unique_ptr<void, void (*)(void*)> owner(bytes.p, std::free);
+  if (uint8_t* out = into(bytes.len); bytes.len) std::memcpy(out, bytes.p, bytes.len);
+}
+
+template void H5Rows::read(int64_t, std::span<float>) const;
+template void H5Rows::read(int64_t, std::span<int64_t>) const;
+template void H5Rows::read(int64_t, std::span<uint8_t>) const;
+
+}  // namespace io

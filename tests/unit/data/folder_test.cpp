@@ -1,0 +1,103 @@
+// Image folders with captions files, good and bad.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "data/captions_file.hpp"
+#include "data/source_folder.hpp"
+#include "support.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+using test::expect_error;
+
+struct FolderTest : testing::Test {
+  test::TemporaryDirectory dir;
+  FolderOptions options;
+  FolderTest() {
+    std::filesystem::create_directories(dir / "images/sub");
+    for (std::string name : {"a.jpg", "sub/b.jpg", "c.jpg"}) test::write_file(dir / ("images/" + name), "JPEG " + name);
+    options.path = dir / "images";
+  }
+  std::unique_ptr<Source> open(const std::string& name, const std::string& text, const std::string& sample = "image") {
+    options.captions = dir / name, options.sample = sample;
+    test::write_file(options.captions, text);
+    return options.open({});
+  }
+  static std::string bytes(const Value& v) {
+    const Bytes& b = std::get<Bytes>(v);
+    return {reinterpret_cast<const char*>(b.data()), b.size()};
+  }
+};
+
+const char* kTsv = "sub/b.jpg\tfirst\r\na.jpg\tone\tand a tab\n\nsub/b.jpg\tsecond\nc.jpg\t\n";
+const char* kCoco = R"({"info": {"id": 5, "deep": [[{"caption": 1}]]}, "licenses": [{"id": 1}],
+  "annotations": [{"image_id": 10, "id": 1, "caption": "first", "bbox": [1, 2]},
+                  {"image_id": 30, "id": 2, "caption": "one\tand a tab"},
+                  {"image_id": 10, "id": 3, "caption": "second"}, {"image_id": 40, "id": 4, "caption": ""}],
+  "images": [{"id": 30, "file_name": "a.jpg", "height": 5}, {"id": 10, "file_name": "sub/b.jpg"},
+             {"id": 40, "file_name": "c.jpg"}, {"id": 50, "file_name": "unused.jpg"}]})";
+
+TEST_F(FolderTest, TsvAndCocoAreTheSame) {
+  for (auto [name, text] : {std::pair{"c.tsv", kTsv}, {"c.json", kCoco}}) {
+    SCOPED_TRACE(name);
+    std::unique_ptr<Source> source = open(name, text);
+    ASSERT_EQ(source->size(), 3);
+    EXPECT_EQ(source->key(0), dir / "images/sub/b.jpg");
+    Sample s = source->read(0);
+    EXPECT_EQ(bytes(s["image"]), "JPEG sub/b.jpg");
+    EXPECT_EQ(std::get<Texts>(s["captions"]), (Texts{"first", "second"}));
+    EXPECT_EQ(std::get<Texts>(source->read(1)["captions"]), (Texts{"one\tand a tab"}));
+    EXPECT_EQ(std::get<Texts>(source->read(2)["captions"]), (Texts{""}));
+    for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s[field]), "") << field;
+    source = open(name, text, "caption");
+    ASSERT_EQ(source->size(), 4);
+    EXPECT_EQ(source->key(1), dir / "images/sub/b.jpg#1");
+    s = source->read(1);
+    EXPECT_EQ(std::get<std::string>(s["text"]), "second");
+    EXPECT_EQ(bytes(s["image"]), "JPEG sub/b.jpg");
+    EXPECT_EQ(bytes(source->read(2)["image"]), "JPEG a.jpg");
+    for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s[field]), "") << field;
+  }
+  EXPECT_EQ(open("c.json", kCoco)->summary(), "3 images, 4 captions, 1 images without a caption left out");
+}
+
+TEST_F(FolderTest, BadCaptions) {
+  auto bad = [&](const char* name, const std::string& text, std::vector<std::string> parts) {
+    SCOPED_TRACE(text.substr(0, 60));
+    expect_error(Exit::data, parts, [&] { open(name, text); });
+  };
+  bad("c.tsv", "a.jpg\tx\nb.jpg words\n", {"c.tsv' line 2", "no tab", "b.jpg words"});
+  bad("c.tsv", "a.jpg\tx\n../../etc/passwd\tx\n", {"line 2", "../../etc/passwd", "leads out"});
+  bad("c.tsv", "/etc/passwd\tx\n", {"line 1", "absolute"});
+  bad("c.tsv", "\tx\n", {"line 1", "is empty"});
+  bad("c.tsv", "a\x1b[2J.jpg\tx\n", {"line 1", "control"});
+  bad("c.tsv", "a.jpg\t" + std::string((1 << 20) + 1, 'x') + "\n", {"line 1", "1048577 bytes", "at most"});
+  bad("c.tsv", "", {"c.tsv", "no captions"});
+  bad("c.json", "[]", {"c.json", "no captions"});
+  bad("c.json", "{\"images\": [", {"c.json", "JSON"});
+  bad("c.json", std::string(100'000, '['), {"c.json", "JSON"});
+  bad("c.json", R"({"images": [{"id": 1}]})", {"images[0]", "\"file_name\""});
+  bad("c.json", R"({"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]})", {"images[1]", "id 1"});
+  bad("c.json", R"({"annotations": [{"image_id": 1, "caption": 5}]})", {"annotations[0]", "\"caption\""});
+  bad("c.json", R"({"annotations": [{"image_id": "1", "caption": ""}]})", {"annotations[0]", "\"image_id\""});
+  bad("c.json", R"({"images": [], "annotations": [{"image_id": 7, "caption": ""}]})", {"annotations[0]", "image 7"});
+  bad("c.json", R"({"images": [{"id": 1, "file_name": "../x"}], "annotations": [{"image_id": 1, "caption": ""}]})",
+      {"annotations[0]", "../x", "leads out"});
+  bad("c.csv", "a,b\n", {"neither .tsv nor .json"});
+}
+
+TEST_F(FolderTest, MissingFilesAreBadSamples) {
+  std::unique_ptr<Source> source = open("c.tsv", "a.jpg\tx\nnone.jpg\ty\nbig.jpg\tz\n");
+  source->read(0);
+  expect_error(Exit::data, {"none.jpg", "No such file"}, [&] { source->read(1); });
+  test::write_file(dir / "images/big.jpg", "");
+  ASSERT_EQ(::truncate((dir / "images/big.jpg").c_str(), kMostMemberBytes + 1), 0);
+  expect_error(Exit::data, {"268435457 bytes", "at most 268435456"}, [&] { source->read(2); });
+  options.path = dir / "nowhere";
+  expect_error(Exit::data, {"no folder", "nowhere"}, [&] { options.open({}); });
+}
+
+}  // namespace
+}  // namespace data

@@ -1,0 +1,195 @@
+// The HDF5 source, on files made by the C library as h5py makes them.
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include <thread>
+
+#include "data/source_hdf5.hpp"
+#include "io/h5.hpp"
+#include "support.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+using test::expect_error;
+
+// Raw calls of this program come one at a time, before any source is open.
+class Writer {
+ public:
+  explicit Writer(const std::string& path) : file_(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT)) {}
+  ~Writer() { H5Fclose(file_); }
+
+  template <class T>
+  void numbers(const char* name, hid_t file_type, hid_t memory_type, std::vector<hsize_t> dims, const std::vector<T>& v,
+               std::vector<hsize_t> chunk = {}) {
+    put(name, file_type, memory_type, std::move(dims), v.data(), std::move(chunk));
+  }
+  void lists(const char* name, const std::vector<std::string>& items) {
+    hid_t type = H5Tvlen_create(H5T_NATIVE_UINT8);
+    std::vector<hvl_t> raw;
+    for (const std::string& s : items) raw.push_back({s.size(), const_cast<char*>(s.data())});
+    put(name, type, type, {items.size()}, raw.data(), {});
+    H5Tclose(type);
+  }
+  void texts(const char* name, const std::vector<std::string>& items, std::vector<hsize_t> dims) {
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, H5T_VARIABLE), H5Tset_cset(type, H5T_CSET_UTF8);
+    std::vector<const char*> raw;
+    for (const std::string& s : items) raw.push_back(s.c_str());
+    put(name, type, type, std::move(dims), raw.data(), {});
+    H5Tclose(type);
+  }
+  void fixed_texts(const char* name, const std::string& all, size_t each) {
+    hid_t type = H5Tcopy(H5T_C_S1);
+    H5Tset_size(type, each), H5Tset_strpad(type, H5T_STR_NULLPAD);
+    put(name, type, type, {all.size() / each}, all.data(), {});
+    H5Tclose(type);
+  }
+
+ private:
+  void put(const char* name, hid_t file_type, hid_t memory_type, std::vector<hsize_t> dims, const void* data,
+           std::vector<hsize_t> chunk) {
+    hid_t space = H5Screate_simple(int(dims.size()), dims.data(), nullptr), list = H5Pcreate(H5P_DATASET_CREATE);
+    if (!chunk.empty()) H5Pset_chunk(list, int(chunk.size()), chunk.data());
+    hid_t set = H5Dcreate2(file_, name, file_type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    EXPECT_GE(set, 0) << name;
+    if (data) {
+      EXPECT_GE(H5Dwrite(set, memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), 0) << name;
+    }
+    H5Dclose(set), H5Pclose(list), H5Sclose(space);
+  }
+  hid_t file_;
+};
+
+struct Hdf5Test : testing::Test {
+  test::TemporaryDirectory dir;
+  Hdf5Options options;
+  Hdf5Test() { options.path = dir / "a.h5"; }
+
+  std::unique_ptr<Source> open(std::map<std::string, std::string> fields) {
+    options.fields = std::move(fields);
+    std::unique_ptr<Source> source = options.open({});
+    for (int64_t i = 0; i < source->size(); ++i) {
+      Sample s = source->read(i);
+      for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s.at(field)), "") << field;
+    }
+    return source;
+  }
+};
+
+TEST_F(Hdf5Test, EveryKindOfRow) {
+  {
+    Writer w(options.path);
+    std::vector<uint8_t> pixels(3 * 2 * 2 * 3);
+    for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = uint8_t(i);
+    w.numbers<uint8_t>("pixels", H5T_STD_U8LE, H5T_NATIVE_UINT8, {3, 2, 2, 3}, pixels, {2, 2, 2, 3});
+    w.numbers<int64_t>("label", H5T_STD_I64BE, H5T_NATIVE_INT64, {3}, {7, -8, 9});
+    w.numbers<int64_t>("tokens", H5T_STD_U16LE, H5T_NATIVE_INT64, {3, 2}, {1, 2, 3, 4, 5, 6});
+    w.numbers<double>("scores", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {3, 1}, {0.5, 1.5, -2});
+    w.lists("files", {std::string("a\0b", 3), "", "PNG..."});
+    w.texts("text", {"one", "zwei ä", ""}, {3});
+    w.texts("captions", {"a", "b", "c", "", "", ""}, {3, 2});
+    w.fixed_texts("fixed", std::string("ab\0cd\0xyz", 9), 3);
+  }
+  std::unique_ptr<Source> source = open({{"image", "pixels: u8 [2, 2, 3]"},
+                                         {"label", "label: i32"},
+                                         {"tokens", "/tokens:i32 [2]"},
+                                         {"scores", "scores: f32 [1]"},
+                                         {"file", "files: bytes"},
+                                         {"text", "text: text"},
+                                         {"captions", "captions: texts"},
+                                         {"fixed", "fixed: text"}});
+  ASSERT_EQ(source->size(), 3);
+  EXPECT_EQ(source->key(1), options.path + ":1");
+  Sample s = source->read(1);
+  EXPECT_EQ(std::get<Array>(s["image"]).u8()[0], 12);
+  EXPECT_EQ(std::get<Array>(s["label"]).i32()[0], -8);
+  EXPECT_EQ(std::get<Array>(s["tokens"]).i32()[1], 4);
+  EXPECT_EQ(std::get<Array>(s["scores"]).f32()[0], 1.5f);
+  EXPECT_EQ(std::get<Bytes>(s["file"]).size(), 0u);
+  EXPECT_EQ(std::get<std::string>(s["text"]), "zwei ä");
+  EXPECT_EQ(std::get<Texts>(s["captions"]), (Texts{"c"}));
+  EXPECT_EQ(std::get<std::string>(s["fixed"]), "cd");
+  s = source->read(0);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(std::get<Bytes>(s["file"]).data()), 3), std::string("a\0b", 3));
+  EXPECT_EQ(std::get<Texts>(s["captions"]), (Texts{"a", "b"}));
+}
+
+TEST_F(Hdf5Test, SeveralFilesAndThreads) {
+  for (auto [name, first, count] : {std::tuple{"p-0.h5", 0, 5}, {"p-1.h5", 5, 0}, {"p-2.h5", 5, 7}}) {
+    Writer w(dir / name);
+    std::vector<int32_t> ids;
+    std::vector<std::string> files;
+    for (int i = first; i < first + count; ++i) ids.push_back(i), files.push_back(std::string(size_t(i * 1000), 'x'));
+    w.numbers<int32_t>("id", H5T_STD_I32LE, H5T_NATIVE_INT32, {hsize_t(count)}, ids);
+    w.lists("file", files);
+  }
+  options.path = dir / "p-{0..2}.h5";
+  std::unique_ptr<Source> source = open({{"id", "id: i32"}, {"file", "file: bytes"}});
+  ASSERT_EQ(source->size(), 12);
+  EXPECT_EQ(source->key(5), dir / "p-2.h5:0");
+  std::vector<std::jthread> threads;
+  std::atomic<int> bad{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < 120; ++i) {
+        int64_t n = (i * 7 + t) % 12;
+        Sample s = source->read(n);
+        bad += std::get<Array>(s["id"]).i32()[0] != n || std::get<Bytes>(s["file"]).size() != size_t(n * 1000);
+      }
+    });
+  threads.clear();
+  EXPECT_EQ(bad, 0);
+}
+
+TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
+  {
+    Writer w(options.path);
+    w.numbers<uint8_t>("images", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, 4, 4, 3}, std::vector<uint8_t>(96));
+    w.numbers<int64_t>("big", H5T_STD_I64LE, H5T_NATIVE_INT64, {2}, {1, int64_t{1} << 40});
+    w.numbers<float>("short", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {1}, {1});
+    w.numbers<float>("scalarless", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {2}, {1, 2});
+    w.numbers<uint8_t>("chunky", H5T_STD_U8LE, H5T_NATIVE_UINT8, {1 << 15, 1 << 14}, {}, {1 << 15, 1 << 14});
+    w.texts("text", {"a", "b"}, {2});
+  }
+  auto bad = [&](std::map<std::string, std::string> fields, std::vector<std::string> parts) {
+    options.fields = std::move(fields);
+    expect_error(Exit::data, parts, [&] { options.open({}); });
+  };
+  bad({{"image", "imges: bytes"}}, {"no dataset '/imges'", "field 'image'", "nearest is '/images'", "/text"});
+  bad({{"image", "images: bytes"}}, {"'/images' is u8 [4,4,3]", "says bytes", "write \"images: u8 [4,4,3]\""});
+  bad({{"image", "images: u8 [4, 4]"}}, {"says u8 [4,4]", "write \"images: u8 [4,4,3]\""});
+  bad({{"image", "images: f32 [4, 4, 3]"}}, {"says f32 [4,4,3]"});
+  bad({{"text", "text: texts"}}, {"is text", "write \"text: text\""});
+  bad({{"a", "big: i32"}, {"b", "short: f32"}}, {"'/short' has 1 rows, '/big' has 2"});
+  bad({{"a", "chunky: u8 [16384]"}}, {"chunks of 536870912 bytes", "at most 268435456"});  // never written, so small
+  options.fields = {{"a", "rows: u8 [32768, 16384]"}};
+  expect_error(Exit::config, {"more than 268435456 bytes"}, [&] { options.spec(); });
+  options.fields = {{"n", "big: i32"}};
+  std::unique_ptr<Source> source = options.open({});
+  EXPECT_EQ(std::get<Array>(source->read(0)["n"]).i32()[0], 1);
+  expect_error(Exit::data, {"/big", "1099511627776"}, [&] { source->read(1); });
+  source.reset();
+  test::write_file(options.path, "not HDF5");
+  bad({{"n", "big: i32"}}, {"a.h5", "cannot open"});
+  options.path = dir / "none.h5";
+  bad({{"n", "big: i32"}}, {"none.h5", "cannot open"});
+}
+
+TEST(Hdf5Field, Forms) {
+  EXPECT_EQ(parse_hdf5_field("a/b : u8 [ 4,5 ]"),
+            (std::pair<std::string, FieldSpec>("/a/b", FieldSpec::array(device::DType::u8, {4, 5}))));
+  EXPECT_EQ(parse_hdf5_field("x:i32[]").second, FieldSpec::array(device::DType::i32, {}));
+  for (auto [text, part] : {std::pair{"images", "\"DATASET: TYPE\""},
+                            {": u8", "\"DATASET: TYPE\""},
+                            {"a: u9", "'u9' is not a type"},
+                            {"a: u8 [4", "never closed"},
+                            {"a: u8 [4, x]", "'x' is not a size"},
+                            {"a: u8 [0]", "'0' is not a size"},
+                            {"a: f64 [2]", "'f64 [2]' is not a type"}})
+    expect_error(Exit::config, {part, text}, [&, t = text] { parse_hdf5_field(t); });
+}
+
+}  // namespace
+}  // namespace data
