@@ -1,6 +1,7 @@
 // Parameters and units (design 3.3). A parameter is a logical tensor: path and shape as big_vision names them. A unit is one
 // flat buffer of the parameters of one block that share strategy, trainability and optimizer state per element (so that
-// equal parts of a unit carry equal state); only this folder knows units, padding and which rank holds what. Files and messages know logical tensors and element ranges.
+// equal parts of a unit carry equal state); only this folder knows units, padding and which rank holds what. Files and
+// messages know logical tensors and element ranges.
 #pragma once
 
 #include <cstdint>

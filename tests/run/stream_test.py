@@ -78,7 +78,8 @@ class Stream(harness.RunTest):
         two = text.replace("[data.many]", '[data.other]\nkind = "synthetic"\nimage_size = 16\nseq_len = 12\n'
                            'preprocess = \'keep("image", "labels") | value_range(0, 1, key="image")\'\n[data.many]')
         three = two.replace("seq_len = 12\n", "seq_len = 13\n")
-        self.expect(2, "[13]", args=[self.deck(three), "--set", 'train.data=""', "--set", "train.mixture={few=1,other=1}", "--dir", refused])
+        self.expect(2, "[13]", args=[self.deck(three), "--set", 'train.data=""', "--set", "train.mixture={few=1,other=1}",
+                                     "--dir", refused])
         self.assertFalse(os.path.exists(refused))
 
 
