@@ -9,13 +9,15 @@
 #include "optim/registry.hpp"
 #include "train/bench.hpp"
 #include "train/plan.hpp"
+#include "train/report.hpp"
+#include "train/stops.hpp"
 #include "train/trainer.hpp"
 
 namespace {
 
 struct CommandLine {
   std::string deck, mode = "train", mesh_selector, describe, list;
-  std::vector<std::string> set;
+  std::vector<std::string> set, allow_change;
   int ranks = 0;
   bool validate = false, describe_given = false;
 };
@@ -25,6 +27,9 @@ CommandLine parse_command_line(int argc, char** argv, CLI::App& app) {
   std::string dir;
   app.add_option("deck", c.deck, "TOML deck (inputs/*.toml)");
   app.add_option("--set", c.set, "KEY=VALUE: replace a key of the deck, e.g. optimizer.learning_rate=5e-4; repeatable")
+      ->allow_extra_args(false);
+  app.add_option("--allow-change", c.allow_change,
+                 "KEY or table that may differ from the deck this run was started with; repeatable")
       ->allow_extra_args(false);
   app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR");
   app.add_option("--mode", c.mode, "train, plan (memory, FLOPs, traffic, disk; needs no mpirun) or bench (time per op)")
@@ -78,6 +83,11 @@ int agree_on_failure(comm::Comm& world, int code, const std::string& text) {
   return int(base::Exit::internal);
 }
 
+void tell_error(int code, const std::string& text) {
+  train::write_report(code, text);
+  base::log::error("step {} ({}): {}", base::where().step, base::where().phase, text);
+}
+
 // An error of one rank ends the job while everything of this rank still stands: destructors might wait for other ranks,
 // which wait for this one.
 template <class Work>
@@ -87,9 +97,14 @@ int end_all_on_error(comm::Session& session, Work work) {
     return int(work());
   } catch (const base::Error& e) {
     code = int(e.code());
-    base::log::error("step {} ({}): {}", base::where().step, base::where().phase, e.what());
+    // What all ranks throw, one tells, before another one ends the job.
+    bool tells = !e.agreed() || session.world().rank() == 0;
+    if (tells) tell_error(code, e.what());
+    if (e.agreed()) session.world().barrier();
+  } catch (const std::bad_alloc&) {
+    tell_error(code, "out of memory");
   } catch (const std::exception& e) {
-    base::log::error("step {} ({}): {}", base::where().step, base::where().phase, e.what());
+    tell_error(code, e.what());
   }
   if (session.world().size() > 1) comm::Session::abort(code);
   return code;
@@ -130,7 +145,9 @@ int run(int argc, char** argv) {
   }
 
   // 3. MPI, and the same deck on every rank
+  if (c.mode == "train") train::catch_stop_signals({"USR1", "TERM"});  // those of the deck are known a little later
   comm::Session session(argc, argv);
+  train::catch_fatal_signals();
   base::set_rank(session.world().rank(), session.world().size());
   std::unique_ptr<config::Deck> deck;
   int code = 0;
@@ -151,9 +168,11 @@ int run(int argc, char** argv) {
   if (c.mode == "bench")
     return end_all_on_error(session,
                             [&] { return train::run_bench(session, recipe, c.mesh_selector), base::Exit::finished; });
+  train::catch_stop_signals(recipe.limits.signals);
   std::unique_ptr<train::Trainer> trainer;
   try {
-    trainer = std::make_unique<train::Trainer>(session, recipe, *deck, c.deck, c.mesh_selector);
+    trainer = std::make_unique<train::Trainer>(
+        session, recipe, *deck, train::Start{c.deck, c.mesh_selector, int64_t(c.set.size()), c.allow_change});
   } catch (const base::Error& e) {
     code = int(e.code()), text = e.what();
   }

@@ -29,11 +29,14 @@ enum class Exit : int {
 
 class Error : public std::runtime_error {
  public:
-  Error(Exit code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  // `agreed`: every rank throws it at the same place, so that one of them is enough to tell it.
+  Error(Exit code, const std::string& text, bool agreed = false) : std::runtime_error(text), code_(code), agreed_(agreed) {}
   Exit code() const { return code_; }
+  bool agreed() const { return agreed_; }
 
  private:
   Exit code_;
+  bool agreed_;
 };
 
 // Throws Error(code, formatted text).

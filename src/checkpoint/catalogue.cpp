@@ -44,11 +44,11 @@ std::vector<std::string> remove_leftovers(const std::string& directory) {
   return removed;
 }
 
-std::vector<std::string> abandon_after(const std::string& directory, int64_t step) {
+std::vector<std::string> abandon_after(const std::string& directory, int64_t step, const std::set<int64_t>& own) {
   std::vector<std::string> moved;
   std::string to = directory + "/abandoned";
   for (const Candidate& c : candidates(directory)) {
-    if (c.step <= step) continue;
+    if (c.step <= step || own.contains(c.step)) continue;
     if (moved.empty()) io::make_directories(to);
     io::rename_file(c.path, to + "/" + file_name(c.step));
     moved.push_back(file_name(c.step));

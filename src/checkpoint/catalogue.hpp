@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,10 @@ std::vector<Candidate> files_at(const std::string& path);
 // Removes temporary files of dead jobs; returns their names. Only under the run directory's lock.
 std::vector<std::string> remove_leftovers(const std::string& directory);
 
-// Moves the files of later steps into DIRECTORY/abandoned: after a restart from an earlier step they belong to a past
-// that did not happen, and must never be mistaken for this run's. Returns their names.
-std::vector<std::string> abandon_after(const std::string& directory, int64_t step);
+// Moves the files of steps after `step`, but for those of `own` steps, into DIRECTORY/abandoned: after a restart from an
+// earlier step they belong to a past that did not happen, and must never be mistaken for this run's, nor overwritten by
+// it. Returns their names.
+std::vector<std::string> abandon_after(const std::string& directory, int64_t step, const std::set<int64_t>& own = {});
 
 // Removes what options no longer keep, never the file of `written` (which was just read back). Only files whose header,
 // length and structure are right count as kept ones; damaged ones are left alone, for a person to look at.

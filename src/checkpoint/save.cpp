@@ -152,7 +152,7 @@ std::vector<BlockHash> Save::verify() {
   return hashes;
 }
 
-void Save::commit(const std::vector<BlockHash>& hashes) {
+void Save::commit(const std::vector<BlockHash>& hashes, int64_t since, const std::set<int64_t>& own) {
   std::vector<uint64_t> blocks(size_t(layout_.blocks)), tensors;
   std::vector<bool> seen(blocks.size());
   for (const BlockHash& h : hashes) {
@@ -177,8 +177,7 @@ void Save::commit(const std::vector<BlockHash>& hashes) {
   file.write_at(encode(header).data(), kUserBlock, 0);
   file.sync();
   file.close();
-  // Before the new file gets its name: there must be no moment at which a later file would be taken for its successor.
-  if (std::vector<std::string> later = abandon_after(directory_, state_.step); !later.empty())
+  if (std::vector<std::string> later = abandon_after(directory_, since, own); !later.empty())
     base::log::warning("checkpoint: moved to {}/abandoned, because the run went back to before them: {}", directory_,
                        base::join(later, " "));
   io::rename_file(temporary(), path());

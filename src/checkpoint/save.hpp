@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,10 @@ class Save {
   void write();
   // (io) After everybody's write: reads back the blocks that begin in this rank's parts.
   std::vector<BlockHash> verify();
-  // (io, rank 0 alone) Checksums from all ranks' hashes, header, rename.
-  void commit(const std::vector<BlockHash>& hashes);
+  // (io, rank 0 alone) Checksums from all ranks' hashes, header, rename. Before it gets its name, files of steps after
+  // `since` that are not the run's `own` are put aside: there must be no moment at which one of them would be taken for its
+  // predecessor or successor.
+  void commit(const std::vector<BlockHash>& hashes, int64_t since, const std::set<int64_t>& own);
   // (io, rank 0 alone) Removes the temporary file.
   void discard() noexcept;
 

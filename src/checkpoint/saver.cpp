@@ -61,6 +61,7 @@ void Saver::copy_parts() {
 void Saver::begin(const State& state, bool best) {
   CHECK(!pending(), "a save is under way");
   begin_s_ = base::now_s();
+  if (!since_) since_ = state.step;
   state_ = state;
   staged_ = staging_bytes_ > 0;
   CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
@@ -138,7 +139,8 @@ void Saver::commit(const std::vector<std::string>& hashes) {
     all.resize(at + text.size() / sizeof(BlockHash));
     std::memcpy(all.data() + at, text.data(), text.size());
   }
-  save_->commit(all);
+  save_->commit(all, since_.value_or(saved_.step), own_);
+  own_.insert(saved_.step);
   try {  // the new file is safe; what fails now is tried again by the next save
     if (saved_.best) {
       io::link_file(save_->path(), directory_ + "/" + kBest);

@@ -39,6 +39,10 @@ class Saver {
   int64_t stage(const State& state);
   int64_t staging_bytes() const { return staging_bytes_; }
 
+  // The run goes on from this step (-1: from the beginning, none): files of later steps, by others than this saver, belong to
+  // another past and are put aside by the next commit. Default: the step of the first save.
+  void continue_from(int64_t step) { since_ = step, own_.clear(); }
+
   // All ranks, with the same step, with no save under way. `best`: the file gets the name best.h5 as well.
   void begin(const State& state, bool best = false);
   bool pending() const { return save_ != nullptr; }
@@ -64,6 +68,8 @@ class Saver {
   std::unique_ptr<Save> save_;
   Phase phase_ = Phase::create;
   Saved saved_;
+  std::optional<int64_t> since_;
+  std::set<int64_t> own_;  // steps that this saver has written
   double begin_s_ = 0;
   Worker worker_;
 };

@@ -34,7 +34,7 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
   if (first) {
     const std::string& e = all[*first];
     std::string where = all.size() > 1 ? fmt::format("rank {}: ", *first) : "";
-    throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), where + e.substr(2) + others);
+    throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), where + e.substr(2) + others, true);
   }
   for (std::string& text : all) text.erase(0, 1);
   return all;
@@ -42,7 +42,7 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
 
 std::string on_first(comm::Comm& comm, const std::function<std::string()>& work) {
   std::string text = comm.broadcast_text(comm.rank() == 0 ? outcome(work) : "", 0);
-  if (text[0] == 'E') throw base::Error(base::Exit(static_cast<unsigned char>(text[1])), text.substr(2));
+  if (text[0] == 'E') throw base::Error(base::Exit(static_cast<unsigned char>(text[1])), text.substr(2), true);
   return text.substr(1);
 }
 

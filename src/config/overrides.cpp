@@ -36,10 +36,11 @@ std::optional<Node> single_value(const std::string& text, std::string& problem) 
   return std::move(*value);
 }
 
-// A TOML value; what is none and does not begin like one is taken as a string.
+// A TOML value; what is none and does not begin like one is taken as a string, and so are times and dates, which no key takes
+// (limits.wall_time=12:00:00).
 std::optional<Node> parse_value(const std::string& text, std::string& problem) {
   std::optional<Node> value = single_value(text, problem);
-  if (value) return value;
+  if (value && value->kind != Node::Kind::date) return value;
   if (text.find_first_of("\"'[{") == 0) {
     problem += R"(; if this is text, quote it for the shell and for TOML: --set 'KEY="TEXT"')";
     return {};

@@ -24,12 +24,15 @@ struct Context {
   int64_t batch = 1;  // examples that one forward pass takes on this rank
   // Summed negative log-likelihood and token weight of each of the `batch` examples, autoregressive.
   std::function<void(const models::HostBatch&, double* nll, double* weight)> likelihood;
+  // All ranks, between two batches: must the run stop? Then the evaluator returns at once, with Result::interrupted.
+  std::function<bool()> interrupted = [] { return false; };
 };
 
 struct Result {
   std::vector<std::pair<std::string, double>> values;
   int64_t examples = 0;
   std::string counted = "examples";  // what they are called in the log
+  bool interrupted = false;          // no values
 };
 
 class Evaluator {
@@ -50,6 +53,7 @@ struct EvalOptions {
 
 struct Registered {
   std::string name, doc;
+  std::vector<std::string> metrics;  // names of its values
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Evaluator> (*make)(const config::Table::Variant& options);
 };

@@ -32,6 +32,7 @@ class Perplexity : public Evaluator {
 
     std::vector<double> values(size_t(2 * n), 0.0), nll(static_cast<size_t>(b)), weight(static_cast<size_t>(b));
     for (int64_t round = 0; round < rounds; ++round) {
+      if (context.interrupted()) return {.values = {}, .examples = 0, .interrupted = true};
       data::BatchPtr batch = captions->next(), other = images ? images->next() : nullptr;
       int64_t first = (round * ranks + rank) * b;
       models::HostBatch host{.features = {}, .examples = b, .first_position = first};

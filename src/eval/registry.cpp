@@ -5,7 +5,7 @@ namespace eval {
 
 const std::vector<Registered>& registry() {
   static const std::vector<Registered> rows = {
-      {"perplexity", "mean summed negative log-likelihood per caption, in nats",
+      {"perplexity", "mean summed negative log-likelihood per caption, in nats", {"perplexity", "perplexity_per_token"},
        [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<PerplexityOptions>()); }, make_perplexity},
   };
   return rows;

@@ -59,13 +59,14 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const da
   return std::make_unique<data::Mixture>(parts, weights);
 }
 
-data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step, int64_t last_step) {
+data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step, int64_t last_step,
+                               int64_t skipped) {
   data::LoaderPlan plan;
   // The first example of each pass, so that the plan may outlive the mesh.
   std::vector<int64_t> first_of_pass;
   for (int64_t m = 0; m < g.accumulation; ++m) first_of_pass.push_back(g.first_example(mesh, m));
-  plan.positions = [g, first_of_pass](int64_t batch) {
-    int64_t first = batch / g.accumulation * g.global_batch + first_of_pass[size_t(batch % g.accumulation)];
+  plan.positions = [g, first_of_pass, skipped](int64_t batch) {
+    int64_t first = skipped + batch / g.accumulation * g.global_batch + first_of_pass[size_t(batch % g.accumulation)];
     std::vector<int64_t> out(static_cast<size_t>(g.micro_batch));
     for (int64_t i = 0; i < g.micro_batch; ++i) out[size_t(i)] = first + i;
     return out;

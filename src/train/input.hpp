@@ -18,7 +18,9 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const da
                                                   const data::OpenContext& context);
 
 // This rank's examples of every pass from `first_step` (0 = from the beginning) to `last_step`; the loader's batch
-// number is step * accumulation + pass, steps counted from 0.
-data::LoaderPlan training_plan(const Geometry& geometry, const comm::Mesh& mesh, int64_t first_step, int64_t last_step);
+// number is step * accumulation + pass, steps counted from 0. `skipped`: examples of the stream that the run has left out so
+// far (guard.nonfinite = "rewind").
+data::LoaderPlan training_plan(const Geometry& geometry, const comm::Mesh& mesh, int64_t first_step, int64_t last_step,
+                               int64_t skipped = 0);
 
 }  // namespace train

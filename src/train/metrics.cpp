@@ -47,8 +47,11 @@ std::string line_of(Json row, const Metrics::Row& values) {
 
 // HDF5 group of a row, "" if it is none of ours.
 std::string group_of(const Json& row) {
-  std::string kind = row.value("kind", "");
-  if (kind == "eval") return "/eval/" + row.value("eval", "");
+  auto text = [&](const char* name) {
+    return row.contains(name) && row[name].is_string() ? row[name].get<std::string>() : std::string();
+  };
+  std::string kind = text("kind");
+  if (kind == "eval") return "/eval/" + text("eval");
   return kind == "train" || kind == "start" ? "/" + kind : "";
 }
 
@@ -106,7 +109,9 @@ const std::vector<MetricInfo>& train_metrics() {
        "set D over its size"},
       {"bad_samples", "examples", "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
-      {"core_hours", "h", "training time times compute threads of all ranks, all attempts"},
+      {"core_hours", "h", "job time times compute threads of all ranks, all attempts"},
+      {"host_mib", "MiB", "peak resident memory of rank 0's process"},
+      {"skipped", "1", "1: something was not finite, so there was no update (guard.nonfinite = skip)"},
       {"uptime_s", "s", "since this attempt began"},
   };
   return list;
@@ -185,7 +190,16 @@ void Metrics::load(int64_t restored_step) {
   // Known ones are not added again: a crash between the two writes below must not count rows twice.
   std::string abandoned = whole_lines(abandoned_path);
   std::unordered_set<std::string> known;
-  for_lines(abandoned, [&](const std::string& line) { known.insert(line); });
+  auto note_uptime = [&](const Json& row, int64_t attempt) {
+    if (!row.contains("uptime_s") || !row["uptime_s"].is_number()) return;
+    double& last = last_uptime_s_[attempt];
+    last = std::max(last, row["uptime_s"].get<double>());
+  };
+  for_lines(abandoned, [&](const std::string& line) {
+    known.insert(line);
+    Json row = Json::parse(line, nullptr, false);
+    if (row.is_object() && row.contains("attempt") && row["attempt"].is_number()) note_uptime(row, row["attempt"].get<int64_t>());
+  });
   int64_t writer = 1, last_attempt = 0, moved = 0, unreadable = 0, last_train = 0;
   for_lines(text, [&](const std::string& line) {
     Json row = Json::parse(line, nullptr, false);
@@ -196,8 +210,9 @@ void Metrics::load(int64_t restored_step) {
       return;
     }
     int64_t step = row["step"].get<int64_t>();
-    if (group == "/start") last_attempt = writer = std::max<int64_t>(last_attempt, int64_t(row.value("attempt", 1.0)));
+    if (group == "/start") last_attempt = writer = std::max<int64_t>(last_attempt, int64_t(row.contains("attempt") && row["attempt"].is_number() ? row["attempt"].get<double>() : 1.0));
     // A run that begins anew evaluates at step 0 again.
+    if (group == "/train") note_uptime(row, writer);
     bool past = step > restored_step || (restored_step == 0 && group != "/start");
     if (past && group != "/start") {
       row["attempt"] = writer;
@@ -241,14 +256,20 @@ void Metrics::Series::add(int64_t step, const Row& values, bool unique) {
 }
 
 void Metrics::append(const std::string& line) {
-  try {
-    jsonl_.append(line);
-  } catch (const io::Failure&) {
-    jsonl_.truncate(length_);  // never half a line in the middle of the file
-    throw;
-  }
-  length_ += int64_t(line.size());
   stale_ = true;
+  unwritten_ += line;
+  try {
+    jsonl_.append(unwritten_);
+    length_ += int64_t(unwritten_.size());
+    unwritten_.clear();
+  } catch (const io::Failure& e) {
+    jsonl_.truncate(length_);  // never half a line in the middle of the file
+    constexpr double kPause_s = 60;
+    if (warned_s_ == 0 || base::now_s() - warned_s_ > kPause_s) {
+      base::log::warning("metrics: {}; rows are kept in memory until there is room again", e.what());
+      warned_s_ = base::now_s();
+    }
+  }
 }
 
 void Metrics::train_row(int64_t step, const Row& values) {
@@ -267,6 +288,15 @@ void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& va
 
 void Metrics::set_text(const std::string& name, const std::string& text) { texts_[name] = text, stale_ = true; }
 
+double Metrics::lost_s(int64_t attempt, double uptime_s) const {
+  double lost = 0;
+  for (const auto& [number, uptime] : last_uptime_s_) {
+    if (number == attempt) lost += std::max(0.0, uptime - uptime_s);
+    if (number > attempt) lost += uptime;
+  }
+  return lost;
+}
+
 bool Metrics::has_eval(const std::string& evaluator, int64_t step) const {
   auto series = groups_.find("/eval/" + evaluator);
   return series != groups_.end() && std::binary_search(series->second.steps.begin(), series->second.steps.end(), step);
@@ -275,7 +305,11 @@ bool Metrics::has_eval(const std::string& evaluator, int64_t step) const {
 void Metrics::flush() {
   if (!writes_) return;
   flushed_s_ = base::now_s();
-  jsonl_.sync();
+  try {
+    jsonl_.sync();
+  } catch (const io::Failure& e) {
+    base::log::warning("metrics: {}; the newest rows may be lost if this machine dies", e.what());
+  }
   if (!stale_ || (written_s_ > 0 && flushed_s_ - written_s_ < cost_s_ / kShare)) return;
   try {
     write_h5();

@@ -60,6 +60,8 @@ class Metrics {
   void flush_if_due();  // flush_s after the last flush
   int64_t attempt() const { return attempt_; }
   bool has_eval(const std::string& evaluator, int64_t step) const;
+  // Seconds that attempts before this one have spent after `attempt` had been up for `uptime_s`, as far as rows tell.
+  double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
   struct Series {  // rows of one group, as columns
@@ -79,6 +81,9 @@ class Metrics {
   std::map<std::string, std::string> texts_;
   io::File jsonl_;
   int64_t length_ = 0;  // of metrics.jsonl: whole lines only
+  std::string unwritten_;      // rows that a full disk refused: tried again with the next one
+  double warned_s_ = 0;
+  std::map<int64_t, double> last_uptime_s_;  // by attempt
   bool stale_ = true;   // metrics.h5 lacks rows
   double flushed_s_ = 0, written_s_ = 0, cost_s_ = 0;
 };

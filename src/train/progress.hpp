@@ -12,13 +12,17 @@ namespace train {
 
 class Progress {
  public:
-  // Seconds of job time by category, of all attempts.
+  // Seconds of job time by category, of all attempts. redone: what attempts did after the checkpoint from which the next one
+  // went on.
   struct Times {
-    double setup = 0, training = 0, evaluation = 0, checkpoint = 0;
-    double total() const { return setup + training + evaluation + checkpoint; }
+    double setup = 0, training = 0, evaluation = 0, checkpoint = 0, redone = 0;
+    double total() const { return setup + training + evaluation + checkpoint + redone; }
   };
-  // Charges the time since the last call to a category.
-  void charge(double Times::*category) { times.*category += watch_.restart(); }
+  // Charges the time since the last call to a category, and `cores` of all ranks with it.
+  void charge(double Times::*category) {
+    double seconds = watch_.restart();
+    times.*category += seconds, core_s += seconds * cores;
+  }
 
   // Step times of this attempt, for rates: the first two steps are not timed (warm-up), evaluation and saving are left
   // out.
@@ -30,26 +34,46 @@ class Progress {
   bool timed() const { return steps_here_ > 2; }
   double mean_step_s() const { return timed_steps_ ? timed_s_ / double(timed_steps_) : last_step_s; }
   double examples_per_s() const { return timed_s_ > 0 ? double(timed_examples_) / timed_s_ : 0; }
+  double core_hours() const { return core_s / 3600; }
 
   Times times;
+  double core_s = 0;            // job time times compute threads of all ranks, all attempts
+  double cores = 1;             // of this attempt
   int64_t attempts = 1;
-  int64_t bad_samples = 0;  // examples that had to be replaced
+  int64_t bad_samples = 0;      // examples that had to be replaced
+  int64_t skipped_steps = 0;    // without an update, because something was not finite
+  int64_t skipped_examples = 0; // of the stream, left out when the run went back
   double last_step_s = 0;
-  double peak_flops = 0;  // of all ranks together, measured at start
+  double save_s = 0;            // what the last save took until it was durable
+  double peak_flops = 0;        // of all ranks together, measured at start
 
   // Name and value of everything that must survive a restart.
   std::map<std::string, double> save() const {
-    return {{"setup_s", times.setup},           {"training_s", times.training}, {"evaluation_s", times.evaluation},
-            {"checkpoint_s", times.checkpoint}, {"attempts", double(attempts)}, {"bad_samples", double(bad_samples)}};
+    return {{"setup_s", times.setup},
+            {"training_s", times.training},
+            {"evaluation_s", times.evaluation},
+            {"checkpoint_s", times.checkpoint},
+            {"redone_s", times.redone},
+            {"core_s", core_s},
+            {"attempts", double(attempts)},
+            {"bad_samples", double(bad_samples)},
+            {"skipped_steps", double(skipped_steps)},
+            {"skipped_examples", double(skipped_examples)}};
   }
+  // Takes over what a checkpoint holds; what this attempt has spent so far is added by add().
   void load(const std::map<std::string, double>& saved) {
     auto get = [&](const char* name) {
       auto it = saved.find(name);
       return it == saved.end() ? 0.0 : it->second;
     };
-    times = {times.setup + get("setup_s"), get("training_s"), get("evaluation_s"), get("checkpoint_s")};
+    times = {get("setup_s"), get("training_s"), get("evaluation_s"), get("checkpoint_s"), get("redone_s")};
+    core_s = get("core_s");
     attempts = int64_t(get("attempts")) + 1;
     bad_samples = int64_t(get("bad_samples"));
+    skipped_steps = int64_t(get("skipped_steps")), skipped_examples = int64_t(get("skipped_examples"));
+  }
+  void add(double Times::*category, double seconds, double with_cores) {
+    times.*category += seconds, core_s += seconds * with_cores;
   }
 
  private:

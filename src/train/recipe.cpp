@@ -102,6 +102,10 @@ void Recipe::bind(config::Table& t) {
   t.named("eval", evals, "evaluators, run in alphabetical order");
   t.table("checkpoint", checkpoint, "files to continue from");
   t.table("log", log, "what is written how often");
+  t.table("early_stop", early_stop, "end the run as finished (exit 0) when an evaluator's metric no longer improves");
+  t.table("guard", guard, "decided by all ranks together, before the update");
+  t.table("limits", limits,
+          "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for RUN/stop and a spent budget");
   t.table("bench", bench, "--mode bench");
 }
 
@@ -149,6 +153,17 @@ void Recipe::cross_check(config::Deck& deck) const {
     feeds_model(train.mixture.empty() ? "train.data" : "train.mixture", name);
   if (!deck.problems().any()) check_mixture(deck);
   for (const auto& [name, e] : evals) feeds_model(fmt::format("eval.{}.data", name), e.data);
+
+  auto metric = [&](const std::string& key, const std::string& choice) {
+    if (choice.empty()) return;
+    try {
+      parse_metric_choice(choice, evals);
+    } catch (const base::Error& e) {
+      deck.error(key, e.what());
+    }
+  };
+  metric("checkpoint.best", checkpoint.best);
+  metric("early_stop.metric", early_stop.metric);
 
   // Batch arithmetic that no number of ranks can mend.
   if (determinism.mesh() && train.global_batch % determinism.slices)

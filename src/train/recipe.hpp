@@ -12,7 +12,10 @@
 #include "optim/options.hpp"
 #include "train/engine.hpp"
 #include "train/geometry.hpp"
+#include "train/guard.hpp"
 #include "train/metrics.hpp"
+#include "train/stops.hpp"
+#include "train/tracker.hpp"
 
 namespace train {
 
@@ -68,6 +71,9 @@ struct Recipe {
   std::map<std::string, eval::EvalOptions> evals;
   checkpoint::CheckpointOptions checkpoint;
   LogOptions log;
+  EarlyStopOptions early_stop;
+  GuardOptions guard;
+  LimitOptions limits;
   BenchOptions bench;
   void bind(config::Table& t);
 

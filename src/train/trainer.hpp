@@ -1,6 +1,7 @@
 // The run: sets everything up, continues from the newest checkpoint, and loops. Hooks observe; only the loop decides.
 #pragma once
 
+#include <limits>
 #include <memory>
 
 #include "checkpoint/checkpoint.hpp"
@@ -10,18 +11,26 @@
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
 #include "train/run_dir.hpp"
+#include "train/stops.hpp"
+#include "train/tracker.hpp"
 
 namespace train {
+
+// How the program was started, beside the deck.
+struct Start {
+  std::string deck_path, mesh_selector;
+  int64_t overrides = 0;                   // number of --set
+  std::vector<std::string> allow_change;   // --allow-change
+};
 
 class Trainer {
  public:
   // `deck`: for the copy in the run directory and in each checkpoint.
-  Trainer(comm::Session& session, const Recipe& recipe, const config::Deck& deck, const std::string& deck_path,
-          const std::string& mesh_selector);
+  Trainer(comm::Session& session, const Recipe& recipe, const config::Deck& deck, const Start& start);
   ~Trainer();
 
-  // Trains from where the run stands to its end (Exit::finished), or until a signal asks to stop: then with a
-  // checkpoint and Exit::requeue. Error(Exit::nonfinite) if the loss or a gradient stops being finite.
+  // Trains from where the run stands to its end (Exit::finished), or until something asks to stop (stops.hpp): then with a
+  // checkpoint and Exit::requeue or Exit::stopped. Error(Exit::nonfinite) by guard.nonfinite.
   base::Exit run();
 
  private:
@@ -32,26 +41,44 @@ class Trainer {
     std::unique_ptr<data::Dataset> dataset;
     int64_t every = 0;
   };
+  enum class Which { at_start, due, missing };  // missing: due at this step, and cut off in the attempt before
+
+  // Starting (trainer_start.cpp)
   void open_data();
   void start();
-  void open_bad_samples();
+  void print_start();
   bool restore();  // this run's own newest checkpoint
   bool branch();   // another run's
   void take_over(const checkpoint::State& state);
   void initialise();  // random, then what [init] names
+  void open_metrics();
+  void open_bad_samples();
+  void open_loader();
+  void account_lost();
+
+  // The loop
   void feed(int64_t m, const models::Inputs& into);
-  void inspect(const StepReport& report) const;
-  void record(const StepReport& report);
-  void evaluate(bool at_start);
+  bool accept(const StepReport& report);
+  void rewind(const std::string& problem);
+  bool evaluate(Which which);
+  StopReason asked_to_stop();
+  bool save_due(StopReason stop);
   void save();
-  void finish();
-  int64_t period(const config::Duration& every, int64_t total) const;
+  void watch_save(bool wait);
+  bool stopped_early();
   checkpoint::State snapshot();
+  int64_t period(const config::Duration& every, int64_t total) const;
+
+  // Telling (trainer_report.cpp)
+  void record(const StepReport& report, bool skipped);
+  void describe_first_batch(const data::Batch& batch);
+  base::Exit leave(StopReason stop);
+  void finish();
 
   comm::Session& session_;
   const Recipe& recipe_;
   const config::Deck& deck_;
-  std::string deck_path_;
+  Start started_;
   int threads_;
   comm::Mesh mesh_;
   std::unique_ptr<data::Mixture> data_;
@@ -62,10 +89,21 @@ class Trainer {
   std::unique_ptr<BadSamples> bad_samples_;
   data::LoaderOptions loader_options_;
   std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<checkpoint::Saver> saver_;
+  std::unique_ptr<Stops> stops_;
+  Tracker best_, patience_;
+  bool save_best_ = false;     // the next checkpoint holds the best value so far
+  int64_t saved_step_ = -1;    // of the newest checkpoint that was begun or restored
+  int64_t in_a_row_ = 0;       // steps skipped, or rewinds
+  int64_t last_bad_step_ = 0;
   Progress progress_;
   int64_t step_ = 0, total_ = 0;
   std::string origin_ = "random";  // what step 0 or a branch began from; stays with the run
+  bool first_batch_told_ = false;
   double start_s_ = 0;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+  int64_t restored_attempt_ = 0;   // that wrote the checkpoint this one goes on from
+  double restored_uptime_s_ = 0;   // of that attempt, then
 };
 
 }  // namespace train

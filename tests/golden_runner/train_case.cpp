@@ -95,12 +95,8 @@ void Runner::compare_slice(const StateSet& state, double wide, Report& report) c
     for (size_t i = 0; i < got.size(); ++i)
       got[i] = slice.type == device::DType::bf16 ? float_of_bf16(static_cast<const uint16_t*>(p.data)[i])
                                                  : static_cast<const float*>(p.data)[i];
-    // A parameter that went another way after a rounding moves all gradients a little, so second moments as a whole may
-    // have what the noisiest of them is given; of the parameters only a few.
-    bool moment = state.quantity != "parameters";
-    double tolerance = file_.tolerance(state.set);
     report.compare(state.quantity, state.set.substr(state.set.find('/') + 1), got.data(), want.data() + p.begin,
-                   p.end - p.begin, moment ? std::max(tolerance, wide * scale) : tolerance, moment ? 0 : wide * scale);
+                   p.end - p.begin, file_.tolerance(state.set), wide * scale);
   }
 }
 

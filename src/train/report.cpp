@@ -1,0 +1,110 @@
+#include "train/report.hpp"
+
+#include <execinfo.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+
+#include "base/error.hpp"
+
+namespace train {
+namespace {
+
+char g_path[4096] = "";  // a signal handler may not allocate
+
+constexpr int kFatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+
+const char* name_of(int signal) {
+  switch (signal) {
+    case SIGSEGV:
+      return "SIGSEGV";
+    case SIGBUS:
+      return "SIGBUS";
+    case SIGFPE:
+      return "SIGFPE";
+    case SIGILL:
+      return "SIGILL";
+    default:
+      return "SIGABRT";
+  }
+}
+
+// The first one creates the file; O_EXCL decides among ranks. `text` ends with a new line.
+void put(const char* text, size_t bytes) {
+  if (!g_path[0]) return;
+  int file = ::open(g_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) return;
+  (void)!::write(file, text, bytes);
+  ::fsync(file);
+  ::close(file);
+}
+
+// fmt's compiled formats write to a buffer of ours without allocating.
+size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) {
+  base::Where w = base::where();
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  auto end = fmt::format_to_n(buffer, size - 1, "rank={} of {} host={} step={} phase={} exit={}: {}", w.rank, w.ranks, host,
+                              w.step, w.phase, exit_code, cause);
+  size_t used = std::min(size - 1, end.size);
+  buffer[used] = '\n';
+  return used + 1;
+}
+
+[[noreturn]] void end_now(const char* cause) {
+  char line[4096];
+  size_t bytes = format_line(line, sizeof line, int(base::Exit::internal), cause);
+  put(line, bytes);
+  (void)!::write(STDERR_FILENO, line, bytes);
+  void* frames[48];
+  backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
+  ::_exit(int(base::Exit::internal));
+}
+
+void on_fatal(int signal) {
+  for (int s : kFatal) std::signal(s, SIG_DFL);  // a second fault inside the handler ends it all
+  char cause[64] = "signal ";
+  std::strncat(cause, name_of(signal), sizeof cause - 8);
+  end_now(cause);
+}
+
+[[noreturn]] void on_terminate() {
+  static char cause[2048] = "std::terminate";
+  if (std::exception_ptr current = std::current_exception()) try {
+      std::rethrow_exception(current);
+    } catch (const std::exception& e) {
+      std::snprintf(cause, sizeof cause, "uncaught: %s", e.what());
+    } catch (...) {
+    }
+  end_now(cause);
+}
+
+}  // namespace
+
+void catch_fatal_signals() {
+  void* warm_up[2];
+  backtrace(warm_up, 2);  // the first call loads a library
+  for (int s : kFatal) std::signal(s, on_fatal);
+  std::set_terminate(on_terminate);
+}
+
+void set_report_file(const std::string& path) {
+  std::strncpy(g_path, path.c_str(), sizeof g_path - 1);
+}
+
+void write_report(int exit_code, const std::string& cause) noexcept {
+  try {
+    std::string text(cause.size() + 1024, '\0');
+    text.resize(format_line(text.data(), text.size(), exit_code, cause.c_str()));
+    put(text.data(), text.size());
+  } catch (...) {
+  }
+}
+
+}  // namespace train

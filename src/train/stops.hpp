@@ -1,0 +1,65 @@
+// Why a run stops before its end, or saves out of turn. Each rank hears its own signals; rank 0 looks at the clock, the files
+// RUN/stop and RUN/save, and the budget; every decision is agreed over all ranks, so one rank is enough and none goes alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/comm.hpp"
+#include "config/table.hpp"
+
+namespace train {
+
+// [limits] of the deck.
+struct LimitOptions {
+  std::string wall_time = "auto";
+  double margin_s = 120;
+  std::vector<std::string> signals = {"USR1", "TERM"};
+  double core_hours = 0;
+  double min_free_gb = 0;
+  void bind(config::Table& t);
+};
+
+// Handlers for these signals, as early as possible: until then one of them ends the process at once. Others of our list (USR1
+// USR2 TERM INT HUP) get their default back.
+void catch_stop_signals(const std::vector<std::string>& names);
+
+// "23:30:00", "1-12:00:00", "90:00" (minutes and seconds) in seconds; -1 if it is no such text. SLURM's and PBS's forms.
+double seconds_of(const std::string& text);
+
+enum class StopReason { none, save_file, wall_time, signal, budget, stop_file };  // later ones win
+
+struct Outlook {
+  double step_s = 0, save_s = 0;   // what one more step and one save take, as measured so far
+  double core_hours = 0;           // spent by all attempts
+};
+
+class Stops {
+ public:
+  // Asks the scheduler what is left if wall_time = "auto" (rank 0). `directory`: of the run.
+  Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory);
+
+  // All ranks, between two steps or two batches of an evaluation. Once it has said stop it says so for ever.
+  StopReason agree(const Outlook& outlook);
+  // What was decided, for the log: "wall time: 118 s left, margin 120 s + step 0.1 s + save 2.1 s".
+  const std::string& text() const { return text_; }
+  // For the console; "" if nothing limits the run.
+  std::string describe() const;
+  // The request in RUN/save was fulfilled, or the stop of RUN/stop is done: rank 0 removes the file.
+  void clear(StopReason reason);
+
+ private:
+  StopReason look(const Outlook& outlook);
+
+  comm::Comm& world_;
+  const LimitOptions& options_;
+  std::string stop_file_, save_file_, source_;
+  double end_s_ = 0;  // on base::now_s(); 0 = no limit
+  double looked_s_ = 0;
+  StopReason seen_ = StopReason::none;
+  std::string seen_text_, text_;
+  StopReason agreed_ = StopReason::none;
+};
+
+}  // namespace train

@@ -1,0 +1,79 @@
+#include "train/tracker.hpp"
+
+#include <algorithm>
+
+#include "base/text.hpp"
+
+namespace train {
+
+void EarlyStopOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  t.key("metric", metric, "EVAL/METRIC:min or :max that must go on improving").on_resume(may);
+  t.key("patience_evals", patience_evals, "evaluations without improvement after which the run counts as finished; 0 = off")
+      .min(0)
+      .on_resume(may);
+  t.key("min_change", min_change, "smaller improvements do not count").min(0).on_resume(may);
+  t.key("not_before_fraction", not_before_fraction, "of the run, before which it does not stop").min(0).max(1).on_resume(may);
+  if (patience_evals > 0 && metric.empty()) t.error("metric", "early_stop.patience_evals needs a metric");
+}
+
+MetricChoice parse_metric_choice(const std::string& text, const std::map<std::string, eval::EvalOptions>& evals) {
+  size_t slash = text.find('/'), colon = text.rfind(':');
+  std::string how = colon == text.npos ? "" : text.substr(colon + 1);
+  if (slash == text.npos || colon == text.npos || colon < slash || (how != "min" && how != "max"))
+    base::fail(base::Exit::config, "\"{}\" is not EVAL/METRIC:min or EVAL/METRIC:max, for example \"val/perplexity:min\"",
+               text);
+  MetricChoice choice{text.substr(0, slash), text.substr(slash + 1, colon - slash - 1), how == "min"};
+  auto hint = [](const std::string& name, const std::vector<std::string>& names) {
+    std::string near = base::nearest_name(name, names);
+    return near.empty() ? "; there are: " + base::join(names, ", ") : "; did you mean \"" + near + "\"?";
+  };
+  auto found = evals.find(choice.evaluator);
+  if (found == evals.end()) {
+    std::vector<std::string> names;
+    for (const auto& [name, options] : evals) names.push_back(name);
+    base::fail(base::Exit::config, "there is no [eval.{}]{}", choice.evaluator, hint(choice.evaluator, names));
+  }
+  for (const eval::Registered& row : eval::registry())
+    if (row.name == found->second.kind && std::find(row.metrics.begin(), row.metrics.end(), choice.metric) == row.metrics.end())
+      base::fail(base::Exit::config, "[eval.{}] yields no \"{}\"{}", choice.evaluator, choice.metric,
+                 hint(choice.metric, row.metrics));
+  return choice;
+}
+
+Tracker::Tracker(std::string name, MetricChoice choice, double min_change)
+    : name_(std::move(name)), choice_(std::move(choice)), min_change_(min_change) {}
+
+bool Tracker::update(const std::string& evaluator, const std::vector<std::pair<std::string, double>>& values,
+                     int64_t step) {
+  if (name_.empty() || evaluator != choice_.evaluator) return false;
+  for (const auto& [metric, value] : values) {
+    if (metric != choice_.metric) continue;
+    double gain = choice_.smallest ? value_ - value : value - value_;
+    bool better = step_ < 0 || (min_change_ > 0 ? gain >= min_change_ : gain > 0);
+    if (better)
+      value_ = value, step_ = step, waiting_ = 0;
+    else
+      ++waiting_;
+    return better;
+  }
+  return false;
+}
+
+std::string Tracker::text() const { return choice_.evaluator + "/" + choice_.metric; }
+
+void Tracker::save(std::map<std::string, double>& numbers) const {
+  if (name_.empty()) return;
+  numbers[name_ + "_value"] = value_, numbers[name_ + "_step"] = double(step_), numbers[name_ + "_waiting"] = double(waiting_);
+}
+
+void Tracker::load(const std::map<std::string, double>& numbers) {
+  auto get = [&](const char* what, double otherwise) {
+    auto it = numbers.find(name_ + what);
+    return it == numbers.end() ? otherwise : it->second;
+  };
+  if (name_.empty()) return;
+  value_ = get("_value", 0), step_ = int64_t(get("_step", -1)), waiting_ = int64_t(get("_waiting", 0));
+}
+
+}  // namespace train

@@ -1,0 +1,57 @@
+// The best value of an evaluator's metric so far: for checkpoints/best.h5 and for stopping early.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/table.hpp"
+#include "eval/evaluator.hpp"
+
+namespace train {
+
+// [early_stop] of the deck.
+struct EarlyStopOptions {
+  std::string metric;
+  int64_t patience_evals = 0;
+  double min_change = 0;
+  double not_before_fraction = 0;
+  void bind(config::Table& t);
+};
+
+// "EVAL/METRIC:min" or ":max".
+struct MetricChoice {
+  std::string evaluator, metric;
+  bool smallest = true;
+};
+// Error(Exit::config) says what is wrong with the text, or that there is no such evaluator or metric.
+MetricChoice parse_metric_choice(const std::string& text, const std::map<std::string, eval::EvalOptions>& evals);
+
+class Tracker {
+ public:
+  Tracker() = default;  // tracks nothing
+  // `name`: of its numbers in checkpoints. A value counts as better by at least `min_change`.
+  Tracker(std::string name, MetricChoice choice, double min_change = 0);
+
+  // Looks at the values of one evaluator; true if they hold the best one so far.
+  bool update(const std::string& evaluator, const std::vector<std::pair<std::string, double>>& values, int64_t step);
+  bool has_value() const { return step_ >= 0; }
+  double value() const { return value_; }
+  int64_t step() const { return step_; }
+  int64_t waiting() const { return waiting_; }  // evaluations since then
+  std::string text() const;                     // "val/perplexity"
+
+  // To and from the numbers of a checkpoint.
+  void save(std::map<std::string, double>& numbers) const;
+  void load(const std::map<std::string, double>& numbers);
+
+ private:
+  std::string name_;
+  MetricChoice choice_;
+  double min_change_ = 0;
+  double value_ = 0;
+  int64_t step_ = -1, waiting_ = 0;
+};
+
+}  // namespace train

@@ -1,0 +1,170 @@
+// What a run tells: rows of the metrics, lines of the console, the last words.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "train/trainer.hpp"
+
+namespace train {
+namespace log = base::log;
+
+namespace {
+
+// Peak resident memory of this process, in MiB.
+double host_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return double(usage.ru_maxrss) / 1024;
+}
+
+}  // namespace
+
+void Trainer::record(const StepReport& report, bool skipped) {
+  const Geometry& g = engine_->geometry();
+  double before = progress_.times.training;
+  progress_.charge(&Progress::Times::training);
+  double seconds = progress_.times.training - before;
+  progress_.step_done(seconds, g.global_batch);
+  double flops = 3 * double(engine_->model().forward_flops()) * double(g.global_batch);
+  double mfu = flops / seconds / progress_.peak_flops;
+  last_loss_ = report.loss;
+
+  int64_t bad_samples = loader_options_.substitutes() ? bad_samples_->agree() : 0;
+  progress_.bad_samples += bad_samples;
+
+  bool metrics_due = config::is_time(step_, recipe_.log.metrics_every_steps, total_);
+  if (metrics_due) {
+    Metrics::Row row = {{"loss", report.loss},
+                        {"loss_ar", report.loss_ar},
+                        {"loss_parallel", report.loss_parallel},
+                        {"loss_per_token", report.token_nll},
+                        {"l2_grads", report.gradients.gradients.global},
+                        {"skipped", double(skipped)}};
+    if (!skipped) {  // there was an update to speak of
+      row.insert(row.end(), {{"l2_params", report.update.parameters.global},
+                             {"l2_updates", report.update.updates.global},
+                             {"clip", report.gradients.clip}});
+      for (size_t i = 0; i < report.update.schedules.size(); ++i)
+        row.emplace_back(i ? fmt::format("schedule{}", i) : "schedule", report.update.schedules[i]);
+    }
+    for (size_t i = 0; i < recipe_.log.groups.size(); ++i) {
+      row.emplace_back(fmt::format("l2_grads[{}]", recipe_.log.groups[i]), report.gradients.gradients.per_group[i]);
+      if (skipped) continue;
+      row.emplace_back(fmt::format("l2_params[{}]", recipe_.log.groups[i]), report.update.parameters.per_group[i]);
+      row.emplace_back(fmt::format("l2_updates[{}]", recipe_.log.groups[i]), report.update.updates.per_group[i]);
+    }
+    row.insert(row.end(), {{"ms", seconds * 1e3},
+                           {"data_ms", report.data_s * 1e3},
+                           {"comm_ms", report.comm_s * 1e3},
+                           {"compute_ms", (seconds - report.data_s - report.comm_s) * 1e3},
+                           {"examples_s", double(g.global_batch) / seconds},
+                           {"mfu", mfu},
+                           {"examples_seen", double(step_) * double(g.global_batch)},
+                           {"epoch", double(step_) * double(g.global_batch) / double(data_->size())},
+                           {"bad_samples", double(bad_samples)},
+                           {"progress", double(step_) / double(total_)},
+                           {"core_hours", progress_.core_hours()},
+                           {"host_mib", host_mib()},
+                           {"uptime_s", base::now_s() - start_s_}});
+    for (int k = 0; recipe_.train.mixture.size() > 0 && k < int(data_->parts().size()); ++k) {
+      const data::Dataset& set = data_->dataset(k);
+      double seen = double(data_->seen(k, step_ * g.global_batch + progress_.skipped_examples));
+      row.emplace_back(fmt::format("examples_seen[{}]", set.name()), seen);
+      row.emplace_back(fmt::format("epoch[{}]", set.name()), seen / double(set.size()));
+    }
+    metrics_->train_row(step_, row);
+  }
+  if (step_ > 5 && !config::is_time(step_, recipe_.log.console_every_steps, total_)) return;
+  std::string line =
+      fmt::format("step={} loss={} loss_ar={} loss_parallel={} l2_grads={:.4g}", step_, loss_text(report.loss),
+                  loss_text(report.loss_ar), loss_text(report.loss_parallel), report.gradients.gradients.global);
+  for (size_t i = 0; i < report.update.schedules.size(); ++i)
+    line += fmt::format(" schedule{}={:.4g}", i ? std::to_string(i) : "", report.update.schedules[i]);
+  line += fmt::format(" ms={:.1f}", seconds * 1e3);
+  if (!progress_.timed())
+    line += " note=\"first steps, not timed\"";
+  else
+    line += fmt::format(" examples_s={:.1f} mfu={:.1f}% data_ms={:.1f} comm_ms={:.1f} eta={}",
+                        double(g.global_batch) / seconds, 100 * mfu, report.data_s * 1e3, report.comm_s * 1e3,
+                        base::hms(double(total_ - step_) * progress_.mean_step_s()));
+  log::line("{}", line);
+}
+
+// Rank 0's part: what went wrong in preprocessing shows here first.
+void Trainer::describe_first_batch(const data::Batch& batch) {
+  first_batch_told_ = true;
+  std::string text;
+  for (const auto& [field, array] : batch.arrays) {
+    device::View v = array.view();
+    if (v.count == 0 || (v.type != device::DType::f32 && v.type != device::DType::i32)) continue;
+    double least = INFINITY, most = -INFINITY, sum = 0;
+    int64_t pads = 0;
+    for (int64_t i = 0; i < v.count; ++i) {
+      double x = v.type == device::DType::f32 ? double(v.f32()[i]) : double(v.i32()[i]);
+      least = std::min(least, x), most = std::max(most, x), sum += x;
+      pads += x == double(recipe_.train.pad_id);
+    }
+    text += v.type == device::DType::f32
+                ? fmt::format("  {} min {:.4g} mean {:.4g} max {:.4g}", field, least, sum / double(v.count), most)
+                : fmt::format("  {} min {:.0f} max {:.0f}, {:.1f} % pad", field, least, most,
+                              100 * double(pads) / double(v.count));
+  }
+  for (const data::Mixture::Part& part : data_->parts())
+    for (const auto& [name, count] : part.dataset->counts())
+      if (name.ends_with(".captions_cut")) {
+        auto all = part.dataset->counts().find(name.substr(0, name.size() - 4));
+        if (all != part.dataset->counts().end() && all->second > 0)
+          text += fmt::format("  {} cut {:.1f} % so far", name, 100 * double(count) / double(all->second));
+      }
+  log::line("first batch{}", text);
+}
+
+// After a stop: the run is not finished.
+base::Exit Trainer::leave(StopReason stop) {
+  metrics_->flush();
+  base::Exit code = stop == StopReason::budget || stop == StopReason::stop_file ? base::Exit::stopped : base::Exit::requeue;
+  stops_->clear(stop);
+  log::line("stopped  step={} of {}: {}; {}", step_, total_, stops_->text(),
+            stop == StopReason::budget ? "raise limits.core_hours to continue" : "start the same command to continue");
+  log::line("done     exit={}", int(code));
+  return code;
+}
+
+void Trainer::finish() {
+  metrics_->flush();
+  const Progress::Times& t = progress_.times;
+  double total = t.total();
+  auto share = [&](double seconds) { return 100 * seconds / std::max(total, 1e-9); };
+  log::line("finished step={} examples={} epochs={:.1f}{} attempts={}{}", step_, step_ * engine_->geometry().global_batch,
+            double(step_ * engine_->geometry().global_batch) / double(data_->size()),
+            std::isnan(last_loss_) ? "" : fmt::format(" loss={:.6f}", last_loss_), progress_.attempts,
+            step_ < total_ ? fmt::format("  early_stop: {} has not improved on {:.6g} (step {}) in {} evaluations",
+                                         patience_.text(), patience_.value(), patience_.step(), patience_.waiting())
+                           : "");
+  log::line(
+      "time     {} of job time: training {:.1f} %  evaluation {:.1f} %  checkpoints {:.1f} %  start-up {:.1f} %  redone after "
+      "restart {:.1f} %",
+      base::hms(total), share(t.training), share(t.evaluation), share(t.checkpoint), share(t.setup), share(t.redone));
+  log::line("cost     {:.4f} core hours of all attempts; mean {:.1f} examples/s while training", progress_.core_hours(),
+            progress_.examples_per_s());
+  if (progress_.bad_samples)
+    log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
+              base::with_commas(progress_.bad_samples), base::with_commas(bad_samples_->known()), recipe_.run.dir);
+  if (progress_.skipped_steps || progress_.skipped_examples)
+    log::line("guard    {} steps without an update, {} examples left out", progress_.skipped_steps,
+              base::with_commas(progress_.skipped_examples));
+  log::line("memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at rank 0",
+            base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")), host_mib());
+  if (log::warnings_so_far()) log::line("warnings {} in {}/logs/warnings.txt", log::warnings_so_far(), recipe_.run.dir);
+  if (best_.has_value())
+    log::line("best     {} {:.6g} at step {} -> {}/checkpoints/{}", best_.text(), best_.value(), best_.step(),
+              recipe_.run.dir, checkpoint::kBest);
+  log::line("files    {}: checkpoints/  metrics.h5  metrics.jsonl  deck.resolved.toml  logs/", recipe_.run.dir);
+  log::line("next     tools/plot_metrics {}", recipe_.run.dir);
+  log::line("done     exit=0");
+}
+
+}  // namespace train

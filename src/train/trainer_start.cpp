@@ -1,0 +1,232 @@
+// How a run comes to its first step.
+#include "base/hash.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "checkpoint/together.hpp"
+#include "io/files.hpp"
+#include "train/changes.hpp"
+#include "train/input.hpp"
+#include "train/report.hpp"
+#include "train/trainer.hpp"
+
+namespace train {
+namespace log = base::log;
+
+namespace {
+
+std::string order_text(const TrainOptions& train) {
+  if (train.shuffle != "blocks") return train.shuffle;
+  return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);
+}
+
+// Seconds that a sum of 16 MiB takes, of the slowest rank.
+double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
+  std::vector<float> probe(4 << 20);
+  world.barrier();
+  base::Stopwatch watch;
+  comm.all_reduce(device::view(probe.data(), int64_t(probe.size()))).wait();
+  return world.max(watch.seconds());
+}
+
+}  // namespace
+
+void Trainer::open_data() {
+  data::OpenContext context{.seed = uint64_t(recipe_.run.seed),
+                            .threads = int(recipe_.data.loader.threads),
+                            .index_dir = recipe_.data.loader.index_dir,
+                            .run_index_dir = recipe_.run.dir + "/index",
+                            .stage_dir = stage_data(session_, recipe_)};
+  data::Tokenizers tokenizers = recipe_.data.tokenizers();
+  data_ = open_training_data(recipe_, tokenizers, context);
+  for (const auto& [name, options] : recipe_.evals) {
+    Evaluation e{name, options, eval::make_evaluator(options),
+                 data::open_dataset(recipe_.data, tokenizers, options.data, context), 0};
+    e.every = period(options.every, recipe_.total_steps(data_->size()));
+    evaluations_.push_back(std::move(e));
+  }
+}
+
+void Trainer::start() {
+  base::set_phase("start");
+  directory_ = std::make_unique<RunDirectory>(*mesh_.world, recipe_.run.dir);
+  log::open_files(directory_->path() + "/logs");
+  const std::string report = directory_->path() + "/report.txt";
+  checkpoint::on_first(*mesh_.world, [&] { return io::remove_file(report), std::string(); });  // of an earlier attempt
+  set_report_file(report);
+  stops_ = std::make_unique<Stops>(*mesh_.world, recipe_.limits, recipe_.run.dir);
+  saver_ = std::make_unique<checkpoint::Saver>(*mesh_.world, directory_->checkpoints(), recipe_.checkpoint);
+  print_start();
+
+  bool resumed = restore(), branched = !resumed && branch();
+  if (!resumed && !branched) initialise();
+  saver_->continue_from(resumed ? step_ : -1);
+  if (resumed) saved_step_ = step_;
+  if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
+  engine_->publish();
+  std::string table = parameter_table(*engine_, mesh_);
+  if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);
+  open_metrics();
+  if (resumed) account_lost();
+  int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
+  double file_mib = double(checkpoint::planned_bytes(snapshot())) / 0x1p20;
+  log::line("disk     checkpoint {:.2f} MiB; keeps {}{} = {:.1f} MiB; {}; {} MiB free", file_mib, recipe_.checkpoint.keep_last,
+            recipe_.checkpoint.best.empty() ? "" : " + best",
+            file_mib * double(recipe_.checkpoint.keep_last + !recipe_.checkpoint.best.empty()),
+            staged ? fmt::format("written beside training from a copy of {} MiB per rank", base::mebibytes(staged))
+                   : "training waits for each save",
+            base::mebibytes(io::free_bytes(recipe_.run.dir)));
+  log::line("limits   {}", stops_->describe());
+  std::string evals;
+  for (const Evaluation& e : evaluations_)
+    evals += fmt::format("  {} every {} ({})", e.name, e.every, e.dataset->size());
+  if (!evals.empty()) log::line("evals  {}", evals);
+  open_bad_samples();
+  open_loader();
+  log::line("start    step={} from={} setup_s={:.1f}  table: logs/parameters.txt", step_,
+            resumed                     ? "checkpoint"
+            : branched                  ? "branch"
+            : recipe_.init.from.empty() ? "random_init"
+                                        : "init",
+            base::now_s() - start_s_);
+  progress_.charge(&Progress::Times::setup);
+  evaluate(step_ == 0 ? Which::at_start : Which::missing);
+  base::set_phase("train");
+}
+
+void Trainer::print_start() {
+  log::line("{}", version_line());
+  log::line("deck     {} sha256={} overrides={}  everything resolved: {}/deck.resolved.toml", started_.deck_path,
+            deck_.digest().substr(0, 8), started_.overrides, recipe_.run.dir);
+  log::line("run      dir={} seed={} determinism={}  lock taken by {}", recipe_.run.dir, recipe_.run.seed,
+            recipe_.determinism.mesh() ? "mesh (same bits on every power-of-two mesh)" : "run (same mesh, same bits)",
+            directory_->holder());
+  print_mesh(session_, mesh_, recipe_, threads_);
+  log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
+            1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
+            1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
+  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, device::Kind::cpu);
+  const Geometry& g = engine_->geometry();
+  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
+            g.micro_batch, g.accumulation,
+            recipe_.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
+  log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({})", base::with_commas(total_),
+            base::with_commas(total_ * g.global_batch), double(total_ * g.global_batch) / double(data_->size()),
+            data_->name(), base::with_commas(data_->size()));
+  log::line("data     {}  {}, {} samples  {}  order: {}", data_->name(), data_->summary(),
+            base::with_commas(data_->size()), data::text_of(data_->spec()), order_text(recipe_.train));
+  print_model(*engine_, recipe_);
+  progress_.peak_flops = mesh_.world->sum(int64_t(measure_peak(*mesh_.world, threads_, 0.15) / 1e6)) * 1e6;
+  log::line(
+      "compute  f32; {:.3g} GFLOP per example forward+backward; MFU against {:.0f} GFLOP/s (f32 products, measured now "
+      "on all ranks)",
+      3 * double(engine_->model().forward_flops()) / 1e9, progress_.peak_flops / 1e9);
+  print_memory(*engine_);
+}
+
+bool Trainer::restore() {
+  checkpoint::State state;
+  state.tensors = engine_->state();
+  std::optional<checkpoint::Restored> restored =
+      checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint);
+  if (!restored) return false;
+  checkpoint::on_first(*mesh_.world, [&] {
+    for (const KeyChange& c : check_changes(state.texts["deck"], deck_, started_.allow_change))
+      log::line("changed  {}: {} -> {}{}", c.key, c.was, c.is, c.free ? "" : " (--allow-change)");
+    return std::string();
+  });
+  log::line("restore  step={} file={} mib_per_rank={:.1f} s={:.2f}", restored->step, restored->file,
+            double(restored->bytes) / 0x1p20, restored->seconds);
+  take_over(state);
+  if (!recipe_.init.from.empty() || !recipe_.checkpoint.branch_from.empty())
+    log::line(
+        "init     this run goes on from its own checkpoint; init.from and checkpoint.branch_from were for its start");
+  return true;
+}
+
+bool Trainer::branch() {
+  const std::string& from = recipe_.checkpoint.branch_from;
+  if (from.empty()) return false;
+  checkpoint::State state;
+  state.tensors = engine_->state();
+  checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state);
+  log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
+            double(restored.bytes) / 0x1p20, restored.seconds);
+  take_over(state);
+  if (step_ == total_)
+    base::fail(base::Exit::config,
+               "checkpoint.branch_from: {} is at step {}, the end of this deck; raise train.total_*", restored.path,
+               step_);
+  progress_.attempts = 1;  // in this directory
+  origin_ = fmt::format("branch of {} at step {}", restored.path, step_);
+  return true;
+}
+
+void Trainer::take_over(const checkpoint::State& state) {
+  step_ = state.step;
+  if (step_ > total_)
+    base::fail(base::Exit::config,
+               "the checkpoint is at step {}, beyond the end of this deck ({} steps); raise train.total_*", step_,
+               total_);
+  double setup_s = progress_.times.setup, cores = progress_.cores;  // of this attempt so far
+  progress_.load(state.numbers);
+  restored_attempt_ = progress_.attempts - 1;
+  if (auto uptime = state.numbers.find("uptime_s"); uptime != state.numbers.end()) restored_uptime_s_ = uptime->second;
+  progress_.add(&Progress::Times::setup, setup_s, cores);
+  best_.load(state.numbers), patience_.load(state.numbers);
+  if (auto origin = state.texts.find("origin"); origin != state.texts.end()) origin_ = origin->second;
+}
+
+void Trainer::initialise() {
+  engine_->initialise();
+  const std::string& from = recipe_.init.from;
+  if (from.empty()) return;
+  checkpoint::InitReport report =
+      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, engine_->state(), engine_->model().patch_tables());
+  log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
+  constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others
+  std::string table;
+  int shown = 0;
+  for (const std::string& text : report.lines) {
+    table += text + "\n";
+    if (!text.starts_with("loaded ") && ++shown <= kMostLines) log::line("           {}", text);
+  }
+  if (shown > kMostLines) log::line("           and {} more in {}/logs/init.txt", shown - kMostLines, recipe_.run.dir);
+  if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/init.txt", table);
+  origin_ = "parameters of " + from;
+}
+
+void Trainer::open_metrics() {
+  metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log);
+  progress_.attempts = mesh_.world->max(metrics_->attempt());
+  metrics_->set_text("run", recipe_.run.name);
+  metrics_->set_text("notes", recipe_.run.notes);
+  metrics_->set_text("origin", origin_);
+  metrics_->set_text("version", version());
+}
+
+// What the attempts before did after the checkpoint that was restored: told by the uptime in their last rows.
+void Trainer::account_lost() {
+  double lost = mesh_.world->max(metrics_->lost_s(restored_attempt_, restored_uptime_s_));
+  if (lost <= 0) return;
+  progress_.add(&Progress::Times::redone, lost, progress_.cores);
+  log::line("lost     {} of earlier attempts, after the checkpoint: done again", base::hms(lost));
+}
+
+void Trainer::open_bad_samples() {
+  std::map<std::string, int64_t> sizes;
+  for (const data::Mixture::Part& p : data_->parts()) sizes[p.dataset->name()] = p.dataset->size();
+  for (const Evaluation& e : evaluations_) sizes[e.dataset->name()] = e.dataset->size();
+  bad_samples_ = std::make_unique<BadSamples>(*mesh_.world, directory_->logs() + "/bad_samples.txt",
+                                              recipe_.data.loader.max_bad_sample_fraction, std::move(sizes));
+  loader_options_ = recipe_.data.loader;
+  loader_options_.log = bad_samples_->log();
+}
+
+void Trainer::open_loader() {
+  loader_.reset();
+  loader_ = std::make_unique<data::Loader>(
+      *data_, loader_options_,
+      training_plan(engine_->geometry(), mesh_, step_, total_, progress_.skipped_examples));
+}
+
+}  // namespace train

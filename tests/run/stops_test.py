@@ -1,0 +1,246 @@
+#!/usr/bin/python3
+"""Why runs stop and how they go on: signals at any moment, wall time, files, budget, early stop, values that are not finite,
+changed decks, going back, disks that are full, and the report of what ended a job."""
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import h5py
+import numpy as np
+
+import harness
+
+LONG = ["--set", "train.total_steps=100000"]
+
+
+class Stops(harness.RunTest):
+    def start(self, *args, ranks=2):
+        return subprocess.Popen(["mpirun", "-np", str(ranks), harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+
+    def until(self, job, text):
+        """Reads the job's output up to a line that holds the text."""
+        seen = ""
+        for line in job.stdout:
+            seen += line
+            if text in line:
+                return seen
+        self.fail(f"{text} never came:\n{seen}")
+
+    def ended(self, job, code, timeout=60):
+        output = job.communicate(timeout=timeout)[0]
+        self.assertEqual(job.returncode, code, output)
+        return output
+
+    def newest(self):
+        return int(self.checkpoints()[-1][:10])
+
+    # ---------------------------------------------------------------- signals
+
+    def test_one_rank_is_enough_and_any_moment_will_do(self):
+        # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation that takes long.
+        slow = ["--set", "eval.val.every_steps=3", "--set", "train.micro_batch=1", "--set", "eval.val.data=many"]
+        text = self.good + "\n[data.many]\nkind = \"synthetic\"\nimage_size = 16\nseq_len = 12\nvocab_size = 400\nexamples = 200000\n"
+        text += "preprocess = 'keep(\"image\", \"labels\") | value_range(-1, 1, key=\"image\")'\n"
+        for moment, extra in (("lock taken", []), ("step=4 ", []), ("step=3 ", slow)):
+            with self.subTest(moment=moment, extra=bool(extra)):
+                shutil.rmtree(self.dir, ignore_errors=True)
+                deck = self.deck(text)
+                job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, deck, *LONG, *extra], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+                self.until(job, moment)
+                if extra:
+                    time.sleep(0.5)  # now the evaluation is under way
+                ranks = subprocess.run(["pgrep", "-P", str(job.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()
+                self.assertEqual(len(ranks), 2)
+                begin = time.time()
+                os.kill(int(ranks[1]), signal.SIGTERM)
+                output = self.ended(job, 75)
+                self.assertLess(time.time() - begin, 20)
+                self.assertIn("stopped  ", output)
+                self.assertIn("signal TERM at rank 1", output)
+                if extra:
+                    self.assertIn("eval=val step=3 interrupted", output)
+                    self.assertEqual(self.newest(), 3)
+                    # Made up for before the next step.
+                    self.expect(0, "eval=val step=3 perplexity", "step=4 ", ranks=2, args=[
+                        deck, "--set", "train.total_steps=4", *extra, "--set", "eval.val.data=train", "--allow-change", "eval"])
+                    self.assertEqual([row["step"] for row in self.rows("eval")], [3, 4])
+
+    # ---------------------------------------------------------------- limits
+
+    def test_wall_time(self):
+        begin = time.time()
+        self.expect(75, "stopped  ", "wall time: ", "limits   wall time", ranks=2, timeout=60,
+                    args=[self.deck(), *LONG, "--set", "limits.wall_time=00:00:12", "--set", "limits.margin_s=4"])
+        self.assertLess(time.time() - begin, 12)
+        self.assertGreater(time.time() - begin, 6)
+        last = [row["step"] for row in self.rows()][-1]
+        self.assertEqual(self.newest(), last)  # the last finished step is saved
+        self.expect(0, f"step={last + 1} ", ranks=2, args=[self.deck(), "--set", f"train.total_steps={last + 1}"])
+
+    def test_files(self):
+        job = self.start(*LONG, "--set", "checkpoint.every_steps=50000")
+        self.until(job, "step=5 ")
+        open(self.dir + "/save", "w").close()
+        self.until(job, "checkpoint step=")
+        self.assertFalse(os.path.exists(self.dir + "/save"))
+        open(self.dir + "/stop", "w").close()
+        output = self.ended(job, 8)
+        self.assertIn("stopped  ", output)
+        self.assertFalse(os.path.exists(self.dir + "/stop"))
+        stopped = self.newest()
+        self.expect(0, f"step={stopped + 1} ", ranks=2, args=[self.deck(), "--set", f"train.total_steps={stopped + 1}"])
+
+    def test_budget(self):
+        self.expect(8, "budget", ranks=2, args=[self.deck(), *LONG, "--set", "limits.core_hours=0.001"])
+        stopped = self.newest()
+        self.expect(8, "raise limits.core_hours", ranks=2, args=[self.deck(), *LONG, "--set", "limits.core_hours=0.001"])
+        self.assertEqual(self.newest(), stopped)
+
+    def test_early_stop_and_best(self):
+        early = ["--set", "early_stop.metric=val/perplexity:min", "--set", "early_stop.patience_evals=2", "--set",
+                 "early_stop.min_change=1000", "--set", "eval.val.every_steps=2", "--set", "checkpoint.best=val/perplexity:min",
+                 "--set", "checkpoint.every_steps=50000"]
+        self.expect(0, "early_stop: val/perplexity has not improved", "finished step=6", "best.h5", ranks=2,
+                    args=[self.deck(), *LONG, *early])
+        rows = {row["step"]: row["perplexity"] for row in self.rows("eval")}
+        best = min(rows, key=rows.get)
+        with h5py.File(self.dir + "/checkpoints/best.h5") as f:
+            self.assertEqual(f.attrs["step"], best)
+        self.expect(0, "finished step=6", ranks=2, args=[self.deck(), *LONG, *early])
+        self.assertNotIn("loss_ar=", self.output)
+        for bad, words in (("val/perplexit:min", ["perplexity"]), ("vall/perplexity:min", ["[eval.vall]", "val"]),
+                           ("val/perplexity", ["EVAL/METRIC"])):
+            self.expect(2, "checkpoint.best", *words, args=[self.deck(), "--set", f"checkpoint.best={bad}", "--validate"])
+
+    # ---------------------------------------------------------------- not finite
+
+    def poisoned(self, policy, *more):
+        """Images from an HDF5 file, one of which is NaN."""
+        images = np.random.default_rng(0).uniform(-1, 1, (60, 16, 16, 3)).astype(np.float32)
+        labels = np.random.default_rng(1).integers(3, 400, (60, 12)).astype(np.int32)
+        images[40] = np.nan  # step 4 of batch 12 in order
+        with h5py.File(self.folder + "/poisoned.h5", "w") as f:
+            f["images"], f["labels"] = images, labels
+        text = self.good + f'\n[data.poisoned]\nkind = "hdf5"\npath = "{self.folder}/poisoned.h5"\n'
+        text += 'fields = { image = "images: f32 [16, 16, 3]", labels = "labels: i32 [12]" }\npreprocess = \'keep("image", "labels")\'\n'
+        return [self.deck(text), "--set", "train.data=poisoned", "--set", "train.shuffle=none", "--set", "eval.val.every_steps=0",
+                "--set", "checkpoint.every_steps=2", "--set", "eval.val.at_end=false", "--set", f"guard.nonfinite={policy}",
+                "--set", "train.total_steps=8", *more]
+
+    def test_nonfinite_stop(self):
+        self.expect(6, "step 4: loss=", "not finite", "guard.nonfinite", args=self.poisoned("stop"), ranks=2)
+        self.assertEqual(self.output.count("not finite; nothing was updated"), 1)  # told once, by rank 0
+        self.assertEqual(self.newest(), 2)
+        with open(self.dir + "/report.txt") as f:
+            first = f.readline()
+        self.assertRegex(first, r"^rank=0 of 2 host=\S+ step=4 phase=train exit=6: step 4: loss=")
+
+    def test_nonfinite_skip(self):
+        self.expect(0, "step 4: loss=", "skipped", "guard    1 steps without an update", args=self.poisoned("skip"), ranks=2)
+        rows = self.rows()
+        self.assertEqual([row["step"] for row in rows if row["skipped"]], [4])
+        self.assertEqual(len(rows), 8)
+        shutil.rmtree(self.dir)
+        # Every step meets it: the limit.
+        self.expect(6, "3 times in a row (guard.max_skips)", ranks=2,
+                    args=self.poisoned("skip", "--set", "optimizer.learning_rate=1e-2", "--set", "guard.max_skips=2", "--set",
+                                       "train.global_batch=60", "--set", "train.micro_batch=30"))
+
+    def test_nonfinite_rewind(self):
+        self.expect(0, "went back to step 2; 24 examples are left out", args=self.poisoned("rewind"), ranks=2)
+        self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))
+        self.assertTrue(all(np.isfinite(float(row["loss"])) for row in self.rows()))
+
+    # ---------------------------------------------------------------- other decks, other pasts
+
+    def test_changed_decks(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        more = ["--set", "train.total_steps=14"]
+        self.expect(2, "optimizer.learning_rate: the checkpoint has 0.01, the deck 0.02", "--allow-change", ranks=2,
+                    args=[self.deck(), *more, "--set", "optimizer.learning_rate=0.02"])
+        self.assertEqual(self.output.count("the checkpoint has 0.01"), 1)
+        self.expect(2, "run.seed", "train.shuffle", args=[self.deck(), *more, "--set", "run.seed=1", "--set", "train.shuffle=none"])
+        self.assertEqual(self.newest(), 12)
+        self.expect(0, "changed  optimizer.learning_rate: 0.01 -> 0.02 (--allow-change)", ranks=2,
+                    args=[self.deck(), *more, "--set", "optimizer.learning_rate=0.02", "--allow-change", "optimizer"])
+        with open(self.dir + "/deck.resolved.toml") as f:
+            self.assertIn("0.02", f.read())
+
+    def test_what_can_never_change(self):
+        # With a computed position table other image sizes have the same shapes: only the key tells.
+        sincos = ["--set", "model.posemb=sincos2d", "--set", "train.total_steps=4"]
+        self.expect(0, args=[self.deck(), *sincos])
+        larger = self.changed(("image_size       = 16", "image_size       = 32"), ("resize(16)", "resize(32)"))
+        self.expect(2, "model.image_size: the checkpoint has 16, the deck 32", "can never change", "another run.dir",
+                    args=[self.deck(larger), *sincos, "--allow-change", "model"])
+
+    def test_going_back_leaves_the_other_past(self):
+        every = ["--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=9"]
+        self.expect(0, args=[self.deck(), *every], ranks=2)
+        old = self.tensors(6)
+        self.expect(0, "step=5 ", args=[self.deck(), *every, "--set", 'checkpoint.resume="4"', "--set", "checkpoint.every_steps=3",
+                                        "--set", "train.total_steps=7"], ranks=2)
+        self.assertEqual(self.checkpoints(), ["0000000002.h5", "0000000004.h5", "0000000006.h5", "0000000007.h5"])
+        kept = sorted(os.listdir(self.dir + "/checkpoints/abandoned"))
+        self.assertEqual(kept, ["0000000006.h5", "0000000008.h5", "0000000010.h5", "0000000012.h5"])
+        os.rename(self.dir + "/checkpoints/abandoned/0000000006.h5", self.dir + "/checkpoints/0000000006.h5")
+        self.assertEqual(self.tensors(6), old)
+        self.expect(0, "from=random_init", ranks=2,
+                    args=[self.deck(), *every, "--set", "checkpoint.resume=never", "--set", "run.seed=9", "--set",
+                          "train.total_steps=4"])
+        self.assertEqual(self.checkpoints(), ["0000000002.h5", "0000000004.h5"])
+
+    def test_cost_and_time_count_on(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        first = self.rows()[-1]["core_hours"]
+        # Two steps on one rank: cheaper by the step, but never less in all.
+        self.expect(0, args=[self.deck(), "--set", "train.total_steps=14"], ranks=1)
+        self.assertGreater(self.rows()[-1]["core_hours"], first)
+        # Killed: what came after the checkpoint is accounted for.
+        os.remove(self.dir + "/checkpoints/0000000014.h5")
+        self.expect(0, "lost     ", "redone after restart", args=[self.deck(), "--set", "train.total_steps=14"], ranks=2)
+
+    # ---------------------------------------------------------------- full disks
+
+    def test_full_disk(self):
+        small = self.folder + "/small"
+        os.mkdir(small)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", small], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("no small file system: mount is not allowed here")
+        self.addCleanup(subprocess.run, ["umount", small])
+        self.dir = small + "/run"
+        big = ["--dir", self.dir, "--set", "checkpoint.keep_last=50", "--set", "checkpoint.every_steps=1"]
+        self.expect(5, "was not written", "Older checkpoints are intact", ranks=2,
+                    args=[self.deck(), *big, "--set", "train.total_steps=60", "--set", "checkpoint.on_error=stop"])
+        kept = self.checkpoints()
+        self.assertGreater(len(kept), 1)
+        for name in kept:
+            self.tensors(int(name[:10]))
+        # With room again the same command goes on; with "continue" a full disk is only a warning until the last step.
+        for name in kept[:-1]:
+            os.remove(f"{self.dir}/checkpoints/{name}")
+        self.expect(0, "from=checkpoint", ranks=2,
+                    args=[self.deck(), *big, "--set", "checkpoint.keep_last=2", "--set", f"train.total_steps={int(kept[-1][:10]) + 5}"])
+        filler = os.open(small + "/filler", os.O_WRONLY | os.O_CREAT)
+        try:
+            while True:
+                os.write(filler, b"x" * 4096)
+        except OSError:
+            pass
+        os.ftruncate(filler, os.fstat(filler).st_size - 48 * 1024)  # logs and metrics yes, a checkpoint no
+        os.close(filler)
+        last = self.newest()
+        self.expect(5, "level=warning", "was not written", "could not be written", ranks=2,
+                    args=[self.deck(), *big, "--set", f"train.total_steps={last + 3}"])
+        self.assertEqual(self.newest(), last)
+        os.remove(small + "/filler")
+        self.expect(0, f"finished step={last + 3}", ranks=2,
+                    args=[self.deck(), *big, "--set", "checkpoint.keep_last=2", "--set", f"train.total_steps={last + 3}"])
+
+
+harness.main()
