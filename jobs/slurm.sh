@@ -1,9 +1,20 @@
 #!/usr/bin/env bash
-# SLURM job:   sbatch jobs/slurm.sh inputs/run.toml [trainer options, for example --set train.total_steps=1000]
+# SLURM job, submitted from the project's folder:
+#   one run          sbatch jobs/slurm.sh inputs/run.toml [trainer options, for example --set train.total_steps=1000]
+#   several seeds    sbatch --array=1-5 jobs/slurm.sh inputs/run.toml --set run.seed=%a --dir runs/seed-%a
+#   several decks    sbatch --array=0-2 jobs/slurm.sh inputs/sweep-%a.toml
 #
 # Change the numbers below, or override them: sbatch --nodes=8 --time=12:00:00 jobs/slurm.sh inputs/run.toml
 # One deck serves every number of nodes. A job that runs out of time, or is preempted with a warning, saves a checkpoint, exits
 # with 75 and is put back into the queue by this script; it goes on where it stopped, also on other nodes.
+#
+# Variables, for example BIND=none sbatch ...:
+#   CONTINUE   requeue: the same job again. chain: another job after it, where a site allows no requeueing; it gets nodes, tasks, threads,
+#              partition and time from the command line of the first, all else from the lines below
+#   MAX_PARTS  after so many parts the job is not continued (20)
+#   BIND       core: every rank keeps its own cores, right for whole nodes (--exclusive). none: for nodes shared with other jobs
+#   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); not used where the site sets a TMPDIR per job
+#   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/slurm.sh)
 #
 #SBATCH --job-name=trainer
 #SBATCH --nodes=2
@@ -22,11 +33,12 @@
 ##SBATCH --account=...
 
 set -u
-# Stops a job that is requeued again and again without getting anywhere.
-max_restarts=${MAX_RESTARTS:-20}
 trainer=${TRAINER:-build/trainer}
-# core: every rank keeps its own cores, right for whole nodes (--exclusive). none: for nodes shared with other jobs.
-bind=${BIND:-core}
+continue=${CONTINUE:-requeue}
+max_parts=${MAX_PARTS:-20}
+# SLURM's copy of this file lies elsewhere; its neighbour and a successor need the file itself.
+script=${SCRIPT:-jobs/slurm.sh}
+part=$((${PART:-1} + ${SLURM_RESTART_COUNT:-0}))
 
 if [ $# = 0 ]; then
   echo "usage: sbatch jobs/slurm.sh DECK [trainer options]" >&2
@@ -36,46 +48,51 @@ if [ -z "${SLURM_JOB_ID:-}" ]; then
   echo "error: this is a SLURM job script: submit it with sbatch jobs/slurm.sh $*" >&2
   exit 2
 fi
-if [ ! -x "$trainer" ]; then
-  echo "error: no program $trainer in $PWD: build it, submit from the project's folder, or set TRAINER=/path/to/trainer" >&2
+# shellcheck source=jobs/common.sh
+if ! . "$(dirname "$script")/common.sh"; then
+  echo "error: submit from the project's folder, or set SCRIPT=/path/to/jobs/slurm.sh" >&2
   exit 2
 fi
+case $continue in
+  requeue | chain) ;;
+  *) wrong "CONTINUE=$continue; it is requeue or chain" ;;
+esac
+check_program "$trainer"
+fill_in "${SLURM_ARRAY_TASK_ID:-}" "$@"
 # Whatever mpirun and the trainer need from the site goes here, for example:  module load openmpi
 
-threads=${SLURM_CPUS_PER_TASK:-1}
-export OMP_NUM_THREADS=$threads
-# Without this a rank with threads is bound to a single core, and its threads share it.
-case $bind in
-  core) binding=(--map-by "slot:PE=$threads" --bind-to core) ;;
-  none) binding=(--bind-to none) ;;
-  *) echo "error: BIND=$bind; it is core or none" >&2; exit 2 ;;
-esac
+bind_ranks "${BIND:-core}" "${SLURM_CPUS_PER_TASK:-1}"
+make_tmpdir "$SLURM_JOB_ID" "$SLURM_JOB_NUM_NODES"
 
-echo "job $SLURM_JOB_ID part $((${SLURM_RESTART_COUNT:-0} + 1)) on ${SLURM_JOB_NODELIST:-?} at $(date -Is)"
+echo "job $SLURM_JOB_ID part $part on ${SLURM_JOB_NODELIST:-?} at $(date -Is): ${words[*]}"
+describe_environment "$trainer"
+# mpirun takes hosts and slots from SLURM.
+run_trainer "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
+remove_tmpdir "$SLURM_JOB_NUM_NODES"
+echo "job $SLURM_JOB_ID part $part ended with $rc at $(date -Is)"
 
-# mpirun takes hosts and slots from SLURM. It runs in the background: in the foreground bash would keep the signal until it ends.
-mpirun "${binding[@]}" "$trainer" "$@" & run=$!
-# USR1, not TERM: mpirun passes USR1 on to all ranks and waits for them, but kills them 2 s after a TERM.
-trap 'kill -USR1 "$run" 2>/dev/null' USR1
-# A signal ends `wait` early with 128 + its number: wait again, as long as mpirun lives, and once more for its true exit code.
-while :; do
-  wait "$run"; rc=$?
-  [ "$rc" -gt 128 ] && kill -0 "$run" 2>/dev/null && continue
-  [ "$rc" -gt 128 ] && { wait "$run"; rc=$?; }
-  break
-done
-
-# Only 75 means "stopped early with a checkpoint, go on later". Errors would come again, and 8 asks not to be requeued.
-if [ "$rc" = 75 ]; then
-  if [ "${SLURM_RESTART_COUNT:-0}" -ge "$max_restarts" ]; then
-    echo "not requeued: already restarted $max_restarts times (MAX_RESTARTS); the last checkpoint is good, submit again to go on" >&2
-  else
-    # Requeueing ends this script with a TERM, which must not count as a failure.
-    trap '' TERM
+if may_continue "$part" "$max_parts"; then
+  if [ "$continue" = requeue ]; then
+    # SLURM ends this script with a TERM, and with a KILL if it does not go.
+    trap 'exit 75' TERM
     if scontrol requeue "$SLURM_JOB_ID"; then
-      sleep 60
+      sleep 60 & wait $!
     else
-      echo "not requeued: SLURM refused (message above); the last checkpoint is good, submit again to go on" >&2
+      echo "not continued: SLURM refused (message above); the last checkpoint is good, submit again to go on, or use CONTINUE=chain" >&2
+    fi
+  else
+    limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l | head -n 1)
+    options=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_NTASKS" --partition="$SLURM_JOB_PARTITION" --job-name="$SLURM_JOB_NAME")
+    [ -n "${SLURM_NTASKS_PER_NODE:-}" ] && options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
+    [ -n "${SLURM_CPUS_PER_TASK:-}" ] && options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+    [ -n "$limit" ] && options+=(--time="$limit")
+    [ -n "${SLURM_ARRAY_TASK_ID:-}" ] && options+=(--array="$SLURM_ARRAY_TASK_ID")
+    # The variables go on to the successor; this one would make it count a restart of ours.
+    unset SLURM_RESTART_COUNT
+    if PART=$((part + 1)) sbatch --dependency=afterany:"$SLURM_JOB_ID" "${options[@]}" "$script" "$@"; then
+      echo "continued by the job above"
+    else
+      echo "not continued: SLURM refused (message above); the last checkpoint is good, submit again to go on" >&2
     fi
   fi
 fi

@@ -1,0 +1,384 @@
+#!/usr/bin/python3
+"""jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain, array, two nodes, and what must not be requeued.
+
+All scenarios run at the same time. Those that are interrupted train slowly at first (SLOW below), so that there is time to interrupt them.
+"""
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import time
+import unittest
+
+import harness
+import slurm_cluster
+
+STEPS = 3000
+PATIENCE = float(os.environ.get("PATIENCE", 240))  # s, for any one thing to happen on a busy machine
+
+# Stands for the program, as a node that gives it 50 ms of every second once it trains, in the first SLOW_PARTS parts of the job.
+SLOW = """#!/usr/bin/python3
+import os, signal, sys, time
+part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+program = os.getpid()
+if part <= int(os.environ["SLOW_PARTS"]) and os.fork() == 0:
+    os.setsid()  # signals for the program go to its whole process group
+    os.closerange(0, 1024)
+    rows = sys.argv[sys.argv.index("--dir") + 1] + "/metrics.jsonl"
+    start = time.time()
+    while not (os.path.exists(rows) and os.path.getsize(rows) and os.path.getmtime(rows) > start):
+        time.sleep(0.05)
+        if os.getppid() != program:
+            os._exit(0)
+    while os.getppid() == program:
+        time.sleep(1 - time.time() % 1)  # all ranks in the same 50 ms
+        os.kill(program, signal.SIGCONT)
+        time.sleep(0.05)
+        os.kill(program, signal.SIGSTOP)
+    os._exit(0)
+os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
+"""
+
+# Stands for the program: in the first part it has not come to listen to signals yet; in the second it tells what it was given.
+PROBE = """#!/bin/sh
+if [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 60; fi
+echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR cores=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
+echo "kept" > "$TMPDIR/rank$OMPI_COMM_WORLD_RANK" && ls -ld "$TMPDIR"
+"""
+
+
+class Slurm(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        host = socket.gethostname().split(".")[0]
+        # One node that mpirun knows as this machine, one for preemption, and two simulated ones for a job on two nodes.
+        cls.cluster = slurm_cluster.Cluster(
+            {host: 32, "localhost": 2, "a0": 8, "a1": 8},
+            [f"PartitionName=main Nodes={host} Default=YES MaxTime=60 PreemptMode=OFF",
+             "PartitionName=low Nodes=localhost MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=15",
+             "PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=10 PreemptMode=OFF",
+             "PartitionName=pair Nodes=a0,a1 MaxTime=60 PreemptMode=OFF"])
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.home = cls.cluster.home
+        # The project's folder as a user of the cluster has it.
+        shutil.copytree(f"{harness.SOURCE}/jobs", f"{cls.home}/jobs")
+        for folder in ("build", "data", "local"):
+            os.mkdir(f"{cls.home}/{folder}")
+        shutil.copy(harness.TRAINER, f"{cls.home}/build/trainer")
+        shutil.copy(harness.TOKENIZER, f"{cls.home}/tokenizer.model")
+        harness.make_shards(f"{cls.home}/data")
+        deck = harness.DECK.format(dir="runs/test", data="data", tokenizer="tokenizer.model")
+        for old, new in (("total_steps = 12", f"total_steps = {STEPS}"), ("console_every_steps = 1", "console_every_steps = 500"),
+                         ("every_steps = 6", "every_steps = 1000"), ("every_steps = 4", "every_steps = 1000")):
+            assert deck.count(old) == 1, old
+            deck = deck.replace(old, new)
+        for name, text in (("deck.toml", deck), ("slow", SLOW), ("probe", PROBE)):
+            with open(f"{cls.home}/{name}", "w") as f:
+                f.write(text)
+            os.chmod(f"{cls.home}/{name}", 0o755)
+        for top, folders, files in os.walk(cls.home):
+            for name in folders + files:
+                os.chown(f"{top}/{name}", cls.cluster.owner["user"], cls.cluster.owner["group"])
+        cls.tasks = concurrent.futures.ThreadPoolExecutor(max_workers=16)
+        cls.addClassCleanup(cls.tasks.shutdown)
+        # The first has to train before SLURM looks at time limits, which it does every 30 s.
+        names = sorted((n[len("play_"):] for n in dir(cls) if n.startswith("play_")), key=lambda n: n != "lead")
+        cls.plays = {name: cls.tasks.submit(cls.play, name) for name in names}
+
+    @classmethod
+    def play(cls, name):
+        if name != "lead":
+            time.sleep(3)
+        begin = time.time()
+        try:
+            return getattr(cls, f"play_{name}")()
+        finally:
+            print(f"{name}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
+
+    # What the scenarios are made of
+
+    @classmethod
+    def submit(cls, name, *options, directory=None, arguments=(), tasks=2, **environment):
+        """The number of the job; its log is NAME.log."""
+        return cls.cluster.command(
+            "sbatch", "--parsable", f"--output={name}.log", "--oversubscribe", "--nodes=1", f"--ntasks-per-node={tasks}",
+            "--cpus-per-task=1", "--time=30", *options, "jobs/slurm.sh", "deck.toml", "--dir", directory or f"runs/{name}", *arguments,
+            environment={**MPI, "BIND": "none", "LOCAL_DIR": f"{cls.home}/local", **environment})
+
+    @classmethod
+    def wait(cls, what, condition):
+        end = time.time() + PATIENCE
+        while time.time() < end:
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.3)
+        raise AssertionError(f"{what}: not within {PATIENCE} s\n{cls.cluster.command('squeue')}\n{cls.everything()}")
+
+    @classmethod
+    def everything(cls):
+        return "\n".join(f"--- {n}\n{cls.log(n[:-4])}" for n in sorted(os.listdir(cls.home)) if n.endswith(".log")) + cls.cluster.logs()
+
+    @classmethod
+    def log(cls, name):
+        return cls.text(f"{cls.home}/{name}.log")
+
+    @staticmethod
+    def text(path):
+        try:
+            with open(path, errors="replace") as f:
+                return f.read()
+        except FileNotFoundError:
+            return ""
+
+    @classmethod
+    def step(cls, name):
+        """The newest step in the metrics of a run."""
+        try:
+            with open(f"{cls.home}/runs/{name}/metrics.jsonl") as f:
+                lines = f.read().splitlines()
+        except FileNotFoundError:
+            return 0
+        for line in reversed(lines[-3:]):
+            try:
+                return json.loads(line)["step"]
+            except ValueError:
+                continue  # being written
+        return 0
+
+    @classmethod
+    def trains(cls, name, part, steps=20):
+        """Waits until part `part` of the job has done some steps; returns the step."""
+        cls.wait(f"{name} part {part} starts", lambda: f" part {part} on " in cls.log(name))
+        begin = cls.step(name)
+        return cls.wait(f"{name} part {part} trains", lambda: cls.step(name) > begin + steps and cls.step(name))
+
+    @classmethod
+    def ends(cls, number):
+        """Waits for the end of a job: what SLURM says of it."""
+        def ended():
+            job = cls.cluster.job(number)
+            return job if job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED") else None
+        return cls.wait(f"end of job {number}", ended)
+
+    @classmethod
+    def signal(cls, number):
+        cls.cluster.command("scancel", "-b", "-s", "USR1", number)
+
+    # The scenarios
+
+    @classmethod
+    def play_straight(cls):
+        return cls.ends(cls.submit("straight", UCX_SECRET_KEY="do not print this", OMPI_MCA_test="print this"))
+
+    @classmethod
+    def play_lead(cls):
+        return cls.ends(cls.submit("lead", "--time=1", "--signal=B:USR1@20", TRAINER="./slow", SLOW_PARTS="1"))
+
+    @classmethod
+    def play_preempted(cls):
+        number = cls.submit("preempted", "--partition=low", "--signal=B:USR1@60", TRAINER="./slow", SLOW_PARTS="2")
+        urgent = []
+        for part in (1, 2):
+            cls.trains("preempted", part)
+            urgent.append(cls.cluster.command("sbatch", "--parsable", "--partition=urgent", "--ntasks=2", "--output=/dev/null",
+                                              "--wrap=sleep 1"))
+        return cls.ends(number), [cls.ends(u) for u in urgent]
+
+    @classmethod
+    def play_limit(cls):
+        """Signalled in each of the two parts it may have; then submitted again."""
+        number = cls.submit("limit", TRAINER="./slow", SLOW_PARTS="2", MAX_PARTS="2")
+        for part in (1, 2):
+            cls.trains("limit", part)
+            cls.signal(number)
+        job = cls.ends(number)
+        step = cls.step("limit")
+        return job, step, cls.ends(cls.submit("again", directory="runs/limit"))
+
+    @classmethod
+    def play_two_nodes(cls):
+        # Two simulated nodes must not share memory: both would use one file.
+        tcp = dict(OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self", OMPI_MCA_btl_tcp_if_include="lo", OMPI_MCA_oob_tcp_if_include="lo")
+        number = cls.submit("two_nodes", "--partition=pair", "--nodes=2", tasks=1, TRAINER="./slow", SLOW_PARTS="1", **tcp)
+        cls.trains("two_nodes", 1)
+        cls.signal(number)
+        return cls.ends(number)
+
+    @classmethod
+    def play_chain(cls):
+        first = cls.submit("chain", "--no-requeue", CONTINUE="chain", TRAINER="./slow", SLOW_PARTS="1")
+        cls.trains("chain", 1)
+        cls.signal(first)
+        cls.ends(first)
+        second = re.search(r"Submitted batch job (\d+)", cls.log("chain")).group(1)
+        return first, cls.cluster.job(first), second, cls.ends(second)
+
+    @classmethod
+    def play_no_requeue(cls):
+        number = cls.submit("no_requeue", "--no-requeue", TRAINER="./slow", SLOW_PARTS="1")
+        cls.trains("no_requeue", 1)
+        cls.signal(number)
+        return cls.ends(number)
+
+    @classmethod
+    def play_killed(cls):
+        number = cls.submit("killed", TRAINER="./slow", SLOW_PARTS="1")
+        cls.trains("killed", 1)
+        for pid in slurm_cluster.descendants(cls.cluster.guard):
+            with open(f"/proc/{pid}/cmdline") as f:
+                words = f.read().split("\0")
+            if words[0] == "build/trainer" and "runs/killed" in words:
+                os.kill(pid, signal.SIGKILL)
+                break
+        return cls.ends(number)
+
+    @classmethod
+    def play_cancelled(cls):
+        number = cls.submit("cancelled", TRAINER="./slow", SLOW_PARTS="1")
+        cls.trains("cancelled", 1)
+        cls.cluster.command("scancel", number)
+        job = cls.ends(number)
+        cls.wait("last words of the cancelled job", lambda: " ended with " in cls.log("cancelled"))
+        return job
+
+    @classmethod
+    def play_array(cls):
+        number = cls.submit("array-%a", "--array=0-1", directory="runs/array-%a", arguments=["--set", "run.seed=%a"])
+        return [cls.ends(f"{number}_{task}") for task in (0, 1)]
+
+    @classmethod
+    def play_array_of_same(cls):
+        number = cls.submit("same-%a", "--array=0-1", directory="runs/same")
+        return [cls.ends(f"{number}_{task}") for task in (0, 1)]
+
+    @classmethod
+    def play_probe(cls):
+        number = cls.submit("probe", TRAINER="./probe", BIND="core" if len(os.sched_getaffinity(0)) > 1 else "none")
+        cls.wait("the probe starts", lambda: os.path.exists(f"{cls.home}/probing"))
+        cls.signal(number)
+        return number, cls.ends(number)
+
+    # What must have come of them
+
+    def result(self, name):
+        return self.plays[name].result()
+
+    def ended(self, job, state, code, restarts=0):
+        self.assertEqual((job["JobState"], job["ExitCode"], job["Restarts"]), (state, code, str(restarts)), self.text(job["StdOut"]))
+
+    def tensors(self, name):
+        return harness.RunTest.tensors(self, STEPS, f"{self.home}/runs/{name}")
+
+    def same_bits(self, name):
+        self.ended(self.result("straight"), "COMPLETED", "0:0")
+        reference, got = self.tensors("straight"), self.tensors(name)
+        self.assertGreater(len(reference), 20)
+        self.assertEqual(sorted(reference), sorted(got))
+        self.assertEqual([n for n in reference if reference[n] != got[n]], [])
+
+    def checkpoints(self, name):
+        return sorted(os.listdir(f"{self.home}/runs/{name}/checkpoints"))
+
+    def test_straight(self):
+        self.ended(self.result("straight"), "COMPLETED", "0:0")
+        log = self.log("straight")
+        for text in ("mpirun    ", "sha256=", "libhdf5", "modules   ", "SLURM_NTASKS=2", "OMPI_MCA_test=print this", " ended with 0 at "):
+            self.assertIn(text, log)
+        self.assertNotIn("do not print this", log)
+
+    def test_lead(self):
+        job = self.result("lead")
+        self.ended(job, "COMPLETED", "0:0", job["Restarts"])
+        self.assertGreaterEqual(int(job["Restarts"]), 1)
+        self.assertRegex(self.log("lead"), r"(?s)stopped  step=\d+.*part 1 ended with 75.*part 2 on .*from=checkpoint.*ended with 0")
+        self.same_bits("lead")
+
+    def test_preempted_twice(self):
+        job, urgent = self.result("preempted")
+        self.ended(job, "COMPLETED", "0:0", 2)
+        for u in urgent:
+            self.ended(u, "COMPLETED", "0:0")
+        self.assertRegex(self.log("preempted"), r"(?s)part 1 ended with 75.*part 2 on .*part 2 ended with 75.*part 3 on .*ended with 0")
+        self.same_bits("preempted")
+
+    def test_limit_of_parts(self):
+        job, step, again = self.result("limit")
+        self.ended(job, "FAILED", "75:0", 1)
+        self.assertIn("not continued: part 2 of at most 2", self.log("limit"))
+        self.assertLess(step, STEPS)
+        # Nothing is lost: submitted again it goes on.
+        self.ended(again, "COMPLETED", "0:0")
+        self.assertIn("from=checkpoint", self.log("again"))
+        self.same_bits("limit")
+
+    def test_two_nodes(self):
+        self.ended(self.result("two_nodes"), "COMPLETED", "0:0", 1)
+        self.assertIn(" part 2 on a[0-1] ", self.log("two_nodes"))
+        self.same_bits("two_nodes")
+
+    def test_chain(self):
+        first, job, second, successor = self.result("chain")
+        self.ended(job, "FAILED", "75:0")
+        self.ended(successor, "COMPLETED", "0:0")
+        self.assertNotEqual(first, second)
+        self.assertIn(f"job {second} part 2 on ", self.log(f"trainer-{second}") + self.log("chain"))
+        self.same_bits("chain")
+
+    def test_no_requeue(self):
+        self.ended(self.result("no_requeue"), "FAILED", "75:0")
+        self.assertIn("not continued: SLURM refused", self.log("no_requeue"))
+        self.assertEqual(len(self.checkpoints("no_requeue")), 1)
+
+    def test_killed_is_not_requeued(self):
+        self.ended(self.result("killed"), "FAILED", "137:0")
+        self.assertIn("part 1 ended with 137", self.log("killed"))
+
+    def test_cancelled_is_not_requeued(self):
+        self.assertEqual(self.result("cancelled")["JobState"], "CANCELLED")
+        self.assertNotIn("part 2", self.log("cancelled"))
+
+    def test_array(self):
+        for job in self.result("array"):
+            self.ended(job, "COMPLETED", "0:0")
+        self.same_bits("array-0")  # its seed is the deck's
+        other, reference = self.tensors("array-1"), self.tensors("straight")
+        self.assertTrue(all(other[n] != reference[n] for n in reference if n.startswith("params/") and n.endswith("kernel")))
+
+    def test_array_of_the_same_is_refused(self):
+        for job in self.result("array_of_same"):
+            self.ended(job, "FAILED", "2:0")
+        self.assertIn("%a stands for", self.log("same-0"))
+
+    def test_probe(self):
+        number, job = self.result("probe")
+        self.ended(job, "COMPLETED", "0:0", 1)
+        log = self.log("probe")
+        self.assertIn("told to stop while starting", log)
+        ranks = dict(re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-nobody-{number} cores=(\S+)", log))
+        self.assertEqual(sorted(ranks), ["0", "1"], log)
+        if len(os.sched_getaffinity(0)) > 1:
+            self.assertNotEqual(ranks["0"], ranks["1"], log)
+        self.assertRegex(log, r"drwx------ .* nobody ")
+
+    def test_zz_no_directory_is_left(self):
+        """After all others: every job has removed its own."""
+        for name in self.plays:
+            self.result(name)
+        self.assertEqual(os.listdir(f"{self.home}/local"), [])
+
+
+# Jobs of an ordinary user on few cores; jobs/slurm.sh itself asks for nothing of this.
+MPI = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_")) and k != "OMPI_MCA_hwloc_base_binding_policy"}
+MPI["OMP_WAIT_POLICY"] = "passive"
+
+if __name__ == "__main__":
+    reason = slurm_cluster.missing()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    harness.main()
