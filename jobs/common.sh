@@ -56,11 +56,11 @@ on_each_node() {
 
 # make_tmpdir JOB NODES [mpirun options]: TMPDIR becomes a directory of this job alone on every node's own disk (LOCAL_DIR, or /tmp), for
 # decks that say stage_dir = "$TMPDIR"; remove_tmpdir at the end. A site that makes one for each job has its number in the name.
-made_tmpdir=''
+made_tmpdir='' tmpdir_before=''
 make_tmpdir() {
   local job=$1 dir
   passed_on+=(-x TMPDIR)
-  if [[ ${TMPDIR:-} == *"${job%%[!0-9]*}"* ]] && [ -d "$TMPDIR" ]; then
+  if [[ ${TMPDIR:-} =~ (^|[^0-9])"${job%%[!0-9]*}"([^0-9]|$) ]] && [ -d "$TMPDIR" ]; then
     export TMPDIR
     return
   fi
@@ -70,13 +70,16 @@ make_tmpdir() {
   # shellcheck disable=SC2016  # the inner shell's $1
   on_each_node "${@:2}" -- sh -c 'mkdir -p -m 700 "$1" && test -O "$1"' sh "$dir" ||
     wrong "cannot make $dir on every node; set LOCAL_DIR to a directory on the nodes' own disks"
-  export TMPDIR=$dir
   made_tmpdir=$dir
+  tmpdir_before=${TMPDIR:-}
+  export TMPDIR=$dir
 }
 
-# remove_tmpdir NODES [mpirun options]
+# remove_tmpdir NODES [mpirun options]. A successor must not inherit the name: SLURM would make the directory again.
 remove_tmpdir() {
-  if [ -n "$made_tmpdir" ]; then TMPDIR=/tmp on_each_node "$@" -- rm -rf -- "$made_tmpdir"; fi
+  [ -n "$made_tmpdir" ] || return 0
+  if [ -n "$tmpdir_before" ]; then TMPDIR=$tmpdir_before; else unset TMPDIR; fi
+  on_each_node "$@" -- rm -rf -- "$made_tmpdir"
 }
 
 # What this job runs with, for whoever must repeat it or find out why it is slow. Nothing that looks like a secret.

@@ -1,47 +1,17 @@
 #!/usr/bin/python3
 """jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain, array, two nodes, and what must not be requeued.
 
-All scenarios run at the same time. Those that are interrupted train slowly at first (SLOW below), so that there is time to interrupt them.
+One node that mpirun knows as this machine, one for preemption, two simulated ones for a job on two nodes.
 """
-import concurrent.futures
-import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
-import time
-import unittest
 
 import harness
 import slurm_cluster
-
-STEPS = 3000
-PATIENCE = float(os.environ.get("PATIENCE", 240))  # s, for any one thing to happen on a busy machine
-
-# Stands for the program, as a node that gives it 50 ms of every second once it trains, in the first SLOW_PARTS parts of the job.
-SLOW = """#!/usr/bin/python3
-import os, signal, sys, time
-part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-program = os.getpid()
-if part <= int(os.environ["SLOW_PARTS"]) and os.fork() == 0:
-    os.setsid()  # signals for the program go to its whole process group
-    os.closerange(0, 1024)
-    rows = sys.argv[sys.argv.index("--dir") + 1] + "/metrics.jsonl"
-    start = time.time()
-    while not (os.path.exists(rows) and os.path.getsize(rows) and os.path.getmtime(rows) > start):
-        time.sleep(0.05)
-        if os.getppid() != program:
-            os._exit(0)
-    while os.getppid() == program:
-        time.sleep(1 - time.time() % 1)  # all ranks in the same 50 ms
-        os.kill(program, signal.SIGCONT)
-        time.sleep(0.05)
-        os.kill(program, signal.SIGSTOP)
-    os._exit(0)
-os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
-"""
+from job_harness import MPI, STEPS, JobTest
 
 # Stands for the program: in the first part it has not come to listen to signals yet; in the second it tells what it was given.
 PROBE = """#!/bin/sh
@@ -51,11 +21,12 @@ echo "kept" > "$TMPDIR/rank$OMPI_COMM_WORLD_RANK" && ls -ld "$TMPDIR"
 """
 
 
-class Slurm(unittest.TestCase):
+class Slurm(JobTest):
+    FIRST = "lead"  # it has to train before SLURM looks at time limits, which it does every 30 s
+
     @classmethod
     def setUpClass(cls):
         host = socket.gethostname().split(".")[0]
-        # One node that mpirun knows as this machine, one for preemption, and two simulated ones for a job on two nodes.
         cls.cluster = slurm_cluster.Cluster(
             {host: 32, "localhost": 2, "a0": 8, "a1": 8},
             [f"PartitionName=main Nodes={host} Default=YES MaxTime=60 PreemptMode=OFF",
@@ -63,41 +34,12 @@ class Slurm(unittest.TestCase):
              "PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=10 PreemptMode=OFF",
              "PartitionName=pair Nodes=a0,a1 MaxTime=60 PreemptMode=OFF"])
         cls.addClassCleanup(cls.cluster.stop)
-        cls.home = cls.cluster.home
-        # The project's folder as a user of the cluster has it.
-        shutil.copytree(f"{harness.SOURCE}/jobs", f"{cls.home}/jobs")
-        for folder in ("build", "data", "local"):
-            os.mkdir(f"{cls.home}/{folder}")
-        shutil.copy(harness.TRAINER, f"{cls.home}/build/trainer")
-        shutil.copy(harness.TOKENIZER, f"{cls.home}/tokenizer.model")
-        harness.make_shards(f"{cls.home}/data")
-        deck = harness.DECK.format(dir="runs/test", data="data", tokenizer="tokenizer.model")
-        for old, new in (("total_steps = 12", f"total_steps = {STEPS}"), ("console_every_steps = 1", "console_every_steps = 500"),
-                         ("every_steps = 6", "every_steps = 1000"), ("every_steps = 4", "every_steps = 1000")):
-            assert deck.count(old) == 1, old
-            deck = deck.replace(old, new)
-        for name, text in (("deck.toml", deck), ("slow", SLOW), ("probe", PROBE)):
-            with open(f"{cls.home}/{name}", "w") as f:
-                f.write(text)
-            os.chmod(f"{cls.home}/{name}", 0o755)
+        cls.make_project(cls.cluster.home)
+        cls.write("probe", PROBE)
         for top, folders, files in os.walk(cls.home):
             for name in folders + files:
                 os.chown(f"{top}/{name}", cls.cluster.owner["user"], cls.cluster.owner["group"])
-        cls.tasks = concurrent.futures.ThreadPoolExecutor(max_workers=16)
-        cls.addClassCleanup(cls.tasks.shutdown)
-        # The first has to train before SLURM looks at time limits, which it does every 30 s.
-        names = sorted((n[len("play_"):] for n in dir(cls) if n.startswith("play_")), key=lambda n: n != "lead")
-        cls.plays = {name: cls.tasks.submit(cls.play, name) for name in names}
-
-    @classmethod
-    def play(cls, name):
-        if name != "lead":
-            time.sleep(3)
-        begin = time.time()
-        try:
-            return getattr(cls, f"play_{name}")()
-        finally:
-            print(f"{name}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
+        cls.start_plays()
 
     # What the scenarios are made of
 
@@ -110,52 +52,8 @@ class Slurm(unittest.TestCase):
             environment={**MPI, "BIND": "none", "LOCAL_DIR": f"{cls.home}/local", **environment})
 
     @classmethod
-    def wait(cls, what, condition):
-        end = time.time() + PATIENCE
-        while time.time() < end:
-            value = condition()
-            if value:
-                return value
-            time.sleep(0.3)
-        raise AssertionError(f"{what}: not within {PATIENCE} s\n{cls.cluster.command('squeue')}\n{cls.everything()}")
-
-    @classmethod
     def everything(cls):
-        return "\n".join(f"--- {n}\n{cls.log(n[:-4])}" for n in sorted(os.listdir(cls.home)) if n.endswith(".log")) + cls.cluster.logs()
-
-    @classmethod
-    def log(cls, name):
-        return cls.text(f"{cls.home}/{name}.log")
-
-    @staticmethod
-    def text(path):
-        try:
-            with open(path, errors="replace") as f:
-                return f.read()
-        except FileNotFoundError:
-            return ""
-
-    @classmethod
-    def step(cls, name):
-        """The newest step in the metrics of a run."""
-        try:
-            with open(f"{cls.home}/runs/{name}/metrics.jsonl") as f:
-                lines = f.read().splitlines()
-        except FileNotFoundError:
-            return 0
-        for line in reversed(lines[-3:]):
-            try:
-                return json.loads(line)["step"]
-            except ValueError:
-                continue  # being written
-        return 0
-
-    @classmethod
-    def trains(cls, name, part, steps=20):
-        """Waits until part `part` of the job has done some steps; returns the step."""
-        cls.wait(f"{name} part {part} starts", lambda: f" part {part} on " in cls.log(name))
-        begin = cls.step(name)
-        return cls.wait(f"{name} part {part} trains", lambda: cls.step(name) > begin + steps and cls.step(name))
+        return f"{cls.cluster.command('squeue')}\n{super().everything()}\n{cls.cluster.logs()}"
 
     @classmethod
     def ends(cls, number):
@@ -265,24 +163,12 @@ class Slurm(unittest.TestCase):
 
     # What must have come of them
 
-    def result(self, name):
-        return self.plays[name].result()
-
     def ended(self, job, state, code, restarts=0):
-        self.assertEqual((job["JobState"], job["ExitCode"], job["Restarts"]), (state, code, str(restarts)), self.text(job["StdOut"]))
-
-    def tensors(self, name):
-        return harness.RunTest.tensors(self, STEPS, f"{self.home}/runs/{name}")
+        self.assertEqual((job["JobState"], job["ExitCode"], job["Restarts"]), (state, code, str(restarts)), self.log(os.path.basename(job["StdOut"])[:-4]))
 
     def same_bits(self, name):
         self.ended(self.result("straight"), "COMPLETED", "0:0")
-        reference, got = self.tensors("straight"), self.tensors(name)
-        self.assertGreater(len(reference), 20)
-        self.assertEqual(sorted(reference), sorted(got))
-        self.assertEqual([n for n in reference if reference[n] != got[n]], [])
-
-    def checkpoints(self, name):
-        return sorted(os.listdir(f"{self.home}/runs/{name}/checkpoints"))
+        self.assert_same_bits(name)
 
     def test_straight(self):
         self.ended(self.result("straight"), "COMPLETED", "0:0")
@@ -369,12 +255,8 @@ class Slurm(unittest.TestCase):
         """After all others: every job has removed its own."""
         for name in self.plays:
             self.result(name)
-        self.assertEqual(os.listdir(f"{self.home}/local"), [])
+        self.assertEqual(os.listdir(f"{self.home}/local"), [], self.everything())
 
-
-# Jobs of an ordinary user on few cores; jobs/slurm.sh itself asks for nothing of this.
-MPI = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_")) and k != "OMPI_MCA_hwloc_base_binding_policy"}
-MPI["OMP_WAIT_POLICY"] = "passive"
 
 if __name__ == "__main__":
     reason = slurm_cluster.missing()

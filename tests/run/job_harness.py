@@ -1,0 +1,162 @@
+"""For tests of jobs/*.sh: the project's folder as a user of a cluster has it, with a deck of a few seconds, and how to watch its runs.
+
+Scenarios run at the same time, as threads. Those that are interrupted train slowly at first, so that there is time to interrupt them.
+"""
+import concurrent.futures
+import json
+import os
+import shutil
+import sys
+import time
+import unittest
+
+import harness
+
+STEPS = 3000
+PATIENCE = 240  # s, for any one thing to happen on a busy machine
+
+# Stands for the program, as on a slow node: once it trains it does a few steps per second, until it is told to stop; in the first SLOW_PARTS
+# parts of the job.
+SLOW = """#!/usr/bin/python3
+import os, re, signal, sys, time
+part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+program = os.getpid()
+
+
+def told_to_stop():
+    pending = re.search("ShdPnd:\\s*(\\S+)", open(f"/proc/{program}/status").read()).group(1)
+    return int(pending, 16) >> signal.SIGUSR1 - 1 & 1
+
+
+if part <= int(os.environ["SLOW_PARTS"]) and os.fork() == 0:
+    os.setsid()  # signals for the program go to its whole process group
+    os.closerange(0, 1024)
+    rows = sys.argv[sys.argv.index("--dir") + 1] + "/metrics.jsonl"
+    size = os.path.getsize(rows) if os.path.exists(rows) else 0
+    while os.getppid() == program:
+        # Until it has done a step; what is not training is not held up.
+        if not os.path.exists(rows) or os.path.getsize(rows) <= size:
+            time.sleep(0.005)
+            continue
+        os.kill(program, signal.SIGSTOP)
+        time.sleep(1 - time.time() % 1)  # all ranks at the same time
+        size = os.path.getsize(rows)
+        done = told_to_stop()
+        os.kill(program, signal.SIGCONT)
+        if done:
+            break
+    os._exit(0)
+os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
+"""
+
+
+class JobTest(unittest.TestCase):
+    """`home` is the project's folder. Each play_NAME is a scenario; `result(NAME)` waits for its result."""
+
+    FIRST = ""  # the scenario that must not wait for others
+
+    @classmethod
+    def make_project(cls, home):
+        cls.home = home
+        shutil.copytree(f"{harness.SOURCE}/jobs", f"{home}/jobs")
+        for folder in ("build", "data", "local"):
+            os.mkdir(f"{home}/{folder}")
+        shutil.copy(harness.TRAINER, f"{home}/build/trainer")
+        shutil.copy(harness.TOKENIZER, f"{home}/tokenizer.model")
+        harness.make_shards(f"{home}/data")
+        deck = harness.DECK.format(dir="runs/test", data="data", tokenizer="tokenizer.model")
+        for old, new in (("total_steps = 12", f"total_steps = {STEPS}"), ("console_every_steps = 1", "console_every_steps = 500"),
+                         ("every_steps = 6", "every_steps = 1000"), ("every_steps = 4", "every_steps = 1000")):
+            assert deck.count(old) == 1, old
+            deck = deck.replace(old, new)
+        cls.write("deck.toml", deck)
+        cls.write("slow", SLOW)
+
+    @classmethod
+    def write(cls, name, text):
+        with open(f"{cls.home}/{name}", "w") as f:
+            f.write(text)
+        os.chmod(f"{cls.home}/{name}", 0o755)
+
+    @classmethod
+    def start_plays(cls):
+        threads = concurrent.futures.ThreadPoolExecutor(max_workers=16)
+        cls.addClassCleanup(threads.shutdown)
+        names = sorted((n[len("play_"):] for n in dir(cls) if n.startswith("play_")), key=lambda n: n != cls.FIRST)
+        cls.plays = {name: threads.submit(cls.play, name) for name in names}
+
+    @classmethod
+    def play(cls, name):
+        if name != cls.FIRST:
+            time.sleep(3)
+        begin = time.time()
+        try:
+            return getattr(cls, f"play_{name}")()
+        finally:
+            print(f"{name}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
+
+    @classmethod
+    def wait(cls, what, condition):
+        end = time.time() + PATIENCE
+        while time.time() < end:
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.3)
+        raise AssertionError(f"{what}: not within {PATIENCE} s\n{cls.everything()}")
+
+    @classmethod
+    def everything(cls):
+        return "\n".join(f"--- {n}\n{cls.log(n[:-4])}" for n in sorted(os.listdir(cls.home)) if n.endswith(".log"))
+
+    @classmethod
+    def log(cls, name):
+        try:
+            with open(f"{cls.home}/{name}.log", errors="replace") as f:
+                return f.read()
+        except FileNotFoundError:
+            return ""
+
+    @classmethod
+    def step(cls, name):
+        """The newest step in the metrics of a run."""
+        try:
+            with open(f"{cls.home}/runs/{name}/metrics.jsonl") as f:
+                lines = f.read().splitlines()
+        except FileNotFoundError:
+            return 0
+        for line in reversed(lines[-3:]):
+            try:
+                return json.loads(line)["step"]
+            except ValueError:
+                continue  # being written
+        return 0
+
+    @classmethod
+    def trains(cls, name, part, steps=20):
+        """Waits until part `part` of the job has done some steps; returns the step."""
+        cls.wait(f"{name} part {part} starts", lambda: f" part {part} on " in cls.log(name))
+        begin = cls.step(name)
+        return cls.wait(f"{name} part {part} trains", lambda: cls.step(name) > begin + steps and cls.step(name))
+
+    def result(self, name):
+        return self.plays[name].result()
+
+    def tensors(self, name):
+        return harness.RunTest.tensors(self, STEPS, f"{self.home}/runs/{name}")
+
+    def assert_same_bits(self, name):
+        """The final parameters and optimizer state of a run are those of the uninterrupted one."""
+        self.result("straight")
+        reference, got = self.tensors("straight"), self.tensors(name)
+        self.assertGreater(len(reference), 20)
+        self.assertEqual(sorted(reference), sorted(got))
+        self.assertEqual([n for n in reference if reference[n] != got[n]], [])
+
+    def checkpoints(self, name):
+        return sorted(os.listdir(f"{self.home}/runs/{name}/checkpoints"))
+
+
+# What Open MPI needs here, less what the job scripts decide.
+MPI = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_")) and k != "OMPI_MCA_hwloc_base_binding_policy"}
+MPI["OMP_WAIT_POLICY"] = "passive"
