@@ -16,6 +16,9 @@ TRAINER_PACKAGES=(
   fonts-noto-color-emoji unicode-data unicode-cldr-core
 )
 
+# Only for tests, which are skipped without them: a SLURM for jobs/slurm.sh (the tests start and stop it themselves) and the checker of scripts.
+TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck)
+
 # Prints which of the given packages are not installed. Asks dpkg only, so it needs neither rights nor a network.
 missing_packages() {
   local package status
@@ -25,18 +28,24 @@ missing_packages() {
   done
 }
 
-# Installs what is missing; does nothing, and needs nobody's permission, when all is there.
-install_packages() {
+install_packages() { install_listed "${TRAINER_PACKAGES[@]}"; }
+
+install_test_packages() {
+  install_listed "${TRAINER_TEST_PACKAGES[@]}" || echo "warning: tests that need ${TRAINER_TEST_PACKAGES[*]} will be skipped" >&2
+}
+
+# Installs what is missing of the given packages; does nothing, and needs nobody's permission, when all is there.
+install_listed() {
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     echo "error: this script installs Debian packages and found no apt-get. On another system provide the equivalents of:" >&2
-    echo "       ${TRAINER_PACKAGES[*]}" >&2
+    echo "       $*" >&2
     return 1
   fi
   local missing as_root=()
   # Not < <(...): a bare chroot without /proc has no /dev/fd.
-  read -r -d '' -a missing <<< "$(missing_packages "${TRAINER_PACKAGES[@]}")" || true
+  read -r -d '' -a missing <<< "$(missing_packages "$@")" || true
   if [ "${#missing[@]}" = 0 ]; then
-    echo "packages all ${#TRAINER_PACKAGES[@]} installed"
+    echo "packages all $# installed"
     return 0
   fi
   echo "packages installing ${#missing[@]}: ${missing[*]}"
