@@ -57,8 +57,10 @@ granted() { qstat -f "$PBS_JOBID" 2>/dev/null | sed -e ':a' -e 'N' -e '$!ba' -e 
 walltime=$(granted walltime)
 nodes=$(sort -u "$PBS_NODEFILE" | wc -l)
 
-# The host file is given, because an Open MPI built without PBS support does not ask PBS: it would start everything on this node.
-launch=(--hostfile "$PBS_NODEFILE")
+# The hosts are given, because an Open MPI built without PBS support does not ask PBS: it would start everything on this node. Not as
+# --hostfile "$PBS_NODEFILE": a host that stands there once would get a rank per core.
+ranks_of=$(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) {printf "%s%s:%d", s, host[i], n[host[i]]; s = ","}}' "$PBS_NODEFILE")
+launch=(--host "$ranks_of")
 # Such an Open MPI starts its helpers on the other nodes by ssh. Where nodes refuse ssh, let PBS start them: save the two lines below
 # as jobs/pbs_agent.sh, make it executable, and uncomment the third.
 #   #!/bin/sh
@@ -82,7 +84,7 @@ fi
 
 echo "job $PBS_JOBID part $part on $(sort -u "$PBS_NODEFILE" | tr '\n' ' ')at $(date -Is): ${words[*]}"
 describe_environment "$trainer"
-run_trainer "${launch[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
+run_trainer -np "$(wc -l < "$PBS_NODEFILE")" "${launch[@]}" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
 [ -n "$timer" ] && kill "$timer" 2>/dev/null
 remove_tmpdir "$nodes" "${launch[@]}"
 echo "job $PBS_JOBID part $part ended with $rc at $(date -Is)"

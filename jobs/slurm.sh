@@ -67,7 +67,7 @@ make_tmpdir "$SLURM_JOB_ID" "$SLURM_JOB_NUM_NODES"
 echo "job $SLURM_JOB_ID part $part on ${SLURM_JOB_NODELIST:-?} at $(date -Is): ${words[*]}"
 describe_environment "$trainer"
 # mpirun takes hosts and slots from SLURM.
-run_trainer "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
+run_trainer -np "$SLURM_NTASKS" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
 remove_tmpdir "$SLURM_JOB_NUM_NODES"
 echo "job $SLURM_JOB_ID part $part ended with $rc at $(date -Is)"
 

@@ -137,7 +137,12 @@ class JobTest(unittest.TestCase):
         """Waits until part `part` of the job has done some steps; returns the step."""
         cls.wait(f"{name} part {part} starts", lambda: f" part {part} on " in cls.log(name))
         begin = cls.step(name)
-        return cls.wait(f"{name} part {part} trains", lambda: cls.step(name) > begin + steps and cls.step(name))
+
+        def progress():
+            if f" part {part} ended with " in cls.log(name):
+                raise AssertionError(f"{name} ended too early:\n{cls.log(name)}")
+            return cls.step(name) > begin + steps and cls.step(name)
+        return cls.wait(f"{name} part {part} trains", progress)
 
     def result(self, name):
         return self.plays[name].result()
