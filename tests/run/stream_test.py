@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What training reads, through the real program on three ranks: orders and mixtures through restarts on other rank counts, broken
-samples that are replaced and named once, copies on node-local disk."""
+"""What training reads, through the real program on three ranks: orders and mixtures through restarts on other rank
+counts, broken samples that are replaced and named once, copies on node-local disk."""
 import os
 import random
 import re
@@ -10,6 +10,10 @@ import tarfile
 import zlib
 
 import harness
+
+
+def sets(*assignments):
+    return [part for text in assignments for part in ("--set", text)]
 
 
 def mixed(text):
@@ -28,13 +32,13 @@ class Stream(harness.RunTest):
     def test_restarts_on_other_rank_counts(self):
         # Every step's batch is the uninterrupted run's, so every loss is, but for the order in which ranks add up.
         draws = random.Random(4)
-        every = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=12", "--set", "eval.val.every_steps=0"]
-        mixture = ["--set", 'train.data=""', "--set", "train.mixture={few=1,many=2}"]
-        modes = {"exact": [], "blocks": ["--set", "train.shuffle_block=3", "--set", "train.shuffle_window=2"],
+        every = sets("checkpoint.every_steps=1", "checkpoint.keep_last=12", "eval.val.every_steps=0")
+        mixture = sets('train.data=""', "train.mixture={few=1,many=2}")
+        modes = {"exact": [], "blocks": sets("train.shuffle_block=3", "train.shuffle_window=2"),
                  "none": mixture}
         for mode, extra in modes.items():
             with self.subTest(mode):
-                args = [self.deck(mixed(self.good)), "--set", f"train.shuffle={mode}", *every, *extra]
+                args = [self.deck(mixed(self.good)), *sets(f"train.shuffle={mode}"), *every, *extra]
                 straight, parts = f"{self.folder}/{mode}", f"{self.folder}/{mode}_parts"
                 self.expect(0, args=[*args, "--dir", straight], ranks=3)
                 shutil.copytree(straight, parts)
@@ -49,11 +53,12 @@ class Stream(harness.RunTest):
                 self.assertEqual(sorted(got), list(range(1, 13)))
                 for step, loss in expected.items():
                     self.assertAlmostEqual(got[step], loss, delta=2e-4 * loss, msg=f"{mode} step {step}")
-                self.assertGreater(max(expected.values()) - min(expected.values()), 0.01 * expected[1], "the losses tell batches apart")
+                spread = max(expected.values()) - min(expected.values())
+                self.assertGreater(spread, 0.01 * expected[1], "the losses tell batches apart")
 
     def test_mixture_metrics_and_refusals(self):
         text = mixed(self.good)
-        args = ["--set", 'train.data=""', "--set", "train.mixture={few=1,many=3}"]
+        args = sets('train.data=""', "train.mixture={few=1,many=3}")
         self.expect(0, "few + many", "1 of 4 from few", args=[self.deck(text), *args], ranks=3)
         for row in self.rows():
             step = row["step"]
@@ -66,20 +71,20 @@ class Stream(harness.RunTest):
             self.assertEqual(f["train/examples_seen[many]"][-1], 108)
         # An epoch of a mixture: as many examples as its data sets hold together, 40.
         self.expect(0, "3 steps", "0.9 epochs", ranks=1,
-                    args=[self.deck(text.replace("total_steps = 12", "total_epochs = 1")), *args, "--dir", self.folder + "/epochs"])
+                    args=[self.deck(text.replace("total_steps = 12", "total_epochs = 1")), *args,
+                          "--dir", self.folder + "/epochs"])
         refused = self.folder + "/refused"
-        for extra, fragments in ((["--set", "train.mixture={few=1,manny=3}"], ["manny", "many"]),
-                                 (["--set", "train.mixture={few=1,many=0}"], ["train.mixture.many", "> 0"]),
-                                 (["--set", "train.mixture={few=1,many=1e-5}"], ["many", "1 in 10,000"]),
-                                 (["--set", "train.data=train", "--set", "train.mixture={few=1}"], ["train.mixture", "train.data"]),
+        for extra, fragments in ((sets("train.mixture={few=1,manny=3}"), ["manny", "many"]),
+                                 (sets("train.mixture={few=1,many=0}"), ["train.mixture.many", "> 0"]),
+                                 (sets("train.mixture={few=1,many=1e-5}"), ["many", "1 in 10,000"]),
+                                 (sets("train.data=train", "train.mixture={few=1}"), ["train.mixture", "train.data"]),
                                  ([], ["train.data", "mixture"])):
             with self.subTest(extra):
-                self.expect(2, *fragments, args=[self.deck(text), "--set", 'train.data=""', *extra, "--dir", refused])
-        two = text.replace("[data.many]", '[data.other]\nkind = "synthetic"\nimage_size = 16\nseq_len = 12\n'
-                           'preprocess = \'keep("image", "labels") | value_range(0, 1, key="image")\'\n[data.many]')
-        three = two.replace("seq_len = 12\n", "seq_len = 13\n")
-        self.expect(2, "[13]", args=[self.deck(three), "--set", 'train.data=""', "--set", "train.mixture={few=1,other=1}",
-                                     "--dir", refused])
+                self.expect(2, *fragments, args=[self.deck(text), *sets('train.data=""'), *extra, "--dir", refused])
+        few, many = text.split("[data.many]")
+        many = many.replace('text = "txt" }', 'text = "txt", label = "cls" }').replace('"image", "labels")', '"image", "labels", "label")')
+        self.expect(2, "[data.few]", "[data.many]", "'label' is missing in the first", args=[
+            self.deck(few + "[data.many]" + many), *sets('train.data=""', "train.mixture={few=1,many=1}"), "--dir", refused])
         self.assertFalse(os.path.exists(refused))
 
 
@@ -101,7 +106,8 @@ def broken_images():
     harness.Image.new("RGB", (8, 8)).save(out, "BMP")
     return {"empty": b"", "text": b"not an image at all", "noise": bytes(random.Random(1).randbytes(200)),
             "half a PNG": good[: len(good) // 2], "PNG with flipped bits": bytes(flipped),
-            "PNG that claims to be huge": good[:8] + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""),
+            "PNG that claims to be huge": good[:8] + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b""))
+                                          + chunk(b"IEND", b""),
             "half a JPEG header": jpeg[:100], "BMP": out.getvalue()}
 
 
@@ -125,11 +131,13 @@ class BadSamples(harness.RunTest):
                 harness.add_member(tar, f"v{i}.png", b"" if i == 5 else images[i])
                 harness.add_member(tar, f"v{i}.txt", b"two birds")
         text = self.good.replace("global_batch = 12, micro_batch = 6", "global_batch = 240, micro_batch = 120")
-        text = text.replace('data        = "train"', 'data        = "val"').replace("every_steps = 6", "every_steps = 60")
-        text = text.replace("every_steps = 4", "every_steps = 30").replace("console_every_steps = 1", "console_every_steps = 50")
+        for old, new in (('data        = "train"', 'data        = "val"'), ("every_steps = 6", "every_steps = 60"),
+                         ("every_steps = 4", "every_steps = 30"),
+                         ("console_every_steps = 1", "console_every_steps = 50")):
+            text = text.replace(old, new)
         train = text[text.index("[data.train]"):text.index("[eval.val]")]
         self.good = text + train.replace("[data.train]", "[data.val]").replace("train-{000..001}.tar", "val.tar")
-        self.substitute = ["--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.06"]
+        self.substitute = sets("loader.on_bad_sample=substitute", "loader.max_bad_sample_fraction=0.06")
 
     def listed(self, folder=None):
         with open((folder or self.dir) + "/logs/bad_samples.txt") as f:
@@ -138,10 +146,10 @@ class BadSamples(harness.RunTest):
     def test_substitutes_on_three_ranks(self):
         # One epoch and a half on three ranks, then to the end of the third on two.
         self.expect(0, "a fixed substitute is used", "further bad samples", "done     exit=0", ranks=3,
-                    args=[self.deck(), *self.substitute, "--set", "train.total_steps=60"])
+                    args=[self.deck(), *self.substitute, *sets("train.total_steps=60")])
         first = self.listed()
         self.expect(0, "from=checkpoint", "300 examples were replaced for 101 bad samples", "bad_samples.txt", ranks=2,
-                    args=[self.deck(), *self.substitute, "--set", "train.total_steps=125"])
+                    args=[self.deck(), *self.substitute, *sets("train.total_steps=125")])
         lines = self.listed()
         self.assertEqual(lines[: len(first)], first, "the list is continued")
         keys = [key for name, key, why in lines if name == "train"]
@@ -149,12 +157,14 @@ class BadSamples(harness.RunTest):
         self.assertEqual(sorted(int(key.rsplit(":", 1)[1]) for key in keys), self.bad)
         self.assertTrue(all(f"train-00{int(key.rsplit(':', 1)[1]) * 2 // self.SIZE}.tar:" in key for key in keys))
         self.assertEqual([key.rsplit("/", 1)[1] for name, key, why in lines if name == "val"], ["val.tar:v5"])
-        self.assertGreaterEqual(len({re.sub(r"\d+", "", why)[:24] for name, key, why in lines}), 6, "kinds have reasons of their own")
+        reasons = {re.sub(r"\d+", "", why)[:24] for name, key, why in lines}
+        self.assertGreaterEqual(len(reasons), 6, "kinds have reasons of their own")
         rows = self.rows()
         self.assertEqual([row["step"] for row in rows], list(range(1, 126)))
         self.assertEqual(sum(row["bad_samples"] for row in rows), 300)  # three epochs of 100
         # One rank from the beginning: the same batches, the same substitutes.
-        self.expect(0, ranks=1, args=[self.deck(), *self.substitute, "--set", "train.total_steps=60", "--dir", self.folder + "/one"])
+        self.expect(0, ranks=1, args=[self.deck(), *self.substitute, *sets("train.total_steps=60"),
+                                      "--dir", self.folder + "/one"])
         for a, b in zip(rows, self.rows(folder=self.folder + "/one")):
             self.assertEqual(a["bad_samples"], b["bad_samples"], a["step"])
             if a["step"] <= 30:  # further on, rounding drifts apart
@@ -168,8 +178,9 @@ class BadSamples(harness.RunTest):
 
     def test_too_many(self):
         self.expect(4, "max_bad_sample_fraction = 0.005", "bad_samples.txt", ranks=3,
-                    args=[self.deck(), "--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.005",
-                          "--set", "train.total_steps=125", "--set", "eval.val.every_steps=0", "--set", "eval.val.at_end=false"])
+                    args=[self.deck(), *sets("loader.on_bad_sample=substitute", "loader.max_bad_sample_fraction=0.005",
+                                               "train.total_steps=125", "eval.val.every_steps=0",
+                                               "eval.val.at_end=false")])
         count = re.search(r"data\.train: (\d+) of 10,000 samples cannot be used", self.output)
         self.assertTrue(count, self.output)
         # As soon as a step's batch brings it beyond 50; a bad neighbour of a bad sample counts at once.
@@ -185,22 +196,24 @@ class Staging(harness.RunTest):
         os.mkdir(local)
         os.environ["TRAINER_TEST_LOCAL"] = local
         self.addCleanup(os.environ.pop, "TRAINER_TEST_LOCAL")
-        stage = ["--set", 'loader.stage_dir="$TRAINER_TEST_LOCAL/shards"']
-        self.expect(0, f"stage    {local}/shards on 1 node: 2 files", "copied 2 files", args=[self.deck(), *stage], ranks=3)
+        stage = sets('loader.stage_dir="$TRAINER_TEST_LOCAL/shards"')
+        self.expect(0, f"stage    {local}/shards on 1 node: 2 files", "copied 2 files",
+                    args=[self.deck(), *stage], ranks=3)
         self.assertEqual(len(os.listdir(local + "/shards")), 2)
         self.expect(0, "copied 0 files", args=[self.deck(), *stage, "--dir", self.folder + "/again"], ranks=3)
         self.expect(0, args=[self.deck(), "--dir", self.folder + "/direct"], ranks=3)
-        losses = [[row["loss"] for row in self.rows(folder=f)] for f in (self.dir, self.folder + "/again", self.folder + "/direct")]
+        folders = (self.dir, self.folder + "/again", self.folder + "/direct")
+        losses = [[row["loss"] for row in self.rows(folder=folder)] for folder in folders]
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(losses[0], losses[2])
 
     def test_refusals(self):
         self.expect(2, "TRAINER_TEST_NOWHERE", "not set", ranks=2,
-                    args=[self.deck(), "--set", 'loader.stage_dir="$TRAINER_TEST_NOWHERE"'])
+                    args=[self.deck(), *sets('loader.stage_dir="$TRAINER_TEST_NOWHERE"')])
         with open(f"{self.data}/train-001.tar", "r+b") as f:
             f.truncate(8 << 40)
         self.expect(4, "loader.stage_dir", "GiB free", "8192.00 GiB", ranks=2,
-                    args=[self.deck(), "--set", f'loader.stage_dir="{self.folder}/local"'])
+                    args=[self.deck(), *sets(f'loader.stage_dir="{self.folder}/local"')])
         self.assertFalse(os.path.exists(self.dir))
 
 

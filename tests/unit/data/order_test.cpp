@@ -156,7 +156,7 @@ TEST(OrderBlocks, BlocksAndSamplesAreShuffled) {
 
 // One window over everything is an exact shuffle: places are uniform.
 TEST(OrderBlocks, PlacesAreUniformInOneWindow) {
-  constexpr int64_t kSize = 50, kEpochs = 20'000;
+  constexpr int64_t kSize = 50, kEpochs = 5000;
   Order order(Shuffle::blocks, kSize, 7, {4, 100});
   std::vector<double> hits(kSize * kSize);
   for (int64_t e = 0; e < kEpochs; ++e)
