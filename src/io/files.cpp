@@ -166,7 +166,9 @@ void copy_file_atomically(const std::string& from, const std::string& to) {
   };
   File original(from, File::Mode::read);
   struct stat before = status_of(original);
-  std::string temporary = fmt::format("{}.{}.copying", to, ::getpid());
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);  // nodes may share the place, and count their processes alike
+  std::string temporary = fmt::format("{}.{}.{}.copying", to, host, ::getpid());
   try {
     File copy(temporary, File::Mode::create);
     std::vector<char> piece(size_t(std::min<int64_t>(kPiece, before.st_size)));

@@ -30,9 +30,13 @@ std::string stage_data(comm::Session& session, const Recipe& recipe) {
   std::string directory;
   data::Staged staged;
   checkpoint::together(world, [&] {
-    directory = data::expand_variables(recipe.data.loader.stage_dir);
-    if (session.local_rank() == 0)
-      staged = data::stage_files({files.begin(), files.end()}, directory, int(recipe.data.loader.threads));
+    try {
+      directory = data::expand_variables(recipe.data.loader.stage_dir);
+      if (session.local_rank() == 0)
+        staged = data::stage_files({files.begin(), files.end()}, directory, int(recipe.data.loader.threads));
+    } catch (const base::Error& e) {  // nodes differ in their disks and variables
+      base::fail(e.code(), "on {}: {}", session.host(), e.what());
+    }
   });
   int64_t nodes = world.sum(int64_t(session.local_rank() == 0)), copied = world.sum(staged.copied_files),
           bytes = world.sum(staged.copied_bytes);
