@@ -82,9 +82,12 @@ class Stream(harness.RunTest):
             with self.subTest(extra):
                 self.expect(2, *fragments, args=[self.deck(text), *sets('train.data=""'), *extra, "--dir", refused])
         few, many = text.split("[data.many]")
-        many = many.replace('text = "txt" }', 'text = "txt", label = "cls" }').replace('"image", "labels")', '"image", "labels", "label")')
+        for old, new in (('text = "txt" }', 'text = "txt", label = "cls" }'),
+                         ('"image", "labels")', '"image", "labels", "label")')):
+            many = many.replace(old, new)
         self.expect(2, "[data.few]", "[data.many]", "'label' is missing in the first", args=[
-            self.deck(few + "[data.many]" + many), *sets('train.data=""', "train.mixture={few=1,many=1}"), "--dir", refused])
+            self.deck(few + "[data.many]" + many), "--dir", refused,
+            *sets('train.data=""', "train.mixture={few=1,many=1}")])
         self.assertFalse(os.path.exists(refused))
 
 
