@@ -1,5 +1,6 @@
 #include "io/files.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -105,6 +106,63 @@ TEST_F(Files, atomic_write_that_fails_anywhere_leaves_the_old_file) {
     io::write_file_atomically(path("a"), "old");
   }
   EXPECT_EQ(failures, 7);  // open, write, fsync, close, rename; open and fsync of the directory
+}
+
+int64_t modified_ns(const std::string& path) {
+  struct stat s {};
+  EXPECT_EQ(::stat(path.c_str(), &s), 0);
+  return s.st_mtim.tv_sec * 1'000'000'000 + s.st_mtim.tv_nsec;
+}
+
+TEST_F(Files, a_copy_has_content_and_time_of_the_original) {
+  std::string large(20'000'001, 'x');
+  large[12'345'678] = 'y';
+  for (const std::string& content : {std::string(), std::string("small"), large}) {
+    io::write_file_atomically(path("a"), content);
+    timespec times[2] = {{5, 6}, {1'600'000'000, 123'456'789}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path("a").c_str(), times, 0), 0);
+    io::copy_file_atomically(path("a"), path("b"));
+    EXPECT_EQ(io::read_file(path("b")), content);
+    EXPECT_EQ(modified_ns(path("b")), 1'600'000'000'123'456'789);
+  }
+  EXPECT_EQ(io::list_directory(directory_), (std::vector<std::string>{"a", "b"}));
+}
+
+TEST_F(Files, a_copy_that_fails_anywhere_leaves_the_old_one) {
+  io::write_file_atomically(path("a"), "new");
+  int failures = 0;
+  for (int at = 0;; ++at) {
+    io::write_file_atomically(path("b"), "old");
+    g_fail_at = at;
+    io::set_call_hook([](int64_t, const char* call, const std::string& file) {
+      if (g_fail_at-- == 0) io::fail_call(call, file, ENOSPC);
+    });
+    bool failed = false;
+    try {
+      io::copy_file_atomically(path("a"), path("b"));
+    } catch (const io::Failure&) {
+      failed = true;
+    }
+    io::set_call_hook(nullptr);
+    EXPECT_EQ(io::read_file(path("b")), failed ? "old" : "new");
+    EXPECT_EQ(io::list_directory(directory_), (std::vector<std::string>{"a", "b"}));
+    if (!failed) break;
+    ++failures;
+  }
+  EXPECT_EQ(failures, 10);  // open, fstat, open, read, write, fstat, fsync, futimens, close, rename
+}
+
+TEST_F(Files, an_original_that_changes_is_not_copied) {
+  io::write_file_atomically(path("a"), "12345");
+  static std::string changing;
+  changing = path("a");
+  io::set_call_hook([](int64_t, const char* call, const std::string&) {
+    if (std::string(call) == "write") io::set_call_hook(nullptr), io::File(changing, File::Mode::append).append("6");
+  });
+  EXPECT_NE(message_of([&] { io::copy_file_atomically(path("a"), path("b")); }, 0).find("changed while it was copied"),
+            std::string::npos);
+  io::set_call_hook(nullptr);
+  EXPECT_EQ(io::list_directory(directory_), std::vector<std::string>{"a"});
 }
 
 TEST_F(Files, directories) {
