@@ -157,6 +157,8 @@ void LogOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("groups", groups, "regular expressions on parameter paths: l2 of gradients, parameters and updates for each")
       .on_resume(OnResume::may_change);
+  t.key("samples", samples, "write step, position and key of every example trained on to logs/samples, a file per rank")
+      .on_resume(OnResume::may_change);
 }
 
 Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,

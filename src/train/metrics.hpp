@@ -31,6 +31,7 @@ struct LogOptions {
   int64_t console_every_steps = 50, metrics_every_steps = 1;
   double flush_s = 30;
   std::vector<std::string> groups;
+  bool samples = false;
   void bind(config::Table& t);
 };
 

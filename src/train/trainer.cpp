@@ -66,6 +66,7 @@ base::Exit Trainer::run() {
 void Trainer::feed(int64_t, const models::Inputs& into) {
   data::BatchPtr batch = loader_->next();
   if (!first_batch_told_) describe_first_batch(*batch);
+  if (sample_log_) sample_log_->write(step_, *batch);
   models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
   for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
   engine_->model().prepare(host, true, engine_->draws(step_), nullptr, into);

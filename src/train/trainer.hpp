@@ -11,6 +11,7 @@
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
 #include "train/run_dir.hpp"
+#include "train/sample_log.hpp"
 #include "train/stops.hpp"
 #include "train/tracker.hpp"
 
@@ -89,6 +90,7 @@ class Trainer {
   std::unique_ptr<BadSamples> bad_samples_;
   data::LoaderOptions loader_options_;
   std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<SampleLog> sample_log_;
   std::unique_ptr<checkpoint::Saver> saver_;
   std::unique_ptr<Stops> stops_;
   Tracker best_, patience_;

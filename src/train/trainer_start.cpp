@@ -227,6 +227,8 @@ void Trainer::open_loader() {
   loader_ = std::make_unique<data::Loader>(
       *data_, loader_options_,
       training_plan(engine_->geometry(), mesh_, step_, total_, progress_.skipped_examples));
+  if (recipe_.log.samples)
+    sample_log_ = std::make_unique<SampleLog>(*mesh_.world, directory_->logs() + "/samples", step_, *data_);
 }
 
 }  // namespace train

@@ -29,10 +29,29 @@ class Stream(harness.RunTest):
     def losses(self, folder=None):
         return {row["step"]: row["loss"] for row in self.rows(folder=folder)}
 
+    def samples(self, folder):
+        """{step: {position: sample}}: what was trained on, by log.samples and its rule for steps that were done again."""
+        files = {}
+        for name in os.listdir(folder + "/logs/samples"):
+            begin, rank = re.fullmatch(r"from(\d{10})\.rank(\d{5})\.tsv", name).groups()
+            files.setdefault(int(begin), []).append(f"{folder}/logs/samples/{name}")
+        steps = {}
+        for begin in sorted(files):
+            steps = {step: batch for step, batch in steps.items() if step <= begin}
+            for path in files[begin]:
+                with open(path) as f:
+                    for line in f:
+                        step, position, dataset, key = line.rstrip("\n").split("\t")
+                        batch = steps.setdefault(int(step), {})
+                        self.assertNotIn(int(position), batch, "read twice")
+                        batch[int(position)] = (dataset, os.path.basename(key))
+        return steps
+
     def test_restarts_on_other_rank_counts(self):
-        # Every step's batch is the uninterrupted run's, so every loss is, but for the order in which ranks add up.
+        # Every step's batch is the uninterrupted run's, sample by sample; so every loss is, but for the order of sums.
         draws = random.Random(4)
-        every = sets("checkpoint.every_steps=1", "checkpoint.keep_last=12", "eval.val.every_steps=0")
+        every = sets("checkpoint.every_steps=1", "checkpoint.keep_last=12", "eval.val.every_steps=0",
+                     "log.samples=true")
         mixture = sets('train.data=""', "train.mixture={few=1,many=2}")
         modes = {"exact": [], "blocks": sets("train.shuffle_block=3", "train.shuffle_window=2"),
                  "none": mixture}
@@ -55,6 +74,14 @@ class Stream(harness.RunTest):
                     self.assertAlmostEqual(got[step], loss, delta=2e-4 * loss, msg=f"{mode} step {step}")
                 spread = max(expected.values()) - min(expected.values())
                 self.assertGreater(spread, 0.01 * expected[1], "the losses tell batches apart")
+                batches = self.samples(straight)
+                self.assertEqual(self.samples(parts), batches)
+                stream = [batches[step][position] for step in range(1, 13) for position in sorted(batches[step])]
+                self.assertEqual(len(stream), 144)
+                for name in {name for name, _ in stream}:  # every sample exactly once in each epoch of its data set
+                    keys, size = [key for n, key in stream if n == name], 40 if name == "train" else 20
+                    for epoch in range(len(keys) // size):
+                        self.assertEqual(len(set(keys[epoch * size:(epoch + 1) * size])), size)
 
     def test_mixture_metrics_and_refusals(self):
         text = mixed(self.good)
