@@ -30,7 +30,7 @@ class Stream(harness.RunTest):
         return {row["step"]: row["loss"] for row in self.rows(folder=folder)}
 
     def samples(self, folder):
-        """{step: {position: sample}}: what was trained on, by log.samples and its rule for steps that were done again."""
+        """{step: {position: sample}} of log.samples, by its rule for steps that were done again."""
         files = {}
         for name in os.listdir(folder + "/logs/samples"):
             begin, rank = re.fullmatch(r"from(\d{10})\.rank(\d{5})\.tsv", name).groups()
