@@ -62,7 +62,11 @@ void list_variants(const std::string& what) {
   if (what == "data")
     for (const auto& r : data::source_rows()) row(r.name, r.doc);
   if (what == "op")
-    for (const auto& r : data::op_rows()) row(data::signature(r), r.doc);
+    for (const auto& r : data::op_rows()) {
+      std::printf("%s\n    %s\n", data::signature(r).c_str(), r.doc.c_str());
+      for (const data::Parameter& p : r.parameters)
+        if (!p.name.ends_with("key")) std::printf("      %-14s %s\n", p.name.c_str(), p.doc.c_str());
+    }
   if (what == "tokenizer")
     for (const auto& r : data::tokenizer_rows()) row(r.name, r.doc);
   if (what == "evaluator")

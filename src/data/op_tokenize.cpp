@@ -124,7 +124,7 @@ OpRow tokenize_row() {
                         "text before every caption that is given, not predicted; as written, without lower-casing"});
   parameters.push_back(
       {"mask_key", Type::text, "\"label_masks\"", "with a prefix: field for f32 [max_len], 1 where the loss is taken"});
-  return {"tokenize", "text -> i32 [max_len]", std::move(parameters),
+  return {"tokenize", "text -> i32 [max_len]; with a prefix also label_masks", std::move(parameters),
           [](const Arguments& a, const OpEnvironment& e) -> std::unique_ptr<Op> {
             return std::make_unique<Tokenize>(a, e);
           }};

@@ -139,6 +139,17 @@ void Recipe::cross_check(config::Deck& deck) const {
         deck.error(at, fmt::format("yields {} {} where the model takes {} (model.{})", feature,
                                    data::text_of(field->second.shape), data::text_of(shape),
                                    feature == "image" ? "image_size" : "seq_len"));
+      else if (device::DType type = feature == "labels" ? device::DType::i32 : device::DType::f32;
+               field->second.type != type)
+        deck.error(at, fmt::format("yields {} {} where the model takes {}{}", feature, data::text_of(field->second),
+                                   device::name_of(type), feature == "image" ? ": add value_range(-1, 1)" : ""));
+    }
+    // Optional: which labels carry loss.
+    if (auto masks = spec.find("label_masks"); masks != spec.end()) {
+      data::FieldSpec wanted = data::FieldSpec::array(device::DType::f32, made->features().at("labels"));
+      if (masks->second != wanted)
+        deck.error(at, fmt::format("yields label_masks {} where the model takes {}", data::text_of(masks->second),
+                                   data::text_of(wanted)));
     }
     if (auto labels = spec.find("labels"); labels != spec.end() && labels->second.limit > made->label_limit())
       deck.error(made->limit_key(), fmt::format("{} is smaller than the {} ids that [data.{}] can yield",

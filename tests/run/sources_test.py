@@ -1,0 +1,100 @@
+#!/usr/bin/python3
+"""The same samples through every kind of source give the same run to the bit; label masks reach the loss; random ops are repeatable."""
+import io
+import json
+import os
+import re
+
+import h5py
+import numpy as np
+import tarfile
+
+import harness
+
+OPS = """decode | resize(16) | value_range(-1, 1)
+              | tokenize("words", max_len=12, eos="sticky", inkey="text", outkey="labels") | keep("image", "labels")"""
+
+
+class Sources(harness.RunTest):
+    def with_data(self, table, ops=OPS):
+        """The good deck, three steps in the order of the set, with another [data.train]."""
+        text = re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: f"[data.train]\n{table}\npreprocess = '''{ops}'''\n", self.good, flags=re.S)
+        return text.replace("total_steps = 12", 'total_steps = 3, shuffle = "none"')
+
+    def outcome(self, text, name, *args, ranks=0):
+        folder = f"{self.folder}/run_{name}"
+        self.expect(0, "done     exit=0", args=[self.deck(text), "--dir", folder, *args], ranks=ranks)
+        return [row["loss"] for row in self.rows(folder=folder)], self.tensors(3, folder)
+
+    def samples(self):
+        """(name, png, caption) in the order of the shards."""
+        out = []
+        for s in range(2):
+            with tarfile.open(f"{self.data}/train-{s:03}.tar") as tar:
+                for i in range(s, 40, 2):
+                    out.append((f"{i:06}.png", tar.extractfile(f"{i:06}.png").read(), tar.extractfile(f"{i:06}.txt").read().decode()))
+        return out
+
+    def test_same_samples_through_every_source(self):
+        samples = self.samples()
+        os.mkdir(f"{self.folder}/images")
+        for name, png, _ in samples:
+            with open(f"{self.folder}/images/{name}", "wb") as f:
+                f.write(png)
+        with open(f"{self.folder}/captions.tsv", "w") as f:
+            f.writelines(f"{name}\t{caption}\n" for name, _, caption in samples)
+        with open(f"{self.folder}/captions.json", "w") as f:
+            json.dump({"annotations": [{"id": i, "image_id": 7 * i, "caption": c} for i, (_, _, c) in enumerate(samples)],
+                       "images": [{"id": 7 * i, "file_name": n} for i, (n, _, _) in enumerate(samples)]}, f)
+        with h5py.File(f"{self.folder}/a.h5", "w") as f:
+            files = f.create_dataset("files", len(samples), h5py.vlen_dtype(np.uint8))
+            for i, (_, png, _) in enumerate(samples):
+                files[i] = np.frombuffer(png, np.uint8)
+            f["texts"] = [c for _, _, c in samples]
+            from PIL import Image
+            f.create_dataset("pixels", data=np.stack([np.array(Image.open(io.BytesIO(p))) for _, p, _ in samples]), compression="gzip",
+                             chunks=(1, 20, 20, 3))
+        expected = self.outcome(self.with_data(f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\n'
+                                               'fields = { image = "png", text = "txt" }'), "tar")
+        choose = OPS.replace("decode", 'decode | coco_captions("captions") | choice(inkey="captions", outkey="text")')
+        folder = f'kind = "folder"\npath = "{self.folder}/images"\n'
+        others = {
+            "h5_files": (f'kind = "hdf5"\npath = "{self.folder}/a.h5"\nfields = {{ image = "files: bytes", text = "texts: text" }}', OPS),
+            "h5_pixels": (f'kind = "hdf5"\npath = "{self.folder}/a.h5"\n'
+                          'fields = { image = "pixels: u8 [20, 20, 3]", text = "texts: text" }', OPS.replace("decode | ", "")),
+            "tsv": (folder + f'captions = "{self.folder}/captions.tsv"\nsample = "caption"', OPS),
+            "coco": (folder + f'captions = "{self.folder}/captions.json"', choose),
+        }
+        for name, (table, ops) in others.items():
+            with self.subTest(name):
+                self.assertEqual(self.outcome(self.with_data(table, ops), name), expected)
+
+    def tar(self, ops):
+        return self.with_data(f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\nfields = {{ image = "png", text = "txt" }}', ops)
+
+    def test_label_masks_reach_the_loss(self):
+        plain = self.outcome(self.tar(OPS), "plain")
+        masked = OPS.replace('eos="sticky"', 'eos="sticky", prefix="{}"').replace('keep("image", "labels")', 'keep("image", "labels", "label_masks")')
+        # An empty prefix masks padding only, which carries no loss anyway.
+        self.assertEqual(self.outcome(self.tar(masked.format("")), "empty"), plain)
+        given = self.outcome(self.tar(masked.format("a photo: ")), "given")
+        predicted = self.outcome(self.tar(masked.format("a photo: ").replace(', "label_masks")', ")")), "predicted")
+        # At the first update the head is zero: every token costs ln V, whatever is masked. Then the runs part.
+        self.assertAlmostEqual(given[0][0], predicted[0][0], places=5)
+        self.assertGreater(abs(given[0][2] - predicted[0][2]), 1e-4)
+        # Through the evaluator as well.
+        last = [self.rows("eval", f"{self.folder}/run_{n}")[-1]["perplexity_per_token"] for n in ("given", "predicted")]
+        self.assertGreater(abs(last[0] - last[1]), 1e-4)
+
+    def test_bytes_and_random_ops(self):
+        ops = OPS.replace("resize(16)", 'inception_crop(16, 30, antialias=True) | flip_lr').replace('"words"', '"b"')
+        text = self.tar(ops).replace("vocab_size       = 400", "vocab_size       = 259") + '\n[tokenizer.b]\nkind = "bytes"\n'
+        losses, tensors = self.outcome(text, "random")
+        self.assertEqual(self.outcome(text, "threads", "--set", "loader.threads=3"), (losses, tensors))
+        other, _ = self.outcome(text, "ranks", ranks=2)
+        np.testing.assert_allclose(other, losses, rtol=1e-5)
+        moved, _ = self.outcome(text, "seed", "--set", "run.seed=5")
+        self.assertNotEqual(moved, losses)
+
+
+harness.main()
