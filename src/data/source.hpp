@@ -35,6 +35,7 @@ struct OpenContext {
   std::string index_dir = {};      // where indexes go; "" = beside the data
   std::string run_index_dir = {};  // where they go if that cannot be written; "" = nowhere
   bool write_index = true;         // false: look only, create no file
+  bool substitutes = false;        // what single samples lack is found when they are read, not an error of opening
   std::string stage_dir = {};      // node-local copies of SourceOptions::files() are here; "" = read in place
 
   // Where to read a file from: its staged copy if there are any. Names in messages stay those of the originals.

@@ -39,11 +39,11 @@ class Folder : public Source {
     CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
     Sample out;
     int64_t image = by_image_ ? index : captions_.image_of(index);
-    File file(file_of(image));
-    if (file.size() > kMostMemberBytes)
-      base::fail(Exit::data, "the image has {} bytes; at most {} are read", file.size(), kMostMemberBytes);
-    Bytes bytes{size_t(file.size())};
-    file.read(0, bytes.data(), bytes.size());
+    std::unique_ptr<File> file = open_image(file_of(image));
+    if (file->size() > kMostMemberBytes)
+      base::fail(Exit::data, "the image has {} bytes; at most {} are read", file->size(), kMostMemberBytes);
+    Bytes bytes{size_t(file->size())};
+    file->read(0, bytes.data(), bytes.size());
     out["image"] = std::move(bytes);
     if (by_image_) {
       Texts texts;
@@ -56,6 +56,19 @@ class Folder : public Source {
   }
 
  private:
+  // An image that is not there is the fault of its sample; a file system that fails is not (Unreadable).
+  static std::unique_ptr<File> open_image(const std::string& path) {
+    try {
+      return std::make_unique<File>(path);
+    } catch (const Unreadable&) {
+      std::error_code problem;
+      std::filesystem::file_type type = std::filesystem::status(path, problem).type();
+      if (type == std::filesystem::file_type::not_found) base::fail(Exit::data, "there is no such file");
+      if (type == std::filesystem::file_type::directory) base::fail(Exit::data, "it is a folder, not a file");
+      throw;
+    }
+  }
+
   std::string file_of(int64_t image) const { return fmt::format("{}/{}", path_, captions_.name(image)); }
 
   std::string path_;

@@ -52,12 +52,12 @@ bool fits(const H5Rows& rows, const FieldSpec& field) {
 
 class Hdf5 : public Source {
  public:
-  explicit Hdf5(const Hdf5Options& options) {
+  Hdf5(const Hdf5Options& options, const OpenContext& context) {
     for (auto& [field, text] : options.fields) {
       auto [dataset, spec] = parse_hdf5_field(text);
       fields_.push_back({field, dataset, spec});
     }
-    for (std::string& path : expand_braces(options.path)) open(path);
+    for (std::string& path : expand_braces(options.path)) open(path, context.local(path));
     if (size_ == 0) base::fail(Exit::data, "'{}' holds no samples", options.path);
   }
 
@@ -93,10 +93,10 @@ class Hdf5 : public Source {
     std::vector<H5Rows> datasets;  // by field
   };
 
-  void open(const std::string& path) {
+  void open(const std::string& path, const std::string& local) {
     File file{.path = path, .first = size_, .rows = -1, .datasets = {}};
     try {
-      io::H5File h5 = io::H5File::open(path);
+      io::H5File h5 = io::H5File::open(local);
       for (const Field& field : fields_) {
         if (!h5.exists(field.dataset)) {
           std::vector<std::string> there = h5.datasets();
@@ -253,7 +253,11 @@ Spec Hdf5Options::spec() const {
   return out;
 }
 
-std::unique_ptr<Source> Hdf5Options::open(const OpenContext&) const { return std::make_unique<Hdf5>(*this); }
+std::vector<std::string> Hdf5Options::files() const { return expand_braces(path); }
+
+std::unique_ptr<Source> Hdf5Options::open(const OpenContext& context) const {
+  return std::make_unique<Hdf5>(*this, context);
+}
 
 SourceRow hdf5_row() {
   return {"hdf5", "rows of datasets in HDF5 files: arrays, texts, whole image files",

@@ -14,6 +14,7 @@ struct Hdf5Options : SourceOptions {
   std::map<std::string, std::string> fields;  // field -> "DATASET: TYPE"
   void bind(config::Table& t) override;
   Spec spec() const override;
+  std::vector<std::string> files() const override;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 };
 

@@ -84,7 +84,7 @@ class Webdataset : public Source {
       s.first = size_;
       size_ += int64_t(s.keys.size());
     }
-    check_fields(options.path);
+    check_fields(options.path, context.substitutes);
   }
 
   int64_t size() const override { return size_; }
@@ -106,6 +106,7 @@ class Webdataset : public Source {
     Sample out;
     for (size_t f = 0; f < fields_.size(); ++f) {
       Place place = shard.places[sample * fields_.size() + f];
+      if (place.offset < 0) base::fail(Exit::data, "it has no member .{}", fields_[f].extension);
       if (place.size > kMostMemberBytes)
         base::fail(Exit::data, "member .{} has {} bytes; at most {} are read", fields_[f].extension, place.size,
                    kMostMemberBytes);
@@ -188,7 +189,7 @@ class Webdataset : public Source {
   }
 
   // The index knows what is missing, so a run need not find out after hours.
-  void check_fields(const std::string& path) const {
+  void check_fields(const std::string& path, bool substitutes) const {
     if (size_ == 0) base::fail(Exit::data, "'{}' holds no samples", path);
     for (size_t f = 0; f < fields_.size(); ++f) {
       int64_t missing = 0, first = -1;
@@ -196,7 +197,7 @@ class Webdataset : public Source {
         for (size_t i = 0; i < s.keys.size(); ++i)
           if (s.places[i * fields_.size() + f].offset < 0)
             if (missing++ == 0) first = s.first + int64_t(i);
-      if (missing == 0) continue;
+      if (missing == 0 || (substitutes && missing < size_)) continue;
       std::vector<std::string> seen(seen_.begin(), seen_.end());
       if (seen.size() > 12) seen.resize(12), seen.push_back("...");
       base::fail(Exit::data,

@@ -144,4 +144,18 @@ std::string parameter_table(Engine& engine, comm::Mesh& mesh) {
   return out + fmt::format("Total: {}\n", base::with_commas(engine.layout().total_elements()));
 }
 
+void print_captions(comm::Comm& world, const data::Mixture& data) {
+  constexpr std::string_view kSuffix = ".captions";
+  for (const data::Mixture::Part& part : data.parts()) {
+    std::map<std::string, int64_t> counts = part.dataset->counts();  // the same names on every rank
+    for (const auto& [name, count] : counts) {
+      if (!name.ends_with(kSuffix)) continue;
+      int64_t all = world.sum(count), cut = world.sum(counts.at(name + "_cut"));
+      log::line("captions {} {}: {:.2f} % of {} were cut at max_len", part.dataset->name(),
+                name.substr(0, name.size() - kSuffix.size()), all ? 100 * double(cut) / double(all) : 0.0,
+                base::with_commas(all));
+    }
+  }
+}
+
 }  // namespace train

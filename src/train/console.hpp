@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/mesh.hpp"
+#include "data/mixture.hpp"
 #include "train/engine.hpp"
 #include "train/recipe.hpp"
 
@@ -27,5 +28,9 @@ int choose_threads(int64_t asked, int local_size);
 double measure_peak(comm::Comm& world, int threads, double seconds);
 
 std::string loss_text(double loss);
+
+// How many captions were too long for max_len, over all ranks, which all call. Counts this attempt, samples read ahead
+// included.
+void print_captions(comm::Comm& world, const data::Mixture& data);
 
 }  // namespace train

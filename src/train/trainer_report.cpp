@@ -112,13 +112,6 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
                 : fmt::format("  {} min {:.0f} max {:.0f}, {:.1f} % pad", field, least, most,
                               100 * double(pads) / double(v.count));
   }
-  for (const data::Mixture::Part& part : data_->parts())
-    for (const auto& [name, count] : part.dataset->counts())
-      if (name.ends_with(".captions_cut")) {
-        auto all = part.dataset->counts().find(name.substr(0, name.size() - 4));
-        if (all != part.dataset->counts().end() && all->second > 0)
-          text += fmt::format("  {} cut {:.1f} % so far", name, 100 * double(count) / double(all->second));
-      }
   log::line("first batch{}", text);
 }
 
@@ -153,6 +146,7 @@ void Trainer::finish() {
   if (progress_.bad_samples)
     log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
               base::with_commas(progress_.bad_samples), base::with_commas(bad_samples_->known()), recipe_.run.dir);
+  print_captions(*mesh_.world, *data_);
   if (progress_.skipped_steps || progress_.skipped_examples)
     log::line("guard    {} steps without an update, {} examples left out", progress_.skipped_steps,
               base::with_commas(progress_.skipped_examples));

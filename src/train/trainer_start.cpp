@@ -35,6 +35,7 @@ void Trainer::open_data() {
                             .threads = int(recipe_.data.loader.threads),
                             .index_dir = recipe_.data.loader.index_dir,
                             .run_index_dir = recipe_.run.dir + "/index",
+                            .substitutes = recipe_.data.loader.substitutes(),
                             .stage_dir = stage_data(session_, recipe_)};
   data::Tokenizers tokenizers = recipe_.data.tokenizers();
   data_ = open_training_data(recipe_, tokenizers, context);

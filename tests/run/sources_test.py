@@ -69,6 +69,43 @@ class Sources(harness.RunTest):
             with self.subTest(name):
                 self.assertEqual(self.outcome(self.with_data(table, ops), name), expected)
 
+    def test_bad_samples_and_staging(self):
+        os.mkdir(f"{self.folder}/images")
+        for i in range(18):  # 18.png is missing, 19.png is a folder
+            with open(f"{self.folder}/images/{i}.png", "wb") as f:
+                f.write(harness.png(i))
+        os.mkdir(f"{self.folder}/images/19.png")
+        with open(f"{self.folder}/captions.tsv", "w") as f:
+            f.writelines(f"{i}.png\ta red house\n" for i in range(20))
+        text = self.with_data(f'kind = "folder"\npath = "{self.folder}/images"\ncaptions = "{self.folder}/captions.tsv"\nsample = "caption"')
+        self.expect(4, "18.png", "no such file", args=[self.deck(text)])
+        self.expect(0, args=[self.deck(text), "--dir", f"{self.folder}/replaced", "--set", "loader.on_bad_sample=substitute",
+                             "--set", "loader.max_bad_sample_fraction=0.2"])
+        with open(f"{self.folder}/replaced/logs/bad_samples.txt") as f:
+            lines = f.read()
+        self.assertEqual(lines.count("\n"), 2)
+        self.assertIn("18.png#0\tthere is no such file", lines)
+        self.assertIn("19.png#0\tit is a folder", lines)
+        # A caption that is not there: error of the set, or of its sample.
+        with tarfile.open(f"{self.data}/train-000.tar", "w") as tar:
+            for i in range(20):
+                harness.add_member(tar, f"{i}.png", harness.png(i))
+                if i != 7:
+                    harness.add_member(tar, f"{i}.txt", b"a red house")
+        tars = self.tar(OPS)
+        self.expect(4, "1 of 40 samples have no member '.txt'", "train-000.tar:7", args=[self.deck(tars), "--dir", f"{self.folder}/no"])
+        self.expect(0, "has no member .txt", args=[self.deck(tars), "--dir", f"{self.folder}/lacking", "--set", "loader.on_bad_sample=substitute",
+                                                   "--set", "loader.max_bad_sample_fraction=0.2"])
+        with h5py.File(f"{self.folder}/a.h5", "w") as f:
+            f["pixels"] = np.stack([np.full((20, 20, 3), 9 * i, np.uint8) for i in range(24)])
+            f["texts"] = ["a red house"] * 24
+        h5 = self.with_data(f'kind = "hdf5"\npath = "{self.folder}/a.h5"\nfields = {{ image = "pixels: u8 [20, 20, 3]", text = "texts: text" }}',
+                            OPS.replace("decode | ", ""))
+        expected = self.outcome(h5, "in_place")
+        self.assertIn("captions train labels: 0.00 % of", self.output)
+        self.assertEqual(self.outcome(h5, "staged", "--set", f"loader.stage_dir={self.folder}/stage"), expected)
+        self.assertIn("copied 1 files", self.output)
+
     def tar(self, ops):
         return self.with_data(f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\nfields = {{ image = "png", text = "txt" }}', ops)
 

@@ -141,6 +141,16 @@ TEST_F(WebdatasetTest, MissingMember) {
   shard(2, 11, 12);
   expect_error(Exit::data, {"field 'text'", "2 of 12", ".txt", "s-1.tar:0009", ".cls .json .png .txt"},
                [&] { options.open(context); });
+  // Where bad samples are replaced it is an error of the sample; what no sample has is still a mistake in the deck.
+  OpenContext replacing = context;
+  replacing.substitutes = true;
+  std::unique_ptr<Source> source = options.open(replacing);
+  EXPECT_EQ(text_in(source->read(8)["text"]), "caption 0008");
+  expect_error(Exit::data, {"no member .txt"}, [&] { source->read(9); });
+  expect_error(Exit::data, {"12 of 12", ".jpg"}, [&] {
+    options.fields = {{"image", "jpg"}};
+    options.open(replacing);
+  });
   options.fields = {{"image", "jpg"}};
   expect_error(Exit::data, {"12 of 12", ".jpg", ".png"}, [&] { options.open(context); });
 }
