@@ -1,29 +1,33 @@
 #include "io/h5_rows.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <new>
 
 #include "io/h5_handle.hpp"
 
 namespace io {
 namespace {
 
-// Memory for elements of variable length. HDF5 asks for it with lengths that it found in the file, so they are checked
-// before anything is taken.
+// Memory for the elements of one row of variable length, all let go at the end, however a read ends. HDF5 asks for it
+// with lengths that it found in the file, so they are checked before anything is taken.
 struct Lengths {
-  int64_t most = 0, refused = 0;
+  explicit Lengths(int64_t limit) : left(limit) {}
+  int64_t left;
+  bool refused = false;
+  std::vector<std::unique_ptr<uint8_t[]>> blocks;
 
   static void* allocate(size_t size, void* self) {
     Lengths& l = *static_cast<Lengths*>(self);
-    if (int64_t(size) > l.most) {
-      l.refused = int64_t(size);
-      return nullptr;
-    }
-    return std::malloc(std::max<size_t>(size, 1));
+    l.refused = size > size_t(l.left);
+    if (l.refused) return nullptr;
+    l.left -= int64_t(size);
+    l.blocks.emplace_back(new (std::nothrow) uint8_t[std::max<size_t>(size, 1)]);
+    return l.blocks.back().get();
   }
-  static void release(void* memory, void*) { std::free(memory); }
+  static void release(void*, void*) {}
 };
 
 H5Handle transfer_list(Lengths& lengths, const std::string& path) {
@@ -98,13 +102,23 @@ H5Rows::~H5Rows() {
   H5Sclose(space_), H5Tclose(type_), H5Dclose(set_);
 }
 
+// A file may claim any shape, so products stop at the largest number.
 int64_t H5Rows::elements() const {
   int64_t n = 1;
-  for (int64_t d : shape_) n *= d;
+  for (int64_t d : shape_)
+    if (__builtin_mul_overflow(n, d, &n)) return std::numeric_limits<int64_t>::max();
   return n;
 }
 
-int64_t H5Rows::row_bytes() const { return kind_ == Kind::bytes || kind_ == Kind::text ? 0 : elements() * size_; }
+int64_t H5Rows::row_bytes() const {
+  int64_t n = elements();
+  return __builtin_mul_overflow(n, size_, &n) ? std::numeric_limits<int64_t>::max() : n;
+}
+
+Failure H5Rows::too_long(int64_t row, int64_t most) const {
+  return Failure(fmt::format("{}: row {} of {} has more than {} bytes, which are not read", path_, row, dataset_, most),
+                 0);
+}
 
 std::string H5Rows::type_text() const {
   std::string shape;
@@ -167,42 +181,32 @@ std::vector<std::string> H5Rows::read_texts(int64_t row, int64_t most) const {
     }
     return out;
   }
-  Lengths lengths{most};
+  Lengths lengths(most);
   H5Handle list = transfer_list(lengths, path_);
   std::vector<char*> texts(count);
   try {
     transfer(row, type_, texts.data(), list);
   } catch (const Failure&) {
-    for (char* t : texts) std::free(t);
-    if (!lengths.refused) throw;
-    throw Failure(fmt::format("{}: a text of {} bytes in row {} of {}; at most {} are read", path_, lengths.refused,
-                              row, dataset_, most),
-                  0);
+    if (lengths.refused) throw too_long(row, most);
+    throw;
   }
-  for (char* t : texts) {
-    out.emplace_back(t ? t : "");
-    std::free(t);
-  }
+  for (const char* t : texts) out.emplace_back(t ? t : "");
   return out;
 }
 
 void H5Rows::read_bytes(int64_t row, int64_t most, const std::function<uint8_t*(size_t)>& into) const {
   H5Lock lock;
   CHECK(kind_ == Kind::bytes && shape_.empty(), "{} of {} holds {}", dataset_, path_, type_text());
-  Lengths lengths{most};
+  Lengths lengths(most);
   H5Handle list = transfer_list(lengths, path_);
   H5Handle type(H5Tvlen_create(H5T_NATIVE_UINT8), H5Tclose, "make a type", path_);
   hvl_t bytes{0, nullptr};
   try {
     transfer(row, type, &bytes, list);
   } catch (const Failure&) {
-    std::free(bytes.p);
-    if (!lengths.refused) throw;
-    throw Failure(
-        fmt::format("{}: row {} of {} has {} bytes; at most {} are read", path_, row, dataset_, lengths.refused, most),
-        0);
+    if (lengths.refused) throw too_long(row, most);
+    throw;
   }
-  std::unique_ptr<void, void (*)(void*)> owner(bytes.p, std::free);
   if (uint8_t* out = into(bytes.len); bytes.len) std::memcpy(out, bytes.p, bytes.len);
 }
 

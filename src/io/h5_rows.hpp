@@ -30,21 +30,22 @@ class H5Rows {
   Kind kind() const { return kind_; }
   int64_t count() const { return count_; }
   const std::vector<int64_t>& shape() const { return shape_; }  // of a row; {} = one element
-  int64_t row_bytes() const;                                    // of a row as it lies in the file; 0 for text and bytes
-  int64_t chunk_bytes() const { return chunk_bytes_; }          // what HDF5 may have to hold to read one row
-  std::string type_text() const;                                // "i64 [16]", "text", "lists of bytes"
+  int64_t row_bytes() const;  // of a row, each element of variable length counted as a pointer
+  int64_t chunk_bytes() const { return chunk_bytes_; }  // what HDF5 may have to hold to read one row
+  std::string type_text() const;                        // "i64 [16]", "text", "lists of bytes"
   bool is_u8() const { return kind_ == Kind::integers && size_ == 1 && !signed_; }
 
   // All elements of a row, converted. T is float, int64_t or uint8_t.
   template <class T>
   void read(int64_t row, std::span<T> out) const;
-  // The texts of a row in order, at most `most` bytes each (Failure).
+  // The texts of a row in order. Failure if they have more than `most` bytes, before memory is taken.
   std::vector<std::string> read_texts(int64_t row, int64_t most) const;
-  // The bytes of a row of lists. `into` is asked for memory once the length is known to be at most `most` (Failure).
+  // The bytes of a row of lists, at most `most` likewise; `into` is asked for the memory that takes them.
   void read_bytes(int64_t row, int64_t most, const std::function<uint8_t*(size_t)>& into) const;
 
  private:
   int64_t elements() const;
+  Failure too_long(int64_t row, int64_t most) const;
   void select(int64_t row) const;
   void transfer(int64_t row, int64_t memory_type, void* out, int64_t plist) const;
 

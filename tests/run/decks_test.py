@@ -25,6 +25,7 @@ class Decks(harness.RunTest):
 
     def test_broken(self):
         change = self.changed
+        fields, tars = 'fields     = { image = "png", text = "txt" }', 'kind       = "webdataset"'
         cases = {
             "syntax": (change(("total_steps = 12", "total_steps = = 12")), ["deck.toml:3"]),
             "unknown key": (change(("clip_norm     = 1.0", "clip_nrom = 1.0")), ["clip_nrom", "clip_norm"]),
@@ -56,15 +57,17 @@ class Decks(harness.RunTest):
             "op argument": (change(("resize(16)", "resize(sise=16)")), ["sise", "size"]),
             "op order": (change(("decode | resize(16)", "resize(16) | decode")), ["resize", "decode"]),
             "missing feature": (change(('keep("image", "labels")', 'keep("image")')), ["labels"]),
-            "pixels that are not scaled": (change((" | value_range(-1, 1)", "")), ["image u8 [16,16,3]", "f32", "value_range(-1, 1)"]),
-            "texts that are not chosen": (change(('fields     = { image = "png", text = "txt" }', 'captions = "c.json"'),
-                                                 ('kind       = "webdataset"', 'kind = "folder"'), ('inkey="text"', 'inkey="captions"')),
+            "pixels that are not scaled": (change((" | value_range(-1, 1)", "")),
+                                           ["image u8 [16,16,3]", "f32", "value_range(-1, 1)"]),
+            "texts that are not chosen": (change((fields, 'captions = "c.json"'), (tars, 'kind = "folder"'),
+                                                 ('inkey="text"', 'inkey="captions"')),
                                           ["captions", "texts", "choice"]),
-            "rows without a type": (change(('text = "txt" }', 'text = "captions" }'), ('kind       = "webdataset"', 'kind = "hdf5"')),
+            "rows without a type": (change(('text = "txt" }', 'text = "captions" }'), (tars, 'kind = "hdf5"')),
                                     ["data.train.fields", "DATASET: TYPE", "bytes, text, texts"]),
-            "captions of another kind": (change(('fields     = { image = "png", text = "txt" }', 'captions = "c.csv"'),
-                                                ('kind       = "webdataset"', 'kind = "folder"')), ["data.train.captions", ".tsv", ".json"]),
-            "masks of another length": (change((' | keep("image", "labels")', ' | randu("label_masks")')), ["label_masks f32 []", "f32 [12]"]),
+            "captions of another kind": (change((fields, 'captions = "c.csv"'), (tars, 'kind = "folder"')),
+                                         ["data.train.captions", ".tsv", ".json"]),
+            "masks of another length": (change((' | keep("image", "labels")', ' | randu("label_masks")')),
+                                        ["label_masks f32 []", "f32 [12]"]),
             "resize method": (change(("resize(16)", 'resize(16, "bilinaer")')), ["bilinaer", "nearest is 'bilinear'"]),
             "crop too large": (change(("resize(16)", "resize(12) | central_crop(16)")), ["central_crop", "[16,16,3]", "[12,12,3]"]),
             "unknown data": (change(('data = "train", total', 'data = "trian", total')), ["trian", "train"]),

@@ -4,10 +4,11 @@ import io
 import json
 import os
 import re
+import tarfile
 
 import h5py
 import numpy as np
-import tarfile
+from PIL import Image
 
 import harness
 
@@ -18,7 +19,8 @@ OPS = """decode | resize(16) | value_range(-1, 1)
 class Sources(harness.RunTest):
     def with_data(self, table, ops=OPS):
         """The good deck, three steps in the order of the set, with another [data.train]."""
-        text = re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: f"[data.train]\n{table}\npreprocess = '''{ops}'''\n", self.good, flags=re.S)
+        data = f"[data.train]\n{table}\npreprocess = '''{ops}'''\n"
+        text = re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: data, self.good, flags=re.S)
         return text.replace("total_steps = 12", 'total_steps = 3, shuffle = "none"')
 
     def outcome(self, text, name, *args, ranks=0):
@@ -51,7 +53,6 @@ class Sources(harness.RunTest):
             for i, (_, png, _) in enumerate(samples):
                 files[i] = np.frombuffer(png, np.uint8)
             f["texts"] = [c for _, _, c in samples]
-            from PIL import Image
             f.create_dataset("pixels", data=np.stack([np.array(Image.open(io.BytesIO(p))) for _, p, _ in samples]), compression="gzip",
                              chunks=(1, 20, 20, 3))
         expected = self.outcome(self.with_data(f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\n'
@@ -77,10 +78,11 @@ class Sources(harness.RunTest):
         os.mkdir(f"{self.folder}/images/19.png")
         with open(f"{self.folder}/captions.tsv", "w") as f:
             f.writelines(f"{i}.png\ta red house\n" for i in range(20))
-        text = self.with_data(f'kind = "folder"\npath = "{self.folder}/images"\ncaptions = "{self.folder}/captions.tsv"\nsample = "caption"')
+        text = self.with_data(f'kind = "folder"\npath = "{self.folder}/images"\n'
+                              f'captions = "{self.folder}/captions.tsv"\nsample = "caption"')
         self.expect(4, "18.png", "no such file", args=[self.deck(text)])
-        self.expect(0, args=[self.deck(text), "--dir", f"{self.folder}/replaced", "--set", "loader.on_bad_sample=substitute",
-                             "--set", "loader.max_bad_sample_fraction=0.2"])
+        replace = ["--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.2"]
+        self.expect(0, args=[self.deck(text), "--dir", f"{self.folder}/replaced", *replace])
         with open(f"{self.folder}/replaced/logs/bad_samples.txt") as f:
             lines = f.read()
         self.assertEqual(lines.count("\n"), 2)
@@ -93,25 +95,27 @@ class Sources(harness.RunTest):
                 if i != 7:
                     harness.add_member(tar, f"{i}.txt", b"a red house")
         tars = self.tar(OPS)
-        self.expect(4, "1 of 40 samples have no member '.txt'", "train-000.tar:7", args=[self.deck(tars), "--dir", f"{self.folder}/no"])
-        self.expect(0, "has no member .txt", args=[self.deck(tars), "--dir", f"{self.folder}/lacking", "--set", "loader.on_bad_sample=substitute",
-                                                   "--set", "loader.max_bad_sample_fraction=0.2"])
+        self.expect(4, "1 of 40 samples have no member '.txt'", "train-000.tar:7",
+                    args=[self.deck(tars), "--dir", f"{self.folder}/no"])
+        self.expect(0, "has no member .txt", args=[self.deck(tars), "--dir", f"{self.folder}/lacking", *replace])
         with h5py.File(f"{self.folder}/a.h5", "w") as f:
             f["pixels"] = np.stack([np.full((20, 20, 3), 9 * i, np.uint8) for i in range(24)])
             f["texts"] = ["a red house"] * 24
-        h5 = self.with_data(f'kind = "hdf5"\npath = "{self.folder}/a.h5"\nfields = {{ image = "pixels: u8 [20, 20, 3]", text = "texts: text" }}',
-                            OPS.replace("decode | ", ""))
+        h5 = self.with_data(f'kind = "hdf5"\npath = "{self.folder}/a.h5"\n'
+                            'fields = { image = "pixels: u8 [20, 20, 3]", text = "texts: text" }', OPS.replace("decode | ", ""))
         expected = self.outcome(h5, "in_place")
         self.assertIn("captions train labels: 0.00 % of", self.output)
         self.assertEqual(self.outcome(h5, "staged", "--set", f"loader.stage_dir={self.folder}/stage"), expected)
         self.assertIn("copied 1 files", self.output)
 
     def tar(self, ops):
-        return self.with_data(f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\nfields = {{ image = "png", text = "txt" }}', ops)
+        return self.with_data(f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\n'
+                              'fields = { image = "png", text = "txt" }', ops)
 
     def test_label_masks_reach_the_loss(self):
         plain = self.outcome(self.tar(OPS), "plain")
-        masked = OPS.replace('eos="sticky"', 'eos="sticky", prefix="{}"').replace('keep("image", "labels")', 'keep("image", "labels", "label_masks")')
+        masked = OPS.replace('eos="sticky"', 'eos="sticky", prefix="{}"')
+        masked = masked.replace('keep("image", "labels")', 'keep("image", "labels", "label_masks")')
         # An empty prefix masks padding only, which carries no loss anyway.
         self.assertEqual(self.outcome(self.tar(masked.format("")), "empty"), plain)
         given = self.outcome(self.tar(masked.format("a photo: ")), "given")

@@ -1,0 +1,104 @@
+// Single rows: conversions, limits on lengths that a file may claim, and what is refused.
+#include "io/h5_rows.hpp"
+
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include <cstring>
+#include <filesystem>
+
+namespace {
+
+using io::H5Rows;
+
+class Rows : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = testing::TempDir() + "trainer_rows_XXXXXX";
+    ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
+    path_ = directory_ + "/a.h5";
+    hid_t file = H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    const float numbers[6] = {1, 2.5, -3, 4, 5, 6};
+    put(file, "numbers", H5T_IEEE_F32BE, H5T_NATIVE_FLOAT, {3, 2}, numbers);
+    const uint8_t bytes[5] = {1, 2, 3, 4, 5};
+    const hvl_t lists[3] = {{5, const_cast<uint8_t*>(bytes)}, {0, nullptr}, {2, const_cast<uint8_t*>(bytes)}};
+    hid_t list = H5Tvlen_create(H5T_NATIVE_UINT8);
+    put(file, "lists", list, list, {3}, lists);
+    const char* words[4] = {"one", "", "three and more", "4"};
+    hid_t text = H5Tcopy(H5T_C_S1);
+    H5Tset_size(text, H5T_VARIABLE);
+    put(file, "words", text, text, {2, 2}, words);
+    put(file, "number", H5T_STD_I32LE, H5T_NATIVE_INT32, {}, "\1\0\0\0");
+    put(file, "endless", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, 1ull << 40, 1ull << 40}, nullptr);
+    H5Tclose(list), H5Tclose(text), H5Fclose(file);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  static void put(hid_t file, const char* name, hid_t type, hid_t memory, std::vector<hsize_t> dims, const void* data) {
+    hid_t space = dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(int(dims.size()), dims.data(), nullptr);
+    hid_t list = H5Pcreate(H5P_DATASET_CREATE);
+    if (!data) {  // chunks that are never written
+      std::vector<hsize_t> chunk(dims.size(), 1);
+      H5Pset_chunk(list, int(chunk.size()), chunk.data());
+    }
+    hid_t set = H5Dcreate2(file, name, type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+    ASSERT_GE(set, 0) << name;
+    if (data) {
+      EXPECT_GE(H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), 0) << name;
+    }
+    H5Dclose(set), H5Pclose(list), H5Sclose(space);
+  }
+  std::string failure(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const io::Failure& e) {
+      return e.what();
+    }
+    return "none";
+  }
+  std::string directory_, path_;
+};
+
+TEST_F(Rows, numbers_are_converted) {
+  H5Rows rows(io::H5File::open(path_), "/numbers");  // outlives the file
+  EXPECT_EQ(rows.count(), 3);
+  EXPECT_EQ(rows.shape(), std::vector<int64_t>{2});
+  EXPECT_EQ(rows.row_bytes(), 8);
+  EXPECT_EQ(rows.type_text(), "f32 [2]");
+  float two[2];
+  rows.read<float>(1, two);
+  EXPECT_EQ(two[0], -3);
+  EXPECT_EQ(two[1], 4);
+  int64_t whole[2];
+  rows.read<int64_t>(0, whole);
+  EXPECT_EQ(whole[1], 2);
+}
+
+TEST_F(Rows, lengths_are_limited) {
+  io::H5File file = io::H5File::open(path_);
+  H5Rows lists(file, "/lists"), words(file, "/words");
+  EXPECT_EQ(lists.kind(), H5Rows::Kind::bytes);
+  auto length = [&](int64_t row, int64_t most) {
+    std::vector<uint8_t> out;
+    lists.read_bytes(row, most, [&](size_t n) { return out.resize(n), out.data(); });
+    return out;
+  };
+  EXPECT_EQ(length(0, 5), (std::vector<uint8_t>{1, 2, 3, 4, 5}));
+  EXPECT_TRUE(length(1, 5).empty());
+  EXPECT_NE(failure([&] { length(0, 4); }).find("row 0 of /lists has more than 4 bytes"), std::string::npos);
+  EXPECT_EQ(length(2, 4).size(), 2u);  // and goes on
+  EXPECT_EQ(words.read_texts(1, 100), (std::vector<std::string>{"three and more", "4"}));
+  EXPECT_NE(failure([&] { words.read_texts(1, 14); }).find("more than 14 bytes"), std::string::npos);
+  EXPECT_EQ(words.read_texts(0, 14), (std::vector<std::string>{"one", ""}));
+}
+
+TEST_F(Rows, what_has_no_rows) {
+  io::H5File file = io::H5File::open(path_);
+  EXPECT_NE(failure([&] { H5Rows(file, "/number"); }).find("no axis"), std::string::npos);
+  EXPECT_NE(failure([&] { H5Rows(file, "/none"); }).find("/none"), std::string::npos);
+  H5Rows endless(file, "/endless");
+  EXPECT_EQ(endless.row_bytes(), std::numeric_limits<int64_t>::max());  // 2^80 do not wrap
+  EXPECT_EQ(endless.chunk_bytes(), 1);
+}
+
+}  // namespace
