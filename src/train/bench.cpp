@@ -25,6 +25,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, const std::string& 
                             .index_dir = recipe.data.loader.index_dir,
                             .run_index_dir = "",
                             .write_index = false,
+                            .substitutes = recipe.data.loader.substitutes(),
                             .stage_dir = stage_data(session, recipe)};
   std::unique_ptr<data::Mixture> input = open_training_data(recipe, tokenizers, context);
   Engine engine(recipe.engine(input->size(), threads), mesh, device::Kind::cpu);

@@ -19,7 +19,8 @@ int64_t data_size(const Recipe& recipe) {
                               .threads = 1,
                               .index_dir = recipe.data.loader.index_dir,
                               .run_index_dir = "",
-                              .write_index = false};
+                              .write_index = false,
+                              .substitutes = recipe.data.loader.substitutes()};
     return open_training_data(recipe, tokenizers, context)->size();
   } catch (const base::Error&) {
     return 0;

@@ -98,6 +98,10 @@ class Sources(harness.RunTest):
         self.expect(4, "1 of 40 samples have no member '.txt'", "train-000.tar:7",
                     args=[self.deck(tars), "--dir", f"{self.folder}/no"])
         self.expect(0, "has no member .txt", args=[self.deck(tars), "--dir", f"{self.folder}/lacking", *replace])
+        # The plan counts them as the run does.
+        plan = [self.deck(tars.replace("total_steps = 3", "total_epochs = 1")), "--mode", "plan"]
+        self.expect(4, "size of the training data is not known", args=plan)
+        self.expect(0, args=[*plan, *replace])
         with h5py.File(f"{self.folder}/a.h5", "w") as f:
             f["pixels"] = np.stack([np.full((20, 20, 3), 9 * i, np.uint8) for i in range(24)])
             f["texts"] = ["a red house"] * 24
