@@ -8,8 +8,10 @@
 #include "data/op.hpp"
 #include "optim/registry.hpp"
 #include "train/bench.hpp"
+#include "train/dataset_report.hpp"
 #include "train/plan.hpp"
 #include "train/report.hpp"
+#include "train/show.hpp"
 #include "train/stops.hpp"
 #include "train/trainer.hpp"
 
@@ -32,8 +34,10 @@ CommandLine parse_command_line(int argc, char** argv, CLI::App& app) {
                  "KEY or table that may differ from the deck this run was started with; repeatable")
       ->allow_extra_args(false);
   app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR");
-  app.add_option("--mode", c.mode, "train, plan (memory, FLOPs, traffic, disk; needs no mpirun) or bench (time per op)")
-      ->check(CLI::IsMember({"train", "plan", "bench"}));
+  app.add_option("--mode", c.mode,
+                 "train, bench (time per op), or without mpirun: plan (memory, FLOPs, traffic, disk), show (a batch as "
+                 "the model sees it, to DIR/show.h5), index (what the data sets hold, to DIR/datasets.json)")
+      ->check(CLI::IsMember({"train", "plan", "bench", "show", "index"}));
   app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")->check(CLI::PositiveNumber);
   app.add_option("--mesh-selector", c.mesh_selector, "picks a [[mesh.rule]]")->envname("TRAINER_MESH_SELECTOR");
   app.add_flag("--validate", c.validate, "check the deck and stop");
@@ -130,14 +134,14 @@ int run(int argc, char** argv) {
     return 0;
   }
 
-  // 2. Deck: all problems at once. Plan and validate need no ranks.
+  // 2. Deck: all problems at once. What only looks needs no ranks.
   auto load = [&]() {
     auto deck = std::make_unique<config::Deck>(config::read_deck(c.deck, c.set), recipe);
     if (!deck->problems().any()) recipe.cross_check(*deck);
     deck->throw_if_any();
     return deck;
   };
-  if (c.validate || c.mode == "plan") {
+  if (c.validate || c.mode == "plan" || c.mode == "show" || c.mode == "index") {
     auto deck = load();
     if (c.validate) std::printf("%s: valid\n", c.deck.c_str());
     if (c.mode == "plan") {
@@ -145,7 +149,8 @@ int run(int argc, char** argv) {
       train::print_plan(recipe, *deck, c.ranks ? c.ranks : int(std::max<int64_t>(1, r) * std::max<int64_t>(1, f)),
                         c.mesh_selector);
     }
-    return 0;
+    if (!c.validate && c.mode == "show") train::show_batch(recipe);
+    return !c.validate && c.mode == "index" ? int(train::report_datasets(recipe)) : 0;
   }
 
   // 3. MPI, and the same deck on every rank

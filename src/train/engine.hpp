@@ -39,6 +39,11 @@ struct StepReport {
   double forward_backward_s = 0, reduce_s = 0, update_s = 0, data_s = 0, comm_s = 0;
 };
 
+// What a step's decisions about its examples are drawn from.
+inline base::Stream draws_of_step(int64_t seed, int64_t step) {
+  return base::Stream(uint64_t(seed), "draws").sub(uint64_t(step));
+}
+
 class Engine {
  public:
   // kind: cpu, or plan (then the mesh is a plan mesh as well).
@@ -66,7 +71,7 @@ class Engine {
   int64_t arena_peak() const { return arena_->peak(); }
   device::View owned_weights(int unit) const { return weights_->owned(unit); }
   device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
-  base::Stream draws(int64_t step) const { return base::Stream(uint64_t(options_.seed), "draws").sub(uint64_t(step)); }
+  base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
   // Parameters and optimizer state, for checkpoints.
   std::vector<shard::TensorSlice> state();
 

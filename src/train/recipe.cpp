@@ -107,6 +107,8 @@ void Recipe::bind(config::Table& t) {
   t.table("limits", limits,
           "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for RUN/stop and a spent budget");
   t.table("bench", bench, "--mode bench");
+  t.table("show", show, "--mode show: a batch as the model would see it");
+  t.table("index", index, "--mode index: what data sets hold");
 }
 
 int64_t Recipe::total_steps(int64_t data_size) const { return train.total.steps(train.global_batch, data_size, 0, 0); }
@@ -164,6 +166,8 @@ void Recipe::cross_check(config::Deck& deck) const {
     feeds_model(train.mixture.empty() ? "train.data" : "train.mixture", name);
   if (!deck.problems().any()) check_mixture(deck);
   for (const auto& [name, e] : evals) feeds_model(fmt::format("eval.{}.data", name), e.data);
+  if (!show.data.empty()) feeds_model("show.data", show.data);
+  for (const std::string& name : index.data) known("index.data", name);
 
   auto metric = [&](const std::string& key, const std::string& choice) {
     if (choice.empty()) return;

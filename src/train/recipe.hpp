@@ -54,6 +54,17 @@ struct BenchOptions {
   void bind(config::Table& t);
 };
 
+struct ShowOptions {  // show.cpp
+  std::string data;
+  int64_t step = 1, examples = 16;
+  void bind(config::Table& t);
+};
+
+struct IndexOptions {  // dataset_report.cpp
+  std::vector<std::string> data;
+  void bind(config::Table& t);
+};
+
 struct Recipe {
   int64_t format = 1;
   RunOptions run;
@@ -75,6 +86,8 @@ struct Recipe {
   GuardOptions guard;
   LimitOptions limits;
   BenchOptions bench;
+  ShowOptions show;
+  IndexOptions index;
   void bind(config::Table& t);
 
   // Checks across sections; problems go to the deck, at their keys. Reads no data.

@@ -1,0 +1,259 @@
+#!/usr/bin/python3
+"""The data tools: what they say and draw is what the trainer sees; packing gives the same bytes twice and overwrites nothing."""
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+
+import h5py
+import numpy as np
+from PIL import Image
+
+import harness
+
+
+class Tools(harness.RunTest):
+    def tool(self, name, *args, code=0):
+        done = subprocess.run([f"{harness.SOURCE}/tools/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120, cwd=self.folder, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, code, done.stdout)
+        self.assertNotIn("Traceback", done.stdout)
+        return done.stdout
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, data):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as f:
+            f.write(data if isinstance(data, bytes) else data.encode())
+        return self.path(name)
+
+    def digests(self, folder):
+        out = {}
+        for name in sorted(os.listdir(self.path(folder))):
+            with open(f"{self.path(folder)}/{name}", "rb") as f:
+                out[name] = hashlib.sha256(f.read()).hexdigest()
+        return out
+
+    def members(self, path):
+        with tarfile.open(self.path(path)) as tar:
+            return {m.name: tar.extractfile(m).read() for m in tar}
+
+    def test_help(self):
+        for name in ("show_batch", "index_dataset", "pack_dataset"):
+            self.assertIn("usage:", self.tool(name, "--help"))
+            self.tool(name, code=2)
+
+    # ------------------------------------------------------------------------------------------------ show_batch
+
+    def show(self, *extra):
+        self.expect(0, "show     ", args=[self.deck(), "--mode", "show", "--dir", self.dir, *extra])
+        with h5py.File(self.dir + "/show.h5") as f:
+            return {n: f["model"][n][()] for n in f["model"]}, json.loads(f["examples"][()]), dict(f.attrs)
+
+    def test_show_is_what_the_model_gets(self):
+        self.good = self.changed(("resize(16)", "resize(20)"), ("image_size       = 16", "image_size       = 20"),
+                                 ("patch = 8", "patch = 4"))
+        arrays, examples, about = self.show("--set", "show.step=3")
+        self.assertEqual([e["position"] for e in examples], list(range(24, 36)))
+        self.assertEqual(len({e["key"] for e in examples}), 12)
+        words = ["a red house", "the small cat", "two birds on a wire", "blue water", "an old tree by the road"]
+        for i, example in enumerate(examples):
+            sample = int(example["key"].rsplit(":", 1)[1])
+            want = np.asarray(Image.open(io.BytesIO(harness.png(sample)))).astype(np.float32) / 255 * 2 - 1
+            np.testing.assert_allclose(arrays["image"][i], want, atol=1e-6)
+            self.assertTrue(words[sample % 5].startswith(example["caption"]), example)
+            self.assertEqual(len(example["labels"]), 12)
+            np.testing.assert_array_equal(arrays["weights"][i], arrays["labels"][i] != 0)
+            # Fed: in parallel masks alone (masking_ratio 1), else the labels one later, beginning with 0.
+            masked = arrays["decoder_ids"][i] >= about["mask_id"]
+            self.assertEqual(masked.all() if not arrays["causal"][i] else not masked.any(), True)
+            if arrays["causal"][i]:
+                np.testing.assert_array_equal(arrays["decoder_ids"][i], np.roll(np.append(arrays["labels"][i], 0), 1)[:12])
+        self.assertEqual(len(set(arrays["causal"])), 2)
+        # Evaluators' view: in order, always autoregressive.
+        arrays, examples, about = self.show("--set", "show.data=train", "--set", "show.examples=5")
+        self.assertEqual([os.path.basename(e["key"]) for e in examples], [f"train-000.tar:{i:06}" for i in range(0, 10, 2)])
+        self.assertTrue(arrays["causal"].all())
+        self.assertFalse(os.path.exists(self.dir + "/lock"))
+
+    def test_show_batch(self):
+        text = self.tool("show_batch", self.deck(), "-o", "a.png", "--examples", 3, "--step", 2)
+        self.assertIn("a.png: 3 examples", text)
+        picture = np.asarray(Image.open(self.path("a.png")))
+        arrays, examples, _ = self.show("--set", "show.step=2", "--set", "show.examples=3")
+        pixels = np.round((arrays["image"] + 1) / 2 * 255).astype(np.uint8)
+        # Each image stands there, enlarged by a whole factor, in a row.
+        tops = np.argwhere((picture != 255).any(axis=2).sum(axis=1) > 300)[0][0]
+        for i in range(3):
+            left = 10 + i * 170
+            got = picture[tops: tops + 160: 10, left: left + 160: 10]
+            self.assertLessEqual(np.abs(got.astype(int) - pixels[i]).max(), 1)
+        self.assertFalse(os.path.exists(self.dir + "/lock"))
+        self.tool("show_batch", self.deck(), "-o", "a.jpg", code=1)
+        self.assertIn("there is no [data.nothing]", self.tool("show_batch", self.deck(), "--data", "nothing", code=1))
+
+    # ------------------------------------------------------------------------------------------------ index_dataset
+
+    def test_index_dataset(self):
+        sizes = {i: (10 + i % 3, 20) for i in range(20)}
+        with tarfile.open(f"{self.data}/train-001.tar", "w") as tar:
+            for i, (height, width) in sizes.items():
+                out = io.BytesIO()
+                Image.fromarray(np.zeros((height, width, 3), np.uint8)).save(out, "PNG")
+                harness.add_member(tar, f"x{i:06}.png", out.getvalue()[:40] if i == 7 else b"GIF99" if i == 9 else out.getvalue())
+                harness.add_member(tar, f"x{i:06}.txt", b"cat")
+        for name in os.listdir(self.data):
+            if name.endswith(".index"):
+                os.remove(f"{self.data}/{name}")
+        text = self.tool("index_dataset", self.deck(), "train", "--json", "r.json", code=4)
+        self.assertIn("train-001.tar:x000007", text)
+        self.assertIn("broken     2 of 40 (5 %)", text)
+        with open(self.path("r.json")) as f:
+            report = json.load(f)["train"]
+        self.assertEqual(report["samples"], 40)
+        self.assertEqual([b["index"] for b in report["broken_samples"]], [27, 29])
+        self.assertIn("x000009", report["broken_samples"][1]["key"])
+        self.assertEqual(report["images"]["image"]["images"], 38)
+        count = {}
+        for i, size in sizes.items():
+            if i not in (7, 9):
+                count[size] = count.get(size, 0) + 1
+        count[(20, 20)] = 20
+        got = {(h, w): n for h, w, n in report["images"]["image"]["most_frequent"]}
+        self.assertEqual(got, count)
+        self.assertEqual((report["images"]["image"]["height"]["min"], report["images"]["image"]["height"]["max"]), (10, 20))
+        captions = report["captions"]["labels"]
+        self.assertEqual(sum(n for _, n in captions["histogram"]), 38)
+        self.assertEqual(captions["tokens"]["max"], 12)
+        # "two birds on a wire" and "an old tree by the road" are longer than 12 tokens with this model: 8 of the first 20 samples.
+        self.assertEqual((captions["captions"], captions["cut"]), (38, 8))
+        # The indexes are where the trainer looks for them.
+        self.assertEqual(sorted(n for n in os.listdir(self.data) if "index" in n), ["train-000.tar.index", "train-001.tar.index"])
+        self.assertIn("exists", self.tool("index_dataset", self.deck(), "--json", "r.json", code=1))
+        self.assertIn("there is no [data.trian]", self.tool("index_dataset", self.deck(), "trian", code=2))
+
+    # ------------------------------------------------------------------------------------------------ pack_dataset
+
+    def deck_of(self, out, fields='image = "png", text = "txt"', shards="train-00000.tar"):
+        return self.deck(self.changed(('path       = "%s/train-{000..001}.tar"' % self.data, f'path = "{self.path(out)}/{shards}"'),
+                                      ('image = "png", text = "txt"', fields)))
+
+    def test_pack_a_folder(self):
+        for i in range(12):
+            self.write(f"in/{'sub/' if i % 2 else ''}{i:02}.PNG", harness.png(i))
+            self.write(f"in/{'sub/' if i % 2 else ''}{i:02}.txt", f"picture  {i}\n")
+        self.write("in/readme.md", "not an image")
+        text = self.tool("pack_dataset", "in", "out", "--shard-mb", 0.01)
+        self.assertIn('fields = { image = "png", text = "txt" }', text)
+        self.tool("pack_dataset", "in", "again", "--shard-mb", 0.01)
+        self.assertEqual(self.digests("out"), self.digests("again"))
+        names = sorted(os.listdir(self.path("out")))
+        self.assertGreater(len(names), 1)
+        order = [f"{i:02}" for i in range(0, 12, 2)] + [f"sub/{i:02}" for i in range(1, 12, 2)]
+        everything = {}
+        for name in names:
+            everything.update(self.members(f"out/{name}"))
+        self.assertEqual(len(everything), 24)
+        for i, name in enumerate(order):
+            number = int(name[-2:])
+            self.assertEqual(everything[f"{i:09}.png"], harness.png(number))
+            self.assertEqual(everything[f"{i:09}.txt"], f"picture {number}".encode())
+        shards = "train-{00000..%05d}.tar" % (len(names) - 1)
+        self.assertIn(shards, text)
+        report = self.tool("index_dataset", self.deck_of("out", shards=shards))
+        self.assertIn("12 samples", report)
+        # Nothing is overwritten; another prefix may stand beside; shuffled is another order of the same samples.
+        before = self.digests("out")
+        self.assertIn("holds train-00000.tar", self.tool("pack_dataset", "in", "out", code=1))
+        os.remove(self.path("out/train-00000.tar.index"))
+        self.tool("pack_dataset", "in", "out", "--prefix", "val", "--shuffle", 3)
+        self.assertEqual({n: d for n, d in self.digests("out").items() if n in before and n.endswith("tar")},
+                         {n: d for n, d in before.items() if n.endswith("tar")})
+        shuffled = self.members("out/val-00000.tar")
+        self.assertEqual(sorted(shuffled.values()), sorted(everything.values()))
+        self.assertNotEqual([shuffled[f"{i:09}.txt"] for i in range(12)], [everything[f"{i:09}.txt"] for i in range(12)])
+
+    def test_pack_bad_folders(self):
+        self.write("in/a.png", harness.png(1))
+        self.write("in/b.png", b"no image")
+        self.write("in/b.txt", "words")
+        text = self.tool("pack_dataset", "in", "out", code=1)
+        for part in ("a.png: no caption", "b.png: neither", "--skip-bad"):
+            self.assertIn(part, text)
+        self.assertIn("nothing to pack", self.tool("pack_dataset", "in", "out", "--skip-bad", code=1))
+        self.assertFalse(os.path.exists(self.path("out")))
+        self.write("in/c.jpg", harness.png(2))
+        self.write("in/c.txt", "words")
+        self.tool("pack_dataset", "in", "out", "--skip-bad")
+        self.assertEqual(self.members("out/train-00000.tar"), {"000000000.png": harness.png(2), "000000000.txt": b"words"})
+        for args, part in ((("none", "out2"), "no such"), (("in/a.png", "out2"), "is expected"),
+                           (("in", "out2", "--prefix", "a/b"), "prefix"), (("in", "out2", "--captions", "in/c.txt"), "columns")):
+            self.assertIn(part, self.tool("pack_dataset", *args, code=1))
+        self.assertEqual(os.listdir(self.path("out")), ["train-00000.tar"])
+
+    def test_pack_captions_files(self):
+        for i in range(3):
+            self.write(f"in/{i}.png", harness.png(i))
+        coco = {"images": [{"id": 10 + i, "file_name": f"{i}.png"} for i in range(3)],
+                "annotations": [{"image_id": 10 + i % 3, "caption": f"caption {i}\u00e9"} for i in range(6)]}
+        self.write("coco.json", json.dumps(coco))
+        text = self.tool("pack_dataset", "in", "out", "--captions", "coco.json")
+        self.assertIn('captions = "json:captions"', text)
+        self.assertEqual(json.loads(self.members("out/train-00000.tar")["000000001.json"]),
+                         {"captions": ["caption 1\u00e9", "caption 4\u00e9"]})
+        self.write("c.tsv", "".join(f"{i}.png\tsays \"{i}\"\n" for i in range(3)))
+        self.tool("pack_dataset", "in", "out2", "--captions", "c.tsv")
+        self.assertEqual(self.members("out2/train-00000.tar")["000000002.txt"], b'says "2"')
+        self.write("c.tsv", "none.png\tx\n")
+        self.assertIn("none.png", self.tool("pack_dataset", "in", "out3", "--captions", "c.tsv", code=1))
+        self.write("bad.json", "{}")
+        self.assertIn("COCO", self.tool("pack_dataset", "in", "out3", "--captions", "bad.json", code=1))
+
+    def test_pack_tables(self):
+        for i in range(3):
+            self.write(f"in/{i}.png", harness.png(i))
+        self.write("in/list.csv", 'id,image,caption,label\n7,2.png,"a, b",4\n8,0.png,"c\nd",5\n')
+        text = self.tool("pack_dataset", "in/list.csv", "out")
+        self.assertIn('label = "cls"', text)
+        self.assertEqual(self.members("out/train-00000.tar"),
+                         {"000000000.png": harness.png(2), "000000000.txt": b"a, b", "000000000.cls": b"4",
+                          "000000001.png": harness.png(0), "000000001.txt": b"c d", "000000001.cls": b"5"})
+        text = self.tool("pack_dataset", "in/list.csv", "x", "--image-column", "picture", code=1)
+        self.assertIn("no column 'picture'; there are: id, image", text)
+        self.write("in/list.tsv", "image\tcaption\n2.png\tx\n9.png\ty\n1.png\n")
+        text = self.tool("pack_dataset", "in/list.tsv", "x", code=1)
+        self.assertIn("list.tsv:3: no file 9.png", text)
+        self.assertIn("list.tsv:4: 1 columns", text)
+        self.write("in/list.tsv", b"image\tcaption\n2.png\t\xff\n")
+        self.assertIn("not UTF-8", self.tool("pack_dataset", "in/list.tsv", "x", code=1))
+
+    def test_pack_hdf5(self):
+        images = np.random.default_rng(1).integers(0, 255, (4, 6, 5, 3), np.uint8)
+        with h5py.File(self.path("a.h5"), "w") as f:
+            f["images"], f["labels"] = images, np.arange(4)
+            f["captions"] = ["one", "two", "three", "four"]
+        self.tool("pack_dataset", "a.h5", "out")
+        self.tool("pack_dataset", "a.h5", "again")
+        self.assertEqual(self.digests("out"), self.digests("again"))
+        got = self.members("out/train-00000.tar")
+        for i in range(4):
+            np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(got[f"{i:09}.png"]))), images[i])
+        self.assertEqual((got["000000002.txt"], got["000000003.cls"]), (b"three", b"3"))
+        self.assertIn("4 samples", self.tool("index_dataset", self.deck_of("out")))
+        with h5py.File(self.path("b.h5"), "w") as f:
+            encoded = f.create_dataset("jpegs", 2, h5py.vlen_dtype(np.uint8))
+            for i in range(2):
+                encoded[i] = np.frombuffer(harness.png(i), np.uint8)
+            f["captions"] = [["a", "b"], ["c", "d"]]
+        self.assertIn("there are: captions, jpegs", self.tool("pack_dataset", "b.h5", "x", code=1))
+        self.tool("pack_dataset", "b.h5", "out2", "--images", "jpegs")
+        got = self.members("out2/train-00000.tar")
+        self.assertEqual(got["000000001.png"], harness.png(1))
+        self.assertEqual(json.loads(got["000000001.json"]), {"captions": ["c", "d"]})
+
+
+harness.main()

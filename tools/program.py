@@ -1,0 +1,37 @@
+"""Where the trainer program is, and how the tools that are fronts to it start it. Not a tool itself."""
+import os
+import shutil
+import subprocess
+
+
+class Failure(Exception):
+    """A message for the user; no traceback."""
+
+
+def find():
+    """$TRAINER, else build/trainer beside tools/, else an installed one."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for path in (os.environ.get("TRAINER"), os.path.join(here, "build", "trainer"), shutil.which("trainer")):
+        if path and os.access(path, os.X_OK):
+            return path
+    raise Failure("no trainer program: build it (cmake --preset release && cmake --build build --target trainer), or set TRAINER")
+
+
+def run(arguments, quiet=False):
+    """Its exit code. What it prints is shown, or with `quiet` kept back unless it fails."""
+    command = [find(), *arguments]
+    if not quiet:
+        return subprocess.run(command, check=False).returncode
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise Failure(f"the trainer stopped with exit {done.returncode}:\n{done.stdout.rstrip()}")
+    return 0
+
+
+def add_deck_arguments(parser):
+    parser.add_argument("deck", metavar="DECK", help="TOML deck, as for the trainer")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="replace a key of the deck; repeatable")
+
+
+def deck_arguments(options):
+    return [options.deck] + [word for pair in options.set for word in ("--set", pair)]
