@@ -10,6 +10,8 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "data/bad_sample.hpp"
+#include "data/file.hpp"
 #include "data/pipeline.hpp"
 #include "data/tokenizer_of.hpp"
 #include "io/files.hpp"
@@ -102,9 +104,11 @@ void look(const data::Source& source, const Ops& ops, int32_t pad, int64_t index
       const data::Array& ids = std::get<data::Array>(sample.at(field));
       ++into.lengths[field][std::count_if(ids.i32(), ids.i32() + ids.count(), [pad](int32_t id) { return id != pad; })];
     }
+  } catch (const data::Unreadable&) {
+    throw;
   } catch (const base::Error& e) {
     if (e.code() != base::Exit::data) throw;
-    into.broken[index] = e.what();
+    into.broken[index] = data::one_line(e.what(), 300);
   }
 }
 
@@ -148,7 +152,7 @@ Json report(const std::string& name, const data::Source& source, const Findings&
   for (const auto& [index, why] : found.broken) {
     if (json["broken_samples"].size() < kMostListed)
       json["broken_samples"].push_back({{"index", index}, {"key", source.key(index)}, {"why", why}});
-    if (shown++ < kMostPrinted) log::line("             {}: {}", source.key(index), why);
+    if (shown++ < kMostPrinted) log::line("             {}: {}", data::one_line(source.key(index)), why);
   }
   if (shown > kMostPrinted) log::line("             and {} more", shown - kMostPrinted);
 

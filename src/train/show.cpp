@@ -1,50 +1,20 @@
 #include "train/show.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/log.hpp"
-#include "data/loader.hpp"
 #include "data/tokenizer_of.hpp"
 #include "io/files.hpp"
 #include "io/h5.hpp"
 #include "train/engine.hpp"
+#include "train/input.hpp"
 
 namespace train {
 namespace {
 
 using Json = nlohmann::json;
-
-// The examples of one step of training, or the first ones of a data set in its own order, as evaluators read them.
-class Examples {
- public:
-  explicit Examples(const Recipe& recipe) : tokenizers(recipe.data.tokenizers()), training_(recipe.show.data.empty()) {
-    data::OpenContext context{.seed = uint64_t(recipe.run.seed),
-                              .threads = int(recipe.data.loader.threads),
-                              .index_dir = recipe.data.loader.index_dir,
-                              .run_index_dir = recipe.run.dir + "/index"};
-    dataset_ = data::open_dataset(recipe.data, tokenizers, training_ ? recipe.train.data : recipe.show.data, context);
-    if (dataset_->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", dataset_->name());
-    order_ = data::Order(data::shuffle_named(training_ ? recipe.train.shuffle : "none"), dataset_->size(),
-                         uint64_t(recipe.run.seed));
-    first = training_ ? (recipe.show.step - 1) * recipe.train.global_batch : 0;
-    count = std::min(recipe.show.examples, training_ ? recipe.train.global_batch : dataset_->size());
-  }
-  bool training() const { return training_; }
-  const data::Spec& spec() const { return dataset_->spec(); }
-  const data::Dataset& dataset(int64_t) const { return *dataset_; }
-  data::Sample get(int64_t position) const { return dataset_->get(order_.index(position), position); }
-  std::string key(int64_t position) const { return dataset_->key(order_.index(position)); }
-
-  data::Tokenizers tokenizers;
-  int64_t first = 0, count = 0;  // positions
-
- private:
-  bool training_;
-  std::unique_ptr<data::Dataset> dataset_;
-  data::Order order_;
-};
 
 // Ids as text, for people.
 class Reader {
@@ -109,26 +79,44 @@ void ShowOptions::bind(config::Table& t) {
 }
 
 void show_batch(const Recipe& recipe) {
-  Examples examples(recipe);
-  const int64_t n = examples.count;
-  data::check_batchable(examples.spec());
-  std::map<std::string, data::Array> fields;
-  for (const auto& [field, known] : examples.spec()) {
-    std::vector<int64_t> shape{n};
-    shape.insert(shape.end(), known.shape.begin(), known.shape.end());
-    fields[field].reset(known.type, std::move(shape));
+  const bool training = recipe.show.data.empty();
+  data::Tokenizers tokenizers = recipe.data.tokenizers();
+  data::OpenContext context{.seed = uint64_t(recipe.run.seed),
+                            .threads = int(recipe.data.loader.threads),
+                            .index_dir = recipe.data.loader.index_dir,
+                            .run_index_dir = recipe.run.dir + "/index"};
+  // The examples of one step of training, or the first ones of a data set in its own order, as evaluators read them.
+  std::unique_ptr<data::Dataset> evaluated;
+  std::unique_ptr<data::Mixture> mixture;
+  if (training) {
+    mixture = open_training_data(recipe, tokenizers, context);
+  } else {
+    evaluated = data::open_dataset(recipe.data, tokenizers, recipe.show.data, context);
+    if (evaluated->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", evaluated->name());
+    mixture = std::make_unique<data::Mixture>(
+        *evaluated, data::Order(data::Shuffle::none, evaluated->size(), uint64_t(recipe.run.seed)));
   }
-  for (int64_t i = 0; i < n; ++i) {
-    data::Sample sample = examples.get(examples.first + i);
-    for (auto& [field, array] : fields) {
-      const data::Bytes& from = std::get<data::Array>(sample.at(field)).bytes;
-      std::memcpy(array.bytes.data() + size_t(i) * from.size(), from.data(), from.size());
-    }
-  }
+  const int64_t first = training ? (recipe.show.step - 1) * recipe.train.global_batch : 0;
+  const int64_t n = std::min(recipe.show.examples, training ? recipe.train.global_batch : mixture->size());
+  data::LoaderOptions options = recipe.data.loader;
+  options.log = std::make_shared<data::BadSampleLog>();
+  data::LoaderPlan plan{.positions =
+                            [first, n](int64_t) {
+                              std::vector<int64_t> positions(static_cast<size_t>(n));
+                              std::iota(positions.begin(), positions.end(), first);
+                              return positions;
+                            },
+                        .first = 0,
+                        .end = 1};
+  data::Loader loader(*mixture, options, plan);
+  data::BatchPtr batch = loader.next();
+  for (const data::BadSample& bad : options.log->found)
+    base::log::warning("replaced: data.{}: {}: {}", bad.dataset, bad.key, bad.why);
+  const std::map<std::string, data::Array>& fields = batch->arrays;
 
   // The model's own preparation, with the draws of that step.
   std::unique_ptr<models::Model> model = models::make_model(recipe.model, recipe.loss(), recipe.memory);
-  models::HostBatch host{.features = {}, .examples = n, .first_position = examples.first};
+  models::HostBatch host{.features = {}, .examples = n, .first_position = first};
   for (const auto& [field, array] : fields) host.features[field] = array.view();
   std::map<std::string, data::Array> inputs;
   models::Inputs into;
@@ -141,15 +129,14 @@ void show_batch(const Recipe& recipe) {
     inputs[spec.name].reset(spec.type, shape);
     into[spec.name] = inputs[spec.name].view();
   }
-  model->prepare(host, examples.training(), draws_of_step(recipe.run.seed, recipe.show.step), nullptr, into);
+  model->prepare(host, training, draws_of_step(recipe.run.seed, recipe.show.step), nullptr, into);
 
   Json listed = Json::array();
   for (int64_t i = 0; i < n; ++i) {
-    const data::Dataset& dataset = examples.dataset(examples.first + i);
+    const data::Dataset& dataset = mixture->dataset(batch->parts[size_t(i)]);
     std::string name = data::tokenizer_of(recipe.data.preprocess_of(dataset.name()), "labels");
-    Reader reader(name.empty() ? nullptr : examples.tokenizers.get(name), model->label_limit());
-    Json example = {
-        {"position", examples.first + i}, {"data", dataset.name()}, {"key", examples.key(examples.first + i)}};
+    Reader reader(name.empty() ? nullptr : tokenizers.get(name), model->label_limit());
+    Json example = {{"position", first + i}, {"data", dataset.name()}, {"key", dataset.key(batch->indices[size_t(i)])}};
     for (const char* input : {"labels", "decoder_ids"})
       if (auto ids = into.find(input); ids != into.end()) {
         int64_t length = ids->second.count / n;
@@ -157,7 +144,7 @@ void show_batch(const Recipe& recipe) {
         if (std::string_view(input) == "labels") example["caption"] = reader.caption(row, length);
         example[input] = reader.pieces(row, length);
       }
-    base::log::line("position={} key={} caption={:?}", examples.first + i, example["key"].get<std::string>(),
+    base::log::line("position={} key={} caption={:?}", first + i, example["key"].get<std::string>(),
                     example.value("caption", ""));
     listed.push_back(std::move(example));
   }
@@ -168,15 +155,15 @@ void show_batch(const Recipe& recipe) {
   for (const auto& [name, array] : inputs) write(file, "/model/" + name, array.view(), array.shape);
   for (const auto& [name, array] : fields)
     if (!inputs.contains(name)) write(file, "/fields/" + name, array.view(), array.shape);
-  file.set_attribute("/", "data", examples.dataset(examples.first).name());
-  file.set_attribute("/", "preprocess", recipe.data.preprocess_of(examples.dataset(examples.first).name()));
-  file.set_attribute("/", "step", examples.training() ? recipe.show.step : int64_t{0});
+  file.set_attribute("/", "data", mixture->name());
+  file.set_attribute("/", "preprocess", recipe.data.preprocess_of(mixture->dataset(0).name()));
+  file.set_attribute("/", "step", training ? recipe.show.step : int64_t{0});
   file.set_attribute("/", "mask_id", model->label_limit());
   int64_t offset = file.create_contiguous_text("/examples", int64_t(text.size()));
   file.close();
   io::File(path, io::File::Mode::write).write_at(text.data(), int64_t(text.size()), offset);
-  base::log::line("show     {} examples of {}{} in {}", n, examples.dataset(examples.first).name(),
-                  examples.training() ? fmt::format(" at step {}", recipe.show.step) : "", path);
+  base::log::line("show     {} examples of {}{} in {}", n, mixture->name(),
+                  training ? fmt::format(" at step {}", recipe.show.step) : "", path);
 }
 
 }  // namespace train

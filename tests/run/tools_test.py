@@ -80,6 +80,24 @@ class Tools(harness.RunTest):
         self.assertTrue(arrays["causal"].all())
         self.assertFalse(os.path.exists(self.dir + "/lock"))
 
+    def test_show_mixtures_and_substitutes(self):
+        text = self.changed(('data = "train", total', 'mixture = { train = 1.0, val = 3.0 }, total')).replace(
+            "[eval.val]", '[data.val]\nkind = "webdataset"\npath = "%s/train-001.tar"\nfields = { image = "png", text = "txt" }\n'
+            'preprocess = "@train"\n\n[eval.val]' % self.data)
+        self.good = text
+        _, examples, about = self.show()
+        self.assertEqual(about["data"].decode(), "train + val")
+        self.assertEqual([sum(e["data"] == name for e in examples) for name in ("train", "val")], [3, 9])
+        # A broken sample: refused by name, or replaced as in training, saying so.
+        with tarfile.open(f"{self.data}/train-001.tar", "w") as tar:
+            for i in range(20):
+                harness.add_member(tar, f"{i:06}.png", b"broken" if i % 2 else harness.png(i))
+                harness.add_member(tar, f"{i:06}.txt", b"words")
+        self.expect(4, "train-001.tar:0000", args=[self.deck(), "--mode", "show", "--dir", self.dir])
+        _, examples, _ = self.show("--set", "loader.on_bad_sample=substitute")
+        self.assertIn("replaced: data.val", self.output)
+        self.assertTrue(all(int(e["key"][-1]) % 2 == 0 for e in examples if e["data"] == "val"))
+
     def test_show_batch(self):
         text = self.tool("show_batch", self.deck(), "-o", "a.png", "--examples", 3, "--step", 2)
         self.assertIn("a.png: 3 examples", text)
