@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/brace.hpp"
+#include "data/member_json.hpp"
 #include "data/tar_index.hpp"
 
 namespace data {
@@ -21,8 +22,10 @@ namespace {
 using base::Exit;
 
 // Members become values by their extension, as WebDataset has it.
-enum class MemberKind { bytes, text, integer };
-MemberKind kind_of(std::string_view extension) {
+enum class MemberKind { bytes, text, integer, texts };
+MemberKind kind_of(const MemberName& member) {
+  const std::string& extension = member.extension;
+  if (!member.key.empty()) return MemberKind::texts;
   if (extension == "txt" || extension == "text") return MemberKind::text;
   if (extension == "cls" || extension == "id") return MemberKind::integer;
   return MemberKind::bytes;
@@ -77,7 +80,10 @@ struct Shard {
 class Webdataset : public Source {
  public:
   Webdataset(const WebdatasetOptions& options, const OpenContext& context) {
-    for (auto& [field, extension] : options.fields) fields_.push_back({field, extension, kind_of(extension)});
+    for (auto& [field, text] : options.fields) {
+      MemberName member = split_member_field(text);
+      fields_.push_back({field, member.extension, member.key, kind_of(member)});
+    }
     for (std::string& path : expand_braces(options.path)) shards_.emplace_back(std::move(path));
     load_shards(context);
     for (Shard& s : shards_) {
@@ -119,7 +125,7 @@ class Webdataset : public Source {
 
  private:
   struct Field {
-    std::string name, extension;
+    std::string name, extension, json_key;
     MemberKind kind;
   };
 
@@ -127,6 +133,7 @@ class Webdataset : public Source {
     if (field.kind == MemberKind::bytes) return bytes;
     std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (field.kind == MemberKind::text) return std::string(text);
+    if (field.kind == MemberKind::texts) return texts_in_json(text, field.json_key);
     Array number(device::DType::i32, {});
     std::string_view digits = base::trim(text);
     auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), *number.i32());
@@ -175,14 +182,14 @@ class Webdataset : public Source {
     shard.local = context.local(shard.path);
     File file(shard.local);
     shard.bytes = file.size(), shard.modified_ns = file.modified_ns();
-    std::vector<size_t> field_of(index.extensions.size(), fields_.size());
+    // Several fields may look into the same JSON member.
+    std::vector<std::vector<size_t>> fields_of(index.extensions.size());
     for (size_t e = 0; e < index.extensions.size(); ++e)
       for (size_t f = 0; f < fields_.size(); ++f)
-        if (fields_[f].extension == index.extensions[e]) field_of[e] = f;
+        if (fields_[f].extension == index.extensions[e]) fields_of[e].push_back(f);
     shard.places.resize(index.keys.size() * fields_.size());
     for (const TarIndex::Member& m : index.members)
-      if (size_t f = field_of[m.extension]; f < fields_.size())
-        shard.places[m.sample * fields_.size() + f] = {m.offset, m.size};
+      for (size_t f : fields_of[m.extension]) shard.places[m.sample * fields_.size() + f] = {m.offset, m.size};
     shard.keys = std::move(index.keys);
     std::lock_guard lock(seen_mutex_);
     for (const std::string& e : index.extensions) seen_.insert("." + e);
@@ -228,15 +235,19 @@ void WebdatasetOptions::bind(config::Table& t) {
   });
   t.key("fields", fields,
         "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; .txt is text, .cls a "
-        "number")
+        "number; \"json:captions\": the texts under that key of a .json")
       .required()
       .check([this]() -> std::string {
         if (fields.empty()) return "names no field";
         std::set<std::string> used;
-        for (auto& [field, extension] : fields) {
-          if (extension.empty() || extension[0] == '.' || extension.find_first_of(":/ ") != std::string::npos)
-            return fmt::format("'{}' is not a member extension such as \"png\" (for field '{}')", extension, field);
-          if (!used.insert(extension).second) return fmt::format("two fields take the member \"{}\"", extension);
+        for (auto& [field, text] : fields) {
+          auto [extension, key] = split_member_field(text);
+          bool json = text.find(':') != std::string::npos;
+          if (extension.empty() || extension[0] == '.' || extension.find_first_of("/ ") != std::string::npos ||
+              (json && (extension != "json" || key.empty())))
+            return fmt::format("'{}' is not a member extension such as \"png\" or \"json:KEY\" (for field '{}')", text,
+                               field);
+          if (!used.insert(text).second) return fmt::format("two fields take the member \"{}\"", text);
         }
         return "";
       });
@@ -244,11 +255,12 @@ void WebdatasetOptions::bind(config::Table& t) {
 
 Spec WebdatasetOptions::spec() const {
   Spec out;
-  for (auto& [field, extension] : fields) {
-    MemberKind kind = kind_of(extension);
-    out[field] = kind == MemberKind::bytes  ? FieldSpec::encoded()
-                 : kind == MemberKind::text ? FieldSpec::characters()
-                                            : FieldSpec::array(device::DType::i32, {});
+  for (auto& [field, text] : fields) {
+    MemberKind kind = kind_of(split_member_field(text));
+    out[field] = kind == MemberKind::bytes   ? FieldSpec::encoded()
+                 : kind == MemberKind::text  ? FieldSpec::characters()
+                 : kind == MemberKind::texts ? FieldSpec::list_of_texts()
+                                             : FieldSpec::array(device::DType::i32, {});
   }
   return out;
 }

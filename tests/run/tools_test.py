@@ -216,13 +216,23 @@ class Tools(harness.RunTest):
     def test_pack_captions_files(self):
         for i in range(3):
             self.write(f"in/{i}.png", harness.png(i))
+        words = ["blue water", "red house", "small cat", "old tree", "two birds", "the road", "a wire \u00e9"]
         coco = {"images": [{"id": 10 + i, "file_name": f"{i}.png"} for i in range(3)],
-                "annotations": [{"image_id": 10 + i % 3, "caption": f"caption {i}\u00e9"} for i in range(6)]}
+                "annotations": [{"image_id": 10 + i % 3, "caption": caption} for i, caption in enumerate(words)]}
         self.write("coco.json", json.dumps(coco))
         text = self.tool("pack_dataset", "in", "out", "--captions", "coco.json")
         self.assertIn('captions = "json:captions"', text)
-        self.assertEqual(json.loads(self.members("out/train-00000.tar")["000000001.json"]),
-                         {"captions": ["caption 1\u00e9", "caption 4\u00e9"]})
+        self.assertEqual(json.loads(self.members("out/train-00000.tar")["000000000.json"]),
+                         {"captions": ["blue water", "old tree", "a wire \u00e9"]})
+        # The trainer reads what the tool says it should.
+        deck = self.deck_of("out", 'image = "png", captions = "json:captions"')
+        with open(deck) as f:
+            text = f.read().replace("| tokenize", '| choice(inkey="captions", outkey="text") | tokenize')
+        self.tool("index_dataset", self.deck(text))
+        self.good = text
+        _, examples, _ = self.show("--set", "show.data=train")
+        for i, example in enumerate(examples):
+            self.assertTrue(any(example["caption"][:6] == word[:6] for word in words[i::3]), example)
         self.write("c.tsv", "".join(f"{i}.png\tsays \"{i}\"\n" for i in range(3)))
         self.tool("pack_dataset", "in", "out2", "--captions", "c.tsv")
         self.assertEqual(self.members("out2/train-00000.tar")["000000002.txt"], b'says "2"')

@@ -1,0 +1,51 @@
+// Captions in JSON members.
+#include "data/member_json.hpp"
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+
+namespace {
+
+using data::texts_in_json;
+
+std::string problem(const std::string& text) {
+  try {
+    texts_in_json(text, "captions");
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::Exit::data);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(MemberJson, Texts) {
+  EXPECT_EQ(texts_in_json(R"({"id": 7, "captions": ["a", "b \u00e9"], "more": {"captions": 3}})", "captions"),
+            (data::Texts{"a", "b \u00e9"}));
+  EXPECT_EQ(texts_in_json(R"({"caption": "one"})", "caption"), data::Texts{"one"});
+}
+
+TEST(MemberJson, WhatIsNoTextIsRefused) {
+  for (auto& [text, fragment] :
+       std::vector<std::pair<std::string, std::string>>{{"", "cannot be read"},
+                                                        {"{\"captions\": [\"a\"", "cannot be read"},
+                                                        {"[\"a\"]", "has no \"captions\""},
+                                                        {"{}", "has no \"captions\""},
+                                                        {"{\"more\": {\"captions\": \"a\"}}", "has no \"captions\""},
+                                                        {"{\"captions\": 3}", "is number"},
+                                                        {"{\"captions\": []}", "empty list"},
+                                                        {"{\"captions\": [\"a\", null]}", "null among"},
+                                                        {"{\"captions\": \"\xff\"}", "cannot be read"},
+                                                        {"{\"x\": " + std::string(1000, '[') + "}", "too deep"},
+                                                        {std::string(5 << 20, ' '), "at most"}})
+    EXPECT_NE(problem(text).find(fragment), std::string::npos) << fragment << ": " << problem(text);
+}
+
+TEST(MemberJson, Names) {
+  EXPECT_EQ(data::split_member_field("png").extension, "png");
+  EXPECT_EQ(data::split_member_field("png").key, "");
+  EXPECT_EQ(data::split_member_field("json:a.b:c").extension, "json");
+  EXPECT_EQ(data::split_member_field("json:a.b:c").key, "a.b:c");
+}
+
+}  // namespace
