@@ -23,7 +23,7 @@ namespace log = base::log;
 using Json = nlohmann::json;
 
 constexpr size_t kMostListed = 10000;  // broken samples in the file
-constexpr size_t kMostPrinted = 20;
+constexpr int64_t kMostPrinted = 20;
 constexpr size_t kMostSizes = 20;
 
 using Histogram = std::map<int64_t, int64_t>;  // value -> how often
@@ -56,14 +56,17 @@ std::string range(const Json& s) {
 struct Findings {
   std::map<std::string, std::map<std::pair<int64_t, int64_t>, int64_t>> sizes;  // field -> height, width -> images
   std::map<std::string, Histogram> lengths;                                     // field -> tokens -> captions
-  std::map<int64_t, std::string> broken;                                        // sample -> why
+  int64_t broken = 0;
+  std::map<int64_t, std::string> why;  // the first of the broken samples -> why
 
   void add(const Findings& other) {
     for (const auto& [field, all] : other.sizes)
       for (const auto& [size, count] : all) sizes[field][size] += count;
     for (const auto& [field, all] : other.lengths)
       for (const auto& [length, count] : all) lengths[field][length] += count;
-    broken.insert(other.broken.begin(), other.broken.end());
+    broken += other.broken;
+    why.insert(other.why.begin(), other.why.end());
+    while (why.size() > kMostListed) why.erase(std::prev(why.end()));
   }
 };
 
@@ -108,7 +111,9 @@ void look(const data::Source& source, const Ops& ops, int32_t pad, int64_t index
     throw;
   } catch (const base::Error& e) {
     if (e.code() != base::Exit::data) throw;
-    into.broken[index] = data::one_line(e.what(), 300);
+    ++into.broken;
+    // A thread's samples come in order, so the first of all are among the first of each.
+    if (into.why.size() < kMostListed) into.why[index] = data::one_line(e.what(), 300);
   }
 }
 
@@ -141,20 +146,19 @@ Findings look_at_all(const data::Source& source, const Ops& ops, int32_t pad, in
 Json report(const std::string& name, const data::Source& source, const Findings& found,
             const std::map<std::string, int64_t>& counts) {
   auto share = [](int64_t part, int64_t all) { return all ? double(part) / double(all) : 0.0; };
-  int64_t samples = source.size(), broken = int64_t(found.broken.size());
+  int64_t samples = source.size(), broken = found.broken;
   log::line("data     {}  {} samples in {}", name, base::with_commas(samples), source.summary());
   Json json = {{"samples", samples}, {"source", source.summary()}, {"broken", broken}};
 
   log::line("broken     {} of {} ({:.3g} %)", base::with_commas(broken), base::with_commas(samples),
             100 * share(broken, samples));
   json["broken_samples"] = Json::array();
-  size_t shown = 0;
-  for (const auto& [index, why] : found.broken) {
-    if (json["broken_samples"].size() < kMostListed)
-      json["broken_samples"].push_back({{"index", index}, {"key", source.key(index)}, {"why", why}});
+  int64_t shown = 0;
+  for (const auto& [index, why] : found.why) {
+    json["broken_samples"].push_back({{"index", index}, {"key", source.key(index)}, {"why", why}});
     if (shown++ < kMostPrinted) log::line("             {}: {}", data::one_line(source.key(index)), why);
   }
-  if (shown > kMostPrinted) log::line("             and {} more", shown - kMostPrinted);
+  if (broken > kMostPrinted) log::line("             and {} more", broken - kMostPrinted);
 
   json["images"] = Json::object(), json["captions"] = Json::object();
   for (const auto& [field, sizes] : found.sizes) {
@@ -229,7 +233,7 @@ base::Exit report_datasets(const Recipe& recipe) {
       json[name]["indexed_s"] = indexed_s, json[name]["read_s"] = read_s;
       log::line("time       index {:.2f} s  samples {:.2f} s = {:.0f}/s with {} threads", indexed_s, read_s,
                 double(source->size()) / read_s, recipe.data.loader.threads);
-      broken += int64_t(found.broken.size());
+      broken += found.broken;
     } catch (const base::Error& e) {
       base::fail(e.code(), "data.{}: {}", name, e.what());
     }

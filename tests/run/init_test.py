@@ -119,7 +119,7 @@ class Init(harness.RunTest):
         }
         zero1 = ["--set", "sharding.parameters=replicated"]
         plain = [*zero1, "--set", "sharding.optimizer=replicated"]
-        meshes = [(0, plain), (2, []), (2, zero1), (3, [])]
+        meshes = [(0, plain), (2, []), (2, zero1), (3, []), (4, ["--set", "mesh.replica=2"])]
         for i, (name, source) in enumerate(files.items()):
             for j, (ranks, how) in enumerate(meshes if i in (0, 3) else meshes[:1]):
                 with self.subTest(name, ranks=ranks, how=how):
