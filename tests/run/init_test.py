@@ -214,6 +214,15 @@ class Init(harness.RunTest):
             self.start(2, source, fragment, dir="none", extra=["--set", *extra])
         self.assertFalse(os.path.exists(self.path("none")))
 
+    def test_frozen_encoder_keeps_what_it_was_given(self):
+        rule = '[[optimizer.rule]]\nmatch       = ".*/kernel"'
+        self.good = self.changed((rule, '[[optimizer.rule]]\nmatch = "encoder/.*"\nfrozen = true\n' + rule))
+        for dir, extra in (("a", []), ("b", ["--set", "sharding.parameters=replicated"])):
+            self.start(0, self.npz(self.values), ranks=2, dir=dir, extra=[*extra, "--set", "train.total_steps=4"])
+            got = self.params(dir, 4)[0]
+            for name, value in self.values.items():
+                self.assertEqual(got[name].tobytes() == value.tobytes(), name.startswith("encoder/"), name)
+
     def test_what_does_not_fit(self):
         self.start(5, self.path("none.npz"), "no such file", ranks=2)
         tensors = dict(self.values)
