@@ -84,7 +84,8 @@ void show_batch(const Recipe& recipe) {
   data::OpenContext context{.seed = uint64_t(recipe.run.seed),
                             .threads = int(recipe.data.loader.threads),
                             .index_dir = recipe.data.loader.index_dir,
-                            .run_index_dir = recipe.run.dir + "/index"};
+                            .run_index_dir = recipe.run.dir + "/index",
+                            .substitutes = recipe.data.loader.substitutes()};
   // The examples of one step of training, or the first ones of a data set in its own order, as evaluators read them.
   std::unique_ptr<data::Dataset> evaluated;
   std::unique_ptr<data::Mixture> mixture;
