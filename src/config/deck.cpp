@@ -13,6 +13,7 @@
 #include "config/table.hpp"
 #include "config/toml.hpp"
 #include "config/unknown.hpp"
+#include "config/write.hpp"
 
 namespace config {
 namespace {
@@ -76,7 +77,12 @@ void Deck::error(std::string_view key, std::string message) {
     at = place.row->node->at;
   else if (const Node* node = place.section->node ? place.section->node->find(place.name) : nullptr)
     at = node->at;
-  impl_->report.add(at, std::string(key), message);
+  std::string shown(key);
+  if (place.row && place.row->type == Type::duration && place.name == place.row->name) {
+    const auto& value = std::get<Duration>(place.row->value);
+    if (value.set()) shown += duration_key("", value);  // as the deck spells it
+  }
+  impl_->report.add(at, shown, message);
 }
 
 bool Deck::has(std::string_view key) const {

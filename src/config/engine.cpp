@@ -229,6 +229,14 @@ bool Engine::read_duration(Row& row) {
               fmt::format("write {}_fraction, a fraction of the run in 0..1 (10 percent is 0.1)", row.name));
     }
   }
+  if (row.no_fraction)
+    for (const Given& g : given)
+      if (g.unit == Duration::Unit::fraction) {
+        refused = true;
+        problem(g.node->at, key_in(*row.section, g.name),
+                fmt::format("cannot be a fraction of the run; write one of {}", base::join(spellings(row), ", ")));
+      }
+  if (row.no_fraction) std::erase_if(given, [](const Given& g) { return g.unit == Duration::Unit::fraction; });
   // An override replaces what the deck or an earlier override says in another spelling.
   std::erase_if(given, [origin](const Given& g) { return g.node->at.origin < origin; });
   if (given.empty()) {
@@ -241,9 +249,9 @@ bool Engine::read_duration(Row& row) {
                    [](const Given& a, const Given& b) { return a.node->at.line < b.node->at.line; });
   std::string line = origin == 0 ? fmt::format(" (line {})", given[0].node->at.line) : "";
   for (size_t i = 1; i < given.size(); ++i)
-    problem(given[i].node->at, key_in(*row.section, given[i].name),
-            fmt::format("conflicts with {}{}; give only one of {}", given[0].name, line,
-                        base::join(spellings(row.name), ", ")));
+    problem(
+        given[i].node->at, key_in(*row.section, given[i].name),
+        fmt::format("conflicts with {}{}; give only one of {}", given[0].name, line, base::join(spellings(row), ", ")));
   Duration length{given[0].unit, 0};
   return read_value(row, *given[0].node, key_in(*row.section, given[0].name), length) && given.size() == 1;
 }
@@ -271,8 +279,8 @@ void Engine::report_missing(const Row& row) {
   if (section.mute_missing) return;
   if (row.type == Type::duration) {
     problem(section.where(), row.key(),
-            fmt::format("missing; add exactly one of {} to {}: {}", base::join(spellings(row.name), ", "),
-                        place(section), row.doc));
+            fmt::format("missing; add exactly one of {} to {}: {}", base::join(spellings(row), ", "), place(section),
+                        row.doc));
     return;
   }
   std::string range = row.choices.empty() ? range_text(row) : fmt::format("one of {}", base::join(row.choices, ", "));

@@ -41,6 +41,7 @@ std::optional<Node> single_value(const std::string& text, std::string& problem) 
 std::optional<Node> parse_value(const std::string& text, std::string& problem) {
   std::optional<Node> value = single_value(text, problem);
   if (value && value->kind != Node::Kind::date) return value;
+  if (text.find_first_not_of("0123456789", text[0] == '-' || text[0] == '+') == text.npos) return {};  // a number
   if (text.find_first_of("\"'[{") == 0) {
     problem += R"(; if this is text, quote it for the shell and for TOML: --set 'KEY="TEXT"')";
     return {};
@@ -124,6 +125,10 @@ class Overlay {
 };
 
 }  // namespace
+
+std::string text_override(std::string_view key, std::string_view text) {
+  return fmt::format("{}={}", key, toml_string(text));
+}
 
 void apply_overrides(const std::vector<std::string>& overrides, const Section& schema, Node& deck, Report& report) {
   for (size_t i = 0; i < overrides.size(); ++i) Overlay(overrides[i], {int(i) + 1, 1}, schema, deck, report).apply();

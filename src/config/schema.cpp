@@ -40,6 +40,12 @@ std::vector<std::string> spellings(std::string_view duration_name) {
   return out;
 }
 
+std::vector<std::string> spellings(const Row& duration) {
+  std::vector<std::string> out = spellings(duration.name);
+  if (duration.no_fraction) std::erase(out, duration.name + "_fraction");
+  return out;
+}
+
 std::string_view without_suffix(std::string_view name) {
   for (const Spelling& s : duration_spellings)
     if (name.ends_with(s.suffix)) return name.substr(0, name.size() - std::string_view(s.suffix).size());

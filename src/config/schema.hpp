@@ -33,6 +33,7 @@ struct Row {
   Value value;  // the default until the deck sets it
 
   bool required = false;
+  bool no_fraction = false;  // a duration that cannot be a fraction of the run
   OnResume on_resume = OnResume::ask;
   std::optional<double> least, most, above;
   std::vector<std::string> choices;
@@ -92,6 +93,7 @@ inline constexpr Spelling duration_spellings[] = {{Duration::Unit::steps, "_step
                                                   {Duration::Unit::epochs, "_epochs"},
                                                   {Duration::Unit::fraction, "_fraction"}};
 std::vector<std::string> spellings(std::string_view duration_name);
+std::vector<std::string> spellings(const Row& duration);  // those it may have
 // total_steps -> total; empty if the name has no such suffix.
 std::string_view without_suffix(std::string_view name);
 

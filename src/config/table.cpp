@@ -67,6 +67,11 @@ Key& Key::one_of(std::vector<std::string> names) {
   row_->choices = std::move(names);
   return *this;
 }
+Key& Key::no_fraction() {
+  CHECK(row_->type == Type::duration, "{} is no duration", row_->key());
+  row_->no_fraction = true;
+  return *this;
+}
 Key& Key::unit(std::string_view unit) {
   row_->unit = unit;
   return *this;

@@ -49,6 +49,7 @@ class Key {
   Key& max(double most);                        // value <= most
   Key& above(double bound);                     // value > bound
   Key& one_of(std::vector<std::string> names);  // strings: one of these, error names the nearest
+  Key& no_fraction();                           // durations: not *_fraction
   Key& unit(std::string_view unit);             // "s", "MiB", "examples", ...: shown by --describe
   Key& on_resume(OnResume what);
   Key& check(std::function<std::string()> problem);  // extra check after parsing; returns "" or the problem
@@ -170,6 +171,8 @@ struct DeckSource {
   std::string text;                    // its bytes
   std::vector<std::string> overrides;  // "a.b.c=value" of --set, in order
 };
+// An override that sets `key` to this text, whatever characters it has.
+std::string text_override(std::string_view key, std::string_view text);
 DeckSource read_deck(const std::string& path, std::vector<std::string> overrides);  // Exit::config if unreadable
 
 // All problems of a deck; each "file:line: key: text" (overrides: "--set a.b=c: text").

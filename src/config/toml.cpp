@@ -53,7 +53,7 @@ std::string explain(std::string_view description) {
   static constexpr Hint hints[] = {
       {"redefine existing", "each key and each table may be given only once"},
       {"into existing inline table", "a { } table is closed; add the key inside its braces"},
-      {"not representable", "the integer is too large"},
+      {"not representable", "the largest is 9223372036854775807"},
       {"could not be interpreted", "the number is too large, or not a number"},
       {"could not determine value type", "text needs quotes; booleans are true and false"},
       {"expected 'true'", "booleans are true and false, text needs quotes"},

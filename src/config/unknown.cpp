@@ -19,7 +19,7 @@ std::vector<std::string> names_in(const Section& section) {
   std::vector<std::string> names;
   for (const auto& row : section.rows) {
     if (row->type == Type::duration)
-      for (const std::string& s : spellings(row->name)) names.push_back(s);
+      for (const std::string& s : spellings(*row)) names.push_back(s);
     else
       names.push_back(row->name);
   }
@@ -107,7 +107,7 @@ class Reporter {
     std::string text = table ? "unknown table" : "unknown key";
     for (const auto& row : section.rows)
       if (row->type == Type::duration && row->name == name)
-        return fmt::format("{}; write one of {}", text, base::join(spellings(name), ", "));
+        return fmt::format("{}; write one of {}", text, base::join(spellings(*row), ", "));
 
     std::vector<std::string> names = names_in(section);
     std::string near = nearest(name, names);

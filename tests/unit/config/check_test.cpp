@@ -78,7 +78,7 @@ TEST(Check, CrossChecksOfTheDeck) {
   EXPECT_EQ(r->problems(), (Lines{
                                at(1, "log.groups: no such group"),
                                at(2, "train.micro_batch: does not divide"),
-                               at(4, "train.total: too short"),
+                               at(4, "train.total_steps: too short"),
                                at(11, "optimizer.rule[1].match: matches nothing"),
                                "--set train.global_batch=7: not divisible by 2 ranks",
                            }));

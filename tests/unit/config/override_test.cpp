@@ -102,6 +102,20 @@ TEST(Override, ReplacesAnotherSpellingOfADuration) {
                   "with total_steps; give only one of total_steps, total_examples, total_epochs, total_fraction"});
 }
 
+TEST(Override, TextIsTakenLiterally) {
+  struct Root {
+    std::string dir;
+    void bind(config::Table& t) { t.key("dir", dir, "where"); }
+  };
+  for (const char* text : {"plain", "a b", "C:\\new\\table", "a \"b\" 'c'", "tab\there", "line\nbreak", "5", "true",
+                           " x ", "\"\"\"", "gr\xc3\xbc\xc3\x9f", "# no comment"}) {
+    Root root;
+    config::Deck deck({"deck.toml", "", {config::text_override("dir", text)}}, root);
+    EXPECT_EQ(deck.problems().lines, Lines{});
+    EXPECT_EQ(root.dir, text);
+  }
+}
+
 TEST(Override, ProblemsNameTheOverride) {
   struct Case {
     std::string set, problem;
@@ -110,6 +124,9 @@ TEST(Override, ProblemsNameTheOverride) {
            Case{"log.flush_s=0", "0 is out of range: must be >= 1 s"},
            Case{"log.flush_s=soon", R"(expected an integer, found the string "soon")"},
            Case{"log.flush_s=1e1", "expected an integer, found the number 10.0; write 10"},
+           Case{"train.global_batch=9223372036854775808",
+                "decimal integer: '9223372036854775808' is not representable in 64 bits; the largest is "
+                "9223372036854775807"},
            Case{"train.shuffle=5", R"(expected a string, found the integer 5; write "5")"},
            Case{"train.shuffle=blcks",
                 R"("blcks" is not accepted; did you mean "blocks"? Accepted: "none", "exact", "blocks")"},

@@ -104,6 +104,25 @@ learning_rate = 0
       }));
 }
 
+TEST(Value, LengthsThatCannotBeAFraction) {
+  struct Root {
+    config::Duration length;
+    void bind(config::Table& t) { t.duration("length", length, "how long").required().no_fraction(); }
+  };
+  auto lines = [](const char* deck) {
+    Root root;
+    return config::Deck({"run.toml", deck, {}}, root).problems().lines;
+  };
+  EXPECT_EQ(lines("length_epochs = 2.0"), Lines{});
+  EXPECT_EQ(lines(""), Lines{at(1,
+                                "length: missing; add exactly one of length_steps, length_examples, length_epochs to "
+                                "the top of the deck: how long")});
+  EXPECT_EQ(lines("\nlength_fraction = 0.5"),
+            Lines{at(2,
+                     "length_fraction: cannot be a fraction of the run; write one of length_steps, length_examples, "
+                     "length_epochs")});
+}
+
 TEST(Value, MissingRequiredKeys) {
   EXPECT_EQ(
       problems(""),
@@ -279,11 +298,10 @@ TEST(Value, NumbersThatDoNotFit) {
   EXPECT_EQ(with("[log]\nflush_s = 2147483648\n"),
             Lines{at(next_line + 1, "log.flush_s: 2147483648 does not fit: must be -2147483648..2147483647")});
   EXPECT_EQ(with("[log]\nflush_s = 2147483647\n"), Lines{});
-  EXPECT_EQ(
-      with("[log]\nflush_s = 9223372036854775808\n"),
-      Lines{at(
-          next_line + 1,
-          "syntax: decimal integer: '9223372036854775808' is not representable in 64 bits; the integer is too large")});
+  EXPECT_EQ(with("[log]\nflush_s = 9223372036854775808\n"),
+            Lines{at(next_line + 1,
+                     "syntax: decimal integer: '9223372036854775808' is not representable in 64 bits; the largest is "
+                     "9223372036854775807")});
   EXPECT_EQ(with("[log]\nlevels = [nan, inf]\n"),
             (Lines{at(next_line + 1, "log.levels[0]: nan is not a finite number"),
                    at(next_line + 1, "log.levels[1]: inf is not a finite number")}));
