@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <regex>
+#include <set>
 
 #include "base/text.hpp"
 #include "optim/registry.hpp"
@@ -101,11 +102,15 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
     }
   }
 
+  std::set<std::string> used;  // by a parameter that changes
   std::vector<std::string> uncovered;
   for (size_t p = 0; p < paths.size(); ++p) {
     ParameterPolicy& policy = out.parameters[p];
     policy.decay_scale = decays_by_default(paths[p]) ? 1 : 0;
-    if (options.rules.empty()) continue;
+    if (options.rules.empty()) {
+      used.insert("default");
+      continue;
+    }
     const Rule* first = nullptr;
     for (size_t r = 0; r < patterns.size(); ++r)
       if (patterns[r] && std::regex_match(paths[p], *patterns[r])) {
@@ -119,7 +124,9 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
     policy.frozen = first->frozen;
     policy.lr_scale = first->lr_scale;
     if (first->decay_scale >= 0) policy.decay_scale = first->decay_scale;
-    if (!policy.frozen) policy.schedule = schedule_index(first->schedule);
+    if (policy.frozen) continue;
+    policy.schedule = schedule_index(first->schedule);
+    used.insert(first->schedule);
   }
 
   if (!uncovered.empty())
@@ -131,14 +138,27 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
       out.problems.push_back({fmt::format("optimizer.rule.{}.match", r),
                               fmt::format("\"{}\" matches no parameter; paths look like {}", options.rules[r].match,
                                           paths.empty() ? "" : paths[paths.size() / 2])});
-  for (const std::string& name : known) {
+  const bool resolved = out.problems.empty();  // otherwise what is used is not known
+  for (const auto& [name, table] : tables) {
+    if (used.count(name)) continue;
     const bool named =
         std::any_of(options.rules.begin(), options.rules.end(), [&](const Rule& r) { return r.schedule == name; });
-    if (!named && name != "default")
-      out.problems.push_back({"schedule." + name,
-                              "no [[optimizer.rule]] names this schedule; parameters without one use "
-                              "[schedule.default]"});
+    if (!resolved && (named || name == "default")) continue;
+    out.problems.push_back(
+        {"schedule." + name,
+         named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it matches are frozen or "
+                 "taken by an earlier rule"
+               : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one use [schedule.default]"
+                             "{}",
+                             name == "default" ? ", and every rule names another" : "")});
   }
+  return out;
+}
+
+std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock) {
+  std::vector<Problem> out;
+  for (const auto& [name, table] : tables)
+    for (Problem& p : table.problems(clock, "schedule." + name)) out.push_back(std::move(p));
   return out;
 }
 

@@ -44,11 +44,6 @@ struct ParameterPolicy {
   int schedule = 0;  // index into Policies::schedules
 };
 
-// A problem with a key of the deck, for config::Deck::error.
-struct Problem {
-  std::string key, text;
-};
-
 struct Policies {
   std::vector<ParameterPolicy> parameters;  // as `paths`
   std::vector<std::string> schedules;       // names; the first is "default"
@@ -61,6 +56,9 @@ using ScheduleTables = std::map<std::string, ScheduleOptions>;
 // that nothing uses.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<std::string>& paths);
+
+// Problems of all tables, see ScheduleOptions::problems.
+std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock);
 
 // The named schedules; one that has no table is constant 1.
 std::vector<Schedule> make_schedules(const std::vector<std::string>& names, const ScheduleTables& tables,

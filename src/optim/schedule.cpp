@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/error.hpp"
 
@@ -30,6 +31,23 @@ constexpr int64_t kDefaultTimescale = 10000;
 
 int64_t steps_of(const config::Duration& d, const Clock& clock, int64_t otherwise) {
   return d.steps(clock.global_batch, clock.data_size, clock.total_steps, otherwise);
+}
+
+// Warm-up and cooldown: 0 of any unit is none.
+int64_t ramp_of(const config::Duration& d, const Clock& clock) { return d.value == 0 ? 0 : steps_of(d, clock, 0); }
+
+// The same, or nothing if it is not known yet; a length that cannot be is a problem of `key`.
+std::optional<int64_t> known_ramp(const config::Duration& d, const Clock& clock, const std::string& key,
+                                  std::vector<Problem>& out) {
+  using Unit = config::Duration::Unit;
+  if (d.unit == Unit::epochs && clock.data_size <= 0) return {};
+  if (d.unit == Unit::fraction && clock.total_steps <= 0) return {};
+  try {
+    return ramp_of(d, clock);
+  } catch (const base::Error& e) {
+    out.push_back({key, e.what()});
+    return {};
+  }
 }
 
 // Powers and cosines of floats are taken in double and rounded once: the same bits on every machine, and at most a
@@ -66,15 +84,27 @@ void ScheduleOptions::bind(config::Table& t) {
   t.duration("cooldown", cooldown, "linear fall to 0 at the end of training");
 }
 
-Schedule ScheduleOptions::make(const Clock& clock, const std::string& name) const {
+std::vector<Problem> ScheduleOptions::problems(const Clock& clock, const std::string& name) const {
+  std::vector<Problem> out;
+  std::optional<int64_t> rise = known_ramp(warmup, clock, name + ".warmup", out);
+  known_ramp(cooldown, clock, name + ".cooldown", out);
+  if (rise && *rise >= clock.total_steps && clock.total_steps > 1)
+    out.push_back(
+        {name + ".warmup", fmt::format("a warm-up of {} steps does not fit into {} steps", *rise, clock.total_steps)});
   auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : make_schedule_shape(kind);
   CHECK(made, "schedule options of another family");
-  const int64_t total = clock.total_steps, warmup_steps = steps_of(warmup, clock, 0),
-                cooldown_steps = steps_of(cooldown, clock, 0);
-  if (warmup_steps >= total && total > 1)
-    base::fail(base::Exit::config, "{}: a warm-up of {} steps does not fit into {} steps", name, warmup_steps, total);
+  made->find_problems(clock, name, out);
+  return out;
+}
+
+Schedule ScheduleOptions::make(const Clock& clock, const std::string& name) const {
+  if (std::vector<Problem> found = problems(clock, name); !found.empty())
+    base::fail(base::Exit::config, "{}: {}", found[0].key, found[0].text);
+  const int64_t total = clock.total_steps, warmup_steps = ramp_of(warmup, clock),
+                cooldown_steps = ramp_of(cooldown, clock);
   float base_value = float(mult);
   if (scale_with_batch) base_value = float(mult * (double(clock.global_batch) / 256.0));
+  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : make_schedule_shape(kind);
   ScheduleShape::Curve curve = made->curve(clock, warmup_steps, name);
   return Schedule([=](int64_t step) {
     float value = curve(base_value, step);
@@ -113,12 +143,12 @@ ScheduleShape::Curve CosineShape::curve(const Clock& clock, int64_t warmup, cons
 }
 
 void RsqrtShape::bind(config::Table& t) {
-  t.duration("timescale", timescale, "after so long the square has doubled");
+  t.duration("timescale", timescale, "after so long the square has doubled").above(0);
   t.duration("shift", shift, "as if training were so much further");
 }
 
 ScheduleShape::Curve RsqrtShape::curve(const Clock& clock, int64_t warmup, const std::string& name) const {
-  const int64_t scale = steps_of(timescale, clock, kDefaultTimescale), ahead = steps_of(shift, clock, 0);
+  const int64_t scale = steps_of(timescale, clock, kDefaultTimescale), ahead = ramp_of(shift, clock);
   if (scale <= 0) base::fail(base::Exit::config, "{}: timescale must be above 0", name);
   return [=](float base, int64_t step) {
     const int64_t past = std::max(step, warmup) + ahead - warmup;
@@ -126,9 +156,17 @@ ScheduleShape::Curve RsqrtShape::curve(const Clock& clock, int64_t warmup, const
   };
 }
 
+namespace {
+std::string not_whole(const std::vector<double>& counts) {
+  for (double x : counts)
+    if (x != std::trunc(x)) return fmt::format("{:g} is not a whole number", x);
+  return "";
+}
+}  // namespace
+
 void StairShape::bind(config::Table& t) {
-  t.key("at_steps", at_steps, "boundaries: updates made").min(0);
-  t.key("at_examples", at_examples, "or: examples seen").min(0);
+  t.key("at_steps", at_steps, "boundaries: updates made").min(0).check([this] { return not_whole(at_steps); });
+  t.key("at_examples", at_examples, "or: examples seen").min(0).check([this] { return not_whole(at_examples); });
   t.key("at_epochs", at_epochs, "or: epochs").min(0);
   t.key("at_fraction", at_fraction, "or: fraction of the run").min(0).max(1);
   t.key("mults", mults, "what the schedule is multiplied by from each boundary on").min(0);
@@ -166,17 +204,32 @@ void CompositeShape::bind(config::Table& t) {
   t.list("part", parts, "schedules one after the other, each with its own clock");
 }
 
+void CompositeShape::find_problems(const Clock& clock, const std::string& name, std::vector<Problem>& out) const {
+  if (parts.empty()) out.push_back({name + ".part", fmt::format("a composite schedule needs [[{}.part]]", name)});
+  auto key = [&](size_t i) { return fmt::format("{}.part.{}", name, i); };
+  std::vector<std::optional<int64_t>> starts;
+  for (size_t i = 0; i < parts.size(); ++i)
+    starts.push_back(i == 0 ? 0 : known_ramp(parts[i].from, clock, key(i) + ".from", out));
+  starts.push_back(clock.total_steps > 0 ? std::optional(clock.total_steps) : std::nullopt);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    int64_t steps = starts[i] && starts[i + 1] ? *starts[i + 1] - *starts[i] : 0;
+    if (starts[i] && starts[i + 1] && steps <= 0) {
+      out.push_back({key(std::min(i + 1, parts.size() - 1)) + ".from",
+                     fmt::format("part {} starts at step {} and ends at {}; parts must be in order and within the run",
+                                 i, *starts[i], *starts[i + 1])});
+      continue;
+    }
+    for (Problem& p : parts[i].problems({steps, clock.global_batch, clock.data_size}, key(i)))
+      out.push_back(std::move(p));
+  }
+}
+
 ScheduleShape::Curve CompositeShape::curve(const Clock& clock, int64_t, const std::string& name) const {
-  if (parts.empty()) base::fail(base::Exit::config, "{}: a composite schedule needs [[{}.part]]", name, name);
   std::vector<int64_t> starts;
-  for (const Part& part : parts) starts.push_back(starts.empty() ? 0 : steps_of(part.from, clock, 0));
+  for (const Part& part : parts) starts.push_back(starts.empty() ? 0 : ramp_of(part.from, clock));
   std::vector<Schedule> schedules;
   for (size_t i = 0; i < parts.size(); ++i) {
     const int64_t end = i + 1 < parts.size() ? starts[i + 1] : clock.total_steps;
-    if (end <= starts[i])
-      base::fail(base::Exit::config,
-                 "{}: part {} starts at step {} and ends at {}; parts must be in order and within the run", name, i,
-                 starts[i], end);
     schedules.push_back(
         parts[i].make({end - starts[i], clock.global_batch, clock.data_size}, fmt::format("{}.part.{}", name, i)));
   }

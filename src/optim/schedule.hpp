@@ -21,6 +21,11 @@ struct Clock {
   int64_t data_size = 0;
 };
 
+// A problem with a key of the deck, for config::Deck::error.
+struct Problem {
+  std::string key, text;
+};
+
 class Schedule {
  public:
   Schedule() = default;  // constant 1
@@ -34,6 +39,8 @@ class Schedule {
 struct ScheduleShape : config::Table::Variant {
   // The value at `step` of a schedule that starts from `base`. `name` is the table, for messages.
   using Curve = std::function<float(float base, int64_t step)>;
+  // As ScheduleOptions::problems, of what the shape adds.
+  virtual void find_problems(const Clock&, const std::string&, std::vector<Problem>&) const {}
   virtual Curve curve(const Clock& clock, int64_t warmup, const std::string& name) const = 0;
 };
 
@@ -46,6 +53,9 @@ struct ScheduleOptions {
   config::Duration warmup, cooldown;
 
   void bind(config::Table& t);
+  // Lengths that do not fit into the run. What rests on an unknown (0) length of the run or of the data is left out.
+  std::vector<Problem> problems(const Clock& clock, const std::string& name) const;
+  // Error(Exit::config) for the first of the problems.
   Schedule make(const Clock& clock, const std::string& name) const;
 };
 std::vector<std::string> schedule_kinds();
@@ -90,6 +100,7 @@ struct CompositeShape : ScheduleShape {
   };
   std::vector<Part> parts;
   void bind(config::Table& t) override;
+  void find_problems(const Clock& clock, const std::string& name, std::vector<Problem>& out) const override;
   Curve curve(const Clock& clock, int64_t warmup, const std::string& name) const override;
 };
 

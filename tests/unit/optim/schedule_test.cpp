@@ -168,6 +168,41 @@ TEST(Schedule, RefusesWarmUpLongerThanTheRun) {
   EXPECT_NO_THROW(o.make({1, 1, 1}, "schedule.default"));
 }
 
+TEST(Schedule, RampsOfZeroAreOffInEveryUnit) {
+  for (auto unit :
+       {Duration::Unit::steps, Duration::Unit::examples, Duration::Unit::epochs, Duration::Unit::fraction}) {
+    ScheduleOptions o;
+    o.warmup = o.cooldown = {unit, 0};
+    const optim::Schedule s = o.make({10, 2, 100}, "schedule.default");
+    EXPECT_EQ(s.at(0), 1.0f);
+    EXPECT_EQ(s.at(9), 1.0f);
+    EXPECT_EQ(s.at(10), 1.0f);
+  }
+}
+
+TEST(Schedule, ProblemsAreThoseThatAreKnown) {
+  ScheduleOptions o;
+  o.warmup = {Duration::Unit::epochs, 2};
+  EXPECT_TRUE(o.problems({10, 10, 0}, "schedule.a").empty());   // size of the data not known
+  EXPECT_TRUE(o.problems({0, 10, 100}, "schedule.a").empty());  // length of the run not known
+  ASSERT_EQ(o.problems({10, 10, 100}, "schedule.a").size(), 1u);
+  EXPECT_EQ(o.problems({10, 10, 100}, "schedule.a")[0].key, "schedule.a.warmup");
+  EXPECT_TRUE(o.problems({21, 10, 100}, "schedule.a").empty());
+
+  // All of a composite at once: the second part is empty, the third has a warm-up that does not fit.
+  auto c = std::make_shared<optim::CompositeShape>();
+  c->parts.resize(4);
+  c->parts[1].from = c->parts[2].from = {Duration::Unit::steps, 5};
+  c->parts[2].warmup = {Duration::Unit::steps, 3};
+  c->parts[3].from = {Duration::Unit::fraction, .8};
+  o = {};
+  o.kind = "composite", o.shape = c;
+  std::vector<optim::Problem> found = o.problems({10, 1, 0}, "schedule.a");
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].key, "schedule.a.part.2.from");
+  EXPECT_EQ(found[1].key, "schedule.a.part.2.warmup");
+}
+
 TEST(Schedule, MissingTableIsConstantOne) {
   optim::ScheduleTables tables;
   tables["slow"].mult = .5;
