@@ -1,5 +1,6 @@
 #include "comm/mesh.hpp"
 
+#include <algorithm>
 #include <regex>
 
 namespace comm {
@@ -17,8 +18,11 @@ void MeshRule::bind(config::Table& t) {
   t.key("match", match, "full match on --mesh-selector or $TRAINER_MESH_SELECTOR; the first rule that matches wins")
       .required()
       .on_resume(config::OnResume::may_change);
-  t.key("replica", replica, "outer axis; -1 = inferred").min(-1).on_resume(config::OnResume::may_change);
-  t.key("fsdp", fsdp, "inner axis; -1 = inferred").min(-1).on_resume(config::OnResume::may_change);
+  t.key("replica", replica, "outer axis; -1 = inferred")
+      .min(-1)
+      .max(kMostRanks)
+      .on_resume(config::OnResume::may_change);
+  t.key("fsdp", fsdp, "inner axis; -1 = inferred").min(-1).max(kMostRanks).on_resume(config::OnResume::may_change);
   check_axes(t, replica, fsdp);
   try {
     std::regex re(match);
@@ -30,23 +34,45 @@ void MeshRule::bind(config::Table& t) {
 void MeshOptions::bind(config::Table& t) {
   t.key("replica", replica, "outer axis: groups that hold the same parameters; -1 = inferred from the number of ranks")
       .min(-1)
+      .max(kMostRanks)
       .on_resume(config::OnResume::may_change);
   t.key("fsdp", fsdp, "inner axis: ranks that share parameters or optimizer state; -1 = inferred")
       .min(-1)
+      .max(kMostRanks)
       .on_resume(config::OnResume::may_change);
   t.list("rule", rules, "other mesh sizes, chosen by --mesh-selector");
   check_axes(t, replica, fsdp);
 }
 
+namespace {
+
+// The rule that the selector picks; nullptr: [mesh] itself.
+const MeshRule* pick_rule(const MeshOptions& options, const std::string& selector) {
+  if (selector.empty()) return nullptr;
+  std::string known;
+  for (const MeshRule& rule : options.rules) {
+    if (std::regex_match(selector, std::regex(rule.match))) return &rule;
+    known += fmt::format("{}\"{}\"", known.empty() ? "; there are: " : ", ", rule.match);
+  }
+  base::fail(base::Exit::mesh,
+             "--mesh-selector (or $TRAINER_MESH_SELECTOR) = \"{}\" matches no [[mesh.rule]]{}; add one, or leave the "
+             "selector out for [mesh]",
+             selector, known.empty() ? "; the deck has none" : known);
+}
+
+}  // namespace
+
+int64_t wanted_ranks(const MeshOptions& options, const std::string& selector) {
+  const MeshRule* rule = pick_rule(options, selector);
+  int64_t r = rule ? rule->replica : options.replica, f = rule ? rule->fsdp : options.fsdp;
+  return std::max<int64_t>(1, r) * std::max<int64_t>(1, f);  // each axis is bounded, so this does not overflow
+}
+
 MeshShape resolve_mesh(const MeshOptions& options, int ranks, const std::string& selector) {
   int64_t r = options.replica, f = options.fsdp;
   std::string origin = "[mesh]";
-  if (!selector.empty())
-    for (const MeshRule& rule : options.rules)
-      if (std::regex_match(selector, std::regex(rule.match))) {
-        r = rule.replica, f = rule.fsdp, origin = "[[mesh.rule]] match = \"" + rule.match + "\"";
-        break;
-      }
+  if (const MeshRule* rule = pick_rule(options, selector))
+    r = rule->replica, f = rule->fsdp, origin = fmt::format("[[mesh.rule]] match = \"{}\"", rule->match);
   auto refuse = [&](const std::string& why) {
     base::fail(base::Exit::mesh, "{}: replica = {} x fsdp = {} does not fit {} rank{}: {}", origin, r, f, ranks,
                ranks == 1 ? "" : "s", why);

@@ -24,7 +24,11 @@ struct MeshShape {
   int replica = 1, fsdp = 1;
   int ranks() const { return replica * fsdp; }
 };
-// Applies rules and infers -1; Error(Exit::mesh) names the keys when the ranks do not fit.
+constexpr int kMostRanks = 1 << 20;
+// Ranks that the deck asks for, where it does not infer them: what a plan assumes. Error(Exit::mesh) as below.
+int64_t wanted_ranks(const MeshOptions& options, const std::string& selector);
+// Applies rules and infers -1; Error(Exit::mesh) names the keys when the ranks do not fit, or the rules when the
+// selector matches none.
 MeshShape resolve_mesh(const MeshOptions& options, int ranks, const std::string& selector);
 
 struct Mesh {

@@ -65,9 +65,21 @@ TEST(Mesh, TheFirstRuleThatMatchesWins) {
   expect_shape(o, 8, 2, 4, "gpu-small");
   expect_shape(o, 8, 2, 4, "gpu-big");  // the second rule never gets its turn
   expect_shape(o, 8, 2, 4, "cpu");
-  expect_shape(o, 8, 8, 1, "other");    // none matches: [mesh]
   expect_shape(o, 8, 8, 1, "");         // no selector
-  expect_shape(o, 8, 8, 1, "my-gpu-1"); // the whole selector must match, not a part
+}
+
+TEST(Mesh, ASelectorThatMatchesNoRuleIsRefused) {
+  MeshOptions o = mesh(-1, 1, {{"gpu-.*", 2, -1}, {"cpu.*", -1, 4}});
+  expect_refused(o, 8, {"--mesh-selector", "\"other\"", "\"gpu-.*\", \"cpu.*\""}, "other");
+  expect_refused(o, 8, {"matches no [[mesh.rule]]"}, "my-gpu-1");  // the whole selector must match, not a part
+  expect_refused(mesh(-1, 1), 8, {"the deck has none"}, "gpu-1");
+}
+
+TEST(Mesh, RanksThatTheDeckAsksFor) {
+  MeshOptions o = mesh(4, -1, {{"gpu", 2, 3}});
+  EXPECT_EQ(comm::wanted_ranks(o, ""), 4);
+  EXPECT_EQ(comm::wanted_ranks(o, "gpu"), 6);
+  EXPECT_EQ(comm::wanted_ranks(mesh(comm::kMostRanks, comm::kMostRanks), ""), int64_t{1} << 40);
 }
 
 TEST(Mesh, ARefusalNamesTheRule) {
