@@ -21,6 +21,7 @@ class Dataset {
   const Spec& spec() const { return pipeline_.spec(); }  // after all ops
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
+  uint64_t fingerprint() const { return source_->fingerprint(); }
   // What the ops counted in this process, samples read ahead included: "labels.captions", "labels.captions_cut".
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 

@@ -78,24 +78,34 @@ std::string Sections::preprocess_of(const std::string& name) const {
   }
 }
 
-Spec Sections::spec_of(const std::string& name) const {
+Spec Sections::spec_of(const std::string& name) const { return spec_of(name, false); }
+Spec Sections::opened_spec_of(const std::string& name) const { return spec_of(name, true); }
+
+Spec Sections::spec_of(const std::string& name, bool open) const {
   const SourceOptions* source = named(data, name, "data").source_options();
   CHECK(source, "data set '{}' has no source options", name);
   Tokenizers known = tokenizers();
-  return Pipeline(preprocess_of(name), source->spec(), {.tokenizers = &known, .open = false}).spec();
+  return Pipeline(preprocess_of(name), source->spec(), {.tokenizers = &known, .open = open}).spec();
 }
 
 std::vector<Problem> Sections::problems() const {
   std::vector<Problem> out;
-  for (auto& [name, options] : data) {
-    if (!options.source_options()) continue;  // its kind is wrong, which has been reported
-    if (!is_reference(options.preprocess) && !syntax_problem(options.preprocess).empty()) continue;  // likewise
+  auto check = [&](const std::string& name, const DataOptions& options) {
+    if (!options.source_options()) return;  // its kind is wrong, which has been reported
     try {
+      if (!syntax_problem(preprocess_of(name)).empty()) return;  // likewise
       spec_of(name);
     } catch (const base::Error& e) {
+      auto same = [&](const Problem& p) { return p.text == e.what(); };
+      if (is_reference(options.preprocess) && std::any_of(out.begin(), out.end(), same))
+        return;  // of the string itself
       out.push_back({fmt::format("data.{}.preprocess", name), e.what()});
     }
-  }
+  };
+  for (auto& [name, options] : data)
+    if (!is_reference(options.preprocess)) check(name, options);
+  for (auto& [name, options] : data)
+    if (is_reference(options.preprocess)) check(name, options);
   return out;
 }
 

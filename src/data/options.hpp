@@ -62,10 +62,15 @@ struct Sections {
   std::string preprocess_of(const std::string& name) const;
   // What the data set yields after all ops, without looking at any file. Error(Exit::config).
   Spec spec_of(const std::string& name) const;
+  // The same with the tokenizers' files, so with the range of ids. Error(Exit::data) for a file that cannot be read.
+  Spec opened_spec_of(const std::string& name) const;
   // Every problem that can be seen without looking at any file.
   std::vector<Problem> problems() const;
   // The named tokenizers, ready to be opened on demand.
   Tokenizers tokenizers() const;
+
+ private:
+  Spec spec_of(const std::string& name, bool open) const;
 };
 
 }  // namespace data

@@ -26,6 +26,22 @@ class Source {
   virtual Sample read(int64_t index) const = 0;
   virtual std::string key(int64_t index) const = 0;  // for messages: "shards/train-000.tar:000123"
   virtual std::string summary() const = 0;           // for the log: "83 tars"
+  // Tells sets apart that are not the same, so that ranks which read different copies notice. Reads no sample; as
+  // written here, a hash of all keys.
+  virtual uint64_t fingerprint() const;
+};
+
+// Hashes numbers and texts of any count in order, through one small buffer.
+class Fingerprint {
+ public:
+  Fingerprint& add(std::string_view text);  // its length too
+  Fingerprint& add(int64_t number);
+  uint64_t value();
+
+ private:
+  void fold();
+  std::string buffer_;
+  uint64_t sofar_ = 0;
 };
 
 // What opening a source may use beyond its own options.

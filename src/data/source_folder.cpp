@@ -35,6 +35,15 @@ class Folder : public Source {
     return fmt::format("{}#{}", file_of(image), index - captions_.of_image(image).first);
   }
 
+  uint64_t fingerprint() const override {
+    Fingerprint print;
+    for (int64_t i = 0; i < captions_.images(); ++i) {
+      print.add(captions_.name(i));
+      for (auto [c, last] = captions_.of_image(i); c < last; ++c) print.add(captions_.caption(c));
+    }
+    return print.value();
+  }
+
   Sample read(int64_t index) const override {
     CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
     Sample out;

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/brace.hpp"
+#include "data/file.hpp"
 #include "data/hint.hpp"
 #include "io/h5_rows.hpp"
 
@@ -70,6 +71,12 @@ class Hdf5 : public Source {
     return fmt::format("{}:{}", file.path, index - file.first);
   }
 
+  uint64_t fingerprint() const override {
+    Fingerprint print;
+    for (const File& file : files_) print.add(file.rows).add(file.bytes);
+    return print.value();
+  }
+
   Sample read(int64_t index) const override {
     const File& file = file_of(index);
     Sample out;
@@ -89,12 +96,12 @@ class Hdf5 : public Source {
   };
   struct File {
     std::string path;
-    int64_t first = 0, rows = 0;
+    int64_t first = 0, rows = 0, bytes = 0;
     std::vector<H5Rows> datasets;  // by field
   };
 
   void open(const std::string& path, const std::string& local) {
-    File file{.path = path, .first = size_, .rows = -1, .datasets = {}};
+    File file{.path = path, .first = size_, .rows = -1, .bytes = data::File(local).size(), .datasets = {}};
     try {
       io::H5File h5 = io::H5File::open(local);
       for (const Field& field : fields_) {

@@ -41,6 +41,8 @@ class Synthetic : public Source {
   std::string key(int64_t index) const override { return "synthetic:" + std::to_string(index); }
   std::string summary() const override { return "made up"; }
 
+  uint64_t fingerprint() const override { return Fingerprint().add(options_.seed).add(options_.examples).value(); }
+
   Sample read(int64_t index) const override {
     Sample out;
     out["image"] = image(images_.sub(uint64_t(index)));

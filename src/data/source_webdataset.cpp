@@ -103,6 +103,17 @@ class Webdataset : public Source {
     return fmt::format("{}:{}", shards_[shard].path, shards_[shard].keys[sample]);
   }
 
+  // The index has it all: keys, and where the members are.
+  uint64_t fingerprint() const override {
+    Fingerprint print;
+    for (const Shard& s : shards_) {
+      print.add(s.bytes);
+      for (const std::string& key : s.keys) print.add(key);
+      for (const Place& p : s.places) print.add(p.offset).add(p.size);
+    }
+    return print.value();
+  }
+
   Sample read(int64_t index) const override {
     auto [number, sample] = find(index);
     const Shard& shard = shards_[number];

@@ -76,6 +76,31 @@ TEST_F(WebdatasetTest, ReadsAnySample) {
   EXPECT_EQ(source->key(5), dir / "s-2.tar:0005");
 }
 
+TEST_F(WebdatasetTest, FingerprintTellsCopiesApart) {
+  three_shards();
+  uint64_t first = options.open(context)->fingerprint();
+  EXPECT_EQ(options.open(context)->fingerprint(), first) << "from the kept index";
+  auto changed = [&](auto change) {
+    three_shards();
+    change();
+    return options.open(context)->fingerprint();
+  };
+  EXPECT_EQ(changed([] {}), first) << "written again, later";
+  EXPECT_NE(changed([&] { shard(2, 5, 11); }), first) << "a sample less";
+  EXPECT_NE(changed([&] { shard(2, 6, 13); }), first) << "as many samples, other keys";
+  EXPECT_NE(changed([&] { shard(1, 5, 7), shard(2, 7, 12); }), first) << "divided otherwise";
+  // The same keys, another size of one member.
+  EXPECT_NE(changed([&] {
+              TarText tar;
+              for (int i = 0; i < 5; ++i) {
+                std::string key = fmt::format("{:04}", i);
+                tar.add(key + ".png", "PNG" + key).add(key + ".txt", i ? "caption" : "longer").add(key + ".cls", "1");
+              }
+              test::write_file(dir / "s-0.tar", tar.end());
+            }),
+            first);
+}
+
 TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
   three_shards();
   std::string path = dir / "s-2.tar.index";
