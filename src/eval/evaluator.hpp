@@ -38,6 +38,8 @@ struct Result {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
+  // Can it work on this set? Error(Exit::data) if not, with the way out; asked before the run begins.
+  virtual void check(const data::Dataset&) const {}
   virtual Result run(const Context& context) = 0;
 };
 

@@ -20,6 +20,14 @@ class Perplexity : public Evaluator {
  public:
   explicit Perplexity(const PerplexityOptions& options) : options_(options) {}
 
+  void check(const data::Dataset& set) const override {
+    if (options_.shuffle_images && set.size() < 2)
+      base::fail(base::Exit::data,
+                 "shuffle_images: [data.{}] holds {} example, so there is no other image to give it; use a larger set "
+                 "or leave shuffle_images out",
+                 set.name(), set.size());
+  }
+
   Result run(const Context& context) override {
     int64_t n = context.dataset.size(), b = context.batch, ranks = context.world.size(), rank = context.world.rank();
     int64_t rounds = base::ceil_div(n, b * ranks);
@@ -46,7 +54,10 @@ class Perplexity : public Evaluator {
     share_values(context.world, values);
     double sum = 0, tokens = 0;
     for (int64_t i = 0; i < n; ++i) sum += values[size_t(i)], tokens += values[size_t(n + i)];
-    return {{{"perplexity", sum / double(n)}, {"perplexity_per_token", tokens > 0 ? sum / tokens : 0}}, n, "captions"};
+    Result result{{}, n, "captions"};
+    if (tokens > 0)  // else nothing was predicted, and 0 nats would look like a perfect result
+      result.values = {{"perplexity", sum / double(n)}, {"perplexity_per_token", sum / tokens}};
+    return result;
   }
 
  private:

@@ -30,14 +30,17 @@ std::vector<std::string> Cappa::patch_tables() const {
   return {};
 }
 
-std::map<std::string, std::vector<int64_t>> Cappa::features() const {
-  return {{"image", {options_.height(), options_.width(), 3}}, {"labels", {options_.length()}}};
+std::map<std::string, FeatureSpec> Cappa::features() const {
+  using device::DType;
+  return {{"image", {DType::f32, {options_.height(), options_.width(), 3}, "model.image_size"}},
+          {"labels", {DType::i32, {options_.length()}, "model.seq_len"}},
+          {"label_masks", {DType::f32, {options_.length()}, "model.seq_len", true}}};
 }
 
 Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train, base::Stream stream) const {
   int64_t length = options_.length();
   Draws draws{std::vector<uint8_t>(size_t(examples)), std::vector<int32_t>(size_t(examples * length))};
-  int64_t masked = int64_t(options_.masking_ratio * double(length));
+  int64_t masked = options_.masked_tokens();
   std::vector<int> order(static_cast<size_t>(length));
   std::vector<uint32_t> key(static_cast<size_t>(length));
   for (int64_t b = 0; b < examples; ++b) {
@@ -64,12 +67,17 @@ void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, con
   int64_t n = batch.examples, length = options_.length();
   View image = batch.features.at("image"), labels = batch.features.at("labels");
   CHECK(image.count == into.at("image").count && labels.count == n * length, "batch of {} examples does not fit the buffers", n);
+  CHECK(image.type == into.at("image").type && labels.type == into.at("labels").type,
+        "the batch is of other types than the buffers");
   std::memcpy(into.at("image").data, image.data, size_t(image.bytes()));
   std::memcpy(into.at("labels").data, labels.data, size_t(labels.bytes()));
   float* weights = into.at("weights").f32();
   for (int64_t i = 0; i < labels.count; ++i) weights[i] = labels.i32()[i] != int32_t(loss_.pad_id) ? 1.0f : 0.0f;
-  if (auto masks = batch.features.find("label_masks"); masks != batch.features.end())
+  if (auto masks = batch.features.find("label_masks"); masks != batch.features.end()) {
+    CHECK(masks->second.type == device::DType::f32 && masks->second.count == labels.count,
+          "label_masks do not fit the labels");
     for (int64_t i = 0; i < labels.count; ++i) weights[i] *= masks->second.f32()[i];
+  }
   for (int64_t i = 0; i < labels.count; ++i)
     if (int32_t id = labels.i32()[i]; id < 0 || id >= options_.vocab_size)
       base::fail(base::Exit::data, "label {} of the example at position {} lies outside the vocabulary of {} (model.vocab_size)", id,

@@ -16,7 +16,7 @@ class Cappa : public Model {
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
   std::vector<std::string> patch_tables() const override;
   std::vector<InputSpec> inputs() const override;
-  std::map<std::string, std::vector<int64_t>> features() const override;
+  std::map<std::string, FeatureSpec> features() const override;
   int64_t label_limit() const override { return options_.vocab_size; }
   const char* limit_key() const override { return "model.vocab_size"; }
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const override;

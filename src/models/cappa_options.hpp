@@ -41,6 +41,7 @@ struct CappaOptions : config::Table::Variant {
   int64_t decoder_mlp() const { return decoder.mlp ? decoder.mlp : encoder.mlp; }
   int64_t decoder_heads() const { return decoder.heads ? decoder.heads : encoder.heads; }
   bool masked() const { return masked_pred_prob > 0; }
+  int64_t masked_tokens() const { return int64_t(masking_ratio * double(length())); }  // of a parallel example
   int64_t embedding_rows() const { return vocab_size + (masked() ? 1 : 0); }
 };
 

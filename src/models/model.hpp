@@ -26,6 +26,14 @@ struct InputSpec {
 };
 using Inputs = std::map<std::string, View>;
 
+// A field of the data that `prepare` reads: each example holds exactly this.
+struct FeatureSpec {
+  device::DType type;
+  std::vector<int64_t> shape;
+  std::string key;                   // of the deck, where the shape comes from
+  bool optional = false;             // the data may lack it
+};
+
 // What the trainer hands to `prepare`: arrays of the data pipeline, by feature name.
 struct HostBatch {
   std::map<std::string, View> features;   // "image" f32 [n, H, W, 3], "labels" i32 [n, L], optional "label_masks" f32 [n, L]
@@ -53,8 +61,8 @@ class Model {
   // image size.
   virtual std::vector<std::string> patch_tables() const { return {}; }
   virtual std::vector<InputSpec> inputs() const = 0;
-  // Shapes of the features that `prepare` needs ("image" -> [H, W, 3], "labels" -> [L]): checked against the data.
-  virtual std::map<std::string, std::vector<int64_t>> features() const = 0;
+  // The features that `prepare` takes ("image" -> f32 [H, W, 3], "labels" -> i32 [L]): checked against the data.
+  virtual std::map<std::string, FeatureSpec> features() const = 0;
   // Labels must be smaller than this; `limit_key` is the key of the deck that says so.
   virtual int64_t label_limit() const = 0;
   virtual const char* limit_key() const = 0;

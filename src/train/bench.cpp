@@ -14,6 +14,7 @@ namespace train {
 namespace log = base::log;
 
 void run_bench(comm::Session& session, const Recipe& recipe, const std::string& mesh_selector) {
+  recipe.device();
   comm::Comm& world = session.world();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, world.size(), mesh_selector);
   comm::Mesh mesh =
@@ -28,6 +29,9 @@ void run_bench(comm::Session& session, const Recipe& recipe, const std::string& 
                             .substitutes = recipe.data.loader.substitutes(),
                             .stage_dir = stage_data(session, recipe)};
   std::unique_ptr<data::Mixture> input = open_training_data(recipe, tokenizers, context);
+  std::vector<const data::Dataset*> sets;
+  for (const data::Mixture::Part& p : input->parts()) sets.push_back(p.dataset.get());
+  agree_on_data(world, sets);
   Engine engine(recipe.engine(input->size(), threads), mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();

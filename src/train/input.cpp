@@ -1,8 +1,10 @@
 #include "train/input.hpp"
 
+#include <algorithm>
 #include <set>
 
 #include "base/clock.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/together.hpp"
@@ -61,6 +63,37 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const da
         set, data::Order(shuffle, set->size(), uint64_t(recipe.run.seed), shape, train.mixture.empty() ? "" : name)};
   }
   return std::make_unique<data::Mixture>(parts, weights);
+}
+
+void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& sets) {
+  std::string mine;
+  for (const data::Dataset* set : sets)
+    mine += fmt::format("{}{} samples, fingerprint {:016x}", mine.empty() ? "" : "\n", base::with_commas(set->size()),
+                        set->fingerprint());
+  if (world.same(base::xxh3(mine))) return;
+  std::vector<std::vector<std::string>> by_rank;  // [rank][set]
+  for (const std::string& text : world.gather_text(mine)) by_rank.push_back(base::split(text, '\n'));
+  for (size_t s = 0; s < sets.size(); ++s) {
+    std::vector<std::pair<std::string, std::vector<size_t>>> views;  // what is seen, by whom
+    for (size_t r = 0; r < by_rank.size(); ++r) {
+      auto same = std::find_if(views.begin(), views.end(), [&](const auto& v) { return v.first == by_rank[r].at(s); });
+      if (same == views.end()) same = views.insert(same, {by_rank[r][s], {}});
+      same->second.push_back(r);
+    }
+    if (views.size() == 1) continue;
+    constexpr size_t kMost = 8;
+    std::string text;
+    for (const auto& [view, ranks] : views) {
+      text += fmt::format("{}rank{} ", text.empty() ? "" : "; ", ranks.size() == 1 ? "" : "s");
+      for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += fmt::format("{}{}", i ? ", " : "", ranks[i]);
+      if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
+      text += ": " + view;
+    }
+    base::fail(base::Exit::data,
+               "[data.{}]: the ranks do not read the same data ({}); bring the copies up to date, or use one that all "
+               "nodes share (loader.stage_dir makes fresh copies)",
+               sets[s]->name(), text);
+  }
 }
 
 data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step, int64_t last_step,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "data/loader.hpp"
 #include "train/recipe.hpp"
@@ -16,6 +17,10 @@ std::string stage_data(comm::Session& session, const Recipe& recipe);
 // train.data or train.mixture. Error(Exit::data) for an empty data set.
 std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const data::Tokenizers& tokenizers,
                                                   const data::OpenContext& context);
+
+// Do all ranks see the same samples in every one of these sets (some may have read stale node-local copies)? All ranks
+// call; Error(Exit::data), on all, names the set, the ranks and their sizes.
+void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& sets);
 
 // This rank's examples of every pass from `first_step` (0 = from the beginning) to `last_step`; the loader's batch
 // number is step * accumulation + pass, steps counted from 0. `skipped`: examples of the stream that the run has left out so

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <unordered_set>
 
 #include "base/clock.hpp"
@@ -140,6 +141,21 @@ const MetricInfo* find_metric(const std::vector<MetricInfo>& list, const std::st
 
 // ---------------------------------------------------------------- files
 
+namespace {
+std::string group_problem(const std::vector<std::string>& groups) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (std::find(groups.begin(), groups.begin() + long(i), groups[i]) != groups.begin() + long(i))
+      return fmt::format("\"{}\" is there twice", groups[i]);
+    try {
+      std::regex re(groups[i]);
+    } catch (const std::regex_error& e) {
+      return fmt::format("\"{}\" is not a regular expression: {}", groups[i], e.what());
+    }
+  }
+  return "";
+}
+}  // namespace
+
 void LogOptions::bind(config::Table& t) {
   using config::OnResume;
   t.key("console_every_steps", console_every_steps, "lines on the console, besides steps 1 to 5 and the last")
@@ -156,6 +172,7 @@ void LogOptions::bind(config::Table& t) {
       .unit("s")
       .on_resume(OnResume::may_change);
   t.key("groups", groups, "regular expressions on parameter paths: l2 of gradients, parameters and updates for each")
+      .check([this] { return group_problem(groups); })
       .on_resume(OnResume::may_change);
   t.key("samples", samples, "write step, position and key of every example trained on to logs/samples, a file per rank")
       .on_resume(OnResume::may_change);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <set>
 
 #include "base/text.hpp"
 #include "data/loader.hpp"
@@ -32,6 +33,8 @@ void TrainOptions::bind(config::Table& t) {
       .above(0);
   t.duration("total", total, "length of the run; making it longer extends a finished run")
       .required()
+      .above(0)
+      .no_fraction()
       .on_resume(OnResume::may_change);
   t.key("global_batch", global_batch, "examples per update, whatever the number of ranks")
       .required()
@@ -61,9 +64,6 @@ void TrainOptions::bind(config::Table& t) {
   if (data.empty() && mixture.empty())
     t.error("data", "missing; name a [data.NAME] table, or give mixture = { NAME = weight, ... }");
   if (!data.empty() && !mixture.empty()) t.error("mixture", "there is train.data too: give one of them");
-  if (total.unit == config::Duration::Unit::fraction)
-    t.error("total_fraction",
-            "the length of the run cannot be a fraction of itself; use total_steps, total_examples or total_epochs");
 }
 
 void PrecisionOptions::bind(config::Table& t) {
@@ -125,48 +125,30 @@ void Recipe::cross_check(config::Deck& deck) const {
     return false;
   };
   for (const data::Problem& p : data.problems()) deck.error(p.key, p.text);
-  if (deck.problems().any()) return;  // below, everything is of the right type
 
   std::unique_ptr<models::Model> made = models::make_model(model, loss(), memory);
-  auto feeds_model = [&](const std::string& key, const std::string& name) {
+  // One string with one outcome has its problems once, however many sets use it (and themselves are used).
+  std::vector<std::pair<std::string, data::Spec>> checked;
+  auto use = [&](const std::string& key, const std::string& name) {
     if (!known(key, name)) return;
-    data::Spec spec = data.spec_of(name);
-    std::string at = fmt::format("data.{}.preprocess", name);
-    if (!deck.has(at)) at = "data." + name + ".kind";
-    for (const auto& [feature, shape] : made->features()) {
-      auto field = spec.find(feature);
-      if (field == spec.end())
-        deck.error(at, fmt::format("the model needs \"{}\", [data.{}] yields {}", feature, name, data::text_of(spec)));
-      else if (field->second.shape != shape)
-        deck.error(at, fmt::format("yields {} {} where the model takes {} (model.{})", feature,
-                                   data::text_of(field->second.shape), data::text_of(shape),
-                                   feature == "image" ? "image_size" : "seq_len"));
-      else if (device::DType type = feature == "labels" ? device::DType::i32 : device::DType::f32;
-               field->second.type != type)
-        deck.error(at, fmt::format("yields {} {} where the model takes {}{}", feature, data::text_of(field->second),
-                                   device::name_of(type), feature == "image" ? ": add value_range(-1, 1)" : ""));
-    }
-    // Optional: which labels carry loss.
-    if (auto masks = spec.find("label_masks"); masks != spec.end()) {
-      data::FieldSpec wanted = data::FieldSpec::array(device::DType::f32, made->features().at("labels"));
-      if (masks->second != wanted)
-        deck.error(at, fmt::format("yields label_masks {} where the model takes {}", data::text_of(masks->second),
-                                   data::text_of(wanted)));
-    }
-    if (auto labels = spec.find("labels"); labels != spec.end() && labels->second.limit > made->label_limit())
-      deck.error(made->limit_key(), fmt::format("{} is smaller than the {} ids that [data.{}] can yield",
-                                                made->label_limit(), labels->second.limit, name));
+    std::pair<std::string, data::Spec> one;
     try {
-      data::check_batchable(spec);
-    } catch (const base::Error& e) {
-      deck.error(at, e.what());
+      one = {data.preprocess_of(name), data.spec_of(name)};
+    } catch (const base::Error&) {
+      return;  // among the problems above
     }
+    if (std::find(checked.begin(), checked.end(), one) != checked.end()) return;
+    checked.push_back(one);
+    feeds_model(deck, *made, name, one.second);
   };
-  for (const auto& [name, weight] : train.parts())
-    feeds_model(train.mixture.empty() ? "train.data" : "train.mixture", name);
+  for (const auto& [name, weight] : train.parts()) use(train.mixture.empty() ? "train.data" : "train.mixture", name);
   if (!deck.problems().any()) check_mixture(deck);
-  for (const auto& [name, e] : evals) feeds_model(fmt::format("eval.{}.data", name), e.data);
-  if (!show.data.empty()) feeds_model("show.data", show.data);
+  for (const auto& [name, e] : evals) use(fmt::format("eval.{}.data", name), e.data);
+  if (!show.data.empty()) use("show.data", show.data);
+  if (train.pad_id >= made->label_limit())
+    deck.error("train.pad_id", fmt::format("{} lies outside the vocabulary: {} = {}", train.pad_id, made->limit_key(),
+                                           made->label_limit()));
+  check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 
   auto metric = [&](const std::string& key, const std::string& choice) {
@@ -211,6 +193,83 @@ void Recipe::cross_check(config::Deck& deck) const {
       break;
     }
   }
+}
+
+void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
+                         const data::Spec& spec) const {
+  std::string at = fmt::format("data.{}.preprocess", name);
+  if (!deck.has(at)) at = "data." + name + ".kind";
+  for (const auto& [feature, wanted] : made.features()) {
+    auto field = spec.find(feature);
+    if (field == spec.end()) {
+      if (!wanted.optional)
+        deck.error(at, fmt::format("the model needs \"{}\", [data.{}] yields {}", feature, name, data::text_of(spec)));
+      continue;
+    }
+    const data::FieldSpec &has = field->second, takes = data::FieldSpec::array(wanted.type, wanted.shape);
+    bool array = has.kind == data::FieldSpec::Kind::array, same_type = array && has.type == takes.type;
+    if (same_type && has.shape == takes.shape) continue;
+    const char* way_out = !array || has.shape != takes.shape ? ""
+                          : has.type == device::DType::u8 && feature == "image"
+                              ? "; add value_range, as in value_range(-1, 1)"
+                              : "; numbers of another type would be misread";
+    deck.error(at, fmt::format("yields {} {} where the model takes {} ({}){}", feature, data::text_of(has),
+                               data::text_of(takes), wanted.key, way_out));
+  }
+  check_vocabulary(deck, made, name, spec);
+  try {
+    data::check_batchable(spec);
+  } catch (const base::Error& e) {
+    deck.error(at, e.what());
+  }
+}
+
+void Recipe::check_vocabulary(config::Deck& deck, const models::Model& made, const std::string& name,
+                              const data::Spec& spec) const {
+  auto labels = spec.find("labels");
+  if (labels != spec.end() && labels->second.limit > made.label_limit())
+    deck.error(made.limit_key(), fmt::format("{} is smaller than the {} ids that [data.{}] can yield",
+                                             made.label_limit(), labels->second.limit, name));
+}
+
+void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
+  optim::Clock clock{0, train.global_batch, data_size};
+  try {
+    bool known = train.total.unit != config::Duration::Unit::epochs || data_size > 0;
+    if (known) clock.total_steps = total_steps(data_size);
+  } catch (const base::Error& e) {
+    deck.error("train.total", e.what());
+  }
+  for (const optim::Problem& p : optim::schedule_problems(schedule, clock)) deck.error(p.key, p.text);
+}
+
+void Recipe::check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const {
+  std::unique_ptr<models::Model> made = models::make_model(model, loss(), memory);
+  for (const auto& [name, spec] : specs) check_vocabulary(deck, *made, name, spec);
+  if (data_size > 0) check_lengths(deck, data_size);
+  deck.throw_if_any();
+}
+
+void Recipe::check_tokenizers(config::Deck& deck) const {
+  std::set<std::string> names;
+  for (const auto& [name, weight] : train.parts()) names.insert(name);
+  for (const auto& [name, e] : evals) names.insert(e.data);
+  std::map<std::string, data::Spec> specs;
+  for (const std::string& name : names) {
+    try {
+      specs[name] = data.opened_spec_of(name);
+    } catch (const base::Error& e) {
+      // Files may well lie elsewhere than where a deck is checked.
+      if (e.code() == base::Exit::config) deck.error(fmt::format("data.{}.preprocess", name), e.what());
+    }
+  }
+  check_opened(deck, 0, specs);
+}
+
+device::Kind Recipe::device() const {
+  if (run.device == "cuda")
+    base::fail(base::Exit::mesh, "run.device = \"cuda\": this build has no CUDA back end; use \"cpu\" or \"auto\"");
+  return device::Kind::cpu;
 }
 
 void Recipe::check_mixture(config::Deck& deck) const {

@@ -92,15 +92,28 @@ struct Recipe {
 
   // Checks across sections; problems go to the deck, at their keys. Reads no data.
   void cross_check(config::Deck& deck) const;
-  void check_mixture(config::Deck& deck) const;  // part of it
+  // The same for what is known once files are read: Error(Exit::config) with all problems. `data_size`: examples of the
+  // training set, 0 = not known; `specs`: what opened data sets yield.
+  void check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const;
+  // Of it, what the tokenizers' files tell, where they can be read.
+  void check_tokenizers(config::Deck& deck) const;
 
   int64_t total_steps(int64_t data_size) const;
+  device::Kind device() const;  // Error(Exit::mesh) for one that this build does not have
   models::LossOptions loss() const { return {train.label_smoothing, train.pad_id}; }
   // What a checkpoint of this run holds; `deck`: the resolved deck.
   checkpoint::State state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,
                           std::map<std::string, double> numbers) const;
   // `data_size`: examples of the training set, for durations in epochs.
   EngineOptions engine(int64_t data_size, int threads) const;
+
+ private:  // parts of the checks
+  void feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
+                   const data::Spec& spec) const;
+  void check_vocabulary(config::Deck& deck, const models::Model& made, const std::string& name,
+                        const data::Spec& spec) const;
+  void check_lengths(config::Deck& deck, int64_t data_size) const;
+  void check_mixture(config::Deck& deck) const;
 };
 
 }  // namespace train

@@ -10,24 +10,21 @@
 namespace train {
 namespace log = base::log;
 
-Trainer::Trainer(comm::Session& session, const Recipe& recipe, const config::Deck& deck, const Start& start)
+Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck, const Start& start)
     : session_(session),
       recipe_(recipe),
       deck_(deck),
       started_(start),
       threads_(choose_threads(recipe.run.threads, session.local_size())) {
   start_s_ = base::now_s();
-  if (recipe.run.device == "cuda")
-    base::fail(base::Exit::mesh, "run.device = \"cuda\": this build has no CUDA back end; use \"cpu\" or \"auto\"");
+  recipe.device();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
   derive_geometry(recipe.train.global_batch,
                   recipe.train.micro_batch ? recipe.train.micro_batch : recipe.train.global_batch, shape,
                   recipe.determinism);
   mesh_ = comm::make_mesh(session, shape, recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library);
-  open_data();
-  total_ = recipe.total_steps(data_->size());
-  if (total_ < 1) base::fail(base::Exit::config, "train.total_*: the run would have no step");
+  open_data(deck);
   progress_.cores = double(threads_) * shape.ranks();
   if (!recipe.checkpoint.best.empty())
     best_ = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evals));

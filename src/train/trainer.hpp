@@ -27,7 +27,7 @@ struct Start {
 class Trainer {
  public:
   // `deck`: for the copy in the run directory and in each checkpoint.
-  Trainer(comm::Session& session, const Recipe& recipe, const config::Deck& deck, const Start& start);
+  Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck, const Start& start);
   ~Trainer();
 
   // Trains from where the run stands to its end (Exit::finished), or until something asks to stop (stops.hpp): then with a
@@ -45,7 +45,7 @@ class Trainer {
   enum class Which { at_start, due, missing };  // missing: due at this step, and cut off in the attempt before
 
   // Starting (trainer_start.cpp)
-  void open_data();
+  void open_data(config::Deck& deck);
   void start();
   void print_start();
   bool restore();  // this run's own newest checkpoint

@@ -30,21 +30,39 @@ double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
 
 }  // namespace
 
-void Trainer::open_data() {
+void Trainer::open_data(config::Deck& deck) {
   data::OpenContext context{.seed = uint64_t(recipe_.run.seed),
                             .threads = int(recipe_.data.loader.threads),
                             .index_dir = recipe_.data.loader.index_dir,
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
                             .stage_dir = stage_data(session_, recipe_)};
-  data::Tokenizers tokenizers = recipe_.data.tokenizers();
-  data_ = open_training_data(recipe_, tokenizers, context);
-  for (const auto& [name, options] : recipe_.evals) {
-    Evaluation e{name, options, eval::make_evaluator(options),
-                 data::open_dataset(recipe_.data, tokenizers, options.data, context), 0};
-    e.every = period(options.every, recipe_.total_steps(data_->size()));
-    evaluations_.push_back(std::move(e));
+  std::vector<const data::Dataset*> sets;
+  std::exception_ptr failure;
+  try {
+    data::Tokenizers tokenizers = recipe_.data.tokenizers();
+    data_ = open_training_data(recipe_, tokenizers, context);
+    for (const data::Mixture::Part& p : data_->parts()) sets.push_back(p.dataset.get());
+    for (const auto& [name, options] : recipe_.evals) {
+      Evaluation e{name, options, eval::make_evaluator(options),
+                   data::open_dataset(recipe_.data, tokenizers, options.data, context), 0};
+      e.evaluator->check(*e.dataset);
+      sets.push_back(e.dataset.get());
+      evaluations_.push_back(std::move(e));
+    }
+  } catch (const base::Error&) {
+    failure = std::current_exception();
   }
+  // Nobody may wait here for a rank that has failed; whoever constructs this lets all ranks end.
+  bool failed = session_.world().max(int64_t(failure != nullptr)) != 0;
+  if (failure) std::rethrow_exception(failure);
+  if (failed) return;
+  agree_on_data(session_.world(), sets);
+  std::map<std::string, data::Spec> specs;
+  for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
+  recipe_.check_opened(deck, data_->size(), specs);
+  total_ = recipe_.total_steps(data_->size());
+  for (Evaluation& e : evaluations_) e.every = period(e.options.every, total_);
 }
 
 void Trainer::start() {
