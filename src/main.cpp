@@ -1,10 +1,12 @@
 // trainer DECK: see `trainer --help`. This file is a table of contents.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "data/op.hpp"
 #include "optim/registry.hpp"
 #include "train/bench.hpp"
@@ -20,6 +22,7 @@ namespace {
 struct CommandLine {
   std::string deck, mode = "train", mesh_selector, describe, list;
   std::vector<std::string> set, allow_change;
+  std::map<std::string, std::string> given;  // options by name
   int ranks = 0;
   bool validate = false, describe_given = false;
 };
@@ -33,12 +36,13 @@ CommandLine parse_command_line(int argc, char** argv, CLI::App& app) {
   app.add_option("--allow-change", c.allow_change,
                  "KEY or table that may differ from the deck this run was started with; repeatable")
       ->allow_extra_args(false);
-  app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR");
+  CLI::Option* own_dir = app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR");
   app.add_option("--mode", c.mode,
                  "train, bench (time per op), or without mpirun: plan (memory, FLOPs, traffic, disk), show (a batch as "
                  "the model sees it, to DIR/show.h5), index (what the data sets hold, to DIR/datasets.json)")
       ->check(CLI::IsMember({"train", "plan", "bench", "show", "index"}));
-  app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")->check(CLI::PositiveNumber);
+  app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
+      ->check(CLI::Range(1, comm::kMostRanks));
   app.add_option("--mesh-selector", c.mesh_selector, "picks a [[mesh.rule]]")->envname("TRAINER_MESH_SELECTOR");
   app.add_flag("--validate", c.validate, "check the deck and stop");
   CLI::Option* describe =
@@ -48,7 +52,11 @@ CommandLine parse_command_line(int argc, char** argv, CLI::App& app) {
       ->check(CLI::IsMember({"model", "optimizer", "schedule", "data", "op", "tokenizer", "evaluator"}));
   app.parse(argc, argv);
   c.describe_given = describe->count() > 0;
-  if (!dir.empty()) c.set.push_back("run.dir=\"" + dir + "\"");
+  if (own_dir->count() && dir.empty()) throw CLI::ValidationError("--dir", "is empty; name a directory");
+  if (own_dir->count()) c.set.push_back(config::text_override("run.dir", dir));
+  // What the ranks must agree on; of the deck its bytes, not its path.
+  for (const CLI::Option* o : app.get_options())
+    if (o->get_name() != "deck") c.given[o->get_name()] = base::join(o->results(), " ");
   if (!c.describe_given && c.list.empty() && c.deck.empty()) throw CLI::RequiredError("deck");
   return c;
 }
@@ -89,6 +97,26 @@ int agree_on_failure(comm::Comm& world, int code, const std::string& text) {
       return std::stoi(codes[r]);
     }
   return int(base::Exit::internal);
+}
+
+// mpirun can start each rank with a command line, an environment and a file system of its own.
+bool agree_on_command(comm::Comm& world, const CommandLine& c, const std::string& digest) {
+  std::string all = digest;
+  for (const auto& [option, value] : c.given) all += fmt::format("\n{} {}", option, value);
+  if (world.same(base::xxh3(all))) return true;
+  std::string differs;
+  for (const auto& [option, value] : c.given) {
+    std::vector<std::string> values = world.gather_text(value);
+    auto other = std::find_if(values.begin(), values.end(), [&](const std::string& v) { return v != values[0]; });
+    if (other == values.end()) continue;
+    differs += fmt::format("\n{}{}: rank 0 has \"{}\", rank {} has \"{}\"", option,
+                           option == "--mesh-selector" ? " (or $TRAINER_MESH_SELECTOR)" : "", values[0],
+                           other - values.begin(), *other);
+  }
+  if (world.rank() == 0)
+    base::log::error("the ranks were not started alike; give all of them the same{}",
+                     differs.empty() ? fmt::format("\n{}: they see different bytes of the deck", c.deck) : differs);
+  return false;
 }
 
 void tell_error(int code, const std::string& text) {
@@ -143,12 +171,9 @@ int run(int argc, char** argv) {
   };
   if (c.validate || c.mode == "plan" || c.mode == "show" || c.mode == "index") {
     auto deck = load();
+    recipe.check_tokenizers(*deck);
     if (c.validate) std::printf("%s: valid\n", c.deck.c_str());
-    if (c.mode == "plan") {
-      int64_t r = recipe.mesh.replica, f = recipe.mesh.fsdp;
-      train::print_plan(recipe, *deck, c.ranks ? c.ranks : int(std::max<int64_t>(1, r) * std::max<int64_t>(1, f)),
-                        c.mesh_selector);
-    }
+    if (c.mode == "plan") train::print_plan(recipe, *deck, c.ranks, c.mesh_selector);
     if (!c.validate && c.mode == "show") train::show_batch(recipe);
     return !c.validate && c.mode == "index" ? int(train::report_datasets(recipe)) : 0;
   }
@@ -167,11 +192,7 @@ int run(int argc, char** argv) {
     code = int(e.code()), text = e.what();
   }
   if (int agreed = agree_on_failure(session.world(), code, text)) return agreed;
-  if (!session.world().same(base::xxh3(deck->digest()))) {
-    if (session.world().rank() == 0)
-      base::log::error("{}: the ranks see different bytes (deck or --set); give all of them the same", c.deck);
-    return int(base::Exit::config);
-  }
+  if (!agree_on_command(session.world(), c, deck->digest())) return int(base::Exit::config);
 
   // 4. Mesh, data, model: refused on one rank, refused on all, before anything runs
   if (c.mode == "bench")

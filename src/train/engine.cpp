@@ -83,12 +83,13 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
   model_->forward_backward(ctx, inputs_, geometry_.global_batch, sums);
 }
 
-const StepReport& Engine::step(int64_t step, const Feed& feed) {
+const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
+  CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes", passes);
   double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   base::Stopwatch watch;
   report_.data_s = report_.forward_backward_s = 0;
   gradients_->begin_step();
-  for (int64_t m = 0; m < geometry_.accumulation; ++m) {
+  for (int64_t m = 0; m < passes; ++m) {
     watch.restart();
     if (feed) feed(m, inputs_);
     report_.data_s += watch.restart();

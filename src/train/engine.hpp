@@ -52,7 +52,9 @@ class Engine {
 
   // Fills the input buffers of pass m.
   using Feed = std::function<void(int64_t m, const models::Inputs& into)>;
-  const StepReport& step(int64_t step, const Feed& feed);
+  const StepReport& step(int64_t step, const Feed& feed) { return run_passes(step, feed, geometry_.accumulation); }
+  // plan: with fewer passes. From the second pass on, each adds the same to every count of the step.
+  void plan_step(int64_t passes) { run_passes(1, {}, passes); }
   // Weights changed from outside (initialise, restore): bring every copy up to date.
   void initialise() { weights_->initialise(uint64_t(options_.seed)); }
   void publish() { weights_->publish(); }
@@ -78,6 +80,7 @@ class Engine {
  private:
   void pass(shard::WeightStore& weights, shard::GradientStore& gradients, device::Queue& queue, device::Arena& arena,
             int64_t step, int64_t m, models::Sums* sums);
+  const StepReport& run_passes(int64_t step, const Feed& feed, int64_t passes);
   int64_t measure_arena();
   void add_sums(std::vector<models::Sums>& sums);
 

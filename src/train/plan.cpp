@@ -1,5 +1,7 @@
 #include "train/plan.hpp"
 
+#include <array>
+
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
@@ -29,9 +31,41 @@ int64_t data_size(const Recipe& recipe) {
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
 
+// What a step counts: flops, then calls and bytes of the four kinds of traffic.
+using Counts = std::array<int64_t, 9>;
+
+Counts counts_of(Engine& engine, comm::Mesh& mesh, int64_t passes) {
+  engine.queue().reset_costs();
+  mesh.fsdp->reset_traffic(), mesh.replica->reset_traffic();
+  engine.plan_step(passes);
+  Counts out{};
+  for (const device::OpCost& cost : engine.queue().costs()) out[0] += cost.flops;
+  size_t at = 1;
+  for (const comm::Traffic* t :
+       {&mesh.fsdp->gathered(), &mesh.fsdp->scattered(), &mesh.fsdp->reduced(), &mesh.replica->reduced()})
+    out[at++] = t->calls, out[at++] = t->bytes;
+  return out;
+}
+
+// Steps of many passes are not walked through: what the last of a few adds, each further one adds.
+void count_step(Engine& engine, comm::Mesh& mesh, Plan& plan) {
+  constexpr int64_t kWalked = 4;
+  int64_t passes = engine.geometry().accumulation, walked = std::min(passes, kWalked);
+  Counts all = counts_of(engine, mesh, walked);
+  if (passes > walked) {
+    Counts fewer = counts_of(engine, mesh, walked - 1);
+    for (size_t i = 0; i < all.size(); ++i) all[i] += (passes - walked) * (all[i] - fewer[i]);
+  }
+  plan.step_flops = all[0];
+  size_t at = 1;
+  for (comm::Traffic* t : {&plan.fsdp_gather, &plan.fsdp_scatter, &plan.fsdp_reduce, &plan.replica_reduce})
+    t->calls = all[at++], t->bytes = all[at++];
+}
+
 }  // namespace
 
 Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector) {
+  recipe.device();
   Plan plan;
   plan.mesh = comm::resolve_mesh(recipe.mesh, ranks, mesh_selector);
   auto world = comm::make_plan_comm(ranks);
@@ -44,13 +78,9 @@ Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const 
   plan.total_steps = recipe.total_steps(examples);
   Engine engine(recipe.engine(examples, 1), mesh, device::Kind::plan);
   plan.geometry = engine.geometry();
-  engine.step(1, {});
+  count_step(engine, mesh, plan);
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
   plan.arena_peak = engine.ledger().peak_of("activations");
-  for (const device::OpCost& cost : engine.queue().costs()) plan.step_flops += cost.flops;
-  plan.fsdp_gather = mesh.fsdp->gathered(), plan.fsdp_scatter = mesh.fsdp->scattered(),
-  plan.fsdp_reduce = mesh.fsdp->reduced();
-  plan.replica_reduce = mesh.replica->reduced();
   std::vector<shard::TensorSlice> state = engine.state();
   plan.dataset_bytes = checkpoint::planned_dataset_bytes(state);
   plan.checkpoint_bytes =
@@ -59,6 +89,13 @@ Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const 
 }
 
 void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector) {
+  if (ranks == 0) {
+    int64_t wanted = comm::wanted_ranks(recipe.mesh, mesh_selector);
+    if (wanted > comm::kMostRanks)
+      base::fail(base::Exit::mesh, "mesh.replica x mesh.fsdp = {} ranks; at most {} can be planned for",
+                 base::with_commas(wanted), base::with_commas(comm::kMostRanks));
+    ranks = int(wanted);
+  }
   Plan plan = make_plan(recipe, deck, ranks, mesh_selector);
   const Geometry& g = plan.geometry;
   auto model = models::make_model(recipe.model, recipe.loss(), recipe.memory);
@@ -106,8 +143,11 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("schedule at step (the first is 1; x learning_rate {:g} for the rate)", recipe.optimizer.learning_rate);
   for (size_t i = 0; i < schedules.size(); ++i) {
     std::string text;
+    int64_t shown = 0;
     for (double at : {0.0, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0}) {
       int64_t step = std::max<int64_t>(1, int64_t(at * double(plan.total_steps)));
+      if (step == shown) continue;  // of a short run
+      shown = step;
       text += fmt::format("  {}:{:.4g}", step, schedules[i].at(step - 1));
     }
     log::line("           {:<10}{}", policies.schedules[i], text);

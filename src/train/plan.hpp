@@ -5,7 +5,8 @@
 
 namespace train {
 
-// Prints the plan to stdout. Needs no mpirun, no data (without it, lengths in epochs cannot be resolved) and no GPU.
+// Prints the plan to stdout; `ranks` = 0: as many as the deck's mesh asks for. Needs no mpirun, no data (without it,
+// lengths in epochs cannot be resolved) and no GPU.
 void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector);
 
 // The figures, for tests.

@@ -1,0 +1,80 @@
+// --mode plan walks through a few passes of a step and counts the others: exactly what walking through all would give.
+#include "train/plan.hpp"
+
+#include <gtest/gtest.h>
+
+namespace train {
+namespace {
+
+const char* kDeck = R"(
+run   = { dir = "unused" }
+train = { data = "made", total_steps = 10, global_batch = 96 }
+mesh  = { replica = 2, fsdp = 2 }
+[model]
+image_size = 16
+vocab_size = 50
+seq_len = 8
+kind = "cappa"
+encoder = { patch = 8, depth = 2, width = 32, mlp = 48, heads = 2 }
+decoder = { depth = 1 }
+[optimizer]
+kind = "adafactor"
+learning_rate = 1e-3
+[data.made]
+kind = "synthetic"
+image_size = 16
+seq_len = 8
+vocab_size = 50
+)";
+
+struct Counted {
+  int64_t flops = 0;
+  comm::Traffic gather, scatter, reduce, replica;
+};
+
+Counted walk_all(const Recipe& recipe) {
+  auto world = comm::make_plan_comm(4);
+  comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
+  Engine engine(recipe.engine(4096, 1), mesh, device::Kind::plan);
+  engine.step(1, {});
+  Counted out{0, mesh.fsdp->gathered(), mesh.fsdp->scattered(), mesh.fsdp->reduced(), mesh.replica->reduced()};
+  for (const device::OpCost& cost : engine.queue().costs()) out.flops += cost.flops;
+  return out;
+}
+
+void expect_equal(const comm::Traffic& a, const comm::Traffic& b) {
+  EXPECT_EQ(a.calls, b.calls);
+  EXPECT_EQ(a.bytes, b.bytes);
+}
+
+TEST(Plan, CountsManyPassesWithoutWalkingThroughThem) {
+  for (const char* strategy : {"sharded", "replicated"})
+    for (const char* optimizer : {"sharded", "replicated"})
+      for (const char* level : {"run", "mesh"})
+        for (int micro : {24, 6, 3}) {
+          if (strategy[0] == 's' && optimizer[0] == 'r') continue;
+          SCOPED_TRACE(
+              fmt::format("parameters {}, optimizer {}, level {}, micro-batch {}", strategy, optimizer, level, micro));
+          Recipe recipe;
+          config::Deck deck(
+              {"deck.toml",
+               kDeck,
+               {fmt::format("sharding.parameters={}", strategy), fmt::format("sharding.optimizer={}", optimizer),
+                fmt::format("determinism.level={}", level), "determinism.slices=32",
+                fmt::format("train.micro_batch={}", micro)}},
+              recipe);
+          recipe.cross_check(deck);
+          deck.throw_if_any();
+          Plan plan = make_plan(recipe, deck, 4, "");
+          EXPECT_EQ(plan.geometry.accumulation, 24 / micro);
+          Counted all = walk_all(recipe);
+          EXPECT_EQ(plan.step_flops, all.flops);
+          expect_equal(plan.fsdp_gather, all.gather);
+          expect_equal(plan.fsdp_scatter, all.scatter);
+          expect_equal(plan.fsdp_reduce, all.reduce);
+          expect_equal(plan.replica_reduce, all.replica);
+        }
+}
+
+}  // namespace
+}  // namespace train
