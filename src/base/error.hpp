@@ -1,7 +1,7 @@
 // Errors of the whole program: what may be thrown, and the exit code a throw ends with.
 //
-// base holds what every folder may use and depends on nothing of ours: errors, log, random numbers, hashes, clocks, text.
-// Add here only what at least two folders need and what knows neither tensors nor ranks' data.
+// base holds what every folder may use and depends on nothing of ours: errors, log, random numbers, hashes, clocks,
+// text. Add here only what at least two folders need and what knows neither tensors nor ranks' data.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,22 +15,23 @@ namespace base {
 
 // Process exit codes (design: documented, 1..125 only because mpirun takes them modulo 256).
 enum class Exit : int {
-  finished = 0,       // finished, or already finished, or early stop
-  internal = 1,       // a bug: failed check, unexpected exception
-  config = 2,         // the deck or the command line
-  mesh = 3,           // ranks, mesh or device do not fit
-  data = 4,           // data set, sample, tokenizer
-  checkpoint = 5,     // checkpoint unreadable, or none valid
-  nonfinite = 6,      // loss or gradient is NaN or infinite
-  watchdog = 7,       // no progress
-  stopped = 8,        // stopped with a checkpoint, do not requeue
-  requeue = 75,       // stopped early with a checkpoint, requeue
+  finished = 0,    // finished, or already finished, or early stop
+  internal = 1,    // a bug: failed check, unexpected exception
+  config = 2,      // the deck or the command line
+  mesh = 3,        // ranks, mesh or device do not fit
+  data = 4,        // data set, sample, tokenizer
+  checkpoint = 5,  // checkpoint unreadable, or none valid
+  nonfinite = 6,   // loss or gradient is NaN or infinite
+  watchdog = 7,    // no progress
+  stopped = 8,     // stopped with a checkpoint, do not requeue
+  requeue = 75,    // stopped early with a checkpoint, requeue
 };
 
 class Error : public std::runtime_error {
  public:
   // `agreed`: every rank throws it at the same place, so that one of them is enough to tell it.
-  Error(Exit code, const std::string& text, bool agreed = false) : std::runtime_error(text), code_(code), agreed_(agreed) {}
+  Error(Exit code, const std::string& text, bool agreed = false)
+      : std::runtime_error(text), code_(code), agreed_(agreed) {}
   Exit code() const { return code_; }
   bool agreed() const { return agreed_; }
 
@@ -62,9 +63,9 @@ void set_phase(const char* phase);
 }  // namespace base
 
 // An invariant of ours: prints condition, message, file:line, and throws with Exit::internal.
-#define CHECK(condition, ...)                                                              \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]]                                                         \
+#define CHECK(condition, ...)                                                                   \
+  do {                                                                                          \
+    if (!(condition)) [[unlikely]]                                                              \
       ::base::fail_check(#condition, __FILE__, __LINE__, ::base::detail::message(__VA_ARGS__)); \
   } while (0)
 

@@ -19,7 +19,8 @@ int64_t copied_bytes(const State& state) {
   int64_t bytes = 0;
   for (const shard::TensorSlice& t : state.tensors)
     if (t.writes)
-      for (const auto& part : t.parts) bytes += base::round_up((part.end - part.begin) * device::size_of(t.type), kLine);
+      for (const auto& part : t.parts)
+        bytes += base::round_up((part.end - part.begin) * device::size_of(t.type), kLine);
   return bytes;
 }
 
@@ -35,7 +36,8 @@ int64_t Saver::stage(const State& state) {
   if (!options_.async || most > options_.staging_mb << 20) {
     if (options_.async && comm_.rank() == 0)
       base::log::warning(
-          "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so every save holds training until it is on disk; "
+          "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so every save holds training until it is on "
+          "disk; "
           "raise staging_mb if the node has the memory, or set checkpoint.async = false",
           options_.staging_mb, (most >> 20) + 1);
     return staging_bytes_ = 0;
@@ -98,7 +100,8 @@ std::optional<Saved> Saver::advance(bool wait) {
   } catch (const base::Error& e) {
     if (comm_.rank() == 0) save_->discard();
     saved_.code = e.code() == base::Exit::internal ? e.code() : base::Exit::checkpoint;
-    saved_.error = fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", saved_.step, e.what());
+    saved_.error =
+        fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", saved_.step, e.what());
   }
   save_.reset();
   state_ = {};

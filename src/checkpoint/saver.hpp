@@ -1,7 +1,7 @@
-// Saving beside training (design 3.13). begin() copies this rank's parts to host memory and returns; a thread of each rank
-// makes, writes, reads back and commits the file, phase by phase, while training goes on. Between two phases all ranks agree
-// that everybody is done, in poll(), on the main thread, which alone calls MPI; so saving never blocks on MPI in a thread, and
-// training never waits for a disk unless a save is due while the one before is still under way.
+// Saving beside training (design 3.13). begin() copies this rank's parts to host memory and returns; a thread of each
+// rank makes, writes, reads back and commits the file, phase by phase, while training goes on. Between two phases all
+// ranks agree that everybody is done, in poll(), on the main thread, which alone calls MPI; so saving never blocks on
+// MPI in a thread, and training never waits for a disk unless a save is due while the one before is still under way.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ namespace checkpoint {
 
 struct Saved {
   int64_t step = 0;
-  std::string file;          // in the checkpoints directory: "0000001000.h5"
-  int64_t bytes = 0;         // of the file
-  double seconds = 0;        // from begin() until it was durable
-  double held_s = 0;         // of it, the main thread was held
-  bool best = false;         // it also has the name best.h5 now
-  std::string error;         // "" = committed; else why not: nothing of it is left and older files are intact
+  std::string file;    // in the checkpoints directory: "0000001000.h5"
+  int64_t bytes = 0;   // of the file
+  double seconds = 0;  // from begin() until it was durable
+  double held_s = 0;   // of it, the main thread was held
+  bool best = false;   // it also has the name best.h5 now
+  std::string error;   // "" = committed; else why not: nothing of it is left and older files are intact
   base::Exit code = base::Exit::finished;  // of the error
 };
 
@@ -34,13 +34,13 @@ class Saver {
   Saver(comm::Comm& comm, std::string directory, const CheckpointOptions& options);
   ~Saver();  // waits for what this rank's thread is doing, for no other rank
 
-  // Bytes of host memory per rank that a state of this kind is copied to; 0 if saving holds the main thread until the file is
-  // durable (checkpoint.async = false, or more than staging_mb on some rank: all ranks must call).
+  // Bytes of host memory per rank that a state of this kind is copied to; 0 if saving holds the main thread until the
+  // file is durable (checkpoint.async = false, or more than staging_mb on some rank: all ranks must call).
   int64_t stage(const State& state);
   int64_t staging_bytes() const { return staging_bytes_; }
 
-  // The run goes on from this step (-1: from the beginning, none): files of later steps, by others than this saver, belong to
-  // another past and are put aside by the next commit. Default: the step of the first save.
+  // The run goes on from this step (-1: from the beginning, none): files of later steps, by others than this saver,
+  // belong to another past and are put aside by the next commit. Default: the step of the first save.
   void continue_from(int64_t step) { since_ = step, own_.clear(); }
 
   // All ranks, with the same step, with no save under way. `best`: the file gets the name best.h5 as well.
@@ -74,7 +74,8 @@ class Saver {
   Worker worker_;
 };
 
-// begin and finish in one, from the state's own memory. On an error all ranks throw the same one, with Exit::checkpoint.
+// begin and finish in one, from the state's own memory. On an error all ranks throw the same one, with
+// Exit::checkpoint.
 Saved save(comm::Comm& comm, const std::string& directory, const State& state, CheckpointOptions options);
 
 }  // namespace checkpoint

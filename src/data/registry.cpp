@@ -1,5 +1,4 @@
-// Everything that a deck can name in [data.*], [tokenizer.*] and preprocessing strings. To add one: write a file that
-// ends in a row function, declare that function here and put it into its table.
+// Everything that a deck can name in [data.*], [tokenizer.*] and preprocessing strings.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -10,54 +9,35 @@
 
 namespace data {
 
-SourceRow webdataset_row();
-SourceRow hdf5_row();
-SourceRow folder_row();
-SourceRow synthetic_row();
+// One row for each: src/data/source_NAME.cpp, tokenizer_NAME.cpp, op_NAME.cpp end in NAME_row().
+#define SOURCES(ROW) ROW(webdataset) ROW(hdf5) ROW(folder) ROW(synthetic)
+#define TOKENIZERS(ROW) ROW(sentencepiece) ROW(bytes)
+#define OPS(ROW)                                                                                                      \
+  ROW(central_crop)                                                                                                   \
+  ROW(choice) ROW(clip_value_range) ROW(coco_captions) ROW(copy) ROW(decode) ROW(drop) ROW(flip_lr)                   \
+      ROW(inception_crop) ROW(keep) ROW(lower) ROW(onehot) ROW(pad_to_shape) ROW(random_crop) ROW(randu) ROW(reshape) \
+          ROW(resize) ROW(resize_long) ROW(resize_small) ROW(tokenize) ROW(value_range) ROW(vgg_value_range)
 
-TokenizerRow bytes_row();
-TokenizerRow sentencepiece_row();
-
-OpRow central_crop_row();
-OpRow choice_row();
-OpRow clip_value_range_row();
-OpRow coco_captions_row();
-OpRow copy_row();
-OpRow decode_row();
-OpRow drop_row();
-OpRow flip_lr_row();
-OpRow inception_crop_row();
-OpRow keep_row();
-OpRow lower_row();
-OpRow onehot_row();
-OpRow pad_to_shape_row();
-OpRow random_crop_row();
-OpRow randu_row();
-OpRow reshape_row();
-OpRow resize_row();
-OpRow resize_long_row();
-OpRow resize_small_row();
-OpRow tokenize_row();
-OpRow value_range_row();
-OpRow vgg_value_range_row();
+#define DECLARE_SOURCE(name) SourceRow name##_row();
+#define DECLARE_TOKENIZER(name) TokenizerRow name##_row();
+#define DECLARE_OP(name) OpRow name##_row();
+#define CALL(name) name##_row(),
+SOURCES(DECLARE_SOURCE)
+TOKENIZERS(DECLARE_TOKENIZER)
+OPS(DECLARE_OP)
 
 std::span<const SourceRow> source_rows() {
-  static const SourceRow rows[] = {webdataset_row(), hdf5_row(), folder_row(), synthetic_row()};
+  static const SourceRow rows[] = {SOURCES(CALL)};
   return rows;
 }
 
 std::span<const TokenizerRow> tokenizer_rows() {
-  static const TokenizerRow rows[] = {sentencepiece_row(), bytes_row()};
+  static const TokenizerRow rows[] = {TOKENIZERS(CALL)};
   return rows;
 }
 
 std::span<const OpRow> op_rows() {
-  static const OpRow rows[] = {
-      central_crop_row(), choice_row(),         clip_value_range_row(), coco_captions_row(),  copy_row(),
-      decode_row(),       drop_row(),           flip_lr_row(),          inception_crop_row(), keep_row(),
-      lower_row(),        onehot_row(),         pad_to_shape_row(),     random_crop_row(),    randu_row(),
-      reshape_row(),      resize_row(),         resize_long_row(),      resize_small_row(),   tokenize_row(),
-      value_range_row(),  vgg_value_range_row()};
+  static const OpRow rows[] = {OPS(CALL)};
   return rows;
 }
 

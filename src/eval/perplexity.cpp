@@ -1,20 +1,23 @@
 // Mean over the captions of their summed negative log-likelihood in nats (big_vision's proj.cappa.perplexity, never
 // exponentiated), and the same per token: summed NLL / summed tokens. Exact for any size of the set and any number of
 // ranks.
-#include "eval/perplexity.hpp"
-
 #include <cstring>
 
 #include "base/narrow.hpp"
+#include "eval/evaluator.hpp"
 
 namespace eval {
+namespace {
+
+struct PerplexityOptions : config::Table::Variant {
+  bool shuffle_images = false;
+  void bind(config::Table& t) override;
+};
 
 void PerplexityOptions::bind(config::Table& t) {
   t.key("shuffle_images", shuffle_images, "give each caption another image (a fixed rotation): what the image is worth")
       .on_resume(config::OnResume::may_change);
 }
-
-namespace {
 
 class Perplexity : public Evaluator {
  public:
@@ -79,8 +82,14 @@ class Perplexity : public Evaluator {
 
 }  // namespace
 
-std::unique_ptr<Evaluator> make_perplexity(const config::Table::Variant& options) {
-  return std::make_unique<Perplexity>(dynamic_cast<const PerplexityOptions&>(options));
+Registered perplexity_row() {
+  return {"perplexity",
+          "mean summed negative log-likelihood per caption, in nats",
+          {"perplexity", "perplexity_per_token"},
+          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<PerplexityOptions>()); },
+          [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
+            return std::make_unique<Perplexity>(dynamic_cast<const PerplexityOptions&>(options));
+          }};
 }
 
 }  // namespace eval

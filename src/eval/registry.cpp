@@ -1,13 +1,16 @@
 #include "eval/evaluator.hpp"
-#include "eval/perplexity.hpp"
 
 namespace eval {
 
+// One row for each evaluator: src/eval/NAME.cpp ends in NAME_row().
+#define EVALUATORS(ROW) ROW(perplexity)
+
+#define DECLARE(name) Registered name##_row();
+#define CALL(name) name##_row(),
+EVALUATORS(DECLARE)
+
 const std::vector<Registered>& registry() {
-  static const std::vector<Registered> rows = {
-      {"perplexity", "mean summed negative log-likelihood per caption, in nats", {"perplexity", "perplexity_per_token"},
-       [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<PerplexityOptions>()); }, make_perplexity},
-  };
+  static const std::vector<Registered> rows = {EVALUATORS(CALL)};
   return rows;
 }
 

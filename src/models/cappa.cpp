@@ -7,10 +7,14 @@
 namespace models {
 
 Cappa::Cappa(const CappaOptions& options, const LossOptions& loss, const MemoryOptions& memory)
-    : options_(options), loss_(loss), encoder_(options, memory.policy(), list_), decoder_(options, memory.policy(), list_),
+    : options_(options),
+      loss_(loss),
+      encoder_(options, memory.policy(), list_),
+      decoder_(options, memory.policy(), list_),
       head_(options, loss, memory.logits_mb, list_) {}
 
-std::unique_ptr<Model> make_cappa(const config::Table::Variant& options, const LossOptions& loss, const MemoryOptions& memory) {
+std::unique_ptr<Model> make_cappa(const config::Table::Variant& options, const LossOptions& loss,
+                                  const MemoryOptions& memory) {
   return std::make_unique<Cappa>(dynamic_cast<const CappaOptions&>(options), loss, memory);
 }
 
@@ -37,7 +41,8 @@ std::map<std::string, FeatureSpec> Cappa::features() const {
           {"label_masks", {DType::f32, {options_.length()}, "model.seq_len", true}}};
 }
 
-Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train, base::Stream stream) const {
+Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train,
+                  base::Stream stream) const {
   int64_t length = options_.length();
   Draws draws{std::vector<uint8_t>(size_t(examples)), std::vector<int32_t>(size_t(examples * length))};
   int64_t masked = options_.masked_tokens();
@@ -57,16 +62,19 @@ Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_positio
     std::copy(label, label + length, ids);
     for (size_t l = 0; l < key.size(); ++l) key[l] = mine.bits(1 + l);
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](int a, int c) { return std::pair(key[size_t(a)], a) < std::pair(key[size_t(c)], c); });
+    std::sort(order.begin(), order.end(),
+              [&](int a, int c) { return std::pair(key[size_t(a)], a) < std::pair(key[size_t(c)], c); });
     for (int64_t i = 0; i < masked; ++i) ids[order[size_t(i)]] = int32_t(options_.vocab_size);
   }
   return draws;
 }
 
-void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const {
+void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws,
+                    const Inputs& into) const {
   int64_t n = batch.examples, length = options_.length();
   View image = batch.features.at("image"), labels = batch.features.at("labels");
-  CHECK(image.count == into.at("image").count && labels.count == n * length, "batch of {} examples does not fit the buffers", n);
+  CHECK(image.count == into.at("image").count && labels.count == n * length,
+        "batch of {} examples does not fit the buffers", n);
   CHECK(image.type == into.at("image").type && labels.type == into.at("labels").type,
         "the batch is of other types than the buffers");
   std::memcpy(into.at("image").data, image.data, size_t(image.bytes()));
@@ -80,7 +88,8 @@ void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, con
   }
   for (int64_t i = 0; i < labels.count; ++i)
     if (int32_t id = labels.i32()[i]; id < 0 || id >= options_.vocab_size)
-      base::fail(base::Exit::data, "label {} of the example at position {} lies outside the vocabulary of {} (model.vocab_size)", id,
+      base::fail(base::Exit::data,
+                 "label {} of the example at position {} lies outside the vocabulary of {} (model.vocab_size)", id,
                  batch.first_position + i / length, options_.vocab_size);
   Draws own;
   if (!draws) own = draw(labels.i32(), n, batch.first_position, train, stream), draws = &own;
@@ -100,7 +109,8 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
   View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), head_.block());
   row_loss_.resize(size_t(rows));
   View d = ctx.arena.temporary(rows * options_.decoder_width());
-  head_.forward_backward(ctx, y, inputs.at("labels"), inputs.at("weights"), global_batch, row_loss_.data(), d, decoder_.last_block());
+  head_.forward_backward(ctx, y, inputs.at("labels"), inputs.at("weights"), global_batch, row_loss_.data(), d,
+                         decoder_.last_block());
   View d_encoded = ctx.arena.temporary(ctx.batch * options_.patches() * options_.encoder.width);
   decoder_.backward(ctx, d, d_encoded, encoder_.last_block());
   encoder_.backward(ctx, d_encoded);
@@ -152,6 +162,11 @@ void Cappa::evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double
 
 int64_t Cappa::forward_flops() const {
   return encoder_.forward_flops() + decoder_.forward_flops() + head_.forward_flops();
+}
+
+Registered cappa_row() {
+  return {"cappa", "ViT encoder and caption decoder that predicts in parallel and autoregressively (arXiv 2306.07915)",
+          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<CappaOptions>()); }, make_cappa};
 }
 
 }  // namespace models

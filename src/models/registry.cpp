@@ -1,15 +1,18 @@
 #include <algorithm>
 
-#include "models/cappa.hpp"
 #include "models/model.hpp"
 
 namespace models {
 
+// One row for each model: src/models/NAME.cpp ends in NAME_row().
+#define MODELS(ROW) ROW(cappa)
+
+#define DECLARE(name) Registered name##_row();
+#define CALL(name) name##_row(),
+MODELS(DECLARE)
+
 const std::vector<Registered>& registry() {
-  static const std::vector<Registered> rows = {
-      {"cappa", "ViT encoder and caption decoder that predicts in parallel and autoregressively (arXiv 2306.07915)",
-       [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<CappaOptions>()); }, make_cappa},
-  };
+  static const std::vector<Registered> rows = {MODELS(CALL)};
   return rows;
 }
 
@@ -24,12 +27,15 @@ const Registered& row(const std::string& kind) {
 void ModelOptions::bind(config::Table& t) {
   std::vector<std::string> names;
   for (const Registered& r : registry()) names.push_back(r.name);
-  t.kind("kind", kind, options, names, [](const std::string& k) { return row(k).make_options(); }, "which model");
+  t.kind(
+      "kind", kind, options, names, [](const std::string& k) { return row(k).make_options(); }, "which model");
 }
 
 void MemoryOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
-  t.key("recompute", recompute, "what backward computes again instead of keeping").one_of({"none", "mlp", "block"}).on_resume(may);
+  t.key("recompute", recompute, "what backward computes again instead of keeping")
+      .one_of({"none", "mlp", "block"})
+      .on_resume(may);
   t.key("logits_mb", logits_mb, "largest chunk of the [tokens, vocabulary] logits").min(1).unit("MiB").on_resume(may);
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/square_sums.hpp"
 #include "optim/element_state.hpp"
+#include "optim/registry.hpp"
 
 namespace optim {
 
@@ -98,9 +99,7 @@ class Adafactor : public Method {
 };
 
 Adafactor::Adafactor(const shard::Fabric& fabric, const AdafactorOptions& options)
-    : Method(fabric),
-      options_(options),
-      momentum_type_(state_type(options.momentum_type)) {
+    : Method(fabric), options_(options), momentum_type_(state_type(options.momentum_type)) {
   const auto& parameters = fabric.layout.parameters();
   tensors_.resize(parameters.size());
   int64_t vectors = 0;
@@ -217,6 +216,11 @@ void Adafactor::list_state(std::vector<shard::TensorSlice>& out) {
 
 std::unique_ptr<Method> AdafactorOptions::make(const shard::Fabric& fabric) const {
   return std::make_unique<Adafactor>(fabric, *this);
+}
+
+MethodRow adafactor_row() {
+  return {"adafactor", "big_vision's Adafactor: factored second moments, bfloat16 momentum",
+          [] { return std::shared_ptr<MethodOptions>(std::make_shared<AdafactorOptions>()); }};
 }
 
 }  // namespace optim

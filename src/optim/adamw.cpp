@@ -4,6 +4,7 @@
 
 #include "kernels/adamw_update.hpp"
 #include "optim/element_state.hpp"
+#include "optim/registry.hpp"
 
 namespace optim {
 
@@ -66,6 +67,11 @@ class Adamw : public Method {
 
 std::unique_ptr<Method> AdamwOptions::make(const shard::Fabric& fabric) const {
   return std::make_unique<Adamw>(fabric, *this);
+}
+
+MethodRow adamw_row() {
+  return {"adamw", "Adam with decoupled weight decay",
+          [] { return std::shared_ptr<MethodOptions>(std::make_shared<AdamwOptions>()); }};
 }
 
 }  // namespace optim

@@ -2,6 +2,7 @@
 
 #include "kernels/momentum_update.hpp"
 #include "optim/element_state.hpp"
+#include "optim/registry.hpp"
 
 namespace optim {
 
@@ -18,8 +19,7 @@ namespace {
 class Momentum : public Method {
  public:
   Momentum(const shard::Fabric& fabric, const MomentumOptions& options)
-      : Method(fabric),
-        trace_(fabric, state_type(options.momentum_type), [](int) { return true; }) {
+      : Method(fabric), trace_(fabric, state_type(options.momentum_type), [](int) { return true; }) {
     args_.keep = state_coefficient(options.momentum, state_type(options.momentum_type));
     args_.momentum = float(options.momentum);
     args_.nesterov = options.nesterov;
@@ -45,6 +45,11 @@ class Momentum : public Method {
 
 std::unique_ptr<Method> MomentumOptions::make(const shard::Fabric& fabric) const {
   return std::make_unique<Momentum>(fabric, *this);
+}
+
+MethodRow momentum_row() {
+  return {"momentum", "gradient descent with momentum, bfloat16 trace",
+          [] { return std::shared_ptr<MethodOptions>(std::make_shared<MomentumOptions>()); }};
 }
 
 }  // namespace optim

@@ -1,25 +1,16 @@
 #include "optim/registry.hpp"
 
-#include "optim/adafactor.hpp"
-#include "optim/adamw.hpp"
-#include "optim/momentum.hpp"
-#include "optim/sgd.hpp"
-
 namespace optim {
-namespace {
-template <class T>
-std::shared_ptr<MethodOptions> make() {
-  return std::make_shared<T>();
-}
-}  // namespace
+
+// One row for each optimizer: src/optim/NAME.cpp ends in NAME_row().
+#define METHODS(ROW) ROW(adafactor) ROW(adamw) ROW(momentum) ROW(sgd)
+
+#define DECLARE(name) MethodRow name##_row();
+#define CALL(name) name##_row(),
+METHODS(DECLARE)
 
 const std::vector<MethodRow>& methods() {
-  static const std::vector<MethodRow> rows = {
-      {"adafactor", "big_vision's Adafactor: factored second moments, bfloat16 momentum", make<AdafactorOptions>},
-      {"adamw", "Adam with decoupled weight decay", make<AdamwOptions>},
-      {"momentum", "gradient descent with momentum, bfloat16 trace", make<MomentumOptions>},
-      {"sgd", "plain gradient descent, no state", make<SgdOptions>},
-  };
+  static const std::vector<MethodRow> rows = {METHODS(CALL)};
   return rows;
 }
 

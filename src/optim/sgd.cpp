@@ -1,5 +1,7 @@
 #include "optim/sgd.hpp"
 
+#include "optim/registry.hpp"
+
 namespace optim {
 namespace {
 
@@ -15,5 +17,10 @@ class Sgd : public Method {
 }  // namespace
 
 std::unique_ptr<Method> SgdOptions::make(const shard::Fabric& fabric) const { return std::make_unique<Sgd>(fabric); }
+
+MethodRow sgd_row() {
+  return {"sgd", "plain gradient descent, no state",
+          [] { return std::shared_ptr<MethodOptions>(std::make_shared<SgdOptions>()); }};
+}
 
 }  // namespace optim

@@ -41,10 +41,12 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
   }
   if (!never.empty() || !refused.empty()) {
     std::string text = "the deck differs from the one that this run was started with:";
-    for (const std::string& line : never) text += "\n  " + line + " (can never change: it would make the saved state meaningless)";
+    for (const std::string& line : never)
+      text += "\n  " + line + " (can never change: it would make the saved state meaningless)";
     for (const std::string& line : refused) text += "\n  " + line;
-    text += never.empty() ? "\nIf that is meant, add --allow-change KEY for each (or for their table); else restore the deck"
-                          : "\nGive this run another run.dir, or restore the deck";
+    text += never.empty()
+                ? "\nIf that is meant, add --allow-change KEY for each (or for their table); else restore the deck"
+                : "\nGive this run another run.dir, or restore the deck";
     throw base::Error(base::Exit::config, text + " (RUN/deck.resolved.toml)");
   }
   return changes;

@@ -16,11 +16,15 @@ struct GuardOptions {
   void bind(config::Table& t) {
     auto may = config::OnResume::may_change;
     t.key("nonfinite", nonfinite,
-          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in this step; rewind: back to "
+          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in this step; rewind: "
+          "back to "
           "the newest checkpoint, and the examples since then are left out")
         .one_of({"stop", "skip", "rewind"})
         .on_resume(may);
-    t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6").min(1).unit("steps").on_resume(may);
+    t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6")
+        .min(1)
+        .unit("steps")
+        .on_resume(may);
   }
 };
 

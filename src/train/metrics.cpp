@@ -217,7 +217,8 @@ void Metrics::load(int64_t restored_step) {
   for_lines(abandoned, [&](const std::string& line) {
     known.insert(line);
     Json row = Json::parse(line, nullptr, false);
-    if (row.is_object() && row.contains("attempt") && row["attempt"].is_number()) note_uptime(row, row["attempt"].get<int64_t>());
+    if (row.is_object() && row.contains("attempt") && row["attempt"].is_number())
+      note_uptime(row, row["attempt"].get<int64_t>());
   });
   int64_t writer = 1, last_attempt = 0, moved = 0, unreadable = 0, last_train = 0;
   for_lines(text, [&](const std::string& line) {
@@ -229,7 +230,10 @@ void Metrics::load(int64_t restored_step) {
       return;
     }
     int64_t step = row["step"].get<int64_t>();
-    if (group == "/start") last_attempt = writer = std::max<int64_t>(last_attempt, int64_t(row.contains("attempt") && row["attempt"].is_number() ? row["attempt"].get<double>() : 1.0));
+    if (group == "/start")
+      last_attempt = writer = std::max<int64_t>(
+          last_attempt,
+          int64_t(row.contains("attempt") && row["attempt"].is_number() ? row["attempt"].get<double>() : 1.0));
     // A run that begins anew evaluates at step 0 again.
     if (group == "/train") note_uptime(row, writer);
     bool past = step > restored_step || (restored_step == 0 && group != "/start");

@@ -81,11 +81,11 @@ class Metrics {
   std::map<std::string, Series> groups_;  // by HDF5 group: "/train", "/eval/NAME", "/start"
   std::map<std::string, std::string> texts_;
   io::File jsonl_;
-  int64_t length_ = 0;  // of metrics.jsonl: whole lines only
-  std::string unwritten_;      // rows that a full disk refused: tried again with the next one
+  int64_t length_ = 0;     // of metrics.jsonl: whole lines only
+  std::string unwritten_;  // rows that a full disk refused: tried again with the next one
   double warned_s_ = 0;
   std::map<int64_t, double> last_uptime_s_;  // by attempt
-  bool stale_ = true;   // metrics.h5 lacks rows
+  bool stale_ = true;                        // metrics.h5 lacks rows
   double flushed_s_ = 0, written_s_ = 0, cost_s_ = 0;
 };
 

@@ -12,8 +12,8 @@ namespace train {
 
 class Progress {
  public:
-  // Seconds of job time by category, of all attempts. redone: what attempts did after the checkpoint from which the next one
-  // went on.
+  // Seconds of job time by category, of all attempts. redone: what attempts did after the checkpoint from which the
+  // next one went on.
   struct Times {
     double setup = 0, training = 0, evaluation = 0, checkpoint = 0, redone = 0;
     double total() const { return setup + training + evaluation + checkpoint + redone; }
@@ -37,15 +37,15 @@ class Progress {
   double core_hours() const { return core_s / 3600; }
 
   Times times;
-  double core_s = 0;            // job time times compute threads of all ranks, all attempts
-  double cores = 1;             // of this attempt
+  double core_s = 0;  // job time times compute threads of all ranks, all attempts
+  double cores = 1;   // of this attempt
   int64_t attempts = 1;
-  int64_t bad_samples = 0;      // examples that had to be replaced
-  int64_t skipped_steps = 0;    // without an update, because something was not finite
-  int64_t skipped_examples = 0; // of the stream, left out when the run went back
+  int64_t bad_samples = 0;       // examples that had to be replaced
+  int64_t skipped_steps = 0;     // without an update, because something was not finite
+  int64_t skipped_examples = 0;  // of the stream, left out when the run went back
   double last_step_s = 0;
-  double save_s = 0;            // what the last save took until it was durable
-  double peak_flops = 0;        // of all ranks together, measured at start
+  double save_s = 0;      // what the last save took until it was durable
+  double peak_flops = 0;  // of all ranks together, measured at start
 
   // Name and value of everything that must survive a restart.
   std::map<std::string, double> save() const {

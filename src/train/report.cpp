@@ -50,8 +50,8 @@ size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) 
   base::Where w = base::where();
   char host[256] = "?";
   ::gethostname(host, sizeof host - 1);
-  auto end = fmt::format_to_n(buffer, size - 1, "rank={} of {} host={} step={} phase={} exit={}: {}", w.rank, w.ranks, host,
-                              w.step, w.phase, exit_code, cause);
+  auto end = fmt::format_to_n(buffer, size - 1, "rank={} of {} host={} step={} phase={} exit={}: {}", w.rank, w.ranks,
+                              host, w.step, w.phase, exit_code, cause);
   size_t used = std::min(size - 1, end.size);
   buffer[used] = '\n';
   return used + 1;
@@ -94,9 +94,7 @@ void catch_fatal_signals() {
   std::set_terminate(on_terminate);
 }
 
-void set_report_file(const std::string& path) {
-  std::strncpy(g_path, path.c_str(), sizeof g_path - 1);
-}
+void set_report_file(const std::string& path) { std::strncpy(g_path, path.c_str(), sizeof g_path - 1); }
 
 void write_report(int exit_code, const std::string& cause) noexcept {
   try {

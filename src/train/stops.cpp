@@ -39,7 +39,8 @@ const char* variable(const char* name) {
 
 // Names come from the environment of the job and go to a shell.
 bool plain(const std::string& id) {
-  return !id.empty() && id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-[]") == id.npos;
+  return !id.empty() &&
+         id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-[]") == id.npos;
 }
 
 // Seconds that the scheduler leaves this job, and who says so; -1: nobody does.
@@ -68,19 +69,22 @@ double left_by_scheduler(std::string& source) {
 void LimitOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("wall_time", wall_time,
-        "time this job has: \"auto\" = what SLURM or PBS grants, \"23:30:00\" from the start of the program, or \"none\"; the "
+        "time this job has: \"auto\" = what SLURM or PBS grants, \"23:30:00\" from the start of the program, or "
+        "\"none\"; the "
         "run stops in time with a checkpoint and exit 75")
       .on_resume(may)
       .check([this]() -> std::string {
         if (wall_time == "auto" || wall_time == "none" || seconds_of(wall_time) > 0) return "";
-        return fmt::format("\"{}\" is not \"auto\", \"none\" or hours:minutes:seconds, for example \"23:30:00\"", wall_time);
+        return fmt::format("\"{}\" is not \"auto\", \"none\" or hours:minutes:seconds, for example \"23:30:00\"",
+                           wall_time);
       });
   t.key("margin_s", margin_s, "kept free at the end of wall_time, beyond the measured time of a step and a save")
       .min(0)
       .unit("s")
       .on_resume(may);
   t.key("signals", signals,
-        "each of these, at any one rank, stops the run with a checkpoint and exit 75 (mpirun passes USR1 on, and answers TERM "
+        "each of these, at any one rank, stops the run with a checkpoint and exit 75 (mpirun passes USR1 on, and "
+        "answers TERM "
         "by killing: job scripts send USR1)")
       .one_of({"USR1", "USR2", "TERM", "INT", "HUP"})
       .on_resume(may);
@@ -152,13 +156,14 @@ StopReason Stops::look(const Outlook& outlook) {
     if (reason > seen_) seen_ = reason, seen_text_ = text;
   };
   for (const auto& [name, number] : kSignals)
-    if (g_came[size_t(number)] && std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
+    if (g_came[size_t(number)] &&
+        std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_;
   double now = base::now_s(), left = end_s_ - now;
   if (end_s_ > 0 && left < options_.margin_s + outlook.step_s + outlook.save_s)
-    see(StopReason::wall_time, fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s", left,
-                                           options_.margin_s, outlook.step_s, outlook.save_s));
+    see(StopReason::wall_time, fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s",
+                                           left, options_.margin_s, outlook.step_s, outlook.save_s));
   if (options_.core_hours > 0 && outlook.core_hours >= options_.core_hours)
     see(StopReason::budget, fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
                                         outlook.core_hours, options_.core_hours));

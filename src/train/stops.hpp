@@ -1,5 +1,6 @@
-// Why a run stops before its end, or saves out of turn. Each rank hears its own signals; rank 0 looks at the clock, the files
-// RUN/stop and RUN/save, and the budget; every decision is agreed over all ranks, so one rank is enough and none goes alone.
+// Why a run stops before its end, or saves out of turn. Each rank hears its own signals; rank 0 looks at the clock, the
+// files RUN/stop and RUN/save, and the budget; every decision is agreed over all ranks, so one rank is enough and none
+// goes alone.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +22,19 @@ struct LimitOptions {
   void bind(config::Table& t);
 };
 
-// Handlers for these signals, as early as possible: until then one of them ends the process at once. Others of our list (USR1
-// USR2 TERM INT HUP) get their default back.
+// Handlers for these signals, as early as possible: until then one of them ends the process at once. Others of our list
+// (USR1 USR2 TERM INT HUP) get their default back.
 void catch_stop_signals(const std::vector<std::string>& names);
 
-// "23:30:00", "1-12:00:00", "90:00" (minutes and seconds) in seconds; -1 if it is no such text. SLURM's and PBS's forms.
+// "23:30:00", "1-12:00:00", "90:00" (minutes and seconds) in seconds; -1 if it is no such text. SLURM's and PBS's
+// forms.
 double seconds_of(const std::string& text);
 
 enum class StopReason { none, save_file, wall_time, signal, budget, stop_file };  // later ones win
 
 struct Outlook {
-  double step_s = 0, save_s = 0;   // what one more step and one save take, as measured so far
-  double core_hours = 0;           // spent by all attempts
+  double step_s = 0, save_s = 0;  // what one more step and one save take, as measured so far
+  double core_hours = 0;          // spent by all attempts
 };
 
 class Stops {

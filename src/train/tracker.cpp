@@ -9,11 +9,15 @@ namespace train {
 void EarlyStopOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("metric", metric, "EVAL/METRIC:min or :max that must go on improving").on_resume(may);
-  t.key("patience_evals", patience_evals, "evaluations without improvement after which the run counts as finished; 0 = off")
+  t.key("patience_evals", patience_evals,
+        "evaluations without improvement after which the run counts as finished; 0 = off")
       .min(0)
       .on_resume(may);
   t.key("min_change", min_change, "smaller improvements do not count").min(0).on_resume(may);
-  t.key("not_before_fraction", not_before_fraction, "of the run, before which it does not stop").min(0).max(1).on_resume(may);
+  t.key("not_before_fraction", not_before_fraction, "of the run, before which it does not stop")
+      .min(0)
+      .max(1)
+      .on_resume(may);
   if (patience_evals > 0 && metric.empty()) t.error("metric", "early_stop.patience_evals needs a metric");
 }
 
@@ -21,8 +25,8 @@ MetricChoice parse_metric_choice(const std::string& text, const std::map<std::st
   size_t slash = text.find('/'), colon = text.rfind(':');
   std::string how = colon == text.npos ? "" : text.substr(colon + 1);
   if (slash == text.npos || colon == text.npos || colon < slash || (how != "min" && how != "max"))
-    base::fail(base::Exit::config, "\"{}\" is not EVAL/METRIC:min or EVAL/METRIC:max, for example \"val/perplexity:min\"",
-               text);
+    base::fail(base::Exit::config,
+               "\"{}\" is not EVAL/METRIC:min or EVAL/METRIC:max, for example \"val/perplexity:min\"", text);
   MetricChoice choice{text.substr(0, slash), text.substr(slash + 1, colon - slash - 1), how == "min"};
   auto hint = [](const std::string& name, const std::vector<std::string>& names) {
     std::string near = base::nearest_name(name, names);
@@ -35,7 +39,8 @@ MetricChoice parse_metric_choice(const std::string& text, const std::map<std::st
     base::fail(base::Exit::config, "there is no [eval.{}]{}", choice.evaluator, hint(choice.evaluator, names));
   }
   for (const eval::Registered& row : eval::registry())
-    if (row.name == found->second.kind && std::find(row.metrics.begin(), row.metrics.end(), choice.metric) == row.metrics.end())
+    if (row.name == found->second.kind &&
+        std::find(row.metrics.begin(), row.metrics.end(), choice.metric) == row.metrics.end())
       base::fail(base::Exit::config, "[eval.{}] yields no \"{}\"{}", choice.evaluator, choice.metric,
                  hint(choice.metric, row.metrics));
   return choice;
@@ -64,7 +69,8 @@ std::string Tracker::text() const { return choice_.evaluator + "/" + choice_.met
 
 void Tracker::save(std::map<std::string, double>& numbers) const {
   if (name_.empty()) return;
-  numbers[name_ + "_value"] = value_, numbers[name_ + "_step"] = double(step_), numbers[name_ + "_waiting"] = double(waiting_);
+  numbers[name_ + "_value"] = value_, numbers[name_ + "_step"] = double(step_),
+                  numbers[name_ + "_waiting"] = double(waiting_);
 }
 
 void Tracker::load(const std::map<std::string, double>& numbers) {

@@ -54,7 +54,8 @@ base::Exit Trainer::run() {
   // Asked to stop before the first step, or an evaluation that was made up for found the best value.
   if ((stop > StopReason::save_file && saved_step_ != step_) || save_best_) save();
   watch_save(true);
-  if (saved_step_ != step_) base::fail(base::Exit::checkpoint, "the last checkpoint, of step {}, could not be written", step_);
+  if (saved_step_ != step_)
+    base::fail(base::Exit::checkpoint, "the last checkpoint, of step {}, could not be written", step_);
   if (stop > StopReason::save_file && !early && (step_ < total_ || !complete)) return leave(stop);
   finish();
   return base::Exit::finished;
@@ -84,13 +85,15 @@ bool Trainer::accept(const StepReport& report) {
   };
   std::string problem = fmt::format("step {}: loss={}", step_, report.loss);
   if (!sound)
-    problem += fmt::format(", but after the update {} is not finite", first_bad(report.update.parameters.per_parameter));
+    problem +=
+        fmt::format(", but after the update {} is not finite", first_bad(report.update.parameters.per_parameter));
   else if (std::string tensor = first_bad(report.gradients.gradients.per_parameter); !tensor.empty())
     problem += fmt::format(" and the gradient of {} is not finite; nothing was updated", tensor);
   else
     problem += " is not finite; nothing was updated";
   const char* way_out =
-      "No checkpoint of it was written, the newest one is intact: lower optimizer.learning_rate, set optimizer.clip_norm or "
+      "No checkpoint of it was written, the newest one is intact: lower optimizer.learning_rate, set "
+      "optimizer.clip_norm or "
       "guard.nonfinite, and start again";
   const GuardOptions& guard = recipe_.guard;
   last_bad_step_ = std::max(last_bad_step_, step_);
@@ -191,8 +194,8 @@ bool Trainer::evaluate(Which which) {
     bool best = which != Which::at_start && best_.update(e.name, result.values, step_);
     if (which != Which::at_start) patience_.update(e.name, result.values, step_);
     save_best_ |= best;
-    log::line("eval={} step={}{} {}={} s={:.1f}{}", e.name, step_, values, result.counted, result.examples, watch.seconds(),
-              best ? " best=yes" : "");
+    log::line("eval={} step={}{} {}={} s={:.1f}{}", e.name, step_, values, result.counted, result.examples,
+              watch.seconds(), best ? " best=yes" : "");
     result.values.emplace_back("eval_s", watch.seconds());
     metrics_->eval_row(e.name, step_, result.values);
     if (loader_options_.substitutes()) bad_samples_->agree();
@@ -236,12 +239,15 @@ void Trainer::watch_save(bool wait) {
   if (!saved->error.empty()) {
     if (saved_step_ == saved->step) saved_step_ = -1;
     if (recipe_.checkpoint.on_error == "stop") throw base::Error(saved->code, saved->error, true);
-    if (mesh_.rank() == 0) log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned", saved->error);
+    if (mesh_.rank() == 0)
+      log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned", saved->error);
     return;
   }
-  log::line("checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} verified=yes kept=\"last {}\"{}",
-            saved->step, saved->file, double(saved->bytes) / 0x1p20, saved->held_s, saved->seconds,
-            recipe_.checkpoint.keep_last, saved->best ? " best=yes" : "");
+  log::line(
+      "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} verified=yes kept=\"last "
+      "{}\"{}",
+      saved->step, saved->file, double(saved->bytes) / 0x1p20, saved->held_s, saved->seconds,
+      recipe_.checkpoint.keep_last, saved->best ? " best=yes" : "");
 }
 
 }  // namespace train

@@ -20,8 +20,8 @@ namespace train {
 // How the program was started, beside the deck.
 struct Start {
   std::string deck_path, mesh_selector;
-  int64_t overrides = 0;                   // number of --set
-  std::vector<std::string> allow_change;   // --allow-change
+  int64_t overrides = 0;                  // number of --set
+  std::vector<std::string> allow_change;  // --allow-change
 };
 
 class Trainer {
@@ -30,8 +30,8 @@ class Trainer {
   Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck, const Start& start);
   ~Trainer();
 
-  // Trains from where the run stands to its end (Exit::finished), or until something asks to stop (stops.hpp): then with a
-  // checkpoint and Exit::requeue or Exit::stopped. Error(Exit::nonfinite) by guard.nonfinite.
+  // Trains from where the run stands to its end (Exit::finished), or until something asks to stop (stops.hpp): then
+  // with a checkpoint and Exit::requeue or Exit::stopped. Error(Exit::nonfinite) by guard.nonfinite.
   base::Exit run();
 
  private:
@@ -94,9 +94,9 @@ class Trainer {
   std::unique_ptr<checkpoint::Saver> saver_;
   std::unique_ptr<Stops> stops_;
   Tracker best_, patience_;
-  bool save_best_ = false;     // the next checkpoint holds the best value so far
-  int64_t saved_step_ = -1;    // of the newest checkpoint that was begun or restored
-  int64_t in_a_row_ = 0;       // steps skipped, or rewinds
+  bool save_best_ = false;   // the next checkpoint holds the best value so far
+  int64_t saved_step_ = -1;  // of the newest checkpoint that was begun or restored
+  int64_t in_a_row_ = 0;     // steps skipped, or rewinds
   int64_t last_bad_step_ = 0;
   Progress progress_;
   int64_t step_ = 0, total_ = 0;
@@ -104,8 +104,8 @@ class Trainer {
   bool first_batch_told_ = false;
   double start_s_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
-  int64_t restored_attempt_ = 0;   // that wrote the checkpoint this one goes on from
-  double restored_uptime_s_ = 0;   // of that attempt, then
+  int64_t restored_attempt_ = 0;  // that wrote the checkpoint this one goes on from
+  double restored_uptime_s_ = 0;  // of that attempt, then
 };
 
 }  // namespace train

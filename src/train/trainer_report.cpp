@@ -118,7 +118,8 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
 // After a stop: the run is not finished.
 base::Exit Trainer::leave(StopReason stop) {
   metrics_->flush();
-  base::Exit code = stop == StopReason::budget || stop == StopReason::stop_file ? base::Exit::stopped : base::Exit::requeue;
+  base::Exit code =
+      stop == StopReason::budget || stop == StopReason::stop_file ? base::Exit::stopped : base::Exit::requeue;
   stops_->clear(stop);
   log::line("stopped  step={} of {}: {}; {}", step_, total_, stops_->text(),
             stop == StopReason::budget ? "raise limits.core_hours to continue" : "start the same command to continue");
@@ -131,14 +132,16 @@ void Trainer::finish() {
   const Progress::Times& t = progress_.times;
   double total = t.total();
   auto share = [&](double seconds) { return 100 * seconds / std::max(total, 1e-9); };
-  log::line("finished step={} examples={} epochs={:.1f}{} attempts={}{}", step_, step_ * engine_->geometry().global_batch,
+  log::line("finished step={} examples={} epochs={:.1f}{} attempts={}{}", step_,
+            step_ * engine_->geometry().global_batch,
             double(step_ * engine_->geometry().global_batch) / double(data_->size()),
             std::isnan(last_loss_) ? "" : fmt::format(" loss={:.6f}", last_loss_), progress_.attempts,
             step_ < total_ ? fmt::format("  early_stop: {} has not improved on {:.6g} (step {}) in {} evaluations",
                                          patience_.text(), patience_.value(), patience_.step(), patience_.waiting())
                            : "");
   log::line(
-      "time     {} of job time: training {:.1f} %  evaluation {:.1f} %  checkpoints {:.1f} %  start-up {:.1f} %  redone after "
+      "time     {} of job time: training {:.1f} %  evaluation {:.1f} %  checkpoints {:.1f} %  start-up {:.1f} %  "
+      "redone after "
       "restart {:.1f} %",
       base::hms(total), share(t.training), share(t.evaluation), share(t.checkpoint), share(t.setup), share(t.redone));
   log::line("cost     {:.4f} core hours of all attempts; mean {:.1f} examples/s while training", progress_.core_hours(),
@@ -151,7 +154,8 @@ void Trainer::finish() {
     log::line("guard    {} steps without an update, {} examples left out", progress_.skipped_steps,
               base::with_commas(progress_.skipped_examples));
   log::line("memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at rank 0",
-            base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")), host_mib());
+            base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")),
+            host_mib());
   if (log::warnings_so_far()) log::line("warnings {} in {}/logs/warnings.txt", log::warnings_so_far(), recipe_.run.dir);
   if (best_.has_value())
     log::line("best     {} {:.6g} at step {} -> {}/checkpoints/{}", best_.text(), best_.value(), best_.step(),

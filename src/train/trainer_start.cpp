@@ -88,8 +88,8 @@ void Trainer::start() {
   if (resumed) account_lost();
   int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
   double file_mib = double(checkpoint::planned_bytes(snapshot())) / 0x1p20;
-  log::line("disk     checkpoint {:.2f} MiB; keeps {}{} = {:.1f} MiB; {}; {} MiB free", file_mib, recipe_.checkpoint.keep_last,
-            recipe_.checkpoint.best.empty() ? "" : " + best",
+  log::line("disk     checkpoint {:.2f} MiB; keeps {}{} = {:.1f} MiB; {}; {} MiB free", file_mib,
+            recipe_.checkpoint.keep_last, recipe_.checkpoint.best.empty() ? "" : " + best",
             file_mib * double(recipe_.checkpoint.keep_last + !recipe_.checkpoint.best.empty()),
             staged ? fmt::format("written beside training from a copy of {} MiB per rank", base::mebibytes(staged))
                    : "training waits for each save",
@@ -244,8 +244,7 @@ void Trainer::open_bad_samples() {
 void Trainer::open_loader() {
   loader_.reset();
   loader_ = std::make_unique<data::Loader>(
-      *data_, loader_options_,
-      training_plan(engine_->geometry(), mesh_, step_, total_, progress_.skipped_examples));
+      *data_, loader_options_, training_plan(engine_->geometry(), mesh_, step_, total_, progress_.skipped_examples));
   if (recipe_.log.samples)
     sample_log_ = std::make_unique<SampleLog>(*mesh_.world, directory_->logs() + "/samples", step_, *data_);
 }

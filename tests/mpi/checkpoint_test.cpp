@@ -339,7 +339,8 @@ void beside_training(Test& t) {
         t.restore(c, directory, step);
       }
       c.barrier();
-      EXPECT(io::read_file(directory + "/best.h5") == io::read_file(directory + "/0000000003.h5"), "best is not step 3");
+      EXPECT(io::read_file(directory + "/best.h5") == io::read_file(directory + "/0000000003.h5"),
+             "best is not step 3");
       c.barrier();
       // Too small a copy: the save holds everybody, and nothing else changes.
       o.staging_mb = 0;

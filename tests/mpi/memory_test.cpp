@@ -161,11 +161,8 @@ Saving saving(train::Engine& engine) {
       shared += n * 4;
   }
   const device::Ledger& l = engine.ledger();
-  return {l.peak_of("weights"),
-          l.peak_of("gradients"),
-          l.peak_of("optimizer") - (shared + 63) / 64 * 64,
-          int64_t(engine.layout().units().size()),
-          int64_t(engine.layout().parameters().size())};
+  return {l.peak_of("weights"), l.peak_of("gradients"), l.peak_of("optimizer") - (shared + 63) / 64 * 64,
+          int64_t(engine.layout().units().size()), int64_t(engine.layout().parameters().size())};
 }
 
 // A unit is padded to one line of 64 bytes per cut, so that a rank holds at most one line more of it than its share.

@@ -1,5 +1,5 @@
-// main() of a test program that runs on ranks: an exception on one of them ends the job, where it would leave the others
-// waiting for ever.
+// main() of a test program that runs on ranks: an exception on one of them ends the job, where it would leave the
+// others waiting for ever.
 #pragma once
 
 #include <cstdio>

@@ -15,8 +15,8 @@ import harness
 STEPS = 3000
 PATIENCE = 240  # s, for any one thing to happen on a busy machine
 
-# Stands for the program, as on a slow node: once it trains it does a few steps per second, until it is told to stop; in the first SLOW_PARTS
-# parts of the job.
+# Stands for the program, as on a slow node: once it trains it does a few steps per second, until it is told to stop; in the first
+# SLOW_PARTS parts of the job.
 SLOW = """#!/usr/bin/python3
 import os, re, signal, sys, time
 part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUNT", "0"))

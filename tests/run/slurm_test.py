@@ -16,7 +16,8 @@ from job_harness import MPI, STEPS, JobTest
 # Stands for the program: in the first part it has not come to listen to signals yet; in the second it tells what it was given.
 PROBE = """#!/bin/sh
 if [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 60; fi
-echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR cores=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)"
+cores=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
+echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR cores=$cores"
 echo "kept" > "$TMPDIR/rank$OMPI_COMM_WORLD_RANK" && ls -ld "$TMPDIR"
 """
 
@@ -164,7 +165,8 @@ class Slurm(JobTest):
     # What must have come of them
 
     def ended(self, job, state, code, restarts=0):
-        self.assertEqual((job["JobState"], job["ExitCode"], job["Restarts"]), (state, code, str(restarts)), self.log(os.path.basename(job["StdOut"])[:-4]))
+        self.assertEqual((job["JobState"], job["ExitCode"], job["Restarts"]), (state, code, str(restarts)),
+                         self.log(os.path.basename(job["StdOut"])[:-4]))
 
     def same_bits(self, name):
         self.ended(self.result("straight"), "COMPLETED", "0:0")
