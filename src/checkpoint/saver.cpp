@@ -65,7 +65,8 @@ void Saver::begin(const State& state, bool best) {
   begin_s_ = base::now_s();
   if (!since_) since_ = state.step;
   state_ = state;
-  staged_ = staging_bytes_ > 0;
+  // Alike on all ranks: a replica that writes nothing has a copy of no bytes, and must not wait where the others go on.
+  staged_ = staging_ != nullptr;
   CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
   if (staged_) copy_parts();
   save_ = std::make_unique<Save>(comm_, directory_, state_);
