@@ -94,7 +94,9 @@ describe_environment() {
   ldd "$1" 2>/dev/null | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | xargs -r readlink -f | sort |
     sed -n '/\/lib\(mpi\|open-\|pmix\|ucp\|hdf5\|dnnl\|gomp\|cu\|nccl\|stdc++\|c\.so\|turbojpeg\|sentencepiece\)/s/^/library   /p'
   echo "limits    $(ulimit -a | sed -n 's/^\(.*[^ ]\)  *(.*) \(.*\)$/\1 \2/p' | tr '\n' ';')"
-  env | grep -E '^(SLURM|PBS|OMPI|PMIX|UCX|FI|OMP|GOMP|KMP|ONEDNN|DNNL|HDF5|ROMIO|MALLOC|CUDA|CUBLAS|CUDNN|NVIDIA|NCCL|HWLOC)_|^(PATH|LD_LIBRARY_PATH|LD_PRELOAD|TMPDIR|NCPUS)=' |
+  env |
+    grep -E -e '^(SLURM|PBS|OMPI|PMIX|UCX|FI|HWLOC|OMP|GOMP|KMP|ONEDNN|DNNL|HDF5|ROMIO|MALLOC|CUDA|CUBLAS|CUDNN|NVIDIA|NCCL)_' \
+      -e '^(PATH|LD_LIBRARY_PATH|LD_PRELOAD|TMPDIR|NCPUS)=' |
     grep -viE '^[^=]*(cookie|token|secret|passw|jwt|key)' | sort
   echo "---"
 }

@@ -59,8 +59,8 @@ nodes=$(sort -u "$PBS_NODEFILE" | wc -l)
 
 # The hosts are given, because an Open MPI built without PBS support does not ask PBS: it would start everything on this node. Not as
 # --hostfile "$PBS_NODEFILE": a host that stands there once would get a rank per core.
-ranks_of=$(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) {printf "%s%s:%d", s, host[i], n[host[i]]; s = ","}}' "$PBS_NODEFILE")
-launch=(--host "$ranks_of")
+launch=(--host "$(awk '!n[$1]++ {host[++k] = $1} END {for (i = 1; i <= k; ++i) {printf "%s%s:%d", s, host[i], n[host[i]]; s = ","}}' \
+  "$PBS_NODEFILE")")
 # Such an Open MPI starts its helpers on the other nodes by ssh. Where nodes refuse ssh, let PBS start them: save the two lines below
 # as jobs/pbs_agent.sh, make it executable, and uncomment the third.
 #   #!/bin/sh

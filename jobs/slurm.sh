@@ -67,7 +67,7 @@ make_tmpdir "$SLURM_JOB_ID" "$SLURM_JOB_NUM_NODES"
 echo "job $SLURM_JOB_ID part $part on ${SLURM_JOB_NODELIST:-?} at $(date -Is): ${words[*]}"
 describe_environment "$trainer"
 # mpirun takes hosts and slots from SLURM.
-run_trainer -np "$SLURM_NTASKS" "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
+run_trainer "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
 remove_tmpdir "$SLURM_JOB_NUM_NODES"
 echo "job $SLURM_JOB_ID part $part ended with $rc at $(date -Is)"
 
@@ -82,7 +82,8 @@ if may_continue "$part" "$max_parts"; then
     fi
   else
     limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l | head -n 1)
-    options=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_NTASKS" --partition="$SLURM_JOB_PARTITION" --job-name="$SLURM_JOB_NAME")
+    options=(--nodes="$SLURM_JOB_NUM_NODES" --partition="$SLURM_JOB_PARTITION" --job-name="$SLURM_JOB_NAME")
+    [ -n "${SLURM_NTASKS:-}" ] && options+=(--ntasks="$SLURM_NTASKS")
     [ -n "${SLURM_NTASKS_PER_NODE:-}" ] && options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
     [ -n "${SLURM_CPUS_PER_TASK:-}" ] && options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
     [ -n "$limit" ] && options+=(--time="$limit")

@@ -16,8 +16,7 @@ TRAINER_PACKAGES=(
   fonts-noto-color-emoji unicode-data unicode-cldr-core
 )
 
-# Only for tests, which are skipped without them: a SLURM for jobs/slurm.sh (the tests start and stop it themselves) and the
-# checker of scripts.
+# Only for tests, which are skipped without them: a SLURM for jobs/slurm.sh (a test starts and stops it itself) and the checker of scripts.
 TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck)
 
 # Prints which of the given packages are not installed. Asks dpkg only, so it needs neither rights nor a network.

@@ -59,7 +59,7 @@ class JobTest(unittest.TestCase):
     def make_project(cls, home):
         cls.home = home
         shutil.copytree(f"{harness.SOURCE}/jobs", f"{home}/jobs")
-        for folder in ("build", "data", "local"):
+        for folder in ("build", "data", "local", "memory"):
             os.mkdir(f"{home}/{folder}")
         shutil.copy(harness.TRAINER, f"{home}/build/trainer")
         shutil.copy(harness.TOKENIZER, f"{home}/tokenizer.model")
@@ -69,6 +69,10 @@ class JobTest(unittest.TestCase):
                          ("every_steps = 6", "every_steps = 1000"), ("every_steps = 4", "every_steps = 1000")):
             assert deck.count(old) == 1, old
             deck = deck.replace(old, new)
+        # What Open MPI needs here, less what the job scripts decide. Killed ranks leave their shared memory behind: in the folder.
+        cls.mpi = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_"))}
+        cls.mpi.pop("OMPI_MCA_hwloc_base_binding_policy", None)
+        cls.mpi.update(OMP_WAIT_POLICY="passive", OMPI_MCA_btl_vader_backing_directory=f"{home}/memory")
         cls.write("deck.toml", deck)
         cls.write("slow", SLOW)
 
@@ -161,7 +165,3 @@ class JobTest(unittest.TestCase):
     def checkpoints(self, name):
         return sorted(os.listdir(f"{self.home}/runs/{name}/checkpoints"))
 
-
-# What Open MPI needs here, less what the job scripts decide.
-MPI = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_")) and k != "OMPI_MCA_hwloc_base_binding_policy"}
-MPI["OMP_WAIT_POLICY"] = "passive"

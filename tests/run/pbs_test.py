@@ -15,7 +15,7 @@ import time
 
 import harness
 import slurm_cluster
-from job_harness import MPI, JobTest
+from job_harness import JobTest
 
 KILL_DELAY = 11  # s from TERM to KILL, as seen with OpenPBS
 
@@ -40,8 +40,8 @@ print("1000.imitation")
 # ssh to another node; the login shell there knows nothing of the job's environment, and /tmp is the node's own.
 AGENT = """#!/bin/sh
 mkdir -p "$HOME/tmp.$1"
-exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="$HOME/tmp.$1" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \\
-  sh -c 'shift; eval "$*"' sh "$@"
+exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="$HOME/tmp.$1" \\
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh -c 'shift; eval "$*"' sh "$@"
 """
 
 PROBE = """#!/bin/sh
@@ -78,12 +78,12 @@ class Pbs(JobTest):
         nodefile = f"{cls.home}/nodes.{number}"
         with open(nodefile, "w") as f:
             f.write("".join(f"{h}\n" for h in hosts))
-        environment = {**MPI, "HOME": cls.home, "USER": "me", "LOGNAME": "me", "SHELL": "/bin/bash", "LANG": "C.UTF-8",
+        environment = {**cls.mpi, "HOME": cls.home, "USER": "me", "LOGNAME": "me", "SHELL": "/bin/bash", "LANG": "C.UTF-8",
                        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PATH": slurm_cluster.PATH,
                        "PBS_JOBID": job, "PBS_JOBNAME": "trainer", "PBS_QUEUE": "workq", "PBS_NODEFILE": nodefile, "PBS_JOBDIR": cls.home,
-                       "PBS_ENVIRONMENT": "PBS_BATCH", "ENVIRONMENT": "BATCH", "PBS_TASKNUM": "1",
-                       "PBS_NODENUM": "0", "PBS_MOMPORT": "15003",
-                       "PBS_JOBCOOKIE": "do not print this", "PBS_O_WORKDIR": cls.home, "PBS_O_HOST": "login", "PBS_O_HOME": cls.home,
+                       "PBS_ENVIRONMENT": "PBS_BATCH", "ENVIRONMENT": "BATCH", "PBS_TASKNUM": "1", "PBS_NODENUM": "0",
+                       "PBS_MOMPORT": "15003", "PBS_JOBCOOKIE": "do not print this", "PBS_O_WORKDIR": cls.home,
+                       "PBS_O_HOST": "login", "PBS_O_HOME": cls.home,
                        "PBS_O_LOGNAME": "me", "PBS_O_PATH": "/login/bin", "PBS_O_SHELL": "/bin/bash", "PBS_O_LANG": "C.UTF-8",
                        "PBS_O_QUEUE": "workq", "PBS_O_SYSTEM": "Linux", "NCPUS": "1", "OMP_NUM_THREADS": "1",
                        "LOCAL_DIR": f"{cls.home}/local", "BIND": "none", "IMITATED_WALLTIME": walltime, **variables}
@@ -227,9 +227,9 @@ class Pbs(JobTest):
     def test_lead(self):
         (job, code, words), (_, second, none) = self.result("lead")
         self.assertEqual((code, second, none), (75, 0, None), self.log("lead"))
-        self.assertEqual(words, ["-l", "walltime=00:01:30", "-l", "select=1:ncpus=2:mpiprocs=2:ompthreads=1", "-W",
-                                 f"depend=afterany:{job}",
-                                 "-v", "DECK=deck.toml,PART=2,MAX_PARTS=5,LEAD=70,BIND=none,TRAINER=./slow,SCRIPT=jobs/pbs.sh,"
+        self.assertEqual(words, ["-l", "walltime=00:01:30", "-l", "select=1:ncpus=2:mpiprocs=2:ompthreads=1",
+                                 "-W", f"depend=afterany:{job}", "-v",
+                                 "DECK=deck.toml,PART=2,MAX_PARTS=5,LEAD=70,BIND=none,TRAINER=./slow,SCRIPT=jobs/pbs.sh,"
                                  f"OPTIONS=--dir runs/lead,LOCAL_DIR={self.home}/local", "jobs/pbs.sh"])
         self.assertRegex(self.log("lead"), r"(?s)stopped  step=\d+.*part 1 ended with 75.*continued by 1000.*part 2 on .*from=checkpoint")
         self.assert_same_bits("lead")

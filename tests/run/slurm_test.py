@@ -11,7 +11,7 @@ import sys
 
 import harness
 import slurm_cluster
-from job_harness import MPI, STEPS, JobTest
+from job_harness import STEPS, JobTest
 
 # Stands for the program: in the first part it has not come to listen to signals yet; in the second it tells what it was given.
 PROBE = """#!/bin/sh
@@ -50,7 +50,7 @@ class Slurm(JobTest):
         return cls.cluster.command(
             "sbatch", "--parsable", f"--output={name}.log", "--oversubscribe", "--nodes=1", f"--ntasks-per-node={tasks}",
             "--cpus-per-task=1", "--time=30", *options, "jobs/slurm.sh", "deck.toml", "--dir", directory or f"runs/{name}", *arguments,
-            environment={**MPI, "BIND": "none", "LOCAL_DIR": f"{cls.home}/local", **environment})
+            environment={**cls.mpi, "BIND": "none", "LOCAL_DIR": f"{cls.home}/local", **environment})
 
     @classmethod
     def everything(cls):
