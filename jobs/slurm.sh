@@ -57,6 +57,9 @@ case $continue in
   requeue | chain) ;;
   *) wrong "CONTINUE=$continue; it is requeue or chain" ;;
 esac
+# A task's own number can be that of the whole array, and then means all its tasks.
+job=$SLURM_JOB_ID
+[ -n "${SLURM_ARRAY_TASK_ID:-}" ] && job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 check_program "$trainer"
 fill_in "${SLURM_ARRAY_TASK_ID:-}" "$@"
 # Whatever mpirun and the trainer need from the site goes here, for example:  module load openmpi
@@ -64,24 +67,24 @@ fill_in "${SLURM_ARRAY_TASK_ID:-}" "$@"
 bind_ranks "${BIND:-core}" "${SLURM_CPUS_PER_TASK:-1}"
 make_tmpdir "$SLURM_JOB_ID" "$SLURM_JOB_NUM_NODES"
 
-echo "job $SLURM_JOB_ID part $part on ${SLURM_JOB_NODELIST:-?} at $(date -Is): ${words[*]}"
+echo "job $job part $part on ${SLURM_JOB_NODELIST:-?} at $(date -Is): ${words[*]}"
 describe_environment "$trainer"
 # mpirun takes hosts and slots from SLURM.
 run_trainer "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
 remove_tmpdir "$SLURM_JOB_NUM_NODES"
-echo "job $SLURM_JOB_ID part $part ended with $rc at $(date -Is)"
+echo "job $job part $part ended with $rc at $(date -Is)"
 
 if may_continue "$part" "$max_parts"; then
   if [ "$continue" = requeue ]; then
     # SLURM ends this script with a TERM, and with a KILL if it does not go.
     trap 'exit 75' TERM
-    if scontrol requeue "$SLURM_JOB_ID"; then
+    if scontrol requeue "$job"; then
       sleep 60 & wait $!
     else
       echo "not continued: SLURM refused (message above); the last checkpoint is good, submit again to go on, or use CONTINUE=chain" >&2
     fi
   else
-    limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l | head -n 1)
+    limit=$(squeue -h -j "$job" -o %l | head -n 1)
     options=(--nodes="$SLURM_JOB_NUM_NODES" --partition="$SLURM_JOB_PARTITION" --job-name="$SLURM_JOB_NAME")
     [ -n "${SLURM_NTASKS:-}" ] && options+=(--ntasks="$SLURM_NTASKS")
     [ -n "${SLURM_NTASKS_PER_NODE:-}" ] && options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
@@ -90,7 +93,7 @@ if may_continue "$part" "$max_parts"; then
     [ -n "${SLURM_ARRAY_TASK_ID:-}" ] && options+=(--array="$SLURM_ARRAY_TASK_ID")
     # The variables go on to the successor; this one would make it count a restart of ours.
     unset SLURM_RESTART_COUNT
-    if PART=$((part + 1)) sbatch --dependency=afterany:"$SLURM_JOB_ID" "${options[@]}" "$script" "$@"; then
+    if PART=$((part + 1)) sbatch --dependency=afterany:"$job" "${options[@]}" "$script" "$@"; then
       echo "continued by the job above"
     else
       echo "not continued: SLURM refused (message above); the last checkpoint is good, submit again to go on" >&2

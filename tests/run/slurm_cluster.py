@@ -168,11 +168,12 @@ class Cluster:
             # What loses its parent (slurmstepd, ranks) becomes a child of the guard.
             if ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
                 raise OSError(ctypes.get_errno(), "prctl")
+            daemons = []
             with open(f"{self.folder}/daemons.log", "ab") as log:
                 for command in commands:
-                    subprocess.Popen(command, env={"PATH": PATH, "LANG": "C.UTF-8"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                     cwd=self.folder, preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in
-                                                                          (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)])
+                    daemons.append(subprocess.Popen(
+                        command, env={"PATH": PATH, "LANG": "C.UTF-8"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+                        preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]))
                     if command[0] == "munged":
                         for _ in range(200):
                             if os.path.exists(f"{munge}/socket"):

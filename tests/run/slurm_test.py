@@ -109,13 +109,22 @@ class Slurm(JobTest):
         return cls.ends(number)
 
     @classmethod
-    def play_chain(cls):
-        first = cls.submit("chain", "--no-requeue", CONTINUE="chain", TRAINER="./slow", SLOW_PARTS="1")
-        cls.trains("chain", 1)
+    def chain(cls, name, first):
+        cls.trains(name, 1)
         cls.signal(first)
         cls.ends(first)
-        second = re.search(r"Submitted batch job (\d+)", cls.log("chain")).group(1)
-        return first, cls.cluster.job(first), second, cls.ends(second)
+        second = re.search(r"Submitted batch job (\d+)", cls.log(name)).group(1)
+        return cls.cluster.job(first), cls.ends(second)
+
+    @classmethod
+    def play_chain(cls):
+        return cls.chain("chain", cls.submit("chain", "--no-requeue", CONTINUE="chain", TRAINER="./slow", SLOW_PARTS="1"))
+
+    @classmethod
+    def play_chain_of_task(cls):
+        number = cls.submit("task-%a", "--no-requeue", "--array=0", directory="runs/task-%a", CONTINUE="chain", TRAINER="./slow",
+                            SLOW_PARTS="1")
+        return cls.chain("task-0", f"{number}_0")
 
     @classmethod
     def play_no_requeue(cls):
@@ -147,7 +156,14 @@ class Slurm(JobTest):
 
     @classmethod
     def play_array(cls):
-        number = cls.submit("array-%a", "--array=0-1", directory="runs/array-%a", arguments=["--set", "run.seed=%a"])
+        """Each task is told to stop on its own; the number of the last one as a job is that of the whole array."""
+        number = cls.submit("array-%a", "--array=0-1", directory="runs/array-%a", arguments=["--set", "run.seed=%a"], TRAINER="./slow",
+                            SLOW_PARTS="1")
+        for task in (0, 1):
+            cls.trains(f"array-{task}", 1)
+        for task in (1, 0):
+            cls.signal(f"{number}_{task}")
+            cls.trains(f"array-{task}", 2)
         return [cls.ends(f"{number}_{task}") for task in (0, 1)]
 
     @classmethod
@@ -210,12 +226,14 @@ class Slurm(JobTest):
         self.same_bits("two_nodes")
 
     def test_chain(self):
-        first, job, second, successor = self.result("chain")
-        self.ended(job, "FAILED", "75:0")
-        self.ended(successor, "COMPLETED", "0:0")
-        self.assertNotEqual(first, second)
-        self.assertIn(f"job {second} part 2 on ", self.log(f"trainer-{second}") + self.log("chain"))
-        self.same_bits("chain")
+        for name, runs in (("chain", "chain"), ("chain_of_task", "task-0")):
+            with self.subTest(name):
+                job, successor = self.result(name)
+                self.ended(job, "FAILED", "75:0")
+                self.ended(successor, "COMPLETED", "0:0")
+                self.assertNotEqual(job["JobId"], successor["JobId"])
+                self.assertIn(" part 2 on ", self.log(os.path.basename(successor["StdOut"])[:-4]))
+                self.same_bits(runs)
 
     def test_no_requeue(self):
         self.ended(self.result("no_requeue"), "FAILED", "75:0")
@@ -232,7 +250,7 @@ class Slurm(JobTest):
 
     def test_array(self):
         for job in self.result("array"):
-            self.ended(job, "COMPLETED", "0:0")
+            self.ended(job, "COMPLETED", "0:0", 1)
         self.same_bits("array-0")  # its seed is the deck's
         other, reference = self.tensors("array-1"), self.tensors("straight")
         self.assertTrue(all(other[n] != reference[n] for n in reference if n.startswith("params/") and n.endswith("kernel")))
