@@ -1,4 +1,5 @@
-# The program as a user runs it: decks, data, files, exit codes, jobs. Scripts that return 77 were skipped and say why. They use Debian's Python (h5py, NumPy, Pillow).
+# The program as a user runs it: decks, data, files, exit codes, jobs. Scripts that return 77 were skipped and say why. They use
+# Debian's Python (h5py, NumPy, Pillow).
 file(GLOB run_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/run/*_test.py)
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)

@@ -66,7 +66,8 @@ class JobTest(unittest.TestCase):
         harness.make_shards(f"{home}/data")
         deck = harness.DECK.format(dir="runs/test", data="data", tokenizer="tokenizer.model")
         for old, new in (("total_steps = 12", f"total_steps = {STEPS}"), ("console_every_steps = 1", "console_every_steps = 500"),
-                         ("every_steps = 6", "every_steps = 1000"), ("every_steps = 4", "every_steps = 1000")):
+                         ("every_steps = 6", "every_steps = 1000"), ("every_steps = 4", "every_steps = 1000"),
+                         ("mesh   = ", 'limits = { wall_time = "none" }\nmesh   = ')):
             assert deck.count(old) == 1, old
             deck = deck.replace(old, new)
         # What Open MPI needs here, less what the job scripts decide. Killed ranks leave their shared memory behind: in the folder.

@@ -79,6 +79,12 @@ class Slurm(JobTest):
         return cls.ends(cls.submit("lead", "--time=1", "--signal=B:USR1@20", TRAINER="./slow", SLOW_PARTS="1"))
 
     @classmethod
+    def play_wall_time(cls):
+        """The trainer itself asks SLURM how much time it has, and stops before the lead."""
+        return cls.ends(cls.submit("wall_time", "--time=1", "--signal=B:USR1@1", TRAINER="./slow", SLOW_PARTS="1", arguments=[
+            "--set", "limits.wall_time=auto", "--set", "limits.margin_s=40"]))
+
+    @classmethod
     def play_preempted(cls):
         number = cls.submit("preempted", "--partition=low", "--signal=B:USR1@60", TRAINER="./slow", SLOW_PARTS="2")
         urgent = []
@@ -199,8 +205,14 @@ class Slurm(JobTest):
         job = self.result("lead")
         self.ended(job, "COMPLETED", "0:0", job["Restarts"])
         self.assertGreaterEqual(int(job["Restarts"]), 1)
-        self.assertRegex(self.log("lead"), r"(?s)stopped  step=\d+.*part 1 ended with 75.*part 2 on .*from=checkpoint.*ended with 0")
+        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*part 2 on .*from=checkpoint.*ended with 0")
         self.same_bits("lead")
+
+    def test_wall_time(self):
+        job = self.result("wall_time")
+        self.ended(job, "COMPLETED", "0:0", job["Restarts"])
+        self.assertRegex(self.log("wall_time"), r"(?s)stopped  step=[1-9].*wall time: \d+ s left.*part 1 ended with 75.*part 2 on ")
+        self.same_bits("wall_time")
 
     def test_preempted_twice(self):
         job, urgent = self.result("preempted")
