@@ -85,9 +85,9 @@ class JobTest(unittest.TestCase):
 
     @classmethod
     def start_plays(cls):
-        threads = concurrent.futures.ThreadPoolExecutor(max_workers=16)
-        cls.addClassCleanup(threads.shutdown)
         names = sorted((n[len("play_"):] for n in dir(cls) if n.startswith("play_")), key=lambda n: n != cls.FIRST)
+        threads = concurrent.futures.ThreadPoolExecutor(max_workers=len(names))
+        cls.addClassCleanup(threads.shutdown)
         cls.plays = {name: threads.submit(cls.play, name) for name in names}
 
     @classmethod

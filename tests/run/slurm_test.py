@@ -8,14 +8,15 @@ import re
 import signal
 import socket
 import sys
+import unittest
 
 import harness
 import slurm_cluster
 from job_harness import STEPS, JobTest
 
-# Stands for the program: in the first part it has not come to listen to signals yet; in the second it tells what it was given.
+# Stands for the program: tells what it was given; in the first part of a job with EARLY it has not come to listen to signals yet.
 PROBE = """#!/bin/sh
-if [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 60; fi
+if [ -n "$EARLY" ] && [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 60; fi
 cores=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
 echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR cores=$cores"
 echo "kept" > "$TMPDIR/rank$OMPI_COMM_WORLD_RANK" && ls -ld "$TMPDIR"
@@ -179,10 +180,14 @@ class Slurm(JobTest):
 
     @classmethod
     def play_probe(cls):
-        number = cls.submit("probe", TRAINER="./probe", BIND="core" if len(os.sched_getaffinity(0)) > 1 else "none")
+        number = cls.submit("probe", TRAINER="./probe", EARLY="1", BIND="core" if len(os.sched_getaffinity(0)) > 1 else "none")
         cls.wait("the probe starts", lambda: os.path.exists(f"{cls.home}/probing"))
         cls.signal(number)
         return number, cls.ends(number)
+
+    @classmethod
+    def play_threads(cls):
+        return cls.ends(cls.submit("threads", "--cpus-per-task=2", tasks=1, TRAINER="./probe", BIND="core"))
 
     # What must have come of them
 
@@ -282,6 +287,11 @@ class Slurm(JobTest):
         if len(os.sched_getaffinity(0)) > 1:
             self.assertNotEqual(ranks["0"], ranks["1"], log)
         self.assertRegex(log, r"drwx------ .* nobody ")
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "needs two cores")
+    def test_threads_of_a_rank_have_their_cores(self):
+        self.ended(self.result("threads"), "COMPLETED", "0:0")
+        self.assertRegex(self.log("threads"), r"rank=0 threads=2 .* cores=\d+[-,]\d+\n")
 
     def test_zz_no_directory_is_left(self):
         """After all others: every job has removed its own."""
