@@ -52,6 +52,9 @@ double left_by_scheduler(std::string& source) {
   }
   if (std::string id = variable("SLURM_JOB_ID"); plain(id)) {
     source = "slurm";
+    // The last task of an array has the array's own number, which squeue takes for all of its tasks.
+    std::string array = variable("SLURM_ARRAY_JOB_ID"), task = variable("SLURM_ARRAY_TASK_ID");
+    if (plain(array) && plain(task)) id = array + "_" + task;
     return seconds_of(first_line_of("squeue -h -j " + id + " -o %L"));
   }
   if (std::string id = variable("PBS_JOBID"); plain(id)) {
@@ -125,7 +128,11 @@ double seconds_of(const std::string& text) {
 }
 
 Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory)
-    : world_(world), options_(options), stop_file_(directory + "/stop"), save_file_(directory + "/save") {
+    : world_(world),
+      options_(options),
+      stop_file_(directory + "/stop"),
+      save_file_(directory + "/save"),
+      margin_s_(options.margin_s) {
   if (world.rank() != 0 || options.wall_time == "none") return;
   double left = seconds_of(options.wall_time);
   if (options.wall_time == "auto") {
@@ -137,6 +144,12 @@ Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& 
           source_);
   }
   if (left >= 0) end_s_ = base::now_s() + left;
+  // A short job must not spend its whole time in the margin, and come back for ever.
+  if (left >= 0 && margin_s_ > left / 4) {
+    margin_s_ = left / 4;
+    base::log::warning("limits.margin_s = {}: of the {:.0f} s that this job has only {:.0f} s are kept free",
+                       options.margin_s, left, margin_s_);
+  }
   if (source_.empty()) source_ = "limits.wall_time";
 }
 
@@ -144,7 +157,7 @@ std::string Stops::describe() const {
   std::string out;
   if (end_s_ > 0)
     out += fmt::format("wall time: {} left ({}), stops early for margin {:.0f} s + step + save; ",
-                       base::hms(end_s_ - base::now_s()), source_, options_.margin_s);
+                       base::hms(end_s_ - base::now_s()), source_, margin_s_);
   if (options_.core_hours > 0) out += fmt::format("budget {:.6g} core hours; ", options_.core_hours);
   if (!options_.signals.empty()) out += fmt::format("signals {}; ", base::join(options_.signals, " "));
   return out + fmt::format("files {} {}", stop_file_, save_file_);
@@ -161,9 +174,9 @@ StopReason Stops::look(const Outlook& outlook) {
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_;
   double now = base::now_s(), left = end_s_ - now;
-  if (end_s_ > 0 && left < options_.margin_s + outlook.step_s + outlook.save_s)
+  if (end_s_ > 0 && left < margin_s_ + outlook.step_s + outlook.save_s)
     see(StopReason::wall_time, fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s",
-                                           left, options_.margin_s, outlook.step_s, outlook.save_s));
+                                           left, margin_s_, outlook.step_s, outlook.save_s));
   if (options_.core_hours > 0 && outlook.core_hours >= options_.core_hours)
     see(StopReason::budget, fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
                                         outlook.core_hours, options_.core_hours));

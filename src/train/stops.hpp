@@ -57,6 +57,7 @@ class Stops {
   comm::Comm& world_;
   const LimitOptions& options_;
   std::string stop_file_, save_file_, source_;
+  double margin_s_;
   double end_s_ = 0;  // on base::now_s(); 0 = no limit
   double looked_s_ = 0;
   StopReason seen_ = StopReason::none;

@@ -176,6 +176,8 @@ bool Trainer::branch() {
                "checkpoint.branch_from: {} is at step {}, the end of this deck; raise train.total_*", restored.path,
                step_);
   progress_.attempts = 1;  // in this directory
+  restored_attempt_ = 0, restored_uptime_s_ = 0;
+  for (Tracker* t : {&best_, &patience_}) t->forget();  // values of this run only
   origin_ = fmt::format("branch of {} at step {}", restored.path, step_);
   return true;
 }

@@ -231,7 +231,8 @@ class Pbs(JobTest):
                                  "-W", f"depend=afterany:{job}", "-v",
                                  "DECK=deck.toml,PART=2,MAX_PARTS=5,LEAD=70,BIND=none,TRAINER=./slow,SCRIPT=jobs/pbs.sh,"
                                  f"OPTIONS=--dir runs/lead,LOCAL_DIR={self.home}/local", "jobs/pbs.sh"])
-        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*continued by 1000.*part 2 on .*from=checkpoint")
+        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*continued by 1000.*"
+                                           r"part 2 on .*from=checkpoint")
         self.assert_same_bits("lead")
 
     def test_array(self):

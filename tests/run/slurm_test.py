@@ -210,7 +210,8 @@ class Slurm(JobTest):
         job = self.result("lead")
         self.ended(job, "COMPLETED", "0:0", job["Restarts"])
         self.assertGreaterEqual(int(job["Restarts"]), 1)
-        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*part 2 on .*from=checkpoint.*ended with 0")
+        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*"
+                                           r"part 2 on .*from=checkpoint.*ended with 0")
         self.same_bits("lead")
 
     def test_wall_time(self):
