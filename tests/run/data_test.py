@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Bad data and rank counts that do not fit: the documented exit code, the name of what is wrong, and nothing lost."""
 import os
+import re
 import tarfile
 
 import harness
@@ -48,7 +49,18 @@ class Data(harness.RunTest):
         self.expect(4, "nowhere.model", args=[self.deck(), "--set", "tokenizer.words.path=/nowhere.model"])
 
     def test_labels_outside_the_vocabulary(self):
-        self.expect(4, "vocab_size", args=[self.deck(), "--set", "model.vocab_size=5"])
+        # What a tokenizer can yield is known before; labels from files are not.
+        self.expect(2, "vocab_size", "168 ids", args=[self.deck(), "--set", "model.vocab_size=5"])
+        with tarfile.open(f"{self.data}/labels.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for i in range(12):
+                harness.add_member(tar, f"{i:03}.png", harness.png(i))
+                harness.add_member(tar, f"{i:03}.cls", b"400" if i == 7 else b"399")
+        preprocess = re.search("preprocess = '''.*?'''", self.good, re.S).group(0)
+        text = self.changed((preprocess, "preprocess = '''decode | resize(16) | value_range(-1, 1) | reshape([1], key=\"labels\") "
+                                         "| pad_to_shape([12], key=\"labels\")'''"),
+                            ('fields     = { image = "png", text = "txt" }', 'fields = { image = "png", labels = "cls" }'),
+                            ("train-{000..001}.tar", "labels.tar"))
+        self.expect(4, "label 400", "vocab_size", args=[self.deck(text)])
 
     def test_ranks_that_do_not_fit(self):
         self.expect(3, "global_batch", "5 ranks", args=[self.deck()], ranks=5)
