@@ -198,6 +198,14 @@ preprocess = "@train"
                             ("warmup_steps = 2", "warmup_stops = 2"))
         self.refuse(text, f"deck.toml:{self.line_of(text, 'global_batch')}", f"deck.toml:{self.line_of(text, 'heads')}",
                     f"deck.toml:{self.line_of(text, 'warmup_stops')}")
+        # The same for what only shows between sections.
+        text = self.changed((" | value_range(-1, 1)", ""), ("warmup_steps = 2", "warmup_steps = 20"),
+                            ("total_steps = 12", "total_steps = 12, pad_id = 999"),
+                            ('data        = "train"', 'data = "vla"'), ('match       = ".*/kernel"', 'match = ".*/kernle"'),
+                            ("[schedule.default]", '[schedule.slow]\nkind = "constant"\n[schedule.default]'))
+        self.refuse(text, *[f"deck.toml:{self.line_of(text, part)}: {key}" for part, key in (
+            ("preprocess", "data.train.preprocess"), ("warmup_steps = 20", "schedule.default.warmup_steps"), ("pad_id", "train.pad_id"),
+            ('"vla"', "eval.val.data"), ("kernle", "optimizer.rule.0.match"), ("[schedule.slow]", "schedule.slow"))])
 
     def test_overrides(self):
         self.refuse(self.good, "--set", "optimizer.lerning_rate", args=["--set", "optimizer.lerning_rate=1"])
