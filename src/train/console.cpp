@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 
 #include "base/clock.hpp"
@@ -19,8 +20,11 @@ namespace log = base::log;
 std::string version() { return kVersion; }
 
 std::string version_line() {
-  return fmt::format("trainer {}  git={} gcc={} openmpi={} hdf5={}", kVersion, kGitDescription, __VERSION__,
-                     comm::mpi_version(), io::hdf5_version());
+  std::string job;
+  for (const auto& [variable, scheduler] : {std::pair{"SLURM_JOB_ID", "slurm"}, {"PBS_JOBID", "pbs"}})
+    if (const char* id = std::getenv(variable); id && *id) job = fmt::format("  job={}:{}", scheduler, id);
+  return fmt::format("trainer {}  git={} gcc={} openmpi={} hdf5={}{}", kVersion, kGitDescription, __VERSION__,
+                     comm::mpi_version(), io::hdf5_version(), job);
 }
 
 int choose_threads(int64_t asked, int local_size) {

@@ -49,13 +49,15 @@ class Resume(harness.RunTest):
         mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
         reference = self.tensors(12, self.straight(*mesh, ranks=1))
         self.expect(0, args=[self.deck(), *mesh], ranks=2)
-        for ranks, sharding in ((1, "replicated"), (4, "sharded"), (4, "replicated")):
-            with self.subTest(ranks=ranks, sharding=sharding):
-                folder = f"{self.folder}/on{ranks}{sharding}"
+        for ranks, replica, sharding in ((1, 1, "replicated"), (4, 1, "sharded"), (4, 1, "replicated"), (2, 2, "sharded"),
+                                         (4, 2, "sharded"), (4, 4, "replicated")):
+            with self.subTest(ranks=ranks, replica=replica, sharding=sharding):
+                folder = f"{self.folder}/on{ranks}{replica}{sharding}"
                 shutil.copytree(self.dir, folder)
                 os.remove(f"{folder}/checkpoints/0000000012.h5")
                 self.expect(0, "from=checkpoint", "step=9 ", ranks=ranks,
-                            args=[self.deck(), "--dir", folder, *mesh, "--set", f"sharding.parameters={sharding}"])
+                            args=[self.deck(), "--dir", folder, *mesh, "--set", f"sharding.parameters={sharding}",
+                                  "--set", f"mesh.replica={replica}"])
                 self.same(self.tensors(12, folder), reference)
         # Three ranks only under level "run": the losses stay close.
         folder = f"{self.folder}/on3"
