@@ -11,7 +11,7 @@ TRAINER_PACKAGES=(
   # small libraries: logging, command line, hashing, JSON, tests
   libspdlog-dev libfmt-dev libcli11-dev libxxhash-dev libssl-dev nlohmann-json3-dev libgtest-dev
   # tools
-  python3 python3-h5py python3-numpy python3-matplotlib python3-pil python3-fonttools python3-sentencepiece
+  python3 python3-h5py python3-xxhash python3-numpy python3-matplotlib python3-pil python3-fonttools python3-sentencepiece
   # what the emoji data set is made of
   fonts-noto-color-emoji unicode-data unicode-cldr-core
 )

@@ -1,0 +1,88 @@
+#!/usr/bin/python3
+"""tools/inspect_checkpoint and tools/status on runs of the real program."""
+import os
+import signal
+import subprocess
+
+import numpy as np
+
+import harness
+
+TOOLS = os.path.join(harness.SOURCE, "tools")
+
+
+class Inspect(harness.RunTest):
+    def tool(self, name, *args):
+        done = subprocess.run([f"{TOOLS}/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        return done.returncode, done.stdout
+
+    def test_checkpoints(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        old, new = (f"{self.dir}/checkpoints/{step:010}.h5" for step in (8, 12))
+        code, output = self.tool("inspect_checkpoint", new, "--verify")
+        self.assertEqual(code, 0, output)
+        self.assertIn("valid: step 12", output)
+        code, output = self.tool("inspect_checkpoint", new)
+        self.assertIn("/params/encoder/embedding/kernel", output)
+        self.assertRegex(output, r"(?m)^step +12$")
+        values = sum(len(v) // 4 for n, v in self.tensors(12).items() if n == "params/encoder/embedding/kernel")
+        code, output = self.tool("inspect_checkpoint", new, "--match", "params/encoder/embedding/kernel", "--stats")
+        self.assertIn(f"{values:,} values", output)
+        mean = np.frombuffer(self.tensors(12)["params/encoder/embedding/kernel"], np.float32).astype(np.float64).mean()
+        self.assertIn(f"{mean:>10.3g}", output)
+        code, output = self.tool("inspect_checkpoint", new, "--diff", new)
+        self.assertEqual(code, 0, output)
+        code, output = self.tool("inspect_checkpoint", new, "--diff", old)
+        self.assertEqual(code, 1, output)
+        self.assertIn("attribute step: 12 | 8", output)
+        self.assertIn("values differ", output)
+        code, output = self.tool("inspect_checkpoint", new, "--deck")
+        self.assertIn("[optimizer]", output)
+
+    def test_damage_is_named(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        path = f"{self.dir}/checkpoints/0000000012.h5"
+        with open(path, "rb") as f:
+            good = f.read()
+        # A byte of a tensor, of the header, of HDF5's own structure; a cut; nothing at all.
+        import h5py
+        with h5py.File(path) as f:
+            tensor = f["params/encoder/embedding/kernel"].id.get_offset()
+        for at, words in ((tensor + 7, "/params/encoder/embedding/kernel is damaged"), (50, "header is damaged"),
+                          (4200, "structure is damaged"), (-1, "bytes, "), (None, "shorter than its header")):
+            with self.subTest(words):
+                damaged = b"" if at is None else good[:at] if at == -1 else good[:at] + bytes([good[at] ^ 1]) + good[at + 1:]
+                with open(path, "wb") as f:
+                    f.write(damaged)
+                code, output = self.tool("inspect_checkpoint", path, "--verify")
+                self.assertEqual(code, 5, output)
+                self.assertIn(words, output)
+
+    def test_status(self):
+        code, output = self.tool("status", self.folder)
+        self.assertEqual(code, 2, output)
+        job = subprocess.Popen([harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+        for line in job.stdout:
+            if line.startswith("step=9 "):
+                break
+        code, output = self.tool("status", self.dir)
+        self.assertEqual(code, 0, output)
+        self.assertIn(f":{job.pid} ", output.splitlines()[1])
+        self.assertIn("running", output)
+        self.assertIn("of 100,000", output)
+        self.assertIn("eta ", output)
+        job.send_signal(signal.SIGUSR1)
+        job.communicate(timeout=60)
+        self.assertIn("stopped (exit=75)", self.tool("status", self.dir)[1])
+        job = subprocess.Popen([harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+        for line in job.stdout:
+            if line.startswith("step="):
+                break
+        job.kill()
+        job.communicate()
+        self.assertIn("not running", self.tool("status", self.dir)[1])
+
+
+harness.main()
