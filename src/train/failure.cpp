@@ -1,0 +1,48 @@
+#include "train/failure.hpp"
+
+#include "base/log.hpp"
+#include "train/report.hpp"
+
+namespace train {
+
+int agree_on_failure(comm::Comm& world, int code, const std::string& text) {
+  if (world.max(int64_t(code)) == 0) return 0;
+  std::vector<std::string> texts = world.gather_text(text);
+  std::vector<std::string> codes = world.gather_text(std::to_string(code));
+  for (size_t r = 0; r < texts.size(); ++r)
+    if (codes[r] != "0") {
+      if (world.rank() == int(r)) base::log::error("{}", text);
+      return std::stoi(codes[r]);
+    }
+  return int(base::Exit::internal);
+}
+
+namespace {
+
+void tell_error(int code, const std::string& text) {
+  write_report(code, text);
+  base::log::error("step {} ({}): {}", base::where().step, base::where().phase, text);
+}
+
+}  // namespace
+
+int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
+  int code = int(base::Exit::internal);
+  try {
+    return work();
+  } catch (const base::Error& e) {
+    code = int(e.code());
+    // What all ranks throw, one tells, before another one ends the job.
+    bool tells = !e.agreed() || session.world().rank() == 0;
+    if (tells) tell_error(code, e.what());
+    if (e.agreed()) session.world().barrier();
+  } catch (const std::bad_alloc&) {
+    tell_error(code, "out of memory");
+  } catch (const std::exception& e) {
+    tell_error(code, e.what());
+  }
+  if (session.world().size() > 1) comm::Session::abort(code);
+  return code;
+}
+
+}  // namespace train
