@@ -51,7 +51,7 @@ void Saver::copy_parts() {
   int64_t at = 0;
   for (shard::TensorSlice& t : state_.tensors)
     for (auto& part : t.parts) {
-      if (!t.writes) continue;
+      if (!t.writes || part.begin == part.end) continue;
       int64_t bytes = (part.end - part.begin) * device::size_of(t.type);
       char* to = staging_.get() + at;
       std::memcpy(to, part.data, size_t(bytes));

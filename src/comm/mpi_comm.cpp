@@ -10,6 +10,10 @@
 #include "base/narrow.hpp"
 #include "comm/comm.hpp"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace comm {
 namespace {
 
@@ -256,6 +260,9 @@ Session::Session(int& argc, char**& argv) {
 
 Session::~Session() {
   world_.reset();
+#ifdef __SANITIZE_ADDRESS__
+  __lsan_do_leak_check();  // instead of the one at exit: what MPI leaves behind when it ends is not ours
+#endif
   if (finalize_) MPI_Finalize();
 }
 
