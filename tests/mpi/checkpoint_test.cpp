@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cmath>
@@ -327,7 +328,7 @@ void beside_training(Test& t) {
         saver.begin(owner.state, step == 3);
         for (auto& tensor : owner.state.tensors)
           for (auto& part : tensor.parts)
-            std::memset(part.data, 0x5a, size_t((part.end - part.begin) * device::size_of(tensor.type)));
+            std::fill_n(static_cast<char*>(part.data), (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
         std::optional<checkpoint::Saved> saved;
         int64_t polls = 0;
         if (step % 2)
