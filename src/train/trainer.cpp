@@ -55,7 +55,11 @@ base::Exit Trainer::run() {
   if ((stop > StopReason::save_file && saved_step_ != step_) || save_best_) save();
   watch_save(true);
   if (saved_step_ != step_)
-    base::fail(base::Exit::checkpoint, "the last checkpoint, of step {}, could not be written", step_);
+    throw base::Error(base::Exit::checkpoint,
+                      fmt::format("the last checkpoint, of step {}, could not be written; make room or choose another "
+                                  "run.dir, and start the same command again",
+                                  step_),
+                      true);
   if (stop > StopReason::save_file && !early && (step_ < total_ || !complete)) return leave(stop);
   finish();
   return base::Exit::finished;
@@ -135,6 +139,7 @@ void Trainer::rewind(const std::string& problem) {
   progress_.skipped_examples = before.skipped_examples + (bad_step - step_) * engine_->geometry().global_batch;
   engine_->publish();
   saver_->continue_from(step_);
+  saved_step_ = step_;
   metrics_.reset();
   start_s_ = base::now_s();
   open_metrics();
