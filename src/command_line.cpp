@@ -37,6 +37,8 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
       ->check(CLI::IsMember({"model", "optimizer", "schedule", "data", "op", "tokenizer", "evaluator"}));
   app.parse(argc, argv);
   c.describe_given = describe->count() > 0;
+  if (c.ranks && c.mode != "plan")
+    throw CLI::ValidationError("--ranks", "is for --mode plan; a run has the ranks that mpirun starts");
   if (own_dir->count() && dir.empty()) throw CLI::ValidationError("--dir", "is empty; name a directory");
   if (own_dir->count()) c.set.push_back(config::text_override("run.dir", dir));
   // What the ranks must agree on; of the deck its bytes, not its path.

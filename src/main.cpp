@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "command_line.hpp"
 #include "train/bench.hpp"
@@ -16,6 +17,8 @@
 namespace {
 
 int run(int argc, char** argv) {
+  const double begin_s = base::now_s();  // from here on limits.wall_time counts
+
   // 1. Command line
   CommandLine c;
   if (std::optional<int> exit = parse_command_line(argc, argv, c)) return *exit;
@@ -36,7 +39,10 @@ int run(int argc, char** argv) {
   if (c.validate || c.mode == "plan" || c.mode == "show" || c.mode == "index") {
     auto deck = load();
     recipe.check_tokenizers(*deck);
-    if (c.validate) std::printf("%s: valid\n", c.deck.c_str());
+    if (c.validate) {
+      comm::wanted_ranks(recipe.mesh, c.mesh_selector);
+      std::printf("%s: valid\n", c.deck.c_str());
+    }
     if (c.mode == "plan") train::print_plan(recipe, *deck, c.ranks, c.mesh_selector);
     if (!c.validate && c.mode == "show") train::show_batch(recipe);
     return !c.validate && c.mode == "index" ? int(train::report_datasets(recipe)) : 0;
@@ -48,28 +54,21 @@ int run(int argc, char** argv) {
   train::catch_fatal_signals();
   base::set_rank(session.world().rank(), session.world().size());
   std::unique_ptr<config::Deck> deck;
-  int code = 0;
-  std::string text;
-  try {
-    deck = load();
-  } catch (const base::Error& e) {
-    code = int(e.code()), text = e.what();
-  }
-  if (int agreed = train::agree_on_failure(session.world(), code, text)) return agreed;
+  if (int failed = train::try_on_all(session.world(), [&] { deck = load(); })) return failed;
   if (!agree_on_command(session.world(), c, deck->digest())) return int(base::Exit::config);
 
   // 4. Mesh, data, model: refused on one rank, refused on all, before anything runs
   if (c.mode == "bench")
-    return train::end_all_on_error(session, [&] { return train::run_bench(session, recipe, c.mesh_selector), 0; });
+    return train::end_all_on_error(session,
+                                   [&] { return train::run_bench(session, recipe, *deck, c.mesh_selector), 0; });
   train::catch_stop_signals(recipe.limits.signals);
   std::unique_ptr<train::Trainer> trainer;
-  try {
-    trainer = std::make_unique<train::Trainer>(
-        session, recipe, *deck, train::Start{c.deck, c.mesh_selector, int64_t(c.set.size()), c.allow_change});
-  } catch (const base::Error& e) {
-    code = int(e.code()), text = e.what();
-  }
-  if (int agreed = train::agree_on_failure(session.world(), code, text)) return agreed;
+  if (int failed = train::try_on_all(session.world(), [&] {
+        trainer = std::make_unique<train::Trainer>(
+            session, recipe, *deck,
+            train::Start{c.deck, c.mesh_selector, int64_t(c.set.size()), c.allow_change, begin_s});
+      }))
+    return failed;
 
   // 5. The run
   return train::end_all_on_error(session, [&] { return int(trainer->run()); });

@@ -29,15 +29,17 @@ enum class Exit : int {
 
 class Error : public std::runtime_error {
  public:
-  // `agreed`: every rank throws it at the same place, so that one of them is enough to tell it.
-  Error(Exit code, const std::string& text, bool agreed = false)
-      : std::runtime_error(text), code_(code), agreed_(agreed) {}
+  // `agreed`: every rank throws it at the same place, so that one of them, `teller`, is enough to tell it.
+  Error(Exit code, const std::string& text, bool agreed = false, int teller = 0)
+      : std::runtime_error(text), code_(code), agreed_(agreed), teller_(teller) {}
   Exit code() const { return code_; }
   bool agreed() const { return agreed_; }
+  int teller() const { return teller_; }
 
  private:
   Exit code_;
   bool agreed_;
+  int teller_;
 };
 
 // Throws Error(code, formatted text).

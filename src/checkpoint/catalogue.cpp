@@ -37,6 +37,15 @@ std::vector<Candidate> files_at(const std::string& path) {
   }
 }
 
+int64_t best_held(const std::string& directory) {
+  std::string path = directory + "/" + kBest;
+  try {
+    return io::exists(path) ? check_header(path).step : -1;
+  } catch (const base::Error&) {
+    return -1;
+  }
+}
+
 std::vector<std::string> remove_leftovers(const std::string& directory) {
   std::vector<std::string> removed;
   for (const std::string& name : io::list_directory(directory))

@@ -24,12 +24,16 @@ std::vector<Candidate> candidates(const std::string& directory);
 // first. For reading another run's files: changes nothing. Error(Exit::checkpoint) if there is none.
 std::vector<Candidate> files_at(const std::string& path);
 
+inline const char* const kBest = "best.h5";
+// The step that best.h5 holds; -1 if there is none or it is damaged.
+int64_t best_held(const std::string& directory);
+
 // Removes temporary files of dead jobs; returns their names. Only under the run directory's lock.
 std::vector<std::string> remove_leftovers(const std::string& directory);
 
-// Moves the files of steps after `step`, but for those of `own` steps, into DIRECTORY/abandoned: after a restart from an
-// earlier step they belong to a past that did not happen, and must never be mistaken for this run's, nor overwritten by
-// it. Returns their names.
+// Moves the files of steps after `step`, but for those of `own` steps, into DIRECTORY/abandoned: after a restart from
+// an earlier step they belong to a past that did not happen, and must never be mistaken for this run's, nor overwritten
+// by it. Returns their names.
 std::vector<std::string> abandon_after(const std::string& directory, int64_t step, const std::set<int64_t>& own = {});
 
 // Removes what options no longer keep, never the file of `written` (which was just read back). Only files whose header,

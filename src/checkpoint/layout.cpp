@@ -93,34 +93,32 @@ FileLayout layout_of(const State& state) {
   return layout;
 }
 
-void create_file(const std::string& path, const State& state, FileLayout& layout) {
+io::H5File make_structure(const std::string& name, const State& state, FileLayout& layout) {
   std::lock_guard lock(io::h5_mutex());
-  io::H5File file =
-      io::H5File::create(path.empty() ? "planned checkpoint" : path, {.user_block = kUserBlock,
-                                                                      .alignment = kAlignment,
-                                                                      .aligned_from = kAlignedFrom,
-                                                                      .in_memory = path.empty(),
-                                                                      .metadata_block = metadata_room(state, layout)});
+  io::H5File file = io::H5File::create(name, {.user_block = kUserBlock,
+                                              .alignment = kAlignment,
+                                              .aligned_from = kAlignedFrom,
+                                              .metadata_block = metadata_room(state, layout)});
   // Attributes first: they are in place before the root group's header grows with anything else.
   file.set_attribute("/", "format", int64_t{kFormat});
   file.set_attribute("/", "step", state.step);
   file.set_attribute("/", "checksum", hex(0));
   file.set_attribute("/", "write_completed", int64_t{0});
-  for (const auto& [name, value] : state.numbers) {
-    CHECK(!is_reserved(name) && !state.texts.contains(name), "attribute {} exists already", name);
-    file.set_attribute("/", name, value);
+  for (const auto& [attribute, value] : state.numbers) {
+    CHECK(!is_reserved(attribute) && !state.texts.contains(attribute), "attribute {} exists already", attribute);
+    file.set_attribute("/", attribute, value);
   }
-  for (const auto& [name, text] : state.texts) {
-    if (name == "deck") continue;
-    CHECK(!is_reserved(name), "attribute {} is the checkpoint's own", name);
+  for (const auto& [attribute, text] : state.texts) {
+    if (attribute == "deck") continue;
+    CHECK(!is_reserved(attribute), "attribute {} is the checkpoint's own", attribute);
     if (text.size() > kLongestText)
-      base::fail(base::Exit::config, "{} is too long for a checkpoint: {} bytes", name, text.size());
-    file.set_attribute("/", name, text);
+      base::fail(base::Exit::config, "{} is too long for a checkpoint: {} bytes", attribute, text.size());
+    file.set_attribute("/", attribute, text);
   }
   layout.data_begin = INT64_MAX, layout.file_bytes = 0;
   auto placed = [&](int64_t offset, int64_t bytes) {
     if (bytes == 0) return offset;
-    CHECK(offset >= kUserBlock, "{}: a dataset has no place in the file", path);
+    CHECK(offset >= kUserBlock, "{}: a dataset has no place in the file", name);
     layout.data_begin = std::min(layout.data_begin, offset);
     // HDF5 gives unused space behind the last dataset back when it closes, so the file ends there.
     layout.file_bytes = std::max(layout.file_bytes, offset + bytes);
@@ -138,7 +136,7 @@ void create_file(const std::string& path, const State& state, FileLayout& layout
       "/checksums", "how",
       std::string("XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by "
                   "path. tensors: of the block hashes of each. Attribute checksum of /: of all tensors."));
-  file.close();
+  return file;
 }
 
 int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors) {
@@ -149,7 +147,7 @@ int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors) {
 
 int64_t planned_bytes(const State& state) {
   FileLayout layout = layout_of(state);
-  create_file({}, state, layout);
+  make_structure("planned checkpoint", state, layout);
   return layout.file_bytes;
 }
 

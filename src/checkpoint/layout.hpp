@@ -55,9 +55,9 @@ FileLayout layout_of(const State& state);
 // Completes entries that have type, shape and bytes: order and block numbers.
 void number_blocks(FileLayout& layout);
 
-// Creates the file with all its datasets and attributes (data and checksums still unwritten, write_completed = 0), asks
-// the offsets and closes it. An empty path creates it in memory.
-void create_file(const std::string& path, const State& state, FileLayout& layout);
+// The structure of the file, in memory: all datasets (without their data) and attributes; checksum = 0 and
+// write_completed = 0 are changed when all is written. Fills in the layout's offsets.
+io::H5File make_structure(const std::string& name, const State& state, FileLayout& layout);
 
 // Bytes of all tensors in the file: exact. For `--mode plan`.
 int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors);

@@ -98,18 +98,22 @@ void Save::check_coverage() {
   }
 }
 
-std::string Save::create() {
+std::string Save::create(int64_t keep_free) {
   if (!io::is_directory(directory_))
     base::fail(base::Exit::checkpoint, "{}: this rank sees no such directory", directory_);
   if (comm_.rank() != 0) return "";
   int64_t needed = kUserBlock, free = io::free_bytes(directory_);
   for (const Entry& e : layout_.entries) needed += e.bytes;
-  if (free < needed)
+  if (free < needed + keep_free)
     base::fail(base::Exit::checkpoint,
-               "{}: a checkpoint takes {} MiB and only {} MiB are free; make room, or lower checkpoint.keep_last",
-               directory_, needed >> 20, free >> 20);
+               "{}: a checkpoint takes {} MiB and only {} MiB are free{}; make room, or lower checkpoint.keep_last",
+               directory_, needed >> 20, free >> 20,
+               keep_free ? fmt::format(", of which limits.min_free_gb keeps {} MiB", keep_free >> 20) : "");
   io::remove_file(temporary());
-  create_file(temporary(), state_, layout_);
+  structure_ = make_structure(temporary(), state_, layout_);
+  io::File file(temporary(), io::File::Mode::create);
+  file.truncate(layout_.file_bytes);
+  file.close();
   return places(layout_);
 }
 
@@ -166,12 +170,16 @@ void Save::commit(const std::vector<BlockHash>& hashes, int64_t since, const std
   io::File file(temporary(), io::File::Mode::write);
   if (!tensors.empty()) file.write_at(tensors.data(), int64_t(tensors.size() * 8), layout_.tensor_sums);
   if (!blocks.empty()) file.write_at(blocks.data(), int64_t(blocks.size() * 8), layout_.block_sums);
-  io::H5File structure = io::H5File::open(temporary(), io::H5File::Mode::write);
-  structure.set_attribute("/", "checksum", hex(hash_of(tensors)));
-  structure.set_attribute("/", "write_completed", int64_t{1});
-  structure.close();
-  Header header{.step = state_.step, .file_bytes = file.size(), .structure = {}, .structure_hash = 0};
-  layout_.file_bytes = header.file_bytes;
+  structure_->set_attribute("/", "checksum", hex(hash_of(tensors)));
+  structure_->set_attribute("/", "write_completed", int64_t{1});
+  const std::string image = structure_->close_to_image();
+  auto write_structure = [&](int64_t begin, int64_t end) {
+    end = std::min(end, int64_t(image.size()));
+    if (begin < end) file.write_at(image.data() + begin, end - begin, begin);
+  };
+  write_structure(kUserBlock, layout_.data_begin);
+  for (auto [begin, end] : layout_.gaps()) write_structure(begin, end);
+  Header header{.step = state_.step, .file_bytes = layout_.file_bytes, .structure = {}, .structure_hash = 0};
   header.structure = find_structure(file, layout_);
   header.structure_hash = hash_structure(file, header.structure);
   file.write_at(encode(header).data(), kUserBlock, 0);

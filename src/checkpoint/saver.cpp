@@ -60,7 +60,7 @@ void Saver::copy_parts() {
     }
 }
 
-void Saver::begin(const State& state, bool best) {
+void Saver::begin(const State& state, int64_t best_step) {
   CHECK(!pending(), "a save is under way");
   begin_s_ = base::now_s();
   if (!since_) since_ = state.step;
@@ -71,9 +71,10 @@ void Saver::begin(const State& state, bool best) {
   if (staged_) copy_parts();
   save_ = std::make_unique<Save>(comm_, directory_, state_);
   saved_ = {};
-  saved_.step = state_.step, saved_.file = save_->file(), saved_.best = best;
+  saved_.step = state_.step, saved_.file = save_->file(), saved_.best = best_step == state.step;
+  best_step_ = best_step;
   phase_ = Phase::create;
-  worker_.start([this] { return save_->create(); });
+  worker_.start([this] { return save_->create(keep_free_); });
   saved_.held_s = base::now_s() - begin_s_;
 }
 
@@ -101,6 +102,7 @@ std::optional<Saved> Saver::advance(bool wait) {
   } catch (const base::Error& e) {
     if (comm_.rank() == 0) save_->discard();
     saved_.code = e.code() == base::Exit::internal ? e.code() : base::Exit::checkpoint;
+    saved_.failed_rank = e.teller();
     saved_.error =
         fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", saved_.step, e.what());
   }
@@ -146,14 +148,26 @@ void Saver::commit(const std::vector<std::string>& hashes) {
   save_->commit(all, since_.value_or(saved_.step), own_);
   own_.insert(saved_.step);
   try {  // the new file is safe; what fails now is tried again by the next save
-    if (saved_.best) {
-      io::link_file(save_->path(), directory_ + "/" + kBest);
-      io::sync_directory(directory_);
-    }
+    name_best();
     retain(directory_, saved_.step, options_);
   } catch (const base::Error& e) {
     base::log::warning("checkpoint of step {} is written, but: {}", saved_.step, e.what());
   }
+}
+
+// best.h5 is what the run counts as its best, and never of a past that did not happen.
+void Saver::name_best() {
+  const std::string best = directory_ + "/" + kBest, wanted = directory_ + "/" + file_name(best_step_);
+  int64_t holds = best_held(directory_);
+  bool other_past = holds > since_.value_or(saved_.step) && !own_.contains(holds);
+  if (holds == best_step_ && holds != saved_.step && !other_past) return;
+  if (best_step_ >= 0 && io::exists(wanted)) {
+    io::link_file(wanted, best);
+  } else if (other_past) {
+    io::make_directories(directory_ + "/abandoned");
+    io::rename_file(best, directory_ + "/abandoned/" + kBest);
+  }
+  io::sync_directory(directory_);
 }
 
 Saved save(comm::Comm& comm, const std::string& directory, const State& state, CheckpointOptions options) {
@@ -161,7 +175,7 @@ Saved save(comm::Comm& comm, const std::string& directory, const State& state, C
   Saver saver(comm, directory, options);
   saver.begin(state);
   Saved saved = saver.finish();
-  if (!saved.error.empty()) throw base::Error(saved.code, saved.error);
+  if (!saved.error.empty()) throw base::Error(saved.code, saved.error, true, saved.failed_rank);
   return saved;
 }
 

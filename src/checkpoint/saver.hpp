@@ -21,12 +21,11 @@ struct Saved {
   int64_t bytes = 0;   // of the file
   double seconds = 0;  // from begin() until it was durable
   double held_s = 0;   // of it, the main thread was held
-  bool best = false;   // it also has the name best.h5 now
+  bool best = false;   // it is the one with the best value, and has the name best.h5 as well
   std::string error;   // "" = committed; else why not: nothing of it is left and older files are intact
   base::Exit code = base::Exit::finished;  // of the error
+  int failed_rank = 0;                     // the first one
 };
-
-inline const char* const kBest = "best.h5";
 
 class Saver {
  public:
@@ -43,8 +42,12 @@ class Saver {
   // belong to another past and are put aside by the next commit. Default: the step of the first save.
   void continue_from(int64_t step) { since_ = step, own_.clear(); }
 
-  // All ranks, with the same step, with no save under way. `best`: the file gets the name best.h5 as well.
-  void begin(const State& state, bool best = false);
+  // Free space that must be left on the file system after a save; with less none is written.
+  void keep_free(int64_t bytes) { keep_free_ = bytes; }
+
+  // All ranks, with the same step, with no save under way. `best_step`: with the best value so far, -1 = nobody counts;
+  // the file of that step, if it is this one or still there, gets the name best.h5 as well.
+  void begin(const State& state, int64_t best_step = -1);
   bool pending() const { return save_ != nullptr; }
   // All ranks, with a save under way, as often as they like: the result once it is committed or has failed.
   std::optional<Saved> poll() { return advance(!staged_); }
@@ -56,6 +59,7 @@ class Saver {
   std::optional<Saved> advance(bool wait);
   void next(const std::vector<std::string>& results);
   void commit(const std::vector<std::string>& hashes);
+  void name_best();
   void copy_parts();
 
   comm::Comm& comm_;
@@ -68,6 +72,7 @@ class Saver {
   std::unique_ptr<Save> save_;
   Phase phase_ = Phase::create;
   Saved saved_;
+  int64_t keep_free_ = 0, best_step_ = -1;
   std::optional<int64_t> since_;
   std::set<int64_t> own_;  // steps that this saver has written
   double begin_s_ = 0;

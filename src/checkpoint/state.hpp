@@ -37,6 +37,8 @@ struct State {
 };
 
 constexpr int kFormat = 1;
+// The text that says with which checkpoint.resume the attempt was started that wrote the file.
+inline const char* const kResumed = "resume";
 // Root attributes that are not the caller's.
 bool is_reserved(const std::string& attribute);
 

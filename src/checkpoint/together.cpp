@@ -1,5 +1,6 @@
 #include "checkpoint/together.hpp"
 
+#include <new>
 #include <optional>
 
 #include "io/files.hpp"
@@ -15,6 +16,8 @@ std::string outcome(const std::function<std::string()>& work) {
     return failed(base::Exit::checkpoint, e.what());
   } catch (const base::Error& e) {
     return failed(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    return failed(base::Exit::internal, "out of memory");
   } catch (const std::exception& e) {
     return failed(base::Exit::internal, e.what());
   }
@@ -34,7 +37,7 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
   if (first) {
     const std::string& e = all[*first];
     std::string where = all.size() > 1 ? fmt::format("rank {}: ", *first) : "";
-    throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), where + e.substr(2) + others, true);
+    throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), where + e.substr(2) + others, true, int(*first));
   }
   for (std::string& text : all) text.erase(0, 1);
   return all;

@@ -1,6 +1,7 @@
 #include "io/h5.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "io/h5_handle.hpp"
 
@@ -146,46 +147,77 @@ void compact_headers(hid_t creation, const std::string& path) {
   check_h5(H5Pset_obj_track_times(creation, false), "leave out times", path);
 }
 
-H5Handle file_access(const H5Create& how, const std::string& path) {
+H5Handle file_access(const std::string& path) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list", path);
   // Compact object headers with checksums; and nothing that only the newest library could read.
   check_h5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "choose the format", path);
   // The run directory has its own lock, and many cluster file systems refuse HDF5's.
   check_h5(H5Pset_file_locking(access, false, true), "turn off file locking", path);
-  if (how.in_memory) check_h5(H5Pset_fapl_core(access, size_t{1} << 16, false), "use the memory driver", path);
   return access;
 }
 
 }  // namespace
 
+// The memory of a new file. HDF5's memory driver takes it from us, so that it is still there after the file was closed.
+struct H5File::Image {
+  std::string bytes;
+
+  static void* make(size_t size, H5FD_file_image_op_t, void* self) {
+    static_cast<Image*>(self)->bytes.assign(size, '\0');
+    return static_cast<Image*>(self)->bytes.data();
+  }
+  static void* grow(void*, size_t size, H5FD_file_image_op_t, void* self) {
+    static_cast<Image*>(self)->bytes.resize(size);
+    return static_cast<Image*>(self)->bytes.data();
+  }
+  static herr_t keep(void*, H5FD_file_image_op_t, void*) { return 0; }
+  static void* copy(void* to, const void* from, size_t size, H5FD_file_image_op_t, void*) {
+    return std::memcpy(to, from, size);
+  }
+  static void* share(void* self) { return self; }
+  static herr_t unshare(void*) { return 0; }
+};
+
+H5File::H5File(int64_t id, std::string path, std::unique_ptr<Image> image)
+    : id_(id), path_(std::move(path)), image_(std::move(image)) {}
+
 H5File H5File::create(const std::string& path, const H5Create& how) {
   H5Lock lock;
-  note_call("h5create", path);
-  H5Handle access = file_access(how, path);
+  H5Handle access = file_access(path);
+  auto image = std::make_unique<Image>();
+  H5FD_file_image_callbacks_t memory{Image::make,  Image::copy,    Image::grow, Image::keep,
+                                     Image::share, Image::unshare, image.get()};
+  check_h5(H5Pset_file_image_callbacks(access, &memory), "keep the file's memory", path);
+  check_h5(H5Pset_fapl_core(access, size_t{1} << 16, false), "use the memory driver", path);
   check_h5(H5Pset_alignment(access, hsize_t(how.aligned_from), hsize_t(how.alignment)), "set the alignment", path);
   if (how.metadata_block)
     check_h5(H5Pset_meta_block_size(access, hsize_t(how.metadata_block)), "set the metadata block size", path);
   H5Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "make a property list", path);
   check_h5(H5Pset_userblock(creation, hsize_t(how.user_block)), "set the user block", path);
   compact_headers(creation, path);
-  H5Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access), H5Fclose, "create the file", path);
-  return H5File(file.release(), path);
+  // Under a name that does not exist, because the library would first load what is there.
+  H5Handle file(H5Fcreate((path + ".in_memory").c_str(), H5F_ACC_TRUNC, creation, access), H5Fclose, "create the file",
+                path);
+  return H5File(file.release(), path, std::move(image));
 }
 
-H5File H5File::open(const std::string& path, Mode mode) {
+H5File H5File::open(const std::string& path) {
   H5Lock lock;
   note_call("h5open", path);
-  H5Handle access = file_access({}, path);
-  H5Handle file(H5Fopen(path.c_str(), mode == Mode::read ? H5F_ACC_RDONLY : H5F_ACC_RDWR, access), H5Fclose,
-                "open the file", path);
-  return H5File(file.release(), path);
+  H5Handle access = file_access(path);
+  H5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open the file", path);
+  return H5File(file.release(), path, nullptr);
 }
 
 H5File::H5File(H5File&& other) noexcept
-    : id_(std::exchange(other.id_, -1)), path_(std::move(other.path_)), groups_(std::move(other.groups_)) {}
+    : id_(std::exchange(other.id_, -1)),
+      path_(std::move(other.path_)),
+      image_(std::move(other.image_)),
+      groups_(std::move(other.groups_)) {}
 
 H5File& H5File::operator=(H5File&& other) noexcept {
-  std::swap(id_, other.id_), std::swap(path_, other.path_), std::swap(groups_, other.groups_);
+  std::swap(id_, other.id_), std::swap(path_, other.path_), std::swap(image_, other.image_);
+  std::swap(groups_, other.groups_);
   return *this;
 }
 
@@ -196,10 +228,30 @@ H5File::~H5File() {
   H5Fclose(id_);
 }
 
+std::string H5File::close_to_image() {
+  CHECK(image_ && id_ >= 0, "{} is not a new file", path_);
+  H5Lock lock;
+  close_groups();
+  check_h5(H5Fclose(std::exchange(id_, -1)), "close the file", path_);
+  std::string bytes = std::move(image_->bytes);
+  image_.reset();
+  bytes.resize(bytes.find_last_not_of('\0') + 1);  // memory grows in steps
+  return bytes;
+}
+
 void H5File::close() {
   if (id_ < 0) return;
+  if (image_) {
+    H5Lock lock;
+    hsize_t size = 0;
+    check_h5(H5Fflush(id_, H5F_SCOPE_LOCAL), "finish the file", path_);
+    check_h5(H5Fget_filesize(id_, &size), "ask for the file's length", path_);
+    std::string bytes = close_to_image();
+    bytes.resize(std::max(bytes.size(), size_t(size)));
+    write_file_atomically(path_, bytes, false);
+    return;
+  }
   H5Lock lock;
-  note_call("h5close", path_);
   close_groups();
   check_h5(H5Fclose(std::exchange(id_, -1)), "close the file", path_);
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -36,7 +37,6 @@ struct H5Create {
   int64_t user_block = 0;  // bytes before HDF5's own: 0 or a power of two >= 512
   int64_t alignment = 1;   // of datasets of at least `aligned_from` bytes
   int64_t aligned_from = 1;
-  bool in_memory = false;  // never touches the path; for asking where things would lie
   int64_t metadata_block =
       0;  // metadata are taken from blocks of this size, so that they lie together; 0 = HDF5's choice
 };
@@ -51,13 +51,18 @@ struct H5Info {
 
 class H5File {
  public:
-  enum class Mode { read, write };
+  // New files are built in memory and written by us when they are finished: HDF5 1.10 does not survive a disk that is
+  // full or fails while it writes (it crashes when the process ends).
   static H5File create(const std::string& path, const H5Create& how = {});
-  static H5File open(const std::string& path, Mode mode = Mode::read);
+  static H5File open(const std::string& path);  // for reading
   H5File(H5File&& other) noexcept;
   H5File& operator=(H5File&& other) noexcept;
-  ~H5File();
-  void close();  // throws if the library could not write everything; the destructor cannot
+  ~H5File();  // a new file that was not closed is never written
+  // A new file appears under its path, replacing what was there, as io::write_file_atomically does it without syncs.
+  void close();
+  // Closes a new file without writing it, and returns its bytes: up to the last one that HDF5 wrote. What lies behind
+  // (space of datasets that were not written) is zeros up to the file's length.
+  std::string close_to_image();
   const std::string& path() const { return path_; }
 
   // ---- structure
@@ -89,13 +94,15 @@ class H5File {
 
  private:
   friend class H5Rows;
-  H5File(int64_t id, std::string path) : id_(id), path_(std::move(path)) {}
+  struct Image;
+  H5File(int64_t id, std::string path, std::unique_ptr<Image> image);
   template <class T>
   void transfer(const std::string& dataset, T* data, size_t count, bool write) const;
   int64_t group_id(const std::string& group);  // opened or made, parents too; stays open
   void close_groups();
   int64_t id_ = -1;
   std::string path_;
+  std::unique_ptr<Image> image_;           // of a new file
   std::map<std::string, int64_t> groups_;  // open ones: walking down long paths for each of a thousand datasets is slow
 };
 

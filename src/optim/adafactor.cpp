@@ -24,6 +24,7 @@ void AdafactorOptions::bind(config::Table& t) {
       .on_resume(config::OnResume::never);
   t.key("eps", eps, "added to squared gradients").min(1e-37);
   t.key("clipping_threshold", clipping_threshold, "limits the RMS of each tensor's scaled gradient; 0 = off").min(0);
+  if (momentum == 1) t.error("momentum", "1 would never let a gradient in");
 }
 
 int64_t AdafactorOptions::element_state_bytes(const std::vector<int64_t>& shape) const {

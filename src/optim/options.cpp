@@ -85,7 +85,7 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
   };
 
   std::vector<std::optional<std::regex>> patterns;  // none: bind has reported it
-  std::vector<bool> matches(options.rules.size());
+  std::vector<bool> matches(options.rules.size()), reached(options.rules.size());
   std::vector<std::string> known{"default"};
   for (auto& [name, table] : tables)
     if (name != "default") known.push_back(name);
@@ -115,7 +115,7 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
     for (size_t r = 0; r < patterns.size(); ++r)
       if (patterns[r] && std::regex_match(paths[p], *patterns[r])) {
         matches[r] = true;
-        if (!first) first = &options.rules[r];
+        if (!first) first = &options.rules[r], reached[r] = true;
       }
     if (!first) {
       uncovered.push_back(paths[p]);
@@ -134,7 +134,12 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
         {"optimizer.rule", fmt::format("no rule matches {} parameter{}: {}; end the list with match = \".*\"",
                                        uncovered.size(), uncovered.size() == 1 ? "" : "s", some_of(uncovered))});
   for (size_t r = 0; r < matches.size(); ++r)
-    if (!matches[r])
+    if (matches[r] && !reached[r] && patterns[r])
+      out.problems.push_back(
+          {fmt::format("optimizer.rule.{}.match", r),
+           fmt::format("\"{}\" is never reached: the rules before it take all that it matches; put it before them",
+                       options.rules[r].match)});
+    else if (!matches[r])
       out.problems.push_back({fmt::format("optimizer.rule.{}.match", r),
                               fmt::format("\"{}\" matches no parameter; paths look like {}", options.rules[r].match,
                                           paths.empty() ? "" : paths[paths.size() / 2])});

@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -13,10 +15,13 @@
 namespace train {
 namespace log = base::log;
 
-void run_bench(comm::Session& session, const Recipe& recipe, const std::string& mesh_selector) {
+void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
   recipe.device();
   comm::Comm& world = session.world();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, world.size(), mesh_selector);
+  derive_geometry(recipe.train.global_batch,
+                  recipe.train.micro_batch ? recipe.train.micro_batch : recipe.train.global_batch, shape,
+                  recipe.determinism);
   comm::Mesh mesh =
       comm::make_mesh(session, shape, recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library);
   int threads = choose_threads(recipe.run.threads, session.local_size());
@@ -32,6 +37,9 @@ void run_bench(comm::Session& session, const Recipe& recipe, const std::string& 
   std::vector<const data::Dataset*> sets;
   for (const data::Mixture::Part& p : input->parts()) sets.push_back(p.dataset.get());
   agree_on_data(world, sets);
+  std::map<std::string, data::Spec> specs;
+  for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
+  recipe.check_opened(deck, input->size(), specs);
   Engine engine(recipe.engine(input->size(), threads), mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
@@ -92,13 +100,14 @@ void run_bench(comm::Session& session, const Recipe& recipe, const std::string& 
   getrusage(RUSAGE_SELF, &usage);
   int64_t rss = world.max(int64_t(usage.ru_maxrss));
   log::line(
-      "{{\"ms_per_step\": {:.3f}, \"workload\": \"{}\", \"dtype\": \"{}\", \"batch\": {}, \"ranks\": {}, \"threads\": "
+      "{{\"ms_per_step\": {:.3f}, \"workload\": {}, \"dtype\": \"{}\", \"batch\": {}, \"ranks\": {}, \"threads\": "
       "{}, "
       "\"ms_min\": {:.3f}, \"ms_max\": {:.3f}, \"steps\": {}, \"examples_per_s\": {:.3f}, \"gflops\": {:.2f}, "
       "\"peak_gflops\": {:.2f}, "
       "\"peak_rss_mib\": {}}}",
-      median, recipe.run.name, recipe.precision.compute, g.global_batch, world.size(), threads, sorted.front(),
-      sorted.back(), ms.size(), double(g.global_batch) / median * 1e3, flops / median / 1e6, peak / 1e9, rss / 1024);
+      median, nlohmann::json(recipe.run.name).dump(), recipe.precision.compute, g.global_batch, world.size(), threads,
+      sorted.front(), sorted.back(), ms.size(), double(g.global_batch) / median * 1e3, flops / median / 1e6, peak / 1e9,
+      rss / 1024);
 }
 
 }  // namespace train

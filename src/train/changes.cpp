@@ -18,15 +18,24 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
     auto found = values.find(key);
     return found == values.end() ? std::string("absent") : found->second;
   };
+  auto covers = [](const std::string& a, const std::string& key) {
+    return key == a || (key.starts_with(a) && (key[a.size()] == '.' || key[a.size()] == '['));
+  };
   auto allows = [&](const std::string& key) {
-    return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& a) {
-      return key == a || (key.starts_with(a) && (key[a.size()] == '.' || key[a.size()] == '['));
-    });
+    return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& a) { return covers(a, key); });
   };
   std::vector<KeyChange> changes;
   std::vector<std::string> refused, never;
   std::map<std::string, std::string> keys = was;
   keys.insert(is.begin(), is.end());
+  for (const std::string& a : allowed)
+    if (std::none_of(keys.begin(), keys.end(), [&](const auto& k) { return covers(a, k.first); })) {
+      std::vector<std::string> names;
+      for (const auto& [key, unused] : keys) names.push_back(key);
+      std::string near = base::nearest_name(a, names);
+      throw base::Error(base::Exit::config, fmt::format("--allow-change {}: no such key or table{}", a,
+                                                        near.empty() ? "" : "; did you mean " + near + "?"));
+    }
   for (const auto& [key, unused] : keys) {
     KeyChange c{key, value(was, key), value(is, key)};
     if (c.was == c.is) continue;

@@ -5,7 +5,18 @@
 
 namespace train {
 
-int agree_on_failure(comm::Comm& world, int code, const std::string& text) {
+int try_on_all(comm::Comm& world, const std::function<void()>& work) {
+  int code = 0;
+  std::string text;
+  try {
+    work();
+  } catch (const base::Error& e) {
+    code = int(e.code()), text = e.what();
+  } catch (const std::bad_alloc&) {
+    code = int(base::Exit::internal), text = "out of memory";
+  } catch (const std::exception& e) {
+    code = int(base::Exit::internal), text = e.what();
+  }
   if (world.max(int64_t(code)) == 0) return 0;
   std::vector<std::string> texts = world.gather_text(text);
   std::vector<std::string> codes = world.gather_text(std::to_string(code));
@@ -33,7 +44,7 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
   } catch (const base::Error& e) {
     code = int(e.code());
     // What all ranks throw, one tells, before another one ends the job.
-    bool tells = !e.agreed() || session.world().rank() == 0;
+    bool tells = !e.agreed() || session.world().rank() == e.teller();
     if (tells) tell_error(code, e.what());
     if (e.agreed()) session.world().barrier();
   } catch (const std::bad_alloc&) {

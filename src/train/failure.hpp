@@ -8,9 +8,10 @@
 
 namespace train {
 
-// Before anything runs. Ranks that failed in different ways (code 0: not at all) end together: the first cause (lowest
-// rank) is printed, and its code is everybody's. 0 if none has failed.
-int agree_on_failure(comm::Comm& world, int code, const std::string& text);
+// Before anything runs: does the work and returns 0, or, if a rank failed, the exit code of all: the first cause
+// (lowest rank) is printed. Ranks that fail in different ways end together. The work must not leave one rank waiting
+// for another that has thrown.
+int try_on_all(comm::Comm& world, const std::function<void()>& work);
 
 // Does the work and returns its exit code. An error of one rank ends the job while everything of this rank still
 // stands: destructors might wait for other ranks, which wait for this one.

@@ -16,7 +16,9 @@ struct GuardOptions {
   void bind(config::Table& t) {
     auto may = config::OnResume::may_change;
     t.key("nonfinite", nonfinite,
-          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in this step; rewind: "
+          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in this step (it "
+          "counts as one for "
+          "schedules and bias corrections); rewind: "
           "back to "
           "the newest checkpoint, and the examples since then are left out")
         .one_of({"stop", "skip", "rewind"})

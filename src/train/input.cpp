@@ -20,12 +20,14 @@ std::string stage_data(comm::Session& session, const Recipe& recipe) {
   for (const auto& [name, weight] : recipe.train.parts()) names.insert(name);
   for (const auto& [name, options] : recipe.evals) names.insert(options.data);
   std::set<std::string> files;
-  for (const std::string& name : names) {
-    std::vector<std::string> own = recipe.data.data.at(name).source_options()->files();
-    if (own.empty() && recipe.data.data.at(name).kind != "synthetic" && world.rank() == 0)
-      log::warning("loader.stage_dir: [data.{}] has no files that can be copied; it is read in place", name);
-    files.insert(own.begin(), own.end());
-  }
+  checkpoint::together(world, [&] {
+    for (const std::string& name : names) {
+      std::vector<std::string> own = recipe.data.data.at(name).source_options()->files();
+      if (own.empty() && recipe.data.data.at(name).kind != "synthetic" && world.rank() == 0)
+        log::warning("loader.stage_dir: [data.{}] has no files that can be copied; it is read in place", name);
+      files.insert(own.begin(), own.end());
+    }
+  });
   if (files.empty()) return "";
 
   base::Stopwatch watch;
@@ -90,7 +92,8 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
       text += ": " + view;
     }
     std::string problem = fmt::format(
-        "[data.{}]: the ranks do not read the same data ({}); bring the copies up to date, or use one that all nodes share "
+        "[data.{}]: the ranks do not read the same data ({}); bring the copies up to date, or use one that all nodes "
+        "share "
         "(loader.stage_dir makes fresh copies)",
         sets[s]->name(), text);
     throw base::Error(base::Exit::data, problem, true);
@@ -98,13 +101,13 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
 }
 
 data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step, int64_t last_step,
-                               int64_t skipped) {
+                               int64_t offset) {
   data::LoaderPlan plan;
   // The first example of each pass, so that the plan may outlive the mesh.
   std::vector<int64_t> first_of_pass;
   for (int64_t m = 0; m < g.accumulation; ++m) first_of_pass.push_back(g.first_example(mesh, m));
-  plan.positions = [g, first_of_pass, skipped](int64_t batch) {
-    int64_t first = skipped + batch / g.accumulation * g.global_batch + first_of_pass[size_t(batch % g.accumulation)];
+  plan.positions = [g, first_of_pass, offset](int64_t batch) {
+    int64_t first = offset + batch / g.accumulation * g.global_batch + first_of_pass[size_t(batch % g.accumulation)];
     std::vector<int64_t> out(static_cast<size_t>(g.micro_batch));
     for (int64_t i = 0; i < g.micro_batch; ++i) out[size_t(i)] = first + i;
     return out;

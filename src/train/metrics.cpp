@@ -348,9 +348,8 @@ void Metrics::flush_if_due() {
 }
 
 void Metrics::write_h5() {
-  std::string path = directory_ + "/metrics.h5", temporary = path + ".tmp";
   std::lock_guard lock(io::h5_mutex());
-  io::H5File file = io::H5File::create(temporary);
+  io::H5File file = io::H5File::create(directory_ + "/metrics.h5");
   file.set_attribute("/", "format", int64_t{1});
   file.set_attribute("/", "attempts", attempt_);
   for (const auto& [name, text] : texts_) file.set_attribute("/", name, text);
@@ -371,7 +370,6 @@ void Metrics::write_h5() {
     }
   }
   file.close();
-  io::rename_file(temporary, path);
   stale_ = false;
 }
 

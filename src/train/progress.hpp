@@ -43,6 +43,9 @@ class Progress {
   int64_t bad_samples = 0;       // examples that had to be replaced
   int64_t skipped_steps = 0;     // without an update, because something was not finite
   int64_t skipped_examples = 0;  // of the stream, left out when the run went back
+  // Where step 0 would lie in the stream of examples, and in their count, if all steps had had this attempt's batch:
+  // not 0 once examples were left out, or the batch was changed on the way.
+  int64_t stream_offset = 0, seen_offset = 0;
   double last_step_s = 0;
   double save_s = 0;      // what the last save took until it was durable
   double peak_flops = 0;  // of all ranks together, measured at start
@@ -58,7 +61,9 @@ class Progress {
             {"attempts", double(attempts)},
             {"bad_samples", double(bad_samples)},
             {"skipped_steps", double(skipped_steps)},
-            {"skipped_examples", double(skipped_examples)}};
+            {"skipped_examples", double(skipped_examples)},
+            {"stream_offset", double(stream_offset)},
+            {"seen_offset", double(seen_offset)}};
   }
   // Takes over what a checkpoint holds; what this attempt has spent so far is added by add().
   void load(const std::map<std::string, double>& saved) {
@@ -71,6 +76,7 @@ class Progress {
     attempts = int64_t(get("attempts")) + 1;
     bad_samples = int64_t(get("bad_samples"));
     skipped_steps = int64_t(get("skipped_steps")), skipped_examples = int64_t(get("skipped_examples"));
+    stream_offset = int64_t(get("stream_offset")), seen_offset = int64_t(get("seen_offset"));
   }
   void add(double Times::*category, double seconds, double with_cores) {
     times.*category += seconds, core_s += seconds * with_cores;

@@ -104,8 +104,9 @@ void Recipe::bind(config::Table& t) {
   t.table("log", log, "what is written how often");
   t.table("early_stop", early_stop, "end the run as finished (exit 0) when an evaluator's metric no longer improves");
   t.table("guard", guard, "decided by all ranks together, before the update");
-  t.table("limits", limits,
-          "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for RUN/stop and a spent budget");
+  t.table(
+      "limits", limits,
+      "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for RUN/stop and a spent budget");
   t.table("bench", bench, "--mode bench");
   t.table("show", show, "--mode show: a batch as the model would see it");
   t.table("index", index, "--mode index: what data sets hold");
@@ -179,12 +180,23 @@ void Recipe::cross_check(config::Deck& deck) const {
     deck.error("init.from", "a run begins from these parameters or from checkpoint.branch_from, not from both");
   for (const optim::Problem& p : optim::resolve_policies(optimizer, schedule, paths).problems)
     deck.error(p.key, p.text);
+  std::vector<std::string> left = paths;  // by the rules so far
   for (size_t i = 0; i < sharding.rules.size(); ++i) {
     std::regex match(sharding.rules[i].match);
-    if (std::none_of(paths.begin(), paths.end(), [&](const std::string& p) { return std::regex_match(p, match); }))
+    auto matched = [&](const std::string& p) { return std::regex_match(p, match); };
+    if (std::none_of(paths.begin(), paths.end(), matched))
       deck.error(fmt::format("sharding.rule.{}.match", i),
                  fmt::format("\"{}\" matches no parameter", sharding.rules[i].match));
+    else if (std::erase_if(left, matched) == 0)
+      deck.error(fmt::format("sharding.rule.{}.match", i),
+                 fmt::format("\"{}\" is never reached: the rules before it take all that it matches",
+                             sharding.rules[i].match));
   }
+  for (const std::string& group : log.groups)
+    if (std::regex match(group);
+        std::none_of(paths.begin(), paths.end(), [&](const std::string& p) { return std::regex_match(p, match); }))
+      deck.error("log.groups", fmt::format("\"{}\" matches no parameter; paths look like {}", group,
+                                           paths.empty() ? "" : paths[paths.size() / 2]));
   for (const std::string& path : paths) {
     try {
       sharding.strategy_of(path);

@@ -18,6 +18,7 @@ namespace {
 
 // A flag per signal: SIGCONT comes with every SIGTERM and must not hide it, and the log names the one that came.
 std::array<volatile std::sig_atomic_t, 65> g_came{};
+std::array<bool, 65> g_caught{};  // by catch_stop_signals
 
 const std::vector<std::pair<std::string, int>> kSignals = {
     {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM}, {"INT", SIGINT}, {"HUP", SIGHUP}};
@@ -105,9 +106,10 @@ void LimitOptions::bind(config::Table& t) {
 void catch_stop_signals(const std::vector<std::string>& names) {
   for (const auto& [name, number] : kSignals)
     if (std::find(names.begin(), names.end(), name) != names.end())
-      std::signal(number, [](int which) { g_came[size_t(which)] = 1; });
-    else
+      std::signal(number, [](int which) { g_came[size_t(which)] = 1; }), g_caught[size_t(number)] = true;
+    else if (g_caught[size_t(number)])
       std::signal(number, SIG_DFL);
+  // What the parent ignores, as nohup does, stays ignored.
 }
 
 double seconds_of(const std::string& text) {
@@ -127,14 +129,14 @@ double seconds_of(const std::string& text) {
   return 86400 * days + seconds;
 }
 
-Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory)
+Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s)
     : world_(world),
       options_(options),
       stop_file_(directory + "/stop"),
       save_file_(directory + "/save"),
       margin_s_(options.margin_s) {
   if (world.rank() != 0 || options.wall_time == "none") return;
-  double left = seconds_of(options.wall_time);
+  double left = std::max(0.0, begin_s + seconds_of(options.wall_time) - base::now_s());
   if (options.wall_time == "auto") {
     left = left_by_scheduler(source_);
     if (left < 0 && !source_.empty())

@@ -22,8 +22,8 @@ struct LimitOptions {
   void bind(config::Table& t);
 };
 
-// Handlers for these signals, as early as possible: until then one of them ends the process at once. Others of our list
-// (USR1 USR2 TERM INT HUP) get their default back.
+// Handlers for these signals, as early as possible: until then one of them ends the process at once. Those of an
+// earlier call that are not among them get their default back.
 void catch_stop_signals(const std::vector<std::string>& names);
 
 // "23:30:00", "1-12:00:00", "90:00" (minutes and seconds) in seconds; -1 if it is no such text. SLURM's and PBS's
@@ -39,8 +39,9 @@ struct Outlook {
 
 class Stops {
  public:
-  // Asks the scheduler what is left if wall_time = "auto" (rank 0). `directory`: of the run.
-  Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory);
+  // Asks the scheduler what is left if wall_time = "auto" (rank 0). `directory`: of the run; `begin_s`: when the
+  // program was started, from which a wall_time of the deck counts.
+  Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s);
 
   // All ranks, between two steps or two batches of an evaluation. Once it has said stop it says so for ever.
   StopReason agree(const Outlook& outlook);

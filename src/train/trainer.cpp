@@ -16,7 +16,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       deck_(deck),
       started_(start),
       threads_(choose_threads(recipe.run.threads, session.local_size())) {
-  start_s_ = base::now_s();
+  start_s_ = start.begin_s;
   recipe.device();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
@@ -38,14 +38,15 @@ Trainer::~Trainer() = default;
 base::Exit Trainer::run() {
   start();
   StopReason stop = asked_to_stop();
-  bool complete = true, early = stopped_early();
+  bool early = stopped_early();
   while (step_ < total_ && stop <= StopReason::save_file && !early) {
     base::set_step(++step_);
     const StepReport& report = engine_->step(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
     if (!accept(report)) continue;  // the run went back to a checkpoint
-    complete = evaluate(Which::due);
+    complete_ = evaluate(Which::due);
+    // The run has just found out that this was its last step: the evaluators of the end come now.
+    if ((early = stopped_early()) && complete_) complete_ = evaluate(Which::missing);
     stop = asked_to_stop();
-    early = stopped_early();
     if (save_due(stop) || early) save();
     if (stop == StopReason::save_file) stops_->clear(stop);
     watch_save(false);
@@ -60,7 +61,7 @@ base::Exit Trainer::run() {
                                   "run.dir, and start the same command again",
                                   step_),
                       true);
-  if (stop > StopReason::save_file && !early && (step_ < total_ || !complete)) return leave(stop);
+  if (stop > StopReason::save_file && ((step_ < total_ && !early) || !complete_)) return leave(stop);
   finish();
   return base::Exit::finished;
 }
@@ -136,7 +137,9 @@ void Trainer::rewind(const std::string& problem) {
   take_over(state);
   progress_.add(&Progress::Times::redone, before.times.total() - progress_.times.total(), 0);
   progress_.core_s = before.core_s, progress_.attempts = before.attempts + 1;
-  progress_.skipped_examples = before.skipped_examples + (bad_step - step_) * engine_->geometry().global_batch;
+  const int64_t left_out = (bad_step - step_) * engine_->geometry().global_batch;
+  progress_.skipped_examples = before.skipped_examples + left_out;
+  progress_.stream_offset = before.stream_offset + left_out;
   engine_->publish();
   saver_->continue_from(step_);
   saved_step_ = step_;
@@ -145,8 +148,7 @@ void Trainer::rewind(const std::string& problem) {
   open_metrics();
   open_loader();
   if (mesh_.rank() == 0)
-    log::warning("{}: went back to step {}; {} examples are left out", problem, step_,
-                 base::with_commas(progress_.skipped_examples - before.skipped_examples));
+    log::warning("{}: went back to step {}; {} examples are left out", problem, step_, base::with_commas(left_out));
   base::set_phase("train");
 }
 
@@ -168,11 +170,11 @@ bool Trainer::stopped_early() {
 // false: cut off, because the run must stop.
 bool Trainer::evaluate(Which which) {
   base::set_phase("evaluate");
-  bool complete = true;
+  bool complete = true, last = step_ == total_ || stopped_early();
   for (Evaluation& e : evaluations_) {
-    bool now = which == Which::at_start ? e.options.at_start
-                                        : config::is_time(step_, e.every, total_, e.options.at_end, false) ||
-                                              (e.options.at_end && step_ == total_);
+    bool now = which == Which::at_start
+                   ? e.options.at_start
+                   : config::is_time(step_, e.every, total_, e.options.at_end, false) || (e.options.at_end && last);
     if (!now) continue;
     if (which == Which::missing && mesh_.world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
     base::Stopwatch watch;
@@ -214,8 +216,10 @@ checkpoint::State Trainer::snapshot() {
   std::map<std::string, double> numbers = progress_.save();
   best_.save(numbers), patience_.save(numbers);
   numbers["uptime_s"] = base::now_s() - start_s_;
+  numbers["global_batch"] = double(engine_->geometry().global_batch);
   checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
   state.texts["origin"] = origin_;
+  state.texts[checkpoint::kResumed] = recipe_.checkpoint.resume;
   return state;
 }
 
@@ -228,7 +232,7 @@ void Trainer::save() {
   watch_save(true);  // of the one before
   base::set_phase("save");
   metrics_->flush();  // the checkpoint must never be ahead of its metrics
-  saver_->begin(snapshot(), save_best_);
+  saver_->begin(snapshot(), best_.has_value() ? best_.step() : -1);
   saved_step_ = step_, save_best_ = false;
   progress_.charge(&Progress::Times::checkpoint);
   base::set_phase("train");
@@ -243,9 +247,10 @@ void Trainer::watch_save(bool wait) {
   progress_.save_s = saved->seconds;
   if (!saved->error.empty()) {
     if (saved_step_ == saved->step) saved_step_ = -1;
-    if (recipe_.checkpoint.on_error == "stop") throw base::Error(saved->code, saved->error, true);
+    if (recipe_.checkpoint.on_error == "stop") throw base::Error(saved->code, saved->error, true, saved->failed_rank);
     if (mesh_.rank() == 0)
-      log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned", saved->error);
+      log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned{}", saved->error,
+                   saved->best ? fmt::format("; the best weights so far, those of this step, are lost") : "");
     return;
   }
   log::line(

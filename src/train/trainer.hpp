@@ -22,6 +22,7 @@ struct Start {
   std::string deck_path, mesh_selector;
   int64_t overrides = 0;                  // number of --set
   std::vector<std::string> allow_change;  // --allow-change
+  double begin_s = 0;                     // of the program, on base::now_s()
 };
 
 class Trainer {
@@ -71,6 +72,7 @@ class Trainer {
   int64_t period(const config::Duration& every, int64_t total) const;
 
   // Telling (trainer_report.cpp)
+  int64_t examples_seen() const;
   void record(const StepReport& report, bool skipped);
   void describe_first_batch(const data::Batch& batch);
   base::Exit leave(StopReason stop);
@@ -94,6 +96,7 @@ class Trainer {
   std::unique_ptr<checkpoint::Saver> saver_;
   std::unique_ptr<Stops> stops_;
   Tracker best_, patience_;
+  bool complete_ = true;     // no evaluation was cut off
   bool save_best_ = false;   // the next checkpoint holds the best value so far
   int64_t saved_step_ = -1;  // of the newest checkpoint that was begun or restored
   int64_t in_a_row_ = 0;     // steps skipped, or rewinds

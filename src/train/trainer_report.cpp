@@ -6,6 +6,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "checkpoint/catalogue.hpp"
 #include "train/trainer.hpp"
 
 namespace train {
@@ -21,6 +22,8 @@ double host_mib() {
 }
 
 }  // namespace
+
+int64_t Trainer::examples_seen() const { return step_ * engine_->geometry().global_batch + progress_.seen_offset; }
 
 void Trainer::record(const StepReport& report, bool skipped) {
   const Geometry& g = engine_->geometry();
@@ -62,8 +65,8 @@ void Trainer::record(const StepReport& report, bool skipped) {
                            {"compute_ms", (seconds - report.data_s - report.comm_s) * 1e3},
                            {"examples_s", double(g.global_batch) / seconds},
                            {"mfu", mfu},
-                           {"examples_seen", double(step_) * double(g.global_batch)},
-                           {"epoch", double(step_) * double(g.global_batch) / double(data_->size())},
+                           {"examples_seen", double(examples_seen())},
+                           {"epoch", double(examples_seen()) / double(data_->size())},
                            {"bad_samples", double(bad_samples)},
                            {"progress", double(step_) / double(total_)},
                            {"core_hours", progress_.core_hours()},
@@ -71,7 +74,7 @@ void Trainer::record(const StepReport& report, bool skipped) {
                            {"uptime_s", base::now_s() - start_s_}});
     for (int k = 0; recipe_.train.mixture.size() > 0 && k < int(data_->parts().size()); ++k) {
       const data::Dataset& set = data_->dataset(k);
-      double seen = double(data_->seen(k, step_ * g.global_batch + progress_.skipped_examples));
+      double seen = double(data_->seen(k, step_ * g.global_batch + progress_.stream_offset));
       row.emplace_back(fmt::format("examples_seen[{}]", set.name()), seen);
       row.emplace_back(fmt::format("epoch[{}]", set.name()), seen / double(set.size()));
     }
@@ -129,12 +132,12 @@ base::Exit Trainer::leave(StopReason stop) {
 
 void Trainer::finish() {
   metrics_->flush();
+  stops_->clear(StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
   const Progress::Times& t = progress_.times;
   double total = t.total();
   auto share = [&](double seconds) { return 100 * seconds / std::max(total, 1e-9); };
-  log::line("finished step={} examples={} epochs={:.1f}{} attempts={}{}", step_,
-            step_ * engine_->geometry().global_batch,
-            double(step_ * engine_->geometry().global_batch) / double(data_->size()),
+  log::line("finished step={} examples={} epochs={:.1f}{} attempts={}{}", step_, examples_seen(),
+            double(examples_seen()) / double(data_->size()),
             std::isnan(last_loss_) ? "" : fmt::format(" loss={:.6f}", last_loss_), progress_.attempts,
             step_ < total_ ? fmt::format("  early_stop: {} has not improved on {:.6g} (step {}) in {} evaluations",
                                          patience_.text(), patience_.value(), patience_.step(), patience_.waiting())
@@ -157,9 +160,14 @@ void Trainer::finish() {
             base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")),
             host_mib());
   if (log::warnings_so_far()) log::line("warnings {} in {}/logs/warnings.txt", log::warnings_so_far(), recipe_.run.dir);
-  if (best_.has_value())
-    log::line("best     {} {:.6g} at step {} -> {}/checkpoints/{}", best_.text(), best_.value(), best_.step(),
-              recipe_.run.dir, checkpoint::kBest);
+  if (best_.has_value()) {
+    int64_t held = checkpoint::best_held(directory_->checkpoints());
+    std::string file = fmt::format("{}/checkpoints/{}", recipe_.run.dir, checkpoint::kBest);
+    log::line("best     {} {:.6g} at step {}{}", best_.text(), best_.value(), best_.step(),
+              held == best_.step() ? " -> " + file
+              : held < 0           ? std::string("; its weights were not kept")
+                                   : fmt::format("; its weights were not kept, {} is of step {}", file, held));
+  }
   log::line("files    {}: checkpoints/  metrics.h5  metrics.jsonl  deck.resolved.toml  logs/", recipe_.run.dir);
   log::line("next     tools/plot_metrics {}", recipe_.run.dir);
   log::line("done     exit=0");

@@ -50,7 +50,7 @@ void Trainer::open_data(config::Deck& deck) {
       sets.push_back(e.dataset.get());
       evaluations_.push_back(std::move(e));
     }
-  } catch (const base::Error&) {
+  } catch (...) {
     failure = std::current_exception();
   }
   // Nobody may wait here for a rank that has failed; whoever constructs this lets all ranks end.
@@ -72,8 +72,9 @@ void Trainer::start() {
   const std::string report = directory_->path() + "/report.txt";
   checkpoint::on_first(*mesh_.world, [&] { return io::remove_file(report), std::string(); });  // of an earlier attempt
   set_report_file(report);
-  stops_ = std::make_unique<Stops>(*mesh_.world, recipe_.limits, recipe_.run.dir);
+  stops_ = std::make_unique<Stops>(*mesh_.world, recipe_.limits, recipe_.run.dir, start_s_);
   saver_ = std::make_unique<checkpoint::Saver>(*mesh_.world, directory_->checkpoints(), recipe_.checkpoint);
+  saver_->keep_free(int64_t(recipe_.limits.min_free_gb * 0x1p30));
   print_start();
 
   bool resumed = restore(), branched = !resumed && branch();
@@ -108,7 +109,7 @@ void Trainer::start() {
                                         : "init",
             base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
-  evaluate(step_ == 0 ? Which::at_start : Which::missing);
+  complete_ = evaluate(step_ == 0 ? Which::at_start : Which::missing);
   base::set_phase("train");
 }
 
@@ -193,6 +194,11 @@ void Trainer::take_over(const checkpoint::State& state) {
   restored_attempt_ = progress_.attempts - 1;
   if (auto uptime = state.numbers.find("uptime_s"); uptime != state.numbers.end()) restored_uptime_s_ = uptime->second;
   progress_.add(&Progress::Times::setup, setup_s, cores);
+  // The stream goes on where it was, also if the batch has another size now.
+  if (auto batch = state.numbers.find("global_batch"); batch != state.numbers.end()) {
+    int64_t moved = step_ * (int64_t(batch->second) - recipe_.train.global_batch);
+    progress_.stream_offset += moved, progress_.seen_offset += moved;
+  }
   best_.load(state.numbers), patience_.load(state.numbers);
   if (auto origin = state.texts.find("origin"); origin != state.texts.end()) origin_ = origin->second;
 }
@@ -246,7 +252,7 @@ void Trainer::open_bad_samples() {
 void Trainer::open_loader() {
   loader_.reset();
   loader_ = std::make_unique<data::Loader>(
-      *data_, loader_options_, training_plan(engine_->geometry(), mesh_, step_, total_, progress_.skipped_examples));
+      *data_, loader_options_, training_plan(engine_->geometry(), mesh_, step_, total_, progress_.stream_offset));
   if (recipe_.log.samples)
     sample_log_ = std::make_unique<SampleLog>(*mesh_.world, directory_->logs() + "/samples", step_, *data_);
 }

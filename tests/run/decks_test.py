@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Broken decks and command lines: exit 2 in under a second, every problem with its place and the way out, nothing created."""
+import json
 import os
 import re
 import subprocess
@@ -91,7 +92,7 @@ class Decks(harness.RunTest):
                                     ["data.train.fields", "DATASET: TYPE", "bytes, text, texts"], "fields     ="),
             "captions of another kind": (change((fields, 'captions = "c.csv"'), (tars, 'kind = "folder"')),
                                          ["data.train.captions", ".tsv", ".json"], "captions ="),
-            "masks of another length": (change((' | keep("image", "labels")', ' | randu("label_masks")')),
+            "masks of no length": (change((' | keep("image", "labels")', ' | randu("label_masks")')),
                                         ["label_masks f32 []", "f32 [12]"], "preprocess"),
             "resize method": (change(("resize(16)", 'resize(16, "bilinaer")')), ["bilinaer", "nearest is 'bilinear'"]),
             "crop too large": (change(("resize(16)", "resize(12) | central_crop(16)")), ["central_crop", "[16,16,3]", "[12,12,3]"]),
@@ -102,7 +103,7 @@ class Decks(harness.RunTest):
             "mesh twice inferred": (change(("replica = 1,", "replica = -1,")), ["fsdp", "inferred"]),
             "reference loop": (re.sub("preprocess = '''.*?'''", 'preprocess = "@train"', self.good, flags=re.S), ["@train"]),
         }
-        cases |= {
+        more = {
             "image of bytes": (change((" | value_range(-1, 1)", "")), ["image u8 [16,16,3]", "f32 [16,16,3]", "value_range"]),
             "masks of another length": (change(('keep("image", "labels")', 'reshape([3, 4], inkey="label_masks", '
                                                 'outkey="label_masks") | keep("image", "labels", "label_masks")'),
@@ -151,8 +152,19 @@ class Decks(harness.RunTest):
             "mesh of too many": (change(("replica = 1,", "replica = 3000000000,")), ["mesh.replica", "out of range"]),
             "vocabulary of the tokenizer": (change(("vocab_size       = 400", "vocab_size = 100")),
                                             ["model.vocab_size", "100 is smaller than the 168 ids"]),
+            "group of nothing": (change(("console_every_steps = 1", 'console_every_steps = 1, groups = ["encodr/.*"]')),
+                                 ["log.groups", "encodr/.*", "matches no parameter"]),
+            "rule never reached": (change(('match       = ".*"\n', 'match       = ".*"\n[[optimizer.rule]]\nmatch = "encoder/.*"\n')),
+                                   ["optimizer.rule.2.match", "encoder/.*", "never reached"], '"encoder/.*"'),
+            "sharding rule never reached": (change(('optimizer = "sharded" }', 'optimizer = "sharded", rule = [{ match = ".*" }, '
+                                                    '{ match = "encoder/.*", parameters = "replicated" }] }')),
+                                            ["sharding.rule.1.match", "never reached"]),
+            "no gradient gets in": (change(("clip_norm     = 1.0", "clip_norm = 1.0\nmomentum = 1")), ["optimizer.momentum", "gradient"],
+                                    "momentum = 1"),
         }
-        self.assertGreaterEqual(len(cases), 30)
+        self.assertFalse(set(cases) & set(more))
+        cases |= more
+        self.assertGreaterEqual(len(cases), 60)
         for name, (text, fragments, *part) in cases.items():
             with self.subTest(name):
                 line = self.line_of(text, part[0]) if part else self.changed_line(text)
@@ -170,6 +182,20 @@ class Decks(harness.RunTest):
         self.expect(2, f"deck.toml:{self.line_of(small, 'vocab_size')}: model.vocab_size: 167", "168 ids", args=[self.deck(small)],
                     ranks=2)
         self.assertFalse(os.path.exists(self.dir))
+
+    def test_options_that_would_do_nothing(self):
+        self.expect(2, "--ranks", "--mode plan", args=[self.deck(), "--ranks", 7])
+        self.expect(3, "nonsense", args=[self.deck(), "--validate", "--mesh-selector", "nonsense"])
+        # A mesh that cannot be: before anything is opened, in a bench as in a run.
+        mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
+        for mode in ("train", "bench"):
+            self.expect(3, "mesh", args=[self.deck(), *mesh, "--mode", mode], ranks=3)
+        self.assertFalse(os.path.exists(self.dir))
+
+    def test_the_last_line_of_a_bench_is_json(self):
+        few = ["--set", "bench.steps=2", "--set", "bench.warmup_steps=1"]
+        self.expect(0, args=[self.deck(), "--mode", "bench", "--set", "run.name='a \"name\"'", *few])
+        self.assertEqual(json.loads(self.output.splitlines()[-1])["workload"], 'a "name"')
 
     def test_a_ramp_of_zero_is_off(self):
         for key in ("warmup_steps", "warmup_examples", "warmup_epochs", "warmup_fraction", "cooldown_epochs", "cooldown_fraction"):

@@ -2,6 +2,7 @@
 """Why runs stop and how they go on: signals at any moment, wall time, files, budget, early stop, values that are not finite,
 changed decks, going back, disks that are full, and the report of what ended a job."""
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,8 +43,7 @@ class Stops(harness.RunTest):
     def test_one_rank_is_enough_and_any_moment_will_do(self):
         # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation that takes long.
         slow = ["--set", "eval.val.every_steps=3", "--set", "train.micro_batch=1", "--set", "eval.val.data=many"]
-        text = self.good + "\n[data.many]\nkind = \"synthetic\"\nimage_size = 16\nseq_len = 12\nvocab_size = 400\nexamples = 200000\n"
-        text += "preprocess = 'keep(\"image\", \"labels\") | value_range(-1, 1, key=\"image\")'\n"
+        text = self.with_many()
         for moment, extra in (("lock taken", []), ("step=4 ", []), ("step=3 ", slow)):
             with self.subTest(moment=moment, extra=bool(extra)):
                 shutil.rmtree(self.dir, ignore_errors=True)
@@ -68,6 +68,44 @@ class Stops(harness.RunTest):
                     self.expect(0, "eval=val step=3 perplexity", "step=4 ", ranks=2, args=[
                         deck, "--set", "train.total_steps=4", *extra, "--set", "eval.val.data=train", "--allow-change", "eval"])
                     self.assertEqual([row["step"] for row in self.rows("eval")], [3, 4])
+
+    def with_many(self):
+        """The good deck and a data set whose evaluation takes long."""
+        return self.good + """
+[data.many]
+kind = "synthetic"
+image_size = 16
+seq_len = 12
+vocab_size = 400
+examples = 200000
+preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
+"""
+
+    def test_the_last_evaluation_is_never_left_out(self):
+        deck = self.deck(self.with_many())
+        slow = ["--set", "eval.val.data=many", "--set", "eval.val.every_steps=0", "--set", "train.micro_batch=1", "--set",
+                "train.total_steps=3"]
+        for _ in range(2):  # cut off at the end, and again when it is made up for
+            job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, deck, *slow], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+            seen = ""
+            while not re.search(r"^(step=3 |start    step=3)", seen, re.M):
+                seen += job.stdout.readline()
+            time.sleep(0.5)
+            job.send_signal(signal.SIGUSR1)
+            self.assertIn("eval=val step=3 interrupted", self.ended(job, 75))
+        self.expect(0, "eval=val step=3 perplexity", "finished step=3", ranks=2,
+                    args=[deck, *slow, "--set", "eval.val.data=train", "--allow-change", "eval"])
+
+    def test_ignored_signals_stay_ignored(self):
+        job = subprocess.Popen(["nohup", harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               stdin=subprocess.DEVNULL, cwd=self.folder, text=True)
+        self.until(job, "step=3 ")
+        job.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGTERM)
+        self.ended(job, 75)
 
     # ---------------------------------------------------------------- limits
 
@@ -94,6 +132,17 @@ class Stops(harness.RunTest):
         stopped = self.newest()
         self.expect(0, f"step={stopped + 1} ", ranks=2, args=[self.deck(), "--set", f"train.total_steps={stopped + 1}"])
 
+    def test_a_stop_file_stops_nothing_later(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        open(self.dir + "/stop", "w").close()
+        self.expect(0, "finished", args=[self.deck()], ranks=2)
+        self.expect(0, "step=14 ", args=[self.deck(), "--set", "train.total_steps=14"], ranks=2)
+
+    def test_free_space(self):
+        self.expect(5, "was not written", "limits.min_free_gb", ranks=2,
+                    args=[self.deck(), "--set", "limits.min_free_gb=1000000", "--set", "checkpoint.on_error=stop"])
+        self.assertEqual(self.checkpoints(), [])
+
     def test_budget(self):
         self.expect(8, "budget", ranks=2, args=[self.deck(), *LONG, "--set", "limits.core_hours=0.001"])
         stopped = self.newest()
@@ -112,6 +161,13 @@ class Stops(harness.RunTest):
             self.assertEqual(f.attrs["step"], best)
         self.expect(0, "finished step=6", ranks=2, args=[self.deck(), *LONG, *early])
         self.assertNotIn("loss_ar=", self.output)
+        status = subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout
+        self.assertIn("state       finished", status)
+        # Evaluators of the end have their turn at this end, too.
+        shutil.rmtree(self.dir)
+        text = self.good + '\n[eval.last]\nkind = "perplexity"\ndata = "train"\nevery_steps = 0\n'
+        self.expect(0, "eval=last step=6 ", "finished step=6", ranks=2, args=[self.deck(text), *LONG, *early])
+        self.deck()
         for bad, words in (("val/perplexit:min", ["perplexity"]), ("vall/perplexity:min", ["[eval.vall]", "val"]),
                            ("val/perplexity", ["EVAL/METRIC"])):
             self.expect(2, "checkpoint.best", *words, args=[self.deck(), "--set", f"checkpoint.best={bad}", "--validate"])
@@ -193,6 +249,64 @@ class Stops(harness.RunTest):
                     args=[self.deck(), *every, "--set", "checkpoint.resume=never", "--set", "run.seed=9", "--set",
                           "train.total_steps=4"])
         self.assertEqual(self.checkpoints(), ["0000000002.h5", "0000000004.h5"])
+
+    def test_going_back_is_done_once(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        back = [*LONG, "--set", 'checkpoint.resume="4"']
+        job = self.start(*back)
+        self.until(job, "step=30 ")
+        job.send_signal(signal.SIGUSR1)
+        self.ended(job, 75)
+        stopped = self.newest()
+        # What a job script repeats goes on from there.
+        self.expect(0, "was carried out by the attempt", f"step={stopped + 1} ", ranks=2,
+                    args=[self.deck(), *back, "--set", f"train.total_steps={stopped + 1}"])
+
+    def test_best_is_of_this_past(self):
+        best = ["--set", "checkpoint.best=val/perplexity:min", "--set", "eval.val.every_steps=2", "--set", "checkpoint.every_steps=2",
+                "--set", "checkpoint.keep_last=9"]
+        self.expect(0, "at step 12 -> ", args=[self.deck(), *best], ranks=2)
+        # Nothing is learned any more: the best is the one at which the run began again.
+        self.expect(0, "at step 4 -> ", ranks=2, args=[self.deck(), *best, "--set", 'checkpoint.resume="4"', "--set",
+                                                       "optimizer.learning_rate=0", "--allow-change", "optimizer"])
+        with h5py.File(self.dir + "/checkpoints/best.h5") as f:
+            self.assertEqual(f.attrs["step"], 4)
+
+    def test_another_batch_goes_on_in_the_stream(self):
+        log = ["--set", "log.samples=true", "--set", "eval.val.every_steps=0", "--set", "eval.val.at_end=false"]
+        self.expect(0, args=[self.deck(), *log], ranks=2)
+        self.expect(0, ranks=2, args=[self.deck(), *log, "--set", "train.global_batch=24", "--set", "train.total_steps=15",
+                                      "--allow-change", "train.global_batch"])
+        rows = {row["step"]: row["examples_seen"] for row in self.rows()}
+        self.assertEqual([rows[s] for s in (12, 13, 15)], [144, 168, 216])
+        positions = []
+        for name in os.listdir(self.dir + "/logs/samples"):
+            with open(f"{self.dir}/logs/samples/{name}") as f:
+                positions += [int(line.split("\t")[1]) for line in f if line[0].isdigit()]
+        self.assertEqual(sorted(positions), list(range(216)))
+
+    def test_memory_that_one_rank_lacks(self):
+        # Out of memory while the data are opened, at one rank of two: all end, and the cause is told.
+        os.mkdir(self.folder + "/images")
+        with open(self.folder + "/images/a.png", "wb") as f:
+            f.write(harness.png(1))
+        with open(self.folder + "/big.tsv", "w") as f:
+            for _ in range(300):
+                f.write("a.png\t" + "word " * 200000 + "\n")
+        ops = """decode | resize(16) | value_range(-1, 1) | choice(inkey="captions", outkey="text")
+                 | tokenize("words", max_len=12, eos="sticky", inkey="text", outkey="labels") | keep("image", "labels")"""
+        deck = self.deck(self.good + f"""
+[data.big]
+kind = "folder"
+path = "{self.folder}/images"
+captions = "{self.folder}/big.tsv"
+preprocess = '''{ops}'''
+""")
+        one = [harness.TRAINER, deck, "--set", "eval.val.data=big"]
+        job = subprocess.run(["mpirun", "-np", "1", *one, ":", "-np", "1", "sh", "-c", f"ulimit -v 500000; exec {' '.join(one)}"],
+                             capture_output=True, text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(job.returncode, 1, job.stdout + job.stderr)
+        self.assertIn("out of memory", job.stdout + job.stderr)
 
     def test_cost_and_time_count_on(self):
         self.expect(0, args=[self.deck()], ranks=2)

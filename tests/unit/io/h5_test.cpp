@@ -92,10 +92,6 @@ TEST_F(H5, attributes) {
     file.set_attribute("/g", "name", std::string("Grüße"));
     file.set_attribute("/g", "empty", std::string());
     for (int i = 0; i < 100; ++i) file.set_attribute("/", "a" + std::to_string(i), int64_t{i});
-    file.close();
-  }
-  {
-    H5File file = H5File::open(path_, H5File::Mode::write);
     file.set_attribute("/", "step", int64_t{6});                       // in place
     file.set_attribute("/g", "name", std::string("much longer now"));  // replaced
     file.close();
@@ -152,7 +148,8 @@ TEST_F(H5, errors_name_file_object_and_reason) {
             }).find("2 elements given, 1 there"),
             std::string::npos);
   EXPECT_NE(message([&] { file.read_text("/x"); }).find("does not hold text"), std::string::npos);
-  EXPECT_NE(message([&] { H5File::create(directory_ + "/none/a.h5"); }).find("No such file"), std::string::npos);
+  EXPECT_NE(message([&] { H5File::create(directory_ + "/none/a.h5").close(); }).find("No such file"),
+            std::string::npos);
 }
 
 // Equal contents make equal files, so files can be compared as bytes.
