@@ -22,7 +22,7 @@ function(mpi_test name ranks timeout)
   endif()
 endfunction()
 
-foreach(name mesh_bits collectives_test engine_test memory_test checkpoint_test)
+foreach(name mesh_bits collectives_test engine_test memory_test checkpoint_test continue_test damage_test)
   mpi_program(${name})
 endforeach()
 
@@ -41,3 +41,15 @@ set_tests_properties(mesh_bits_mpi1 PROPERTIES FIXTURES_SETUP mesh_bits)
 foreach(ranks 2 3 4)
   set_tests_properties(mesh_bits_mpi${ranks} PROPERTIES FIXTURES_REQUIRED mesh_bits)
 endforeach()
+
+# Saved on N ranks, continued on M: every pair. `continue_test load FOLDER all` by hand takes the steps for each of them.
+set(saved ${CMAKE_CURRENT_BINARY_DIR}/continue)
+foreach(ranks 1 2 3 4)
+  mpi_test(continue_test ${ranks} 300 save ${saved})
+  add_test(NAME continue_load_mpi${ranks}
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:continue_test> load ${saved})
+  set_tests_properties(continue_load_mpi${ranks} PROPERTIES TIMEOUT 600 LABELS mpi PROCESSORS ${ranks}
+                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}" FIXTURES_REQUIRED continue)
+  set_tests_properties(continue_test_mpi${ranks} PROPERTIES FIXTURES_SETUP continue)
+endforeach()
+mpi_test(damage_test 1 300 2000)

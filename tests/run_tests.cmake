@@ -1,3 +1,8 @@
+# Damage at chosen calls (torture_test.py).
+add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
+target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
 # The program as a user runs it: decks, data, files, exit codes, jobs. Scripts that return 77 were skipped and say why. They use
 # Debian's Python (h5py, NumPy, Pillow).
 file(GLOB run_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/run/*_test.py)
@@ -5,7 +10,7 @@ foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES TIMEOUT 900 LABELS run PROCESSORS 2 SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;${TRAINER_MPI_ENVIRONMENT}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
 # Every deck in inputs/ is valid.

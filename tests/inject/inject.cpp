@@ -1,0 +1,207 @@
+// Damage at a chosen file-system call: a library that a test puts before the C library of the ranks (LD_PRELOAD), so
+// that the program under test is the one that users run, and HDF5's own calls count as well.
+//   INJECT_UNDER=PATH          calls on files whose path begins so are counted from 0, in each rank;
+//   INJECT_CALL, INJECT_ENDS   if given, only calls of this name, and on paths that end so
+//   INJECT_TRACE=FOLDER        each counted call, before it is made, in FOLDER/RANK.calls: "INDEX CALL PATH";
+//   FOLDER/RANK.pid INJECT=RANK:INDEX:ACTION   what that rank does instead of its call INDEX (or before it):
+//     kill        SIGKILL to itself
+//     killall     SIGKILL to all ranks (needs INJECT_TRACE)
+//     errno=N     the call fails with this errno; errno=N+ so do all later ones
+//     nomem       the thread's next allocation throws std::bad_alloc; the call is made
+//     signal=N    the thread raises this signal; the call is made
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <string_view>
+
+namespace {
+
+enum class Action { none, kill, kill_all, error, no_memory, signal };
+
+struct Plan {
+  std::string under, ends, call, trace;
+  int rank = -1;  // of this process; -1 = not under mpirun: nothing is done
+  long at = -1;   // -1 = this rank only counts
+  Action action = Action::none;
+  int number = 0;  // errno or signal
+  bool lasting = false;
+  int trace_file = -1;
+  std::atomic<long> calls{0};
+
+  Plan() {
+    auto text = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
+    std::string own = text("OMPI_COMM_WORLD_RANK"), order = text("INJECT");
+    under = text("INJECT_UNDER"), trace = text("INJECT_TRACE");
+    ends = text("INJECT_ENDS"), call = text("INJECT_CALL");
+    if (own.empty() || under.empty()) return;
+    rank = std::atoi(own.c_str());
+    if (!trace.empty()) {
+      trace_file = int(::syscall(SYS_openat, AT_FDCWD, (trace + "/" + own + ".calls").c_str(),
+                                 O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+      int pid = int(
+          ::syscall(SYS_openat, AT_FDCWD, (trace + "/" + own + ".pid").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644));
+      std::string number = std::to_string(::getpid());
+      ::syscall(SYS_write, pid, number.data(), number.size());
+      ::syscall(SYS_close, pid);
+    }
+    int victim = -1;
+    long index = -1;
+    char what[64] = "";
+    if (std::sscanf(order.c_str(), "%d:%ld:%63s", &victim, &index, what) != 3 || victim != rank) return;
+    at = index;
+    std::string word = what;
+    size_t equals = word.find('=');
+    if (equals != word.npos) number = std::atoi(word.c_str() + equals + 1), lasting = word.back() == '+';
+    word = word.substr(0, equals);
+    action = word == "kill"      ? Action::kill
+             : word == "killall" ? Action::kill_all
+             : word == "errno"   ? Action::error
+             : word == "nomem"   ? Action::no_memory
+             : word == "signal"  ? Action::signal
+                                 : Action::none;
+    if (action == Action::none) std::fprintf(stderr, "INJECT: unknown action %s\n", what), std::abort();
+  }
+
+  bool counts(const char* name, std::string_view path) const {
+    return path.starts_with(under) && path.ends_with(ends) && (call.empty() || call == name);
+  }
+};
+
+Plan& plan() {
+  static Plan* made = new Plan;  // never destroyed: calls come until the very end
+  return *made;
+}
+
+thread_local bool out_of_memory = false;
+thread_local bool inside = false;
+
+void kill_all(const Plan& p) {
+  for (int rank = 0; rank < 64; ++rank) {
+    char number[32] = "";
+    int file = int(::syscall(SYS_openat, AT_FDCWD, (p.trace + "/" + std::to_string(rank) + ".pid").c_str(), O_RDONLY));
+    if (file < 0) break;
+    ::syscall(SYS_read, file, number, sizeof number - 1);
+    ::syscall(SYS_close, file);
+    if (rank != p.rank) ::syscall(SYS_kill, std::atoi(number), SIGKILL);
+  }
+}
+
+// Whether the call must fail, with errno set.
+bool refuse(const char* call, const char* path) {
+  if (inside) return false;
+  inside = true;
+  Plan& p = plan();
+  bool refused = false;
+  if (p.rank >= 0 && path && p.counts(call, path)) {
+    long index = p.calls++;
+    if (p.trace_file >= 0) {
+      std::string line = std::to_string(index) + " " + call + " " + path + "\n";
+      ::syscall(SYS_write, p.trace_file, line.data(), line.size());
+    }
+    if (index == p.at || (p.lasting && p.at >= 0 && index > p.at)) switch (p.action) {
+        case Action::kill_all:
+          kill_all(p);
+          [[fallthrough]];
+        case Action::kill:
+          ::syscall(SYS_kill, ::getpid(), SIGKILL);
+          break;
+        case Action::error:
+          errno = p.number, refused = true;
+          break;
+        case Action::no_memory:
+          out_of_memory = true;
+          break;
+        case Action::signal:
+          ::raise(p.number);
+          break;
+        case Action::none:
+          break;
+      }
+  }
+  inside = false;
+  return refused;
+}
+
+bool refuse(const char* call, int file) {
+  if (plan().rank < 0) return false;
+  char link[64], path[4096];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  ssize_t length = ::readlink(link, path, sizeof path - 1);
+  if (length <= 0) return false;
+  path[length] = 0;
+  return refuse(call, path);
+}
+
+template <class Function>
+Function next(const char* name) {
+  return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// NOLINTBEGIN: the C library's names and types
+#define FORWARD(result, name, parameters, arguments, subject) \
+  extern "C" result name parameters {                         \
+    static auto real = next<result(*) parameters>(#name);     \
+    if (refuse(#name, subject)) return result(-1);            \
+    return real arguments;                                    \
+  }
+#define FORWARD_OPEN(name)                                                    \
+  extern "C" int name(const char* path, int flags, ...) {                     \
+    static auto real = next<int (*)(const char*, int, ...)>(#name);           \
+    va_list list;                                                             \
+    va_start(list, flags);                                                    \
+    mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(list, mode_t) : 0; \
+    va_end(list);                                                             \
+    if (refuse(flags & O_CREAT ? "create" : "open", path)) return -1;         \
+    return real(path, flags, mode);                                           \
+  }
+FORWARD_OPEN(open)
+FORWARD_OPEN(open64)
+FORWARD(ssize_t, read, (int file, void* data, size_t size), (file, data, size), file)
+FORWARD(ssize_t, pread, (int file, void* data, size_t size, off_t at), (file, data, size, at), file)
+FORWARD(ssize_t, pread64, (int file, void* data, size_t size, off64_t at), (file, data, size, at), file)
+FORWARD(ssize_t, write, (int file, const void* data, size_t size), (file, data, size), file)
+FORWARD(ssize_t, pwrite, (int file, const void* data, size_t size, off_t at), (file, data, size, at), file)
+FORWARD(ssize_t, pwrite64, (int file, const void* data, size_t size, off64_t at), (file, data, size, at), file)
+FORWARD(int, fsync, (int file), (file), file)
+FORWARD(int, fdatasync, (int file), (file), file)
+FORWARD(int, ftruncate, (int file, off_t size), (file, size), file)
+FORWARD(int, ftruncate64, (int file, off64_t size), (file, size), file)
+FORWARD(int, close, (int file), (file), file)
+FORWARD(int, rename, (const char* from, const char* to), (from, to), to)
+FORWARD(int, link, (const char* from, const char* to), (from, to), to)
+FORWARD(int, unlink, (const char* path), (path), path)
+FORWARD(int, mkdir, (const char* path, mode_t mode), (path, mode), path)
+extern "C" DIR* opendir(const char* path) {
+  static auto real = next<DIR* (*)(const char*)>("opendir");
+  return refuse("opendir", path) ? nullptr : real(path);
+}
+// NOLINTEND
+
+void* operator new(size_t size) {
+  if (out_of_memory && !inside) {
+    out_of_memory = false;
+    throw std::bad_alloc();
+  }
+  if (void* memory = std::malloc(size ? size : 1)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new[](size_t size) { return operator new(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }

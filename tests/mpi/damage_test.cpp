@@ -1,0 +1,147 @@
+// Thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Whatever bytes are flipped, cleared,
+// swapped, cut off, appended or taken away, a restore either gives exactly what was saved (the damage hit unused
+// space), or refuses the file by name with the reason and gives exactly what the file before it holds.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "checkpoint/checkpoint.hpp"
+#include "io/files.hpp"
+#include "ranks.hpp"
+#include "small_model.hpp"
+
+namespace {
+
+struct Contents {
+  std::map<std::string, std::string> tensors;
+  std::map<std::string, double> numbers;
+  std::map<std::string, std::string> texts;
+  bool operator==(const Contents&) const = default;
+};
+
+// Draws of this test: the n-th number below `end`.
+struct Dice {
+  base::Stream stream;
+  uint64_t n = 0;
+  size_t below(size_t end) { return size_t(stream.bits(n++) % end); }
+};
+
+// Returns what was done; "" = the file is gone.
+std::string damage(std::string& content, Dice& dice) {
+  size_t at = dice.below(content.size()), length = 1 + dice.below(9000);
+  // Half of them where a mistake is likeliest to be missed: header, structure, and the checksums at the end.
+  if (size_t where = dice.below(4); where < 2)
+    at = where == 0 ? dice.below(std::min<size_t>(content.size(), 40000))
+                    : content.size() - 1 - dice.below(std::min<size_t>(content.size(), 3000));
+  length = std::min(length, content.size() - at);
+  switch (dice.below(10)) {
+    case 0:
+      content.resize(at);
+      return fmt::format("cut at {}", at);
+    case 1:
+      content += std::string(length, 'x');
+      return fmt::format("{} bytes appended", length);
+    case 2:
+      std::fill_n(content.begin() + std::ptrdiff_t(at), length, '\0');
+      return fmt::format("{} zeros at {}", length, at);
+    case 3: {
+      size_t other = dice.below(content.size() - length + 1);
+      std::string moved = content.substr(other, length);
+      content.replace(at, length, moved);
+      return fmt::format("{} bytes of {} at {}", length, other, at);
+    }
+    case 4:
+      if (dice.below(4) == 0) {
+        content.clear();
+        return "";
+      }
+      [[fallthrough]];
+    default: {
+      int bits = 1 + int(dice.below(3));
+      std::string text = "flipped";
+      for (int i = 0; i < bits; ++i) {
+        size_t bit = dice.below(8), place = i == 0 ? at : dice.below(content.size());
+        content[place] = char(content[place] ^ (1 << bit));
+        text += fmt::format(" {}.{}", place, bit);
+      }
+      return text;
+    }
+  }
+}
+
+int run(comm::Session& session, int argc, char** argv) {
+  comm::Comm& world = session.world();
+  if (world.size() != 1) return std::fprintf(stderr, "damage_test takes one rank\n"), 2;
+  const int count = argc > 1 ? std::atoi(argv[1]) : 2000;
+  Dice dice{base::Stream(argc > 2 ? uint64_t(std::atoll(argv[2])) : 1, "damage")};
+
+  std::string root = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/damage_test_XXXXXX";
+  if (!::mkdtemp(root.data())) return 1;
+  comm::Mesh mesh = comm::make_mesh(session, {1, 1}, comm::SumOrder::library);
+  train::Engine engine(tests::engine_options({.mesh = {1, 1}}, 20), mesh, device::Kind::cpu);
+  engine.initialise();
+  engine.publish();
+  auto state = [&](int64_t step) {
+    return checkpoint::State{.step = step,
+                             .tensors = engine.state(),
+                             .numbers = {{"train_s", double(step) / 3}},
+                             .texts = {{"deck", "[run]\nname = \"x\"\n"}, {"name", "damage"}}};
+  };
+  auto contents = [&](const checkpoint::State& s) {
+    return Contents{tests::whole_state(engine, world), s.numbers, s.texts};
+  };
+  std::map<int64_t, Contents> saved;
+  for (int64_t step = 1; step <= 2; ++step) {
+    tests::run_step(engine, mesh, step);
+    checkpoint::State s = state(step);
+    checkpoint::save(world, root, s, {});
+    saved[step] = contents(s);
+  }
+  const std::string newest = root + "/0000000002.h5", good = io::read_file(newest);
+
+  int failures = 0, refused = 0, intact = 0, gone = 0;
+  for (int i = 0; i < count; ++i) {
+    std::string content = good, what = damage(content, dice);
+    if (what.empty())
+      io::remove_file(newest), ++gone;
+    else
+      io::write_file_atomically(newest, content, false);
+    std::string problem;
+    try {
+      checkpoint::State s = state(0);
+      for (const auto& tensor : s.tensors)
+        for (const auto& part : tensor.parts)
+          std::fill_n(static_cast<char*>(part.data), (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
+      checkpoint::CheckpointOptions options;
+      options.resume = "must";
+      auto restored = checkpoint::restore(world, root, s, options);
+      if (contents(s) != saved.at(restored->step))
+        problem = fmt::format("step {} came back with other contents", restored->step);
+      else if (restored->step == 2)
+        ++intact;
+      else if (what.empty())
+        problem = restored->refused.empty() ? "" : "a file that is gone was refused";
+      else if (restored->refused.size() != 1 || restored->refused[0].find("0000000002.h5: ") == std::string::npos)
+        problem = "refused without its name";
+      else
+        ++refused;
+    } catch (const std::exception& e) {
+      problem = fmt::format("no way back: {}", e.what());
+    }
+    if (problem.empty()) continue;
+    ++failures;
+    std::printf("FAILED: damage %d (%s): %s\n", i, what.c_str(), problem.c_str());
+  }
+  std::printf("%d damages to %zu bytes: %d refused, %d in unused space, %d removed, %d failures\n", count, good.size(),
+              refused, intact, gone, failures);
+  for (const char* name : {"/0000000001.h5", "/0000000002.h5"}) io::remove_file(root + name);
+  ::rmdir(root.c_str());
+  // Most damages must have been seen, or this test damages nothing.
+  return failures || refused < count / 2 ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, run); }

@@ -1,0 +1,264 @@
+#!/usr/bin/python3
+"""Jobs that are hurt while they run: killed at every file-system call of their saves, killed and asked to stop at random moments,
+and given errors at every kind of call. A sample of it here; all of it with TORTURE=all (tools/torture), which takes an hour."""
+import glob
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import harness
+
+ALL = os.environ.get("TORTURE") == "all"
+SEED = int(os.environ.get("TORTURE_SEED", "1"))
+LIBRARY = os.environ["INJECT_LIBRARY"]  # build/tests/libinject.so: see tests/inject/inject.cpp
+
+
+def sample(everything, count):
+    """All of a list, or `count` of it, by chance but with its first and last."""
+    everything = list(everything)
+    if ALL or len(everything) <= count:
+        return everything
+    inner = random.Random(SEED).sample(everything[1:-1], count - 2)
+    return [everything[0], *sorted(inner), everything[-1]]
+
+
+def children_of(pid):
+    """The ranks of a job that mpirun started, in the order in which they started."""
+    return [int(p) for p in subprocess.run(["pgrep", "-P", str(pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()]
+
+
+def catches(pid, number):
+    """Whether the process has a handler for the signal."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            caught = int(re.search(r"SigCgt:\s*(\w+)", f.read()).group(1), 16)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return bool(caught >> (number - 1) & 1)
+
+
+class Torture(harness.RunTest):
+    # Every run of a kind must end with these bits, however often it was hurt.
+    def reference(self, *args, ranks=2):
+        folder = self.folder + "/straight"
+        self.expect(0, "done     exit=0", args=[self.deck(), "--dir", folder, *args], ranks=ranks)
+        return folder
+
+    def check_outcome(self, reference, step):
+        got, want = self.tensors(step), self.tensors(step, reference)
+        self.assertEqual(sorted(got), sorted(want))
+        for name in want:
+            self.assertEqual(got[name], want[name], name)
+        for kind, values in (("train", ("loss", "l2_grads")), ("eval", ("perplexity",))):
+            rows, expected = self.rows(kind), self.rows(kind, reference)
+            self.assertEqual([r["step"] for r in rows], [r["step"] for r in expected], kind)  # once each, in order
+            for row, other in zip(rows, expected):
+                for value in values:
+                    self.assertEqual(row[value], other[value], (kind, row["step"], value))
+
+    def hurt(self, order, under, *args, ranks=2, timeout=60, call="", ends=""):
+        """One run in which an order of tests/inject is carried out: exit code, and each rank's calls."""
+        trace = self.folder + "/trace"
+        shutil.rmtree(trace, ignore_errors=True)
+        os.mkdir(trace)
+        environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": under, "INJECT_TRACE": trace, "INJECT": order, "INJECT_CALL": call,
+                       "INJECT_ENDS": ends}
+        command = ["mpirun", "-np", str(ranks)]
+        for name, value in environment.items():
+            command += ["-x", f"{name}={value}"]
+        begin = time.time()
+        done = subprocess.run([*command, harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=timeout, cwd=self.folder, stdin=subprocess.DEVNULL)
+        self.seconds = time.time() - begin
+        self.output = done.stdout
+        calls = []
+        for rank in range(ranks):
+            with open(f"{trace}/{rank}.calls") as f:
+                calls.append([line.split(" ", 2)[1:] for line in f.read().splitlines()])
+        return done.returncode, calls
+
+    # ---------------------------------------------------------------- killed at a call
+
+    def test_killed_at_each_call(self):
+        short = ["--set", "train.total_steps=4", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=1", "--set",
+                 "eval.val.every_steps=3"]
+        reference = self.reference(*short)
+        under = self.dir + "/checkpoints"
+        code, calls = self.hurt("", under, *short)
+        self.assertEqual(code, 0, self.output)
+        self.check_outcome(reference, 4)
+        cases = [(rank, action, i) for rank in (0, 1) for action in ("kill", "killall") for i in range(len(calls[rank]))]
+        killed = continued = 0
+        for rank, action, i in sample(cases, 10):
+            with self.subTest(rank=rank, action=action, call=i, what=calls[rank][i]):
+                shutil.rmtree(self.dir)
+                code, made = self.hurt(f"{rank}:{i}:{action}", under, *short)
+                if code == 0:  # the calls of a run differ a little in number: what polls, polls more or less often
+                    self.assertLessEqual(len(made[rank]), i)
+                    continue
+                killed += 1
+                committed = [path for call, path in made[0][: -1 if rank == 0 else None] if call == "rename" and path.endswith(".h5")]
+                self.expect(0, "done     exit=0", args=[self.deck(), *short], ranks=2)
+                if committed:
+                    self.assertIn("from=checkpoint", self.output)
+                    continued += 1
+                self.check_outcome(reference, 4)
+                self.assertEqual(glob.glob(under + "/*.tmp"), [])
+        self.assertGreater(killed, 0.9 * len(sample(cases, 10)))
+        self.assertGreater(continued, 0)
+        print(f"killed at {killed} of {len(cases)} calls, {continued} of them after the first commit", flush=True)
+
+    # ---------------------------------------------------------------- killed by chance
+
+    def test_killed_at_random(self):
+        chance = random.Random(SEED)
+        args = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3", "--set",
+                "train.total_steps=40", "--set", "eval.val.every_steps=5", "--set", "checkpoint.every_steps=3"]
+        reference = self.reference(*args, ranks=1)
+        wanted, kills, runs, longest = 200 if ALL else 8, 0, 0, 2.5
+        while kills < wanted:
+            shutil.rmtree(self.dir, ignore_errors=True)
+            while True:
+                ranks = chance.choice((1, 2, 4))
+                job = subprocess.Popen(["mpirun", "-np", str(ranks), harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+                moment = chance.uniform(0, longest)
+                try:
+                    job.wait(timeout=moment)
+                except subprocess.TimeoutExpired:
+                    pids = children_of(job.pid)
+                    whom = chance.choice(("one", "all", "mpirun"))
+                    victims = [job.pid] if whom == "mpirun" or not pids else pids if whom == "all" else [chance.choice(pids)]
+                    for victim in victims:
+                        try:
+                            os.kill(victim, signal.SIGKILL)
+                        except ProcessLookupError:
+                            pass
+                output = job.communicate(timeout=60)[0]
+                self.wait_for_the_lock()
+                if job.returncode == 0:
+                    break
+                kills += 1
+                self.assertNotIn("level=error", output)
+                self.assertLess(kills, 2 * wanted + 50)
+            runs += 1
+            self.check_outcome(reference, 40)
+        print(f"{kills} kills over {runs} runs", flush=True)
+
+    def wait_for_the_lock(self):
+        """Ranks that lost their mpirun end a moment later."""
+        for _ in range(200):
+            if not subprocess.run(["pgrep", "-f", self.folder + "/deck.toml"], capture_output=True).stdout:
+                return
+            time.sleep(0.05)
+        self.fail("ranks are still there 10 s after their mpirun")
+
+    # ---------------------------------------------------------------- asked to stop
+
+    def test_signals_at_random(self):
+        chance = random.Random(SEED)
+        args = ["--set", "train.total_steps=1000000", "--set", "eval.val.every_steps=7", "--set", "checkpoint.every_steps=5"]
+        lead, slowest, last = 10, 0, 0
+        for n in range(100 if ALL else 8):
+            job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+            while not all([catches(p, signal.SIGUSR1) for p in children_of(job.pid)] or [False]) or len(children_of(job.pid)) < 2:
+                self.assertIsNone(job.poll())
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 1.2))
+            to, number = (job.pid, signal.SIGUSR1) if n % 2 else (chance.choice(children_of(job.pid)),
+                                                                 chance.choice((signal.SIGUSR1, signal.SIGTERM)))
+            begin = time.time()
+            os.kill(to, number)
+            output = job.communicate(timeout=60)[0]
+            slowest = max(slowest, time.time() - begin)
+            with self.subTest(n=n, number=number):
+                self.assertEqual(job.returncode, 75, output)
+                self.assertLess(time.time() - begin, lead)
+                stopped = int(re.search(r"stopped  step=(\d+)", output).group(1))
+                self.assertEqual(int(self.checkpoints()[-1][:10]), stopped)
+                self.assertGreaterEqual(stopped, last)
+                self.assertEqual([r["step"] for r in self.rows()], list(range(1, stopped + 1)))
+                last = stopped
+        self.expect(0, f"step={last + 1} ", args=[self.deck(), *args, "--set", f"train.total_steps={last + 1}"], ranks=2)
+        print(f"slowest stop {slowest:.2f} s, {last} steps", flush=True)
+
+    # ---------------------------------------------------------------- errors
+
+    # What happens at the n-th call of a name on paths that end so, in a run that begins from a checkpoint of step 4 (evaluations at
+    # 6 and 8, a checkpoint every 2 steps), and what must come of it: exit code, and a regular expression for the cause in the
+    # report's first line; for exit 0 and errors before there is a run directory, in the output. "0": at rank 0, which alone makes
+    # such calls.
+    MEMORY = r"out of memory|std::bad_alloc"
+    ERRORS = [
+        ("open", "train-000.tar", 1, "errno=13", 4, r"train-000.tar': Permission denied"),
+        ("open", "train-001.tar.index", 0, "errno=5", 0, r"done     exit=0"),  # it is made again
+        ("pread", "train-001.tar.index", 0, "errno=5", 0, r"done     exit=0"),
+        ("pread", "train-000.tar", 5, "errno=5", 4, r"data.train: .*train-000.tar:0000.*Input/output error"),
+        ("pread", "train-001.tar", 9, "errno=116+", 4, r"data.train: .*train-001.tar:0000.*Stale file handle"),
+        ("pread", "train-001.tar", 9, "nomem", 1, MEMORY),
+        ("pread", "train-001.tar", 9, "signal=11", 1, r"signal SIGSEGV"),
+        ("pread", "train-000.tar", 20, "signal=6", 1, r"signal SIGABRT"),
+        ("pread", "train-000.tar", 45, "errno=5", 4, r"data.train: .*train-000.tar:0000.*Input/output error"),
+        ("open", "0000000004.h5", 0, "errno=13+", 0, r"checkpoint refused: .*0000000004.h5: cannot open"),
+        ("pread", "0000000004.h5", 30, "errno=5+", 0, r"checkpoint refused: .*0000000004.h5"),
+        ("pread", "0000000004.h5", 30, "nomem", 1, MEMORY),
+        ("pread", "0000000004.h5", 30, "signal=7", 1, r"signal SIGBUS"),
+        ("open", "0000000006.h5.tmp", 0, "errno=24", 5, r"checkpoint of step 6 was not written: rank {rank}: .*Too many open files"),
+        ("pwrite", "0000000006.h5.tmp", 10, "errno=28+", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot write: No space left"),
+        ("pwrite", "0000000006.h5.tmp", 40, "errno=122+", 5, r"checkpoint of step 6 .* rank {rank}: .*Disk quota exceeded"),
+        ("pwrite", "0000000006.h5.tmp", 40, "nomem", 1, r"checkpoint of step 6 .* rank {rank}: out of memory"),
+        ("pwrite", "0000000006.h5.tmp", 40, "signal=8", 1, r"signal SIGFPE"),
+        ("fsync", "0000000006.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot sync: Input/output error"),
+        ("close", "0000000006.h5.tmp", 0, "signal=4", 1, r"signal SIGILL"),
+        ("pread", "0000000006.h5.tmp", 3, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot read: Input/output error"),
+        ("pread", "0000000006.h5.tmp", 3, "nomem", 1, r"checkpoint of step 6 .* rank {rank}: out of memory"),
+        ("pread", "0000000006.h5.tmp", 3, "signal=6", 1, r"signal SIGABRT"),
+        ("open", "0000000008.h5.tmp", 0, "errno=13", 5, r"checkpoint of step 8 .* rank {rank}: .*Permission denied"),
+        ("pwrite", "0000000008.h5.tmp", 20, "errno=5", 5, r"checkpoint of step 8 .* rank {rank}: .*Input/output error"),
+        ("pwrite", "0000000008.h5.tmp", 20, "nomem", 1, r"checkpoint of step 8 .* rank {rank}: out of memory"),
+        ("pwrite", "0000000008.h5.tmp", 20, "signal=7", 1, r"signal SIGBUS"),
+        ("fsync", "0000000008.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 8 .* rank {rank}: .*Input/output error"),
+        ("fsync", "0000000008.h5.tmp", 0, "signal=11", 1, r"signal SIGSEGV"),
+        ("pread", "0000000008.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 8 .* rank {rank}: .*Input/output error"),
+        ("rename", "0000000006.h5", 0, "errno=28", 5, r"checkpoint of step 6 .* rank 0: .*No space left", "0"),
+        ("create", "0000000006.h5.tmp", 0, "errno=30", 5, r"checkpoint of step 6 .* rank 0: .*Read-only file system", "0"),
+        ("create", "run/lock", 0, "errno=13", 2, r"lock", "0"),
+        ("create", "metrics.jsonl", 0, "errno=13", 1, r"metrics.jsonl: cannot open: Permission denied", "0"),
+        ("write", "metrics.jsonl", 3, "errno=28+", 0, r"level=warning.*metrics.jsonl: cannot write: No space left", "0"),
+        ("write", "metrics.jsonl", 3, "nomem", 1, MEMORY, "0"),
+        ("pwrite", "metrics.h5.tmp", 0, "errno=5+", 0, r"level=warning.*metrics.h5.tmp: cannot write: Input/output error", "0"),
+        ("rename", "metrics.h5", 0, "errno=28+", 0, r"level=warning.*metrics.h5.*No space left", "0"),
+        ("create", "deck.resolved.toml.tmp", 0, "errno=28", 1, r"deck.resolved.toml.tmp: cannot open: No space left", "0"),
+    ]
+
+    def test_errors(self):
+        args = ["--set", "train.total_steps=8", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.on_error=stop"]
+        self.expect(0, args=[self.deck(), *args, "--set", "train.total_steps=4"], ranks=2)
+        begun, slowest = self.folder + "/begun", 0
+        shutil.copytree(self.dir, begun)
+        cases = [(rank, *error) for error in self.ERRORS for rank in ((0,) if error[-1] == "0" else (0, 1))]
+        for rank, call, ends, n, action, code, cause, *_ in sample(cases, 12):
+            with self.subTest(rank=rank, call=call, ends=ends, n=n, action=action):
+                shutil.rmtree(self.dir)
+                shutil.copytree(begun, self.dir)
+                got, calls = self.hurt(f"{rank}:{n}:{action}", self.folder, *args, call=call, ends=ends)
+                self.assertGreater(len(calls[rank]), n, "there was no such call")
+                self.assertEqual(got, code, self.output)
+                slowest = max(slowest, self.seconds)
+                self.assertLess(self.seconds, 10)
+                cause = cause.replace("{rank}", str(rank))
+                report = self.dir + "/report.txt"
+                if os.path.exists(report):
+                    with open(report) as f:
+                        self.assertRegex(f.readline(), rf"^rank={rank} of 2 host=\S+ step=\d+ phase=\w+ exit={code}: .*({cause})")
+                else:
+                    self.assertRegex(self.output, cause)
+        print(f"{len(sample(cases, 12))} errors of {len(cases)}, the slowest took {slowest:.1f} s", flush=True)
+
+
+harness.main()
