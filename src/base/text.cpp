@@ -17,12 +17,15 @@ int edit_distance(std::string_view a, std::string_view b) {
       }
       int cost = a[i - 1] != b[j - 1];
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + cost});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   return d[a.size()][b.size()];
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
+  constexpr size_t kLongest = 100;  // no name of ours is; the distance takes time and memory of both lengths
+  if (name.size() > kLongest) return {};
   int best = 1 + int(name.size()) / 3 + 1;
   std::string found;
   for (const std::string& c : candidates)
@@ -53,6 +56,42 @@ std::string_view trim(std::string_view text) {
   size_t b = text.find_first_not_of(" \t\r\n");
   if (b == std::string_view::npos) return {};
   return text.substr(b, text.find_last_not_of(" \t\r\n") - b + 1);
+}
+
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+    unsigned first = byte(at);
+    size_t length = first < 0x80 ? 1 : first >> 5 == 6 ? 2 : first >> 4 == 14 ? 3 : first >> 3 == 30 ? 4 : 0;
+    if (length == 0) return false;
+    for (size_t i = 1; i < length; ++i)
+      if (byte(at + i) >> 6 != 2) return false;
+    at += length;
+  }
+  return true;
+}
+
+std::string quoted(std::string_view text, size_t longest) {
+  bool cut = text.size() > longest;
+  if (cut) {
+    // The first byte that goes begins a character.
+    while (longest > 0 && static_cast<unsigned char>(text[longest]) >> 6 == 2) --longest;
+    text = text.substr(0, longest);
+  }
+  bool known = is_utf8(text);
+  std::string out = "\"";
+  for (char c : text) {
+    unsigned char byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (c == '\n' || c == '\t' || c == '\r')
+      out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+    else if (byte < ' ' || byte == 127 || (byte >= 128 && !known))
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += c;
+  }
+  return out + (cut ? "\"..." : "\"");
 }
 
 std::string with_commas(int64_t value) {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <regex>
+#include "base/pattern.hpp"
 
 namespace checkpoint {
 
@@ -14,13 +14,9 @@ void InitOptions::bind(config::Table& t) {
         "regular expressions that must match a whole parameter path: these keep their random values, and may be "
         "missing from the file or left over in it; everything else must match")
       .check([this]() -> std::string {
-        for (const std::string& pattern : dont_load) {
-          try {
-            std::regex re(pattern);
-          } catch (const std::regex_error& e) {
-            return fmt::format("\"{}\" is not a regular expression: {}", pattern, e.what());
-          }
-        }
+        for (const std::string& pattern : dont_load)
+          if (std::string problem = base::pattern_problem(pattern); !problem.empty())
+            return fmt::format("\"{:.80}\": {}", pattern, problem);
         return "";
       });
   t.key("map", map,

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace checkpoint {
 namespace {
@@ -41,8 +42,8 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const char* what) const {
-    base::fail(base::Exit::checkpoint, "its header is damaged: {} at character {} of {:?}", what, at_,
-               std::string(text_.substr(0, 80)));
+    base::fail(base::Exit::checkpoint, "its header is damaged: {} at character {} of {}", what, at_,
+               base::quoted(text_));
   }
   char peek() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <regex>
 
+#include "base/pattern.hpp"
+
 namespace comm {
 namespace {
 
@@ -24,11 +26,7 @@ void MeshRule::bind(config::Table& t) {
       .on_resume(config::OnResume::may_change);
   t.key("fsdp", fsdp, "inner axis; -1 = inferred").min(-1).max(kMostRanks).on_resume(config::OnResume::may_change);
   check_axes(t, replica, fsdp);
-  try {
-    std::regex re(match);
-  } catch (const std::regex_error& e) {
-    t.error("match", std::string("not a regular expression: ") + e.what());
-  }
+  if (std::string problem = base::pattern_problem(match); !problem.empty()) t.error("match", problem);
 }
 
 void MeshOptions::bind(config::Table& t) {

@@ -1,32 +1,16 @@
 #include "data/bad_sample.hpp"
 
+#include "base/text.hpp"
 #include "data/dataset.hpp"
 
 namespace data {
-
-namespace {
-
-bool is_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-    unsigned first = byte(at);
-    size_t length = first < 0x80 ? 1 : first >> 5 == 6 ? 2 : first >> 4 == 14 ? 3 : first >> 3 == 30 ? 4 : 0;
-    if (length == 0) return false;
-    for (size_t i = 1; i < length; ++i)
-      if (byte(at + i) >> 6 != 2) return false;
-    at += length;
-  }
-  return true;
-}
-
-}  // namespace
 
 std::string one_line(std::string_view text, size_t longest) {
   std::string out(text.substr(0, longest));
   // A cut may go through a character: its first bytes go too.
   if (longest < text.size())
     while (!out.empty() && static_cast<unsigned char>(text[out.size()]) >> 6 == 2) out.pop_back();
-  bool known = is_utf8(out);
+  bool known = base::is_utf8(out);
   for (char& c : out) {
     unsigned char byte = static_cast<unsigned char>(c);
     if (byte < ' ' || byte == 127 || (byte >= 128 && !known)) c = '?';

@@ -48,7 +48,7 @@ struct CaptionsFile::Collector {
     auto known = numbers.find(std::string(name));
     if (known == numbers.end()) {
       if (std::string problem = unsafe_name(name); !problem.empty())
-        base::fail(Exit::data, "{}: the image name {:?} {}", where, std::string(name.substr(0, 80)), problem);
+        base::fail(Exit::data, "{}: the image name {} {}", where, base::quoted(name), problem);
       known = numbers.emplace(std::string(name), int64_t(numbers.size())).first;
       file.names_.push_back(put(name));
     }
@@ -101,7 +101,7 @@ void CaptionsFile::read_tsv(const std::string& path, Collector& collector) {
     std::string where = fmt::format("'{}' line {}", path, line);
     size_t tab = text.find('\t');
     if (tab == text.npos)
-      base::fail(Exit::data, "{}: no tab between image and caption: {:?}", where, std::string(text.substr(0, 60)));
+      base::fail(Exit::data, "{}: no tab between image and caption: {}", where, base::quoted(text, 60));
     collector.add(text.substr(0, tab), text.substr(tab + 1), where);
   }
 }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace data {
 
@@ -27,8 +28,8 @@ Array decode_image(const Bytes& file, bool precise) {
   for (auto [magic, name] : {std::pair{"BM", "BMP"}, {"II*", "TIFF"}, {"MM", "TIFF"}, {"8BPS", "PSD"}})
     if (is(magic)) base::fail(Exit::data, "a {} image; JPEG, PNG, WebP and GIF are read: convert it", name);
   if (head.empty()) base::fail(Exit::data, "an empty file instead of an image");
-  base::fail(Exit::data, "not an image: JPEG, PNG, WebP and GIF are read, this begins with {:?}",
-             std::string(head.substr(0, 8)));
+  base::fail(Exit::data, "not an image: JPEG, PNG, WebP and GIF are read, this begins with {}",
+             base::quoted(head.substr(0, 8)));
 }
 
 }  // namespace data

@@ -233,7 +233,7 @@ std::pair<std::string, FieldSpec> parse_hdf5_field(std::string_view text) {
 void Hdf5Options::bind(config::Table& t) {
   t.key("path", path, "HDF5 files, read one after the other; \"train-{000..003}.h5\"").required().check([this] {
     try {
-      expand_braces(path);
+      check_braces(path);
     } catch (const base::Error& e) {
       return std::string(e.what());
     }

@@ -149,8 +149,8 @@ class Webdataset : public Source {
     std::string_view digits = base::trim(text);
     auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), *number.i32());
     if (problem != std::errc() || stop != digits.data() + digits.size())
-      base::fail(Exit::data, "member .{} holds {:?}, not a whole number", field.extension,
-                 std::string(text.substr(0, 20)));
+      base::fail(Exit::data, "member .{} holds {}, not a whole number", field.extension,
+                 base::quoted(text, 20));
     return number;
   }
 
@@ -238,7 +238,7 @@ class Webdataset : public Source {
 void WebdatasetOptions::bind(config::Table& t) {
   t.key("path", path, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\"").required().check([this] {
     try {
-      expand_braces(path);
+      check_braces(path);
     } catch (const base::Error& e) {
       return std::string(e.what());
     }

@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/narrow.hpp"
+#include "base/text.hpp"
 #include "data/safe_name.hpp"
 #include "data/tar_reader.hpp"
 
@@ -120,8 +121,8 @@ TarIndex build_tar_index(const File& shard) {
   for (TarMember member; reader.next(member);) {
     // Nothing is unpacked, but names go into messages, lists of bad samples and copies of the set.
     if (std::string problem = unsafe_name(member.name); !problem.empty())
-      base::fail(Exit::data, "'{}' at byte {}: the member name {:?} {}: pack the shard again", shard.path(),
-                 member.header, member.name.substr(0, 80), problem);
+      base::fail(Exit::data, "'{}' at byte {}: the member name {} {}: pack the shard again", shard.path(),
+                 member.header, base::quoted(member.name), problem);
     auto parts = split_member_name(member.name);
     if (!parts) continue;
     uint32_t sample = number_of(samples, index.keys, parts->first);

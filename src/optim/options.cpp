@@ -5,19 +5,16 @@
 #include <regex>
 #include <set>
 
+#include "base/pattern.hpp"
 #include "base/text.hpp"
 #include "optim/registry.hpp"
 
 namespace optim {
 namespace {
 
-std::optional<std::regex> pattern_of(const std::string& text, std::string* problem = nullptr) {
-  try {
-    return std::regex(text);
-  } catch (const std::regex_error& e) {
-    if (problem) *problem = e.what();
-    return {};
-  }
+std::optional<std::regex> pattern_of(const std::string& text) {
+  if (!base::pattern_problem(text).empty()) return {};
+  return std::regex(text);
 }
 
 }  // namespace
@@ -31,8 +28,7 @@ void Rule::bind(config::Table& t) {
   t.key("frozen", frozen, "never changes: no gradient, no optimizer state");
   if (decay_scale < 0 && decay_scale > -1) t.error("decay_scale", "must be -1 or at least 0");
   if (!match.empty() && match.front() == '/') t.error("match", "parameter paths do not begin with \"/\"");
-  std::string problem;
-  if (!pattern_of(match, &problem)) t.error("match", "not a regular expression: " + problem);
+  if (std::string problem = base::pattern_problem(match); !problem.empty()) t.error("match", problem);
 }
 
 void OptimizerOptions::bind(config::Table& t) {

@@ -4,6 +4,7 @@
 #include <regex>
 
 #include "base/narrow.hpp"
+#include "base/pattern.hpp"
 
 namespace shard {
 namespace {
@@ -31,11 +32,7 @@ void ShardingRule::bind(config::Table& t) {
   t.key("optimizer", optimizer, "where the optimizer state lives; empty = the default")
       .one_of({"", "replicated", "sharded"})
       .on_resume(may);
-  try {
-    std::regex re(match);
-  } catch (const std::regex_error& e) {
-    t.error("match", std::string("not a regular expression: ") + e.what());
-  }
+  if (std::string problem = base::pattern_problem(match); !problem.empty()) t.error("match", problem);
 }
 
 void ShardingOptions::bind(config::Table& t) {

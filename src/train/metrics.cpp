@@ -6,11 +6,11 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <unordered_set>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/pattern.hpp"
 #include "io/h5.hpp"
 
 namespace train {
@@ -146,11 +146,8 @@ std::string group_problem(const std::vector<std::string>& groups) {
   for (size_t i = 0; i < groups.size(); ++i) {
     if (std::find(groups.begin(), groups.begin() + long(i), groups[i]) != groups.begin() + long(i))
       return fmt::format("\"{}\" is there twice", groups[i]);
-    try {
-      std::regex re(groups[i]);
-    } catch (const std::regex_error& e) {
-      return fmt::format("\"{}\" is not a regular expression: {}", groups[i], e.what());
-    }
+    if (std::string problem = base::pattern_problem(groups[i]); !problem.empty())
+      return fmt::format("\"{:.80}\": {}", groups[i], problem);
   }
   return "";
 }

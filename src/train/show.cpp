@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "data/tokenizer_of.hpp"
 #include "io/files.hpp"
 #include "io/h5.hpp"
@@ -145,8 +146,8 @@ void show_batch(const Recipe& recipe) {
         if (std::string_view(input) == "labels") example["caption"] = reader.caption(row, length);
         example[input] = reader.pieces(row, length);
       }
-    base::log::line("position={} key={} caption={:?}", first + i, example["key"].get<std::string>(),
-                    example.value("caption", ""));
+    base::log::line("position={} key={} caption={}", first + i, example["key"].get<std::string>(),
+                    base::quoted(example.value("caption", ""), 1000));
     listed.push_back(std::move(example));
   }
 

@@ -155,6 +155,8 @@ TEST(Style, FilesAreShortAndClean) {
       EXPECT_EQ(line.find('\r'), std::string::npos) << where << ": a carriage return";
       EXPECT_FALSE(!line.empty() && line.back() == ' ') << where << ": blanks at the end";
       EXPECT_LE(columns_of(line), 140u) << where << ": too wide";
+      bool code = name.starts_with("src/") && !line.starts_with("//");
+      EXPECT_FALSE(code && line.find("{:?}") != line.npos) << where << ": fmt 9 aborts on some texts, use base::quoted";
     }
   }
   EXPECT_GT(files, 150) << "the search finds too few files";

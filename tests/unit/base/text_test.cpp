@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/narrow.hpp"
+#include "base/pattern.hpp"
 
 namespace {
 
@@ -32,6 +33,7 @@ TEST(Text, NearestName) {
   EXPECT_EQ(base::nearest_name("seed", keys), "seed");
   EXPECT_EQ(base::nearest_name("frobnicate", keys), "") << "nothing is near";
   EXPECT_EQ(base::nearest_name("x", {}), "");
+  EXPECT_EQ(base::nearest_name(std::string(101, 'x'), Strings{std::string(101, 'x')}), "") << "nobody's name";
 }
 
 TEST(Text, JoinSplitTrim) {
@@ -45,6 +47,17 @@ TEST(Text, JoinSplitTrim) {
   EXPECT_EQ(base::trim("  a b\t\r\n"), "a b");
   EXPECT_EQ(base::trim(" \t\n"), "");
   EXPECT_EQ(base::trim(""), "");
+}
+
+TEST(Text, QuotesWhateverItIs) {
+  EXPECT_EQ(base::quoted("a\"b\\c\n\x01\x7f"), R"("a\"b\\c\n\x01\x7f")");
+  EXPECT_EQ(base::quoted("\u00e9"), "\"\u00e9\"");
+  EXPECT_EQ(base::quoted("a\u00e9b", 2), "\"a\"...") << "not within a character";
+  EXPECT_EQ(base::quoted("a\u00e9b", 3), "\"a\u00e9\"...");
+  EXPECT_EQ(base::quoted("\xe5\xe5\xe5", 2), R"("\xe5\xe5"...)");
+  for (const char* broken : {"\xff\xfe", "a\xc3", "\xe5\xe5\xe5\xe5", "\xf0\x9f\x98", "GIF\0@"})
+    EXPECT_TRUE(base::is_utf8(base::quoted(broken))) << base::quoted(broken);
+  EXPECT_EQ(base::quoted("\xe5z"), R"("\xe5z")");
 }
 
 TEST(Text, Numbers) {
@@ -68,6 +81,14 @@ TEST(Text, Durations) {
   EXPECT_EQ(base::hms(8 * 3600 + 33 * 60), "8h33m");
   EXPECT_EQ(base::hms(24 * 3600 + 59 * 60), "24h59m");
   EXPECT_EQ(base::hms(26 * 3600 + 3 * 60), "1d2h3m");
+}
+
+TEST(Pattern, TellsWhatIsNoneAndWhatIsTooLong) {
+  EXPECT_EQ(base::pattern_problem("(.*/)?head/(kernel|bias)"), "");
+  EXPECT_EQ(base::pattern_problem("a(").find("not a regular expression: "), 0u);
+  // std::regex would go beyond the end of the stack.
+  EXPECT_NE(base::pattern_problem(std::string(1 << 20, '(')).find("1048576 characters"), std::string::npos);
+  EXPECT_EQ(base::pattern_problem(std::string(450, '(') + std::string(450, ')')), "");
 }
 
 TEST(Hash, KnownAnswers) {

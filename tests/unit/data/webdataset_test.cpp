@@ -25,6 +25,10 @@ TEST(Brace, Expands) {
   EXPECT_EQ(expand_braces("x{9..10}"), (List{"x9", "x10"}));
   for (const char* bad : {"a{0..", "a}b", "{}", "{a}", "{3..1}", "{a..c}", "{{0..1},2}", "{0..99999999}"})
     expect_error(Exit::config, {"'"}, [&] { expand_braces(bad); });
+  // Neither many names nor long ones fill the memory, and looking makes none.
+  check_braces("{0..999999}");
+  expect_error(Exit::config, {"more than 1000000 names"}, [] { expand_braces("{0..999}{0..999}{a,b}"); });
+  expect_error(Exit::config, {"256 MiB"}, [] { expand_braces("{0..999999}" + std::string(1000, 'x')); });
 }
 
 struct WebdatasetTest : testing::Test {
