@@ -78,6 +78,10 @@ class NpzReader : public WeightFile {
 
   // Reads the header of the array at hand.
   void list(const std::string& name, size_t member) {
+    // libarchive knows more, some of which take the memory that the file asks for; NumPy writes these two.
+    std::string_view format = archive_format_name(archive_.get());
+    if (!format.ends_with("(uncompressed)") && !format.ends_with("(deflation)"))
+      refuse(fmt::format("'{}' is compressed in a way that NumPy does not know: {}", name, format));
     unsigned char start[12];
     get(name, reinterpret_cast<char*>(start), 8);
     if (std::memcmp(start, "\x93NUMPY", 6) != 0) refuse(fmt::format("'{}' does not begin as a NumPy array", name));

@@ -4,8 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "checkpoint/catalogue.hpp"
-#include "io/files.hpp"
+#include "base/error.hpp"
 
 namespace checkpoint {
 namespace {
@@ -21,24 +20,28 @@ void convert(const char* from, float* to, int64_t count) {
   }
 }
 
+// IEEE 754 binary16 by hand: not every compiler has the type.
+float f32_of_f16(uint16_t bits) {
+  uint32_t sign = uint32_t(bits & 0x8000) << 16, exponent = (bits >> 10) & 31, mantissa = bits & 0x3ff;
+  if (exponent == 0) return std::bit_cast<float>(std::bit_cast<uint32_t>(float(mantissa) * 0x1p-24f) | sign);
+  uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
+}
+
+void convert_f16(const char* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, from + 2 * i, 2);
+    to[i] = f32_of_f16(bits);
+  }
+}
+
 void convert_bf16(const char* from, float* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     uint16_t bits;
     std::memcpy(&bits, from + 2 * i, 2);
     to[i] = std::bit_cast<float>(uint32_t(bits) << 16);
   }
-}
-
-std::unique_ptr<WeightFile> open_newest(const std::vector<Candidate>& files) {
-  std::string reasons;
-  for (const Candidate& c : files) {
-    try {
-      return open_checkpoint_weights(c.path);
-    } catch (const base::Error& e) {
-      reasons += fmt::format("{}{}", reasons.empty() ? "" : "\n  ", e.what());
-    }
-  }
-  base::fail(base::Exit::checkpoint, "{}", reasons);
 }
 
 }  // namespace
@@ -81,29 +84,13 @@ void WeightFile::read(float* out, int64_t count) {
       buffer_.resize(size_t(n * device::size_of(type)));
       take(buffer_.data(), int64_t(buffer_.size()));
       if (type == device::DType::f64) convert<double>(buffer_.data(), out + done, n);
-      if (type == device::DType::f16) convert<_Float16>(buffer_.data(), out + done, n);
+      if (type == device::DType::f16) convert_f16(buffer_.data(), out + done, n);
       if (type == device::DType::bf16) convert_bf16(buffer_.data(), out + done, n);
     }
     done += n;
   }
   left_ -= count;
   if (left_ == 0) finish();
-}
-
-std::unique_ptr<WeightFile> open_weights(const std::string& path) {
-  using base::Exit;
-  try {
-    if (!io::exists(path)) base::fail(Exit::checkpoint, "{}: there is no such file", path);
-    if (io::is_directory(path) || path.ends_with(".h5")) return open_newest(files_at(path));
-    if (path.ends_with(".npz")) return open_npz_weights(path);
-    if (path.ends_with(".safetensors")) return open_safetensors_weights(path);
-  } catch (const io::Failure& e) {
-    base::fail(Exit::checkpoint, "{}", e.what());
-  }
-  base::fail(Exit::checkpoint,
-             "{}: the end of the name says nothing; known are .h5 (a checkpoint of this program), .npz, .safetensors, "
-             "and a run directory",
-             path);
 }
 
 }  // namespace checkpoint

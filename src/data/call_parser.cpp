@@ -140,6 +140,8 @@ class Parser {
                                   ((text_[end] == '-' || text_[end] == '+') &&
                                    (end == at_ || text_[end - 1] == 'e' || text_[end - 1] == 'E'))))
       ++end;
+    constexpr size_t kLongest = 100;
+    if (end - at_ > kLongest) fail(begin, "not a number");
     std::string digits(text_.substr(at_, end - at_));
     // 32_000 as in TOML and Python.
     for (size_t i = 1; i + 1 < digits.size(); ++i)

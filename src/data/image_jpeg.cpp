@@ -58,6 +58,19 @@ bool has_adobe_marker(const Bytes& file) {
   return false;
 }
 
+// A progressive file of few bytes may ask for many passes over many pixels; this bounds their product. Within the data
+// of a scan the marker's bytes do not occur.
+void check_passes(const Bytes& file, int64_t width, int64_t height) {
+  constexpr int64_t kMost = 40 * kMostPixels, kMostScans = 500;  // TJFLAG_LIMITSCANS
+  if (width * height * kMostScans <= kMost) return;
+  std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
+  int64_t scans = 0;
+  for (size_t at = 0; (at = all.find("\xff\xda", at)) != all.npos; at += 2) ++scans;
+  if (width * height * scans > kMost)
+    base::fail(Exit::data, "a JPEG image of {} x {} pixels in {} passes; that would take minutes", width, height,
+               scans);
+}
+
 // As the published decoder does it: every ink takes its share of the light, no colour profile.
 Array rgb_of(const Array& inks, bool inverted) {
   Array out(device::DType::u8, {inks.shape[0], inks.shape[1], 3});
@@ -78,6 +91,7 @@ Array decode_jpeg(const Bytes& file, bool precise) {
     base::fail(Exit::data, "broken JPEG: {}", tjGetErrorStr2(handle));
   if (width < 1 || height < 1) base::fail(Exit::data, "broken JPEG: it ends before the image begins");
   check_image_size("JPEG", width, height);
+  check_passes(file, width, height);
   bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
   Array out(device::DType::u8, {height, width, cmyk ? 4 : 3});
   // Fancy upsampling is on unless asked otherwise. A progressive file may not ask for endless passes.

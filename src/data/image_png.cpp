@@ -43,6 +43,8 @@ bool read_header(Job& job) {
   }
   if (setjmp(png_jmpbuf(job.png))) return false;
   png_set_read_fn(job.png, &job, read_bytes);
+  // Texts, colour profiles and the like, of which a small file can unpack gigabytes, are passed over.
+  png_set_keep_unknown_chunks(job.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(job.png, job.info);
   int type = png_get_color_type(job.png, job.info), depth = png_get_bit_depth(job.png, job.info);
   // The order of these calls does not matter, libpng fixes it; the set is that of the published decoder.

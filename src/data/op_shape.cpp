@@ -10,10 +10,13 @@ namespace data {
 namespace {
 
 std::vector<int64_t> sizes(const Arguments& a, std::string_view name, int64_t least) {
+  constexpr int64_t kMost = int64_t{1} << 32;  // elements; what is less but too large is found with the type
   std::vector<int64_t> out;
+  int64_t all = 1;
   for (float x : a.numbers(name)) {
     if (x != std::floor(x) || x < float(least) || x > float(1 << 24)) a.fail(name, "sizes are whole numbers");
     out.push_back(int64_t(x));
+    if (out.back() > 0 && (all *= out.back()) > kMost) a.fail(name, fmt::format("more than {} elements", kMost));
   }
   return out;
 }
@@ -67,8 +70,10 @@ class PadToShape : public Op {
     if (!fits) base::fail(base::Exit::config, "{} cannot be padded to {}", text_of(in), text_of(shape_));
     if (in.type == device::DType::u8 && (value_ != std::floor(value_) || value_ < 0 || value_ > 255))
       base::fail(base::Exit::config, "pad_value {} is not a value of {}", value_, text_of(in));
+    if (in.type == device::DType::i32 && (value_ != std::floor(value_) || std::abs(value_) > INT32_MAX))
+      base::fail(base::Exit::config, "pad_value {} is not a value of {}", value_, text_of(in));
     in.shape = shape_;
-    in.limit = in.limit ? std::max<int64_t>(in.limit, int64_t(value_) + 1) : 0;
+    if (in.limit) in.limit = value_ < 0 ? 0 : std::max<int64_t>(in.limit, int64_t(value_) + 1);
     spec[keys_.out] = in;
     return spec;
   }

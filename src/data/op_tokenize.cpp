@@ -11,6 +11,7 @@ namespace {
 using base::Exit;
 
 enum class End { none, yes, sticky };
+constexpr size_t kMostTextBytes = size_t{1} << 20;  // SentencePiece takes far more memory than the text
 
 class Tokenize : public Op {
  public:
@@ -59,6 +60,8 @@ class Tokenize : public Op {
   void apply(Sample& sample, const OpContext&) const override {
     const std::string* text = std::get_if<std::string>(&value_of(sample, keys_.in));
     if (!text) base::fail(Exit::data, "field '{}' is not text", keys_.in);
+    if (text->size() > kMostTextBytes)
+      base::fail(Exit::data, "a text of {} bytes; at most {} are read", text->size(), kMostTextBytes);
     std::vector<int32_t> ids;
     tokenizer_->encode(lower_ ? ascii_lower(*text) : *text, ids);
     ids.insert(ids.begin(), prefix_.begin(), prefix_.end());

@@ -4,11 +4,26 @@
 
 #include "base/error.hpp"
 #include "data/hint.hpp"
+#include "data/image_decode.hpp"
 
 namespace data {
 namespace {
 
 using base::Exit;
+
+// As the largest image that is read, in f32. More is a slip of the keyboard, found before memory is taken.
+constexpr int64_t kMostFieldBytes = kMostPixels * 3 * int64_t(sizeof(float));
+
+void check_sizes(const Spec& spec) {
+  for (auto& [name, field] : spec) {
+    if (!field.fixed()) continue;
+    int64_t bytes = device::size_of(field.type);
+    for (int64_t d : field.shape)
+      if (__builtin_mul_overflow(bytes, std::max<int64_t>(d, 1), &bytes) || bytes > kMostFieldBytes)
+        base::fail(Exit::config, "field '{}' would be {}; a sample's field has at most {} MiB", name, text_of(field),
+                   kMostFieldBytes >> 20);
+  }
+}
 
 const OpRow& row_of(const Call& call, std::string_view text) {
   std::span<const OpRow> rows = op_rows();
@@ -30,6 +45,7 @@ Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& envir
     Stage stage{call.name, row.make(arguments, environment), streams.sub(stages_.size())};
     try {
       spec_ = stage.op->propagate(std::move(spec_));
+      check_sizes(spec_);
     } catch (const base::Error& e) {
       base::fail(e.code(), "{}: {}: {}", place(text, call.at), call.name, e.what());
     }

@@ -162,6 +162,10 @@ TEST_F(WeightFile, HostileNpz) {
   refused("a.npz", one(long_header), "header of 70000");
   long_header[11] = '\x7f';  // two GiB
   refused("a.npz", one(long_header), "claims a header");
+  // Other ways of compressing, at which a few bytes may ask for gigabytes: 14 is LZMA.
+  std::string method = one(good);
+  method[8] = 14, method[method.find("PK\1\2") + 10] = 14;
+  refused("a.npz", method, "does not know: ZIP");
   // Cut anywhere, or with any byte changed: refused, or what was written.
   std::string whole =
       zip({{"x.npy", good}, {"y.npy", npy(npy_header("<f4", "(3,)"), bytes_of(Floats{1, 2, 3}))}}, true);

@@ -2,6 +2,7 @@
 #include <gif_lib.h>
 #include <gtest/gtest.h>
 #include <png.h>
+#include <sys/resource.h>
 #include <turbojpeg.h>
 #include <webp/encode.h>
 
@@ -23,6 +24,7 @@ std::string golden(const std::string& name) {
 struct PngFormat {
   int type, depth, interlace = PNG_INTERLACE_NONE;
   bool transparent = false;
+  int texts = 0;  // of 7.5 MB each, compressed
 };
 
 // `rows` are packed as the format wants them.
@@ -47,6 +49,11 @@ std::string png_file(const PngFormat& f, uint32_t width, const std::vector<std::
   } else if (f.transparent) {
     png_set_tRNS(png, info, nullptr, 0, &clear);
   }
+  std::string words(7'500'000, 'x');
+  std::vector<png_text> texts(size_t(f.texts), png_text{});
+  for (png_text& t : texts)
+    t.compression = PNG_TEXT_COMPRESSION_zTXt, t.key = const_cast<char*>("Comment"), t.text = words.data();
+  png_set_text(png, info, texts.data(), f.texts);
   png_write_info(png, info);
   std::vector<png_bytep> pointers;
   for (const std::string& r : rows) pointers.push_back(reinterpret_cast<png_bytep>(const_cast<char*>(r.data())));
@@ -111,6 +118,21 @@ TEST(Png, TooLarge) {
   expect_error(Exit::data, {"PNG image of 40000 x 40000", "at most 100000000"},
                [&] { decode_image(bytes_of(bad), false); });
   expect_error(Exit::data, {"JPEG image of 65000 x 65000"}, [] { check_image_size("JPEG", 65000, 65000); });
+}
+
+TEST(Png, TextsFillNoMemory) {
+  auto peak_mb = [] {
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss >> 10;
+  };
+  PngFormat format{PNG_COLOR_TYPE_GRAY, 8};
+  format.texts = 60;
+  Bytes file = bytes_of(png_file(format, 1, {"\x40"}));
+  EXPECT_LT(file.size(), size_t(1) << 20);
+  long before = peak_mb();
+  EXPECT_EQ(pixels(decode_png(file)), (std::vector<int>{0x40, 0x40, 0x40}));
+  EXPECT_LT(peak_mb() - before, 100);
 }
 
 std::string jpeg_file(int colours, bool progressive = false) {
@@ -189,6 +211,15 @@ TEST(Jpeg, HugeHeaderIsRefusedUnread) {
   for (size_t i = at + 5; i < at + 9; ++i) bad[i] = char(0xf0);
   expect_error(Exit::data, {"JPEG image of 61680 x 61680", "at most 100000000"},
                [&] { decode_image(bytes_of(bad), false); });
+}
+
+TEST(Jpeg, ManyPassesOverManyPixelsAreRefused) {
+  std::string bad = jpeg_file(3, true);
+  size_t at = bad.find("\xff\xc2");
+  ASSERT_NE(at, bad.npos);
+  for (size_t side : {at + 5, at + 7}) bad[side] = 0x27, bad[side + 1] = 0x10;  // 10,000
+  for (int i = 0; i < 40; ++i) bad += "\xff\xda";
+  expect_error(Exit::data, {"10000 x 10000 pixels in", "passes"}, [&] { decode_jpeg(bytes_of(bad), false); });
 }
 
 TEST(Jpeg, PreciseDiffersFromFast) {

@@ -156,8 +156,11 @@ TEST(ResizeSide, SpecsAndBombs) {
   EXPECT_EQ(text_of(Pipeline("resize_small(16)", unknown, {}).spec()), "image u8 [?,?,3]");
   // One pixel high and long: keeping the aspect ratio would take gigabytes.
   Array line(DType::u8, {1, 100'000, 3});
-  expect_error(Exit::data, {"25600000 x 256", "at most 100000000"},
-               [&] { run("resize_small(256) | drop('image')", with_image(line)); });
+  expect_error(Exit::data, {"25600000 x 256", "at most 100000000"}, [&] {
+    Sample sample = with_image(line);
+    Pipeline("resize_small(256)", unknown, {}).apply(sample, 0);
+  });
+  expect_error(Exit::config, {"u8 [256,25600000,3]"}, [&] { run("resize_small(256)", with_image(line)); });
   expect_error(Exit::data, {"20 x 0"}, [&] { run("resize_long(20) | drop('image')", with_image(line)); });
 }
 
@@ -279,6 +282,8 @@ TEST(Shape, PadAndReshape) {
   });
   expect_error(Exit::config, {"reshape", "[3]"}, [&] { run("reshape([3], key='n')", {{"n", a}}); });
   expect_error(Exit::config, {"whole numbers"}, [&] { run("reshape([2.5], key='n')", {{"n", a}}); });
+  expect_error(Exit::config, {"pad_value 1e+18"}, [&] { run("pad_to_shape([3, 5], 1e18, key='n')", {{"n", a}}); });
+  expect_error(Exit::config, {"elements"}, [&] { run("reshape([9e6, 9e6, 9e6], key='n')", {{"n", a}}); });
 }
 
 }  // namespace

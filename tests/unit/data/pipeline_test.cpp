@@ -1,7 +1,8 @@
 // The preprocessing language: syntax, arguments, and specs before any data is read.
+#include "data/pipeline.hpp"
+
 #include <gtest/gtest.h>
 
-#include "data/pipeline.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -40,6 +41,7 @@ TEST(CallParser, Errors) {
   bad("resize(1.2.3)", {"not a number"});
   bad("resize(12px)", {"not a number"});
   bad("resize(1e999)", {"not a number"});
+  bad(("resize(" + std::string(101, '1') + ")").c_str(), {"not a number"});
   bad("resize(a=)", {"expected a value"});
   bad("resize(a=1, 2)", {"character 13", "without a name"});
   bad("resize(\"\\q\")", {"escapes"});
@@ -103,6 +105,9 @@ TEST(Pipeline, SpecErrorsNameTheOp) {
   bad("decode | value_range(0, 1, [1, 2], [1, 2, 3])", {"different lengths"});
   bad("decode | value_range(0, 1, 5, 5)", {"equal"});
   bad("tokenize('t', max_len=5)", {"no [tokenizer.t]", "there is none"});
+  // Found before memory is taken.
+  bad("decode | resize(65536)", {"character 10", "u8 [65536,65536,3]", "at most 1144 MiB"});
+  bad("decode | resize(16384) | value_range", {"character 26", "f32 [16384,16384,3]", "at most 1144 MiB"});
 }
 
 TEST(Pipeline, TokenizerNamesAndOptions) {

@@ -60,6 +60,12 @@ TEST(Bytes, EndPadLowerAndCut) {
   EXPECT_TRUE(tokenized("max_len=3", "a").masks.empty());
 }
 
+TEST(Bytes, TooLongATextIsNoCaption) {
+  EXPECT_EQ(tokenized("max_len=1", std::string(1 << 20, 'a')).ids, std::vector<int32_t>{'a' + 3});
+  expect_error(Exit::data, {"tokenize", "1048577 bytes"},
+               [] { tokenized("max_len=1", std::string((1 << 20) + 1, 'a')); });
+}
+
 TEST(Prefix, IsGivenAndCarriesNoLoss) {
   using F = std::vector<float>;
   constexpr int32_t a = 'a' + 3, b = 'b' + 3, P = 'P' + 3;

@@ -1,0 +1,39 @@
+// Which reader opens a file of initial weights.
+#include "checkpoint/catalogue.hpp"
+#include "checkpoint/weight_file.hpp"
+#include "io/files.hpp"
+
+namespace checkpoint {
+namespace {
+
+std::unique_ptr<WeightFile> open_newest(const std::vector<Candidate>& files) {
+  std::string reasons;
+  for (const Candidate& c : files) {
+    try {
+      return open_checkpoint_weights(c.path);
+    } catch (const base::Error& e) {
+      reasons += fmt::format("{}{}", reasons.empty() ? "" : "\n  ", e.what());
+    }
+  }
+  base::fail(base::Exit::checkpoint, "{}", reasons);
+}
+
+}  // namespace
+
+std::unique_ptr<WeightFile> open_weights(const std::string& path) {
+  using base::Exit;
+  try {
+    if (!io::exists(path)) base::fail(Exit::checkpoint, "{}: there is no such file", path);
+    if (io::is_directory(path) || path.ends_with(".h5")) return open_newest(files_at(path));
+    if (path.ends_with(".npz")) return open_npz_weights(path);
+    if (path.ends_with(".safetensors")) return open_safetensors_weights(path);
+  } catch (const io::Failure& e) {
+    base::fail(Exit::checkpoint, "{}", e.what());
+  }
+  base::fail(Exit::checkpoint,
+             "{}: the end of the name says nothing; known are .h5 (a checkpoint of this program), .npz, .safetensors, "
+             "and a run directory",
+             path);
+}
+
+}  // namespace checkpoint
