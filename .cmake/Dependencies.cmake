@@ -1,11 +1,13 @@
 # What each folder links. Only the folder named may include these headers.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
-# Open MPI: the C interface only.
-set(MPI_CXX_SKIP_MPICXX ON)
-find_package(MPI REQUIRED COMPONENTS CXX)
+if(NOT TRAINER_FUZZ)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  # Open MPI: the C interface only.
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI REQUIRED COMPONENTS CXX)
+endif()
 
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)

@@ -16,8 +16,9 @@ TRAINER_PACKAGES=(
   fonts-noto-color-emoji unicode-data unicode-cldr-core
 )
 
-# Only for tests, which are skipped without them: a SLURM for jobs/slurm.sh (a test starts and stops it itself) and the checker of scripts.
-TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck)
+# Only for tests, which are skipped without them: a SLURM for jobs/slurm.sh (a test starts and stops it itself), the checker of scripts,
+# the compiler with libFuzzer for tools/fuzz.
+TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev)
 
 # Prints which of the given packages are not installed. Asks dpkg only, so it needs neither rights nor a network.
 missing_packages() {
@@ -88,9 +89,11 @@ mpi_environment() {
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-passive}
 }
 
-# Configures and builds into build/; ccache keeps its files where it always does unless CCACHE_DIR says otherwise.
-# Options go to the build: "--target trainer" leaves out the tests.
-build_release() {
+# Configures and builds into build/; options go to the build: "--target trainer" leaves out the tests.
+build_release() { build_preset release "$@"; }
+
+# ccache keeps its files where it always does unless CCACHE_DIR says otherwise.
+build_preset() {
   export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
-  cmake --preset release && cmake --build build --parallel "$(nproc)" "$@"
+  cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(nproc)" "${@:2}"
 }

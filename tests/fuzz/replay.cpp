@@ -1,0 +1,37 @@
+// Runs every file of the corpus through its target:   fuzz_replay CORPUS   (CORPUS/TARGET/FILE)
+// Without a fuzzer, so that inputs which once broke something are tried by every compiler.
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "targets.hpp"
+
+int main(int argc, char** argv) {
+  namespace fs = std::filesystem;
+  if (argc != 2) return std::fprintf(stderr, "usage: fuzz_replay CORPUS\n"), 2;
+  int inputs = 0, findings = 0;
+  const std::pair<const char*, void (*)(std::string_view)> targets[] = {
+      {"deck", fuzz::deck},       {"preprocess", fuzz::preprocess}, {"tar", fuzz::tar},
+      {"weights", fuzz::weights}, {"image", fuzz::image},           {"tokenizer", fuzz::tokenizer}};
+  for (auto [name, target] : targets) {
+    int of_target = 0;
+    for (const auto& entry : fs::directory_iterator(fs::path(argv[1]) / name)) {
+      std::ifstream in(entry.path(), std::ios::binary);
+      std::string input{std::istreambuf_iterator<char>(in), {}};
+      ++of_target;
+      try {
+        fuzz::run(target, input);
+      } catch (const std::exception& e) {
+        std::printf("%s: %s\n", entry.path().c_str(), e.what());
+        ++findings;
+      }
+    }
+    if (of_target == 0) return std::printf("no inputs for %s\n", name), 1;
+    inputs += of_target;
+  }
+  std::printf("%d inputs, %d findings\n", inputs, findings);
+  return findings > 0;
+}

@@ -1,0 +1,27 @@
+// What is fuzzed: everything that reads bytes from outside. A target gets any bytes and feeds them to the readers as a
+// run would. A base::Error is an answer; anything else that leaves a target is a finding, and so are a failed CHECK
+// (Exit::internal), an answer that breaks its own promise, a leak, unbounded memory and a hang.
+//
+// libfuzzer.cpp makes a fuzzer of one target, replay.cpp runs all of them over the corpus.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace fuzz {
+
+void deck(std::string_view input);        // deck.cpp: TOML, rows, overrides
+void preprocess(std::string_view input);  // preprocess.cpp: strings of ops, made and applied
+void tar(std::string_view input);         // tar.cpp: shards and their stored indexes
+void weights(std::string_view input);     // weights.cpp: .npz, .npy headers, .safetensors
+void image(std::string_view input);       // image.cpp: JPEG, PNG, WebP, GIF, and the ops on them
+void tokenizer(std::string_view input);   // tokenizer.cpp: captions
+
+// Runs the target; what it lets out is a finding, told by a std::logic_error.
+void run(void (*target)(std::string_view), std::string_view input);
+
+// For the promises of an answer: throws std::logic_error.
+void expect(bool promise, const char* what);
+
+}  // namespace fuzz

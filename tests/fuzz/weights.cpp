@@ -1,0 +1,38 @@
+// Files of initial weights, told apart by their first bytes: a zip archive is an .npz, '{' the text of a .npy header,
+// anything else a .safetensors.
+#include <algorithm>
+
+#include "checkpoint/npy_header.hpp"
+#include "checkpoint/weight_file.hpp"
+#include "memory_file.hpp"
+#include "targets.hpp"
+
+namespace fuzz {
+
+void weights(std::string_view input) {
+  if (input.starts_with('{')) {
+    checkpoint::NpyHeader header = checkpoint::parse_npy_header(input);
+    checkpoint::checked_count(header.shape), checkpoint::weight_type(header.descr);
+    return;
+  }
+  MemoryFile memory(input);
+  auto file = input.starts_with("PK") ? checkpoint::open_npz_weights(memory.path())
+                                      : checkpoint::open_safetensors_weights(memory.path());
+  constexpr int64_t kPiece = 1000, kMost = 100'000;  // elements; a zip may hold much
+  std::vector<float> piece(kPiece);
+  int64_t taken = 0;
+  for (size_t t = 0; t < file->tensors().size() && taken < kMost; ++t) {
+    const checkpoint::FileTensor& tensor = file->tensors()[t];
+    expect(!tensor.name.empty() && tensor.count() >= 0, "a tensor without name or size");
+    checkpoint::describe(tensor);
+    if (!tensor.type) continue;
+    file->begin(t);
+    for (int64_t left = tensor.count(); left > 0 && taken < kMost;) {
+      int64_t n = std::min(left, kPiece);
+      file->read(piece.data(), n);
+      left -= n, taken += n;
+    }
+  }
+}
+
+}  // namespace fuzz
