@@ -10,7 +10,7 @@ namespace data {
 
 // A larger image is taken for an attack or a mistake: refused by its header, before memory is taken.
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-constexpr int64_t kMostPixels = 200'000;  // fuzzers would spend their time on large images
+constexpr int64_t kMostPixels = 20'000;  // fuzzers would spend their time on large images
 #else
 constexpr int64_t kMostPixels = 100'000'000;
 #endif
