@@ -39,7 +39,7 @@ preprocess = '''decode | resize(64) | value_range(-1, 1)
   | tokenize("b", max_len=24, eos="sticky") | keep("image", "labels")'''
 [data.val]
 path = "{a,b}.tar"
-fields.image = "jpg"
+fields = { image = "jpg", text = "txt" }
 preprocess = "@train"
 [loader]
 threads = 3
@@ -66,7 +66,7 @@ mults = [0.5, 0.1]
 kind = "polynomial"
 power = 2
 end = 1e-3
-mult = inf
+mult = 0.5
 [checkpoint]
 every_steps = 100
 resume = "500"
@@ -81,6 +81,7 @@ path = 'x
 [loader]
 treads = 1979-05-27T07:32:00Z
 threads = -1
+prefetch = inf
 a.b.c = [1, [2, {c = nan}], \"\"\"x\\u00e9
 \"\"\"]
 [[loader]]
@@ -88,6 +89,8 @@ a.b.c = [1, [2, {c = nan}], \"\"\"x\\u00e9
 write("deck", "good", GOOD)
 write("deck", "more", MORE)
 write("deck", "broken", BROKEN)
+write("deck", "valid_overrides", "total_steps = 3\0loader.threads=7\0data.t.kind=synthetic\0checkpoint.resume=\"5\"\0"
+      "total_epochs=2\0schedule.default.kind=composite\0schedule.default.part.0.from_steps=0\0init.map={a='b'}")
 write("deck", "overrides", "total_steps = 3\0loader.threads=7\0data.t.kind=synthetic\0checkpoint.resume=\"5\"\0"
       "schedule.default.kind=composite\0schedule.default.part.0.from_steps=0\0init.map={a='b'}\0total_steps=\0=x\0a b=1")
 write("deck", "list_override", MORE + "\0schedule.default.part.1.mults=[1.0,2]\0schedule.default.part[2].kind=linear\0init.dont_load=[]")
@@ -237,7 +240,7 @@ def png(width, height, depth, colours, rows, interlaced=0, *more):
             b"".join(more) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
-write("image", "png_interlaced", png(4, 4, 8, 2, bytes(range(60)), 1))
+write("image", "png_interlaced", png(4, 4, 8, 2, bytes(80), 1))
 write("image", "png_2bit", png(5, 3, 2, 3, b"\0\x1b\x40" * 3, 0, chunk(b"PLTE", bytes(range(12))), chunk(b"tRNS", b"\0\x80")))
 write("image", "png_16bit", png(2, 2, 16, 6, (b"\1" + bytes(16)) * 2))
 write("image", "png_bomb", png(60_000, 60_000, 8, 2, bytes(100)))
@@ -250,8 +253,7 @@ out = io.BytesIO()
 frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], transparency=1, duration=10)
 write("image", "gif_frames", out.getvalue())
 write("image", "gif", encoded("L", "GIF", (5, 5)).replace(b"\0" * 50, b"", 1))
-small = bytes([0x47, 0x49, 0x46, 0x38, 0x39, 0x61, 3, 0, 2, 0, 0x80, 0, 0, 0x10, 0x20, 0x30, 0xf0, 0xe0, 0xd0, 0x2c, 0, 0, 0, 0, 3, 0,
-               2, 0, 0, 2, 3, 0x44, 2, 5, 0, 0x3b])
+small = bytes.fromhex("47494638396103000200800000102030f0e0d02c000000000300020000020444183028003b")
 write("image", "gif_small", small)
 write("image", "gif_interlaced", small[:28] + b"\x40" + small[29:])
 write("image", "gif_large", small[:24] + b"\xff\xff\xff\xff" + small[28:])
