@@ -29,63 +29,111 @@ std::vector<Tap> taps(int64_t in, int64_t out) {
   return t;
 }
 
-using Four = float __attribute__((vector_size(16)));
-Four load(const float* p) {
-  Four v;
+// One input row, resampled along x. `out` may be written up to kSpare floats beyond its end.
+constexpr int64_t kSpare = 8;
+
+template <class T>
+class Columns {
+ public:
+  Columns(int64_t in, int64_t out, int64_t channels) : taps_(taps(in, out)), channels_(channels) {}
+
+  void resample(const T* in, float* out) const {
+    for (const Tap& t : taps_)
+      for (int64_t c = 0; c < channels_; ++c) {
+        float low = float(in[t.low * channels_ + c]), high = float(in[t.high * channels_ + c]);
+        *out++ = low + (high - low) * t.weight;
+      }
+  }
+
+ private:
+  std::vector<Tap> taps_;
+  int64_t channels_;
+};
+
+template <class To>
+To load(const void* p) {
+  To v;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
-
-// One input row, resampled along x. `wide` is scratch of width * channels + 4 floats, `out` has 4 floats to spare.
 template <class T>
-void resize_row(const T* in, int64_t in_width, int64_t channels, const std::vector<Tap>& x, float* wide, float* out) {
-  for (int64_t i = 0; i < in_width * channels; ++i) wide[i] = float(in[i]);
-  if (channels == 3) {  // four lanes at a time; the fourth is overwritten by the next pixel
-    for (const Tap& t : x) {
-      Four low = load(wide + t.low * 3), high = load(wide + t.high * 3), value = low + (high - low) * t.weight;
-      std::memcpy(out, &value, sizeof value);
-      out += 3;
-    }
-    return;
-  }
-  for (const Tap& t : x)
-    for (int64_t c = 0; c < channels; ++c) {
-      float low = wide[t.low * channels + c], high = wide[t.high * channels + c];
-      *out++ = low + (high - low) * t.weight;
-    }
+void store(const T& v, void* p) {
+  std::memcpy(p, &v, sizeof v);
 }
+
+using Floats = float __attribute__((vector_size(32)));  // of two pixels, the fourth and the last unused
+using Ints = int32_t __attribute__((vector_size(32)));
+using Octets = uint8_t __attribute__((vector_size(32)));
+using Words = uint64_t __attribute__((vector_size(16)));
+using FourWords = uint64_t __attribute__((vector_size(32)));
+
+// Each chosen byte lies four times in a lane of its own, of which all but one are cleared.
+Floats widened(Octets spread) { return __builtin_convertvector(reinterpret_cast<Ints>(spread) & 255, Floats); }
+
+// RGB in bytes, which nearly all images are: two output pixels at a time. The bytes from a left neighbour on hold the
+// right one as well; where that would lie beyond the row, its weight is 0.
+class RgbColumns {
+ public:
+  RgbColumns(int64_t in, int64_t out) : pairs_(size_t(out + 1) / 2) {
+    std::vector<Tap> all = taps(in, out);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Tap& t = all[i];
+      Pair& pair = pairs_[i / 2];
+      pair.at[i % 2] = t.low * 3;
+      for (size_t k = 0; k < 4; ++k) pair.weight[i % 2 * 4 + k] = t.high > t.low ? t.weight : 0.0f;
+    }
+  }
+
+  void resample(const uint8_t* in, float* out) const {
+    constexpr Octets kLeft = {0,  0,  0,  0,  1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  3,  3,
+                              16, 16, 16, 16, 17, 17, 17, 17, 18, 18, 18, 18, 19, 19, 19, 19};
+    for (const Pair& pair : pairs_) {
+      Words a = load<Words>(in + pair.at[0]), b = load<Words>(in + pair.at[1]);
+      Octets both = reinterpret_cast<Octets>(FourWords{a[0], a[1], b[0], b[1]});
+      Floats low = widened(__builtin_shuffle(both, kLeft)), high = widened(__builtin_shuffle(both, kLeft + 3));
+      Floats value = low + (high - low) * load<Floats>(pair.weight);
+      store(__builtin_shuffle(value, Ints{0, 1, 2, 4, 5, 6, 6, 6}), out);
+      out += 6;
+    }
+  }
+
+ private:
+  struct Pair {
+    int64_t at[2] = {0, 0};  // bytes
+    float weight[8] = {};
+  };
+  std::vector<Pair> pairs_;
+};
 
 void blend(const float* top, const float* bottom, float weight, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = top[i] + (bottom[i] - top[i]) * weight;
 }
 void blend(const float* top, const float* bottom, float weight, int64_t count, uint8_t* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    float value = top[i] + (bottom[i] - top[i]) * weight;
-    out[i] = uint8_t(int32_t(std::min(std::max(value, 0.0f), 255.0f)));
-  }
+  // Between two bytes, give or take a rounding, so that there is nothing to cut before truncation.
+  for (int64_t i = 0; i < count; ++i) out[i] = uint8_t(int32_t(top[i] + (bottom[i] - top[i]) * weight));
 }
 
-template <class T>
-void resize_image(const T* in, int64_t in_height, int64_t in_width, int64_t channels, T* out, int64_t height,
-                  int64_t width) {
-  std::vector<Tap> x = taps(in_width, width), y = taps(in_height, height);
+template <class RowResampler, class T>
+void resize_image(const T* in, const RowResampler& columns, const std::vector<int64_t>& from, int64_t height,
+                  int64_t width, T* out) {
+  int64_t in_row = from[1] * from[2], row = width * from[2];
   // The two rows in use, by input row number; neighbouring output rows often share them.
-  std::vector<float> wide(size_t(in_width * channels + 4)), rows[2];
+  std::vector<float> rows[2];
   int64_t held[2] = {-1, -1};
-  for (auto& row : rows) row.resize(size_t(width * channels + 4));
+  for (auto& r : rows) r.resize(size_t(row + kSpare));
   auto row_of = [&](int64_t number, int64_t other) {
     int slot = held[0] == number ? 0 : held[1] == number ? 1 : held[0] == other ? 1 : 0;
     if (held[slot] != number) {
-      resize_row(in + number * in_width * channels, in_width, channels, x, wide.data(), rows[slot].data());
+      columns.resample(in + number * in_row, rows[slot].data());
       held[slot] = number;
     }
     return rows[slot].data();
   };
-  for (int64_t i = 0; i < height; ++i) {
-    const Tap& t = y[size_t(i)];
+  for (const Tap& t : taps(from[0], height)) {
     const float* top = row_of(t.low, t.high);
     const float* bottom = row_of(t.high, t.low);
-    blend(top, bottom, t.weight, width * channels, out + i * width * channels);
+    blend(top, bottom, t.weight, row, out);
+    out += row;
   }
 }
 
@@ -110,13 +158,15 @@ Array crop(const Array& in, int64_t y, int64_t x, int64_t height, int64_t width)
 
 Array resize_bilinear(const Array& in, int64_t height, int64_t width) {
   check_image(in);
-  int64_t in_height = in.shape[0], in_width = in.shape[1], channels = in.shape[2];
-  if (in_height == height && in_width == width) return in;
+  int64_t in_width = in.shape[1], channels = in.shape[2];
+  if (in.shape[0] == height && in_width == width) return in;
   Array out(in.type, {height, width, channels});
-  if (in.type == device::DType::u8)
-    resize_image(in.u8(), in_height, in_width, channels, out.u8(), height, width);
+  if (in.type == device::DType::f32)
+    resize_image(in.f32(), Columns<float>(in_width, width, channels), in.shape, height, width, out.f32());
+  else if (channels == 3)
+    resize_image(in.u8(), RgbColumns(in_width, width), in.shape, height, width, out.u8());
   else
-    resize_image(in.f32(), in_height, in_width, channels, out.f32(), height, width);
+    resize_image(in.u8(), Columns<uint8_t>(in_width, width, channels), in.shape, height, width, out.u8());
   return out;
 }
 
