@@ -7,7 +7,9 @@ namespace {
 
 class Decode : public Op {
  public:
-  explicit Decode(const Arguments& a) : keys_(keys_of(a)), precise_(a.flag("precise")) {}
+  explicit Decode(const Arguments& a) : keys_(keys_of(a)), precise_(a.flag("precise")) {
+    if (a.integer("channels") != 3) a.fail("channels", "images are decoded to 3 channels, RGB");
+  }
 
   Spec propagate(Spec spec) const override {
     const FieldSpec& in = field_of(spec, keys_.in);
@@ -32,6 +34,7 @@ class Decode : public Op {
 
 OpRow decode_row() {
   std::vector<Parameter> parameters{
+      {"channels", Parameter::Type::integer, "3", "3: red, green, blue; grey is spread, alpha dropped"},
       {"precise", Parameter::Type::flag, "False", "JPEG: accurate transform instead of the fast one"}};
   for (Parameter& p : key_parameters("image", "image")) parameters.push_back(std::move(p));
   return {"decode", "JPEG, PNG, WebP or GIF file -> u8 [height, width, 3]", std::move(parameters),

@@ -69,7 +69,7 @@ TEST(Pipeline, ArgumentsAreChecked) {
   bad("decode | resize(0)", {"at least 1"});
   bad("decode | resize([64])", {"argument 'size' is [64]"});
   bad("decode | resize(64.5)", {"argument 'size' is 64.5"});
-  bad("decode(True, 'a', 'b', 'c', 5)", {"too many arguments"});
+  bad("decode(3, True, 'a', 'b', 'c', 5)", {"too many arguments"});
   bad("decode(precise=1)", {"argument 'precise' is 1, expected True or False"});
   bad("keep()", {"argument 'fields'", "missing"});
   bad("keep('image', 3)", {"expects texts"});
@@ -98,6 +98,7 @@ TEST(Pipeline, SpecErrorsNameTheOp) {
   };
   bad("resize(64)", {"character 1", "resize: field 'image' is encoded bytes", "decode before it"});
   bad("decode | decode", {"character 10", "decode: field 'image' is u8 [?,?,3]"});
+  bad("decode(channels=1)", {"3 channels"});
   bad("decode(inkey='photo')", {"no field 'photo'", "image encoded bytes, label i32 [], text text"});
   bad("decode | keep('imge')", {"keep: there is no field 'imge'"});
   bad("value_range(inkey='label')", {"value_range: field 'label' is i32 []"});
