@@ -96,6 +96,7 @@ std::vector<Problem> Sections::problems() const {
       if (!syntax_problem(preprocess_of(name)).empty()) return;  // likewise
       spec_of(name);
     } catch (const base::Error& e) {
+      if (e.code() == Exit::data) return;  // a file that tells more is not here; whoever opens the set will say so
       auto same = [&](const Problem& p) { return p.text == e.what(); };
       if (is_reference(options.preprocess) && std::any_of(out.begin(), out.end(), same))
         return;  // of the string itself

@@ -60,11 +60,12 @@ struct Sections {
   // The preprocessing string of a data set, "@other" followed to its end. Error(Exit::config) for a name that does not
   // exist or leads back to itself.
   std::string preprocess_of(const std::string& name) const;
-  // What the data set yields after all ops, without looking at any file. Error(Exit::config).
+  // What the data set yields after all ops, as far as SourceOptions::spec knows it. Error(Exit::config),
+  // Error(Exit::data).
   Spec spec_of(const std::string& name) const;
   // The same with the tokenizers' files, so with the range of ids. Error(Exit::data) for a file that cannot be read.
   Spec opened_spec_of(const std::string& name) const;
-  // Every problem that can be seen without looking at any file.
+  // Every problem that can be seen without reading samples; what needs a file that is not here is passed over.
   std::vector<Problem> problems() const;
   // The named tokenizers, ready to be opened on demand.
   Tokenizers tokenizers() const;

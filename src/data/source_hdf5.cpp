@@ -24,39 +24,59 @@ std::string declared(const FieldSpec& field) {
   return text_of(field);
 }
 
-// What to write for a dataset, as far as it can be read at all.
-std::string readable_as(const H5Rows& rows) {
-  auto sized = [&](const char* type) {
-    return rows.shape().empty() ? std::string(type) : fmt::format("{} {}", type, text_of(rows.shape()));
-  };
+// What the rows of a dataset are, if they can be read: single whole numbers are labels, so i32 whatever their width.
+std::optional<FieldSpec> natural(const H5Rows& rows) {
+  size_t axes = rows.shape().size();
   switch (rows.kind()) {
     case H5Rows::Kind::bytes:
-      return rows.shape().empty() ? "bytes" : "";
+      if (axes == 0) return FieldSpec::encoded();
+      break;
     case H5Rows::Kind::text:
-      return rows.shape().empty() ? "text" : rows.shape().size() == 1 ? "texts" : "";
+      if (axes <= 1) return axes == 0 ? FieldSpec::characters() : FieldSpec::list_of_texts();
+      break;
     case H5Rows::Kind::integers:
-      return sized(rows.is_u8() ? "u8" : "i32");
+      return FieldSpec::array(rows.is_u8() && axes > 0 ? device::DType::u8 : device::DType::i32, rows.shape());
     case H5Rows::Kind::floats:
-      return sized("f32");
+      return FieldSpec::array(device::DType::f32, rows.shape());
     case H5Rows::Kind::other:
       break;
   }
-  return "";
+  return std::nullopt;
 }
 
 bool fits(const H5Rows& rows, const FieldSpec& field) {
-  if (field.kind != Kind::array) return readable_as(rows) == declared(field);
+  if (field.kind != Kind::array) return natural(rows) == field;
   if (rows.shape() != field.shape) return false;
   if (field.type == device::DType::u8) return rows.is_u8();
   return rows.kind() == (field.type == device::DType::i32 ? H5Rows::Kind::integers : H5Rows::Kind::floats);
 }
 
+// A dataset that can be read; errors name the file by `path`, wherever it was opened.
+H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::string& field, const std::string& dataset) {
+  if (!h5.exists(dataset)) {
+    std::vector<std::string> there = h5.datasets();
+    if (there.size() > 12) there.resize(12), there.push_back("...");
+    base::fail(Exit::data, "'{}' has no dataset '{}' (field '{}'){}; there is {}", path, dataset, field,
+               nearest_hint(dataset, there), list_of(there));
+  }
+  H5Rows rows(h5, dataset);
+  if (!natural(rows))
+    base::fail(Exit::data, "'{}': dataset '{}' (field '{}') is {}, which cannot be read", path, dataset, field,
+               rows.type_text());
+  for (auto [bytes, what] : {std::pair{rows.row_bytes(), "rows"}, {rows.chunk_bytes(), "chunks"}})
+    if (bytes > kMostMemberBytes)
+      base::fail(Exit::data, "'{}': dataset '{}' has {} of {} bytes; at most {} are read", path, dataset, what, bytes,
+                 kMostMemberBytes);
+  return rows;
+}
+
 class Hdf5 : public Source {
  public:
   Hdf5(const Hdf5Options& options, const OpenContext& context) {
-    for (auto& [field, text] : options.fields) {
-      auto [dataset, spec] = parse_hdf5_field(text);
-      fields_.push_back({field, dataset, spec});
+    Spec spec = options.spec();
+    for (auto& [name, text] : options.fields) {
+      Hdf5Field parsed = parse_hdf5_field(text);
+      fields_.push_back({name, parsed.dataset, spec.at(name), parsed.spec.has_value()});
     }
     for (std::string& path : expand_braces(options.path)) open(path, context.local(path));
     if (size_ == 0) base::fail(Exit::data, "'{}' holds no samples", options.path);
@@ -93,6 +113,7 @@ class Hdf5 : public Source {
   struct Field {
     std::string name, dataset;
     FieldSpec spec;
+    bool typed;  // in the deck, not by the first file
   };
   struct File {
     std::string path;
@@ -105,13 +126,7 @@ class Hdf5 : public Source {
     try {
       io::H5File h5 = io::H5File::open(local);
       for (const Field& field : fields_) {
-        if (!h5.exists(field.dataset)) {
-          std::vector<std::string> there = h5.datasets();
-          if (there.size() > 12) there.resize(12), there.push_back("...");
-          base::fail(Exit::data, "'{}' has no dataset '{}' (field '{}'){}; there is {}", path, field.dataset,
-                     field.name, nearest_hint(field.dataset, there), list_of(there));
-        }
-        H5Rows rows(h5, field.dataset);
+        H5Rows rows = open_rows(h5, path, field.name, field.dataset);
         check(path, field, rows);
         if (file.rows >= 0 && rows.count() != file.rows)
           base::fail(Exit::data, "'{}': dataset '{}' has {} rows, '{}' has {}", path, field.dataset, rows.count(),
@@ -126,16 +141,12 @@ class Hdf5 : public Source {
     files_.push_back(std::move(file));
   }
 
-  static void check(const std::string& path, const Field& field, const H5Rows& rows) {
-    std::string as = readable_as(rows);
-    if (!fits(rows, field.spec))
-      base::fail(Exit::data, "'{}': dataset '{}' is {}, field '{}' says {}{}", path, field.dataset, rows.type_text(),
-                 field.name, declared(field.spec),
-                 as.empty() ? "; it cannot be read" : fmt::format(": write \"{}: {}\"", field.dataset.substr(1), as));
-    for (auto [bytes, what] : {std::pair{rows.row_bytes(), "rows"}, {rows.chunk_bytes(), "chunks"}})
-      if (bytes > kMostMemberBytes)
-        base::fail(Exit::data, "'{}': dataset '{}' has {} of {} bytes; at most {} are read", path, field.dataset, what,
-                   bytes, kMostMemberBytes);
+  void check(const std::string& path, const Field& field, const H5Rows& rows) const {
+    if (fits(rows, field.spec)) return;
+    std::string is = fmt::format("'{}': dataset '{}' is {}", path, field.dataset, rows.type_text());
+    if (!field.typed) base::fail(Exit::data, "{}, in '{}' it is {}", is, files_[0].path, declared(field.spec));
+    base::fail(Exit::data, "{}, field '{}' says {}: write \"{}: {}\"", is, field.name, declared(field.spec),
+               field.dataset.substr(1), declared(*natural(rows)));
   }
 
   static Value value(const H5Rows& rows, int64_t row, const Field& field) {
@@ -206,13 +217,14 @@ std::vector<int64_t> parse_sizes(std::string_view list, std::string_view whole) 
 
 }  // namespace
 
-std::pair<std::string, FieldSpec> parse_hdf5_field(std::string_view text) {
+Hdf5Field parse_hdf5_field(std::string_view text) {
   constexpr const char* kForms = "bytes, text, texts, u8 [64, 64, 3], i32 [16], i32, f32 [...]";
   size_t colon = text.find(':');
   std::string dataset(base::trim(text.substr(0, colon)));
-  if (colon == text.npos || dataset.empty())
-    base::fail(Exit::config, "\"{}\" is not \"DATASET: TYPE\"; types: {}", text, kForms);
+  if (dataset.empty())
+    base::fail(Exit::config, "\"{}\" is not \"DATASET: TYPE\" or \"DATASET\"; types: {}", text, kForms);
   if (dataset[0] != '/') dataset = "/" + dataset;
+  if (colon == text.npos) return {dataset, std::nullopt};
   std::string_view type = base::trim(text.substr(colon + 1));
   if (type == "bytes") return {dataset, FieldSpec::encoded()};
   if (type == "text") return {dataset, FieldSpec::characters()};
@@ -231,22 +243,13 @@ std::pair<std::string, FieldSpec> parse_hdf5_field(std::string_view text) {
 }
 
 void Hdf5Options::bind(config::Table& t) {
-  t.key("path", path, "HDF5 files, read one after the other; \"train-{000..003}.h5\"").required().check([this] {
-    try {
-      check_braces(path);
-    } catch (const base::Error& e) {
-      return std::string(e.what());
-    }
-    return path.empty() ? std::string("is empty") : std::string();
-  });
-  t.key("fields", fields,
-        "field = \"DATASET: TYPE\", { image = \"images: bytes\", labels = \"labels: i32 [16]\" }; types: bytes (whole "
-        "files), text, texts, u8, i32, f32, with the sizes of a row in brackets")
-      .required()
-      .check([this]() -> std::string {
-        if (fields.empty()) return "names no field";
+  bind_shards(
+      t, "HDF5 files, read one after the other; \"train-{000..003}.h5\"",
+      "field = \"DATASET\" or \"DATASET: TYPE\", { image = \"images: bytes\", label = \"labels\" }; types: bytes "
+      "(whole files), text, texts, u8, i32, f32, with the sizes of a row in brackets; default: what the dataset is",
+      [](const std::string&, const std::string& text) -> std::string {
         try {
-          spec();
+          parse_hdf5_field(text);
         } catch (const base::Error& e) {
           return e.what();
         }
@@ -256,11 +259,22 @@ void Hdf5Options::bind(config::Table& t) {
 
 Spec Hdf5Options::spec() const {
   Spec out;
-  for (auto& [field, text] : fields) out[field] = parse_hdf5_field(text).second;
+  std::optional<io::H5File> first;
+  try {
+    for (auto& [field, text] : fields) {
+      Hdf5Field known = parse_hdf5_field(text);
+      if (!known.spec) {
+        std::string file = files().at(0);
+        if (!first) first = io::H5File::open(file);
+        known.spec = natural(open_rows(*first, file, field, known.dataset));
+      }
+      out[field] = *known.spec;
+    }
+  } catch (const io::Failure& e) {
+    base::fail(Exit::data, "{}", e.what());
+  }
   return out;
 }
-
-std::vector<std::string> Hdf5Options::files() const { return expand_braces(path); }
 
 std::unique_ptr<Source> Hdf5Options::open(const OpenContext& context) const {
   return std::make_unique<Hdf5>(*this, context);

@@ -236,30 +236,19 @@ class Webdataset : public Source {
 }  // namespace
 
 void WebdatasetOptions::bind(config::Table& t) {
-  t.key("path", path, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\"").required().check([this] {
-    try {
-      check_braces(path);
-    } catch (const base::Error& e) {
-      return std::string(e.what());
-    }
-    return path.empty() ? std::string("is empty") : std::string();
-  });
-  t.key("fields", fields,
-        "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; .txt is text, .cls a "
-        "number; \"json:captions\": the texts under that key of a .json")
-      .required()
-      .check([this]() -> std::string {
-        if (fields.empty()) return "names no field";
-        std::set<std::string> used;
-        for (auto& [field, text] : fields) {
-          auto [extension, key] = split_member_field(text);
-          bool json = text.find(':') != std::string::npos;
-          if (extension.empty() || extension[0] == '.' || extension.find_first_of("/ ") != std::string::npos ||
-              (json && (extension != "json" || key.empty())))
-            return fmt::format("'{}' is not a member extension such as \"png\" or \"json:KEY\" (for field '{}')", text,
-                               field);
-          if (!used.insert(text).second) return fmt::format("two fields take the member \"{}\"", text);
-        }
+  bind_shards(
+      t, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\"",
+      "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; .txt is text, .cls a "
+      "number; \"json:captions\": the texts under that key of a .json",
+      [this](const std::string& field, const std::string& text) -> std::string {
+        auto [extension, key] = split_member_field(text);
+        bool json = text.find(':') != std::string::npos;
+        if (extension.empty() || extension[0] == '.' || extension.find_first_of("/ ") != std::string::npos ||
+            (json && (extension != "json" || key.empty())))
+          return fmt::format("'{}' is not a member extension such as \"png\" or \"json:KEY\" (for field '{}')", text,
+                             field);
+        for (const auto& [other, same] : fields)
+          if (same == text && other != field) return fmt::format("two fields take the member \"{}\"", text);
         return "";
       });
 }
@@ -275,8 +264,6 @@ Spec WebdatasetOptions::spec() const {
   }
   return out;
 }
-
-std::vector<std::string> WebdatasetOptions::files() const { return expand_braces(path); }
 
 std::unique_ptr<Source> WebdatasetOptions::open(const OpenContext& context) const {
   return std::make_unique<Webdataset>(*this, context);

@@ -136,7 +136,7 @@ void Recipe::cross_check(config::Deck& deck) const {
     try {
       one = {data.preprocess_of(name), data.spec_of(name)};
     } catch (const base::Error&) {
-      return;  // among the problems above
+      return;  // among the problems above, or a file that would tell more is not here
     }
     if (std::find(checked.begin(), checked.end(), one) != checked.end()) return;
     checked.push_back(one);
@@ -291,9 +291,14 @@ void Recipe::check_mixture(config::Deck& deck) const {
     deck.error("train.mixture", e.what());
   }
   const std::string first = train.parts().begin()->first;
-  for (const auto& [name, weight] : train.parts())
-    if (std::string problem = data::spec_difference(data.spec_of(first), data.spec_of(name)); !problem.empty())
-      deck.error("train.mixture", fmt::format("[data.{}] and [data.{}] cannot be mixed: {}", first, name, problem));
+  for (const auto& [name, weight] : train.parts()) {
+    try {
+      if (std::string problem = data::spec_difference(data.spec_of(first), data.spec_of(name)); !problem.empty())
+        deck.error("train.mixture", fmt::format("[data.{}] and [data.{}] cannot be mixed: {}", first, name, problem));
+    } catch (const base::Error&) {
+      // A file that would tell is not here; making the mixture looks again.
+    }
+  }
 }
 
 checkpoint::State Recipe::state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,

@@ -143,6 +143,42 @@ TEST_F(Hdf5Test, SeveralFilesAndThreads) {
   EXPECT_EQ(bad, 0);
 }
 
+// Without a type a field is what the dataset of the first file is; the spec is known before anything is opened.
+TEST_F(Hdf5Test, TypesOfTheFile) {
+  auto write = [&](const std::string& path, hsize_t side) {
+    Writer w(path);
+    w.numbers<uint8_t>("images", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, side, 4, 3}, std::vector<uint8_t>(24 * side, 9));
+    w.numbers<uint8_t>("labels", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2}, {3, 200});
+    w.numbers<int64_t>("tokens", H5T_STD_I64LE, H5T_NATIVE_INT64, {2, 2}, {1, 2, 3, 4});
+    w.numbers<double>("score", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {2}, {0.5, 1.5});
+    w.lists("files", {"a", "b"});
+    w.texts("text", {"one", "two"}, {2});
+    w.texts("captions", {"a", "b", "c", ""}, {2, 2});
+    w.numbers<uint8_t>("wide", H5T_STD_U8LE, H5T_NATIVE_UINT8, {1 << 15, 1 << 14}, {}, {1 << 15, 1 << 14});
+  };
+  write(options.path, 5);
+  std::map<std::string, std::string> fields;
+  for (const char* name : {"images", "labels", "tokens", "score", "files", "text", "captions"}) fields[name] = name;
+  std::unique_ptr<Source> source = open(fields);
+  EXPECT_EQ(
+      text_of(options.spec()),
+      "captions texts, files encoded bytes, images u8 [5,4,3], labels i32 [], score f32 [], text text, tokens i32 [2]");
+  EXPECT_EQ(std::get<Array>(source->read(1)["labels"]).i32()[0], 200);
+  // Several files: the first tells, the others must be like it.
+  write(dir / "b.h5", 6);
+  options.path = dir / "{a,b}.h5", options.fields = {{"image", "images"}};
+  expect_error(Exit::data, {"b.h5': dataset '/images' is u8 [6,4,3], in '", "a.h5' it is u8 [5,4,3]"},
+               [&] { options.open({}); });
+  options.fields = {{"image", "imagse"}};
+  expect_error(Exit::data, {"no dataset '/imagse'", "nearest is '/images'"}, [&] { options.spec(); });
+  options.fields = {{"image", "wide"}};
+  expect_error(Exit::data, {"chunks of 536870912 bytes"}, [&] { options.spec(); });
+  options.path = dir / "none.h5", options.fields = {{"image", "images"}};
+  expect_error(Exit::data, {"none.h5", "cannot open"}, [&] { options.spec(); });
+  options.fields = {{"image", "images: bytes"}};
+  EXPECT_EQ(text_of(options.spec()), "image encoded bytes") << "no file is asked where all is said";
+}
+
 TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
   {
     Writer w(options.path);
@@ -178,10 +214,10 @@ TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
 }
 
 TEST(Hdf5Field, Forms) {
-  EXPECT_EQ(parse_hdf5_field("a/b : u8 [ 4,5 ]"),
-            (std::pair<std::string, FieldSpec>("/a/b", FieldSpec::array(device::DType::u8, {4, 5}))));
-  EXPECT_EQ(parse_hdf5_field("x:i32[]").second, FieldSpec::array(device::DType::i32, {}));
-  for (auto [text, part] : {std::pair{"images", "\"DATASET: TYPE\""},
+  EXPECT_EQ(parse_hdf5_field("a/b : u8 [ 4,5 ]"), (Hdf5Field{"/a/b", FieldSpec::array(device::DType::u8, {4, 5})}));
+  EXPECT_EQ(parse_hdf5_field("x:i32[]").spec, FieldSpec::array(device::DType::i32, {}));
+  EXPECT_EQ(parse_hdf5_field(" a/b "), (Hdf5Field{"/a/b", std::nullopt}));
+  for (auto [text, part] : {std::pair{" ", "\"DATASET: TYPE\""},
                             {": u8", "\"DATASET: TYPE\""},
                             {"a: u9", "'u9' is not a type"},
                             {"a: u8 [4", "never closed"},
