@@ -14,8 +14,8 @@
 
 namespace data {
 
-// One member of a sample: an image file, a caption, a row. A larger one is taken for an attack or a mistake, and refused
-// before memory is taken.
+// One member of a sample: an image file, a caption, a row. A larger one is taken for an attack or a mistake, and
+// refused before memory is taken.
 constexpr int64_t kMostMemberBytes = int64_t{256} << 20;
 
 class Source {
@@ -60,10 +60,10 @@ struct OpenContext {
 
 // The keys of one kind of source in [data.NAME].
 struct SourceOptions : config::Table::Variant {
-  virtual Spec spec() const = 0;  // without looking at any file
+  // Without reading samples. Error(Exit::data) where a file must be looked at and cannot be.
+  virtual Spec spec() const = 0;
   virtual std::unique_ptr<Source> open(const OpenContext& context) const = 0;
-  // The files that `open` and its source read by context.local(path), so that they can be staged; none: a source that
-  // reads no file or reads them in place.
+  // The files whose staged copies are read by context.local(path); none: a source that reads no file.
   virtual std::vector<std::string> files() const { return {}; }
 };
 

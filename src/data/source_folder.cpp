@@ -6,6 +6,8 @@
 #include "base/text.hpp"
 #include "data/captions_file.hpp"
 #include "data/file.hpp"
+#include "data/staging.hpp"
+#include "io/files.hpp"
 
 namespace data {
 namespace {
@@ -14,8 +16,11 @@ using base::Exit;
 
 class Folder : public Source {
  public:
-  explicit Folder(const FolderOptions& options)
-      : path_(options.path), by_image_(options.sample == "image"), captions_(options.captions) {
+  Folder(const FolderOptions& options, const OpenContext& context)
+      : path_(options.path),
+        stage_dir_(context.stage_dir),
+        by_image_(options.sample == "image"),
+        captions_(options.captions) {
     std::error_code problem;
     if (!std::filesystem::is_directory(path_, problem)) base::fail(Exit::data, "there is no folder '{}'", path_);
   }
@@ -48,7 +53,7 @@ class Folder : public Source {
     CHECK(index >= 0 && index < size(), "sample {} of {}", index, size());
     Sample out;
     int64_t image = by_image_ ? index : captions_.image_of(index);
-    std::unique_ptr<File> file = open_image(file_of(image));
+    std::unique_ptr<File> file = open_image(image);
     if (file->size() > kMostMemberBytes)
       base::fail(Exit::data, "the image has {} bytes; at most {} are read", file->size(), kMostMemberBytes);
     Bytes bytes{size_t(file->size())};
@@ -66,7 +71,10 @@ class Folder : public Source {
 
  private:
   // An image that is not there is the fault of its sample; a file system that fails is not (Unreadable).
-  static std::unique_ptr<File> open_image(const std::string& path) {
+  std::unique_ptr<File> open_image(int64_t image) const {
+    std::string path = file_of(image);
+    if (!stage_dir_.empty())
+      if (std::string copy = staged_path(stage_dir_, path); io::exists(copy)) path = copy;
     try {
       return std::make_unique<File>(path);
     } catch (const Unreadable&) {
@@ -80,7 +88,7 @@ class Folder : public Source {
 
   std::string file_of(int64_t image) const { return fmt::format("{}/{}", path_, captions_.name(image)); }
 
-  std::string path_;
+  std::string path_, stage_dir_;
   bool by_image_;
   CaptionsFile captions_;
 };
@@ -109,7 +117,16 @@ Spec FolderOptions::spec() const {
   return out;
 }
 
-std::unique_ptr<Source> FolderOptions::open(const OpenContext&) const { return std::make_unique<Folder>(*this); }
+std::vector<std::string> FolderOptions::files() const {
+  CaptionsFile known(captions);
+  std::vector<std::string> out;
+  for (int64_t i = 0; i < known.images(); ++i) out.push_back(fmt::format("{}/{}", path, known.name(i)));
+  return out;
+}
+
+std::unique_ptr<Source> FolderOptions::open(const OpenContext& context) const {
+  return std::make_unique<Folder>(*this, context);
+}
 
 SourceRow folder_row() {
   return {"folder", "image files in a folder with a file of captions (TSV or COCO JSON)",

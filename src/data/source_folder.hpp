@@ -14,6 +14,7 @@ struct FolderOptions : SourceOptions {
   std::string sample = "image";  // or "caption"
   void bind(config::Table& t) override;
   Spec spec() const override;
+  std::vector<std::string> files() const override;  // the images; Error(Exit::data) for a captions file that is no good
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 };
 

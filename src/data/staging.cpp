@@ -66,6 +66,7 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
   Staged result;
   std::vector<std::string> missing;
   for (const std::string& path : originals) {
+    if (!io::exists(path) || io::is_directory(path)) continue;
     File original(path);
     ++result.files, result.bytes += original.size();
     if (is_same(staged_path(directory, path), original)) continue;

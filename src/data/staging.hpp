@@ -20,8 +20,9 @@ struct Staged {
 };
 
 // Copies the files that are not there yet, or are there with another size or modification time; each appears whole, by
-// rename, so a killed copy is made again. By one process of a node. Error(Exit::data) if an original cannot be read or
-// the space is too small, with the figures, before anything is copied.
+// rename, so a killed copy is made again. By one process of a node. Originals that are not there, or are folders, are
+// left out: whether that is an error, their source knows. Error(Exit::data) if an original cannot be read or the space
+// is too small, with the figures, before anything is copied.
 Staged stage_files(const std::vector<std::string>& originals, const std::string& directory, int threads);
 
 }  // namespace data

@@ -19,16 +19,20 @@ std::string stage_data(comm::Session& session, const Recipe& recipe) {
   std::set<std::string> names;
   for (const auto& [name, weight] : recipe.train.parts()) names.insert(name);
   for (const auto& [name, options] : recipe.evals) names.insert(options.data);
+  // One rank of a node lists and copies: a list may be long to make.
   std::set<std::string> files;
   checkpoint::together(world, [&] {
+    if (session.local_rank() != 0) return;
     for (const std::string& name : names) {
-      std::vector<std::string> own = recipe.data.data.at(name).source_options()->files();
-      if (own.empty() && recipe.data.data.at(name).kind != "synthetic" && world.rank() == 0)
-        log::warning("loader.stage_dir: [data.{}] has no files that can be copied; it is read in place", name);
-      files.insert(own.begin(), own.end());
+      try {
+        std::vector<std::string> own = recipe.data.data.at(name).source_options()->files();
+        files.insert(own.begin(), own.end());
+      } catch (const base::Error& e) {
+        base::fail(e.code(), "data.{}: {}", name, e.what());
+      }
     }
   });
-  if (files.empty()) return "";
+  if (world.max(int64_t(files.size())) == 0) return "";
 
   base::Stopwatch watch;
   std::string directory;
@@ -93,8 +97,7 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
     }
     std::string problem = fmt::format(
         "[data.{}]: the ranks do not read the same data ({}); bring the copies up to date, or use one that all nodes "
-        "share "
-        "(loader.stage_dir makes fresh copies)",
+        "share (loader.stage_dir makes fresh copies)",
         sets[s]->name(), text);
     throw base::Error(base::Exit::data, problem, true);
   }

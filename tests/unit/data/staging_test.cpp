@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "data/file.hpp"
+#include "data/source_folder.hpp"
 #include "data/source_webdataset.hpp"
 #include "support.hpp"
 
@@ -75,6 +76,28 @@ TEST_F(StagingTest, TheSourceReadsTheCopies) {
   EXPECT_EQ(std::get<std::string>(options.open({})->read(3).at("text")), "a/s-0.tar 3");
 }
 
+TEST_F(StagingTest, ImagesOfAFolder) {
+  FolderOptions options;
+  options.path = dir / "images", options.captions = dir / "captions.tsv";
+  std::filesystem::create_directories(dir / "images/sub");
+  test::write_file(options.captions, "a.jpg\tx\nsub/a.jpg\ty\nnone.jpg\tz\n");
+  test::write_file(dir / "images/a.jpg", "one");
+  test::write_file(dir / "images/sub/a.jpg", "two");
+  EXPECT_EQ(stage_files(options.files(), stage, 2).copied_files, 2) << "the missing one is its sample's fault";
+  test::write_file(staged_path(stage, dir / "images/sub/a.jpg"), "TWO");
+  std::filesystem::remove(staged_path(stage, dir / "images/a.jpg"));
+  std::unique_ptr<Source> source = options.open({.stage_dir = stage});
+  auto image = [&](int64_t i) {
+    Sample s = source->read(i);
+    const Bytes& b = std::get<Bytes>(s.at("image"));
+    return std::string(reinterpret_cast<const char*>(b.data()), b.size());
+  };
+  EXPECT_EQ(image(0), "one") << "a copy that is gone";
+  EXPECT_EQ(image(1), "TWO");
+  EXPECT_EQ(source->key(1), dir / "images/sub/a.jpg");
+  expect_error(Exit::data, {"there is no such file"}, [&] { image(2); });
+}
+
 TEST_F(StagingTest, NotEnoughSpace) {
   std::string huge = dir / "huge.tar";
   test::write_file(huge, "");
@@ -87,8 +110,11 @@ TEST_F(StagingTest, NotEnoughSpace) {
 }
 
 TEST_F(StagingTest, Failures) {
-  expect_error(Exit::data, {"loader.stage_dir", "none.tar", "No such file"},
-               [&] { stage_files({dir / "none.tar"}, stage, 1); });
+  // Whether a file may be missing, its source knows.
+  EXPECT_EQ(stage_files({dir / "none.tar", dir / "a"}, stage, 1).files, 0);
+  WebdatasetOptions options;
+  options.path = dir / "none.tar", options.fields = {{"text", "txt"}};
+  expect_error(Exit::data, {"none.tar", "No such file"}, [&] { options.open({.stage_dir = stage}); });
   test::write_file(dir / "file", "");
   expect_error(Exit::data, {"loader.stage_dir", "file"}, [&] { stage_files(shards, dir / "file/stage", 1); });
   // A directory in the way of a copy: the temporary file goes too.
