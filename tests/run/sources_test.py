@@ -4,10 +4,14 @@ import io
 import json
 import os
 import re
+import shutil
+import struct
 import tarfile
+import time
 
 import h5py
 import numpy as np
+import xxhash
 from PIL import Image
 
 import harness
@@ -61,6 +65,8 @@ class Sources(harness.RunTest):
         folder = f'kind = "folder"\npath = "{self.folder}/images"\n'
         others = {
             "h5_files": (f'kind = "hdf5"\npath = "{self.folder}/a.h5"\nfields = {{ image = "files: bytes", text = "texts: text" }}', OPS),
+            "h5_untyped": (f'kind = "hdf5"\npath = "{self.folder}/a.h5"\nfields = {{ image = "pixels", text = "texts" }}',
+                           OPS.replace("decode | ", "")),
             "h5_pixels": (f'kind = "hdf5"\npath = "{self.folder}/a.h5"\n'
                           'fields = { image = "pixels: u8 [20, 20, 3]", text = "texts: text" }', OPS.replace("decode | ", "")),
             "tsv": (folder + f'captions = "{self.folder}/captions.tsv"\nsample = "caption"', OPS),
@@ -69,6 +75,97 @@ class Sources(harness.RunTest):
         for name, (table, ops) in others.items():
             with self.subTest(name):
                 self.assertEqual(self.outcome(self.with_data(table, ops), name), expected)
+        for name, copies in (("coco", 40), ("h5_untyped", 1)):
+            with self.subTest("staged " + name):
+                text = self.with_data(*others[name])
+                self.assertEqual(self.outcome(text, "staged_" + name, "--set", f"loader.stage_dir={self.folder}/{name}"), expected)
+                self.assertIn(f"copied {copies} files", self.output)
+        # Decks are looked at where the data are not: what a file would tell is left for later, what is wrong is not.
+        text = self.with_data(*others["h5_untyped"])
+        gone = text.replace(f"{self.folder}/a.h5", "/nowhere/a.h5")
+        self.expect(0, args=[self.deck(gone), "--validate"])
+        self.expect(0, args=[self.deck(gone), "--mode", "plan"])
+        self.expect(4, "data.train", "/nowhere/a.h5", args=[self.deck(gone), "--dir", f"{self.folder}/gone"])
+        self.expect(2, "data.train.preprocess", "not an encoded image",
+                    args=[self.deck(text.replace("resize(16)", "decode | resize(16)")), "--validate"])
+
+    def at_step(self, path, step):
+        """The checkpoint, telling that it is of another step; its name in the same folder."""
+        out = f"{os.path.dirname(path)}/{step:010}.h5"
+        shutil.copy(path, out)
+        with h5py.File(out, "r+") as f:
+            f.attrs.modify("step", step)
+        with open(out, "r+b") as f:
+            lines = dict(line.split("=", 1) for line in f.read(4096).decode().split("\n") if "=" in line)
+            hashes = []
+            for piece in lines["structure"].split():
+                begin, length = map(int, piece.split("+"))
+                f.seek(begin)
+                hashes.append(xxhash.xxh3_64_intdigest(f.read(length)))
+            f.seek(0)
+            text = f.read(4096).decode()
+            hashes = xxhash.xxh3_64_intdigest(struct.pack(f"<{len(hashes)}Q", *hashes))
+            text = re.sub("structure_xxh3=.*", f"structure_xxh3={hashes:016x}", re.sub(r"\bstep=.*", f"step={step}", text))
+            text = text[:text.index("header_xxh3=")]
+            text += f"header_xxh3={xxhash.xxh3_64_intdigest(text.encode()):016x}\n"
+            f.seek(0)
+            f.write(text.encode().ljust(4096, b"\0"))
+        return out
+
+    def test_a_million_steps_on(self):
+        # Two steps from step 10 and from step 1,000,000: the same time, whatever is read in whatever order. Going through
+        # what lies before would take 120 million positions.
+        png = [harness.png(i) for i in range(40)]
+        os.mkdir(f"{self.folder}/images")
+        for i in range(40):
+            with open(f"{self.folder}/images/{i}.png", "wb") as f:
+                f.write(png[i])
+        with open(f"{self.folder}/captions.tsv", "w") as f:
+            f.writelines(f"{i}.png\ta red house\n" for i in range(40))
+        with h5py.File(f"{self.folder}/a.h5", "w") as f:
+            files = f.create_dataset("files", 40, h5py.vlen_dtype(np.uint8))
+            for i in range(40):
+                files[i] = np.frombuffer(png[i], np.uint8)
+            f["texts"] = ["a red house"] * 40
+        tar = f'kind = "webdataset"\npath = "{self.data}/train-{{000..001}}.tar"\nfields = {{ image = "png", text = "txt" }}'
+        tables = {"tar": tar,
+                  "hdf5": f'kind = "hdf5"\npath = "{self.folder}/a.h5"\nfields = {{ image = "files", text = "texts" }}',
+                  "folder": f'kind = "folder"\npath = "{self.folder}/images"\ncaptions = "{self.folder}/captions.tsv"\n'
+                            'sample = "caption"',
+                  "synthetic": 'kind = "synthetic"\nexamples = 40\nimage_size = 16\nseq_len = 12\nvocab_size = 400'}
+        quick = ["--set", "eval.val.every_steps=0", "--set", "eval.val.at_end=false", "--set", "log.samples=true"]
+        changes = (("global_batch = 12, micro_batch = 6", "global_batch = 120, micro_batch = 120"),
+                   ("every_steps = 4", "every_steps = 1000"))
+        for old, new in changes:
+            self.assertEqual(self.good.count(old), 1)
+            self.good = self.good.replace(old, new)
+        self.expect(0, args=[self.deck(self.with_data(tar)), *quick, "--set", "train.total_steps=10"])
+        base = f"{self.dir}/checkpoints/0000000010.h5"
+        far = self.at_step(base, 1_000_000)
+
+        def two_steps(text, step, path, folder):
+            begin = time.monotonic()
+            self.expect(0, f"step={step + 2} ", args=[self.deck(text), *quick, "--dir", folder, "--set",
+                                                      f"train.total_steps={step + 2}", "--set", f"checkpoint.branch_from={path}"])
+            seconds = time.monotonic() - begin
+            with open(f"{folder}/logs/samples/from{step:010}.rank00000.tsv") as f:
+                rows = [line.split("\t") for line in f]
+            self.assertEqual(sorted({int(row[1]) for row in rows}), list(range(120 * step, 120 * step + 240)))
+            return seconds
+
+        for name, table in tables.items():
+            text = self.with_data(table, "" if name == "synthetic" else OPS)
+            decks = {mode: text.replace('shuffle = "none"', f'shuffle = "{mode}"') for mode in ("none", "exact", "blocks")}
+            if name == "tar":
+                more = re.search(r"\[data\.train\].*?(?=\n\[eval)", text, re.S)[0]
+                decks["mixture"] = text.replace('data = "train", ', "").replace('shuffle = "none"', 'mixture = { train = 1, more = 2 }')
+                decks["mixture"] += "\n" + more.replace("[data.train]", "[data.more]")
+            for mode, deck in decks.items():
+                with self.subTest(source=name, mode=mode):
+                    near = two_steps(deck, 10, base, f"{self.folder}/near_{name}_{mode}")
+                    seconds = two_steps(deck, 1_000_000, far, f"{self.folder}/far_{name}_{mode}")
+                    print(f"{name} {mode}: two steps from step 10 {near:.2f} s, from step 1,000,000 {seconds:.2f} s")
+                    self.assertLess(seconds, 1.5 * near + 1)
 
     def test_bad_samples_and_staging(self):
         os.mkdir(f"{self.folder}/images")

@@ -78,6 +78,9 @@ class Stream(harness.RunTest):
                 self.assertEqual(self.samples(parts), batches)
                 stream = [batches[step][position] for step in range(1, 13) for position in sorted(batches[step])]
                 self.assertEqual(len(stream), 144)
+                if mode == "none":  # weights 1 and 2: one of few in any three in a row
+                    for i in range(len(stream) - 2):
+                        self.assertEqual([name for name, _ in stream[i:i + 3]].count("few"), 1, i)
                 for name in {name for name, _ in stream}:  # every sample exactly once in each epoch of its data set
                     keys, size = [key for n, key in stream if n == name], 40 if name == "train" else 20
                     for epoch in range(len(keys) // size):
