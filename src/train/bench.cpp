@@ -104,10 +104,10 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
       "{}, "
       "\"ms_min\": {:.3f}, \"ms_max\": {:.3f}, \"steps\": {}, \"examples_per_s\": {:.3f}, \"gflops\": {:.2f}, "
       "\"peak_gflops\": {:.2f}, "
-      "\"peak_rss_mib\": {}}}",
+      "\"data_ms\": {:.3f}, \"peak_rss_mib\": {}}}",
       median, nlohmann::json(recipe.run.name).dump(), recipe.precision.compute, g.global_batch, world.size(), threads,
       sorted.front(), sorted.back(), ms.size(), double(g.global_batch) / median * 1e3, flops / median / 1e6, peak / 1e9,
-      rss / 1024);
+      data_s / n * 1e3, rss / 1024);
 }
 
 }  // namespace train

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import tarfile
+import unittest
 
 import h5py
 import numpy as np
@@ -46,6 +47,24 @@ class Tools(harness.RunTest):
         for name in ("show_batch", "index_dataset", "pack_dataset"):
             self.assertIn("usage:", self.tool(name, "--help"))
             self.tool(name, code=2)
+        self.assertIn("usage:", self.tool("bench_data", "--help"))
+
+    @unittest.skipUnless(os.path.realpath(harness.TRAINER) == harness.SOURCE + "/build/trainer", "measures build/ only")
+    def test_bench_data(self):
+        # That it measures; what it measures is for quiet machines.
+        quick = ("--seconds", 0.05, "--rounds", 2, "--images", 3, "--json", self.path("rates.json"))
+        done = subprocess.run([f"{harness.SOURCE}/tools/bench_data", *map(str, quick)], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=120)
+        self.assertIn(done.returncode, (0, 1), done.stdout)
+        with open(self.path("rates.json")) as f:
+            rates = json.load(f)
+        self.assertGreater(rates["ours"]["images_per_cpu_s"], 10, done.stdout)
+        self.assertGreater(rates["bare libjpeg-turbo"]["ours_over_it"], 0.2, done.stdout)
+        self.assertIn("not found", done.stdout + " not found" * (not rates["missing"]))
+        output = self.tool("bench_data", *quick, "--threads", 1, 2)
+        with open(self.path("rates.json")) as f:
+            self.assertEqual(sorted(json.load(f)), ["1", "2"], output)
+        self.tool("bench_data", "--python", "/nowhere/python", *quick, code=2)
 
     # ------------------------------------------------------------------------------------------------ show_batch
 
