@@ -179,7 +179,15 @@ class BadSamples(harness.RunTest):
     def test_substitutes_on_three_ranks(self):
         # One epoch and a half on three ranks, then to the end of the third on two.
         self.expect(0, "a fixed substitute is used", "further bad samples", "done     exit=0", ranks=3,
-                    args=[self.deck(), *self.substitute, *sets("train.total_steps=60")])
+                    args=[self.deck(), *self.substitute, *sets("train.total_steps=60", "log.samples=true")])
+        # No rank reads more or less than another, wherever the broken ones were.
+        positions = []
+        for rank in range(3):
+            with open(f"{self.dir}/logs/samples/from0000000000.rank{rank:05}.tsv") as f:
+                own = [tuple(map(int, line.split("\t")[:2])) for line in f]
+            self.assertEqual([step for step, _ in own], [step for step in range(1, 61) for _ in range(80)])
+            positions += [position for _, position in own]
+        self.assertEqual(sorted(positions), list(range(60 * 240)))
         first = self.listed()
         self.expect(0, "from=checkpoint", "300 examples were replaced for 101 bad samples", "bad_samples.txt", ranks=2,
                     args=[self.deck(), *self.substitute, *sets("train.total_steps=125")])
