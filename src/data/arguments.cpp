@@ -180,4 +180,18 @@ Array& array_of(Sample& sample, const std::string& key) {
   return *array;
 }
 
+Array array_for(const OpContext& context, const std::string& key, device::DType type, std::vector<int64_t> shape,
+                const Array& from) {
+  if (context.places)
+    if (auto it = context.places->find(key); it != context.places->end()) {
+      auto [data, size] = std::pair(it->second.data(), it->second.size());
+      if (int64_t(size) == count_of(shape) * device::size_of(type) && from.bytes.data() != data) {
+        Array out;
+        out.type = type, out.shape = std::move(shape), out.bytes = Bytes::borrowed(data, size);
+        return out;
+      }
+    }
+  return Array(type, std::move(shape));
+}
+
 }  // namespace data

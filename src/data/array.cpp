@@ -64,7 +64,7 @@ Block take(size_t bytes) {
 }
 
 void give(Block block) {
-  if (!block.data) return;
+  if (block.capacity == 0) return;
   if (t_closed || block.capacity > kLargestPooled) return std::free(block.data);
   Pool& pool = t_pool;
   if (pool.used < kPoolBlocks) {
@@ -83,6 +83,12 @@ int64_t blocks_from_system() { return g_allocated; }
 
 Bytes::Bytes(const Bytes& other) : Bytes(other.size_) {
   if (size_) std::memcpy(data_, other.data_, size_);
+}
+
+Bytes Bytes::borrowed(uint8_t* data, size_t size) {
+  Bytes out;
+  out.data_ = data, out.size_ = size;
+  return out;
 }
 
 Bytes::~Bytes() { give({data_, capacity_}); }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,6 +23,8 @@ class Bytes {
  public:
   Bytes() = default;
   explicit Bytes(size_t size) { reset(size); }
+  // Somebody else's memory, which must outlive it; a copy has memory of its own.
+  static Bytes borrowed(uint8_t* data, size_t size);
   Bytes(const Bytes& other);
   Bytes(Bytes&& other) noexcept { swap(other); }
   Bytes& operator=(Bytes other) noexcept {
@@ -38,7 +41,7 @@ class Bytes {
  private:
   void swap(Bytes& other) noexcept;
   uint8_t* data_ = nullptr;
-  size_t size_ = 0, capacity_ = 0;
+  size_t size_ = 0, capacity_ = 0;  // no capacity: empty or borrowed
 };
 
 int64_t blocks_from_system();  // how often this process's Bytes had to allocate; for tests
@@ -71,6 +74,10 @@ using Texts = std::vector<std::string>;
 // Undecoded file content | text | numbers | texts.
 using Value = std::variant<Bytes, std::string, Array, Texts>;
 using Sample = std::map<std::string, Value>;
+
+// Where fields will lie in the end, such as in a row of a batch: an op may make its result there, which spares a copy.
+// Whoever offers a place looks whether it was taken.
+using Places = std::map<std::string, std::span<uint8_t>>;
 
 // What is known about a field without reading it.
 struct FieldSpec {

@@ -18,12 +18,12 @@ std::string one_line(std::string_view text, size_t longest) {
   return out;
 }
 
-SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position) {
+SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position, const Places* places) {
   SampleOrSubstitute out;
   for (int attempt = 0; attempt <= kSubstitutes; ++attempt) {
     out.index = attempt == 0 ? index : (index + (int64_t{1} << (attempt - 1))) % dataset.size();
     try {
-      out.sample = dataset.get(out.index, position);
+      out.sample = dataset.get(out.index, position, places);
       return out;
     } catch (const BadSampleError& e) {
       out.bad.push_back(e.bad());

@@ -47,7 +47,8 @@ struct SampleOrSubstitute {
 // 1, 2, 4, ..., 2^15 (a run of broken neighbours is soon left behind). Which one depends on the data set and the
 // position alone, so on every rank count it is the same. Error(Exit::data) if none of them is good; names them.
 constexpr int kSubstitutes = 16;
-SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position);
+SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
+                                     const Places* places = nullptr);
 
 // What loaders replaced in the batches that they delivered (not in those read ahead, so it depends on no timing).
 struct BadSampleLog {

@@ -9,10 +9,10 @@ namespace data {
 Dataset::Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline)
     : name_(std::move(name)), source_(std::move(source)), pipeline_(std::move(pipeline)) {}
 
-Sample Dataset::get(int64_t index, int64_t position) const {
+Sample Dataset::get(int64_t index, int64_t position, const Places* places) const {
   try {
     Sample sample = source_->read(index);
-    pipeline_.apply(sample, position);
+    pipeline_.apply(sample, position, places);
     for (auto& [field, known] : spec()) {
       auto it = sample.find(field);
       CHECK(it != sample.end(), "field '{}' is missing after all ops", field);

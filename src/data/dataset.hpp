@@ -27,7 +27,8 @@ class Dataset {
 
   // Sample `index` after all ops, as it stands at `position` of the stream (random ops draw by it). Any thread.
   // Errors name the data set, the sample's key and the op; those that are the sample's own fault are BadSampleError.
-  Sample get(int64_t index, int64_t position) const;
+  // Fields may lie in `places`, which must then outlive the sample.
+  Sample get(int64_t index, int64_t position, const Places* places = nullptr) const;
 
  private:
   std::string name_;

@@ -154,29 +154,31 @@ std::vector<BadSample> Loader::fill(Slot& slot, int64_t row) const {
   Batch& batch = *slot.batch;
   int64_t position = batch.positions[size_t(row)];
   bool padding = position >= plan_.examples;
-  SampleOrSubstitute got;
-  if (!padding) {
-    Mixture::Item item = mixture_.at(position);
-    got = get(mixture_.dataset(item.part), item.index, position);
-    batch.parts[size_t(row)] = item.part;
-    batch.indices[size_t(row)] = got.index;
-  }
   batch.mask.u8()[row] = !padding;
+  Places places;
   for (auto& [field, array] : batch.arrays) {
     size_t bytes = array.bytes.size() / size_t(batch.size());
-    uint8_t* out = array.bytes.data() + size_t(row) * bytes;
-    if (padding)
-      std::memset(out, 0, bytes);
-    else
-      std::memcpy(out, std::get<Array>(got.sample.at(field)).bytes.data(), bytes);
+    places[field] = {array.bytes.data() + size_t(row) * bytes, bytes};
+  }
+  if (padding) {
+    for (auto& [field, place] : places) std::memset(place.data(), 0, place.size());
+    return {};
+  }
+  Mixture::Item item = mixture_.at(position);
+  SampleOrSubstitute got = get(mixture_.dataset(item.part), item.index, position, places);
+  batch.parts[size_t(row)] = item.part;
+  batch.indices[size_t(row)] = got.index;
+  for (auto& [field, place] : places) {
+    const uint8_t* from = std::get<Array>(got.sample.at(field)).bytes.data();
+    if (from != place.data()) std::memcpy(place.data(), from, place.size());
   }
   return std::move(got.bad);
 }
 
-SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t position) const {
-  if (options_.substitutes()) return get_or_substitute(dataset, index, position);
+SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t position, const Places& places) const {
+  if (options_.substitutes()) return get_or_substitute(dataset, index, position, &places);
   try {
-    return {dataset.get(index, position), index, {}};
+    return {dataset.get(index, position, &places), index, {}};
   } catch (const BadSampleError& e) {
     base::fail(e.code(), "{}; mend it or leave it out, or set loader.on_bad_sample = \"substitute\"", e.what());
   }

@@ -74,7 +74,7 @@ class Loader {
   void work();
   bool can_take() const;
   void open_slot();
-  SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position) const;
+  SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position, const Places& places) const;
   std::vector<BadSample> fill(Slot& slot, int64_t row) const;  // what had to be replaced
   void stop();
 

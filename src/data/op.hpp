@@ -21,7 +21,13 @@ namespace data {
 struct OpContext {
   base::Stream stream;
   int64_t position = 0;
+  const Places* places = nullptr;
 };
+
+// An array for what an op makes of `from` as field `key`: in the field's place if there is one of that size, and `from`
+// does not lie there.
+Array array_for(const OpContext& context, const std::string& key, device::DType type, std::vector<int64_t> shape,
+                const Array& from);
 
 class Op {
  public:

@@ -54,9 +54,9 @@ class ValueRange : public Op {
     return spec;
   }
 
-  void apply(Sample& sample, const OpContext&) const override {
+  void apply(Sample& sample, const OpContext& context) const override {
     const Array& in = array_of(sample, keys_.in);
-    Array out(device::DType::f32, in.shape);
+    Array out = array_for(context, keys_.out, device::DType::f32, in.shape, in);
     if (in.type == device::DType::u8)
       convert(in.u8(), out);
     else

@@ -205,6 +205,39 @@ TEST_F(LoaderTest, BuffersAreRecycled) {
   EXPECT_LE(blocks_from_system() - before, 12);
 }
 
+// What an op makes right in its row of the batch is what it makes elsewhere, also when another op changes it after.
+TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
+  SyntheticOptions o;
+  o.examples = 12, o.image_size = 8, o.seq_len = 4, o.vocab_size = 100;
+  for (const char* ops : {"value_range(0, 3, -1, 1)", "value_range(0, 3, -1, 1) | flip_lr",
+                          "value_range(0, 3, -1, 1) | value_range(-5, 0, 0, 3)", "flip_lr | value_range(0, 3, -1, 1)",
+                          "value_range(0, 3, -1, 1) | copy('image', 'other') | value_range(1, 2, key='other')",
+                          "copy('image', 'other') | value_range(1, 2, inkey='other', outkey='image')"}) {
+    SCOPED_TRACE(ops);
+    Dataset set("train", o.open({}), Pipeline(ops, o.spec(), {}));
+    Loader loader(set, Order(Shuffle::none, 12, 0), options(2), plan(4, 0, 3));
+    for (int64_t first = 0; first < 12; first += 4) {
+      BatchPtr batch = loader.next();
+      for (auto& [field, array] : batch->arrays)
+        for (int64_t i = 0; i < 4; ++i) {
+          Sample expected = set.get(first + i, first + i);
+          const Array& one = std::get<Array>(expected.at(field));
+          EXPECT_EQ(std::memcmp(array.bytes.data() + size_t(i) * one.bytes.size(), one.bytes.data(), one.bytes.size()),
+                    0)
+              << field << " of " << first + i;
+        }
+    }
+  }
+  // The place of a field is taken once, and only by what fits.
+  Array row(device::DType::f32, {8, 8, 3}), in(device::DType::f32, {8, 8, 3});
+  Places places{{"image", {row.bytes.data(), row.bytes.size()}}};
+  OpContext context{.stream = base::Stream(1, "test"), .position = 0, .places = &places};
+  EXPECT_EQ(array_for(context, "image", device::DType::f32, {8, 8, 3}, in).bytes.data(), row.bytes.data());
+  EXPECT_NE(array_for(context, "image", device::DType::f32, {8, 8, 3}, row).bytes.data(), row.bytes.data());
+  EXPECT_NE(array_for(context, "image", device::DType::f32, {8, 8, 2}, in).bytes.data(), row.bytes.data());
+  EXPECT_NE(array_for(context, "other", device::DType::f32, {8, 8, 3}, in).bytes.data(), row.bytes.data());
+}
+
 int64_t resident_bytes() {
   int64_t pages = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident;
