@@ -53,3 +53,9 @@ foreach(ranks 1 2 3 4)
   set_tests_properties(continue_test_mpi${ranks} PROPERTIES FIXTURES_SETUP continue)
 endforeach()
 mpi_test(damage_test 1 300 2000)
+
+# By hand: what saving costs (tools/bench_checkpoint).
+add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
+target_include_directories(checkpoint_bench PRIVATE mpi)
+target_link_libraries(checkpoint_bench PRIVATE trainer_train MPI::MPI_CXX)
+set_target_properties(checkpoint_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)

@@ -5,7 +5,7 @@
 
 namespace data {
 
-std::vector<std::string> ShardOptions::files() const { return check_braces(path); }
+std::vector<std::string> ShardOptions::files() const { return expand_braces(path); }
 
 void ShardOptions::bind_shards(config::Table& t, std::string_view path_doc, std::string_view fields_doc,
                                std::function<std::string(const std::string&, const std::string&)> problem) {

@@ -1,0 +1,187 @@
+// What saving costs: mpirun -np N build/tests/checkpoint_bench DECK FOLDER [ROUNDS]
+//   1. write and read: checkpoint::save and restore of the deck's whole state against plain MPI-IO of as many bytes, in
+//      turn, fsync on both sides, files out of the page cache before they are read
+//   2. held: how long the main thread is kept by a save beside training steps, from entry to return with the commit
+//      included, against a memcpy of what is copied
+// The last line is JSON. Ratios above 1: we are faster, or held for less than is allowed.
+#include <fcntl.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "io/files.hpp"
+#include "ranks.hpp"
+#include "train/console.hpp"
+#include "train/input.hpp"
+
+namespace {
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void check_mpi(int result, const char* what) { CHECK(result == MPI_SUCCESS, "{} failed", what); }
+
+void evict(comm::Comm& world, const std::string& path) {
+  world.barrier();
+  if (world.rank() == 0) {
+    io::File file(path, io::File::Mode::read);
+    ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+  world.barrier();
+}
+
+// Bytes [rank's share of `total`) of one file, by MPI-IO. Seconds of the slowest rank.
+double plain_write(comm::Comm& world, const std::string& path, const std::vector<char>& mine) {
+  world.barrier();
+  base::Stopwatch watch;
+  MPI_File file;
+  check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file),
+            "open");
+  check_mpi(MPI_File_write_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()), mine.data(),
+                                  int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
+            "write");
+  check_mpi(MPI_File_sync(file), "sync");
+  check_mpi(MPI_File_close(&file), "close");
+  return world.max(watch.seconds());
+}
+double plain_read(comm::Comm& world, const std::string& path, std::vector<char>& mine) {
+  world.barrier();
+  base::Stopwatch watch;
+  MPI_File file;
+  check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_RDONLY, MPI_INFO_NULL, &file), "open");
+  check_mpi(MPI_File_read_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()), mine.data(),
+                                 int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
+            "read");
+  check_mpi(MPI_File_close(&file), "close");
+  return world.max(watch.seconds());
+}
+
+int run(comm::Session& session, int argc, char** argv) {
+  if (argc < 3) return std::fprintf(stderr, "checkpoint_bench DECK FOLDER [ROUNDS]\n"), 2;
+  comm::Comm& world = session.world();
+  const std::string folder = argv[2];
+  const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
+  train::Recipe recipe;
+  config::Deck deck(config::read_deck(argv[1], {}), recipe);
+  deck.throw_if_any();
+  comm::Mesh mesh =
+      comm::make_mesh(session, comm::resolve_mesh(recipe.mesh, world.size(), ""), comm::SumOrder::library);
+  data::OpenContext context{.seed = 1,
+                            .threads = 1,
+                            .index_dir = "",
+                            .run_index_dir = "",
+                            .write_index = false,
+                            .substitutes = false,
+                            .stage_dir = ""};
+  auto input = train::open_training_data(recipe, recipe.data.tokenizers(), context);
+  train::Engine engine(recipe.engine(input->size(), train::choose_threads(recipe.run.threads, session.local_size())),
+                       mesh, device::Kind::cpu);
+  engine.initialise();
+  engine.publish();
+  int64_t step = 0;
+  const train::Geometry& g = engine.geometry();
+  data::Loader loader(*input, recipe.data.loader, train::training_plan(g, mesh, 0, 1000));
+  auto train_step = [&] {
+    world.barrier();
+    base::Stopwatch watch;
+    engine.step(++step, [&](int64_t, const models::Inputs& into) {
+      data::BatchPtr batch = loader.next();
+      models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
+      for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
+      engine.model().prepare(host, true, engine.draws(step), nullptr, into);
+    });
+    return world.max(watch.seconds());
+  };
+  train_step();
+  if (world.rank() == 0) io::make_directories(folder);
+  auto state = [&] { return recipe.state(deck.resolved(), step, engine.state(), {}); };
+  checkpoint::CheckpointOptions options;
+  options.keep_last = 1;
+
+  // 1. In turn.
+  const int64_t bytes = checkpoint::planned_bytes(state());
+  std::vector<char> mine(size_t(bytes / world.size()));
+  for (size_t i = 0; i < mine.size(); ++i) mine[i] = char(i * 2654435761u >> 13);
+  const std::string plain = folder + "/plain.bin";
+  std::vector<double> ours_write, ours_read, plain_write_s, plain_read_s;
+  for (int round = 0; round < rounds; ++round) {
+    plain_write_s.push_back(plain_write(world, plain, mine));
+    world.barrier();
+    base::Stopwatch watch;
+    checkpoint::Saved saved = checkpoint::save(world, folder, state(), options);
+    ours_write.push_back(world.max(watch.seconds()));
+    const std::string file = folder + "/" + saved.file;
+    evict(world, plain);
+    plain_read_s.push_back(plain_read(world, plain, mine));
+    evict(world, file);
+    checkpoint::State into = state();
+    watch.restart();
+    options.resume = "must";
+    checkpoint::restore(world, folder, into, options);
+    ours_read.push_back(world.max(watch.seconds()));
+    world.barrier();
+    if (world.rank() == 0) io::remove_file(plain), io::remove_file(file);
+    world.barrier();
+  }
+  double write_ratio = median(plain_write_s) / median(ours_write),
+         read_ratio = median(plain_read_s) / median(ours_read);
+  auto rate = [&](const std::vector<double>& s) { return double(bytes) / median(s) / 1e6; };
+  if (world.rank() == 0)
+    std::printf("%-28s%12s%12s%8s\n%-28s%12.0f%12.0f%8.2f\n%-28s%12.0f%12.0f%8.2f\n", "MB/s (median)", "ours", "MPI-IO",
+                "ratio", "write, durable, read back", rate(ours_write), rate(plain_write_s), write_ratio,
+                "read, proved by checksums", rate(ours_read), rate(plain_read_s), read_ratio);
+
+  // 2. Beside training.
+  checkpoint::Saver saver(world, folder, options);
+  int64_t staged = saver.stage(state());
+  std::vector<char> copy(static_cast<size_t>(staged), 1);
+  std::vector<double> held, copies, quiet, busy;
+  for (int round = 0; round < 3; ++round) {
+    quiet.push_back(train_step());
+    base::Stopwatch watch;
+    size_t at = 0;
+    for (const auto& tensor : engine.state())
+      if (tensor.writes)
+        for (const auto& part : tensor.parts) {
+          size_t n = size_t((part.end - part.begin) * device::size_of(tensor.type));
+          std::memcpy(copy.data() + at, part.data, n);
+          at += n;
+        }
+    copies.push_back(world.max(watch.seconds()));
+    checkpoint::State now = state();
+    saver.begin(now);
+    std::optional<checkpoint::Saved> saved;
+    for (;;) {
+      double s = train_step();
+      if ((saved = saver.poll())) break;
+      busy.push_back(s);
+    }
+    CHECK(saved->error.empty(), "{}", saved->error);
+    held.push_back(world.max(saved->held_s));
+  }
+  double allowed = 1.2 * median(copies) + 0.060;
+  if (world.rank() == 0) {
+    std::printf(
+        "held %.3f s; a memcpy of the %.0f MiB takes %.3f s, so %.3f s are allowed; a step %.2f s, %.2f s while "
+        "saving\n",
+        median(held), double(staged) / 0x1p20, median(copies), allowed, median(quiet), median(busy));
+    std::printf(
+        "{\"bytes\": %lld, \"ranks\": %d, \"write_ratio\": %.3f, \"read_ratio\": %.3f, \"write_mb_s\": %.0f, "
+        "\"held_ratio\": "
+        "%.3f}\n",
+        static_cast<long long>(bytes), world.size(), write_ratio, read_ratio, rate(ours_write), allowed / median(held));
+    for (const checkpoint::Candidate& c : checkpoint::candidates(folder)) io::remove_file(c.path);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, run); }
