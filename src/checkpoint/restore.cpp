@@ -22,6 +22,7 @@ int64_t read_parts(const std::string& path, const Manifest& manifest, const std:
     for (const auto& part : t.parts) {
       int64_t size = device::size_of(t.type), begin = part.begin * size, end = part.end * size;
       CHECK(begin >= 0 && end <= e->bytes, "{}: bytes [{}, {}) of {} are wanted", t.name, begin, end, e->bytes);
+      file.will_read(e->offset + begin, end - begin);
       // Block by block, because a block is proved whole: those at the ends of the part go through the buffer.
       for (int64_t block = begin / kBlock; begin < end && block * kBlock < end; ++block) {
         int64_t at = block * kBlock, bytes = block_bytes(block, e->bytes);

@@ -121,9 +121,14 @@ void Save::set_places(const std::string& places) { place(layout_, places); }
 
 void Save::write() {
   io::File file(temporary(), io::File::Mode::write);
+  constexpr int64_t kPortion = 8 << 20;  // the disk works while the next portion is copied and hashed
   for (Piece& p : pieces_) {
     const Entry& e = layout_.entries[size_t(p.entry)];
-    file.write_at(p.data, p.end - p.begin, e.offset + p.begin);
+    for (int64_t at = p.begin; at < p.end; at += kPortion) {
+      int64_t bytes = std::min(kPortion, p.end - at);
+      file.write_at(p.data + (at - p.begin), bytes, e.offset + at);
+      file.begin_writeback(e.offset + at, bytes);
+    }
     // From memory, not from the file: so that verify() compares the file with what was meant.
     for (int64_t block = block_count(p.begin); block * kBlock < p.end; ++block) {
       int64_t begin = block * kBlock, bytes = block_bytes(block, e.bytes);

@@ -120,6 +120,16 @@ void File::truncate(int64_t bytes) {
   if (repeat([&] { return ::ftruncate(descriptor_, bytes); }) < 0) fail_call("truncate", path_, errno);
 }
 
+void File::begin_writeback(int64_t offset, int64_t bytes) noexcept {
+#ifdef SYNC_FILE_RANGE_WRITE
+  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
+void File::will_read(int64_t offset, int64_t bytes) const noexcept {
+  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
 void File::sync() {
   note_call("fsync", path_);
   if (repeat([&] { return ::fsync(descriptor_); }) < 0) fail_call("sync", path_, errno);
