@@ -67,8 +67,16 @@ using Octets = uint8_t __attribute__((vector_size(32)));
 using Words = uint64_t __attribute__((vector_size(16)));
 using FourWords = uint64_t __attribute__((vector_size(32)));
 
-// Each chosen byte lies four times in a lane of its own, of which all but one are cleared.
-Floats widened(Octets spread) { return __builtin_convertvector(reinterpret_cast<Ints>(spread) & 255, Floats); }
+// Four bytes from `k` on of each half, as numbers: each lies four times in a lane of its own, of which all but one are
+// cleared.
+template <int k>
+Floats widened(Octets both) {
+  constexpr int h = k + 16;
+  Octets spread = __builtin_shufflevector(both, both, k, k, k, k, k + 1, k + 1, k + 1, k + 1, k + 2, k + 2, k + 2, k + 2,
+                                          k + 3, k + 3, k + 3, k + 3, h, h, h, h, h + 1, h + 1, h + 1, h + 1, h + 2,
+                                          h + 2, h + 2, h + 2, h + 3, h + 3, h + 3, h + 3);
+  return __builtin_convertvector(reinterpret_cast<Ints>(spread) & 255, Floats);
+}
 
 // RGB in bytes, which nearly all images are: two output pixels at a time. The bytes from a left neighbour on hold the
 // right one as well; where that would lie beyond the row, its weight is 0.
@@ -85,14 +93,12 @@ class RgbColumns {
   }
 
   void resample(const uint8_t* in, float* out) const {
-    constexpr Octets kLeft = {0,  0,  0,  0,  1,  1,  1,  1,  2,  2,  2,  2,  3,  3,  3,  3,
-                              16, 16, 16, 16, 17, 17, 17, 17, 18, 18, 18, 18, 19, 19, 19, 19};
     for (const Pair& pair : pairs_) {
       Words a = load<Words>(in + pair.at[0]), b = load<Words>(in + pair.at[1]);
       Octets both = reinterpret_cast<Octets>(FourWords{a[0], a[1], b[0], b[1]});
-      Floats low = widened(__builtin_shuffle(both, kLeft)), high = widened(__builtin_shuffle(both, kLeft + 3));
+      Floats low = widened<0>(both), high = widened<3>(both);
       Floats value = low + (high - low) * load<Floats>(pair.weight);
-      store(__builtin_shuffle(value, Ints{0, 1, 2, 4, 5, 6, 6, 6}), out);
+      store(__builtin_shufflevector(value, value, 0, 1, 2, 4, 5, 6, 6, 6), out);
       out += 6;
     }
   }
