@@ -94,7 +94,7 @@ class Torture(harness.RunTest):
         self.check_outcome(reference, 4)
         cases = [(rank, action, i) for rank in (0, 1) for action in ("kill", "killall") for i in range(len(calls[rank]))]
         killed = continued = 0
-        for rank, action, i in sample(cases, 10):
+        for rank, action, i in sample(cases, 8):
             with self.subTest(rank=rank, action=action, call=i, what=calls[rank][i]):
                 shutil.rmtree(self.dir)
                 code, made = self.hurt(f"{rank}:{i}:{action}", under, *short)
@@ -109,7 +109,7 @@ class Torture(harness.RunTest):
                     continued += 1
                 self.check_outcome(reference, 4)
                 self.assertEqual(glob.glob(under + "/*.tmp"), [])
-        self.assertGreater(killed, 0.9 * len(sample(cases, 10)))
+        self.assertGreater(killed, 0.9 * len(sample(cases, 8)))
         self.assertGreater(continued, 0)
         print(f"killed at {killed} of {len(cases)} calls, {continued} of them after the first commit", flush=True)
 
@@ -120,7 +120,7 @@ class Torture(harness.RunTest):
         args = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3", "--set",
                 "train.total_steps=40", "--set", "eval.val.every_steps=5", "--set", "checkpoint.every_steps=3"]
         reference = self.reference(*args, ranks=1)
-        wanted, kills, runs, longest = 200 if ALL else 8, 0, 0, 2.5
+        wanted, kills, runs, longest = 200 if ALL else 6, 0, 0, 2.5
         while kills < wanted:
             shutil.rmtree(self.dir, ignore_errors=True)
             while True:
@@ -164,7 +164,7 @@ class Torture(harness.RunTest):
         chance = random.Random(SEED)
         args = ["--set", "train.total_steps=1000000", "--set", "eval.val.every_steps=7", "--set", "checkpoint.every_steps=5"]
         lead, slowest, last = 10, 0, 0
-        for n in range(100 if ALL else 8):
+        for n in range(100 if ALL else 6):
             job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, cwd=self.folder, text=True)
             while not all([catches(p, signal.SIGUSR1) for p in children_of(job.pid)] or [False]) or len(children_of(job.pid)) < 2:
@@ -243,7 +243,7 @@ class Torture(harness.RunTest):
         begun, slowest = self.folder + "/begun", 0
         shutil.copytree(self.dir, begun)
         cases = [(rank, *error) for error in self.ERRORS for rank in ((0,) if error[-1] == "0" else (0, 1))]
-        for rank, call, ends, n, action, code, cause, *_ in sample(cases, 12):
+        for rank, call, ends, n, action, code, cause, *_ in sample(cases, 10):
             with self.subTest(rank=rank, call=call, ends=ends, n=n, action=action):
                 shutil.rmtree(self.dir)
                 shutil.copytree(begun, self.dir)
@@ -259,7 +259,7 @@ class Torture(harness.RunTest):
                         self.assertRegex(f.readline(), rf"^rank={rank} of 2 host=\S+ step=\d+ phase=\w+ exit={code}: .*({cause})")
                 else:
                     self.assertRegex(self.output, cause)
-        print(f"{len(sample(cases, 12))} errors of {len(cases)}, the slowest took {slowest:.1f} s", flush=True)
+        print(f"{len(sample(cases, 10))} errors of {len(cases)}, the slowest took {slowest:.1f} s", flush=True)
 
 
 harness.main()
