@@ -31,7 +31,8 @@ void CheckpointOptions::bind(config::Table& t) {
   t.key(
        "resume", resume,
        "auto: the newest valid checkpoint if there is one; must: an error if there is none; never: from the beginning; "
-       "or a step number in quotes. Files of later steps are moved to checkpoints/abandoned at the next save")
+       "or a step number in quotes. Going back is done once, however often the command is repeated; files of later steps are "
+       "moved to checkpoints/abandoned at the next save")
       .on_resume(OnResume::may_change)
       .check([this]() -> std::string {
         if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0) return "";
