@@ -52,7 +52,7 @@ foreach(ranks 1 2 3 4)
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}" FIXTURES_REQUIRED continue)
   set_tests_properties(continue_test_mpi${ranks} PROPERTIES FIXTURES_SETUP continue)
 endforeach()
-mpi_test(damage_test 1 300 600)
+mpi_test(damage_test 1 300 $<IF:$<BOOL:${TRAINER_SANITIZE}>,100,600>)
 
 # By hand: what saving costs (tools/bench_checkpoint).
 add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
