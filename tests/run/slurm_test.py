@@ -256,7 +256,9 @@ class Slurm(JobTest):
     def test_no_requeue(self):
         self.ended(self.result("no_requeue"), "FAILED", "75:0")
         self.assertIn("not continued: SLURM refused", self.log("no_requeue"))
-        self.assertEqual(len(self.checkpoints("no_requeue")), 1)
+        # Saved, on a busy machine perhaps a planned time before as well, and no second part.
+        self.assertGreaterEqual(len(self.checkpoints("no_requeue")), 1)
+        self.assertNotIn(" part 2 on ", self.log("no_requeue"))
 
     def test_killed_is_not_requeued(self):
         self.ended(self.result("killed"), "FAILED", "137:0")
