@@ -54,7 +54,7 @@ foreach(ranks 1 2 3 4)
 endforeach()
 mpi_test(damage_test 1 300 $<IF:$<BOOL:${TRAINER_SANITIZE}>,100,600>)
 
-# By hand: what saving costs (tools/bench_checkpoint).
+# By hand: what saving costs.
 add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
 target_include_directories(checkpoint_bench PRIVATE mpi)
 target_link_libraries(checkpoint_bench PRIVATE trainer_train MPI::MPI_CXX)

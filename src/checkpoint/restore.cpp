@@ -135,21 +135,20 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
   std::vector<Candidate> files = list(comm, directory);
   int64_t only = resume_step(options.resume);
   // A job script repeats its command: what was done once is not done again by every job that continues the run.
-  if ((only >= 0 || options.resume == "never") && !files.empty())
-    if (Inspected newest = inspect_on_first(comm, files.front()); newest.manifest) {
-      auto done = newest.manifest->state.texts.find(kResumed);
-      if (done != newest.manifest->state.texts.end() && done->second == options.resume) {
-        if (comm.rank() == 0)
-          log::warning(
-              "checkpoint.resume = \"{}\" was carried out by the attempt that wrote {}: this one goes on from there "
-              "(to do "
-              "it once more, move that file and those like it away)",
-              options.resume, files.front().path);
-        CheckpointOptions plain = options;
-        plain.resume = "must";
-        return restore(comm, directory, target, plain);
-      }
-    }
+  for (const Candidate& c : only >= 0 || options.resume == "never" ? files : std::vector<Candidate>()) {
+    Inspected newest = inspect_on_first(comm, c);
+    if (!newest.manifest) continue;  // damaged: the one before tells
+    auto done = newest.manifest->state.texts.find(kResumed);
+    if (done == newest.manifest->state.texts.end() || done->second != options.resume) break;
+    if (comm.rank() == 0)
+      log::warning(
+          "checkpoint.resume = \"{}\" was carried out by the attempt that wrote {}: this one goes on from there "
+          "(to do it once more, move that file and those like it away)",
+          options.resume, c.path);
+    CheckpointOptions plain = options;
+    plain.resume = "must";
+    return restore(comm, directory, target, plain);
+  }
   if (options.resume == "never") return {};
   if (files.empty()) {
     if (options.resume == "auto") return {};

@@ -261,6 +261,12 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         # What a job script repeats goes on from there.
         self.expect(0, "was carried out by the attempt", f"step={stopped + 1} ", ranks=2,
                     args=[self.deck(), *back, "--set", f"train.total_steps={stopped + 1}"])
+        # Also if the newest file is damaged: on from the one before, not back once more.
+        newest, before = [int(name[:10]) for name in self.checkpoints()[:-3:-1]]
+        with open(f"{self.dir}/checkpoints/{newest:010}.h5", "r+b") as f:
+            f.truncate(5000)
+        self.expect(0, "checkpoint refused", "was carried out by the attempt", f"step={before + 1} ", ranks=2,
+                    args=[self.deck(), *back, "--set", f"train.total_steps={newest}"])
 
     def test_best_is_of_this_past(self):
         best = ["--set", "checkpoint.best=val/perplexity:min", "--set", "eval.val.every_steps=2", "--set", "checkpoint.every_steps=2",
