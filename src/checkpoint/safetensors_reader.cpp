@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kLongestHeader = int64_t{16} << 20;  // thousands of tensors need less than one MiB
-constexpr int kDeepest = 3;                            // { "name": { "shape": [ } }
+constexpr int64_t kLongestJson = int64_t{16} << 20;  // thousands of tensors need less than one MiB
+constexpr int kDeepest = 3;                          // { "name": { "shape": [ } }
 
 // dtype -> bytes of an element, and the type if it can be a weight.
 struct Known {
@@ -55,7 +55,7 @@ class SafetensorsReader : public WeightFile {
     file_.read_at(length, 8, 0);
     uint64_t header = 0;
     for (int i = 7; i >= 0; --i) header = header << 8 | length[i];
-    if (header > uint64_t(kLongestHeader) || int64_t(header) > size - 8)
+    if (header > uint64_t(kLongestJson) || int64_t(header) > size - 8)
       refuse(fmt::format("claims a header of {} bytes in a file of {}: damaged, cut, or no .safetensors file", header,
                          size));
     std::string text(size_t(header), '\0');

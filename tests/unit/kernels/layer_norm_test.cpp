@@ -12,7 +12,7 @@ using namespace rig;
 
 constexpr double kEps = 1e-6;
 
-struct Reference {
+struct NormReference {
   int64_t rows, columns;
   std::vector<double> x, scale, bias, dy;
   std::vector<double> y, mean, rstd, dx, dscale, dbias;
@@ -58,8 +58,8 @@ struct Problem {
   Problem(int64_t r, int64_t c)
       : rows(r), columns(c), x(normals(r * c, "x", 1.5, 4), 3), scale(normals(c, "scale", 0.3, 1), 1),
         bias(normals(c, "bias")), dy(normals(r * c, "dy"), 7) {}
-  Reference reference(bool with_bias = true) {
-    Reference f{rows, columns, doubles(x.values()), doubles(scale.values()), doubles(bias.values()),
+  NormReference reference(bool with_bias = true) {
+    NormReference f{rows, columns, doubles(x.values()), doubles(scale.values()), doubles(bias.values()),
                 doubles(dy.values()), {}, {}, {}, {}, {}, {}};
     if (!with_bias) f.bias.assign(f.bias.size(), 0);
     f.forward(), f.backward();
@@ -69,10 +69,10 @@ struct Problem {
 
 TEST(LayerNorm, ReferenceGradientIsTheDerivative) {
   Problem p(2, 5);
-  Reference f = p.reference();
-  auto differences = [&](std::vector<double> Reference::*input, const std::vector<double>& gradient) {
+  NormReference f = p.reference();
+  auto differences = [&](std::vector<double> NormReference::*input, const std::vector<double>& gradient) {
     for (size_t i = 0; i < gradient.size(); ++i) {
-      Reference g = f;
+      NormReference g = f;
       double h = 1e-5, middle = (g.*input)[i];
       (g.*input)[i] = middle + h;
       double up = g.loss();
@@ -80,9 +80,9 @@ TEST(LayerNorm, ReferenceGradientIsTheDerivative) {
       EXPECT_NEAR(gradient[i], (up - g.loss()) / (2 * h), 1e-7);
     }
   };
-  differences(&Reference::x, f.dx);
-  differences(&Reference::scale, f.dscale);
-  differences(&Reference::bias, f.dbias);
+  differences(&NormReference::x, f.dx);
+  differences(&NormReference::scale, f.dscale);
+  differences(&NormReference::bias, f.dbias);
 }
 
 const std::pair<int64_t, int64_t> kShapes[] = {{0, 5},   {1, 1},   {1, 7},    {3, 8},     {5, 16},   {2, 17},
@@ -96,7 +96,7 @@ TEST(LayerNorm, Forward) {
           SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
           Queue queue(Kind::cpu, threads);
           Problem p(rows, columns);
-          Reference f = p.reference(with_bias);
+          NormReference f = p.reference(with_bias);
           Tensor y(rows * columns, 5), mean(rows, 1), rstd(rows, 2);
           LayerNormForward a{.y = y, .mean = mean, .rstd = rstd, .x = p.x, .scale = p.scale, .rows = rows,
                              .columns = columns};
@@ -133,7 +133,7 @@ TEST(LayerNorm, Backward) {
           SCOPED_TRACE(fmt::format("{} x {}, flags {}", rows, columns, flags));
           Queue queue(Kind::cpu, threads);
           Problem p(rows, columns);
-          Reference f = p.reference();
+          NormReference f = p.reference();
           Tensor mean(std::vector<float>(f.mean.begin(), f.mean.end()));
           Tensor rstd(std::vector<float>(f.rstd.begin(), f.rstd.end()));
           auto start = [](int64_t n, const char* name, Write w) {

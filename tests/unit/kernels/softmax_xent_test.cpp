@@ -11,13 +11,13 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-struct Reference {
+struct XentReference {
   std::vector<double> loss, gradient;  // gradient of loss[r] by logits, not scaled
 };
 
-Reference reference(const std::vector<double>& logits, const std::vector<int32_t>& labels, int64_t columns,
+XentReference reference(const std::vector<double>& logits, const std::vector<int32_t>& labels, int64_t columns,
                     double smoothing) {
-  Reference f;
+  XentReference f;
   double on = 1 - smoothing, off = columns > 1 ? smoothing / double(columns - 1) : 0;
   for (size_t r = 0; r < labels.size(); ++r) {
     const double* z = &logits[r * size_t(columns)];
@@ -41,7 +41,7 @@ TEST(SoftmaxXent, ReferenceGradientIsTheDerivative) {
   std::vector<double> z = doubles(normals(20, "z"));
   std::vector<int32_t> labels{2, -1, 4, 5};
   for (double smoothing : {0.0, 0.1}) {
-    Reference f = reference(z, labels, 5, smoothing);
+    XentReference f = reference(z, labels, 5, smoothing);
     for (size_t i = 0; i < z.size(); ++i) {
       std::vector<double> up = z, down = z;
       up[i] += 1e-5, down[i] -= 1e-5;
@@ -63,7 +63,7 @@ TEST(SoftmaxXent, AgreesWithReference) {
             Queue queue(Kind::cpu, threads);
             std::vector<int32_t> labels = labels_for(rows, columns);
             Tensor logits(normals(rows * columns, "z", 3, 20), 1), scale(normals(rows, "scale")), loss(rows, 3);
-            Reference f = reference(doubles(logits.values()), labels, columns, double(smoothing));
+            XentReference f = reference(doubles(logits.values()), labels, columns, double(smoothing));
             std::vector<float> before = logits.values();
             SoftmaxXent s{logits, device::view(labels.data(), rows), {}, loss, rows, columns, smoothing, gradient};
             if (gradient) s.row_scale = scale;
