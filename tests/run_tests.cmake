@@ -6,8 +6,8 @@ set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_
 # The program as a user runs it: decks, data, files, exit codes, jobs. Scripts that return 77 were skipped and say why. They use
 # Debian's Python (h5py, NumPy, Pillow).
 file(GLOB run_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/run/*_test.py)
-# Those that measure time have the machine for themselves; the others mostly wait for programs to start.
-set(alone decks_test resume_test slurm_test stops_test torture_test)
+# Those that measure time have the machine for themselves; the others mostly wait for programs to start, SLURM's most of all.
+set(alone stops_test torture_test)
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
   if(TRAINER_SANITIZE AND name STREQUAL torture_test)
@@ -21,6 +21,8 @@ foreach(script IN LISTS run_scripts)
   set_tests_properties(run_${name}_mpi4 PROPERTIES TIMEOUT 900 LABELS run PROCESSORS ${cores} SKIP_RETURN_CODE 77
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
+
+set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, beside what computes
 
 # Every deck in inputs/ is valid.
 file(GLOB decks CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/inputs/*.toml)

@@ -95,5 +95,6 @@ build_release() { build_preset release "$@"; }
 # ccache keeps its files where it always does unless CCACHE_DIR says otherwise.
 build_preset() {
   export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
+  export CCACHE_DEPEND=1  # what it has not seen goes through the preprocessor once, not twice
   cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(nproc)" "${@:2}"
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -12,33 +14,102 @@
 namespace checkpoint {
 namespace log = base::log;
 
-int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors) {
-  io::File file(path, io::File::Mode::read);
-  std::vector<char> buffer(size_t{kBlock});
-  int64_t read = 0;
+namespace {
+
+// Bytes [begin, end) of a tensor, and where they go.
+struct Wanted {
+  const Entry* entry;
+  int64_t begin, end;
+  char* data;
+  int64_t place() const { return entry->offset + begin; }
+};
+
+// In the order of the file, so that the disk can read ahead.
+std::vector<Wanted> wanted_of(const std::string& path, const Manifest& manifest,
+                              const std::vector<shard::TensorSlice>& tensors) {
+  std::vector<Wanted> all;
   for (const shard::TensorSlice& t : tensors) {
     const Entry* e = manifest.layout.find(t.name);
     CHECK(e, "{} is not in {}", t.name, path);
     for (const auto& part : t.parts) {
       int64_t size = device::size_of(t.type), begin = part.begin * size, end = part.end * size;
       CHECK(begin >= 0 && end <= e->bytes, "{}: bytes [{}, {}) of {} are wanted", t.name, begin, end, e->bytes);
-      file.will_read(e->offset + begin, end - begin);
-      // Block by block, because a block is proved whole: those at the ends of the part go through the buffer.
-      for (int64_t block = begin / kBlock; begin < end && block * kBlock < end; ++block) {
-        int64_t at = block * kBlock, bytes = block_bytes(block, e->bytes);
-        bool inside = at >= begin && at + bytes <= end;
-        char* to = inside ? static_cast<char*>(part.data) + (at - begin) : buffer.data();
-        file.read_at(to, bytes, e->offset + at);
-        read += bytes;
-        if (base::xxh3(to, size_t(bytes)) != manifest.blocks[size_t(e->first_block + block)])
-          base::fail(base::Exit::checkpoint, "{} is damaged (checksum of bytes {} to {} of the file)", t.name,
-                     e->offset + at, e->offset + at + bytes);
-        if (inside) continue;
-        int64_t from = std::max(at, begin), until = std::min(at + bytes, end);
-        std::memcpy(static_cast<char*>(part.data) + (from - begin), buffer.data() + (from - at), size_t(until - from));
-      }
+      if (begin < end) all.push_back({e, begin, end, static_cast<char*>(part.data)});
     }
   }
+  std::sort(all.begin(), all.end(), [](const Wanted& a, const Wanted& b) { return a.place() < b.place(); });
+  return all;
+}
+
+// Proves blocks by their checksums, in another thread while the next ones are read.
+class Prover {
+ public:
+  explicit Prover(const Manifest& manifest) : manifest_(manifest) {}
+  void prove(const Entry& e, int64_t block, const char* data) const {
+    int64_t at = block * kBlock, bytes = block_bytes(block, e.bytes);
+    if (base::xxh3(data, size_t(bytes)) != manifest_.blocks[size_t(e.first_block + block)])
+      base::fail(base::Exit::checkpoint, "{} is damaged (checksum of bytes {} to {} of the file)", e.name,
+                 e.offset + at, e.offset + at + bytes);
+  }
+  // `data` stays as it is until finish().
+  void add(const Entry& e, int64_t block, const char* data) {
+    waiting_.push_back({&e, block, data});
+    if (int64_t(waiting_.size()) * kBlock >= kPortion) start();
+  }
+  void finish() {
+    start();
+    if (under_way_.valid()) under_way_.get();
+  }
+
+ private:
+  struct Block {
+    const Entry* entry;
+    int64_t block;
+    const char* data;
+  };
+  void start() {
+    if (under_way_.valid()) under_way_.get();
+    under_way_ = std::async(std::launch::async, [this, blocks = std::exchange(waiting_, {})] {
+      for (const Block& b : blocks) prove(*b.entry, b.block, b.data);
+    });
+  }
+  static constexpr int64_t kPortion = 16 << 20;
+  const Manifest& manifest_;
+  std::vector<Block> waiting_;
+  std::future<void> under_way_;
+};
+
+}  // namespace
+
+int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors) {
+  constexpr int64_t kPortion = 16 << 20;
+  io::File file(path, io::File::Mode::read);
+  std::vector<char> buffer(size_t{kBlock});
+  Prover prover(manifest);
+  int64_t read = 0;
+  auto get = [&](char* to, int64_t bytes, int64_t offset) { file.read_at(to, bytes, offset), read += bytes; };
+  for (const Wanted& w : wanted_of(path, manifest, tensors)) {
+    const Entry& e = *w.entry;
+    // A block is proved whole: one that lies partly outside goes through the buffer.
+    auto through_buffer = [&](int64_t block) {
+      int64_t at = block * kBlock, bytes = block_bytes(block, e.bytes);
+      get(buffer.data(), bytes, e.offset + at);
+      prover.prove(e, block, buffer.data());
+      int64_t from = std::max(at, w.begin), until = std::min(at + bytes, w.end);
+      std::memcpy(w.data + (from - w.begin), buffer.data() + (from - at), size_t(until - from));
+    };
+    int64_t first = block_count(w.begin), end = w.end == e.bytes ? e.blocks() : w.end / kBlock;  // whole blocks
+    if (int64_t block = w.begin / kBlock; block < first) through_buffer(block);
+    for (int64_t at = first * kBlock, stop = std::min(end * kBlock, e.bytes); at < stop;) {
+      int64_t bytes = std::min(kPortion, stop - at);
+      get(w.data + (at - w.begin), bytes, e.offset + at);
+      for (int64_t block = at / kBlock; block * kBlock < at + bytes; ++block)
+        prover.add(e, block, w.data + (block * kBlock - w.begin));
+      at += bytes;
+    }
+    if (end >= first && end * kBlock < w.end) through_buffer(end);
+  }
+  prover.finish();
   return read;
 }
 

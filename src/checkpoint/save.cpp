@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
+#include <map>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -119,25 +121,79 @@ std::string Save::create(int64_t keep_free) {
 
 void Save::set_places(const std::string& places) { place(layout_, places); }
 
-void Save::write() {
-  io::File file(temporary(), io::File::Mode::write);
-  constexpr int64_t kPortion = 8 << 20;  // the disk works while the next portion is copied and hashed
-  for (Piece& p : pieces_) {
-    const Entry& e = layout_.entries[size_t(p.entry)];
-    for (int64_t at = p.begin; at < p.end; at += kPortion) {
-      int64_t bytes = std::min(kPortion, p.end - at);
-      file.write_at(p.data + (at - p.begin), bytes, e.offset + at);
-      file.begin_writeback(e.offset + at, bytes);
+// Collects what lies side by side in the file and hands it on in large, aligned calls, which file systems like
+// best (ext4 here: 3.3 GB/s into memory in calls of 8 MiB and more, 0.3 GB/s in calls of 1 MiB).
+class Save::Writer {
+ public:
+  Writer(io::File& file, const FileLayout& layout) : file_(file) {
+    for (auto [begin, end] : layout.gaps())
+      if (end - begin <= int64_t(sizeof kZeros)) gaps_[begin] = end;
+  }
+  void add(const char* data, int64_t bytes, int64_t offset) {
+    if (offset != end_) {
+      // Between two tensors lies padding (or structure, which is written last); other ranks' bytes lie nowhere in it.
+      auto gap = gaps_.find(end_);
+      if (gap != gaps_.end() && gap->second == offset && !pieces_.empty())
+        put(kZeros, offset - end_);
+      else
+        flush(), begin_ = end_ = offset;
     }
-    // From memory, not from the file: so that verify() compares the file with what was meant.
-    for (int64_t block = block_count(p.begin); block * kBlock < p.end; ++block) {
-      int64_t begin = block * kBlock, bytes = block_bytes(block, e.bytes);
-      if (begin + bytes > p.end) break;
-      p.whole.push_back(base::xxh3(p.data + (begin - p.begin), size_t(bytes)));
+    put(data, bytes);
+  }
+  void flush() {
+    if (pieces_.empty()) return;
+    file_.write_at(std::move(pieces_), begin_);
+    pieces_.clear(), begin_ = end_;
+  }
+
+ private:
+  void put(const char* data, int64_t bytes) {
+    while (bytes > 0) {
+      int64_t n = std::min(bytes, (begin_ / kPortion + 1) * kPortion - end_);
+      pieces_.emplace_back(data, size_t(n));
+      data += n, bytes -= n, end_ += n;
+      if (end_ % kPortion == 0) flush();
     }
   }
-  file.sync();
+  // Writeback is left to the sync: begun earlier, it slowed the writes by more than it gained.
+  static constexpr int64_t kPortion = 32 << 20;
+  static constexpr char kZeros[16 << 10] = {};
+  io::File& file_;
+  std::map<int64_t, int64_t> gaps_;
+  std::vector<std::string_view> pieces_;
+  int64_t begin_ = 0, end_ = 0;  // of what `pieces_` will be in the file
+};
+
+void Save::write() {
+  io::File file(temporary(), io::File::Mode::write);
+  std::vector<Piece*> order;
+  for (Piece& p : pieces_) order.push_back(&p);
+  auto place = [&](const Piece* p) { return layout_.entries[size_t(p->entry)].offset + p->begin; };
+  std::sort(order.begin(), order.end(), [&](const Piece* a, const Piece* b) { return place(a) < place(b); });
+  Writer writer(file, layout_);
+  for (Piece* p : order) writer.add(p->data, p->end - p->begin, place(p));
+  writer.flush();
+  // The disk is busy for longer than the proof takes. It proves no less than reading after the sync would: both are
+  // answered by the page cache (or the client of a network file system).
+  auto synced = std::async(std::launch::async, [&file] { file.sync(); });
+  for (Piece* p : order) prove_whole_blocks(file, *p);
+  synced.get();
   file.close();
+}
+
+void Save::prove_whole_blocks(const io::File& file, Piece& p) const {
+  std::vector<char> buffer(size_t{kBlock});
+  const Entry& e = layout_.entries[size_t(p.entry)];
+  for (int64_t block = block_count(p.begin); block * kBlock < p.end; ++block) {
+    int64_t begin = block * kBlock, bytes = block_bytes(block, e.bytes);
+    if (begin + bytes > p.end) break;
+    // From memory, not from the file: so that the file is compared with what was meant.
+    p.whole.push_back(base::xxh3(p.data + (begin - p.begin), size_t(bytes)));
+    file.read_at(buffer.data(), bytes, e.offset + begin);
+    if (base::xxh3(buffer.data(), size_t(bytes)) != p.whole.back())
+      base::fail(base::Exit::checkpoint, "{}: {} reads back differently from what was written (block {} at byte {})",
+                 temporary(), e.name, block, e.offset + begin);
+  }
 }
 
 std::vector<BlockHash> Save::verify() {
@@ -149,13 +205,13 @@ std::vector<BlockHash> Save::verify() {
     const Entry& e = layout_.entries[size_t(p.entry)];
     size_t known = 0;
     for (int64_t block = block_count(p.begin); block * kBlock < p.end; ++block) {
+      if (known < p.whole.size()) {
+        hashes.push_back({e.first_block + block, p.whole[known++]});
+        continue;
+      }
       int64_t bytes = block_bytes(block, e.bytes);
       file.read_at(buffer.data(), bytes, e.offset + block * kBlock);
-      uint64_t hash = base::xxh3(buffer.data(), size_t(bytes));
-      if (known < p.whole.size() && p.whole[known++] != hash)
-        base::fail(base::Exit::checkpoint, "{}: {} reads back differently from what was written (block {} at byte {})",
-                   temporary(), e.name, block, e.offset + block * kBlock);
-      hashes.push_back({e.first_block + block, hash});
+      hashes.push_back({e.first_block + block, base::xxh3(buffer.data(), size_t(bytes))});
     }
   }
   return hashes;

@@ -37,9 +37,10 @@ class Save {
   std::string create(int64_t keep_free);
   // What create() returned on rank 0, before write() on every rank.
   void set_places(const std::string& places);
-  // (io) This rank's parts; on disk when it returns.
+  // (io) This rank's parts; on disk, and blocks that lie wholly inside them read back, when it returns.
   void write();
-  // (io) After everybody's write: reads back the blocks that begin in this rank's parts.
+  // (io) After everybody's write: hashes of the blocks that begin in this rank's parts. Blocks that several ranks wrote
+  // are read; on network file systems the file must be opened anew to see the others' bytes.
   std::vector<BlockHash> verify();
   // (io, rank 0 alone) Checksums from all ranks' hashes, header, rename. Before it gets its name, files of steps after
   // `since` that are not the run's `own` are put aside: there must be no moment at which one of them would be taken for
@@ -59,7 +60,9 @@ class Save {
     const char* data;
     std::vector<uint64_t> whole;  // hashes of the blocks that lie wholly inside, from the first on
   };
+  class Writer;
   void check_coverage();
+  void prove_whole_blocks(const io::File& file, Piece& piece) const;
   std::string temporary() const { return path() + ".tmp"; }
 
   comm::Comm& comm_;

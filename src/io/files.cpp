@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -106,6 +108,22 @@ void File::write_at(const void* data, int64_t bytes, int64_t offset) {
   }
 }
 
+void File::write_at(std::vector<std::string_view> pieces, int64_t offset) {
+  std::vector<iovec> vectors;
+  for (size_t first = 0; first < pieces.size();) {
+    vectors.clear();
+    for (size_t i = first; i < pieces.size() && i - first < IOV_MAX; ++i)
+      vectors.push_back({const_cast<char*>(pieces[i].data()), pieces[i].size()});
+    note_call("write", path_);
+    ssize_t n = repeat([&] { return ::pwritev(descriptor_, vectors.data(), int(vectors.size()), offset); });
+    if (n < 0) fail_call("write", path_, errno);
+    offset += n;
+    for (size_t left = size_t(n); first < pieces.size() && left >= pieces[first].size(); ++first)
+      left -= pieces[first].size(), n -= ssize_t(pieces[first].size());
+    if (n > 0) pieces[first].remove_prefix(size_t(n));  // cut short
+  }
+}
+
 void File::append(std::string_view text) {
   while (!text.empty()) {
     note_call("write", path_);
@@ -118,16 +136,6 @@ void File::append(std::string_view text) {
 void File::truncate(int64_t bytes) {
   note_call("truncate", path_);
   if (repeat([&] { return ::ftruncate(descriptor_, bytes); }) < 0) fail_call("truncate", path_, errno);
-}
-
-void File::begin_writeback(int64_t offset, int64_t bytes) noexcept {
-#ifdef SYNC_FILE_RANGE_WRITE
-  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
-#endif
-}
-
-void File::will_read(int64_t offset, int64_t bytes) const noexcept {
-  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
 }
 
 void File::sync() {

@@ -56,11 +56,10 @@ class File {
   int64_t size() const;
   void read_at(void* data, int64_t bytes, int64_t offset) const;  // an end of file inside is a Failure
   void write_at(const void* data, int64_t bytes, int64_t offset);
+  // One after the other from `offset` on, in as few calls as the system allows.
+  void write_at(std::vector<std::string_view> pieces, int64_t offset);
   void append(std::string_view text);
   void truncate(int64_t bytes);
-  // Hints, without errors: these bytes may go to the disk while the caller does something else; these will be read soon.
-  void begin_writeback(int64_t offset, int64_t bytes) noexcept;
-  void will_read(int64_t offset, int64_t bytes) const noexcept;
   void sync();
   void close();
 

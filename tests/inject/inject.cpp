@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -177,6 +178,8 @@ FORWARD(ssize_t, pread64, (int file, void* data, size_t size, off64_t at), (file
 FORWARD(ssize_t, write, (int file, const void* data, size_t size), (file, data, size), file)
 FORWARD(ssize_t, pwrite, (int file, const void* data, size_t size, off_t at), (file, data, size, at), file)
 FORWARD(ssize_t, pwrite64, (int file, const void* data, size_t size, off64_t at), (file, data, size, at), file)
+FORWARD(ssize_t, pwritev, (int file, const iovec* data, int count, off_t at), (file, data, count, at), file)
+FORWARD(ssize_t, pwritev64, (int file, const iovec* data, int count, off64_t at), (file, data, count, at), file)
 FORWARD(int, fsync, (int file), (file), file)
 FORWARD(int, fdatasync, (int file), (file), file)
 FORWARD(int, ftruncate, (int file, off_t size), (file, size), file)

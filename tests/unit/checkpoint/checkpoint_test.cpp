@@ -214,7 +214,7 @@ TEST_F(Checkpoint, killed_at_every_call) {
     ++killed;
     io::remove_file(directory_ + "/0000000002.h5");
   }
-  EXPECT_GT(killed, 50);
+  EXPECT_GT(killed, 30);
 }
 
 TEST_F(Checkpoint, files_are_found_by_their_exact_names) {
