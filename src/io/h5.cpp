@@ -213,25 +213,26 @@ H5File::H5File(H5File&& other) noexcept
     : id_(std::exchange(other.id_, -1)),
       path_(std::move(other.path_)),
       image_(std::move(other.image_)),
+      contiguous_(std::exchange(other.contiguous_, -1)),
       groups_(std::move(other.groups_)) {}
 
 H5File& H5File::operator=(H5File&& other) noexcept {
   std::swap(id_, other.id_), std::swap(path_, other.path_), std::swap(image_, other.image_);
-  std::swap(groups_, other.groups_);
+  std::swap(contiguous_, other.contiguous_), std::swap(groups_, other.groups_);
   return *this;
 }
 
 H5File::~H5File() {
   if (id_ < 0) return;
   H5Lock lock;
-  close_groups();
+  close_handles();
   H5Fclose(id_);
 }
 
 std::string H5File::close_to_image() {
   CHECK(image_ && id_ >= 0, "{} is not a new file", path_);
   H5Lock lock;
-  close_groups();
+  close_handles();
   check_h5(H5Fclose(std::exchange(id_, -1)), "close the file", path_);
   std::string bytes = std::move(image_->bytes);
   image_.reset();
@@ -252,7 +253,7 @@ void H5File::close() {
     return;
   }
   H5Lock lock;
-  close_groups();
+  close_handles();
   check_h5(H5Fclose(std::exchange(id_, -1)), "close the file", path_);
 }
 
@@ -282,9 +283,10 @@ int64_t H5File::group_id(const std::string& group) {
   return id;
 }
 
-void H5File::close_groups() {
+void H5File::close_handles() {
   for (const auto& [name, id] : groups_) H5Gclose(id);
   groups_.clear();
+  if (contiguous_ >= 0) H5Pclose(std::exchange(contiguous_, -1));
 }
 
 bool H5File::exists(const std::string& object) const {

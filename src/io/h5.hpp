@@ -99,10 +99,12 @@ class H5File {
   template <class T>
   void transfer(const std::string& dataset, T* data, size_t count, bool write) const;
   int64_t group_id(const std::string& group);  // opened or made, parents too; stays open
-  void close_groups();
+  void close_handles();
   int64_t id_ = -1;
   std::string path_;
-  std::unique_ptr<Image> image_;           // of a new file
+  std::unique_ptr<Image> image_;  // of a new file
+  int64_t contiguous_creation();
+  int64_t contiguous_ = -1;                // how such datasets are created: the library takes long to make such a list
   std::map<std::string, int64_t> groups_;  // open ones: walking down long paths for each of a thousand datasets is slow
 };
 

@@ -59,14 +59,6 @@ H5Handle dataset_creation(const std::string& path) {
   return creation;
 }
 
-H5Handle contiguous_creation(const std::string& path) {
-  H5Handle creation = dataset_creation(path);
-  check_h5(H5Pset_layout(creation, H5D_CONTIGUOUS), "choose a contiguous layout", path);
-  check_h5(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY), "allocate early", path);
-  check_h5(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), "leave out the fill", path);
-  return creation;
-}
-
 const char* leaf_of(const std::string& path) { return path.c_str() + path.rfind('/') + 1; }
 
 std::string without_padding(std::string text) {
@@ -76,12 +68,22 @@ std::string without_padding(std::string text) {
 
 }  // namespace
 
+int64_t H5File::contiguous_creation() {
+  if (contiguous_ >= 0) return contiguous_;
+  H5Handle creation = dataset_creation(path_);
+  check_h5(H5Pset_layout(creation, H5D_CONTIGUOUS), "choose a contiguous layout", path_);
+  check_h5(H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY), "allocate early", path_);
+  check_h5(H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER), "leave out the fill", path_);
+  return contiguous_ = creation.release();
+}
+
 int64_t H5File::create_contiguous(const std::string& dataset, H5Type type, const std::vector<int64_t>& shape) {
   H5Lock lock;
   hid_t group = group_id(parent_of(dataset));
-  H5Handle creation = contiguous_creation(path_), space = make_space(shape, path_);
-  H5Handle set(H5Dcreate2(group, leaf_of(dataset), file_type(type), space, H5P_DEFAULT, creation, H5P_DEFAULT),
-               H5Dclose, "create dataset " + dataset, path_);
+  H5Handle space = make_space(shape, path_);
+  H5Handle set(
+      H5Dcreate2(group, leaf_of(dataset), file_type(type), space, H5P_DEFAULT, contiguous_creation(), H5P_DEFAULT),
+      H5Dclose, "create dataset " + dataset, path_);
   if (type == H5Type::bf16 || type == H5Type::f16) write_attribute(set, dataset, "dtype", name_of(type), path_);
   return offset_of(set);
 }
@@ -89,9 +91,9 @@ int64_t H5File::create_contiguous(const std::string& dataset, H5Type type, const
 int64_t H5File::create_contiguous_text(const std::string& dataset, int64_t bytes) {
   H5Lock lock;
   hid_t group = group_id(parent_of(dataset));
-  H5Handle creation = contiguous_creation(path_), type = text_type(bytes, path_), space = make_space({}, path_);
-  H5Handle set(H5Dcreate2(group, leaf_of(dataset), type, space, H5P_DEFAULT, creation, H5P_DEFAULT), H5Dclose,
-               "create dataset " + dataset, path_);
+  H5Handle type = text_type(bytes, path_), space = make_space({}, path_);
+  H5Handle set(H5Dcreate2(group, leaf_of(dataset), type, space, H5P_DEFAULT, contiguous_creation(), H5P_DEFAULT),
+               H5Dclose, "create dataset " + dataset, path_);
   return offset_of(set);
 }
 
