@@ -1,6 +1,8 @@
 // Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b).
 #pragma once
 
+#include <vector>
+
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
@@ -20,6 +22,16 @@ struct Gemm {
 void check(const Gemm&);
 Cost cost(const Gemm&);
 void run_cpu(const Gemm&, Queue&);
+
+// What the calling thread's products took, by shape: a benchmark runs the same ones alone.
+struct GemmUse {
+  int64_t m = 0, n = 0, k = 0;
+  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false;
+  int64_t calls = 0;
+  double seconds = 0;
+};
+std::vector<GemmUse> gemm_uses();
+void reset_gemm_uses();
 
 // out[n] = (+=) sum over rows of x[m, n]: bias gradients, position-table gradients. Order of the sum is fixed by m alone.
 struct ColumnSum {

@@ -172,6 +172,7 @@ class Plan {
   }
 
   void run(const Operands& p, Queue& queue) {
+    double begin = base::now_s();
     char* scratch = static_cast<char*>(queue.scratch(size_t(workers_) * scratch_bytes_ + 64));
     int status = dnnl_success;
     if (!key_.fixed_order) {
@@ -182,7 +183,13 @@ class Plan {
     }
     if (status != dnnl_success)
       base::fail(base::Exit::internal, "gemm: oneDNN returned {} for m {}, n {}, k {}", status, key_.m, key_.n, key_.k);
+    ++calls_, seconds_ += base::now_s() - begin;
   }
+
+  GemmUse use() const {
+    return {key_.m, key_.n, key_.k, key_.trans_a, key_.trans_b, key_.bias, key_.residual, key_.accumulate, calls_, seconds_};
+  }
+  void reset_use() { calls_ = 0, seconds_ = 0; }
 
  private:
   std::unique_ptr<Product>& product(int64_t i, int64_t j) {
@@ -211,11 +218,14 @@ class Plan {
   int workers_;
   std::unique_ptr<Product> products_[4];
   size_t scratch_bytes_ = 0;
+  int64_t calls_ = 0;
+  double seconds_ = 0;
 };
 
 // Plans are kept for good: a run has a few dozen shapes. Per calling thread, so that nothing needs a lock.
+thread_local std::map<Key, std::unique_ptr<Plan>> plans;
+
 Plan& plan_for(const Key& key) {
-  thread_local std::map<Key, std::unique_ptr<Plan>> plans;
   auto it = plans.find(key);
   if (it == plans.end()) {
     try {
@@ -240,6 +250,17 @@ void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
 }
 
 }  // namespace
+
+std::vector<GemmUse> gemm_uses() {
+  std::vector<GemmUse> uses;
+  for (const auto& [key, plan] : plans)
+    if (GemmUse use = plan->use(); use.calls) uses.push_back(use);
+  return uses;
+}
+
+void reset_gemm_uses() {
+  for (const auto& [key, plan] : plans) plan->reset_use();
+}
 
 void check(const Gemm& a) {
   need_size(a.op, "m", a.m), need_size(a.op, "n", a.n), need_size(a.op, "k", a.k);

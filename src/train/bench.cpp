@@ -11,6 +11,7 @@
 #include "base/text.hpp"
 #include "train/console.hpp"
 #include "train/input.hpp"
+#include "train/limits.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -55,7 +56,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   double data_s = 0, comm_s = 0, loss = 0;
   base::Stopwatch timed;
   for (int64_t step = 1; step <= steps; ++step) {
-    if (step == recipe.bench.warmup_steps + 1) engine.queue().reset_costs(), timed.restart(), data_s = comm_s = 0;
+    if (step == recipe.bench.warmup_steps + 1)
+      engine.queue().reset_costs(), kernels::reset_gemm_uses(), timed.restart(), data_s = comm_s = 0;
     world.barrier();
     base::Stopwatch watch;
     const StepReport& report = engine.step(step, [&](int64_t, const models::Inputs& into) {
@@ -75,39 +77,73 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   double median =
       sorted.size() % 2 ? sorted[sorted.size() / 2] : (sorted[sorted.size() / 2 - 1] + sorted[sorted.size() / 2]) / 2;
 
-  double n = double(ms.size());
-  log::line("{:<22}{:>8}{:>12}{:>10}{:>10}{:>9}", "op (per step)", "calls", "ms", "GFLOP/s", "GB/s", "share");
-  double ops_s = 0;
-  for (int i = 0; i < int(kernels::Op::count); ++i) {
-    const device::OpCost& c = engine.queue().costs()[size_t(i)];
-    if (!c.calls) continue;
-    ops_s += c.seconds;
-    log::line("{:<22}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.2f}{:>8.1f}%", kernels::name_of(kernels::Op(i)),
-              double(c.calls) / n, c.seconds / n * 1e3, double(c.flops) / c.seconds / 1e9,
-              double(c.bytes) / c.seconds / 1e9, c.seconds / n / median * 1e5);
-  }
-  log::line("{:<22}{:>8}{:>12.2f}{:>28}{:>8.1f}%", "communication", "", comm_s / n * 1e3, "",
-            comm_s / n / median * 1e5);
-  log::line("{:<22}{:>8}{:>12.2f}{:>28}{:>8.1f}%", "data", "", data_s / n * 1e3, "", data_s / n / median * 1e5);
-  double flops = 3 * double(engine.model().forward_flops()) * double(g.global_batch);
-  log::line(
-      "step     median {:.1f} ms  min {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {:.1f} % of {:.1f} "
-      "measured  loss {:.6f}",
-      median, sorted.front(), sorted.back(), double(g.global_batch) / median * 1e3, flops / median / 1e6,
-      100 * flops / median * 1e3 / peak, peak / 1e9, loss);
-  print_memory(engine);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   int64_t rss = world.max(int64_t(usage.ru_maxrss));
+  double n = double(ms.size());
+  std::vector<kernels::GemmUse> products = kernels::gemm_uses();
+  std::sort(products.begin(), products.end(),
+            [](const auto& one, const auto& other) { return one.seconds > other.seconds; });
+  const std::vector<double> alone = measure_gemms(world, threads, products, 0.1);
+  const double copy = measure_copy(world, threads, 0.3);
+  double ideal_gemm_s = 0;  // of all timed steps
+  log::line("{:<44}{:>8}{:>12}{:>10}{:>10}{:>9}", "product m x n x k (per step)", "calls", "ms", "GFLOP/s", "alone",
+            "of alone");
+  for (size_t i = 0; i < products.size(); ++i) {
+    const kernels::GemmUse& p = products[i];
+    double flops = 2.0 * double(p.m) * double(p.n) * double(p.k), calls = double(p.calls);
+    ideal_gemm_s += calls * alone[i];
+    log::line("{:<44}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.1f}{:>8.1f}%",
+              fmt::format("{} x {} x {} {}{}{}{}{}", p.m, p.n, p.k, p.trans_a ? "t" : "n", p.trans_b ? "t" : "n",
+                          p.bias ? " +bias" : "", p.residual ? " +residual" : "", p.accumulate ? " +=" : ""),
+              calls / n, p.seconds / n * 1e3, flops * calls / p.seconds / 1e9, flops / alone[i] / 1e9,
+              100 * calls * alone[i] / p.seconds);
+  }
+  // Limits: products as fast as alone; everything else as fast as copying the bytes that it cannot avoid, or as fast as
+  // its FLOPs in the fastest product.
+  log::line("{:<22}{:>8}{:>12}{:>10}{:>10}{:>10}{:>9}", "op (per step)", "calls", "ms", "GFLOP/s", "GB/s", "of limit",
+            "share");
+  double ops_s = 0, limit_s = 0;
+  for (int i = 0; i < int(kernels::Op::count); ++i) {
+    const device::OpCost& c = engine.queue().costs()[size_t(i)];
+    if (!c.calls) continue;
+    double limit = kernels::Op(i) == kernels::Op::gemm
+                       ? ideal_gemm_s
+                       : std::max(double(c.bytes) / copy, double(c.flops) * world.size() / peak);
+    ops_s += c.seconds, limit_s += limit;
+    log::line("{:<22}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.2f}{:>9.1f}%{:>8.1f}%", kernels::name_of(kernels::Op(i)),
+              double(c.calls) / n, c.seconds / n * 1e3, double(c.flops) / c.seconds / 1e9,
+              double(c.bytes) / c.seconds / 1e9, 100 * limit / c.seconds, c.seconds / n / median * 1e5);
+  }
+  log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", "communication", "", comm_s / n * 1e3, "",
+            comm_s / n / median * 1e5);
+  log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", "data", "", data_s / n * 1e3, "", data_s / n / median * 1e5);
+  double mean = 0;
+  for (double x : ms) mean += x / n;
+  double other = mean - (ops_s + comm_s + data_s) / n * 1e3;
+  log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", "other", "", other, "", other / mean * 100);
+  const double p99 = sorted[std::min(sorted.size() - 1, size_t(0.99 * n))];
+  log::line(
+      "limits   products alone {:.1f} ms, other ops {:.1f} ms (copying at {:.1f} GB/s): together {:.1f} % of the step",
+      ideal_gemm_s / n * 1e3, (limit_s - ideal_gemm_s) / n * 1e3, copy / 1e9, limit_s / n / median * 1e5);
+  double flops = 3 * double(engine.model().forward_flops()) * double(g.global_batch);
+  log::line(
+      "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {:.1f} % of "
+      "{:.1f} "
+      "measured  loss {:.6f}",
+      median, sorted.front(), p99, sorted.back(), double(g.global_batch) / median * 1e3, flops / median / 1e6,
+      100 * flops / median * 1e3 / peak, peak / 1e9, loss);
+  print_memory(engine);
   log::line(
       "{{\"ms_per_step\": {:.3f}, \"workload\": {}, \"dtype\": \"{}\", \"batch\": {}, \"ranks\": {}, \"threads\": "
       "{}, "
-      "\"ms_min\": {:.3f}, \"ms_max\": {:.3f}, \"steps\": {}, \"examples_per_s\": {:.3f}, \"gflops\": {:.2f}, "
-      "\"peak_gflops\": {:.2f}, "
+      "\"ms_min\": {:.3f}, \"ms_p99\": {:.3f}, \"ms_max\": {:.3f}, \"steps\": {}, \"examples_per_s\": {:.3f}, "
+      "\"gflops\": {:.2f}, "
+      "\"peak_gflops\": {:.2f}, \"of_limits\": {:.4f}, "
       "\"data_ms\": {:.3f}, \"peak_rss_mib\": {}}}",
       median, nlohmann::json(recipe.run.name).dump(), recipe.precision.compute, g.global_batch, world.size(), threads,
-      sorted.front(), sorted.back(), ms.size(), double(g.global_batch) / median * 1e3, flops / median / 1e6, peak / 1e9,
-      data_s / n * 1e3, rss / 1024);
+      sorted.front(), p99, sorted.back(), ms.size(), double(g.global_batch) / median * 1e3, flops / median / 1e6,
+      peak / 1e9, limit_s / n / median * 1e3, data_s / n * 1e3, rss / 1024);
 }
 
 }  // namespace train

@@ -7,11 +7,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/version.hpp"
-#include "kernels/gemm.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -39,30 +37,6 @@ int choose_threads(int64_t asked, int local_size) {
   // them.
   if (bound < online && local_size > 1) return bound;
   return std::max(1, bound / std::max(1, local_size));
-}
-
-double measure_peak(comm::Comm& world, int threads, double seconds) {
-  device::Queue queue(device::Kind::cpu, threads);
-  device::Ledger ledger;
-  int64_t n = 768;
-  device::Buffer a(device::Kind::cpu, ledger, "peak", n * n * 4), b(device::Kind::cpu, ledger, "peak", n * n * 4),
-      c(device::Kind::cpu, ledger, "peak", n * n * 4);
-  kernels::Gemm gemm{.c = c.view(device::DType::f32),
-                     .a = a.view(device::DType::f32),
-                     .b = b.view(device::DType::f32),
-                     .m = n,
-                     .n = n,
-                     .k = n};
-  kernels::run(gemm, queue);
-  world.barrier();
-  double best = 0;
-  base::Stopwatch total;
-  do {
-    base::Stopwatch watch;
-    for (int i = 0; i < 4; ++i) kernels::run(gemm, queue);
-    best = std::max(best, 4 * 2.0 * double(n * n * n) / watch.seconds());
-  } while (total.seconds() < seconds);
-  return best;
 }
 
 std::string loss_text(double loss) {

@@ -24,8 +24,6 @@ std::string parameter_table(Engine& engine, comm::Mesh& mesh);
 
 // Threads this rank should use: the deck's, or the cores it is bound to, divided by the ranks that share them.
 int choose_threads(int64_t asked, int local_size);
-// GEMM rate of this rank in FLOP/s, measured now for about `seconds` with every rank busy at the same time.
-double measure_peak(comm::Comm& world, int threads, double seconds);
 
 std::string loss_text(double loss);
 

@@ -6,6 +6,7 @@
 #include "io/files.hpp"
 #include "train/changes.hpp"
 #include "train/input.hpp"
+#include "train/limits.hpp"
 #include "train/report.hpp"
 #include "train/trainer.hpp"
 

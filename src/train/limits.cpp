@@ -1,0 +1,77 @@
+#include "train/limits.hpp"
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "device/memory.hpp"
+#include "kernels/elementwise.hpp"
+
+namespace train {
+namespace {
+
+using device::DType;
+
+// Seconds of the fastest call; the first one, which prepares, does not count.
+template <class Args>
+double fastest(const Args& args, device::Queue& queue, double seconds) {
+  kernels::run(args, queue);
+  double best = 1e30;
+  base::Stopwatch total;
+  do {
+    base::Stopwatch watch;
+    kernels::run(args, queue);
+    best = std::min(best, watch.seconds());
+  } while (total.seconds() < seconds);
+  return best;
+}
+
+struct Matrices {
+  device::Ledger ledger;
+  std::vector<device::Buffer> buffers;
+  device::View make(int64_t count) {
+    buffers.emplace_back(device::Kind::cpu, ledger, "limits", count * 4);
+    return buffers.back().view(DType::f32);
+  }
+};
+
+}  // namespace
+
+double measure_peak(comm::Comm& world, int threads, double seconds) {
+  kernels::GemmUse square{.m = 768, .n = 768, .k = 768};
+  return 2.0 * 768 * 768 * 768 / measure_gemms(world, threads, {square}, seconds)[0];
+}
+
+std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,
+                                  double seconds) {
+  device::Queue queue(device::Kind::cpu, threads);
+  std::vector<double> found;
+  world.barrier();
+  for (const kernels::GemmUse& s : shapes) {
+    Matrices matrices;
+    found.push_back(
+        fastest(kernels::Gemm{.c = matrices.make(s.m * s.n),
+                              .a = matrices.make(s.m * s.k),
+                              .b = matrices.make(s.k * s.n),
+                              .bias = s.bias ? matrices.make(s.n) : device::View{},
+                              .residual = s.residual ? matrices.make(s.m * s.n) : device::View{},
+                              .m = s.m,
+                              .n = s.n,
+                              .k = s.k,
+                              .trans_a = s.trans_a,
+                              .trans_b = s.trans_b,
+                              .write = s.accumulate ? kernels::Write::accumulate : kernels::Write::overwrite},
+                queue, seconds));
+  }
+  return found;
+}
+
+double measure_copy(comm::Comm& world, int threads, double seconds) {
+  device::Queue queue(device::Kind::cpu, threads);
+  Matrices matrices;
+  constexpr int64_t kCount = 16 << 20;
+  device::View y = matrices.make(kCount), x = matrices.make(kCount);
+  world.barrier();
+  return 8.0 * double(kCount) / fastest(kernels::Copy{.y = y, .x = x}, queue, seconds);
+}
+
+}  // namespace train

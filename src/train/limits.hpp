@@ -1,0 +1,22 @@
+// What this rank can do at best, measured in this process while every rank is busy with the same: what a step's time is
+// compared with.
+#pragma once
+
+#include <vector>
+
+#include "comm/comm.hpp"
+#include "kernels/gemm.hpp"
+
+namespace train {
+
+// FLOP/s of a square product that fits the caches, found in about `seconds`.
+double measure_peak(comm::Comm& world, int threads, double seconds);
+
+// Seconds of one call of each product alone, called again and again (the best of some); `seconds` for each of them.
+std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,
+                                  double seconds);
+
+// Bytes/s, read and written ones added up, of copying more than the caches hold.
+double measure_copy(comm::Comm& world, int threads, double seconds);
+
+}  // namespace train
