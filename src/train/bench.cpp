@@ -12,6 +12,7 @@
 #include "train/console.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
+#include "train/threads.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -48,6 +49,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   log::line("{}", version_line());
   log::line("bench    {}  {} ranks x {} threads  batch {} = micro_batch {} x accumulation {} x ranks", recipe.run.name,
             world.size(), threads, g.global_batch, g.micro_batch, g.accumulation);
+  print_binding(world, session.host(), threads);
   double peak = double(world.sum(int64_t(measure_peak(world, threads, 0.5) / 1e6))) * 1e6;
 
   int64_t steps = recipe.bench.warmup_steps + recipe.bench.steps;

@@ -1,7 +1,5 @@
 #include "train/console.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -10,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/version.hpp"
+#include "train/threads.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -23,20 +22,6 @@ std::string version_line() {
     if (const char* id = std::getenv(variable); id && *id) job = fmt::format("  job={}:{}", scheduler, id);
   return fmt::format("trainer {}  git={} gcc={} openmpi={} hdf5={}{}", kVersion, kGitDescription, __VERSION__,
                      comm::mpi_version(), io::hdf5_version(), job);
-}
-
-int choose_threads(int64_t asked, int local_size) {
-  if (asked > 0) return int(asked);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int bound = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  long online = sysconf(_SC_NPROCESSORS_ONLN);
-  // Bound to fewer cores than the machine has: they are this rank's own. Unbound: the ranks of the node share all of
-  // them.
-  if (bound < online && local_size > 1) return bound;
-  return std::max(1, bound / std::max(1, local_size));
 }
 
 std::string loss_text(double loss) {
@@ -59,6 +44,7 @@ void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& re
               hosts[i], "cpu", threads);
     i = j;
   }
+  print_binding(*mesh.world, session.host(), threads);
 }
 
 void print_model(Engine& engine, const Recipe& recipe) {

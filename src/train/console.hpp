@@ -22,8 +22,6 @@ void print_memory(const Engine& engine);
 // rank).
 std::string parameter_table(Engine& engine, comm::Mesh& mesh);
 
-// Threads this rank should use: the deck's, or the cores it is bound to, divided by the ranks that share them.
-int choose_threads(int64_t asked, int local_size);
 
 std::string loss_text(double loss);
 

@@ -6,6 +6,7 @@
 #include "base/text.hpp"
 #include "io/files.hpp"
 #include "train/input.hpp"
+#include "train/threads.hpp"
 
 namespace train {
 namespace log = base::log;

@@ -18,6 +18,7 @@
 #include "ranks.hpp"
 #include "train/console.hpp"
 #include "train/input.hpp"
+#include "train/threads.hpp"
 
 namespace {
 

@@ -1,0 +1,107 @@
+#include "train/threads.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+
+namespace train {
+namespace {
+
+std::set<int> bound_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::set<int> cores;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int i = 0; i < CPU_SETSIZE; ++i)
+      if (CPU_ISSET(i, &set)) cores.insert(i);
+  if (cores.empty()) cores.insert(0);
+  return cores;
+}
+
+// A batch job may have a part of the node only, and says so.
+int cores_of_node() {
+  int online = int(sysconf(_SC_NPROCESSORS_ONLN));
+  for (const char* name : {"SLURM_CPUS_ON_NODE", "NCPUS"})
+    if (const char* text = std::getenv(name))
+      if (int n = std::atoi(text); n > 0) return std::min(n, online);
+  return online;
+}
+
+}  // namespace
+
+int choose_threads(int64_t asked, int local_size) {
+  if (asked > 0) return int(asked);
+  int bound = int(bound_cores().size());
+  // Bound to fewer cores than the machine has: they are this rank's own. Unbound: the ranks of the node share all of
+  // them.
+  if (bound < sysconf(_SC_NPROCESSORS_ONLN) && local_size > 1) return bound;
+  return std::max(1, bound / std::max(1, local_size));
+}
+
+std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
+  std::map<std::string, std::vector<const RankCores*>> hosts;
+  for (const RankCores& r : ranks) hosts[r.host].push_back(&r);
+  std::map<std::string, std::vector<std::string>> told;  // what is wrong -> where
+  for (const auto& [host, here] : hosts) {
+    std::set<int> used;
+    size_t bound = 0;
+    int threads = 0;
+    for (const RankCores* r : here) {
+      used.insert(r->cores.begin(), r->cores.end());
+      bound += r->cores.size(), threads += r->threads;
+    }
+    const int n = int(here.size()), node = std::max(here.front()->node_cores, int(used.size())), each = node / n;
+    const std::string who = fmt::format("{} rank{} of {} thread{}", n, n == 1 ? "" : "s", here.front()->threads,
+                                        here.front()->threads == 1 ? "" : "s");
+    const std::string flags = fmt::format("mpirun --map-by slot:PE={} --bind-to core", std::max(1, each));
+    if (threads > int(used.size())) {
+      if (each >= 1 && int(used.size()) < node)
+        told[fmt::format("{}: on {} of {} cores; {}, and no larger run.threads, gives each its own", who, used.size(),
+                         node, flags)]
+            .push_back(host);
+      else
+        told[fmt::format("{}: on {} core{}, they wait for each other; start fewer ranks, or lower run.threads", who,
+                         used.size(), used.size() == 1 ? "" : "s")]
+            .push_back(host);
+    } else if (threads <= node / 2 && int(used.size()) <= node / 2) {
+      told[fmt::format("{}: bound to {} of {} cores, the others stay idle; {} uses {} of them", who, used.size(), node,
+                       flags, each * n)]
+          .push_back(host);
+    } else if (n > 1 && bound > used.size()) {
+      told[fmt::format("{}: not bound, they may move about {} cores; {} keeps each where its memory is", who,
+                       used.size(), flags)]
+          .push_back(host);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [what, where] : told)
+    lines.push_back(fmt::format("{}{}: {}", where.front(),
+                                where.size() > 1 ? fmt::format(" and {} more", where.size() - 1) : "", what));
+  return lines;
+}
+
+void print_binding(comm::Comm& world, const std::string& host, int threads) {
+  const std::set<int> cores = bound_cores();
+  std::vector<std::string> all = world.gather_text(
+      fmt::format("{} {} {} {}", host, cores_of_node(), threads, fmt::join(cores.begin(), cores.end(), ",")));
+  std::vector<RankCores> ranks;
+  for (const std::string& text : all) {
+    std::vector<std::string> word = base::split(text, ' ');
+    RankCores r{.host = word.at(0),
+                .cores = {},
+                .node_cores = std::atoi(word.at(1).c_str()),
+                .threads = std::atoi(word.at(2).c_str())};
+    for (const std::string& core : base::split(word.at(3), ',')) r.cores.insert(std::atoi(core.c_str()));
+    ranks.push_back(std::move(r));
+  }
+  if (world.rank() == 0)
+    for (const std::string& line : binding_advice(ranks)) base::log::line("binding  {}", line);
+}
+
+}  // namespace train

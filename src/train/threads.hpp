@@ -1,0 +1,29 @@
+// Compute threads of a rank, and what is wrong with the cores that the launcher gave the ranks of a node.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/comm.hpp"
+
+namespace train {
+
+// Threads this rank should use: the deck's, or the cores it is bound to, divided by the ranks that share them.
+int choose_threads(int64_t asked, int local_size);
+
+// Where a rank may run.
+struct RankCores {
+  std::string host;
+  std::set<int> cores;  // that the rank is bound to
+  int node_cores = 0;   // that the job may use on this host, as far as the rank can tell
+  int threads = 0;
+};
+// A line for each host whose ranks leave cores idle or take each other's, with the way out. Hosts that are alike are
+// told once.
+std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks);
+
+// All ranks; rank 0 writes the lines.
+void print_binding(comm::Comm& world, const std::string& host, int threads);
+
+}  // namespace train

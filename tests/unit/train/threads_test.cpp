@@ -1,0 +1,64 @@
+#include "train/threads.hpp"
+
+#include <gtest/gtest.h>
+
+namespace train {
+namespace {
+
+std::set<int> cores(int begin, int end) {
+  std::set<int> all;
+  for (int i = begin; i < end; ++i) all.insert(i);
+  return all;
+}
+
+// `ranks` on one host of `node` cores, rank r bound to `each` cores from r * each on.
+std::vector<RankCores> bound(const std::string& host, int ranks, int each, int node, int threads) {
+  std::vector<RankCores> all;
+  for (int r = 0; r < ranks; ++r) all.push_back({host, cores(r * each, (r + 1) * each), node, threads});
+  return all;
+}
+std::vector<RankCores> unbound(int ranks, int node, int threads) {
+  return std::vector<RankCores>(size_t(ranks), RankCores{"a", cores(0, node), node, threads});
+}
+
+// The one line of advice, or all of them.
+std::string advice(const std::vector<RankCores>& ranks) {
+  std::string text;
+  for (const std::string& line : binding_advice(ranks)) text += (text.empty() ? "" : "\n") + line;
+  return text;
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+TEST(BindingAdvice, SaysNothingWhereEachRankHasItsCores) {
+  EXPECT_EQ(advice(bound("a", 4, 4, 16, 4)), "");
+  EXPECT_EQ(advice(bound("a", 2, 1, 2, 1)), "");
+  EXPECT_EQ(advice(unbound(1, 16, 16)), "");
+}
+
+TEST(BindingAdvice, CoresThatStayIdle) {
+  EXPECT_EQ(advice(bound("a", 2, 1, 16, 1)),
+            "a: 2 ranks of 1 thread: bound to 2 of 16 cores, the others stay idle; "
+            "mpirun --map-by slot:PE=8 --bind-to core uses 16 of them");
+}
+
+TEST(BindingAdvice, MoreThreadsThanCores) {
+  std::string text = advice(bound("a", 2, 1, 16, 8));
+  EXPECT_TRUE(has(text, "2 ranks of 8 threads: on 2 of 16 cores; mpirun --map-by slot:PE=8 --bind-to core")) << text;
+  text = advice(unbound(4, 2, 1));
+  EXPECT_TRUE(has(text, "on 2 cores, they wait for each other")) << text;
+}
+
+TEST(BindingAdvice, NotBound) {
+  std::string text = advice(unbound(4, 16, 4));
+  EXPECT_TRUE(has(text, "not bound, they may move about 16 cores; mpirun --map-by slot:PE=4 --bind-to core")) << text;
+}
+
+TEST(BindingAdvice, HostsThatAreAlikeAreToldOnce) {
+  std::vector<RankCores> all = bound("a", 2, 1, 16, 1), more = bound("b", 2, 1, 16, 1);
+  all.insert(all.end(), more.begin(), more.end());
+  std::string text = advice(all);
+  EXPECT_TRUE(text.starts_with("a and 1 more: 2 ranks of 1 thread: bound to 2 of 16") && !has(text, "\n")) << text;
+}
+
+}  // namespace
+}  // namespace train
