@@ -22,11 +22,12 @@ void allow_view(Op op, const char* name, const View& view, DType type, std::init
   if (!view.none()) need_view(op, name, view, type, dims);
 }
 
-void need_matrix(Op op, const char* name, const View& view, int64_t rows, int64_t columns, int64_t leading) {
+void need_matrix(Op op, const char* name, const View& view, DType type, int64_t rows, int64_t columns,
+                 int64_t leading) {
   CHECK(leading >= columns, "{}: leading dimension of {} is {}, less than its {} columns", name_of(op), name, leading,
         columns);
-  if (leading == columns || rows == 0) return need_view(op, name, view, DType::f32, {rows, columns});
-  need_view(op, name, {view.data, view.type, rows * columns}, DType::f32, {rows, columns});
+  if (leading == columns || rows == 0) return need_view(op, name, view, type, {rows, columns});
+  need_view(op, name, {view.data, view.type, rows * columns}, type, {rows, columns});
   int64_t least = (rows - 1) * leading + columns;
   CHECK(view.count >= least, "{}: {} has {} elements, needs {} for [{}, {}] with leading dimension {}", name_of(op),
         name, view.count, least, rows, columns, leading);

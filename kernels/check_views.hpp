@@ -18,7 +18,8 @@ void need_view(Op op, const char* name, const View& view, DType type, std::initi
 void allow_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
 
 // A matrix with a leading dimension: exactly rows * columns elements if packed, at least up to its last element if not.
-void need_matrix(Op op, const char* name, const View& view, int64_t rows, int64_t columns, int64_t leading);
+void need_matrix(Op op, const char* name, const View& view, DType type, int64_t rows, int64_t columns,
+                 int64_t leading);
 
 // Refuses ids outside [begin, end); reads data, so only run_cpu may call it.
 void need_ids(Op op, const int32_t* ids, int64_t rows, int64_t begin, int64_t end);

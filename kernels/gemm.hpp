@@ -1,4 +1,7 @@
 // Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b).
+//
+// a and b are both f32, or both bf16: then products are summed in f32, and c is f32 or (with overwrite) bf16. Where the
+// CPU has no bf16 instructions the operands are widened and the f32 product runs: the same values are rounded.
 #pragma once
 
 #include <vector>
@@ -29,7 +32,12 @@ struct GemmUse {
   bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false;
   int64_t calls = 0;
   double seconds = 0;
+  DType type = DType::f32;  // of a and b
 };
+// Whether bf16 products run on bf16 instructions. For tests: never, or (false) as the CPU has it again.
+bool bf16_is_native();
+void force_bf16_emulation(bool forced);
+
 std::vector<GemmUse> gemm_uses();
 void reset_gemm_uses();
 

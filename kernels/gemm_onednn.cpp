@@ -6,13 +6,13 @@
 #include <atomic>
 #include <compare>
 #include <cstring>
+#include <dnnl.hpp>
 #include <map>
 #include <memory>
 #include <vector>
 
-#include <dnnl.hpp>
-
 #include "base/narrow.hpp"
+#include "kernels/cast.hpp"
 #include "kernels/check_views.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/parallel.hpp"
@@ -24,12 +24,14 @@ namespace {
 struct Key {
   int64_t m, n, k, lda, ldb, ldc;
   bool trans_a, trans_b, bias, residual, accumulate, fixed_order;
-  int threads;
+  bool narrow = false, narrow_c = false;  // a and b, c are bf16
+  int threads = 1;
   auto operator<=>(const Key&) const = default;
 };
 
 struct Operands {
-  float *c, *a, *b, *bias, *residual;
+  char *c, *a, *b;
+  float *bias, *residual;
 };
 
 // oneDNN asks OpenMP how many threads to use, when a primitive is made and when it runs.
@@ -57,12 +59,14 @@ class Product {
  public:
   Product(const Key& key, int64_t m, int64_t n, int workers) {
     using dnnl::memory;
-    auto matrix = [](int64_t rows, int64_t columns, int64_t leading, bool transposed) {
-      return memory::desc({rows, columns}, memory::data_type::f32,
+    auto matrix = [](int64_t rows, int64_t columns, int64_t leading, bool transposed, bool narrow) {
+      return memory::desc({rows, columns}, narrow ? memory::data_type::bf16 : memory::data_type::f32,
                           transposed ? memory::dims{1, leading} : memory::dims{leading, 1});
     };
-    memory::desc a = matrix(m, key.k, key.lda, key.trans_a), b = matrix(key.k, n, key.ldb, key.trans_b);
-    memory::desc c = matrix(m, n, key.ldc, false), residual = c, bias = matrix(1, n, n, false);
+    memory::desc a = matrix(m, key.k, key.lda, key.trans_a, key.narrow);
+    memory::desc b = matrix(key.k, n, key.ldb, key.trans_b, key.narrow);
+    memory::desc c = matrix(m, n, key.ldc, false, key.narrow_c), residual = matrix(m, n, key.ldc, false, false);
+    memory::desc bias = matrix(1, n, n, false, false);
 
     dnnl::post_ops post_ops;
     if (key.accumulate) post_ops.append_sum(1.0f);
@@ -70,8 +74,8 @@ class Product {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     attributes.set_post_ops(post_ops);
-    dnnl::matmul::primitive_desc description(
-        key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c), attributes, engine());
+    dnnl::matmul::primitive_desc description(key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c),
+                                             attributes, engine());
     primitive_ = dnnl::matmul(description);
     scratch_bytes_ = description.scratchpad_desc().get_size();
 
@@ -87,8 +91,7 @@ class Product {
       scratch_index_ = argument(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc());
       if (key.bias) bias_index_ = argument(DNNL_ARG_BIAS, bias);
       int post_op = key.accumulate ? 1 : 0;
-      if (key.residual)
-        residual_index_ = argument(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op) | DNNL_ARG_SRC_1, residual);
+      if (key.residual) residual_index_ = argument(DNNL_ARG_ATTR_MULTIPLE_POST_OP(post_op) | DNNL_ARG_SRC_1, residual);
     }
   }
 
@@ -187,7 +190,17 @@ class Plan {
   }
 
   GemmUse use() const {
-    return {key_.m, key_.n, key_.k, key_.trans_a, key_.trans_b, key_.bias, key_.residual, key_.accumulate, calls_, seconds_};
+    return {key_.m,
+            key_.n,
+            key_.k,
+            key_.trans_a,
+            key_.trans_b,
+            key_.bias,
+            key_.residual,
+            key_.accumulate,
+            calls_,
+            seconds_,
+            key_.narrow ? DType::bf16 : DType::f32};
   }
   void reset_use() { calls_ = 0, seconds_ = 0; }
 
@@ -200,13 +213,14 @@ class Plan {
     ThreadScope scope(1);  // inherited by the workers
     std::atomic<int> status{dnnl_success};
     int64_t row_step = key_.trans_a ? 1 : key_.lda, column_step = key_.trans_b ? key_.ldb : 1;
-    int64_t blocks = rows_.count() * columns_.count();
+    int64_t blocks = rows_.count() * columns_.count(), size = key_.narrow ? 2 : 4, c_size = key_.narrow_c ? 2 : 4;
 #pragma omp parallel for num_threads(workers_) schedule(dynamic, 1)
     for (int64_t t = 0; t < blocks; ++t) {
       int64_t i = t % rows_.count(), j = t / rows_.count(), row = i * rows_.block, column = j * columns_.block;
       int worker = omp_get_thread_num();
-      Operands block{p.c + row * key_.ldc + column, p.a + row * row_step, p.b + column * column_step,
-                     p.bias ? p.bias + column : nullptr, p.residual ? p.residual + row * key_.ldc + column : nullptr};
+      Operands block{p.c + (row * key_.ldc + column) * c_size, p.a + row * row_step * size,
+                     p.b + column * column_step * size, p.bias ? p.bias + column : nullptr,
+                     p.residual ? p.residual + row * key_.ldc + column : nullptr};
       int s = product(i, j)->run(worker, block, scratch + size_t(worker) * scratch_bytes_);
       if (s != dnnl_success) status = s;
     }
@@ -238,9 +252,38 @@ Plan& plan_for(const Key& key) {
   return *it->second;
 }
 
+std::atomic<bool> g_emulate{false};  // only tests set it
+
+// Floats that bf16 operands are widened to; of the calling thread, as large as the largest product.
+struct Wide {
+  std::vector<float> a, b, c;
+  static float* room(std::vector<float>& v, int64_t count) {
+    if (int64_t(v.size()) < count) v.resize(size_t(count));
+    return v.data();
+  }
+};
+thread_local Wide wide;
+
 int64_t leading_of_a(const Gemm& a) { return a.lda ? a.lda : a.trans_a ? a.m : a.k; }
 int64_t leading_of_b(const Gemm& a) { return a.ldb ? a.ldb : a.trans_b ? a.k : a.n; }
 int64_t leading_of_c(const Gemm& a) { return a.ldc ? a.ldc : a.n; }
+
+// The f32 product of what bf16 operands hold.
+void run_widened(const Gemm& a, Queue& queue) {
+  auto widened = [&](const View& x, std::vector<float>& room) {
+    View y = device::view(Wide::room(room, x.count), x.count);
+    run_cpu(Cast{.y = y, .x = x}, queue);
+    return y;
+  };
+  Gemm f = a;
+  f.a = widened(a.a, wide.a), f.b = widened(a.b, wide.b);
+  if (a.c.type == DType::f32) return run_cpu(f, queue);
+  // Rows of c that are apart: what lies between them must stay, so each is narrowed alone.
+  f.c = device::view(Wide::room(wide.c, a.m * a.n), a.m * a.n), f.ldc = 0;
+  run_cpu(f, queue);
+  for (int64_t r = 0, n = leading_of_c(a) == a.n ? a.m : 1; r < a.m; r += n)
+    run_cpu(Cast{.y = a.c.slice(r * leading_of_c(a), n * a.n), .x = f.c.slice(r * a.n, n * a.n)}, queue);
+}
 
 void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
   float* c = a.c.f32();
@@ -250,6 +293,23 @@ void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
 }
 
 }  // namespace
+
+// Whether oneDNN makes such a primitive for this CPU (and ONEDNN_MAX_CPU_ISA).
+bool bf16_is_native() {
+  static const bool native = [] {
+    using dnnl::memory;
+    memory::desc wide({16, 16}, memory::data_type::f32, memory::dims{16, 1});
+    memory::desc narrow({16, 16}, memory::data_type::bf16, memory::dims{16, 1});
+    try {
+      dnnl::matmul::primitive_desc description(dnnl::matmul::desc(narrow, narrow, wide), engine());
+      return true;
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }();
+  return native && !g_emulate;
+}
+void force_bf16_emulation(bool forced) { g_emulate = forced; }
 
 std::vector<GemmUse> gemm_uses() {
   std::vector<GemmUse> uses;
@@ -264,35 +324,54 @@ void reset_gemm_uses() {
 
 void check(const Gemm& a) {
   need_size(a.op, "m", a.m), need_size(a.op, "n", a.n), need_size(a.op, "k", a.k);
-  need_matrix(a.op, "c", a.c, a.m, a.n, leading_of_c(a));
-  need_matrix(a.op, "a", a.a, a.trans_a ? a.k : a.m, a.trans_a ? a.m : a.k, leading_of_a(a));
-  need_matrix(a.op, "b", a.b, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n, leading_of_b(a));
+  bool narrow = a.a.type == DType::bf16, narrow_c = narrow && a.c.type == DType::bf16;
+  DType operands = narrow ? DType::bf16 : DType::f32;
+  need_matrix(a.op, "c", a.c, narrow_c ? DType::bf16 : DType::f32, a.m, a.n, leading_of_c(a));
+  need_matrix(a.op, "a", a.a, operands, a.trans_a ? a.k : a.m, a.trans_a ? a.m : a.k, leading_of_a(a));
+  need_matrix(a.op, "b", a.b, operands, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n, leading_of_b(a));
   allow_view(a.op, "bias", a.bias, DType::f32, {a.n});
   allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
+  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is bf16", name_of(a.op));
   CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none()),
         "{}: bias and residual go with overwrite only", name_of(a.op));
 }
 
 Cost cost(const Gemm& a) {
   int64_t c = a.m * a.n, reads_c = a.write == Write::accumulate || !a.residual.none() ? c : 0;
-  return {2 * c * a.k, 4 * (a.m * a.k + a.k * a.n + c + reads_c + (a.bias.none() ? 0 : a.n))};
+  return {2 * c * a.k, device::size_of(a.a.type) * (a.m * a.k + a.k * a.n) + device::size_of(a.c.type) * c +
+                           4 * (reads_c + (a.bias.none() ? 0 : a.n))};
 }
 
 void run_cpu(const Gemm& a, Queue& queue) {
   if (a.m == 0 || a.n == 0) return;
-  Key key{a.m, a.n, a.k, leading_of_a(a), leading_of_b(a), leading_of_c(a), a.trans_a, a.trans_b, !a.bias.none(),
-          !a.residual.none(), a.write == Write::accumulate, queue.fixed_order(), queue.threads()};
-  Operands p{a.c.f32(), a.k ? a.a.f32() : nullptr, a.k ? a.b.f32() : nullptr, key.bias ? a.bias.f32() : nullptr,
-             key.residual ? a.residual.f32() : nullptr};
-  CHECK(p.residual != p.c || !p.residual, "gemm: residual may not be c");
+  const bool narrow = a.a.type == DType::bf16;
+  if (narrow && (!bf16_is_native() || a.k == 0)) return run_widened(a, queue);
+  Key key{.m = a.m,
+          .n = a.n,
+          .k = a.k,
+          .lda = leading_of_a(a),
+          .ldb = leading_of_b(a),
+          .ldc = leading_of_c(a),
+          .trans_a = a.trans_a,
+          .trans_b = a.trans_b,
+          .bias = !a.bias.none(),
+          .residual = !a.residual.none(),
+          .accumulate = a.write == Write::accumulate,
+          .fixed_order = queue.fixed_order(),
+          .narrow = narrow,
+          .narrow_c = a.c.type == DType::bf16,
+          .threads = queue.threads()};
+  Operands p{static_cast<char*>(a.c.data), static_cast<char*>(a.a.data), static_cast<char*>(a.b.data),
+             key.bias ? a.bias.f32() : nullptr, key.residual ? a.residual.f32() : nullptr};
+  CHECK(a.residual.data != a.c.data || !p.residual, "gemm: residual may not be c");
   if (a.k == 0) {  // an empty sum
     if (key.accumulate) return;
     return for_rows_of_c(a, queue, [&](float* c, int64_t r) {
-      for (int64_t j = 0; j < a.n; ++j)
-        c[j] = (p.bias ? p.bias[j] : 0) + (p.residual ? p.residual[r * a.n + j] : 0);
+      for (int64_t j = 0; j < a.n; ++j) c[j] = (p.bias ? p.bias[j] : 0) + (p.residual ? p.residual[r * a.n + j] : 0);
     });
   }
   if (key.residual && key.ldc != a.n) {  // the library's binary post-op addresses both with one stride
+    CHECK(!key.narrow_c, "gemm: a residual with rows of c that are apart, and c in bf16");
     for_rows_of_c(a, queue,
                   [&](float* c, int64_t r) { std::memcpy(c, p.residual + r * a.n, size_t(a.n) * sizeof(float)); });
     key.residual = false, p.residual = nullptr, key.accumulate = true;

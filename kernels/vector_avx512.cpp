@@ -20,7 +20,7 @@
 
 namespace kernels {
 
-const VectorTable kAvx512Table = {"avx512", gelu_forward, gelu_backward, exp_of, softmax_xent_row, layer_norm_forward,
+const VectorTable kAvx512Table = {"avx512", gelu_forward, gelu_backward, to_bf16, from_bf16, exp_of, softmax_xent_row, layer_norm_forward,
                                   layer_norm_backward, dropout, attention_forward_scratch, attention_forward,
                                   attention_backward_scratch, attention_backward};
 

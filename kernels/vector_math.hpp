@@ -21,6 +21,17 @@ using Words = __m512i;  // 32-bit lanes
 
 KERNELS_INLINE V load(const float* p) { return _mm512_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm512_storeu_ps(p, a); }
+// bfloat16: to the nearest, ties to even; NaN becomes 0x7FC0 (as bf16_value.hpp).
+KERNELS_INLINE V load_bf16(const uint16_t* p) {
+  __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
+}
+KERNELS_INLINE void store_bf16(uint16_t* p, V a) {
+  __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
+  r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_set1_epi32(0x7FC0));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
+}
 KERNELS_INLINE __mmask16 first_lanes(int64_t n) { return __mmask16((1u << n) - 1); }
 KERNELS_INLINE V load_part(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
 KERNELS_INLINE void store_part(float* p, V a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
@@ -73,6 +84,18 @@ alignas(32) constexpr int32_t kLaneMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0
 
 KERNELS_INLINE V load(const float* p) { return _mm256_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm256_storeu_ps(p, a); }
+KERNELS_INLINE V load_bf16(const uint16_t* p) {
+  __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
+}
+KERNELS_INLINE void store_bf16(uint16_t* p, V a) {
+  __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  __m256i r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
+  __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+  r = _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7FC0), nan);
+  r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(r));
+}
 KERNELS_INLINE __m256i first_lanes(int64_t n) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLaneMask + 8 - n));
 }
@@ -150,8 +173,8 @@ KERNELS_INLINE float largest_of(V a) { return largest8(a); }
 // e^x to about 1 ulp: x = n ln 2 + r with |r| <= ln(2)/2; e^r = 1 + r + r^2 q(r), where q is the minimax polynomial of
 // the relative error (4e-9).
 KERNELS_INLINE V exp_of_rest(V x, V n) {
-  V r = fma(n, broadcast(-0.693359375f), x);           // 9 bits, so the product is exact
-  r = fma(n, broadcast(2.12194440054690583e-4f), r);   // the rest of ln 2
+  V r = fma(n, broadcast(-0.693359375f), x);          // 9 bits, so the product is exact
+  r = fma(n, broadcast(2.12194440054690583e-4f), r);  // the rest of ln 2
   V q = fma(broadcast(0.00138145406f), r, broadcast(0.00836874545f));
   q = fma(q, r, broadcast(0.041668389f));
   q = fma(q, r, broadcast(0.166665211f));

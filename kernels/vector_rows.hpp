@@ -9,7 +9,7 @@ namespace kernels {
 namespace {
 
 // ---- gelu: 0.5 x (1 + tanh u) = x sigmoid(2u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
-constexpr float kMinus2U1 = -1.5957691216057308f;                // -2 sqrt(2/pi)
+constexpr float kMinus2U1 = -1.5957691216057308f;  // -2 sqrt(2/pi)
 constexpr float kMinus2U3 = -1.5957691216057308f * 0.044715f;
 
 KERNELS_INLINE V gelu_power(V x) { return exp(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1))); }
@@ -44,6 +44,25 @@ void exp_of(float* y, const float* x, int64_t count) {
     int64_t n = count - i < kLanes ? count - i : kLanes;
     store_part(y + i, exp(load_part(x + i, n)), n);
   }
+}
+
+// ---- bfloat16
+void to_bf16(uint16_t* y, const float* x, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store_bf16(y + i, load(x + i));
+  if (i == count) return;
+  uint16_t rest[kLanes];
+  store_bf16(rest, load_part(x + i, count - i));
+  for (int64_t j = 0; i < count; ++i, ++j) y[i] = rest[j];
+}
+
+void from_bf16(float* y, const uint16_t* x, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(y + i, load_bf16(x + i));
+  if (i == count) return;
+  uint16_t rest[kLanes] = {};
+  for (int64_t j = 0; i + j < count; ++j) rest[j] = x[i + j];
+  store_part(y + i, load_bf16(rest), count - i);
 }
 
 // ---- softmax cross-entropy of one row; three sweeps, the last two find the row in cache

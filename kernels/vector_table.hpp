@@ -54,6 +54,8 @@ struct VectorTable {
   const char* name;
   void (*gelu_forward)(float* y, const float* x, int64_t count);
   void (*gelu_backward)(float* dx, const float* dy, const float* x, int64_t count);
+  void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
+  void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
   void (*exp_of)(float* y, const float* x, int64_t count);  // for tests
   float (*softmax_xent_row)(const SoftmaxRow&);             // returns the loss
   void (*layer_norm_forward)(const LayerNormRows&);

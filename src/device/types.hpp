@@ -44,6 +44,7 @@ struct View {
     return static_cast<T*>(data);
   }
   float* f32() const { return as<float>(DType::f32); }
+  uint16_t* bf16() const { return as<uint16_t>(DType::bf16); }
   double* f64() const { return as<double>(DType::f64); }
   int32_t* i32() const { return as<int32_t>(DType::i32); }
   uint8_t* u8() const { return as<uint8_t>(DType::u8); }

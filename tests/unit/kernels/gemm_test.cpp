@@ -155,7 +155,7 @@ TEST(Gemm, CostAndChecks) {
   EXPECT_ERROR(with([&](Gemm& h) { h.ldb = 5; }), "b has 12 elements", "needs 14");
   EXPECT_ERROR(with([&](Gemm& h) { h.b = {}; }), "gemm", "b has 0");
   EXPECT_ERROR(with([&](Gemm& h) { h.b.data = nullptr; }), "gemm", "b [3, 4] is missing");
-  EXPECT_ERROR(with([&](Gemm& h) { h.a.type = device::DType::bf16; }), "a holds bf16, not f32");
+  EXPECT_ERROR(with([&](Gemm& h) { h.a.type = device::DType::bf16; }), "b holds f32, not bf16");
   EXPECT_ERROR(with([&](Gemm& h) { h.bias = r; }), "bias has 8 elements");
   EXPECT_ERROR(with([&](Gemm& h) { h.write = Write::accumulate; }), "overwrite only");
   EXPECT_ERROR(with([&](Gemm& h) { h.k = -1; }), "k is -1");
