@@ -66,6 +66,7 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, View labels, View w
       }
     }
     Chunk c = make_chunk(ctx, chunk, true);
+    View kernel = ctx.operand(ctx.weight(head_.kernel));
     nn::sum_over_slices(ctx, {head_.kernel, head_.bias}, [&](int64_t j, const auto& t) {
       packed_.clear();
       packed_.reserve(size_t(slice_rows));
@@ -74,27 +75,30 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, View labels, View w
       // How many chunks there are depends on the captions. The product that adds a second chunk's gradient must exist before the
       // first such captions come, so that nothing is made later: it runs once where the first chunk then overwrites.
       if (real && !adds_ && chunk < slice_rows && !t[0].view.none() && t[0].write == Write::overwrite) {
-        ctx.run(kernels::Gemm{.c = t[0].view, .a = c.x, .b = c.logits, .m = width_, .n = head_.out, .k = chunk, .trans_a = true,
-                              .write = Write::accumulate});
+        device::Arena::Scope operands(ctx.arena);
+        ctx.run(kernels::Gemm{.c = t[0].view, .a = ctx.operand(c.x), .b = ctx.operand(c.logits), .m = width_, .n = head_.out,
+                              .k = chunk, .trans_a = true, .write = Write::accumulate});
         adds_ = true;
       }
       // At least one chunk: a slice without any target must still write its (zero) gradient.
       for (size_t begin = 0; begin == 0 || begin < packed_.size(); begin += size_t(chunk)) {
         pack(ctx, c, packed_, begin, labels, scale_);
         ctx.run(kernels::GatherRows{.y = c.x, .x = normed, .index = c.index, .rows = chunk, .width = width_, .source_rows = rows});
-        ctx.run(kernels::Gemm{.c = c.logits, .a = c.x, .b = ctx.weight(head_.kernel), .bias = ctx.weight(head_.bias), .m = chunk,
-                              .n = head_.out, .k = width_});
+        device::Arena::Scope operands(ctx.arena);
+        View x = ctx.operand(c.x);
+        ctx.run(kernels::Gemm{.c = c.logits, .a = x, .b = kernel, .bias = ctx.weight(head_.bias), .m = chunk, .n = head_.out,
+                              .k = width_});
         ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = c.labels, .row_scale = c.scale, .loss = c.loss, .rows = chunk,
                                      .columns = head_.out, .smoothing = float(loss_.label_smoothing)});
         if (real)
           for (int64_t i = 0; i < chunk; ++i)
             if (c.index.i32()[i] >= 0) row_loss[c.index.i32()[i]] = c.loss.f32()[i];
-        ctx.run(kernels::Gemm{.c = c.dx, .a = c.logits, .b = ctx.weight(head_.kernel), .m = chunk, .n = width_, .k = head_.out,
-                              .trans_b = true});
+        View d = ctx.operand(c.logits);
+        ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = width_, .k = head_.out, .trans_b = true});
         ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = c.index, .rows = chunk, .width = width_, .target_rows = rows});
         auto write = [&](const shard::GradientStore::Target& target) { return begin ? Write::accumulate : target.write; };
         if (!t[0].view.none())
-          ctx.run(kernels::Gemm{.c = t[0].view, .a = c.x, .b = c.logits, .m = width_, .n = head_.out, .k = chunk, .trans_a = true,
+          ctx.run(kernels::Gemm{.c = t[0].view, .a = x, .b = d, .m = width_, .n = head_.out, .k = chunk, .trans_a = true,
                                 .write = write(t[0])});
         if (!t[1].view.none())
           ctx.run(kernels::ColumnSum{.out = t[1].view, .x = c.logits, .m = chunk, .n = head_.out, .write = write(t[1])});
@@ -112,6 +116,7 @@ void CaptionHead::evaluate(nn::Context& ctx, View y, View labels, View weights, 
   View normed = ctx.arena.temporary(rows * width_);
   norm_.forward(ctx, y, rows, normed, norm_.make_saved(ctx, false, rows));
   Chunk c = make_chunk(ctx, chunk, false);
+  View kernel = ctx.operand(ctx.weight(head_.kernel));
   packed_.clear();
   for (int64_t r = 0; r < rows; ++r)
     if (!real || weights.f32()[r] > 0) packed_.push_back(int32_t(r));
@@ -120,7 +125,8 @@ void CaptionHead::evaluate(nn::Context& ctx, View y, View labels, View weights, 
   for (size_t begin = 0; begin < packed_.size(); begin += size_t(chunk)) {
     pack(ctx, c, packed_, begin, labels, scale_);
     ctx.run(kernels::GatherRows{.y = c.x, .x = normed, .index = c.index, .rows = chunk, .width = width_, .source_rows = rows});
-    ctx.run(kernels::Gemm{.c = c.logits, .a = c.x, .b = ctx.weight(head_.kernel), .bias = ctx.weight(head_.bias), .m = chunk,
+    device::Arena::Scope operands(ctx.arena);
+    ctx.run(kernels::Gemm{.c = c.logits, .a = ctx.operand(c.x), .b = kernel, .bias = ctx.weight(head_.bias), .m = chunk,
                           .n = head_.out, .k = width_});
     ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = c.labels, .loss = c.loss, .rows = chunk, .columns = head_.out,
                                  .gradient = false});

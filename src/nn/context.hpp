@@ -8,6 +8,7 @@
 
 #include "base/tree_sum.hpp"
 #include "device/memory.hpp"
+#include "kernels/cast.hpp"
 #include "kernels/elementwise.hpp"
 #include "shard/stores.hpp"
 
@@ -28,6 +29,7 @@ struct Context {
   bool train = false;                // dropout on
   base::Stream dropout{};            // of this step
   bool keep = true;                  // a backward pass follows: save what it needs
+  bool bf16 = false;                 // operands of products are rounded to bf16; sums, and everything else, stay f32
 
   View weight(int parameter) const { return weights.weight(parameter); }
   shard::GradientStore::Target gradient(int parameter) const {
@@ -35,6 +37,13 @@ struct Context {
   }
   // Saved for backward if `saved`, else dropped with the current scope.
   View make(bool saved, int64_t count) { return saved ? arena.save(count) : arena.temporary(count); }
+  // What a product takes of x: x itself, or its values as bf16, dropped with the current scope.
+  View operand(View x) {
+    if (!bf16) return x;
+    View y = arena.temporary(x.count, device::DType::bf16);
+    run(kernels::Cast{.y = y, .x = x});
+    return y;
+  }
   template <class Args>
   void run(const Args& args) {
     kernels::run(args, queue);

@@ -49,8 +49,9 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   log::line("{}", version_line());
   log::line("bench    {}  {} ranks x {} threads  batch {} = micro_batch {} x accumulation {} x ranks", recipe.run.name,
             world.size(), threads, g.global_batch, g.micro_batch, g.accumulation);
+  log::line("compute  {}", compute_text(recipe.precision));
   print_binding(world, session.host(), threads);
-  double peak = double(world.sum(int64_t(measure_peak(world, threads, 0.5) / 1e6))) * 1e6;
+  double peak = double(world.sum(int64_t(measure_peak(world, threads, recipe.precision.type(), 0.5) / 1e6))) * 1e6;
 
   int64_t steps = recipe.bench.warmup_steps + recipe.bench.steps;
   data::Loader loader(*input, recipe.data.loader, training_plan(g, mesh, 0, steps));
@@ -97,7 +98,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
     ideal_gemm_s += calls * alone[i];
     log::line("{:<44}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.1f}{:>8.1f}%",
               fmt::format("{} x {} x {} {}{}{}{}{}", p.m, p.n, p.k, p.trans_a ? "t" : "n", p.trans_b ? "t" : "n",
-                          p.bias ? " +bias" : "", p.residual ? " +residual" : "", p.accumulate ? " +=" : ""),
+                          p.bias ? " +bias" : "", p.residual ? " +residual" : "", p.accumulate ? " +=" : "") +
+                  (p.type == device::DType::bf16 ? " bf16" : ""),
               calls / n, p.seconds / n * 1e3, flops * calls / p.seconds / 1e9, flops / alone[i] / 1e9,
               100 * calls * alone[i] / p.seconds);
   }

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/version.hpp"
+#include "kernels/gemm.hpp"
 #include "train/threads.hpp"
 #include "train/version.hpp"
 
@@ -22,6 +23,14 @@ std::string version_line() {
     if (const char* id = std::getenv(variable); id && *id) job = fmt::format("  job={}:{}", scheduler, id);
   return fmt::format("trainer {}  git={} gcc={} openmpi={} hdf5={}{}", kVersion, kGitDescription, __VERSION__,
                      comm::mpi_version(), io::hdf5_version(), job);
+}
+
+std::string compute_text(const PrecisionOptions& precision) {
+  if (precision.type() == device::DType::f32) return "f32";
+  return kernels::bf16_is_native()
+             ? "bf16=native, f32 masters and sums"
+             : "bf16=emulated (rounded operands, f32 products: this CPU has no bf16 instructions), "
+               "f32 masters and sums";
 }
 
 std::string loss_text(double loss) {

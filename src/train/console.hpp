@@ -22,7 +22,8 @@ void print_memory(const Engine& engine);
 // rank).
 std::string parameter_table(Engine& engine, comm::Mesh& mesh);
 
-
+// "f32", or how bf16 is done on this machine.
+std::string compute_text(const PrecisionOptions& precision);
 std::string loss_text(double loss);
 
 // How many captions were too long for max_len, over all ranks, which all call. Counts this attempt, samples read ahead

@@ -63,7 +63,8 @@ int64_t Engine::measure_arena() {
                   .gradients = nullptr,
                   .batch = geometry_.micro_batch,
                   .slices = geometry_.slices,
-                  .keep = false};
+                  .keep = false,
+                  .bf16 = options_.bf16};
   model_->evaluate(ctx, inputs_, nullptr, nullptr);
   return arena.peak();
 }
@@ -78,7 +79,8 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
                   .slices = geometry_.slices,
                   .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
                   .train = true,
-                  .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step))};
+                  .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
+                  .bf16 = options_.bf16};
   gradients.begin_micro_batch(m);
   model_->forward_backward(ctx, inputs_, geometry_.global_batch, sums);
 }
@@ -159,7 +161,8 @@ nn::Context Engine::forward_context() {
           .gradients = nullptr,
           .batch = geometry_.micro_batch,
           .slices = geometry_.slices,
-          .keep = false};
+          .keep = false,
+          .bf16 = options_.bf16};
 }
 
 void Engine::evaluate(const models::HostBatch& batch, double* nll, double* weight) {

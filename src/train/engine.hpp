@@ -23,6 +23,7 @@ struct EngineOptions {
   int64_t global_batch = 0, micro_batch = 0;
   int64_t seed = 0;
   int threads = 1;
+  bool bf16 = false;  // operands of products
   // Settings of each parameter and the schedules they name, once the model's parameters are known.
   std::function<void(const std::vector<shard::Parameter>&, std::vector<optim::ParameterPolicy>&,
                      std::vector<optim::Schedule>&)>

@@ -28,16 +28,16 @@ double fastest(const Args& args, device::Queue& queue, double seconds) {
 struct Matrices {
   device::Ledger ledger;
   std::vector<device::Buffer> buffers;
-  device::View make(int64_t count) {
-    buffers.emplace_back(device::Kind::cpu, ledger, "limits", count * 4);
-    return buffers.back().view(DType::f32);
+  device::View make(int64_t count, DType type = DType::f32) {
+    buffers.emplace_back(device::Kind::cpu, ledger, "limits", count * device::size_of(type));
+    return buffers.back().view(type).slice(0, count);
   }
 };
 
 }  // namespace
 
-double measure_peak(comm::Comm& world, int threads, double seconds) {
-  kernels::GemmUse square{.m = 768, .n = 768, .k = 768};
+double measure_peak(comm::Comm& world, int threads, DType type, double seconds) {
+  kernels::GemmUse square{.m = 768, .n = 768, .k = 768, .type = type};
   return 2.0 * 768 * 768 * 768 / measure_gemms(world, threads, {square}, seconds)[0];
 }
 
@@ -50,8 +50,8 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
     Matrices matrices;
     found.push_back(
         fastest(kernels::Gemm{.c = matrices.make(s.m * s.n),
-                              .a = matrices.make(s.m * s.k),
-                              .b = matrices.make(s.k * s.n),
+                              .a = matrices.make(s.m * s.k, s.type),
+                              .b = matrices.make(s.k * s.n, s.type),
                               .bias = s.bias ? matrices.make(s.n) : device::View{},
                               .residual = s.residual ? matrices.make(s.m * s.n) : device::View{},
                               .m = s.m,

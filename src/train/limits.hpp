@@ -9,8 +9,8 @@
 
 namespace train {
 
-// FLOP/s of a square product that fits the caches, found in about `seconds`.
-double measure_peak(comm::Comm& world, int threads, double seconds);
+// FLOP/s of a square product of operands of this type that fits the caches, found in about `seconds`.
+double measure_peak(comm::Comm& world, int threads, device::DType type, double seconds);
 
 // Seconds of one call of each product alone, called again and again (the best of some); `seconds` for each of them.
 std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,

@@ -67,8 +67,9 @@ void TrainOptions::bind(config::Table& t) {
 }
 
 void PrecisionOptions::bind(config::Table& t) {
-  t.key("compute", compute, "type of activations and products; master weights and sums stay f32")
-      .one_of({"f32"})
+  t.key("compute", compute,
+        "operands of matrix products: f32, or rounded to bf16; sums, attention, norms and weights stay f32")
+      .one_of({"f32", "bf16"})
       .on_resume(OnResume::may_change);
 }
 
@@ -315,7 +316,7 @@ EngineOptions Recipe::engine(int64_t data_size, int threads) const {
   o.optimizer = optimizer;
   o.groups = log.groups;
   o.global_batch = train.global_batch, o.micro_batch = train.micro_batch ? train.micro_batch : train.global_batch;
-  o.seed = run.seed, o.threads = threads;
+  o.seed = run.seed, o.threads = threads, o.bf16 = precision.type() == device::DType::bf16;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,

@@ -45,6 +45,7 @@ struct TrainOptions {
 
 struct PrecisionOptions {
   std::string compute = "f32";
+  device::DType type() const { return compute == "bf16" ? device::DType::bf16 : device::DType::f32; }
   void bind(config::Table& t);
 };
 

@@ -136,11 +136,14 @@ void Trainer::print_start() {
   log::line("data     {}  {}, {} samples  {}  order: {}", data_->name(), data_->summary(),
             base::with_commas(data_->size()), data::text_of(data_->spec()), order_text(recipe_.train));
   print_model(*engine_, recipe_);
-  progress_.peak_flops = mesh_.world->sum(int64_t(measure_peak(*mesh_.world, threads_, 0.15) / 1e6)) * 1e6;
+  progress_.peak_flops =
+      mesh_.world->sum(int64_t(measure_peak(*mesh_.world, threads_, recipe_.precision.type(), 0.15) / 1e6)) * 1e6;
   log::line(
-      "compute  f32; {:.3g} GFLOP per example forward+backward; MFU against {:.0f} GFLOP/s (f32 products, measured now "
-      "on all ranks)",
-      3 * double(engine_->model().forward_flops()) / 1e9, progress_.peak_flops / 1e9);
+      "compute  {}; {:.3g} GFLOP per example forward+backward; MFU against {:.0f} GFLOP/s ({} products, measured now "
+      "on "
+      "all ranks)",
+      compute_text(recipe_.precision), 3 * double(engine_->model().forward_flops()) / 1e9, progress_.peak_flops / 1e9,
+      recipe_.precision.compute);
   print_memory(*engine_);
 }
 

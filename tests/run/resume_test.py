@@ -67,6 +67,29 @@ class Resume(harness.RunTest):
         for step, loss in self.losses(folder).items():
             self.assertAlmostEqual(loss, self.losses()[step], delta=1e-4 * loss)
 
+    def test_bf16(self):
+        # Operands rounded to bf16: other numbers than f32, the same bits on other meshes and after a restart.
+        mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
+        exact = self.losses(self.straight(*mesh, ranks=1))
+        narrow = ["--set", "precision.compute=bf16"]
+        folder = self.folder + "/narrow"
+        self.expect(0, "compute  bf16=", args=[self.deck(), "--dir", folder, *mesh, *narrow], ranks=1)
+        for step, loss in self.losses(folder).items():
+            self.assertTrue(loss != exact[step] or step <= 2)  # logits are 0 until a step has a learning rate
+            self.assertAlmostEqual(loss, exact[step], delta=1e-2 * loss)
+        self.expect(0, args=[self.deck(), *mesh, *narrow, "--set", "sharding.parameters=replicated"], ranks=2)
+        os.remove(f"{self.dir}/checkpoints/0000000012.h5")
+        self.expect(0, "from=checkpoint", "step=9 ", args=[self.deck(), *mesh, *narrow], ranks=4)
+        self.same(self.tensors(12), self.tensors(12, folder))
+        # Where the CPU has no such instructions (or oneDNN may not use them), the log says so.
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+        try:
+            self.expect(0, "compute  bf16=emulated", args=[self.deck(), "--dir", folder + "2", *mesh, *narrow], ranks=2)
+        finally:
+            del os.environ["ONEDNN_MAX_CPU_ISA"]
+        for step, loss in self.losses(folder + "2").items():
+            self.assertAlmostEqual(loss, self.losses(folder)[step], delta=1e-4 * loss)
+
     def test_damaged(self):
         self.expect(0, args=[self.deck()], ranks=2)
         good = self.tensors(12)

@@ -1,6 +1,7 @@
 // Linear, LayerNorm, Mlp and dropout: values, gradients of inputs and parameters, slices.
 #include "nn/layers.hpp"
 
+#include "kernels/bf16_value.hpp"
 #include "reference.hpp"
 
 namespace {
@@ -52,6 +53,39 @@ TEST(Linear, FrozenKernel) { rig::check(linear({.name = "frozen kernel", .bias =
 TEST(Linear, FrozenBias) { rig::check(linear({.name = "frozen bias", .bias = true, .frozen_bias = true})); }
 TEST(Linear, SingleColumn) { rig::check(linear({.name = "linear 9x1", .bias = true}, 9, 1)); }
 TEST(Linear, SingleInput) { rig::check(linear({.name = "linear 1x6", .bias = true}, 1, 6)); }
+
+// precision.compute = "bf16": what goes into products is rounded, and nothing else.
+TEST(Linear, RoundsTheOperandsOfBf16Products) {
+  constexpr int64_t kIn = 24, kOut = 40, kBatch = 4;
+  Subject exact = linear({.name = "f32", .bias = true, .residual = true}, kIn, kOut), narrow = exact;
+  narrow.run = [run = exact.run](nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx) {
+    ctx.bf16 = true;
+    run(ctx, x, y, dy, dx);
+  };
+  auto rounded = [](Doubles v) {
+    for (double& x : v) x = double(kernels::loops::to_float(kernels::loops::round_to_bf16(float(x))));
+    return v;
+  };
+  Doubles kernel = rig::numbers(kIn * kOut, "kernel"), bias = rig::numbers(kOut, "bias");
+  Doubles x = rig::numbers(kBatch * kPositions * kIn, "x"), residual = rig::numbers(kBatch * kPositions * kOut, "residual");
+  Doubles dy = rig::numbers(kBatch * kPositions * kOut, "dy");
+  for (int64_t slices : {1, 2}) {
+    rig::Result got = rig::run(narrow, {kernel, bias}, {x, residual}, dy, 0, kBatch, slices);
+    rig::Result wanted = rig::run(exact, {rounded(kernel), bias}, {rounded(x), residual}, rounded(dy), 0, kBatch, slices);
+    rig::Result unrounded = rig::run(exact, {kernel, bias}, {x, residual}, dy, 0, kBatch, slices);
+    auto distance = [](const Floats& a, const Floats& b) {
+      float worst = 0;
+      for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+      return worst;
+    };
+    for (auto [a, b, c] : {std::tie(got.y, wanted.y, unrounded.y), std::tie(got.inputs[0], wanted.inputs[0], unrounded.inputs[0]),
+                           std::tie(got.parameters[0], wanted.parameters[0], unrounded.parameters[0])}) {
+      EXPECT_LT(distance(a, b), 2e-5);
+      EXPECT_GT(distance(a, c), 2e-3);
+    }
+    EXPECT_TRUE(rig::same_bits(got.parameters[1], unrounded.parameters[1])) << "the bias is not in a product";
+  }
+}
 
 TEST(Linear, AddsToTheInputGradientAndDoesWithoutIt) {
   nn::Linear layer{.kernel = 0, .bias = -1, .in = 4, .out = 3};
