@@ -6,19 +6,14 @@ set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_
 # The program as a user runs it: decks, data, files, exit codes, jobs. Scripts that return 77 were skipped and say why. They use
 # Debian's Python (h5py, NumPy, Pillow).
 file(GLOB run_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/run/*_test.py)
-# Those that measure time have the machine for themselves; the others mostly wait for programs to start, SLURM's most of all.
-set(alone stops_test torture_test)
+# They mostly wait for programs to start, so two at a time; what they say of seconds leaves room for that.
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
   if(TRAINER_SANITIZE AND name STREQUAL torture_test)
     continue()  # two libraries cannot both come first, and both replace the allocator
   endif()
-  set(cores 1)
-  if(name IN_LIST alone)
-    set(cores 2)
-  endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
-  set_tests_properties(run_${name}_mpi4 PROPERTIES TIMEOUT 900 LABELS run PROCESSORS ${cores} SKIP_RETURN_CODE 77
+  set_tests_properties(run_${name}_mpi4 PROPERTIES TIMEOUT 900 LABELS run SKIP_RETURN_CODE 77
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
