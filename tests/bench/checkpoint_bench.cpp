@@ -3,7 +3,7 @@
 //      turn, fsync on both sides, files out of the page cache before they are read
 //   2. held: how long the main thread is kept by a save beside training steps, from entry to return with the commit
 //      included, against a memcpy of what is copied
-// "files": 1. alone. The last line is JSON. Ratios above 1: we are faster, or held for less than is allowed.
+// "files": 1. alone, and no JSON. Else the last line is JSON. Ratios above 1: we are faster, or held for less than is allowed.
 #include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
