@@ -89,6 +89,9 @@ mpi_environment() {
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-passive}
 }
 
+# Cores that this process may use; nproc alone would answer OMP_NUM_THREADS.
+cores() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
+
 # Configures and builds into build/; options go to the build: "--target trainer" leaves out the tests.
 build_release() { build_preset release "$@"; }
 
@@ -96,5 +99,5 @@ build_release() { build_preset release "$@"; }
 build_preset() {
   export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
   export CCACHE_DEPEND=1  # what it has not seen goes through the preprocessor once, not twice
-  cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(nproc)" "${@:2}"
+  cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(cores)" "${@:2}"
 }

@@ -145,8 +145,11 @@ class Slurm(JobTest):
         number = cls.submit("killed", TRAINER="./slow", SLOW_PARTS="1")
         cls.trains("killed", 1)
         for pid in slurm_cluster.descendants(cls.cluster.guard):
-            with open(f"/proc/{pid}/cmdline") as f:
-                words = f.read().split("\0")
+            try:
+                with open(f"/proc/{pid}/cmdline") as f:
+                    words = f.read().split("\0")
+            except OSError:
+                continue  # gone meanwhile
             if words[0] == "build/trainer" and "runs/killed" in words:
                 os.kill(pid, signal.SIGKILL)
                 break
