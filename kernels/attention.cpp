@@ -18,16 +18,40 @@ void check_shape(Op op, const AttentionShape& s) {
         "{}: a causal mask needs as many queries ({}) as keys ({})", name_of(op), s.query_length, s.key_length);
   if (s.mask == Mask::per_example) need_view(op, "flags", s.flags, DType::u8, {s.batch});
   CHECK(s.dropout >= 0 && s.dropout < 1, "{}: dropout is {}, must lie in [0, 1)", name_of(op), s.dropout);
+  allow_view(op, "query_offsets", s.query_offsets, DType::i32, {s.batch + 1});
+  allow_view(op, "key_offsets", s.key_offsets, DType::i32, {s.batch + 1});
+  CHECK(s.dropout == 0 || (s.query_offsets.none() && s.key_offsets.none()), "{}: dropout of packed rows", name_of(op));
 }
 
-void check_tensor(Op op, const char* name, const View& view, const AttentionShape& s, int64_t length) {
-  need_view(op, name, view, DType::f32, {s.batch, length, s.heads, s.head_dim});
+void check_tensor(Op op, const char* name, const View& view, const View& like, const AttentionShape& s, int64_t length,
+                  const View& offsets) {
+  if (offsets.none()) return need_view(op, name, view, like.type, {s.batch, length, s.heads, s.head_dim});
+  int64_t row = s.heads * s.head_dim;
+  need_view(op, name, view, like.type, {like.count / row, row});
+  CHECK(view.count <= s.batch * length * row, "{}: {} has {} rows, more than {} of {}", name_of(op), name, view.count / row,
+        s.batch, length);
 }
 
-// Pairs of query and key that count. Flags may not be read here, so a per-example mask counts as full.
-int64_t pairs(const AttentionShape& s) {
-  int64_t all = s.mask == Mask::causal ? s.query_length * (s.query_length + 1) / 2 : s.query_length * s.key_length;
-  return s.batch * s.heads * all;
+// Pairs of query and key that count. Flags and offsets may not be read here, so a per-example mask counts as full, and so do
+// the keys of packed rows.
+int64_t pairs(const AttentionShape& s, int64_t queries) {
+  return queries / s.head_dim * (s.mask == Mask::causal ? s.query_length + 1 : 2 * s.key_length) / 2;
+}
+
+struct Range {
+  int64_t begin, count;  // rows
+};
+Range range_of(const View& offsets, int64_t length, int64_t b) {
+  if (offsets.none()) return {b * length, length};
+  return {offsets.i32()[b], offsets.i32()[b + 1] - offsets.i32()[b]};
+}
+void need_offsets(Op op, const View& offsets, int64_t batch, int64_t length, int64_t rows) {
+  if (offsets.none()) return;
+  const int32_t* at = offsets.i32();
+  CHECK(at[0] == 0 && at[batch] == rows, "{}: offsets end at {} of {} rows", name_of(op), at[batch], rows);
+  for (int64_t b = 0; b < batch; ++b)
+    CHECK(at[b] <= at[b + 1] && at[b + 1] - at[b] <= length, "{}: example {} has rows [{}, {}), at most {} are allowed",
+          name_of(op), b, at[b], at[b + 1], length);
 }
 
 bool is_causal(const AttentionShape& s, int64_t b) {
@@ -50,9 +74,10 @@ void for_heads(const AttentionShape& s, Queue& queue, int64_t scratch_floats, co
   for (int64_t i = 0; i < items; ++i) head(i / s.heads, i % s.heads, scratch + omp_get_thread_num() * stride);
 }
 
-AttentionHead head_of(const AttentionShape& s, int64_t b, int64_t h) {
-  AttentionHead a{};
-  a.query_length = s.query_length, a.key_length = s.key_length, a.head_dim = s.head_dim;
+template <class T>
+AttentionHead<T> head_of(const AttentionShape& s, int64_t b, int64_t h, int64_t queries, int64_t keys) {
+  AttentionHead<T> a{};
+  a.query_length = queries, a.key_length = keys, a.head_dim = s.head_dim;
   a.stride = s.heads * s.head_dim;
   a.causal = is_causal(s, b);
   a.dropout = s.dropout, a.key = s.stream.key();
@@ -65,60 +90,76 @@ AttentionHead head_of(const AttentionShape& s, int64_t b, int64_t h) {
 void check(const AttentionForward& a) {
   const AttentionShape& s = a.shape;
   check_shape(a.op, s);
-  check_tensor(a.op, "o", a.o, s, s.query_length);
+  need_activation(a.op, "q", a.q, {a.q.count});
+  check_tensor(a.op, "o", a.o, a.q, s, s.query_length, s.query_offsets);
   allow_view(a.op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.query_length});
-  check_tensor(a.op, "q", a.q, s, s.query_length);
-  check_tensor(a.op, "k", a.k, s, s.key_length);
-  check_tensor(a.op, "v", a.v, s, s.key_length);
+  check_tensor(a.op, "q", a.q, a.q, s, s.query_length, s.query_offsets);
+  CHECK(a.k.type == a.q.type, "{}: k holds {}, not {}", name_of(a.op), device::name_of(a.k.type), device::name_of(a.q.type));
+  check_tensor(a.op, "k", a.k, a.k, s, s.key_length, s.key_offsets);
+  check_tensor(a.op, "v", a.v, a.k, s, s.key_length, s.key_offsets);
 }
 
 Cost cost(const AttentionForward& a) {  // two products
-  return {4 * pairs(a.shape) * a.shape.head_dim, 4 * (2 * a.q.count + 2 * a.k.count + a.lse.count)};
+  return {4 * pairs(a.shape, a.q.count) * a.shape.head_dim, 2 * a.q.bytes() + 2 * a.k.bytes() + a.lse.bytes()};
 }
 
 void run_cpu(const AttentionForward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   const VectorTable& table = vector_table();
-  float *o = a.o.f32(), *q = a.q.f32(), *k = a.k.f32(), *v = a.v.f32(), *lse = a.lse.none() ? nullptr : a.lse.f32();
+  float* lse = a.lse.none() ? nullptr : a.lse.f32();
+  int64_t row = s.heads * s.head_dim;
+  need_offsets(a.op, s.query_offsets, s.batch, s.query_length, a.q.count / row);
+  need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
   int64_t floats = table.attention_forward_scratch(s.query_length, s.key_length, s.head_dim);
-  for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
-    AttentionHead head = head_of(s, b, h);
-    int64_t query = b * s.query_length * head.stride + h * s.head_dim;
-    int64_t key = b * s.key_length * head.stride + h * s.head_dim;
-    head.q = q + query, head.k = k + key, head.v = v + key, head.o = o + query;
-    head.lse = lse ? lse + (b * s.heads + h) * s.query_length : nullptr;
-    table.attention_forward(head, scratch);
+  table.with(a.q.type, [&](const auto& loops, auto element) {
+    using T = decltype(element);
+    auto at = [](const View& view, int64_t offset) { return static_cast<T*>(view.data) + offset; };
+    for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
+      Range queries = range_of(s.query_offsets, s.query_length, b), keys = range_of(s.key_offsets, s.key_length, b);
+      AttentionHead<T> head = head_of<T>(s, b, h, queries.count, keys.count);
+      int64_t query = queries.begin * head.stride + h * s.head_dim, key = keys.begin * head.stride + h * s.head_dim;
+      head.q = at(a.q, query), head.k = at(a.k, key), head.v = at(a.v, key), head.o = at(a.o, query);
+      head.lse = lse ? lse + (b * s.heads + h) * s.query_length : nullptr;
+      loops.attention_forward(head, scratch);
+    });
   });
 }
 
 void check(const AttentionBackward& a) {
   const AttentionShape& s = a.shape;
   check_shape(a.op, s);
+  need_activation(a.op, "q", a.q, {a.q.count});
   for (auto [name, view] : {std::pair{"dq", &a.dq}, {"d_o", &a.d_o}, {"q", &a.q}, {"o", &a.o}})
-    check_tensor(a.op, name, *view, s, s.query_length);
+    check_tensor(a.op, name, *view, a.q, s, s.query_length, s.query_offsets);
   for (auto [name, view] : {std::pair{"dk", &a.dk}, {"dv", &a.dv}, {"k", &a.k}, {"v", &a.v}})
-    check_tensor(a.op, name, *view, s, s.key_length);
+    check_tensor(a.op, name, *view, a.k, s, s.key_length, s.key_offsets);
+  CHECK(a.k.type == a.q.type, "{}: k holds {}, not {}", name_of(a.op), device::name_of(a.k.type), device::name_of(a.q.type));
   need_view(a.op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.query_length});
 }
 
 Cost cost(const AttentionBackward& a) {  // four products; the scores, recomputed, are not useful work
-  return {8 * pairs(a.shape) * a.shape.head_dim, 4 * (4 * a.q.count + 4 * a.k.count + a.lse.count)};
+  return {8 * pairs(a.shape, a.q.count) * a.shape.head_dim, 4 * a.q.bytes() + 4 * a.k.bytes() + a.lse.bytes()};
 }
 
 void run_cpu(const AttentionBackward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   const VectorTable& table = vector_table();
-  float *dq = a.dq.f32(), *dk = a.dk.f32(), *dv = a.dv.f32(), *d_o = a.d_o.f32(), *q = a.q.f32(), *k = a.k.f32(),
-        *v = a.v.f32(), *o = a.o.f32(), *lse = a.lse.f32();
+  int64_t row = s.heads * s.head_dim;
+  need_offsets(a.op, s.query_offsets, s.batch, s.query_length, a.q.count / row);
+  need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
   int64_t floats = table.attention_backward_scratch(s.query_length, s.key_length, s.head_dim);
-  for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
-    AttentionHead head = head_of(s, b, h);
-    int64_t query = b * s.query_length * head.stride + h * s.head_dim;
-    int64_t key = b * s.key_length * head.stride + h * s.head_dim;
-    head.q = q + query, head.k = k + key, head.v = v + key, head.o = o + query, head.d_o = d_o + query;
-    head.dq = dq + query, head.dk = dk + key, head.dv = dv + key;
-    head.lse = lse + (b * s.heads + h) * s.query_length;
-    table.attention_backward(head, scratch);
+  table.with(a.q.type, [&](const auto& loops, auto element) {
+    using T = decltype(element);
+    auto at = [](const View& view, int64_t offset) { return static_cast<T*>(view.data) + offset; };
+    for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
+      Range queries = range_of(s.query_offsets, s.query_length, b), keys = range_of(s.key_offsets, s.key_length, b);
+      AttentionHead<T> head = head_of<T>(s, b, h, queries.count, keys.count);
+      int64_t query = queries.begin * head.stride + h * s.head_dim, key = keys.begin * head.stride + h * s.head_dim;
+      head.q = at(a.q, query), head.k = at(a.k, key), head.v = at(a.v, key), head.o = at(a.o, query);
+      head.d_o = at(a.d_o, query), head.dq = at(a.dq, query), head.dk = at(a.dk, key), head.dv = at(a.dv, key);
+      head.lse = a.lse.f32() + (b * s.heads + h) * s.query_length;
+      loops.attention_backward(head, scratch);
+    });
   });
 }
 

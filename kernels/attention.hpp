@@ -20,8 +20,12 @@ struct AttentionShape {
   float dropout = 0;         // rate on the attention weights; draw index of weight (b,h,i,j):
   base::Stream stream{};     //   (((first_example + b) * heads + h) * query_length + i) * key_length + j
   int64_t first_example = 0; // keep if stream.uniform(index) >= dropout, kept values divided by (1 - dropout)
+  // Packed rows: example b has rows [offsets[b], offsets[b + 1]) of q and o (k and v), at most query_length (key_length); the
+  // first ones of its sequence. i32 [batch + 1]; none: query_length (key_length) rows each. Not with dropout.
+  View query_offsets{}, key_offsets{};
 };
 
+// All of one type, f32 or bf16 (computed in f32 all the same); lse is f32 and has query_length elements for every head.
 // Layout of q, o: [batch, query_length, heads, head_dim]; k, v: [batch, key_length, heads, head_dim]; packed.
 struct AttentionForward {
   static constexpr Op op = Op::attention_forward;

@@ -21,7 +21,7 @@ struct HeadSizes {
   HeadSizes(int64_t query_length, int64_t key_length, int64_t head_dim)
       : block(0), scores(lanes_up(key_length + kTileRows)), keys(lanes_up(key_length)), width(lanes_up(head_dim)) {
     int64_t blocks = (query_length + kQueryBlock - 1) / kQueryBlock;
-    block = tile_up((query_length + blocks - 1) / blocks);
+    if (blocks > 0) block = tile_up((query_length + blocks - 1) / blocks);  // no query: no block is looked at
   }
 };
 
@@ -74,9 +74,10 @@ struct BackwardScratch {
   }
 };
 
-// out = in * factor, n of the floats of each row.
-KERNELS_INLINE void copy_rows(float* out, int64_t out_stride, const float* in, int64_t in_stride, int64_t rows,
-                              int64_t n, float factor) {
+// out = in * factor, n of the elements of each row.
+template <class To, class From>
+KERNELS_INLINE void copy_rows(To* out, int64_t out_stride, const From* in, int64_t in_stride, int64_t rows, int64_t n,
+                              float factor) {
   V f = broadcast(factor);
   for (int64_t r = 0; r < rows; ++r, out += out_stride, in += in_stride) {
     int64_t j = 0;
@@ -89,14 +90,16 @@ KERNELS_INLINE void zero(float* p, int64_t count) { __builtin_memset(p, 0, size_
 
 // A block of queries (or their gradients) as left operand: packed rows, those past the last one up to a whole tile
 // zero.
-KERNELS_INLINE void copy_block(float* out, const float* in, int64_t stride, int64_t rows, int64_t n, float factor) {
+template <class T>
+KERNELS_INLINE void copy_block(float* out, const T* in, int64_t stride, int64_t rows, int64_t n, float factor) {
   copy_rows(out, n, in, stride, rows, n, factor);
   zero(out + rows * n, (tile_up(rows) - rows) * n);
 }
 
 // Scores of a block: rows . packed keys, for whole tiles of rows. Causal: tiles past the diagonal are not computed.
+template <class T>
 KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const float* rows, const float* packed,
-                                const AttentionHead& h, int64_t first, int64_t count) {
+                                const AttentionHead<T>& h, int64_t first, int64_t count) {
   for (int64_t r = 0; r < count; r += kTileRows) {
     int64_t used = h.causal ? smaller(s.keys, lanes_up(first + r + kTileRows)) : s.keys;
     strip<false, false>(scores + r * s.scores, s.scores, rows + r * h.head_dim, h.head_dim, packed, h.head_dim, 0,
@@ -105,8 +108,9 @@ KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const float* 
 }
 
 // out[count in whole tiles, width] = weights . packed rows (of keys); causal: weights past the diagonal are zero.
+template <class T>
 KERNELS_INLINE void mix_block(float* out, const HeadSizes& s, const float* weights, const float* packed,
-                              const AttentionHead& h, int64_t first, int64_t count) {
+                              const AttentionHead<T>& h, int64_t first, int64_t count) {
   for (int64_t r = 0; r < count; r += kTileRows) {
     int64_t keys = h.causal ? smaller(h.key_length, first + r + kTileRows) : h.key_length;
     strip<false, false>(out + r * s.width, s.width, weights + r * s.scores, s.scores, packed, h.key_length, 0, keys,
@@ -115,8 +119,9 @@ KERNELS_INLINE void mix_block(float* out, const HeadSizes& s, const float* weigh
 }
 
 // out[keys, width] += weights^T . packed block rows.
+template <class T>
 KERNELS_INLINE void mix_transposed(float* out, const HeadSizes& s, const float* weights, const float* packed,
-                                   const AttentionHead& h, int64_t first, int64_t count) {
+                                   const AttentionHead<T>& h, int64_t first, int64_t count) {
   int64_t keys = h.causal ? smaller(h.key_length, first + count) : h.key_length;
   for (int64_t j = 0; j < keys; j += kTileRows) {
     int64_t from = h.causal && j > first ? j - first : 0;  // earlier queries do not see key j
@@ -153,7 +158,8 @@ int64_t attention_forward_scratch(int64_t query_length, int64_t key_length, int6
   return ForwardScratch(nullptr, s, key_length, head_dim).floats;
 }
 
-void attention_forward(const AttentionHead& h, float* base) {
+template <class T>
+void attention_forward(const AttentionHead<T>& h, float* base) {
   HeadSizes s(h.query_length, h.key_length, h.head_dim);
   ForwardScratch m(base, s, h.key_length, h.head_dim);
   float scale = 1 / __builtin_sqrtf(float(h.head_dim));
@@ -189,7 +195,8 @@ int64_t attention_backward_scratch(int64_t query_length, int64_t key_length, int
   return BackwardScratch(nullptr, s, key_length, head_dim).floats;
 }
 
-KERNELS_INLINE float dot(const float* a, const float* b, int64_t n) {
+template <class T>
+KERNELS_INLINE float dot(const T* a, const T* b, int64_t n) {
   V sum = zero();
   int64_t j = 0;
   for (; j + kLanes <= n; j += kLanes) sum = fma(load(a + j), load(b + j), sum);
@@ -213,7 +220,8 @@ KERNELS_INLINE void backward_row(float* weights, float* d_scores, const float* f
   }
 }
 
-void attention_backward(const AttentionHead& h, float* base) {
+template <class T>
+void attention_backward(const AttentionHead<T>& h, float* base) {
   HeadSizes s(h.query_length, h.key_length, h.head_dim);
   BackwardScratch m(base, s, h.key_length, h.head_dim);
   float scale = 1 / __builtin_sqrtf(float(h.head_dim));
@@ -225,7 +233,7 @@ void attention_backward(const AttentionHead& h, float* base) {
   zero(m.dv, tile_up(h.key_length) * s.width);
   for (int64_t first = 0; first < h.query_length; first += s.block) {
     int64_t count = smaller(s.block, h.query_length - first);
-    const float* d_o = h.d_o + first * h.stride;
+    const T* d_o = h.d_o + first * h.stride;
     copy_block(m.queries, h.q + first * h.stride, h.stride, count, h.head_dim, scale);
     copy_block(m.d_out, d_o, h.stride, count, h.head_dim, 1);
     pack_rows(m.queries_b, m.queries, h.head_dim, count, h.head_dim);

@@ -18,13 +18,14 @@ KERNELS_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 // columns past n zero. A panel lies row after row; panel p begins at p * kPanel * k.
 KERNELS_INLINE int64_t packed_size(int64_t k, int64_t n) { return k * lanes_up(n); }
 
-// packed B [k, n] from rows of n floats.
-KERNELS_INLINE void pack_rows(float* out, const float* rows, int64_t stride, int64_t k, int64_t n) {
+// packed B [k, n] from rows of n elements.
+template <class T>
+KERNELS_INLINE void pack_rows(float* out, const T* rows, int64_t stride, int64_t k, int64_t n) {
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
     int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0);
     float* panel = out + j0 * k;
     for (int64_t r = 0; r < k; ++r, panel += width) {
-      const float* in = rows + r * stride + j0;
+      const T* in = rows + r * stride + j0;
       int64_t j = 0;
       for (; j + kLanes <= there; j += kLanes) store(panel + j, load(in + j));
       if (j < there) store(panel + j, load_part(in + j, there - j));
@@ -32,10 +33,19 @@ KERNELS_INLINE void pack_rows(float* out, const float* rows, int64_t stride, int
   }
 }
 
-// Eight rows of eight floats, transposed.
-KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const float* in, int64_t stride) {
+KERNELS_INLINE __m256 load8(const float* p) { return _mm256_loadu_ps(p); }
+KERNELS_INLINE __m256 load8(const uint16_t* p) {
+  __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
+}
+KERNELS_INLINE float load1(const float* p) { return *p; }
+KERNELS_INLINE float load1(const uint16_t* p) { return __builtin_bit_cast(float, uint32_t(*p) << 16); }
+
+// Eight rows of eight, transposed.
+template <class T>
+KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int64_t stride) {
   __m256 r[8], s[8];
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(in + i * stride);
+  for (int i = 0; i < 8; ++i) r[i] = load8(in + i * stride);
   for (int i = 0; i < 8; i += 2) {
     s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
@@ -52,21 +62,22 @@ KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const float* in, 
   }
 }
 
-// packed B [k, n] from n rows of k floats: B is their transpose.
-KERNELS_INLINE void pack_transposed(float* out, const float* rows, int64_t stride, int64_t k, int64_t n) {
+// packed B [k, n] from n rows of k elements: B is their transpose.
+template <class T>
+KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, int64_t k, int64_t n) {
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
     int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0);
     float* panel = out + j0 * k;
     int64_t j = 0;
     for (; j + 8 <= there; j += 8) {
-      const float* in = rows + (j0 + j) * stride;
+      const T* in = rows + (j0 + j) * stride;
       int64_t d = 0;
       for (; d + 8 <= k; d += 8) transpose8(panel + d * width + j, width, in + d, stride);
       for (; d < k; ++d)
-        for (int64_t i = 0; i < 8; ++i) panel[d * width + j + i] = in[i * stride + d];
+        for (int64_t i = 0; i < 8; ++i) panel[d * width + j + i] = load1(in + i * stride + d);
     }
     for (int64_t d = 0; d < k; ++d)
-      for (int64_t i = j; i < width; ++i) panel[d * width + i] = i < there ? rows[(j0 + i) * stride + d] : 0;
+      for (int64_t i = j; i < width; ++i) panel[d * width + i] = i < there ? load1(rows + (j0 + i) * stride + d) : 0;
   }
 }
 

@@ -18,6 +18,10 @@ void need_view(Op op, const char* name, const View& view, DType type, std::initi
   CHECK(!view.none() || count == 0, "{}: {} [{}] is missing", name_of(op), name, fmt::join(dims, ", "));
 }
 
+void need_activation(Op op, const char* name, const View& view, std::initializer_list<int64_t> dims) {
+  need_view(op, name, view, view.type == DType::bf16 ? DType::bf16 : DType::f32, dims);
+}
+
 void allow_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims) {
   if (!view.none()) need_view(op, name, view, type, dims);
 }

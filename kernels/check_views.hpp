@@ -14,7 +14,10 @@ void need_size(Op op, const char* name, int64_t size, int64_t least = 0);
 // A view that must be there, of that type and with exactly the product of `dims` elements (null only if that is 0).
 void need_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
 
-// The same for a view that may be absent.
+// The same for activations: f32, or bf16.
+void need_activation(Op op, const char* name, const View& view, std::initializer_list<int64_t> dims);
+
+// need_view for a view that may be absent.
 void allow_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
 
 // A matrix with a leading dimension: exactly rows * columns elements if packed, at least up to its last element if not.

@@ -41,6 +41,8 @@ void run(const Args& args, Queue& queue) {
   Cost c = cost(args);
   if (queue.kind() == device::Kind::plan) {
     queue.account(int(Args::op), c.flops, c.bytes, 0);
+    if constexpr (requires { prepare_cpu(args, queue); })
+      if (queue.prepares()) prepare_cpu(args, queue);
     return;
   }
   double begin = base::now_s();

@@ -73,23 +73,23 @@ void check(const GatherRows& a) {
   need_size(a.op, "rows", a.rows);
   need_size(a.op, "width", a.width, 1);
   need_size(a.op, "source_rows", a.source_rows);
-  need_view(a.op, "y", a.y, DType::f32, {a.rows, a.width});
-  need_view(a.op, "x", a.x, DType::f32, {a.source_rows, a.width});
+  need_view(a.op, "y", a.y, a.x.type, {a.rows, a.width});
+  need_activation(a.op, "x", a.x, {a.source_rows, a.width});
   need_view(a.op, "index", a.index, DType::i32, {a.rows});
 }
-Cost cost(const GatherRows& a) { return {0, 4 * (2 * a.rows * a.width + a.rows)}; }
+Cost cost(const GatherRows& a) { return {0, 2 * a.y.bytes() + 4 * a.rows}; }
 
 void run_cpu(const GatherRows& a, Queue& queue) {
   const int32_t* index = a.index.i32();
   need_ids(a.op, index, a.rows, INT32_MIN, a.source_rows);
-  float *y = a.y.f32(), *x = a.x.f32();
-  size_t bytes = size_t(a.width) * sizeof(float);
+  char *y = static_cast<char*>(a.y.data), *x = static_cast<char*>(a.x.data);
+  int64_t row = a.width * device::size_of(a.x.type);
   for_ranges(queue, a.rows, a.rows * a.width, 1, [&](int64_t r, int64_t end) {
     for (; r < end; ++r)
       if (index[r] >= 0)
-        std::memcpy(y + r * a.width, x + index[r] * a.width, bytes);
+        std::memcpy(y + r * row, x + index[r] * row, size_t(row));
       else
-        std::memset(y + r * a.width, 0, bytes);
+        std::memset(y + r * row, 0, size_t(row));
   });
 }
 
@@ -109,25 +109,33 @@ void run_cpu(const ScatterRows& a, Queue& queue) {
   float *y = a.y.f32(), *x = a.x.f32();
   for_ranges(queue, a.rows, a.rows * a.width, 1, [&](int64_t r, int64_t end) {
     for (; r < end; ++r)
-      if (index[r] >= 0) std::memcpy(y + index[r] * a.width, x + r * a.width, size_t(a.width) * sizeof(float));
+      if (index[r] >= 0) {
+        float* __restrict out = y + index[r] * a.width;
+        const float* in = x + r * a.width;
+        if (a.write == Write::overwrite)
+          std::memcpy(out, in, size_t(a.width) * sizeof(float));
+        else
+          for (int64_t j = 0; j < a.width; ++j) out[j] += in[j];
+      }
   });
 }
 
 void check(const Dropout& a) {
-  need_view(a.op, "y", a.y, DType::f32, {a.x.count});
-  need_view(a.op, "x", a.x, DType::f32, {a.x.count});
+  need_view(a.op, "y", a.y, a.x.type, {a.x.count});
+  need_activation(a.op, "x", a.x, {a.x.count});
   need_size(a.op, "first", a.first);
   CHECK(a.rate >= 0 && a.rate < 1, "{}: rate is {}, must lie in [0, 1)", name_of(a.op), a.rate);
 }
-Cost cost(const Dropout& a) { return {a.x.count, 8 * a.x.count}; }
+Cost cost(const Dropout& a) { return {a.x.count, 2 * a.x.bytes()}; }
 
 void run_cpu(const Dropout& a, Queue& queue) {
   if (a.rate == 0) return run_cpu(Copy{a.y, a.x}, queue);  // an exact no-op
-  auto kernel = vector_table().dropout;
-  float *y = a.y.f32(), *x = a.x.f32();
-  for_ranges(queue, a.x.count, a.x.count, 256, [&](int64_t i, int64_t end) {
-    kernel({.y = y + i, .x = x + i, .count = end - i, .first = uint64_t(a.first + i), .key = a.stream.key(),
-            .rate = a.rate});
+  vector_table().with(a.x.type, [&](const auto& loops, auto element) {
+    auto *y = static_cast<decltype(element)*>(a.y.data), *x = static_cast<decltype(element)*>(a.x.data);
+    for_ranges(queue, a.x.count, a.x.count, 256, [&](int64_t i, int64_t end) {
+      loops.dropout({.y = y + i, .x = x + i, .count = end - i, .first = uint64_t(a.first + i), .key = a.stream.key(),
+                     .rate = a.rate});
+    });
   });
 }
 

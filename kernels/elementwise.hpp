@@ -43,8 +43,8 @@ void run_cpu(const Fill&, Queue&);
 
 struct GatherRows {       // y[i] = index[i] >= 0 ? x[index[i]] : 0
   static constexpr Op op = Op::gather_rows;
-  View y;                 // [rows, width]
-  View x;                 // [source_rows, width]
+  View y;                 // [rows, width], of x's type
+  View x;                 // [source_rows, width], f32 or bf16
   View index;             // i32 [rows], each < source_rows
   int64_t rows = 0, width = 0, source_rows = 0;
 };
@@ -52,12 +52,13 @@ void check(const GatherRows&);
 Cost cost(const GatherRows&);
 void run_cpu(const GatherRows&, Queue&);
 
-struct ScatterRows {      // y[index[i]] = x[i] where index[i] >= 0 (indices are distinct); other rows of y stay
+struct ScatterRows {      // y[index[i]] = (+=) x[i] where index[i] >= 0 (indices are distinct); other rows of y stay
   static constexpr Op op = Op::scatter_rows;
   View y;                 // [target_rows, width]
   View x;                 // [rows, width]
   View index;             // i32 [rows]
   int64_t rows = 0, width = 0, target_rows = 0;
+  Write write = Write::overwrite;
 };
 void check(const ScatterRows&);
 Cost cost(const ScatterRows&);
@@ -67,7 +68,7 @@ void run_cpu(const ScatterRows&, Queue&);
 // the same op on the gradient.
 struct Dropout {
   static constexpr Op op = Op::dropout;
-  View y, x;
+  View y, x;              // same count and type, f32 or bf16
   float rate = 0;
   base::Stream stream;
   int64_t first = 0;      // draw index of element 0: global example number * elements per example

@@ -1,4 +1,5 @@
-// Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b).
+// Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b); and what is done to each block of c while it is in
+// cache: gelu = GELU(c), or c *= the derivative of GELU at gelu_of.
 //
 // a and b are both f32, or both bf16: then products are summed in f32, and c is f32 or (with overwrite) bf16. Where the
 // CPU has no bf16 instructions the operands are widened and the f32 product runs: the same values are rounded.
@@ -21,10 +22,14 @@ struct Gemm {
   bool trans_a = false, trans_b = false;
   Write write = Write::overwrite;
   int64_t lda = 0, ldb = 0, ldc = 0;
+  View gelu{};            // optional [m, n] packed, of c's type: only with overwrite
+  View gelu_of{};         // the same
 };
 void check(const Gemm&);
 Cost cost(const Gemm&);
 void run_cpu(const Gemm&, Queue&);
+// Makes what run_cpu makes at the first use of a shape; the data need not exist.
+void prepare_cpu(const Gemm&, const Queue&);
 
 // What the calling thread's products took, by shape: a benchmark runs the same ones alone.
 struct GemmUse {
@@ -33,6 +38,7 @@ struct GemmUse {
   int64_t calls = 0;
   double seconds = 0;
   DType type = DType::f32;  // of a and b
+  bool gelu = false;        // GELU or its derivative follows
 };
 // Whether bf16 products run on bf16 instructions. For tests: never, or (false) as the CPU has it again.
 bool bf16_is_native();
@@ -45,7 +51,7 @@ void reset_gemm_uses();
 struct ColumnSum {
   static constexpr Op op = Op::column_sum;
   View out;               // [n]
-  View x;                 // [m, n]
+  View x;                 // [m, n], f32 or bf16
   int64_t m = 0, n = 0;
   Write write = Write::overwrite;
 };

@@ -14,8 +14,10 @@
 #include "base/narrow.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/check_views.hpp"
+#include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/parallel.hpp"
+#include "kernels/vector_table.hpp"
 
 namespace kernels {
 namespace {
@@ -25,13 +27,17 @@ struct Key {
   int64_t m, n, k, lda, ldb, ldc;
   bool trans_a, trans_b, bias, residual, accumulate, fixed_order;
   bool narrow = false, narrow_c = false;  // a and b, c are bf16
+  bool gelu = false, gelu_of = false;
   int threads = 1;
+  // In blocks of our own, each by one thread: where bits must not depend on threads, and where more is done to a block.
+  bool blocks() const { return fixed_order || gelu || gelu_of; }
   auto operator<=>(const Key&) const = default;
 };
 
 struct Operands {
   char *c, *a, *b;
   float *bias, *residual;
+  char *gelu, *gelu_of;
 };
 
 // oneDNN asks OpenMP how many threads to use, when a primitive is made and when it runs.
@@ -136,12 +142,12 @@ struct Cut {
   bool last(int64_t i) const { return size(i) != block; }
 };
 
-// Blocks for fixed order: large ones run as fast as the whole product; smaller ones give more threads something to do,
-// down to where a block's own work no longer hides what it costs to start it.
+// Large blocks run as fast as the whole product; smaller ones give more threads something to do, down to where a block's
+// own work no longer hides what it costs to start it.
 struct Blocks {
   int64_t rows, columns;
   explicit Blocks(const Key& key) : rows(key.m), columns(key.n) {
-    if (!key.fixed_order) return;
+    if (!key.blocks()) return;
     rows = 128, columns = 768;
     auto few = [&] {
       int64_t m = std::min(rows, key.m), n = std::min(columns, key.n);
@@ -152,17 +158,17 @@ struct Blocks {
   }
 };
 
-// A product as the library likes it, or (fixed order) cut into blocks that depend on the shape alone, each computed by
-// one thread, so that neither the number of threads nor the load of the machine can change a bit. k is never cut.
+// A product as the library likes it, or cut into blocks that depend on the shape alone, each computed by one thread, so
+// that neither the number of threads nor the load of the machine can change a bit. k is never cut.
 class Plan {
  public:
   explicit Plan(const Key& key)
       : key_(key),
         rows_(key.m, Blocks(key).rows),
         columns_(key.n, Blocks(key).columns),
-        workers_(key.fixed_order ? int(std::min<int64_t>(key.threads, rows_.count() * columns_.count())) : 1) {
-    ThreadScope scope(key.fixed_order ? 1 : key.threads);
-    if (!key.fixed_order) {
+        workers_(key.blocks() ? int(std::min<int64_t>(key.threads, rows_.count() * columns_.count())) : 1) {
+    ThreadScope scope(key.blocks() ? 1 : key.threads);
+    if (!key.blocks()) {
       products_[0] = std::make_unique<Product>(key, key.m, key.n, 1);
     } else {
       for (int64_t i : {int64_t{0}, rows_.count() - 1})
@@ -178,7 +184,7 @@ class Plan {
     double begin = base::now_s();
     char* scratch = static_cast<char*>(queue.scratch(size_t(workers_) * scratch_bytes_ + 64));
     int status = dnnl_success;
-    if (!key_.fixed_order) {
+    if (!key_.blocks()) {
       ThreadScope scope(key_.threads);
       status = products_[0]->run(0, p, scratch);
     } else {
@@ -200,7 +206,8 @@ class Plan {
             key_.accumulate,
             calls_,
             seconds_,
-            key_.narrow ? DType::bf16 : DType::f32};
+            key_.narrow ? DType::bf16 : DType::f32,
+            key_.gelu || key_.gelu_of};
   }
   void reset_use() { calls_ = 0, seconds_ = 0; }
 
@@ -220,11 +227,28 @@ class Plan {
       int worker = omp_get_thread_num();
       Operands block{p.c + (row * key_.ldc + column) * c_size, p.a + row * row_step * size,
                      p.b + column * column_step * size, p.bias ? p.bias + column : nullptr,
-                     p.residual ? p.residual + row * key_.ldc + column : nullptr};
+                     p.residual ? p.residual + row * key_.ldc + column : nullptr, nullptr, nullptr};
       int s = product(i, j)->run(worker, block, scratch + size_t(worker) * scratch_bytes_);
       if (s != dnnl_success) status = s;
+      int64_t packed = (row * key_.n + column) * c_size;
+      if (key_.gelu) block.gelu = p.gelu + packed;
+      if (key_.gelu_of) block.gelu_of = p.gelu_of + packed;
+      if (key_.gelu || key_.gelu_of) activate(block, rows_.size(i), columns_.size(j));
     }
     return status;
+  }
+
+  // GELU of a block, or its derivative.
+  void activate(const Operands& block, int64_t rows, int64_t columns) const {
+    vector_table().with(key_.narrow_c ? DType::bf16 : DType::f32, [&](const auto& loops, auto element) {
+      using T = decltype(element);
+      auto at = [](char* p, int64_t offset) { return reinterpret_cast<T*>(p) + offset; };
+      for (int64_t r = 0; r < rows; ++r) {
+        T* c = at(block.c, r * key_.ldc);
+        if (key_.gelu) loops.gelu_forward(at(block.gelu, r * key_.n), c, columns);
+        if (key_.gelu_of) loops.gelu_backward(c, c, at(block.gelu_of, r * key_.n), columns);
+      }
+    });
   }
 
   Key key_;
@@ -268,6 +292,34 @@ int64_t leading_of_a(const Gemm& a) { return a.lda ? a.lda : a.trans_a ? a.m : a
 int64_t leading_of_b(const Gemm& a) { return a.ldb ? a.ldb : a.trans_b ? a.k : a.n; }
 int64_t leading_of_c(const Gemm& a) { return a.ldc ? a.ldc : a.n; }
 
+Key key_of(const Gemm& a, const Queue& queue) {
+  const bool narrow = a.a.type == DType::bf16;
+  return {.m = a.m,
+          .n = a.n,
+          .k = a.k,
+          .lda = leading_of_a(a),
+          .ldb = leading_of_b(a),
+          .ldc = leading_of_c(a),
+          .trans_a = a.trans_a,
+          .trans_b = a.trans_b,
+          .bias = !a.bias.none(),
+          .residual = !a.residual.none(),
+          .accumulate = a.write == Write::accumulate,
+          .fixed_order = queue.fixed_order(),
+          .narrow = narrow,
+          .narrow_c = a.c.type == DType::bf16,
+          .gelu = !a.gelu.none(),
+          .gelu_of = !a.gelu_of.none(),
+          .threads = queue.threads()};
+}
+
+// What is done to c, where no block was in cache.
+void activate_all(const Gemm& a, Queue& queue) {
+  CHECK(leading_of_c(a) == a.n || (a.gelu.none() && a.gelu_of.none()), "gemm: GELU of rows that are apart");
+  if (!a.gelu.none()) run_cpu(GeluForward{.y = a.gelu, .x = a.c}, queue);
+  if (!a.gelu_of.none()) run_cpu(GeluBackward{.dx = a.c, .dy = a.c, .x = a.gelu_of}, queue);
+}
+
 // The f32 product of what bf16 operands hold.
 void run_widened(const Gemm& a, Queue& queue) {
   auto widened = [&](const View& x, std::vector<float>& room) {
@@ -278,11 +330,13 @@ void run_widened(const Gemm& a, Queue& queue) {
   Gemm f = a;
   f.a = widened(a.a, wide.a), f.b = widened(a.b, wide.b);
   if (a.c.type == DType::f32) return run_cpu(f, queue);
+  f.gelu = f.gelu_of = {};
   // Rows of c that are apart: what lies between them must stay, so each is narrowed alone.
   f.c = device::view(Wide::room(wide.c, a.m * a.n), a.m * a.n), f.ldc = 0;
   run_cpu(f, queue);
   for (int64_t r = 0, n = leading_of_c(a) == a.n ? a.m : 1; r < a.m; r += n)
     run_cpu(Cast{.y = a.c.slice(r * leading_of_c(a), n * a.n), .x = f.c.slice(r * a.n, n * a.n)}, queue);
+  activate_all(a, queue);
 }
 
 void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
@@ -332,43 +386,34 @@ void check(const Gemm& a) {
   allow_view(a.op, "bias", a.bias, DType::f32, {a.n});
   allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
   CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is bf16", name_of(a.op));
-  CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none()),
-        "{}: bias and residual go with overwrite only", name_of(a.op));
+  allow_view(a.op, "gelu", a.gelu, a.c.type, {a.m, a.n});
+  allow_view(a.op, "gelu_of", a.gelu_of, a.c.type, {a.m, a.n});
+  CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
+        "{}: bias, residual and GELU go with overwrite only", name_of(a.op));
 }
 
 Cost cost(const Gemm& a) {
   int64_t c = a.m * a.n, reads_c = a.write == Write::accumulate || !a.residual.none() ? c : 0;
-  return {2 * c * a.k, device::size_of(a.a.type) * (a.m * a.k + a.k * a.n) + device::size_of(a.c.type) * c +
-                           4 * (reads_c + (a.bias.none() ? 0 : a.n))};
+  int64_t more = a.gelu.count + a.gelu_of.count;
+  return {2 * c * a.k + 8 * more, device::size_of(a.a.type) * (a.m * a.k + a.k * a.n) + device::size_of(a.c.type) * (c + more) +
+                                      4 * (reads_c + (a.bias.none() ? 0 : a.n))};
 }
 
 void run_cpu(const Gemm& a, Queue& queue) {
   if (a.m == 0 || a.n == 0) return;
   const bool narrow = a.a.type == DType::bf16;
   if (narrow && (!bf16_is_native() || a.k == 0)) return run_widened(a, queue);
-  Key key{.m = a.m,
-          .n = a.n,
-          .k = a.k,
-          .lda = leading_of_a(a),
-          .ldb = leading_of_b(a),
-          .ldc = leading_of_c(a),
-          .trans_a = a.trans_a,
-          .trans_b = a.trans_b,
-          .bias = !a.bias.none(),
-          .residual = !a.residual.none(),
-          .accumulate = a.write == Write::accumulate,
-          .fixed_order = queue.fixed_order(),
-          .narrow = narrow,
-          .narrow_c = a.c.type == DType::bf16,
-          .threads = queue.threads()};
+  Key key = key_of(a, queue);
   Operands p{static_cast<char*>(a.c.data), static_cast<char*>(a.a.data), static_cast<char*>(a.b.data),
-             key.bias ? a.bias.f32() : nullptr, key.residual ? a.residual.f32() : nullptr};
+             key.bias ? a.bias.f32() : nullptr, key.residual ? a.residual.f32() : nullptr,
+             static_cast<char*>(a.gelu.data), static_cast<char*>(a.gelu_of.data)};
   CHECK(a.residual.data != a.c.data || !p.residual, "gemm: residual may not be c");
   if (a.k == 0) {  // an empty sum
     if (key.accumulate) return;
-    return for_rows_of_c(a, queue, [&](float* c, int64_t r) {
+    for_rows_of_c(a, queue, [&](float* c, int64_t r) {
       for (int64_t j = 0; j < a.n; ++j) c[j] = (p.bias ? p.bias[j] : 0) + (p.residual ? p.residual[r * a.n + j] : 0);
     });
+    return activate_all(a, queue);
   }
   if (key.residual && key.ldc != a.n) {  // the library's binary post-op addresses both with one stride
     CHECK(!key.narrow_c, "gemm: a residual with rows of c that are apart, and c in bf16");
@@ -377,6 +422,16 @@ void run_cpu(const Gemm& a, Queue& queue) {
     key.residual = false, p.residual = nullptr, key.accumulate = true;
   }
   plan_for(key).run(p, queue);
+}
+
+void prepare_cpu(const Gemm& a, const Queue& queue) {
+  if (a.m == 0 || a.n == 0 || a.k == 0) return;
+  Gemm f = a;
+  if (a.a.type == DType::bf16 && !bf16_is_native()) {  // as run_widened does it
+    f.a.type = f.b.type = DType::f32;
+    if (a.c.type == DType::bf16) f.c.type = DType::f32, f.ldc = 0, f.gelu = f.gelu_of = {};
+  }
+  plan_for(key_of(f, queue));
 }
 
 }  // namespace kernels

@@ -14,7 +14,7 @@ void check(const LayerNormForward& a) {
   need_size(a.op, "rows", a.rows);
   need_size(a.op, "columns", a.columns, 1);
   CHECK(a.eps >= 0, "{}: eps is {}", name_of(a.op), a.eps);
-  need_view(a.op, "y", a.y, DType::f32, {a.rows, a.columns});
+  need_activation(a.op, "y", a.y, {a.rows, a.columns});
   need_view(a.op, "mean", a.mean, DType::f32, {a.rows});
   need_view(a.op, "rstd", a.rstd, DType::f32, {a.rows});
   need_view(a.op, "x", a.x, DType::f32, {a.rows, a.columns});
@@ -24,15 +24,18 @@ void check(const LayerNormForward& a) {
 
 Cost cost(const LayerNormForward& a) {
   int64_t n = a.rows * a.columns;
-  return {8 * n, 4 * (2 * n + 2 * a.rows + (a.bias.none() ? 1 : 2) * a.columns)};
+  return {8 * n, a.y.bytes() + 4 * (n + 2 * a.rows + (a.bias.none() ? 1 : 2) * a.columns)};
 }
 
 void run_cpu(const LayerNormForward& a, Queue& queue) {
-  auto kernel = vector_table().layer_norm_forward;
-  float *y = a.y.f32(), *mean = a.mean.f32(), *rstd = a.rstd.f32(), *x = a.x.f32();
-  for_ranges(queue, a.rows, a.rows * a.columns, 1, [&](int64_t r, int64_t end) {
-    kernel({.y = y + r * a.columns, .mean = mean + r, .rstd = rstd + r, .x = x + r * a.columns, .scale = a.scale.f32(),
-            .bias = a.bias.none() ? nullptr : a.bias.f32(), .rows = end - r, .columns = a.columns, .eps = a.eps});
+  float *mean = a.mean.f32(), *rstd = a.rstd.f32(), *x = a.x.f32();
+  vector_table().with(a.y.type, [&](const auto& loops, auto element) {
+    auto* y = static_cast<decltype(element)*>(a.y.data);
+    for_ranges(queue, a.rows, a.rows * a.columns, 1, [&](int64_t r, int64_t end) {
+      loops.layer_norm_forward({.y = y + r * a.columns, .mean = mean + r, .rstd = rstd + r, .x = x + r * a.columns,
+                                .scale = a.scale.f32(), .bias = a.bias.none() ? nullptr : a.bias.f32(), .rows = end - r,
+                                .columns = a.columns, .eps = a.eps});
+    });
   });
 }
 

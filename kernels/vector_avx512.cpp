@@ -16,12 +16,10 @@
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512")
 
 #include "kernels/attention_head.hpp"
-#include "kernels/vector_rows.hpp"
+#include "kernels/vector_loops.hpp"
 
 namespace kernels {
 
-const VectorTable kAvx512Table = {"avx512", gelu_forward, gelu_backward, to_bf16, from_bf16, exp_of, softmax_xent_row, layer_norm_forward,
-                                  layer_norm_backward, dropout, attention_forward_scratch, attention_forward,
-                                  attention_backward_scratch, attention_backward};
+const VectorTable kAvx512Table = vector_loops("avx512");
 
 }  // namespace kernels

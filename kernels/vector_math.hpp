@@ -22,11 +22,11 @@ using Words = __m512i;  // 32-bit lanes
 KERNELS_INLINE V load(const float* p) { return _mm512_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm512_storeu_ps(p, a); }
 // bfloat16: to the nearest, ties to even; NaN becomes 0x7FC0 (as bf16_value.hpp).
-KERNELS_INLINE V load_bf16(const uint16_t* p) {
+KERNELS_INLINE V load(const uint16_t* p) {
   __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
 }
-KERNELS_INLINE void store_bf16(uint16_t* p, V a) {
+KERNELS_INLINE void store(uint16_t* p, V a) {
   __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
   r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_set1_epi32(0x7FC0));
@@ -84,11 +84,11 @@ alignas(32) constexpr int32_t kLaneMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0
 
 KERNELS_INLINE V load(const float* p) { return _mm256_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm256_storeu_ps(p, a); }
-KERNELS_INLINE V load_bf16(const uint16_t* p) {
+KERNELS_INLINE V load(const uint16_t* p) {
   __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
 }
-KERNELS_INLINE void store_bf16(uint16_t* p, V a) {
+KERNELS_INLINE void store(uint16_t* p, V a) {
   __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   __m256i r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
   __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
@@ -149,6 +149,17 @@ KERNELS_INLINE Words zip64_low(Words a, Words b) { return _mm256_unpacklo_epi64(
 KERNELS_INLINE Words zip64_high(Words a, Words b) { return _mm256_unpackhi_epi64(a, b); }
 
 #endif
+
+KERNELS_INLINE V load_part(const uint16_t* p, int64_t n) {
+  uint16_t lanes[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+  return load(lanes);
+}
+KERNELS_INLINE void store_part(uint16_t* p, V a, int64_t n) {
+  uint16_t lanes[kLanes];
+  store(lanes, a);
+  for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
+}
 
 KERNELS_INLINE V zero() { return V{}; }
 

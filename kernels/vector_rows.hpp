@@ -26,13 +26,15 @@ KERNELS_INLINE V gelu_gradient(V x) {
   return s - near * minus_2du * slope;
 }
 
-void gelu_forward(float* y, const float* x, int64_t count) {
+template <class T>
+void gelu_forward(T* y, const T* x, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(y + i, gelu(load(x + i)));
   if (i < count) store_part(y + i, gelu(load_part(x + i, count - i)), count - i);
 }
 
-void gelu_backward(float* dx, const float* dy, const float* x, int64_t count) {
+template <class T>
+void gelu_backward(T* dx, const T* dy, const T* x, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(dx + i, load(dy + i) * gelu_gradient(load(x + i)));
   int64_t n = count - i;
@@ -47,22 +49,11 @@ void exp_of(float* y, const float* x, int64_t count) {
 }
 
 // ---- bfloat16
-void to_bf16(uint16_t* y, const float* x, int64_t count) {
+template <class To, class From>
+void convert(To* y, const From* x, int64_t count) {
   int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store_bf16(y + i, load(x + i));
-  if (i == count) return;
-  uint16_t rest[kLanes];
-  store_bf16(rest, load_part(x + i, count - i));
-  for (int64_t j = 0; i < count; ++i, ++j) y[i] = rest[j];
-}
-
-void from_bf16(float* y, const uint16_t* x, int64_t count) {
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(y + i, load_bf16(x + i));
-  if (i == count) return;
-  uint16_t rest[kLanes] = {};
-  for (int64_t j = 0; i + j < count; ++j) rest[j] = x[i + j];
-  store_part(y + i, load_bf16(rest), count - i);
+  for (; i + kLanes <= count; i += kLanes) store(y + i, load(x + i));
+  if (i < count) store_part(y + i, load_part(x + i, count - i), count - i);
 }
 
 // ---- softmax cross-entropy of one row; three sweeps, the last two find the row in cache
@@ -132,11 +123,12 @@ float softmax_xent_row(const SoftmaxRow& row) {
 }
 
 // ---- layer norm
-void layer_norm_forward(const LayerNormRows& a) {
+template <class T>
+void layer_norm_forward(const LayerNormRows<T>& a) {
   int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
   for (int64_t r = 0; r < a.rows; ++r) {
     const float* x = a.x + r * n;
-    float* y = a.y + r * n;
+    T* y = a.y + r * n;
     V sum = zero();
     for (int64_t j = 0; j < whole; j += kLanes) sum = sum + load(x + j);
     if (part) sum = sum + load_part(x + whole, part);
@@ -210,6 +202,21 @@ void layer_norm_backward(const LayerNormGradientRows& a) {
   }
 }
 
+// ---- column sums: they stay in registers for four rows; the order is still row after row
+template <class T>
+void add_rows(float* sums, const T* x, int64_t rows, int64_t n) {
+  int64_t r = 0, whole = n / kLanes * kLanes, part = n - whole;
+  for (; r + 4 <= rows; r += 4, x += 4 * n) {
+    for (int64_t j = 0; j < whole; j += kLanes)
+      store(sums + j, load(sums + j) + load(x + j) + load(x + n + j) + load(x + 2 * n + j) + load(x + 3 * n + j));
+    for (int64_t i = 0; part && i < 4; ++i) add_part_to(sums + whole, load_part(x + i * n + whole, part), part);
+  }
+  for (; r < rows; ++r, x += n) {
+    for (int64_t j = 0; j < whole; j += kLanes) add_to(sums + j, load(x + j));
+    if (part) add_part_to(sums + whole, load_part(x + whole, part), part);
+  }
+}
+
 // ---- dropout
 KERNELS_INLINE Draws draws_of(uint64_t key, float rate, float keep) {
   return {uint32_t(key), uint32_t(key >> 32), rate, keep};
@@ -231,7 +238,8 @@ KERNELS_INLINE void factors_from(float* out, uint64_t first, int64_t count, cons
   }
 }
 
-void dropout(const DropoutRange& a) {
+template <class T>
+void dropout(const DropoutRange<T>& a) {
   constexpr int64_t kChunk = 256;
   alignas(64) float factors[kChunk + 4 * kLanes];
   Draws draws = draws_of(a.key, a.rate, 1);
@@ -239,8 +247,8 @@ void dropout(const DropoutRange& a) {
   for (int64_t begin = 0; begin < a.count; begin += kChunk) {
     int64_t n = a.count - begin < kChunk ? a.count - begin : kChunk;
     factors_from(factors, a.first + uint64_t(begin), n, draws);
-    const float* x = a.x + begin;
-    float* y = a.y + begin;
+    const T* x = a.x + begin;
+    T* y = a.y + begin;
     int64_t j = 0;
     // A dropped element is 0 whatever it held, as the contract says: NaN * 0 would stay NaN.
     for (; j + kLanes <= n; j += kLanes)

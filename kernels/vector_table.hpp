@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "device/types.hpp"
+
 namespace kernels {
 
 struct SoftmaxRow {
@@ -15,8 +17,10 @@ struct SoftmaxRow {
   float scale;
 };
 
+template <class T>
 struct LayerNormRows {  // forward
-  float *y, *mean, *rstd;
+  T* y;
+  float *mean, *rstd;
   const float *x, *scale, *bias;  // bias may be null
   int64_t rows, columns;
   float eps;
@@ -29,42 +33,62 @@ struct LayerNormGradientRows {
   bool add_dx;
 };
 
+template <class T>
 struct DropoutRange {
-  float* y;
-  const float* x;
+  T* y;
+  const T* x;
   int64_t count;
   uint64_t first;                 // draw index of x[0]
   uint64_t key;                   // of the stream
   float rate;
 };
 
-// One (batch, head) of attention. Rows of a tensor are `stride` floats apart.
+// One (batch, head) of attention. Rows of a tensor are `stride` elements apart.
+template <class T>
 struct AttentionHead {
-  const float *q, *k, *v;
-  float *o, *lse;                 // forward: lse may be null; backward: read
-  const float* d_o;               // backward
-  float *dq, *dk, *dv;            // backward
+  const T *q, *k, *v;
+  T* o;
+  float* lse;                     // forward: may be null; backward: read
+  const T* d_o;                   // backward
+  T *dq, *dk, *dv;                // backward
   int64_t query_length, key_length, head_dim, stride;
   bool causal;
   float dropout;
   uint64_t key, first_draw;       // stream and draw index of weight (0, 0)
 };
 
+// The loops over activations of one type: float, or bf16 as uint16_t. They compute in float.
+template <class T>
+struct ActivationLoops {
+  void (*gelu_forward)(T* y, const T* x, int64_t count);
+  void (*gelu_backward)(T* dx, const T* dy, const T* x, int64_t count);
+  void (*layer_norm_forward)(const LayerNormRows<T>&);
+  void (*dropout)(const DropoutRange<T>&);
+  void (*add_rows)(float* sums, const T* x, int64_t rows, int64_t n);  // sums[j] += x[r][j], row after row
+  void (*attention_forward)(const AttentionHead<T>&, float* scratch);
+  void (*attention_backward)(const AttentionHead<T>&, float* scratch);
+};
+
 struct VectorTable {
   const char* name;
-  void (*gelu_forward)(float* y, const float* x, int64_t count);
-  void (*gelu_backward)(float* dx, const float* dy, const float* x, int64_t count);
+  ActivationLoops<float> f32;
+  ActivationLoops<uint16_t> bf16;
   void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
   void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
   void (*exp_of)(float* y, const float* x, int64_t count);  // for tests
   float (*softmax_xent_row)(const SoftmaxRow&);             // returns the loss
-  void (*layer_norm_forward)(const LayerNormRows&);
   void (*layer_norm_backward)(const LayerNormGradientRows&);
-  void (*dropout)(const DropoutRange&);
   int64_t (*attention_forward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);  // floats
-  void (*attention_forward)(const AttentionHead&, float* scratch);
   int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
-  void (*attention_backward)(const AttentionHead&, float* scratch);
+
+  // f(loops, type) for the loops over activations of that type.
+  template <class F>
+  void with(device::DType type, const F& f) const {
+    if (type == device::DType::bf16)
+      f(bf16, uint16_t{});
+    else
+      f(f32, float{});
+  }
 };
 
 extern const VectorTable kAvx2Table, kAvx512Table;

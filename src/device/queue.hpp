@@ -1,5 +1,5 @@
 // Where work runs: a device and an ordered queue on it, with what each op cost. On the CPU a queue runs at once; on CUDA it
-// will be a stream. The `plan` kind runs nothing: ops are checked and counted only.
+// will be a stream. The `plan` kind runs nothing: ops are checked and counted only, or prepared for a real queue as well.
 #pragma once
 
 #include <array>
@@ -35,6 +35,10 @@ class Queue {
   // blocks. Our own kernels never depend on it.
   bool fixed_order() const { return fixed_order_; }
 
+  // On paper: ops make what they will need on a real queue of as many threads.
+  bool prepares() const { return prepares_; }
+  void set_prepares(bool prepares) { prepares_ = prepares; }
+
   // Scratch for one op call, 64-byte aligned; valid until the next call of scratch. Grows only, so it settles after the
   // first step. Never called under plan by the ops themselves.
   void* scratch(size_t bytes);
@@ -54,6 +58,7 @@ class Queue {
   Kind kind_;
   int threads_;
   bool fixed_order_;
+  bool prepares_ = false;
   std::unique_ptr<void, Free> scratch_;
   size_t scratch_bytes_ = 0;
   std::array<OpCost, kMaxOps> costs_{};

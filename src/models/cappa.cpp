@@ -102,14 +102,38 @@ CaptionDecoder::Memory Cappa::memory(const Inputs& inputs, View encoded) const {
   return {encoded, options_.masked() ? inputs.at("causal") : View{}};
 }
 
+int64_t Cappa::shape_sets(int64_t batch, int64_t slices) const {
+  return decoder_.drops() ? 1 : TextRows::sets(batch / slices, options_.length());
+}
+
+void Cappa::select(const nn::Context& ctx, const Inputs& inputs, CaptionDecoder::Selection& selection) {
+  const int64_t length = options_.length();
+  if (ctx.queue.kind() == device::Kind::plan || (ctx.train && decoder_.drops())) {
+    selection.rows.assign_set(ctx.shape_set, ctx.batch, ctx.slices, length);
+    selection.last.assign_set(ctx.shape_set, ctx.batch, ctx.slices, length);
+    return;
+  }
+  seen_.assign(size_t(ctx.batch), length), wanted_.assign(size_t(ctx.batch), 1);
+  const float* weights = inputs.at("weights").f32();
+  for (int64_t b = 0; b < ctx.batch; ++b)
+    for (int64_t l = 0; l < length; ++l)
+      if (weights[b * length + l] > 0) wanted_[size_t(b)] = l + 1;
+  selection.last.assign(wanted_, ctx.slices, length);
+  // Keys that no mask hides are seen by all positions. The rows of the last layer are among those before.
+  for (int64_t b = 0; b < ctx.batch; ++b)
+    if (!options_.masked() || inputs.at("causal").u8()[b]) seen_[size_t(b)] = selection.last.rows_of(size_t(b));
+  selection.rows.assign(seen_, ctx.slices, length);
+}
+
 void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, Sums* sums) {
   device::Arena::Scope scope(ctx.arena);
-  int64_t length = options_.length(), rows = ctx.batch * length;
+  int64_t length = options_.length();
+  select(ctx, inputs, selection_);
   View encoded = encoder_.forward(ctx, inputs.at("image"), decoder_.first_block());
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), head_.block());
-  row_loss_.resize(size_t(rows));
-  View d = ctx.arena.temporary(rows * options_.decoder_width());
-  head_.forward_backward(ctx, y, inputs.at("labels"), inputs.at("weights"), global_batch, row_loss_.data(), d,
+  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), selection_, head_.block());
+  row_loss_.resize(size_t(ctx.batch * length));
+  View d = ctx.arena.temporary(selection_.last.count() * options_.decoder_width());
+  head_.forward_backward(ctx, y, selection_.last, inputs.at("labels"), inputs.at("weights"), global_batch, row_loss_.data(), d,
                          decoder_.last_block());
   View d_encoded = ctx.arena.temporary(ctx.batch * options_.patches() * options_.encoder.width);
   decoder_.backward(ctx, d, d_encoded, encoder_.last_block());
@@ -137,7 +161,9 @@ void Cappa::logits(nn::Context& ctx, const Inputs& inputs, View out) {
   CHECK(!ctx.keep);
   device::Arena::Mark start = ctx.arena.low();
   View encoded = encoder_.forward(ctx, inputs.at("image"), decoder_.first_block());
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), head_.block());
+  selection_.rows.assign_all(ctx.batch, ctx.slices, options_.length());
+  selection_.last = selection_.rows;
+  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), selection_, head_.block());
   head_.logits(ctx, y, out);
   ctx.arena.pop_low(start);
 }
@@ -147,9 +173,10 @@ void Cappa::evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double
   device::Arena::Mark start = ctx.arena.low();
   int64_t length = options_.length();
   View encoded = encoder_.forward(ctx, inputs.at("image"), decoder_.first_block());
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), head_.block());
+  select(ctx, inputs, selection_);
+  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), selection_, head_.block());
   row_loss_.resize(size_t(ctx.batch * length));
-  head_.evaluate(ctx, y, inputs.at("labels"), inputs.at("weights"), row_loss_.data());
+  head_.evaluate(ctx, y, selection_.last, inputs.at("labels"), inputs.at("weights"), row_loss_.data());
   ctx.arena.pop_low(start);
   if (ctx.queue.kind() == device::Kind::plan) return;
   const float* w = inputs.at("weights").f32();

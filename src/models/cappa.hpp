@@ -23,12 +23,17 @@ class Cappa : public Model {
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, Sums* sums) override;
   void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) override;
   int64_t forward_flops() const override;
+  int64_t shape_sets(int64_t batch, int64_t slices) const override;
 
   // logits [batch * length, vocabulary] of a forward pass; ctx.keep must be false.
   void logits(nn::Context& ctx, const Inputs& inputs, View out);
   // Which examples are predicted in parallel, and the ids fed to the decoder (cappa.md 1.6): a pure function of stream, position.
   Draws draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train, base::Stream stream) const;
   const CappaOptions& options() const { return options_; }
+
+ protected:
+  // The text rows that the loss depends on. Tests compute all instead.
+  virtual void select(const nn::Context& ctx, const Inputs& inputs, CaptionDecoder::Selection& selection);
 
  private:
   CaptionDecoder::Memory memory(const Inputs& inputs, View encoded) const;
@@ -39,6 +44,8 @@ class Cappa : public Model {
   Vit encoder_;
   CaptionDecoder decoder_;
   CaptionHead head_;
+  CaptionDecoder::Selection selection_;  // of the pass under way
+  std::vector<int64_t> seen_, wanted_;   // by example: positions that others or the loss depend on; the loss alone
   std::vector<float> row_loss_;
 };
 

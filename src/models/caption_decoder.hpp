@@ -5,6 +5,7 @@
 #include "models/cappa_options.hpp"
 #include "models/model.hpp"
 #include "models/parameter_list.hpp"
+#include "models/text_rows.hpp"
 
 namespace models {
 
@@ -16,8 +17,15 @@ class CaptionDecoder {
     View encoded;                    // [batch * patches, encoder width]
     View flags;                      // u8 [batch], 1 = causal; none: all causal
   };
-  // ids i32 [batch * length]; returns [batch * length, width], before the final norm.
-  View forward(nn::Context& ctx, View ids, const Memory& memory, int next_block);
+  // What a pass computes; both hold until its backward is over. `rows`: in all layers but the last, where they serve as
+  // keys and values only; of `last`, which are among them, everything.
+  struct Selection {
+    TextRows rows, last;
+  };
+  // Whether training needs all rows: dropout numbers them.
+  bool drops() const { return dropout_ > 0; }
+  // ids i32 [batch * length]; returns [selection.last.count(), width], before the final norm.
+  View forward(nn::Context& ctx, View ids, const Memory& memory, const Selection& selection, int next_block);
   // d: gradient of forward's result, overwritten on the way; d_encoded is overwritten.
   void backward(nn::Context& ctx, View d, View d_encoded, int next_block);
   int64_t forward_flops() const;
@@ -35,13 +43,16 @@ class CaptionDecoder {
   struct Saved {
     device::Arena::Mark mark{};
     View t;                          // its input
-    View n1, x, n2, y, n3;
+    View n1, n1_last, x, n2, y, n3;  // n1_last: n1 of the rows that go on, which are all but in the last layer
     nn::LayerNorm::Saved norm1, norm2, norm3;
     nn::Attention::Saved self, cross;
     nn::Mlp::Saved mlp;
   };
+  bool is_last(const Block& b) const { return &b == &blocks_.back(); }
   void forward_block(nn::Context& ctx, const Block& block, Saved& s, View out, bool save, bool save_mlp) const;
-  void backward_of_block(nn::Context& ctx, const Block& block, Saved& s, View d, View d_encoded, Write encoded_write) const;
+  void backward_of_block(nn::Context& ctx, const Block& block, Saved& s, View d, View d_all, View d_encoded,
+                         Write encoded_write) const;
+  void pick_last(nn::Context& ctx, View from, View to) const;
   kernels::Mask mask() const { return memory_.flags.none() ? kernels::Mask::causal : kernels::Mask::per_example; }
 
   CappaOptions options_;
@@ -53,6 +64,8 @@ class CaptionDecoder {
   std::vector<Block> blocks_;
 
   Memory memory_;                    // of the pass under way
+  const Selection* selection_ = nullptr;
+  std::vector<int32_t> text_index_, last_index_;  // of the rows in the whole text; of the last ones in the rows
   View ids_;
   device::Arena::Mark start_{};
   std::vector<Saved> saved_;

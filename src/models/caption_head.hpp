@@ -5,6 +5,7 @@
 #include "models/cappa_options.hpp"
 #include "models/model.hpp"
 #include "models/parameter_list.hpp"
+#include "models/text_rows.hpp"
 
 namespace models {
 
@@ -12,12 +13,13 @@ class CaptionHead {
  public:
   CaptionHead(const CappaOptions& options, const LossOptions& loss, int64_t logits_mb, ParameterList& list);
 
-  // y [batch * length, width]; labels i32, weights f32 [batch * length] on the host. Returns, per row, loss (unscaled NLL with
-  // smoothing) in `row_loss` (0 where the weight is 0) and the gradient of sum_b (1 / (global_batch n_b)) sum_l w loss in dy.
-  void forward_backward(nn::Context& ctx, View y, View labels, View weights, int64_t global_batch, float* row_loss, View dy,
-                        int next_block);
+  // y [rows.count(), width]: every position that carries weight is among the rows; labels i32, weights f32 [batch * length] on
+  // the host. Returns, per position, loss (unscaled NLL with smoothing) in `row_loss` (0 where the weight is 0) and the gradient
+  // of sum_b (1 / (global_batch n_b)) sum_l w loss in dy.
+  void forward_backward(nn::Context& ctx, View y, const TextRows& rows, View labels, View weights, int64_t global_batch,
+                        float* row_loss, View dy, int next_block);
   // Forward only, without smoothing.
-  void evaluate(nn::Context& ctx, View y, View labels, View weights, float* row_loss);
+  void evaluate(nn::Context& ctx, View y, const TextRows& rows, View labels, View weights, float* row_loss);
   // logits [batch * length, vocabulary] of every row: for tests and scoring, not for training.
   void logits(nn::Context& ctx, View y, View out);
   int64_t forward_flops() const;
@@ -29,9 +31,15 @@ class CaptionHead {
   };
   int64_t chunk_rows(nn::Context& ctx) const;
   Chunk make_chunk(nn::Context& ctx, int64_t rows, bool gradient) const;
-  // Fills index, labels, scale for rows [begin, begin + chunk) of the packed rows; padding has index -1.
-  void pack(nn::Context& ctx, const Chunk& chunk, const std::vector<int32_t>& rows, size_t begin, View labels,
-            const std::vector<float>& scale) const;
+  // A position that carries weight, and its row of y.
+  struct Target {
+    int32_t position, row;
+  };
+  // Of examples [begin, end).
+  void find_targets(nn::Context& ctx, const TextRows& rows, View weights, int64_t begin, int64_t end);
+  // Fills index, labels, scale for targets [begin, begin + chunk); padding has index -1.
+  void pack(nn::Context& ctx, const Chunk& chunk, size_t begin, View labels, const std::vector<float>& scale) const;
+  void keep_losses(nn::Context& ctx, const Chunk& chunk, size_t begin, float* row_loss) const;
 
   CappaOptions options_;
   LossOptions loss_;
@@ -39,7 +47,7 @@ class CaptionHead {
   int block_;
   nn::LayerNorm norm_;
   nn::Linear head_;
-  std::vector<int32_t> packed_;      // reused
+  std::vector<Target> targets_;      // reused
   std::vector<float> scale_;
   bool adds_ = false;                // a second chunk's product has been made
 };

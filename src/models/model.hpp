@@ -76,6 +76,10 @@ class Model {
   // Forward only: summed negative log-likelihood and number of weighted tokens per example, f64 [batch] each.
   virtual void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) = 0;
 
+  // Passes may have smaller shapes than those that a pass on paper finds largest: how many sets of shapes there are. A context
+  // on paper says which one is meant, 0 being the largest.
+  virtual int64_t shape_sets(int64_t /*batch*/, int64_t /*slices*/) const { return 1; }
+
   // Multiply-adds x 2 of all products of one example's forward pass, padding counted: what MFU is counted in.
   virtual int64_t forward_flops() const = 0;
 };

@@ -30,7 +30,7 @@ Vit::Vit(const CappaOptions& options, Recompute recompute, ParameterList& list)
   stem_block_ = list.begin_block("encoder/stem");
   int64_t inputs = e.patch * e.patch_columns() * 3;
   stem_ = {.in = inputs, .out = width_};
-  stem_.kernel = list.add("encoder/embedding/kernel", {e.patch, e.patch_columns(), 3, width_}, ParameterList::lecun(inputs));
+  stem_.kernel = list.add_operand("encoder/embedding/kernel", {e.patch, e.patch_columns(), 3, width_}, ParameterList::lecun(inputs));
   stem_.bias = list.add("encoder/embedding/bias", {width_}, ParameterList::zeros());
   if (options.posemb == "learn")
     positions_ = list.add("encoder/pos_embedding", {1, patches_, width_}, ParameterList::normal(1 / std::sqrt(double(width_))));
@@ -67,7 +67,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block) {
   {
     ForwardBlock weights(ctx, stem_block_, blocks_.front().index);
     device::Arena::Scope scope(ctx.arena);
-    patch_rows_ = ctx.make(ctx.keep, rows * stem_.in);
+    patch_rows_ = ctx.make_activation(ctx.keep, rows * stem_.in);
     ctx.run(kernels::Patchify{.patches = patch_rows_, .image = image, .batch = ctx.batch, .height = options_.height(),
                               .width = options_.width(), .patch = options_.encoder.patch,
                               .patch_width = options_.encoder.patch_width});
@@ -88,7 +88,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block) {
   }
   last_ = x;
   norm_mark_ = ctx.arena.low();
-  View encoded = ctx.arena.save(rows * width_);
+  View encoded = ctx.arena.save(rows * width_, ctx.activation());
   ForwardBlock weights(ctx, norm_block_, next_block);
   norm_saved_ = norm_.make_saved(ctx, true, rows);
   norm_.forward(ctx, x, rows, encoded, norm_saved_);
@@ -100,18 +100,19 @@ void Vit::forward_block(nn::Context& ctx, const Block& b, Saved& s, View y, bool
   int64_t rows = ctx.batch * patches_;
   bool drop = ctx.train && dropout_ > 0;
   int layer = b.mlp.layer;
-  s.n0 = ctx.make(save, rows * width_);
+  s.n0 = ctx.make_activation(save, rows * width_);
   s.norm0 = b.norm0.make_saved(ctx, save, rows);
   b.norm0.forward(ctx, s.x, rows, s.n0, s.norm0);
-  s.attention = b.attention.make_saved(ctx, save, rows, rows);
-  b.attention.forward_heads(ctx, s.n0, patches_, s.n0, patches_, kernels::Mask::full, {}, s.attention);
+  nn::Sequences all{patches_, rows};
+  s.attention = b.attention.make_saved(ctx, save, all, all);
+  b.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
   s.a = ctx.make(save, rows * width_);
   b.attention.forward_output(ctx, s.attention, rows, s.a, drop ? View{} : s.x);
   if (drop) {
     nn::dropout(ctx, s.a, s.a, dropout_, "encoder/attention", layer, patches_ * width_);
     ctx.run(kernels::Add{.y = s.a, .a = s.a, .b = s.x});
   }
-  s.n1 = ctx.make(save, rows * width_);
+  s.n1 = ctx.make_activation(save, rows * width_);
   s.norm1 = b.norm1.make_saved(ctx, save, rows);
   b.norm1.forward(ctx, s.a, rows, s.n1, s.norm1);
   s.mlp = b.mlp.make_saved(ctx, save_mlp, rows);
@@ -140,7 +141,8 @@ void Vit::backward_of_block(nn::Context& ctx, const Block& b, Saved& s, View d) 
   b.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
   b.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
   if (drop) nn::dropout(ctx, dropped, d, dropout_, "encoder/attention", layer, patches_ * width_);
-  b.attention.backward(ctx, dropped, s.n0, patches_, {}, patches_, kernels::Mask::full, {}, s.attention, dn, {}, Write::overwrite);
+  nn::Sequences all{patches_, rows};
+  b.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention, dn, {}, Write::overwrite);
   b.norm0.backward(ctx, dn, s.x, rows, s.norm0, d, Write::accumulate);
 }
 

@@ -29,17 +29,24 @@ struct Context {
   bool train = false;                // dropout on
   base::Stream dropout{};            // of this step
   bool keep = true;                  // a backward pass follows: save what it needs
-  bool bf16 = false;                 // operands of products are rounded to bf16; sums, and everything else, stay f32
+  int64_t shape_set = 0;             // on paper: which of the model's sets of shapes
 
+  // Activations that only feed products are kept as these take them (precision.compute); the residual stream, statistics and
+  // sums are f32.
+  device::DType activation() const { return weights.bf16() ? device::DType::bf16 : device::DType::f32; }
   View weight(int parameter) const { return weights.weight(parameter); }
+  View weight_operand(int parameter) const { return weights.operand(parameter); }
   shard::GradientStore::Target gradient(int parameter) const {
     return parameter < 0 || !gradients ? shard::GradientStore::Target{} : gradients->gradient(parameter);
   }
   // Saved for backward if `saved`, else dropped with the current scope.
-  View make(bool saved, int64_t count) { return saved ? arena.save(count) : arena.temporary(count); }
+  View make(bool saved, int64_t count, device::DType type = device::DType::f32) {
+    return saved ? arena.save(count, type) : arena.temporary(count, type);
+  }
+  View make_activation(bool saved, int64_t count) { return make(saved, count, activation()); }
   // What a product takes of x: x itself, or its values as bf16, dropped with the current scope.
   View operand(View x) {
-    if (!bf16) return x;
+    if (x.type == activation()) return x;
     View y = arena.temporary(x.count, device::DType::bf16);
     run(kernels::Cast{.y = y, .x = x});
     return y;

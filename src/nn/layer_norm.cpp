@@ -4,18 +4,17 @@
 
 namespace nn {
 
-void LayerNorm::forward(Context& ctx, View x, int64_t rows, View y, const Saved& saved) const {
+void LayerNorm::forward(Context& ctx, View x, Rows rows, View y, const Saved& saved) const {
   ctx.run(kernels::LayerNormForward{.y = y, .mean = saved.mean, .rstd = saved.rstd, .x = x, .scale = ctx.weight(scale),
-                                    .bias = bias < 0 ? View{} : ctx.weight(bias), .rows = rows, .columns = width});
+                                    .bias = bias < 0 ? View{} : ctx.weight(bias), .rows = rows.count, .columns = width});
 }
 
-void LayerNorm::backward(Context& ctx, View dy, View x, int64_t rows, const Saved& saved, View dx, Write dx_write) const {
-  int64_t m = rows / ctx.slices;
+void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx, Write dx_write) const {
   sum_over_slices(ctx, {scale, bias}, [&](int64_t j, const auto& t) {
-    auto part = [&](View v, int64_t columns) { return v.none() ? v : v.slice(j * m * columns, m * columns); };
+    auto part = [&](View v, int64_t columns) { return rows.slice(ctx, j, v, columns); };
     ctx.run(kernels::LayerNormBackward{.dx = part(dx, width), .dscale = t[0].view, .dbias = t[1].view, .dy = part(dy, width),
                                        .x = part(x, width), .mean = part(saved.mean, 1), .rstd = part(saved.rstd, 1),
-                                       .scale = ctx.weight(scale), .rows = m, .columns = width, .dx_write = dx_write,
+                                       .scale = ctx.weight(scale), .rows = rows.size(ctx, j), .columns = width, .dx_write = dx_write,
                                        .param_write = t[t[0].view.none() ? 1 : 0].write});
   });
 }

@@ -1,4 +1,4 @@
-// Dense, layer norm, MLP, multi-head attention (cappa.md 1.3). Rows are examples * positions.
+// Dense, layer norm, MLP, multi-head attention (cappa.md 1.3). Rows are examples * positions, or what of them is computed.
 #pragma once
 
 #include "kernels/attention.hpp"
@@ -6,14 +6,37 @@
 
 namespace nn {
 
+// How many rows, and how they are cut into the context's slices: equally (a plain number), or at cuts[slices + 1].
+struct Rows {
+  int64_t count;
+  const int64_t* cuts = nullptr;
+  Rows(int64_t equal) : count(equal) {}
+  Rows(const std::vector<int64_t>& at) : count(at.back()), cuts(at.data()) {}
+  int64_t begin(const Context& ctx, int64_t j) const { return cuts ? cuts[j] : count / ctx.slices * j; }
+  int64_t size(const Context& ctx, int64_t j) const { return begin(ctx, j + 1) - begin(ctx, j); }
+  View slice(const Context& ctx, int64_t j, View v, int64_t columns) const {
+    return v.none() ? v : v.slice(begin(ctx, j) * columns, size(ctx, j) * columns);
+  }
+};
+
+// The rows of sequences: `length` each, or, packed, rows [offsets[b], offsets[b + 1]) for example b, its first ones.
+struct Sequences {
+  int64_t length;
+  Rows rows;
+  View offsets{};                    // i32 [batch + 1]
+};
+
 struct Linear {
   int kernel = -1, bias = -1;        // [in, out], optional [out]
   int64_t in = 0, out = 0;
 
-  // y [rows, out] = x [rows, in] . kernel + bias (+ residual [rows, out])
-  void forward(Context& ctx, View x, int64_t rows, View y, View residual = {}) const;
+  // y [rows, out] = x [rows, in] . kernel + bias (+ residual [rows, out]). x, y, dx and dy may be f32 or activations; a
+  // residual is f32, and so is what is added to.
+  // gelu [rows, out], if given, becomes GELU(y).
+  void forward(Context& ctx, View x, Rows rows, View y, View residual = {}, View gelu = {}) const;
   // dx (if any) = (+=) dy . kernel^T; parameter gradients
-  void backward(Context& ctx, View dy, View x, int64_t rows, View dx, Write dx_write = Write::overwrite) const;
+  // If gelu_of [rows, in] is given, x is GELU of it, and dx becomes the gradient of that.
+  void backward(Context& ctx, View dy, View x, Rows rows, View dx, Write dx_write = Write::overwrite, View gelu_of = {}) const;
 };
 
 struct LayerNorm {
@@ -22,9 +45,9 @@ struct LayerNorm {
   struct Saved {
     View mean, rstd;
   };
-  Saved make_saved(Context& ctx, bool saved, int64_t rows) const { return {ctx.make(saved, rows), ctx.make(saved, rows)}; }
-  void forward(Context& ctx, View x, int64_t rows, View y, const Saved& saved) const;
-  void backward(Context& ctx, View dy, View x, int64_t rows, const Saved& saved, View dx, Write dx_write) const;
+  Saved make_saved(Context& ctx, bool saved, Rows rows) const { return {ctx.make(saved, rows.count), ctx.make(saved, rows.count)}; }
+  void forward(Context& ctx, View x, Rows rows, View y, const Saved& saved) const;
+  void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx, Write dx_write) const;
 };
 
 // Dropout of a whole tensor of `per_example` elements an example; layers are told apart by `name`.
@@ -38,13 +61,17 @@ struct Mlp {
   struct Saved {
     View before_gelu, after_gelu;    // [rows, hidden]; after dropout, if there is any
   };
-  Saved make_saved(Context& ctx, bool saved, int64_t rows) const {
-    return {ctx.make(saved, rows * hidden.out), ctx.make(saved, rows * hidden.out)};
+  Saved make_saved(Context& ctx, bool saved, Rows rows) const {
+    return {ctx.make_activation(saved, rows.count * hidden.out), ctx.make_activation(saved, rows.count * hidden.out)};
   }
-  void forward_hidden(Context& ctx, View x, int64_t rows, const Saved& saved) const;  // fills saved
-  void forward_output(Context& ctx, const Saved& saved, int64_t rows, View y, View residual) const;
+  void forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const;  // fills saved
+  void forward_output(Context& ctx, const Saved& saved, Rows rows, View y, View residual) const;
   // dx is overwritten
-  void backward(Context& ctx, View dy, View x, int64_t rows, const Saved& saved, View dx) const;
+  void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const;
+
+ private:
+  // Of the hidden layer, in place; all rows of an example are there.
+  void drop(Context& ctx, View h, Rows rows) const;
 };
 
 struct Attention {
@@ -56,19 +83,20 @@ struct Attention {
   struct Saved {
     View q, k, v, o, lse;
   };
-  Saved make_saved(Context& ctx, bool saved, int64_t query_rows, int64_t key_rows) const;
+  Saved make_saved(Context& ctx, bool saved, const Sequences& queries, const Sequences& keys) const;
   // Everything but the output projection: fills saved. Self-attention: memory = x.
-  void forward_heads(Context& ctx, View x, int64_t query_length, View memory, int64_t key_length, kernels::Mask mask, View flags,
-                     const Saved& saved) const;
-  void forward_output(Context& ctx, const Saved& saved, int64_t rows, View y, View residual) const {
+  void forward_heads(Context& ctx, View x, const Sequences& queries, View memory, const Sequences& keys, kernels::Mask mask,
+                     View flags, const Saved& saved) const;
+  void forward_output(Context& ctx, const Saved& saved, Rows rows, View y, View residual) const {
     output.forward(ctx, saved.o, rows, y, residual);
   }
   // dx overwritten; dmemory written with memory_write, or, for self-attention (memory none), part of dx.
-  void backward(Context& ctx, View dy, View x, int64_t query_length, View memory, int64_t key_length, kernels::Mask mask,
+  void backward(Context& ctx, View dy, View x, const Sequences& queries, View memory, const Sequences& keys, kernels::Mask mask,
                 View flags, const Saved& saved, View dx, View dmemory, Write memory_write) const;
 
  private:
-  kernels::AttentionShape shape(Context& ctx, int64_t query_length, int64_t key_length, kernels::Mask mask, View flags) const;
+  kernels::AttentionShape shape(Context& ctx, const Sequences& queries, const Sequences& keys, kernels::Mask mask,
+                                View flags) const;
 };
 
 }  // namespace nn

@@ -3,40 +3,40 @@
 
 namespace nn {
 
-void Linear::forward(Context& ctx, View x, int64_t rows, View y, View residual) const {
+void Linear::forward(Context& ctx, View x, Rows rows, View y, View residual, View gelu) const {
   device::Arena::Scope scope(ctx.arena);
-  int64_t m = rows / ctx.slices;
-  View a = ctx.operand(x), b = ctx.operand(ctx.weight(kernel));
+  View a = ctx.operand(x), b = ctx.weight_operand(kernel);
   for (int64_t j = 0; j < ctx.slices; ++j)
-    ctx.run(kernels::Gemm{.c = y.slice(j * m * out, m * out),
-                          .a = a.slice(j * m * in, m * in),
+    ctx.run(kernels::Gemm{.c = rows.slice(ctx, j, y, out),
+                          .a = rows.slice(ctx, j, a, in),
                           .b = b,
                           .bias = bias < 0 ? View{} : ctx.weight(bias),
-                          .residual = residual.none() ? View{} : residual.slice(j * m * out, m * out),
-                          .m = m, .n = out, .k = in});
+                          .residual = rows.slice(ctx, j, residual, out),
+                          .m = rows.size(ctx, j), .n = out, .k = in,
+                          .gelu = rows.slice(ctx, j, gelu, out)});
 }
 
-void Linear::backward(Context& ctx, View dy, View x, int64_t rows, View dx, Write dx_write) const {
+void Linear::backward(Context& ctx, View dy, View x, Rows rows, View dx, Write dx_write, View gelu_of) const {
   device::Arena::Scope scope(ctx.arena);
-  int64_t m = rows / ctx.slices;
   View d = ctx.operand(dy);
   if (!dx.none()) {
-    device::Arena::Scope weights(ctx.arena);
-    View b = ctx.operand(ctx.weight(kernel));
+    View b = ctx.weight_operand(kernel);
     for (int64_t j = 0; j < ctx.slices; ++j)
-      ctx.run(kernels::Gemm{.c = dx.slice(j * m * in, m * in), .a = d.slice(j * m * out, m * out), .b = b,
-                            .m = m, .n = in, .k = out, .trans_b = true, .write = dx_write});
+      ctx.run(kernels::Gemm{.c = rows.slice(ctx, j, dx, in), .a = rows.slice(ctx, j, d, out), .b = b,
+                            .m = rows.size(ctx, j), .n = in, .k = out, .trans_b = true, .write = dx_write,
+                            .gelu_of = rows.slice(ctx, j, gelu_of, in)});
   }
   if (!ctx.gradient(kernel).view.none()) {
     View a = ctx.operand(x);
     sum_over_slices(ctx, {kernel}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::Gemm{.c = t[0].view, .a = a.slice(j * m * in, m * in), .b = d.slice(j * m * out, m * out),
-                            .m = in, .n = out, .k = m, .trans_a = true, .write = t[0].write});
+      ctx.run(kernels::Gemm{.c = t[0].view, .a = rows.slice(ctx, j, a, in), .b = rows.slice(ctx, j, d, out),
+                            .m = in, .n = out, .k = rows.size(ctx, j), .trans_a = true, .write = t[0].write});
     });
   }
   if (!ctx.gradient(bias).view.none())
     sum_over_slices(ctx, {bias}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::ColumnSum{.out = t[0].view, .x = dy.slice(j * m * out, m * out), .m = m, .n = out, .write = t[0].write});
+      ctx.run(kernels::ColumnSum{.out = t[0].view, .x = rows.slice(ctx, j, dy, out), .m = rows.size(ctx, j), .n = out,
+                                 .write = t[0].write});
     });
 }
 

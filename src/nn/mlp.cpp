@@ -1,4 +1,3 @@
-#include "kernels/gelu.hpp"
 #include "nn/layers.hpp"
 
 namespace nn {
@@ -9,23 +8,27 @@ void dropout(Context& ctx, View y, View x, float rate, const char* name, int lay
                            .first = ctx.first_example * per_example});
 }
 
-void Mlp::forward_hidden(Context& ctx, View x, int64_t rows, const Saved& saved) const {
-  hidden.forward(ctx, x, rows, saved.before_gelu);
-  ctx.run(kernels::GeluForward{.y = saved.after_gelu, .x = saved.before_gelu});
-  if (ctx.train && dropout_rate > 0)
-    dropout(ctx, saved.after_gelu, saved.after_gelu, dropout_rate, dropout_name, layer, rows / ctx.batch * hidden.out);
+void Mlp::drop(Context& ctx, View h, Rows rows) const {
+  if (!ctx.train || dropout_rate == 0) return;
+  CHECK(!rows.cuts, "dropout needs all rows of an example");
+  dropout(ctx, h, h, dropout_rate, dropout_name, layer, rows.count / ctx.batch * hidden.out);
 }
 
-void Mlp::forward_output(Context& ctx, const Saved& saved, int64_t rows, View y, View residual) const {
+void Mlp::forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const {
+  hidden.forward(ctx, x, rows, saved.before_gelu, {}, saved.after_gelu);
+  drop(ctx, saved.after_gelu, rows);
+}
+
+void Mlp::forward_output(Context& ctx, const Saved& saved, Rows rows, View y, View residual) const {
   output.forward(ctx, saved.after_gelu, rows, y, residual);
 }
 
-void Mlp::backward(Context& ctx, View dy, View x, int64_t rows, const Saved& saved, View dx) const {
+void Mlp::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const {
   device::Arena::Scope scope(ctx.arena);
-  View dh = ctx.arena.temporary(rows * hidden.out);
-  output.backward(ctx, dy, saved.after_gelu, rows, dh);
-  if (ctx.train && dropout_rate > 0) dropout(ctx, dh, dh, dropout_rate, dropout_name, layer, rows / ctx.batch * hidden.out);
-  ctx.run(kernels::GeluBackward{.dx = dh, .dy = dh, .x = saved.before_gelu});
+  View dh = ctx.make_activation(false, rows.count * hidden.out);
+  // Dropout lies between the two, so its mask comes before the derivative: both only multiply.
+  output.backward(ctx, dy, saved.after_gelu, rows, dh, Write::overwrite, saved.before_gelu);
+  drop(ctx, dh, rows);
   hidden.backward(ctx, dh, x, rows, dx);
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "kernels/elementwise.hpp"
+#include "base/narrow.hpp"
+#include "kernels/cast.hpp"
 #include "shard/initialise.hpp"
 #include "shard/stores.hpp"
 
@@ -10,21 +11,35 @@ WeightStore::WeightStore(Fabric fabric, int prefetch) : fabric_(fabric) {
   const Layout& layout = fabric_.layout;
   slot_offset_.resize(layout.units().size());
   full_.resize(layout.units().size());
-  int64_t slot_elements = 0;
+  narrow_offset_.resize(layout.parameters().size(), -1);
+  narrow_.resize(layout.units().size());
+  int64_t slot_elements = 0, slot_narrow = 0, held_narrow = 0;
   for (const auto& units : layout.units_of_block()) {
-    int64_t elements = 0;
-    for (int u : units)
-      if (gathers(u)) slot_offset_[size_t(u)] = elements, elements += layout.units()[size_t(u)].length;
-    slot_elements = std::max(slot_elements, elements);
+    int64_t elements = 0, narrow = 0;
+    for (int u : units) {
+      const Unit& unit = layout.units()[size_t(u)];
+      if (gathers(u)) slot_offset_[size_t(u)] = elements, elements += unit.length;
+      int64_t& end = gathers(u) ? narrow : held_narrow;
+      for (int p : unit.parameters)
+        if (const Parameter& parameter = layout.parameters()[size_t(p)]; parameter.operand && fabric_.bf16)
+          narrow_offset_[size_t(p)] = end, end += base::round_up(parameter.size, 32);  // whole cache lines
+    }
+    slot_elements = std::max(slot_elements, elements), slot_narrow = std::max(slot_narrow, narrow);
   }
+  held_narrow_ = device::Buffer(fabric_.queue.kind(), fabric_.ledger, "bf16 weights", held_narrow * 2);
   for (size_t u = 0; u < layout.units().size(); ++u) {
     int64_t elements = layout.units()[u].length / (gathers(int(u)) ? layout.fsdp() : 1);
     held_.emplace_back(fabric_.queue.kind(), fabric_.ledger, "weights", elements * 4);
-    if (!gathers(int(u))) full_[u] = held_[u].view(device::DType::f32).slice(0, elements);
+    if (gathers(int(u))) continue;
+    full_[u] = held_[u].view(device::DType::f32).slice(0, elements);
+    narrow_[u] = held_narrow_.view(device::DType::bf16);
   }
+  auto buffer = [&](const char* category, int64_t bytes) {
+    return device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes);
+  };
   if (slot_elements)
     for (int i = 0; i < 1 + prefetch; ++i)
-      slots_.push_back({device::Buffer(fabric_.queue.kind(), fabric_.ledger, "gathered", slot_elements * 4), -1, {}});
+      slots_.push_back({buffer("gathered", slot_elements * 4), buffer("bf16 weights", slot_narrow * 2), -1, {}});
 }
 
 bool WeightStore::gathers(int unit) const {
@@ -63,9 +78,11 @@ void WeightStore::acquire(int block, int next) {
   for (comm::Ticket& t : slot.tickets) t.wait();
   slot.tickets.clear();
   for (int u : fabric_.layout.units_of_block()[size_t(block)])
-    if (gathers(u))
+    if (gathers(u)) {
       full_[size_t(u)] =
           slot.buffer.view(device::DType::f32).slice(slot_offset_[size_t(u)], fabric_.layout.units()[size_t(u)].length);
+      narrow(u, slot.narrow.view(device::DType::bf16));
+    }
   if (slots_.size() > 1 && next != block && sharded(next)) gather(next);
 }
 
@@ -73,7 +90,15 @@ void WeightStore::release(int block) {
   for (Slot& s : slots_)
     if (s.block == block) s.block = -1;
   for (int u : fabric_.layout.units_of_block()[size_t(block)])
-    if (gathers(u)) full_[size_t(u)] = {};
+    if (gathers(u)) full_[size_t(u)] = narrow_[size_t(u)] = {};
+}
+
+// The unit's operands, rounded; its weights are there.
+void WeightStore::narrow(int unit, device::View into) {
+  narrow_[size_t(unit)] = into;
+  for (int p : fabric_.layout.units()[size_t(unit)].parameters)
+    if (narrow_offset_[size_t(p)] >= 0)
+      kernels::run(kernels::Cast{.y = operand(p), .x = weight(p)}, fabric_.queue);
 }
 
 device::View WeightStore::weight(int parameter) const {
@@ -81,6 +106,15 @@ device::View WeightStore::weight(int parameter) const {
   const device::View& unit = full_[size_t(p.unit)];
   CHECK(!unit.none(), "{} is not acquired", p.path);
   return unit.slice(p.offset, p.size);
+}
+
+device::View WeightStore::operand(int parameter) const {
+  if (!fabric_.bf16) return weight(parameter);
+  const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
+  const device::View& narrow = narrow_[size_t(p.unit)];
+  CHECK(narrow_offset_[size_t(parameter)] >= 0, "{} is not declared as an operand of products", p.path);
+  CHECK(!narrow.none(), "{} is not acquired", p.path);
+  return narrow.slice(narrow_offset_[size_t(parameter)], p.size);
 }
 
 device::View WeightStore::held(int unit) const {
@@ -101,8 +135,10 @@ device::View WeightStore::owned(int unit) const {
 void WeightStore::publish() {
   for (size_t u = 0; u < held_.size(); ++u) {
     const Unit& unit = fabric_.layout.units()[u];
-    if (gathers(int(u)) || !unit.strategy.optimizer_sharded || !unit.trainable) continue;
-    fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u))).wait();
+    if (gathers(int(u))) continue;
+    if (unit.strategy.optimizer_sharded && unit.trainable)
+      fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u))).wait();
+    narrow(int(u), held_narrow_.view(device::DType::bf16));
   }
 }
 

@@ -98,7 +98,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
     ideal_gemm_s += calls * alone[i];
     log::line("{:<44}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.1f}{:>8.1f}%",
               fmt::format("{} x {} x {} {}{}{}{}{}", p.m, p.n, p.k, p.trans_a ? "t" : "n", p.trans_b ? "t" : "n",
-                          p.bias ? " +bias" : "", p.residual ? " +residual" : "", p.accumulate ? " +=" : "") +
+                          p.bias ? " +bias" : "", p.residual ? " +residual" : "", p.accumulate ? " +=" : p.gelu ? " gelu" : "") +
                   (p.type == device::DType::bf16 ? " bf16" : ""),
               calls / n, p.seconds / n * 1e3, flops * calls / p.seconds / 1e9, flops / alone[i] / 1e9,
               100 * calls * alone[i] / p.seconds);

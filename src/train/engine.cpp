@@ -28,7 +28,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   layout_ =
       std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(), options.sharding, mesh.shape.fsdp, cuts);
 
-  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh()};
+  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.bf16};
   weights_ = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   gradients_ = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
@@ -46,31 +46,36 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 
 Engine::~Engine() = default;
 
-// One pass on paper finds what the arena must hold.
+// A pass on paper finds what the arena must hold; passes of all shapes prepare what the real ones need, so that no step does.
 int64_t Engine::measure_arena() {
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
   comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
-  device::Queue queue(Kind::plan, 1, queue_.fixed_order());
+  device::Queue queue(Kind::plan, queue_.threads(), queue_.fixed_order());
+  queue.set_prepares(queue_.kind() == Kind::cpu);
   device::Ledger ledger;
   device::Arena arena;
-  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh()};
+  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.bf16};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
-  shard::GradientStore gradients(fabric, geometry_.accumulation);
-  pass(weights, gradients, queue, arena, 1, 0, nullptr);
+  const int64_t sets = queue.prepares() ? model_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
+  for (int64_t set = 0; set < sets; ++set) {
+    shard::GradientStore gradients(fabric, geometry_.accumulation);
+    gradients.begin_step();
+    for (int64_t m = 0; m < std::min<int64_t>(geometry_.accumulation, 2); ++m)  // what is written first is added to later
+      pass(weights, gradients, queue, arena, 1, m, nullptr, set);
+  }
   nn::Context ctx{.queue = queue,
                   .arena = arena,
                   .weights = weights,
                   .gradients = nullptr,
                   .batch = geometry_.micro_batch,
                   .slices = geometry_.slices,
-                  .keep = false,
-                  .bf16 = options_.bf16};
+                  .keep = false};
   model_->evaluate(ctx, inputs_, nullptr, nullptr);
   return arena.peak();
 }
 
 void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, device::Queue& queue,
-                  device::Arena& arena, int64_t step, int64_t m, models::Sums* sums) {
+                  device::Arena& arena, int64_t step, int64_t m, models::Sums* sums, int64_t shape_set) {
   nn::Context ctx{.queue = queue,
                   .arena = arena,
                   .weights = weights,
@@ -80,7 +85,7 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
                   .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
                   .train = true,
                   .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
-                  .bf16 = options_.bf16};
+                  .shape_set = shape_set};
   gradients.begin_micro_batch(m);
   model_->forward_backward(ctx, inputs_, geometry_.global_batch, sums);
 }
@@ -161,8 +166,7 @@ nn::Context Engine::forward_context() {
           .gradients = nullptr,
           .batch = geometry_.micro_batch,
           .slices = geometry_.slices,
-          .keep = false,
-          .bf16 = options_.bf16};
+          .keep = false};
 }
 
 void Engine::evaluate(const models::HostBatch& batch, double* nll, double* weight) {

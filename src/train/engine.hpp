@@ -80,7 +80,7 @@ class Engine {
 
  private:
   void pass(shard::WeightStore& weights, shard::GradientStore& gradients, device::Queue& queue, device::Arena& arena,
-            int64_t step, int64_t m, models::Sums* sums);
+            int64_t step, int64_t m, models::Sums* sums, int64_t shape_set = 0);
   const StepReport& run_passes(int64_t step, const Feed& feed, int64_t passes);
   int64_t measure_arena();
   void add_sums(std::vector<models::Sums>& sums);

@@ -68,7 +68,8 @@ void TrainOptions::bind(config::Table& t) {
 
 void PrecisionOptions::bind(config::Table& t) {
   t.key("compute", compute,
-        "operands of matrix products: f32, or rounded to bf16; sums, attention, norms and weights stay f32")
+        "products and the activations between them: f32, or rounded to bf16; residuals, sums, softmax, norms and weights stay "
+        "f32")
       .one_of({"f32", "bf16"})
       .on_resume(OnResume::may_change);
 }

@@ -84,6 +84,10 @@ TEST(Elementwise, GatherAndScatter) {
       for (int64_t i = 0; i < rows * width; ++i)
         if (int32_t to = index[size_t(i / width)]; to >= 0) expected[size_t(to * width + i % width)] = source[i];
       EXPECT_TRUE(same_bits(target.values(), expected));
+      run(ScatterRows{target, source, ids, rows, width, others, Write::accumulate}, queue);
+      for (int64_t i = 0; i < rows * width; ++i)
+        if (int32_t to = index[size_t(i / width)]; to >= 0) expected[size_t(to * width + i % width)] += source[i];
+      EXPECT_TRUE(same_bits(target.values(), expected));
     }
   Queue queue(Kind::cpu);
   std::vector<int32_t> index{-1, 4};

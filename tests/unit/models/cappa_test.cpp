@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "rig.hpp"
 
@@ -12,7 +13,8 @@ using models::Sums;
 using rig::Floats;
 
 // Other values than the initial ones, so that no gradient vanishes.
-void shake(rig::World& world, uint64_t seed = 5) {
+template <class M>
+void shake(rig::WorldOf<M>& world, uint64_t seed = 5) {
   world.weights.initialise(seed);
   for (const shard::Parameter& p : world.layout.parameters()) {
     device::View w = world.weight(p.path);
@@ -23,7 +25,8 @@ void shake(rig::World& world, uint64_t seed = 5) {
   }
 }
 
-void prepare(rig::World& world, const rig::MadeBatch& batch, int64_t examples, bool train = true) {
+template <class M>
+void prepare(rig::WorldOf<M>& world, const rig::MadeBatch& batch, int64_t examples, bool train = true) {
   world.model.prepare(batch.host(examples), train, base::Stream(9, "draws"), nullptr, world.inputs);
 }
 
@@ -50,6 +53,93 @@ TEST(Cappa, LossAndGradientsAtInitialisation) {
             EXPECT_EQ(largest, 0) << p.path;
         }
       }
+}
+
+// Text rows that nobody sees are not computed (text_rows.hpp): loss, gradients and evaluation are those of all rows.
+struct EveryRow : models::Cappa {
+  using Cappa::Cappa;
+  void select(const nn::Context& ctx, const models::Inputs&, models::CaptionDecoder::Selection& selection) override {
+    selection.rows.assign_all(ctx.batch, ctx.slices, options().length());
+    selection.last = selection.rows;
+  }
+};
+TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
+  for (double parallel : {0.0, 0.5, 1.0})
+    for (int64_t slices : {1, 2, 4})
+      for (const char* recompute : {"none", "mlp", "block"}) {
+        SCOPED_TRACE(fmt::format("parallel {}, {} slices, recompute {}", parallel, slices, recompute));
+        models::CappaOptions o = rig::small_options();
+        o.seq_len = 37, o.masked_pred_prob = parallel;
+        rig::WorldOf<models::Cappa> some(o, 8, slices, {}, {.recompute = recompute});
+        rig::WorldOf<EveryRow> every(o, 8, slices, {}, {.recompute = recompute});
+        rig::MadeBatch batch(o, 8);
+        shake(some), shake(every);
+        prepare(some, batch, 8), prepare(every, batch, 8);
+        Sums a = some.forward_backward(), b = every.forward_backward();
+        for (int i = 0; i < Sums::count; ++i) EXPECT_NEAR(a.v[i], b.v[i], 2e-6 * std::abs(b.v[i])) << i;
+        for (const shard::Parameter& p : some.layout.parameters()) {
+          device::View g = some.gradient(p.path), h = every.gradient(p.path);
+          double largest = 1e-6, worst = 0;
+          for (int64_t i = 0; i < g.count; ++i) {
+            largest = std::max(largest, std::abs(double(h.f32()[i])));
+            worst = std::max(worst, std::abs(double(g.f32()[i]) - double(h.f32()[i])));
+          }
+          EXPECT_LT(worst, 5e-6 * largest) << p.path;
+        }
+        prepare(some, batch, 8, false), prepare(every, batch, 8, false);
+        std::vector<double> nll[2], weight[2];
+        for (auto* v : {nll, weight}) v[0].resize(8), v[1].resize(8);
+        some.evaluate(nll[0].data(), weight[0].data()), every.evaluate(nll[1].data(), weight[1].data());
+        EXPECT_EQ(weight[0], weight[1]);
+        for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(nll[0][i], nll[1][i], 2e-6 * nll[1][i]);
+      }
+}
+
+TEST(TextRows, FillSlicesUpAndKnowTheirPlaces) {
+  using Offsets = std::vector<int32_t>;
+  models::TextRows all, r, few;
+  all.assign_all(3, 1, 5);
+  EXPECT_EQ(all.offsets, (Offsets{0, 5, 10, 15}));
+  EXPECT_TRUE(all.whole());
+  EXPECT_TRUE(all.sequences().offsets.none());
+  r.assign({20, 3, 24, 1}, 2, 24);
+  EXPECT_EQ(r.offsets, (Offsets{0, 24, 32, 56, 64})) << "32 rows a slice: 9 and 7 more, the first examples first";
+  EXPECT_EQ(r.cuts, (std::vector<int64_t>{0, 32, 64}));
+  EXPECT_FALSE(r.whole());
+  few.assign({5, 4}, 1, 5);
+  EXPECT_EQ(few.offsets, (Offsets{0, 5, 10})) << "no more than there are";
+  few.offsets = {0, 1, 3}, few.cuts = {0, 3};
+  Offsets index;
+  models::TextRows two;
+  two.assign_all(2, 1, 5);
+  few.index_in(two, index);
+  EXPECT_EQ(index, (Offsets{0, 5, 6}));
+  r.index_in_text(index);
+  EXPECT_EQ(index[24], 24);
+  EXPECT_EQ(index[32], 48);
+}
+
+// Whatever the captions, the number of rows of a slice is that of one of the sets.
+TEST(TextRows, HaveOneOfAFewSizes) {
+  base::Stream draw(1, "text rows");
+  for (auto [each, length] : {std::pair{8, 64}, {1, 24}, {3, 37}, {64, 64}}) {
+    std::set<int64_t> sizes;
+    for (int64_t set = 0; set < models::TextRows::sets(each, length); ++set) {
+      models::TextRows r;
+      r.assign_set(set, 2 * each, 2, length);
+      sizes.insert(r.cuts[1]);
+      EXPECT_EQ(r.cuts[2], 2 * r.cuts[1]);
+    }
+    EXPECT_LE(sizes.size(), 16u);
+    EXPECT_TRUE(sizes.contains(each * length));
+    for (uint64_t i = 0; i < 200; ++i) {
+      std::vector<int64_t> counts;
+      for (int b = 0; b < each; ++b) counts.push_back(1 + int64_t(draw.sub(i).bits(uint64_t(b)) % uint32_t(length)));
+      models::TextRows r;
+      r.assign(counts, 1, length);
+      ASSERT_TRUE(sizes.contains(r.count())) << r.count() << " rows of " << each << " x " << length;
+    }
+  }
 }
 
 // The derivative along its own direction is the norm of a gradient: fourth-order differences, tensor by tensor.

@@ -50,9 +50,10 @@ struct MadeBatch {
   }
 };
 
-class World {
+template <class M>
+class WorldOf {
  public:
-  World(const models::CappaOptions& options, int64_t batch, int64_t slices = 1, models::LossOptions loss = {},
+  WorldOf(const models::CappaOptions& options, int64_t batch, int64_t slices = 1, models::LossOptions loss = {},
         models::MemoryOptions memory = {})
       : model(options, loss, memory),
         ranks_(comm::make_plan_comm(1)),
@@ -110,7 +111,7 @@ class World {
     return out;
   }
 
-  models::Cappa model;
+  M model;
 
  private:
   shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false}; }
@@ -140,5 +141,7 @@ class World {
   std::vector<device::Buffer> buffers_;
   std::unique_ptr<device::Arena> arena_;
 };
+
+using World = WorldOf<models::Cappa>;
 
 }  // namespace rig

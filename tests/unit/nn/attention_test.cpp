@@ -65,12 +65,13 @@ Subject attention(const Case& c) {
     std::vector<uint8_t> flags;
     for (int64_t b = 0; b < ctx.batch; ++b) flags.push_back(causal_flag(ctx.first_example + b));
     View flag_view = c.mask == Mask::per_example ? device::view(flags.data(), ctx.batch) : View{};
-    nn::Attention::Saved saved = layer.make_saved(ctx, true, ctx.batch * kQueries, ctx.batch * keys);
+    nn::Sequences queries{kQueries, ctx.batch * kQueries}, seen{keys, ctx.batch * keys};
+    nn::Attention::Saved saved = layer.make_saved(ctx, true, queries, seen);
     View memory = c.cross ? x[1] : x[0];
-    layer.forward_heads(ctx, x[0], kQueries, memory, keys, c.mask, flag_view, saved);
+    layer.forward_heads(ctx, x[0], queries, memory, seen, c.mask, flag_view, saved);
     layer.forward_output(ctx, saved, ctx.batch * kQueries, y, {});
     if (c.cross && c.memory_write == Write::accumulate) ctx.run(kernels::Fill{.y = dx[1], .value = 0});
-    layer.backward(ctx, dy, x[0], kQueries, c.cross ? x[1] : View{}, keys, c.mask, flag_view, saved, dx[0], c.cross ? dx[1] : View{},
+    layer.backward(ctx, dy, x[0], queries, c.cross ? x[1] : View{}, seen, c.mask, flag_view, saved, dx[0], c.cross ? dx[1] : View{},
                    c.memory_write);
   };
   return s;
@@ -84,6 +85,13 @@ TEST(Attention, SelfPerExample) {
   for (int64_t e = 0; e < 8; ++e) some |= causal_flag(e), all &= causal_flag(e);
   ASSERT_TRUE(some && !all) << "the examples must differ";
   rig::check(attention({.name = "self per example", .bias = true, .mask = Mask::per_example}));
+}
+TEST(Attention, Bf16) {
+  for (Case c : {Case{.name = "self in bf16", .bias = true, .mask = Mask::causal}, Case{.name = "cross in bf16", .cross = true}}) {
+    Subject s = attention(c);
+    s.bf16 = true, s.tolerance = 3e-2;
+    rig::check(s);
+  }
 }
 TEST(Attention, Cross) { rig::check(attention({.name = "cross", .cross = true})); }
 TEST(Attention, CrossWithBiases) { rig::check(attention({.name = "cross+bias", .cross = true, .bias = true})); }

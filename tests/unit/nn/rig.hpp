@@ -39,12 +39,12 @@ inline Floats floats(const Doubles& v) { return {v.begin(), v.end()}; }
 
 // A world of one rank with one block of parameters.
 struct World {
-  explicit World(const std::vector<Tensor>& tensors, bool tree = true, int64_t accumulation = 1)
+  explicit World(const std::vector<Tensor>& tensors, bool tree = true, int64_t accumulation = 1, bool bf16 = false)
       : ranks(comm::make_plan_comm(1)),
         mesh(comm::make_plan_mesh({1, 1}, *ranks)),
         queue(device::Kind::cpu, 1, true),
         layout(parameters(tensors), {"block"}, {}, 1, 1),
-        fabric{layout, mesh, queue, ledger, tree},
+        fabric{layout, mesh, queue, ledger, tree, bf16},
         weights(fabric, 0),
         gradients(fabric, accumulation),
         arena(device::Kind::cpu, ledger, "activations", int64_t{4} << 20) {}
@@ -52,7 +52,7 @@ struct World {
   static std::vector<shard::Parameter> parameters(const std::vector<Tensor>& tensors) {
     std::vector<shard::Parameter> out;
     for (const Tensor& t : tensors)
-      out.push_back({.path = t.path, .shape = t.shape, .init = {}, .block = 0, .trainable = t.trainable});
+      out.push_back({.path = t.path, .shape = t.shape, .init = {}, .block = 0, .trainable = t.trainable, .operand = true});
     return out;
   }
   void set(int parameter, const Doubles& values) {
@@ -94,6 +94,7 @@ struct Subject {
   int64_t batch = 8;
   int64_t first_example = 0;
   bool train = true;
+  bool bf16 = false;            // products take bf16 operands
   // y of examples [first, first + batch), in double.
   std::function<Doubles(const std::vector<Doubles>& parameters, const std::vector<Doubles>& inputs, int64_t batch,
                         int64_t first)>
@@ -112,8 +113,9 @@ struct Result {
 // Runs examples [begin, begin + batch) of the subject in `slices` slices.
 inline Result run(const Subject& s, const std::vector<Doubles>& parameters, const std::vector<Doubles>& inputs,
                   const Doubles& dy, int64_t begin, int64_t batch, int64_t slices) {
-  World world(s.parameters);
+  World world(s.parameters, true, 1, s.bf16);
   for (size_t p = 0; p < parameters.size(); ++p) world.set(int(p), parameters[p]);
+  world.weights.publish();
   auto part = [&](const Doubles& v, int64_t per) {
     return Floats(v.begin() + begin * per, v.begin() + (begin + batch) * per);
   };

@@ -1,0 +1,77 @@
+// GELU and its derivative on the blocks of a product, against the ops on the whole.
+#include "kernels/bf16_value.hpp"
+#include "kernels/cast.hpp"
+#include "kernels/gelu.hpp"
+#include "kernels/gemm.hpp"
+#include "rig.hpp"
+
+namespace {
+
+using namespace kernels;
+using namespace rig;
+using device::DType;
+
+// A matrix in either type.
+struct Matrix {
+  std::vector<float> wide;
+  std::vector<uint16_t> narrow;
+  DType type;
+  Matrix(const std::vector<float>& values, DType t) : wide(values), narrow(values.size()), type(t) {
+    for (size_t i = 0; i < values.size(); ++i) narrow[i] = loops::round_to_bf16(values[i]).bits;
+  }
+  Matrix(int64_t count, DType t) : Matrix(std::vector<float>(size_t(count)), t) {}
+  View view() {
+    int64_t n = int64_t(wide.size());
+    return type == DType::bf16 ? View{narrow.data(), DType::bf16, n} : device::view(wide.data(), n);
+  }
+  bool same(const Matrix& o) const { return type == DType::bf16 ? narrow == o.narrow : same_bits(wide, o.wide); }
+};
+
+void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool fixed, int threads) {
+  SCOPED_TRACE(fmt::format("{} x {} x {} {} to {}, fixed {}, {} threads", m, n, k, device::name_of(operands),
+                           device::name_of(result), fixed, threads));
+  Queue queue(Kind::cpu, threads, fixed), exact(Kind::cpu, 1, true);
+  Matrix a(normals(m * k, "a"), operands), b(normals(k * n, "b", 1 / std::sqrt(double(k))), operands);
+  Matrix x(normals(m * n, "x"), result);
+  Tensor bias(normals(n, "bias"));
+  // Blocks are those of fixed order, so fixed order's bits are the ones to meet.
+  Matrix plain(m * n, result), gelu(m * n, result), fused(m * n, result), fused_gelu(m * n, result);
+  Gemm g{.c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias, .m = m, .n = n, .k = k};
+  run(g, exact);
+  if (m > 0 && n > 0) run(GeluForward{.y = gelu.view(), .x = plain.view()}, exact);
+  g.c = fused.view(), g.gelu = fused_gelu.view();
+  run(g, queue);
+  EXPECT_TRUE(fused.same(plain));
+  EXPECT_TRUE(fused_gelu.same(gelu));
+
+  Gemm back{.c = plain.view(), .a = a.view(), .b = b.view(), .m = m, .n = n, .k = k};
+  run(back, exact);
+  if (m > 0 && n > 0) run(GeluBackward{.dx = plain.view(), .dy = plain.view(), .x = x.view()}, exact);
+  back.c = fused.view(), back.gelu_of = x.view();
+  run(back, queue);
+  EXPECT_TRUE(fused.same(plain));
+}
+
+TEST(GemmGelu, IsTheOpOnTheResult) {
+  for_each_table([] {
+    for (bool emulated : {false, true}) {
+      force_bf16_emulation(emulated);
+      for (auto [m, n, k] : {std::array<int64_t, 3>{200, 800, 33}, {5, 7, 3}, {130, 1536, 64}, {0, 4, 4}, {4, 4, 0}})
+        for (auto [operands, result] : {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+          for (bool fixed : {false, true})
+            for (int threads : {1, 2}) compare(m, n, k, operands, result, fixed, threads);
+    }
+    force_bf16_emulation(false);
+  });
+}
+
+TEST(GemmGelu, Checks) {
+  Tensor a(6), c(4), other(3);
+  Gemm g{.c = c, .a = a, .b = a, .m = 2, .n = 2, .k = 3, .gelu = c};
+  g.write = Write::accumulate;
+  EXPECT_ERROR(check(g), "GELU go with overwrite only");
+  g.write = Write::overwrite, g.gelu_of = other;
+  EXPECT_ERROR(check(g), "gelu_of has 3 elements");
+}
+
+}  // namespace
