@@ -29,7 +29,7 @@ void TextRows::index_in(const TextRows& other, std::vector<int32_t>& index) cons
 }
 
 int64_t TextRows::unit(int64_t examples, int64_t text_length) {
-  return base::round_up(base::ceil_div(examples * text_length, 16), 16);
+  return base::round_up(base::ceil_div(examples * text_length, 32), 16);
 }
 
 void TextRows::assign(const std::vector<int64_t>& counts, int64_t slices, int64_t text_length) {

@@ -2,7 +2,7 @@
 // example that is predicted autoregressively, those after its last label; in the last layer, which hands no keys on, those of
 // every example. The rows of a micro-batch then lie packed, one example after the other, so nothing else changes.
 //
-// A slice has a multiple of `unit` rows (more positions than needed are computed), so there are at most 16 sets of shapes, and
+// A slice has a multiple of `unit` rows (more positions than needed are computed), so there are at most 32 sets of shapes, and
 // the engine prepares the products of all before the first step.
 #pragma once
 

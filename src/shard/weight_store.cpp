@@ -26,7 +26,10 @@ WeightStore::WeightStore(Fabric fabric, int prefetch) : fabric_(fabric) {
     }
     slot_elements = std::max(slot_elements, elements), slot_narrow = std::max(slot_narrow, narrow);
   }
-  held_narrow_ = device::Buffer(fabric_.queue.kind(), fabric_.ledger, "bf16 weights", held_narrow * 2);
+  auto buffer = [&](const char* category, int64_t bytes) {
+    return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes) : device::Buffer();
+  };
+  held_narrow_ = buffer("bf16 weights", held_narrow * 2);
   for (size_t u = 0; u < layout.units().size(); ++u) {
     int64_t elements = layout.units()[u].length / (gathers(int(u)) ? layout.fsdp() : 1);
     held_.emplace_back(fabric_.queue.kind(), fabric_.ledger, "weights", elements * 4);
@@ -34,9 +37,6 @@ WeightStore::WeightStore(Fabric fabric, int prefetch) : fabric_(fabric) {
     full_[u] = held_[u].view(device::DType::f32).slice(0, elements);
     narrow_[u] = held_narrow_.view(device::DType::bf16);
   }
-  auto buffer = [&](const char* category, int64_t bytes) {
-    return device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes);
-  };
   if (slot_elements)
     for (int i = 0; i < 1 + prefetch; ++i)
       slots_.push_back({buffer("gathered", slot_elements * 4), buffer("bf16 weights", slot_narrow * 2), -1, {}});

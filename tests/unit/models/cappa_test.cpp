@@ -130,7 +130,7 @@ TEST(TextRows, HaveOneOfAFewSizes) {
       sizes.insert(r.cuts[1]);
       EXPECT_EQ(r.cuts[2], 2 * r.cuts[1]);
     }
-    EXPECT_LE(sizes.size(), 16u);
+    EXPECT_LE(sizes.size(), 32u);
     EXPECT_TRUE(sizes.contains(each * length));
     for (uint64_t i = 0; i < 200; ++i) {
       std::vector<int64_t> counts;
