@@ -75,7 +75,7 @@ View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, c
     s.mark = ctx.arena.low();
     s.t = t;
     View out = output(is_last(blocks_[i]) ? selection.last.count() : rows);
-    forward_block(ctx, blocks_[i], s, out, ctx.keep && recompute_ != Recompute::block, ctx.keep && recompute_ == Recompute::none);
+    forward_block(ctx, blocks_[i], s, out, ctx.keep && recompute_ != Recompute::block);
     t = out;
   }
   return t;
@@ -88,7 +88,7 @@ void CaptionDecoder::pick_last(nn::Context& ctx, View from, View to) const {
 }
 
 // out: none when only what backward needs is wanted.
-void CaptionDecoder::forward_block(nn::Context& ctx, const Block& b, Saved& s, View out, bool save, bool save_mlp) const {
+void CaptionDecoder::forward_block(nn::Context& ctx, const Block& b, Saved& s, View out, bool save) const {
   const nn::Sequences all = selection_->rows.sequences(), some = is_last(b) ? selection_->last.sequences() : all;
   const nn::Sequences image{patches_, ctx.batch * patches_};
   const nn::Rows rows = some.rows;
@@ -125,7 +125,7 @@ void CaptionDecoder::forward_block(nn::Context& ctx, const Block& b, Saved& s, V
   s.n3 = ctx.make_activation(save, elements);
   s.norm3 = b.norm3.make_saved(ctx, save, rows);
   b.norm3.forward(ctx, s.y, rows, s.n3, s.norm3);
-  s.mlp = b.mlp.make_saved(ctx, save_mlp, rows);
+  s.mlp = b.mlp.make_saved(ctx, save && recompute_ < Recompute::mlp, save && recompute_ == Recompute::none, rows);
   b.mlp.forward_hidden(ctx, s.n3, rows, s.mlp);
   if (!out.none()) b.mlp.forward_output(ctx, s.mlp, rows, out, s.y);  // no dropout on the MLP's output
 }
@@ -140,9 +140,13 @@ void CaptionDecoder::backward_of_block(nn::Context& ctx, const Block& b, Saved& 
   const nn::Rows rows = some.rows;
   const int64_t columns = length_ * width_;
   bool drop = ctx.train && dropout_ > 0;
-  if (recompute_ == Recompute::block) forward_block(ctx, b, s, {}, false, false);
+  if (recompute_ == Recompute::block) forward_block(ctx, b, s, {}, false);
+  if (recompute_ == Recompute::gelu) {
+    s.mlp.after_gelu = ctx.make_activation(false, rows.count * b.mlp.hidden.out);
+    b.mlp.activate(ctx, rows, s.mlp);
+  }
   if (recompute_ == Recompute::mlp) {
-    s.mlp = b.mlp.make_saved(ctx, false, rows);
+    s.mlp = b.mlp.make_saved(ctx, false, false, rows);
     b.mlp.forward_hidden(ctx, s.n3, rows, s.mlp);
   }
   View dn = ctx.arena.temporary(rows.count * width_);

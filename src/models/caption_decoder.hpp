@@ -49,7 +49,7 @@ class CaptionDecoder {
     nn::Mlp::Saved mlp;
   };
   bool is_last(const Block& b) const { return &b == &blocks_.back(); }
-  void forward_block(nn::Context& ctx, const Block& block, Saved& s, View out, bool save, bool save_mlp) const;
+  void forward_block(nn::Context& ctx, const Block& block, Saved& s, View out, bool save) const;
   void backward_of_block(nn::Context& ctx, const Block& block, Saved& s, View d, View d_all, View d_encoded,
                          Write encoded_write) const;
   void pick_last(nn::Context& ctx, View from, View to) const;

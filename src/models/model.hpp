@@ -16,7 +16,8 @@ namespace models {
 using device::View;
 using kernels::Write;
 
-enum class Recompute { none, mlp, block };  // what backward computes again instead of keeping
+// What backward computes again instead of keeping: nothing, GELU, the hidden layer of MLPs, whole blocks.
+enum class Recompute { none, gelu, mlp, block };
 
 // A buffer that the model wants filled for each micro-batch.
 struct InputSpec {

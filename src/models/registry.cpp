@@ -34,13 +34,15 @@ void ModelOptions::bind(config::Table& t) {
 void MemoryOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("recompute", recompute, "what backward computes again instead of keeping")
-      .one_of({"none", "mlp", "block"})
+      .one_of({"none", "gelu", "mlp", "block"})
       .on_resume(may);
   t.key("logits_mb", logits_mb, "largest chunk of the [tokens, vocabulary] logits").min(1).unit("MiB").on_resume(may);
 }
 
 Recompute MemoryOptions::policy() const {
-  return recompute == "none" ? Recompute::none : recompute == "mlp" ? Recompute::mlp : Recompute::block;
+  if (recompute == "none") return Recompute::none;
+  if (recompute == "gelu") return Recompute::gelu;
+  return recompute == "mlp" ? Recompute::mlp : Recompute::block;
 }
 
 std::unique_ptr<Model> make_model(const ModelOptions& options, const LossOptions& loss, const MemoryOptions& memory) {

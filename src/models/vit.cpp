@@ -83,7 +83,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block) {
     s.mark = ctx.arena.low();
     s.x = x;
     View y = output();
-    forward_block(ctx, blocks_[i], s, y, ctx.keep && recompute_ != Recompute::block, ctx.keep && recompute_ == Recompute::none);
+    forward_block(ctx, blocks_[i], s, y, ctx.keep && recompute_ != Recompute::block);
     x = y;
   }
   last_ = x;
@@ -96,7 +96,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block) {
 }
 
 // y: none when only what backward needs is wanted.
-void Vit::forward_block(nn::Context& ctx, const Block& b, Saved& s, View y, bool save, bool save_mlp) const {
+void Vit::forward_block(nn::Context& ctx, const Block& b, Saved& s, View y, bool save) const {
   int64_t rows = ctx.batch * patches_;
   bool drop = ctx.train && dropout_ > 0;
   int layer = b.mlp.layer;
@@ -115,7 +115,7 @@ void Vit::forward_block(nn::Context& ctx, const Block& b, Saved& s, View y, bool
   s.n1 = ctx.make_activation(save, rows * width_);
   s.norm1 = b.norm1.make_saved(ctx, save, rows);
   b.norm1.forward(ctx, s.a, rows, s.n1, s.norm1);
-  s.mlp = b.mlp.make_saved(ctx, save_mlp, rows);
+  s.mlp = b.mlp.make_saved(ctx, save && recompute_ < Recompute::mlp, save && recompute_ == Recompute::none, rows);
   b.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
   if (y.none()) return;
   b.mlp.forward_output(ctx, s.mlp, rows, y, drop ? View{} : s.a);
@@ -130,9 +130,13 @@ void Vit::backward_of_block(nn::Context& ctx, const Block& b, Saved& s, View d) 
   int64_t rows = ctx.batch * patches_;
   bool drop = ctx.train && dropout_ > 0;
   int layer = b.mlp.layer;
-  if (recompute_ == Recompute::block) forward_block(ctx, b, s, {}, false, false);
+  if (recompute_ == Recompute::block) forward_block(ctx, b, s, {}, false);
+  if (recompute_ == Recompute::gelu) {
+    s.mlp.after_gelu = ctx.make_activation(false, rows * b.mlp.hidden.out);
+    b.mlp.activate(ctx, rows, s.mlp);
+  }
   if (recompute_ == Recompute::mlp) {
-    s.mlp = b.mlp.make_saved(ctx, false, rows);
+    s.mlp = b.mlp.make_saved(ctx, false, false, rows);
     b.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
   }
   View dn = ctx.arena.temporary(rows * width_);

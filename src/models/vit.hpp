@@ -35,7 +35,7 @@ class Vit {
     nn::Attention::Saved attention;
     nn::Mlp::Saved mlp;
   };
-  void forward_block(nn::Context& ctx, const Block& block, Saved& s, View y, bool save, bool save_mlp) const;
+  void forward_block(nn::Context& ctx, const Block& block, Saved& s, View y, bool save) const;
   void backward_of_block(nn::Context& ctx, const Block& block, Saved& s, View d) const;
 
   CappaOptions options_;

@@ -61,11 +61,13 @@ struct Mlp {
   struct Saved {
     View before_gelu, after_gelu;    // [rows, hidden]; after dropout, if there is any
   };
-  Saved make_saved(Context& ctx, bool saved, Rows rows) const {
-    return {ctx.make_activation(saved, rows.count * hidden.out), ctx.make_activation(saved, rows.count * hidden.out)};
+  Saved make_saved(Context& ctx, bool before, bool after, Rows rows) const {
+    return {ctx.make_activation(before, rows.count * hidden.out), ctx.make_activation(after, rows.count * hidden.out)};
   }
   void forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const;  // fills saved
   void forward_output(Context& ctx, const Saved& saved, Rows rows, View y, View residual) const;
+  // after_gelu anew from before_gelu, the same bits.
+  void activate(Context& ctx, Rows rows, const Saved& saved) const;
   // dx is overwritten
   void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const;
 

@@ -1,3 +1,4 @@
+#include "kernels/gelu.hpp"
 #include "nn/layers.hpp"
 
 namespace nn {
@@ -16,6 +17,11 @@ void Mlp::drop(Context& ctx, View h, Rows rows) const {
 
 void Mlp::forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const {
   hidden.forward(ctx, x, rows, saved.before_gelu, {}, saved.after_gelu);
+  drop(ctx, saved.after_gelu, rows);
+}
+
+void Mlp::activate(Context& ctx, Rows rows, const Saved& saved) const {
+  ctx.run(kernels::GeluForward{.y = saved.after_gelu, .x = saved.before_gelu});
   drop(ctx, saved.after_gelu, rows);
 }
 

@@ -217,7 +217,7 @@ void recompute() {
         tests::Case c{
             .mesh = shape, .micro_batch = 48 / session->world().size() / 2, .level = level, .dropout = dropout};
         const uint64_t none = train_a_little(mesh, c);
-        for (const char* policy : {"mlp", "block"}) {
+        for (const char* policy : {"gelu", "mlp", "block"}) {
           c.recompute = policy;
           expect(train_a_little(mesh, c) == none, c.text() + ": bits differ from recompute=none");
           ++compared;

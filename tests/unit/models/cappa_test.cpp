@@ -34,7 +34,7 @@ void prepare(rig::WorldOf<M>& world, const rig::MadeBatch& batch, int64_t exampl
 TEST(Cappa, LossAndGradientsAtInitialisation) {
   for (bool masked : {true, false})
     for (const char* posemb : {"learn", "sincos2d"})
-      for (const char* recompute : {"none", "mlp", "block"}) {
+      for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
         models::CappaOptions o = rig::small_options();
         o.masked_pred_prob = masked ? 0.75 : 0, o.posemb = posemb;
         rig::World world(o, 8, 1, {}, {.recompute = recompute});
@@ -66,7 +66,7 @@ struct EveryRow : models::Cappa {
 TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
   for (double parallel : {0.0, 0.5, 1.0})
     for (int64_t slices : {1, 2, 4})
-      for (const char* recompute : {"none", "mlp", "block"}) {
+      for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
         SCOPED_TRACE(fmt::format("parallel {}, {} slices, recompute {}", parallel, slices, recompute));
         models::CappaOptions o = rig::small_options();
         o.seq_len = 37, o.masked_pred_prob = parallel;
@@ -185,7 +185,7 @@ TEST(Cappa, RecomputeChangesNoBit) {
   models::CappaOptions o = rig::small_options();
   o.encoder.dropout = o.decoder.dropout = 0.2;
   std::vector<Floats> first;
-  for (const char* recompute : {"none", "mlp", "block"}) {
+  for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
     rig::World world(o, 4, 2, {}, {.recompute = recompute});
     shake(world);
     prepare(world, rig::MadeBatch(o, 4), 4);

@@ -187,7 +187,7 @@ Subject mlp(const MlpCase& c) {
   s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx) {
     device::Arena::Scope scope(ctx.arena);
     int64_t rows = ctx.batch * kPositions;
-    nn::Mlp::Saved saved = layer.make_saved(ctx, true, rows);
+    nn::Mlp::Saved saved = layer.make_saved(ctx, true, true, rows);
     layer.forward_hidden(ctx, x[0], rows, saved);
     layer.forward_output(ctx, saved, rows, y, x[1]);
     layer.backward(ctx, dy, x[0], rows, saved, dx[0]);
