@@ -6,14 +6,21 @@ target_link_libraries(golden PRIVATE trainer_train nlohmann_json::nlohmann_json 
 set_target_properties(golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 set(golden_cases "")
-foreach(name ar parallel sincos mixed_r100 mixed_r050 adafactor adam adam_bf16mu momentum)
+set(golden_model_cases "")
+foreach(name ar parallel sincos mixed_r100 mixed_r050)
+  list(APPEND golden_model_cases ${CMAKE_CURRENT_LIST_DIR}/golden/case_${name}.h5)
+endforeach()
+foreach(name adafactor adam adam_bf16mu momentum)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/case_${name}.h5)
 endforeach()
 
-# golden_test(NAME RANKS [options]): all given cases on so many ranks (environment: mpi_tests.cmake).
+# golden_test(NAME RANKS [options]): all cases on so many ranks (environment: mpi_tests.cmake); in bf16 the model cases.
 function(golden_test name ranks)
-  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${ARGN}
-                                ${golden_cases})
+  set(cases ${golden_model_cases})
+  if(NOT bf16 IN_LIST ARGN)
+    list(APPEND cases ${golden_cases})
+  endif()
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${ARGN} ${cases})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
 
@@ -25,4 +32,6 @@ golden_test(golden_mpi2_1x2_zero1 2 --mesh 1x2 --strategy zero1 --recompute mlp)
 golden_test(golden_mpi3_3x1_zero1 3 --mesh 3x1 --strategy zero1 --micro-batch 1)
 golden_test(golden_mpi4_4x1 4 --mesh 4x1 --recompute block)
 golden_test(golden_mpi4_2x2_mesh 4 --mesh 2x2 --level mesh --slices 4)
+golden_test(golden_mpi1_bf16 1 --compute bf16)
+golden_test(golden_mpi3_bf16 3 --compute bf16 --recompute gelu --micro-batch 2)
 golden_test(golden_mpi1_mesh 1 --level mesh --slices 4 --micro-batch 3 --recompute block --threads 2)

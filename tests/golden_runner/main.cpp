@@ -23,7 +23,8 @@ constexpr const char* kUsage =
     "  --level NAME         run (default) | mesh, with\n"
     "  --slices N           cuts of the batch at level mesh (default 4)\n"
     "  --micro-batch N      largest batch per rank and pass (default: all at once)\n"
-    "  --recompute NAME     none (default) | mlp | block\n"
+    "  --recompute NAME     none (default) | gelu | mlp | block\n"
+    "  --compute NAME       f32 (default) | bf16, with wider tolerances, of model cases\n"
     "  --threads N          per rank (default 1)\n";
 
 struct Command {
@@ -50,7 +51,7 @@ Command parse(int argc, char** argv) {
   Command c;
   c.settings.determinism.slices = 4;
   const std::vector<std::string> options = {"--mesh",        "--strategy",  "--level",  "--slices",
-                                            "--micro-batch", "--recompute", "--threads"};
+                                            "--micro-batch", "--recompute", "--compute", "--threads"};
   for (int i = 1; i < argc; ++i) {
     std::string option = argv[i];
     if (option == "--help") {
@@ -82,7 +83,8 @@ Command parse(int argc, char** argv) {
     if (option == "--level") c.settings.determinism.level = one_of({"run", "mesh"});
     if (option == "--slices") c.settings.determinism.slices = number(option, value);
     if (option == "--micro-batch") c.settings.micro_batch = number(option, value);
-    if (option == "--recompute") c.settings.recompute = one_of({"none", "mlp", "block"});
+    if (option == "--recompute") c.settings.recompute = one_of({"none", "gelu", "mlp", "block"});
+    if (option == "--compute") c.settings.bf16 = one_of({"f32", "bf16"}) == "bf16";
     if (option == "--threads") c.settings.threads = int(number(option, value));
   }
   if (c.files.empty() && !c.help) base::fail(Exit::config, "no case file\n{}", kUsage);

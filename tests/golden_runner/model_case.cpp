@@ -44,7 +44,7 @@ void Runner::run_forward(train::Engine& engine, Report& report) const {
     model.logits(ctx, engine.inputs(), device::view(got.data(), n * row));
     int64_t first = geometry_.first_example(mesh_, m);
     report.compare("logits", "forward/logits", got.data(), want.data() + first * row, n * row,
-                   file_.tolerance("forward/logits"));
+                   tolerance("forward/logits"));
   }
 }
 
@@ -66,7 +66,7 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
     model.prepare(batch, false, {}, nullptr, engine.inputs());
     nn::Context ctx = engine.forward_context();
     model.logits(ctx, engine.inputs(), device::view(got.data(), n * row));
-    report.compare("eval logits", set, got.data(), want.data() + first * row, n * row, file_.tolerance(set));
+    report.compare("eval logits", set, got.data(), want.data() + first * row, n * row, tolerance(set));
     sums[0] += loss_sum(got, engine.inputs().at("labels").i32(), engine.inputs().at("weights").f32(), n, o.length(),
                         o.vocab_size, case_.loss.label_smoothing);
     engine.evaluate(batch, nll.data(), weight.data());
@@ -75,10 +75,10 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
   device::View all{sums, device::DType::f64, 2};
   mesh_.fsdp->all_reduce(all).wait();
   mesh_.replica->all_reduce(all).wait();
-  double want_loss = double(file_.floats(loss_set, {})[0]), tolerance = file_.tolerance(loss_set);
-  report.compare("eval loss", loss_set, sums[0] / double(case_.batch), want_loss, tolerance);
+  double want_loss = double(file_.floats(loss_set, {})[0]), allowed = tolerance(loss_set);
+  report.compare("eval loss", loss_set, sums[0] / double(case_.batch), want_loss, allowed);
   if (case_.loss.label_smoothing == 0)  // evaluation never smooths
-    report.compare("eval loss (evaluate)", loss_set, sums[1] / double(case_.batch), want_loss, tolerance);
+    report.compare("eval loss (evaluate)", loss_set, sums[1] / double(case_.batch), want_loss, allowed);
 }
 
 void Runner::compare_gradients(train::Engine& engine, Report& report) const {
@@ -93,7 +93,7 @@ void Runner::compare_gradients(train::Engine& engine, Report& report) const {
         report.skip(set);
       else
         report.compare("gradients", p.path, mine.f32() + s.offset, want.data() + s.begin, s.count(),
-                       file_.tolerance(set));
+                       tolerance(set));
     }
   }
 }
@@ -103,11 +103,11 @@ void Runner::run_model_case(train::Engine& engine, Report& report) const {
   train::StepReport step = engine.step(1, feed(engine, 1));
   report.require("loss", "finite", step.finite);
   report.compare("loss", "forward/loss", step.loss, double(file_.floats("forward/loss", {})[0]),
-                 file_.tolerance("forward/loss"));
+                 tolerance("forward/loss"));
   compare_gradients(engine, report);
   if (std::string set = "forward/loss_without_label_masks"; file_.has(set)) {
     step = engine.step(2, feed(engine, 1, false));
-    report.compare("loss without label masks", set, step.loss, double(file_.floats(set, {})[0]), file_.tolerance(set));
+    report.compare("loss without label masks", set, step.loss, double(file_.floats(set, {})[0]), tolerance(set));
   }
   run_evaluation(engine, report);
 }

@@ -15,6 +15,7 @@ struct Settings {
   int64_t micro_batch = 0;  // 0: all examples of a rank at once
   std::string recompute = "none";
   int threads = 1;
+  bool bf16 = false;        // precision.compute
 };
 
 // A case with everything that is read before the ranks begin to talk to each other.
@@ -40,6 +41,8 @@ class Runner {
   bool has_draws() const { return !batch_.ids.empty(); }
   train::Engine::Feed feed(train::Engine& engine, int64_t step, bool masks = true) const;
 
+  // Of a set of a model case: what the file suggests, or what bf16 needs.
+  double tolerance(const std::string& set) const;
   void load_parameters(train::Engine& engine) const;
   void check_draws(train::Engine& engine, Report& report) const;
   void run_forward(train::Engine& engine, Report& report) const;
