@@ -62,7 +62,7 @@ class Save {
   };
   class Writer;
   void check_coverage();
-  void prove_whole_blocks(const io::File& file, Piece& piece) const;
+  void prove(const io::File& file, Piece& piece) const;
   std::string temporary() const { return path() + ".tmp"; }
 
   comm::Comm& comm_;

@@ -7,6 +7,7 @@
 //     kill        SIGKILL to itself
 //     killall     SIGKILL to all ranks (needs INJECT_TRACE)
 //     errno=N     the call fails with this errno; errno=N+ so do all later ones
+//     garble      a pread is made, and one bit of what it gives is another
 //     nomem       the thread's next allocation throws std::bad_alloc; the call is made
 //     signal=N    the thread raises this signal; the call is made
 #include <dirent.h>
@@ -27,10 +28,11 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace {
 
-enum class Action { none, kill, kill_all, error, no_memory, signal };
+enum class Action { none, kill, kill_all, error, garble, no_memory, signal };
 
 struct Plan {
   std::string under, ends, call, trace;
@@ -70,6 +72,7 @@ struct Plan {
     action = word == "kill"      ? Action::kill
              : word == "killall" ? Action::kill_all
              : word == "errno"   ? Action::error
+             : word == "garble"  ? Action::garble
              : word == "nomem"   ? Action::no_memory
              : word == "signal"  ? Action::signal
                                  : Action::none;
@@ -87,6 +90,7 @@ Plan& plan() {
 }
 
 thread_local bool out_of_memory = false;
+thread_local bool garbled = false;
 thread_local bool inside = false;
 
 void kill_all(const Plan& p) {
@@ -121,6 +125,9 @@ bool refuse(const char* call, const char* path) {
           break;
         case Action::error:
           errno = p.number, refused = true;
+          break;
+        case Action::garble:
+          garbled = true;
           break;
         case Action::no_memory:
           out_of_memory = true;
@@ -173,8 +180,16 @@ Function next(const char* name) {
 FORWARD_OPEN(open)
 FORWARD_OPEN(open64)
 FORWARD(ssize_t, read, (int file, void* data, size_t size), (file, data, size), file)
-FORWARD(ssize_t, pread, (int file, void* data, size_t size, off_t at), (file, data, size, at), file)
-FORWARD(ssize_t, pread64, (int file, void* data, size_t size, off64_t at), (file, data, size, at), file)
+#define FORWARD_PREAD(name, offset)                                                  \
+  extern "C" ssize_t name(int file, void* data, size_t size, offset at) {            \
+    static auto real = next<ssize_t (*)(int, void*, size_t, offset)>(#name);         \
+    if (refuse(#name, file)) return -1;                                              \
+    ssize_t got = real(file, data, size, at);                                        \
+    if (std::exchange(garbled, false) && got > 0) static_cast<char*>(data)[got / 2] ^= 4; \
+    return got;                                                                      \
+  }
+FORWARD_PREAD(pread, off_t)
+FORWARD_PREAD(pread64, off64_t)
 FORWARD(ssize_t, write, (int file, const void* data, size_t size), (file, data, size), file)
 FORWARD(ssize_t, pwrite, (int file, const void* data, size_t size, off_t at), (file, data, size, at), file)
 FORWARD(ssize_t, pwrite64, (int file, const void* data, size_t size, off64_t at), (file, data, size, at), file)

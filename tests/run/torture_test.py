@@ -239,6 +239,8 @@ class Torture(harness.RunTest):
         ("fsync", "0000000006.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot sync: Input/output error"),
         ("close", "0000000006.h5.tmp", 0, "signal=4", 1, r"signal SIGILL"),
         ("pread", "0000000006.h5.tmp", 3, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot read: Input/output error"),
+        ("pread", "0000000006.h5.tmp", 0, "garble", 5, r"checkpoint of step 6 .* rank {rank}: .*reads back differently"),
+        ("pread", "0000000006.h5.tmp", 7, "garble", 5, r"checkpoint of step 6 .* rank {rank}: .*reads back differently"),
         ("pread", "0000000006.h5.tmp", 3, "nomem", 1, r"checkpoint of step 6 .* rank {rank}: out of memory"),
         ("pread", "0000000006.h5.tmp", 3, "signal=6", 1, r"signal SIGABRT"),
         ("open", "0000000008.h5.tmp", 0, "errno=13", 5, r"checkpoint of step 8 .* rank {rank}: .*Permission denied"),
