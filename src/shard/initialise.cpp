@@ -16,10 +16,12 @@ double truncated_normal(base::Stream element) {
 
 }  // namespace
 
-void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t end, float* out) {
+void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t end, float* out,
+                    int threads) {
   base::Stream stream(seed, "init/" + parameter.path);
   const Init& init = parameter.init;
   auto each = [&](auto value) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (end - begin > 10000)
     for (int64_t i = begin; i < end; ++i) out[i - begin] = float(value(uint64_t(i)));
   };
   switch (init.kind) {

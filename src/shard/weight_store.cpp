@@ -146,7 +146,8 @@ void WeightStore::initialise(uint64_t seed) {
   for (size_t u = 0; u < held_.size(); ++u) {
     device::View mine = held(int(u));
     for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count))
-      initial_values(fabric_.layout.parameters()[size_t(s.parameter)], seed, s.begin, s.end, mine.f32() + s.offset);
+      initial_values(fabric_.layout.parameters()[size_t(s.parameter)], seed, s.begin, s.end, mine.f32() + s.offset,
+                     fabric_.queue.threads());
   }
 }
 

@@ -65,6 +65,20 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
   return found;
 }
 
+double measure_all_reduce(comm::Comm& world, int64_t bytes) {
+  Matrices matrices;
+  device::View floats = matrices.make(bytes / 4);
+  std::vector<double> seconds;
+  for (int i = 0; i < 5; ++i) {
+    world.barrier();
+    base::Stopwatch watch;
+    world.all_reduce(floats).wait();
+    seconds.push_back(world.max(watch.seconds()));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
 double measure_copy(comm::Comm& world, int threads, double seconds) {
   device::Queue queue(device::Kind::cpu, threads);
   Matrices matrices;

@@ -16,6 +16,9 @@ double measure_peak(comm::Comm& world, int threads, device::DType type, double s
 std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,
                                   double seconds);
 
+// Seconds of MPI's all-reduce of so many bytes of floats over the world, the median of some.
+double measure_all_reduce(comm::Comm& world, int64_t bytes);
+
 // Bytes/s, read and written ones added up, of copying more than the caches hold.
 double measure_copy(comm::Comm& world, int threads, double seconds);
 
