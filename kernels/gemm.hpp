@@ -24,27 +24,12 @@ struct Gemm {
   int64_t lda = 0, ldb = 0, ldc = 0;
   View gelu{};            // optional [m, n] packed, of c's type: only with overwrite
   View gelu_of{};         // the same
-  View b_packed{};        // optional: what PackB made of b
 };
 void check(const Gemm&);
 Cost cost(const Gemm&);
 void run_cpu(const Gemm&, Queue&);
 // Makes what run_cpu makes at the first use of a shape; the data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
-
-// b in the layout that this CPU's products stream through fastest: for weights, which many products use before they change.
-struct PackB {
-  static constexpr Op op = Op::pack_b;
-  View packed;            // u8 [packed_bytes]
-  View b;                 // f32 or bf16 [k, n]; trans_b: stored [n, k]
-  int64_t k = 0, n = 0;
-  bool trans_b = false;
-};
-// 0: there is no such layout.
-int64_t packed_bytes(DType type, int64_t k, int64_t n);
-void check(const PackB&);
-Cost cost(const PackB&);
-void run_cpu(const PackB&, Queue&);
 
 // What the calling thread's products took, by shape: a benchmark runs the same ones alone.
 struct GemmUse {

@@ -3,16 +3,12 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <compare>
 #include <cstring>
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "base/narrow.hpp"
@@ -31,7 +27,7 @@ struct Key {
   int64_t m, n, k, lda, ldb, ldc;
   bool trans_a, trans_b, bias, residual, accumulate, fixed_order;
   bool narrow = false, narrow_c = false;  // a and b, c are bf16
-  bool gelu = false, gelu_of = false, packed = false;
+  bool gelu = false, gelu_of = false;
   int threads = 1;
   // In blocks of our own, each by one thread: where bits must not depend on threads, and where more is done to a block.
   bool blocks() const { return fixed_order || gelu || gelu_of; }
@@ -39,7 +35,7 @@ struct Key {
 };
 
 struct Operands {
-  char *c, *a, *b, *packed;
+  char *c, *a, *b;
   float *bias, *residual;
   char *gelu, *gelu_of;
 };
@@ -64,36 +60,17 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
-using Memory = dnnl::memory;
-
-Memory::desc matrix(int64_t rows, int64_t columns, int64_t leading, bool transposed, bool narrow) {
-  return Memory::desc({rows, columns}, narrow ? Memory::data_type::bf16 : Memory::data_type::f32,
-                      transposed ? Memory::dims{1, leading} : Memory::dims{leading, 1});
-}
-
-// The layout that the library would choose for b [k, n]; none if it has no other than the plain one.
-const std::optional<Memory::desc>& packed_layout(int64_t k, int64_t n, bool narrow) {
-  thread_local std::map<std::tuple<int64_t, int64_t, bool>, std::optional<Memory::desc>> layouts;
-  auto [it, fresh] = layouts.try_emplace({k, n, narrow});
-  if (!fresh || (narrow && !bf16_is_native())) return it->second;
-  ThreadScope scope(1);  // the same layout, and so the same bits, whatever the threads
-  constexpr int64_t kRows = 1024;
-  Memory::desc any({k, n}, narrow ? Memory::data_type::bf16 : Memory::data_type::f32, Memory::format_tag::any);
-  dnnl::matmul::primitive_desc chosen(
-      dnnl::matmul::desc(matrix(kRows, k, k, false, narrow), any, matrix(kRows, n, n, false, false)), engine());
-  const bool fast = std::string_view(chosen.impl_info_str()).starts_with("brg");
-  if (fast && chosen.weights_desc() != matrix(k, n, n, false, narrow)) it->second = chosen.weights_desc();
-  return it->second;
-}
-
 // One primitive and what each of `workers` threads needs to run it at the same time as the others.
 class Product {
  public:
   Product(const Key& key, int64_t m, int64_t n, int workers) {
     using dnnl::memory;
+    auto matrix = [](int64_t rows, int64_t columns, int64_t leading, bool transposed, bool narrow) {
+      return memory::desc({rows, columns}, narrow ? memory::data_type::bf16 : memory::data_type::f32,
+                          transposed ? memory::dims{1, leading} : memory::dims{leading, 1});
+    };
     memory::desc a = matrix(m, key.k, key.lda, key.trans_a, key.narrow);
-    memory::desc b =
-        key.packed ? *packed_layout(key.k, key.n, key.narrow) : matrix(key.k, n, key.ldb, key.trans_b, key.narrow);
+    memory::desc b = matrix(key.k, n, key.ldb, key.trans_b, key.narrow);
     memory::desc c = matrix(m, n, key.ldc, false, key.narrow_c), residual = matrix(m, n, key.ldc, false, false);
     memory::desc bias = matrix(1, n, n, false, false);
 
@@ -106,7 +83,6 @@ class Product {
     dnnl::matmul::primitive_desc description(key.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c),
                                              attributes, engine());
     primitive_ = dnnl::matmul(description);
-    packed_ = key.packed;
     scratch_bytes_ = description.scratchpad_desc().get_size();
 
     for (int w = 0; w < workers; ++w) {
@@ -135,7 +111,7 @@ class Product {
     };
     dnnl_status_t status = dnnl_success;
     auto keep_first_error = [&](dnnl_status_t s) { status = status == dnnl_success ? s : status; };
-    keep_first_error(point(0, p.c)), keep_first_error(point(1, p.a)), keep_first_error(point(2, packed_ ? p.packed : p.b));
+    keep_first_error(point(0, p.c)), keep_first_error(point(1, p.a)), keep_first_error(point(2, p.b));
     keep_first_error(point(scratch_index_, scratch));
     if (bias_index_ >= 0) keep_first_error(point(bias_index_, p.bias));
     if (residual_index_ >= 0) keep_first_error(point(residual_index_, p.residual));
@@ -151,7 +127,6 @@ class Product {
     std::vector<dnnl_exec_arg_t> arguments;
   };
   dnnl::matmul primitive_;
-  bool packed_ = false;
   std::vector<Worker> workers_;
   size_t scratch_bytes_ = 0;
   int scratch_index_ = -1, bias_index_ = -1, residual_index_ = -1;
@@ -174,15 +149,11 @@ struct Blocks {
   explicit Blocks(const Key& key) : rows(key.m), columns(key.n) {
     if (!key.blocks()) return;
     rows = 128, columns = 768;
-    if (key.packed) {  // b is one piece
-      if (key.n > columns) rows = 64;
-      columns = std::max(key.n, int64_t{96});
-    }
     auto few = [&] {
       int64_t m = std::min(rows, key.m), n = std::min(columns, key.n);
       return base::ceil_div(key.m, m) * base::ceil_div(key.n, n) < 12 && m * n * key.k > int64_t{2} << 20;
     };
-    while (columns > 96 && !key.packed && few()) columns /= 2;
+    while (columns > 96 && few()) columns /= 2;
     while (rows > 32 && few()) rows /= 2;
   }
 };
@@ -255,7 +226,7 @@ class Plan {
       int64_t i = t % rows_.count(), j = t / rows_.count(), row = i * rows_.block, column = j * columns_.block;
       int worker = omp_get_thread_num();
       Operands block{p.c + (row * key_.ldc + column) * c_size, p.a + row * row_step * size,
-                     p.b + column * column_step * size, p.packed, p.bias ? p.bias + column : nullptr,
+                     p.b + column * column_step * size, p.bias ? p.bias + column : nullptr,
                      p.residual ? p.residual + row * key_.ldc + column : nullptr, nullptr, nullptr};
       int s = product(i, j)->run(worker, block, scratch + size_t(worker) * scratch_bytes_);
       if (s != dnnl_success) status = s;
@@ -292,20 +263,11 @@ class Plan {
 // Plans are kept for good: a run has a few dozen shapes. Per calling thread, so that nothing needs a lock.
 thread_local std::map<Key, std::unique_ptr<Plan>> plans;
 
-std::unique_ptr<Plan> make_plan(Key key) {
-  if (key.packed) try {
-      return std::make_unique<Plan>(key);
-    } catch (const dnnl::error&) {
-      key.packed = false;  // not with these rows: b lies there as it is, too
-    }
-  return std::make_unique<Plan>(key);
-}
-
 Plan& plan_for(const Key& key) {
   auto it = plans.find(key);
   if (it == plans.end()) {
     try {
-      it = plans.emplace(key, make_plan(key)).first;
+      it = plans.emplace(key, std::make_unique<Plan>(key)).first;
     } catch (const dnnl::error& e) {
       base::fail(base::Exit::internal, "gemm: oneDNN cannot do m {}, n {}, k {}, lda {}, ldb {}, ldc {}: {}", key.m,
                  key.n, key.k, key.lda, key.ldb, key.ldc, e.what());
@@ -348,7 +310,6 @@ Key key_of(const Gemm& a, const Queue& queue) {
           .narrow_c = a.c.type == DType::bf16,
           .gelu = !a.gelu.none(),
           .gelu_of = !a.gelu_of.none(),
-          .packed = !a.b_packed.none(),
           .threads = queue.threads()};
 }
 
@@ -367,7 +328,6 @@ void run_widened(const Gemm& a, Queue& queue) {
     return y;
   };
   Gemm f = a;
-  f.b_packed = {};
   f.a = widened(a.a, wide.a), f.b = widened(a.b, wide.b);
   if (a.c.type == DType::f32) return run_cpu(f, queue);
   f.gelu = f.gelu_of = {};
@@ -426,7 +386,6 @@ void check(const Gemm& a) {
   allow_view(a.op, "bias", a.bias, DType::f32, {a.n});
   allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
   CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is bf16", name_of(a.op));
-  if (!a.b_packed.none()) need_view(a.op, "b_packed", a.b_packed, DType::u8, {packed_bytes(a.b.type, a.k, a.n)});
   allow_view(a.op, "gelu", a.gelu, a.c.type, {a.m, a.n});
   allow_view(a.op, "gelu_of", a.gelu_of, a.c.type, {a.m, a.n});
   CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
@@ -445,7 +404,7 @@ void run_cpu(const Gemm& a, Queue& queue) {
   const bool narrow = a.a.type == DType::bf16;
   if (narrow && (!bf16_is_native() || a.k == 0)) return run_widened(a, queue);
   Key key = key_of(a, queue);
-  Operands p{static_cast<char*>(a.c.data), static_cast<char*>(a.a.data), static_cast<char*>(a.b.data), static_cast<char*>(a.b_packed.data),
+  Operands p{static_cast<char*>(a.c.data), static_cast<char*>(a.a.data), static_cast<char*>(a.b.data),
              key.bias ? a.bias.f32() : nullptr, key.residual ? a.residual.f32() : nullptr,
              static_cast<char*>(a.gelu.data), static_cast<char*>(a.gelu_of.data)};
   CHECK(a.residual.data != a.c.data || !p.residual, "gemm: residual may not be c");
@@ -465,48 +424,11 @@ void run_cpu(const Gemm& a, Queue& queue) {
   plan_for(key).run(p, queue);
 }
 
-int64_t packed_bytes(DType type, int64_t k, int64_t n) {
-  if (k == 0 || n == 0) return 0;
-  const auto& layout = packed_layout(k, n, type == DType::bf16);
-  return layout ? int64_t(layout->get_size()) : 0;
-}
-
-void check(const PackB& a) {
-  need_size(a.op, "k", a.k), need_size(a.op, "n", a.n);
-  need_activation(a.op, "b", a.b, {a.k, a.n});
-  need_view(a.op, "packed", a.packed, DType::u8, {packed_bytes(a.b.type, a.k, a.n)});
-}
-
-Cost cost(const PackB& a) { return {0, a.packed.bytes() + a.b.bytes()}; }
-
-void run_cpu(const PackB& a, Queue& queue) {
-  if (a.packed.count == 0) return;
-  struct Reorder {
-    Memory from, to;
-    dnnl::reorder primitive;
-    std::array<dnnl_exec_arg_t, 2> arguments;
-    Reorder(const Memory::desc& plain, const Memory::desc& packed)
-        : from(plain, engine(), nullptr), to(packed, engine(), nullptr), primitive(from, to),
-          arguments{dnnl_exec_arg_t{DNNL_ARG_FROM, from.get()}, dnnl_exec_arg_t{DNNL_ARG_TO, to.get()}} {}
-  };
-  thread_local std::map<std::tuple<int64_t, int64_t, bool, bool>, std::unique_ptr<Reorder>> reorders;
-  thread_local dnnl::stream stream(engine());
-  const bool narrow = a.b.type == DType::bf16;
-  ThreadScope scope(queue.threads());
-  auto& reorder = reorders[{a.k, a.n, narrow, a.trans_b}];
-  if (!reorder)
-    reorder = std::make_unique<Reorder>(matrix(a.k, a.n, a.trans_b ? a.k : a.n, a.trans_b, narrow),
-                                        *packed_layout(a.k, a.n, narrow));
-  reorder->from.set_data_handle(a.b.data), reorder->to.set_data_handle(a.packed.data);
-  if (dnnl_primitive_execute(reorder->primitive.get(), stream.get(), 2, reorder->arguments.data()) != dnnl_success)
-    base::fail(base::Exit::internal, "pack_b: oneDNN cannot pack k {}, n {}", a.k, a.n);
-}
-
 void prepare_cpu(const Gemm& a, const Queue& queue) {
   if (a.m == 0 || a.n == 0 || a.k == 0) return;
   Gemm f = a;
   if (a.a.type == DType::bf16 && !bf16_is_native()) {  // as run_widened does it
-    f.a.type = f.b.type = DType::f32, f.b_packed = {};
+    f.a.type = f.b.type = DType::f32;
     if (a.c.type == DType::bf16) f.c.type = DType::f32, f.ldc = 0, f.gelu = f.gelu_of = {};
   }
   plan_for(key_of(f, queue));

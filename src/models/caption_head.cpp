@@ -14,7 +14,7 @@ CaptionHead::CaptionHead(const CappaOptions& options, const LossOptions& loss, i
   block_ = list.begin_block("decoder/head");
   norm_ = list.layer_norm("decoder/LayerNorm", width_, true);
   head_ = {.in = width_, .out = options.vocab_size};
-  head_.kernel = list.add_operand("decoder/LogitsDense/kernel", {width_, options.vocab_size}, width_, ParameterList::zeros());
+  head_.kernel = list.add_operand("decoder/LogitsDense/kernel", {width_, options.vocab_size}, ParameterList::zeros());
   head_.bias = list.add("decoder/LogitsDense/bias", {options.vocab_size}, ParameterList::zeros());
 }
 
@@ -104,13 +104,12 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
         ctx.run(kernels::GatherRows{.y = c.x, .x = normed, .index = c.index, .rows = chunk, .width = width_, .source_rows = rows});
         device::Arena::Scope operands(ctx.arena);
         ctx.run(kernels::Gemm{.c = c.logits, .a = c.x, .b = kernel, .bias = ctx.weight(head_.bias), .m = chunk, .n = head_.out,
-                              .k = width_, .b_packed = ctx.weights.packed(head_.kernel, false)});
+                              .k = width_});
         ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = c.labels, .row_scale = c.scale, .loss = c.loss, .rows = chunk,
                                      .columns = head_.out, .smoothing = float(loss_.label_smoothing)});
         keep_losses(ctx, c, begin, row_loss);
         View d = ctx.operand(c.logits);
-        ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = width_, .k = head_.out, .trans_b = true,
-                              .b_packed = ctx.weights.packed(head_.kernel, true)});
+        ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = width_, .k = head_.out, .trans_b = true});
         ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = c.index, .rows = chunk, .width = width_, .target_rows = rows});
         auto write = [&](const shard::GradientStore::Target& target) { return begin ? Write::accumulate : target.write; };
         if (!t[0].view.none())
@@ -140,7 +139,7 @@ void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, View 
     ctx.run(kernels::GatherRows{.y = c.x, .x = normed, .index = c.index, .rows = chunk, .width = width_, .source_rows = rows});
     device::Arena::Scope operands(ctx.arena);
     ctx.run(kernels::Gemm{.c = c.logits, .a = c.x, .b = kernel, .bias = ctx.weight(head_.bias), .m = chunk,
-                          .n = head_.out, .k = width_, .b_packed = ctx.weights.packed(head_.kernel, false)});
+                          .n = head_.out, .k = width_});
     ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = c.labels, .loss = c.loss, .rows = chunk, .columns = head_.out,
                                  .gradient = false});
     keep_losses(ctx, c, begin, row_loss);

@@ -98,7 +98,6 @@ struct LossOptions {
 };
 struct MemoryOptions {
   std::string recompute = "none";
-  bool pack_weights = true;
   int64_t logits_mb = 1024;
   void bind(config::Table& t);
   Recompute policy() const;

@@ -17,10 +17,10 @@ class ParameterList {
     parameters_.push_back({.path = path, .shape = std::move(shape), .init = init, .block = int(blocks_.size()) - 1});
     return int(parameters_.size()) - 1;
   }
-  // The same for an operand of matrix products with so many rows.
-  int add_operand(const std::string& path, std::vector<int64_t> shape, int64_t rows, shard::Init init) {
+  // The same for an operand of matrix products.
+  int add_operand(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
     int parameter = add(path, std::move(shape), init);
-    parameters_.back().operand_rows = rows;
+    parameters_.back().operand = true;
     return parameter;
   }
   static shard::Init zeros() { return {}; }
@@ -42,9 +42,9 @@ class ParameterList {
     nn::Mlp m;
     m.hidden = {.in = width, .out = hidden};
     m.output = {.in = hidden, .out = width};
-    m.hidden.kernel = add_operand(path + "/Dense_0/kernel", {width, hidden}, width, xavier(width, hidden));
+    m.hidden.kernel = add_operand(path + "/Dense_0/kernel", {width, hidden}, xavier(width, hidden));
     if (bias) m.hidden.bias = add(path + "/Dense_0/bias", {hidden}, normal(1e-6));
-    m.output.kernel = add_operand(path + "/Dense_1/kernel", {hidden, width}, hidden, xavier(hidden, width));
+    m.output.kernel = add_operand(path + "/Dense_1/kernel", {hidden, width}, xavier(hidden, width));
     if (bias) m.output.bias = add(path + "/Dense_1/bias", {width}, normal(1e-6));
     return m;
   }
@@ -56,7 +56,7 @@ class ParameterList {
     int64_t d = width / heads;
     auto project = [&](const std::string& name, int64_t in) {
       nn::Linear l{.in = in, .out = width};
-      l.kernel = add_operand(path + "/" + name + "/kernel", {in, heads, d}, in, init(in, width));
+      l.kernel = add_operand(path + "/" + name + "/kernel", {in, heads, d}, init(in, width));
       if (bias) l.bias = add(path + "/" + name + "/bias", {heads, d}, zeros());
       return l;
     };
@@ -64,7 +64,7 @@ class ParameterList {
     a.key = project("key", memory_width);
     a.value = project("value", memory_width);
     a.output = {.in = width, .out = width};
-    a.output.kernel = add_operand(path + "/out/kernel", {heads, d, width}, width, init(width, width));
+    a.output.kernel = add_operand(path + "/out/kernel", {heads, d, width}, init(width, width));
     if (bias) a.output.bias = add(path + "/out/bias", {width}, zeros());
     return a;
   }

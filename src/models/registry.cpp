@@ -36,10 +36,6 @@ void MemoryOptions::bind(config::Table& t) {
   t.key("recompute", recompute, "what backward computes again instead of keeping")
       .one_of({"none", "gelu", "mlp", "block"})
       .on_resume(may);
-  t.key("pack_weights", pack_weights,
-        "keep replicated weights in the layout of the products as well, made anew every step: on CPUs with AVX-512 5 to 10 % "
-        "faster products for twice their memory")
-      .on_resume(may);
   t.key("logits_mb", logits_mb, "largest chunk of the [tokens, vocabulary] logits").min(1).unit("MiB").on_resume(may);
 }
 

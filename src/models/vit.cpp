@@ -30,7 +30,7 @@ Vit::Vit(const CappaOptions& options, Recompute recompute, ParameterList& list)
   stem_block_ = list.begin_block("encoder/stem");
   int64_t inputs = e.patch * e.patch_columns() * 3;
   stem_ = {.in = inputs, .out = width_};
-  stem_.kernel = list.add_operand("encoder/embedding/kernel", {e.patch, e.patch_columns(), 3, width_}, inputs, ParameterList::lecun(inputs));
+  stem_.kernel = list.add_operand("encoder/embedding/kernel", {e.patch, e.patch_columns(), 3, width_}, ParameterList::lecun(inputs));
   stem_.bias = list.add("encoder/embedding/bias", {width_}, ParameterList::zeros());
   if (options.posemb == "learn")
     positions_ = list.add("encoder/pos_embedding", {1, patches_, width_}, ParameterList::normal(1 / std::sqrt(double(width_))));

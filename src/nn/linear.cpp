@@ -13,8 +13,7 @@ void Linear::forward(Context& ctx, View x, Rows rows, View y, View residual, Vie
                           .bias = bias < 0 ? View{} : ctx.weight(bias),
                           .residual = rows.slice(ctx, j, residual, out),
                           .m = rows.size(ctx, j), .n = out, .k = in,
-                          .gelu = rows.slice(ctx, j, gelu, out),
-                          .b_packed = ctx.weights.packed(kernel, false)});
+                          .gelu = rows.slice(ctx, j, gelu, out)});
 }
 
 void Linear::backward(Context& ctx, View dy, View x, Rows rows, View dx, Write dx_write, View gelu_of) const {
@@ -25,8 +24,7 @@ void Linear::backward(Context& ctx, View dy, View x, Rows rows, View dx, Write d
     for (int64_t j = 0; j < ctx.slices; ++j)
       ctx.run(kernels::Gemm{.c = rows.slice(ctx, j, dx, in), .a = rows.slice(ctx, j, d, out), .b = b,
                             .m = rows.size(ctx, j), .n = in, .k = out, .trans_b = true, .write = dx_write,
-                            .gelu_of = rows.slice(ctx, j, gelu_of, in),
-                            .b_packed = ctx.weights.packed(kernel, true)});
+                            .gelu_of = rows.slice(ctx, j, gelu_of, in)});
   }
   if (!ctx.gradient(kernel).view.none()) {
     View a = ctx.operand(x);

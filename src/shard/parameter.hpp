@@ -28,7 +28,7 @@ struct Parameter {
   Init init;
   int block = 0;                        // index of the model's block
   bool trainable = true;
-  int64_t operand_rows = 0;             // an operand of matrix products with so many rows; 0: none
+  bool operand = false;                 // of matrix products: wanted in bf16 where these are
   int64_t element_state_bytes = 0;      // what the optimizer keeps per element
   // filled by the layout
   int64_t size = 0;                     // elements

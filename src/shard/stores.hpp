@@ -1,8 +1,6 @@
 // Where weights and gradients live while a step runs (design 3.3). Models see acquire/release and open/close, never a mesh.
 #pragma once
 
-#include <array>
-
 #include "base/tree_sum.hpp"
 #include "device/memory.hpp"
 #include "kernels/dispatch.hpp"
@@ -18,7 +16,6 @@ struct Fabric {
   device::Ledger& ledger;
   bool tree = false;   // determinism.level = "mesh": exchange after every micro-batch, add along the tree
   bool bf16 = false;   // precision.compute: matrix products take bf16 operands
-  bool pack = false;   // memory.pack_weights: they are kept in the products' own layout as well
 };
 
 // f32 master weights. Replicated: the whole unit on every rank. Sharded: this rank's equal part; acquire gathers the whole
@@ -33,8 +30,6 @@ class WeightStore {
   void release(int block);
   device::View weight(int parameter) const;      // [shape], while its block is acquired
   device::View operand(int parameter) const;     // what products take: the weight, or bf16 of it
-  // What PackB made of it, as it is or transposed; none where weights are gathered, which is too often to be worth it.
-  device::View packed(int parameter, bool transposed) const;
   bool bf16() const { return fabric_.bf16; }
   device::View owned(int unit) const;            // f32, [layout.owned_count(unit)]: what the optimizer updates
   device::View held(int unit) const;             // what this rank keeps: the shard, or the whole unit
@@ -53,7 +48,6 @@ class WeightStore {
   };
   bool gathers(int unit) const;
   void narrow(int unit, device::View into);
-  void make_packed();
   Slot& gather(int block);
 
   Fabric fabric_;
@@ -64,8 +58,6 @@ class WeightStore {
   // bf16 operands of products
   device::Buffer held_narrow_;                   // of the units that are not gathered
   std::vector<int64_t> narrow_offset_;           // by parameter: in held_narrow_ or its slot's; -1: not an operand
-  device::Buffer packed_buffer_;
-  std::vector<std::array<device::View, 2>> packed_;  // by parameter: as it is, transposed
   std::vector<device::View> narrow_;             // by unit: where those offsets count from, none while not acquired
 };
 

@@ -2,7 +2,6 @@
 
 #include "base/narrow.hpp"
 #include "kernels/cast.hpp"
-#include "kernels/gemm.hpp"
 #include "shard/initialise.hpp"
 #include "shard/stores.hpp"
 
@@ -22,7 +21,7 @@ WeightStore::WeightStore(Fabric fabric, int prefetch) : fabric_(fabric) {
       if (gathers(u)) slot_offset_[size_t(u)] = elements, elements += unit.length;
       int64_t& end = gathers(u) ? narrow : held_narrow;
       for (int p : unit.parameters)
-        if (const Parameter& parameter = layout.parameters()[size_t(p)]; parameter.operand_rows && fabric_.bf16)
+        if (const Parameter& parameter = layout.parameters()[size_t(p)]; parameter.operand && fabric_.bf16)
           narrow_offset_[size_t(p)] = end, end += base::round_up(parameter.size, 32);  // whole cache lines
     }
     slot_elements = std::max(slot_elements, elements), slot_narrow = std::max(slot_narrow, narrow);
@@ -37,31 +36,6 @@ WeightStore::WeightStore(Fabric fabric, int prefetch) : fabric_(fabric) {
     if (gathers(int(u))) continue;
     full_[u] = held_[u].view(device::DType::f32).slice(0, elements);
     narrow_[u] = held_narrow_.view(device::DType::bf16);
-  }
-  packed_.resize(layout.parameters().size());
-  if (fabric_.pack) {
-    // Sizes first, then places in one buffer.
-    std::vector<std::array<int64_t, 2>> bytes(layout.parameters().size());
-    int64_t all = 0;
-    auto for_held_operands = [&](auto&& f) {
-      for (size_t p = 0; p < layout.parameters().size(); ++p)
-        if (const Parameter& parameter = layout.parameters()[p]; parameter.operand_rows && !gathers(parameter.unit))
-          f(p, parameter.operand_rows, parameter.size / parameter.operand_rows);
-    };
-    const device::DType type = fabric_.bf16 ? device::DType::bf16 : device::DType::f32;
-    for_held_operands([&](size_t p, int64_t rows, int64_t columns) {
-      bytes[p] = {kernels::packed_bytes(type, rows, columns), kernels::packed_bytes(type, columns, rows)};
-      for (int64_t n : bytes[p]) all += base::round_up(n, 64);
-    });
-    packed_buffer_ = buffer("packed weights", all);
-    int64_t at = 0;
-    for_held_operands([&](size_t p, int64_t, int64_t) {
-      for (size_t way = 0; way < 2; ++way) {
-        if (bytes[p][way] == 0) continue;
-        packed_[p][way] = packed_buffer_.view(device::DType::u8).slice(at, bytes[p][way]);
-        at += base::round_up(bytes[p][way], 64);
-      }
-    });
   }
   if (slot_elements)
     for (int i = 0; i < 1 + prefetch; ++i)
@@ -166,23 +140,7 @@ void WeightStore::publish() {
       fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u))).wait();
     narrow(int(u), held_narrow_.view(device::DType::bf16));
   }
-  make_packed();
 }
-
-void WeightStore::make_packed() {
-  for (size_t p = 0; p < packed_.size(); ++p) {
-    const Parameter& parameter = fabric_.layout.parameters()[p];
-    for (bool transposed : {false, true}) {
-      if (packed_[p][transposed].none()) continue;
-      int64_t rows = parameter.operand_rows, columns = parameter.size / rows;
-      kernels::run(kernels::PackB{.packed = packed_[p][transposed], .b = operand(int(p)),
-                                  .k = transposed ? columns : rows, .n = transposed ? rows : columns, .trans_b = transposed},
-                   fabric_.queue);
-    }
-  }
-}
-
-device::View WeightStore::packed(int parameter, bool transposed) const { return packed_[size_t(parameter)][transposed]; }
 
 void WeightStore::initialise(uint64_t seed) {
   for (size_t u = 0; u < held_.size(); ++u) {

@@ -28,7 +28,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   layout_ =
       std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(), options.sharding, mesh.shape.fsdp, cuts);
 
-  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.bf16, packs()};
+  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.bf16};
   weights_ = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   gradients_ = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
@@ -46,10 +46,6 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 
 Engine::~Engine() = default;
 
-// Not at level "mesh": gathered weights are not packed, and whether a product of packed weights has the same bits is the
-// library's business.
-bool Engine::packs() const { return options_.memory.pack_weights && !options_.determinism.mesh(); }
-
 // A pass on paper finds what the arena must hold; passes of all shapes prepare what the real ones need, so that no step does.
 int64_t Engine::measure_arena() {
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
@@ -58,7 +54,7 @@ int64_t Engine::measure_arena() {
   queue.set_prepares(queue_.kind() == Kind::cpu);
   device::Ledger ledger;
   device::Arena arena;
-  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.bf16, packs()};
+  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.bf16};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   const int64_t sets = queue.prepares() ? model_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
   for (int64_t set = 0; set < sets; ++set) {

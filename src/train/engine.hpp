@@ -83,7 +83,6 @@ class Engine {
             int64_t step, int64_t m, models::Sums* sums, int64_t shape_set = 0);
   const StepReport& run_passes(int64_t step, const Feed& feed, int64_t passes);
   int64_t measure_arena();
-  bool packs() const;
   void add_sums(std::vector<models::Sums>& sums);
 
   EngineOptions options_;

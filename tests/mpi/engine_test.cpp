@@ -68,7 +68,6 @@ void stir(train::Engine& engine) {
       for (int64_t i = part.begin; i < part.end; ++i)
         static_cast<float*>(part.data)[i - part.begin] += float(amount * base::Stream(99, s.name).normal(uint64_t(i)));
   }
-  engine.publish();
 }
 
 // Sets elements of a tensor wherever this rank holds them.
