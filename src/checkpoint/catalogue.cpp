@@ -59,8 +59,11 @@ std::vector<std::string> abandon_after(const std::string& directory, int64_t ste
   for (const Candidate& c : candidates(directory)) {
     if (c.step <= step || own.contains(c.step)) continue;
     if (moved.empty()) io::make_directories(to);
-    io::rename_file(c.path, to + "/" + file_name(c.step));
-    moved.push_back(file_name(c.step));
+    std::string name = file_name(c.step);
+    for (int past = 2; io::exists(to + "/" + name); ++past)  // of a past that was left before
+      name = fmt::format("{}.past{}.h5", name.substr(0, file_name(c.step).size() - 3), past);
+    io::rename_file(c.path, to + "/" + name);
+    moved.push_back(name);
   }
   if (!moved.empty()) io::sync_directory(to), io::sync_directory(directory);
   return moved;

@@ -122,12 +122,13 @@ int64_t read_parts(const std::string& path, const Manifest& manifest, const std:
 
 namespace {
 
-std::vector<Candidate> list(comm::Comm& comm, const std::string& directory) {
+std::vector<Candidate> list(comm::Comm& comm, const std::string& directory, const Belongs& belongs) {
   std::string steps = on_first(comm, [&] {
     for (const std::string& name : remove_leftovers(directory))
       log::warning("checkpoint: removed {}, an unfinished file of an earlier job", name);
     std::string text;
-    for (const Candidate& c : candidates(directory)) text += fmt::format("{} ", c.step);
+    for (const Candidate& c : candidates(directory))
+      if (!belongs || belongs(c.step)) text += fmt::format("{} ", c.step);
     return text;
   });
   std::vector<Candidate> files;
@@ -209,8 +210,8 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
 }  // namespace
 
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
-                                const CheckpointOptions& options) {
-  std::vector<Candidate> files = list(comm, directory);
+                                const CheckpointOptions& options, const Belongs& belongs) {
+  std::vector<Candidate> files = list(comm, directory, belongs);
   int64_t only = resume_step(options.resume);
   // A job script repeats its command: what was done once is not done again by every job that continues the run.
   for (const Candidate& c : only >= 0 || options.resume == "never" ? files : std::vector<Candidate>()) {
@@ -225,7 +226,7 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
           options.resume, c.path);
     CheckpointOptions plain = options;
     plain.resume = "must";
-    return restore(comm, directory, target, plain);
+    return restore(comm, directory, target, plain, belongs);
   }
   if (options.resume == "never") return {};
   if (files.empty()) {

@@ -1,6 +1,7 @@
 // Continuing from a checkpoint.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,10 @@ struct Restored {
 // is Error(Exit::checkpoint), never a fresh start. An intact file of another structure is an error at once: going back
 // further would lose work without need. Nothing is moved or removed but temporary files; files of later steps than the
 // one taken are put aside by the next save. All ranks call and agree.
+// `belongs`, asked at rank 0, may leave out files by their step.
+using Belongs = std::function<bool(int64_t step)>;
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
-                                const CheckpointOptions& options);
+                                const CheckpointOptions& options, const Belongs& belongs = {});
 
 // The same for a new run that begins from another run's full state: `from` is a checkpoint file, or a run directory,
 // whose newest valid file is taken. Nothing there is changed. Error(Exit::checkpoint) if there is none, if none is

@@ -108,8 +108,8 @@ std::string Save::create(int64_t keep_free) {
   for (const Entry& e : layout_.entries) needed += e.bytes;
   if (free < needed + keep_free)
     base::fail(base::Exit::checkpoint,
-               "{}: a checkpoint takes {} MiB and only {} MiB are free{}; make room, or lower checkpoint.keep_last",
-               directory_, needed >> 20, free >> 20,
+               "{}: a checkpoint takes {:.2f} MiB and only {:.2f} MiB are free{}; make room, or lower checkpoint.keep_last",
+               directory_, double(needed) / 0x1p20, double(free) / 0x1p20,
                keep_free ? fmt::format(", of which limits.min_free_gb keeps {} MiB", keep_free >> 20) : "");
   io::remove_file(temporary());
   structure_ = make_structure(temporary(), state_, layout_);

@@ -41,6 +41,8 @@ class Saver {
   // The run goes on from this step (-1: from the beginning, none): files of later steps, by others than this saver,
   // belong to another past and are put aside by the next commit. Default: the step of the first save.
   void continue_from(int64_t step) { since_ = step, own_.clear(); }
+  // Whether a file of this step is of this run's past, and not of one that it went back from. Known at rank 0.
+  bool of_this_past(int64_t step) const { return !since_ || step <= *since_ || own_.contains(step); }
 
   // Free space that must be left on the file system after a save; with less none is written.
   void keep_free(int64_t bytes) { keep_free_ = bytes; }

@@ -58,6 +58,7 @@ class Progress {
             {"checkpoint_s", times.checkpoint},
             {"redone_s", times.redone},
             {"core_s", core_s},
+            {"save_s", save_s},
             {"attempts", double(attempts)},
             {"bad_samples", double(bad_samples)},
             {"skipped_steps", double(skipped_steps)},
@@ -72,7 +73,7 @@ class Progress {
       return it == saved.end() ? 0.0 : it->second;
     };
     times = {get("setup_s"), get("training_s"), get("evaluation_s"), get("checkpoint_s"), get("redone_s")};
-    core_s = get("core_s");
+    core_s = get("core_s"), save_s = get("save_s");
     attempts = int64_t(get("attempts")) + 1;
     bad_samples = int64_t(get("bad_samples"));
     skipped_steps = int64_t(get("skipped_steps")), skipped_examples = int64_t(get("skipped_examples"));

@@ -91,6 +91,8 @@ void catch_fatal_signals() {
   void* warm_up[2];
   backtrace(warm_up, 2);  // the first call loads a library
   for (int s : kFatal) std::signal(s, on_fatal);
+  // A console that is gone and a file beyond the user's limit are errors of the calls, which policies know.
+  std::signal(SIGPIPE, SIG_IGN), std::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(on_terminate);
 }
 

@@ -131,13 +131,16 @@ void Trainer::rewind(const std::string& problem) {
   state.tensors = engine_->state();
   checkpoint::CheckpointOptions options = recipe_.checkpoint;
   options.resume = "auto";
-  auto restored = checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, options);
+  // Files of a past that this run went back from lie there until its first commit.
+  auto restored = checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, options,
+                                      [this](int64_t step) { return saver_->of_this_past(step); });
   if (!restored)
     throw base::Error(base::Exit::nonfinite,
                       problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")", true);
   take_over(state);
   progress_.add(&Progress::Times::redone, before.times.total() - progress_.times.total(), 0);
   progress_.core_s = before.core_s, progress_.attempts = before.attempts + 1;
+  CHECK(step_ <= bad_step, "went back from step {} to step {}", bad_step, step_);
   const int64_t left_out = (bad_step - step_) * engine_->geometry().global_batch;
   progress_.skipped_examples = before.skipped_examples + left_out;
   progress_.stream_offset = before.stream_offset + left_out;
@@ -159,7 +162,10 @@ int64_t Trainer::period(const config::Duration& every, int64_t total) const {
 }
 
 StopReason Trainer::asked_to_stop() {
-  return stops_->agree({progress_.mean_step_s(), progress_.save_s, progress_.core_hours()});
+  // A stop waits for the save under way and then makes its own. Before the first save was measured: a disk of 100 MB/s.
+  double save_s = progress_.save_s > 0 ? progress_.save_s : 0.5 + save_bytes_ / 100e6;
+  return stops_->agree({std::max(progress_.mean_step_s(), progress_.last_step_s), save_s * (saver_->pending() ? 2 : 1),
+                        progress_.core_hours()});
 }
 
 bool Trainer::stopped_early() {
@@ -195,9 +201,13 @@ bool Trainer::evaluate(Which which) {
     std::string values;
     for (const auto& [name, value] : result.values) {
       values += fmt::format(" {}={:.6g}", name, value);
-      if (!std::isfinite(value))
-        throw base::Error(base::Exit::nonfinite,
-                          fmt::format("evaluator {}: {} is not finite at step {}", e.name, name, step_), true);
+      if (std::isfinite(value)) continue;
+      watch_save(true);  // of an earlier, sound step
+      throw base::Error(base::Exit::nonfinite,
+                        fmt::format("evaluator {}: {} is not finite at step {} (guard.nonfinite is about training): its data, "
+                                    "or weights that have grown too far",
+                                    e.name, name, step_),
+                        true);
     }
     bool best = which != Which::at_start && best_.update(e.name, result.values, step_);
     if (which != Which::at_start) patience_.update(e.name, result.values, step_);
@@ -219,7 +229,7 @@ checkpoint::State Trainer::snapshot() {
   numbers["uptime_s"] = base::now_s() - start_s_;
   numbers["global_batch"] = double(engine_->geometry().global_batch);
   checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
-  state.texts["origin"] = origin_;
+  state.texts["origin"] = origin_, state.texts["data"] = data_sizes();
   state.texts[checkpoint::kResumed] = recipe_.checkpoint.resume;
   return state;
 }

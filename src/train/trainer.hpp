@@ -51,6 +51,8 @@ class Trainer {
   void print_start();
   bool restore();  // this run's own newest checkpoint
   bool branch();   // another run's
+  std::string data_sizes() const;
+  void check_data(const checkpoint::State& state) const;
   void take_over(const checkpoint::State& state);
   void initialise();  // random, then what [init] names
   void open_metrics();
@@ -98,6 +100,7 @@ class Trainer {
   Tracker best_, patience_;
   bool complete_ = true;     // no evaluation was cut off
   bool save_best_ = false;   // the next checkpoint holds the best value so far
+  double save_bytes_ = 0;    // of a checkpoint
   int64_t saved_step_ = -1;  // of the newest checkpoint that was begun or restored
   int64_t in_a_row_ = 0;     // steps skipped, or rewinds
   int64_t last_bad_step_ = 0;

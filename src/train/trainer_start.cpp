@@ -82,14 +82,20 @@ void Trainer::start() {
   if (!resumed && !branched) initialise();
   saver_->continue_from(resumed ? step_ : -1);
   if (resumed) saved_step_ = step_;
-  if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
+  if (mesh_.rank() == 0) try {
+      io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
+    } catch (const io::Failure& e) {
+      if (!resumed) throw;
+      log::warning("{}; the run goes on, its checkpoints hold the deck", e.what());
+    }
   engine_->publish();
   std::string table = parameter_table(*engine_, mesh_);
   if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);
   open_metrics();
-  if (resumed) account_lost();
+  account_lost();
   int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
-  double file_mib = double(checkpoint::planned_bytes(snapshot())) / 0x1p20;
+  save_bytes_ = double(checkpoint::planned_bytes(snapshot()));
+  double file_mib = save_bytes_ / 0x1p20;
   log::line("disk     checkpoint {:.2f} MiB; keeps {}{} = {:.1f} MiB; {}; {} MiB free", file_mib,
             recipe_.checkpoint.keep_last, recipe_.checkpoint.best.empty() ? "" : " + best",
             file_mib * double(recipe_.checkpoint.keep_last + !recipe_.checkpoint.best.empty()),
@@ -158,6 +164,7 @@ bool Trainer::restore() {
       log::line("changed  {}: {} -> {}{}", c.key, c.was, c.is, c.free ? "" : " (--allow-change)");
     return std::string();
   });
+  check_data(state);
   log::line("restore  step={} file={} mib_per_rank={:.1f} s={:.2f}", restored->step, restored->file,
             double(restored->bytes) / 0x1p20, restored->seconds);
   take_over(state);
@@ -185,6 +192,30 @@ bool Trainer::branch() {
   for (Tracker* t : {&best_, &patience_}) t->forget();  // values of this run only
   origin_ = fmt::format("branch of {} at step {}", restored.path, step_);
   return true;
+}
+
+// How many samples each data set of training has: which example stands at which position follows from it.
+std::string Trainer::data_sizes() const {
+  std::string text;
+  for (const data::Mixture::Part& p : data_->parts())
+    text += fmt::format("{}{} {} samples", text.empty() ? "" : ", ", p.dataset->name(), base::with_commas(p.dataset->size()));
+  return text;
+}
+
+// Other data in the same files would go on in silence, at positions that mean other examples.
+void Trainer::check_data(const checkpoint::State& state) const {
+  auto was = state.texts.find("data");
+  if (was == state.texts.end() || was->second == data_sizes()) return;
+  const std::string text = fmt::format("the checkpoint was trained on {}, the deck's data are {}", was->second, data_sizes());
+  const std::string key = recipe_.train.mixture.empty() ? "train.data" : "train.mixture";
+  const auto& allowed = started_.allow_change;
+  if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
+    throw base::Error(base::Exit::config,
+                      fmt::format("{}: epochs and the order of examples would be others from here on. Restore the data, "
+                                  "or add --allow-change {}",
+                                  text, key),
+                      true);
+  if (mesh_.rank() == 0) log::warning("{} (--allow-change {})", text, key);
 }
 
 void Trainer::take_over(const checkpoint::State& state) {

@@ -212,7 +212,30 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))
         self.assertTrue(all(np.isfinite(float(row["loss"])) for row in self.rows()))
 
+    def test_nonfinite_rewind_stays_in_this_past(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        # Nothing of the new run is saved yet; what lies there is of the run that was given up.
+        self.expect(6, "there is no checkpoint to go back to", ranks=2,
+                    args=[self.deck(), "--set", "checkpoint.resume=never", "--set", "optimizer.learning_rate=1e38", "--set",
+                          "guard.nonfinite=rewind", "--set", "checkpoint.every_steps=10"])
+        self.assertEqual(self.newest(), 12)
+
+    def test_nonfinite_evaluation_keeps_the_save_under_way(self):
+        self.expect(6, "evaluator val: ", "not finite at step 5", "guard.nonfinite is about training", ranks=2,
+                    args=[*self.poisoned("skip"), "--set", "eval.val.data=poisoned", "--set", "eval.val.every_steps=5", "--set",
+                          "eval.val.at_end=true", "--set", "checkpoint.every_steps=4"])
+        self.assertEqual(self.newest(), 4)
+
     # ---------------------------------------------------------------- other decks, other pasts
+
+    def test_other_data(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        harness.make_shards(self.data, samples=44)
+        more = ["--set", "train.total_steps=14"]
+        self.expect(2, "the checkpoint was trained on train 40 samples, the deck's data are train 44 samples",
+                    "--allow-change train.data", args=[self.deck(), *more], ranks=2)
+        self.expect(0, "step=13 ", "level=warning", args=[self.deck(), *more, "--allow-change", "train.data"], ranks=2)
+        self.expect(0, "step=15 ", args=[self.deck(), "--set", "train.total_steps=15"], ranks=2)
 
     def test_changed_decks(self):
         self.expect(0, args=[self.deck()], ranks=2)
@@ -250,6 +273,10 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
                     args=[self.deck(), *every, "--set", "checkpoint.resume=never", "--set", "run.seed=9", "--set",
                           "train.total_steps=4"])
         self.assertEqual(self.checkpoints(), ["0000000002.h5", "0000000004.h5"])
+        # The second past that is left lies beside the first.
+        kept = sorted(os.listdir(self.dir + "/checkpoints/abandoned"))
+        self.assertEqual(len(kept), 3 + 4)
+        self.assertIn("0000000006.h5", kept)
 
     def test_going_back_is_done_once(self):
         self.expect(0, args=[self.deck()], ranks=2)
