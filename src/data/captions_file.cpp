@@ -26,6 +26,7 @@ std::string read_whole(const std::string& path) {
     base::fail(Exit::data, "'{}' has {} bytes; captions of at most {} are read", path, file.size(), kMostFileBytes);
   std::string out(size_t(file.size()), '\0');
   file.read(0, out.data(), out.size());
+  if (out.starts_with("\xEF\xBB\xBF")) out.erase(0, 3);  // byte order mark
   return out;
 }
 

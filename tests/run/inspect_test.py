@@ -48,10 +48,12 @@ class Inspect(harness.RunTest):
         import h5py
         with h5py.File(path) as f:
             tensor = f["params/encoder/embedding/kernel"].id.get_offset()
-        for at, words in ((tensor + 7, "/params/encoder/embedding/kernel is damaged"), (50, "header is damaged"),
-                          (4200, "structure is damaged"), (-1, "bytes, "), (None, "shorter than its header")):
+        def flipped(at, bit=1):
+            return good[:at] + bytes([good[at] ^ bit]) + good[at + 1:]
+        for damaged, words in ((flipped(tensor + 7), "/params/encoder/embedding/kernel is damaged"), (flipped(50), "header is damaged"),
+                               (flipped(50, 0x80), "header is damaged"), (flipped(4200), "structure is damaged"),
+                               (good[:-1], "bytes, "), (b"", "shorter than its header")):
             with self.subTest(words):
-                damaged = b"" if at is None else good[:at] if at == -1 else good[:at] + bytes([good[at] ^ 1]) + good[at + 1:]
                 with open(path, "wb") as f:
                     f.write(damaged)
                 code, output = self.tool("inspect_checkpoint", path, "--verify")

@@ -279,6 +279,12 @@ class Tools(harness.RunTest):
         self.assertIn("list.tsv:4: 1 columns", text)
         self.write("in/list.tsv", b"image\tcaption\n2.png\t\xff\n")
         self.assertIn("not UTF-8", self.tool("pack_dataset", "in/list.tsv", "x", code=1))
+        self.write("in/open.csv", 'image,caption\n0.png,"a cat\n1.png,dog\n2.png,dog\n')
+        self.assertIn("open.csv:4: unexpected end of data", self.tool("pack_dataset", "in/open.csv", "x", code=1))
+        self.write("in/label.csv", "image,caption,label\n0.png,a,1.5\n")
+        self.assertIn("label.csv:2: the label '1.5' is no whole number", self.tool("pack_dataset", "in/label.csv", "x", code=1))
+        self.write("in/two.csv", "image,caption,label\n0.png,a,1\n./0.png,b,2\n")
+        self.assertIn("two.csv:3: ./0.png has the label 2, and 1 above", self.tool("pack_dataset", "in/two.csv", "x", code=1))
 
     def test_pack_hdf5(self):
         images = np.random.default_rng(1).integers(0, 255, (4, 6, 5, 3), np.uint8)

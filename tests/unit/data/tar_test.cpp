@@ -1,4 +1,6 @@
 // Walking tar headers: formats, long names, huge sizes, and files cut or damaged everywhere.
+#include <sys/stat.h>
+
 #include <archive.h>
 #include <archive_entry.h>
 #include <gtest/gtest.h>
@@ -169,6 +171,9 @@ TEST_F(Tar, Refused) {
   expect_error(Exit::data, {"sparse"}, [&] { walk(TarText().pax({{"GNU.sparse.major", "1"}}).add("a", "").end()); });
   expect_error(Exit::data, {"no/such.tar", "No such file"}, [&] { File file("no/such.tar"); });
   expect_error(Exit::data, {"not a regular file"}, [&] { File file(dir.path()); });
+  const std::string pipe = dir.path() + "/pipe";  // nobody will ever write to it
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_error(Exit::data, {"not a regular file"}, [&] { File file(pipe); });
 }
 
 TEST_F(Tar, NamesOfMembers) {
