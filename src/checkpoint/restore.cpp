@@ -82,19 +82,12 @@ class Prover {
 }  // namespace
 
 int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors) {
-  constexpr int64_t kPortion = 16 << 20, kAhead = 4 * kPortion;
+  constexpr int64_t kPortion = 16 << 20;
   io::File file(path, io::File::Mode::read);
   std::vector<char> buffer(size_t{kBlock});
   Prover prover(manifest);
-  int64_t read = 0, asked = 0;  // the system was asked to fetch what lies before `asked`
-  auto get = [&](char* to, int64_t bytes, int64_t offset) {
-    if (offset + bytes + kAhead / 2 > asked) {
-      asked = std::max(asked, offset);
-      file.expect_reads(offset + bytes + kAhead - asked, asked);
-      asked = offset + bytes + kAhead;
-    }
-    file.read_at(to, bytes, offset), read += bytes;
-  };
+  int64_t read = 0;
+  auto get = [&](char* to, int64_t bytes, int64_t offset) { file.read_at(to, bytes, offset), read += bytes; };
   for (const Wanted& w : wanted_of(path, manifest, tensors)) {
     const Entry& e = *w.entry;
     // A block is proved whole: one that lies partly outside goes through the buffer.

@@ -98,10 +98,6 @@ void File::read_at(void* data, int64_t bytes, int64_t offset) const {
   }
 }
 
-void File::expect_reads(int64_t bytes, int64_t offset) const noexcept {
-  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);  // advice: what comes back changes nothing
-}
-
 void File::write_at(const void* data, int64_t bytes, int64_t offset) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {

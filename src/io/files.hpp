@@ -55,8 +55,6 @@ class File {
   const std::string& path() const { return path_; }
   int64_t size() const;
   void read_at(void* data, int64_t bytes, int64_t offset) const;  // an end of file inside is a Failure
-  // Says that these bytes will be read soon, so that the system may begin to fetch them.
-  void expect_reads(int64_t bytes, int64_t offset) const noexcept;
   void write_at(const void* data, int64_t bytes, int64_t offset);
   // One after the other from `offset` on, in as few calls as the system allows.
   void write_at(std::vector<std::string_view> pieces, int64_t offset);
