@@ -26,7 +26,8 @@ class Plan(harness.RunTest):
         }
         for i, (name, change) in enumerate(decks.items()):
             with self.subTest(name):
-                args = [self.deck(), *change, "--set", "train.total_steps=4", "--dir", f"{self.folder}/run{i}"]
+                # A plan is for texts of which every position counts: real padding leaves rows out, and the run needs less.
+                args = [self.deck(), *change, "--set", "train.pad_id=399", "--set", "train.total_steps=4", "--dir", f"{self.folder}/run{i}"]
                 self.expect(0, args=[*args, "--mode", "plan", "--ranks", 2])
                 planned = self.number(r"checkpoint ([\d,]+) bytes")
                 tensors = self.number(r"of which ([\d,]+) are tensors")
@@ -42,10 +43,8 @@ class Plan(harness.RunTest):
                     f["params"].visititems(add)
                     f["optimizer"].visititems(add)
                 self.assertEqual(total, tensors)
-                # Captions leave out rows of the text (memory_test compares plan and run where none is).
                 peak = self.number(r"activation arena ([\d,]+) bytes")
-                self.assertLessEqual(peak, memory)
-                self.assertGreater(peak, 0.8 * memory)
+                self.assertEqual(peak, memory)
 
 
 harness.main()
