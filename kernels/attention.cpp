@@ -58,6 +58,15 @@ bool is_causal(const AttentionShape& s, int64_t b) {
   return s.mask == Mask::causal || (s.mask == Mask::per_example && s.flags.u8()[b] != 0);
 }
 
+// Offsets that are there lead to every row of q and k, and to no other.
+template <class Args>
+void need_rows(const Args& a) {
+  const AttentionShape& s = a.shape;
+  const int64_t row = s.heads * s.head_dim;
+  need_offsets(a.op, s.query_offsets, s.batch, s.query_length, a.q.count / row);
+  need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
+}
+
 // Runs `head(b, h, scratch)` for all heads. Heads of causal examples cost about half, so threads take the next one when
 // they are ready; which thread computes a head does not matter to its bits.
 template <class F>
@@ -107,9 +116,7 @@ void run_cpu(const AttentionForward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   const VectorTable& table = vector_table();
   float* lse = a.lse.none() ? nullptr : a.lse.f32();
-  int64_t row = s.heads * s.head_dim;
-  need_offsets(a.op, s.query_offsets, s.batch, s.query_length, a.q.count / row);
-  need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
+  need_rows(a);
   int64_t floats = table.attention_forward_scratch(s.query_length, s.key_length, s.head_dim);
   table.with(a.q.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
@@ -144,9 +151,7 @@ Cost cost(const AttentionBackward& a) {  // four products; the scores, recompute
 void run_cpu(const AttentionBackward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   const VectorTable& table = vector_table();
-  int64_t row = s.heads * s.head_dim;
-  need_offsets(a.op, s.query_offsets, s.batch, s.query_length, a.q.count / row);
-  need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
+  need_rows(a);
   int64_t floats = table.attention_backward_scratch(s.query_length, s.key_length, s.head_dim);
   table.with(a.q.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
