@@ -38,15 +38,20 @@ class Names {
     for (const auto& [ours, theirs] : options.map) pairs_.emplace_back(ours, theirs);
     if (pairs_.empty()) pairs_.emplace_back("", root_of(tensors));
     for (const std::string& pattern : options.dont_load) dont_load_.emplace_back(pattern);
+    hits_.resize(dont_load_.size());
   }
   // Their name for a path of ours; none if the map leaves it out.
   std::optional<std::string> theirs(const std::string& path) const { return translate(path, false); }
   // What a name of theirs would be called here; none if it lies outside what the map reads.
   std::optional<std::string> ours(const std::string& name) const { return translate(name, true); }
-  bool dont_load(const std::string& path) const {
-    return std::any_of(dont_load_.begin(), dont_load_.end(),
-                       [&](const std::regex& re) { return std::regex_match(path, re); });
+  bool dont_load(const std::string& path) {
+    bool any = false;
+    for (size_t i = 0; i < dont_load_.size(); ++i)
+      if (std::regex_match(path, dont_load_[i])) hits_[i] = any = true;
+    return any;
   }
+  // The pattern with this number has matched a name that it was asked about.
+  bool has_matched(size_t pattern) const { return hits_[pattern]; }
 
  private:
   std::optional<std::string> translate(const std::string& name, bool back) const {
@@ -60,6 +65,7 @@ class Names {
 
   std::vector<std::pair<std::string, std::string>> pairs_;
   std::vector<std::regex> dont_load_;
+  std::vector<bool> hits_;  // by pattern
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -105,13 +111,14 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
     const Wanted& p = wanted[w];
     std::string ours = fmt::format("{} {}", p.path, shape_text(p.shape));
     std::optional<std::string> theirs = names.theirs(p.path);
+    bool leave = names.dont_load(p.path);
     if (!theirs) {
       plan.unmapped.push_back(ours);
       continue;
     }
     auto found = index.find(*theirs);
     if (found == index.end()) {
-      if (names.dont_load(p.path))
+      if (leave)
         plan.missing.push_back(ours);
       else
         problem(p.path, fmt::format("missing in the file: {} (looked for {})", ours, *theirs));
@@ -119,7 +126,7 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
     }
     const FileTensor& t = tensors[found->second];
     taken[found->second] = true;
-    if (names.dont_load(p.path)) {
+    if (leave) {
       plan.skipped.push_back(fmt::format("{} (dont_load)", ours));
     } else if (!t.type) {
       problem(p.path, fmt::format("{}: the file holds {}, which is no weight; f32, f64, f16 and bf16 are read", p.path,
@@ -143,6 +150,14 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
     else
       problem(*ours, fmt::format("only in the file: {}", describe(tensors[i])));
   }
+  // A pattern of the user's that fits nothing is a slip, and what it was to leave random has been loaded.
+  const std::vector<std::string> published = InitOptions().dont_load;
+  for (size_t i = 0; i < options.dont_load.size(); ++i)
+    if (!names.has_matched(i) &&
+        std::find(published.begin(), published.end(), options.dont_load[i]) == published.end())
+      problem("decoder/.*", fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in the "
+                                        "file: it must match a whole path such as {}",
+                                        options.dont_load[i], wanted.empty() ? "" : wanted[0].path));
   if (plan.loads.empty() && problems.empty()) problems.push_back("nothing is left to load"), example = "decoder/.*";
   if (!problems.empty()) refuse(file, std::move(problems), plan.loads.empty(), example);
   std::sort(plan.loads.begin(), plan.loads.end(),

@@ -17,6 +17,7 @@ namespace checkpoint {
 namespace {
 
 constexpr uint32_t kLongestHeader = 1 << 16;
+constexpr int64_t kRawPiece = int64_t{16} << 20;  // bytes
 
 class NpzReader : public WeightFile {
  public:
@@ -114,12 +115,9 @@ class NpzReader : public WeightFile {
       if (there != needs)
         refuse(
             fmt::format("{}: the array needs {} bytes, the member has {}: cut or damaged", describe(t), needs, there));
-      // Order means nothing with one axis.
-      if (header.fortran && std::count_if(t.shape.begin(), t.shape.end(), [](int64_t d) { return d != 1; }) > 1)
-        refuse(fmt::format("'{}' lies in Fortran order; save it with numpy.ascontiguousarray", name));
-      places_.push_back({member, begins});
+      places_.push_back({member, begins, header.fortran});
     } else {
-      places_.push_back({member, 0});
+      places_.push_back({member, 0, false});
     }
     add(std::move(t));
   }
@@ -135,8 +133,37 @@ class NpzReader : public WeightFile {
       get(current_, header, n);
       left -= n;
     }
+    turned_.clear(), taken_ = 0;
+    if (places_[tensor].fortran) turn(tensors()[tensor]);
   }
-  void take(char* to, int64_t bytes) override { get(current_, to, bytes); }
+  void take(char* to, int64_t bytes) override {
+    if (turned_.empty()) return get(current_, to, bytes);
+    std::memcpy(to, turned_.data() + taken_, size_t(bytes));
+    taken_ += bytes;
+  }
+
+  // Reads a whole array whose first axis runs fastest and brings it into the order of all others, the last axis fastest.
+  void turn(const FileTensor& t) {
+    int64_t count = t.count(), size = device::size_of(*t.type), strides = 1;
+    std::vector<char> raw;
+    for (int64_t bytes = count * size; int64_t(raw.size()) < bytes;) {  // memory only for what is really there
+      int64_t n = std::min(kRawPiece, bytes - int64_t(raw.size()));
+      raw.resize(raw.size() + size_t(n));
+      get(t.name, raw.data() + raw.size() - n, n);
+    }
+    std::vector<int64_t> stride, at(t.shape.size(), 0);
+    for (int64_t d : t.shape) stride.push_back(strides), strides *= d;
+    turned_.resize(raw.size());
+    int64_t from = 0;
+    for (int64_t to = 0; to < count; ++to) {
+      std::memcpy(turned_.data() + to * size, raw.data() + from * size, size_t(size));
+      for (size_t axis = at.size(); axis-- > 0;) {
+        from += stride[axis];
+        if (++at[axis] < t.shape[axis]) break;
+        from -= stride[axis] * t.shape[axis], at[axis] = 0;
+      }
+    }
+  }
   // At the end of a member libarchive compares its checksum and size.
   void finish() override {
     char more;
@@ -148,12 +175,15 @@ class NpzReader : public WeightFile {
   struct Place {
     size_t member;
     int64_t begins;  // bytes before the elements
+    bool fortran;    // first axis fastest
   };
   std::unique_ptr<archive, Close> archive_;
   archive_entry* entry_ = nullptr;  // of libarchive
   int64_t member_ = -1;             // the one at hand
   std::vector<Place> places_;
   std::string current_;
+  std::vector<char> turned_;  // the current array if it lies in Fortran order
+  int64_t taken_ = 0;         // bytes of it
 };
 
 }  // namespace

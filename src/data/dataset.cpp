@@ -9,10 +9,14 @@ namespace data {
 Dataset::Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline)
     : name_(std::move(name)), source_(std::move(source)), pipeline_(std::move(pipeline)) {}
 
-Sample Dataset::get(int64_t index, int64_t position, const Places* places) const {
+Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace* trace) const {
   try {
     Sample sample = source_->read(index);
-    pipeline_.apply(sample, position, places);
+    if (trace)  // images that need no decoding
+      for (auto& [field, value] : sample)
+        if (const Array* a = std::get_if<Array>(&value); a && a->shape.size() == 3)
+          trace->images[field] = {a->shape[0], a->shape[1]};
+    pipeline_.apply(sample, position, places, trace);
     for (auto& [field, known] : spec()) {
       auto it = sample.find(field);
       CHECK(it != sample.end(), "field '{}' is missing after all ops", field);

@@ -22,13 +22,14 @@ class Dataset {
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
   uint64_t fingerprint() const { return source_->fingerprint(); }
-  // What the ops counted in this process, samples read ahead included: "labels.captions", "labels.captions_cut".
+  // What the ops counted in this process, samples read ahead included: "labels.captions", "labels.captions_cut",
+  // "labels.captions_empty".
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 
   // Sample `index` after all ops, as it stands at `position` of the stream (random ops draw by it). Any thread.
   // Errors name the data set, the sample's key and the op; those that are the sample's own fault are BadSampleError.
-  // Fields may lie in `places`, which must then outlive the sample.
-  Sample get(int64_t index, int64_t position, const Places* places = nullptr) const;
+  // Fields may lie in `places`, which must then outlive the sample; `trace` gets what ops tell.
+  Sample get(int64_t index, int64_t position, const Places* places = nullptr, Trace* trace = nullptr) const;
 
  private:
   std::string name_;

@@ -8,6 +8,13 @@
 #include <cstring>
 
 namespace data {
+namespace {
+
+int64_t modified_of(const struct stat& info) {
+  return int64_t(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+}  // namespace
 
 // Not blocking: to open a pipe that nobody writes to must not hold us; of a regular file it changes nothing.
 File::File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
@@ -18,10 +25,16 @@ File::File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RD
     throw Unreadable(fmt::format("'{}' is not a regular file", path));
   }
   size_ = info.st_size;
-  modified_ns_ = int64_t(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+  modified_ns_ = modified_of(info);
 }
 
 File::~File() { ::close(fd_); }
+
+bool File::has_changed() const {
+  struct stat info;
+  if (::fstat(fd_, &info) != 0) throw Unreadable(fmt::format("cannot look at '{}': {}", path_, std::strerror(errno)));
+  return info.st_size != size_ || modified_of(info) != modified_ns_;
+}
 
 void File::read(int64_t offset, void* out, size_t count) const {
   char* at = static_cast<char*>(out);

@@ -24,6 +24,7 @@ class File {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
   int64_t modified_ns() const { return modified_ns_; }
+  bool has_changed() const;                             // size or time, since it was opened
   // Exactly `count` bytes; Unreadable if the file ends before.
   void read(int64_t offset, void* out, size_t count) const;
 

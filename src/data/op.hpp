@@ -17,11 +17,23 @@
 
 namespace data {
 
+// What ops tell about one sample that its fields no longer show, for reports.
+struct Trace {
+  struct Captions {
+    int64_t max_len = 0, empty = 0;
+    std::vector<int64_t> tokens;  // of every caption there was to choose from, before it was cut; prefix and end counted
+  };
+  std::map<std::string, std::pair<int64_t, int64_t>> images;  // field -> height, width as decoded
+  std::map<std::string, Texts> choices;                       // field -> all texts that one was chosen from
+  std::map<std::string, Captions> captions;                   // field of token ids
+};
+
 // What an op may depend on besides the sample: draws that are a function of (seed, op, global position).
 struct OpContext {
   base::Stream stream;
   int64_t position = 0;
   const Places* places = nullptr;
+  Trace* trace = nullptr;  // nobody asks
 };
 
 // An array for what an op makes of `from` as field `key`: in the field's place if there is one of that size, and `from`

@@ -19,10 +19,12 @@ class Decode : public Op {
     return spec;
   }
 
-  void apply(Sample& sample, const OpContext&) const override {
+  void apply(Sample& sample, const OpContext& context) const override {
     const Bytes* file = std::get_if<Bytes>(&value_of(sample, keys_.in));
     if (!file) base::fail(base::Exit::data, "field '{}' is not an encoded image", keys_.in);
-    sample[keys_.out] = decode_image(*file, precise_);
+    Array image = decode_image(*file, precise_);
+    if (context.trace) context.trace->images[keys_.out] = {image.shape[0], image.shape[1]};
+    sample[keys_.out] = std::move(image);
   }
 
  private:

@@ -31,7 +31,9 @@ class Choice : public Op {
   }
 
   void apply(Sample& sample, const OpContext& context) const override {
-    Value chosen = chosen_from(value_of(sample, in_), context);
+    const Value& all = value_of(sample, in_);
+    if (const Texts* texts = std::get_if<Texts>(&all); texts && context.trace) context.trace->choices[out_] = *texts;
+    Value chosen = chosen_from(all, context);
     sample[out_] = std::move(chosen);
   }
 
@@ -69,7 +71,12 @@ class Lower : public Op {
     return spec;
   }
 
-  void apply(Sample& sample, const OpContext&) const override {
+  void apply(Sample& sample, const OpContext& context) const override {
+    if (context.trace && context.trace->choices.contains(keys_.in)) {
+      Texts all = context.trace->choices[keys_.in];
+      for (std::string& t : all) t = ascii_lower(std::move(t));
+      context.trace->choices[keys_.out] = std::move(all);
+    }
     Value value = value_of(sample, keys_.in);
     if (std::string* text = std::get_if<std::string>(&value))
       *text = ascii_lower(std::move(*text));

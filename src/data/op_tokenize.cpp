@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "data/hint.hpp"
 #include "data/op.hpp"
 
@@ -57,18 +58,15 @@ class Tokenize : public Op {
     return spec;
   }
 
-  void apply(Sample& sample, const OpContext&) const override {
+  void apply(Sample& sample, const OpContext& context) const override {
     const std::string* text = std::get_if<std::string>(&value_of(sample, keys_.in));
     if (!text) base::fail(Exit::data, "field '{}' is not text", keys_.in);
-    if (text->size() > kMostTextBytes)
-      base::fail(Exit::data, "a text of {} bytes; at most {} are read", text->size(), kMostTextBytes);
-    std::vector<int32_t> ids;
-    tokenizer_->encode(lower_ ? ascii_lower(*text) : *text, ids);
-    ids.insert(ids.begin(), prefix_.begin(), prefix_.end());
-    if (end_ != End::none) ids.push_back(stop_);
+    if (context.trace) tell(*text, *context.trace);
+    std::vector<int32_t> ids = encoded(*text);
     size_t length = size_t(length_);
     if (has_prefix_) sample[mask_key_] = mask(std::min(ids.size(), length));
     captions_.fetch_add(1, std::memory_order_relaxed);
+    if (base::trim(*text).empty()) empty_.fetch_add(1, std::memory_order_relaxed);
     if (ids.size() > length) {
       cut_.fetch_add(1, std::memory_order_relaxed);
       if (end_ == End::sticky) ids[length - 1] = stop_;
@@ -79,6 +77,37 @@ class Tokenize : public Op {
     sample[keys_.out] = std::move(out);
   }
 
+  void count(std::map<std::string, int64_t>& counts) const override {
+    counts[keys_.out + ".captions"] += captions_;
+    counts[keys_.out + ".captions_cut"] += cut_;
+    counts[keys_.out + ".captions_empty"] += empty_;
+  }
+
+ private:
+  // All ids, not cut. What is no text would become unknown pieces without a word.
+  std::vector<int32_t> encoded(const std::string& text) const {
+    if (text.size() > kMostTextBytes)
+      base::fail(Exit::data, "a text of {} bytes; at most {} are read", text.size(), kMostTextBytes);
+    if (!base::is_utf8(text))
+      base::fail(Exit::data, "{} is not UTF-8 (another encoding, or no text?)", base::quoted(text, 40));
+    if (text.find('\0') != text.npos) base::fail(Exit::data, "the text {} holds a zero byte", base::quoted(text, 40));
+    std::vector<int32_t> ids;
+    tokenizer_->encode(lower_ ? ascii_lower(text) : text, ids);
+    ids.insert(ids.begin(), prefix_.begin(), prefix_.end());
+    if (end_ != End::none) ids.push_back(stop_);
+    return ids;
+  }
+
+  void tell(const std::string& text, Trace& trace) const {
+    auto choices = trace.choices.find(keys_.in);
+    Trace::Captions& captions = trace.captions[keys_.out];
+    captions.max_len = length_;
+    for (const std::string& one : choices == trace.choices.end() ? Texts{text} : choices->second) {
+      captions.tokens.push_back(int64_t(encoded(one).size()));
+      captions.empty += base::trim(one).empty();
+    }
+  }
+
   // 1 where the loss is taken: not on the prefix, not on padding.
   Array mask(size_t end) const {
     Array out(device::DType::f32, {length_});
@@ -86,12 +115,6 @@ class Tokenize : public Op {
     return out;
   }
 
-  void count(std::map<std::string, int64_t>& counts) const override {
-    counts[keys_.out + ".captions"] += captions_;
-    counts[keys_.out + ".captions_cut"] += cut_;
-  }
-
- private:
   std::optional<int32_t> number_or_piece(const Arguments& a, std::string_view name) const {
     if (!a.has(name)) return tokenizer_->pad_id();
     const Literal& v = a.raw(name);
@@ -109,7 +132,7 @@ class Tokenize : public Op {
   End end_ = End::none;
   std::shared_ptr<const Tokenizer> tokenizer_;
   int32_t pad_ = 0, stop_ = 0;
-  mutable std::atomic<int64_t> captions_{0}, cut_{0};
+  mutable std::atomic<int64_t> captions_{0}, cut_{0}, empty_{0};
 };
 
 }  // namespace

@@ -53,10 +53,10 @@ Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& envir
   }
 }
 
-void Pipeline::apply(Sample& sample, int64_t position, const Places* places) const {
+void Pipeline::apply(Sample& sample, int64_t position, const Places* places, Trace* trace) const {
   for (const Stage& stage : stages_) {
     try {
-      stage.op->apply(sample, {stage.stream.sub(uint64_t(position)), position, places});
+      stage.op->apply(sample, {stage.stream.sub(uint64_t(position)), position, places, trace});
     } catch (const base::Error& e) {
       base::fail(e.code(), "{}: {}", stage.name, e.what());
     }

@@ -20,7 +20,7 @@ class Pipeline {
 
   const Spec& input() const { return input_; }
   const Spec& spec() const { return spec_; }  // after all ops
-  void apply(Sample& sample, int64_t position, const Places* places = nullptr) const;
+  void apply(Sample& sample, int64_t position, const Places* places = nullptr, Trace* trace = nullptr) const;
   std::map<std::string, int64_t> counts() const;
 
  private:

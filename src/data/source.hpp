@@ -26,8 +26,8 @@ class Source {
   virtual Sample read(int64_t index) const = 0;
   virtual std::string key(int64_t index) const = 0;  // for messages: "shards/train-000.tar:000123"
   virtual std::string summary() const = 0;           // for the log: "83 tars"
-  // Tells sets apart that are not the same, so that ranks which read different copies notice. Reads no sample; as
-  // written here, a hash of all keys.
+  // Tells sets apart that are not the same, so that ranks which read different copies notice. Reads next to no
+  // samples; as written here, a hash of all keys.
   virtual uint64_t fingerprint() const;
 };
 

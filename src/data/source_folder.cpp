@@ -82,6 +82,7 @@ class Folder : public Source {
       std::filesystem::file_type type = std::filesystem::status(path, problem).type();
       if (type == std::filesystem::file_type::not_found) base::fail(Exit::data, "there is no such file");
       if (type == std::filesystem::file_type::directory) base::fail(Exit::data, "it is a folder, not a file");
+      if (!problem && type != std::filesystem::file_type::regular) base::fail(Exit::data, "it is no regular file");
       throw;
     }
   }

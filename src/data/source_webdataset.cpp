@@ -10,6 +10,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/brace.hpp"
@@ -31,34 +32,48 @@ MemberKind kind_of(const MemberName& member) {
   return MemberKind::bytes;
 }
 
-// A few shards stay open: opening is slow on parallel file systems, and descriptors are few.
+// A few shards stay open: opening is slow on parallel file systems, and descriptors are few. To ask whether a file has
+// changed costs a message to a server there, so an open one is asked now and then.
 class OpenShards {
  public:
-  std::shared_ptr<const File> get(const std::string& path, size_t shard) const {
-    if (auto file = known(shard)) return file;
+  struct Answer {
+    std::shared_ptr<const File> file;
+    bool look = false;  // time to ask whether it has changed
+  };
+  Answer get(const std::string& path, size_t shard) const {
+    if (Answer open = known(shard); open.file) return open;
     auto file = std::make_shared<const File>(path);  // slow, so without the lock; two threads may do it, one is kept
     std::lock_guard lock(mutex_);
-    if (where_.contains(shard)) return file;
-    recent_.emplace_front(shard, file);
+    if (where_.contains(shard)) return {file};
+    recent_.push_front({shard, file, {}});
     where_[shard] = recent_.begin();
     if (recent_.size() > kMost) {
-      where_.erase(recent_.back().first);
+      where_.erase(recent_.back().shard);
       recent_.pop_back();
     }
-    return file;
+    return {file};
   }
 
  private:
-  std::shared_ptr<const File> known(size_t shard) const {
+  Answer known(size_t shard) const {
     std::lock_guard lock(mutex_);
     auto it = where_.find(shard);
-    if (it == where_.end()) return nullptr;
+    if (it == where_.end()) return {};
     recent_.splice(recent_.begin(), recent_, it->second);
-    return it->second->second;
+    Open& open = *it->second;
+    bool look = open.looked.seconds() > kLookSeconds;
+    if (look) open.looked.restart();
+    return {open.file, look};
   }
 
   static constexpr size_t kMost = 128;
-  using Recent = std::list<std::pair<size_t, std::shared_ptr<const File>>>;
+  static constexpr double kLookSeconds = 5;
+  struct Open {
+    size_t shard;
+    std::shared_ptr<const File> file;
+    base::Stopwatch looked;
+  };
+  using Recent = std::list<Open>;
   mutable std::mutex mutex_;
   mutable Recent recent_;
   mutable std::unordered_map<size_t, Recent::iterator> where_;
@@ -117,8 +132,8 @@ class Webdataset : public Source {
   Sample read(int64_t index) const override {
     auto [number, sample] = find(index);
     const Shard& shard = shards_[number];
-    std::shared_ptr<const File> file = open_.get(shard.local, number);
-    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns)
+    auto [file, look] = open_.get(shard.local, number);
+    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns || (look && file->has_changed()))
       throw Unreadable(fmt::format("'{}' has changed since it was indexed: start again", shard.path));
     Sample out;
     for (size_t f = 0; f < fields_.size(); ++f) {
@@ -219,9 +234,10 @@ class Webdataset : public Source {
       std::vector<std::string> seen(seen_.begin(), seen_.end());
       if (seen.size() > 12) seen.resize(12), seen.push_back("...");
       base::fail(Exit::data,
-                 "field '{}': {} of {} samples have no member '.{}', the first is {}; members there are: {}",
+                 "field '{}': {} of {} samples have no member '.{}', the first is {}; members there are: {}{}",
                  fields_[f].name, base::with_commas(missing), base::with_commas(size_), fields_[f].extension,
-                 key(first), base::join(seen, " "));
+                 key(first), base::join(seen, " "),
+                 missing < size_ ? "; with loader.on_bad_sample = \"substitute\" others stand in for them" : "");
     }
   }
 

@@ -21,9 +21,20 @@ BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fr
     if (whole != all) io::write_file_atomically(path, whole);  // a crash cut its last line
     return whole;
   });
+  int64_t strange = 0;
   for (const std::string& line : base::split(text, '\n'))
-    if (!line.empty()) add(line);
+    if (!line.empty() && !is_entry(line))
+      ++strange;
+    else if (!line.empty())
+      add(line);
+  if (strange > 0 && world.rank() == 0)
+    base::log::warning("{}: {} lines are no bad samples of this deck's data sets and are not counted", path, strange);
   check();
+}
+
+bool BadSamples::is_entry(const std::string& line) const {
+  std::vector<std::string> parts = base::split(line, '\t');
+  return parts.size() == 3 && !parts[1].empty() && sizes_.contains(parts[0]);
 }
 
 bool BadSamples::add(const std::string& line) {

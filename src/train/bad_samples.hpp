@@ -29,6 +29,7 @@ class BadSamples {
   int64_t known() const;  // keys in the list
 
  private:
+  bool is_entry(const std::string& line) const;
   bool add(const std::string& line);
   void check() const;
 

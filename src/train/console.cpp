@@ -124,9 +124,10 @@ void print_captions(comm::Comm& world, const data::Mixture& data) {
     for (const auto& [name, count] : counts) {
       if (!name.ends_with(kSuffix)) continue;
       int64_t all = world.sum(count), cut = world.sum(counts.at(name + "_cut"));
-      log::line("captions {} {}: {:.2f} % of {} were cut at max_len", part.dataset->name(),
+      int64_t empty = world.sum(counts.at(name + "_empty"));
+      log::line("captions {} {}: {:.2f} % of {} were cut at max_len{}", part.dataset->name(),
                 name.substr(0, name.size() - kSuffix.size()), all ? 100 * double(cut) / double(all) : 0.0,
-                base::with_commas(all));
+                base::with_commas(all), empty ? fmt::format(", {} were empty", base::with_commas(empty)) : "");
     }
   }
 }

@@ -11,9 +11,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "data/bad_sample.hpp"
-#include "data/file.hpp"
-#include "data/pipeline.hpp"
-#include "data/tokenizer_of.hpp"
+#include "data/dataset.hpp"
 #include "io/files.hpp"
 
 namespace train {
@@ -52,72 +50,53 @@ std::string range(const Json& s) {
                      s["median"].get<int64_t>(), s["p95"].get<int64_t>());
 }
 
+// The captions of one field of token ids.
+struct Captions {
+  Histogram lengths;  // tokens before the cut -> captions
+  int64_t cut = 0, empty = 0, max_len = 0;
+};
+
 // What was found in one part of the samples; parts are added.
 struct Findings {
   std::map<std::string, std::map<std::pair<int64_t, int64_t>, int64_t>> sizes;  // field -> height, width -> images
-  std::map<std::string, Histogram> lengths;                                     // field -> tokens -> captions
+  std::map<std::string, Captions> captions;                                     // by field
   int64_t broken = 0;
   std::map<int64_t, std::string> why;  // the first of the broken samples -> why
 
   void add(const Findings& other) {
     for (const auto& [field, all] : other.sizes)
       for (const auto& [size, count] : all) sizes[field][size] += count;
-    for (const auto& [field, all] : other.lengths)
-      for (const auto& [length, count] : all) lengths[field][length] += count;
+    for (const auto& [field, all] : other.captions) {
+      Captions& own = captions[field];
+      for (const auto& [length, count] : all.lengths) own.lengths[length] += count;
+      own.cut += all.cut, own.empty += all.empty, own.max_len = all.max_len;
+    }
     broken += other.broken;
     why.insert(other.why.begin(), other.why.end());
     while (why.size() > kMostListed) why.erase(std::prev(why.end()));
   }
 };
 
-// A data set's preprocessing in two parts, so that images can be looked at as they are before they are resized: up to
-// its first decode, and the rest.
-struct Ops {
-  data::Pipeline before, after;
-  std::vector<std::string> token_fields;
-
-  static size_t cut(const std::string& text) {
-    std::vector<data::Call> calls = data::parse_calls(text);
-    for (size_t i = 0; i < calls.size(); ++i)
-      if (calls[i].name.starts_with("decode")) return i + 1 < calls.size() ? calls[i + 1].at : text.size();
-    return 0;
-  }
-  Ops(const std::string& text, const data::Spec& source, const data::OpEnvironment& environment, uint64_t seed)
-      : before(text.substr(0, cut(text)), source, environment, seed),
-        after(text.substr(cut(text)), before.spec(), environment, seed) {
-    for (const auto& [field, known] : after.spec())
-      if (!data::tokenizer_of(text, field).empty()) token_fields.push_back(field);
-  }
-};
-
-void look(const data::Source& source, const Ops& ops, int32_t pad, int64_t index, Findings& into) {
+// Sample `index` through all ops, as it would stand at that position of a stream.
+void look(const data::Dataset& set, int64_t index, Findings& into) {
+  data::Trace trace;
   try {
-    data::Sample sample = source.read(index);
-    ops.before.apply(sample, index);
-    std::vector<std::pair<std::string, std::pair<int64_t, int64_t>>> images;
-    for (const auto& [field, value] : sample)
-      if (const data::Array* a = std::get_if<data::Array>(&value); a && a->shape.size() == 3)
-        images.push_back({field, {a->shape[0], a->shape[1]}});
-    ops.after.apply(sample, index);
-    for (const auto& [field, known] : ops.after.spec())
-      if (std::string problem = data::mismatch(known, sample.at(field)); !problem.empty())
-        base::fail(base::Exit::data, "field '{}' {}", field, problem);
-    for (const auto& [field, size] : images) ++into.sizes[field][size];
-    for (const std::string& field : ops.token_fields) {
-      const data::Array& ids = std::get<data::Array>(sample.at(field));
-      ++into.lengths[field][std::count_if(ids.i32(), ids.i32() + ids.count(), [pad](int32_t id) { return id != pad; })];
-    }
-  } catch (const data::Unreadable&) {
-    throw;
-  } catch (const base::Error& e) {
-    if (e.code() != base::Exit::data) throw;
+    set.get(index, index, nullptr, &trace);
+  } catch (const data::BadSampleError& e) {
     ++into.broken;
     // A thread's samples come in order, so the first of all are among the first of each.
-    if (into.why.size() < kMostListed) into.why[index] = data::one_line(e.what(), 300);
+    if (into.why.size() < kMostListed) into.why[index] = e.bad().why;
+    return;
+  }
+  for (const auto& [field, size] : trace.images) ++into.sizes[field][size];
+  for (const auto& [field, found] : trace.captions) {
+    Captions& all = into.captions[field];
+    all.max_len = found.max_len, all.empty += found.empty;
+    for (int64_t n : found.tokens) ++all.lengths[n], all.cut += n > found.max_len;
   }
 }
 
-Findings look_at_all(const data::Source& source, const Ops& ops, int32_t pad, int64_t threads) {
+Findings look_at_all(const data::Dataset& set, int64_t threads) {
   Findings all;
   std::mutex mutex;
   std::exception_ptr problem;
@@ -125,11 +104,11 @@ Findings look_at_all(const data::Source& source, const Ops& ops, int32_t pad, in
   auto work = [&] {
     Findings mine;
     try {
-      for (int64_t i; (i = next++) < source.size();) look(source, ops, pad, i, mine);
+      for (int64_t i; (i = next++) < set.size();) look(set, i, mine);
     } catch (...) {
       std::lock_guard lock(mutex);
       problem = std::current_exception();
-      next = source.size();
+      next = set.size();
     }
     std::lock_guard lock(mutex);
     all.add(mine);
@@ -143,20 +122,19 @@ Findings look_at_all(const data::Source& source, const Ops& ops, int32_t pad, in
   return all;
 }
 
-Json report(const std::string& name, const data::Source& source, const Findings& found,
-            const std::map<std::string, int64_t>& counts) {
+Json report(const data::Dataset& set, const Findings& found) {
   auto share = [](int64_t part, int64_t all) { return all ? double(part) / double(all) : 0.0; };
-  int64_t samples = source.size(), broken = found.broken;
-  log::line("data     {}  {} samples in {}", name, base::with_commas(samples), source.summary());
-  Json json = {{"samples", samples}, {"source", source.summary()}, {"broken", broken}};
+  int64_t samples = set.size(), broken = found.broken;
+  log::line("data     {}  {} samples in {}", set.name(), base::with_commas(samples), set.summary());
+  Json json = {{"samples", samples}, {"source", set.summary()}, {"broken", broken}};
 
   log::line("broken     {} of {} ({:.3g} %)", base::with_commas(broken), base::with_commas(samples),
             100 * share(broken, samples));
   json["broken_samples"] = Json::array();
   int64_t shown = 0;
   for (const auto& [index, why] : found.why) {
-    json["broken_samples"].push_back({{"index", index}, {"key", source.key(index)}, {"why", why}});
-    if (shown++ < kMostPrinted) log::line("             {}: {}", data::one_line(source.key(index)), why);
+    json["broken_samples"].push_back({{"index", index}, {"key", set.key(index)}, {"why", why}});
+    if (shown++ < kMostPrinted) log::line("             {}: {}", data::one_line(set.key(index)), why);
   }
   if (broken > kMostPrinted) log::line("             and {} more", broken - kMostPrinted);
 
@@ -180,21 +158,21 @@ Json report(const std::string& name, const data::Source& source, const Findings&
               range(json["images"][field]["width"]), sizes.size(), common[0].second.first, common[0].second.second,
               100 * share(-common[0].first, total(height)));
   }
-  for (const auto& [field, lengths] : found.lengths) {
-    auto count = [&](const char* what) {
-      auto it = counts.find(field + what);
-      return it == counts.end() ? int64_t{0} : it->second;
-    };
-    int64_t captions = count(".captions"), cut = count(".captions_cut");
+  for (const auto& [field, all] : found.captions) {
+    int64_t captions = total(all.lengths);
+    if (captions == 0) continue;  // lists of captions, all of them empty
     Json list = Json::array();
-    for (const auto& [length, n] : lengths) list.push_back({length, n});
+    for (const auto& [length, n] : all.lengths) list.push_back({length, n});
     json["captions"][field] = {{"captions", captions},
-                               {"cut", cut},
-                               {"cut_share", share(cut, captions)},
-                               {"tokens", summary(lengths)},
-                               {"histogram", list}};  // [tokens, captions]
-    log::line("captions   {}: {}  tokens {}  cut {} ({:.3g} %)", field, base::with_commas(captions),
-              range(json["captions"][field]["tokens"]), base::with_commas(cut), 100 * share(cut, captions));
+                               {"max_len", all.max_len},
+                               {"cut", all.cut},
+                               {"cut_share", share(all.cut, captions)},
+                               {"empty", all.empty},
+                               {"tokens", summary(all.lengths)},
+                               {"histogram", list}};  // [tokens before the cut, captions]
+    log::line("captions   {}: {}  tokens {}  longer than max_len {}: {} ({:.3g} %)  empty {}", field,
+              base::with_commas(captions), range(json["captions"][field]["tokens"]), all.max_len,
+              base::with_commas(all.cut), 100 * share(all.cut, captions), base::with_commas(all.empty));
   }
   return json;
 }
@@ -219,25 +197,15 @@ base::Exit report_datasets(const Recipe& recipe) {
   int64_t broken = 0;
   for (const std::string& name : names) {
     base::Stopwatch watch;
-    const data::SourceOptions* options = recipe.data.data.at(name).source_options();
-    CHECK(options, "no source options");
-    try {
-      Ops ops(recipe.data.preprocess_of(name), options->spec(), {.tokenizers = &tokenizers, .open = true},
-              context.seed);
-      std::unique_ptr<data::Source> source = options->open(context);
-      double indexed_s = watch.restart();
-      Findings found = look_at_all(*source, ops, int32_t(recipe.train.pad_id), recipe.data.loader.threads);
-      std::map<std::string, int64_t> counts = ops.before.counts();
-      for (const auto& [what, count] : ops.after.counts()) counts[what] += count;
-      json[name] = report(name, *source, found, counts);
-      double read_s = watch.seconds();
-      json[name]["indexed_s"] = indexed_s, json[name]["read_s"] = read_s;
-      log::line("time       index {:.2f} s  samples {:.2f} s = {:.0f}/s with {} threads", indexed_s, read_s,
-                double(source->size()) / read_s, recipe.data.loader.threads);
-      broken += found.broken;
-    } catch (const base::Error& e) {
-      base::fail(e.code(), "data.{}: {}", name, e.what());
-    }
+    std::unique_ptr<data::Dataset> set = data::open_dataset(recipe.data, tokenizers, name, context);
+    double indexed_s = watch.restart();
+    Findings found = look_at_all(*set, recipe.data.loader.threads);
+    json[name] = report(*set, found);
+    double read_s = watch.seconds();
+    json[name]["indexed_s"] = indexed_s, json[name]["read_s"] = read_s;
+    log::line("time       index {:.2f} s  samples {:.2f} s = {:.0f}/s with {} threads", indexed_s, read_s,
+              double(set->size()) / read_s, recipe.data.loader.threads);
+    broken += found.broken;
   }
   io::make_directories(recipe.run.dir);
   std::string path = recipe.run.dir + "/datasets.json";

@@ -159,6 +159,8 @@ class Init(harness.RunTest):
                 want[name] = changed[name].astype(np.float32)
             else:
                 changed[name] = want[name] = value
+        # Every other one as a transposed array is saved: first axis fastest.
+        changed = {name: np.asfortranarray(value) if i // 4 % 2 else value for i, (name, value) in enumerate(changed.items())}
         as_void = {name: value.view("V2") if value.dtype == np.uint16 else value for name, value in changed.items()}
         self.start(0, self.npz(as_void), ranks=2, dir="a")
         self.same(self.params("a")[0], want)
@@ -166,6 +168,18 @@ class Init(harness.RunTest):
             save_safetensors(changed, self.path("w.safetensors"))
             self.start(0, self.path("w.safetensors"), dir="b")
             self.same(self.params("b")[0], want)
+
+    def test_file_of_the_safetensors_library(self):
+        """data/weights_of_python.safetensors was written by safetensors 0.8.0 (safetensors.torch.save_file, torch 2.15): bf16, f16, f32
+        and f64 by turns, tensor n of the sorted names holds (37 k + 101 n) mod 255 - 127 over 256 at its element k, exact in all."""
+        def value(number, shape):
+            k = np.arange(np.prod(shape), dtype=np.int64)
+            return (((k * 37 + number * 101) % 255 - 127).astype(np.float32) / 256).reshape(shape)
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/weights_of_python.safetensors")
+        want = {name: value(i, shape) for i, (name, shape) in enumerate(sorted(self.shapes.items()))}
+        for ranks, dir in ((0, "a"), (3, "b")):
+            self.start(0, source, f"loaded {len(want)} of {len(want)} tensors", "unused in the file 1", ranks=ranks, dir=dir)
+            self.same(self.params(dir)[0], want)
 
     def test_own_checkpoint(self):
         self.start(0, self.npz(self.values), ranks=2, dir="a")
@@ -209,6 +223,8 @@ class Init(harness.RunTest):
         self.start(0, self.npz(self.values, "all.npz"), "skipped   decoder/LogitsDense/bias [400] (dont_load)", dir="b",
                    extra=["--set", 'init.dont_load=["decoder/LogitsDense/.*"]'])
         self.same(self.params("b")[0], {name: (random if "LogitsDense" in name else self.values)[name] for name in random})
+        self.start(5, self.path("all.npz"), 'init.dont_load "LogitsDense/.*" matches no parameter', dir="c",
+                   extra=["--set", 'init.dont_load=["LogitsDense/.*"]'])
         for extra, fragment in ((['init.map={ enc = "params/img" }'], "enc"), (['init.dont_load=["("]'], "regular expression"),
                                 (["init.posemb=stretch"], "interpolate"), (["checkpoint.branch_from=x"], "both")):
             self.start(2, source, fragment, dir="none", extra=["--set", *extra])

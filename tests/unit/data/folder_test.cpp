@@ -1,8 +1,10 @@
 // Image folders with captions files, good and bad.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data/captions_file.hpp"
+#include "data/file.hpp"
 #include "data/source_folder.hpp"
 #include "support.hpp"
 
@@ -61,6 +63,24 @@ TEST_F(FolderTest, TsvAndCocoAreTheSame) {
     for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s[field]), "") << field;
   }
   EXPECT_EQ(open("c.json", kCoco)->summary(), "3 images, 4 captions, 1 images without a caption left out");
+}
+
+// A substitute can stand in for each of them.
+TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
+  std::filesystem::create_directory(dir / "images/folder.jpg");
+  ASSERT_EQ(::mkfifo((dir / "images/pipe.jpg").c_str(), 0600), 0);
+  std::unique_ptr<Source> source = open("c.tsv", "folder.jpg\tx\npipe.jpg\tx\nnone.jpg\tx\na.jpg\tx\n");
+  for (auto [index, text] : {std::pair{0, "folder"}, {1, "no regular file"}, {2, "no such file"}}) {
+    try {
+      source->read(index);
+      ADD_FAILURE() << text;
+    } catch (const Unreadable& e) {
+      ADD_FAILURE() << e.what();
+    } catch (const base::Error& e) {
+      EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_NO_THROW(source->read(3));
 }
 
 TEST_F(FolderTest, BadCaptions) {

@@ -147,7 +147,8 @@ TEST(Tokenize, CountsCutCaptions) {
     Sample sample{{"text", text}};
     pipeline.apply(sample, 0);
   }
-  EXPECT_EQ(pipeline.counts(), (std::map<std::string, int64_t>{{"labels.captions", 4}, {"labels.captions_cut", 2}}));
+  EXPECT_EQ(pipeline.counts(), (std::map<std::string, int64_t>{
+                                   {"labels.captions", 4}, {"labels.captions_cut", 2}, {"labels.captions_empty", 1}}));
 }
 
 TEST(Tokenize, DecodesAndKnowsItsPieces) {

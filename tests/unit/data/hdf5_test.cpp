@@ -179,6 +179,27 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
   EXPECT_EQ(text_of(options.spec()), "image encoded bytes") << "no file is asked where all is said";
 }
 
+TEST_F(Hdf5Test, FingerprintSeesWhatSomeRowsHold) {
+  auto print = [&](const std::string& middle) {
+    {
+      Writer w(dir / "a.h5");
+      w.lists("images", {"first", middle, "last!"});
+    }
+    return open({{"image", "images"}})->fingerprint();
+  };
+  uint64_t one = print("aaaa"), other = print("bbbb");
+  EXPECT_NE(one, other);
+  EXPECT_EQ(one, print("aaaa"));
+}
+
+TEST_F(Hdf5Test, FilesAsTextsAreRefusedWithTheWayOut) {
+  {
+    Writer w(dir / "a.h5");
+    w.texts("images", {"a"}, {1});
+  }
+  expect_error(Exit::data, {"images", "zero byte", "vlen_dtype"}, [&] { open({{"image", "images: bytes"}}); });
+}
+
 TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
   {
     Writer w(options.path);

@@ -48,6 +48,37 @@ Result tokenized(const std::string& arguments, const std::string& text) {
   return r;
 }
 
+// What is no text would be trained on as unknown pieces.
+TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
+  Tokenizers tokenizers = bytes();
+  Pipeline p("tokenize('b', max_len=4, eos='sticky')", {{"text", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
+  auto apply = [&](const std::string& text) {
+    Sample s{{"text", text}};
+    p.apply(s, 0);
+  };
+  expect_error(Exit::data, {"tokenize", "UTF-8", "caf"}, [&] { apply("caf\xe9"); });  // Latin-1
+  expect_error(Exit::data, {"tokenize", "zero byte"}, [&] { apply(std::string("a\0b", 3)); });
+  apply("caf\xc3\xa9"), apply(""), apply(" \n"), apply("a");
+  EXPECT_EQ(p.counts(), (std::map<std::string, int64_t>{
+                            {"labels.captions", 4}, {"labels.captions_cut", 1}, {"labels.captions_empty", 2}}));
+}
+
+TEST(Tokenize, TellsOfAllCaptionsBeforeTheyAreCut) {
+  Tokenizers tokenizers = bytes();
+  Pipeline p("choice(key='captions') | lower(inkey='captions', outkey='c') | tokenize('b', inkey='c', max_len=4, eos='yes')",
+             {{"captions", FieldSpec::list_of_texts()}}, {.tokenizers = &tokenizers});
+  Sample s{{"captions", Texts{"ABCDEF", "", "a"}}};
+  Trace trace;
+  p.apply(s, 0, nullptr, &trace);
+  const Trace::Captions& told = trace.captions.at("labels");
+  EXPECT_EQ(told.tokens, (std::vector<int64_t>{7, 1, 2}));
+  EXPECT_EQ(told.max_len, 4);
+  EXPECT_EQ(told.empty, 1);
+  // One that is not chosen may be no text: it would be chosen another time.
+  Sample bad{{"captions", Texts{"a", "\xff"}}};
+  expect_error(Exit::data, {"UTF-8"}, [&] { p.apply(bad, 0, nullptr, &trace); });
+}
+
 TEST(Bytes, EndPadLowerAndCut) {
   using I = std::vector<int32_t>;
   constexpr int32_t a = 'a' + 3, b = 'b' + 3, A = 'A' + 3;

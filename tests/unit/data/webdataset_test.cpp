@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "data/brace.hpp"
+#include "data/file.hpp"
 #include "data/source_webdataset.hpp"
 #include "data/tar_index.hpp"
 #include "support.hpp"
@@ -103,6 +104,19 @@ TEST_F(WebdatasetTest, FingerprintTellsCopiesApart) {
               test::write_file(dir / "s-0.tar", tar.end());
             }),
             first);
+}
+
+TEST_F(WebdatasetTest, ShardThatChangesWhileItIsOpenIsNoticed) {
+  three_shards();
+  std::unique_ptr<Source> source = options.open(context);
+  EXPECT_NO_THROW(source->read(0));
+  std::string bytes = test::read_file(dir / "s-0.tar");
+  std::fstream file(dir / "s-0.tar", std::ios::in | std::ios::out | std::ios::binary);  // the same file, other bytes
+  file.seekp(600), file.put('!');
+  file.close();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5200));
+  EXPECT_THROW(source->read(0), Unreadable);
+  EXPECT_NO_THROW(source->read(7));  // of another shard
 }
 
 TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
