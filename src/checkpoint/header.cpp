@@ -31,7 +31,8 @@ std::string encode(const Header& h) {
   text += fmt::format("format={}\nstep={}\nfile_bytes={}\nstructure=", h.format, h.step, h.file_bytes);
   for (size_t i = 0; i < h.structure.size(); ++i)
     text += fmt::format("{}{}+{}", i ? " " : "", h.structure[i].first, h.structure[i].second - h.structure[i].first);
-  text += fmt::format("\nstructure_xxh3={}\n", hex(h.structure_hash));
+  text += fmt::format("\nstructure_xxh3={}\nindex={}+{}\nindex_xxh3={}\n", hex(h.structure_hash), h.index.first,
+                      h.index.second - h.index.first, hex(h.index_hash));
   text += fmt::format("{}{}\n", kOwnHash, hex(base::xxh3(text)));
   CHECK(int64_t(text.size()) <= kUserBlock, "the checkpoint's metadata lie in {} pieces", h.structure.size());
   text.resize(size_t(kUserBlock), '\0');
@@ -57,14 +58,17 @@ Header decode_header(std::string_view text) {
   h.step = number<int64_t>(lines, "step");
   h.file_bytes = number<int64_t>(lines, "file_bytes");
   h.structure_hash = number<uint64_t>(lines, "structure_xxh3", 16);
-  for (const std::string& range : base::split(lines["structure"], ' ')) {
-    std::vector<std::string> parts = base::split(range, '+');
-    std::map<std::string, std::string> named{{"structure", parts[0]}, {"length", parts.size() == 2 ? parts[1] : ""}};
-    int64_t begin = number<int64_t>(named, "structure"), length = number<int64_t>(named, "length");
+  auto range = [&](const std::string& piece) {
+    std::vector<std::string> parts = base::split(piece, '+');
+    std::map<std::string, std::string> named{{"begin", parts[0]}, {"length", parts.size() == 2 ? parts[1] : ""}};
+    int64_t begin = number<int64_t>(named, "begin"), length = number<int64_t>(named, "length");
     if (begin < kUserBlock || length < 0 || begin > h.file_bytes - length)
-      base::fail(base::Exit::checkpoint, "its header has a bad range: {}", range);
-    h.structure.emplace_back(begin, begin + length);
-  }
+      base::fail(base::Exit::checkpoint, "its header has a bad range: {}", piece);
+    return std::pair(begin, begin + length);
+  };
+  for (const std::string& piece : base::split(lines["structure"], ' ')) h.structure.push_back(range(piece));
+  h.index = range(lines["index"]);
+  h.index_hash = number<uint64_t>(lines, "index_xxh3", 16);
   return h;
 }
 

@@ -3,11 +3,13 @@
 // finished.
 //
 //   trainer checkpoint: an HDF5 file behind 4096 bytes of text
-//   format=1
+//   format=2
 //   step=1000
 //   file_bytes=1155432448
 //   structure=4096+450560     all that is not tensor data, checksum or padding: offset+length, ...
 //   structure_xxh3=0123456789abcdef
+//   index=1155400000+98765    layout.hpp
+//   index_xxh3=...
 //   header_xxh3=...           of the text above
 #pragma once
 
@@ -28,6 +30,8 @@ struct Header {
   int64_t file_bytes = 0;
   std::vector<std::pair<int64_t, int64_t>> structure;  // begin, end
   uint64_t structure_hash = 0;
+  std::pair<int64_t, int64_t> index;  // begin, end
+  uint64_t index_hash = 0;
 };
 
 std::string encode(const Header& header);     // kUserBlock bytes

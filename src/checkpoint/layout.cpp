@@ -37,7 +37,7 @@ int64_t metadata_room(const State& state, const FileLayout& layout) {
 }  // namespace
 
 bool is_reserved(const std::string& attribute) {
-  for (const char* name : {"format", "step", "checksum", "write_completed"})
+  for (const char* name : {"format", "step", "write_completed"})
     if (attribute == name) return true;
   return false;
 }
@@ -56,6 +56,8 @@ std::vector<std::pair<int64_t, int64_t>> FileLayout::gaps() const {
     if (e.bytes) data.emplace_back(e.offset, e.offset + e.bytes);
   data.emplace_back(tensor_sums, tensor_sums + 8 * int64_t(entries.size()));
   data.emplace_back(block_sums, block_sums + 8 * blocks);
+  data.emplace_back(file_sum, file_sum + 8);
+  data.emplace_back(index, index + index_bytes);
   std::sort(data.begin(), data.end());
   std::vector<std::pair<int64_t, int64_t>> gaps;
   int64_t end = data_begin;
@@ -93,7 +95,16 @@ FileLayout layout_of(const State& state) {
   return layout;
 }
 
-io::H5File make_structure(const std::string& name, const State& state, FileLayout& layout) {
+std::string structure_key(const State& state, const FileLayout& layout) {
+  std::string key;
+  for (const Entry& e : layout.entries)
+    key += fmt::format("{} {} {} {}\n", e.name, name_of(e.type), fmt::join(e.shape, "x"), e.bytes);
+  for (const auto& [name, value] : state.numbers) key += name + "\n";
+  for (const auto& [name, text] : state.texts) key += fmt::format("{} {}\n", name, text.size());
+  return key;
+}
+
+std::string make_structure(const std::string& name, const State& state, FileLayout& layout) {
   std::lock_guard lock(io::h5_mutex());
   io::H5File file = io::H5File::create(name, {.user_block = kUserBlock,
                                               .alignment = kAlignment,
@@ -102,8 +113,7 @@ io::H5File make_structure(const std::string& name, const State& state, FileLayou
   // Attributes first: they are in place before the root group's header grows with anything else.
   file.set_attribute("/", "format", int64_t{kFormat});
   file.set_attribute("/", "step", state.step);
-  file.set_attribute("/", "checksum", hex(0));
-  file.set_attribute("/", "write_completed", int64_t{0});
+  file.set_attribute("/", "write_completed", int64_t{1});
   for (const auto& [attribute, value] : state.numbers) {
     CHECK(!is_reserved(attribute) && !state.texts.contains(attribute), "attribute {} exists already", attribute);
     file.set_attribute("/", attribute, value);
@@ -132,11 +142,14 @@ io::H5File make_structure(const std::string& name, const State& state, FileLayou
   int64_t tensors = int64_t(layout.entries.size());
   layout.tensor_sums = placed(file.create_contiguous(kTensorSums, io::H5Type::u64, {tensors}), 8 * tensors);
   layout.block_sums = placed(file.create_contiguous(kBlockSums, io::H5Type::u64, {layout.blocks}), 8 * layout.blocks);
+  layout.file_sum = placed(file.create_contiguous(kFileSum, io::H5Type::u64, {1}), 8);
+  layout.index_bytes = int64_t(encode_index(state, layout).size());
+  layout.index = placed(file.create_contiguous(kIndex, io::H5Type::u8, {layout.index_bytes}), layout.index_bytes);
   file.set_attribute(
       "/checksums", "how",
       std::string("XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by "
-                  "path. tensors: of the block hashes of each. Attribute checksum of /: of all tensors."));
-  return file;
+                  "path. tensors: of the block hashes of each. file: of the hashes of all tensors."));
+  return file.close_to_image();
 }
 
 int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors) {

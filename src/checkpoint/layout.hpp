@@ -5,9 +5,12 @@
 //   H ..            the datasets, contiguous, each at an offset all ranks know:
 //                   /params/..., /optimizer/..., ...    logical tensors
 //                   /deck                               resolved deck, one string
-//                   /checksums/tensors, /checksums/blocks   see checksum.hpp
+//                   /checksums/tensors, /checksums/blocks, /checksums/file   see checksum.hpp
+//                   /checksums/index    CBOR: what the structure says, for a reader that has no second to spare
+//                                       (HDF5 takes 70 us to find and open each of a thousand datasets)
 //
-// Root attributes: format, step, checksum, write_completed (1 in a finished file) and the caller's numbers and texts.
+// Root attributes: format, step, write_completed (1) and the caller's numbers and texts. The structure depends on no
+// data, so it is made beside their writing, and becomes part of the file when all else is there and proved.
 #pragma once
 
 #include <optional>
@@ -26,6 +29,8 @@ constexpr int64_t kAlignedFrom = 1 << 18;  // padding below 1 % of such a datase
 inline const char* const kDeck = "/deck";
 inline const char* const kTensorSums = "/checksums/tensors";
 inline const char* const kBlockSums = "/checksums/blocks";
+inline const char* const kFileSum = "/checksums/file";
+inline const char* const kIndex = "/checksums/index";
 
 // One dataset whose bytes are checked: a logical tensor, or the deck.
 struct Entry {
@@ -40,7 +45,8 @@ struct Entry {
 
 struct FileLayout {
   std::vector<Entry> entries;                 // ordered by name
-  int64_t tensor_sums = -1, block_sums = -1;  // offsets of the two checksum datasets
+  int64_t tensor_sums = -1, block_sums = -1, file_sum = -1;  // offsets of the checksum datasets
+  int64_t index = -1, index_bytes = 0;
   int64_t blocks = 0;                         // of all entries
   int64_t file_bytes = 0;
   int64_t data_begin = 0;  // H above
@@ -55,9 +61,13 @@ FileLayout layout_of(const State& state);
 // Completes entries that have type, shape and bytes: order and block numbers.
 void number_blocks(FileLayout& layout);
 
-// The structure of the file, in memory: all datasets (without their data) and attributes; checksum = 0 and
-// write_completed = 0 are changed when all is written. Fills in the layout's offsets.
-io::H5File make_structure(const std::string& name, const State& state, FileLayout& layout);
+// The bytes of the file as far as HDF5 writes them: all datasets (without their data, so with holes of zeros) and
+// attributes. Fills in the layout's offsets.
+std::string make_structure(const std::string& name, const State& state, FileLayout& layout);
+// All that the offsets follow from, as one text: those of two states with the same one are the same.
+std::string structure_key(const State& state, const FileLayout& layout);
+// The bytes of kIndex, whose number does not depend on the offsets.
+std::string encode_index(const State& state, const FileLayout& layout);
 
 // Bytes of all tensors in the file: exact. For `--mode plan`.
 int64_t planned_dataset_bytes(const std::vector<shard::TensorSlice>& tensors);

@@ -1,5 +1,6 @@
 // Reading what a file says it holds, and sending it between ranks.
 #include <bit>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/catalogue.hpp"
@@ -16,82 +17,109 @@ template <class... Args>
   base::fail(base::Exit::checkpoint, format, std::forward<Args>(args)...);
 }
 
-template <class T>
-T want(const io::H5File& file, const char* name) {
-  auto value = file.attribute("/", name);
-  const T* typed = value ? std::get_if<T>(&*value) : nullptr;
-  if (!typed) refuse("it has no attribute {} of the right type", name);
-  return *typed;
-}
-
-void read_attributes(const io::H5File& file, State& state) {
-  for (const std::string& name : file.attributes("/")) {
-    if (is_reserved(name)) continue;
-    auto value = file.attribute("/", name);
-    if (!value) continue;
-    if (const double* number = std::get_if<double>(&*value)) state.numbers[name] = *number;
-    if (const std::string* text = std::get_if<std::string>(&*value)) state.texts[name] = *text;
-  }
-}
-
 std::string binary(const Json& json) {
   std::string bytes;
   Json::to_cbor(json, bytes);
   return bytes;
 }
 
+// Values have a fixed width, so that the index has its place in a file whatever they are.
+std::string fixed(int64_t offset) { return fmt::format("{:020}", offset); }
+int64_t number(const Json& text) { return std::stoll(text.get<std::string>()); }
+
 // Numbers travel as their bits: NaN and infinities too.
 Json attributes_json(const State& state) {
   Json numbers = Json::object();
-  for (const auto& [name, value] : state.numbers) numbers[name] = std::bit_cast<uint64_t>(value);
-  return {{"step", state.step}, {"numbers", numbers}, {"texts", state.texts}};
+  for (const auto& [name, value] : state.numbers) numbers[name] = hex(std::bit_cast<uint64_t>(value));
+  return {{"step", fixed(state.step)}, {"numbers", numbers}, {"texts", state.texts}};
 }
 
 void from_json(const Json& json, State& state) {
-  state.step = json.at("step").get<int64_t>();
+  state.step = number(json.at("step"));
   state.numbers.clear();
   for (const auto& [name, bits] : json.at("numbers").items())
-    state.numbers[name] = std::bit_cast<double>(bits.get<uint64_t>());
+    state.numbers[name] = std::bit_cast<double>(uint64_t(std::stoull(bits.get<std::string>(), nullptr, 16)));
   state.texts = json.at("texts").get<std::map<std::string, std::string>>();
+}
+
+Json layout_json(const FileLayout& layout) {
+  Json entries = Json::array();
+  for (const Entry& e : layout.entries) entries.push_back({e.name, int(e.type), e.shape, e.bytes, fixed(e.offset)});
+  return {{"entries", entries},
+          {"tensor_sums", fixed(layout.tensor_sums)},
+          {"block_sums", fixed(layout.block_sums)},
+          {"file_sum", fixed(layout.file_sum)},
+          {"data_begin", fixed(layout.data_begin)}};
+}
+
+FileLayout layout_of_json(const Json& json) {
+  FileLayout layout;
+  for (const Json& e : json.at("entries"))
+    layout.entries.push_back({.name = e.at(0).get<std::string>(),
+                              .type = io::H5Type(e.at(1).get<int>()),
+                              .shape = e.at(2).get<std::vector<int64_t>>(),
+                              .bytes = e.at(3).get<int64_t>(),
+                              .offset = number(e.at(4))});
+  number_blocks(layout);
+  layout.tensor_sums = number(json.at("tensor_sums")), layout.block_sums = number(json.at("block_sums"));
+  layout.file_sum = number(json.at("file_sum")), layout.data_begin = number(json.at("data_begin"));
+  return layout;
+}
+
+// Bytes of the file that a hash proves, and that must be there.
+std::string read_range(const io::File& file, int64_t begin, int64_t bytes, const char* what) {
+  if (begin < kUserBlock || bytes < 0 || begin > file.size() - bytes) refuse("{} lies outside the file", what);
+  std::string out(size_t(bytes), '\0');
+  file.read_at(out.data(), bytes, begin);
+  return out;
+}
+std::vector<uint64_t> read_hashes(const io::File& file, int64_t begin, int64_t count, const char* what) {
+  std::string bytes = read_range(file, begin, 8 * count, what);
+  std::vector<uint64_t> out(static_cast<size_t>(count));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
 }
 
 }  // namespace
 
+std::string encode_index(const State& state, const FileLayout& layout) {
+  Json attributes = attributes_json(state);
+  attributes["texts"].erase("deck");  // a dataset of its own
+  return binary({{"state", attributes}, {"layout", layout_json(layout)}});
+}
+
 Manifest inspect(const std::string& path, int64_t step) {
   Header header = check_header(path);
   if (header.step != step) refuse("its name says step {}, its header step {}", step, header.step);
-  io::H5File file = io::H5File::open(path);
+  io::File file(path, io::File::Mode::read);
+  std::string index = read_range(file, header.index.first, header.index.second - header.index.first, kIndex);
+  if (base::xxh3(index) != header.index_hash) refuse("{} is damaged (checksum)", kIndex);
   Manifest m;
-  m.state.step = want<int64_t>(file, "step");
-  if (want<int64_t>(file, "format") != kFormat || m.state.step != step)
-    refuse("its attributes and its header do not agree");
-  if (want<int64_t>(file, "write_completed") != 1) refuse("it was never finished (write_completed is not 1)");
-  read_attributes(file, m.state);
-
-  for (const std::string& name : file.datasets()) {
-    if (name == kTensorSums || name == kBlockSums) continue;
-    io::H5Info info = file.info(name);
-    if (info.bytes > 0 && (info.offset < kUserBlock || info.offset > header.file_bytes - info.bytes))
-      refuse("{} does not lie in one piece inside the file", name);
-    m.layout.entries.push_back(
-        {.name = name, .type = info.type, .shape = info.shape, .bytes = info.bytes, .offset = info.offset});
+  try {
+    Json json = Json::from_cbor(index);
+    from_json(json.at("state"), m.state);
+    m.layout = layout_of_json(json.at("layout"));
+  } catch (const std::exception& e) {
+    refuse("{} cannot be read: {}", kIndex, e.what());
   }
-  number_blocks(m.layout);
-  m.layout.tensor_sums = file.info(kTensorSums).offset, m.layout.block_sums = file.info(kBlockSums).offset;
-  m.layout.file_bytes = header.file_bytes, m.layout.data_begin = header.structure[0].second;
-  std::vector<uint64_t> tensors = file.read<uint64_t>(kTensorSums);
-  m.blocks = file.read<uint64_t>(kBlockSums);
-  if (tensors.size() != m.layout.entries.size() || int64_t(m.blocks.size()) != m.layout.blocks)
-    refuse("its checksums do not belong to its datasets");
-  if (hex(hash_of(tensors)) != want<std::string>(file, "checksum")) refuse("its list of tensor checksums is damaged");
+  if (m.state.step != step) refuse("its index and its header do not agree");
+  m.layout.file_bytes = header.file_bytes;
+  m.layout.index = header.index.first, m.layout.index_bytes = header.index.second - header.index.first;
+  for (const Entry& e : m.layout.entries)
+    if (e.bytes > 0 && (e.offset < kUserBlock || e.offset > header.file_bytes - e.bytes))
+      refuse("{} does not lie in one piece inside the file", e.name);
+  std::vector<uint64_t> tensors =
+      read_hashes(file, m.layout.tensor_sums, int64_t(m.layout.entries.size()), kTensorSums);
+  m.blocks = read_hashes(file, m.layout.block_sums, m.layout.blocks, kBlockSums);
+  if (read_hashes(file, m.layout.file_sum, 1, kFileSum)[0] != hash_of(tensors))
+    refuse("its list of tensor checksums is damaged");
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Entry& e = m.layout.entries[i];
     if (hash_of({m.blocks.data() + e.first_block, size_t(e.blocks())}) != tensors[i])
       refuse("the block checksums of {} are damaged", e.name);
   }
   if (const Entry* deck = m.layout.find(kDeck); deck && deck->type == io::H5Type::text) {
-    std::string text(size_t(deck->bytes), '\0');
-    io::File(path, io::File::Mode::read).read_at(text.data(), deck->bytes, deck->offset);
+    std::string text = read_range(file, deck->offset, deck->bytes, kDeck);
     for (int64_t b = 0; b < deck->blocks(); ++b)
       if (base::xxh3(text.data() + b * kBlock, size_t(block_bytes(b, deck->bytes))) !=
           m.blocks[size_t(deck->first_block + b)])
@@ -105,22 +133,14 @@ std::string pack_attributes(const State& state) { return binary(attributes_json(
 void unpack_attributes(const std::string& bytes, State& state) { from_json(Json::from_cbor(bytes), state); }
 
 std::string pack(const Manifest& m) {
-  Json entries = Json::array();
-  for (const Entry& e : m.layout.entries) entries.push_back({e.name, int(e.type), e.shape, e.bytes, e.offset});
-  return binary({{"state", attributes_json(m.state)}, {"entries", entries}, {"blocks", m.blocks}});
+  return binary({{"state", attributes_json(m.state)}, {"layout", layout_json(m.layout)}, {"blocks", m.blocks}});
 }
 
 Manifest unpack(const std::string& bytes) {
   Json json = Json::from_cbor(bytes);
   Manifest m;
   from_json(json.at("state"), m.state);
-  for (const Json& e : json.at("entries"))
-    m.layout.entries.push_back({.name = e[0].get<std::string>(),
-                                .type = io::H5Type(e[1].get<int>()),
-                                .shape = e[2].get<std::vector<int64_t>>(),
-                                .bytes = e[3].get<int64_t>(),
-                                .offset = e[4].get<int64_t>()});
-  number_blocks(m.layout);
+  m.layout = layout_of_json(json.at("layout"));
   m.blocks = json.at("blocks").get<std::vector<uint64_t>>();
   return m;
 }

@@ -26,16 +26,18 @@ std::string description(const FileLayout& layout, const State& state) {
 
 // The offsets of a layout as bytes, and back.
 std::string places(const FileLayout& layout) {
-  std::vector<int64_t> all{layout.tensor_sums, layout.block_sums, layout.file_bytes, layout.data_begin};
+  std::vector<int64_t> all{layout.tensor_sums, layout.block_sums,  layout.file_sum, layout.index,
+                           layout.index_bytes, layout.file_bytes, layout.data_begin};
   for (const Entry& e : layout.entries) all.push_back(e.offset);
   return bytes_of(all.data(), all.size() * 8);
 }
 void place(FileLayout& layout, const std::string& bytes) {
   std::vector<int64_t> all(bytes.size() / 8);
-  CHECK(all.size() == 4 + layout.entries.size());
+  CHECK(all.size() == 7 + layout.entries.size());
   std::memcpy(all.data(), bytes.data(), bytes.size());
-  layout.tensor_sums = all[0], layout.block_sums = all[1], layout.file_bytes = all[2], layout.data_begin = all[3];
-  for (size_t i = 0; i < layout.entries.size(); ++i) layout.entries[i].offset = all[4 + i];
+  layout.tensor_sums = all[0], layout.block_sums = all[1], layout.file_sum = all[2], layout.index = all[3];
+  layout.index_bytes = all[4], layout.file_bytes = all[5], layout.data_begin = all[6];
+  for (size_t i = 0; i < layout.entries.size(); ++i) layout.entries[i].offset = all[7 + i];
 }
 
 }  // namespace
@@ -100,7 +102,14 @@ void Save::check_coverage() {
   }
 }
 
-std::string Save::create(int64_t keep_free) {
+int64_t plan_places(const State& state, KnownPlaces& known) {
+  FileLayout layout = layout_of(state);
+  make_structure("planned checkpoint", state, layout);
+  known = {structure_key(state, layout), places(layout)};
+  return layout.file_bytes;
+}
+
+std::string Save::create(int64_t keep_free, KnownPlaces& known) {
   if (!io::is_directory(directory_))
     base::fail(base::Exit::checkpoint, "{}: this rank sees no such directory", directory_);
   if (comm_.rank() != 0) return "";
@@ -112,11 +121,26 @@ std::string Save::create(int64_t keep_free) {
                directory_, double(needed) / 0x1p20, double(free) / 0x1p20,
                keep_free ? fmt::format(", of which limits.min_free_gb keeps {} MiB", keep_free >> 20) : "");
   io::remove_file(temporary());
-  structure_ = make_structure(temporary(), state_, layout_);
+  if (std::string key = structure_key(state_, layout_); key == known.key) {
+    place(layout_, known.places);
+  } else {
+    make();
+    known = {key, places(layout_)};
+  }
   io::File file(temporary(), io::File::Mode::create);
   file.truncate(layout_.file_bytes);
   file.close();
   return places(layout_);
+}
+
+// Rank 0's.
+void Save::make() {
+  FileLayout made = layout_;
+  structure_ = make_structure(temporary(), state_, made);
+  if (layout_.index < 0)
+    layout_ = std::move(made);
+  else  // write() is using it
+    CHECK(places(made) == places(layout_), "{}: HDF5 has put things elsewhere than the last time", temporary());
 }
 
 void Save::set_places(const std::string& places) { place(layout_, places); }
@@ -170,6 +194,8 @@ void Save::write() {
   for (Piece& p : pieces_) order.push_back(&p);
   auto place = [&](const Piece* p) { return layout_.entries[size_t(p->entry)].offset + p->begin; };
   std::sort(order.begin(), order.end(), [&](const Piece* a, const Piece* b) { return place(a) < place(b); });
+  std::future<void> made;
+  if (comm_.rank() == 0 && structure_.empty()) made = std::async(std::launch::async, [this] { make(); });
   Writer writer(file, layout_);
   for (Piece* p : order) writer.add(p->data, p->end - p->begin, place(p));
   writer.flush();
@@ -178,6 +204,7 @@ void Save::write() {
   auto synced = std::async(std::launch::async, [&file] { file.sync(); });
   for (Piece* p : order) prove(file, *p);
   synced.get();
+  if (made.valid()) made.get();
   file.close();
 }
 
@@ -239,16 +266,24 @@ void Save::commit(const std::vector<BlockHash>& hashes, int64_t since, const std
   io::File file(temporary(), io::File::Mode::write);
   if (!tensors.empty()) file.write_at(tensors.data(), int64_t(tensors.size() * 8), layout_.tensor_sums);
   if (!blocks.empty()) file.write_at(blocks.data(), int64_t(blocks.size() * 8), layout_.block_sums);
-  structure_->set_attribute("/", "checksum", hex(hash_of(tensors)));
-  structure_->set_attribute("/", "write_completed", int64_t{1});
-  const std::string image = structure_->close_to_image();
+  const uint64_t all = hash_of(tensors);
+  file.write_at(&all, 8, layout_.file_sum);
+  const std::string index = encode_index(state_, layout_);
+  CHECK(int64_t(index.size()) == layout_.index_bytes, "the index has {} bytes, {} were planned", index.size(),
+        layout_.index_bytes);
+  file.write_at(index.data(), layout_.index_bytes, layout_.index);
   auto write_structure = [&](int64_t begin, int64_t end) {
-    end = std::min(end, int64_t(image.size()));
-    if (begin < end) file.write_at(image.data() + begin, end - begin, begin);
+    end = std::min(end, int64_t(structure_.size()));
+    if (begin < end) file.write_at(structure_.data() + begin, end - begin, begin);
   };
   write_structure(kUserBlock, layout_.data_begin);
   for (auto [begin, end] : layout_.gaps()) write_structure(begin, end);
-  Header header{.step = state_.step, .file_bytes = layout_.file_bytes, .structure = {}, .structure_hash = 0};
+  Header header{.step = state_.step,
+                .file_bytes = layout_.file_bytes,
+                .structure = {},
+                .structure_hash = 0,
+                .index = {layout_.index, layout_.index + layout_.index_bytes},
+                .index_hash = base::xxh3(index)};
   header.structure = find_structure(file, layout_);
   header.structure_hash = hash_structure(file, header.structure);
   file.write_at(encode(header).data(), kUserBlock, 0);

@@ -27,14 +27,21 @@ struct BlockHash {
   uint64_t hash = 0;
 };
 
+// Where everything lay in the last file of a run, which mostly says where it will lie in the next.
+struct KnownPlaces {
+  std::string key;     // structure_key
+  std::string places;  // as Save::create returns it
+};
+
 class Save {
  public:
   // All ranks. Checks that their parts cover every element once. Keeps a reference to `state`, whose memory is read by
   // write().
   Save(comm::Comm& comm, std::string directory, const State& state);
   // (io) Rank 0 makes the file under its temporary name and returns where everything lies in it; the others look
-  // whether they see the directory. `keep_free`: bytes that must be left on the file system.
-  std::string create(int64_t keep_free);
+  // whether they see the directory. `keep_free`: bytes that must be left on the file system. If `known` are the places
+  // of such a state, the structure is made later, beside write(), which keeps nobody waiting; else they become so.
+  std::string create(int64_t keep_free, KnownPlaces& known);
   // What create() returned on rank 0, before write() on every rank.
   void set_places(const std::string& places);
   // (io) This rank's parts; on disk, and blocks that lie wholly inside them read back, when it returns.
@@ -62,6 +69,7 @@ class Save {
   };
   class Writer;
   void check_coverage();
+  void make();
   void prove(const io::File& file, Piece& piece) const;
   std::string temporary() const { return path() + ".tmp"; }
 
@@ -69,8 +77,11 @@ class Save {
   std::string directory_;
   const State& state_;
   FileLayout layout_;
-  std::optional<io::H5File> structure_;  // rank 0, until commit(): in memory
+  std::string structure_;  // rank 0: what HDF5 makes of it
   std::vector<Piece> pieces_;
 };
+
+// The bytes of a file of such a state; `known` become its places.
+int64_t plan_places(const State& state, KnownPlaces& known);
 
 }  // namespace checkpoint

@@ -47,6 +47,10 @@ int64_t Saver::stage(const State& state) {
   return staging_bytes_;
 }
 
+int64_t Saver::plan(const State& state) {
+  return std::stoll(on_first(comm_, [&] { return std::to_string(plan_places(state, known_)); }));
+}
+
 void Saver::copy_parts() {
   int64_t at = 0;
   for (shard::TensorSlice& t : state_.tensors)
@@ -74,7 +78,7 @@ void Saver::begin(const State& state, int64_t best_step) {
   saved_.step = state_.step, saved_.file = save_->file(), saved_.best = best_step == state.step;
   best_step_ = best_step;
   phase_ = Phase::create;
-  worker_.start([this] { return save_->create(keep_free_); });
+  worker_.start([this] { return save_->create(keep_free_, known_); });
   saved_.held_s = base::now_s() - begin_s_;
 }
 

@@ -37,6 +37,8 @@ class Saver {
   // file is durable (checkpoint.async = false, or more than staging_mb on some rank: all ranks must call).
   int64_t stage(const State& state);
   int64_t staging_bytes() const { return staging_bytes_; }
+  // All ranks: bytes of a file of such a state. Saves of it begin sooner when it has been called.
+  int64_t plan(const State& state);
 
   // The run goes on from this step (-1: from the beginning, none): files of later steps, by others than this saver,
   // belong to another past and are put aside by the next commit. Default: the step of the first save.
@@ -74,6 +76,7 @@ class Saver {
   std::unique_ptr<Save> save_;
   Phase phase_ = Phase::create;
   Saved saved_;
+  KnownPlaces known_;  // rank 0
   int64_t keep_free_ = 0, best_step_ = -1;
   std::optional<int64_t> since_;
   std::set<int64_t> own_;  // steps that this saver has written

@@ -36,7 +36,7 @@ struct State {
   std::map<std::string, std::string> texts;
 };
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 // The text that says with which checkpoint.resume the attempt was started that wrote the file.
 inline const char* const kResumed = "resume";
 // Root attributes that are not the caller's.

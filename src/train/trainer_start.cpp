@@ -94,7 +94,7 @@ void Trainer::start() {
   open_metrics();
   account_lost();
   int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
-  save_bytes_ = double(checkpoint::planned_bytes(snapshot()));
+  save_bytes_ = double(saver_->plan(snapshot()));
   double file_mib = save_bytes_ / 0x1p20;
   log::line("disk     checkpoint {:.2f} MiB; keeps {}{} = {:.1f} MiB; {}; {} MiB free", file_mib,
             recipe_.checkpoint.keep_last, recipe_.checkpoint.best.empty() ? "" : " + best",

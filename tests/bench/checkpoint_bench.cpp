@@ -105,9 +105,13 @@ int run(comm::Session& session, int argc, char** argv) {
   auto state = [&] { return recipe.state(deck.resolved(), step, engine.state(), {}); };
   checkpoint::CheckpointOptions options;
   options.keep_last = 1;
+  // As in a run, which finds the places in its files when it starts.
+  checkpoint::CheckpointOptions at_once = options;
+  at_once.async = false;
+  checkpoint::Saver blocking(world, folder, at_once);
 
   // 1. In turn.
-  const int64_t bytes = checkpoint::planned_bytes(state());
+  const int64_t bytes = blocking.plan(state());
   std::vector<char> mine(size_t(bytes / world.size()));
   for (size_t i = 0; i < mine.size(); ++i) mine[i] = char(i * 2654435761u >> 13);
   const std::string plain = folder + "/plain.bin";
@@ -137,7 +141,8 @@ int run(comm::Session& session, int argc, char** argv) {
     warm();
     world.barrier();
     base::Stopwatch watch;
-    checkpoint::Saved saved = checkpoint::save(world, folder, state(), options);
+    blocking.begin(state());
+    checkpoint::Saved saved = blocking.finish();
     ours_write.push_back(world.max(watch.seconds()));
     const std::string file = folder + "/" + saved.file;
     evict(world, file);
