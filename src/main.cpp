@@ -37,6 +37,7 @@ int run(int argc, char** argv) {
     return deck;
   };
   if (c.validate || c.mode == "plan" || c.mode == "show" || c.mode == "index") {
+    if (comm::launched_rank() > 0) return 0;  // one does it
     auto deck = load();
     recipe.check_tokenizers(*deck);
     if (c.validate) {

@@ -12,6 +12,7 @@
 
 #include "checkpoint/npy_header.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "io/files.hpp"
 
 namespace checkpoint {
 namespace {
@@ -40,6 +41,7 @@ class NpzReader : public WeightFile {
   };
 
   void open() {
+    io::File regular(path(), io::File::Mode::read);  // libarchive would wait for somebody to write to a pipe
     archive_.reset(archive_read_new());
     CHECK(archive_, "libarchive gives no reader");
     member_ = -1;

@@ -5,11 +5,13 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace checkpoint {
 namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 18;  // elements converted at a time
+constexpr size_t kLongestName = 1024;
 
 template <class From>
 void convert(const char* from, float* to, int64_t count) {
@@ -63,6 +65,9 @@ void WeightFile::refuse(std::string_view what) const { base::fail(base::Exit::ch
 
 void WeightFile::add(FileTensor tensor) {
   if (tensor.name.empty()) refuse("a tensor has no name");
+  if (tensor.name.size() > kLongestName)  // patterns are matched by recursion over their characters
+    refuse(fmt::format("the name of a tensor has {} bytes, at most {} are read: {}", tensor.name.size(), kLongestName,
+                       base::quoted(tensor.name, 40)));
   tensors_.push_back(std::move(tensor));
 }
 

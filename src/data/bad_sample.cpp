@@ -1,5 +1,7 @@
 #include "data/bad_sample.hpp"
 
+#include <algorithm>
+
 #include "base/text.hpp"
 #include "data/dataset.hpp"
 
@@ -11,28 +13,52 @@ std::string one_line(std::string_view text, size_t longest) {
   if (longest < text.size())
     while (!out.empty() && static_cast<unsigned char>(text[out.size()]) >> 6 == 2) out.pop_back();
   bool known = base::is_utf8(out);
-  for (char& c : out) {
+  // Two names must not become one.
+  std::string line;
+  for (char c : out) {
     unsigned char byte = static_cast<unsigned char>(c);
-    if (byte < ' ' || byte == 127 || (byte >= 128 && !known)) c = '?';
+    if (byte < ' ' || byte == 127 || (byte >= 128 && !known))
+      line += fmt::format("\\x{:02x}", byte);
+    else
+      line += c;
   }
+  return line;
+}
+
+namespace {
+
+// The sample itself, then those at distances 1, 2, 4, ..., in a small set (where these come round to what was tried)
+// the nearest of the others.
+std::vector<int64_t> substitutes_of(int64_t index, int64_t size) {
+  std::vector<int64_t> out{index};
+  auto add = [&](int64_t distance) {
+    int64_t other = (index + distance) % size;
+    if (std::find(out.begin(), out.end(), other) == out.end()) out.push_back(other);
+  };
+  for (int power = 0; power < kSubstitutes; ++power) add(int64_t{1} << power);
+  for (int64_t distance = 1; distance < size && int64_t(out.size()) <= kSubstitutes; ++distance) add(distance);
   return out;
 }
 
+}  // namespace
+
 SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position, const Places* places) {
   SampleOrSubstitute out;
-  for (int attempt = 0; attempt <= kSubstitutes; ++attempt) {
-    out.index = attempt == 0 ? index : (index + (int64_t{1} << (attempt - 1))) % dataset.size();
+  std::vector<int64_t> others;  // made when they are needed
+  for (size_t attempt = 0; attempt == 0 || attempt < others.size(); ++attempt) {
+    out.index = attempt == 0 ? index : others[attempt];
     try {
       out.sample = dataset.get(out.index, position, places);
       return out;
     } catch (const BadSampleError& e) {
       out.bad.push_back(e.bad());
+      if (attempt == 0) others = substitutes_of(index, dataset.size());
     }
   }
   base::fail(base::Exit::data,
-             "data.{}: {}: {}; nor can any of its {} substitutes be used (the first: {}: {}): is the whole shard "
-             "broken?",
-             dataset.name(), out.bad[0].key, out.bad[0].why, kSubstitutes, out.bad[1].key, out.bad[1].why);
+             "data.{}: {}: {}; nor can any of its {} substitutes be used{}: is the whole shard broken?", dataset.name(),
+             out.bad[0].key, out.bad[0].why, out.bad.size() - 1,
+             out.bad.size() > 1 ? fmt::format(" (the first: {}: {})", out.bad[1].key, out.bad[1].why) : "");
 }
 
 }  // namespace data

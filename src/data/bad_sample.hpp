@@ -23,7 +23,7 @@ struct BadSample {
 };
 
 // Text from a file as one line of a log: control characters, and in a text that is not UTF-8 all bytes beyond ASCII,
-// become "?"; cut after `longest` bytes.
+// become "\\xHH"; the text is cut after `longest` bytes.
 std::string one_line(std::string_view text, size_t longest = std::string_view::npos);
 
 class BadSampleError : public base::Error {
@@ -44,8 +44,9 @@ struct SampleOrSubstitute {
 };
 
 // Sample `index` as it stands at `position`, or the first good one of those that follow it in the data set at distances
-// 1, 2, 4, ..., 2^15 (a run of broken neighbours is soon left behind). Which one depends on the data set and the
-// position alone, so on every rank count it is the same. Error(Exit::data) if none of them is good; names them.
+// 1, 2, 4, ..., 2^15 (a run of broken neighbours is soon left behind; in a small set these come round, so then the
+// nearest others). Which one depends on the data set and the position alone, so on every rank count it is the same.
+// Error(Exit::data) if none of them is good; names them.
 constexpr int kSubstitutes = 16;
 SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
                                      const Places* places = nullptr);

@@ -3,11 +3,16 @@
 #include "base/error.hpp"
 #include "data/bad_sample.hpp"
 #include "data/file.hpp"
+#include "data/subset.hpp"
 
 namespace data {
 
-Dataset::Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline)
-    : name_(std::move(name)), source_(std::move(source)), pipeline_(std::move(pipeline)) {}
+Dataset::Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline,
+                 std::map<std::string, int64_t> limits)
+    : name_(std::move(name)),
+      source_(std::move(source)),
+      pipeline_(std::move(pipeline)),
+      limits_(std::move(limits)) {}
 
 Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace* trace) const {
   try {
@@ -22,6 +27,13 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
       CHECK(it != sample.end(), "field '{}' is missing after all ops", field);
       if (std::string problem = mismatch(known, it->second); !problem.empty())
         base::fail(base::Exit::data, "field '{}' {}", field, problem);
+      auto limit = limits_.find(field);
+      if (limit == limits_.end() || known.kind != FieldSpec::Kind::array || known.type != device::DType::i32) continue;
+      const Array& a = std::get<Array>(it->second);
+      for (int64_t i = 0; i < a.count(); ++i)
+        if (a.i32()[i] < 0 || a.i32()[i] >= limit->second)
+          base::fail(base::Exit::data, "field '{}' holds {}, which lies outside the vocabulary of {}", field, a.i32()[i],
+                     limit->second);
     }
     return sample;
   } catch (const base::Error& e) {
@@ -39,7 +51,10 @@ std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers
     CHECK(options, "no source options");
     // The string is checked and tokenizers are opened first: they fail faster than a source is indexed.
     Pipeline pipeline(preprocess, options->spec(), {.tokenizers = &tokenizers, .open = true}, context.seed);
-    return std::make_unique<Dataset>(name, options->open(context), std::move(pipeline));
+    const DataOptions& own = sections.data.at(name);
+    return std::make_unique<Dataset>(
+        name, subset_of(options->open(context), own.limit, own.skip, uint64_t(own.limit_seed)), std::move(pipeline),
+        context.limits);
   } catch (const base::Error& e) {
     base::fail(e.code(), "data.{}: {}", name, e.what());
   }

@@ -14,7 +14,9 @@ namespace data {
 
 class Dataset {
  public:
-  Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline);
+  // `limits`: values of these i32 fields are in [0, limit).
+  Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline,
+          std::map<std::string, int64_t> limits = {});
 
   const std::string& name() const { return name_; }
   int64_t size() const { return source_->size(); }
@@ -35,6 +37,7 @@ class Dataset {
   std::string name_;
   std::unique_ptr<Source> source_;
   Pipeline pipeline_;
+  std::map<std::string, int64_t> limits_;
 };
 
 // Opens the source of [data.NAME] and the tokenizers it needs.

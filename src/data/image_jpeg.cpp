@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/error.hpp"
 #include "data/image_decode.hpp"
@@ -24,16 +25,44 @@ tjhandle decompressor() {
   return handle.get();
 }
 
-// The library goes on after "warnings", most of which mean lost pixels. These do not, and are found in good files.
+// The library goes on after "warnings", most of which mean lost pixels, so they are errors here. Bytes between the scan
+// and the end are none, if the end is there.
 bool harmless(std::string_view warning, const Bytes& file) {
-  if (warning.find("unknown JFIF revision") != warning.npos ||
-      warning.find("Unknown Adobe color transform") != warning.npos)
-    return true;
   if (warning.find("extraneous bytes before marker") == warning.npos) return false;
-  // Only the first warning is kept, so make sure that the end is there.
   std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
   size_t last = all.find_last_not_of(std::string_view("\0\r\n ", 4));
   return last != all.npos && last >= 1 && all.substr(last - 1, 2) == "\xff\xd9";
+}
+
+// Nor are three in the header, which good files have: bytes between segments, a JFIF version that is not 1, an Adobe
+// colour transform that the library does not know (it then takes the usual one, as here). The file without them, to be
+// read again, because the library keeps only the first warning.
+Bytes with_plain_header(const Bytes& file) {
+  const uint8_t* p = file.data();
+  std::vector<uint8_t> out(p, p + std::min<size_t>(file.size(), 2));
+  size_t at = 2, components = 0, transform = 0;  // where Adobe's transform stands in `out`
+  while (at + 4 <= file.size()) {
+    if (p[at] != 0xff || p[at + 1] == 0xff || p[at + 1] == 0x00) {
+      ++at;
+      continue;
+    }
+    uint8_t marker = p[at + 1];
+    size_t length = 2 + (size_t(p[at + 2]) << 8 | p[at + 3]);
+    if (marker == 0xda || marker == 0xd9 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8) ||
+        length > file.size() - at)
+      break;  // the image itself; or nothing this function knows
+    size_t begin = out.size();
+    out.insert(out.end(), p + at, p + at + length);
+    at += length;
+    if (marker == 0xe0 && length >= 16 && std::memcmp(&out[begin + 4], "JFIF", 5) == 0) out[begin + 9] = 1;
+    if (marker == 0xee && length >= 16 && std::memcmp(&out[begin + 4], "Adobe", 5) == 0) transform = begin + 15;
+    if (marker >= 0xc0 && marker <= 0xc2 && length >= 10) components = out[begin + 9];
+  }
+  if (transform && out[transform] > 2) out[transform] = components == 4 ? 2 : 1;
+  out.insert(out.end(), p + std::min(at, file.size()), p + file.size());
+  Bytes plain(out.size());
+  std::memcpy(plain.data(), out.data(), out.size());
+  return plain;
 }
 
 // Adobe's programs store inks inverted, and say so by a marker of their own before the first scan.
@@ -82,13 +111,13 @@ Array rgb_of(const Array& inks, bool inverted) {
   return out;
 }
 
-}  // namespace
-
-Array decode_jpeg(const Bytes& file, bool precise) {
+Array decode(const Bytes& file, bool precise, bool mend) {
   tjhandle handle = decompressor();
   int width = 0, height = 0, subsampling = 0, colours = 0;
-  if (tjDecompressHeader3(handle, file.data(), file.size(), &width, &height, &subsampling, &colours) != 0)
+  if (tjDecompressHeader3(handle, file.data(), file.size(), &width, &height, &subsampling, &colours) != 0) {
+    if (mend && tjGetErrorCode(handle) == TJERR_WARNING) return decode(with_plain_header(file), precise, false);
     base::fail(Exit::data, "broken JPEG: {}", tjGetErrorStr2(handle));
+  }
   if (width < 1 || height < 1) base::fail(Exit::data, "broken JPEG: it ends before the image begins");
   check_image_size("JPEG", width, height);
   check_passes(file, width, height);
@@ -104,5 +133,9 @@ Array decode_jpeg(const Bytes& file, bool precise) {
   }
   return cmyk ? rgb_of(out, has_adobe_marker(file)) : out;
 }
+
+}  // namespace
+
+Array decode_jpeg(const Bytes& file, bool precise) { return decode(file, precise, true); }
 
 }  // namespace data

@@ -39,9 +39,15 @@ class Copy : public Op {
     return spec;
   }
 
-  void apply(Sample& sample, const OpContext&) const override {
+  void apply(Sample& sample, const OpContext& context) const override {
     Value value = value_of(sample, in_);
     sample[out_] = std::move(value);
+    if (!context.trace) return;
+    auto choices = context.trace->choices.find(in_);
+    if (choices != context.trace->choices.end())
+      context.trace->choices[out_] = Texts(choices->second);
+    else
+      context.trace->choices.erase(out_);
   }
 
  private:

@@ -35,6 +35,9 @@ void DataOptions::bind(config::Table& t) {
   t.key("preprocess", preprocess,
         "ops from left to right, 'decode | resize(224) | ...'; \"@NAME\": the same as [data.NAME]; \"\": none")
       .check([this] { return is_reference(preprocess) ? std::string() : syntax_problem(preprocess); });
+  t.key("limit", limit, "only so many samples, drawn by limit_seed; 0 = all").min(0);
+  t.key("skip", skip, "leave out so many of them first: with one limit_seed, [0, skip) and the rest share no sample").min(0);
+  t.key("limit_seed", limit_seed, "which samples limit and skip take; independent of run.seed").min(0);
 }
 
 void TokenizerOptions::bind(config::Table& t) {

@@ -20,6 +20,7 @@ struct DataOptions {
   std::string kind = "webdataset";
   std::shared_ptr<config::Table::Variant> source;  // SourceOptions of that kind
   std::string preprocess;
+  int64_t limit = 0, skip = 0, limit_seed = 0;
   void bind(config::Table& t);
   const SourceOptions* source_options() const { return dynamic_cast<const SourceOptions*>(source.get()); }
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -52,6 +53,8 @@ struct OpenContext {
   std::string run_index_dir = {};  // where they go if that cannot be written; "" = nowhere
   bool write_index = true;         // false: look only, create no file
   bool substitutes = false;        // what single samples lack is found when they are read, not an error of opening
+  // What values of i32 fields must be below ("labels": the vocabulary); others are bad samples.
+  std::map<std::string, int64_t> limits = {};
   std::string stage_dir = {};      // node-local copies of SourceOptions::files() are here; "" = read in place
 
   // Where to read a file from: its staged copy if there are any. Names in messages stay those of the originals.

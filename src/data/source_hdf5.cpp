@@ -110,6 +110,7 @@ class Hdf5 : public Source {
       for (size_t f = 0; f < fields_.size(); ++f)
         out[fields_[f].name] = value(file.datasets[f], index - file.first, fields_[f]);
     } catch (const io::Failure& e) {
+      if (e.number() != 0) throw Unreadable(e.what());  // the file system's fault, not the sample's
       base::fail(Exit::data, "{}", e.what());
     }
     return out;

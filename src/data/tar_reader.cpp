@@ -15,7 +15,7 @@ using base::Exit;
 constexpr int64_t kBlock = 512;
 constexpr int64_t kWindow = 8 * 1024;
 constexpr int64_t kLargestExtension = 1 << 20;  // bytes of a long name or pax header
-constexpr int64_t kTail = 64 * 1024;            // how far beyond the end mark we look for more
+constexpr int64_t kTail = int64_t{16} << 20;    // of zeros after the end mark: writers fill up their last record
 
 // A numeric field: octal text, or base 256 if the top bit is set (GNU, for sizes from 8 GiB). None if it is neither.
 std::optional<int64_t> number(const char* field, size_t width) {
@@ -164,7 +164,10 @@ void TarReader::read_pax(int64_t at, int64_t size, std::string& name, int64_t& f
 // More members after the end mark come from gluing tars together with `cat`; silently losing them would be worse than
 // an error.
 void TarReader::check_end(int64_t at) {
-  std::vector<char> tail(size_t(std::min(kTail, file_.size() - at)));
+  if (file_.size() - at > kTail)
+    fail(at, fmt::format("{} bytes follow the tar end mark; at most {} are looked at: pack it again, or cut it there",
+                         file_.size() - at, kTail));
+  std::vector<char> tail(size_t(file_.size() - at));
   file_.read(at, tail.data(), tail.size());
   if (!all_zero(tail.data(), int64_t(tail.size())))
     fail(at,

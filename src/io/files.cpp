@@ -48,7 +48,7 @@ File::File(const std::string& path, Mode mode) : path_(path) {
   int flags = O_CLOEXEC;
   switch (mode) {
     case Mode::read:
-      flags |= O_RDONLY;
+      flags |= O_RDONLY | O_NONBLOCK;  // to open a pipe that nobody writes to must not hold us
       break;
     case Mode::write:
       flags |= O_RDWR;
@@ -63,6 +63,11 @@ File::File(const std::string& path, Mode mode) : path_(path) {
   note_call("open", path);
   descriptor_ = repeat([&] { return ::open(path.c_str(), flags, 0666); });
   if (descriptor_ < 0) fail_call("open", path, errno);
+  struct stat s {};
+  if (mode == Mode::read && ::fstat(descriptor_, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) {
+    ::close(descriptor_);
+    throw Failure(fmt::format("{} is not a regular file", path), 0);
+  }
 }
 
 File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}

@@ -1,6 +1,9 @@
 #include "io/h5.hpp"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "io/h5_handle.hpp"
@@ -30,6 +33,11 @@ void fail_h5(const std::string& what, const std::string& path) {
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &words);
   H5Eclear2(H5E_DEFAULT);
+  // What the system said, in a text with times and addresses.
+  constexpr std::string_view kNumber = "errno = ";
+  if (size_t at = words.inner.find(kNumber); at != words.inner.npos)
+    if (int number = std::atoi(words.inner.c_str() + at + kNumber.size()); number != 0)
+      throw Failure(fmt::format("{}: cannot {}: {}", path, what, std::strerror(number)), number);
   std::string text = words.outer == words.inner ? words.inner : words.outer + ": " + words.inner;
   throw Failure(fmt::format("{}: cannot {}: {}", path, what, text.empty() ? "HDF5 gives no reason" : text), 0);
 }
@@ -204,6 +212,9 @@ H5File H5File::create(const std::string& path, const H5Create& how) {
 H5File H5File::open(const std::string& path) {
   H5Lock lock;
   note_call("h5open", path);
+  struct stat s {};
+  if (::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
+    throw Failure(fmt::format("{} is not a regular file", path), 0);  // a pipe would hold the library for ever
   H5Handle access = file_access(path);
   H5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open the file", path);
   return H5File(file.release(), path, nullptr);

@@ -192,7 +192,8 @@ base::Exit report_datasets(const Recipe& recipe) {
                             .threads = int(recipe.data.loader.threads),
                             .index_dir = recipe.data.loader.index_dir,
                             .run_index_dir = recipe.run.dir + "/index",
-                            .substitutes = true};  // what a sample lacks is that sample's fault, here
+                            .substitutes = true,  // what a sample lacks is that sample's fault, here
+                            .limits = recipe.value_limits()};
   Json json = Json::object();
   int64_t broken = 0;
   for (const std::string& name : names) {

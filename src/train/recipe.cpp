@@ -246,6 +246,10 @@ void Recipe::check_vocabulary(config::Deck& deck, const models::Model& made, con
                                              made.label_limit(), labels->second.limit, name));
 }
 
+std::map<std::string, int64_t> Recipe::value_limits() const {
+  return {{"labels", models::make_model(model, loss(), memory)->label_limit()}};
+}
+
 void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
   optim::Clock clock{0, train.global_batch, data_size};
   try {

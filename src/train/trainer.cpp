@@ -229,7 +229,7 @@ checkpoint::State Trainer::snapshot() {
   numbers["uptime_s"] = base::now_s() - start_s_;
   numbers["global_batch"] = double(engine_->geometry().global_batch);
   checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
-  state.texts["origin"] = origin_, state.texts["data"] = data_sizes();
+  state.texts["origin"] = origin_, state.texts["data"] = data_identity_;
   state.texts[checkpoint::kResumed] = recipe_.checkpoint.resume;
   return state;
 }

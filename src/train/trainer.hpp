@@ -51,7 +51,6 @@ class Trainer {
   void print_start();
   bool restore();  // this run's own newest checkpoint
   bool branch();   // another run's
-  std::string data_sizes() const;
   void check_data(const checkpoint::State& state) const;
   void take_over(const checkpoint::State& state);
   void initialise();  // random, then what [init] names
@@ -106,6 +105,7 @@ class Trainer {
   int64_t last_bad_step_ = 0;
   Progress progress_;
   int64_t step_ = 0, total_ = 0;
+  std::string data_identity_;       // sizes and fingerprints of the training data
   std::string origin_ = "random";  // what step 0 or a branch began from; stays with the run
   bool first_batch_told_ = false;
   double start_s_ = 0;

@@ -37,6 +37,7 @@ void Trainer::open_data(config::Deck& deck) {
                             .index_dir = recipe_.data.loader.index_dir,
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
+                            .limits = recipe_.value_limits(),
                             .stage_dir = stage_data(session_, recipe_)};
   std::vector<const data::Dataset*> sets;
   std::exception_ptr failure;
@@ -59,6 +60,9 @@ void Trainer::open_data(config::Deck& deck) {
   if (failure) std::rethrow_exception(failure);
   if (failed) return;
   agree_on_data(session_.world(), sets);
+  for (const data::Mixture::Part& p : data_->parts())
+    data_identity_ += fmt::format("{}{} {} samples ({:016x})", data_identity_.empty() ? "" : ", ", p.dataset->name(),
+                                  base::with_commas(p.dataset->size()), p.dataset->fingerprint());
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
   recipe_.check_opened(deck, data_->size(), specs);
@@ -195,23 +199,17 @@ bool Trainer::branch() {
 }
 
 // How many samples each data set of training has: which example stands at which position follows from it.
-std::string Trainer::data_sizes() const {
-  std::string text;
-  for (const data::Mixture::Part& p : data_->parts())
-    text += fmt::format("{}{} {} samples", text.empty() ? "" : ", ", p.dataset->name(), base::with_commas(p.dataset->size()));
-  return text;
-}
-
 // Other data in the same files would go on in silence, at positions that mean other examples.
 void Trainer::check_data(const checkpoint::State& state) const {
   auto was = state.texts.find("data");
-  if (was == state.texts.end() || was->second == data_sizes()) return;
-  const std::string text = fmt::format("the checkpoint was trained on {}, the deck's data are {}", was->second, data_sizes());
+  if (was == state.texts.end() || was->second == data_identity_) return;
+  const std::string text = fmt::format("the checkpoint was trained on {}, the deck's data are {} (in brackets: keys, sizes and places)",
+                                       was->second, data_identity_);
   const std::string key = recipe_.train.mixture.empty() ? "train.data" : "train.mixture";
   const auto& allowed = started_.allow_change;
   if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
     throw base::Error(base::Exit::config,
-                      fmt::format("{}: epochs and the order of examples would be others from here on. Restore the data, "
+                      fmt::format("{}: positions would mean other examples from here on. Restore the data, "
                                   "or add --allow-change {}",
                                   text, key),
                       true);

@@ -2,6 +2,7 @@
 // anything else a .safetensors.
 #include <algorithm>
 
+#include "checkpoint/name_map.hpp"
 #include "checkpoint/npy_header.hpp"
 #include "checkpoint/weight_file.hpp"
 #include "memory_file.hpp"
@@ -18,6 +19,13 @@ void weights(std::string_view input) {
   MemoryFile memory(input);
   auto file = input.starts_with("PK") ? checkpoint::open_npz_weights(memory.path())
                                       : checkpoint::open_safetensors_weights(memory.path());
+  // Names are matched with patterns; whether anything fits is another question.
+  try {
+    checkpoint::InitOptions options;
+    options.map = {{"encoder", "params/img"}, {"", "params"}};
+    checkpoint::plan_init({{"encoder/embedding/bias", {3}, false}, {"a", {1, 4, 2}, true}}, *file, options);
+  } catch (const base::Error&) {
+  }
   constexpr int64_t kPiece = 1000, kMost = 100'000;  // elements; a zip may hold much
   std::vector<float> piece(kPiece);
   int64_t taken = 0;

@@ -276,6 +276,14 @@ class Init(harness.RunTest):
         with open(self.path("w.safetensors"), "r+b") as f:
             f.truncate(os.path.getsize(f.name) - 4)
         self.start(5, self.path("w.safetensors"), "w.safetensors", "outside", ranks=2)
+        # Names are matched with patterns, by recursion over their characters.
+        self.start(5, self.npz({"params/" + "a" * 30000: np.zeros(2, np.float32)}, "long.npz"), "30007 bytes, at most 1024")
+        # A pipe that nobody writes to.
+        for name in ("p.npz", "p.safetensors", "p.h5"):
+            os.mkfifo(self.path(name))
+            self.start(5, self.path(name), name, "not a regular file", ranks=2)
+        self.expect(5, "not a regular file", ranks=2,
+                    args=[self.deck(), "--dir", self.path("b"), "--set", f"checkpoint.branch_from={self.path('p.h5')}"])
 
     def test_branch(self):
         mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]

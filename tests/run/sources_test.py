@@ -105,7 +105,13 @@ class Sources(harness.RunTest):
             f.seek(0)
             text = f.read(4096).decode()
             hashes = xxhash.xxh3_64_intdigest(struct.pack(f"<{len(hashes)}Q", *hashes))
+            begin, length = map(int, lines["index"].split("+"))
+            f.seek(begin)
+            index = re.sub(rb"(dstep\x74)\d{20}", lambda m: m[1] + b"%020d" % step, f.read(length))  # CBOR: text of 20 digits
+            f.seek(begin)
+            f.write(index)
             text = re.sub("structure_xxh3=.*", f"structure_xxh3={hashes:016x}", re.sub(r"\bstep=.*", f"step={step}", text))
+            text = re.sub("index_xxh3=.*", f"index_xxh3={xxhash.xxh3_64_intdigest(index):016x}", text)
             text = text[:text.index("header_xxh3=")]
             text += f"header_xxh3={xxhash.xxh3_64_intdigest(text.encode()):016x}\n"
             f.seek(0)

@@ -232,10 +232,14 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         self.expect(0, args=[self.deck()], ranks=2)
         harness.make_shards(self.data, samples=44)
         more = ["--set", "train.total_steps=14"]
-        self.expect(2, "the checkpoint was trained on train 40 samples, the deck's data are train 44 samples",
+        self.expect(2, "the checkpoint was trained on train 40 samples (", "the deck's data are train 44 samples (",
                     "--allow-change train.data", args=[self.deck(), *more], ranks=2)
         self.expect(0, "step=13 ", "level=warning", args=[self.deck(), *more, "--allow-change", "train.data"], ranks=2)
         self.expect(0, "step=15 ", args=[self.deck(), "--set", "train.total_steps=15"], ranks=2)
+        # As many samples, in other places.
+        first, second = (f"{self.data}/train-{s:03}.tar" for s in range(2))
+        os.rename(first, first + ".old"), os.rename(second, first), os.rename(first + ".old", second)
+        self.expect(2, "train 44 samples (", "--allow-change train.data", args=[self.deck(), "--set", "train.total_steps=16"], ranks=2)
 
     def test_changed_decks(self):
         self.expect(0, args=[self.deck()], ranks=2)

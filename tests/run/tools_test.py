@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import unittest
@@ -176,6 +177,28 @@ class Tools(harness.RunTest):
         self.assertIn("exists", self.tool("index_dataset", self.deck(), "--json", "r.json", code=1))
         self.assertIn("there is no [data.trian]", self.tool("index_dataset", self.deck(), "trian", code=2))
 
+    def test_index_reads_once_under_mpirun(self):
+        self.expect(0, "40 samples", args=[self.deck(), "--mode", "index"], ranks=2)
+        self.assertEqual(self.output.count("40 samples"), 1)
+
+    def test_index_counts_every_caption(self):
+        with open(self.path("c.tsv"), "w") as f:
+            for i in range(6):
+                os.makedirs(self.path("images"), exist_ok=True)
+                self.write(f"images/{i}.png", harness.png(i))
+                f.writelines(f"{i}.png\t{text}\n" for text in ("cat", "two birds on a wire by the old tree on the hill", ""))
+        ops = """decode | resize(16) | value_range(-1, 1) | choice(inkey="captions", outkey="t") | copy("t", "text")
+                 | tokenize("words", max_len=12, eos="sticky", inkey="text", outkey="labels") | keep("image", "labels")"""
+        data = (f'[data.train]\nkind = "folder"\npath = "{self.path("images")}"\ncaptions = "{self.path("c.tsv")}"\n'
+                f"preprocess = \'\'\'{ops}\'\'\'\n")
+        deck = self.deck(re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: data, self.good, flags=re.S))
+        self.tool("index_dataset", deck, "train", "--json", "r.json")
+        with open(self.path("r.json")) as f:
+            captions = json.load(f)["train"]["captions"]["labels"]
+        self.assertEqual((captions["captions"], captions["cut"], captions["empty"]), (18, 6, 6))
+        text = self.tool("index_dataset", deck, "train", "--set", "data.train.limit=4")
+        self.assertIn("4 samples in 4 of 6 samples of", text)
+
     # ------------------------------------------------------------------------------------------------ pack_dataset
 
     def deck_of(self, out, fields='image = "png", text = "txt"', shards="train-00000.tar"):
@@ -216,6 +239,16 @@ class Tools(harness.RunTest):
         shuffled = self.members("out/val-00000.tar")
         self.assertEqual(sorted(shuffled.values()), sorted(everything.values()))
         self.assertNotEqual([shuffled[f"{i:09}.txt"] for i in range(12)], [everything[f"{i:09}.txt"] for i in range(12)])
+
+    def test_pack_follows_links(self):
+        for i in range(4):
+            self.write(f"{'in/a' if i % 2 else 'other'}/{i}.png", harness.png(i))
+            self.write(f"{'in/a' if i % 2 else 'other'}/{i}.txt", "x")
+        os.symlink(self.path("other"), self.path("in/b"))
+        self.tool("pack_dataset", "in", "out")
+        self.assertEqual(len(self.members("out/train-00000.tar")), 8)
+        os.symlink(self.path("in"), self.path("in/a/round"))
+        self.assertIn("packed already", self.tool("pack_dataset", "in", "out2", code=1))
 
     def test_pack_bad_folders(self):
         self.write("in/a.png", harness.png(1))

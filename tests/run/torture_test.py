@@ -10,6 +10,9 @@ import signal
 import subprocess
 import time
 
+import h5py
+import numpy as np
+
 import harness
 
 ALL = os.environ.get("TORTURE") == "all"
@@ -260,6 +263,29 @@ class Torture(harness.RunTest):
         ("rename", "metrics.h5", 0, "errno=28+", 0, r"level=warning.*metrics.h5.*No space left", "0"),
         ("create", "deck.resolved.toml.tmp", 0, "errno=28", 0, r"level=warning.*deck.resolved.toml.tmp: cannot open: No space left", "0"),
     ]
+
+    def test_disk_error_is_no_bad_sample(self):
+        """A sample that cannot be read because the disk fails must not be replaced by another: the run ends and says so."""
+        with h5py.File(self.data + "/a.h5", "w") as f:
+            f["pixels"] = np.random.default_rng(1).integers(0, 255, (40, 20, 20, 3), dtype=np.uint8)
+            f["texts"] = ["a red house"] * 40
+        data = f"""[data.train]
+kind = "hdf5"
+path = "{self.data}/a.h5"
+fields = {{ image = "pixels", text = "texts" }}
+preprocess = '''resize(16) | value_range(-1, 1) | tokenize("words", max_len=12, eos="sticky", inkey="text", outkey="labels")
+                  | keep("image", "labels")'''
+"""
+        self.good = re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: data, self.good, flags=re.S)
+        args = ["--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.5", "--set", "loader.prefetch=1"]
+        code, calls = self.hurt("0:1000000:kill", self.data + "/a.h5", *args, ranks=1)
+        self.assertEqual(code, 0, self.output)
+        reads = [n for n, call in enumerate(calls[0]) if call[0].startswith("pread")]
+        shutil.rmtree(self.dir)
+        code, _ = self.hurt(f"0:{reads[-5]}:errno=5", self.data + "/a.h5", *args, ranks=1)
+        self.assertEqual(code, 4, self.output)
+        self.assertRegex(self.output, "data.train: .*a.h5:.*Input/output error")
+        self.assertFalse(os.path.exists(self.dir + "/logs/bad_samples.txt"))
 
     def test_errors(self):
         args = ["--set", "train.total_steps=8", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.on_error=stop"]

@@ -55,12 +55,35 @@ TEST(BadSample, TheNextGoodOneStandsIn) {
   EXPECT_EQ(get_or_substitute(set, 19, 0).index, 0);  // around the end
 }
 
+// Distances come round in a small set; a good sample that is there is found all the same, and none is tried twice.
+TEST(BadSample, SmallSets) {
+  Dataset set = fragile(8, {0, 1, 2, 4});
+  EXPECT_EQ(get_or_substitute(set, 0, 0).index, 3);
+  Dataset last = fragile(8, {0, 1, 2, 3, 4, 5, 7});
+  SampleOrSubstitute got = get_or_substitute(last, 0, 0);
+  EXPECT_EQ(got.index, 6);
+  std::set<std::string> tried;
+  for (const BadSample& b : got.bad) EXPECT_TRUE(tried.insert(b.key).second) << b.key;
+  expect_error(Exit::data, {"nor can any of its 2 substitutes"}, [&] { get_or_substitute(fragile(3, {0, 1, 2}), 0, 0); });
+  expect_error(Exit::data, {"nor can any of its 0 substitutes"}, [&] { get_or_substitute(fragile(1, {0}), 0, 0); });
+}
+
+TEST(BadSample, ValuesBeyondTheLimitAreTheSamplesFault) {
+  Dataset set("train", std::make_unique<Fragile>(20, std::set<int64_t>{}, std::set<int64_t>{}),
+              Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}), {{"x", 12}});
+  EXPECT_EQ(get_or_substitute(set, 11, 0).index, 11);
+  SampleOrSubstitute got = get_or_substitute(set, 13, 0);
+  EXPECT_EQ(got.index, 1);  // 13 + 8
+  EXPECT_EQ(got.bad[0].key, "shard.tar:13");
+  EXPECT_EQ(got.bad[0].why, "field 'x' holds 13, which lies outside the vocabulary of 12");
+}
+
 TEST(BadSample, OneLineWhateverTheFileHolds) {
   EXPECT_EQ(one_line("broken PNG"), "broken PNG");
-  EXPECT_EQ(one_line("a\tb\nc\x7f"), "a?b?c?");
+  EXPECT_EQ(one_line("a\tb\nc\x7f"), "a\\x09b\\x0ac\\x7f");
   EXPECT_EQ(one_line("K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80"), "K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80");
-  EXPECT_EQ(one_line("not \xb7 UTF-8 \xc3\xa4"), "not ? UTF-8 ??");
-  EXPECT_EQ(one_line("half \xe2\x82"), "half ??");
+  EXPECT_EQ(one_line("not \xb7 UTF-8 \xc3\xa4"), "not \\xb7 UTF-8 \\xc3\\xa4");
+  EXPECT_EQ(one_line("half \xe2\x82"), "half \\xe2\\x82");
   EXPECT_EQ(one_line("abcdef", 3), "abc");
   EXPECT_EQ(one_line("ab\xe2\x82\xac", 4), "ab");
   EXPECT_EQ(one_line("\xbf\xbf\xbf\xbf", 2), "");

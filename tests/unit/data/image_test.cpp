@@ -168,6 +168,19 @@ TEST(Jpeg, HarmlessWarnings) {
   std::string extra =
       whole.substr(0, whole.size() - 2) + "junk" + whole.substr(whole.size() - 2) + std::string(5, '\0');
   EXPECT_EQ(pixels(decode_jpeg(bytes_of(extra), false)), pixels(expected));
+  // A header with a version from the future, an unknown colour transform of Adobe, bytes between its segments.
+  size_t jfif = whole.find("JFIF");
+  ASSERT_NE(jfif, whole.npos);
+  std::string version = whole, between = whole, adobe = whole;
+  version[jfif + 5] = 3;
+  size_t second = jfif - 4 + 2 + (uint8_t(whole[jfif - 2]) << 8 | uint8_t(whole[jfif - 1]));
+  between.insert(second, 3, '\0');
+  adobe.replace(jfif - 4, second - (jfif - 4), std::string("\xff\xee\0\x0e" "Adobe\0\x64\0\0\0\0\x09", 16));
+  for (const std::string& odd : {version, between, adobe}) {
+    EXPECT_EQ(pixels(decode_jpeg(bytes_of(odd), false)), pixels(expected));
+    for (size_t size : {odd.size() / 2, odd.size() - 200})  // and no less is noticed for it
+      expect_error(Exit::data, {"broken JPEG"}, [&] { decode_jpeg(bytes_of(odd.substr(0, size)), false); });
+  }
 }
 
 // tjCompress2 writes inks as YCCK with Adobe's marker; without the marker the four components are plain CMYK.

@@ -155,6 +155,10 @@ TEST_F(Tar, Damaged) {
   expect_error(Exit::data, {"a.txt", "ends before"}, [&] { walk(enormous + std::string(1536, '\0')); });
   expect_error(Exit::data, {"single zero block"}, [&] { walk(tar.text + std::string(512, '\0') + tar.end()); });
   expect_error(Exit::data, {"glued together"}, [&] { walk(tar.end() + tar.end()); });
+  std::string records(size_t{256} << 10, '\0');  // tar -b 512
+  expect_error(Exit::data, {"glued together"}, [&] { walk(tar.end() + records + tar.end() + records); });
+  expect_error(Exit::data, {"follow the tar end mark", "at most 16777216"},
+               [&] { walk(tar.end() + std::string(size_t{17} << 20, '\0')); });
   expect_error(Exit::data, {"broken pax header"},
                [&] { walk(TarText().add("x", "7 path=abcdefg\n", 'x').add("a.txt", "").end()); });
   expect_error(Exit::data, {"broken pax header"},
