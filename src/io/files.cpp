@@ -59,6 +59,9 @@ File::File(const std::string& path, Mode mode) : path_(path) {
     case Mode::append:
       flags |= O_RDWR | O_CREAT | O_APPEND;
       break;
+    case Mode::update:
+      flags |= O_RDWR | O_CREAT;
+      break;
   }
   note_call("open", path);
   descriptor_ = repeat([&] { return ::open(path.c_str(), flags, 0666); });

@@ -17,10 +17,10 @@
 namespace io {
 
 // A call of the operating system or of HDF5 that failed. Owners who know what the file means wrap it with their exit
-// code.
+// code; what nobody wraps is of the run's own files.
 class Failure : public base::Error {
  public:
-  Failure(const std::string& text, int number) : base::Error(base::Exit::internal, text), number_(number) {}
+  Failure(const std::string& text, int number) : base::Error(base::Exit::checkpoint, text), number_(number) {}
   int number() const { return number_; }  // errno, 0 if there is none
 
  private:
@@ -43,6 +43,7 @@ class File {
     write,   // exists already
     create,  // new or emptied
     append,  // new or continued; use append()
+    update,  // new or as it is; use write_at()
   };
   File() = default;
   File(const std::string& path, Mode mode);

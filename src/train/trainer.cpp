@@ -11,12 +11,14 @@
 namespace train {
 namespace log = base::log;
 
-Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck, const Start& start)
+Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
+                 std::unique_ptr<RunDirectory> directory, const Start& start)
     : session_(session),
       recipe_(recipe),
       deck_(deck),
       started_(start),
-      threads_(choose_threads(recipe.run.threads, session.local_size())) {
+      threads_(choose_threads(recipe.run.threads, session.local_size())),
+      directory_(std::move(directory)) {
   start_s_ = start.begin_s;
   recipe.device();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
@@ -149,7 +151,7 @@ void Trainer::rewind(const std::string& problem) {
   saved_step_ = step_;
   metrics_.reset();
   start_s_ = base::now_s();
-  open_metrics();
+  open_metrics(false);
   open_loader();
   if (mesh_.rank() == 0)
     log::warning("{}: went back to step {}; {} examples are left out", problem, step_, base::with_commas(left_out));

@@ -7,7 +7,6 @@
 #include "train/changes.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
-#include "train/report.hpp"
 #include "train/trainer.hpp"
 
 namespace train {
@@ -68,11 +67,7 @@ void Trainer::open_data(config::Deck& deck) {
 
 void Trainer::start() {
   base::set_phase("start");
-  directory_ = std::make_unique<RunDirectory>(*mesh_.world, recipe_.run.dir);
-  log::open_files(directory_->path() + "/logs");
-  const std::string report = directory_->path() + "/report.txt";
-  checkpoint::on_first(*mesh_.world, [&] { return io::remove_file(report), std::string(); });  // of an earlier attempt
-  set_report_file(report);
+  if (!directory_) directory_ = open_run_directory(*mesh_.world, recipe_.run.dir, false);
   stops_ = std::make_unique<Stops>(*mesh_.world, recipe_.limits, recipe_.run.dir, start_s_);
   saver_ = std::make_unique<checkpoint::Saver>(*mesh_.world, directory_->checkpoints(), recipe_.checkpoint);
   saver_->keep_free(int64_t(recipe_.limits.min_free_gb * 0x1p30));
@@ -91,7 +86,7 @@ void Trainer::start() {
   engine_->publish();
   std::string table = parameter_table(*engine_, mesh_);
   if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);
-  open_metrics();
+  open_metrics(directory_->after_kill());
   account_lost();
   int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
   save_bytes_ = double(checkpoint::planned_bytes(snapshot()));
@@ -257,8 +252,9 @@ void Trainer::initialise() {
   origin_ = "parameters of " + from;
 }
 
-void Trainer::open_metrics() {
-  metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log);
+void Trainer::open_metrics(bool after_kill) {
+  metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log,
+                                       after_kill);
   progress_.attempts = mesh_.world->max(metrics_->attempt());
   metrics_->set_text("run", recipe_.run.name);
   metrics_->set_text("notes", recipe_.run.notes);

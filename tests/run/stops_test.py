@@ -353,6 +353,63 @@ preprocess = '''{ops}'''
         os.remove(self.dir + "/checkpoints/0000000014.h5")
         self.expect(0, "lost     ", "redone after restart", args=[self.deck(), "--set", "train.total_steps=14"], ranks=2)
 
+    # ---------------------------------------------------------------- the report
+
+    def report(self):
+        with open(self.dir + "/report.txt") as f:
+            return f.readline()
+
+    def test_the_report_is_of_the_last_attempt(self):
+        good = [self.deck(), *LONG[:1], "train.total_steps=13"]
+        self.expect(6, args=self.poisoned("stop"), ranks=2)
+        self.assertRegex(self.report(), r"^rank=0 of 2 host=\S+ step=4 phase=train exit=6: step 4: loss=")
+        # Refused before anything runs: by the data at both ranks and at one, by the deck, by the mesh.
+        os.rename(self.data + "/train-001.tar", self.data + "/away")
+        self.expect(4, args=good, ranks=2)
+        self.assertRegex(self.report(), r"^rank=0 of 2 host=\S+ step=0 phase=\w+ exit=4: .*train-001.tar")
+        os.rename(self.data + "/away", self.data + "/train-001.tar")
+        self.expect(2, args=[*good, "--set", "optimizer.learning_rte=1"], ranks=2)
+        self.assertRegex(self.report(), r"^rank=0 of 2 .* exit=2: .*learning_rte")
+        self.expect(3, args=good, ranks=5)
+        self.assertRegex(self.report(), r"^rank=0 of 5 .* exit=3: .*global_batch")
+        one = [harness.TRAINER, self.good_copy(), "--set", 'loader.stage_dir="$STAGE"']
+        job = subprocess.run(["mpirun", "-np", "1", "-x", f"STAGE={self.folder}", *one, ":", "-np", "1", *one], capture_output=True,
+                             text=True, timeout=60, cwd=self.folder)
+        self.assertEqual(job.returncode, 2, job.stdout + job.stderr)
+        self.assertRegex(self.report(), r"^rank=1 of 2 .* exit=2: .*STAGE")
+        # What went before is told by the log; a run that goes well leaves none.
+        self.expect(0, "before   the attempt before failed: rank=1 of 2 ", "exit=2: ", ranks=2,
+                    args=[*good, "--set", "checkpoint.resume=never"])
+        self.assertFalse(os.path.exists(self.dir + "/report.txt"))
+
+    def good_copy(self):
+        return self.deck(name="same.toml")
+
+    def test_a_job_in_the_directory_keeps_its_report(self):
+        job = self.start(*LONG)
+        self.until(job, "step=3 ")
+        self.expect(2, "is in use by another job: ", args=[self.deck()], ranks=2)
+        self.assertFalse(os.path.exists(self.dir + "/report.txt"))
+        job.send_signal(signal.SIGUSR1)
+        self.ended(job, 75)
+
+    def test_a_killed_attempt_is_told_by_the_next(self):
+        job = self.start(*LONG)
+        self.until(job, "checkpoint step=4")
+        ranks = subprocess.run(["pgrep", "-P", str(job.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        job.communicate(timeout=60)
+        self.assertFalse(os.path.exists(self.dir + "/report.txt"))
+        self.assertRegex(self.status(), r"state       not running; its last job \(\S+:\d+ since .*\) was killed")
+        more = ["--set", f"train.total_steps={self.newest() + 2}"]
+        self.expect(0, "level=warning", "ended without a report: it was killed", "from=checkpoint", args=[self.deck(), *more], ranks=2)
+        self.assertEqual([row.get("killed") for row in self.rows("start")], [0, 1])
+        self.expect(0, "finished", args=[self.deck(), *more], ranks=2)
+        self.assertNotIn("ended without a report", self.output)
+
+    def status(self):
+        return subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout
+
     # ---------------------------------------------------------------- full disks
 
     def test_full_disk(self):
