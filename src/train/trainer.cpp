@@ -1,6 +1,7 @@
 #include "train/trainer.hpp"
 
 #include <cmath>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -57,6 +58,7 @@ base::Exit Trainer::run() {
   }
   // Asked to stop before the first step, or an evaluation that was made up for found the best value.
   if ((stop > StopReason::save_file && saved_step_ != step_) || save_best_) save();
+  if (saver_->pending()) enter("save");
   watch_save(true);
   if (saved_step_ != step_)
     throw base::Error(base::Exit::checkpoint,
@@ -67,6 +69,12 @@ base::Exit Trainer::run() {
   if (stop > StopReason::save_file && ((step_ < total_ && !early) || !complete_)) return leave(stop);
   finish();
   return base::Exit::finished;
+}
+
+// What reports and those who look at the run directory are told that this job is doing.
+void Trainer::enter(const char* phase) {
+  base::set_phase(phase);
+  if (directory_) directory_->tell(fmt::format("{} step={}", phase, step_));
 }
 
 void Trainer::feed(int64_t, const models::Inputs& into) {
@@ -124,7 +132,7 @@ bool Trainer::accept(const StepReport& report) {
 
 // Back to the newest checkpoint; the examples since then are left out of the stream.
 void Trainer::rewind(const std::string& problem) {
-  base::set_phase("rewind");
+  enter("rewind");
   watch_save(true);
   metrics_->flush();
   const int64_t bad_step = step_;
@@ -155,7 +163,7 @@ void Trainer::rewind(const std::string& problem) {
   open_loader();
   if (mesh_.rank() == 0)
     log::warning("{}: went back to step {}; {} examples are left out", problem, step_, base::with_commas(left_out));
-  base::set_phase("train");
+  enter("train");
 }
 
 // 0 = never, in every unit (as a length, 0 epochs would be one step).
@@ -178,14 +186,14 @@ bool Trainer::stopped_early() {
 
 // false: cut off, because the run must stop.
 bool Trainer::evaluate(Which which) {
-  base::set_phase("evaluate");
-  bool complete = true, last = step_ == total_ || stopped_early();
+  bool complete = true, any = false, last = step_ == total_ || stopped_early();
   for (Evaluation& e : evaluations_) {
     bool now = which == Which::at_start
                    ? e.options.at_start
                    : config::is_time(step_, e.every, total_, e.options.at_end, false) || (e.options.at_end && last);
     if (!now) continue;
     if (which == Which::missing && mesh_.world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
+    if (!std::exchange(any, true)) enter("evaluate");
     base::Stopwatch watch;
     eval::Result result =
         e.evaluator->run({.world = *mesh_.world,
@@ -221,7 +229,7 @@ bool Trainer::evaluate(Which which) {
     if (loader_options_.substitutes()) bad_samples_->agree();
   }
   progress_.charge(&Progress::Times::evaluation);
-  base::set_phase("train");
+  if (any) enter("train");
   return complete;
 }
 
@@ -242,13 +250,13 @@ bool Trainer::save_due(StopReason stop) {
 }
 
 void Trainer::save() {
+  enter("save");
   watch_save(true);  // of the one before
-  base::set_phase("save");
   metrics_->flush();  // the checkpoint must never be ahead of its metrics
   saver_->begin(snapshot(), best_.has_value() ? best_.step() : -1);
   saved_step_ = step_, save_best_ = false;
   progress_.charge(&Progress::Times::checkpoint);
-  base::set_phase("train");
+  enter("train");
 }
 
 // Moves the save under way on; `wait`: to its end.

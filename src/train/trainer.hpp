@@ -62,6 +62,7 @@ class Trainer {
   void account_lost();
 
   // The loop
+  void enter(const char* phase);
   void feed(int64_t m, const models::Inputs& into);
   bool accept(const StepReport& report);
   void rewind(const std::string& problem);

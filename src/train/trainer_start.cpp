@@ -31,12 +31,14 @@ double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
 }  // namespace
 
 void Trainer::open_data(config::Deck& deck) {
+  enter("stage");
   data::OpenContext context{.seed = uint64_t(recipe_.run.seed),
                             .threads = int(recipe_.data.loader.threads),
                             .index_dir = recipe_.data.loader.index_dir,
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
                             .stage_dir = stage_data(session_, recipe_)};
+  enter("open_data");
   std::vector<const data::Dataset*> sets;
   std::exception_ptr failure;
   try {
@@ -66,14 +68,16 @@ void Trainer::open_data(config::Deck& deck) {
 }
 
 void Trainer::start() {
-  base::set_phase("start");
   if (!directory_) directory_ = open_run_directory(*mesh_.world, recipe_.run.dir, false);
+  enter("start");
   stops_ = std::make_unique<Stops>(*mesh_.world, recipe_.limits, recipe_.run.dir, start_s_);
   saver_ = std::make_unique<checkpoint::Saver>(*mesh_.world, directory_->checkpoints(), recipe_.checkpoint);
   saver_->keep_free(int64_t(recipe_.limits.min_free_gb * 0x1p30));
   print_start();
 
+  enter("restore");
   bool resumed = restore(), branched = !resumed && branch();
+  enter("start");
   if (!resumed && !branched) initialise();
   saver_->continue_from(resumed ? step_ : -1);
   if (resumed) saved_step_ = step_;
@@ -111,8 +115,8 @@ void Trainer::start() {
                                         : "init",
             base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
+  enter("train");
   complete_ = evaluate(step_ == 0 ? Which::at_start : Which::missing);
-  base::set_phase("train");
 }
 
 void Trainer::print_start() {
