@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,7 @@ struct OpenContext {
   bool write_index = true;         // false: look only, create no file
   bool substitutes = false;        // what single samples lack is found when they are read, not an error of opening
   std::string stage_dir = {};      // node-local copies of SourceOptions::files() are here; "" = read in place
+  std::stop_token token = {};      // may ask to give up opening (base/cancel.hpp)
 
   // Where to read a file from: its staged copy if there are any. Names in messages stay those of the originals.
   std::string local(const std::string& path) const;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,8 +76,8 @@ std::string read_file(const std::string& path);
 void write_file_atomically(const std::string& path, std::string_view content, bool durable = true);
 
 // A copy with the original's modification time, which appears whole, by rename. A Failure if the original changes under
-// it. `to` may be replaced; several processes may do this at once.
-void copy_file_atomically(const std::string& from, const std::string& to);
+// it. `to` may be replaced; several processes may do this at once. `token`: may ask to give up (base/cancel.hpp).
+void copy_file_atomically(const std::string& from, const std::string& to, const std::stop_token& token = {});
 
 bool exists(const std::string& path);
 bool is_directory(const std::string& path);

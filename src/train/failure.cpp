@@ -5,11 +5,24 @@
 
 namespace train {
 
+namespace {
+
+int leave(const AskedToStop& e) {
+  base::log::line("stopped  before the first step ({}): {}; start the same command to continue", base::where().phase,
+                  e.what());
+  base::log::line("done     exit={}", int(e.code()));
+  return int(e.code());
+}
+
+}  // namespace
+
 int try_on_all(comm::Comm& world, const std::function<void()>& work) {
   int code = 0, teller = world.rank();
   std::string text;
   try {
     work();
+  } catch (const AskedToStop& e) {
+    return leave(e);
   } catch (const base::Error& e) {
     code = int(e.code()), text = e.what();
     if (e.agreed()) teller = e.teller();
@@ -43,6 +56,8 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
   int code = int(base::Exit::internal);
   try {
     return work();
+  } catch (const AskedToStop& e) {
+    return leave(e);
   } catch (const base::Error& e) {
     code = int(e.code());
     // What all ranks throw, one tells, before another one ends the job.

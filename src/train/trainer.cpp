@@ -6,6 +6,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
+#include "train/failure.hpp"
 #include "train/input.hpp"
 #include "train/threads.hpp"
 
@@ -28,6 +29,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
                   recipe.train.micro_batch ? recipe.train.micro_batch : recipe.train.global_batch, shape,
                   recipe.determinism);
   mesh_ = comm::make_mesh(session, shape, recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library);
+  stops_ = std::make_unique<Stops>(*mesh_.world, recipe.limits, recipe.run.dir, start.begin_s);
   open_data(deck);
   progress_.cores = double(threads_) * shape.ranks();
   if (!recipe.checkpoint.best.empty())
@@ -52,7 +54,6 @@ base::Exit Trainer::run() {
     if ((early = stopped_early()) && complete_) complete_ = evaluate(Which::missing);
     stop = asked_to_stop();
     if (save_due(stop) || early) save();
-    if (stop == StopReason::save_file) stops_->clear(stop);
     watch_save(false);
     metrics_->flush_if_due();
   }
@@ -178,6 +179,13 @@ StopReason Trainer::asked_to_stop() {
                         progress_.core_hours()});
 }
 
+void Trainer::stop_while_starting() {
+  StopReason stop = stops_->agree({});
+  if (stop <= StopReason::save_file) return;
+  stops_->done(stop);
+  throw AskedToStop(exit_of(stop), stops_->text());
+}
+
 bool Trainer::stopped_early() {
   const EarlyStopOptions& early = recipe_.early_stop;
   return early.patience_evals > 0 && patience_.waiting() >= early.patience_evals &&
@@ -253,6 +261,7 @@ void Trainer::save() {
   enter("save");
   watch_save(true);  // of the one before
   metrics_->flush();  // the checkpoint must never be ahead of its metrics
+  stops_->save_begins();
   saver_->begin(snapshot(), best_.has_value() ? best_.step() : -1);
   saved_step_ = step_, save_best_ = false;
   progress_.charge(&Progress::Times::checkpoint);
@@ -274,6 +283,7 @@ void Trainer::watch_save(bool wait) {
                    saved->best ? fmt::format("; the best weights so far, those of this step, are lost") : "");
     return;
   }
+  stops_->save_committed();
   log::line(
       "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} verified=yes kept=\"last "
       "{}\"{}",

@@ -68,6 +68,7 @@ class Trainer {
   void rewind(const std::string& problem);
   bool evaluate(Which which);
   StopReason asked_to_stop();
+  void stop_while_starting();  // throws AskedToStop
   bool save_due(StopReason stop);
   void save();
   void watch_save(bool wait);

@@ -31,17 +31,18 @@ double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
 }  // namespace
 
 void Trainer::open_data(config::Deck& deck) {
+  auto poll = [this] { stop_while_starting(); };
   enter("stage");
   data::OpenContext context{.seed = uint64_t(recipe_.run.seed),
                             .threads = int(recipe_.data.loader.threads),
                             .index_dir = recipe_.data.loader.index_dir,
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
-                            .stage_dir = stage_data(session_, recipe_)};
+                            .stage_dir = stage_data(session_, recipe_, poll)};
   enter("open_data");
   std::vector<const data::Dataset*> sets;
-  std::exception_ptr failure;
-  try {
+  auto open = [&](const std::stop_token& token) -> std::string {
+    context.token = token;
     data::Tokenizers tokenizers = recipe_.data.tokenizers();
     data_ = open_training_data(recipe_, tokenizers, context);
     for (const data::Mixture::Part& p : data_->parts()) sets.push_back(p.dataset.get());
@@ -52,13 +53,9 @@ void Trainer::open_data(config::Deck& deck) {
       sets.push_back(e.dataset.get());
       evaluations_.push_back(std::move(e));
     }
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  // Nobody may wait here for a rank that has failed; whoever constructs this lets all ranks end.
-  bool failed = session_.world().max(int64_t(failure != nullptr)) != 0;
-  if (failure) std::rethrow_exception(failure);
-  if (failed) return;
+    return "";
+  };
+  checkpoint::beside(session_.world(), open, poll);
   agree_on_data(session_.world(), sets);
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
@@ -70,7 +67,6 @@ void Trainer::open_data(config::Deck& deck) {
 void Trainer::start() {
   if (!directory_) directory_ = open_run_directory(*mesh_.world, recipe_.run.dir, false);
   enter("start");
-  stops_ = std::make_unique<Stops>(*mesh_.world, recipe_.limits, recipe_.run.dir, start_s_);
   saver_ = std::make_unique<checkpoint::Saver>(*mesh_.world, directory_->checkpoints(), recipe_.checkpoint);
   saver_->keep_free(int64_t(recipe_.limits.min_free_gb * 0x1p30));
   print_start();
@@ -115,6 +111,7 @@ void Trainer::start() {
                                         : "init",
             base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
+  stops_->started();
   enter("train");
   complete_ = evaluate(step_ == 0 ? Which::at_start : Which::missing);
 }
@@ -156,7 +153,8 @@ bool Trainer::restore() {
   checkpoint::State state;
   state.tensors = engine_->state();
   std::optional<checkpoint::Restored> restored =
-      checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint);
+      checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint, {},
+                          [this] { stop_while_starting(); });
   if (!restored) return false;
   checkpoint::on_first(*mesh_.world, [&] {
     for (const KeyChange& c : check_changes(state.texts["deck"], deck_, started_.allow_change))
@@ -178,7 +176,7 @@ bool Trainer::branch() {
   if (from.empty()) return false;
   checkpoint::State state;
   state.tensors = engine_->state();
-  checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state);
+  checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state, [this] { stop_while_starting(); });
   log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
             double(restored.bytes) / 0x1p20, restored.seconds);
   take_over(state);
@@ -242,7 +240,8 @@ void Trainer::initialise() {
   const std::string& from = recipe_.init.from;
   if (from.empty()) return;
   checkpoint::InitReport report =
-      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, engine_->state(), engine_->model().patch_tables());
+      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, engine_->state(), engine_->model().patch_tables(),
+                                       [this] { stop_while_starting(); });
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
   constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others
   std::string table;

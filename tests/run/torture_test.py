@@ -202,13 +202,62 @@ class Torture(harness.RunTest):
             with self.subTest(n=n, number=number):
                 self.assertEqual(job.returncode, 75, output)
                 self.assertLess(time.time() - begin, lead)
-                stopped = int(re.search(r"stopped  step=(\d+)", output).group(1))
+                # Before it has restored there is nothing to save.
+                early = "stopped  before the first step (" in output
+                stopped = last if early else int(re.search(r"stopped  step=(\d+)", output).group(1))
+                if not stopped and early:
+                    continue
                 self.assertEqual(int(self.checkpoints()[-1][:10]), stopped)
                 self.assertGreaterEqual(stopped, last)
-                self.assertEqual([r["step"] for r in self.rows()], list(range(1, stopped + 1)))
+                if not early:
+                    self.assertEqual([r["step"] for r in self.rows()], list(range(1, stopped + 1)))
                 last = stopped
         self.expect(0, f"step={last + 1} ", args=[self.deck(), *args, "--set", f"train.total_steps={last + 1}"], ranks=2)
         print(f"slowest stop {slowest:.2f} s, {last} steps", flush=True)
+
+    def test_asked_to_stop_while_starting(self):
+        """Copying data, walking through shards, reading a checkpoint: each takes half a minute here, and ends in seconds."""
+        harness.make_shards(self.data, shards=20)
+        self.good = self.changed(("train-{000..001}", "train-{000..019}"))
+        args = ["--set", "train.total_steps=8", "--set", f'loader.stage_dir="{self.folder}/local"', "--set", "loader.threads=1"]
+        self.expect(0, args=[self.deck(), *args, "--set", "train.total_steps=4"], ranks=2)
+        again = {"stage": lambda: shutil.rmtree(self.folder + "/local"),
+                 "open_data": lambda: [os.remove(f) for f in glob.glob(self.data + "/*.index")], "restore": lambda: None}
+        for phase, slow, ends, milliseconds, ask, code in (
+                ("stage", 0, ".tar", 1500, lambda job: job.send_signal(signal.SIGUSR1), 75),
+                ("open_data", 1, ".tar", 500, lambda job: os.kill(children_of(job.pid)[0], signal.SIGTERM), 75),
+                ("restore", 1, "0000000004.h5", 300, lambda job: open(self.dir + "/stop", "w").close(), 8),
+                ("restore", 1, "0000000004.h5", 300, lambda job: None, 75)):
+            with self.subTest(phase=phase, code=code):
+                again[phase]()
+                limit = [] if code == 8 or phase != "restore" else ["--set", "limits.wall_time=00:00:16", "--set", "limits.margin_s=4"]
+                environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": self.folder, "INJECT": f"{slow}:0:slow={milliseconds}+",
+                               "INJECT_CALL": "pread", "INJECT_ENDS": ends}
+                command = ["mpirun", "-np", "2"] + [w for name, value in environment.items() for w in ("-x", f"{name}={value}")]
+                begin = time.time()
+                job = subprocess.Popen([*command, harness.TRAINER, self.deck(), *args, *limit], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+                while f"\n{phase} step=" not in self.lock():
+                    self.assertLess(time.time() - begin, 10)
+                    self.assertIsNone(job.poll())
+                    time.sleep(0.05)
+                asked = time.time()
+                ask(job)
+                output = job.communicate(timeout=60)[0]
+                self.assertEqual(job.returncode, code, output)
+                self.assertIn(f"stopped  before the first step ({phase}): ", output)
+                if limit:
+                    self.assertTrue(9 < time.time() - begin < 16, time.time() - begin)
+                else:
+                    self.assertLess(time.time() - asked, 5)
+                for gone in ("/stop", "/report.txt"):
+                    self.assertFalse(os.path.exists(self.dir + gone))
+        self.expect(0, "from=checkpoint", "step=5 ", args=[self.deck(), *args], ranks=2)
+        self.assertNotIn("ended without a report", self.output)
+
+    def lock(self):
+        with open(self.dir + "/lock") as f:
+            return f.read()
 
     # ---------------------------------------------------------------- errors
 
