@@ -22,6 +22,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       threads_(choose_threads(recipe.run.threads, session.local_size())),
       directory_(std::move(directory)) {
   start_s_ = start.begin_s;
+  const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
   recipe.device();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
@@ -32,6 +33,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   stops_ = std::make_unique<Stops>(*mesh_.world, recipe.limits, recipe.run.dir, start.begin_s);
   open_data(deck);
   progress_.cores = double(threads_) * shape.ranks();
+  progress_.add(&Progress::Times::setup, before_s, progress_.cores);
   if (!recipe.checkpoint.best.empty())
     best_ = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evals));
   const EarlyStopOptions& early = recipe.early_stop;
@@ -148,6 +150,7 @@ void Trainer::rewind(const std::string& problem) {
   if (!restored)
     throw base::Error(base::Exit::nonfinite,
                       problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")", true);
+  progress_.times.setup = 0;  // it is in `before`
   take_over(state);
   progress_.add(&Progress::Times::redone, before.times.total() - progress_.times.total(), 0);
   progress_.core_s = before.core_s, progress_.attempts = before.attempts + 1;

@@ -443,6 +443,49 @@ preprocess = '''{ops}'''
     def status(self):
         return subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout
 
+    def seconds(self, step):
+        """Where the time went, by category, in a checkpoint."""
+        names = ("setup_s", "training_s", "evaluation_s", "checkpoint_s", "redone_s")
+        with h5py.File(f"{self.dir}/checkpoints/{step:010}.h5") as f:
+            return {name: float(f.attrs[name]) for name in names}, float(f.attrs["uptime_s"])
+
+    def test_times_add_up(self):
+        # One attempt; one that was killed and the one after it; one that went back.
+        begin = time.time()
+        self.expect(0, args=[self.deck()], ranks=2)
+        wall = time.time() - begin
+        times, uptime = self.seconds(12)
+        self.assertAlmostEqual(sum(times.values()), uptime, delta=0.05)
+        self.assertLess(uptime, wall)
+        self.assertGreater(uptime, wall - 1.5)  # mpirun itself
+        for name in ("setup_s", "training_s", "evaluation_s", "checkpoint_s"):
+            self.assertGreater(times[name], 0, name)
+        self.assertEqual(times["redone_s"], 0)
+        shutil.rmtree(self.dir)
+        job = self.start(*LONG, "--set", "checkpoint.every_steps=40")
+        self.until(job, "step=110 ")
+        job.kill()
+        job.communicate()
+        for _ in range(100):  # its ranks end a moment later
+            if "running:" not in self.status():
+                break
+            time.sleep(0.05)
+        saved, rows = self.newest(), self.rows()
+        self.assertGreater(rows[-1]["step"], saved)
+        end = rows[-1]["step"] + 5
+        lost = rows[-1]["uptime_s"] - self.seconds(saved)[1]
+        self.expect(0, "redone after restart", args=[self.deck(), "--set", f"train.total_steps={end}"], ranks=2)
+        times, uptime = self.seconds(end)
+        self.assertAlmostEqual(times["redone_s"], lost, delta=0.01)
+        self.assertAlmostEqual(sum(times.values()), rows[-1]["uptime_s"] + uptime, delta=0.1)
+        shutil.rmtree(self.dir)
+        begin = time.time()
+        self.expect(0, "went back to step 2", args=self.poisoned("rewind"), ranks=2)
+        times, _ = self.seconds(8)
+        self.assertGreater(times["redone_s"], 0)
+        self.assertLess(sum(times.values()), time.time() - begin)
+        self.assertGreater(sum(times.values()), time.time() - begin - 1.5)
+
     # ---------------------------------------------------------------- full disks
 
     def small_disk(self):
