@@ -42,7 +42,10 @@ bind_ranks() {
   export OMP_NUM_THREADS=$2
   # Where mpirun starts ranks by ssh, they get only the variables that are named.
   passed_on=(-x OMP_NUM_THREADS)
-  if [ -n "${LD_LIBRARY_PATH:-}" ]; then passed_on+=(-x LD_LIBRARY_PATH); fi
+  local name
+  for name in LD_LIBRARY_PATH TRAINER_MESH_SELECTOR; do
+    if [ -n "${!name:-}" ]; then passed_on+=(-x "$name"); fi
+  done
 }
 
 # on_each_node NODES [mpirun options] -- COMMAND...
@@ -96,7 +99,7 @@ describe_environment() {
   echo "limits    $(ulimit -a | sed -n 's/^\(.*[^ ]\)  *(.*) \(.*\)$/\1 \2/p' | tr '\n' ';')"
   env |
     grep -E -e '^(SLURM|PBS|OMPI|PMIX|UCX|FI|HWLOC|OMP|GOMP|KMP|ONEDNN|DNNL|HDF5|ROMIO|MALLOC|CUDA|CUBLAS|CUDNN|NVIDIA|NCCL)_' \
-      -e '^(PATH|LD_LIBRARY_PATH|LD_PRELOAD|TMPDIR|NCPUS)=' |
+      -e '^(PATH|LD_LIBRARY_PATH|LD_PRELOAD|TMPDIR|NCPUS|TRAINER_MESH_SELECTOR)=' |
     grep -viE '^[^=]*(cookie|token|secret|passw|jwt|key)' | sort
   echo "---"
 }

@@ -15,6 +15,7 @@
 #   BIND       core: every rank keeps its own cores, right for whole nodes (place=excl). none: for nodes shared with other jobs
 #   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); not used where PBS sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/pbs.sh)
+#   TRAINER_MESH_SELECTOR  picks a [[mesh.rule]] of the deck, without commas
 #
 #PBS -N trainer
 #PBS -l select=2:ncpus=32:mpiprocs=8:ompthreads=4
@@ -96,7 +97,9 @@ if may_continue "$part" "$max_parts"; then
   [ -n "$select" ] && resources+=(-l select="$select")
   variables=DECK=$DECK,PART=$((part + 1)),MAX_PARTS=$max_parts,LEAD=$lead,BIND=${BIND:-core},TRAINER=$trainer,SCRIPT=$script
   [ -n "${OPTIONS:-}" ] && variables+=",OPTIONS=$OPTIONS"
-  [ -n "${LOCAL_DIR:-}" ] && variables+=",LOCAL_DIR=$LOCAL_DIR"
+  for name in LOCAL_DIR TRAINER_MESH_SELECTOR; do
+    [ -n "${!name:-}" ] && variables+=",$name=${!name}"
+  done
   if [ -n "$index" ]; then
     # PBS knows no dependence on one task of an array; the successor may start at once, because the trainer has ended.
     variables+=",INDEX=$index"

@@ -15,6 +15,7 @@
 #   BIND       core: every rank keeps its own cores, right for whole nodes (--exclusive). none: for nodes shared with other jobs
 #   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); not used where the site sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/slurm.sh)
+#   TRAINER_MESH_SELECTOR  picks a [[mesh.rule]] of the deck
 #
 #SBATCH --job-name=trainer
 #SBATCH --nodes=2

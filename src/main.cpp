@@ -30,15 +30,15 @@ int run(int argc, char** argv) {
   }
 
   // 2. Deck: all problems at once. What only looks needs no ranks.
-  auto load = [&]() {
-    auto deck = std::make_unique<config::Deck>(config::read_deck(c.deck, c.set), recipe);
+  std::unique_ptr<config::Deck> deck;
+  auto load = [&]() { deck = std::make_unique<config::Deck>(config::read_deck(c.deck, c.set), recipe); };
+  auto check = [&]() {
     if (!deck->problems().any()) recipe.cross_check(*deck);
     deck->throw_if_any();
-    return deck;
   };
   if (c.validate || c.mode == "plan" || c.mode == "show" || c.mode == "index") {
     if (comm::launched_rank() > 0) return 0;  // one does it
-    auto deck = load();
+    load(), check();
     recipe.check_tokenizers(*deck);
     if (c.validate) {
       comm::wanted_ranks(recipe.mesh, c.mesh_selector);
@@ -54,11 +54,16 @@ int run(int argc, char** argv) {
   comm::Session session(argc, argv);
   train::catch_fatal_signals();
   base::set_rank(session.world().rank(), session.world().size());
-  std::unique_ptr<config::Deck> deck;
-  if (int failed = train::try_on_all(session.world(), [&] { deck = load(); })) return failed;
+  if (int failed = train::try_on_all(session.world(), load)) return failed;
   if (!agree_on_command(session.world(), c, deck->digest())) return int(base::Exit::config);
 
-  // 4. Mesh, data, model: refused on one rank, refused on all, before anything runs
+  // 4. The run directory, where there is one already: whatever ends this job from here on is in its report
+  std::unique_ptr<train::RunDirectory> directory;
+  auto open_directory = [&] { directory = train::open_run_directory(session.world(), recipe.run.dir, true); };
+  if (int failed = c.mode == "train" ? train::try_on_all(session.world(), open_directory) : 0) return failed;
+  if (int failed = train::try_on_all(session.world(), check)) return failed;
+
+  // 5. Mesh, data, model: refused on one rank, refused on all, before anything runs
   if (c.mode == "bench")
     return train::end_all_on_error(session,
                                    [&] { return train::run_bench(session, recipe, *deck, c.mesh_selector), 0; });
@@ -66,12 +71,12 @@ int run(int argc, char** argv) {
   std::unique_ptr<train::Trainer> trainer;
   if (int failed = train::try_on_all(session.world(), [&] {
         trainer = std::make_unique<train::Trainer>(
-            session, recipe, *deck,
+            session, recipe, *deck, std::move(directory),
             train::Start{c.deck, c.mesh_selector, int64_t(c.set.size()), c.allow_change, begin_s});
       }))
     return failed;
 
-  // 5. The run
+  // 6. The run
   return train::end_all_on_error(session, [&] { return int(trainer->run()); });
 }
 

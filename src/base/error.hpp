@@ -20,7 +20,7 @@ enum class Exit : int {
   config = 2,      // the deck or the command line
   mesh = 3,        // ranks, mesh or device do not fit
   data = 4,        // data set, sample, tokenizer
-  checkpoint = 5,  // checkpoint unreadable, or none valid
+  checkpoint = 5,  // checkpoint unreadable, or none valid; a file of the run that cannot be read or written
   nonfinite = 6,   // loss or gradient is NaN or infinite
   watchdog = 7,    // no progress
   stopped = 8,     // stopped with a checkpoint, do not requeue

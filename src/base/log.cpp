@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 
 namespace base::log {
@@ -30,10 +31,22 @@ Sinks& sinks() {
 
 std::atomic<int> g_warnings{0};
 
+// A log that cannot be written, on a full disk say, must not stop a run, nor fill the console.
+void tell_lost(const std::string& what) {
+  constexpr double kPause_s = 60;
+  static std::atomic<double> told_s{-kPause_s};
+  if (now_s() - told_s < kPause_s) return;
+  told_s = now_s();
+  sinks().out->info(
+      "rank={} level=warning step={} log: {}; lines are lost to the file, not to the console, until there is room again",
+      where().rank, where().step, what);
+}
+
 std::shared_ptr<spdlog::logger> file_logger(const std::string& name, const std::string& path) {
   auto l = std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
   l->set_pattern("%Y-%m-%dT%H:%M:%S.%e %v");
   l->flush_on(spdlog::level::info);
+  l->set_error_handler(tell_lost);
   return l;
 }
 

@@ -93,7 +93,8 @@ std::string summary_of(const InitPlan& plan, const std::vector<Wanted>& wanted) 
 }  // namespace
 
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
-                                const std::vector<shard::TensorSlice>& tensors, const std::vector<std::string>& grids) {
+                                const std::vector<shard::TensorSlice>& tensors, const std::vector<std::string>& grids,
+                                const Poll& poll) {
   base::Stopwatch watch;
   std::vector<Wanted> wanted;
   std::vector<const shard::TensorSlice*> into;
@@ -123,6 +124,7 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
     int64_t count = checked_count(wanted[w].shape).value();
     for (int64_t begin = 0, n; begin < count; begin += n) {
       // A resampled table goes whole: it is small, and made whole.
+      poll();
       n = wanted[w].grid ? count : std::min(kPiece, count - begin);
       std::string values = on_first(comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
       copy_into(*into[w], begin, values.data(), n);

@@ -5,11 +5,11 @@
 #include <future>
 #include <utility>
 
+#include "base/cancel.hpp"
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/checksum.hpp"
-#include "checkpoint/together.hpp"
 
 namespace checkpoint {
 namespace log = base::log;
@@ -81,7 +81,8 @@ class Prover {
 
 }  // namespace
 
-int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors) {
+int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors,
+                   const std::stop_token& token) {
   constexpr int64_t kPortion = 16 << 20;
   io::File file(path, io::File::Mode::read);
   std::vector<char> buffer(size_t{kBlock});
@@ -101,6 +102,7 @@ int64_t read_parts(const std::string& path, const Manifest& manifest, const std:
     int64_t first = block_count(w.begin), end = w.end == e.bytes ? e.blocks() : w.end / kBlock;  // whole blocks
     if (int64_t block = w.begin / kBlock; block < first) through_buffer(block);
     for (int64_t at = first * kBlock, stop = std::min(end * kBlock, e.bytes); at < stop;) {
+      base::end_if_asked(token);
       int64_t bytes = std::min(kPortion, stop - at);
       get(w.data + (at - w.begin), bytes, e.offset + at);
       for (int64_t block = at / kBlock; block * kBlock < at + bytes; ++block)
@@ -149,18 +151,17 @@ Inspected inspect_on_first(comm::Comm& comm, const Candidate& candidate) {
 
 // "" if every rank has read its parts, else the first rank's reason. Other errors than damage go on to the caller.
 std::string read_together(comm::Comm& comm, const Candidate& candidate, const Manifest& manifest,
-                          const std::vector<shard::TensorSlice>& tensors, int64_t& bytes) {
-  std::vector<std::string> reasons = together(comm, [&]() -> std::string {
+                          const std::vector<shard::TensorSlice>& tensors, int64_t& bytes, const Poll& poll) {
+  auto read = [&](const std::stop_token& token) -> std::string {
     try {
-      bytes = read_parts(candidate.path, manifest, tensors);
+      bytes = read_parts(candidate.path, manifest, tensors, token);
       return "";
-    } catch (const io::Failure& e) {
-      return e.what();
     } catch (const base::Error& e) {
       if (e.code() != base::Exit::checkpoint) throw;
       return e.what();
     }
-  });
+  };
+  std::vector<std::string> reasons = beside(comm, read, poll);
   for (size_t rank = 0; rank < reasons.size(); ++rank)
     if (!reasons[rank].empty())
       return reasons.size() > 1 ? fmt::format("{} (rank {})", reasons[rank], rank) : reasons[rank];
@@ -172,7 +173,8 @@ struct Advice {
   const char *other, *none;
 };
 
-Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target, const Advice& advice) {
+Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target, const Advice& advice,
+                      const Poll& poll) {
   base::Stopwatch watch;
   FileLayout wanted = layout_of(target);
   Restored restored;
@@ -184,7 +186,7 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
       if (std::vector<std::string> lines = differences(m.layout, wanted); !lines.empty())
         base::fail(base::Exit::checkpoint, "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
                    base::join(lines, "\n  "), advice.other);
-      reason = read_together(comm, c, m, target.tensors, restored.bytes);
+      reason = read_together(comm, c, m, target.tensors, restored.bytes, poll);
       if (reason.empty()) {
         target.step = m.state.step, target.numbers = m.state.numbers, target.texts = m.state.texts;
         restored.file = c.path.substr(c.path.rfind('/') + 1), restored.path = c.path, restored.step = c.step,
@@ -203,7 +205,7 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
 }  // namespace
 
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
-                                const CheckpointOptions& options, const Belongs& belongs) {
+                                const CheckpointOptions& options, const Belongs& belongs, const Poll& poll) {
   std::vector<Candidate> files = list(comm, directory, belongs);
   int64_t only = resume_step(options.resume);
   // A job script repeats its command: what was done once is not done again by every job that continues the run.
@@ -219,7 +221,7 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
           options.resume, c.path);
     CheckpointOptions plain = options;
     plain.resume = "must";
-    return restore(comm, directory, target, plain, belongs);
+    return restore(comm, directory, target, plain, belongs, poll);
   }
   if (options.resume == "never") return {};
   if (files.empty()) {
@@ -239,10 +241,11 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
   return newest_valid(
       comm, files, target,
       {.other = "Give this run another run.dir, or the deck that the file's /deck holds",
-       .none = "Nothing was changed. To begin anew choose another run.dir or checkpoint.resume = \"never\""});
+       .none = "Nothing was changed. To begin anew choose another run.dir or checkpoint.resume = \"never\""},
+      poll);
 }
 
-Restored branch(comm::Comm& comm, const std::string& from, State& target) {
+Restored branch(comm::Comm& comm, const std::string& from, State& target, const Poll& poll) {
   std::string listed = on_first(comm, [&] {
     std::string text;
     for (const Candidate& c : files_at(from)) text += fmt::format("{} {}\n", c.step, c.path);
@@ -257,7 +260,8 @@ Restored branch(comm::Comm& comm, const std::string& from, State& target) {
       {.other =
            "checkpoint.branch_from continues a full state, so model and optimizer must be those of its run; to take "
            "over parameters alone use init.from",
-       .none = "checkpoint.branch_from names nothing to begin from"});
+       .none = "checkpoint.branch_from names nothing to begin from"},
+      poll);
 }
 
 }  // namespace checkpoint

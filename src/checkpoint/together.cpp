@@ -1,8 +1,14 @@
 #include "checkpoint/together.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <new>
 #include <optional>
+#include <thread>
 
+#include "base/clock.hpp"
+#include "checkpoint/worker.hpp"
 #include "io/files.hpp"
 
 namespace checkpoint {
@@ -27,13 +33,16 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
   std::vector<std::string> all = comm.gather_text(mine);
   std::optional<size_t> first;
   std::string others;
+  size_t count = 0;
+  constexpr size_t kMost = 8;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] != 'E') continue;
-    if (first)
-      others += fmt::format("{}{}", others.empty() ? "; also failed: rank " : ", ", rank);
-    else
+    if (!first)
       first = rank;
+    else if (++count <= kMost)
+      others += fmt::format("{}{}", others.empty() ? "; also failed: rank " : ", ", rank);
   }
+  if (count > kMost) others += fmt::format(" and {} more", count - kMost);
   if (first) {
     const std::string& e = all[*first];
     std::string where = all.size() > 1 ? fmt::format("rank {}: ", *first) : "";
@@ -41,6 +50,33 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
   }
   for (std::string& text : all) text.erase(0, 1);
   return all;
+}
+
+std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Poll& poll) {
+  std::stop_source asked;
+  std::atomic<bool> failed{false};
+  Worker worker;  // the last to be made: it ends before what it uses
+  worker.start([&]() -> std::string {
+    try {
+      return work(asked.get_token());
+    } catch (...) {
+      if (asked.stop_requested()) return "";  // that it did not come to its end is no failure
+      failed = true;
+      throw;
+    }
+  });
+  try {
+    for (base::Stopwatch watch; comm.min(int64_t(worker.done())) == 0;) {
+      poll();
+      if (comm.max(int64_t(failed)) != 0) asked.request_stop();
+      // A tenth of the time is lost at most, and a twentieth of a second.
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(0.1 * watch.seconds(), 50e-6, 0.05)));
+    }
+  } catch (...) {
+    asked.request_stop();
+    throw;
+  }
+  return agree_on(comm, worker.take());
 }
 
 std::string on_first(comm::Comm& comm, const std::function<std::string()>& work) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <stop_token>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -24,6 +25,12 @@ auto together(comm::Comm& comm, Work work) {
   else
     return agree_on(comm, outcome(work));
 }
+// The same with work that may take long: it runs in another thread of each rank, while the main threads of all ranks call
+// `poll`, alike, again and again. If poll throws, on all ranks, then every rank's work is asked to end, by its token, and
+// poll's error goes on. If the work of one rank fails, that of the others is asked to end.
+using Poll = std::function<void()>;
+using LongWork = std::function<std::string(const std::stop_token& token)>;
+std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Poll& poll);
 // Runs `work` on rank 0 alone and returns its result on every rank.
 std::string on_first(comm::Comm& comm, const std::function<std::string()>& work);
 

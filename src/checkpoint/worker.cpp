@@ -38,7 +38,7 @@ std::string Worker::take() {
 }
 
 void Worker::loop() {
-  base::leave_signals_to_main();
+  base::leave_signals_to_main(), base::make_signal_stack();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || work_; });

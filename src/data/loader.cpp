@@ -116,7 +116,7 @@ void Loader::open_slot() {
 }
 
 void Loader::work() {
-  base::leave_signals_to_main();
+  base::leave_signals_to_main(), base::make_signal_stack();
   std::unique_lock lock(mutex_);
   while (true) {
     takeable_.wait(lock, [this] { return stopped_ || can_take(); });

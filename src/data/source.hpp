@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,7 @@ struct OpenContext {
   // What values of i32 fields must be below ("labels": the vocabulary); others are bad samples.
   std::map<std::string, int64_t> limits = {};
   std::string stage_dir = {};      // node-local copies of SourceOptions::files() are here; "" = read in place
+  std::stop_token token = {};      // may ask to give up opening (base/cancel.hpp)
 
   // Where to read a file from: its staged copy if there are any. Names in messages stay those of the originals.
   std::string local(const std::string& path) const;

@@ -5,7 +5,7 @@
 #include <limits>
 #include <set>
 
-#include "base/error.hpp"
+#include "base/cancel.hpp"
 #include "base/text.hpp"
 #include "data/brace.hpp"
 #include "data/file.hpp"
@@ -79,7 +79,10 @@ class Hdf5 : public Source {
       Hdf5Field parsed = parse_hdf5_field(text);
       fields_.push_back({name, parsed.dataset, spec.at(name), parsed.spec.has_value()});
     }
-    for (std::string& path : expand_braces(options.path)) open(path, context.local(path));
+    for (std::string& path : expand_braces(options.path)) {
+      base::end_if_asked(context.token);
+      open(path, context.local(path));
+    }
     if (size_ == 0) base::fail(Exit::data, "'{}' holds no samples", options.path);
   }
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/cancel.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -204,6 +205,7 @@ class Webdataset : public Source {
   }
 
   void load_shard(Shard& shard, const OpenContext& context) {
+    base::end_if_asked(context.token);
     TarIndex index = load_tar_index(shard.path, context);
     shard.local = context.local(shard.path);
     File file(shard.local);

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/error.hpp"
+#include "base/cancel.hpp"
 #include "base/hash.hpp"
 #include "data/file.hpp"
 #include "data/source.hpp"
@@ -61,11 +61,13 @@ std::string OpenContext::local(const std::string& path) const {
   return stage_dir.empty() ? path : staged_path(stage_dir, path);
 }
 
-Staged stage_files(const std::vector<std::string>& originals, const std::string& directory, int threads) try {
+Staged stage_files(const std::vector<std::string>& originals, const std::string& directory, int threads,
+                   const std::stop_token& token) try {
   io::make_directories(directory);
   Staged result;
   std::vector<std::string> missing;
   for (const std::string& path : originals) {
+    base::end_if_asked(token);
     if (!io::exists(path) || io::is_directory(path)) continue;
     File original(path);
     ++result.files, result.bytes += original.size();
@@ -83,7 +85,7 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
   auto work = [&] {
     for (size_t i; (i = next++) < missing.size();) {
       try {
-        io::copy_file_atomically(missing[i], staged_path(directory, missing[i]));
+        io::copy_file_atomically(missing[i], staged_path(directory, missing[i]), token);
       } catch (...) {
         errors[i] = std::current_exception();
         next = missing.size();  // the others need not be tried

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ struct Staged {
 // Copies the files that are not there yet, or are there with another size or modification time; each appears whole, by
 // rename, so a killed copy is made again. By one process of a node. Originals that are not there, or are folders, are
 // left out: whether that is an error, their source knows. Error(Exit::data) if an original cannot be read or the space
-// is too small, with the figures, before anything is copied.
-Staged stage_files(const std::vector<std::string>& originals, const std::string& directory, int threads);
+// is too small, with the figures, before anything is copied. `token`: may ask to give up (base/cancel.hpp).
+Staged stage_files(const std::vector<std::string>& originals, const std::string& directory, int threads,
+                   const std::stop_token& token = {});
 
 }  // namespace data

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include "base/error.hpp"
+#include "base/cancel.hpp"
 #include "base/hash.hpp"
 #include "base/narrow.hpp"
 #include "base/text.hpp"
@@ -107,7 +107,7 @@ std::optional<std::pair<std::string_view, std::string_view>> split_member_name(s
   return std::pair{name.substr(0, dot), name.substr(dot + 1)};
 }
 
-TarIndex build_tar_index(const File& shard) {
+TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
   TarReader reader(shard);
   TarIndex index;
   std::unordered_map<std::string, uint32_t> samples, extensions;
@@ -119,6 +119,7 @@ TarIndex build_tar_index(const File& shard) {
     return it->second;
   };
   for (TarMember member; reader.next(member);) {
+    base::end_if_asked(token);
     // Nothing is unpacked, but names go into messages, lists of bad samples and copies of the set.
     if (std::string problem = unsafe_name(member.name); !problem.empty())
       base::fail(Exit::data, "'{}' at byte {}: the member name {} {}: pack the shard again", shard.path(),
@@ -195,7 +196,7 @@ TarIndex load_tar_index(const std::string& shard_path, const OpenContext& contex
   for (const std::string& path : paths)
     if (std::optional<std::string> bytes = read_whole(path))
       if (std::optional<TarIndex> index = decode_tar_index(*bytes, shard)) return std::move(*index);
-  TarIndex index = build_tar_index(shard);
+  TarIndex index = build_tar_index(shard, context.token);
   if (!context.write_index) return index;
   std::string bytes = encode_tar_index(index, shard);
   for (const std::string& path : paths) {

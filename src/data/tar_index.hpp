@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,8 @@ struct TarIndex {
 // to no sample (hidden files such as macOS' "._x", names without a dot).
 std::optional<std::pair<std::string_view, std::string_view>> split_member_name(std::string_view name);
 
-TarIndex build_tar_index(const File& shard);
+// Walks through the whole shard; `token` may ask to give up (base/cancel.hpp).
+TarIndex build_tar_index(const File& shard, const std::stop_token& token = {});
 
 // The text of an index file for this shard, and back; none if it is damaged or of another state of the shard.
 std::string encode_tar_index(const TarIndex& index, const File& shard);

@@ -15,6 +15,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/cancel.hpp"
+
 namespace io {
 namespace {
 
@@ -58,6 +60,9 @@ File::File(const std::string& path, Mode mode) : path_(path) {
       break;
     case Mode::append:
       flags |= O_RDWR | O_CREAT | O_APPEND;
+      break;
+    case Mode::update:
+      flags |= O_RDWR | O_CREAT;
       break;
   }
   note_call("open", path);
@@ -179,7 +184,7 @@ void write_file_atomically(const std::string& path, std::string_view content, bo
   if (durable) sync_directory(parent_of(path));
 }
 
-void copy_file_atomically(const std::string& from, const std::string& to) {
+void copy_file_atomically(const std::string& from, const std::string& to, const std::stop_token& token) {
   constexpr int64_t kPiece = int64_t{8} << 20;
   auto status_of = [](const File& file) {
     struct stat s {};
@@ -196,6 +201,7 @@ void copy_file_atomically(const std::string& from, const std::string& to) {
     File copy(temporary, File::Mode::create);
     std::vector<char> piece(size_t(std::min<int64_t>(kPiece, before.st_size)));
     for (int64_t at = 0; at < before.st_size;) {
+      base::end_if_asked(token);
       int64_t count = std::min<int64_t>(kPiece, before.st_size - at);
       original.read_at(piece.data(), count, at);
       copy.write_at(piece.data(), count, at);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,10 @@
 namespace io {
 
 // A call of the operating system or of HDF5 that failed. Owners who know what the file means wrap it with their exit
-// code.
+// code; what nobody wraps is of the run's own files.
 class Failure : public base::Error {
  public:
-  Failure(const std::string& text, int number) : base::Error(base::Exit::internal, text), number_(number) {}
+  Failure(const std::string& text, int number) : base::Error(base::Exit::checkpoint, text), number_(number) {}
   int number() const { return number_; }  // errno, 0 if there is none
 
  private:
@@ -43,6 +44,7 @@ class File {
     write,   // exists already
     create,  // new or emptied
     append,  // new or continued; use append()
+    update,  // new or as it is; use write_at()
   };
   File() = default;
   File(const std::string& path, Mode mode);
@@ -74,8 +76,8 @@ std::string read_file(const std::string& path);
 void write_file_atomically(const std::string& path, std::string_view content, bool durable = true);
 
 // A copy with the original's modification time, which appears whole, by rename. A Failure if the original changes under
-// it. `to` may be replaced; several processes may do this at once.
-void copy_file_atomically(const std::string& from, const std::string& to);
+// it. `to` may be replaced; several processes may do this at once. `token`: may ask to give up (base/cancel.hpp).
+void copy_file_atomically(const std::string& from, const std::string& to, const std::stop_token& token = {});
 
 bool exists(const std::string& path);
 bool is_directory(const std::string& path);

@@ -5,27 +5,42 @@
 
 namespace train {
 
+namespace {
+
+int leave(const AskedToStop& e) {
+  base::log::line("stopped  before the first step ({}): {}; start the same command to continue", base::where().phase,
+                  e.what());
+  base::log::line("done     exit={}", int(e.code()));
+  return int(e.code());
+}
+
+}  // namespace
+
 int try_on_all(comm::Comm& world, const std::function<void()>& work) {
-  int code = 0;
+  int code = 0, teller = world.rank();
   std::string text;
   try {
     work();
+  } catch (const AskedToStop& e) {
+    return leave(e);
   } catch (const base::Error& e) {
     code = int(e.code()), text = e.what();
+    if (e.agreed()) teller = e.teller();
   } catch (const std::bad_alloc&) {
     code = int(base::Exit::internal), text = "out of memory";
   } catch (const std::exception& e) {
     code = int(base::Exit::internal), text = e.what();
   }
   if (world.max(int64_t(code)) == 0) return 0;
-  std::vector<std::string> texts = world.gather_text(text);
+  std::vector<std::string> tellers = world.gather_text(std::to_string(teller));
   std::vector<std::string> codes = world.gather_text(std::to_string(code));
-  for (size_t r = 0; r < texts.size(); ++r)
-    if (codes[r] != "0") {
-      if (world.rank() == int(r)) base::log::error("{}", text);
-      return std::stoi(codes[r]);
-    }
-  return int(base::Exit::internal);
+  size_t first = 0;
+  while (codes[first] == "0") ++first;
+  if (world.rank() == std::stoi(tellers[first])) {
+    write_report(code, text);
+    base::log::error("{}", text);
+  }
+  return std::stoi(codes[first]);
 }
 
 namespace {
@@ -41,6 +56,8 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
   int code = int(base::Exit::internal);
   try {
     return work();
+  } catch (const AskedToStop& e) {
+    return leave(e);
   } catch (const base::Error& e) {
     code = int(e.code());
     // What all ranks throw, one tells, before another one ends the job.

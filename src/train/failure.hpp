@@ -8,9 +8,16 @@
 
 namespace train {
 
+// The run was asked to stop before its first step: no failure. All ranks throw it, at the same place.
+class AskedToStop : public base::Error {
+ public:
+  // `why`: for the log. Exit::requeue, or Exit::stopped.
+  AskedToStop(base::Exit code, const std::string& why) : base::Error(code, why, true) {}
+};
+
 // Before anything runs: does the work and returns 0, or, if a rank failed, the exit code of all: the first cause
-// (lowest rank) is printed. Ranks that fail in different ways end together. The work must not leave one rank waiting
-// for another that has thrown.
+// (lowest rank) is printed, and reported if the run directory is open. Ranks that fail in different ways end together.
+// The work must not leave one rank waiting for another that has thrown.
 int try_on_all(comm::Comm& world, const std::function<void()>& work);
 
 // Does the work and returns its exit code. An error of one rank ends the job while everything of this rank still

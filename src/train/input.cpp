@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <set>
 
+#include "base/cancel.hpp"
 #include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "checkpoint/together.hpp"
 #include "data/staging.hpp"
 
 namespace train {
 namespace log = base::log;
 
-std::string stage_data(comm::Session& session, const Recipe& recipe) {
+std::string stage_data(comm::Session& session, const Recipe& recipe, const checkpoint::Poll& poll) {
   if (recipe.data.loader.stage_dir.empty()) return "";
   comm::Comm& world = session.world();
   std::set<std::string> names;
@@ -21,9 +21,10 @@ std::string stage_data(comm::Session& session, const Recipe& recipe) {
   for (const auto& [name, options] : recipe.evals) names.insert(options.data);
   // One rank of a node lists and copies: a list may be long to make.
   std::set<std::string> files;
-  checkpoint::together(world, [&] {
-    if (session.local_rank() != 0) return;
+  auto list = [&](const std::stop_token& token) -> std::string {
+    if (session.local_rank() != 0) return "";
     for (const std::string& name : names) {
+      base::end_if_asked(token);
       try {
         std::vector<std::string> own = recipe.data.data.at(name).source_options()->files();
         files.insert(own.begin(), own.end());
@@ -31,21 +32,25 @@ std::string stage_data(comm::Session& session, const Recipe& recipe) {
         base::fail(e.code(), "data.{}: {}", name, e.what());
       }
     }
-  });
+    return "";
+  };
+  checkpoint::beside(world, list, poll);
   if (world.max(int64_t(files.size())) == 0) return "";
 
   base::Stopwatch watch;
   std::string directory;
   data::Staged staged;
-  checkpoint::together(world, [&] {
+  auto copy = [&](const std::stop_token& token) -> std::string {
     try {
       directory = data::expand_variables(recipe.data.loader.stage_dir);
       if (session.local_rank() == 0)
-        staged = data::stage_files({files.begin(), files.end()}, directory, int(recipe.data.loader.threads));
+        staged = data::stage_files({files.begin(), files.end()}, directory, int(recipe.data.loader.threads), token);
+      return "";
     } catch (const base::Error& e) {  // nodes differ in their disks and variables
       base::fail(e.code(), "on {}: {}", session.host(), e.what());
     }
-  });
+  };
+  checkpoint::beside(world, copy, poll);
   int64_t nodes = world.sum(int64_t(session.local_rank() == 0)), copied = world.sum(staged.copied_files),
           bytes = world.sum(staged.copied_bytes);
   log::line("stage    {} on {} node{}: {} files, {} MiB each; copied {} files, {} MiB in all  s={:.1f}", directory,

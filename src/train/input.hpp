@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "checkpoint/together.hpp"
 #include "data/loader.hpp"
 #include "train/recipe.hpp"
 
@@ -12,7 +13,8 @@ namespace train {
 
 // Copies to loader.stage_dir whatever the data sets in use can have copied: one process of each node works, all ranks
 // call. Returns what data::OpenContext needs (the directory on this node), "" if nothing is staged. Errors are agreed.
-std::string stage_data(comm::Session& session, const Recipe& recipe);
+// `poll`: called by all ranks meanwhile (checkpoint::beside).
+std::string stage_data(comm::Session& session, const Recipe& recipe, const checkpoint::Poll& poll = [] {});
 
 // train.data or train.mixture. Error(Exit::data) for an empty data set.
 std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const data::Tokenizers& tokenizers,

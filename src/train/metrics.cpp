@@ -125,6 +125,7 @@ const std::vector<MetricInfo>& eval_metrics() {
       {"perplexity_per_token", "nats/token", "summed negative log-likelihood over summed tokens"},
       {"attempt", "1", "number of this start of the run, from 1"},
       {"time", "s", "since 1970-01-01 UTC"},
+      {"killed", "1", "1: the attempt before this one was killed: it ended without a report"},
       {"eval_s", "s", "wall time of the evaluation"},
   };
   return list;
@@ -176,14 +177,14 @@ void LogOptions::bind(config::Table& t) {
 }
 
 Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
-                 const LogOptions& options)
+                 const LogOptions& options, bool killed)
     : directory_(directory), writes_(writes), flush_s_(options.flush_s), attempt_(attempt) {
   if (!writes_) return;
   load(restored_step);
   jsonl_ = io::File(directory_ + "/metrics.jsonl", io::File::Mode::append);
   length_ = jsonl_.size();
   double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  Row start = {{"attempt", double(attempt_)}, {"time", std::round(now * 1e3) / 1e3}};
+  Row start = {{"attempt", double(attempt_)}, {"time", std::round(now * 1e3) / 1e3}, {"killed", double(killed)}};
   append(line_of({{"kind", "start"}, {"step", restored_step}}, start));
   groups_["/start"].add(restored_step, start, false);
   flush();

@@ -3,7 +3,7 @@
 //   metrics.jsonl             the truth: one JSON object per row, written as it comes, synced at flushes
 //       {"kind":"train","step":12,"loss":9.87,...}
 //       {"kind":"eval","eval":"val","step":12,"perplexity":40.1,...}
-//       {"kind":"start","step":0,"attempt":1,"time":...}    one per attempt: the step it began from
+//       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0}    one per attempt: the step it began from
 //       not finite numbers are the strings "nan", "inf", "-inf"; a metric that was not measured is absent
 //   metrics.abandoned.jsonl   rows past the step from which a later attempt continued, with their attempt
 //   metrics.h5                the same rows as columns of equal length: /train/{step,loss,...}, /eval/NAME/{step,...},
@@ -50,8 +50,9 @@ class Metrics {
 
   // Brings both files in line with the step the run continues from (0: from the beginning): a torn last line is
   // dropped, rows past that step are moved to the abandoned ones. `attempt` counts starts; if the files know more, they
-  // win. With `writes` = false (all ranks but 0) every call does nothing.
-  Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes, const LogOptions& options);
+  // win. With `writes` = false (all ranks but 0) every call does nothing. `killed`: the attempt before was.
+  Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes, const LogOptions& options,
+          bool killed = false);
   ~Metrics();
 
   void train_row(int64_t step, const Row& values);  // names must be in train_metrics()

@@ -12,6 +12,7 @@
 #include <initializer_list>
 
 #include "base/error.hpp"
+#include "base/signals.hpp"
 
 namespace train {
 namespace {
@@ -90,7 +91,10 @@ void on_fatal(int signal) {
 void catch_fatal_signals() {
   void* warm_up[2];
   backtrace(warm_up, 2);  // the first call loads a library
-  for (int s : kFatal) std::signal(s, on_fatal);
+  base::make_signal_stack();
+  struct sigaction action {};
+  action.sa_handler = on_fatal, action.sa_flags = SA_ONSTACK;
+  for (int s : kFatal) sigaction(s, &action, nullptr);
   // A console that is gone and a file beyond the user's limit are errors of the calls, which policies know.
   std::signal(SIGPIPE, SIG_IGN), std::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(on_terminate);

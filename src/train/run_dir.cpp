@@ -4,6 +4,7 @@
 #include <fmt/chrono.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/together.hpp"
+#include "train/report.hpp"
 
 namespace train {
 namespace {
@@ -29,6 +31,24 @@ std::string content_of(const io::File& file) {
   return std::string(base::trim(text));
 }
 
+std::string now_text() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S} UTC", fmt::gmtime(std::chrono::system_clock::now()));
+}
+
+// "host:pid since when, doing what since when"
+std::string on_one_line(const std::string& lock) {
+  std::string out;
+  for (const std::string& line : base::split(lock, '\n'))
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", base::trim(line));
+  return out;
+}
+
+// Whether another directory is the way out, and not a disk that has room again, or is mended.
+bool is_wrong_place(const io::Failure& e) {
+  constexpr int kWrong[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, EISDIR, EEXIST, ELOOP, ENAMETOOLONG};
+  return std::find(std::begin(kWrong), std::end(kWrong), e.number()) != std::end(kWrong);
+}
+
 // Directory entries can take a while to reach the other nodes of a network file system.
 constexpr double kPatience_s = 10;
 
@@ -39,7 +59,10 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
     try {
       take();
     } catch (const io::Failure& e) {
-      base::fail(base::Exit::config, "run.dir: {}", e.what());
+      if (is_wrong_place(e)) base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
+      base::fail(base::Exit::checkpoint,
+                 "run.dir: {}; make room there (or mend the file system), or choose another --dir, and start again",
+                 e.what());
     }
     return holder_ + "\n" + content_of(lock_);
   });
@@ -67,12 +90,12 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
 
 void RunDirectory::take() {
   io::make_directories(path_);
-  lock_ = io::File(path_ + "/lock", io::File::Mode::append);
+  lock_ = io::File(path_ + "/lock", io::File::Mode::update);
   struct flock all {};
   all.l_type = F_WRLCK, all.l_whence = SEEK_SET;
   if (::fcntl(lock_.descriptor(), F_SETLK, &all) < 0) {
     if (errno == EACCES || errno == EAGAIN) {
-      std::string by = content_of(lock_);
+      std::string by = on_one_line(content_of(lock_));
       base::fail(base::Exit::config,
                  "run.dir: {} is in use by another job{}; wait for it or stop it, or choose another --dir", path_,
                  by.empty() ? "" : ": " + by);
@@ -83,10 +106,22 @@ void RunDirectory::take() {
         std::strerror(errno));
   }
   holder_ = fmt::format("{}:{}", host_name(), ::getpid());
+  left_by_ = on_one_line(content_of(lock_));
+  const std::string text = fmt::format("{} since {}\n", holder_, now_text());
   lock_.truncate(0);
-  lock_.append(
-      fmt::format("{} since {:%Y-%m-%dT%H:%M:%S} UTC\n", holder_, fmt::gmtime(std::chrono::system_clock::now())));
+  lock_.write_at(text.data(), int64_t(text.size()), 0);
+  told_at_ = int64_t(text.size());
   for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
+}
+
+void RunDirectory::tell(const std::string& activity) noexcept {
+  if (!lock_.is_open()) return;
+  try {
+    // Always as long, and in place: no reader sees a mixture of two, and nothing is cut off first.
+    const std::string text = fmt::format("{:<79}\n", fmt::format("{} since {}", activity, now_text()));
+    lock_.write_at(text.data(), int64_t(text.size()), told_at_);
+  } catch (const std::exception&) {  // a full disk, say: it is only for those who look
+  }
 }
 
 RunDirectory::~RunDirectory() {
@@ -95,6 +130,29 @@ RunDirectory::~RunDirectory() {
     lock_.truncate(0);  // no name in a lock that nobody holds
   } catch (const std::exception&) {
   }
+}
+
+std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path, bool only_existing) {
+  auto was_used = [&] { return io::exists(path + "/lock") ? std::string("yes") : std::string(); };
+  if (only_existing && (path.empty() || checkpoint::on_first(world, was_used).empty())) return nullptr;
+  auto directory = std::make_unique<RunDirectory>(world, path);
+  checkpoint::together(world, [&] { base::log::open_files(directory->logs()); });
+  const std::string report = path + "/report.txt";
+  checkpoint::on_first(world, [&] {
+    std::string last = io::exists(report) ? io::read_file(report) : "";
+    if (!last.empty()) {
+      base::log::line("before   the attempt before failed: {}", last.substr(0, last.find('\n')));
+    } else if (!directory->left_by().empty()) {
+      directory->set_after_kill();
+      base::log::warning(
+          "the attempt before ({}) ended without a report: it was killed, for example for its memory, with its node, "
+          "or at the end of the job's time. Steps after its newest checkpoint are done again",
+          directory->left_by());
+    }
+    return io::remove_file(report), std::string();
+  });
+  set_report_file(report);
+  return directory;
 }
 
 }  // namespace train

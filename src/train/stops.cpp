@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <cmath>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -25,47 +22,22 @@ const std::vector<std::pair<std::string, int>> kSignals = {
 
 constexpr double kLook_s = 1;  // files on a shared file system are asked for so often
 
-// First line that a command prints, "" if it fails.
-std::string first_line_of(const std::string& command) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((command + " 2>/dev/null").c_str(), "r"), ::pclose);
-  char line[256] = "";
-  if (!pipe || !std::fgets(line, sizeof line, pipe.get())) return "";
-  return std::string(base::trim(line));
+// Rank 0 alone looks, so it must not fail alone: what cannot be looked at now is looked at again in a second, and what
+// cannot be removed is told.
+bool is_there(const std::string& file) {
+  try {
+    return io::exists(file);
+  } catch (const io::Failure&) {
+    return false;
+  }
 }
 
-const char* variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
-// Names come from the environment of the job and go to a shell.
-bool plain(const std::string& id) {
-  return !id.empty() &&
-         id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-[]") == id.npos;
-}
-
-// Seconds that the scheduler leaves this job, and who says so; -1: nobody does.
-double left_by_scheduler(std::string& source) {
-  if (std::string end = variable("SLURM_JOB_END_TIME"); !end.empty()) {
-    source = "slurm";
-    double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    return std::max(0.0, std::strtod(end.c_str(), nullptr) - now);
+void remove(const std::string& file) {
+  try {
+    io::remove_file(file);
+  } catch (const io::Failure& e) {
+    base::log::warning("{}; it was carried out: remove it, or it will be once more", e.what());
   }
-  if (std::string id = variable("SLURM_JOB_ID"); plain(id)) {
-    source = "slurm";
-    // The last task of an array has the array's own number, which squeue takes for all of its tasks.
-    std::string array = variable("SLURM_ARRAY_JOB_ID"), task = variable("SLURM_ARRAY_TASK_ID");
-    if (plain(array) && plain(task)) id = array + "_" + task;
-    return seconds_of(first_line_of("squeue -h -j " + id + " -o %L"));
-  }
-  if (std::string id = variable("PBS_JOBID"); plain(id)) {
-    source = "pbs";
-    std::string ask = "qstat -f '" + id + "' | tr -d '\\t'";
-    double limit = seconds_of(first_line_of(ask + " | sed -n 's/^ *Resource_List.walltime = //p'"));
-    double used = seconds_of(first_line_of(ask + " | sed -n 's/^ *resources_used.walltime = //p'"));
-    return limit < 0 ? -1 : std::max(0.0, limit - std::max(0.0, used));
-  }
-  return -1;
 }
 
 }  // namespace
@@ -112,21 +84,8 @@ void catch_stop_signals(const std::vector<std::string>& names) {
   // What the parent ignores, as nohup does, stays ignored.
 }
 
-double seconds_of(const std::string& text) {
-  double days = 0;
-  std::string clock = text;
-  if (size_t dash = text.find('-'); dash != text.npos) {
-    if (dash == 0 || text.substr(0, dash).find_first_not_of("0123456789") != text.npos) return -1;
-    days = std::strtod(text.c_str(), nullptr), clock = text.substr(dash + 1);
-  }
-  double seconds = 0;
-  std::vector<std::string> parts = base::split(clock, ':');
-  if (parts.size() < 2 || parts.size() > 3) return -1;
-  for (const std::string& part : parts) {
-    if (part.empty() || part.size() > 6 || part.find_first_not_of("0123456789") != part.npos) return -1;
-    seconds = 60 * seconds + std::strtod(part.c_str(), nullptr);
-  }
-  return 86400 * days + seconds;
+base::Exit exit_of(StopReason reason) {
+  return reason == StopReason::budget || reason == StopReason::stop_file ? base::Exit::stopped : base::Exit::requeue;
 }
 
 Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s)
@@ -135,31 +94,56 @@ Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& 
       stop_file_(directory + "/stop"),
       save_file_(directory + "/save"),
       margin_s_(options.margin_s) {
+  if (world.rank() == 0) old_stop_file_ = is_there(stop_file_);
   if (world.rank() != 0 || options.wall_time == "none") return;
-  double left = std::max(0.0, begin_s + seconds_of(options.wall_time) - base::now_s());
   if (options.wall_time == "auto") {
-    left = left_by_scheduler(source_);
-    if (left < 0 && !source_.empty())
-      base::log::warning(
-          "limits.wall_time = \"auto\": {} does not tell how long this job may run; only a signal, or the deck's own "
-          "checkpoints, will save it: set limits.wall_time",
-          source_);
+    job_time_ = std::make_unique<JobTime>();
+  } else {
+    source_ = "limits.wall_time";
+    set_end(begin_s + seconds_of(options.wall_time));
   }
-  if (left >= 0) end_s_ = base::now_s() + left;
-  // A short job must not spend its whole time in the margin, and come back for ever.
-  if (left >= 0 && margin_s_ > left / 4) {
-    margin_s_ = left / 4;
-    base::log::warning("limits.margin_s = {}: of the {:.0f} s that this job has only {:.0f} s are kept free",
-                       options.margin_s, left, margin_s_);
-  }
-  if (source_.empty()) source_ = "limits.wall_time";
 }
 
-std::string Stops::describe() const {
+void Stops::set_end(double end_s) {
+  bool first = end_s_ == 0;
+  end_s_ = end_s;
+  double left = std::max(0.0, end_s_ - base::now_s());
+  // A short job must not spend its whole time in the margin, and come back for ever.
+  if (!first || margin_s_ <= left / 4) return;
+  margin_s_ = left / 4;
+  base::log::warning(
+      "limits.margin_s = {:.6g} is more than a quarter of the {:.0f} s that this job has: only {:.0f} s are kept free. "
+      "Give the job more time, or set a smaller margin_s that one step and one save surely fit beside",
+      options_.margin_s, left, margin_s_);
+}
+
+// What the scheduler has said since the last look.
+void Stops::hear(const JobTime::Answer& answer) {
+  if (answer.number == heard_) return;
+  bool first = heard_ == 0;
+  heard_ = answer.number, source_ = answer.source;
+  if (answer.end_s > 0) {
+    constexpr double kSame_s = 10;  // clocks, and answers in whole seconds or minutes
+    if (end_s_ > 0 && std::abs(answer.end_s - end_s_) > kSame_s)
+      base::log::line("limits   wall time: {} left now, not {} ({} has changed the limit)",
+                      base::hms(answer.end_s - base::now_s()), base::hms(end_s_ - base::now_s()), source_);
+    if (end_s_ == 0 || std::abs(answer.end_s - end_s_) > kSame_s) set_end(answer.end_s);
+  } else if (first && !source_.empty()) {
+    base::log::warning(
+        "limits.wall_time = \"auto\": {} {} how long this job may run; until it does only a signal, or the deck's own "
+        "checkpoints, will save it: set limits.wall_time",
+        source_, answer.in_time ? "does not tell" : "does not answer when asked");
+  }
+}
+
+std::string Stops::describe() {
+  if (job_time_) hear(job_time_->first(5));
   std::string out;
   if (end_s_ > 0)
-    out += fmt::format("wall time: {} left ({}), stops early for margin {:.0f} s + step + save; ",
-                       base::hms(end_s_ - base::now_s()), source_, margin_s_);
+    out += fmt::format("wall time: {} left ({}), stops early for margin {:.0f} s{} + step + save; ",
+                       base::hms(end_s_ - base::now_s()), source_, margin_s_,
+                       margin_s_ < options_.margin_s ? fmt::format(" (not {:.6g} s: a quarter of the time)", options_.margin_s) : "");
+  if (job_time_ && heard_ == 0) out += "wall time: the scheduler was asked and has not answered yet; ";
   if (options_.core_hours > 0) out += fmt::format("budget {:.6g} core hours; ", options_.core_hours);
   if (!options_.signals.empty()) out += fmt::format("signals {}; ", base::join(options_.signals, " "));
   return out + fmt::format("files {} {}", stop_file_, save_file_);
@@ -175,6 +159,7 @@ StopReason Stops::look(const Outlook& outlook) {
         std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_;
+  if (job_time_) hear(job_time_->latest());
   double now = base::now_s(), left = end_s_ - now;
   if (end_s_ > 0 && left < margin_s_ + outlook.step_s + outlook.save_s)
     see(StopReason::wall_time, fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s",
@@ -184,8 +169,10 @@ StopReason Stops::look(const Outlook& outlook) {
                                         outlook.core_hours, options_.core_hours));
   if (now - looked_s_ >= kLook_s) {
     looked_s_ = now;
-    if (io::exists(stop_file_)) see(StopReason::stop_file, fmt::format("file {}", stop_file_));
-    if (io::exists(save_file_)) see(StopReason::save_file, fmt::format("file {}", save_file_));
+    if (!old_stop_file_ && is_there(stop_file_)) see(StopReason::stop_file, fmt::format("file {}", stop_file_));
+    // One that a save under way is for, or that could not be carried out, is not seen again until a save succeeds.
+    save_wanted_ = save_wanted_ || is_there(save_file_);
+    if (save_wanted_ && !being_saved_) see(StopReason::save_file, fmt::format("file {}", save_file_));
   }
   return seen_;
 }
@@ -203,12 +190,18 @@ StopReason Stops::agree(const Outlook& outlook) {
   return reason;
 }
 
-void Stops::clear(StopReason reason) {
-  if (world_.rank() == 0) {
-    if (reason == StopReason::save_file) io::remove_file(save_file_);
-    if (reason == StopReason::stop_file) io::remove_file(stop_file_);
-  }
-  if (seen_ == StopReason::save_file && reason == seen_) seen_ = StopReason::none;
+void Stops::save_begins() {
+  if (seen_ == StopReason::save_file) seen_ = StopReason::none;
+  being_saved_ = save_wanted_;
+}
+
+void Stops::save_committed() {
+  if (being_saved_) remove(save_file_);
+  if (being_saved_) save_wanted_ = being_saved_ = false;
+}
+
+void Stops::done(StopReason reason) {
+  if (world_.rank() == 0 && reason == StopReason::stop_file) remove(stop_file_);
 }
 
 }  // namespace train

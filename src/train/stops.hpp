@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/comm.hpp"
 #include "config/table.hpp"
+#include "train/job_time.hpp"
 
 namespace train {
 
@@ -26,11 +28,8 @@ struct LimitOptions {
 // earlier call that are not among them get their default back.
 void catch_stop_signals(const std::vector<std::string>& names);
 
-// "23:30:00", "1-12:00:00", "90:00" (minutes and seconds) in seconds; -1 if it is no such text. SLURM's and PBS's
-// forms.
-double seconds_of(const std::string& text);
-
 enum class StopReason { none, save_file, wall_time, signal, budget, stop_file };  // later ones win
+base::Exit exit_of(StopReason reason);  // requeue, or stopped by who wants no requeueing
 
 struct Outlook {
   double step_s = 0, save_s = 0;  // what one more step and one save take, as measured so far
@@ -39,27 +38,41 @@ struct Outlook {
 
 class Stops {
  public:
-  // Asks the scheduler what is left if wall_time = "auto" (rank 0). `directory`: of the run; `begin_s`: when the
-  // program was started, from which a wall_time of the deck counts.
+  // Asks the scheduler what is left if wall_time = "auto" (rank 0, beside what follows). `directory`: of the run;
+  // `begin_s`: when the program was started, from which a wall_time of the deck counts.
   Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s);
 
-  // All ranks, between two steps or two batches of an evaluation. Once it has said stop it says so for ever.
+  // All ranks, between two steps or two batches of an evaluation, and while they start. Once it has said stop it says so
+  // for ever.
   StopReason agree(const Outlook& outlook);
+  // The run has come to its first step. Until then a RUN/stop that was there before is left to agree() after it: a run
+  // that turns out to be finished must say so.
+  void started() { old_stop_file_ = false; }
   // What was decided, for the log: "wall time: 118 s left, margin 120 s + step 0.1 s + save 2.1 s".
   const std::string& text() const { return text_; }
-  // For the console; "" if nothing limits the run.
-  std::string describe() const;
-  // The request in RUN/save was fulfilled, or the stop of RUN/stop is done: rank 0 removes the file.
-  void clear(StopReason reason);
+  // For the console. Waits a few seconds for the scheduler's first answer.
+  std::string describe();
+  // All ranks: a save begins; it has been committed. A request in RUN/save that the save was for is fulfilled then, and
+  // not before: rank 0 removes the file.
+  void save_begins();
+  void save_committed();
+  // The stop was carried out: rank 0 removes RUN/stop if that was the reason.
+  void done(StopReason reason);
 
  private:
   StopReason look(const Outlook& outlook);
+  void hear(const JobTime::Answer& answer);
+  void set_end(double end_s);
 
   comm::Comm& world_;
   const LimitOptions& options_;
   std::string stop_file_, save_file_, source_;
   double margin_s_;
-  double end_s_ = 0;  // on base::now_s(); 0 = no limit
+  std::unique_ptr<JobTime> job_time_;  // rank 0, wall_time = "auto"
+  int64_t heard_ = 0;                  // number of its answer
+  double end_s_ = 0;                   // on base::now_s(); 0 = no limit
+  bool old_stop_file_ = false;
+  bool save_wanted_ = false, being_saved_ = false;  // RUN/save (rank 0)
   double looked_s_ = 0;
   StopReason seen_ = StopReason::none;
   std::string seen_text_, text_;

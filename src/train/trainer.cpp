@@ -1,23 +1,28 @@
 #include "train/trainer.hpp"
 
 #include <cmath>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
+#include "train/failure.hpp"
 #include "train/input.hpp"
 #include "train/threads.hpp"
 
 namespace train {
 namespace log = base::log;
 
-Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck, const Start& start)
+Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
+                 std::unique_ptr<RunDirectory> directory, const Start& start)
     : session_(session),
       recipe_(recipe),
       deck_(deck),
       started_(start),
-      threads_(choose_threads(recipe.run.threads, session.local_size())) {
+      threads_(choose_threads(recipe.run.threads, session.local_size())),
+      directory_(std::move(directory)) {
   start_s_ = start.begin_s;
+  const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
   recipe.device();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
@@ -25,8 +30,10 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
                   recipe.train.micro_batch ? recipe.train.micro_batch : recipe.train.global_batch, shape,
                   recipe.determinism);
   mesh_ = comm::make_mesh(session, shape, recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library);
+  stops_ = std::make_unique<Stops>(*mesh_.world, recipe.limits, recipe.run.dir, start.begin_s);
   open_data(deck);
   progress_.cores = double(threads_) * shape.ranks();
+  progress_.add(&Progress::Times::setup, before_s, progress_.cores);
   if (!recipe.checkpoint.best.empty())
     best_ = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evals));
   const EarlyStopOptions& early = recipe.early_stop;
@@ -49,12 +56,12 @@ base::Exit Trainer::run() {
     if ((early = stopped_early()) && complete_) complete_ = evaluate(Which::missing);
     stop = asked_to_stop();
     if (save_due(stop) || early) save();
-    if (stop == StopReason::save_file) stops_->clear(stop);
     watch_save(false);
     metrics_->flush_if_due();
   }
   // Asked to stop before the first step, or an evaluation that was made up for found the best value.
   if ((stop > StopReason::save_file && saved_step_ != step_) || save_best_) save();
+  if (saver_->pending()) enter("save");
   watch_save(true);
   if (saved_step_ != step_)
     throw base::Error(base::Exit::checkpoint,
@@ -65,6 +72,12 @@ base::Exit Trainer::run() {
   if (stop > StopReason::save_file && ((step_ < total_ && !early) || !complete_)) return leave(stop);
   finish();
   return base::Exit::finished;
+}
+
+// What reports and those who look at the run directory are told that this job is doing.
+void Trainer::enter(const char* phase) {
+  base::set_phase(phase);
+  if (directory_) directory_->tell(fmt::format("{} step={}", phase, step_));
 }
 
 void Trainer::feed(int64_t, const models::Inputs& into) {
@@ -122,7 +135,7 @@ bool Trainer::accept(const StepReport& report) {
 
 // Back to the newest checkpoint; the examples since then are left out of the stream.
 void Trainer::rewind(const std::string& problem) {
-  base::set_phase("rewind");
+  enter("rewind");
   watch_save(true);
   metrics_->flush();
   const int64_t bad_step = step_;
@@ -137,6 +150,7 @@ void Trainer::rewind(const std::string& problem) {
   if (!restored)
     throw base::Error(base::Exit::nonfinite,
                       problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")", true);
+  progress_.times.setup = 0;  // it is in `before`
   take_over(state);
   progress_.add(&Progress::Times::redone, before.times.total() - progress_.times.total(), 0);
   progress_.core_s = before.core_s, progress_.attempts = before.attempts + 1;
@@ -149,11 +163,11 @@ void Trainer::rewind(const std::string& problem) {
   saved_step_ = step_;
   metrics_.reset();
   start_s_ = base::now_s();
-  open_metrics();
+  open_metrics(false);
   open_loader();
   if (mesh_.rank() == 0)
     log::warning("{}: went back to step {}; {} examples are left out", problem, step_, base::with_commas(left_out));
-  base::set_phase("train");
+  enter("train");
 }
 
 // 0 = never, in every unit (as a length, 0 epochs would be one step).
@@ -168,6 +182,13 @@ StopReason Trainer::asked_to_stop() {
                         progress_.core_hours()});
 }
 
+void Trainer::stop_while_starting() {
+  StopReason stop = stops_->agree({});
+  if (stop <= StopReason::save_file) return;
+  stops_->done(stop);
+  throw AskedToStop(exit_of(stop), stops_->text());
+}
+
 bool Trainer::stopped_early() {
   const EarlyStopOptions& early = recipe_.early_stop;
   return early.patience_evals > 0 && patience_.waiting() >= early.patience_evals &&
@@ -176,14 +197,14 @@ bool Trainer::stopped_early() {
 
 // false: cut off, because the run must stop.
 bool Trainer::evaluate(Which which) {
-  base::set_phase("evaluate");
-  bool complete = true, last = step_ == total_ || stopped_early();
+  bool complete = true, any = false, last = step_ == total_ || stopped_early();
   for (Evaluation& e : evaluations_) {
     bool now = which == Which::at_start
                    ? e.options.at_start
                    : config::is_time(step_, e.every, total_, e.options.at_end, false) || (e.options.at_end && last);
     if (!now) continue;
     if (which == Which::missing && mesh_.world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
+    if (!std::exchange(any, true)) enter("evaluate");
     base::Stopwatch watch;
     eval::Result result =
         e.evaluator->run({.world = *mesh_.world,
@@ -219,7 +240,7 @@ bool Trainer::evaluate(Which which) {
     if (loader_options_.substitutes()) bad_samples_->agree();
   }
   progress_.charge(&Progress::Times::evaluation);
-  base::set_phase("train");
+  if (any) enter("train");
   return complete;
 }
 
@@ -240,13 +261,14 @@ bool Trainer::save_due(StopReason stop) {
 }
 
 void Trainer::save() {
+  enter("save");
   watch_save(true);  // of the one before
-  base::set_phase("save");
   metrics_->flush();  // the checkpoint must never be ahead of its metrics
+  stops_->save_begins();
   saver_->begin(snapshot(), best_.has_value() ? best_.step() : -1);
   saved_step_ = step_, save_best_ = false;
   progress_.charge(&Progress::Times::checkpoint);
-  base::set_phase("train");
+  enter("train");
 }
 
 // Moves the save under way on; `wait`: to its end.
@@ -264,6 +286,7 @@ void Trainer::watch_save(bool wait) {
                    saved->best ? fmt::format("; the best weights so far, those of this step, are lost") : "");
     return;
   }
+  stops_->save_committed();
   log::line(
       "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} verified=yes kept=\"last "
       "{}\"{}",

@@ -27,8 +27,9 @@ struct Start {
 
 class Trainer {
  public:
-  // `deck`: for the copy in the run directory and in each checkpoint.
-  Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck, const Start& start);
+  // `deck`: for the copy in the run directory and in each checkpoint. `directory`: nullptr if it is still to be made.
+  Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck, std::unique_ptr<RunDirectory> directory,
+          const Start& start);
   ~Trainer();
 
   // Trains from where the run stands to its end (Exit::finished), or until something asks to stop (stops.hpp): then
@@ -54,17 +55,19 @@ class Trainer {
   void check_data(const checkpoint::State& state) const;
   void take_over(const checkpoint::State& state);
   void initialise();  // random, then what [init] names
-  void open_metrics();
+  void open_metrics(bool after_kill);
   void open_bad_samples();
   void open_loader();
   void account_lost();
 
   // The loop
+  void enter(const char* phase);
   void feed(int64_t m, const models::Inputs& into);
   bool accept(const StepReport& report);
   void rewind(const std::string& problem);
   bool evaluate(Which which);
   StopReason asked_to_stop();
+  void stop_while_starting();  // throws AskedToStop
   bool save_due(StopReason stop);
   void save();
   void watch_save(bool wait);

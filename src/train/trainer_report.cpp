@@ -121,9 +121,8 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
 // After a stop: the run is not finished.
 base::Exit Trainer::leave(StopReason stop) {
   metrics_->flush();
-  base::Exit code =
-      stop == StopReason::budget || stop == StopReason::stop_file ? base::Exit::stopped : base::Exit::requeue;
-  stops_->clear(stop);
+  base::Exit code = exit_of(stop);
+  stops_->done(stop);
   log::line("stopped  step={} of {}: {}; {}", step_, total_, stops_->text(),
             stop == StopReason::budget ? "raise limits.core_hours to continue" : "start the same command to continue");
   log::line("done     exit={}", int(code));
@@ -132,7 +131,7 @@ base::Exit Trainer::leave(StopReason stop) {
 
 void Trainer::finish() {
   metrics_->flush();
-  stops_->clear(StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
+  stops_->done(StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
   const Progress::Times& t = progress_.times;
   double total = t.total();
   auto share = [&](double seconds) { return 100 * seconds / std::max(total, 1e-9); };

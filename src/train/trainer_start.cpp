@@ -7,7 +7,6 @@
 #include "train/changes.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
-#include "train/report.hpp"
 #include "train/trainer.hpp"
 
 namespace train {
@@ -32,16 +31,19 @@ double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
 }  // namespace
 
 void Trainer::open_data(config::Deck& deck) {
+  auto poll = [this] { stop_while_starting(); };
+  enter("stage");
   data::OpenContext context{.seed = uint64_t(recipe_.run.seed),
                             .threads = int(recipe_.data.loader.threads),
                             .index_dir = recipe_.data.loader.index_dir,
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
                             .limits = recipe_.value_limits(),
-                            .stage_dir = stage_data(session_, recipe_)};
+                            .stage_dir = stage_data(session_, recipe_, poll)};
+  enter("open_data");
   std::vector<const data::Dataset*> sets;
-  std::exception_ptr failure;
-  try {
+  auto open = [&](const std::stop_token& token) -> std::string {
+    context.token = token;
     data::Tokenizers tokenizers = recipe_.data.tokenizers();
     data_ = open_training_data(recipe_, tokenizers, context);
     for (const data::Mixture::Part& p : data_->parts()) sets.push_back(p.dataset.get());
@@ -52,13 +54,9 @@ void Trainer::open_data(config::Deck& deck) {
       sets.push_back(e.dataset.get());
       evaluations_.push_back(std::move(e));
     }
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  // Nobody may wait here for a rank that has failed; whoever constructs this lets all ranks end.
-  bool failed = session_.world().max(int64_t(failure != nullptr)) != 0;
-  if (failure) std::rethrow_exception(failure);
-  if (failed) return;
+    return "";
+  };
+  checkpoint::beside(session_.world(), open, poll);
   agree_on_data(session_.world(), sets);
   for (const data::Mixture::Part& p : data_->parts())
     data_identity_ += fmt::format("{}{} {} samples ({:016x})", data_identity_.empty() ? "" : ", ", p.dataset->name(),
@@ -71,18 +69,15 @@ void Trainer::open_data(config::Deck& deck) {
 }
 
 void Trainer::start() {
-  base::set_phase("start");
-  directory_ = std::make_unique<RunDirectory>(*mesh_.world, recipe_.run.dir);
-  log::open_files(directory_->path() + "/logs");
-  const std::string report = directory_->path() + "/report.txt";
-  checkpoint::on_first(*mesh_.world, [&] { return io::remove_file(report), std::string(); });  // of an earlier attempt
-  set_report_file(report);
-  stops_ = std::make_unique<Stops>(*mesh_.world, recipe_.limits, recipe_.run.dir, start_s_);
+  if (!directory_) directory_ = open_run_directory(*mesh_.world, recipe_.run.dir, false);
+  enter("start");
   saver_ = std::make_unique<checkpoint::Saver>(*mesh_.world, directory_->checkpoints(), recipe_.checkpoint);
   saver_->keep_free(int64_t(recipe_.limits.min_free_gb * 0x1p30));
   print_start();
 
+  enter("restore");
   bool resumed = restore(), branched = !resumed && branch();
+  enter("start");
   if (!resumed && !branched) initialise();
   saver_->continue_from(resumed ? step_ : -1);
   if (resumed) saved_step_ = step_;
@@ -95,7 +90,7 @@ void Trainer::start() {
   engine_->publish();
   std::string table = parameter_table(*engine_, mesh_);
   if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);
-  open_metrics();
+  open_metrics(directory_->after_kill());
   account_lost();
   int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
   save_bytes_ = double(saver_->plan(snapshot()));
@@ -120,8 +115,9 @@ void Trainer::start() {
                                         : "init",
             base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
+  stops_->started();
+  enter("train");
   complete_ = evaluate(step_ == 0 ? Which::at_start : Which::missing);
-  base::set_phase("train");
 }
 
 void Trainer::print_start() {
@@ -161,7 +157,8 @@ bool Trainer::restore() {
   checkpoint::State state;
   state.tensors = engine_->state();
   std::optional<checkpoint::Restored> restored =
-      checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint);
+      checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint, {},
+                          [this] { stop_while_starting(); });
   if (!restored) return false;
   checkpoint::on_first(*mesh_.world, [&] {
     for (const KeyChange& c : check_changes(state.texts["deck"], deck_, started_.allow_change))
@@ -183,7 +180,7 @@ bool Trainer::branch() {
   if (from.empty()) return false;
   checkpoint::State state;
   state.tensors = engine_->state();
-  checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state);
+  checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state, [this] { stop_while_starting(); });
   log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
             double(restored.bytes) / 0x1p20, restored.seconds);
   take_over(state);
@@ -241,7 +238,8 @@ void Trainer::initialise() {
   const std::string& from = recipe_.init.from;
   if (from.empty()) return;
   checkpoint::InitReport report =
-      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, engine_->state(), engine_->model().patch_tables());
+      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, engine_->state(), engine_->model().patch_tables(),
+                                       [this] { stop_while_starting(); });
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
   constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others
   std::string table;
@@ -255,8 +253,9 @@ void Trainer::initialise() {
   origin_ = "parameters of " + from;
 }
 
-void Trainer::open_metrics() {
-  metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log);
+void Trainer::open_metrics(bool after_kill) {
+  metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log,
+                                       after_kill);
   progress_.attempts = mesh_.world->max(metrics_->attempt());
   metrics_->set_text("run", recipe_.run.name);
   metrics_->set_text("notes", recipe_.run.notes);

@@ -10,6 +10,8 @@
 //     garble      a pread is made, and one bit of what it gives is another
 //     nomem       the thread's next allocation throws std::bad_alloc; the call is made
 //     signal=N    the thread raises this signal; the call is made
+//     overflow    the thread uses up its stack
+//     slow=N      the call takes N milliseconds more; slow=N+: and so do all later ones
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -32,7 +34,7 @@
 
 namespace {
 
-enum class Action { none, kill, kill_all, error, garble, no_memory, signal };
+enum class Action { none, kill, kill_all, error, garble, no_memory, signal, overflow, slow };
 
 struct Plan {
   std::string under, ends, call, trace;
@@ -75,6 +77,8 @@ struct Plan {
              : word == "garble"  ? Action::garble
              : word == "nomem"   ? Action::no_memory
              : word == "signal"  ? Action::signal
+             : word == "overflow" ? Action::overflow
+             : word == "slow"    ? Action::slow
                                  : Action::none;
     if (action == Action::none) std::fprintf(stderr, "INJECT: unknown action %s\n", what), std::abort();
   }
@@ -102,6 +106,12 @@ void kill_all(const Plan& p) {
     ::syscall(SYS_close, file);
     if (rank != p.rank) ::syscall(SYS_kill, std::atoi(number), SIGKILL);
   }
+}
+
+int use_up_stack(int depth) {
+  volatile char frame[4096];
+  frame[0] = char(depth);
+  return use_up_stack(depth + 1) + frame[0];
 }
 
 // Whether the call must fail, with errno set.
@@ -134,6 +144,12 @@ bool refuse(const char* call, const char* path) {
           break;
         case Action::signal:
           ::raise(p.number);
+          break;
+        case Action::overflow:
+          use_up_stack(0);
+          break;
+        case Action::slow:
+          ::usleep(useconds_t(1000 * p.number));
           break;
         case Action::none:
           break;

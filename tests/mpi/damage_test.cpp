@@ -8,6 +8,7 @@
 #include <map>
 
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/header.hpp"
 #include "io/files.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
@@ -71,6 +72,53 @@ std::string damage(std::string& content, Dice& dice) {
   }
 }
 
+// Whether a reason for a refusal names what is wrong: the part of the file that has other bytes than `good`.
+class Names {
+ public:
+  Names(const std::string& path, int64_t step, std::string good)
+      : good_(std::move(good)), header_(checkpoint::check_header(path)), manifest_(checkpoint::inspect(path, step)) {}
+
+  bool rightly(const std::string& reason, const std::string& content) const {
+    auto says = [&](const std::string& text) { return reason.find(text) != reason.npos; };
+    const size_t were = good_.size(), are = content.size();
+    auto changed = [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        if (size_t(i) >= are || content[size_t(i)] != good_[size_t(i)]) return true;
+      return false;
+    };
+    if (says("it is cut: ") || says(" were written"))
+      return are < size_t(checkpoint::kUserBlock)
+                 ? says(fmt::format("it is cut: {} bytes, shorter than its header", are))
+                 : are != were && says(are < were ? fmt::format("it is cut: {} of {} bytes", are, were)
+                                                  : fmt::format("it has {} bytes, {} were written", are, were));
+    if (says("HDF5 structure is damaged")) {
+      for (auto [begin, end] : header_.structure)
+        if (changed(begin, end)) return true;
+      return false;
+    }
+    if (says(fmt::format("{} is damaged", checkpoint::kIndex))) return changed(header_.index.first, header_.index.second);
+    if (says("header") || says("does not begin as a checkpoint")) return changed(0, checkpoint::kUserBlock);
+    const checkpoint::FileLayout& l = manifest_.layout;
+    if (says("list of tensor checksums"))
+      return changed(l.tensor_sums, l.tensor_sums + int64_t(8 * l.entries.size())) || changed(l.file_sum, l.file_sum + 8);
+    for (const checkpoint::Entry& e : l.entries) {
+      int64_t first = l.block_sums + 8 * e.first_block, begin = 0, end = 0;
+      if (says("the block checksums of " + e.name + " are")) return changed(first, first + 8 * e.blocks());
+      if (e.name == checkpoint::kDeck && says(e.name + " is damaged")) return changed(e.offset, e.offset + e.bytes);
+      size_t at = reason.find(": " + e.name + " is damaged (checksum of bytes ");
+      if (at == reason.npos) continue;
+      return std::sscanf(reason.c_str() + reason.find("of bytes ", at), "of bytes %ld to %ld", &begin, &end) == 2 &&
+             e.offset <= begin && begin < end && end <= e.offset + e.bytes && changed(begin, end);
+    }
+    return false;
+  }
+
+ private:
+  std::string good_;
+  checkpoint::Header header_;
+  checkpoint::Manifest manifest_;
+};
+
 int run(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
   if (world.size() != 1) return std::fprintf(stderr, "damage_test takes one rank\n"), 2;
@@ -101,6 +149,7 @@ int run(comm::Session& session, int argc, char** argv) {
   }
   const std::string newest = root + "/0000000002.h5", good = io::read_file(newest);
 
+  const Names names(newest, 2, good);
   int failures = 0, refused = 0, intact = 0, gone = 0;
   for (int i = 0; i < count; ++i) {
     std::string content = good, what = damage(content, dice);
@@ -125,6 +174,8 @@ int run(comm::Session& session, int argc, char** argv) {
         problem = restored->refused.empty() ? "" : "a file that is gone was refused";
       else if (restored->refused.size() != 1 || restored->refused[0].find("0000000002.h5: ") == std::string::npos)
         problem = "refused without its name";
+      else if (!names.rightly(restored->refused[0], content))
+        problem = "refused for something else: " + restored->refused[0];
       else
         ++refused;
     } catch (const std::exception& e) {

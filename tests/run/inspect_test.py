@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """tools/inspect_checkpoint and tools/status on runs of the real program."""
 import os
+import re
 import signal
 import subprocess
 
@@ -74,6 +75,11 @@ class Inspect(harness.RunTest):
         self.assertIn("running", output)
         self.assertIn("of 100,000", output)
         self.assertIn("eta ", output)
+        self.assertRegex(output, r"(?m)^doing       (training|saving|evaluating)")
+        self.assertRegex(output, r"(?m)^pace        .* waiting for data \d+ %")
+        # No traceback if nobody reads on.
+        done = subprocess.run(f"{TOOLS}/status {' '.join([self.dir] * 400)} | head -1", shell=True, capture_output=True, text=True)
+        self.assertEqual((done.stdout.split()[0], done.stderr), ("run", ""))
         job.send_signal(signal.SIGUSR1)
         job.communicate(timeout=60)
         self.assertIn("stopped (exit=75)", self.tool("status", self.dir)[1])
@@ -84,7 +90,39 @@ class Inspect(harness.RunTest):
                 break
         job.kill()
         job.communicate()
-        self.assertIn("not running", self.tool("status", self.dir)[1])
+        self.assertRegex(self.tool("status", self.dir)[1], r"not running; its last job \(.*, \w+ step=\d+ since .*\) was killed")
+
+    def test_status_tells_the_phase(self):
+        """A run with a long evaluation after each 5th step: it says so, and the ETA counts evaluations."""
+        text = self.good + """
+[data.many]
+kind = "synthetic"
+image_size = 16
+seq_len = 12
+vocab_size = 400
+examples = 6000
+preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
+"""
+        job = subprocess.Popen([harness.TRAINER, self.deck(text), "--set", "train.total_steps=1000", "--set", "eval.val.data=many", "--set",
+                                "eval.val.every_steps=5"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+        evaluations = 0
+        for line in job.stdout:
+            evaluations += line.startswith("eval=val ")
+            if evaluations == 2 and line.startswith("step=15 "):
+                break
+        for _ in range(100):
+            output = self.tool("status", self.dir)[1]
+            if "evaluating" in output:
+                break
+        self.assertRegex(output, r"(?m)^doing       evaluating, since \d+s, at step 15")
+        step, alone = re.search(r"step        (\d+) of", output).group(1), float(re.search(r"pace        ([\d.]+) ms", output).group(1))
+        with_all = float(re.search(r"eta .*\(([\d.]+) ms per step with", output).group(1))
+        seconds = {row["step"]: row["eval_s"] for row in self.rows("eval")}
+        self.assertEqual(step, "15")
+        # Rows 3 to 15: two evaluations in twelve steps.
+        self.assertAlmostEqual(with_all, alone + 1000 * (seconds[5] + seconds[10]) / 12, delta=0.2 * with_all)
+        job.kill()
+        job.communicate()
 
 
 harness.main()

@@ -47,7 +47,7 @@ exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="$HOME/tmp.$1" \\
 PROBE = """#!/bin/sh
 seen=probing.$(echo "$*" | tr -dc 0-9).$OMPI_COMM_WORLD_RANK  # a rank on another node has no PART
 [ -e $seen ] || { touch $seen; exec sleep 60; }
-echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR words=$*"
+echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR mesh=$TRAINER_MESH_SELECTOR words=$*"
 """
 
 
@@ -211,7 +211,7 @@ class Pbs(JobTest):
         more = dict(hosts=("node0", "node1"), tmpdir=False, OMPI_MCA_plm_rsh_agent=f"{cls.home}/bin/agent", OMPI_MCA_pml="ob1",
                     OMPI_MCA_btl="tcp,self", OMPI_MCA_oob_tcp_if_include="lo", OMPI_MCA_btl_tcp_if_include="lo")
         first = cls.whole("probe", DECK="deck.toml", OPTIONS="--set run.seed=7", TRAINER="./probe", walltime="00:01:00", LEAD="50",
-                        LD_LIBRARY_PATH="/nowhere", **more)
+                        LD_LIBRARY_PATH="/nowhere", TRAINER_MESH_SELECTOR="pair", **more)
         return first, cls.run_successor("probe", first[2], **more)
 
     # What must have come of them
@@ -268,7 +268,8 @@ class Pbs(JobTest):
         self.assertEqual((code, second_code, none), (75, 0, None), log)
         self.assertIn("told to stop while starting", log)
         # What the other node's shell does not know is passed on; the directory is the job's own.
-        ranks = re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-\S+-{second} words=deck.toml --set run.seed=7", log)
+        ranks = re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-\S+-{second} mesh=pair "
+                           "words=deck.toml --set run.seed=7", log)
         self.assertEqual(sorted(ranks), ["0", "1"], log)
 
     def test_zz_no_directory_is_left(self):

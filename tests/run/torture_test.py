@@ -205,20 +205,69 @@ class Torture(harness.RunTest):
             with self.subTest(n=n, number=number):
                 self.assertEqual(job.returncode, 75, output)
                 self.assertLess(time.time() - begin, lead)
-                stopped = int(re.search(r"stopped  step=(\d+)", output).group(1))
+                # Before it has restored there is nothing to save.
+                early = "stopped  before the first step (" in output
+                stopped = last if early else int(re.search(r"stopped  step=(\d+)", output).group(1))
+                if not stopped and early:
+                    continue
                 self.assertEqual(int(self.checkpoints()[-1][:10]), stopped)
                 self.assertGreaterEqual(stopped, last)
-                self.assertEqual([r["step"] for r in self.rows()], list(range(1, stopped + 1)))
+                if not early:
+                    self.assertEqual([r["step"] for r in self.rows()], list(range(1, stopped + 1)))
                 last = stopped
         self.expect(0, f"step={last + 1} ", args=[self.deck(), *args, "--set", f"train.total_steps={last + 1}"], ranks=2)
         print(f"slowest stop {slowest:.2f} s, {last} steps", flush=True)
+
+    def test_asked_to_stop_while_starting(self):
+        """Copying data, walking through shards, reading a checkpoint: each takes half a minute here, and ends in seconds."""
+        harness.make_shards(self.data, shards=20)
+        self.good = self.changed(("train-{000..001}", "train-{000..019}"))
+        args = ["--set", "train.total_steps=8", "--set", f'loader.stage_dir="{self.folder}/local"', "--set", "loader.threads=1"]
+        self.expect(0, args=[self.deck(), *args, "--set", "train.total_steps=4"], ranks=2)
+        again = {"stage": lambda: shutil.rmtree(self.folder + "/local"),
+                 "open_data": lambda: [os.remove(f) for f in glob.glob(self.data + "/*.index")], "restore": lambda: None}
+        for phase, slow, ends, milliseconds, ask, code in (
+                ("stage", 0, ".tar", 1500, lambda job: job.send_signal(signal.SIGUSR1), 75),
+                ("open_data", 1, ".tar", 500, lambda job: os.kill(children_of(job.pid)[0], signal.SIGTERM), 75),
+                ("restore", 1, "0000000004.h5", 300, lambda job: open(self.dir + "/stop", "w").close(), 8),
+                ("restore", 1, "0000000004.h5", 300, lambda job: None, 75)):
+            with self.subTest(phase=phase, code=code):
+                again[phase]()
+                limit = [] if code == 8 or phase != "restore" else ["--set", "limits.wall_time=00:00:16", "--set", "limits.margin_s=4"]
+                environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": self.folder, "INJECT": f"{slow}:0:slow={milliseconds}+",
+                               "INJECT_CALL": "pread", "INJECT_ENDS": ends}
+                command = ["mpirun", "-np", "2"] + [w for name, value in environment.items() for w in ("-x", f"{name}={value}")]
+                begin = time.time()
+                job = subprocess.Popen([*command, harness.TRAINER, self.deck(), *args, *limit], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+                while f"\n{phase} step=" not in self.lock():
+                    self.assertLess(time.time() - begin, 10)
+                    self.assertIsNone(job.poll())
+                    time.sleep(0.05)
+                asked = time.time()
+                ask(job)
+                output = job.communicate(timeout=60)[0]
+                self.assertEqual(job.returncode, code, output)
+                self.assertIn(f"stopped  before the first step ({phase}): ", output)
+                if limit:
+                    self.assertTrue(9 < time.time() - begin < 16, time.time() - begin)
+                else:
+                    self.assertLess(time.time() - asked, 5)
+                for gone in ("/stop", "/report.txt"):
+                    self.assertFalse(os.path.exists(self.dir + gone))
+        self.expect(0, "from=checkpoint", "step=5 ", args=[self.deck(), *args], ranks=2)
+        self.assertNotIn("ended without a report", self.output)
+
+    def lock(self):
+        with open(self.dir + "/lock") as f:
+            return f.read()
 
     # ---------------------------------------------------------------- errors
 
     # What happens at the n-th call of a name on paths that end so, in a run that begins from a checkpoint of step 4 (evaluations at
     # 6 and 8, a checkpoint every 2 steps), and what must come of it: exit code, and a regular expression for the cause in the
-    # report's first line; for exit 0 and errors before there is a run directory, in the output. "0": at rank 0, which alone makes
-    # such calls.
+    # report's first line; for exit 0, and if the lock cannot be taken, so that the directory may be another job's, in the output. "0": at
+    # rank 0, which alone makes such calls.
     MEMORY = r"out of memory|std::bad_alloc"
     ERRORS = [
         ("open", "train-000.tar", 1, "errno=13", 4, r"train-000.tar': Permission denied"),
@@ -228,6 +277,9 @@ class Torture(harness.RunTest):
         ("pread", "train-001.tar", 9, "errno=116+", 4, r"data.train: .*train-001.tar:0000.*Stale file handle"),
         ("pread", "train-001.tar", 9, "nomem", 1, MEMORY),
         ("pread", "train-001.tar", 9, "signal=11", 1, r"signal SIGSEGV"),
+        ("pread", "train-001.tar", 9, "overflow", 1, r"signal SIGSEGV"),
+        ("pwrite", "run/lock", 1, "overflow", 1, r"signal SIGSEGV", "0"),  # the main thread
+        ("pread", "0000000004.h5", 30, "overflow", 1, r"signal SIGSEGV"),
         ("pread", "train-000.tar", 20, "signal=6", 1, r"signal SIGABRT"),
         ("pread", "train-000.tar", 45, "errno=5", 4, r"data.train: .*train-000.tar:0000.*Input/output error"),
         ("open", "0000000004.h5", 0, "errno=13+", 0, r"checkpoint refused: .*0000000004.h5: cannot open"),
@@ -255,8 +307,9 @@ class Torture(harness.RunTest):
         ("pread", "0000000008.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 8 .* rank {rank}: .*Input/output error"),
         ("rename", "0000000006.h5", 0, "errno=28", 5, r"checkpoint of step 6 .* rank 0: .*No space left", "0"),
         ("create", "0000000006.h5.tmp", 0, "errno=30", 5, r"checkpoint of step 6 .* rank 0: .*Read-only file system", "0"),
-        ("create", "run/lock", 0, "errno=13", 2, r"lock", "0"),
-        ("create", "metrics.jsonl", 0, "errno=13", 1, r"metrics.jsonl: cannot open: Permission denied", "0"),
+        ("create", "run/lock", 0, "errno=13", 2, r"run.dir: .*run/lock: cannot open: Permission denied; choose another --dir", "0"),
+        ("pwrite", "run/lock", 0, "errno=28", 5, r"run.dir: .*run/lock: cannot write: No space left on device; make room there", "0"),
+        ("create", "metrics.jsonl", 0, "errno=13", 5, r"metrics.jsonl: cannot open: Permission denied", "0"),
         ("write", "metrics.jsonl", 3, "errno=28+", 0, r"level=warning.*metrics.jsonl: cannot write: No space left", "0"),
         ("write", "metrics.jsonl", 3, "nomem", 1, MEMORY, "0"),
         ("pwrite", "metrics.h5.tmp", 0, "errno=5+", 0, r"level=warning.*metrics.h5.tmp: cannot write: Input/output error", "0"),
@@ -304,11 +357,12 @@ preprocess = '''resize(16) | value_range(-1, 1) | tokenize("words", max_len=12, 
                 self.assertLess(self.seconds, 10)
                 cause = cause.replace("{rank}", str(rank))
                 report = self.dir + "/report.txt"
-                if os.path.exists(report):
+                if code == 0 or cause.startswith("run.dir: "):
+                    self.assertFalse(os.path.exists(report))
+                    self.assertRegex(self.output, cause)
+                else:
                     with open(report) as f:
                         self.assertRegex(f.readline(), rf"^rank={rank} of 2 host=\S+ step=\d+ phase=\w+ exit={code}: .*({cause})")
-                else:
-                    self.assertRegex(self.output, cause)
         print(f"{len(sample(cases, 10))} errors of {len(cases)}, the slowest took {slowest:.1f} s", flush=True)
 
 

@@ -1,0 +1,175 @@
+#include "train/job_time.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/signals.hpp"
+#include "base/text.hpp"
+
+namespace train {
+namespace {
+
+// Answers are this old at most. Schedulers that serve thousands of jobs must not feel it; near the end it matters.
+constexpr double kLongestPause_s = 120, kShortestPause_s = 5, kSharePause = 0.1;
+constexpr int kSlice_ms = 100;  // how soon it is seen that nobody waits any more
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// Names come from the environment of the job and go to a shell.
+bool plain(const std::string& id) {
+  return !id.empty() &&
+         id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-[]") == id.npos;
+}
+
+// What follows "NAME = " in the output of qstat -f, "" if nothing does.
+std::string attribute_of(const std::string& output, const std::string& name) {
+  for (const std::string& line : base::split(output, '\n'))
+    if (std::string_view text = base::trim(line); text.starts_with(name + " = "))
+      return std::string(text.substr(name.size() + 3));
+  return "";
+}
+
+}  // namespace
+
+double seconds_of(const std::string& text) {
+  double days = 0;
+  std::string clock = text;
+  if (size_t dash = text.find('-'); dash != text.npos) {
+    if (dash == 0 || text.substr(0, dash).find_first_not_of("0123456789") != text.npos) return -1;
+    days = std::strtod(text.c_str(), nullptr), clock = text.substr(dash + 1);
+  }
+  double seconds = 0;
+  std::vector<std::string> parts = base::split(clock, ':');
+  if (parts.size() < 2 || parts.size() > 3) return -1;
+  for (const std::string& part : parts) {
+    if (part.empty() || part.size() > 6 || part.find_first_not_of("0123456789") != part.npos) return -1;
+    seconds = 60 * seconds + std::strtod(part.c_str(), nullptr);
+  }
+  return 86400 * days + seconds;
+}
+
+JobTime::JobTime(double patience_s) : patience_s_(patience_s), thread_([this] { work(); }) {}
+
+JobTime::~JobTime() {
+  {
+    std::lock_guard lock(mutex_);
+    quit_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+JobTime::Answer JobTime::latest() const {
+  std::lock_guard lock(mutex_);
+  return answer_;
+}
+
+JobTime::Answer JobTime::first(double seconds) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return answer_.number > 0; });
+  return answer_;
+}
+
+bool JobTime::quits() const {
+  std::lock_guard lock(mutex_);
+  return quit_;
+}
+
+void JobTime::work() {
+  base::leave_signals_to_main(), base::make_signal_stack();
+  for (bool again = false;; again = true) {
+    Answer found = ask(again);
+    std::unique_lock lock(mutex_);
+    found.number = answer_.number + 1;
+    answer_ = found;
+    changed_.notify_all();
+    if (found.source.empty()) return;  // no scheduler, and there will be none
+    double left = found.end_s > 0 ? found.end_s - base::now_s() : kLongestPause_s / kSharePause;
+    auto pause = std::chrono::duration<double>(std::clamp(kSharePause * left, kShortestPause_s, kLongestPause_s));
+    if (changed_.wait_for(lock, pause, [this] { return quit_; })) return;
+  }
+}
+
+JobTime::Answer JobTime::ask(bool again) {
+  Answer answer;
+  double left = -1;
+  in_time_ = true;
+  if (std::string id = variable("SLURM_JOB_ID"), end = variable("SLURM_JOB_END_TIME"); plain(id) || !end.empty()) {
+    answer.source = "slurm";
+    if (!again && !end.empty()) {  // true at the start of the job; newer versions of SLURM tell it
+      auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+      left = std::max(0.0, std::strtod(end.c_str(), nullptr) - now);
+    } else if (plain(id)) {
+      // The last task of an array has the array's own number, which squeue takes for all of its tasks.
+      std::string array = variable("SLURM_ARRAY_JOB_ID"), task = variable("SLURM_ARRAY_TASK_ID");
+      if (plain(array) && plain(task)) id = array + "_" + task;
+      left = seconds_of(std::string(base::trim(output_of("squeue -h -j " + id + " -o %L"))));
+    }
+  } else if (std::string job = variable("PBS_JOBID"); plain(job)) {
+    answer.source = "pbs";
+    std::string told = output_of("qstat -f '" + job + "' | tr -d '\\t'");
+    double limit = seconds_of(attribute_of(told, "Resource_List.walltime"));
+    double used = seconds_of(attribute_of(told, "resources_used.walltime"));
+    left = limit < 0 ? -1 : std::max(0.0, limit - std::max(0.0, used));
+  }
+  answer.in_time = in_time_;
+  if (left >= 0) answer.end_s = base::now_s() + left;
+  return answer;
+}
+
+// All that a command prints; "" if it cannot be started or takes too long. It is then killed, with what it has started.
+std::string JobTime::output_of(const std::string& command) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) < 0) return "";
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none), sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none), posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const char* words[] = {"sh", "-c", command.c_str(), nullptr};
+  pid_t child = -1;
+  if (::posix_spawn(&child, "/bin/sh", &files, &attributes, const_cast<char**>(words), environ) != 0) child = -1;
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  ::close(ends[1]);
+
+  std::string output;
+  bool whole = false;
+  for (base::Stopwatch watch; child > 0 && !whole && watch.seconds() < patience_s_ && !quits();) {
+    pollfd wait{ends[0], POLLIN, 0};
+    if (::poll(&wait, 1, kSlice_ms) <= 0) continue;
+    char piece[4096];
+    ssize_t n = ::read(ends[0], piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    if (n > 0) output.append(piece, size_t(n));
+    whole = n <= 0;
+  }
+  ::close(ends[0]);
+  if (child < 0) return "";
+  if (!whole) ::kill(-child, SIGKILL), in_time_ = false;
+  // One that a dead file system holds cannot even be killed: then nobody waits for it.
+  for (int slice = 0; slice < 10 && ::waitpid(child, nullptr, WNOHANG) == 0; ++slice) ::usleep(kSlice_ms * 1000 / 2);
+  return whole ? output : "";
+}
+
+}  // namespace train
