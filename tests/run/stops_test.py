@@ -492,11 +492,11 @@ preprocess = '''{ops}'''
 
     # ---------------------------------------------------------------- full disks
 
-    def small_disk(self):
-        """A run directory on a file system of 2.5 MiB, and what fills it up."""
+    def small_disk(self, kib=2560):
+        """A run directory on a file system of so many KiB, and what fills it up."""
         small = self.folder + "/small"
         os.mkdir(small)
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2560k", "tmpfs", small], capture_output=True).returncode != 0:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", small], capture_output=True).returncode != 0:
             self.skipTest("no small file system: mount is not allowed here")
         self.addCleanup(subprocess.run, ["umount", small])
         self.dir = small + "/run"
@@ -511,7 +511,7 @@ preprocess = '''{ops}'''
                 f.truncate(f.tell() - room)
 
     def test_full_disk_under_metrics_and_log(self):
-        filler = self.small_disk()
+        filler = self.small_disk(8192)  # how long logs become depends on the machine
         args = ["--dir", self.dir, "--set", "checkpoint.every_steps=0", "--set", "eval.val.every_steps=0", "--set", "log.flush_s=0.1"]
         job = self.start(*args, *LONG)
         self.until(job, "step=5 ")
