@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <future>
-#include <utility>
+#include <optional>
+#include <span>
 
 #include "base/cancel.hpp"
 #include "base/clock.hpp"
@@ -41,77 +43,105 @@ std::vector<Wanted> wanted_of(const std::string& path, const Manifest& manifest,
   return all;
 }
 
-// Proves blocks by their checksums, in another thread while the next ones are read.
-class Prover {
- public:
-  explicit Prover(const Manifest& manifest) : manifest_(manifest) {}
-  void prove(const Entry& e, int64_t block, const char* data) const {
-    int64_t at = block * kBlock, bytes = block_bytes(block, e.bytes);
-    if (base::xxh3(data, size_t(bytes)) != manifest_.blocks[size_t(e.first_block + block)])
-      base::fail(base::Exit::checkpoint, "{} is damaged (checksum of bytes {} to {} of the file)", e.name,
-                 e.offset + at, e.offset + at + bytes);
-  }
-  // `data` stays as it is until finish().
-  void add(const Entry& e, int64_t block, const char* data) {
-    waiting_.push_back({&e, block, data});
-    if (int64_t(waiting_.size()) * kBlock >= kPortion) start();
-  }
-  void finish() {
-    start();
-    if (under_way_.valid()) under_way_.get();
-  }
-
- private:
-  struct Block {
-    const Entry* entry;
-    int64_t block;
-    const char* data;
-  };
-  void start() {
-    if (under_way_.valid()) under_way_.get();
-    under_way_ = std::async(std::launch::async, [this, blocks = std::exchange(waiting_, {})] {
-      for (const Block& b : blocks) prove(*b.entry, b.block, b.data);
-    });
-  }
-  static constexpr int64_t kPortion = 16 << 20;
-  const Manifest& manifest_;
-  std::vector<Block> waiting_;
-  std::future<void> under_way_;
+// Whole blocks [first, end) of a tensor that go where they are wanted, or one block of which only a part is wanted.
+struct Portion {
+  const Wanted* wanted;
+  int64_t first, end;
+  bool whole;
+  int64_t begin() const { return first * kBlock; }  // within the tensor
+  int64_t bytes() const { return std::min(end * kBlock, wanted->entry->bytes) - begin(); }
+  int64_t place() const { return wanted->entry->offset + begin(); }
 };
+
+constexpr int64_t kMostRead = 64 << 20, kMostGap = 64 << 10;  // bytes of one read; between two portions in it
+
+std::vector<Portion> portions_of(const std::vector<Wanted>& wanted) {
+  constexpr int64_t kMost = kMostRead / kBlock;
+  std::vector<Portion> out;
+  for (const Wanted& w : wanted) {
+    int64_t first = block_count(w.begin), end = w.end == w.entry->bytes ? w.entry->blocks() : w.end / kBlock;
+    if (int64_t block = w.begin / kBlock; block < first) out.push_back({&w, block, block + 1, false});
+    for (int64_t at = first; at < end; at += kMost) out.push_back({&w, at, std::min(at + kMost, end), true});
+    if (end >= first && end * kBlock < w.end) out.push_back({&w, end, end + 1, false});
+  }
+  return out;
+}
+
+// Where a new read begins: [0, ..., number of portions].
+std::vector<size_t> batches_of(const std::vector<Portion>& portions) {
+  std::vector<size_t> out{0};
+  int64_t bytes = 0, end = -1;
+  for (size_t i = 0; i < portions.size(); ++i) {
+    const Portion& p = portions[i];
+    // A block may be wanted twice, by two parts that meet in it: then it is read twice.
+    bool beside = end >= 0 && p.place() >= end && p.place() - end <= kMostGap;
+    if (i > 0 && (!beside || bytes + p.bytes() > kMostRead)) out.push_back(i), bytes = 0;
+    bytes += p.bytes(), end = p.place() + p.bytes();
+  }
+  if (!portions.empty()) out.push_back(portions.size());
+  return out;
+}
 
 }  // namespace
 
 int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors,
                    const std::stop_token& token) {
-  constexpr int64_t kPortion = 16 << 20;
+  const std::vector<Wanted> wanted = wanted_of(path, manifest, tensors);
+  const std::vector<Portion> portions = portions_of(wanted);
+  const std::vector<size_t> batches = batches_of(portions);
   io::File file(path, io::File::Mode::read);
-  std::vector<char> buffer(size_t{kBlock});
-  Prover prover(manifest);
   int64_t read = 0;
-  auto get = [&](char* to, int64_t bytes, int64_t offset) { file.read_at(to, bytes, offset), read += bytes; };
-  for (const Wanted& w : wanted_of(path, manifest, tensors)) {
-    const Entry& e = *w.entry;
-    // A block is proved whole: one that lies partly outside goes through the buffer.
-    auto through_buffer = [&](int64_t block) {
-      int64_t at = block * kBlock, bytes = block_bytes(block, e.bytes);
-      get(buffer.data(), bytes, e.offset + at);
-      prover.prove(e, block, buffer.data());
-      int64_t from = std::max(at, w.begin), until = std::min(at + bytes, w.end);
-      std::memcpy(w.data + (from - w.begin), buffer.data() + (from - at), size_t(until - from));
-    };
-    int64_t first = block_count(w.begin), end = w.end == e.bytes ? e.blocks() : w.end / kBlock;  // whole blocks
-    if (int64_t block = w.begin / kBlock; block < first) through_buffer(block);
-    for (int64_t at = first * kBlock, stop = std::min(end * kBlock, e.bytes); at < stop;) {
-      base::end_if_asked(token);
-      int64_t bytes = std::min(kPortion, stop - at);
-      get(w.data + (at - w.begin), bytes, e.offset + at);
-      for (int64_t block = at / kBlock; block * kBlock < at + bytes; ++block)
-        prover.add(e, block, w.data + (block * kBlock - w.begin));
-      at += bytes;
+  // Portions that lie side by side are read in one call, straight to where they go; only blocks that go there in part
+  // have one of their own in `edges`.
+  struct Batch {
+    std::span<const Portion> portions;
+    std::vector<char*> targets;
+    std::vector<char> edges;
+  };
+  auto read_batch = [&](Batch& b) {
+    auto partial = std::count_if(b.portions.begin(), b.portions.end(), [](const Portion& p) { return !p.whole; });
+    b.edges.resize(size_t(kBlock * partial));
+    b.targets.clear();
+    std::vector<char> gap(size_t{kMostGap});
+    std::vector<std::span<char>> pieces;
+    char* edge = b.edges.data();
+    int64_t offset = b.portions[0].place(), end = offset;
+    for (const Portion& p : b.portions) {
+      if (p.place() > end) pieces.emplace_back(gap.data(), size_t(p.place() - end));
+      b.targets.push_back(p.whole ? p.wanted->data + (p.begin() - p.wanted->begin) : edge);
+      if (!p.whole) edge += kBlock;
+      pieces.emplace_back(b.targets.back(), size_t(p.bytes()));
+      end = p.place() + p.bytes(), read += p.bytes();
     }
-    if (end >= first && end * kBlock < w.end) through_buffer(end);
+    file.read_at(std::move(pieces), offset);
+  };
+  auto prove_batch = [&](const Batch& b) {
+    for (size_t i = 0; i < b.portions.size(); ++i) {
+      const Portion& p = b.portions[i];
+      const Entry& e = *p.wanted->entry;
+      const char* data = b.targets[i];
+      for (int64_t block = p.first; block < p.end; ++block) {
+        int64_t begin = block * kBlock, count = block_bytes(block, e.bytes);
+        if (base::xxh3(data + (begin - p.begin()), size_t(count)) != manifest.blocks[size_t(e.first_block + block)])
+          base::fail(base::Exit::checkpoint, "{} is damaged (checksum of bytes {} to {} of the file)", e.name,
+                     e.offset + begin, e.offset + begin + count);
+      }
+      if (p.whole) continue;
+      int64_t from = std::max(p.begin(), p.wanted->begin), until = std::min(p.begin() + p.bytes(), p.wanted->end);
+      std::memcpy(p.wanted->data + (from - p.wanted->begin), data + (from - p.begin()), size_t(until - from));
+    }
+  };
+  Batch turns[2];  // one is proved while the next is read
+  std::future<void> proof;
+  for (size_t i = 0; i + 1 < batches.size(); ++i) {
+    base::end_if_asked(token);
+    Batch& b = turns[i % 2];
+    b.portions = std::span(portions).subspan(batches[i], batches[i + 1] - batches[i]);
+    read_batch(b);
+    if (proof.valid()) proof.get();
+    proof = std::async(std::launch::async, prove_batch, std::cref(b));
   }
-  prover.finish();
+  if (proof.valid()) proof.get();
   return read;
 }
 

@@ -69,8 +69,8 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
     for (base::Stopwatch watch; comm.min(int64_t(worker.done())) == 0;) {
       poll();
       if (comm.max(int64_t(failed)) != 0) asked.request_stop();
-      // A tenth of the time is lost at most, and a twentieth of a second.
-      std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(0.1 * watch.seconds(), 50e-6, 0.05)));
+      // A fiftieth of the time is lost at most, and of a second.
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(0.02 * watch.seconds(), 50e-6, 0.02)));
     }
   } catch (...) {
     asked.request_stop();

@@ -108,6 +108,22 @@ void File::read_at(void* data, int64_t bytes, int64_t offset) const {
   }
 }
 
+void File::read_at(std::vector<std::span<char>> pieces, int64_t offset) const {
+  std::vector<iovec> vectors;
+  for (size_t first = 0; first < pieces.size();) {
+    vectors.clear();
+    for (size_t i = first; i < pieces.size() && i - first < IOV_MAX; ++i)
+      vectors.push_back({pieces[i].data(), pieces[i].size()});
+    note_call("read", path_);
+    ssize_t n = repeat([&] { return ::preadv(descriptor_, vectors.data(), int(vectors.size()), offset); });
+    if (n < 0) fail_call("read", path_, errno);
+    if (n == 0) throw Failure(fmt::format("{}: ends at byte {}, more were expected", path_, offset), 0);
+    offset += n;
+    for (; first < pieces.size() && size_t(n) >= pieces[first].size(); ++first) n -= ssize_t(pieces[first].size());
+    if (n > 0) pieces[first] = pieces[first].subspan(size_t(n));  // cut short
+  }
+}
+
 void File::write_at(const void* data, int64_t bytes, int64_t offset) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {

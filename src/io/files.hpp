@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <stop_token>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,7 @@ class File {
   const std::string& path() const { return path_; }
   int64_t size() const;
   void read_at(void* data, int64_t bytes, int64_t offset) const;  // an end of file inside is a Failure
+  void read_at(std::vector<std::span<char>> pieces, int64_t offset) const;  // one after the other, in as few calls
   void write_at(const void* data, int64_t bytes, int64_t offset);
   // One after the other from `offset` on, in as few calls as the system allows.
   void write_at(std::vector<std::string_view> pieces, int64_t offset);
