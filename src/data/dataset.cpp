@@ -8,7 +8,7 @@
 namespace data {
 
 Dataset::Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline,
-                 std::map<std::string, int64_t> limits)
+                 std::map<std::string, ValueLimit> limits)
     : name_(std::move(name)),
       source_(std::move(source)),
       pipeline_(std::move(pipeline)),
@@ -31,9 +31,9 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
       if (limit == limits_.end() || known.kind != FieldSpec::Kind::array || known.type != device::DType::i32) continue;
       const Array& a = std::get<Array>(it->second);
       for (int64_t i = 0; i < a.count(); ++i)
-        if (a.i32()[i] < 0 || a.i32()[i] >= limit->second)
-          base::fail(base::Exit::data, "field '{}' holds {}, which lies outside the vocabulary of {}", field, a.i32()[i],
-                     limit->second);
+        if (a.i32()[i] < 0 || a.i32()[i] >= limit->second.below)
+          base::fail(base::Exit::data, "field '{}' holds {}, which is not in [0, {}) ({})", field, a.i32()[i],
+                     limit->second.below, limit->second.key);
     }
     return sample;
   } catch (const base::Error& e) {

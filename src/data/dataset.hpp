@@ -14,9 +14,8 @@ namespace data {
 
 class Dataset {
  public:
-  // `limits`: values of these i32 fields are in [0, limit).
   Dataset(std::string name, std::unique_ptr<Source> source, Pipeline pipeline,
-          std::map<std::string, int64_t> limits = {});
+          std::map<std::string, ValueLimit> limits = {});
 
   const std::string& name() const { return name_; }
   int64_t size() const { return source_->size(); }
@@ -37,7 +36,7 @@ class Dataset {
   std::string name_;
   std::unique_ptr<Source> source_;
   Pipeline pipeline_;
-  std::map<std::string, int64_t> limits_;
+  std::map<std::string, ValueLimit> limits_;
 };
 
 // Opens the source of [data.NAME] and the tokenizers it needs.

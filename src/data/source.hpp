@@ -46,6 +46,12 @@ class Fingerprint {
   uint64_t sofar_ = 0;
 };
 
+// Values are in [0, below), as the deck's `key` says ("model.vocab_size").
+struct ValueLimit {
+  int64_t below = 0;
+  std::string key;
+};
+
 // What opening a source may use beyond its own options.
 struct OpenContext {
   uint64_t seed = 0;
@@ -54,8 +60,7 @@ struct OpenContext {
   std::string run_index_dir = {};  // where they go if that cannot be written; "" = nowhere
   bool write_index = true;         // false: look only, create no file
   bool substitutes = false;        // what single samples lack is found when they are read, not an error of opening
-  // What values of i32 fields must be below ("labels": the vocabulary); others are bad samples.
-  std::map<std::string, int64_t> limits = {};
+  std::map<std::string, ValueLimit> limits = {};  // of i32 fields; samples with other values are bad ones
   std::string stage_dir = {};      // node-local copies of SourceOptions::files() are here; "" = read in place
   std::stop_token token = {};      // may ask to give up opening (base/cancel.hpp)
 

@@ -246,8 +246,9 @@ void Recipe::check_vocabulary(config::Deck& deck, const models::Model& made, con
                                              made.label_limit(), labels->second.limit, name));
 }
 
-std::map<std::string, int64_t> Recipe::value_limits() const {
-  return {{"labels", models::make_model(model, loss(), memory)->label_limit()}};
+std::map<std::string, data::ValueLimit> Recipe::value_limits() const {
+  std::unique_ptr<models::Model> made = models::make_model(model, loss(), memory);
+  return {{"labels", {made->label_limit(), made->limit_key()}}};
 }
 
 void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {

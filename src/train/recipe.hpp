@@ -96,7 +96,7 @@ struct Recipe {
   // The same for what is known once files are read: Error(Exit::config) with all problems. `data_size`: examples of the
   // training set, 0 = not known; `specs`: what opened data sets yield.
   // What ids of the data must be below, by field: a sample with others is a bad one.
-  std::map<std::string, int64_t> value_limits() const;
+  std::map<std::string, data::ValueLimit> value_limits() const;
   void check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const;
   // Of it, what the tokenizers' files tell, where they can be read.
   void check_tokenizers(config::Deck& deck) const;

@@ -60,7 +60,9 @@ class Data(harness.RunTest):
                                          "| pad_to_shape([12], key=\"labels\")'''"),
                             ('fields     = { image = "png", text = "txt" }', 'fields = { image = "png", labels = "cls" }'),
                             ("train-{000..001}.tar", "labels.tar"))
-        self.expect(4, "label 400", "vocab_size", args=[self.deck(text)])
+        self.expect(4, "labels.tar:007", "field 'labels' holds 400", "model.vocab_size", args=[self.deck(text)])
+        self.expect(0, "labels.tar:007", "a fixed substitute is used",
+                    args=[self.deck(text), "--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.1"])
 
     def test_ranks_that_do_not_fit(self):
         self.expect(3, "global_batch", "5 ranks", args=[self.deck()], ranks=5)

@@ -70,12 +70,12 @@ TEST(BadSample, SmallSets) {
 
 TEST(BadSample, ValuesBeyondTheLimitAreTheSamplesFault) {
   Dataset set("train", std::make_unique<Fragile>(20, std::set<int64_t>{}, std::set<int64_t>{}),
-              Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}), {{"x", 12}});
+              Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}), {{"x", {12, "model.vocab_size"}}});
   EXPECT_EQ(get_or_substitute(set, 11, 0).index, 11);
   SampleOrSubstitute got = get_or_substitute(set, 13, 0);
   EXPECT_EQ(got.index, 1);  // 13 + 8
   EXPECT_EQ(got.bad[0].key, "shard.tar:13");
-  EXPECT_EQ(got.bad[0].why, "field 'x' holds 13, which lies outside the vocabulary of 12");
+  EXPECT_EQ(got.bad[0].why, "field 'x' holds 13, which is not in [0, 12) (model.vocab_size)");
 }
 
 TEST(BadSample, OneLineWhateverTheFileHolds) {
