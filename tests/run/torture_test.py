@@ -219,7 +219,7 @@ class Torture(harness.RunTest):
         print(f"slowest stop {slowest:.2f} s, {last} steps", flush=True)
 
     def test_asked_to_stop_while_starting(self):
-        """Copying data, walking through shards, reading a checkpoint: each takes half a minute here, and ends in seconds."""
+        """Copying data, walking through shards, reading a checkpoint: each takes long here, and ends in seconds."""
         harness.make_shards(self.data, shards=20)
         self.good = self.changed(("train-{000..001}", "train-{000..019}"))
         args = ["--set", "train.total_steps=8", "--set", f'loader.stage_dir="{self.folder}/local"', "--set", "loader.threads=1"]
@@ -229,13 +229,13 @@ class Torture(harness.RunTest):
         for phase, slow, ends, milliseconds, ask, code in (
                 ("stage", 0, ".tar", 1500, lambda job: job.send_signal(signal.SIGUSR1), 75),
                 ("open_data", 1, ".tar", 500, lambda job: os.kill(children_of(job.pid)[0], signal.SIGTERM), 75),
-                ("restore", 1, "0000000004.h5", 300, lambda job: open(self.dir + "/stop", "w").close(), 8),
-                ("restore", 1, "0000000004.h5", 300, lambda job: None, 75)):
+                ("restore", 1, "0000000004.h5", 2500, lambda job: open(self.dir + "/stop", "w").close(), 8),
+                ("restore", 1, "0000000004.h5", 12500, lambda job: None, 75)):
             with self.subTest(phase=phase, code=code):
                 again[phase]()
                 limit = [] if code == 8 or phase != "restore" else ["--set", "limits.wall_time=00:00:16", "--set", "limits.margin_s=4"]
                 environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": self.folder, "INJECT": f"{slow}:0:slow={milliseconds}+",
-                               "INJECT_CALL": "pread", "INJECT_ENDS": ends}
+                               "INJECT_CALL": "preadv" if phase == "restore" else "pread", "INJECT_ENDS": ends}
                 command = ["mpirun", "-np", "2"] + [w for name, value in environment.items() for w in ("-x", f"{name}={value}")]
                 begin = time.time()
                 job = subprocess.Popen([*command, harness.TRAINER, self.deck(), *args, *limit], stdout=subprocess.PIPE,
