@@ -99,8 +99,9 @@ int64_t read_parts(const std::string& path, const Manifest& manifest, const std:
     std::vector<char> edges;
   };
   auto read_batch = [&](Batch& b) {
-    auto partial = std::count_if(b.portions.begin(), b.portions.end(), [](const Portion& p) { return !p.whole; });
-    b.edges.resize(size_t(kBlock * partial));
+    int64_t edges = 0;
+    for (const Portion& p : b.portions) edges += p.whole ? 0 : p.bytes();
+    b.edges.resize(size_t(edges));
     b.targets.clear();
     std::vector<char> gap(size_t{kMostGap});
     std::vector<std::span<char>> pieces;
@@ -109,7 +110,7 @@ int64_t read_parts(const std::string& path, const Manifest& manifest, const std:
     for (const Portion& p : b.portions) {
       if (p.place() > end) pieces.emplace_back(gap.data(), size_t(p.place() - end));
       b.targets.push_back(p.whole ? p.wanted->data + (p.begin() - p.wanted->begin) : edge);
-      if (!p.whole) edge += kBlock;
+      if (!p.whole) edge += p.bytes();
       pieces.emplace_back(b.targets.back(), size_t(p.bytes()));
       end = p.place() + p.bytes(), read += p.bytes();
     }
