@@ -21,5 +21,6 @@ struct AdamwUpdate {
 void check(const AdamwUpdate&);
 Cost cost(const AdamwUpdate&);
 void run_cpu(const AdamwUpdate&, Queue&);
+void run_cuda(const AdamwUpdate&, Queue&);
 
 }  // namespace kernels

@@ -31,5 +31,6 @@ struct ApplyUpdate {  // d = g: plain gradient descent
 void check(const ApplyUpdate&);
 Cost cost(const ApplyUpdate&);
 void run_cpu(const ApplyUpdate&, Queue&);
+void run_cuda(const ApplyUpdate&, Queue&);
 
 }  // namespace kernels

@@ -37,6 +37,7 @@ struct AttentionForward {
 void check(const AttentionForward&);
 Cost cost(const AttentionForward&);
 void run_cpu(const AttentionForward&, Queue&);
+void run_cuda(const AttentionForward&, Queue&);
 
 struct AttentionBackward {
   static constexpr Op op = Op::attention_backward;
@@ -48,5 +49,6 @@ struct AttentionBackward {
 void check(const AttentionBackward&);
 Cost cost(const AttentionBackward&);
 void run_cpu(const AttentionBackward&, Queue&);
+void run_cuda(const AttentionBackward&, Queue&);
 
 }  // namespace kernels

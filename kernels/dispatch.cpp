@@ -4,7 +4,7 @@ namespace kernels {
 
 const char* name_of(Op op) {
   switch (op) {
-#define OP(name) \
+#define OP(name, Args) \
   case Op::name: return #name;
 #include "kernels/ops.def"
 #undef OP

@@ -1,11 +1,11 @@
 // Ops. One op = one stem: `layer_norm.hpp` is the contract (plain argument struct with shapes in comments, check, cost),
 // `.cpp` the CPU implementation, `.cu` the CUDA one. kernels knows views and queues; no model, no rank, no configuration.
 //
-// To add an op: a line in ops.def, a header with the struct and the declarations `check`, `cost`, `run_cpu`, a .cpp, and a
-// case in tests/unit/kernels (a coverage test reads ops.def).
+// To add an op: a line in ops.def, a header with the struct and the declarations `check`, `cost`, `run_cpu`, `run_cuda`, a
+// .cpp and a .cu, and a case in tests/unit/kernels (a coverage test reads ops.def), which runs on both back ends.
 //
-// Three back ends: cpu, cuda (later) and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are
-// found by the code that runs it.
+// Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found
+// by the code that runs it. On CUDA an op is put into the queue's stream; no op waits for the GPU or reads its memory.
 #pragma once
 
 #include "base/clock.hpp"
@@ -19,7 +19,7 @@ using device::Queue;
 using device::View;
 
 enum class Op : int {
-#define OP(name) name,
+#define OP(name, Args) name,
 #include "kernels/ops.def"
 #undef OP
   count
@@ -46,7 +46,10 @@ void run(const Args& args, Queue& queue) {
     return;
   }
   double begin = base::now_s();
-  run_cpu(args, queue);
+  if (queue.kind() == device::Kind::cuda)
+    run_cuda(args, queue);
+  else
+    run_cpu(args, queue);
   queue.account(int(Args::op), c.flops, c.bytes, base::now_s() - begin);
 }
 

@@ -13,6 +13,7 @@ struct Add {              // y = a + b; y may be a or b
 void check(const Add&);
 Cost cost(const Add&);
 void run_cpu(const Add&, Queue&);
+void run_cuda(const Add&, Queue&);
 
 struct AddTable {         // y[r] = x[r] + table[r % length]; y may be x
   static constexpr Op op = Op::add_table;
@@ -23,6 +24,7 @@ struct AddTable {         // y[r] = x[r] + table[r % length]; y may be x
 void check(const AddTable&);
 Cost cost(const AddTable&);
 void run_cpu(const AddTable&, Queue&);
+void run_cuda(const AddTable&, Queue&);
 
 struct Copy {             // y = x
   static constexpr Op op = Op::copy;
@@ -31,6 +33,7 @@ struct Copy {             // y = x
 void check(const Copy&);
 Cost cost(const Copy&);
 void run_cpu(const Copy&, Queue&);
+void run_cuda(const Copy&, Queue&);
 
 struct Fill {             // y = value
   static constexpr Op op = Op::fill;
@@ -40,6 +43,7 @@ struct Fill {             // y = value
 void check(const Fill&);
 Cost cost(const Fill&);
 void run_cpu(const Fill&, Queue&);
+void run_cuda(const Fill&, Queue&);
 
 struct GatherRows {       // y[i] = index[i] >= 0 ? x[index[i]] : 0
   static constexpr Op op = Op::gather_rows;
@@ -51,6 +55,7 @@ struct GatherRows {       // y[i] = index[i] >= 0 ? x[index[i]] : 0
 void check(const GatherRows&);
 Cost cost(const GatherRows&);
 void run_cpu(const GatherRows&, Queue&);
+void run_cuda(const GatherRows&, Queue&);
 
 struct ScatterRows {      // y[index[i]] = (+=) x[i] where index[i] >= 0 (indices are distinct); other rows of y stay
   static constexpr Op op = Op::scatter_rows;
@@ -63,6 +68,7 @@ struct ScatterRows {      // y[index[i]] = (+=) x[i] where index[i] >= 0 (indice
 void check(const ScatterRows&);
 Cost cost(const ScatterRows&);
 void run_cpu(const ScatterRows&, Queue&);
+void run_cuda(const ScatterRows&, Queue&);
 
 // y[i] = keep(i) ? x[i] / (1 - rate) : 0, keep(i) = stream.uniform(first + i) >= rate. y may be x. Never saved: backward runs
 // the same op on the gradient.
@@ -76,6 +82,7 @@ struct Dropout {
 void check(const Dropout&);
 Cost cost(const Dropout&);
 void run_cpu(const Dropout&, Queue&);
+void run_cuda(const Dropout&, Queue&);
 
 struct MeanRows {         // y[b] = mean over the rows of x[b]
   static constexpr Op op = Op::mean_rows;
@@ -86,5 +93,6 @@ struct MeanRows {         // y[b] = mean over the rows of x[b]
 void check(const MeanRows&);
 Cost cost(const MeanRows&);
 void run_cpu(const MeanRows&, Queue&);
+void run_cuda(const MeanRows&, Queue&);
 
 }  // namespace kernels

@@ -16,6 +16,7 @@ struct EmbeddingForward {
 void check(const EmbeddingForward&);
 Cost cost(const EmbeddingForward&);
 void run_cpu(const EmbeddingForward&, Queue&);
+void run_cuda(const EmbeddingForward&, Queue&);
 
 // dtable[id] = (+=) sum of dy over the rows with that id, in row order whatever the threads. overwrite zeroes unused rows.
 struct EmbeddingBackward {
@@ -29,5 +30,6 @@ struct EmbeddingBackward {
 void check(const EmbeddingBackward&);
 Cost cost(const EmbeddingBackward&);
 void run_cpu(const EmbeddingBackward&, Queue&);
+void run_cuda(const EmbeddingBackward&, Queue&);
 
 }  // namespace kernels

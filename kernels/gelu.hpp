@@ -12,6 +12,7 @@ struct GeluForward {
 void check(const GeluForward&);
 Cost cost(const GeluForward&);
 void run_cpu(const GeluForward&, Queue&);
+void run_cuda(const GeluForward&, Queue&);
 
 struct GeluBackward {
   static constexpr Op op = Op::gelu_backward;
@@ -20,5 +21,6 @@ struct GeluBackward {
 void check(const GeluBackward&);
 Cost cost(const GeluBackward&);
 void run_cpu(const GeluBackward&, Queue&);
+void run_cuda(const GeluBackward&, Queue&);
 
 }  // namespace kernels

@@ -28,6 +28,7 @@ struct Gemm {
 void check(const Gemm&);
 Cost cost(const Gemm&);
 void run_cpu(const Gemm&, Queue&);
+void run_cuda(const Gemm&, Queue&);
 // Makes what run_cpu makes at the first use of a shape; the data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
 
@@ -58,5 +59,6 @@ struct ColumnSum {
 void check(const ColumnSum&);
 Cost cost(const ColumnSum&);
 void run_cpu(const ColumnSum&, Queue&);
+void run_cuda(const ColumnSum&, Queue&);
 
 }  // namespace kernels

@@ -19,6 +19,7 @@ struct LayerNormForward {
 void check(const LayerNormForward&);
 Cost cost(const LayerNormForward&);
 void run_cpu(const LayerNormForward&, Queue&);
+void run_cuda(const LayerNormForward&, Queue&);
 
 struct LayerNormBackward {
   static constexpr Op op = Op::layer_norm_backward;
@@ -34,5 +35,6 @@ struct LayerNormBackward {
 void check(const LayerNormBackward&);
 Cost cost(const LayerNormBackward&);
 void run_cpu(const LayerNormBackward&, Queue&);
+void run_cuda(const LayerNormBackward&, Queue&);
 
 }  // namespace kernels

@@ -17,5 +17,6 @@ struct MomentumUpdate {
 void check(const MomentumUpdate&);
 Cost cost(const MomentumUpdate&);
 void run_cpu(const MomentumUpdate&, Queue&);
+void run_cuda(const MomentumUpdate&, Queue&);
 
 }  // namespace kernels

@@ -16,5 +16,6 @@ struct Patchify {
 void check(const Patchify&);
 Cost cost(const Patchify&);
 void run_cpu(const Patchify&, Queue&);
+void run_cuda(const Patchify&, Queue&);
 
 }  // namespace kernels

@@ -20,5 +20,6 @@ struct SoftmaxXent {
 void check(const SoftmaxXent&);
 Cost cost(const SoftmaxXent&);
 void run_cpu(const SoftmaxXent&, Queue&);
+void run_cuda(const SoftmaxXent&, Queue&);
 
 }  // namespace kernels

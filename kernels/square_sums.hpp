@@ -14,6 +14,7 @@ struct SquareSums {  // sum = sum of x[i]^2
 void check(const SquareSums&);
 Cost cost(const SquareSums&);
 void run_cpu(const SquareSums&, Queue&);
+void run_cuda(const SquareSums&, Queue&);
 
 struct AddSums {  // y = a + b; an absent operand counts as zero; y may be a or b
   static constexpr Op op = Op::add_sums;
@@ -23,5 +24,6 @@ struct AddSums {  // y = a + b; an absent operand counts as zero; y may be a or 
 void check(const AddSums&);
 Cost cost(const AddSums&);
 void run_cpu(const AddSums&, Queue&);
+void run_cuda(const AddSums&, Queue&);
 
 }  // namespace kernels

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/narrow.hpp"
+#include "device/gpu.hpp"
 
 namespace device {
 namespace {
@@ -50,21 +51,42 @@ Buffer::Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes)
     data_ = reinterpret_cast<void*>(4096);
     return;
   }
-  data_ = take(bytes_);
+  data_ = kind == Kind::cuda ? gpu::allocate(size_t(bytes_)) : take(bytes_);
   if (!data_)
     base::fail(base::Exit::mesh, "out of memory: {} MiB for {}; see `--mode plan` for what this deck needs per rank",
                (bytes_ >> 20) + 1, category_);
-  std::memset(data_, 0, size_t(bytes_));
+  if (kind == Kind::cpu) std::memset(data_, 0, size_t(bytes_));
 }
 
 Buffer::~Buffer() {
   if (ledger_) ledger_->add(category_, -bytes_);
-  if (kind_ != Kind::plan) std::free(data_);
+  if (kind_ == Kind::cuda && data_) gpu::release(data_);
+  if (kind_ == Kind::cpu) std::free(data_);
 }
 
 void Buffer::swap(Buffer& other) noexcept {
   std::swap(data_, other.data_), std::swap(bytes_, other.bytes_), std::swap(kind_, other.kind_);
   std::swap(ledger_, other.ledger_), std::swap(category_, other.category_);
+}
+
+void upload(const View& to, const void* from, Queue& queue) {
+  if (queue.kind() == Kind::plan || to.count == 0) return;
+  if (queue.kind() == Kind::cpu) {
+    std::memcpy(to.data, from, size_t(to.bytes()));
+  } else {
+    gpu::copy(to.data, from, size_t(to.bytes()), queue.stream());
+    queue.synchronize();
+  }
+}
+
+void download(void* to, const View& from, Queue& queue) {
+  if (queue.kind() == Kind::plan || from.count == 0) return;
+  if (queue.kind() == Kind::cpu) {
+    std::memcpy(to, from.data, size_t(from.bytes()));
+  } else {
+    gpu::copy(to, from.data, size_t(from.bytes()), queue.stream());
+    queue.synchronize();
+  }
 }
 
 Arena::Arena(Kind kind, Ledger& ledger, const std::string& category, int64_t bytes)

@@ -27,7 +27,7 @@ class Ledger {
   std::map<std::string, Entry> entries_;
 };
 
-// Zero-filled memory, 64-byte aligned.
+// Zero-filled memory, 64-byte aligned; of kind cuda it is on the GPU, and the host may not touch it.
 class Buffer {
  public:
   Buffer() = default;
@@ -51,6 +51,11 @@ class Buffer {
   Ledger* ledger_ = nullptr;
   std::string category_;
 };
+
+// Between host memory and memory of a queue's kind, in the queue's order. Both return when the host memory may be used: it
+// was read, or holds the data. On the CPU both are plain copies; under plan nothing moves.
+void upload(const View& to, const void* from, Queue& queue);
+void download(void* to, const View& from, Queue& queue);
 
 // Saved tensors grow from the low end in forward and are popped in reverse in backward; temporaries grow from the high end
 // and are dropped at the end of each layer. A measuring arena (no memory) finds the exact peak = max(low + high).

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "base/narrow.hpp"
+#include "device/gpu.hpp"
 
 namespace device {
 
@@ -28,21 +29,50 @@ const char* name_of(Kind kind) {
   return "?";
 }
 
-Queue::Queue(Kind kind, int threads, bool fixed_order) : kind_(kind), threads_(threads), fixed_order_(fixed_order) {
-  CHECK(kind != Kind::cuda, "this build has no CUDA back end");
+Queue::Queue(Kind kind, int threads, bool fixed_order)
+    : kind_(kind), threads_(threads), fixed_order_(fixed_order), scratch_(nullptr, Free{kind}) {
   CHECK(threads >= 1);
+  if (kind == Kind::cuda) stream_.reset(gpu::make_stream());
 }
 
-void Queue::Free::operator()(void* p) const { std::free(p); }
+void Queue::FreeStream::operator()(void* stream) const { gpu::free_stream(stream); }
+
+void Queue::synchronize() {
+  if (stream_) gpu::wait_for_stream(stream_.get());
+}
+
+void Queue::Free::operator()(void* p) const {
+  if (kind == Kind::cuda)
+    gpu::release(p);
+  else
+    std::free(p);
+}
 
 void* Queue::scratch(size_t bytes) {
   if (bytes > scratch_bytes_) {
     scratch_bytes_ = size_t(base::round_up(int64_t(bytes), 4096));
+    synchronize();     // ops under way may still use it
     scratch_.reset();  // contents need not survive
-    scratch_.reset(std::aligned_alloc(64, scratch_bytes_));
+    scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_) : std::aligned_alloc(64, scratch_bytes_));
     if (!scratch_) base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_bytes_);
   }
   return scratch_.get();
+}
+
+void Event::Free::operator()(void* event) const { gpu::free_event(event); }
+
+void Event::record(Queue& queue) {
+  if (queue.kind() != Kind::cuda) return;
+  if (!event_) event_.reset(gpu::make_event());
+  gpu::record(event_.get(), queue.stream());
+}
+
+void Event::wait(Queue& queue) const {
+  if (event_ && queue.kind() == Kind::cuda) gpu::wait(event_.get(), queue.stream());
+}
+
+void Event::synchronize() const {
+  if (event_) gpu::wait_for_event(event_.get());
 }
 
 }  // namespace device

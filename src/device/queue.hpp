@@ -1,5 +1,5 @@
 // Where work runs: a device and an ordered queue on it, with what each op cost. On the CPU a queue runs at once; on CUDA it
-// will be a stream. The `plan` kind runs nothing: ops are checked and counted only, or prepared for a real queue as well.
+// is a stream, and the host runs ahead of it. The `plan` kind runs nothing: ops are checked and counted only, or prepared for a real queue as well.
 #pragma once
 
 #include <array>
@@ -39,8 +39,12 @@ class Queue {
   bool prepares() const { return prepares_; }
   void set_prepares(bool prepares) { prepares_ = prepares; }
 
-  // Scratch for one op call, 64-byte aligned; valid until the next call of scratch. Grows only, so it settles after the
-  // first step. Never called under plan by the ops themselves.
+  // Returns when all work put into the queue so far is done; errors of kernels come up here.
+  void synchronize();
+  void* stream() const { return stream_.get(); }  // kind cuda: see device/cuda.hpp
+
+  // Scratch for one op call, 64-byte aligned, in the queue's memory; valid until the next call of scratch. Grows only, so it
+  // settles after the first step. Never called under plan by the ops themselves.
   void* scratch(size_t bytes);
   size_t scratch_bytes() const { return scratch_bytes_; }
 
@@ -53,22 +57,35 @@ class Queue {
 
  private:
   struct Free {
+    Kind kind = Kind::cpu;
     void operator()(void* p) const;
+  };
+  struct FreeStream {
+    void operator()(void* stream) const;
   };
   Kind kind_;
   int threads_;
   bool fixed_order_;
   bool prepares_ = false;
+  std::unique_ptr<void, FreeStream> stream_;
   std::unique_ptr<void, Free> scratch_;
   size_t scratch_bytes_ = 0;
   std::array<OpCost, kMaxOps> costs_{};
 };
 
-// A point in a queue that another queue (or the host) can wait for. On the CPU all work before it is done already.
+// A point in a queue that another queue (or the host) can wait for. On the CPU all work before it is done already. Waiting
+// for one that was never recorded returns at once.
 class Event {
  public:
-  void record(Queue&) {}
-  void wait(Queue&) const {}
+  void record(Queue& queue);
+  void wait(Queue& queue) const;  // what is put into `queue` from now on runs after the point
+  void synchronize() const;       // the host waits
+
+ private:
+  struct Free {
+    void operator()(void* event) const;
+  };
+  std::unique_ptr<void, Free> event_;
 };
 
 }  // namespace device

@@ -16,7 +16,7 @@ TEST(Coverage, EveryOpHasACase) {
   int ops = 0;
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("OP(", 0) != 0) continue;
-    std::string name = line.substr(3, line.find(')') - 3);
+    std::string name = line.substr(3, line.find(',') - 3);
     EXPECT_EQ(name, kernels::name_of(kernels::Op(ops))) << "order of ops.def";
     EXPECT_TRUE(rig::covered().count(name) || elsewhere(name)) << "no test COVERS(" << name << ")";
     ++ops;

@@ -1,0 +1,74 @@
+# TRAINER_CUDA=AUTO|ON|OFF: whether the CUDA back end is built. Sets TRAINER_HAS_CUDA. Only the compiler, the static run time and
+# the headers of cuBLASLt, cuDNN and NCCL are needed here: the libraries are opened by the program when a GPU is used, so it
+# starts on machines without any of them.
+set(TRAINER_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where compiler and headers are found), ON, OFF")
+set_property(CACHE TRAINER_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT TRAINER_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "TRAINER_CUDA is ${TRAINER_CUDA}; it must be AUTO, ON or OFF")
+endif()
+
+# Prints why there is no CUDA back end, or stops where it was asked for.
+function(trainer_no_cuda reason)
+  set(TRAINER_HAS_CUDA OFF PARENT_SCOPE)
+  if(TRAINER_CUDA STREQUAL ON)
+    message(FATAL_ERROR "TRAINER_CUDA=ON, but ${reason}")
+  endif()
+  message(STATUS "CUDA back end: off (${reason})")
+endfunction()
+
+set(TRAINER_HAS_CUDA OFF)
+if(TRAINER_CUDA STREQUAL OFF OR TRAINER_FUZZ)
+  trainer_no_cuda("TRAINER_CUDA=OFF, or fuzzers only")
+  return()
+endif()
+
+find_program(TRAINER_NVCC nvcc HINTS ${CUDAToolkit_ROOT}/bin $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+if(NOT TRAINER_NVCC)
+  trainer_no_cuda("no nvcc in PATH or /usr/local/cuda/bin; CUDAToolkit_ROOT says where else")
+  return()
+endif()
+
+# Wheels of PyTorch and JAX bring cuDNN and NCCL with their headers where the toolkit does not.
+execute_process(COMMAND python3 -c "import nvidia, os
+print(';'.join(os.path.join(p, d, 'include') for p in nvidia.__path__ for d in sorted(os.listdir(p))))"
+                OUTPUT_VARIABLE TRAINER_WHEEL_INCLUDES OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+cmake_path(GET TRAINER_NVCC PARENT_PATH cuda_bin)
+cmake_path(GET cuda_bin PARENT_PATH cuda_root)
+set(missing "")
+foreach(header cublasLt.h cudnn.h)
+  find_path(TRAINER_INCLUDE_${header} ${header} HINTS ${cuda_root}/include ${TRAINER_WHEEL_INCLUDES})
+  if(NOT TRAINER_INCLUDE_${header})
+    list(APPEND missing ${header})
+  endif()
+endforeach()
+if(missing)
+  list(JOIN missing ", " missing)
+  trainer_no_cuda("nvcc is ${TRAINER_NVCC}, but there is no ${missing}; CMAKE_PREFIX_PATH says where")
+  return()
+endif()
+
+set(CMAKE_CUDA_COMPILER ${TRAINER_NVCC})
+# Code for A100 and what runs its code, and for H100 and H200; what comes later is compiled by the driver.
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+if(TRAINER_CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${TRAINER_CCACHE})
+endif()
+
+set(TRAINER_HAS_CUDA ON)
+add_library(trainer_cuda INTERFACE)
+target_include_directories(trainer_cuda SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${TRAINER_INCLUDE_cublasLt.h}
+                           ${TRAINER_INCLUDE_cudnn.h})
+target_link_libraries(trainer_cuda INTERFACE CUDA::cudart_static)
+list(APPEND TRAINER_device_LIBRARIES trainer_cuda)
+message(STATUS "CUDA back end: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES})")

@@ -1,0 +1,24 @@
+// Builds without CUDA (TRAINER_CUDA=OFF): no queue of kind cuda can be made there, so nothing here is ever reached.
+#include "kernels/adafactor.hpp"
+#include "kernels/adamw_update.hpp"
+#include "kernels/apply_update.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/cast.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gelu.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/layer_norm.hpp"
+#include "kernels/momentum_update.hpp"
+#include "kernels/patchify.hpp"
+#include "kernels/softmax_xent.hpp"
+#include "kernels/square_sums.hpp"
+
+namespace kernels {
+
+#define OP(name, Args) \
+  void run_cuda(const Args& args, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(args.op)); }
+#include "kernels/ops.def"
+#undef OP
+
+}  // namespace kernels

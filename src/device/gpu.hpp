@@ -1,0 +1,38 @@
+// GPUs as the rest of the program sees them: how many there are, which one this process uses. No CUDA type is named here;
+// cuda.cpp answers, or no_cuda.cpp in builds without CUDA.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace device {
+
+struct Gpus {
+  int count = 0;
+  std::string none_because;  // when there is none: no CUDA in this build, no driver, ...
+};
+// Starts neither a driver nor a context where there is no GPU.
+Gpus find_gpus();
+
+// All queues and buffers of kind cuda that this process makes from now on are on that GPU, 0 <= index < count.
+void use_gpu(int index);
+std::string gpu_name();         // of the one in use, as the driver says it
+size_t gpu_memory_bytes();      // of the one in use, all of it
+int gpu_multiprocessors();
+
+// What Queue, Event, Buffer and the copies are made of. Device memory is 256-byte aligned.
+namespace gpu {
+void* allocate(size_t bytes);  // zero-filled; null: out of memory
+void release(void* memory);
+void* make_stream();
+void free_stream(void* stream);
+void wait_for_stream(void* stream);
+void* make_event();
+void free_event(void* event);
+void record(void* event, void* stream);
+void wait(void* event, void* stream);  // work put into `stream` from now on starts after the event
+void wait_for_event(void* event);      // the host waits
+void copy(void* to, const void* from, size_t bytes, void* stream);  // between any two of host and device
+}  // namespace gpu
+
+}  // namespace device

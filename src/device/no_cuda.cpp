@@ -1,0 +1,31 @@
+// Builds without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and whoever asks for one anyway is told so.
+#include "base/error.hpp"
+#include "device/gpu.hpp"
+
+namespace device {
+namespace {
+constexpr char kNone[] = "this build has no CUDA back end (cmake -DTRAINER_CUDA=ON)";
+[[noreturn]] void none() { base::fail(base::Exit::mesh, "{}", kNone); }
+}  // namespace
+
+Gpus find_gpus() { return {0, kNone}; }
+void use_gpu(int) { none(); }
+std::string gpu_name() { none(); }
+size_t gpu_memory_bytes() { none(); }
+int gpu_multiprocessors() { none(); }
+
+namespace gpu {
+void* allocate(size_t) { none(); }
+void release(void*) { none(); }
+void* make_stream() { none(); }
+void free_stream(void*) { none(); }
+void wait_for_stream(void*) { none(); }
+void* make_event() { none(); }
+void free_event(void*) { none(); }
+void record(void*, void*) { none(); }
+void wait(void*, void*) { none(); }
+void wait_for_event(void*) { none(); }
+void copy(void*, const void*, size_t, void*) { none(); }
+}  // namespace gpu
+
+}  // namespace device
