@@ -1,0 +1,43 @@
+// How the CUDA ops cut their work: plain arithmetic on sizes and addresses, tested without a GPU. No shape depends on
+// the device, so no sum does.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "device/types.hpp"
+
+namespace kernels {
+
+constexpr int kWarp = 32;
+
+// Whether every multiple of `pack` elements of all views can be moved as 16-byte words (or as one smaller word, if a
+// pack is smaller), and rows of `row` elements are whole packs.
+inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View> views) {
+  if (row % pack != 0) return false;
+  for (const device::View& v : views) {
+    int64_t word = std::min<int64_t>(16, pack * device::size_of(v.type));
+    if (reinterpret_cast<uintptr_t>(v.data) % uintptr_t(word) != 0) return false;
+  }
+  return true;
+}
+
+// Elements per access of patchify: packs that neither cross from one row of a patch to the next nor start off their
+// alignment in any row of the image.
+inline int patchify_pack(int64_t patch_row, int64_t image_row, const device::View& patches, const device::View& image) {
+  for (int pack : {4, 2})
+    if (image_row % pack == 0 && packs_fit(pack, patch_row, {patches, image})) return pack;
+  return 1;
+}
+
+// Rows cut for a sum over them: so many rows for each block that there are enough blocks for any GPU, and few enough
+// for the second stage, which adds the blocks' sums in order. The number of rows alone decides.
+struct RowCuts {
+  int64_t rows, block;
+  RowCuts(int64_t rows_, int64_t least, int64_t most)
+      : rows(rows_), block(std::max(least, (rows_ + most - 1) / most)) {}
+  int64_t count() const { return (rows + block - 1) / block; }
+};
+
+}  // namespace kernels
