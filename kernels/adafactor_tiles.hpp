@@ -1,0 +1,53 @@
+// How CUDA cuts a factored tensor for its sums of squares over x and over y. A row = everything behind (outer, x), as
+// wide as middle * y * inner; tiles = blocks of rows of one outer index x strips of columns.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/narrow.hpp"
+#include "kernels/adafactor.hpp"
+
+namespace kernels {
+
+struct AdafactorTiles {
+  static constexpr int kRows = 64;      // of a tile
+  static constexpr int kColumns = 128;  // of a strip: a warp has four each
+
+  int64_t x, middle, group, width;  // group = y * inner: what one (row, middle) has
+  int64_t first_row, rows;          // that the view touches
+  int64_t blocks_per_outer, first_block, blocks;
+  int64_t strips, span, spans;  // span: columns that add to one sum over y in a tile; spans in a row
+
+  // For elements [begin, begin + count) of the tensor, count > 0.
+  AdafactorTiles(const Factored& s, int64_t begin, int64_t count)
+      : x(s.x), middle(s.middle), group(s.y * s.inner), width(middle * group) {
+    first_row = begin / width, rows = (begin + count - 1) / width - first_row + 1;
+    blocks_per_outer = base::ceil_div(x, kRows);
+    first_block = block_of(first_row), blocks = block_of(first_row + rows - 1) - first_block + 1;
+    strips = base::ceil_div(width, kColumns);
+    span = std::min<int64_t>(group, kColumns), spans = width / span;
+  }
+  // Whether tiles can be used: spans are whole packs of four, and strips whole spans, so that lanes of a warp form a
+  // span's sum in halves. Other tensors are read twice.
+  static bool fit(const Factored& s) {
+    int64_t g = s.y;
+    return s.inner == 1 && g % 4 == 0 && (g % kColumns == 0 || (g < kColumns && kColumns % g == 0));
+  }
+  int64_t block_of(int64_t row) const { return row / x * blocks_per_outer + row % x / kRows; }
+  constexpr int64_t first_row_of(int64_t block) const {
+    return block / blocks_per_outer * x + block % blocks_per_outer * kRows;
+  }
+  constexpr int64_t end_row_of(int64_t block) const {
+    return std::min(first_row_of(block) + kRows, (block / blocks_per_outer + 1) * x);
+  }
+
+  // Doubles of scratch: sums over the rows of each tile [block][width], over the columns of each span [row][spans],
+  // tiles.
+  constexpr int64_t columns() const { return 0; }
+  constexpr int64_t pieces() const { return blocks * width; }
+  constexpr int64_t totals() const { return pieces() + rows * spans; }
+  int64_t doubles() const { return totals() + blocks * strips; }
+};
+
+}  // namespace kernels
