@@ -30,7 +30,7 @@ void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& ke
   const int64_t q_count = q_rows.rows() * kRow, k_count = k_rows.rows() * kRow;
   Tensor q(normals(q_count, "q")), k(normals(k_count, "k")), v(normals(k_count, "v")), d_o(normals(q_count, "d_o"));
   Tensor o(q_count), lse(batch * kHeads * kLength), dq(q_count), dk(k_count), dv(k_count);
-  Queue queue(Kind::cpu, 2);
+  TestQueue queue(2);
   run(AttentionForward{.o = o, .lse = lse, .q = q, .k = k, .v = v, .shape = all}, queue);
   run(AttentionBackward{.dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = q, .k = k, .v = v, .o = o, .lse = lse, .shape = all},
       queue);
@@ -79,7 +79,7 @@ TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
   auto view = [](std::vector<int32_t>& v) { return View{v.data(), device::DType::i32, 2}; };
   Tensor q(normals(kLength * kDim, "q")), k(normals(kLength * kDim, "k")), v(normals(kLength * kDim, "v"));
   Tensor o(kLength * kDim), part(kSome * kDim);
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   AttentionShape shape{.batch = 1, .heads = 1, .query_length = kLength, .key_length = kLength, .head_dim = kDim, .mask = Mask::causal};
   run(AttentionForward{.o = o, .q = q, .k = k, .v = v, .shape = shape}, queue);
   shape.query_offsets = view(some), shape.key_offsets = view(all);
@@ -91,7 +91,7 @@ TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
 TEST(PackedAttention, Checks) {
   std::vector<int32_t> offsets{0, 2, 9};
   Tensor q(6 * 8), k(8 * 8), o(6 * 8);
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   AttentionShape shape{.batch = 2, .heads = 2, .query_length = 4, .key_length = 4, .head_dim = 4};
   shape.query_offsets = View{offsets.data(), device::DType::i32, 3};
   EXPECT_ERROR(run(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}, queue), "offsets end at 9 of 6 rows");

@@ -47,7 +47,7 @@ struct Results {
   }
 };
 
-Results run_both(const Problem& p, Queue& queue) {
+Results run_both(const Problem& p, TestQueue& queue) {
   const AttentionShape& s = p.shape;
   int64_t nq = s.batch * s.query_length * s.heads * s.head_dim, nk = s.batch * s.key_length * s.heads * s.head_dim;
   Tensor o(nq, 3), lse(s.batch * s.heads * s.query_length, 1), dq(nq, 1), dk(nk, 3), dv(nk, 5), o2(nq);
@@ -58,7 +58,7 @@ Results run_both(const Problem& p, Queue& queue) {
   return {o.values(), lse.values(), dq.values(), dk.values(), dv.values()};
 }
 
-void compare(const Problem& p, Queue& queue) {
+void compare(const Problem& p, TestQueue& queue) {
   const AttentionShape& s = p.shape;
   SCOPED_TRACE(fmt::format("batch {} heads {} lq {} lk {} d {} mask {} dropout {}", s.batch, s.heads, s.query_length,
                            s.key_length, s.head_dim, int(s.mask), s.dropout));
@@ -96,7 +96,7 @@ TEST(Attention, ReferenceGradientIsTheDerivative) {
 
 TEST(Attention, AgreesWithReference) {
   for_each_table([] {
-    Queue queue(Kind::cpu, 2);
+    TestQueue queue(2);
     for (Mask mask : {Mask::full, Mask::causal, Mask::per_example}) {
       for (int64_t length : {1, 2, 5, 6, 7, 16, 24, 31, 48, 49, 64, 100})
         compare(Problem(shape_of(3, 2, length, length, 12, mask)), queue);
@@ -112,7 +112,7 @@ TEST(Attention, AgreesWithReference) {
 
 TEST(Attention, Dropout) {
   for_each_table([] {
-    Queue queue(Kind::cpu, 2);
+    TestQueue queue(2);
     for (float rate : {0.1f, 0.5f, 0.9f}) {
       compare(Problem(shape_of(2, 3, 33, 33, 16, Mask::per_example, rate)), queue);
       compare(Problem(shape_of(2, 1, 7, 197, 24, Mask::full, rate)), queue);
@@ -123,7 +123,7 @@ TEST(Attention, Dropout) {
 }
 
 TEST(Attention, DropoutDependsOnTheGlobalExampleOnly) {
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   AttentionShape s = shape_of(4, 2, 9, 9, 8, Mask::full, 0.3f);
   Problem p(s);
   std::vector<float> whole = run_both(p, queue).o;
@@ -142,7 +142,7 @@ TEST(Attention, DropoutDependsOnTheGlobalExampleOnly) {
 
 TEST(Attention, LargeScoresDoNotOverflow) {
   for_each_table([] {
-    Queue queue(Kind::cpu);
+    TestQueue queue;
     Problem p(shape_of(1, 2, 40, 40, 16, Mask::causal), 12);  // scores up to several hundred
     Results r = run_both(p, queue);
     AttentionReference f = p.reference();
@@ -156,7 +156,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 
 TEST(Attention, CausalReadsNothingAhead) {
   for_each_table([] {
-    Queue queue(Kind::cpu);
+    TestQueue queue;
     AttentionShape s = shape_of(1, 1, 20, 20, 8, Mask::causal);
     Problem p(s);
     std::vector<float> before = run_both(p, queue).o;
@@ -168,7 +168,7 @@ TEST(Attention, CausalReadsNothingAhead) {
 
 TEST(Attention, NanStaysVisible) {
   for_each_table([] {
-    Queue queue(Kind::cpu);
+    TestQueue queue;
     Problem p(shape_of(1, 2, 20, 20, 8, Mask::full));
     p.q.data()[3 * 16 + 1] = NAN;  // query 3 of head 0
     Results r = run_both(p, queue);
@@ -182,13 +182,13 @@ TEST(Attention, NanStaysVisible) {
 }
 
 TEST(Attention, EmptyBatch) {
-  Queue queue(Kind::cpu, 2);
+  TestQueue queue(2);
   run_both(Problem(shape_of(0, 2, 5, 5, 8, Mask::per_example)), queue);
 }
 
 TEST(Attention, SameBitsForAllThreads) {
   for (float dropout : {0.0f, 0.2f})
-    expect_same_bits_for_all_threads([&](Queue& queue) {
+    expect_same_bits_for_all_threads([&](TestQueue& queue) {
       return run_both(Problem(shape_of(5, 3, 50, 50, 20, Mask::per_example, dropout)), queue).all();
     });
 }

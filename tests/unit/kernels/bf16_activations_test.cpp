@@ -38,17 +38,17 @@ struct Both {
   }
 };
 
-void for_all(const std::function<void(Queue&)>& body) {
+void for_all(const std::function<void(TestQueue&)>& body) {
   for_each_table([&] {
     for (int threads : {1, 2}) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       body(queue);
     }
   });
 }
 
 TEST(Bf16Activations, GeluAndDropout) {
-  for_all([](Queue& queue) {
+  for_all([](TestQueue& queue) {
     for (int64_t n : {1, 15, 64, 1003, 40000}) {
       Both x(n, "x"), y(n), dy(n, "dy"), dx(n), dropped(n);
       for (DType t : {DType::f32, DType::bf16}) {
@@ -62,7 +62,7 @@ TEST(Bf16Activations, GeluAndDropout) {
 }
 
 TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
-  for_all([](Queue& queue) {
+  for_all([](TestQueue& queue) {
     for (auto [rows, columns] : {std::pair{3, 7}, {65, 48}, {300, 129}}) {
       Both x(rows * columns, "x"), y(rows * columns), picked(4 * columns);
       std::vector<float> mean(static_cast<size_t>(rows)), rstd(mean), sums[2];
@@ -99,7 +99,7 @@ TEST(Bf16Activations, Attention) {
     Mask mask;
     float dropout;
   };
-  for_all([](Queue& queue) {
+  for_all([](TestQueue& queue) {
     for (const Case& c : {Case{2, 3, 9, 9, 5, Mask::causal, 0}, {2, 2, 64, 50, 64, Mask::full, 0},
                           {3, 1, 70, 70, 24, Mask::per_example, 0.2f}}) {
       int64_t query = c.batch * c.queries * c.heads * c.head_dim, key = c.batch * c.keys * c.heads * c.head_dim;

@@ -25,7 +25,7 @@ std::vector<float> inputs() {
 TEST(Cast, RoundsAsTheScalarDoesAndComesBack) {
   for_each_table([] {
     for (int threads : {1, 2}) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       std::vector<float> all = inputs();
       for (size_t count :
            {size_t(0), size_t(1), size_t(7), size_t(16), size_t(17), size_t(100), all.size(), size_t(40000)}) {

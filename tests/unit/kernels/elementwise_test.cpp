@@ -23,7 +23,7 @@ const int64_t kCounts[] = {0, 1, 7, 16, 33, 1000, 40001};
 TEST(Elementwise, AddCopyFill) {
   for (int threads : {1, 2, 3})
     for (int64_t n : kCounts) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       Tensor a(normals(n, "a"), 1), b(normals(n, "b"), 3), y(n, 5), z(n), f(n, 7);
       run(Add{y, a, b}, queue);
       run(Copy{z, a}, queue);
@@ -41,7 +41,7 @@ TEST(Elementwise, AddCopyFill) {
 }
 
 TEST(Elementwise, CopyOfAnyType) {
-  Queue queue(Kind::cpu, 2);
+  TestQueue queue(2);
   std::vector<uint8_t> from(70001), to(70003, 9);
   for (size_t i = 0; i < from.size(); ++i) from[i] = uint8_t(i * 7);
   run(Copy{device::view(to.data() + 1, 70001), device::view(from.data(), 70001)}, queue);
@@ -54,7 +54,7 @@ TEST(Elementwise, AddTable) {
   for (int threads : {1, 2})
     for (auto [rows, width, length] :
          {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {10, 5, 4}, {700, 33, 100}, {3, 9, 8}}) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       Tensor x(normals(rows * width, "x"), 1), table(normals(length * width, "table")), y(rows * width, 3);
       run(AddTable{y, x, table, rows, width, length}, queue);
       for (int64_t i = 0; i < rows * width; ++i) ASSERT_EQ(y[i], x[i] + table[i / width % length * width + i % width]);
@@ -66,7 +66,7 @@ TEST(Elementwise, AddTable) {
 TEST(Elementwise, GatherAndScatter) {
   for (int threads : {1, 2})
     for (auto [rows, width, others] : {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {9, 5, 20}, {700, 33, 900}}) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       std::vector<int32_t> index(static_cast<size_t>(rows));
       for (size_t i = 0; i < index.size(); ++i) index[i] = i % 5 == 3 ? -1 : int32_t((i * 7 + 3) % size_t(others));
       if (rows == 700)
@@ -89,7 +89,7 @@ TEST(Elementwise, GatherAndScatter) {
         if (int32_t to = index[size_t(i / width)]; to >= 0) expected[size_t(to * width + i % width)] += source[i];
       EXPECT_TRUE(same_bits(target.values(), expected));
     }
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   std::vector<int32_t> index{-1, 4};
   Tensor x(8), y(4);
   EXPECT_ERROR(run(GatherRows{y, x, device::view(index.data(), 2), 2, 2, 4}, queue), "gather_rows", "id 4 of row 1");
@@ -103,7 +103,7 @@ TEST(Elementwise, DropoutFollowsTheStream) {
       for (int64_t n : kCounts)
         for (int64_t first : {int64_t{0}, int64_t{1}, int64_t{1003}, (int64_t{1} << 34) - 50})
           for (float rate : {0.1f, 0.7f}) {
-            Queue queue(Kind::cpu, threads);
+            TestQueue queue(threads);
             Tensor x(normals(n, "x"), 1), y(n, 3);
             run(Dropout{y, x, rate, stream, first}, queue);
             for (int64_t i = 0; i < n; ++i) {
@@ -117,7 +117,7 @@ TEST(Elementwise, DropoutFollowsTheStream) {
 }
 
 TEST(Elementwise, DropoutRates) {
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   Tensor x(normals(20000, "x")), y(20000);
   run(Dropout{y, x, 0, base::Stream(1, "a"), 3}, queue);
   EXPECT_TRUE(same_bits(x.values(), y.values()));
@@ -131,7 +131,7 @@ TEST(Elementwise, DropoutRates) {
 TEST(Elementwise, MeanRows) {
   for (int threads : {1, 2})
     for (auto [batch, rows, width] : {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {2, 7, 5}, {12, 196, 33}}) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       Tensor x(normals(batch * rows * width, "x"), 1), y(batch * width, 3);
       run(MeanRows{y, x, batch, rows, width}, queue);
       std::vector<double> expected(static_cast<size_t>(batch * width));
@@ -142,7 +142,7 @@ TEST(Elementwise, MeanRows) {
 }
 
 TEST(Elementwise, SameBitsForAllThreads) {
-  expect_same_bits_for_all_threads([](Queue& queue) {
+  expect_same_bits_for_all_threads([](TestQueue& queue) {
     Tensor x(normals(120000, "x")), y(400 * 3), z(120000);
     run(MeanRows{y, x, 3, 100, 400}, queue);
     run(Dropout{z, x, 0.3f, base::Stream(5, "d"), 7}, queue);

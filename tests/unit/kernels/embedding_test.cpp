@@ -30,7 +30,7 @@ const Shape kShapes[] = {{0, 3, 4, 2},   {1, 1, 1, 1},      {7, 5, 3, 7},
 TEST(Embedding, Forward) {
   for (int threads : {1, 2})
     for (const Shape& s : kShapes) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       std::vector<int32_t> ids = skewed_ids(s.rows, s.vocabulary);
       Tensor table(normals(s.vocabulary * s.width, "table")), positions(normals(s.length * s.width, "positions"));
       Tensor y(s.rows * s.width, 1);
@@ -42,7 +42,7 @@ TEST(Embedding, Forward) {
     }
 }
 
-std::vector<float> run_backward(const Shape& s, Write write, Queue& queue) {
+std::vector<float> run_backward(const Shape& s, Write write, TestQueue& queue) {
   std::vector<int32_t> ids = skewed_ids(s.rows, s.vocabulary);
   Tensor dy(normals(s.rows * s.width, "dy"), 1);
   Tensor dtable(write == Write::accumulate ? normals(s.vocabulary * s.width, "dtable")
@@ -55,7 +55,7 @@ TEST(Embedding, BackwardAddsInRowOrder) {
   for (int threads : {1, 2})
     for (Write write : {Write::overwrite, Write::accumulate})
       for (const Shape& s : kShapes) {
-        Queue queue(Kind::cpu, threads);
+        TestQueue queue(threads);
         std::vector<int32_t> ids = skewed_ids(s.rows, s.vocabulary);
         std::vector<float> dy = normals(s.rows * s.width, "dy");
         std::vector<float> expected = write == Write::accumulate ? normals(s.vocabulary * s.width, "dtable")
@@ -69,11 +69,11 @@ TEST(Embedding, BackwardAddsInRowOrder) {
 
 TEST(Embedding, SameBitsForAllThreads) {
   Shape s{2000, 67, 11, 1};
-  expect_same_bits_for_all_threads([&](Queue& queue) { return run_backward(s, Write::accumulate, queue); });
+  expect_same_bits_for_all_threads([&](TestQueue& queue) { return run_backward(s, Write::accumulate, queue); });
 }
 
 TEST(Embedding, NamesTheBadId) {
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   std::vector<int32_t> ids{0, 2, 3};
   Tensor table(6), positions(2), y(6), dtable(6);
   View id_view = device::view(ids.data(), 3);
@@ -103,7 +103,7 @@ TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
     for (auto [batch, height, width, patch] :
          {std::array<int64_t, 4>{2, 4, 6, 2}, {1, 1, 1, 1}, {0, 4, 4, 2}, {3, 24, 16, 8}, {2, 11, 9, 4},
           {2, 64, 64, 8}}) {
-      Queue queue(Kind::cpu, threads);
+      TestQueue queue(threads);
       int64_t rows = height / patch, columns = width / patch;
       Tensor image(normals(batch * height * width * 3, "image"));
       Tensor patches(batch * rows * columns * patch * patch * 3, 1);

@@ -63,7 +63,7 @@ TEST(Gelu, AgreesWithReference) {
   for_each_table([] {
     for (int threads : {1, 2})
       for (int64_t count : {0, 1, 7, 8, 15, 16, 17, 100, 40001}) {
-        Queue queue(Kind::cpu, threads);
+        TestQueue queue(threads);
         Tensor x(inputs(count), 1), y(count, 3), dy(normals(count, "dy")), dx(count, 5);
         run(GeluForward{y, x}, queue);
         run(GeluBackward{dx, dy, x}, queue);
@@ -89,7 +89,7 @@ TEST(Gelu, ReferenceGradientIsTheDerivative) {
 
 TEST(Gelu, Extremes) {
   for_each_table([] {
-    Queue queue(Kind::cpu);
+    TestQueue queue;
     float inf = std::numeric_limits<float>::infinity();
     Tensor x(std::vector<float>{-1e30f, -1e4f, -40, 40, 1e4f, 1e30f, inf, NAN, 0}), y(9), dx(9);
     Tensor dy(std::vector<float>(9, 1.0f));
@@ -111,7 +111,7 @@ TEST(Gelu, Extremes) {
 }
 
 TEST(Gelu, SameBitsForAllThreads) {
-  expect_same_bits_for_all_threads([](Queue& queue) {
+  expect_same_bits_for_all_threads([](TestQueue& queue) {
     int64_t n = 50003;
     Tensor x(inputs(n)), y(n), dy(normals(n, "dy"));
     run(GeluForward{y, x}, queue);

@@ -27,7 +27,7 @@ double value(uint16_t bits) { return double(loops::to_float(loops::Bf16{bits}));
 View narrow_view(std::vector<uint16_t>& v) { return {v.data(), device::DType::bf16, int64_t(v.size())}; }
 
 // Runs a case; returns c with its padding, widened.
-std::vector<float> run_narrow(const NarrowCase& s, Queue& queue, bool compare) {
+std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compare) {
   int64_t a_rows = s.trans_a ? s.k : s.m, b_rows = s.trans_b ? s.n : s.k;
   int64_t lda = (s.trans_a ? s.m : s.k) + s.pad, ldb = (s.trans_b ? s.k : s.n) + s.pad, ldc = s.n + s.pad;
   std::vector<uint16_t> a = narrowed(normals(a_rows * lda, "a")), b = narrowed(normals(b_rows * ldb, "b"));
@@ -109,7 +109,7 @@ TEST(GemmBf16, AgreesWithReference) {
   both_ways([] {
     for (int threads : {1, 2})
       for (bool fixed_order : {false, true}) {
-        Queue queue(Kind::cpu, threads, fixed_order);
+        TestQueue queue(threads, fixed_order);
         for (const NarrowCase& s : narrow_cases()) run_narrow(s, queue, true), run_narrow(s, queue, true);
       }
   });
@@ -120,14 +120,14 @@ TEST(GemmBf16, FixedOrderGivesTheSameBitsForAllThreads) {
     for (int flags = 0; flags < 8; ++flags) {
       NarrowCase s{300, 900, 40, (flags & 1) != 0, (flags & 2) != 0};
       s.accumulate = (flags & 4) != 0, s.narrow_c = !s.accumulate;
-      expect_same_bits([&](Queue& queue) { return run_narrow(s, queue, false); }, true);
+      expect_same_bits([&](TestQueue& queue) { return run_narrow(s, queue, false); }, true);
     }
   });
 }
 
 TEST(GemmBf16, EmptySums) {
   both_ways([] {
-    Queue queue(Kind::cpu);
+    TestQueue queue;
     run_narrow({3, 4, 0, false, false, true, true}, queue, true);
     run_narrow({.m = 3, .n = 4, .k = 0, .bias = true, .narrow_c = true}, queue, true);
     run_narrow({.m = 3, .n = 4, .k = 0, .accumulate = true}, queue, true);

@@ -30,7 +30,7 @@ struct Matrix {
 void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool fixed, int threads) {
   SCOPED_TRACE(fmt::format("{} x {} x {} {} to {}, fixed {}, {} threads", m, n, k, device::name_of(operands),
                            device::name_of(result), fixed, threads));
-  Queue queue(Kind::cpu, threads, fixed), exact(Kind::cpu, 1, true);
+  TestQueue queue(threads, fixed), exact(1, true);
   Matrix a(normals(m * k, "a"), operands), b(normals(k * n, "b", 1 / std::sqrt(double(k))), operands);
   Matrix x(normals(m * n, "x"), result);
   Tensor bias(normals(n, "bias"));

@@ -34,7 +34,7 @@ struct Case {
 };
 
 // Runs a case; returns c with its padding.
-std::vector<float> run_case(const Case& s, Queue& queue, bool compare) {
+std::vector<float> run_case(const Case& s, TestQueue& queue, bool compare) {
   Tensor a(normals(s.a_rows() * s.lda(), "a"), 3), b(normals(s.b_rows() * s.ldb(), "b"), 5);
   Tensor bias(normals(s.n, "bias")), residual(normals(s.m * s.n, "residual"));
   std::vector<float> before = normals(s.m * s.ldc(), "c");
@@ -93,7 +93,7 @@ std::vector<Case> all_cases() {
 TEST(Gemm, AgreesWithReference) {
   for (int threads : {1, 2})
     for (bool fixed_order : {false, true}) {
-      Queue queue(Kind::cpu, threads, fixed_order);
+      TestQueue queue(threads, fixed_order);
       for (const Case& s : all_cases()) {
         SCOPED_TRACE(fmt::format("threads {} fixed {}", threads, fixed_order));
         run_case(s, queue, true);
@@ -110,15 +110,15 @@ TEST(Gemm, FixedOrderGivesTheSameBitsForAllThreads) {
       s.accumulate = (flags & 4) != 0;
       s.bias = s.residual = !s.accumulate;
       SCOPED_TRACE(s.name());
-      expect_same_bits([&](Queue& queue) { return run_case(s, queue, false); }, true);
+      expect_same_bits([&](TestQueue& queue) { return run_case(s, queue, false); }, true);
     }
-  Queue queue(Kind::cpu, 3, true);
+  TestQueue queue(3, true);
   run_case({300, 900, 40, true, false, true, true}, queue, true);
   run_case({131, 800, 70, false, true, false, false, true, 1, 2, 3}, queue, true);
 }
 
 TEST(Gemm, LeavesTheOpenMpThreadCountAlone) {
-  Queue queue(Kind::cpu, 3), fixed(Kind::cpu, 3, true);
+  TestQueue queue(3), fixed(3, true);
   int before = omp_get_max_threads();
   run_case({64, 48, 32}, queue, true);
   run_case({300, 48, 32}, fixed, true);
@@ -126,7 +126,7 @@ TEST(Gemm, LeavesTheOpenMpThreadCountAlone) {
 }
 
 TEST(Gemm, EmptySums) {
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   run_case({3, 4, 0}, queue, true);
   run_case({3, 4, 0, false, false, true, true}, queue, true);
   run_case({3, 4, 0, true, false, false, false, true}, queue, true);
@@ -159,12 +159,12 @@ TEST(Gemm, CostAndChecks) {
   EXPECT_ERROR(with([&](Gemm& h) { h.bias = r; }), "bias has 8 elements");
   EXPECT_ERROR(with([&](Gemm& h) { h.write = Write::accumulate; }), "overwrite only");
   EXPECT_ERROR(with([&](Gemm& h) { h.k = -1; }), "k is -1");
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   g.residual = c;
   EXPECT_ERROR(run(g, queue), "residual may not be c");
 }
 
-std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, Queue& queue, bool compare) {
+std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, TestQueue& queue, bool compare) {
   Tensor x(normals(m * n, "x"), 1);
   std::vector<float> before = write == Write::overwrite ? std::vector<float>(size_t(n), NAN) : normals(n, "out");
   Tensor out(before, 3);
@@ -185,7 +185,7 @@ std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, Queue& queu
 
 TEST(ColumnSum, AgreesWithReference) {
   for (int threads : {1, 2}) {
-    Queue queue(Kind::cpu, threads);
+    TestQueue queue(threads);
     for (auto [m, n] : {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {1, 7}, {63, 3}, {64, 16}, {65, 33}, {200, 1},
                         {1000, 37}, {5000, 19}, {3, 0}})
       for (Write w : {Write::overwrite, Write::accumulate}) run_column_sum(m, n, w, queue, true);
@@ -194,7 +194,7 @@ TEST(ColumnSum, AgreesWithReference) {
 
 TEST(ColumnSum, SameBitsForAllThreads) {
   for (Write w : {Write::overwrite, Write::accumulate})
-    expect_same_bits_for_all_threads([&](Queue& queue) { return run_column_sum(5003, 77, w, queue, false); });
+    expect_same_bits_for_all_threads([&](TestQueue& queue) { return run_column_sum(5003, 77, w, queue, false); });
 }
 
 TEST(ColumnSum, CostAndChecks) {

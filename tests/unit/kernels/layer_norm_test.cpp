@@ -94,7 +94,7 @@ TEST(LayerNorm, Forward) {
       for (auto [rows, columns] : kShapes)
         for (bool with_bias : {true, false}) {
           SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
-          Queue queue(Kind::cpu, threads);
+          TestQueue queue(threads);
           Problem p(rows, columns);
           NormReference f = p.reference(with_bias);
           Tensor y(rows * columns, 5), mean(rows, 1), rstd(rows, 2);
@@ -111,7 +111,7 @@ TEST(LayerNorm, Forward) {
 }
 
 TEST(LayerNorm, VarianceDoesNotCancel) {
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   Tensor x(normals(64, "x", 0.01, 1000)), y(64), mean(1), rstd(1), scale(std::vector<float>(64, 1.0f));
   run(LayerNormForward{.y = y, .mean = mean, .rstd = rstd, .x = x, .scale = scale, .rows = 1, .columns = 64}, queue);
   double m = 0, var = 0;
@@ -131,7 +131,7 @@ TEST(LayerNorm, Backward) {
           Write param_write = flags & 16 ? Write::accumulate : Write::overwrite;
           if (rows * columns > 10000 && flags % 8 != 7) continue;
           SCOPED_TRACE(fmt::format("{} x {}, flags {}", rows, columns, flags));
-          Queue queue(Kind::cpu, threads);
+          TestQueue queue(threads);
           Problem p(rows, columns);
           NormReference f = p.reference();
           Tensor mean(std::vector<float>(f.mean.begin(), f.mean.end()));
@@ -166,7 +166,7 @@ TEST(LayerNorm, Backward) {
 }
 
 TEST(LayerNorm, SameBitsForAllThreads) {
-  expect_same_bits_for_all_threads([](Queue& queue) {
+  expect_same_bits_for_all_threads([](TestQueue& queue) {
     int64_t rows = 1003, columns = 67;
     Problem p(rows, columns);
     Tensor y(rows * columns), mean(rows), rstd(rows), dx(rows * columns), dscale(columns), dbias(columns);

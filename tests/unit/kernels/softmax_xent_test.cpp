@@ -60,7 +60,7 @@ TEST(SoftmaxXent, AgreesWithReference) {
           for (bool gradient : {true, false}) {
             if (columns == 1 && smoothing > 0) continue;
             SCOPED_TRACE(fmt::format("{} x {}, smoothing {}", rows, columns, smoothing));
-            Queue queue(Kind::cpu, threads);
+            TestQueue queue(threads);
             std::vector<int32_t> labels = labels_for(rows, columns);
             Tensor logits(normals(rows * columns, "z", 3, 20), 1), scale(normals(rows, "scale")), loss(rows, 3);
             XentReference f = reference(doubles(logits.values()), labels, columns, double(smoothing));
@@ -80,7 +80,7 @@ TEST(SoftmaxXent, AgreesWithReference) {
 }
 
 TEST(SoftmaxXent, AllOffTargetWithoutSmoothingIsZero) {
-  Queue queue(Kind::cpu);
+  TestQueue queue;
   Tensor logits(normals(10, "z")), scale(std::vector<float>(2, 3.0f)), loss(2);
   std::vector<int32_t> labels{5, -7};
   run(SoftmaxXent{logits, device::view(labels.data(), 2), scale, loss, 2, 5, 0, true}, queue);
@@ -90,7 +90,7 @@ TEST(SoftmaxXent, AllOffTargetWithoutSmoothingIsZero) {
 
 TEST(SoftmaxXent, HugeLogitsAndNan) {
   for_each_table([] {
-    Queue queue(Kind::cpu);
+    TestQueue queue;
     std::vector<float> z = normals(3 * 40, "z");
     z[3] = 1e30f, z[45] = -1e30f, z[100] = NAN;
     Tensor logits(z), scale(std::vector<float>(3, 1.0f)), loss(3);
@@ -106,7 +106,7 @@ TEST(SoftmaxXent, HugeLogitsAndNan) {
 }
 
 TEST(SoftmaxXent, SameBitsForAllThreads) {
-  expect_same_bits_for_all_threads([](Queue& queue) {
+  expect_same_bits_for_all_threads([](TestQueue& queue) {
     int64_t rows = 37, columns = 1501;
     std::vector<int32_t> labels = labels_for(rows, columns);
     Tensor logits(normals(rows * columns, "z")), scale(normals(rows, "scale")), loss(rows);
@@ -183,7 +183,7 @@ TEST(SoftmaxXent, Golden) {
             }
           }
           for_each_table([&] {
-            Queue queue(Kind::cpu);
+            TestQueue queue;
             Tensor z(logits), scales(scale), loss(kRows);
             View label_view = device::view(labels.data(), kRows);
             run(SoftmaxXent{z, label_view, scales, loss, kRows, kColumns, smoothing, true}, queue);

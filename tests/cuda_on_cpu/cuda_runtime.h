@@ -1,0 +1,148 @@
+// CUDA on the CPU: what the .cu files and src/device/cuda.cpp use of CUDA, for g++. This header stands in front of CUDA's own in
+// the include path; emulator.cpp runs the kernels, one fiber per CUDA thread. What is missing here is not used there (so far).
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ static  // one block runs at a time
+#define __launch_bounds__(...)
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(16) double2 { double x, y; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+namespace cuda_on_cpu {
+
+struct Place {
+  dim3 thread, block, block_size, grid;
+};
+extern Place place;           // of the CUDA thread that runs
+void* dynamic_shared();       // as many bytes as the launch asked for, then a page nobody may touch
+void wait_for_block(const char* file, int line);
+// Puts 8 bytes where the other lanes of the warp find them, waits for all lanes, and returns what `lane` has put.
+uint64_t exchange(uint64_t value, int lane, const char* file, int line);
+int lane();
+
+void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
+
+// While one lives, host code may touch device memory, as doubles of libraries must.
+class Access {
+ public:
+  Access();
+  ~Access();
+  Access(const Access&) = delete;
+};
+
+template <class T>
+T shuffle(T value, int from, const char* file, int line) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = exchange(bits, from, file, line);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace cuda_on_cpu
+
+inline const dim3& threadIdx = cuda_on_cpu::place.thread;
+inline const dim3& blockIdx = cuda_on_cpu::place.block;
+inline const dim3& blockDim = cuda_on_cpu::place.block_size;
+inline const dim3& gridDim = cuda_on_cpu::place.grid;
+#define __syncthreads() ::cuda_on_cpu::wait_for_block(__FILE__, __LINE__)
+#define __syncwarp() ::cuda_on_cpu::exchange(0, 0, __FILE__, __LINE__)
+#define __shfl_xor_sync(mask, value, other) \
+  ::cuda_on_cpu::shuffle(value, ::cuda_on_cpu::lane() ^ (other), __FILE__, __LINE__ + 0 * int(mask))
+#define __shfl_sync(mask, value, from) ::cuda_on_cpu::shuffle(value, from, __FILE__, __LINE__ + 0 * int(mask))
+
+template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+using std::max;
+using std::min;
+
+// The run time. Streams run at once.
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorStubLibrary = 34,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+};
+#define CUDART_VERSION 13000
+using cudaStream_t = struct EmulatedStream*;
+using cudaEvent_t = struct EmulatedEvent*;
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  int multiProcessorCount;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+
+const char* cudaGetErrorString(cudaError_t);
+const char* cudaGetErrorName(cudaError_t);
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDevice(int* index);
+cudaError_t cudaSetDevice(int index);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index);
+cudaError_t cudaMalloc(void** out, size_t bytes);
+cudaError_t cudaFree(void* memory);
+cudaError_t cudaMemset(void* memory, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t);
+cudaError_t cudaStreamSynchronize(cudaStream_t);
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned flags);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t);
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
+cudaError_t cudaEventSynchronize(cudaEvent_t);
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value);
+
+template <class... Parameters, class... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Args&&... args) {
+  cuda_on_cpu::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] { kernel(args...); });
+  return cudaSuccess;
+}

@@ -1,0 +1,24 @@
+// Memory between pages that nobody may touch, which is closed to the host while no kernel runs.
+#pragma once
+
+#include <cstddef>
+
+namespace cuda_on_cpu {
+
+class GuardedMemory {
+ public:
+  explicit GuardedMemory(size_t bytes);  // NaN; its end lies at most 255 bytes before a forbidden page
+  ~GuardedMemory();
+  GuardedMemory(const GuardedMemory&) = delete;
+
+  void* data() const { return data_; }
+  void open(bool opened);
+  bool holds(const void* address) const;  // forbidden pages included
+
+ private:
+  char* pages_;
+  size_t length_;  // of all pages
+  void* data_;
+};
+
+}  // namespace cuda_on_cpu

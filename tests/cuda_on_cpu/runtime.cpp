@@ -1,0 +1,127 @@
+// The emulated CUDA run time: device memory is host memory that host code may not touch. A touch ends the program with a message
+// that says so; so does a kernel that runs past its memory's end.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "cuda_runtime.h"
+#include "memory.hpp"
+
+namespace cuda_on_cpu {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+std::map<void*, std::unique_ptr<GuardedMemory>>& allocations() {
+  static auto* all = new std::map<void*, std::unique_ptr<GuardedMemory>>;  // outlives what frees at exit
+  return *all;
+}
+int open_count = 0;
+
+void on_fault(int signal, siginfo_t* info, void*) {
+  for (auto& [data, memory] : allocations())
+    if (memory->holds(info->si_addr)) {
+      const char* text = open_count ? "cuda_on_cpu: a kernel touched memory outside of its allocation\n"
+                                    : "cuda_on_cpu: host code touched device memory\n";
+      [[maybe_unused]] ssize_t written = ::write(2, text, std::strlen(text));
+    }
+  struct sigaction usual {};
+  usual.sa_handler = SIG_DFL;
+  sigaction(signal, &usual, nullptr);  // the instruction runs again and ends the program
+}
+
+void watch_faults() {
+  static const bool once = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, nullptr);
+    return true;
+  }();
+  (void)once;
+}
+
+}  // namespace
+
+GuardedMemory::GuardedMemory(size_t bytes) {
+  size_t rounded = (bytes + 255) / 256 * 256;
+  length_ = (rounded + kPage - 1) / kPage * kPage + 2 * kPage;
+  pages_ = static_cast<char*>(mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  data_ = pages_ + length_ - kPage - rounded;
+  open(true);
+  std::memset(data_, 0xff, bytes);
+  open(open_count > 0);
+}
+GuardedMemory::~GuardedMemory() { munmap(pages_, length_); }
+void GuardedMemory::open(bool opened) {
+  mprotect(pages_ + kPage, length_ - 2 * kPage, opened ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+bool GuardedMemory::holds(const void* address) const {
+  auto* at = static_cast<const char*>(address);
+  return at >= pages_ && at < pages_ + length_;
+}
+
+Access::Access() {
+  if (open_count++ == 0)
+    for (auto& [data, memory] : allocations()) memory->open(true);
+}
+Access::~Access() {
+  if (--open_count == 0)
+    for (auto& [data, memory] : allocations()) memory->open(false);
+}
+
+}  // namespace cuda_on_cpu
+
+using cuda_on_cpu::Access;
+
+const char* cudaGetErrorString(cudaError_t) { return "an error"; }
+const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDevice(int* index) { return *index = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
+  std::snprintf(out->name, sizeof out->name, "CUDA on the CPU");
+  out->totalGlobalMem = size_t(1) << 33;
+  out->multiProcessorCount = 4;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** out, size_t bytes) {
+  cuda_on_cpu::watch_faults();
+  auto memory = std::make_unique<cuda_on_cpu::GuardedMemory>(bytes);
+  *out = memory->data();
+  cuda_on_cpu::allocations()[*out] = std::move(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) { return cuda_on_cpu::allocations().erase(memory), cudaSuccess; }
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  Access access;
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) { return cudaMemset(memory, value, bytes); }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  Access access;
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+
+// Streams and events need an address of their own and nothing more.
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
+  return *out = reinterpret_cast<cudaStream_t>(new char), cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete reinterpret_cast<char*>(stream), cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
+  return *out = reinterpret_cast<cudaEvent_t>(new char), cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete reinterpret_cast<char*>(event), cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }

@@ -1,0 +1,26 @@
+# The CUDA back end: its op suite on an emulated GPU (everywhere), and on a real one (skipped with exit code 77 without).
+
+# The .cu files and the CUDA side of device, compiled by g++ against tests/cuda_on_cpu. Linked as objects, they go before their
+# namesakes in the libraries.
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
+file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
+set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
+add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
+            ${CMAKE_SOURCE_DIR}/kernels/cuda_missing.cpp)
+set_target_properties(cuda_on_cpu PROPERTIES UNITY_BUILD OFF)
+target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
+target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
+target_compile_options(cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)
+
+add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
+target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest PkgConfig::HDF5)
+# Tests of ops that are written; the list goes when kernels/cuda_missing.cpp goes.
+set(written Cast.*:Gemm.*:GemmBf16.*:*Attention.*)
+foreach(order forward reverse)
+  add_test(NAME unit_kernels_on_emulator_${order} COMMAND test_kernels_on_emulator --kind=cuda --gtest_filter=${written})
+  set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES TIMEOUT 600 LABELS "unit;cuda"
+                       ENVIRONMENT "OMP_WAIT_POLICY=passive;CUDA_ON_CPU_ORDER=${order}")
+endforeach()
+
+add_test(NAME unit_kernels_gpu COMMAND test_kernels --kind=cuda)
+set_tests_properties(unit_kernels_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77)

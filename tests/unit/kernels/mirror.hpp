@@ -1,0 +1,114 @@
+// The queue of the op tests. With --kind=cuda its memory is a GPU's: then `run` copies what an op's views show to the GPU,
+// between guard bands, runs the op there, and copies it back, so that the same cases test both back ends.
+#pragma once
+
+#include <vector>
+
+#include "device/memory.hpp"
+#include "device/queue.hpp"
+#include "kernels/adafactor.hpp"
+#include "kernels/adamw_update.hpp"
+#include "kernels/apply_update.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/cast.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gelu.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/layer_norm.hpp"
+#include "kernels/momentum_update.hpp"
+#include "kernels/patchify.hpp"
+#include "kernels/softmax_xent.hpp"
+#include "kernels/square_sums.hpp"
+
+namespace rig {
+
+using device::Kind;
+
+Kind kind();  // cpu, or cuda with --kind=cuda
+inline bool on_cuda() { return kind() == Kind::cuda; }
+
+// Says that an op ran: with --kind=cuda every op of the table must have.
+void note_op(kernels::Op op);
+
+struct TestQueue : device::Queue {
+  explicit TestQueue(int threads = 1, bool fixed_order = false) : Queue(rig::kind(), threads, fixed_order) {}
+};
+
+// Every view of an op's arguments.
+using Views = std::vector<device::View*>;
+inline Views views(kernels::Gemm& a) { return {&a.c, &a.a, &a.b, &a.bias, &a.residual, &a.gelu, &a.gelu_of}; }
+inline Views views(kernels::ColumnSum& a) { return {&a.out, &a.x}; }
+inline Views views(kernels::LayerNormForward& a) { return {&a.y, &a.mean, &a.rstd, &a.x, &a.scale, &a.bias}; }
+inline Views views(kernels::LayerNormBackward& a) {
+  return {&a.dx, &a.dscale, &a.dbias, &a.dy, &a.x, &a.mean, &a.rstd, &a.scale};
+}
+inline Views views(kernels::GeluForward& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::GeluBackward& a) { return {&a.dx, &a.dy, &a.x}; }
+inline Views views(kernels::AttentionForward& a) {
+  return {&a.o, &a.lse, &a.q, &a.k, &a.v, &a.shape.flags, &a.shape.query_offsets, &a.shape.key_offsets};
+}
+inline Views views(kernels::AttentionBackward& a) {
+  return {&a.dq, &a.dk, &a.dv, &a.d_o, &a.q, &a.k, &a.v, &a.o, &a.lse, &a.shape.flags, &a.shape.query_offsets,
+          &a.shape.key_offsets};
+}
+inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.table, &a.positions}; }
+inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
+inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
+inline Views views(kernels::SoftmaxXent& a) { return {&a.logits, &a.labels, &a.row_scale, &a.loss}; }
+inline Views views(kernels::GatherRows& a) { return {&a.y, &a.x, &a.index}; }
+inline Views views(kernels::ScatterRows& a) { return {&a.y, &a.x, &a.index}; }
+inline Views views(kernels::Add& a) { return {&a.y, &a.a, &a.b}; }
+inline Views views(kernels::AddTable& a) { return {&a.y, &a.x, &a.table}; }
+inline Views views(kernels::Copy& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::Cast& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::Fill& a) { return {&a.y}; }
+inline Views views(kernels::Dropout& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::MeanRows& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::SquareSums& a) { return {&a.sum, &a.x}; }
+inline Views views(kernels::AddSums& a) { return {&a.y, &a.a, &a.b}; }
+inline Views views(kernels::AdafactorSums& a) { return {&a.total, &a.over_x, &a.over_y, &a.g}; }
+inline Views views(kernels::AdafactorFactors& a) {
+  return {&a.v_over_x, &a.v_over_y, &a.factor_over_x, &a.factor_over_y, &a.over_x, &a.over_y};
+}
+inline Views views(kernels::Update& a) { return {&a.weights, &a.gradient, &a.sums}; }
+inline Views views(kernels::AdafactorScaling& a) { return {&a.v, &a.factor_over_x, &a.factor_over_y}; }
+inline Views both(Views a, const Views& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
+inline Views views(kernels::AdafactorUpdate& a) {
+  return both(both(views(a.update), views(a.scaling)), {&a.momentum});
+}
+inline Views views(kernels::AdafactorRms& a) { return both({&a.sum, &a.gradient}, views(a.scaling)); }
+inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
+inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
+inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
+
+// Memory of the host that some views show, and its copy on the GPU while it lives. Views may overlap: what they share, their
+// copies share.
+class Mirror {
+ public:
+  Mirror(const Views& shown, device::Queue& queue);  // copies, and lets the views show the copies
+  void bring_back();                                 // fails the test where a guard band was written
+
+ private:
+  struct Range {
+    char *begin, *end;
+    size_t shift;  // of the copy behind its buffer's begin: keeps the alignment
+    device::Buffer buffer;
+  };
+  device::Ledger ledger_;
+  device::Queue& queue_;
+  std::vector<Range> ranges_;
+};
+
+template <class Args>
+void run(const Args& args, TestQueue& queue) {
+  note_op(Args::op);
+  if (!on_cuda()) return kernels::run(args, queue);
+  check(args);
+  Args there = args;
+  Mirror mirror(views(there), queue);
+  kernels::run(there, queue);
+  mirror.bring_back();
+}
+
+}  // namespace rig
