@@ -1,5 +1,6 @@
 // Where work runs: a device and an ordered queue on it, with what each op cost. On the CPU a queue runs at once; on CUDA it
-// is a stream, and the host runs ahead of it. The `plan` kind runs nothing: ops are checked and counted only, or prepared for a real queue as well.
+// is a stream, and the host runs ahead of it. The `plan` kind runs nothing: ops are checked and counted only, or prepared
+// for a real queue as well.
 #pragma once
 
 #include <array>
