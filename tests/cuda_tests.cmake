@@ -5,8 +5,7 @@
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
-add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
-            ${CMAKE_SOURCE_DIR}/kernels/cuda_missing.cpp)
+add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp)
 set_target_properties(cuda_on_cpu PROPERTIES UNITY_BUILD OFF)
 target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
@@ -14,8 +13,9 @@ target_compile_options(cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-alia
 
 add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest PkgConfig::HDF5)
+# Without the filter the program also fails where an op ran in no case: the optimizer's ops have none in tests/unit/kernels yet.
 foreach(order forward reverse)
-  add_test(NAME unit_kernels_on_emulator_${order} COMMAND test_kernels_on_emulator --kind=cuda --gtest_filter=-None.*)  # all ops when there are cases
+  add_test(NAME unit_kernels_on_emulator_${order} COMMAND test_kernels_on_emulator --kind=cuda --gtest_filter=-None.*)
   set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES TIMEOUT 600 LABELS "unit;cuda"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive;CUDA_ON_CPU_ORDER=${order}")
 endforeach()
