@@ -41,7 +41,7 @@ struct AdafactorFactors {
   View factor_over_x, factor_over_y;  // f32, out
   View over_x, over_y;                // f64 sums of the raw gradient's squares
   Factored shape;
-  double scale = 1;  // of squares: (clip factor / clip divisor)^2
+  Clip clip{};       // squares are scaled by (factor / divisor)^2
   float beta2 = 0, eps = 0;
 };
 void check(const AdafactorFactors&);
@@ -77,7 +77,7 @@ struct AdafactorRms {
   static constexpr Op op = Op::adafactor_rms;
   View sum;       // f64 [1]
   View gradient;  // f32 [count]
-  float clip_divisor = 1, clip_factor = 1;
+  Clip clip{};
   AdafactorScaling scaling;
 };
 void check(const AdafactorRms&);

@@ -127,6 +127,7 @@ void run_cpu(const AdafactorSums& a, Queue& queue) {
 }
 
 void check(const AdafactorFactors& a) {
+  check(a.clip);
   const int64_t nx = a.shape.over_x(), ny = a.shape.over_y();
   CHECK(a.over_x.type == DType::f64 && a.over_y.type == DType::f64 && a.over_x.count == nx && a.over_y.count == ny);
   for (const View& v : {a.v_over_x, a.factor_over_x}) CHECK(v.type == DType::f32 && v.count == nx);
@@ -169,8 +170,12 @@ void plain_factor(const float* v, float* factor, int64_t n, int threads) {
 void run_cpu(const AdafactorFactors& a, Queue& queue) {
   const Factored& s = a.shape;
   float *vx = a.v_over_x.f32(), *vy = a.v_over_y.f32();
-  move_moment(vx, a.over_x.f64(), s.over_x(), a.scale / double(s.x), a.beta2, double(a.eps), queue.threads());
-  move_moment(vy, a.over_y.f64(), s.over_y(), a.scale / double(s.y), a.beta2, double(a.eps), queue.threads());
+  const Clip::Numbers clip = a.clip.numbers();
+  if (clip.apply) {
+    const double root = double(clip.factor) / double(clip.divisor), scale = root * root;
+    move_moment(vx, a.over_x.f64(), s.over_x(), scale / double(s.x), a.beta2, double(a.eps), queue.threads());
+    move_moment(vy, a.over_y.f64(), s.over_y(), scale / double(s.y), a.beta2, double(a.eps), queue.threads());
+  }
   if (s.x_is_largest) {  // R = the moment over x, with mean over y
     normalised_factor(vx, a.factor_over_x.f32(), s.outer * s.middle, s.y, s.inner);
     plain_factor(vy, a.factor_over_y.f32(), s.over_y(), queue.threads());

@@ -144,7 +144,9 @@ struct FactorArgs {
   float *v_over_x, *v_over_y, *factor_over_x, *factor_over_y;
   const double *over_x, *over_y;
   int64_t count_x, count_y;
-  double mean_of_x, mean_of_y, eps;
+  double size_x, size_y, eps;
+  float divisor, factor;
+  const float* decided;  // may be null; stands for them: divisor, factor, apply
   float beta2;
   bool x_is_largest;
 };
@@ -156,8 +158,9 @@ __global__ void __launch_bounds__(256) move_moments(FactorArgs a) {
   const bool of_x = i < a.count_x;
   if (!of_x) i -= a.count_x;
   float& v = (of_x ? a.v_over_x : a.v_over_y)[i];
-  const double sum = (of_x ? a.over_x : a.over_y)[i], mean_of = of_x ? a.mean_of_x : a.mean_of_y;
-  v = fmaf(a.beta2, v, (1.0f - a.beta2) * float(fma(sum, mean_of, a.eps)));
+  const double root = double(a.decided ? a.decided[1] : a.factor) / double(a.decided ? a.decided[0] : a.divisor);
+  const double sum = (of_x ? a.over_x : a.over_y)[i], mean_of = root * root / (of_x ? a.size_x : a.size_y);
+  if (!a.decided || a.decided[2] != 0) v = fmaf(a.beta2, v, (1.0f - a.beta2) * float(fma(sum, mean_of, a.eps)));
   if (of_x != a.x_is_largest) (of_x ? a.factor_over_x : a.factor_over_y)[i] = 1.0f / sqrtf(v);
 }
 
@@ -190,8 +193,8 @@ void run_cuda(const AdafactorFactors& a, Queue& queue) {
   const Factored& s = a.shape;
   const FactorArgs f{
       a.v_over_x.f32(), a.v_over_y.f32(), a.factor_over_x.f32(), a.factor_over_y.f32(), a.over_x.f64(), a.over_y.f64(),
-      s.over_x(),       s.over_y(),       a.scale / double(s.x), a.scale / double(s.y), double(a.eps),  a.beta2,
-      s.x_is_largest};
+      s.over_x(),       s.over_y(),       double(s.x),           double(s.y),           double(a.eps),  a.clip.divisor,
+      a.clip.factor,    a.clip.decided.none() ? nullptr : a.clip.decided.f32(),         a.beta2,        s.x_is_largest};
   launch(move_moments, blocks_for(f.count_x + f.count_y, 256), dim3(256), 0, queue, f);
   if (s.x_is_largest)
     launch(normalise_lines, blocks_for(s.outer * s.middle * s.inner, 1), dim3(256), 0, queue, f.v_over_x,

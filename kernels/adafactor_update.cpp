@@ -102,6 +102,7 @@ void run_cpu(const AdafactorUpdate& a, Queue& queue) {
 void check(const AdafactorRms& a) {
   CHECK(a.sum.type == DType::f64 && a.sum.count == 1);
   CHECK(a.gradient.type == DType::f32);
+  check(a.clip);
   check(a.scaling, a.gradient.count);
 }
 
@@ -110,6 +111,11 @@ Cost cost(const AdafactorRms& a) { return {6 * a.gradient.count, (a.scaling.v.no
 void run_cpu(const AdafactorRms& a, Queue& queue) {
   const int64_t count = a.gradient.count, blocks = base::ceil_div(count, loops::kUpdateBlock);
   const float* gradient = a.gradient.f32();
+  const Clip::Numbers clip = a.clip.numbers();
+  if (!clip.apply) {
+    *a.sum.f64() = 0;
+    return;
+  }
   auto* partial = static_cast<double*>(queue.scratch(size_t(blocks) * sizeof(double)));
 #pragma omp parallel for schedule(static) num_threads(queue.threads()) if (blocks > 1)
   for (int64_t b = 0; b < blocks; ++b) {
@@ -118,7 +124,7 @@ void run_cpu(const AdafactorRms& a, Queue& queue) {
     const int64_t end = std::min(count, (b + 1) * loops::kUpdateBlock);
     for (int64_t at = b * loops::kUpdateBlock; at < end; at += loops::kUpdateChunk) {
       const int64_t n = std::min(loops::kUpdateChunk, end - at);
-      scale(a.scaling, at, n, loops::clipped(gradient + at, a.clip_divisor, a.clip_factor, n, scaled), out);
+      scale(a.scaling, at, n, loops::clipped(gradient + at, clip.divisor, clip.factor, n, scaled), out);
       sum += loops::square_sum(out, n);
     }
     partial[b] = sum;

@@ -82,13 +82,14 @@ struct RmsStep {
   double sum;
   template <int N>
   __device__ void step(int64_t i) {
-    add_squares(sum, scaling(i, gradient.at<true, N>(i)));
+    if (gradient.apply) add_squares(sum, scaling(i, gradient.at<true, N>(i)));
   }
 };
 
 template <bool kAligned, class Scaling>
 __global__ void __launch_bounds__(kUpdateThreads, 4) rms_blocks(RmsStep<Scaling> step, int64_t count, double* partial) {
   __shared__ BlockShared<double> shared;
+  step.gradient.decide();
   step.sum = 0;
   for_update_packs<kAligned>(count, step);
   const double sum = block_sum(step.sum, shared);
@@ -125,7 +126,7 @@ void run_cuda(const AdafactorRms& a, Queue& queue) {
   auto* partial = static_cast<double*>(queue.scratch(size_t(blocks) * sizeof(double)));
   with_scaling(a.scaling, [&](auto scaling) {
     using Scaling = decltype(scaling);
-    const RmsStep<Scaling> step{{a.gradient.f32(), a.clip_divisor, a.clip_factor}, scaling, 0};
+    const RmsStep<Scaling> step{{a.gradient, a.clip}, scaling, 0};
     auto* kernel =
         packs_fit(kUpdatePack, 0, {a.gradient, a.scaling.v}) ? rms_blocks<true, Scaling> : rms_blocks<false, Scaling>;
     launch(kernel, blocks_for(blocks, 1), dim3(kUpdateThreads), 0, queue, step, count, partial);

@@ -1,5 +1,5 @@
 // What every optimizer does around its own rule, in one pass over the elements (big_vision's order of transformations):
-//   g = gradient / clip_divisor * clip_factor           divide first, as optax does; 1 and 1 = not clipped
+//   g = gradient / clip.divisor * clip.factor           divide first, as optax does; 1 and 1 = not clipped
 //   d = the optimizer's direction for g
 //   u = -schedule * (rate * d + decay * weight)
 //   weight += u
@@ -11,11 +11,28 @@
 
 namespace kernels {
 
+// What the inspection of a step's gradients decided. Where it is decided on a GPU (op clip_gradient) it stays there: `decided`
+// then stands for the numbers.
+struct Clip {
+  float divisor = 1, factor = 1;
+  View decided{};  // optional f32 [3] in the queue's memory: divisor, factor, apply; apply = 0: weights and state stay
+
+  struct Numbers {
+    float divisor, factor;
+    bool apply;
+  };
+  Numbers numbers() const {  // on the CPU only
+    if (decided.none()) return {divisor, factor, true};
+    return {decided.f32()[0], decided.f32()[1], decided.f32()[2] != 0};
+  }
+};
+void check(const Clip&);
+
 struct Update {
   View weights;   // f32 [count]
   View gradient;  // f32 [count]
   View sums;      // f64 [2]: of weight^2 (after), of u^2
-  float clip_divisor = 1, clip_factor = 1;
+  Clip clip{};
   float rate = 0;   // learning rate times the parameter's scale
   float decay = 0;  // weight decay times the parameter's scale
   float schedule = 1;

@@ -4,6 +4,7 @@
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/clip_gradient.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"

@@ -13,10 +13,21 @@ namespace kernels {
 constexpr int kUpdateThreads = 256, kUpdatePack = 4;
 constexpr int64_t kUpdateCudaBlock = 4096;  // elements of a block
 
-// The gradient as clipping leaves it.
+// The gradient as clipping leaves it. A kernel calls `decide` first.
 struct ClippedGradient {
   const float* gradient;
   float divisor, factor;
+  const float* decided;  // may be null
+  bool apply = true;
+
+  ClippedGradient(const View& g, const Clip& clip)
+      : gradient(g.f32()),
+        divisor(clip.divisor),
+        factor(clip.factor),
+        decided(clip.decided.none() ? nullptr : clip.decided.f32()) {}
+  __device__ void decide() {
+    if (decided) divisor = decided[0], factor = decided[1], apply = decided[2] != 0;
+  }
   template <bool kAligned, int N>
   __device__ Floats<N> at(int64_t i) const {
     Floats<N> g = load<kAligned, N>(gradient + i, N);
@@ -58,8 +69,9 @@ struct UpdateStep {
 
   template <int N>
   __device__ void step(int64_t i) {
-    Floats<N> g = gradient.at<true, N>(i), w = load<true, N>(weights + i, N);
-    Floats<N> u = direction.template of<N>(i, g);
+    Floats<N> w = load<true, N>(weights + i, N);
+    if (!gradient.apply) return add_squares(of_weights, w);
+    Floats<N> u = direction.template of<N>(i, gradient.at<true, N>(i));
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float wanted = fmaf(decay, w[k], rate * u[k]);
@@ -76,6 +88,7 @@ template <bool kAligned, class Direction>
 __global__ void __launch_bounds__(kUpdateThreads, 4)
     update_blocks(UpdateStep<Direction> step, int64_t count, double* partial) {
   __shared__ BlockShared<double> shared;
+  step.gradient.decide();
   step.of_weights = 0, step.of_updates = 0;
   for_update_packs<kAligned>(count, step);
   const double of_weights = block_sum(step.of_weights, shared), of_updates = block_sum(step.of_updates, shared);
@@ -89,7 +102,7 @@ void update_elements(const Update& a, std::initializer_list<View> views, const D
   const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateCudaBlock);
   auto* partial = static_cast<double*>(queue.scratch(size_t(2 * blocks) * sizeof(double)));
   const UpdateStep<Direction> step{a.weights.f32(),
-                                   {a.gradient.f32(), a.clip_divisor, a.clip_factor},
+                                   {a.gradient, a.clip},
                                    a.rate,
                                    a.decay,
                                    -a.schedule,

@@ -43,6 +43,7 @@ void update_elements(const Update& a, Queue& queue, Direction direction) {
   const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateBlock);
   float* weights = a.weights.f32();
   const float* gradient = a.gradient.f32();
+  const Clip::Numbers clip = a.clip.numbers();
   auto* partial = static_cast<double*>(queue.scratch(size_t(2 * blocks) * sizeof(double)));
 #pragma omp parallel for schedule(static) num_threads(queue.threads()) if (blocks > 1)
   for (int64_t b = 0; b < blocks; ++b) {
@@ -51,8 +52,12 @@ void update_elements(const Update& a, Queue& queue, Direction direction) {
     const int64_t end = std::min(count, (b + 1) * kUpdateBlock);
     for (int64_t at = b * kUpdateBlock; at < end; at += kUpdateChunk) {
       const int64_t n = std::min(kUpdateChunk, end - at);
-      direction(at, n, clipped(gradient + at, a.clip_divisor, a.clip_factor, n, scaled), out);
-      apply_chunk(a, weights + at, out, n);
+      if (clip.apply) {
+        direction(at, n, clipped(gradient + at, clip.divisor, clip.factor, n, scaled), out);
+        apply_chunk(a, weights + at, out, n);
+      } else {
+        std::fill(out, out + n, 0.0f);
+      }
       of_weights += square_sum(weights + at, n);
       of_updates += square_sum(out, n);
     }

@@ -136,7 +136,6 @@ void Adafactor::sum(const Piece& piece, device::View gradient, device::View sums
 void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
   info_ = info;
   beta2_ = adafactor_beta2(info.step, options_.decay_offset, options_.beta2_decay, options_.beta2_cap);
-  const double clip = double(info.clip_factor) / double(info.clip_divisor);
   for (size_t p = 0; p < tensors_.size(); ++p) {
     Tensor& t = tensors_[p];
     t.rms_divisor = 1;
@@ -145,7 +144,7 @@ void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
     const int64_t x = t.factoring.shape.over_x(), y = t.factoring.shape.over_y();
     kernels::run(kernels::AdafactorFactors{over_x(moments_, t), over_y(moments_, t), over_x(factors_, t),
                                            over_y(factors_, t), sums.slice(1, x), sums.slice(1 + x, y),
-                                           t.factoring.shape, clip * clip, beta2_, float(options_.eps)},
+                                           t.factoring.shape, info.clip, beta2_, float(options_.eps)},
                  fabric_.queue);
   }
 }
@@ -163,7 +162,7 @@ kernels::AdafactorScaling Adafactor::scaling(const Piece& piece) const {
 }
 
 void Adafactor::measure(const Piece& piece, device::View gradient, device::View sum) {
-  kernels::run(kernels::AdafactorRms{sum, gradient, info_.clip_divisor, info_.clip_factor, scaling(piece)},
+  kernels::run(kernels::AdafactorRms{sum, gradient, info_.clip, scaling(piece)},
                fabric_.queue);
 }
 

@@ -99,9 +99,9 @@ const Inspection& Engine::inspect(std::span<const OwnedUnit> units) {
   // The norm is compared and divided by in float, as optax does; at the bound itself the gradient counts as clipped.
   const float norm = float(inspection_.gradients.global), bound = float(clip_norm_);
   const bool clipped = bound > 0 && !(norm < bound);
-  info_.clip_divisor = clipped ? norm : 1.0f;
-  info_.clip_factor = clipped ? bound : 1.0f;
-  inspection_.clip = double(info_.clip_factor) / double(info_.clip_divisor);
+  info_.clip.divisor = clipped ? norm : 1.0f;
+  info_.clip.factor = clipped ? bound : 1.0f;
+  inspection_.clip = double(info_.clip.factor) / double(info_.clip.divisor);
   inspected_ = true;
   return inspection_;
 }
@@ -112,7 +112,7 @@ const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
   update_.weights = owned.weights.slice(piece.offset, piece.count());
   update_.gradient = owned.gradient.slice(piece.offset, piece.count());
   update_.sums = sums;
-  update_.clip_divisor = info_.clip_divisor, update_.clip_factor = info_.clip_factor;
+  update_.clip = info_.clip;
   update_.rate = float(learning_rate_ * policy.lr_scale);
   update_.decay = float(weight_decay_ * policy.decay_scale);
   update_.schedule = report_.schedules[size_t(policy.schedule)];

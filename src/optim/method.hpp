@@ -30,8 +30,8 @@ class TensorTotals {
 };
 
 struct StepInfo {
-  int64_t step = 1;                         // the update to make: the first is 1
-  float clip_divisor = 1, clip_factor = 1;  // g = gradient / divisor * factor; 1 and 1: not clipped
+  int64_t step = 1;  // the update to make: the first is 1
+  kernels::Clip clip{};
 };
 
 class Method {

@@ -116,7 +116,7 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
     const auto old_x = vx, old_y = vy, old_w = w;
     Queue queue(device::Kind::cpu, 2);
     run(AdafactorSums{view64(total), view64(sum_x), view64(sum_y), view32(g), 0, s}, queue);
-    run(AdafactorFactors{view32(vx), view32(vy), view32(fx), view32(fy), view64(sum_x), view64(sum_y), s, 0.25, beta2,
+    run(AdafactorFactors{view32(vx), view32(vy), view32(fx), view32(fy), view64(sum_x), view64(sum_y), s, {2, 1}, beta2,
                          eps},
         queue);
     std::vector<double> rx(vx.size()), ry(vy.size());
@@ -132,11 +132,11 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
       AdafactorUpdate a;
       a.update.weights = view32(w).slice(begin, end - begin), a.update.gradient = view32(g).slice(begin, end - begin);
       a.update.sums = view64(sums);
-      a.update.clip_divisor = 2, a.update.rate = 0.5f;
+      a.update.clip.divisor = 2, a.update.rate = 0.5f;
       a.scaling.factor_over_x = view32(fx), a.scaling.factor_over_y = view32(fy), a.scaling.shape = s,
       a.scaling.begin = begin;
       a.rms_divisor = 4;
-      run(AdafactorRms{view64(rms), a.update.gradient, 2, 1, a.scaling}, queue);
+      run(AdafactorRms{view64(rms), a.update.gradient, {2, 1}, a.scaling}, queue);
       run(a, queue);
       double of_w = 0, of_u = 0;
       for (int64_t i = begin; i < end; ++i) {
@@ -186,7 +186,7 @@ void element_rules() {
         Update u;
         u.weights = view32(w).slice(begin, end - begin), u.gradient = view32(gradient).slice(begin, end - begin);
         u.sums = view64(sums);
-        u.clip_divisor = 3, u.clip_factor = 1.5f, u.rate = 0.1f, u.decay = 0.01f, u.schedule = 0.5f;
+        u.clip = {3, 1.5f}, u.rate = 0.1f, u.decay = 0.01f, u.schedule = 0.5f;
         View ms = mv.slice(begin, end - begin), vs = view32(v).slice(begin, end - begin);
         switch (rule) {
           case 0: run(ApplyUpdate{u}, queue); break;

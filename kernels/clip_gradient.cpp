@@ -1,0 +1,28 @@
+#include "kernels/clip_gradient.hpp"
+
+#include <cmath>
+
+#include "kernels/check_views.hpp"
+
+namespace kernels {
+
+void check(const ClipGradient& a) {
+  need_view(a.op, "decision", a.decision, DType::f32, {3});
+  need_view(a.op, "norm", a.norm, DType::f64, {1});
+  need_view(a.op, "squares", a.squares, DType::f64, {a.squares.count});
+  need_view(a.op, "places", a.places, DType::i32, {a.places.count});
+}
+
+Cost cost(const ClipGradient& a) { return {a.places.count, 12 * a.places.count}; }
+
+void run_cpu(const ClipGradient& a, Queue&) {
+  double total = 0;
+  for (int64_t i = 0; i < a.places.count; ++i) total += a.squares.f64()[a.places.i32()[i]];
+  const double norm = std::sqrt(total);
+  const bool clipped = a.bound > 0 && !(float(norm) < a.bound);
+  *a.norm.f64() = norm;
+  float* decision = a.decision.f32();
+  decision[0] = clipped ? float(norm) : 1, decision[1] = clipped ? a.bound : 1, decision[2] = std::isfinite(norm);
+}
+
+}  // namespace kernels

@@ -1,0 +1,23 @@
+// The decision of how a step's gradients are clipped, from their sums of squares: made where those are.
+#pragma once
+
+#include "kernels/apply_update.hpp"
+
+namespace kernels {
+
+// norm = sqrt of the sum of squares[places[i]], added in order in double. decision = divisor, factor, apply (see Clip): norm
+// and bound if bound > 0 and not norm < bound (in float, as optax compares), else 1 and 1; apply = 1 if the norm is finite.
+struct ClipGradient {
+  static constexpr Op op = Op::clip_gradient;
+  View decision;   // f32 [3]
+  View norm;       // f64 [1]
+  View squares;    // f64 [any]
+  View places;     // i32 [any], each within squares
+  float bound = 0;
+};
+void check(const ClipGradient&);
+Cost cost(const ClipGradient&);
+void run_cpu(const ClipGradient&, Queue&);
+void run_cuda(const ClipGradient&, Queue&);
+
+}  // namespace kernels
