@@ -53,7 +53,7 @@ void run_cuda(const AdafactorFactors&, Queue&);
 struct AdafactorScaling {
   View v{};                               // unfactored: f32 [count], in place
   View factor_over_x{}, factor_over_y{};  // factored: f32, of the whole tensor
-  Factored shape;
+  Factored shape{};
   int64_t begin = 0;  // first element of the view within the tensor
   float beta2 = 0, eps = 0;
 };

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kClipThreads)
   const double root = sqrt(total);
   const bool clipped = bound > 0 && !(float(root) < bound);
   *norm = root;
-  decision[0] = clipped ? float(root) : 1, decision[1] = clipped ? bound : 1, decision[2] = isfinite(root) ? 1 : 0;
+  decision[0] = clipped ? float(root) : 1, decision[1] = clipped ? bound : 1, decision[2] = root < INFINITY ? 1 : 0;
 }
 
 }  // namespace

@@ -1,9 +1,7 @@
 // How CUDA kernels read and write activations, f32 or bf16: neighbouring elements as floats in registers.
 #pragma once
 
-#ifdef __CUDACC__
 #include <cuda_bf16.h>
-#endif
 
 #include "kernels/bf16_value.hpp"
 #include "kernels/elements.cuh"

@@ -11,6 +11,7 @@
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/clip_gradient.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
@@ -69,18 +70,19 @@ inline Views views(kernels::SquareSums& a) { return {&a.sum, &a.x}; }
 inline Views views(kernels::AddSums& a) { return {&a.y, &a.a, &a.b}; }
 inline Views views(kernels::AdafactorSums& a) { return {&a.total, &a.over_x, &a.over_y, &a.g}; }
 inline Views views(kernels::AdafactorFactors& a) {
-  return {&a.v_over_x, &a.v_over_y, &a.factor_over_x, &a.factor_over_y, &a.over_x, &a.over_y};
+  return {&a.v_over_x, &a.v_over_y, &a.factor_over_x, &a.factor_over_y, &a.over_x, &a.over_y, &a.clip.decided};
 }
-inline Views views(kernels::Update& a) { return {&a.weights, &a.gradient, &a.sums}; }
+inline Views views(kernels::Update& a) { return {&a.weights, &a.gradient, &a.sums, &a.clip.decided}; }
 inline Views views(kernels::AdafactorScaling& a) { return {&a.v, &a.factor_over_x, &a.factor_over_y}; }
 inline Views both(Views a, const Views& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
 inline Views views(kernels::AdafactorUpdate& a) {
   return both(both(views(a.update), views(a.scaling)), {&a.momentum});
 }
-inline Views views(kernels::AdafactorRms& a) { return both({&a.sum, &a.gradient}, views(a.scaling)); }
+inline Views views(kernels::AdafactorRms& a) { return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling)); }
 inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
 inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
 inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
+inline Views views(kernels::ClipGradient& a) { return {&a.decision, &a.norm, &a.squares, &a.places}; }
 
 // Memory of the host that some views show, and its copy on the GPU while it lives. Views may overlap: what they share, their
 // copies share.

@@ -1,31 +1,33 @@
 // The optimizer's ops against naive double-precision loops: odd sizes, every layout of factored tensors, every thread
 // count.
-#include <gtest/gtest.h>
-
-#include <cmath>
-
-#include "base/random.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/bf16_value.hpp"
+#include "kernels/clip_gradient.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
+#include "rig.hpp"
+
+COVERS(square_sums);
+COVERS(add_sums);
+COVERS(adafactor_sums);
+COVERS(adafactor_factors);
+COVERS(adafactor_rms);
+COVERS(adafactor_update);
+COVERS(adamw_update);
+COVERS(momentum_update);
+COVERS(apply_update);
+COVERS(clip_gradient);
 
 namespace {
 
 using namespace kernels;
+using namespace rig;
 using device::view;
 using loops::Bf16;
 
 View view64(std::vector<double>& x) { return {x.data(), DType::f64, int64_t(x.size())}; }
 View view32(std::vector<float>& x) { return view(x.data(), int64_t(x.size())); }
-
-std::vector<float> normals(const char* name, int64_t n) {
-  base::Stream s(7, name);
-  std::vector<float> x(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) x[size_t(i)] = float(s.normal(uint64_t(i)));
-  return x;
-}
 
 TEST(UpdateOps, Bf16RoundsToNearestEven) {
   auto stored = [](float x) { return loops::to_float(loops::round_to_bf16(x)); };
@@ -41,17 +43,17 @@ TEST(UpdateOps, Bf16RoundsToNearestEven) {
 
 TEST(UpdateOps, SquareSumsAndAddSums) {
   for (int64_t n : {0, 1, 15, 16, 17, 511, 16384, 16385, 100003}) {
-    auto x = normals("x", n);
+    auto x = normals(n, "x");
     double want = 0, got[2];
     for (float v : x) want += double(v) * double(v);
     for (int threads : {1, 3}) {
-      Queue queue(device::Kind::cpu, threads);
+      TestQueue queue(threads);
       run(SquareSums{{&got[threads / 2], DType::f64, 1}, view32(x)}, queue);
     }
     EXPECT_NEAR(got[0], want, 1e-12 * want);
     EXPECT_EQ(got[0], got[1]) << "bits depend on threads";
   }
-  Queue queue(device::Kind::cpu);
+  TestQueue queue;
   std::vector<double> a{1, 2, 3}, b{10, 20, 30}, y(3, -1);
   run(AddSums{view64(y), view64(a), view64(b)}, queue);
   EXPECT_EQ(y, (std::vector<double>{11, 22, 33}));
@@ -63,18 +65,19 @@ TEST(UpdateOps, SquareSumsAndAddSums) {
 
 std::vector<Factored> layouts() {
   return {{1, 5, 1, 7, 1, false},     {1, 70, 3, 9, 1, true},    {4, 33, 1, 35, 1, false}, {3, 130, 2, 70, 1, true},
-          {1, 65, 1, 2500, 1, false}, {2, 3, 2, 1100, 1, false}, {2, 6, 3, 5, 4, true},    {1, 40, 1, 700, 3, false}};
+          {1, 65, 1, 2500, 1, false}, {2, 3, 2, 1100, 1, false}, {2, 6, 3, 5, 4, true},    {1, 40, 1, 700, 3, false},
+          {1, 70, 3, 64, 1, true},    {2, 130, 1, 256, 1, false}, {3, 5, 5, 8, 1, true},    {1, 65, 1, 384, 1, false}};
 }
 
 TEST(UpdateOps, AdafactorSums) {
   for (const Factored& s : layouts()) {
     const int64_t n = s.count();
-    auto g = normals("g", n);
+    auto g = normals(n, "g");
     // Any cutting of the tensor, each part added to the same sums.
     for (std::vector<int64_t> ends : {std::vector<int64_t>{n}, {1, n / 3, n / 3 + 1, n / 2, n - 1, n}}) {
       std::vector<double> x(size_t(s.over_x())), y(size_t(s.over_y())), want_x(x.size()), want_y(y.size());
       double total = 0, want = 0;
-      Queue one(device::Kind::cpu, 1), three(device::Kind::cpu, 3);
+      TestQueue one(1), three(3);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t in = i % s.inner, yy = i / s.inner % s.y, m = i / s.inner / s.y % s.middle;
         const int64_t xx = i / s.inner / s.y / s.middle % s.x, o = i / s.inner / s.y / s.middle / s.x;
@@ -108,13 +111,13 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
   const float beta2 = 0.7f, eps = 1e-3f;
   for (const Factored& s : layouts()) {
     const int64_t n = s.count();
-    auto g = normals("g", n), w = normals("w", n);
+    auto g = normals(n, "g"), w = normals(n, "w");
     std::vector<double> sum_x(size_t(s.over_x())), sum_y(size_t(s.over_y())), sums(2), total(1), rms(1);
-    std::vector<float> vx = normals("vx", s.over_x()), vy = normals("vy", s.over_y()), fx(vx.size()), fy(vy.size());
+    std::vector<float> vx = normals(s.over_x(), "vx"), vy = normals(s.over_y(), "vy"), fx(vx.size()), fy(vy.size());
     for (float& v : vx) v = v * v;
     for (float& v : vy) v = v * v;
     const auto old_x = vx, old_y = vy, old_w = w;
-    Queue queue(device::Kind::cpu, 2);
+    TestQueue queue(2);
     run(AdafactorSums{view64(total), view64(sum_x), view64(sum_y), view32(g), 0, s}, queue);
     run(AdafactorFactors{view32(vx), view32(vy), view32(fx), view32(fy), view64(sum_x), view64(sum_y), s, {2, 1}, beta2,
                          eps},
@@ -168,8 +171,8 @@ template <class T>
 void element_rules() {
   const int64_t n = 40001;
   auto stored = [](float x) { return loops::to_float(loops::store_as<T>(x)); };
-  const auto g = normals("g", n), w0 = normals("w", n), m0 = normals("m", n);
-  auto v0 = normals("v", n);
+  const auto g = normals(n, "g"), w0 = normals(n, "w"), m0 = normals(n, "m");
+  auto v0 = normals(n, "v");
   for (float& v : v0) v = v * v;
   for (int rule = 0; rule < 5; ++rule) {
     std::vector<float> first;
@@ -181,7 +184,7 @@ void element_rules() {
       View mv{m.data(), sizeof(T) == 2 ? DType::bf16 : DType::f32, n};
       for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, split}, {split, n}}) {
         if (begin == end) continue;
-        Queue queue(device::Kind::cpu, split == n ? 1 : 3);
+        TestQueue queue(split == n ? 1 : 3);
         std::vector<double> sums(2);
         Update u;
         u.weights = view32(w).slice(begin, end - begin), u.gradient = view32(gradient).slice(begin, end - begin);
@@ -229,6 +232,71 @@ void element_rules() {
 }
 TEST(UpdateOps, ElementRulesWithF32State) { element_rules<float>(); }
 TEST(UpdateOps, ElementRulesWithBf16State) { element_rules<Bf16>(); }
+
+TEST(UpdateOps, ClipGradientDecides) {
+  TestQueue queue;
+  std::vector<double> squares = doubles(normals(2000, "squares")), norm(1);
+  for (double& s : squares) s = s * s;
+  std::vector<int32_t> places = integers(700, 0, 2000, "places");
+  double total = 0;
+  for (int32_t p : places) total += squares[size_t(p)];
+  const float root = float(std::sqrt(total));
+  std::vector<float> decision(3);
+  auto decide = [&](float bound, std::vector<float> expected) {
+    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700), bound}, queue);
+    EXPECT_EQ(decision, expected) << bound;
+  };
+  decide(0, {1, 1, 1});
+  decide(1, {root, 1, 1});
+  decide(root, {root, root, 1});  // at the bound itself it counts as clipped
+  decide(2 * root, {1, 1, 1});
+  EXPECT_EQ(norm[0], std::sqrt(total));
+  squares[size_t(places[3])] = INFINITY;
+  decide(0, {1, 1, 0});
+  EXPECT_EQ(norm[0], INFINITY);
+  squares[size_t(places[5])] = NAN;
+  decide(0, {1, 1, 0});
+}
+
+// A decision in memory stands for the numbers; one not to apply leaves weights and state as they are.
+TEST(UpdateOps, DecisionsInMemory) {
+  const int64_t n = 20001;
+  const Factored shape{1, 59, 1, 339, 1, true};
+  TestQueue queue(2);
+  for (bool apply : {true, false}) {
+    std::vector<float> decision{3, 1.5f, apply ? 1.0f : 0.0f};
+    std::vector<float> results[2];
+    for (bool in_memory : {false, true}) {
+      const Clip clip = in_memory ? Clip{.decided = view32(decision)} : Clip{3, 1.5f};
+      auto g = normals(n, "g"), w = normals(n, "w"), m = normals(n, "m"), v = std::vector<float>(size_t(n), 2.0f);
+      if (!apply && in_memory) g[77] = NAN;
+      std::vector<float> vx(339, 1.0f), vy(59, 1.0f), fx(339), fy(59);
+      std::vector<double> sums(2), rms(1), over_x(339, 5.0), over_y(59, 7.0);
+      if (!apply && in_memory) over_x[3] = NAN;
+      Update u{.weights = view32(w), .gradient = view32(g), .sums = view64(sums), .clip = clip, .rate = 0.1f, .decay = 0.01f};
+      AdafactorScaling scaling{.v = view32(v), .beta2 = 0.5f, .eps = 1e-3f};
+      auto step = [&] {
+        run(AdafactorFactors{view32(vx), view32(vy), view32(fx), view32(fy), view64(over_x), view64(over_y), shape, clip,
+                             0.5f, 1e-3f},
+            queue);
+        run(AdafactorRms{view64(rms), view32(g), clip, scaling}, queue);
+        run(ApplyUpdate{u}, queue);
+        run(AdamwUpdate{u, view32(m), view32(v), 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.3f, 1e-3f, 1e-4f}, queue);
+        run(AdafactorUpdate{.update = u, .scaling = scaling, .momentum = view32(m), .keep = 0.875f, .add = 0.1f}, queue);
+      };
+      if (apply || in_memory) step();
+      if (!apply && in_memory) {
+        double squares = 0;
+        for (float x : w) squares += double(x) * double(x);
+        EXPECT_NEAR(sums[0], squares, 1e-12 * squares);
+        EXPECT_EQ(sums[1], 0);
+        EXPECT_EQ(rms[0], 0);
+      }
+      for (const auto* part : {&w, &m, &v, &vx, &vy}) results[in_memory].insert(results[in_memory].end(), part->begin(), part->end());
+    }
+    EXPECT_TRUE(same_bits(results[0], results[1])) << "apply " << apply;
+  }
+}
 
 TEST(UpdateOps, RefuseWrongShapes) {
   Queue queue(device::Kind::plan);
