@@ -1,5 +1,4 @@
 #include "kernels/clip_gradient.hpp"
-
 #include "kernels/launch.cuh"
 
 namespace kernels {
@@ -7,8 +6,8 @@ namespace {
 
 // One block: all threads fetch, one adds, in the order of the CPU.
 constexpr int kClipThreads = 256;
-__global__ void __launch_bounds__(kClipThreads)
-    decide_clip(const double* squares, const int32_t* places, int64_t count, float bound, double* norm, float* decision) {
+__global__ void __launch_bounds__(kClipThreads) decide_clip(const double* squares, const int32_t* places, int64_t count,
+                                                            float bound, double* norm, float* decision) {
   __shared__ double fetched[kClipThreads];
   double total = 0;
   for (int64_t begin = 0; begin < count; begin += kClipThreads) {
