@@ -1,7 +1,6 @@
-// Stand-ins for what calls CUDA's libraries: products and attention run on the CPU, on the memory of the emulated device.
+// Stands in for what calls cuDNN: attention runs on the CPU, on the memory of the emulated device.
 #include "cuda_runtime.h"
 #include "kernels/attention.hpp"
-#include "kernels/gemm.hpp"
 
 namespace kernels {
 namespace {
@@ -13,7 +12,6 @@ void run_double(const Args& args, const Queue& queue) {
 }
 }  // namespace
 
-void run_cuda(const Gemm& args, Queue& queue) { run_double(args, queue); }
 void run_cuda(const AttentionForward& args, Queue& queue) { run_double(args, queue); }
 void run_cuda(const AttentionBackward& args, Queue& queue) { run_double(args, queue); }
 

@@ -15,6 +15,7 @@ namespace cuda_on_cpu {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kLarge = 1 << 20;  // workspaces: no page of them is touched before a kernel does
 
 std::map<void*, std::unique_ptr<GuardedMemory>>& allocations() {
   static auto* all = new std::map<void*, std::unique_ptr<GuardedMemory>>;  // outlives what frees at exit
@@ -52,8 +53,10 @@ GuardedMemory::GuardedMemory(size_t bytes) {
   length_ = (rounded + kPage - 1) / kPage * kPage + 2 * kPage;
   pages_ = static_cast<char*>(mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   data_ = pages_ + length_ - kPage - rounded;
-  open(true);
-  std::memset(data_, 0xff, bytes);
+  if (bytes < kLarge) {
+    open(true);
+    std::memset(data_, 0xff, bytes);
+  }
   open(open_count > 0);
 }
 GuardedMemory::~GuardedMemory() { munmap(pages_, length_); }
@@ -101,7 +104,15 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
 cudaError_t cudaFree(void* memory) { return cuda_on_cpu::allocations().erase(memory), cudaSuccess; }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   Access access;
-  std::memset(memory, value, bytes);
+  auto* at = static_cast<char*>(memory);
+  if (size_t head = (cuda_on_cpu::kPage - reinterpret_cast<uintptr_t>(memory) % cuda_on_cpu::kPage) % cuda_on_cpu::kPage;
+      value == 0 && bytes > cuda_on_cpu::kLarge) {
+    size_t middle = (bytes - head) / cuda_on_cpu::kPage * cuda_on_cpu::kPage;
+    madvise(at + head, middle, MADV_DONTNEED);  // zero pages, when they are touched
+    std::memset(at, 0, head);
+    at += head + middle, bytes -= head + middle;
+  }
+  std::memset(at, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) { return cudaMemset(memory, value, bytes); }

@@ -101,6 +101,7 @@ TEST(IncludeOrder, LibrariesAreSeenOnlyByTheirOwners) {
       {"spdlog/.*", {"base"}},
       {"(oneapi/)?dnnl/?.*", {"kernels"}},
       {"cublas.*|cudnn.*", {"kernels"}},
+      {"cuda_runtime.*", {"device"}},
       {"omp\\.h|immintrin\\.h", {"kernels"}},
       {"hdf5.*|H5.*", {"io"}},
       {"io/h5.*", {"io", "data", "checkpoint", "train"}},

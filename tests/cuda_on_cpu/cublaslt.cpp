@@ -1,0 +1,148 @@
+// cuBLASLt's products, in column-major terms and the plainest loops. It refuses what the real one refuses or may refuse: a f32
+// bias for a bf16 result, epilogues whose leading dimensions are not multiples of 8 elements.
+#include "cublasLt.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/bf16_value.hpp"
+
+struct EmulatedLt {};
+struct EmulatedPreference {
+  uint32_t alignment_of_d = 0;
+};
+struct EmulatedLayout {
+  cudaDataType_t type;
+  int64_t rows, columns, ld;
+};
+struct EmulatedMatmul {
+  cublasOperation_t transa = CUBLAS_OP_N, transb = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  void* aux = nullptr;
+  int64_t aux_ld = 0;
+  cudaDataType_t bias_type = CUDA_R_32F, aux_type = CUDA_R_32F;
+};
+
+namespace {
+
+constexpr int kMark = 4711;  // of an algorithm that the heuristic has returned
+
+float read(const void* at, int64_t i, cudaDataType_t type) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(at)[i];
+  return kernels::loops::to_float(kernels::loops::Bf16{static_cast<const uint16_t*>(at)[i]});
+}
+void write(void* at, int64_t i, cudaDataType_t type, float x) {
+  if (type == CUDA_R_32F)
+    static_cast<float*>(at)[i] = x;
+  else
+    static_cast<uint16_t*>(at)[i] = kernels::loops::round_to_bf16(x).bits;
+}
+
+// The operand as packed columns of k: [count of columns][k].
+std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_rows, int64_t count, int64_t k) {
+  std::vector<float> out(size_t(count * k));
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t t = 0; t < k; ++t) out[size_t(i * k + t)] = read(at, by_rows ? i + t * l.ld : t + i * l.ld, l.type);
+  return out;
+}
+
+bool has_bias(int epilogue) { return (epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+bool has_aux(int epilogue) { return (epilogue & 128) != 0; }
+
+}  // namespace
+
+const char* cublasLtGetStatusName(cublasStatus_t) { return "CUBLAS_STATUS"; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* out) {
+  static EmulatedLt one;
+  return *out = &one, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasComputeType_t, cudaDataType_t) {
+  return *out = new EmulatedMatmul, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m, cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
+  void* to = nullptr;
+  size_t size = 4;
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: to = &m->transa; break;
+    case CUBLASLT_MATMUL_DESC_TRANSB: to = &m->transb; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: to = &m->epilogue; break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &m->bias, size = 8; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &m->aux, size = 8; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &m->aux_ld, size = 8; break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: to = &m->aux_type; break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: to = &m->bias_type; break;
+  }
+  if (bytes != size) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(to, value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType_t type, uint64_t rows, uint64_t columns,
+                                          int64_t ld) {
+  if (ld < int64_t(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  return *out = new EmulatedLayout{type, int64_t(rows), int64_t(columns), ld}, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* out) {
+  return *out = new EmulatedPreference, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                                                    size_t bytes) {
+  if (bytes != (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8u : 4u)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) std::memcpy(&preference->alignment_of_d, value, 4);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  return delete preference, CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t m, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results, int* found) {
+  *found = 0;
+  int64_t k = m->transa == CUBLAS_OP_T ? a->rows : a->columns;
+  int64_t rows = m->transa == CUBLAS_OP_T ? a->columns : a->rows, columns = m->transb == CUBLAS_OP_T ? b->rows : b->columns;
+  if (k != (m->transb == CUBLAS_OP_T ? b->columns : b->rows) || rows != d->rows || columns != d->columns || rows != c->rows ||
+      columns != c->columns || a->type != b->type || c->type != d->type || wanted < 1 || preference->alignment_of_d == 0)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  bool refused = has_bias(m->epilogue) && (!m->bias || m->bias_type == CUDA_R_32F) && d->type == CUDA_R_16BF;
+  refused = refused || (has_aux(m->epilogue) && (!m->aux || m->aux_ld % 8 != 0 || m->aux_type != d->type));
+  if (refused) return CUBLAS_STATUS_NOT_SUPPORTED;
+  results[0].algo.data[0] = kMark;
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes, cudaStream_t) {
+  if (algorithm->data[0] != kMark) return CUBLAS_STATUS_INVALID_VALUE;
+  cuda_on_cpu::Access access;
+  std::memset(workspace, 0xff, bytes < 4096 ? bytes : 4096);  // others may not count on what it held
+  int64_t rows = ld->rows, columns = ld->columns, k = m->transa == CUBLAS_OP_T ? la->rows : la->columns;
+  std::vector<float> left = columns_of(a, *la, m->transa == CUBLAS_OP_N, rows, k);
+  std::vector<float> right = columns_of(b, *lb, m->transb == CUBLAS_OP_T, columns, k);
+  float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  for (int64_t j = 0; j < columns; ++j)
+    for (int64_t i = 0; i < rows; ++i) {
+      const float *p = &left[size_t(i * k)], *q = &right[size_t(j * k)];
+      double sum = 0;
+      for (int64_t t = 0; t < k; ++t) sum += double(p[t]) * double(q[t]);
+      double x = by * sum + (keep != 0 ? double(keep) * double(read(c, i + j * lc->ld, lc->type)) : 0);
+      if (has_bias(m->epilogue)) x += double(read(m->bias, i, m->bias_type));
+      if (m->epilogue == CUBLASLT_EPILOGUE_DGELU) {
+        double u = double(read(m->aux, i + j * m->aux_ld, m->aux_type)), g = 0.7978845608028654;
+        double th = std::tanh(g * (u + 0.044715 * u * u * u));
+        x *= 0.5 * (1 + th) + 0.5 * u * (1 - th * th) * g * (1 + 3 * 0.044715 * u * u);
+      } else if (has_aux(m->epilogue)) {
+        write(m->aux, i + j * m->aux_ld, m->aux_type, float(x));
+        x = 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+      }
+      write(d, i + j * ld->ld, ld->type, float(x));
+    }
+  return CUBLAS_STATUS_SUCCESS;
+}
