@@ -1,0 +1,48 @@
+// The ops of a CapPa training step on one GPU, with the shapes and how often each runs: what kernel_table measures.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/memory.hpp"
+#include "kernels/dispatch.hpp"
+
+namespace gpu_check {
+
+struct Model {
+  std::string name;
+  int64_t batch, tokens, text, width, mlp, heads, encoder, decoder, vocabulary, side, patch;
+};
+Model b16(), l14();
+Model tiny();  // for a look on a CPU
+
+// Memory of the ops of one row, filled with seeded numbers.
+class Memory {
+ public:
+  explicit Memory(device::Queue& queue) : queue_(queue) {}
+  device::View normals(int64_t count, device::DType type);  // of deviation 0.5
+  device::View filled(int64_t count, float value);          // f32
+  device::View zeros(int64_t count, device::DType type);
+  device::View integers(const std::vector<int32_t>& values);
+
+ private:
+  device::View make(int64_t count, device::DType type);
+  void spread(const device::View& all, int64_t known);  // the first `known` elements over all
+  device::Queue& queue_;
+  device::Ledger ledger_;
+  std::vector<device::Buffer> buffers_;
+};
+
+struct Row {
+  std::string op, shape;
+  double per_step;  // calls in one training step; 0: shown, not summed
+  // Makes the operands and returns the call.
+  std::function<std::function<void()>(Memory&, device::Queue&)> prepare;
+  kernels::Cost cost;
+};
+
+// bf16 activations where the ops allow it, f32 master weights and gradients.
+std::vector<Row> rows_of(const Model& model);
+
+}  // namespace gpu_check
