@@ -1,6 +1,7 @@
 // CUDA forms of the small memory-bound ops. Ids are not checked on the host, which never waits for the GPU: a row that
 // does not exist reads as NaN and is not written to.
 #include "kernels/elementwise.hpp"
+#include "kernels/philox.cuh"
 #include "kernels/rows.cuh"
 
 namespace kernels {
@@ -86,11 +87,6 @@ struct ScatterBody {
     store<kAligned>(out, v, left);
   }
 };
-
-// Word i of a Philox block, without an indexed array: that would lie in memory.
-__device__ inline uint32_t word_of(const base::Philox4& block, unsigned i) {
-  return i == 0 ? block[0] : i == 1 ? block[1] : i == 2 ? block[2] : block[3];
-}
 
 template <class T>
 struct DropoutBody {

@@ -89,6 +89,7 @@ TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
 }
 
 TEST(PackedAttention, Checks) {
+  if (on_cuda()) GTEST_SKIP() << "offsets are checked where the host has them";
   std::vector<int32_t> offsets{0, 2, 9};
   Tensor q(6 * 8), k(8 * 8), o(6 * 8);
   TestQueue queue;

@@ -1,0 +1,19 @@
+// Draws of a random stream on the GPU: the same as base::Stream's.
+#pragma once
+
+#include "base/random.hpp"
+#include "device/cuda.hpp"
+
+namespace kernels {
+
+// Word i of a Philox block, without an indexed array: that would lie in memory.
+__device__ inline uint32_t word_of(const base::Philox4& block, unsigned i) {
+  return i == 0 ? block[0] : i == 1 ? block[1] : i == 2 ? block[2] : block[3];
+}
+
+// stream.uniform(index)
+__device__ inline float uniform_draw(const base::Stream& stream, uint64_t index) {
+  return float(word_of(stream.block(index / 4), unsigned(index % 4)) >> 8) * 0x1p-24f;
+}
+
+}  // namespace kernels
