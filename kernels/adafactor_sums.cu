@@ -64,35 +64,55 @@ __global__ void __launch_bounds__(kTileThreads, 4) square_tiles(HeldGradient hel
   if (threadIdx.x == 0) scratch[t.totals() + int64_t(blockIdx.x) * t.strips + blockIdx.y] = total;
 }
 
-// over_y += the sums of each (row, middle)'s spans, in order.
-__global__ void __launch_bounds__(256) add_spans(AdafactorTiles t, const double* scratch, double* over_y) {
-  const int64_t line = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, each = t.group / t.span;
-  if (line >= t.rows * t.middle) return;
-  const double* from = scratch + t.pieces() + line * each;
-  double sum = 0;
-  for (int64_t p = 0; p < each; ++p) sum += from[p];
-  over_y[t.first_row * t.middle + line] += sum;
-}
+// What is left to add when the tiles are done, in one launch: over_x += the tiles' sums of a column, over_y += the
+// spans' sums of a (row, middle), total = all tiles. Blocks come in that order.
+struct TileSums {
+  AdafactorTiles tiles;
+  const double* scratch;
+  double *over_x, *over_y, *total;
+  int64_t outers, column_blocks, line_blocks;  // outer indices that the view touches; blocks per outer index; blocks
+};
+constexpr int kTileTurns = kTileThreads / kWarp;  // threads that take turns with the tiles of one column
 
-// over_x += the sums of the tiles of one outer index: some threads take turns with the tiles of a column.
-constexpr int kTileTurns = 8;
-__global__ void __launch_bounds__(kWarp* kTileTurns)
-    add_tiles_over_x(AdafactorTiles t, const double* scratch, double* over_x) {
+__device__ inline void add_to_column(const TileSums& s, int64_t block) {
   __shared__ double sums[kTileTurns][kWarp];
-  const int64_t column = int64_t(blockIdx.x) * kWarp + threadIdx.x;
-  const int64_t outer = t.first_row / t.x + blockIdx.y;
+  const AdafactorTiles& t = s.tiles;
+  const int lane = int(threadIdx.x) % kWarp, turn = int(threadIdx.x) / kWarp;
+  const int64_t column = block % s.column_blocks * kWarp + lane, outer = t.first_row / t.x + block / s.column_blocks;
   const int64_t first = outer * t.blocks_per_outer - t.first_block, last = first + t.blocks_per_outer;
   const int64_t end = last < t.blocks ? last : t.blocks;
   double sum = 0;
   if (column < t.width)
-    for (int64_t b = (first > 0 ? first : 0) + threadIdx.y; b < end; b += kTileTurns)
-      sum += scratch[t.columns() + b * t.width + column];
-  sums[threadIdx.y][threadIdx.x] = sum;
+    for (int64_t b = (first > 0 ? first : 0) + turn; b < end; b += kTileTurns)
+      sum += s.scratch[t.columns() + b * t.width + column];
+  sums[turn][lane] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || column >= t.width) return;
+  if (turn != 0 || column >= t.width) return;
   double total = 0;
-  for (int turn = 0; turn < kTileTurns; ++turn) total += sums[turn][threadIdx.x];
-  over_x[outer * t.width + column] += total;
+  for (int k = 0; k < kTileTurns; ++k) total += sums[k][lane];
+  s.over_x[outer * t.width + column] += total;
+}
+
+__device__ inline void add_to_line(const TileSums& s, int64_t block) {
+  const AdafactorTiles& t = s.tiles;
+  const int64_t line = block * kTileThreads + threadIdx.x, each = t.group / t.span;
+  if (line >= t.rows * t.middle) return;
+  const double* from = s.scratch + t.pieces() + line * each;
+  double sum = 0;
+  for (int64_t p = 0; p < each; ++p) sum += from[p];
+  s.over_y[t.first_row * t.middle + line] += sum;
+}
+
+__global__ void __launch_bounds__(kTileThreads) add_tiles(TileSums s) {
+  __shared__ BlockShared<double> shared;
+  const int64_t block = blockIdx.x, columns = s.outers * s.column_blocks;
+  if (block < columns) return add_to_column(s, block);
+  if (block < columns + s.line_blocks) return add_to_line(s, block - columns);
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < s.tiles.blocks * s.tiles.strips; i += kTileThreads)
+    sum += s.scratch[s.tiles.totals() + i];
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) *s.total = sum;
 }
 
 // Any shape: a thread per sum over x, a warp per sum over y.
@@ -132,76 +152,92 @@ void sum_tiles(const AdafactorSums& a, const HeldGradient& held, Queue& queue) {
   const bool aligned = packs_fit(kTilePack, a.begin, {a.g});
   auto* kernel = aligned ? square_tiles<true> : square_tiles<false>;
   launch(kernel, dim3(blocks_for(t.blocks, 1).x, unsigned(t.strips)), dim3(kTileThreads), 0, queue, held, t, scratch);
-  launch(add_spans, blocks_for(t.rows * t.middle, 256), dim3(256), 0, queue, t, scratch, a.over_y.f64());
   const int64_t outers = (t.first_row + t.rows - 1) / t.x - t.first_row / t.x + 1;
-  launch(add_tiles_over_x, dim3(blocks_for(t.width, kWarp).x, unsigned(outers)), dim3(kWarp, kTileTurns), 0, queue, t,
-         scratch, a.over_x.f64());
-  add_partials(a.total.f64(), scratch + t.totals(), t.blocks * t.strips, 1, queue);
+  const TileSums sums{t,
+                      scratch,
+                      a.over_x.f64(),
+                      a.over_y.f64(),
+                      a.total.f64(),
+                      outers,
+                      base::ceil_div(t.width, kWarp),
+                      base::ceil_div(t.rows * t.middle, kTileThreads)};
+  launch(add_tiles, blocks_for(sums.outers * sums.column_blocks + sums.line_blocks + 1, 1), dim3(kTileThreads), 0,
+         queue, sums);
 }
 
-// What the factors are made of and go to; x_is_largest: R is the moment over x, with means over y.
+// A moment, the sums it moves on by (over so many elements each), and the factor made of it.
+struct Moment {
+  float *v, *factor;
+  const double* sums;
+  int64_t count;
+  double size;
+};
 struct FactorArgs {
-  float *v_over_x, *v_over_y, *factor_over_x, *factor_over_y;
-  const double *over_x, *over_y;
-  int64_t count_x, count_y;
-  double size_x, size_y, eps;
-  float divisor, factor;
-  const float* decided;  // may be null; stands for them: divisor, factor, apply
-  float beta2;
-  bool x_is_largest;
+  Moment normalised, plain;       // R, and C (adafactor.hpp)
+  int64_t lines, length, stride;  // R's means are over `length` entries `stride` apart
+  double eps;
+  float beta2, divisor, factor;
+  const float* decided;  // may be null; stands for divisor and factor
+  __device__ float move(const Moment& m, int64_t i) const {
+    const double root = double(decided ? decided[1] : factor) / double(decided ? decided[0] : divisor);
+    if (!decided || decided[2] != 0)
+      m.v[i] = fmaf(beta2, m.v[i], (1.0f - beta2) * float(fma(m.sums[i], root * root / m.size, eps)));
+    return m.v[i];
+  }
 };
 
-// Both moments move on; the factor that has no mean follows at once.
-__global__ void __launch_bounds__(256) move_moments(FactorArgs a) {
-  int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= a.count_x + a.count_y) return;
-  const bool of_x = i < a.count_x;
-  if (!of_x) i -= a.count_x;
-  float& v = (of_x ? a.v_over_x : a.v_over_y)[i];
-  const double root = double(a.decided ? a.decided[1] : a.factor) / double(a.decided ? a.decided[0] : a.divisor);
-  const double sum = (of_x ? a.over_x : a.over_y)[i], mean_of = root * root / (of_x ? a.size_x : a.size_y);
-  if (!a.decided || a.decided[2] != 0) v = fmaf(a.beta2, v, (1.0f - a.beta2) * float(fma(sum, mean_of, a.eps)));
-  if (of_x != a.x_is_largest) (of_x ? a.factor_over_x : a.factor_over_y)[i] = 1.0f / sqrtf(v);
-}
-
-// factor = (v / mean)^-1/2: a block per line of `length` entries `stride` apart.
-__global__ void __launch_bounds__(256) normalise_lines(const float* v, float* factor, int64_t length, int64_t stride) {
+// A block per line of R, then blocks of C.
+constexpr int kFactorThreads = 256;
+__global__ void __launch_bounds__(kFactorThreads, 4) make_factors(FactorArgs a) {
   __shared__ BlockShared<double> shared;
-  const int64_t line = blockIdx.x, at = line / stride * length * stride + line % stride;
+  const int64_t line = blockIdx.x;
+  if (line >= a.lines) {
+    const int64_t i = (line - a.lines) * kFactorThreads + threadIdx.x;
+    if (i < a.plain.count) a.plain.factor[i] = 1.0f / sqrtf(a.move(a.plain, i));
+    return;
+  }
+  const int64_t at = line / a.stride * a.length * a.stride + line % a.stride;
   double sum = 0;
-  for (int64_t k = threadIdx.x; k < length; k += blockDim.x) sum += double(v[at + k * stride]);
-  const float mean = float(block_sum(sum, shared) / double(length));
-  for (int64_t k = threadIdx.x; k < length; k += blockDim.x)
-    factor[at + k * stride] = 1.0f / sqrtf(v[at + k * stride] / mean);
+  for (int64_t k = threadIdx.x; k < a.length; k += kFactorThreads)
+    sum += double(a.move(a.normalised, at + k * a.stride));
+  const float mean = float(block_sum(sum, shared) / double(a.length));
+  for (int64_t k = threadIdx.x; k < a.length; k += kFactorThreads) {
+    const int64_t i = at + k * a.stride;
+    a.normalised.factor[i] = 1.0f / sqrtf(a.normalised.v[i] / mean);
+  }
 }
 
 }  // namespace
 
 void run_cuda(const AdafactorSums& a, Queue& queue) {
-  if (a.g.count == 0) return add_partials(a.total.f64(), nullptr, 0, 1, queue);
+  if (a.g.count == 0) return DoublePartials(a.total, 0, 1, queue).add(queue);
   const HeldGradient held{a.g.f32(), a.begin, a.begin + a.g.count};
   if (AdafactorTiles::fit(a.shape)) return sum_tiles(a, held, queue);
   const int64_t lines = a.shape.over_y();
-  auto* of_lines = static_cast<double*>(queue.scratch(size_t(lines) * sizeof(double)));
+  const DoublePartials of_lines(a.total, lines, 1, queue);
   launch(sum_any_over_x, blocks_for(a.shape.over_x(), 256), dim3(256), 0, queue, held, a.shape, a.over_x.f64());
   launch(sum_any_over_y, blocks_for(lines, kLineWarps), dim3(kLineWarps * kWarp), 0, queue, held, a.shape,
-         a.over_y.f64(), of_lines);
-  add_partials(a.total.f64(), of_lines, lines, 1, queue);
+         a.over_y.f64(), of_lines.data());
+  of_lines.add(queue);
 }
 
 void run_cuda(const AdafactorFactors& a, Queue& queue) {
   const Factored& s = a.shape;
-  const FactorArgs f{
-      a.v_over_x.f32(), a.v_over_y.f32(), a.factor_over_x.f32(), a.factor_over_y.f32(), a.over_x.f64(), a.over_y.f64(),
-      s.over_x(),       s.over_y(),       double(s.x),           double(s.y),           double(a.eps),  a.clip.divisor,
-      a.clip.factor,    a.clip.decided.none() ? nullptr : a.clip.decided.f32(),         a.beta2,        s.x_is_largest};
-  launch(move_moments, blocks_for(f.count_x + f.count_y, 256), dim3(256), 0, queue, f);
-  if (s.x_is_largest)
-    launch(normalise_lines, blocks_for(s.outer * s.middle * s.inner, 1), dim3(256), 0, queue, f.v_over_x,
-           f.factor_over_x, s.y, s.inner);
-  else
-    launch(normalise_lines, blocks_for(s.outer * s.middle * s.inner, 1), dim3(256), 0, queue, f.v_over_y,
-           f.factor_over_y, s.x, s.middle * s.inner);
+  const Moment x{a.v_over_x.f32(), a.factor_over_x.f32(), a.over_x.f64(), s.over_x(), double(s.x)};
+  const Moment y{a.v_over_y.f32(), a.factor_over_y.f32(), a.over_y.f64(), s.over_y(), double(s.y)};
+  FactorArgs f{.normalised = y,
+               .plain = x,
+               .lines = s.outer * s.middle * s.inner,
+               .length = s.x,
+               .stride = s.middle * s.inner,
+               .eps = double(a.eps),
+               .beta2 = a.beta2,
+               .divisor = a.clip.divisor,
+               .factor = a.clip.factor,
+               .decided = a.clip.decided.none() ? nullptr : a.clip.decided.f32()};
+  if (s.x_is_largest) f.normalised = x, f.plain = y, f.length = s.y, f.stride = s.inner;
+  launch(make_factors, blocks_for(f.lines + base::ceil_div(f.plain.count, kFactorThreads), 1), dim3(kFactorThreads), 0,
+         queue, f);
 }
 
 }  // namespace kernels

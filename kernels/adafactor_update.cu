@@ -123,15 +123,15 @@ void run_cuda(const AdafactorUpdate& a, Queue& queue) {
 
 void run_cuda(const AdafactorRms& a, Queue& queue) {
   const int64_t count = a.gradient.count, blocks = base::ceil_div(count, kUpdateCudaBlock);
-  auto* partial = static_cast<double*>(queue.scratch(size_t(blocks) * sizeof(double)));
+  const DoublePartials partial(a.sum, blocks, 1, queue);
   with_scaling(a.scaling, [&](auto scaling) {
     using Scaling = decltype(scaling);
     const RmsStep<Scaling> step{{a.gradient, a.clip}, scaling, 0};
     auto* kernel =
         packs_fit(kUpdatePack, 0, {a.gradient, a.scaling.v}) ? rms_blocks<true, Scaling> : rms_blocks<false, Scaling>;
-    launch(kernel, blocks_for(blocks, 1), dim3(kUpdateThreads), 0, queue, step, count, partial);
+    launch(kernel, blocks_for(blocks, 1), dim3(kUpdateThreads), 0, queue, step, count, partial.data());
   });
-  add_partials(a.sum.f64(), partial, blocks, 1, queue);
+  partial.add(queue);
 }
 
 }  // namespace kernels

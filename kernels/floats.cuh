@@ -17,6 +17,7 @@ struct Floats {
 };
 
 __device__ inline float widen(float x) { return x; }
+__device__ inline float widen(uint8_t x) { return float(x); }
 __device__ inline float widen(uint16_t bits) { return loops::to_float(loops::Bf16{bits}); }
 
 // To the nearest, ties to even, as the CPU rounds.

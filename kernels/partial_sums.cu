@@ -40,8 +40,14 @@ void add_partials(float* out, const float* partial, int64_t blocks, int64_t stri
          columns, write == Write::accumulate);
 }
 
-void add_partials(double* out, const double* partial, int64_t blocks, int sums, Queue& queue) {
-  launch(add_double_partials, dim3(unsigned(sums)), dim3(kSumThreads), 0, queue, out, partial, blocks);
+DoublePartials::DoublePartials(const View& out, int64_t blocks, int sums, Queue& queue)
+    : out_(out.f64()), data_(out_), blocks_(blocks), sums_(sums) {
+  if (blocks != 1) data_ = static_cast<double*>(queue.scratch(size_t(sums * blocks) * sizeof(double)));
+}
+
+void DoublePartials::add(Queue& queue) const {
+  if (blocks_ != 1)
+    launch(add_double_partials, dim3(unsigned(sums_)), dim3(kSumThreads), 0, queue, out_, data_, blocks_);
 }
 
 }  // namespace kernels

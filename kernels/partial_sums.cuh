@@ -9,7 +9,18 @@ namespace kernels {
 void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns, Write write,
                   Queue& queue);
 
-// out[s] = sum over b of partial[s * blocks + b], s < sums.
-void add_partials(double* out, const double* partial, int64_t blocks, int sums, Queue& queue);
+// Where the blocks of a kernel leave their sums of doubles: [sum][block] in the queue's scratch, or where the sums go if there
+// is one block. `add` then makes out[s] = sum over blocks.
+class DoublePartials {
+ public:
+  DoublePartials(const View& out, int64_t blocks, int sums, Queue& queue);
+  double* data() const { return data_; }
+  void add(Queue& queue) const;
+
+ private:
+  double *out_, *data_;
+  int64_t blocks_;
+  int sums_;
+};
 
 }  // namespace kernels

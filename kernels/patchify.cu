@@ -7,10 +7,11 @@ namespace {
 
 constexpr int64_t kRgb = 3;
 
-template <class T>
+template <class T, class Pixel>
 struct PatchifyBody {
   T* patches;
-  const float* image;
+  const Pixel* image;
+  PixelRange range;                  // of bytes
   int64_t height, image_row;         // of an image: rows of pixels, floats of one
   int patch, rows, columns, length;  // rows and columns of patches; rows of pixels of a patch, floats of one
 
@@ -21,31 +22,50 @@ struct PatchifyBody {
     const int64_t patch_row = row / patch, b = patch_row / rows;
     const int y = int(row - patch_row * patch), r = int(patch_row - b * rows);
     const int c = int(column) / length, k = int(column) - c * length;
-    const Floats<N> v = load<kAligned, N>(image + (b * height + r * patch + y) * image_row + column, N);
+    Floats<N> v = load<kAligned, N>(image + (b * height + r * patch + y) * image_row + column, N);
+    if constexpr (sizeof(Pixel) == 1) {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        v[i] = __fadd_rn(range.to_low, __fmul_rn((v[i] - range.low) / range.width, range.to_width));
+    }
     store<kAligned>(patches + ((patch_row * columns + c) * patch + y) * length + k, v, N);
   }
 };
 
-template <int N, class T>
-void take_patches(const PatchifyBody<T>& body, int64_t batch, Queue& queue) {
+template <int N, class T, class Pixel>
+void take_packs(const PatchifyBody<T, Pixel>& body, int64_t batch, Queue& queue) {
   const int64_t rows = batch * body.rows * body.patch, width = int64_t(body.columns) * body.length;
   const dim3 grid(blocks_for(rows, kRowsPerBlock).x, blocks_for(width, kWarp * N).x);
-  launch(each_row<true, N, PatchifyBody<T>>, grid, dim3(kRowsPerBlock * kWarp), 0, queue, body, rows, width);
+  launch(each_row<true, N, PatchifyBody<T, Pixel>>, grid, dim3(kRowsPerBlock * kWarp), 0, queue, body, rows, width);
+}
+
+template <class T, class Pixel>
+void take_patches(const Patchify& a, Queue& queue) {
+  const int64_t length = a.columns() * kRgb, image_row = a.width * kRgb;
+  const PatchifyBody<T, Pixel> body{static_cast<T*>(a.patches.data),
+                                    static_cast<const Pixel*>(a.image.data),
+                                    a.range,
+                                    a.height,
+                                    image_row,
+                                    int(a.patch),
+                                    int(a.height / a.patch),
+                                    int(a.width / a.columns()),
+                                    int(length)};
+  const int pack = patchify_pack(length, image_row, a.patches, a.image);
+  if (pack == 4)
+    take_packs<4>(body, a.batch, queue);
+  else if (pack == 2)
+    take_packs<2>(body, a.batch, queue);
+  else
+    take_packs<1>(body, a.batch, queue);
 }
 
 template <class T>
 void take_patches(const Patchify& a, Queue& queue) {
-  const int64_t length = a.columns() * kRgb, image_row = a.width * kRgb;
-  PatchifyBody<T> body{
-      static_cast<T*>(a.patches.data), a.image.f32(), a.height, image_row, int(a.patch), int(a.height / a.patch),
-      int(a.width / a.columns()),      int(length)};
-  const int pack = patchify_pack(length, image_row, a.patches, a.image);
-  if (pack == 4)
-    take_patches<4>(body, a.batch, queue);
-  else if (pack == 2)
-    take_patches<2>(body, a.batch, queue);
+  if (a.image.type == DType::u8)
+    take_patches<T, uint8_t>(a, queue);
   else
-    take_patches<1>(body, a.batch, queue);
+    take_patches<T, float>(a, queue);
 }
 
 }  // namespace

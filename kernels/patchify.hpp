@@ -1,16 +1,23 @@
-// Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the stem becomes a product.
+// Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the stem becomes a product. Images
+// may come as bytes, a quarter of what goes to the device; then they are scaled on the way.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
+// A byte becomes to_low + (byte - low) / width * to_width, each operation rounded: as the preprocessing op value_range does it.
+struct PixelRange {
+  float low = 0, width = 255, to_low = -1, to_width = 2;
+};
+
 struct Patchify {
   static constexpr Op op = Op::patchify;
   View patches;           // f32 or bf16 [batch * (height/patch) * (width/patch_width), patch * patch_width * 3]
-  View image;             // f32 [batch, height, width, 3]
+  View image;             // f32 or u8 [batch, height, width, 3]
   int64_t batch = 0, height = 0, width = 0;
   int64_t patch = 0, patch_width = 0;  // patch_width 0: square
+  PixelRange range{};     // of bytes
   int64_t columns() const { return patch_width ? patch_width : patch; }  // of one patch
 };
 void check(const Patchify&);

@@ -42,10 +42,10 @@ struct AddSumsBody {
 
 void run_cuda(const SquareSums& a, Queue& queue) {
   const int64_t blocks = base::ceil_div(a.x.count, kSquareBlock);
-  auto* partial = static_cast<double*>(queue.scratch(size_t(blocks) * sizeof(double)));
+  const DoublePartials partial(a.sum, blocks, 1, queue);
   auto* kernel = packs_fit(kSquarePack, 0, {a.x}) ? square_blocks<true> : square_blocks<false>;
-  launch(kernel, blocks_for(blocks, 1), dim3(kSquareThreads), 0, queue, a.x.f32(), a.x.count, partial);
-  add_partials(a.sum.f64(), partial, blocks, 1, queue);
+  launch(kernel, blocks_for(blocks, 1), dim3(kSquareThreads), 0, queue, a.x.f32(), a.x.count, partial.data());
+  partial.add(queue);
 }
 
 void run_cuda(const AddSums& args, Queue& queue) {

@@ -100,19 +100,13 @@ __global__ void __launch_bounds__(kUpdateThreads, 4)
 template <class Direction>
 void update_elements(const Update& a, std::initializer_list<View> views, const Direction& direction, Queue& queue) {
   const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateCudaBlock);
-  auto* partial = static_cast<double*>(queue.scratch(size_t(2 * blocks) * sizeof(double)));
-  const UpdateStep<Direction> step{a.weights.f32(),
-                                   {a.gradient, a.clip},
-                                   a.rate,
-                                   a.decay,
-                                   -a.schedule,
-                                   direction,
-                                   0,
-                                   0};
+  const DoublePartials partial(a.sums, blocks, 2, queue);
+  const UpdateStep<Direction> step{
+      a.weights.f32(), {a.gradient, a.clip}, a.rate, a.decay, -a.schedule, direction, 0, 0};
   const bool aligned = packs_fit(kUpdatePack, 0, {a.weights, a.gradient}) && packs_fit(kUpdatePack, 0, views);
   auto* kernel = aligned ? update_blocks<true, Direction> : update_blocks<false, Direction>;
-  launch(kernel, blocks_for(blocks, 1), dim3(kUpdateThreads), 0, queue, step, count, partial);
-  add_partials(a.sums.f64(), partial, blocks, 2, queue);
+  launch(kernel, blocks_for(blocks, 1), dim3(kUpdateThreads), 0, queue, step, count, partial.data());
+  partial.add(queue);
 }
 
 }  // namespace kernels

@@ -256,8 +256,8 @@ std::vector<Row> rows_of(const Model& m) {
   const int64_t image = m.batch * m.tokens, text = m.batch * m.text, d = m.width, v = m.vocabulary;
   const double enc = double(m.encoder), dec = double(m.decoder);
   const int64_t patch = m.patch * m.patch * 3, pixels = m.batch * m.side * m.side * 3;
-  add(rows, fmt::format("{} images of {}", m.batch, m.side), 1, [=](Memory& t) {
-    return Patchify{t.zeros(image * patch, kNarrow), t.normals(pixels, kWide), m.batch, m.side, m.side, m.patch};
+  add(rows, fmt::format("{} images of {}, bytes", m.batch, m.side), 1, [=](Memory& t) {
+    return Patchify{t.zeros(image * patch, kNarrow), t.zeros(pixels, DType::u8), m.batch, m.side, m.side, m.patch};
   });
   add(rows, fmt::format("positions: {} x {}", image, d), 1, [=](Memory& t) {
     return AddTable{

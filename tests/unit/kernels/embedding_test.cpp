@@ -124,6 +124,27 @@ TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
     }
 }
 
+// As if value_range had run before, to the bit.
+TEST(Patchify, ScalesBytes) {
+  const PixelRange range{0.5f, 253, -1.1f, 2.3f};
+  for (int64_t patch : {3, 4, 14, 16}) {
+    TestQueue queue(2);
+    const int64_t side = 2 * patch + 1, count = 2 * side * side * 3, used = 2 * 4 * patch * patch * 3;
+    std::vector<int32_t> drawn = integers(count, 0, 256, "bytes");
+    std::vector<uint8_t> bytes(drawn.begin(), drawn.end());
+    Tensor scaled(count), expected(used), patches(used);
+    for (int64_t i = 0; i < count; ++i) {
+      volatile float part = (float(bytes[size_t(i)]) - range.low) / range.width * range.to_width;  // not fused with the addition
+      scaled.data()[i] = range.to_low + part;
+    }
+    run(Patchify{.patches = expected, .image = scaled, .batch = 2, .height = side, .width = side, .patch = patch}, queue);
+    run(Patchify{.patches = patches, .image = device::view(bytes.data(), count), .batch = 2, .height = side, .width = side,
+                 .patch = patch, .range = range},
+        queue);
+    EXPECT_TRUE(same_bits(patches.values(), expected.values())) << patch;
+  }
+}
+
 TEST(Patchify, CostAndChecks) {
   Tensor image(48), patches(48);
   Patchify p{patches, image, 1, 4, 4, 2};
@@ -131,6 +152,11 @@ TEST(Patchify, CostAndChecks) {
   EXPECT_EQ(cost(p).bytes, 8 * 48);
   p.patch = 5;
   EXPECT_ERROR(check(p), "patchify", "height is 4, must be at least 5");
+  std::vector<uint8_t> bytes(48);
+  p.patch = 2, p.image = device::view(bytes.data(), 48);
+  EXPECT_EQ(cost(p).bytes, 5 * 48);
+  p.range.width = 0;
+  EXPECT_ERROR(check(p), "patchify", "no width");
 }
 
 }  // namespace
