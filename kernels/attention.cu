@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/attention_cudnn.hpp"
 #include "kernels/attention_tiles.cuh"
 #include "kernels/launch.cuh"
 
@@ -180,6 +181,11 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_key_gradients(Atten
   store_tile(a.dv, dv, stride, r.key_row, head, a, first, r.keys, 1.0f);
 }
 
+__global__ void shifts_of_flags(int32_t* out, const uint8_t* flags, int batch, int length) {
+  const int b = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (b < batch) out[b] = flags[b] != 0 ? 0 : length;
+}
+
 template <class T>
 AttentionTensors<T> tensors_of(const AttentionShape& s) {
   AttentionTensors<T> t{};
@@ -224,7 +230,14 @@ void backward(const AttentionBackward& a, Queue& queue) {
 
 }  // namespace
 
+void mask_shifts(int32_t* out, const AttentionShape& shape, Queue& queue) {
+  constexpr int kThreads = 256;
+  launch(shifts_of_flags, blocks_for(shape.batch, kThreads), dim3(kThreads), 0, queue, out,
+         static_cast<const uint8_t*>(shape.flags.data), int(shape.batch), int(shape.key_length));
+}
+
 void run_cuda(const AttentionForward& a, Queue& queue) {
+  if (a.shape.batch == 0 || attention_by_cudnn(a, queue)) return;
   if (a.q.type == DType::bf16)
     forward<uint16_t>(a, queue);
   else
@@ -232,6 +245,7 @@ void run_cuda(const AttentionForward& a, Queue& queue) {
 }
 
 void run_cuda(const AttentionBackward& a, Queue& queue) {
+  if (a.shape.batch == 0 || attention_by_cudnn(a, queue)) return;
   if (a.q.type == DType::bf16)
     backward<uint16_t>(a, queue);
   else

@@ -29,3 +29,17 @@ add_executable(kernel_table ${table_sources})
 target_link_libraries(kernel_table PRIVATE trainer_kernels nlohmann_json::nlohmann_json)
 add_test(NAME kernel_table_on_cpu COMMAND kernel_table --kind=cpu --models=tiny --seconds=0.0003)
 set_tests_properties(kernel_table_on_cpu PROPERTIES TIMEOUT 120 LABELS "unit;cuda" ENVIRONMENT OMP_WAIT_POLICY=passive)
+
+if(TRAINER_HAS_CUDA)
+  # cuDNN plans without a GPU, if there is a libcuda.so.1: the toolkit has a stub of it.
+  add_executable(plan_attention gpu/plan_attention.cpp)
+  target_link_libraries(plan_attention PRIVATE trainer_kernels)
+  set(stub ${CUDAToolkit_LIBRARY_DIR}/stubs/libcuda.so)
+  if(EXISTS ${stub})
+    file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/stub)
+    file(CREATE_LINK ${stub} ${CMAKE_CURRENT_BINARY_DIR}/stub/libcuda.so.1 SYMBOLIC)
+  endif()
+  add_test(NAME unit_attention_plans COMMAND plan_attention)
+  set_tests_properties(unit_attention_plans PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77
+                       ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/stub:$ENV{LD_LIBRARY_PATH}")
+endif()

@@ -1,0 +1,101 @@
+// Graphs of cuDNN's backend interface: tensors, the few operations that attention is written in, and plans that run them.
+// Errors are base::Error with cuDNN's own text.
+#pragma once
+
+#include <cudnn.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/cuda_library.hpp"
+
+#define DNN(function) LIBRARY_FUNCTION("libcudnn.so.9", function)
+
+namespace kernels::cudnn {
+
+void check_status(cudnnStatus_t status, const char* what);
+
+// A backend descriptor. `finish` ends its making; copies share it.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(cudnnBackendDescriptorType_t type);
+  cudnnBackendDescriptor_t get() const { return descriptor_.get(); }
+
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values);
+  template <class T>
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& value) {
+    return set(name, type, 1, &value);
+  }
+  Descriptor& set(cudnnBackendAttributeName_t name, const Descriptor& other);
+  Descriptor& finish();
+
+ private:
+  std::shared_ptr<void> descriptor_;
+};
+
+using Four = std::array<int64_t, 4>;
+
+struct Tensor {
+  Descriptor descriptor;
+  Four sizes{}, strides{};
+};
+
+class Graph {
+ public:
+  Tensor tensor(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type) {
+    return make(id, sizes, strides, type, false, false);
+  }
+  Tensor scalar(int64_t id) { return make(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true); }  // on the host
+  Tensor between(const Four& sizes, const Four& strides, cudnnDataType_t type) {  // never in memory
+    return make(next_id_++, sizes, strides, type, true, false);
+  }
+  Tensor like(const Tensor& t, cudnnDataType_t type) { return between(t.sizes, t.strides, type); }
+
+  void multiply(const Tensor& a, const Tensor& b, const Tensor& c);  // matrices
+  void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& y, cudnnDataType_t computed = CUDNN_DATA_FLOAT,
+                 int64_t axis = -1) {
+    pointwise(mode, x, nullptr, nullptr, y, computed, axis);
+  }
+  void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y,
+                 cudnnDataType_t computed = CUDNN_DATA_FLOAT) {
+    pointwise(mode, x, &b, nullptr, y, computed, -1);
+  }
+  void select(const Tensor& yes, const Tensor& no, const Tensor& which, const Tensor& y) {
+    pointwise(CUDNN_POINTWISE_BINARY_SELECT, yes, &no, &which, y, CUDNN_DATA_FLOAT, -1);
+  }
+  void reduce(cudnnReduceTensorOp_t how, const Tensor& x, const Tensor& y);
+  void reshape(const Tensor& x, const Tensor& y);
+
+  const std::vector<Descriptor>& operations() const { return operations_; }
+
+ private:
+  Tensor make(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type, bool is_virtual, bool by_value);
+  void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor* b, const Tensor* t, const Tensor& y,
+                 cudnnDataType_t computed, int64_t axis);
+  std::vector<Descriptor> operations_;
+  int64_t next_id_ = 1000;
+};
+
+struct Argument {
+  int64_t id;
+  const void* data;
+};
+
+class Plan {
+ public:
+  // The first of cuDNN's proposals that it can make; the proposals' order is the same in every run. With a null handle it is made
+  // for the device that `device` describes (JSON), which needs no GPU.
+  Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device = "");
+  size_t workspace_bytes() const { return size_t(workspace_); }
+  void run(cudnnHandle_t handle, const std::vector<Argument>& arguments, void* workspace) const;
+
+ private:
+  Descriptor graph_, plan_;
+  int64_t workspace_ = 0;
+};
+
+}  // namespace kernels::cudnn

@@ -1,0 +1,7 @@
+// There is no cuDNN on the emulated GPU: attention runs on our own kernels.
+#include "kernels/attention_cudnn.hpp"
+
+namespace kernels {
+bool attention_by_cudnn(const AttentionForward&, Queue&) { return false; }
+bool attention_by_cudnn(const AttentionBackward&, Queue&) { return false; }
+}  // namespace kernels
