@@ -80,7 +80,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
   recipe.check_opened(deck, input->size(), specs);
-  Engine engine(recipe.engine(input->size(), threads), mesh, device::Kind::cpu);
+  Engine engine(recipe.engine(input->size(), threads), mesh, recipe.device().kind);
   engine.initialise();
   engine.publish();
   const Geometry& g = engine.geometry();

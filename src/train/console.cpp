@@ -42,6 +42,7 @@ void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& re
   std::vector<std::string> hosts = mesh.world->gather_text(session.host());
   std::map<std::string, int> count;
   for (const std::string& h : hosts) ++count[h];
+  log::line("device   {}", recipe.device().text);
   log::line("mesh     {} rank{} on {} node{} = replica {} x fsdp {}  parameters={} optimizer={}  backend=mpi",
             hosts.size(), hosts.size() == 1 ? "" : "s", count.size(), count.size() == 1 ? "" : "s", mesh.shape.replica,
             mesh.shape.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer);

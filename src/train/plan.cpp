@@ -65,7 +65,6 @@ void count_step(Engine& engine, comm::Mesh& mesh, Plan& plan) {
 }  // namespace
 
 Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector) {
-  recipe.device();
   Plan plan;
   plan.mesh = comm::resolve_mesh(recipe.mesh, ranks, mesh_selector);
   auto world = comm::make_plan_comm(ranks);
@@ -105,6 +104,8 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
             plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
             recipe.memory.recompute);
+  // A plan is made anywhere, for either device: what it counts is the same on both.
+  log::line("device   {}", recipe.run.device == "cuda" ? "cuda (one rank per GPU)" : recipe.device().text);
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, ranks, g.micro_batch,
             g.accumulation,
             recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");

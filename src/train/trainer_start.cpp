@@ -131,7 +131,7 @@ void Trainer::print_start() {
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
             1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
             1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
-  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, device::Kind::cpu);
+  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, recipe_.device().kind);
   const Geometry& g = engine_->geometry();
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
             g.micro_batch, g.accumulation,

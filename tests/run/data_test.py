@@ -73,7 +73,7 @@ class Data(harness.RunTest):
         self.expect(3, "slices", args=[self.deck(), "--set", "determinism.level=mesh", "--set", "determinism.slices=2"], ranks=4)
         self.expect(3, "micro_batch", args=[self.deck(), "--set", "determinism.level=mesh", "--set", "determinism.slices=2",
                                            "--set", "train.micro_batch=3"], ranks=2)
-        self.expect(3, "no CUDA", args=[self.deck(), "--set", "run.device=cuda"])
+        self.expect(3, "run.device", "CUDA cannot be used here", args=[self.deck(), "--set", "run.device=cuda"])
         self.assertFalse(os.path.exists(self.dir))
 
     def test_mesh_rule(self):

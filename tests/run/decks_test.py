@@ -249,8 +249,10 @@ preprocess = "@train"
     def test_what_cannot_be_is_not_ignored(self):
         ruled = self.changed(("replica = 1, fsdp = -1 }", 'replica = 1, fsdp = -1, rule = [ { match = "a.*", replica = 2 } ] }'),
                              ('device = "cpu"', 'device = "cuda"'))
-        for mode in ("train", "bench", "plan"):
-            self.expect(3, "run.device", "CUDA", args=[self.deck(ruled), "--mode", mode])
+        for mode in ("train", "bench"):
+            self.expect(3, "run.device", "CUDA cannot be used here", args=[self.deck(ruled), "--mode", mode])
+        self.expect(0, "device   cuda", args=[self.deck(ruled), "--mode", "plan"])  # made where no GPU is
+        self.expect(0, "device   cpu (auto: ", args=[self.deck(ruled.replace('"cuda"', '"auto"')), "--mode", "plan"])
         ruled = ruled.replace('"cuda"', '"cpu"')
         self.expect(3, "--mesh-selector", '"b1" matches no', '"a.*"', args=[self.deck(ruled), "--mode", "plan", "--mesh-selector", "b1"])
         self.expect(3, "--mesh-selector", "the deck has none", args=[self.deck(), "--mesh-selector", "b1"])
