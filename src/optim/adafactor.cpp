@@ -171,7 +171,7 @@ void Adafactor::measured(const TensorTotals& totals) {
   if (fabric_.queue.kind() == device::Kind::plan) return;
   for (size_t p = 0; p < tensors_.size(); ++p) {
     if (!trainable(int(p))) continue;
-    const double mean = totals.of(int(p)).f64()[0] / double(fabric_.layout.parameters()[p].size);
+    const double mean = totals.value(int(p), 0) / double(fabric_.layout.parameters()[p].size);
     tensors_[p].rms_divisor = std::max(1.0f, float(std::sqrt(mean)) / float(options_.clipping_threshold));
   }
 }

@@ -29,6 +29,7 @@ CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
   const int slots = base::TreeSum::slots(most_cuts);
   device::Kind kind = fabric.queue.kind();
   totals_ = device::Buffer(kind, fabric.ledger, "workspace", total * size_of(device::DType::f64));
+  if (kind == device::Kind::cuda) fetched_.resize(size_t(total));
   levels_ = device::Buffer(kind, fabric.ledger, "workspace", (slots - 1) * widest_ * size_of(device::DType::f64));
 }
 
@@ -40,6 +41,14 @@ device::View CutSums::slot(int unit, int index) const {
 
 void CutSums::exchange() {
   if (exchanged_ > 0) fabric_.mesh.fsdp->all_reduce(totals_.view(device::DType::f64).slice(0, exchanged_)).wait();
+  if (!fetched_.empty())
+    device::download(fetched_.data(), totals_.view(device::DType::f64).slice(0, int64_t(fetched_.size())), fabric_.queue);
+}
+
+double CutSums::value(int parameter, int64_t i) const {
+  if (fetched_.empty()) return of(parameter).f64()[i];
+  const int unit = fabric_.layout.parameters()[size_t(parameter)].unit;
+  return fetched_[size_t(unit_offset_[size_t(unit)] + offset_[size_t(parameter)] + i)];
 }
 
 device::View CutSums::of(int parameter) const {

@@ -22,11 +22,12 @@ struct Piece {
   int64_t count() const { return end - begin; }
 };
 
-// Where the totals over a tensor are: doubles, the same on every rank.
+// The totals over a tensor: doubles, the same on every rank; where they are, for ops, and what they are, for the host.
 class TensorTotals {
  public:
   virtual ~TensorTotals() = default;
   virtual device::View of(int parameter) const = 0;
+  virtual double value(int parameter, int64_t i) const = 0;
 };
 
 struct StepInfo {

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <barrier>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <thread>
 
+#include "device/gpu.hpp"
 #include "device/memory.hpp"
 #include "kernels/bf16_value.hpp"
 #include "optim/engine.hpp"
@@ -15,6 +18,22 @@ namespace rig {
 
 using Tensor = std::vector<float>;
 using Tensors = std::map<std::string, Tensor>;
+
+// Where engines of one rank compute: TRAINER_TEST_KIND=cuda says on a GPU (without one the program ends with 77). Meshes of
+// threads stay on the CPU: exchanges between GPUs are tested with MPI.
+inline device::Kind default_kind() {
+  static const device::Kind kind = [] {
+    const char* wanted = std::getenv("TRAINER_TEST_KIND");
+    if (!wanted || std::string(wanted) != "cuda") return device::Kind::cpu;
+    if (device::Gpus gpus = device::find_gpus(); gpus.count == 0) {
+      std::printf("skipped: %s\n", gpus.none_because.c_str());
+      std::_Exit(77);
+    }
+    device::use_gpu(0);
+    return device::Kind::cuda;
+  }();
+  return kind;
+}
 
 struct Meeting {
   explicit Meeting(int n) : barrier(n), views(size_t(n)) {}
@@ -68,7 +87,7 @@ struct Job {
   int fsdp = 1;
   int64_t cuts = 1;
   int threads = 1;
-  device::Kind kind = device::Kind::cpu;
+  device::Kind kind = default_kind();
   optim::OptimizerOptions options;
   std::vector<optim::ParameterPolicy> policies;  // empty: no decay, nothing frozen
   std::vector<optim::Schedule> schedules{optim::Schedule()};
@@ -84,6 +103,7 @@ inline shard::Parameter parameter(const std::string& path, std::vector<int64_t> 
 class Rig {
  public:
   explicit Rig(Job s) : job_(std::move(s)), meeting_(job_.fsdp), layout_(make_layout()), ranks_(size_t(job_.fsdp)) {
+    if (job_.fsdp > 1 && job_.kind == device::Kind::cuda) job_.kind = device::Kind::cpu;
     for (int f = 0; f < job_.fsdp; ++f) {
       Rank& r = ranks_[size_t(f)];
       r.mesh.shape = {1, job_.fsdp};
@@ -106,17 +126,17 @@ class Rig {
   }
 
   void set_weights(const Tensors& t) {
-    each_segment([&](Rank& r, int u, const shard::Segment& s) { copy_in(t, s, r.weights[size_t(u)]); });
+    each_segment([&](Rank& r, int u, const shard::Segment& s) { copy_in(t, s, r.weights[size_t(u)], *r.queue); });
   }
   void set_gradients(const Tensors& t) {
-    each_segment([&](Rank& r, int u, const shard::Segment& s) { copy_in(t, s, r.gradients[size_t(u)]); });
+    each_segment([&](Rank& r, int u, const shard::Segment& s) { copy_in(t, s, r.gradients[size_t(u)], *r.queue); });
   }
   Tensors weights() {
     Tensors out;
     for (const shard::Parameter& p : layout_.parameters()) out[p.path].resize(size_t(p.size));
     each_segment([&](Rank& r, int u, const shard::Segment& s) {
-      const float* from = static_cast<const float*>(r.weights[size_t(u)].data()) + s.offset;
-      std::copy(from, from + s.count(), out[layout_.parameters()[size_t(s.parameter)].path].begin() + s.begin);
+      float* to = out[layout_.parameters()[size_t(s.parameter)].path].data() + s.begin;
+      device::download(to, r.weights[size_t(u)].view(device::DType::f32).slice(s.offset, s.count()), *r.queue);
     });
     return out;
   }
@@ -152,11 +172,15 @@ class Rig {
         for (int64_t d : s.shape) n *= d;
         Tensor& t = out[s.name];
         t.resize(size_t(n)), writers[s.name].resize(size_t(n)), shapes_[s.name] = s.shape, types_[s.name] = s.type;
-        for (const auto& part : s.parts)
+        for (const auto& part : s.parts) {
+          const device::View there{part.data, s.type, part.end - part.begin};
+          std::vector<char> here(size_t(there.bytes()));
+          device::download(here.data(), there, *r.queue);
           for (int64_t i = part.begin; i < part.end; ++i) {
-            t[size_t(i)] = read(part.data, s.type, i - part.begin);
+            t[size_t(i)] = read(here.data(), s.type, i - part.begin);
             if (s.writes) ++writers[s.name][size_t(i)];
           }
+        }
       }
     for (auto& [name, counts] : writers)
       for (int n : counts) CHECK(n == 1, "{} has an element with {} writers", name, n);
@@ -165,14 +189,14 @@ class Rig {
   void set_state(const Tensors& t) {
     for (Rank& r : ranks_)
       for (const shard::TensorSlice& s : r.engine->state())
-        for (const auto& part : s.parts)
-          for (int64_t i = part.begin; i < part.end; ++i) {
-            float x = t.at(s.name)[size_t(i)];
-            if (s.type == device::DType::bf16)
-              static_cast<kernels::loops::Bf16*>(part.data)[i - part.begin] = kernels::loops::round_to_bf16(x);
-            else
-              static_cast<float*>(part.data)[i - part.begin] = x;
-          }
+        for (const auto& part : s.parts) {
+          const float* from = t.at(s.name).data() + part.begin;
+          const device::View there{part.data, s.type, part.end - part.begin};
+          std::vector<kernels::loops::Bf16> narrow;
+          for (int64_t i = 0; i < there.count; ++i) narrow.push_back(kernels::loops::round_to_bf16(from[i]));
+          const bool rounds = s.type == device::DType::bf16;
+          device::upload(there, rounds ? static_cast<const void*>(narrow.data()) : from, *r.queue);
+        }
   }
   const std::vector<int64_t>& shape(const std::string& name) { return shapes_.at(name); }
   device::DType type(const std::string& name) { return types_.at(name); }
@@ -226,10 +250,10 @@ class Rig {
         for (const shard::Segment& s : layout_.segments(u, layout_.owned_begin(u, int(rank)), layout_.owned_count(u)))
           f(ranks_[rank], u, s);
   }
-  void copy_in(const Tensors& t, const shard::Segment& s, device::Buffer& to) {
+  void copy_in(const Tensors& t, const shard::Segment& s, device::Buffer& to, device::Queue& queue) {
     auto it = t.find(layout_.parameters()[size_t(s.parameter)].path);
     if (it == t.end()) return;
-    std::copy(it->second.begin() + s.begin, it->second.begin() + s.end, static_cast<float*>(to.data()) + s.offset);
+    device::upload(to.view(device::DType::f32).slice(s.offset, s.count()), it->second.data() + s.begin, queue);
   }
   static float read(const void* data, device::DType type, int64_t i) {
     if (type == device::DType::bf16) return kernels::loops::to_float(static_cast<const kernels::loops::Bf16*>(data)[i]);
