@@ -17,11 +17,16 @@ KERNELS_INLINE int64_t tile_up(int64_t rows) { return (rows + kTileRows - 1) / k
 // Sizes that forward and backward share; they depend on the shape alone.
 struct HeadSizes {
   int64_t block;   // queries per block, all blocks about equal
+  int64_t room;    // queries that scratch has room for: of fewer queries blocks may be larger, but not than this
   int64_t scores;  // row length of a block of scores: keys, padded so that whole tiles can be read and written
   int64_t keys;    // key_length in whole vectors
   int64_t width;   // head_dim in whole vectors
   HeadSizes(int64_t query_length, int64_t key_length, int64_t head_dim)
-      : block(0), scores(lanes_up(key_length + kTileRows)), keys(lanes_up(key_length)), width(lanes_up(head_dim)) {
+      : block(0),
+        room(smaller(kQueryBlock, tile_up(query_length))),
+        scores(lanes_up(key_length + kTileRows)),
+        keys(lanes_up(key_length)),
+        width(lanes_up(head_dim)) {
     int64_t blocks = (query_length + kQueryBlock - 1) / kQueryBlock;
     if (blocks > 0) block = tile_up((query_length + blocks - 1) / blocks);  // no query: no block is looked at
   }
@@ -48,10 +53,10 @@ struct ForwardScratch {
     Scratch scratch{base};
     scratch.take(keys_t, packed_size<T>(head_dim, key_length));
     scratch.take(values, packed_size<T>(key_length, head_dim));
-    scratch.take(queries, s.block * steps_of<T>(head_dim));
-    scratch.take(scores, s.block * s.scores);
-    scratch.take(weights, kPairs<T> ? s.block * s.scores / 2 : 0);
-    scratch.take(out, s.block * s.width);
+    scratch.take(queries, s.room * steps_of<T>(head_dim));
+    scratch.take(scores, s.room * s.scores);
+    scratch.take(weights, kPairs<T> ? s.room * s.scores / 2 : 0);
+    scratch.take(out, s.room * s.width);
     scratch.take(factors, key_length + 4 * kLanes);
     floats = scratch.used;
   }
@@ -67,15 +72,15 @@ struct BackwardScratch {
     scratch.take(keys_t, packed_size<T>(head_dim, key_length));
     scratch.take(values_t, packed_size<T>(head_dim, key_length));
     scratch.take(keys, packed_size<T>(key_length, head_dim));
-    scratch.take(queries, s.block * steps_of<T>(head_dim));
-    scratch.take(d_out, s.block * steps_of<T>(head_dim));
-    scratch.take(queries_b, packed_size<T>(s.block, head_dim));
-    scratch.take(d_out_b, packed_size<T>(s.block, head_dim));
-    scratch.take(weights, s.block * s.scores);
-    scratch.take(d_scores, s.block * s.scores);
-    scratch.take(rows, kPairs<T> ? s.block * s.scores / 2 : 0);
-    scratch.take(columns, kPairs<T> ? s.block * s.scores / 2 : 0);
-    scratch.take(dq, s.block * s.width);
+    scratch.take(queries, s.room * steps_of<T>(head_dim));
+    scratch.take(d_out, s.room * steps_of<T>(head_dim));
+    scratch.take(queries_b, packed_size<T>(s.room, head_dim));
+    scratch.take(d_out_b, packed_size<T>(s.room, head_dim));
+    scratch.take(weights, s.room * s.scores);
+    scratch.take(d_scores, s.room * s.scores);
+    scratch.take(rows, kPairs<T> ? s.room * s.scores / 2 : 0);
+    scratch.take(columns, kPairs<T> ? s.room * s.scores / 2 : 0);
+    scratch.take(dq, s.room * s.width);
     scratch.take(dk, tile_up(key_length) * s.width);
     scratch.take(dv, tile_up(key_length) * s.width);
     scratch.take(factors, key_length + 4 * kLanes);
