@@ -28,12 +28,12 @@ void check_tensor(Op op, const char* name, const View& view, const View& like, c
   if (offsets.none()) return need_view(op, name, view, like.type, {s.batch, length, s.heads, s.head_dim});
   int64_t row = s.heads * s.head_dim;
   need_view(op, name, view, like.type, {like.count / row, row});
-  CHECK(view.count <= s.batch * length * row, "{}: {} has {} rows, more than {} of {}", name_of(op), name, view.count / row,
-        s.batch, length);
+  CHECK(view.count <= s.batch * length * row, "{}: {} has {} rows, more than {} of {}", name_of(op), name,
+        view.count / row, s.batch, length);
 }
 
-// Pairs of query and key that count. Flags and offsets may not be read here, so a per-example mask counts as full, and so do
-// the keys of packed rows.
+// Pairs of query and key that count. Flags and offsets may not be read here, so a per-example mask counts as full, and
+// so do the keys of packed rows.
 int64_t pairs(const AttentionShape& s, int64_t queries) {
   return queries / s.head_dim * (s.mask == Mask::causal ? s.query_length + 1 : 2 * s.key_length) / 2;
 }
@@ -103,7 +103,8 @@ void check(const AttentionForward& a) {
   check_tensor(a.op, "o", a.o, a.q, s, s.query_length, s.query_offsets);
   allow_view(a.op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.query_length});
   check_tensor(a.op, "q", a.q, a.q, s, s.query_length, s.query_offsets);
-  CHECK(a.k.type == a.q.type, "{}: k holds {}, not {}", name_of(a.op), device::name_of(a.k.type), device::name_of(a.q.type));
+  CHECK(a.k.type == a.q.type, "{}: k holds {}, not {}", name_of(a.op), device::name_of(a.k.type),
+        device::name_of(a.q.type));
   check_tensor(a.op, "k", a.k, a.k, s, s.key_length, s.key_offsets);
   check_tensor(a.op, "v", a.v, a.k, s, s.key_length, s.key_offsets);
 }
@@ -117,9 +118,9 @@ void run_cpu(const AttentionForward& a, Queue& queue) {
   const VectorTable& table = vector_table();
   float* lse = a.lse.none() ? nullptr : a.lse.f32();
   need_rows(a);
-  int64_t floats = table.attention_forward_scratch(s.query_length, s.key_length, s.head_dim);
   table.with(a.q.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
+    int64_t floats = loops.attention_forward_scratch(s.query_length, s.key_length, s.head_dim);
     auto at = [](const View& view, int64_t offset) { return static_cast<T*>(view.data) + offset; };
     for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
       Range queries = range_of(s.query_offsets, s.query_length, b), keys = range_of(s.key_offsets, s.key_length, b);
@@ -140,7 +141,8 @@ void check(const AttentionBackward& a) {
     check_tensor(a.op, name, *view, a.q, s, s.query_length, s.query_offsets);
   for (auto [name, view] : {std::pair{"dk", &a.dk}, {"dv", &a.dv}, {"k", &a.k}, {"v", &a.v}})
     check_tensor(a.op, name, *view, a.k, s, s.key_length, s.key_offsets);
-  CHECK(a.k.type == a.q.type, "{}: k holds {}, not {}", name_of(a.op), device::name_of(a.k.type), device::name_of(a.q.type));
+  CHECK(a.k.type == a.q.type, "{}: k holds {}, not {}", name_of(a.op), device::name_of(a.k.type),
+        device::name_of(a.q.type));
   need_view(a.op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.query_length});
 }
 
@@ -152,9 +154,9 @@ void run_cpu(const AttentionBackward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   const VectorTable& table = vector_table();
   need_rows(a);
-  int64_t floats = table.attention_backward_scratch(s.query_length, s.key_length, s.head_dim);
   table.with(a.q.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
+    int64_t floats = loops.attention_backward_scratch(s.query_length, s.key_length, s.head_dim);
     auto at = [](const View& view, int64_t offset) { return static_cast<T*>(view.data) + offset; };
     for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
       Range queries = range_of(s.query_offsets, s.query_length, b), keys = range_of(s.key_offsets, s.key_length, b);

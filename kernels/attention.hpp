@@ -1,5 +1,5 @@
-// Multi-head scaled dot-product attention without keeping the score matrix (cappa.md 1.3): q is divided by sqrt(head_dim)
-// before the product, masked scores are replaced by the lowest float, softmax by row. Optional dropout on the weights.
+// Multi-head scaled dot-product attention without keeping the score matrix (cappa.md 1.3): scores are divided by
+// sqrt(head_dim) in f32, masked scores are replaced by the lowest float, softmax by row. Optional dropout on the weights.
 #pragma once
 
 #include "base/random.hpp"
@@ -25,7 +25,9 @@ struct AttentionShape {
   View query_offsets{}, key_offsets{};
 };
 
-// All of one type, f32 or bf16 (computed in f32 all the same); lse is f32 and has query_length elements for every head.
+// All of one type, f32 or bf16; lse is f32 and has query_length elements for every head. Of bf16 tensors softmax and sums are
+// f32; the weights (forward: before they are divided by their sum) and the gradients of the scores are rounded to bf16 for the
+// products that read them.
 // Layout of q, o: [batch, query_length, heads, head_dim]; k, v: [batch, key_length, heads, head_dim]; packed.
 struct AttentionForward {
   static constexpr Op op = Op::attention_forward;

@@ -10,7 +10,7 @@ namespace {
 template <class T>
 constexpr ActivationLoops<T> activation_loops() {
   return {gelu_forward<T>, gelu_backward<T>, layer_norm_forward<T>, dropout<T>, add_rows<T>, attention_forward<T>,
-          attention_backward<T>};
+          attention_backward<T>, attention_forward_scratch<T>, attention_backward_scratch<T>};
 }
 
 constexpr VectorTable vector_loops(const char* name) {
@@ -21,9 +21,7 @@ constexpr VectorTable vector_loops(const char* name) {
           .from_bf16 = convert<float, uint16_t>,
           .exp_of = exp_of,
           .softmax_xent_row = softmax_xent_row,
-          .layer_norm_backward = layer_norm_backward,
-          .attention_forward_scratch = attention_forward_scratch,
-          .attention_backward_scratch = attention_backward_scratch};
+          .layer_norm_backward = layer_norm_backward};
 }
 
 }  // namespace

@@ -21,16 +21,18 @@ using Words = __m512i;  // 32-bit lanes
 
 KERNELS_INLINE V load(const float* p) { return _mm512_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm512_storeu_ps(p, a); }
-// bfloat16: to the nearest, ties to even; NaN becomes 0x7FC0 (as bf16_value.hpp).
-KERNELS_INLINE V load(const uint16_t* p) {
+KERNELS_INLINE V load(const uint16_t* p) {  // bfloat16
   __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
 }
-KERNELS_INLINE void store(uint16_t* p, V a) {
+// Bits of the nearest bfloat16, ties to even; NaN becomes 0x7FC0 (as bf16_value.hpp).
+KERNELS_INLINE Words bf16_bits(V a) {
   __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
-  r = _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_set1_epi32(0x7FC0));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(r));
+  return _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_set1_epi32(0x7FC0));
+}
+KERNELS_INLINE void store(uint16_t* p, V a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bf16_bits(a)));
 }
 KERNELS_INLINE __mmask16 first_lanes(int64_t n) { return __mmask16((1u << n) - 1); }
 KERNELS_INLINE V load_part(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
@@ -52,6 +54,14 @@ KERNELS_INLINE V where_not_less(V x, V bound, V value) {
 
 KERNELS_INLINE Words words(uint32_t a) { return _mm512_set1_epi32(int(a)); }
 KERNELS_INLINE Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+KERNELS_INLINE void store_words(uint32_t* p, Words a) { _mm512_storeu_si512(p, a); }
+KERNELS_INLINE Words load_bits(const uint16_t* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+KERNELS_INLINE Words pairs_of(Words first, Words second) {
+  return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+}
+KERNELS_INLINE V value_of_bits(Words a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
 KERNELS_INLINE Words add(Words a, Words b) { return _mm512_add_epi32(a, b); }
 KERNELS_INLINE Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
 KERNELS_INLINE Words carry_of_add(Words sum, Words addend) {  // 1 where sum = x + addend wrapped around
@@ -88,11 +98,14 @@ KERNELS_INLINE V load(const uint16_t* p) {
   __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
 }
-KERNELS_INLINE void store(uint16_t* p, V a) {
+KERNELS_INLINE Words bf16_bits(V a) {
   __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   __m256i r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
   __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-  r = _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7FC0), nan);
+  return _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7FC0), nan);
+}
+KERNELS_INLINE void store(uint16_t* p, V a) {
+  __m256i r = bf16_bits(a);
   r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(r));
 }
@@ -125,6 +138,14 @@ KERNELS_INLINE V where_not_less(V x, V bound, V value) {
 
 KERNELS_INLINE Words words(uint32_t a) { return _mm256_set1_epi32(int(a)); }
 KERNELS_INLINE Words load_words(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+KERNELS_INLINE void store_words(uint32_t* p, Words a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
+KERNELS_INLINE Words load_bits(const uint16_t* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+KERNELS_INLINE Words pairs_of(Words first, Words second) {
+  return _mm256_or_si256(first, _mm256_slli_epi32(second, 16));
+}
+KERNELS_INLINE V value_of_bits(Words a) { return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)); }
 KERNELS_INLINE Words add(Words a, Words b) { return _mm256_add_epi32(a, b); }
 KERNELS_INLINE Words exclusive_or(Words a, Words b) { return _mm256_xor_si256(a, b); }
 KERNELS_INLINE Words carry_of_add(Words sum, Words addend) {
@@ -161,7 +182,26 @@ KERNELS_INLINE void store_part(uint16_t* p, V a, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
+KERNELS_INLINE Words load_bits_part(const uint16_t* p, int64_t n) {
+  uint16_t lanes[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+  return load_bits(lanes);
+}
+
 KERNELS_INLINE V zero() { return V{}; }
+
+KERNELS_INLINE V add_product(V sum, V a, V b) { return fma(a, b, sum); }
+#ifdef KERNELS_AVX512_BF16
+// These take denormal numbers as 0. Sum plus the products of both elements of the pairs, the later ones first.
+KERNELS_INLINE V add_product(V sum, Words a, Words b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+// Rounded to bfloat16: all of `first`, then all of `second`; and one of each in turn.
+KERNELS_INLINE Words bf16_of_two(V first, V second) { return (Words)_mm512_cvtne2ps_pbh(second, first); }
+alignas(64) constexpr uint16_t kInTurn[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                              8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+KERNELS_INLINE Words pairs_of(V first, V second) {
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kInTurn), bf16_of_two(first, second));
+}
+#endif
 
 KERNELS_INLINE float sum8(__m256 a) {  // a fixed tree
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

@@ -9,10 +9,10 @@
 namespace kernels {
 
 struct SoftmaxRow {
-  float* logits;        // [columns]; written if gradient
+  float* logits;  // [columns]; written if gradient
   int64_t columns;
-  int64_t label;        // outside [0, columns): all-off target
-  float on, off;        // soft target at the label and elsewhere
+  int64_t label;  // outside [0, columns): all-off target
+  float on, off;  // soft target at the label and elsewhere
   bool gradient;
   float scale;
 };
@@ -27,7 +27,7 @@ struct LayerNormRows {  // forward
 };
 
 struct LayerNormGradientRows {
-  float *dx, *dscale, *dbias;     // each may be null; dscale and dbias are added to
+  float *dx, *dscale, *dbias;  // each may be null; dscale and dbias are added to
   const float *dy, *x, *mean, *rstd, *scale;
   int64_t rows, columns;
   bool add_dx;
@@ -38,8 +38,8 @@ struct DropoutRange {
   T* y;
   const T* x;
   int64_t count;
-  uint64_t first;                 // draw index of x[0]
-  uint64_t key;                   // of the stream
+  uint64_t first;  // draw index of x[0]
+  uint64_t key;    // of the stream
   float rate;
 };
 
@@ -48,13 +48,13 @@ template <class T>
 struct AttentionHead {
   const T *q, *k, *v;
   T* o;
-  float* lse;                     // forward: may be null; backward: read
-  const T* d_o;                   // backward
-  T *dq, *dk, *dv;                // backward
+  float* lse;       // forward: may be null; backward: read
+  const T* d_o;     // backward
+  T *dq, *dk, *dv;  // backward
   int64_t query_length, key_length, head_dim, stride;
   bool causal;
   float dropout;
-  uint64_t key, first_draw;       // stream and draw index of weight (0, 0)
+  uint64_t key, first_draw;  // stream and draw index of weight (0, 0)
 };
 
 // The loops over activations of one type: float, or bf16 as uint16_t. They compute in float.
@@ -67,6 +67,8 @@ struct ActivationLoops {
   void (*add_rows)(float* sums, const T* x, int64_t rows, int64_t n);  // sums[j] += x[r][j], row after row
   void (*attention_forward)(const AttentionHead<T>&, float* scratch);
   void (*attention_backward)(const AttentionHead<T>&, float* scratch);
+  int64_t (*attention_forward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);  // floats
+  int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
 };
 
 struct VectorTable {
@@ -78,8 +80,6 @@ struct VectorTable {
   void (*exp_of)(float* y, const float* x, int64_t count);  // for tests
   float (*softmax_xent_row)(const SoftmaxRow&);             // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
-  int64_t (*attention_forward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);  // floats
-  int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
 
   // f(loops, type) for the loops over activations of that type.
   template <class F>
@@ -91,11 +91,12 @@ struct VectorTable {
   }
 };
 
-extern const VectorTable kAvx2Table, kAvx512Table;
+extern const VectorTable kAvx2Table, kAvx512Table, kAvx512Bf16Table;
 
 bool cpu_has_avx512();
+bool cpu_has_avx512_bf16();
 
-// The widest table this CPU can run.
+// The widest table this CPU can run; with bf16 instructions if products use them (bf16_is_native).
 const VectorTable& vector_table();
 
 // For tests: use this table instead; nullptr goes back to the widest.

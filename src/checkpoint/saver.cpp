@@ -43,7 +43,8 @@ int64_t Saver::stage(const State& state) {
     return staging_bytes_ = 0;
   }
   staging_bytes_ = copied_bytes(state);
-  staging_ = std::make_unique<char[]>(size_t(staging_bytes_));  // zeroed: its pages are there before the first save
+  staging_ = std::make_unique_for_overwrite<char[]>(size_t(staging_bytes_));
+  touched_ = std::async(std::launch::async, [to = staging_.get(), n = size_t(staging_bytes_)] { std::memset(to, 0, n); });
   return staging_bytes_;
 }
 
@@ -72,6 +73,7 @@ void Saver::begin(const State& state, int64_t best_step) {
   // Alike on all ranks: a replica that writes nothing has a copy of no bytes, and must not wait where the others go on.
   staged_ = staging_ != nullptr;
   CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
+  if (touched_.valid()) touched_.get();
   if (staged_) copy_parts();
   save_ = std::make_unique<Save>(comm_, directory_, state_);
   saved_ = {};

@@ -4,6 +4,7 @@
 // MPI in a thread, and training never waits for a disk unless a save is due while the one before is still under way.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +71,7 @@ class Saver {
   std::string directory_;
   const CheckpointOptions& options_;
   std::unique_ptr<char[]> staging_;
+  std::future<void> touched_;  // its pages are there: before the first save, beside the first steps
   int64_t staging_bytes_ = 0;
   bool staged_ = false;  // the save under way reads the copy
   State state_;          // of the save under way; its parts lie in the copy if there is one

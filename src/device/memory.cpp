@@ -15,13 +15,33 @@ constexpr int64_t kAlign = 64;
 constexpr int64_t kFakeEnd = int64_t{1} << 46;  // where the high end of a measuring arena starts
 constexpr int64_t kHugePage = 2 << 20;
 
-// Large memory comes in huge pages where the system gives them when asked: products that stream through hundreds of megabytes
-// spend noticeable time on address translation otherwise, on virtual machines above all.
+// Large memory comes in huge pages where the system gives them when asked: products that stream through hundreds of
+// megabytes spend noticeable time on address translation otherwise, on virtual machines above all. The system hands it
+// out zeroed, page by page at the first touch: near the thread that computes there, and not before a run needs it.
+bool is_large(int64_t bytes) { return bytes >= kHugePage; }
+
 void* take(int64_t bytes) {
-  if (bytes < kHugePage) return std::aligned_alloc(kAlign, size_t(bytes));
-  void* data = std::aligned_alloc(size_t(kHugePage), size_t(base::round_up(bytes, kHugePage)));
-  if (data) ::madvise(data, size_t(base::round_up(bytes, kHugePage)), MADV_HUGEPAGE);  // advice: it may say no
+  if (!is_large(bytes)) {
+    void* data = std::aligned_alloc(kAlign, size_t(bytes));
+    if (data) std::memset(data, 0, size_t(bytes));
+    return data;
+  }
+  const size_t whole = size_t(base::round_up(bytes, kHugePage)), room = whole + size_t(kHugePage);
+  void* mapped = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  char *begin = static_cast<char*>(mapped), *end = begin + room;
+  char* data = begin + (size_t(kHugePage) - reinterpret_cast<uintptr_t>(begin) % size_t(kHugePage)) % size_t(kHugePage);
+  if (data > begin) ::munmap(begin, size_t(data - begin));
+  if (end > data + whole) ::munmap(data + whole, size_t(end - (data + whole)));
+  ::madvise(data, whole, MADV_HUGEPAGE);  // advice: it may say no
   return data;
+}
+
+void release(void* data, int64_t bytes) {
+  if (is_large(bytes))
+    ::munmap(data, size_t(base::round_up(bytes, kHugePage)));
+  else
+    std::free(data);
 }
 }  // namespace
 
@@ -55,13 +75,12 @@ Buffer::Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes)
   if (!data_)
     base::fail(base::Exit::mesh, "out of memory: {} MiB for {}; see `--mode plan` for what this deck needs per rank",
                (bytes_ >> 20) + 1, category_);
-  if (kind == Kind::cpu) std::memset(data_, 0, size_t(bytes_));
 }
 
 Buffer::~Buffer() {
   if (ledger_) ledger_->add(category_, -bytes_);
   if (kind_ == Kind::cuda && data_) gpu::release(data_);
-  if (kind_ == Kind::cpu) std::free(data_);
+  if (kind_ == Kind::cpu && data_) release(data_, bytes_);
 }
 
 void Buffer::swap(Buffer& other) noexcept {
@@ -107,8 +126,8 @@ View Arena::temporary(int64_t count, DType type) {
 
 void Arena::note_peak() {
   peak_ = std::max(peak_, low_ + high_);
-  CHECK(measuring() || low_ + high_ <= capacity_, "activation arena of {} bytes is too small: the plan missed something",
-        capacity_);
+  CHECK(measuring() || low_ + high_ <= capacity_,
+        "activation arena of {} bytes is too small: the plan missed something", capacity_);
 }
 
 }  // namespace device

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,7 @@
 #include "train/console.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
+#include "train/stolen_time.hpp"
 #include "train/threads.hpp"
 
 namespace train {
@@ -19,8 +21,8 @@ namespace log = base::log;
 
 namespace {
 
-// The products of `steps` timed steps, by shape, each beside the same call alone: seconds that all would take alone. Shapes
-// that make little of the time are counted together, at the pace of the others.
+// The products of `steps` timed steps, by shape, each beside the same call alone: seconds that all would take alone.
+// Shapes that make little of the time are counted together, at the pace of the others.
 double print_products(comm::Comm& world, int threads, double steps) {
   std::vector<kernels::GemmUse> products = kernels::gemm_uses();
   std::sort(products.begin(), products.end(),
@@ -42,7 +44,9 @@ double print_products(comm::Comm& world, int threads, double steps) {
     log::line("{:<44}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.1f}{:>8.1f}%",
               fmt::format("{} x {} x {} {}{}{}{}{}", p.m, p.n, p.k, p.trans_a ? "t" : "n", p.trans_b ? "t" : "n",
                           p.bias ? " +bias" : "", p.residual ? " +residual" : "",
-                          p.accumulate ? " +=" : p.gelu ? " gelu" : "") +
+                          p.accumulate ? " +="
+                          : p.gelu     ? " gelu"
+                                       : "") +
                   (p.type == device::DType::bf16 ? " bf16" : ""),
               calls / steps, p.seconds / steps * 1e3, flops * calls / p.seconds / 1e9, flops / alone[i] / 1e9,
               100 * calls * alone[i] / p.seconds);
@@ -51,6 +55,113 @@ double print_products(comm::Comm& world, int threads, double steps) {
     log::line("{:<44}{:>8}{:>12.2f}", fmt::format("{} other shapes", products.size() - shown), "",
               (all - seconds) / steps * 1e3);
   return seconds > 0 ? ideal_s * all / seconds : 0;
+}
+
+double median_of(const std::vector<double>& sorted) {
+  size_t n = sorted.size();
+  return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+double p99_of(const std::vector<double>& sorted) {
+  return sorted[std::min(sorted.size() - 1, size_t(0.99 * double(sorted.size())))];
+}
+
+// Timed steps. Those that others took CPU time from are kept apart: they say nothing about how steady a step is.
+struct Times {
+  std::vector<double> all, alone;  // ms, sorted
+  double data_s = 0, comm_s = 0;   // of all steps
+  double loss = 0;
+  double mean() const {
+    double sum = 0;
+    for (double x : all) sum += x;
+    return sum / double(all.size());
+  }
+};
+
+Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& input, comm::Mesh& mesh, Engine& engine) {
+  comm::Comm& world = session.world();
+  const int64_t steps = recipe.bench.warmup_steps + recipe.bench.steps;
+  data::Loader loader(input, recipe.data.loader, training_plan(engine.geometry(), mesh, 0, steps));
+  StolenTime stolen(world, session.local_size() == world.size());
+  Times times;
+  base::Stopwatch timed;
+  for (int64_t step = 1; step <= steps; ++step) {
+    if (step == recipe.bench.warmup_steps + 1) {
+      engine.queue().reset_costs(), kernels::reset_gemm_uses();
+      timed.restart(), times.data_s = times.comm_s = 0;
+    }
+    world.barrier();
+    stolen.since_last();
+    base::Stopwatch watch;
+    const StepReport& report = engine.step(step, [&](int64_t, const models::Inputs& into) {
+      data::BatchPtr batch = loader.next();
+      models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
+      for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
+      engine.model().prepare(host, true, engine.draws(step), nullptr, into);
+    });
+    double s = world.max(watch.seconds());
+    times.loss = report.loss, times.data_s += report.data_s, times.comm_s += report.comm_s;
+    if (step <= recipe.bench.warmup_steps) continue;
+    times.all.push_back(s * 1e3);
+    if (!StolenTime::is_much(stolen.since_last(), s)) times.alone.push_back(s * 1e3);
+    if (times.all.size() >= 2 && world.max(timed.seconds()) > recipe.bench.max_s) break;
+  }
+  std::sort(times.all.begin(), times.all.end());
+  std::sort(times.alone.begin(), times.alone.end());
+  return times;
+}
+
+bool is_of_the_optimizer(kernels::Op op) {
+  using kernels::Op;
+  for (Op one : {Op::square_sums, Op::add_sums, Op::adafactor_sums, Op::adafactor_factors, Op::adafactor_rms,
+                 Op::adafactor_update, Op::adamw_update, Op::momentum_update, Op::apply_update})
+    if (one == op) return true;
+  return false;
+}
+
+// Seconds of all timed steps: what ops took, and what they would take at the machine's limits.
+struct OpTimes {
+  double all = 0, products = 0, optimizer = 0;
+  double products_alone = 0, limit = 0;
+};
+
+OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int threads, double peak) {
+  const double n = double(times.all.size()), median = median_of(times.all);
+  OpTimes sums;
+  sums.products_alone = print_products(world, threads, n);
+  const double copy = measure_copy(world, threads, 0.3);
+  // Limits: products as fast as alone; everything else as fast as copying the bytes that it cannot avoid, or as fast as
+  // its FLOPs in the fastest product.
+  log::line("{:<22}{:>8}{:>12}{:>10}{:>10}{:>10}{:>9}", "op (per step)", "calls", "ms", "GFLOP/s", "GB/s", "of limit",
+            "share");
+  for (int i = 0; i < int(kernels::Op::count); ++i) {
+    const kernels::Op op = kernels::Op(i);
+    const device::OpCost& c = engine.queue().costs()[size_t(i)];
+    if (!c.calls) continue;
+    double limit = op == kernels::Op::gemm ? sums.products_alone
+                                           : std::max(double(c.bytes) / copy, double(c.flops) * world.size() / peak);
+    sums.all += c.seconds, sums.limit += limit;
+    if (op == kernels::Op::gemm) sums.products += c.seconds;
+    if (is_of_the_optimizer(op)) sums.optimizer += c.seconds;
+    log::line("{:<22}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.2f}{:>9.1f}%{:>8.1f}%", kernels::name_of(op), double(c.calls) / n,
+              c.seconds / n * 1e3, double(c.flops) / c.seconds / 1e9, double(c.bytes) / c.seconds / 1e9,
+              100 * limit / c.seconds, c.seconds / n / median * 1e5);
+  }
+  std::string plain;
+  if (world.size() > 1) {  // what MPI takes for as many bytes as the gradients have, nothing else under way
+    double s = measure_all_reduce(world, 4 * engine.layout().total_elements());
+    plain = fmt::format("{:.0f}% of plain", 100 * times.comm_s / n / s);
+  }
+  auto other_line = [&](const char* name, double seconds, const std::string& note) {
+    log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", name, "", seconds / n * 1e3, note, seconds / n / median * 1e5);
+  };
+  other_line("communication", times.comm_s, plain);
+  other_line("data", times.data_s, "");
+  other_line("other", n * times.mean() / 1e3 - (sums.all + times.comm_s + times.data_s), "");
+  log::line(
+      "limits   products alone {:.1f} ms, other ops {:.1f} ms (copying at {:.1f} GB/s): together {:.1f} % of the step",
+      sums.products_alone / n * 1e3, (sums.limit - sums.products_alone) / n * 1e3, copy / 1e9,
+      sums.limit / n / median * 1e5);
+  return sums;
 }
 
 }  // namespace
@@ -91,89 +202,54 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   print_binding(world, session.host(), threads);
   double peak = double(world.sum(int64_t(measure_peak(world, threads, recipe.precision.type(), 0.5) / 1e6))) * 1e6;
 
-  int64_t steps = recipe.bench.warmup_steps + recipe.bench.steps;
-  data::Loader loader(*input, recipe.data.loader, training_plan(g, mesh, 0, steps));
-  std::vector<double> ms;
-  double data_s = 0, comm_s = 0, loss = 0;
-  base::Stopwatch timed;
-  for (int64_t step = 1; step <= steps; ++step) {
-    if (step == recipe.bench.warmup_steps + 1)
-      engine.queue().reset_costs(), kernels::reset_gemm_uses(), timed.restart(), data_s = comm_s = 0;
-    world.barrier();
-    base::Stopwatch watch;
-    const StepReport& report = engine.step(step, [&](int64_t, const models::Inputs& into) {
-      data::BatchPtr batch = loader.next();
-      models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
-      for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
-      engine.model().prepare(host, true, engine.draws(step), nullptr, into);
-    });
-    double s = world.max(watch.seconds());
-    loss = report.loss, data_s += report.data_s, comm_s += report.comm_s;
-    if (step <= recipe.bench.warmup_steps) continue;
-    ms.push_back(s * 1e3);
-    if (ms.size() >= 2 && world.max(timed.seconds()) > recipe.bench.max_s) break;
-  }
-  std::vector<double> sorted = ms;
-  std::sort(sorted.begin(), sorted.end());
-  double median =
-      sorted.size() % 2 ? sorted[sorted.size() / 2] : (sorted[sorted.size() / 2 - 1] + sorted[sorted.size() / 2]) / 2;
-
+  const Times times = time_steps(session, recipe, *input, mesh, engine);
+  const double n = double(times.all.size()), median = median_of(times.all);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  int64_t rss = world.max(int64_t(usage.ru_maxrss));
-  double n = double(ms.size());
-  const double ideal_gemm_s = print_products(world, threads, n);
-  const double copy = measure_copy(world, threads, 0.3);
-  // Limits: products as fast as alone; everything else as fast as copying the bytes that it cannot avoid, or as fast as
-  // its FLOPs in the fastest product.
-  log::line("{:<22}{:>8}{:>12}{:>10}{:>10}{:>10}{:>9}", "op (per step)", "calls", "ms", "GFLOP/s", "GB/s", "of limit",
-            "share");
-  double ops_s = 0, limit_s = 0;
-  for (int i = 0; i < int(kernels::Op::count); ++i) {
-    const device::OpCost& c = engine.queue().costs()[size_t(i)];
-    if (!c.calls) continue;
-    double limit = kernels::Op(i) == kernels::Op::gemm
-                       ? ideal_gemm_s
-                       : std::max(double(c.bytes) / copy, double(c.flops) * world.size() / peak);
-    ops_s += c.seconds, limit_s += limit;
-    log::line("{:<22}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.2f}{:>9.1f}%{:>8.1f}%", kernels::name_of(kernels::Op(i)),
-              double(c.calls) / n, c.seconds / n * 1e3, double(c.flops) / c.seconds / 1e9,
-              double(c.bytes) / c.seconds / 1e9, 100 * limit / c.seconds, c.seconds / n / median * 1e5);
-  }
-  std::string plain;
-  if (world.size() > 1) {  // what MPI takes for as many bytes as the gradients have, nothing else under way
-    double s = measure_all_reduce(world, 4 * engine.layout().total_elements());
-    plain = fmt::format("{:.0f}% of plain", 100 * comm_s / n / s);
-  }
-  log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", "communication", "", comm_s / n * 1e3, plain,
-            comm_s / n / median * 1e5);
-  log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", "data", "", data_s / n * 1e3, "", data_s / n / median * 1e5);
-  double mean = 0;
-  for (double x : ms) mean += x / n;
-  double other = mean - (ops_s + comm_s + data_s) / n * 1e3;
-  log::line("{:<22}{:>8}{:>12.2f}{:>38}{:>8.1f}%", "other", "", other, "", other / mean * 100);
-  const double p99 = sorted[std::min(sorted.size() - 1, size_t(0.99 * n))];
-  log::line(
-      "limits   products alone {:.1f} ms, other ops {:.1f} ms (copying at {:.1f} GB/s): together {:.1f} % of the step",
-      ideal_gemm_s / n * 1e3, (limit_s - ideal_gemm_s) / n * 1e3, copy / 1e9, limit_s / n / median * 1e5);
-  double flops = 3 * double(engine.model().forward_flops()) * double(g.global_batch);
+  const int64_t rss = world.max(int64_t(usage.ru_maxrss));
+  const OpTimes ops = print_ops(world, engine, times, threads, peak);
+  const double flops = 3 * double(engine.model().forward_flops()) * double(g.global_batch);
   log::line(
       "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {:.1f} % of "
-      "{:.1f} "
-      "measured  loss {:.6f}",
-      median, sorted.front(), p99, sorted.back(), double(g.global_batch) / median * 1e3, flops / median / 1e6,
-      100 * flops / median * 1e3 / peak, peak / 1e9, loss);
+      "{:.1f} measured  loss {:.6f}",
+      median, times.all.front(), p99_of(times.all), times.all.back(), double(g.global_batch) / median * 1e3,
+      flops / median / 1e6, 100 * flops / median * 1e3 / peak, peak / 1e9, times.loss);
+  const size_t alone = times.alone.size();
+  std::string steady;
+  if (alone)
+    steady = fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", median_of(times.alone),
+                         p99_of(times.alone), p99_of(times.alone) / median_of(times.alone));
+  log::line("steady   others took CPU time from {} of {} steps; of the {} left{}", times.all.size() - alone,
+            times.all.size(), alone, alone ? steady : " nothing can be said");
   print_memory(engine);
-  log::line(
-      "{{\"ms_per_step\": {:.3f}, \"workload\": {}, \"dtype\": \"{}\", \"batch\": {}, \"ranks\": {}, \"threads\": "
-      "{}, "
-      "\"ms_min\": {:.3f}, \"ms_p99\": {:.3f}, \"ms_max\": {:.3f}, \"steps\": {}, \"examples_per_s\": {:.3f}, "
-      "\"gflops\": {:.2f}, "
-      "\"peak_gflops\": {:.2f}, \"of_limits\": {:.4f}, "
-      "\"data_ms\": {:.3f}, \"peak_rss_mib\": {}}}",
-      median, nlohmann::json(recipe.run.name).dump(), recipe.precision.compute, g.global_batch, world.size(), threads,
-      sorted.front(), p99, sorted.back(), ms.size(), double(g.global_batch) / median * 1e3, flops / median / 1e6,
-      peak / 1e9, limit_s / n / median * 1e3, data_s / n * 1e3, rss / 1024);
+  auto short_of = [](double x) { return std::round(x * 1e3) / 1e3; };
+  auto per_step = [&](double seconds) { return short_of(seconds / n * 1e3); };
+  nlohmann::ordered_json out = {{"ms_per_step", short_of(median)},
+                                {"workload", recipe.run.name},
+                                {"dtype", recipe.precision.compute},
+                                {"batch", g.global_batch},
+                                {"ranks", world.size()},
+                                {"threads", threads},
+                                {"ms_min", short_of(times.all.front())},
+                                {"ms_p99", short_of(p99_of(times.all))},
+                                {"ms_max", short_of(times.all.back())},
+                                {"steps", times.all.size()},
+                                {"steps_alone", alone},
+                                {"ms_alone", alone ? short_of(median_of(times.alone)) : 0.0},
+                                {"ms_p99_alone", alone ? short_of(p99_of(times.alone)) : 0.0},
+                                {"examples_per_s", short_of(double(g.global_batch) / median * 1e3)},
+                                {"gflops", short_of(flops / median / 1e6)},
+                                {"peak_gflops", short_of(peak / 1e9)},
+                                {"of_limits", short_of(ops.limit / n / median * 1e3)},
+                                {"products_ms", per_step(ops.products)},
+                                {"products_alone_ms", per_step(ops.products_alone)},
+                                {"other_ops_ms", per_step(ops.all - ops.products)},
+                                {"optimizer_ms", per_step(ops.optimizer)},
+                                {"comm_ms", per_step(times.comm_s)},
+                                {"data_ms", per_step(times.data_s)},
+                                {"planned_mib", double(engine.ledger().total_peak()) / 1048576},
+                                {"peak_rss_mib", rss / 1024}};
+  log::line("{}", out.dump());
 }
 
 }  // namespace train

@@ -1,7 +1,7 @@
 // Rates of the ops at the shapes of the S/16 model. Not part of the build; by hand:
 //   g++ -O3 -std=c++20 -march=x86-64-v3 -fopenmp -I. -Isrc tests/bench/kernel_bench.cpp
 //       BUILD/libtrainer_{kernels,device,base}.a -ldnnl -lfmt -lspdlog -lxxhash -lcrypto
-// Usage: kernel_bench [threads] [best|avx2] [filter] [fixed]. Prints the best of short repeats. ONEDNN_MAX_CPU_ISA=AVX2
+// Usage: kernel_bench [threads] [best|avx512|avx2] [filter] [fixed]. Prints the best of short repeats. ONEDNN_MAX_CPU_ISA=AVX2
 // limits the library likewise; OMP_PROC_BIND=true helps on a busy machine.
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/attention.hpp"
+#include "kernels/cast.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
@@ -86,16 +87,27 @@ void bench_gemm(int64_t m, int64_t n, int64_t k, bool ta, bool tb, const char* e
   release({a, b, c, bias, residual});
 }
 
-void bench_attention(int64_t batch, int64_t lq, int64_t lk, Mask mask, float dropout, Queue& queue) {
+// The same numbers as bf16.
+View narrow(View wide) {
+  View out{std::malloc(size_t(wide.count) * 2), device::DType::bf16, wide.count};
+  Queue queue(device::Kind::cpu);
+  run(Cast{out, wide}, queue);
+  std::free(wide.data);
+  return out;
+}
+
+void bench_attention(int64_t batch, int64_t lq, int64_t lk, Mask mask, float dropout, device::DType type, Queue& queue) {
   int64_t heads = 6, d = 64, nq = batch * lq * heads * d, nk = batch * lk * heads * d;
   View q = tensor(nq), k = tensor(nk), v = tensor(nk), o = tensor(nq), lse = tensor(batch * heads * lq);
   View dq = tensor(nq), dk = tensor(nk), dv = tensor(nk), d_o = tensor(nq);
+  if (type == device::DType::bf16)
+    for (View* x : {&q, &k, &v, &o, &dq, &dk, &dv, &d_o}) *x = narrow(*x);
   AttentionShape s{.batch = batch, .heads = heads, .query_length = lq, .key_length = lk, .head_dim = d, .mask = mask};
   s.dropout = dropout;
   const char* what = mask == Mask::causal ? "causal" : dropout > 0 ? "dropout" : "";
-  measure(fmt::format("attention_forward {}x{}x{} {}", batch, lq, lk, what),
+  measure(fmt::format("attention_forward {}x{}x{} {} {}", batch, lq, lk, device::name_of(type), what),
           AttentionForward{.o = o, .lse = lse, .q = q, .k = k, .v = v, .shape = s}, queue);
-  measure(fmt::format("attention_backward {}x{}x{} {}", batch, lq, lk, what),
+  measure(fmt::format("attention_backward {}x{}x{} {} {}", batch, lq, lk, device::name_of(type), what),
           AttentionBackward{dq, dk, dv, d_o, q, k, v, o, lse, s}, queue);
   release({q, k, v, o, lse, dq, dk, dv, d_o});
 }
@@ -146,6 +158,7 @@ void bench_rest(Queue& queue) {
 int main(int argc, char** argv) {
   int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   if (argc > 2 && std::strcmp(argv[2], "avx2") == 0) force_vector_table(&kAvx2Table);
+  if (argc > 2 && std::strcmp(argv[2], "avx512") == 0) force_vector_table(&kAvx512Table);
   if (argc > 3) g_filter = argv[3];
   bool fixed = argc > 4 && std::strcmp(argv[4], "fixed") == 0;
   Queue queue(device::Kind::cpu, threads, fixed);
@@ -161,10 +174,12 @@ int main(int argc, char** argv) {
   bench_gemm(512, 32000, 384, false, false, "b", queue);
   bench_gemm(512, 384, 32000, false, true, "", queue);
   bench_gemm(384, 32000, 512, true, false, "a", queue);
-  bench_attention(32, 196, 196, Mask::full, 0, queue);
-  bench_attention(32, 196, 196, Mask::full, 0.1f, queue);
-  bench_attention(32, 64, 64, Mask::full, 0, queue);
-  bench_attention(32, 64, 64, Mask::causal, 0, queue);
-  bench_attention(32, 64, 196, Mask::full, 0, queue);
+  for (device::DType type : {device::DType::f32, device::DType::bf16}) {
+    bench_attention(32, 196, 196, Mask::full, 0, type, queue);
+    bench_attention(32, 196, 196, Mask::full, 0.1f, type, queue);
+    bench_attention(32, 64, 64, Mask::full, 0, type, queue);
+    bench_attention(32, 64, 64, Mask::causal, 0, type, queue);
+    bench_attention(32, 64, 196, Mask::full, 0, type, queue);
+  }
   bench_rest(queue);
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Checkpoints and resuming through the real program: same bits, other meshes, damaged files, finished runs, the lock."""
+import json
 import os
 import shutil
 import signal
@@ -66,6 +67,24 @@ class Resume(harness.RunTest):
         self.expect(0, "from=checkpoint", "step=9 ", args=[self.deck(), "--dir", folder, "--allow-change", "determinism"], ranks=3)
         for step, loss in self.losses(folder).items():
             self.assertAlmostEqual(loss, self.losses()[step], delta=1e-5 * loss)
+
+    def test_again(self):
+        # Texts of 64 beside 196 patches, with threads: the same run gives the same bits (a small model of these lengths).
+        small = {"model.encoder": "{ patch = 16, depth = 1, width = 128, mlp = 64, heads = 8 }", "model.vocab_size": 500,
+                 "data.train.vocab_size": 500, "train.global_batch": 16, "train.total_steps": 8, "run.threads": 2,
+                 "optimizer.learning_rate": 1e-3, "log.groups": '["decoder/.*/value/.*"]'}
+        for compute in ("f32", "bf16"):
+            rows = []
+            for folder in ("one", "two"):
+                folder = f"{self.folder}/{folder}_{compute}"
+                words = [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
+                self.expect(0, args=[harness.SOURCE + "/inputs/bench_s16.toml", "--dir", folder, "--set",
+                                     f"precision.compute={compute}", *words])
+                with open(folder + "/metrics.jsonl") as f:
+                    rows.append([{name: value for name, value in json.loads(line).items() if name.startswith(("loss", "l2_"))}
+                                 for line in f if '"l2_grads"' in line])
+            self.assertGreaterEqual(len(rows[0]), 8)
+            self.assertEqual(*rows)
 
     def test_bf16(self):
         # Operands rounded to bf16: other numbers than f32, the same bits on other meshes and after a restart.

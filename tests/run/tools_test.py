@@ -48,7 +48,8 @@ class Tools(harness.RunTest):
         for name in ("show_batch", "index_dataset", "pack_dataset"):
             self.assertIn("usage:", self.tool(name, "--help"))
             self.tool(name, code=2)
-        self.assertIn("usage:", self.tool("bench_data", "--help"))
+        for name in ("bench_data", "bench_scaling"):
+            self.assertIn("usage:", self.tool(name, "--help"))
 
     @unittest.skipUnless(os.path.realpath(harness.TRAINER) == harness.SOURCE + "/build/trainer", "measures build/ only")
     def test_bench_data(self):
@@ -66,6 +67,18 @@ class Tools(harness.RunTest):
         with open(self.path("rates.json")) as f:
             self.assertEqual(sorted(json.load(f)), ["1", "2"], output)
         self.tool("bench_data", "--python", "/nowhere/python", *quick, code=2)
+
+    def test_bench_scaling(self):
+        # That it measures and adds up; the goals are for quiet machines.
+        quick = ("batch", "--deck", self.deck(), "--rounds", 1, "--steps", 1, "--json", self.path("growth.json"))
+        done = subprocess.run([f"{harness.SOURCE}/tools/bench_scaling", *map(str, quick)], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=120, env={**os.environ, "TRAINER": harness.TRAINER})
+        self.assertIn(done.returncode, (0, 1), done.stdout)
+        with open(self.path("growth.json")) as f:
+            growth = json.load(f)
+        self.assertEqual([growth["batch"][b]["batch"] for b in ("8", "16", "32", "64")], [8, 16, 32, 64])
+        self.assertNotIn("**no**", done.stdout, "memory is not as planned")
+        self.assertIn("no table 'height'", self.tool("bench_scaling", "height", code=2))
 
     # ------------------------------------------------------------------------------------------------ show_batch
 

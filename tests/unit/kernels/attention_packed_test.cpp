@@ -1,4 +1,5 @@
-// Attention over packed rows: each example's bits are those of the example alone, with as many queries and keys as it has.
+// Attention over packed rows: each example's bits are those of the example alone, with as many queries and keys as it
+// has.
 #include "kernels/attention.hpp"
 #include "rig.hpp"
 
@@ -23,8 +24,13 @@ void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& ke
   Packed q_rows(queries), k_rows(packed_keys ? keys : std::vector<int32_t>(size_t(batch), int32_t(kLength)));
   std::vector<uint8_t> flags;
   for (int64_t b = 0; b < batch; ++b) flags.push_back(b % 2 == 0);
-  AttentionShape all{.batch = batch, .heads = kHeads, .query_length = kLength, .key_length = kLength, .head_dim = kDim,
-                     .mask = mask, .flags = mask == Mask::per_example ? device::view(flags.data(), batch) : View{}};
+  AttentionShape all{.batch = batch,
+                     .heads = kHeads,
+                     .query_length = kLength,
+                     .key_length = kLength,
+                     .head_dim = kDim,
+                     .mask = mask,
+                     .flags = mask == Mask::per_example ? device::view(flags.data(), batch) : View{}};
   all.query_offsets = q_rows.view();
   if (packed_keys) all.key_offsets = k_rows.view();
   const int64_t q_count = q_rows.rows() * kRow, k_count = k_rows.rows() * kRow;
@@ -32,7 +38,9 @@ void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& ke
   Tensor o(q_count), lse(batch * kHeads * kLength), dq(q_count), dk(k_count), dv(k_count);
   TestQueue queue(2);
   run(AttentionForward{.o = o, .lse = lse, .q = q, .k = k, .v = v, .shape = all}, queue);
-  run(AttentionBackward{.dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = q, .k = k, .v = v, .o = o, .lse = lse, .shape = all},
+  run(
+      AttentionBackward{
+          .dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = q, .k = k, .v = v, .o = o, .lse = lse, .shape = all},
       queue);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t n = queries[size_t(b)], m = k_rows.offsets[size_t(b) + 1] - k_rows.offsets[size_t(b)];
@@ -40,7 +48,8 @@ void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& ke
       const float* from = t.data() + rows.offsets[size_t(b)] * kRow;
       return std::vector<float>(from, from + (rows.offsets[size_t(b) + 1] - rows.offsets[size_t(b)]) * kRow);
     };
-    // A causal mask wants as many queries as keys: queries that were left out are made up, and nothing may depend on them.
+    // A causal mask wants as many queries as keys: queries that were left out are made up, and nothing may depend on
+    // them.
     const bool causal = mask == Mask::causal || (mask == Mask::per_example && flags[size_t(b)]);
     if (causal && n != m) continue;
     if (n == 0) {
@@ -48,12 +57,24 @@ void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& ke
       EXPECT_EQ(part(dv, k_rows), std::vector<float>(size_t(m * kRow)));
       continue;
     }
-    AttentionShape one{.batch = 1, .heads = kHeads, .query_length = n, .key_length = m, .head_dim = kDim,
+    AttentionShape one{.batch = 1,
+                       .heads = kHeads,
+                       .query_length = n,
+                       .key_length = m,
+                       .head_dim = kDim,
                        .mask = causal ? Mask::causal : Mask::full};
     Tensor q1(part(q, q_rows)), k1(part(k, k_rows)), v1(part(v, k_rows)), d_o1(part(d_o, q_rows));
     Tensor o1(n * kRow), lse1(kHeads * n), dq1(n * kRow), dk1(m * kRow), dv1(m * kRow);
     run(AttentionForward{.o = o1, .lse = lse1, .q = q1, .k = k1, .v = v1, .shape = one}, queue);
-    run(AttentionBackward{.dq = dq1, .dk = dk1, .dv = dv1, .d_o = d_o1, .q = q1, .k = k1, .v = v1, .o = o1, .lse = lse1,
+    run(AttentionBackward{.dq = dq1,
+                          .dk = dk1,
+                          .dv = dv1,
+                          .d_o = d_o1,
+                          .q = q1,
+                          .k = k1,
+                          .v = v1,
+                          .o = o1,
+                          .lse = lse1,
                           .shape = one},
         queue);
     EXPECT_TRUE(same_bits(part(o, q_rows), o1.values())) << "o of example " << b;
@@ -80,12 +101,38 @@ TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
   Tensor q(normals(kLength * kDim, "q")), k(normals(kLength * kDim, "k")), v(normals(kLength * kDim, "v"));
   Tensor o(kLength * kDim), part(kSome * kDim);
   TestQueue queue;
-  AttentionShape shape{.batch = 1, .heads = 1, .query_length = kLength, .key_length = kLength, .head_dim = kDim, .mask = Mask::causal};
+  AttentionShape shape{
+      .batch = 1, .heads = 1, .query_length = kLength, .key_length = kLength, .head_dim = kDim, .mask = Mask::causal};
   run(AttentionForward{.o = o, .q = q, .k = k, .v = v, .shape = shape}, queue);
   shape.query_offsets = view(some), shape.key_offsets = view(all);
   View first = q;
   run(AttentionForward{.o = part, .q = first.slice(0, kSome * kDim), .k = k, .v = v, .shape = shape}, queue);
   for (int64_t i = 0; i < kSome * kDim; ++i) ASSERT_NEAR(part[i], o[i], 1e-6) << i;
+}
+
+// Threads' scratch lies side by side, as large as the shape says: no smaller number of rows may need more. (Blocks of
+// 41 queries are larger than those of 64.)
+TEST(PackedAttention, FewerRowsNeedNoMoreScratch) {
+  if (on_cuda()) GTEST_SKIP() << "scratch of the CPU's threads";
+  for_each_table([] {
+    auto check_loops = [](const auto& loops) {
+      for (int64_t length : {1, 7, 48, 49, 64, 100, 196})
+        for (int64_t keys : {int64_t(196), length}) {
+          int64_t forward = loops.attention_forward_scratch(length, keys, 64);
+          int64_t backward = loops.attention_backward_scratch(length, keys, 64);
+          for (int64_t q = 0; q <= length; ++q)
+            for (int64_t k : {keys, keys / 2, q}) {
+              if (k > keys) continue;
+              ASSERT_LE(loops.attention_forward_scratch(q, k, 64), forward)
+                  << q << " of " << length << ", " << k << " of " << keys;
+              ASSERT_LE(loops.attention_backward_scratch(q, k, 64), backward)
+                  << q << " of " << length << ", " << k << " of " << keys;
+            }
+        }
+    };
+    check_loops(vector_table().f32);
+    check_loops(vector_table().bf16);
+  });
 }
 
 TEST(PackedAttention, Checks) {
@@ -95,9 +142,11 @@ TEST(PackedAttention, Checks) {
   TestQueue queue;
   AttentionShape shape{.batch = 2, .heads = 2, .query_length = 4, .key_length = 4, .head_dim = 4};
   shape.query_offsets = View{offsets.data(), device::DType::i32, 3};
-  EXPECT_ERROR(run(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}, queue), "offsets end at 9 of 6 rows");
+  EXPECT_ERROR(run(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}, queue),
+               "offsets end at 9 of 6 rows");
   offsets = {0, 1, 6};
-  EXPECT_ERROR(run(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}, queue), "example 1 has rows [1, 6)");
+  EXPECT_ERROR(run(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}, queue),
+               "example 1 has rows [1, 6)");
   shape.dropout = 0.5f;
   EXPECT_ERROR(check(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}), "dropout of packed rows");
 }

@@ -1,6 +1,7 @@
 // Ops whose activations may be bf16: they read what is there, compute in f32 as the f32 op does, and round what they
-// write. So for operands that are bf16 values, every bit is that of the f32 op's result, rounded.
-#include "kernels/attention.hpp"
+// write. So for operands that are bf16 values, every bit is that of the f32 op's result, rounded. Attention rounds
+// more.
+#include "attention_reference.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gelu.hpp"
@@ -54,7 +55,8 @@ TEST(Bf16Activations, GeluAndDropout) {
       for (DType t : {DType::f32, DType::bf16}) {
         run(GeluForward{.y = y.view(t), .x = x.view(t)}, queue);
         run(GeluBackward{.dx = dx.view(t), .dy = dy.view(t), .x = x.view(t)}, queue);
-        run(Dropout{.y = dropped.view(t), .x = x.view(t), .rate = 0.3f, .stream = base::Stream(3, "drop"), .first = 5}, queue);
+        run(Dropout{.y = dropped.view(t), .x = x.view(t), .rate = 0.3f, .stream = base::Stream(3, "drop"), .first = 5},
+            queue);
       }
       y.expect_rounded("gelu"), dx.expect_rounded("gelu gradient"), dropped.expect_rounded("dropout");
     }
@@ -70,13 +72,23 @@ TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
       auto floats = [](std::vector<float>& v) { return device::view(v.data(), int64_t(v.size())); };
       std::vector<int32_t> index = {2, -1, 0, int32_t(rows) - 1};
       for (DType t : {DType::f32, DType::bf16}) {
-        run(LayerNormForward{.y = y.view(t), .mean = floats(mean), .rstd = floats(rstd), .x = x.view(DType::f32),
-                             .scale = floats(scale), .bias = floats(bias), .rows = rows, .columns = columns},
+        run(LayerNormForward{.y = y.view(t),
+                             .mean = floats(mean),
+                             .rstd = floats(rstd),
+                             .x = x.view(DType::f32),
+                             .scale = floats(scale),
+                             .bias = floats(bias),
+                             .rows = rows,
+                             .columns = columns},
             queue);
         auto& sum = sums[t == DType::bf16];
         sum.assign(size_t(columns), 1);
         run(ColumnSum{.out = floats(sum), .x = x.view(t), .m = rows, .n = columns, .write = Write::accumulate}, queue);
-        run(GatherRows{.y = picked.view(t), .x = x.view(t), .index = {index.data(), DType::i32, 4}, .rows = 4, .width = columns,
+        run(GatherRows{.y = picked.view(t),
+                       .x = x.view(t),
+                       .index = {index.data(), DType::i32, 4},
+                       .rows = 4,
+                       .width = columns,
                        .source_rows = rows},
             queue);
       }
@@ -86,53 +98,143 @@ TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
     std::vector<float> image = normals(2 * 10 * 9 * 3, "image");
     Both patches(2 * 2 * 3 * 5 * 3 * 3);
     for (DType t : {DType::f32, DType::bf16})
-      run(Patchify{.patches = patches.view(t), .image = device::view(image.data(), int64_t(image.size())), .batch = 2,
-                   .height = 10, .width = 9, .patch = 5, .patch_width = 3},
+      run(Patchify{.patches = patches.view(t),
+                   .image = device::view(image.data(), int64_t(image.size())),
+                   .batch = 2,
+                   .height = 10,
+                   .width = 9,
+                   .patch = 5,
+                   .patch_width = 3},
           queue);
     patches.expect_rounded("patches");
   });
 }
 
+// Weights and gradients of scores are rounded before the products that read them, so each term of a sum is off by at
+// most 2^-9; with them the results, which are rounded once more. `largest` is what the sum's terms reach.
+void expect_near(const Both& got, const std::vector<double>& expected, const char* what) {
+  double largest = 0, square = 0, error = 0, worst = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    double e = loops::to_float(loops::Bf16{got.narrow[i]}) - expected[i];
+    largest = std::max(largest, std::abs(expected[i]));
+    square += expected[i] * expected[i], error += e * e, worst = std::max(worst, std::abs(e));
+  }
+  EXPECT_LT(std::sqrt(error / square), 6e-3) << what;
+  EXPECT_LT(worst, 1.2e-2 * largest) << what;
+  EXPECT_EQ(got.narrow[expected.size()], 0xABCD) << what;
+}
+
+struct AttentionCase {
+  int64_t batch, heads, queries, keys, head_dim;
+  Mask mask;
+  float dropout;
+};
+const AttentionCase kAttentionCases[] = {
+    {2, 3, 9, 9, 5, Mask::causal, 0},
+    {2, 2, 64, 50, 64, Mask::full, 0},
+    {3, 1, 70, 70, 24, Mask::per_example, 0.2f},
+    {1, 2, 197, 197, 64, Mask::full, 0},
+    {2, 1, 31, 31, 17, Mask::causal, 0},
+    {2, 2, 7, 33, 72, Mask::full, 0},
+    {3, 2, 64, 64, 64, Mask::per_example, 0},
+    {1, 1, 1, 1, 1, Mask::full, 0},
+    {1, 3, 5, 1, 8, Mask::full, 0.3f},
+};
+
+struct AttentionProblem {
+  std::vector<uint8_t> flags = {1, 0, 1};
+  AttentionShape shape;
+  Both q, k, v, d_o, o, dq, dk, dv;
+  std::vector<float> lse;
+  explicit AttentionProblem(const AttentionCase& c)
+      : shape{.batch = c.batch,
+              .heads = c.heads,
+              .query_length = c.queries,
+              .key_length = c.keys,
+              .head_dim = c.head_dim,
+              .mask = c.mask,
+              .dropout = c.dropout,
+              .stream = base::Stream(4, "weights")},
+        q(c.batch * c.queries * c.heads * c.head_dim, "q"),
+        k(c.batch * c.keys * c.heads * c.head_dim, "k"),
+        v(int64_t(k.wide.size()), "v"),
+        d_o(int64_t(q.wide.size()), "d_o"),
+        o(int64_t(q.wide.size())),
+        dq(o),
+        dk(int64_t(k.wide.size())),
+        dv(dk),
+        lse(size_t(c.batch * c.heads * c.queries)) {
+    if (c.mask == Mask::per_example) shape.flags = device::view(flags.data(), c.batch);
+  }
+  void run_both(TestQueue& queue) {
+    View lse_view = device::view(lse.data(), int64_t(lse.size()));
+    constexpr DType t = DType::bf16;
+    run(
+        AttentionForward{
+            .o = o.view(t), .lse = lse_view, .q = q.view(t), .k = k.view(t), .v = v.view(t), .shape = shape},
+        queue);
+    run(AttentionBackward{.dq = dq.view(t),
+                          .dk = dk.view(t),
+                          .dv = dv.view(t),
+                          .d_o = d_o.view(t),
+                          .q = q.view(t),
+                          .k = k.view(t),
+                          .v = v.view(t),
+                          .o = o.view(t),
+                          .lse = lse_view,
+                          .shape = shape},
+        queue);
+  }
+};
+
 TEST(Bf16Activations, Attention) {
-  struct Case {
-    int64_t batch, heads, queries, keys, head_dim;
-    Mask mask;
-    float dropout;
-  };
   for_all([](TestQueue& queue) {
-    for (const Case& c : {Case{2, 3, 9, 9, 5, Mask::causal, 0}, {2, 2, 64, 50, 64, Mask::full, 0},
-                          {3, 1, 70, 70, 24, Mask::per_example, 0.2f}}) {
-      int64_t query = c.batch * c.queries * c.heads * c.head_dim, key = c.batch * c.keys * c.heads * c.head_dim;
-      std::vector<uint8_t> flags = {1, 0, 1};
-      AttentionShape shape{.batch = c.batch, .heads = c.heads, .query_length = c.queries, .key_length = c.keys,
-                           .head_dim = c.head_dim, .mask = c.mask,
-                           .flags = c.mask == Mask::per_example ? device::view(flags.data(), c.batch) : View{},
-                           .dropout = c.dropout, .stream = base::Stream(4, "weights")};
-      std::vector<float> lse(size_t(c.batch * c.heads * c.queries));
-      View lse_view = device::view(lse.data(), int64_t(lse.size()));
-      Both q(query, "q"), k(key, "k"), v(key, "v"), o(query);
-      for (DType t : {DType::f32, DType::bf16})
-        run(AttentionForward{.o = o.view(t), .lse = lse_view, .q = q.view(t), .k = k.view(t), .v = v.view(t), .shape = shape},
-            queue);
-      o.expect_rounded("o");
-      Both d_o(query, "d_o"), dq(query), dk(key), dv(key);
-      for (size_t i = 0; i < o.wide.size(); ++i) o.wide[i] = loops::to_float(loops::Bf16{o.narrow[i]});
-      for (DType t : {DType::f32, DType::bf16})
-        run(AttentionBackward{.dq = dq.view(t), .dk = dk.view(t), .dv = dv.view(t), .d_o = d_o.view(t), .q = q.view(t),
-                              .k = k.view(t), .v = v.view(t), .o = o.view(t), .lse = lse_view, .shape = shape},
-            queue);
-      dq.expect_rounded("dq"), dk.expect_rounded("dk"), dv.expect_rounded("dv");
+    for (const AttentionCase& c : kAttentionCases) {
+      SCOPED_TRACE(fmt::format("{} x {} x {} x {} x {}", c.batch, c.heads, c.queries, c.keys, c.head_dim));
+      AttentionProblem p(c);
+      p.run_both(queue);
+      AttentionReference f{
+          p.shape, p.flags, doubles(p.q.wide), doubles(p.k.wide), doubles(p.v.wide), doubles(p.d_o.wide), {}, {}, {},
+          {},      {}};
+      f.forward(), f.backward();
+      expect_near(p.o, f.o, "o"), expect_near(p.dv, f.dv, "dv");
+      for (size_t i = 0; i < f.lse.size(); ++i) ASSERT_NEAR(p.lse[i], f.lse[i], 2e-6 * (1 + std::abs(f.lse[i])));
+      if (c.keys > 1) expect_near(p.dq, f.dq, "dq"), expect_near(p.dk, f.dk, "dk");  // with one key: 0 by cancellation
     }
   });
 }
 
+// Where the instructions are missing the same values are rounded: only the order in which a pair is summed may differ.
+TEST(Bf16Activations, AttentionIsTheSameWithoutInstructions) {
+  for (const AttentionCase& c : kAttentionCases) {
+    std::vector<Both> first;
+    for_each_table([&] {
+      TestQueue queue;
+      AttentionProblem p(c);
+      p.run_both(queue);
+      std::vector<Both> now = {p.o, p.dq, p.dk, p.dv};
+      if (first.empty()) first = now;
+      for (size_t t = 0; t < now.size() && c.keys > 1; ++t) {
+        size_t other = 0;
+        for (size_t i = 0; i < now[t].wide.size(); ++i) other += now[t].narrow[i] != first[t].narrow[i];
+        EXPECT_LE(double(other), 2 + 0.02 * double(now[t].wide.size())) << t;
+      }
+    });
+  }
+}
+
 TEST(Bf16Activations, TypesMustAgree) {
   Both x(8, "x"), y(8);
-  EXPECT_ERROR(check(GeluForward{.y = y.view(DType::f32), .x = x.view(DType::bf16)}), "gelu_forward: y holds f32, not bf16");
-  EXPECT_ERROR(check(Dropout{.y = y.view(DType::bf16), .x = x.view(DType::f32), .stream = {}}), "dropout: y holds bf16, not f32");
+  EXPECT_ERROR(check(GeluForward{.y = y.view(DType::f32), .x = x.view(DType::bf16)}),
+               "gelu_forward: y holds f32, not bf16");
+  EXPECT_ERROR(check(Dropout{.y = y.view(DType::bf16), .x = x.view(DType::f32), .stream = {}}),
+               "dropout: y holds bf16, not f32");
   AttentionShape shape{.batch = 1, .heads = 1, .query_length = 2, .key_length = 2, .head_dim = 4};
-  EXPECT_ERROR(check(AttentionForward{.o = y.view(DType::bf16), .q = x.view(DType::bf16), .k = x.view(DType::f32),
-                                      .v = x.view(DType::bf16), .shape = shape}),
+  EXPECT_ERROR(check(AttentionForward{.o = y.view(DType::bf16),
+                                      .q = x.view(DType::bf16),
+                                      .k = x.view(DType::f32),
+                                      .v = x.view(DType::bf16),
+                                      .shape = shape}),
                "attention_forward: k holds f32, not bf16");
 }
 

@@ -106,6 +106,7 @@ void for_each_table(const F& body) {
   if (on_cuda()) return body();
   std::vector<const kernels::VectorTable*> tables{&kernels::kAvx2Table};
   if (kernels::cpu_has_avx512()) tables.push_back(&kernels::kAvx512Table);
+  if (kernels::cpu_has_avx512_bf16()) tables.push_back(&kernels::kAvx512Bf16Table);
   for (const auto* table : tables) {
     SCOPED_TRACE(table->name);
     kernels::force_vector_table(table);

@@ -1,0 +1,26 @@
+// The same loops for AVX-512 with bf16 instructions; called only where the CPU has them. Order as in vector_avx512.cpp.
+
+// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug
+// 105593).
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/vector_table.hpp"
+
+// KERNELS_AVX512_BF16 picks the instruction that vector_math.hpp's add_product has for pairs.
+#define KERNELS_AVX512
+#define KERNELS_AVX512_BF16
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,prefer-vector-width=512")
+
+#include "kernels/attention_head.hpp"
+#include "kernels/vector_loops.hpp"
+
+namespace kernels {
+
+const VectorTable kAvx512Bf16Table = vector_loops("avx512_bf16");
+
+}  // namespace kernels
