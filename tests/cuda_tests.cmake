@@ -30,6 +30,13 @@ add_test(NAME unit_optim_gpu COMMAND test_optim ${optim_filter})
 set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77
                      ENVIRONMENT "OMP_WAIT_POLICY=passive;TRAINER_TEST_KIND=cuda")
 
+add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp $<TARGET_OBJECTS:cuda_on_cpu>)
+target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
+target_compile_options(test_cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)
+target_link_libraries(test_cuda_on_cpu PRIVATE trainer_kernels GTest::gtest GTest::gtest_main)
+add_test(NAME unit_cuda_on_cpu COMMAND test_cuda_on_cpu)
+set_tests_properties(unit_cuda_on_cpu PROPERTIES TIMEOUT 100 LABELS "unit;cuda")
+
 add_test(NAME unit_kernels_gpu COMMAND test_kernels --kind=cuda)
 set_tests_properties(unit_kernels_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77)
 

@@ -1,0 +1,84 @@
+// The emulated GPU shows the mistakes that it is there to show.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "device/memory.hpp"
+#include "kernels/block.cuh"
+#include "kernels/launch.cuh"
+
+namespace {
+
+using namespace kernels;
+
+// Sums of a block: right, with a barrier missing, and with a barrier that only some threads reach.
+enum class Form { right, no_barrier, some_wait };
+template <Form form>
+__global__ void turn_around(float* x) {
+  __shared__ float all[64];
+  all[threadIdx.x] = x[threadIdx.x];
+  if (form == Form::right || (form == Form::some_wait && threadIdx.x < 40)) __syncthreads();
+  x[threadIdx.x] = all[63 - threadIdx.x];
+}
+__global__ void sums(float* x) {
+  __shared__ BlockShared<float> shared;
+  x[threadIdx.x] = block_sum(x[threadIdx.x], shared) + 1000 * block_max(x[threadIdx.x], shared);
+}
+__global__ void past_the_end(float* x) { x[threadIdx.x + 64] = 1; }
+
+class EmulatedGpu : public testing::Test {
+ protected:
+  EmulatedGpu() : queue_(device::Kind::cuda), buffer_(device::Kind::cuda, ledger_, "test", 256) {}
+  std::vector<float> run(void (*kernel)(float*), const char* order) {
+    setenv("CUDA_ON_CPU_ORDER", order, 1);
+    std::vector<float> x(64);
+    for (size_t i = 0; i < 64; ++i) x[i] = float(i);
+    device::upload(buffer_.view(device::DType::f32), x.data(), queue_);
+    launch(kernel, dim3(1), dim3(64), 0, queue_, static_cast<float*>(buffer_.data()));
+    device::download(x.data(), buffer_.view(device::DType::f32), queue_);
+    unsetenv("CUDA_ON_CPU_ORDER");
+    return x;
+  }
+  device::Queue queue_;
+  device::Ledger ledger_;
+  device::Buffer buffer_;
+};
+
+TEST_F(EmulatedGpu, RunsThreadsOfABlockTogether) {
+  for (const char* order : {"forward", "reverse"}) {
+    std::vector<float> x = run(turn_around<Form::right>, order), y = run(sums, order);
+    for (size_t i = 0; i < 64; ++i) {
+      EXPECT_EQ(x[i], float(63 - i));
+      EXPECT_EQ(y[i], 63 * 64 / 2 + 1000 * 63);
+    }
+  }
+}
+
+TEST_F(EmulatedGpu, AMissingBarrierShowsInTheOrder) {
+  EXPECT_NE(run(turn_around<Form::no_barrier>, "forward"), run(turn_around<Form::no_barrier>, "reverse"));
+}
+
+TEST_F(EmulatedGpu, ABarrierThatSomeMissIsAnError) {
+  try {
+    run(turn_around<Form::some_wait>, "forward");
+    FAIL();
+  } catch (const std::runtime_error& e) {
+    EXPECT_NE(std::string(e.what()).find("threads part at a barrier"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(run(turn_around<Form::right>, "forward")[0], 63) << "and the next launch is as good as the first";
+}
+
+using EmulatedGpuDeathTest = EmulatedGpu;
+TEST_F(EmulatedGpuDeathTest, MemoryIsGuarded) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(*static_cast<volatile float*>(buffer_.data()) = 1, "host code touched device memory");
+  EXPECT_DEATH(run(past_the_end, "forward"), "a kernel touched memory outside");
+}
+
+TEST_F(EmulatedGpu, RefusesLaunchesThatNoGpuTakes) {
+  EXPECT_THROW(launch(sums, dim3(1), dim3(2048), 0, queue_, static_cast<float*>(nullptr)), std::runtime_error);
+}
+
+}  // namespace
