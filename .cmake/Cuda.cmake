@@ -1,5 +1,5 @@
 # TRAINER_CUDA=AUTO|ON|OFF: whether the CUDA back end is built. Sets TRAINER_HAS_CUDA. Only the compiler, the static run time and
-# the headers of cuBLASLt, cuDNN and NCCL are needed here: the libraries are opened by the program when a GPU is used, so it
+# the headers of cuBLASLt and cuDNN are needed here: the libraries are opened by the program when a GPU is used, so it
 # starts on machines without any of them.
 set(TRAINER_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where compiler and headers are found), ON, OFF")
 set_property(CACHE TRAINER_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -28,7 +28,7 @@ if(NOT TRAINER_NVCC)
   return()
 endif()
 
-# Wheels of PyTorch and JAX bring cuDNN and NCCL with their headers where the toolkit does not.
+# Wheels of PyTorch and JAX bring cuDNN with its headers where the toolkit does not.
 execute_process(COMMAND python3 -c "import nvidia, os
 print(';'.join(os.path.join(p, d, 'include') for p in nvidia.__path__ for d in sorted(os.listdir(p))))"
                 OUTPUT_VARIABLE TRAINER_WHEEL_INCLUDES OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

@@ -348,18 +348,12 @@ void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
 
 }  // namespace
 
-// Whether oneDNN makes such a primitive for this CPU (and ONEDNN_MAX_CPU_ISA).
+// As oneDNN sees the CPU (ONEDNN_MAX_CPU_ISA limits it). With AVX-512 alone it makes such primitives too, and converts inside:
+// that is slower than f32.
 bool bf16_is_native() {
   static const bool native = [] {
-    using dnnl::memory;
-    memory::desc wide({16, 16}, memory::data_type::f32, memory::dims{16, 1});
-    memory::desc narrow({16, 16}, memory::data_type::bf16, memory::dims{16, 1});
-    try {
-      dnnl::matmul::primitive_desc description(dnnl::matmul::desc(narrow, narrow, wide), engine());
-      return true;
-    } catch (const dnnl::error&) {
-      return false;
-    }
+    const auto needed = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // bits of what an instruction set includes
+    return (unsigned(dnnl::get_effective_cpu_isa()) & needed) == needed;
   }();
   return native && !g_emulate;
 }
