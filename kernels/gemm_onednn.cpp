@@ -29,8 +29,9 @@ struct Key {
   bool narrow = false, narrow_c = false;  // a and b, c are bf16
   bool gelu = false, gelu_of = false;
   int threads = 1;
-  // In blocks of our own, each by one thread: where bits must not depend on threads, and where more is done to a block.
-  bool blocks() const { return fixed_order || gelu || gelu_of; }
+  // In blocks of our own, each by one thread: where bits must not depend on threads, where more is done to a block, and
+  // where every thread gets enough rows to be as fast as the library's own division or faster.
+  bool blocks() const { return fixed_order || gelu || gelu_of || m >= 192 * threads; }
   auto operator<=>(const Key&) const = default;
 };
 
@@ -142,12 +143,18 @@ struct Cut {
   bool last(int64_t i) const { return size(i) != block; }
 };
 
-// Large blocks run as fast as the whole product; smaller ones give more threads something to do, down to where a block's
-// own work no longer hides what it costs to start it.
+// Whole rows where they suffice: the library has its best kernels for a c without gaps, and b is prepared once per block.
+// About 200 rows of them stay in cache for what is done to a block; each thread gets the same number of blocks.
+// Else large blocks run as fast as the whole product; smaller ones give more threads something to do, down to where a
+// block's own work no longer hides what it costs to start it.
 struct Blocks {
   int64_t rows, columns;
   explicit Blocks(const Key& key) : rows(key.m), columns(key.n) {
     if (!key.blocks()) return;
+    if (!key.fixed_order && key.m >= 192 * key.threads) {
+      rows = base::ceil_div(key.m, base::round_up(base::ceil_div(key.m, 224), key.threads));
+      return;
+    }
     rows = 128, columns = 768;
     auto few = [&] {
       int64_t m = std::min(rows, key.m), n = std::min(columns, key.n);
