@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
@@ -65,9 +66,12 @@ double p99_of(const std::vector<double>& sorted) {
   return sorted[std::min(sorted.size() - 1, size_t(0.99 * double(sorted.size())))];
 }
 
-// Timed steps. Those that others took CPU time from are kept apart: they say nothing about how steady a step is.
+// Timed steps. Those that others took CPU time from, and those that had slower cores, say nothing about how steady a
+// step is.
 struct Times {
   std::vector<double> all, alone;  // ms, sorted
+  std::vector<double> at_speed;    // of those alone: the cores were about as fast as ever, before and after
+  double slowest_cores = 1;        // of the fastest
   double data_s = 0, comm_s = 0;   // of all steps
   double loss = 0;
   double mean() const {
@@ -83,6 +87,12 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
   data::Loader loader(input, recipe.data.loader, training_plan(engine.geometry(), mesh, 0, steps));
   StolenTime stolen(world, session.local_size() == world.size());
   Times times;
+  const int threads = engine.queue().threads();
+  double cores_s = probe_cores(world, threads);
+  struct Alone {
+    double ms, cores_s;
+  };
+  std::vector<Alone> alone;
   base::Stopwatch timed;
   for (int64_t step = 1; step <= steps; ++step) {
     if (step == recipe.bench.warmup_steps + 1) {
@@ -102,11 +112,19 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
     times.loss = report.loss, times.data_s += report.data_s, times.comm_s += report.comm_s;
     if (step <= recipe.bench.warmup_steps) continue;
     times.all.push_back(s * 1e3);
-    if (!StolenTime::is_much(stolen.since_last(), s)) times.alone.push_back(s * 1e3);
+    const bool disturbed = StolenTime::is_much(stolen.since_last(), s);
+    const double before_s = std::exchange(cores_s, probe_cores(world, threads));
+    if (!disturbed) alone.push_back({s * 1e3, std::max(before_s, cores_s)});
     if (times.all.size() >= 2 && world.max(timed.seconds()) > recipe.bench.max_s) break;
   }
-  std::sort(times.all.begin(), times.all.end());
-  std::sort(times.alone.begin(), times.alone.end());
+  double fastest_s = 1e30;
+  for (const Alone& one : alone) fastest_s = std::min(fastest_s, one.cores_s);
+  for (const Alone& one : alone) {
+    times.alone.push_back(one.ms);
+    times.slowest_cores = std::min(times.slowest_cores, fastest_s / one.cores_s);
+    if (one.cores_s < 1.05 * fastest_s) times.at_speed.push_back(one.ms);
+  }
+  for (auto* sorted : {&times.all, &times.alone, &times.at_speed}) std::sort(sorted->begin(), sorted->end());
   return times;
 }
 
@@ -214,13 +232,17 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
       "{:.1f} measured  loss {:.6f}",
       median, times.all.front(), p99_of(times.all), times.all.back(), double(g.global_batch) / median * 1e3,
       flops / median / 1e6, 100 * flops / median * 1e3 / peak, peak / 1e9, times.loss);
-  const size_t alone = times.alone.size();
-  std::string steady;
-  if (alone)
-    steady = fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", median_of(times.alone),
-                         p99_of(times.alone), p99_of(times.alone) / median_of(times.alone));
+  const size_t alone = times.alone.size(), at_speed = times.at_speed.size();
+  auto steady = [](const std::vector<double>& ms) {
+    if (ms.empty()) return std::string(" nothing can be said");
+    return fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", median_of(ms), p99_of(ms),
+                       p99_of(ms) / median_of(ms));
+  };
   log::line("steady   others took CPU time from {} of {} steps; of the {} left{}", times.all.size() - alone,
-            times.all.size(), alone, alone ? steady : " nothing can be said");
+            times.all.size(), alone, steady(times.alone));
+  if (alone)
+    log::line("         beside these the cores computed at {:.0f} to 100 % of their best; of the {} steps above 95 %{}",
+              100 * times.slowest_cores, at_speed, steady(times.at_speed));
   print_memory(engine);
   auto short_of = [](double x) { return std::round(x * 1e3) / 1e3; };
   auto per_step = [&](double seconds) { return short_of(seconds / n * 1e3); };
@@ -237,6 +259,9 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                                 {"steps_alone", alone},
                                 {"ms_alone", alone ? short_of(median_of(times.alone)) : 0.0},
                                 {"ms_p99_alone", alone ? short_of(p99_of(times.alone)) : 0.0},
+                                {"steps_at_speed", at_speed},
+                                {"ms_at_speed", at_speed ? short_of(median_of(times.at_speed)) : 0.0},
+                                {"ms_p99_at_speed", at_speed ? short_of(p99_of(times.at_speed)) : 0.0},
                                 {"examples_per_s", short_of(double(g.global_batch) / median * 1e3)},
                                 {"gflops", short_of(flops / median / 1e6)},
                                 {"peak_gflops", short_of(peak / 1e9)},

@@ -65,6 +65,25 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
   return found;
 }
 
+double probe_cores(comm::Comm& world, int threads) {
+  constexpr int kLanes = 32, kRounds = 40'000;
+  double slowest = 0;
+#pragma omp parallel num_threads(threads) reduction(max : slowest)
+  {
+    float sums[kLanes] = {};
+    float factor = 0.5f, term = 1.0f;
+    asm volatile("" : "+x"(factor), "+x"(term));  // not known before: the loop cannot be computed at compile time
+    base::Stopwatch watch;
+    for (int i = 0; i < kRounds; ++i)
+      for (float& sum : sums) sum = sum * factor + term;
+    float all = 0;
+    for (float sum : sums) all += sum;
+    asm volatile("" : : "x"(all));
+    slowest = watch.seconds();
+  }
+  return world.max(slowest);
+}
+
 double measure_all_reduce(comm::Comm& world, int64_t bytes) {
   Matrices matrices;
   device::View floats = matrices.make(bytes / 4);

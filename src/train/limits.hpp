@@ -16,6 +16,11 @@ double measure_peak(comm::Comm& world, int threads, device::DType type, double s
 std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,
                                   double seconds);
 
+// Seconds that a fixed number of multiply-adds in registers take now (some tenths of a millisecond), on the slowest
+// thread of all ranks. Where a hypervisor or a sibling of a core takes part of it, this grows, though no CPU time is
+// counted as stolen.
+double probe_cores(comm::Comm& world, int threads);
+
 // Seconds of MPI's all-reduce of so many bytes of floats over the world, the median of some.
 double measure_all_reduce(comm::Comm& world, int64_t bytes);
 
