@@ -151,9 +151,9 @@ struct Blocks {
   int64_t rows, columns;
   explicit Blocks(const Key& key) : rows(key.m), columns(key.n) {
     if (!key.blocks()) return;
-    if (!key.fixed_order && key.m >= 192 * key.threads) {
+    if (!key.fixed_order) {
       rows = base::ceil_div(key.m, base::round_up(base::ceil_div(key.m, 224), key.threads));
-      return;
+      if (rows >= 64) return;
     }
     rows = 128, columns = 768;
     auto few = [&] {
