@@ -12,12 +12,14 @@
 #include "train/report.hpp"
 #include "train/show.hpp"
 #include "train/stops.hpp"
+#include "train/threads.hpp"
 #include "train/trainer.hpp"
 
 namespace {
 
 int run(int argc, char** argv) {
   const double begin_s = base::now_s();  // from here on limits.wall_time counts
+  train::free_main_thread();
 
   // 1. Command line
   CommandLine c;

@@ -1,11 +1,13 @@
 #include "train/threads.hpp"
 
+#include <omp.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <vector>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -34,6 +36,18 @@ int cores_of_node() {
 }
 
 }  // namespace
+
+void free_main_thread() {
+  if (omp_get_proc_bind() == omp_proc_bind_false || omp_get_num_places() == 0) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> cores(size_t(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, cores.data());
+    for (int core : cores) CPU_SET(size_t(core), &set);
+  }
+  sched_setaffinity(0, sizeof set, &set);
+}
 
 int choose_threads(int64_t asked, int local_size) {
   if (asked > 0) return int(asked);

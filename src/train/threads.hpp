@@ -9,6 +9,12 @@
 
 namespace train {
 
+// With OMP_PROC_BIND or OMP_PLACES set, OpenMP has bound this thread to its first place when the program was loaded: it
+// looked as if this rank had that core only, and the threads that load data and write checkpoints, which inherit it,
+// would share it. Gives the calling thread all places of this rank. The compute threads that OpenMP starts stay where
+// it puts them. Before any other thread is started.
+void free_main_thread();
+
 // Threads this rank should use: the deck's, or the cores it is bound to, divided by the ranks that share them.
 int choose_threads(int64_t asked, int local_size);
 

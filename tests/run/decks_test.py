@@ -6,6 +6,7 @@ import re
 import subprocess
 import tarfile
 import time
+from unittest import mock
 
 import harness
 
@@ -191,6 +192,15 @@ class Decks(harness.RunTest):
         for mode in ("train", "bench"):
             self.expect(3, "mesh", args=[self.deck(), *mesh, "--mode", mode], ranks=3)
         self.assertFalse(os.path.exists(self.dir))
+
+    def test_threads_that_openmp_bound(self):
+        # OpenMP binds the thread that loads it to one core at once; that is not all that the rank has.
+        cores = len(os.sched_getaffinity(0))
+        few = ["--set", "bench.steps=1", "--set", "bench.warmup_steps=1", "--set", "run.threads=0"]
+        for variable, value in (("OMP_PROC_BIND", "true"), ("OMP_PLACES", "cores"), ("OMP_PROC_BIND", "false")):
+            with mock.patch.dict(os.environ, {variable: value}):
+                self.expect(0, f"1 ranks x {cores} threads", args=[self.deck(), "--mode", "bench", *few])
+            self.assertNotIn("binding", self.output)
 
     def test_the_last_line_of_a_bench_is_json(self):
         few = ["--set", "bench.steps=2", "--set", "bench.warmup_steps=1"]
