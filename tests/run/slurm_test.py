@@ -18,7 +18,7 @@ from job_harness import STEPS, JobTest
 PROBE = """#!/bin/sh
 if [ -n "$EARLY" ] && [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 60; fi
 cores=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
-echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR cores=$cores"
+echo "bind=$OMP_PROC_BIND rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR cores=$cores"
 echo "kept" > "$TMPDIR/rank$OMPI_COMM_WORLD_RANK" && ls -ld "$TMPDIR"
 """
 
@@ -297,7 +297,7 @@ class Slurm(JobTest):
     @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "needs two cores")
     def test_threads_of_a_rank_have_their_cores(self):
         self.ended(self.result("threads"), "COMPLETED", "0:0")
-        self.assertRegex(self.log("threads"), r"rank=0 threads=2 .* cores=\d+[-,]\d+\n")
+        self.assertRegex(self.log("threads"), r"bind=true rank=0 threads=2 .* cores=\d+[-,]\d+\n")
 
     def test_zz_no_directory_is_left(self):
         """After all others: every job has removed its own."""
