@@ -63,6 +63,18 @@ void* allocate(size_t bytes) {
 // At the end of a process the driver may be gone first: then there is nothing to give back.
 void release(void* memory) { cudaFree(memory); }
 
+void* allocate_host(size_t bytes) {
+  void* memory = nullptr;
+  cudaError_t status = cudaMallocHost(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check_cuda(status, "allocating pinned host memory");
+  return memory;
+}
+void release_host(void* memory) { cudaFreeHost(memory); }
+
 void* make_stream() {
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");

@@ -24,6 +24,8 @@ int gpu_multiprocessors();
 namespace gpu {
 void* allocate(size_t bytes);  // zero-filled; null: out of memory
 void release(void* memory);
+void* allocate_host(size_t bytes);  // pinned: copies of it need no host; null: out of memory
+void release_host(void* memory);
 void* make_stream();
 void free_stream(void* stream);
 void wait_for_stream(void* stream);

@@ -17,6 +17,8 @@ int gpu_multiprocessors() { none(); }
 namespace gpu {
 void* allocate(size_t) { none(); }
 void release(void*) { none(); }
+void* allocate_host(size_t) { none(); }
+void release_host(void*) { none(); }
 void* make_stream() { none(); }
 void free_stream(void*) { none(); }
 void wait_for_stream(void*) { none(); }

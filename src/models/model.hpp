@@ -25,7 +25,15 @@ struct InputSpec {
   device::DType type;
   int64_t per_example;               // elements
 };
-using Inputs = std::map<std::string, View>;
+// The host fills and reads one of two views, ops read the other, which the engine brings up to date. Both are the same memory on
+// the CPU.
+struct Input {
+  View host, device;
+  Input() = default;
+  Input(View both) : host(both), device(both) {}
+  Input(View host_view, View device_view) : host(host_view), device(device_view) {}
+};
+using Inputs = std::map<std::string, Input>;
 
 // A field of the data that `prepare` reads: each example holds exactly this.
 struct FeatureSpec {
@@ -68,7 +76,7 @@ class Model {
   virtual int64_t label_limit() const = 0;
   virtual const char* limit_key() const = 0;
 
-  // Host work: fills the input buffers. `draws`: recorded decisions, or nullptr to draw from `stream`.
+  // Host work: fills the input buffers, on the host. `draws`: recorded decisions, or nullptr to draw from `stream`.
   // train = false prepares evaluation (always autoregressive).
   virtual void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const = 0;
 

@@ -36,7 +36,9 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   for (const models::InputSpec& spec : model_->inputs()) {
     int64_t count = spec.per_example * geometry_.micro_batch;
     input_buffers_.emplace_back(kind, ledger_, "batch", count * device::size_of(spec.type));
-    inputs_[spec.name] = input_buffers_.back().view(spec.type).slice(0, count);
+    models::Input input = input_buffers_.back().view(spec.type).slice(0, count);
+    if (kind == Kind::cuda) input.host.data = host_buffers_.emplace_back(kind, input.host.bytes()).data();
+    inputs_[spec.name] = input;
   }
   arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", measure_arena());
   sums_.resize(size_t(geometry_.accumulation));
@@ -98,7 +100,7 @@ const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t pas
   gradients_->begin_step();
   for (int64_t m = 0; m < passes; ++m) {
     watch.restart();
-    if (feed) feed(m, inputs_);
+    if (feed) feed(m, inputs_), upload_inputs();
     report_.data_s += watch.restart();
     std::fill(slice_sums_.begin(), slice_sums_.end(), models::Sums{});
     pass(*weights_, *gradients_, queue_, *arena_, step, m, slice_sums_.data());
@@ -133,6 +135,10 @@ const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t pas
   report_.update_s = watch.restart();
   report_.comm_s = mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   return report_;
+}
+
+void Engine::upload_inputs() {
+  for (const auto& [name, input] : inputs_) device::upload(input.device, input.host.data, queue_);
 }
 
 // Sums over slices follow the tree: within the pass (done), over fsdp, over passes, over replicas.
@@ -171,6 +177,7 @@ nn::Context Engine::forward_context() {
 
 void Engine::evaluate(const models::HostBatch& batch, double* nll, double* weight) {
   model_->prepare(batch, false, {}, nullptr, inputs_);
+  upload_inputs();
   nn::Context ctx = forward_context();
   model_->evaluate(ctx, inputs_, nll, weight);
 }

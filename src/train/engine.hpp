@@ -47,7 +47,7 @@ inline base::Stream draws_of_step(int64_t seed, int64_t step) {
 
 class Engine {
  public:
-  // kind: cpu, or plan (then the mesh is a plan mesh as well).
+  // kind: cpu, cuda (of the GPU in use), or plan (then the mesh is a plan mesh as well).
   Engine(const EngineOptions& options, comm::Mesh& mesh, device::Kind kind);
   ~Engine();
 
@@ -83,6 +83,7 @@ class Engine {
             int64_t step, int64_t m, models::Sums* sums, int64_t shape_set = 0);
   const StepReport& run_passes(int64_t step, const Feed& feed, int64_t passes);
   int64_t measure_arena();
+  void upload_inputs();
   void add_sums(std::vector<models::Sums>& sums);
 
   EngineOptions options_;
@@ -97,6 +98,7 @@ class Engine {
   std::unique_ptr<optim::Engine> optimizer_;
   std::unique_ptr<device::Arena> arena_;
   std::vector<device::Buffer> input_buffers_;
+  std::vector<device::HostBuffer> host_buffers_;  // where those are not memory of the host
   models::Inputs inputs_;
   std::vector<models::Sums> sums_;        // by pass
   std::vector<models::Sums> slice_sums_;  // of the pass under way

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 
@@ -102,6 +103,8 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) { return cuda_on_cpu::allocations().erase(memory), cudaSuccess; }
+cudaError_t cudaMallocHost(void** out, size_t bytes) { return *out = std::malloc(bytes), cudaSuccess; }
+cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   Access access;
   auto* at = static_cast<char*>(memory);

@@ -67,7 +67,7 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
     nn::Context ctx = engine.forward_context();
     model.logits(ctx, engine.inputs(), device::view(got.data(), n * row));
     report.compare("eval logits", set, got.data(), want.data() + first * row, n * row, tolerance(set));
-    sums[0] += loss_sum(got, engine.inputs().at("labels").i32(), engine.inputs().at("weights").f32(), n, o.length(),
+    sums[0] += loss_sum(got, engine.inputs().at("labels").host.i32(), engine.inputs().at("weights").host.f32(), n, o.length(),
                         o.vocab_size, case_.loss.label_smoothing);
     engine.evaluate(batch, nll.data(), weight.data());
     for (size_t b = 0; b < nll.size(); ++b) sums[1] += weight[b] > 0 ? nll[b] / weight[b] : 0;
