@@ -103,6 +103,7 @@ void download(void* to, const View& from, Queue& queue) {
   if (queue.kind() == Kind::cpu) {
     std::memcpy(to, from.data, size_t(from.bytes()));
   } else {
+    queue.synchronize();  // a copy to pageable memory would wait as well, and nobody could end that (device::while_waiting)
     gpu::copy(to, from.data, size_t(from.bytes()), queue.stream());
     queue.synchronize();
   }

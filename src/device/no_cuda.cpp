@@ -11,8 +11,10 @@ constexpr char kNone[] = "this build has no CUDA back end (cmake -DTRAINER_CUDA=
 Gpus find_gpus() { return {0, kNone}; }
 void use_gpu(int) { none(); }
 std::string gpu_name() { none(); }
+std::string gpu_uuid() { none(); }
 size_t gpu_memory_bytes() { none(); }
 int gpu_multiprocessors() { none(); }
+void while_waiting(std::function<void()>) {}
 
 namespace gpu {
 void* allocate(size_t) { none(); }
@@ -27,6 +29,7 @@ void free_event(void*) { none(); }
 void record(void*, void*) { none(); }
 void wait(void*, void*) { none(); }
 void wait_for_event(void*) { none(); }
+bool reached(void*) { none(); }
 void copy(void*, const void*, size_t, void*) { none(); }
 }  // namespace gpu
 
