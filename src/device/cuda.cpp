@@ -1,5 +1,6 @@
 #include "device/cuda.hpp"
 
+#include <nvtx3/nvToolsExt.h>
 #include <unistd.h>
 
 #include <thread>
@@ -7,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "device/gpu.hpp"
+#include "device/range.hpp"
 
 namespace device {
 
@@ -77,6 +79,14 @@ void wait_until_done(Ask ask, const char* what) {
 }  // namespace
 
 void while_waiting(std::function<void()> called) { watch = std::move(called); }
+
+Range::Range(const char* name) { nvtxRangePushA(name); }
+Range::Range(const char* name, int64_t number) {
+  char text[64];
+  *fmt::format_to_n(text, sizeof text - 1, "{} {}", name, number).out = '\0';
+  nvtxRangePushA(text);
+}
+Range::~Range() { nvtxRangePop(); }
 
 namespace gpu {
 

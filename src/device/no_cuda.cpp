@@ -1,6 +1,7 @@
 // Builds without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and whoever asks for one anyway is told so.
 #include "base/error.hpp"
 #include "device/gpu.hpp"
+#include "device/range.hpp"
 
 namespace device {
 namespace {
@@ -15,6 +16,10 @@ std::string gpu_uuid() { none(); }
 size_t gpu_memory_bytes() { none(); }
 int gpu_multiprocessors() { none(); }
 void while_waiting(std::function<void()>) {}
+
+Range::Range(const char*) {}
+Range::Range(const char*, int64_t) {}
+Range::~Range() {}
 
 namespace gpu {
 void* allocate(size_t) { none(); }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/clock.hpp"
+#include "device/range.hpp"
 
 namespace train {
 using device::DType;
@@ -94,11 +95,13 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
 
 const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes", passes);
+  device::Range whole("step", step);
   double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   base::Stopwatch watch;
   report_.data_s = report_.forward_backward_s = 0;
   gradients_->begin_step();
   for (int64_t m = 0; m < passes; ++m) {
+    device::Range range("pass", m);
     watch.restart();
     if (feed) feed(m, inputs_), upload_inputs();
     report_.data_s += watch.restart();
@@ -117,14 +120,18 @@ const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t pas
     sums_[size_t(m)] = slice_sums_[0];
     report_.forward_backward_s += watch.restart();
   }
-  gradients_->finish_step();
-  add_sums(sums_);
+  {
+    device::Range range("reduce");
+    gradients_->finish_step();
+    add_sums(sums_);
+  }
   report_.reduce_s = watch.restart();
 
   for (optim::OwnedUnit& u : owned_) {
     u.weights = weights_->owned(u.unit);
     u.gradient = layout_->units()[size_t(u.unit)].trainable ? gradients_->owned(u.unit) : device::View{};
   }
+  device::Range range("update");
   report_.gradients = optimizer_->inspect(owned_);
   report_.finite = report_.gradients.finite && std::isfinite(report_.loss);
   if (queue_.kind() == Kind::plan) report_.finite = true;
