@@ -91,6 +91,10 @@ class Model {
 
   // Multiply-adds x 2 of all products of one example's forward pass, padding counted: what MFU is counted in.
   virtual int64_t forward_flops() const = 0;
+  // Of them, those of the product whose input is data: nobody wants its gradient.
+  virtual int64_t input_flops() const = 0;
+  // Of a step per example: each product forward, and once for the gradient of each operand.
+  int64_t train_flops() const { return 3 * forward_flops() - input_flops(); }
 };
 
 // ---- registry

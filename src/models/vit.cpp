@@ -179,7 +179,7 @@ void Vit::backward(nn::Context& ctx, View d) {
 
 int64_t Vit::forward_flops() const {
   int64_t p = patches_, e = width_, m = options_.encoder.mlp;
-  return 2 * p * stem_.in * e + options_.encoder.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
+  return input_flops() + options_.encoder.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
 }
 
 }  // namespace models

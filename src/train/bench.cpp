@@ -13,6 +13,7 @@
 #include "train/console.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
+#include "train/mfu.hpp"
 #include "train/stolen_time.hpp"
 #include "train/threads.hpp"
 
@@ -200,7 +201,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
             world.size(), threads, g.global_batch, g.micro_batch, g.accumulation);
   log::line("compute  {}", compute_text(recipe.precision));
   print_binding(world, session.host(), threads);
-  double peak = double(world.sum(int64_t(measure_peak(world, threads, recipe.precision.type(), 0.5) / 1e6))) * 1e6;
+  const double peak = find_peak(world, engine.queue().kind(), threads, recipe.precision.compute, recipe.profile, 0.5).flops;
 
   const Times times = time_steps(session, recipe, *input, mesh, engine);
   const double n = double(times.all.size()), median = median_of(times.all);
@@ -208,7 +209,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   getrusage(RUSAGE_SELF, &usage);
   const int64_t rss = world.max(int64_t(usage.ru_maxrss));
   const OpTimes ops = print_ops(world, engine, times, threads, peak);
-  const double flops = 3 * double(engine.model().forward_flops()) * double(g.global_batch);
+  const double flops = double(engine.model().train_flops()) * double(g.global_batch);
+  const double hardware = double(world.sum(hardware_flops(engine.queue()))) / n;  // recomputing included
   log::line(
       "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {:.1f} % of "
       "{:.1f} measured  loss {:.6f}",
@@ -240,6 +242,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                                 {"examples_per_s", short_of(double(g.global_batch) / median * 1e3)},
                                 {"gflops", short_of(flops / median / 1e6)},
                                 {"peak_gflops", short_of(peak / 1e9)},
+                                {"mfu", peak > 0 ? short_of(flops / median * 1e3 / peak) : 0.0},
+                                {"hfu", peak > 0 ? short_of(hardware / median * 1e3 / peak) : 0.0},
                                 {"of_limits", short_of(ops.limit / n / median * 1e3)},
                                 {"products_ms", per_step(ops.products)},
                                 {"products_alone_ms", per_step(ops.products_alone)},

@@ -114,10 +114,10 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("model    {}  {} parameters in {} tensors", recipe.model.kind, base::with_commas(parameters),
             model->parameters().size());
   log::line(
-      "flops    {:.4g} GFLOP per example forward+backward (3 x forward products, padding counted); {:.4g} TFLOP per "
+      "flops    {:.4g} GFLOP per example forward+backward (products of the model, padding counted); {:.4g} TFLOP per "
       "step; {:.4g} EFLOP in all",
-      3 * double(model->forward_flops()) / 1e9, 3 * double(model->forward_flops()) * double(g.global_batch) / 1e12,
-      3 * double(model->forward_flops()) * double(g.global_batch) * double(plan.total_steps) / 1e18);
+      double(model->train_flops()) / 1e9, double(model->train_flops()) * double(g.global_batch) / 1e12,
+      double(model->train_flops()) * double(g.global_batch) * double(plan.total_steps) / 1e18);
   log::line("memory   per rank, by category");
   int64_t total = 0;
   for (const auto& [name, bytes] : plan.memory) {

@@ -110,6 +110,7 @@ void Recipe::bind(config::Table& t) {
   t.table(
       "limits", limits,
       "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for RUN/stop and a spent budget");
+  t.table("profile", profile, "what speed is compared with");
   t.table("bench", bench, "--mode bench");
   t.table("show", show, "--mode show: a batch as the model would see it");
   t.table("index", index, "--mode index: what data sets hold");

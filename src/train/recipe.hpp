@@ -14,6 +14,7 @@
 #include "train/geometry.hpp"
 #include "train/guard.hpp"
 #include "train/metrics.hpp"
+#include "train/mfu.hpp"
 #include "train/stops.hpp"
 #include "train/tracker.hpp"
 
@@ -86,6 +87,7 @@ struct Recipe {
   EarlyStopOptions early_stop;
   GuardOptions guard;
   LimitOptions limits;
+  ProfileOptions profile;
   BenchOptions bench;
   ShowOptions show;
   IndexOptions index;

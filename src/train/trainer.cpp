@@ -5,9 +5,11 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "device/range.hpp"
 #include "io/files.hpp"
 #include "train/failure.hpp"
 #include "train/input.hpp"
+#include "train/mfu.hpp"
 #include "train/threads.hpp"
 
 namespace train {
@@ -49,6 +51,7 @@ base::Exit Trainer::run() {
   bool early = stopped_early();
   while (step_ < total_ && stop <= StopReason::save_file && !early) {
     base::set_step(++step_);
+    hardware_flops_ = hardware_flops(engine_->queue());
     const StepReport& report = engine_->step(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
     if (!accept(report)) continue;  // the run went back to a checkpoint
     complete_ = evaluate(Which::due);
@@ -205,6 +208,7 @@ bool Trainer::evaluate(Which which) {
     if (!now) continue;
     if (which == Which::missing && mesh_.world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
     if (!std::exchange(any, true)) enter("evaluate");
+    device::Range range(("evaluate " + e.name).c_str());
     base::Stopwatch watch;
     eval::Result result =
         e.evaluator->run({.world = *mesh_.world,

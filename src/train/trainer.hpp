@@ -113,6 +113,7 @@ class Trainer {
   bool first_batch_told_ = false;
   double start_s_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+  int64_t hardware_flops_ = 0;  // before the step under way
   int64_t restored_attempt_ = 0;  // that wrote the checkpoint this one goes on from
   double restored_uptime_s_ = 0;  // of that attempt, then
 };

@@ -6,7 +6,7 @@
 #include "io/files.hpp"
 #include "train/changes.hpp"
 #include "train/input.hpp"
-#include "train/limits.hpp"
+#include "train/mfu.hpp"
 #include "train/trainer.hpp"
 
 namespace train {
@@ -142,14 +142,10 @@ void Trainer::print_start() {
   log::line("data     {}  {}, {} samples  {}  order: {}", data_->name(), data_->summary(),
             base::with_commas(data_->size()), data::text_of(data_->spec()), order_text(recipe_.train));
   print_model(*engine_, recipe_);
-  progress_.peak_flops =
-      mesh_.world->sum(int64_t(measure_peak(*mesh_.world, threads_, recipe_.precision.type(), 0.15) / 1e6)) * 1e6;
-  log::line(
-      "compute  {}; {:.3g} GFLOP per example forward+backward; MFU against {:.0f} GFLOP/s ({} products, measured now "
-      "on "
-      "all ranks)",
-      compute_text(recipe_.precision), 3 * double(engine_->model().forward_flops()) / 1e9, progress_.peak_flops / 1e9,
-      recipe_.precision.compute);
+  const Peak peak = find_peak(*mesh_.world, engine_->queue().kind(), threads_, recipe_.precision.compute, recipe_.profile, 0.15);
+  progress_.peak_flops = peak.flops;
+  log::line("compute  {}; {:.4g} GFLOP per example forward+backward; {}", compute_text(recipe_.precision),
+            double(engine_->model().train_flops()) / 1e9, peak.text);
   print_memory(*engine_);
 }
 
