@@ -38,6 +38,12 @@ add_test(NAME unit_optim_gpu COMMAND test_optim ${optim_filter})
 set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77
                      ENVIRONMENT "OMP_WAIT_POLICY=passive;TRAINER_TEST_KIND=cuda")
 
+# The whole program on the emulated GPU, and the golden cases.
+add_executable(trainer_on_emulator ${CMAKE_SOURCE_DIR}/src/main.cpp ${CMAKE_SOURCE_DIR}/src/command_line.cpp
+               $<TARGET_OBJECTS:cuda_on_cpu>)
+target_link_libraries(trainer_on_emulator PRIVATE trainer_train ${TRAINER_main_LIBRARIES})
+set_target_properties(trainer_on_emulator PROPERTIES UNITY_BUILD OFF RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
 add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp $<TARGET_OBJECTS:cuda_on_cpu>)
 target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_compile_options(test_cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)

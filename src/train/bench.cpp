@@ -11,6 +11,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "train/console.hpp"
+#include "train/device_choice.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
 #include "train/mfu.hpp"
@@ -168,7 +169,7 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
 }  // namespace
 
 void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
-  recipe.device();
+  const DeviceChoice device = choose_device(session, recipe.run.device);
   comm::Comm& world = session.world();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, world.size(), mesh_selector);
   derive_geometry(recipe.train.global_batch,
@@ -192,7 +193,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
   recipe.check_opened(deck, input->size(), specs);
-  Engine engine(recipe.engine(input->size(), threads), mesh, recipe.device().kind);
+  Engine engine(recipe.engine(input->size(), threads), mesh, device.kind);
   engine.initialise();
   engine.publish();
   const Geometry& g = engine.geometry();

@@ -65,6 +65,7 @@ class Engine {
   // Context for tests and other forward passes.
   nn::Context forward_context();
   const models::Inputs& inputs() const { return inputs_; }
+  void upload_inputs();  // the host has filled them, outside of a step
 
   models::Model& model() { return *model_; }
   const shard::Layout& layout() const { return *layout_; }
@@ -75,7 +76,7 @@ class Engine {
   device::View owned_weights(int unit) const { return weights_->owned(unit); }
   device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
-  // Parameters and optimizer state, for checkpoints.
+  // Parameters and optimizer state, for checkpoints; they lie in memory of queue().
   std::vector<shard::TensorSlice> state();
 
  private:
@@ -83,7 +84,6 @@ class Engine {
             int64_t step, int64_t m, models::Sums* sums, int64_t shape_set = 0);
   const StepReport& run_passes(int64_t step, const Feed& feed, int64_t passes);
   int64_t measure_arena();
-  void upload_inputs();
   void add_sums(std::vector<models::Sums>& sums);
 
   EngineOptions options_;

@@ -104,11 +104,6 @@ struct Recipe {
   void check_tokenizers(config::Deck& deck) const;
 
   int64_t total_steps(int64_t data_size) const;
-  struct Device {
-    device::Kind kind = device::Kind::cpu;
-    std::string text;  // for the log: which, and what "auto" found
-  };
-  Device device() const;  // Error(Exit::mesh) for one that is not here
   models::LossOptions loss() const { return {train.label_smoothing, train.pad_id}; }
   // What a checkpoint of this run holds; `deck`: the resolved deck.
   checkpoint::State state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,

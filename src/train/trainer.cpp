@@ -25,7 +25,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       directory_(std::move(directory)) {
   start_s_ = start.begin_s;
   const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
-  recipe.device();
+  device_ = choose_device(session, recipe.run.device);
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
   derive_geometry(recipe.train.global_batch,
@@ -143,8 +143,7 @@ void Trainer::rewind(const std::string& problem) {
   metrics_->flush();
   const int64_t bad_step = step_;
   const Progress before = progress_;
-  checkpoint::State state;
-  state.tensors = engine_->state();
+  checkpoint::State state = target();
   checkpoint::CheckpointOptions options = recipe_.checkpoint;
   options.resume = "auto";
   // Files of a past that this run went back from lie there until its first commit.
@@ -248,12 +247,20 @@ bool Trainer::evaluate(Which which) {
   return complete;
 }
 
+// What a checkpoint fills.
+checkpoint::State Trainer::target() {
+  checkpoint::State state;
+  state.tensors = engine_->state(), state.queue = &engine_->queue();
+  return state;
+}
+
 checkpoint::State Trainer::snapshot() {
   std::map<std::string, double> numbers = progress_.save();
   best_.save(numbers), patience_.save(numbers);
   numbers["uptime_s"] = base::now_s() - start_s_;
   numbers["global_batch"] = double(engine_->geometry().global_batch);
   checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
+  state.queue = &engine_->queue();
   state.texts["origin"] = origin_, state.texts["data"] = data_identity_;
   state.texts[checkpoint::kResumed] = recipe_.checkpoint.resume;
   return state;

@@ -72,6 +72,7 @@ class Trainer {
   void save();
   void watch_save(bool wait);
   bool stopped_early();
+  checkpoint::State target();
   checkpoint::State snapshot();
   int64_t period(const config::Duration& every, int64_t total) const;
 
@@ -87,6 +88,7 @@ class Trainer {
   const config::Deck& deck_;
   Start started_;
   int threads_;
+  DeviceChoice device_;
   comm::Mesh mesh_;
   std::unique_ptr<data::Mixture> data_;
   std::vector<Evaluation> evaluations_;
