@@ -24,8 +24,10 @@ class Cuda(harness.RunTest):
     def compare(self, got, want, part):
         self.assertEqual([r["step"] for r in got], [r["step"] for r in want])
         for one, other in zip(got, want):
-            for key in ("loss", "l2_grads", "l2_params", "l2_updates"):
-                self.assertAlmostEqual(one[key], other[key], delta=part * abs(other[key]), msg=f"{key} at step {one['step']}")
+            # Adafactor makes updates of full size from the rounding noise that the gradients of key biases are.
+            for key, allowed in (("loss", part), ("l2_grads", part), ("l2_params", part), ("l2_updates", max(part, 2e-3))):
+                delta = allowed * abs(other[key])
+                self.assertAlmostEqual(one[key], other[key], delta=delta, msg=f"{key} at step {one['step']}")
 
     def keep_only(self, name, step, copy):
         """A copy of the run that has got to this step and no further."""
