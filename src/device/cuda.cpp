@@ -53,6 +53,11 @@ std::string gpu_uuid() {
   return text;
 }
 size_t gpu_memory_bytes() { return properties().totalGlobalMem; }
+size_t gpu_memory_used_bytes() {
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return total - free;
+}
 int gpu_multiprocessors() {
   static const int count = properties().multiProcessorCount;
   return count;

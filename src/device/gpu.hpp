@@ -20,6 +20,7 @@ void use_gpu(int index);
 std::string gpu_name();         // of the one in use, as the driver says it
 std::string gpu_uuid();         // of the one in use: "GPU-...", no other GPU of the world has it
 size_t gpu_memory_bytes();      // of the one in use, all of it
+size_t gpu_memory_used_bytes(); // of the one in use, by all programs
 int gpu_multiprocessors();
 
 // Called again and again while this thread waits for a GPU, until the wait is over; what it throws ends the wait. Communication

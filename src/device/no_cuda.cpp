@@ -14,6 +14,7 @@ void use_gpu(int) { none(); }
 std::string gpu_name() { none(); }
 std::string gpu_uuid() { none(); }
 size_t gpu_memory_bytes() { none(); }
+size_t gpu_memory_used_bytes() { none(); }
 int gpu_multiprocessors() { none(); }
 void while_waiting(std::function<void()>) {}
 

@@ -10,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "device/gpu.hpp"
 #include "train/console.hpp"
 #include "train/device_choice.hpp"
 #include "train/input.hpp"
@@ -254,6 +255,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                                 {"data_ms", per_step(times.data_s)},
                                 {"planned_mib", double(engine.ledger().total_peak()) / 1048576},
                                 {"peak_rss_mib", rss / 1024}};
+  if (engine.queue().kind() == device::Kind::cuda)  // all that is allocated is kept, so the end is the peak
+    out["peak_memory_gib"] = short_of(double(device::gpu_memory_used_bytes()) / 0x1p30);
   log::line("{}", out.dump());
 }
 

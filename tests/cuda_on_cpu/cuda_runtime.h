@@ -133,6 +133,7 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* index);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaMalloc(void** out, size_t bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaMallocHost(void** out, size_t bytes);
