@@ -1,4 +1,4 @@
-# TRAINER_CUDA=AUTO|ON|OFF: whether the CUDA back end is built. Sets TRAINER_HAS_CUDA. Only the compiler, the static run time and
+# TRAINER_CUDA=AUTO|ON|OFF: whether the CUDA back end is built. Sets TRAINER_HAS_CUDA and TRAINER_HAS_NCCL. Only the compiler, the static run time and
 # the headers of cuBLASLt and cuDNN are needed here: the libraries are opened by the program when a GPU is used, so it
 # starts on machines without any of them.
 set(TRAINER_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where compiler and headers are found), ON, OFF")
@@ -17,6 +17,7 @@ function(trainer_no_cuda reason)
 endfunction()
 
 set(TRAINER_HAS_CUDA OFF)
+set(TRAINER_HAS_NCCL OFF)
 if(TRAINER_CUDA STREQUAL OFF OR TRAINER_FUZZ)
   trainer_no_cuda("TRAINER_CUDA=OFF, or fuzzers only")
   return()
@@ -71,4 +72,11 @@ target_include_directories(trainer_cuda SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_D
                            ${TRAINER_INCLUDE_cudnn.h})
 target_link_libraries(trainer_cuda INTERFACE CUDA::cudart_static)
 list(APPEND TRAINER_device_LIBRARIES trainer_cuda)
-message(STATUS "CUDA back end: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES})")
+
+# NCCL may be missing: ranks on GPUs then exchange through the host.
+find_path(TRAINER_INCLUDE_nccl.h nccl.h HINTS ${cuda_root}/include ${TRAINER_WHEEL_INCLUDES})
+if(TRAINER_INCLUDE_nccl.h)
+  set(TRAINER_HAS_NCCL ON)
+  target_include_directories(trainer_cuda SYSTEM INTERFACE ${TRAINER_INCLUDE_nccl.h})
+endif()
+message(STATUS "CUDA back end: on (nvcc ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}, NCCL ${TRAINER_HAS_NCCL})")

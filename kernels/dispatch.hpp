@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "device/queue.hpp"
+#include "device/range.hpp"
 #include "device/types.hpp"
 
 namespace kernels {
@@ -46,10 +47,12 @@ void run(const Args& args, Queue& queue) {
     return;
   }
   double begin = base::now_s();
-  if (queue.kind() == device::Kind::cuda)
+  if (queue.kind() == device::Kind::cuda) {
+    device::Range range(name_of(Args::op));
     run_cuda(args, queue);
-  else
+  } else {
     run_cpu(args, queue);
+  }
   queue.account(int(Args::op), c.flops, c.bytes, base::now_s() - begin);
 }
 

@@ -4,6 +4,7 @@
 # namesakes in the libraries.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
+list(FILTER emulator_sources EXCLUDE REGEX "/nccl\\.cpp$")
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
 add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
             ${CMAKE_SOURCE_DIR}/kernels/gemm_cublaslt.cpp)
@@ -11,6 +12,13 @@ set_target_properties(cuda_on_cpu PROPERTIES UNITY_BUILD OFF)
 target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
 target_compile_options(cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
+
+# The same of NCCL, for programs with ranks.
+add_library(nccl_on_cpu OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/nccl.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl_comm.cpp)
+set_target_properties(nccl_on_cpu PROPERTIES UNITY_BUILD OFF)
+target_include_directories(nccl_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
+target_link_libraries(nccl_on_cpu PRIVATE trainer_base)
+target_compile_options(nccl_on_cpu PRIVATE -fno-strict-aliasing)
 
 add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest PkgConfig::HDF5)
@@ -29,6 +37,12 @@ add_test(NAME unit_optim_on_emulator COMMAND test_optim_on_emulator ${optim_filt
 add_test(NAME unit_optim_gpu COMMAND test_optim ${optim_filter})
 set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77
                      ENVIRONMENT "OMP_WAIT_POLICY=passive;TRAINER_TEST_KIND=cuda")
+
+# The whole program on the emulated GPU, and the golden cases.
+add_executable(trainer_on_emulator ${CMAKE_SOURCE_DIR}/src/main.cpp ${CMAKE_SOURCE_DIR}/src/command_line.cpp
+               $<TARGET_OBJECTS:cuda_on_cpu>)
+target_link_libraries(trainer_on_emulator PRIVATE trainer_train ${TRAINER_main_LIBRARIES})
+set_target_properties(trainer_on_emulator PROPERTIES UNITY_BUILD OFF RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp $<TARGET_OBJECTS:cuda_on_cpu>)
 target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)

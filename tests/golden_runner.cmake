@@ -5,6 +5,11 @@ add_executable(golden ${golden_sources})
 target_link_libraries(golden PRIVATE trainer_train nlohmann_json::nlohmann_json PkgConfig::HDF5)
 set_target_properties(golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
+# The same on the emulated GPU (cuda_tests.cmake).
+add_executable(golden_on_emulator ${golden_sources} $<TARGET_OBJECTS:cuda_on_cpu>)
+target_link_libraries(golden_on_emulator PRIVATE trainer_train nlohmann_json::nlohmann_json PkgConfig::HDF5)
+set_target_properties(golden_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+
 set(golden_cases "")
 set(golden_model_cases "")
 foreach(name ar parallel sincos mixed_r100 mixed_r050)
@@ -35,3 +40,16 @@ golden_test(golden_mpi4_2x2_mesh 4 --mesh 2x2 --level mesh --slices 4)
 golden_test(golden_mpi1_bf16 1 --compute bf16)
 golden_test(golden_mpi3_bf16 3 --compute bf16 --recompute gelu --micro-batch 2)
 golden_test(golden_mpi1_mesh 1 --level mesh --slices 4 --micro-batch 3 --recompute block --threads 2)
+
+# On the emulated GPU those that take it seconds.
+function(golden_on_emulator_test ranks name)
+  add_test(NAME golden_on_emulator_mpi${ranks}${name}
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden_on_emulator> --device cuda ${ARGN})
+  set_tests_properties(golden_on_emulator_mpi${ranks}${name} PROPERTIES TIMEOUT 300 LABELS "mpi;cuda" PROCESSORS ${ranks}
+                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endfunction()
+set(mixed ${CMAKE_CURRENT_LIST_DIR}/golden/case_mixed_r050.h5)
+golden_on_emulator_test(1 "" ${golden_model_cases} ${CMAKE_CURRENT_LIST_DIR}/golden/case_adam_bf16mu.h5)
+golden_on_emulator_test(1 _bf16 --compute bf16 --recompute mlp ${mixed})
+golden_on_emulator_test(2 _mesh --mesh 1x2 --level mesh --slices 4 ${mixed})
+golden_on_emulator_test(2 _zero1 --mesh 2x1 --strategy zero1 --micro-batch 2 ${mixed})

@@ -54,6 +54,20 @@ foreach(ranks 1 2 3 4)
 endforeach()
 mpi_test(damage_test 1 300 $<IF:$<BOOL:${TRAINER_SANITIZE}>,100,600>)
 
+# Exchanges between emulated GPUs, and those that fail: operation 3 of the last rank, or a rank that never comes.
+add_executable(gpu_exchange_test mpi/gpu_exchange_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+target_link_libraries(gpu_exchange_test PRIVATE trainer_comm)
+set_target_properties(gpu_exchange_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+foreach(ranks 2 4)
+  mpi_test(gpu_exchange_test ${ranks} 120)
+endforeach()
+foreach(failure hang@3 error@3 refuse@3 absent)
+  add_test(NAME gpu_exchange_${failure}_mpi2
+           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2 $<TARGET_FILE:gpu_exchange_test> ${failure})
+  set_tests_properties(gpu_exchange_${failure}_mpi2 PROPERTIES TIMEOUT 60 LABELS mpi PROCESSORS 2
+                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+endforeach()
+
 # By hand: what saving costs.
 add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
 target_include_directories(checkpoint_bench PRIVATE mpi)

@@ -21,12 +21,16 @@ constexpr int64_t kPiece = int64_t{1} << 20;  // elements sent at a time: whole 
 inline const std::string kParams = "/params/";
 
 // Element `begin` of the tensor stands at values[0].
-void copy_into(const shard::TensorSlice& tensor, int64_t begin, const char* values, int64_t count) {
+void copy_into(const State& state, const shard::TensorSlice& tensor, int64_t begin, const char* values, int64_t count) {
   for (const auto& part : tensor.parts) {
     int64_t from = std::max(begin, part.begin), to = std::min(begin + count, part.end);
-    if (from < to)
-      std::memcpy(static_cast<float*>(part.data) + (from - part.begin), values + 4 * (from - begin),
-                  size_t(4 * (to - from)));
+    if (from >= to) continue;
+    const device::View target{static_cast<float*>(part.data) + (from - part.begin), device::DType::f32, to - from};
+    const char* source = values + 4 * (from - begin);
+    if (state.on_host())
+      std::memcpy(target.data, source, size_t(target.bytes()));
+    else
+      device::upload(target, source, *state.queue);
   }
 }
 
@@ -93,12 +97,11 @@ std::string summary_of(const InitPlan& plan, const std::vector<Wanted>& wanted) 
 }  // namespace
 
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
-                                const std::vector<shard::TensorSlice>& tensors, const std::vector<std::string>& grids,
-                                const Poll& poll) {
+                                const State& target, const std::vector<std::string>& grids, const Poll& poll) {
   base::Stopwatch watch;
   std::vector<Wanted> wanted;
   std::vector<const shard::TensorSlice*> into;
-  for (const shard::TensorSlice& t : tensors) {
+  for (const shard::TensorSlice& t : target.tensors) {
     if (!t.name.starts_with(kParams)) continue;
     CHECK(t.type == device::DType::f32, "{} is not f32", t.name);
     std::string path = t.name.substr(kParams.size());
@@ -127,7 +130,7 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
       poll();
       n = wanted[w].grid ? count : std::min(kPiece, count - begin);
       std::string values = on_first(comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
-      copy_into(*into[w], begin, values.data(), n);
+      copy_into(target, *into[w], begin, values.data(), n);
     }
   }
   return {plan["summary"].get<std::string>(), plan["lines"].get<std::vector<std::string>>(), watch.seconds()};

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "checkpoint/init_options.hpp"
+#include "checkpoint/state.hpp"
 #include "checkpoint/together.hpp"
 #include "comm/comm.hpp"
-#include "shard/parameter.hpp"
 
 namespace checkpoint {
 
@@ -17,12 +17,11 @@ struct InitReport {
   double seconds = 0;
 };
 
-// Overwrites those parameters that the file has; the others stay as they are. `tensors`: this rank's parts, f32; those
-// named /params/... are meant. `grids`: paths of position tables that may be resampled. Rank 0 alone reads the file, in
+// Overwrites those parameters that the file has; the others stay as they are. `target`: this rank's parts and where they lie;
+// those named /params/... are meant, f32. `grids`: paths of position tables that may be resampled. Rank 0 alone reads the file, in
 // pieces, and sends them to the others. All ranks call; on an error all ranks throw the same one
 // (Exit::checkpoint), and the parameters may be partly overwritten. `poll` is called by all ranks between two pieces.
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
-                                const std::vector<shard::TensorSlice>& tensors, const std::vector<std::string>& grids,
-                                const Poll& poll);
+                                const State& target, const std::vector<std::string>& grids, const Poll& poll);
 
 }  // namespace checkpoint

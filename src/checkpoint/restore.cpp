@@ -199,6 +199,33 @@ std::string read_together(comm::Comm& comm, const Candidate& candidate, const Ma
   return "";
 }
 
+// The parts of tensors where a file can be read to: themselves, or copies of what lies on a device.
+class Landing {
+ public:
+  explicit Landing(const State& target) : tensors_(target.tensors), target_(target) {
+    if (target.on_host()) return;
+    int64_t bytes = 0;
+    for (const shard::TensorSlice& t : tensors_)
+      for (const auto& part : t.parts) bytes += t.view(part).bytes();
+    memory_ = device::HostBuffer(target.queue->kind(), bytes);
+    char* at = memory_.data();
+    for (shard::TensorSlice& t : tensors_)
+      for (auto& part : t.parts) part.data = at, at += t.view(part).bytes();
+  }
+  const std::vector<shard::TensorSlice>& tensors() const { return tensors_; }
+  void deliver() const {
+    if (target_.on_host()) return;
+    for (size_t i = 0; i < tensors_.size(); ++i)
+      for (size_t k = 0; k < tensors_[i].parts.size(); ++k)
+        device::upload(target_.tensors[i].view(target_.tensors[i].parts[k]), tensors_[i].parts[k].data, *target_.queue);
+  }
+
+ private:
+  std::vector<shard::TensorSlice> tensors_;
+  const State& target_;
+  device::HostBuffer memory_;
+};
+
 // What to do, said with an error: the file belongs to another model; no file is valid.
 struct Advice {
   const char *other, *none;
@@ -208,6 +235,7 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
                       const Poll& poll) {
   base::Stopwatch watch;
   FileLayout wanted = layout_of(target);
+  const Landing landing(target);
   Restored restored;
   for (const Candidate& c : files) {
     Inspected inspected = inspect_on_first(comm, c);
@@ -217,8 +245,9 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
       if (std::vector<std::string> lines = differences(m.layout, wanted); !lines.empty())
         base::fail(base::Exit::checkpoint, "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
                    base::join(lines, "\n  "), advice.other);
-      reason = read_together(comm, c, m, target.tensors, restored.bytes, poll);
+      reason = read_together(comm, c, m, landing.tensors(), restored.bytes, poll);
       if (reason.empty()) {
+        landing.deliver();
         target.step = m.state.step, target.numbers = m.state.numbers, target.texts = m.state.texts;
         restored.file = c.path.substr(c.path.rfind('/') + 1), restored.path = c.path, restored.step = c.step,
         restored.seconds = watch.seconds();

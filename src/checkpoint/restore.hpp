@@ -22,7 +22,8 @@ struct Restored {
 };
 
 // Fills `target` from the newest valid file: step, numbers, texts, and the memory its tensors' parts point to (every
-// part, writing or not). target.tensors says what is wanted; the file must hold exactly that. By options.resume:
+// part, writing or not; memory of a device by way of a copy). target.tensors says what is wanted; the file must hold
+// exactly that. By options.resume:
 //   auto    nothing if there is no checkpoint at all
 //   must    an error if there is none
 //   never   nothing, whatever there is

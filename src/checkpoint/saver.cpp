@@ -43,8 +43,8 @@ int64_t Saver::stage(const State& state) {
     return staging_bytes_ = 0;
   }
   staging_bytes_ = copied_bytes(state);
-  staging_ = std::make_unique_for_overwrite<char[]>(size_t(staging_bytes_));
-  touched_ = std::async(std::launch::async, [to = staging_.get(), n = size_t(staging_bytes_)] { std::memset(to, 0, n); });
+  staging_.emplace(state.on_host() ? device::Kind::cpu : device::Kind::cuda, staging_bytes_);
+  touched_ = std::async(std::launch::async, [to = staging_->data(), n = size_t(staging_bytes_)] { std::memset(to, 0, n); });
   return staging_bytes_;
 }
 
@@ -52,16 +52,17 @@ int64_t Saver::plan(const State& state) {
   return std::stoll(on_first(comm_, [&] { return std::to_string(plan_places(state, known_)); }));
 }
 
-void Saver::copy_parts() {
-  int64_t at = 0;
+void Saver::copy_parts(char* to) {
   for (shard::TensorSlice& t : state_.tensors)
     for (auto& part : t.parts) {
       if (!t.writes || part.begin == part.end) continue;
-      int64_t bytes = (part.end - part.begin) * device::size_of(t.type);
-      char* to = staging_.get() + at;
-      std::memcpy(to, part.data, size_t(bytes));
+      const device::View from = t.view(part);
+      if (state_.on_host())
+        std::memcpy(to, from.data, size_t(from.bytes()));
+      else
+        device::download(to, from, *state_.queue);
       part.data = to;
-      at += base::round_up(bytes, kLine);
+      to += base::round_up(from.bytes(), kLine);
     }
 }
 
@@ -71,10 +72,11 @@ void Saver::begin(const State& state, int64_t best_step) {
   if (!since_) since_ = state.step;
   state_ = state;
   // Alike on all ranks: a replica that writes nothing has a copy of no bytes, and must not wait where the others go on.
-  staged_ = staging_ != nullptr;
+  staged_ = staging_.has_value();
   CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
   if (touched_.valid()) touched_.get();
-  if (staged_) copy_parts();
+  if (!staged_ && !state_.on_host()) bounce_ = device::HostBuffer(device::Kind::cuda, copied_bytes(state_));
+  if (staged_ || !state_.on_host()) copy_parts(staged_ ? staging_->data() : bounce_.data());
   save_ = std::make_unique<Save>(comm_, directory_, state_);
   saved_ = {};
   saved_.step = state_.step, saved_.file = save_->file(), saved_.best = best_step == state.step;
@@ -113,7 +115,7 @@ std::optional<Saved> Saver::advance(bool wait) {
         fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", saved_.step, e.what());
   }
   save_.reset();
-  state_ = {};
+  state_ = {}, bounce_ = {};
   saved_.seconds = base::now_s() - begin_s_;
   saved_.held_s += base::now_s() - entered;
   return saved_;

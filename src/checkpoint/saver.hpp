@@ -65,15 +65,16 @@ class Saver {
   void next(const std::vector<std::string>& results);
   void commit(const std::vector<std::string>& hashes);
   void name_best();
-  void copy_parts();
+  void copy_parts(char* to);
 
   comm::Comm& comm_;
   std::string directory_;
   const CheckpointOptions& options_;
-  std::unique_ptr<char[]> staging_;
+  std::optional<device::HostBuffer> staging_;
+  device::HostBuffer bounce_;    // of one save: for what lies on a device, if there is no room to stage it
   std::future<void> touched_;  // its pages are there: before the first save, beside the first steps
   int64_t staging_bytes_ = 0;
-  bool staged_ = false;  // the save under way reads the copy
+  bool staged_ = false;  // the save under way reads the copy in staging_
   State state_;          // of the save under way; its parts lie in the copy if there is one
   std::unique_ptr<Save> save_;
   Phase phase_ = Phase::create;

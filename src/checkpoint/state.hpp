@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "device/memory.hpp"
 #include "shard/parameter.hpp"
 
 namespace checkpoint {
@@ -30,10 +31,15 @@ struct State {
   // The same tensors on every rank, in any order; each rank's own parts. Those that write cover every
   // element exactly once.
   std::vector<shard::TensorSlice> tensors;
+  // Whose memory the parts lie in; null: the host's.
+  device::Queue* queue = nullptr;
   // Attributes of the file's root group, exact to the bit; those of rank 0 are written. The text named "deck" becomes
   // the dataset /deck, because HDF5 limits attributes to 64 KiB.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;
+
+  // Files are written from and read into host memory: are the parts there?
+  bool on_host() const { return !queue || queue->kind() != device::Kind::cuda; }
 };
 
 constexpr int kFormat = 2;

@@ -19,6 +19,11 @@ bool Comm::same(uint64_t digest) {
   return min(value) == max(value);
 }
 
+device::Queue& Comm::host_queue() {
+  static device::Queue queue(device::Kind::cpu);
+  return queue;
+}
+
 namespace {
 
 // Counts bytes, moves nothing.
@@ -27,15 +32,15 @@ class PlanComm : public Comm {
   PlanComm(int size, int rank) : size_(size), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Ticket all_gather(device::View, device::View recv) override {
+  Ticket all_gather(device::View, device::View recv, device::Queue&) override {
     if (size_ > 1) ++gathered_.calls, gathered_.bytes += recv.bytes();
     return {};
   }
-  Ticket reduce_scatter(device::View send, device::View) override {
+  Ticket reduce_scatter(device::View send, device::View, device::Queue&) override {
     if (size_ > 1) ++scattered_.calls, scattered_.bytes += send.bytes();
     return {};
   }
-  Ticket all_reduce(device::View view) override {
+  Ticket all_reduce(device::View view, device::Queue&) override {
     if (size_ > 1 && view.count > 0) ++reduced_.calls, reduced_.bytes += view.bytes();
     return {};
   }

@@ -44,12 +44,19 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // Of memory of the queue's kind, in the queue's order: what it was given before is done first, and what it is given after
+  // the ticket's wait() sees the result. Memory of `send` may be used again then, too.
   // recv[size * send.count]; recv's own part may be send itself (in place). bytes = recv.bytes().
-  virtual Ticket all_gather(device::View send, device::View recv) = 0;
+  virtual Ticket all_gather(device::View send, device::View recv, device::Queue& queue) = 0;
   // recv[send.count / size] = the sum of everybody's part; recv may be anywhere but in send. bytes = send.bytes().
-  virtual Ticket reduce_scatter(device::View send, device::View recv) = 0;
+  virtual Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) = 0;
   // In place sum of f32 or f64. bytes = view.bytes().
-  virtual Ticket all_reduce(device::View view) = 0;
+  virtual Ticket all_reduce(device::View view, device::Queue& queue) = 0;
+  // The same of host memory.
+  Ticket all_gather(device::View send, device::View recv) { return all_gather(send, recv, host_queue()); }
+  Ticket reduce_scatter(device::View send, device::View recv) { return reduce_scatter(send, recv, host_queue()); }
+  Ticket all_reduce(device::View view) { return all_reduce(view, host_queue()); }
+  // Of host memory.
   virtual void broadcast(device::View view, int root) = 0;
   virtual void barrier() = 0;
 
@@ -69,6 +76,7 @@ class Comm {
   void reset_traffic() { gathered_ = scattered_ = reduced_ = {}; }
 
  protected:
+  static device::Queue& host_queue();
   Traffic gathered_, scattered_, reduced_;
 };
 

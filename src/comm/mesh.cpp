@@ -4,6 +4,9 @@
 #include <regex>
 
 #include "base/pattern.hpp"
+#include "base/text.hpp"
+#include "comm/gpu_exchange.hpp"
+#include "device/gpu.hpp"
 
 namespace comm {
 namespace {
@@ -39,6 +42,14 @@ void MeshOptions::bind(config::Table& t) {
       .max(kMostRanks)
       .on_resume(config::OnResume::may_change);
   t.list("rule", rules, "other mesh sizes, chosen by --mesh-selector");
+  t.key("gpu_exchange", gpu_exchange,
+        "between GPUs: nccl; mpi: through host memory; auto: nccl where every rank has a GPU of its own")
+      .one_of({"auto", "nccl", "mpi"})
+      .on_resume(config::OnResume::may_change);
+  t.key("gpu_timeout_s", gpu_timeout_s, "an exchange by NCCL that has not ended after this ends the job (exit 3); 0 = never")
+      .min(0)
+      .unit("s")
+      .on_resume(config::OnResume::may_change);
   check_axes(t, replica, fsdp);
 }
 
@@ -98,6 +109,48 @@ Mesh make_mesh(Session& session, MeshShape shape, SumOrder order) {
   m.fsdp = session.split(m.replica_index, m.fsdp_index, order);
   m.replica = session.split(m.fsdp_index, m.replica_index, order);
   return m;
+}
+
+namespace {
+
+// NCCL's version; where a rank has none, or another one, all ranks say so.
+std::string agree_on_nccl(Comm& world) {
+  std::string mine;
+  try {
+    mine = "+" + nccl_version();
+  } catch (const base::Error& e) {
+    mine = std::string("-") + e.what();
+  }
+  std::vector<std::string> all = world.gather_text(mine);
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r][0] == '-')
+      throw base::Error(base::Exit::mesh, fmt::format("rank {}: {}", r, all[r].substr(1)), true, int(r));
+    if (all[r] != all[0])
+      throw base::Error(base::Exit::mesh, fmt::format("rank {} has NCCL {}, rank 0 has {}", r, all[r].substr(1), all[0].substr(1)),
+                        true);
+  }
+  return all[0].substr(1);
+}
+
+}  // namespace
+
+std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order, const std::string& host) {
+  if (options.gpu_exchange == "mpi") return "mpi through host memory (mesh.gpu_exchange)";
+  std::vector<RankDevice> ranks;
+  for (const std::string& text : mesh.world->gather_text(host + "\n" + device::gpu_uuid())) {
+    std::vector<std::string> parts = base::split(text, '\n');
+    ranks.push_back({parts.at(0), parts.at(1)});
+  }
+  ExchangeChoice choice = choose_exchange(ranks, order);
+  if (!choice.nccl && options.gpu_exchange == "nccl" && ranks.size() > 1)
+    throw base::Error(base::Exit::mesh, fmt::format("mesh.gpu_exchange = \"nccl\": {}; \"auto\" takes MPI then", choice.because),
+                      true);
+  if (!choice.nccl) return fmt::format("mpi through host memory ({})", choice.because);
+  std::string version = agree_on_nccl(*mesh.world);
+  std::shared_ptr<NcclLane> lane = make_nccl_lane(options.gpu_timeout_s);
+  mesh.fsdp = make_nccl_comm(std::move(mesh.fsdp), "fsdp", lane);
+  mesh.replica = make_nccl_comm(std::move(mesh.replica), "replica", lane);
+  return fmt::format("nccl {} ({})", version, choice.because);
 }
 
 Mesh make_plan_mesh(MeshShape shape, Comm& world) {

@@ -17,6 +17,8 @@ struct MeshOptions {
   int64_t replica = -1;   // -1: inferred; not both
   int64_t fsdp = 1;
   std::vector<MeshRule> rules;
+  std::string gpu_exchange = "auto";
+  double gpu_timeout_s = 600;
   void bind(config::Table& t);
 };
 
@@ -40,6 +42,9 @@ struct Mesh {
   int rank() const { return replica_index * shape.fsdp + fsdp_index; }
 };
 Mesh make_mesh(Session& session, MeshShape shape, SumOrder order);
+// The groups exchange GPU memory as options.gpu_exchange says; all ranks call it, after device::use_gpu. Returns what was chosen
+// and why, for the log. Error(Exit::mesh), on all ranks, where NCCL is asked for and cannot be had.
+std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order, const std::string& host);
 // The mesh of a run that exists only on paper, seen from rank 0; `world` must outlive it.
 Mesh make_plan_mesh(MeshShape shape, Comm& world);
 

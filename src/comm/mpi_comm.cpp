@@ -1,4 +1,5 @@
-// MPI back end. Only the main thread calls it (FUNNELED).
+// MPI back end. Only the main thread calls it (FUNNELED). What lies in a GPU's memory goes through pinned host memory: copied
+// there when an exchange begins, and back when it is waited for.
 #include <mpi.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "base/clock.hpp"
 #include "base/narrow.hpp"
 #include "comm/comm.hpp"
+#include "device/memory.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -54,16 +56,37 @@ class MpiWork : public Ticket::Work {
   void wait() override {
     double begin = base::now_s();
     CHECK_MPI(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    arrive();
     traffic->seconds += base::now_s() - begin;
+  }
+  // What was received goes to where it belongs.
+  void arrive() {
+    if (queue_) device::upload(into_, result_, *queue_);
+    queue_ = nullptr;
   }
   bool poll() override {
     int done = 0;
     CHECK_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
     return done;
   }
-  MPI_Request request = MPI_REQUEST_NULL;  // null: free for another use
+  bool free() const { return request == MPI_REQUEST_NULL && !queue_; }
+  // Where MPI puts what goes to `into` of a GPU's memory, and `more` bytes behind it that it may read meanwhile.
+  char* land(const device::View& into, device::Queue& queue, int64_t more = 0) {
+    if (staging_.bytes() < into.bytes() + more) staging_ = device::HostBuffer(queue.kind(), into.bytes() + more);
+    into_ = into, queue_ = &queue;
+    return result_ = staging_.data();
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
   Traffic* traffic = nullptr;
+
+ private:
+  device::HostBuffer staging_;
+  device::View into_;
+  char* result_ = nullptr;
+  device::Queue* queue_ = nullptr;  // none: MPI writes where the result belongs
 };
+
+bool on_gpu(const device::Queue& queue) { return queue.kind() == device::Kind::cuda; }
 
 template <class T>
 void add_into(T* __restrict y, const T* __restrict x, int64_t n) {
@@ -91,47 +114,50 @@ class MpiComm : public Comm {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  Ticket all_gather(device::View send, device::View recv) override {
+  using Comm::all_gather;
+  using Comm::all_reduce;
+  using Comm::reduce_scatter;
+
+  Ticket all_gather(device::View send, device::View recv, device::Queue& queue) override {
     CHECK(recv.count == send.count * size_ && recv.type == send.type);
-    char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
-    if (size_ == 1) {
-      if (own != send.data) std::memcpy(own, send.data, size_t(send.bytes()));
-      return {};
-    }
+    if (size_ == 1) return device::copy(recv, send, queue), Ticket();
     Timer timer(gathered_, recv.bytes());
     int count = base::narrow<int>(send.count);
     MpiWork* work = take(gathered_);
+    if (on_gpu(queue)) recv.data = work->land(recv, queue);
+    char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
+    if (on_gpu(queue)) device::download(own, send, queue), send.data = own;
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
     CHECK_MPI(
         MPI_Iallgather(from, count, type_of(send.type), recv.data, count, type_of(send.type), comm_, &work->request));
     return Ticket(work);
   }
 
-  Ticket reduce_scatter(device::View send, device::View recv) override {
+  Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) override {
     CHECK(send.count == recv.count * size_ && recv.type == send.type);
-    if (size_ == 1) {
-      if (recv.data != send.data) std::memcpy(recv.data, send.data, size_t(send.bytes()));
-      return {};
-    }
+    if (size_ == 1) return device::copy(recv, send, queue), Ticket();
     Timer timer(scattered_, send.bytes());
-    if (order_ == SumOrder::tree) {
-      tree_reduce_scatter(send, recv);
-      return {};
-    }
     MpiWork* work = take(scattered_);
+    if (on_gpu(queue)) {
+      recv.data = work->land(recv, queue, send.bytes());
+      char* copy = static_cast<char*>(recv.data) + recv.bytes();
+      device::download(copy, send, queue), send.data = copy;
+    }
+    if (order_ == SumOrder::tree) return tree_reduce_scatter(send, recv), work->arrive(), Ticket();
     CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count), type_of(send.type),
                                         MPI_SUM, comm_, &work->request));
     return Ticket(work);
   }
 
-  Ticket all_reduce(device::View view) override {
+  Ticket all_reduce(device::View view, device::Queue& queue) override {
     if (size_ == 1 || view.count == 0) return {};
     Timer timer(reduced_, view.bytes());
-    if (order_ == SumOrder::tree) {
-      tree_all_reduce(view);
-      return {};
-    }
     MpiWork* work = take(reduced_);
+    if (on_gpu(queue)) {
+      char* copy = work->land(view, queue);
+      device::download(copy, view, queue), view.data = copy;
+    }
+    if (order_ == SumOrder::tree) return tree_all_reduce(view), work->arrive(), Ticket();
     CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count), type_of(view.type), MPI_SUM, comm_,
                              &work->request));
     return Ticket(work);
@@ -178,7 +204,7 @@ class MpiComm : public Comm {
   };
 
   MpiWork* take(Traffic& traffic) {
-    auto free = std::find_if(works_.begin(), works_.end(), [](auto& w) { return w->request == MPI_REQUEST_NULL; });
+    auto free = std::find_if(works_.begin(), works_.end(), [](auto& w) { return w->free(); });
     if (free == works_.end()) free = works_.insert(works_.end(), std::make_unique<MpiWork>());
     (*free)->traffic = &traffic;
     return free->get();

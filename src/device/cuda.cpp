@@ -1,6 +1,14 @@
 #include "device/cuda.hpp"
 
+#include <nvtx3/nvToolsExt.h>
+#include <unistd.h>
+
+#include <thread>
+#include <utility>
+
+#include "base/clock.hpp"
 #include "device/gpu.hpp"
+#include "device/range.hpp"
 
 namespace device {
 
@@ -39,11 +47,51 @@ cudaDeviceProp properties() {
 }  // namespace
 
 std::string gpu_name() { return properties().name; }
+std::string gpu_uuid() {
+  std::string text = "GPU-";
+  for (char byte : properties().uuid.bytes) text += fmt::format("{:02x}", uint8_t(byte));
+  return text;
+}
 size_t gpu_memory_bytes() { return properties().totalGlobalMem; }
+size_t gpu_memory_used_bytes() {
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return total - free;
+}
 int gpu_multiprocessors() {
   static const int count = properties().multiProcessorCount;
   return count;
 }
+
+namespace {
+std::function<void()> watch;
+
+// Asks the GPU until it is done, `watch` in between; first without a pause, because most waits are short.
+template <class Ask>
+void wait_until_done(Ask ask, const char* what) {
+  constexpr double kShort_s = 1e-3;
+  constexpr useconds_t kPause_us = 50;
+  const double begin = base::now_s();
+  for (cudaError_t status = ask(); status != cudaSuccess; status = ask()) {
+    if (status != cudaErrorNotReady) check_cuda(status, what);
+    watch();
+    if (base::now_s() - begin > kShort_s)
+      usleep(kPause_us);
+    else
+      std::this_thread::yield();
+  }
+}
+}  // namespace
+
+void while_waiting(std::function<void()> called) { watch = std::move(called); }
+
+Range::Range(const char* name) { nvtxRangePushA(name); }
+Range::Range(const char* name, int64_t number) {
+  char text[64];
+  *fmt::format_to_n(text, sizeof text - 1, "{} {}", name, number).out = '\0';
+  nvtxRangePushA(text);
+}
+Range::~Range() { nvtxRangePop(); }
 
 namespace gpu {
 
@@ -63,6 +111,18 @@ void* allocate(size_t bytes) {
 // At the end of a process the driver may be gone first: then there is nothing to give back.
 void release(void* memory) { cudaFree(memory); }
 
+void* allocate_host(size_t bytes) {
+  void* memory = nullptr;
+  cudaError_t status = cudaMallocHost(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check_cuda(status, "allocating pinned host memory");
+  return memory;
+}
+void release_host(void* memory) { cudaFreeHost(memory); }
+
 void* make_stream() {
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
@@ -70,7 +130,9 @@ void* make_stream() {
 }
 void free_stream(void* stream) { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
 void wait_for_stream(void* stream) {
-  check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "waiting for a stream");
+  auto* s = static_cast<cudaStream_t>(stream);
+  if (watch) return wait_until_done([&] { return cudaStreamQuery(s); }, "waiting for a stream");
+  check_cuda(cudaStreamSynchronize(s), "waiting for a stream");
 }
 
 void* make_event() {
@@ -87,7 +149,14 @@ void wait(void* event, void* stream) {
              "letting a stream wait");
 }
 void wait_for_event(void* event) {
-  check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "waiting for an event");
+  auto* e = static_cast<cudaEvent_t>(event);
+  if (watch) return wait_until_done([&] { return cudaEventQuery(e); }, "waiting for an event");
+  check_cuda(cudaEventSynchronize(e), "waiting for an event");
+}
+bool reached(void* event) {
+  cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (status != cudaErrorNotReady) check_cuda(status, "asking for an event");
+  return status == cudaSuccess;
 }
 
 void copy(void* to, const void* from, size_t bytes, void* stream) {

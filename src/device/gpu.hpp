@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 namespace device {
@@ -17,13 +18,21 @@ Gpus find_gpus();
 // All queues and buffers of kind cuda that this process makes from now on are on that GPU, 0 <= index < count.
 void use_gpu(int index);
 std::string gpu_name();         // of the one in use, as the driver says it
+std::string gpu_uuid();         // of the one in use: "GPU-...", no other GPU of the world has it
 size_t gpu_memory_bytes();      // of the one in use, all of it
+size_t gpu_memory_used_bytes(); // of the one in use, by all programs
 int gpu_multiprocessors();
+
+// Called again and again while this thread waits for a GPU, until the wait is over; what it throws ends the wait. Communication
+// between GPUs that failed would be waited for without end otherwise. Empty: nobody is called.
+void while_waiting(std::function<void()> watch);
 
 // What Queue, Event, Buffer and the copies are made of. Device memory is 256-byte aligned.
 namespace gpu {
 void* allocate(size_t bytes);  // zero-filled; null: out of memory
 void release(void* memory);
+void* allocate_host(size_t bytes);  // pinned: copies of it need no host; null: out of memory
+void release_host(void* memory);
 void* make_stream();
 void free_stream(void* stream);
 void wait_for_stream(void* stream);
@@ -32,6 +41,7 @@ void free_event(void* event);
 void record(void* event, void* stream);
 void wait(void* event, void* stream);  // work put into `stream` from now on starts after the event
 void wait_for_event(void* event);      // the host waits
+bool reached(void* event);             // is what was recorded done?
 void copy(void* to, const void* from, size_t bytes, void* stream);  // between any two of host and device
 }  // namespace gpu
 

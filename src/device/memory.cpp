@@ -89,7 +89,7 @@ void Buffer::swap(Buffer& other) noexcept {
 }
 
 void upload(const View& to, const void* from, Queue& queue) {
-  if (queue.kind() == Kind::plan || to.count == 0) return;
+  if (queue.kind() == Kind::plan || to.count == 0 || to.data == from) return;
   if (queue.kind() == Kind::cpu) {
     std::memcpy(to.data, from, size_t(to.bytes()));
   } else {
@@ -99,13 +99,23 @@ void upload(const View& to, const void* from, Queue& queue) {
 }
 
 void download(void* to, const View& from, Queue& queue) {
-  if (queue.kind() == Kind::plan || from.count == 0) return;
+  if (queue.kind() == Kind::plan || from.count == 0 || from.data == to) return;
   if (queue.kind() == Kind::cpu) {
     std::memcpy(to, from.data, size_t(from.bytes()));
   } else {
+    queue.synchronize();  // a copy to pageable memory would wait as well, and nobody could end that (device::while_waiting)
     gpu::copy(to, from.data, size_t(from.bytes()), queue.stream());
     queue.synchronize();
   }
+}
+
+void copy(const View& to, const View& from, Queue& queue) {
+  CHECK(to.bytes() == from.bytes(), "copying {} bytes to {}", from.bytes(), to.bytes());
+  if (queue.kind() == Kind::plan || to.count == 0 || to.data == from.data) return;
+  if (queue.kind() == Kind::cpu)
+    std::memcpy(to.data, from.data, size_t(to.bytes()));
+  else
+    gpu::copy(to.data, from.data, size_t(to.bytes()), queue.stream());
 }
 
 Arena::Arena(Kind kind, Ledger& ledger, const std::string& category, int64_t bytes)

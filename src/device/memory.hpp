@@ -53,9 +53,32 @@ class Buffer {
 };
 
 // Between host memory and memory of a queue's kind, in the queue's order. Both return when the host memory may be used: it
-// was read, or holds the data. On the CPU both are plain copies; under plan nothing moves.
+// was read, or holds the data. On the CPU both are plain copies, or nothing where both are the same memory; under plan
+// nothing moves.
 void upload(const View& to, const void* from, Queue& queue);
 void download(void* to, const View& from, Queue& queue);
+// Within memory of a queue's kind, in its order; the two do not overlap.
+void copy(const View& to, const View& from, Queue& queue);
+
+// The host reads memory of a queue's kind: `read` gets a view of that memory itself on the CPU, of a copy in the queue's host
+// scratch elsewhere. Nothing happens under plan.
+template <class Read>
+void read_on_host(const View& from, Queue& queue, Read read) {
+  if (queue.kind() == Kind::plan) return;
+  if (queue.kind() == Kind::cpu) return read(from);
+  View host{queue.host_scratch(from.bytes()), from.type, from.count};
+  download(host.data, from, queue);
+  read(host);
+}
+// The host writes all of it, in the same way.
+template <class Fill>
+void write_on_host(const View& to, Queue& queue, Fill fill) {
+  if (queue.kind() == Kind::plan) return;
+  if (queue.kind() == Kind::cpu) return fill(to);
+  View host{queue.host_scratch(to.bytes()), to.type, to.count};
+  fill(host);
+  upload(to, host.data, queue);
+}
 
 // Saved tensors grow from the low end in forward and are popped in reverse in backward; temporaries grow from the high end
 // and are dropped at the end of each layer. A measuring arena (no memory) finds the exact peak = max(low + high).

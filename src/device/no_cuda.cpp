@@ -1,6 +1,7 @@
 // Builds without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and whoever asks for one anyway is told so.
 #include "base/error.hpp"
 #include "device/gpu.hpp"
+#include "device/range.hpp"
 
 namespace device {
 namespace {
@@ -11,12 +12,21 @@ constexpr char kNone[] = "this build has no CUDA back end (cmake -DTRAINER_CUDA=
 Gpus find_gpus() { return {0, kNone}; }
 void use_gpu(int) { none(); }
 std::string gpu_name() { none(); }
+std::string gpu_uuid() { none(); }
 size_t gpu_memory_bytes() { none(); }
+size_t gpu_memory_used_bytes() { none(); }
 int gpu_multiprocessors() { none(); }
+void while_waiting(std::function<void()>) {}
+
+Range::Range(const char*) {}
+Range::Range(const char*, int64_t) {}
+Range::~Range() {}
 
 namespace gpu {
 void* allocate(size_t) { none(); }
 void release(void*) { none(); }
+void* allocate_host(size_t) { none(); }
+void release_host(void*) { none(); }
 void* make_stream() { none(); }
 void free_stream(void*) { none(); }
 void wait_for_stream(void*) { none(); }
@@ -25,6 +35,7 @@ void free_event(void*) { none(); }
 void record(void*, void*) { none(); }
 void wait(void*, void*) { none(); }
 void wait_for_event(void*) { none(); }
+bool reached(void*) { none(); }
 void copy(void*, const void*, size_t, void*) { none(); }
 }  // namespace gpu
 

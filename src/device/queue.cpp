@@ -59,6 +59,11 @@ void* Queue::scratch(size_t bytes) {
   return scratch_.get();
 }
 
+void* Queue::host_scratch(int64_t bytes) {
+  if (bytes > host_scratch_.bytes()) host_scratch_ = HostBuffer(kind_, bytes);
+  return host_scratch_.data();
+}
+
 void Event::Free::operator()(void* event) const { gpu::free_event(event); }
 
 void Event::record(Queue& queue) {

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <memory>
 
+#include "device/host_buffer.hpp"
 #include "device/types.hpp"
 
 namespace device {
 
-enum class Kind { cpu, cuda, plan };
 const char* name_of(Kind kind);
 
 struct OpCost {
@@ -48,6 +48,8 @@ class Queue {
   // settles after the first step. Never called under plan by the ops themselves.
   void* scratch(size_t bytes);
   size_t scratch_bytes() const { return scratch_bytes_; }
+  // The same on the host, for one copy to or from the queue's memory.
+  void* host_scratch(int64_t bytes);
 
   void account(int op, int64_t flops, int64_t bytes, double seconds) {
     OpCost& c = costs_[op];
@@ -71,6 +73,7 @@ class Queue {
   std::unique_ptr<void, FreeStream> stream_;
   std::unique_ptr<void, Free> scratch_;
   size_t scratch_bytes_ = 0;
+  HostBuffer host_scratch_;
   std::array<OpCost, kMaxOps> costs_{};
 };
 

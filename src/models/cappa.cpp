@@ -72,14 +72,14 @@ Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_positio
 void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws,
                     const Inputs& into) const {
   int64_t n = batch.examples, length = options_.length();
+  auto buffer = [&](const char* name) { return into.at(name).host; };
   View image = batch.features.at("image"), labels = batch.features.at("labels");
-  CHECK(image.count == into.at("image").count && labels.count == n * length,
-        "batch of {} examples does not fit the buffers", n);
-  CHECK(image.type == into.at("image").type && labels.type == into.at("labels").type,
+  CHECK(image.count == buffer("image").count && labels.count == n * length, "batch of {} examples does not fit the buffers", n);
+  CHECK(image.type == buffer("image").type && labels.type == buffer("labels").type,
         "the batch is of other types than the buffers");
-  std::memcpy(into.at("image").data, image.data, size_t(image.bytes()));
-  std::memcpy(into.at("labels").data, labels.data, size_t(labels.bytes()));
-  float* weights = into.at("weights").f32();
+  std::memcpy(buffer("image").data, image.data, size_t(image.bytes()));
+  std::memcpy(buffer("labels").data, labels.data, size_t(labels.bytes()));
+  float* weights = buffer("weights").f32();
   for (int64_t i = 0; i < labels.count; ++i) weights[i] = labels.i32()[i] != int32_t(loss_.pad_id) ? 1.0f : 0.0f;
   if (auto masks = batch.features.find("label_masks"); masks != batch.features.end()) {
     CHECK(masks->second.type == device::DType::f32 && masks->second.count == labels.count,
@@ -93,13 +93,13 @@ void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, con
                  batch.first_position + i / length, options_.vocab_size);
   Draws own;
   if (!draws) own = draw(labels.i32(), n, batch.first_position, train, stream), draws = &own;
-  std::memcpy(into.at("decoder_ids").data, draws->decoder_ids.data(), draws->decoder_ids.size() * 4);
+  std::memcpy(buffer("decoder_ids").data, draws->decoder_ids.data(), draws->decoder_ids.size() * 4);
   if (options_.masked())
-    for (int64_t b = 0; b < n; ++b) into.at("causal").u8()[b] = !draws->parallel[size_t(b)];
+    for (int64_t b = 0; b < n; ++b) buffer("causal").u8()[b] = !draws->parallel[size_t(b)];
 }
 
 CaptionDecoder::Memory Cappa::memory(const Inputs& inputs, View encoded) const {
-  return {encoded, options_.masked() ? inputs.at("causal") : View{}};
+  return {encoded, options_.masked() ? inputs.at("causal").device : View{}};
 }
 
 int64_t Cappa::shape_sets(int64_t batch, int64_t slices) const {
@@ -114,33 +114,38 @@ void Cappa::select(const nn::Context& ctx, const Inputs& inputs, CaptionDecoder:
     return;
   }
   seen_.assign(size_t(ctx.batch), length), wanted_.assign(size_t(ctx.batch), 1);
-  const float* weights = inputs.at("weights").f32();
+  const float* weights = inputs.at("weights").host.f32();
   for (int64_t b = 0; b < ctx.batch; ++b)
     for (int64_t l = 0; l < length; ++l)
       if (weights[b * length + l] > 0) wanted_[size_t(b)] = l + 1;
   selection.last.assign(wanted_, ctx.slices, length);
   // Keys that no mask hides are seen by all positions. The rows of the last layer are among those before.
   for (int64_t b = 0; b < ctx.batch; ++b)
-    if (!options_.masked() || inputs.at("causal").u8()[b]) seen_[size_t(b)] = selection.last.rows_of(size_t(b));
+    if (!options_.masked() || inputs.at("causal").host.u8()[b]) seen_[size_t(b)] = selection.last.rows_of(size_t(b));
   selection.rows.assign(seen_, ctx.slices, length);
 }
 
 void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, Sums* sums) {
   device::Arena::Scope scope(ctx.arena);
+  device::Arena::Mark start = ctx.arena.low();
   int64_t length = options_.length();
   select(ctx, inputs, selection_);
-  View encoded = encoder_.forward(ctx, inputs.at("image"), decoder_.first_block());
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), selection_, head_.block());
-  row_loss_.resize(size_t(ctx.batch * length));
+  selection_.place(ctx);
+  const CaptionHead::Targets targets =
+      head_.place_targets(ctx, selection_.last, inputs.at("labels").host, inputs.at("weights").host, global_batch);
+  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
+  View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
   View d = ctx.arena.temporary(selection_.last.count() * options_.decoder_width());
-  head_.forward_backward(ctx, y, selection_.last, inputs.at("labels"), inputs.at("weights"), global_batch, row_loss_.data(), d,
-                         decoder_.last_block());
+  head_.forward_backward(ctx, y, selection_.last, targets, d, decoder_.last_block());
   View d_encoded = ctx.arena.temporary(ctx.batch * options_.patches() * options_.encoder.width);
   decoder_.backward(ctx, d, d_encoded, encoder_.last_block());
   encoder_.backward(ctx, d_encoded);
+  row_loss_.resize(size_t(ctx.batch * length));
+  head_.read_losses(ctx, targets, row_loss_);
+  ctx.arena.pop_low(start);
   if (ctx.queue.kind() == device::Kind::plan) return;
 
-  const float* weights = inputs.at("weights").f32();
+  const float* weights = inputs.at("weights").host.f32();
   for (int64_t b = 0; b < ctx.batch; ++b) {
     Sums& s = sums[b / (ctx.batch / ctx.slices)];
     double n = 0, nll = 0, tokens = 0;
@@ -149,7 +154,7 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
       tokens += weights[r] > 0;
     }
     double loss = n > 0 ? nll / n : 0;  // mean of per-example means: every example has equal weight
-    bool parallel = options_.masked() && !inputs.at("causal").u8()[b];
+    bool parallel = options_.masked() && !inputs.at("causal").host.u8()[b];
     s.v[Sums::loss] += loss;
     s.v[parallel ? Sums::loss_parallel : Sums::loss_ar] += loss;
     s.v[parallel ? Sums::examples_parallel : Sums::examples_ar] += 1;
@@ -160,10 +165,11 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
 void Cappa::logits(nn::Context& ctx, const Inputs& inputs, View out) {
   CHECK(!ctx.keep);
   device::Arena::Mark start = ctx.arena.low();
-  View encoded = encoder_.forward(ctx, inputs.at("image"), decoder_.first_block());
   selection_.rows.assign_all(ctx.batch, ctx.slices, options_.length());
   selection_.last = selection_.rows;
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), selection_, head_.block());
+  selection_.place(ctx);
+  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
+  View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
   head_.logits(ctx, y, out);
   ctx.arena.pop_low(start);
 }
@@ -172,14 +178,18 @@ void Cappa::evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double
   CHECK(!ctx.keep);
   device::Arena::Mark start = ctx.arena.low();
   int64_t length = options_.length();
-  View encoded = encoder_.forward(ctx, inputs.at("image"), decoder_.first_block());
   select(ctx, inputs, selection_);
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids"), memory(inputs, encoded), selection_, head_.block());
+  selection_.place(ctx);
+  const CaptionHead::Targets targets =
+      head_.place_targets(ctx, selection_.last, inputs.at("labels").host, inputs.at("weights").host, 0);
+  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
+  View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
+  head_.evaluate(ctx, y, selection_.last, targets);
   row_loss_.resize(size_t(ctx.batch * length));
-  head_.evaluate(ctx, y, selection_.last, inputs.at("labels"), inputs.at("weights"), row_loss_.data());
+  head_.read_losses(ctx, targets, row_loss_);
   ctx.arena.pop_low(start);
   if (ctx.queue.kind() == device::Kind::plan) return;
-  const float* w = inputs.at("weights").f32();
+  const float* w = inputs.at("weights").host.f32();
   for (int64_t b = 0; b < ctx.batch; ++b) {
     nll[b] = weight[b] = 0;
     for (int64_t r = b * length; r < (b + 1) * length; ++r)

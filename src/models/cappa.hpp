@@ -23,6 +23,7 @@ class Cappa : public Model {
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, Sums* sums) override;
   void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) override;
   int64_t forward_flops() const override;
+  int64_t input_flops() const override { return encoder_.input_flops(); }
   int64_t shape_sets(int64_t batch, int64_t slices) const override;
 
   // logits [batch * length, vocabulary] of a forward pass; ctx.keep must be false.

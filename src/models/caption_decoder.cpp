@@ -8,11 +8,15 @@
 #include "models/vit.hpp"
 
 namespace models {
-namespace {
-View view_of(const std::vector<int32_t>& index) {  // read only
-  return {const_cast<int32_t*>(index.data()), device::DType::i32, int64_t(index.size())};
+
+void CaptionDecoder::Selection::place(nn::Context& ctx) {
+  index_.reserve(size_t(ctx.batch * rows.length));
+  rows.place(ctx), last.place(ctx);
+  rows.index_in_text(index_);
+  text_index = ctx.table(true, index_);
+  last.index_in(rows, index_);
+  last_index = ctx.table(true, index_);
 }
-}  // namespace
 
 CaptionDecoder::CaptionDecoder(const CappaOptions& options, Recompute recompute, ParameterList& list)
     : options_(options), recompute_(recompute), patches_(options.patches()), width_(options.decoder_width()),
@@ -47,8 +51,6 @@ CaptionDecoder::CaptionDecoder(const CappaOptions& options, Recompute recompute,
 View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, const Selection& selection, int next_block) {
   memory_ = memory, ids_ = ids, selection_ = &selection;
   const int64_t rows = selection.rows.count(), text_rows = ctx.batch * length_;
-  selection.rows.index_in_text(text_index_);
-  selection.last.index_in(selection.rows, last_index_);
   start_ = ctx.arena.low();
   View spare[2];
   if (!ctx.keep)
@@ -61,11 +63,11 @@ View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, c
     device::Arena::Scope scope(ctx.arena);
     View text = ctx.arena.temporary(text_rows * width_);
     ForwardBlock weights(ctx, embed_block_, blocks_.front().index);
-    View table = positions_ < 0 ? device::view(position_table_.data(), int64_t(position_table_.size())) : ctx.weight(positions_);
+    View table = positions_ < 0 ? ctx.table(false, position_table_) : ctx.weight(positions_);
     ctx.run(kernels::EmbeddingForward{.y = text, .ids = ids, .table = ctx.weight(table_), .positions = table.slice(0, length_ * width_),
                                       .rows = text_rows, .width = width_, .vocabulary = options_.embedding_rows(),
                                       .length = length_});
-    ctx.run(kernels::GatherRows{.y = t, .x = text, .index = view_of(text_index_), .rows = rows, .width = width_,
+    ctx.run(kernels::GatherRows{.y = t, .x = text, .index = selection_->text_index, .rows = rows, .width = width_,
                                 .source_rows = text_rows});
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -83,7 +85,7 @@ View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, c
 
 // The last layer's rows of a tensor of all rows.
 void CaptionDecoder::pick_last(nn::Context& ctx, View from, View to) const {
-  ctx.run(kernels::GatherRows{.y = to, .x = from, .index = view_of(last_index_), .rows = selection_->last.count(), .width = width_,
+  ctx.run(kernels::GatherRows{.y = to, .x = from, .index = selection_->last_index, .rows = selection_->last.count(), .width = width_,
                               .source_rows = selection_->rows.count()});
 }
 
@@ -166,7 +168,7 @@ void CaptionDecoder::backward_of_block(nn::Context& ctx, const Block& b, Saved& 
   View dn_all = ctx.arena.temporary(all.rows.count * width_);
   b.self.backward(ctx, dropped, s.n1_last, some, s.n1, all, mask(), memory_.flags, s.self, dn, dn_all, Write::overwrite);
   auto spread = [&](View from, View to, Write write) {
-    ctx.run(kernels::ScatterRows{.y = to, .x = from, .index = view_of(last_index_), .rows = rows.count, .width = width_,
+    ctx.run(kernels::ScatterRows{.y = to, .x = from, .index = selection_->last_index, .rows = rows.count, .width = width_,
                                  .target_rows = all.rows.count, .write = write});
   };
   spread(dn, dn_all, Write::accumulate);
@@ -190,7 +192,7 @@ void CaptionDecoder::backward(nn::Context& ctx, View d, View d_encoded, int next
     int64_t examples = ctx.batch / ctx.slices, m = text_rows / ctx.slices, n = length_ * width_;
     View d_text = ctx.arena.temporary(text_rows * width_);
     ctx.run(kernels::Fill{.y = d_text, .value = 0});
-    ctx.run(kernels::ScatterRows{.y = d_text, .x = d, .index = view_of(text_index_), .rows = rows, .width = width_,
+    ctx.run(kernels::ScatterRows{.y = d_text, .x = d, .index = selection_->text_index, .rows = rows, .width = width_,
                                  .target_rows = text_rows});
     if (!ctx.gradient(table_).view.none())
       nn::sum_over_slices(ctx, {table_}, [&](int64_t j, const auto& t) {

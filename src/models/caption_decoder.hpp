@@ -21,6 +21,12 @@ class CaptionDecoder {
   // keys and values only; of `last`, which are among them, everything.
   struct Selection {
     TextRows rows, last;
+    View text_index{}, last_index{};  // of the rows in the whole text; of the last ones in the rows
+    // Puts what ops read of it where they do; it stays there until the arena is popped.
+    void place(nn::Context& ctx);
+
+   private:
+    std::vector<int32_t> index_;      // reused
   };
   // Whether training needs all rows: dropout numbers them.
   bool drops() const { return dropout_ > 0; }
@@ -65,7 +71,6 @@ class CaptionDecoder {
 
   Memory memory_;                    // of the pass under way
   const Selection* selection_ = nullptr;
-  std::vector<int32_t> text_index_, last_index_;  // of the rows in the whole text; of the last ones in the rows
   View ids_;
   device::Arena::Mark start_{};
   std::vector<Saved> saved_;

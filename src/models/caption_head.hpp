@@ -13,13 +13,23 @@ class CaptionHead {
  public:
   CaptionHead(const CappaOptions& options, const LossOptions& loss, int64_t logits_mb, ParameterList& list);
 
-  // y [rows.count(), width]: every position that carries weight is among the rows; labels i32, weights f32 [batch * length] on
-  // the host. Returns, per position, loss (unscaled NLL with smoothing) in `row_loss` (0 where the weight is 0) and the gradient
-  // of sum_b (1 / (global_batch n_b)) sum_l w loss in dy.
-  void forward_backward(nn::Context& ctx, View y, const TextRows& rows, View labels, View weights, int64_t global_batch,
-                        float* row_loss, View dy, int next_block);
+  // What a pass predicts, packed in chunks of so many rows: for each its row of y (-1: padding), its label, the scale of its
+  // gradient, and, once it is known, its loss (unscaled NLL). Chunks [first[j], first[j + 1]) are of slice j.
+  struct Targets {
+    int64_t rows = 0;
+    const std::vector<int64_t>& first;
+    View index, labels, scale, loss;  // [chunks * rows]
+  };
+  // Every position that carries weight must be among the rows; labels i32, weights f32 [batch * length] on the host. Gradients
+  // are those of sum_b (1 / (global_batch n_b)) sum_l w loss; global_batch 0: none are wanted, and slices make no difference.
+  // The result lives until the arena is popped, or the next call.
+  Targets place_targets(nn::Context& ctx, const TextRows& rows, View labels, View weights, int64_t global_batch);
+  // y [rows.count(), width]: makes the losses, with smoothing, and their gradient in dy.
+  void forward_backward(nn::Context& ctx, View y, const TextRows& rows, const Targets& targets, View dy, int next_block);
   // Forward only, without smoothing.
-  void evaluate(nn::Context& ctx, View y, const TextRows& rows, View labels, View weights, float* row_loss);
+  void evaluate(nn::Context& ctx, View y, const TextRows& rows, const Targets& targets);
+  // Waits for the losses: [batch * length], by position, 0 where there is no weight.
+  void read_losses(nn::Context& ctx, const Targets& targets, std::vector<float>& row_loss) const;
   // logits [batch * length, vocabulary] of every row: for tests and scoring, not for training.
   void logits(nn::Context& ctx, View y, View out);
   int64_t forward_flops() const;
@@ -27,19 +37,14 @@ class CaptionHead {
 
  private:
   struct Chunk {
-    View x, logits, dx, index, labels, scale, loss;
+    View x, logits, dx;
   };
   int64_t chunk_rows(nn::Context& ctx) const;
   Chunk make_chunk(nn::Context& ctx, int64_t rows, bool gradient) const;
-  // A position that carries weight, and its row of y.
-  struct Target {
-    int32_t position, row;
-  };
-  // Of examples [begin, end).
-  void find_targets(nn::Context& ctx, const TextRows& rows, View weights, int64_t begin, int64_t end);
-  // Fills index, labels, scale for targets [begin, begin + chunk); padding has index -1.
-  void pack(nn::Context& ctx, const Chunk& chunk, size_t begin, View labels, const std::vector<float>& scale) const;
-  void keep_losses(nn::Context& ctx, const Chunk& chunk, size_t begin, float* row_loss) const;
+  // Logits of the chunk's rows.
+  void forward_chunk(nn::Context& ctx, const Chunk& chunk, View normed, View index, View kernel) const;
+  // Adds those of an example to the tables.
+  void add_targets(const TextRows& rows, View labels, View weights, int64_t example, int64_t global_batch, bool on_paper);
 
   CappaOptions options_;
   LossOptions loss_;
@@ -47,8 +52,10 @@ class CaptionHead {
   int block_;
   nn::LayerNorm norm_;
   nn::Linear head_;
-  std::vector<Target> targets_;      // reused
+  // Of the pass under way, by target.
+  std::vector<int32_t> positions_, index_, labels_;  // positions: -1: padding
   std::vector<float> scale_;
+  std::vector<int64_t> first_;
   bool adds_ = false;                // a second chunk's product has been made
 };
 

@@ -25,7 +25,15 @@ struct InputSpec {
   device::DType type;
   int64_t per_example;               // elements
 };
-using Inputs = std::map<std::string, View>;
+// The host fills and reads one of two views, ops read the other, which the engine brings up to date. Both are the same memory on
+// the CPU.
+struct Input {
+  View host, device;
+  Input() = default;
+  Input(View both) : host(both), device(both) {}
+  Input(View host_view, View device_view) : host(host_view), device(device_view) {}
+};
+using Inputs = std::map<std::string, Input>;
 
 // A field of the data that `prepare` reads: each example holds exactly this.
 struct FeatureSpec {
@@ -68,7 +76,7 @@ class Model {
   virtual int64_t label_limit() const = 0;
   virtual const char* limit_key() const = 0;
 
-  // Host work: fills the input buffers. `draws`: recorded decisions, or nullptr to draw from `stream`.
+  // Host work: fills the input buffers, on the host. `draws`: recorded decisions, or nullptr to draw from `stream`.
   // train = false prepares evaluation (always autoregressive).
   virtual void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const = 0;
 
@@ -83,6 +91,10 @@ class Model {
 
   // Multiply-adds x 2 of all products of one example's forward pass, padding counted: what MFU is counted in.
   virtual int64_t forward_flops() const = 0;
+  // Of them, those of the product whose input is data: nobody wants its gradient.
+  virtual int64_t input_flops() const = 0;
+  // Of a step per example: each product forward, and once for the gradient of each operand.
+  int64_t train_flops() const { return 3 * forward_flops() - input_flops(); }
 };
 
 // ---- registry

@@ -9,8 +9,7 @@ namespace models {
 
 nn::Sequences TextRows::sequences() const {
   if (whole()) return {length, count()};
-  // Read only, whatever a view may do.
-  return {length, cuts, {const_cast<int32_t*>(offsets.data()), device::DType::i32, int64_t(offsets.size())}};
+  return {length, cuts, placed};
 }
 
 void TextRows::index_in_text(std::vector<int32_t>& index) const {

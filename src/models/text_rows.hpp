@@ -13,10 +13,13 @@
 
 namespace models {
 
+using device::View;
+
 struct TextRows {
   int64_t length = 0;                // of a whole text
   std::vector<int32_t> offsets;      // [batch + 1]: example b has rows [offsets[b], offsets[b + 1]), its first positions
   std::vector<int64_t> cuts;         // [slices + 1]
+  View placed{};                     // the offsets where ops read them, until the pass is over
 
   // At least counts[b] positions of example b. What is added depends on the examples of its slice alone.
   void assign(const std::vector<int64_t>& counts, int64_t slices, int64_t length);
@@ -31,6 +34,7 @@ struct TextRows {
   int32_t rows_of(size_t b) const { return offsets[b + 1] - offsets[b]; }
   bool whole() const { return count() == int64_t(offsets.size() - 1) * length; }
   nn::Rows rows() const { return whole() ? nn::Rows(count()) : nn::Rows(cuts); }
+  void place(nn::Context& ctx) { placed = ctx.table(true, offsets); }
   nn::Sequences sequences() const;
   // For each row its number among all positions, or among the rows of `other`, which has at least these.
   void index_in_text(std::vector<int32_t>& index) const;

@@ -72,7 +72,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block) {
                               .width = options_.width(), .patch = options_.encoder.patch,
                               .patch_width = options_.encoder.patch_width});
     stem_.forward(ctx, patch_rows_, rows, x);
-    View table = positions_ < 0 ? device::view(table_.data(), int64_t(table_.size())) : ctx.weight(positions_);
+    View table = positions_ < 0 ? ctx.table(false, table_) : ctx.weight(positions_);
     ctx.run(kernels::AddTable{.y = x, .x = x, .table = table, .rows = rows, .width = width_, .length = patches_});
     if (drop) nn::dropout(ctx, x, x, dropout_, "encoder/posemb", 0, patches_ * width_);
   }
@@ -179,7 +179,7 @@ void Vit::backward(nn::Context& ctx, View d) {
 
 int64_t Vit::forward_flops() const {
   int64_t p = patches_, e = width_, m = options_.encoder.mlp;
-  return 2 * p * stem_.in * e + options_.encoder.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
+  return input_flops() + options_.encoder.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
 }
 
 }  // namespace models

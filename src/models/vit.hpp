@@ -18,6 +18,7 @@ class Vit {
   // d: gradient of encoded [batch * patches, width], overwritten on the way.
   void backward(nn::Context& ctx, View d);
   int64_t forward_flops() const;
+  int64_t input_flops() const { return 2 * patches_ * stem_.in * width_; }
   int last_block() const { return norm_block_; }
 
  private:

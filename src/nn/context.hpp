@@ -43,6 +43,9 @@ struct Context {
   View make(bool saved, int64_t count, device::DType type = device::DType::f32) {
     return saved ? arena.save(count, type) : arena.temporary(count, type);
   }
+  // Numbers that the host has made, for ops to read.
+  View table(bool saved, const std::vector<int32_t>& values) { return table(saved, values, device::DType::i32); }
+  View table(bool saved, const std::vector<float>& values) { return table(saved, values, device::DType::f32); }
   View make_activation(bool saved, int64_t count) { return make(saved, count, activation()); }
   // What a product takes of x: x itself, or its values as bf16, dropped with the current scope.
   View operand(View x) {
@@ -54,6 +57,14 @@ struct Context {
   template <class Args>
   void run(const Args& args) {
     kernels::run(args, queue);
+  }
+
+ private:
+  template <class T>
+  View table(bool saved, const std::vector<T>& values, device::DType type) {
+    View v = make(saved, int64_t(values.size()), type);
+    device::upload(v, values.data(), queue);
+    return v;
   }
 };
 

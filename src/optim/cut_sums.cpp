@@ -40,7 +40,7 @@ device::View CutSums::slot(int unit, int index) const {
 }
 
 void CutSums::exchange() {
-  if (exchanged_ > 0) fabric_.mesh.fsdp->all_reduce(totals_.view(device::DType::f64).slice(0, exchanged_)).wait();
+  if (exchanged_ > 0) fabric_.mesh.fsdp->all_reduce(totals_.view(device::DType::f64).slice(0, exchanged_), fabric_.queue).wait();
   if (!fetched_.empty())
     device::download(fetched_.data(), totals_.view(device::DType::f64).slice(0, int64_t(fetched_.size())), fabric_.queue);
 }

@@ -87,9 +87,9 @@ void GradientStore::exchange(int unit) {
   int slot = fabric_.tree ? s.sum.next_slot() : int(std::min<int64_t>(micro_, 1));
   View into = slot_view(unit, slot);
   if (scattered(u)) {
-    pending_.push_back({unit, slot, fabric_.mesh.fsdp->reduce_scatter(full, into)});
+    pending_.push_back({unit, slot, fabric_.mesh.fsdp->reduce_scatter(full, into, fabric_.queue)});
   } else {
-    fabric_.mesh.fsdp->all_reduce(full).wait();
+    fabric_.mesh.fsdp->all_reduce(full, fabric_.queue).wait();
     kernels::run(kernels::Copy{.y = into, .x = full}, fabric_.queue);
     pending_.push_back({unit, slot, {}});
   }
@@ -123,14 +123,14 @@ void GradientStore::finish_step() {
     const Unit& u = fabric_.layout.units()[i];
     if (!u.trainable) continue;
     UnitState& s = units_[i];
-    if (s.local && scattered(u)) fabric_.mesh.fsdp->reduce_scatter(full_view(int(i)), slot_view(int(i), 0)).wait();
-    if (s.local && !scattered(u)) fabric_.mesh.fsdp->all_reduce(full_view(int(i))).wait();
+    if (s.local && scattered(u)) fabric_.mesh.fsdp->reduce_scatter(full_view(int(i)), slot_view(int(i), 0), fabric_.queue).wait();
+    if (s.local && !scattered(u)) fabric_.mesh.fsdp->all_reduce(full_view(int(i)), fabric_.queue).wait();
     if (fabric_.tree)
       s.sum.finish([&](int into, int from) {
         View y = slot_view(int(i), into);
         kernels::run(kernels::Add{.y = y, .a = y, .b = slot_view(int(i), from)}, fabric_.queue);
       });
-    fabric_.mesh.replica->all_reduce(owned(int(i))).wait();
+    fabric_.mesh.replica->all_reduce(owned(int(i)), fabric_.queue).wait();
   }
 }
 

@@ -121,6 +121,8 @@ struct TensorSlice {
   };
   std::vector<Part> parts;              // empty: this rank holds nothing of it
   bool writes = true;                   // this rank is the one (of several holders) that writes its parts
+
+  device::View view(const Part& part) const { return {part.data, type, part.end - part.begin}; }
 };
 
 }  // namespace shard

@@ -56,7 +56,7 @@ WeightStore::Slot& WeightStore::gather(int block) {
     if (gathers(u)) {
       device::View all = free->buffer.view(device::DType::f32)
                              .slice(slot_offset_[size_t(u)], fabric_.layout.units()[size_t(u)].length);
-      free->tickets.push_back(fabric_.mesh.fsdp->all_gather(held(u), all));
+      free->tickets.push_back(fabric_.mesh.fsdp->all_gather(held(u), all, fabric_.queue));
     }
   return *free;
 }
@@ -137,7 +137,7 @@ void WeightStore::publish() {
     const Unit& unit = fabric_.layout.units()[u];
     if (gathers(int(u))) continue;
     if (unit.strategy.optimizer_sharded && unit.trainable)
-      fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u))).wait();
+      fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u)), fabric_.queue).wait();
     narrow(int(u), held_narrow_.view(device::DType::bf16));
   }
 }
@@ -146,8 +146,10 @@ void WeightStore::initialise(uint64_t seed) {
   for (size_t u = 0; u < held_.size(); ++u) {
     device::View mine = held(int(u));
     for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count))
-      initial_values(fabric_.layout.parameters()[size_t(s.parameter)], seed, s.begin, s.end, mine.f32() + s.offset,
-                     fabric_.queue.threads());
+      device::write_on_host(mine.slice(s.offset, s.count()), fabric_.queue, [&](device::View values) {
+        initial_values(fabric_.layout.parameters()[size_t(s.parameter)], seed, s.begin, s.end, values.f32(),
+                       fabric_.queue.threads());
+      });
   }
 }
 

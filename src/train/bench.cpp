@@ -11,9 +11,12 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "device/gpu.hpp"
 #include "train/console.hpp"
+#include "train/device_choice.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
+#include "train/mfu.hpp"
 #include "train/stolen_time.hpp"
 #include "train/threads.hpp"
 
@@ -185,7 +188,7 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
 }  // namespace
 
 void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
-  recipe.device();
+  const DeviceChoice device = choose_device(session, recipe.run.device);
   comm::Comm& world = session.world();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, world.size(), mesh_selector);
   derive_geometry(recipe.train.global_batch,
@@ -209,7 +212,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
   recipe.check_opened(deck, input->size(), specs);
-  Engine engine(recipe.engine(input->size(), threads), mesh, recipe.device().kind);
+  Engine engine(recipe.engine(input->size(), threads), mesh, device.kind);
   engine.initialise();
   engine.publish();
   const Geometry& g = engine.geometry();
@@ -218,7 +221,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
             world.size(), threads, g.global_batch, g.micro_batch, g.accumulation);
   log::line("compute  {}", compute_text(recipe.precision));
   print_binding(world, session.host(), threads);
-  double peak = double(world.sum(int64_t(measure_peak(world, threads, recipe.precision.type(), 0.5) / 1e6))) * 1e6;
+  const double peak = find_peak(world, engine.queue().kind(), threads, recipe.precision.compute, recipe.profile, 0.5).flops;
 
   const Times times = time_steps(session, recipe, *input, mesh, engine);
   const double n = double(times.all.size()), median = median_of(times.all);
@@ -226,7 +229,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   getrusage(RUSAGE_SELF, &usage);
   const int64_t rss = world.max(int64_t(usage.ru_maxrss));
   const OpTimes ops = print_ops(world, engine, times, threads, peak);
-  const double flops = 3 * double(engine.model().forward_flops()) * double(g.global_batch);
+  const double flops = double(engine.model().train_flops()) * double(g.global_batch);
+  const double hardware = double(world.sum(hardware_flops(engine.queue()))) / n;  // recomputing included
   log::line(
       "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {:.1f} % of "
       "{:.1f} measured  loss {:.6f}",
@@ -265,6 +269,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                                 {"examples_per_s", short_of(double(g.global_batch) / median * 1e3)},
                                 {"gflops", short_of(flops / median / 1e6)},
                                 {"peak_gflops", short_of(peak / 1e9)},
+                                {"mfu", peak > 0 ? short_of(flops / median * 1e3 / peak) : 0.0},
+                                {"hfu", peak > 0 ? short_of(hardware / median * 1e3 / peak) : 0.0},
                                 {"of_limits", short_of(ops.limit / n / median * 1e3)},
                                 {"products_ms", per_step(ops.products)},
                                 {"products_alone_ms", per_step(ops.products_alone)},
@@ -274,6 +280,8 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                                 {"data_ms", per_step(times.data_s)},
                                 {"planned_mib", double(engine.ledger().total_peak()) / 1048576},
                                 {"peak_rss_mib", rss / 1024}};
+  if (engine.queue().kind() == device::Kind::cuda)  // all that is allocated is kept, so the end is the peak
+    out["peak_memory_gib"] = short_of(double(device::gpu_memory_used_bytes()) / 0x1p30);
   log::line("{}", out.dump());
 }
 

@@ -38,20 +38,23 @@ std::string loss_text(double loss) {
   return fmt::format("{:.6f}", loss);
 }
 
-void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe, int threads) {
+void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe, const DeviceChoice& device,
+                int threads) {
   std::vector<std::string> hosts = mesh.world->gather_text(session.host());
   std::map<std::string, int> count;
   for (const std::string& h : hosts) ++count[h];
-  log::line("device   {}", recipe.device().text);
-  log::line("mesh     {} rank{} on {} node{} = replica {} x fsdp {}  parameters={} optimizer={}  backend=mpi",
+  const std::vector<std::string> devices = mesh.world->gather_text(device.name);
+  log::line("device   {}", device.text);
+  log::line("mesh     {} rank{} on {} node{} = replica {} x fsdp {}  parameters={} optimizer={}  backend={}",
             hosts.size(), hosts.size() == 1 ? "" : "s", count.size(), count.size() == 1 ? "" : "s", mesh.shape.replica,
-            mesh.shape.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer);
+            mesh.shape.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
+            device.kind == device::Kind::cuda ? "mpi (through pinned host memory)" : "mpi");
   log::line("           {:<8}{:<17}{:<27}{}", "ranks", "host", "device", "threads/rank");
   for (size_t i = 0; i < hosts.size();) {
     size_t j = i;
-    while (j < hosts.size() && hosts[j] == hosts[i]) ++j;
+    while (j < hosts.size() && hosts[j] == hosts[i] && devices[j] == devices[i]) ++j;
     log::line("           {:<8}{:<17}{:<27}{}", j - i == 1 ? fmt::format("{}", i) : fmt::format("{}-{}", i, j - 1),
-              hosts[i], "cpu", threads);
+              hosts[i], devices[i], threads);
     i = j;
   }
   print_binding(*mesh.world, session.host(), threads);
@@ -98,10 +101,13 @@ std::string parameter_table(Engine& engine, comm::Mesh& mesh) {
   for (size_t i = 0; i < parameters.size(); ++i)
     for (const auto& part : slices[i].parts)
       if (slices[i].writes)
-        for (int64_t e = 0; e < part.end - part.begin; ++e) {
-          double v = double(static_cast<const float*>(part.data)[e]);
-          sums[2 * i] += v, sums[2 * i + 1] += v * v;
-        }
+        device::read_on_host(slices[i].view(part), engine.queue(),
+                             [&](device::View values) {
+                               for (int64_t e = 0; e < values.count; ++e) {
+                                 double v = double(values.f32()[e]);
+                                 sums[2 * i] += v, sums[2 * i + 1] += v * v;
+                               }
+                             });
   mesh.world->all_reduce({sums.data(), device::DType::f64, int64_t(sums.size())}).wait();
   std::vector<size_t> order(parameters.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -5,6 +5,7 @@
 
 #include "comm/mesh.hpp"
 #include "data/mixture.hpp"
+#include "train/device_choice.hpp"
 #include "train/engine.hpp"
 #include "train/recipe.hpp"
 
@@ -14,7 +15,8 @@ std::string version_line();  // "trainer 0.1.0 git=... built=... gcc=... openmpi
 std::string version();
 
 // Start-up lines that describe the run, in their order.
-void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe, int threads);
+void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe, const DeviceChoice& device,
+                int threads);
 void print_model(Engine& engine, const Recipe& recipe);
 void print_memory(const Engine& engine);
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/clock.hpp"
+#include "device/range.hpp"
 
 namespace train {
 using device::DType;
@@ -36,7 +37,9 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   for (const models::InputSpec& spec : model_->inputs()) {
     int64_t count = spec.per_example * geometry_.micro_batch;
     input_buffers_.emplace_back(kind, ledger_, "batch", count * device::size_of(spec.type));
-    inputs_[spec.name] = input_buffers_.back().view(spec.type).slice(0, count);
+    models::Input input = input_buffers_.back().view(spec.type).slice(0, count);
+    if (kind == Kind::cuda) input.host.data = host_buffers_.emplace_back(kind, input.host.bytes()).data();
+    inputs_[spec.name] = input;
   }
   arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", measure_arena());
   sums_.resize(size_t(geometry_.accumulation));
@@ -92,13 +95,15 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
 
 const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes", passes);
+  device::Range whole("step", step);
   double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   base::Stopwatch watch;
   report_.data_s = report_.forward_backward_s = 0;
   gradients_->begin_step();
   for (int64_t m = 0; m < passes; ++m) {
+    device::Range range("pass", m);
     watch.restart();
-    if (feed) feed(m, inputs_);
+    if (feed) feed(m, inputs_), upload_inputs();
     report_.data_s += watch.restart();
     std::fill(slice_sums_.begin(), slice_sums_.end(), models::Sums{});
     pass(*weights_, *gradients_, queue_, *arena_, step, m, slice_sums_.data());
@@ -115,14 +120,18 @@ const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t pas
     sums_[size_t(m)] = slice_sums_[0];
     report_.forward_backward_s += watch.restart();
   }
-  gradients_->finish_step();
-  add_sums(sums_);
+  {
+    device::Range range("reduce");
+    gradients_->finish_step();
+    add_sums(sums_);
+  }
   report_.reduce_s = watch.restart();
 
   for (optim::OwnedUnit& u : owned_) {
     u.weights = weights_->owned(u.unit);
     u.gradient = layout_->units()[size_t(u.unit)].trainable ? gradients_->owned(u.unit) : device::View{};
   }
+  device::Range range("update");
   report_.gradients = optimizer_->inspect(owned_);
   report_.finite = report_.gradients.finite && std::isfinite(report_.loss);
   if (queue_.kind() == Kind::plan) report_.finite = true;
@@ -133,6 +142,10 @@ const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t pas
   report_.update_s = watch.restart();
   report_.comm_s = mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   return report_;
+}
+
+void Engine::upload_inputs() {
+  for (const auto& [name, input] : inputs_) device::upload(input.device, input.host.data, queue_);
 }
 
 // Sums over slices follow the tree: within the pass (done), over fsdp, over passes, over replicas.
@@ -171,6 +184,7 @@ nn::Context Engine::forward_context() {
 
 void Engine::evaluate(const models::HostBatch& batch, double* nll, double* weight) {
   model_->prepare(batch, false, {}, nullptr, inputs_);
+  upload_inputs();
   nn::Context ctx = forward_context();
   model_->evaluate(ctx, inputs_, nll, weight);
 }

@@ -47,7 +47,7 @@ inline base::Stream draws_of_step(int64_t seed, int64_t step) {
 
 class Engine {
  public:
-  // kind: cpu, or plan (then the mesh is a plan mesh as well).
+  // kind: cpu, cuda (of the GPU in use), or plan (then the mesh is a plan mesh as well).
   Engine(const EngineOptions& options, comm::Mesh& mesh, device::Kind kind);
   ~Engine();
 
@@ -65,6 +65,7 @@ class Engine {
   // Context for tests and other forward passes.
   nn::Context forward_context();
   const models::Inputs& inputs() const { return inputs_; }
+  void upload_inputs();  // the host has filled them, outside of a step
 
   models::Model& model() { return *model_; }
   const shard::Layout& layout() const { return *layout_; }
@@ -75,7 +76,7 @@ class Engine {
   device::View owned_weights(int unit) const { return weights_->owned(unit); }
   device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
-  // Parameters and optimizer state, for checkpoints.
+  // Parameters and optimizer state, for checkpoints; they lie in memory of queue().
   std::vector<shard::TensorSlice> state();
 
  private:
@@ -97,6 +98,7 @@ class Engine {
   std::unique_ptr<optim::Engine> optimizer_;
   std::unique_ptr<device::Arena> arena_;
   std::vector<device::Buffer> input_buffers_;
+  std::vector<device::HostBuffer> host_buffers_;  // where those are not memory of the host
   models::Inputs inputs_;
   std::vector<models::Sums> sums_;        // by pass
   std::vector<models::Sums> slice_sums_;  // of the pass under way

@@ -103,7 +103,10 @@ const std::vector<MetricInfo>& train_metrics() {
       {"comm_ms", "ms", "of it, held by communication"},
       {"compute_ms", "ms", "of it, the rest"},
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
-      {"mfu", "1", "model FLOPs of the step over its time and the measured peak of all ranks"},
+      {"mfu", "1",
+       "model FLOPs of the step over its time and the dense peak of all devices (GPUs: data sheet or profile.peak_tflops; CPUs: "
+       "measured); NaN: no peak is known"},
+      {"hfu", "1", "the same of the products that ran: what is computed twice counts twice, rows left out do not"},
       {"examples_seen", "examples", "since step 0; [D]: of data set D of a mixture"},
       {"epoch", "epochs",
        "examples seen over the size of the training set (of a mixture: of all its data sets together); [D]: of data "

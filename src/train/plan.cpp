@@ -6,6 +6,7 @@
 #include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "train/console.hpp"
+#include "train/device_choice.hpp"
 #include "train/input.hpp"
 #include "train/progress.hpp"
 
@@ -105,7 +106,7 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
             plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
             recipe.memory.recompute);
   // A plan is made anywhere, for either device: what it counts is the same on both.
-  log::line("device   {}", recipe.run.device == "cuda" ? "cuda (one rank per GPU)" : recipe.device().text);
+  log::line("device   {}", recipe.run.device == "cuda" ? "cuda (one rank per GPU)" : device_here(recipe.run.device).text);
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, ranks, g.micro_batch,
             g.accumulation,
             recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
@@ -114,10 +115,10 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("model    {}  {} parameters in {} tensors", recipe.model.kind, base::with_commas(parameters),
             model->parameters().size());
   log::line(
-      "flops    {:.4g} GFLOP per example forward+backward (3 x forward products, padding counted); {:.4g} TFLOP per "
+      "flops    {:.4g} GFLOP per example forward+backward (products of the model, padding counted); {:.4g} TFLOP per "
       "step; {:.4g} EFLOP in all",
-      3 * double(model->forward_flops()) / 1e9, 3 * double(model->forward_flops()) * double(g.global_batch) / 1e12,
-      3 * double(model->forward_flops()) * double(g.global_batch) * double(plan.total_steps) / 1e18);
+      double(model->train_flops()) / 1e9, double(model->train_flops()) * double(g.global_batch) / 1e12,
+      double(model->train_flops()) * double(g.global_batch) * double(plan.total_steps) / 1e18);
   log::line("memory   per rank, by category");
   int64_t total = 0;
   for (const auto& [name, bytes] : plan.memory) {

@@ -48,7 +48,7 @@ class Progress {
   int64_t stream_offset = 0, seen_offset = 0;
   double last_step_s = 0;
   double save_s = 0;      // what the last save took until it was durable
-  double peak_flops = 0;  // of all ranks together, measured at start
+  double peak_flops = 0;  // of all devices together; 0: not known
 
   // Name and value of everything that must survive a restart.
   std::map<std::string, double> save() const {

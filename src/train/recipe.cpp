@@ -6,7 +6,6 @@
 
 #include "base/text.hpp"
 #include "data/loader.hpp"
-#include "device/gpu.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -110,6 +109,7 @@ void Recipe::bind(config::Table& t) {
   t.table(
       "limits", limits,
       "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for RUN/stop and a spent budget");
+  t.table("profile", profile, "what speed is compared with");
   t.table("bench", bench, "--mode bench");
   t.table("show", show, "--mode show: a batch as the model would see it");
   t.table("index", index, "--mode index: what data sets hold");
@@ -284,16 +284,6 @@ void Recipe::check_tokenizers(config::Deck& deck) const {
     }
   }
   check_opened(deck, 0, specs);
-}
-
-Recipe::Device Recipe::device() const {
-  if (run.device == "cpu") return {device::Kind::cpu, "cpu"};
-  device::Gpus gpus = device::find_gpus();
-  // Ops run on a GPU (tests: test_kernels --kind=cuda); engine, checkpoints and collectives still read weights and batches in place.
-  std::string why = gpus.count > 0 ? "there is a GPU, but training on it is not finished in this version" : gpus.none_because;
-  if (run.device == "cuda")
-    base::fail(base::Exit::mesh, "run.device = \"cuda\": CUDA cannot be used here: {}; use \"cpu\" or \"auto\"", why);
-  return {device::Kind::cpu, fmt::format("cpu (auto: {})", why)};
 }
 
 void Recipe::check_mixture(config::Deck& deck) const {

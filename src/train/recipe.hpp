@@ -14,6 +14,7 @@
 #include "train/geometry.hpp"
 #include "train/guard.hpp"
 #include "train/metrics.hpp"
+#include "train/mfu.hpp"
 #include "train/stops.hpp"
 #include "train/tracker.hpp"
 
@@ -86,6 +87,7 @@ struct Recipe {
   EarlyStopOptions early_stop;
   GuardOptions guard;
   LimitOptions limits;
+  ProfileOptions profile;
   BenchOptions bench;
   ShowOptions show;
   IndexOptions index;
@@ -102,11 +104,6 @@ struct Recipe {
   void check_tokenizers(config::Deck& deck) const;
 
   int64_t total_steps(int64_t data_size) const;
-  struct Device {
-    device::Kind kind = device::Kind::cpu;
-    std::string text;  // for the log: which, and what "auto" found
-  };
-  Device device() const;  // Error(Exit::mesh) for one that is not here
   models::LossOptions loss() const { return {train.label_smoothing, train.pad_id}; }
   // What a checkpoint of this run holds; `deck`: the resolved deck.
   checkpoint::State state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,

@@ -141,8 +141,8 @@ void show_batch(const Recipe& recipe) {
     Json example = {{"position", first + i}, {"data", dataset.name()}, {"key", dataset.key(batch->indices[size_t(i)])}};
     for (const char* input : {"labels", "decoder_ids"})
       if (auto ids = into.find(input); ids != into.end()) {
-        int64_t length = ids->second.count / n;
-        const int32_t* row = ids->second.i32() + i * length;
+        int64_t length = ids->second.host.count / n;
+        const int32_t* row = ids->second.host.i32() + i * length;
         if (std::string_view(input) == "labels") example["caption"] = reader.caption(row, length);
         example[input] = reader.pieces(row, length);
       }

@@ -5,9 +5,11 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "device/range.hpp"
 #include "io/files.hpp"
 #include "train/failure.hpp"
 #include "train/input.hpp"
+#include "train/mfu.hpp"
 #include "train/threads.hpp"
 
 namespace train {
@@ -23,7 +25,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       directory_(std::move(directory)) {
   start_s_ = start.begin_s;
   const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
-  recipe.device();
+  device_ = choose_device(session, recipe.run.device);
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
   derive_geometry(recipe.train.global_batch,
@@ -49,6 +51,7 @@ base::Exit Trainer::run() {
   bool early = stopped_early();
   while (step_ < total_ && stop <= StopReason::save_file && !early) {
     base::set_step(++step_);
+    hardware_flops_ = hardware_flops(engine_->queue());
     const StepReport& report = engine_->step(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
     if (!accept(report)) continue;  // the run went back to a checkpoint
     complete_ = evaluate(Which::due);
@@ -140,8 +143,7 @@ void Trainer::rewind(const std::string& problem) {
   metrics_->flush();
   const int64_t bad_step = step_;
   const Progress before = progress_;
-  checkpoint::State state;
-  state.tensors = engine_->state();
+  checkpoint::State state = target();
   checkpoint::CheckpointOptions options = recipe_.checkpoint;
   options.resume = "auto";
   // Files of a past that this run went back from lie there until its first commit.
@@ -205,6 +207,7 @@ bool Trainer::evaluate(Which which) {
     if (!now) continue;
     if (which == Which::missing && mesh_.world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
     if (!std::exchange(any, true)) enter("evaluate");
+    device::Range range(("evaluate " + e.name).c_str());
     base::Stopwatch watch;
     eval::Result result =
         e.evaluator->run({.world = *mesh_.world,
@@ -244,12 +247,20 @@ bool Trainer::evaluate(Which which) {
   return complete;
 }
 
+// What a checkpoint fills.
+checkpoint::State Trainer::target() {
+  checkpoint::State state;
+  state.tensors = engine_->state(), state.queue = &engine_->queue();
+  return state;
+}
+
 checkpoint::State Trainer::snapshot() {
   std::map<std::string, double> numbers = progress_.save();
   best_.save(numbers), patience_.save(numbers);
   numbers["uptime_s"] = base::now_s() - start_s_;
   numbers["global_batch"] = double(engine_->geometry().global_batch);
   checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
+  state.queue = &engine_->queue();
   state.texts["origin"] = origin_, state.texts["data"] = data_identity_;
   state.texts[checkpoint::kResumed] = recipe_.checkpoint.resume;
   return state;

@@ -72,6 +72,7 @@ class Trainer {
   void save();
   void watch_save(bool wait);
   bool stopped_early();
+  checkpoint::State target();
   checkpoint::State snapshot();
   int64_t period(const config::Duration& every, int64_t total) const;
 
@@ -87,6 +88,7 @@ class Trainer {
   const config::Deck& deck_;
   Start started_;
   int threads_;
+  DeviceChoice device_;
   comm::Mesh mesh_;
   std::unique_ptr<data::Mixture> data_;
   std::vector<Evaluation> evaluations_;
@@ -113,6 +115,7 @@ class Trainer {
   bool first_batch_told_ = false;
   double start_s_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+  int64_t hardware_flops_ = 0;  // before the step under way
   int64_t restored_attempt_ = 0;  // that wrote the checkpoint this one goes on from
   double restored_uptime_s_ = 0;  // of that attempt, then
 };

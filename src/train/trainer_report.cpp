@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
+#include "train/mfu.hpp"
 #include "train/trainer.hpp"
 
 namespace train {
@@ -31,8 +33,11 @@ void Trainer::record(const StepReport& report, bool skipped) {
   progress_.charge(&Progress::Times::training);
   double seconds = progress_.times.training - before;
   progress_.step_done(seconds, g.global_batch);
-  double flops = 3 * double(engine_->model().forward_flops()) * double(g.global_batch);
-  double mfu = flops / seconds / progress_.peak_flops;
+  const double per_s = 1 / (seconds * progress_.peak_flops);  // infinite where the peak is not known
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  double mfu = progress_.peak_flops > 0 ? double(engine_->model().train_flops()) * double(g.global_batch) * per_s : unknown;
+  const double ran = double(hardware_flops(engine_->queue()) - hardware_flops_) * mesh_.shape.ranks();  // the ranks have alike
+  double hfu = progress_.peak_flops > 0 ? ran * per_s : unknown;
   last_loss_ = report.loss;
 
   int64_t bad_samples = loader_options_.substitutes() ? bad_samples_->agree() : 0;
@@ -65,6 +70,7 @@ void Trainer::record(const StepReport& report, bool skipped) {
                            {"compute_ms", (seconds - report.data_s - report.comm_s) * 1e3},
                            {"examples_s", double(g.global_batch) / seconds},
                            {"mfu", mfu},
+                           {"hfu", hfu},
                            {"examples_seen", double(examples_seen())},
                            {"epoch", double(examples_seen()) / double(data_->size())},
                            {"bad_samples", double(bad_samples)},
@@ -90,8 +96,8 @@ void Trainer::record(const StepReport& report, bool skipped) {
   if (!progress_.timed())
     line += " note=\"first steps, not timed\"";
   else
-    line += fmt::format(" examples_s={:.1f} mfu={:.1f}% data_ms={:.1f} comm_ms={:.1f} eta={}",
-                        double(g.global_batch) / seconds, 100 * mfu, report.data_s * 1e3, report.comm_s * 1e3,
+    line += fmt::format(" examples_s={:.1f} mfu={} data_ms={:.1f} comm_ms={:.1f} eta={}", double(g.global_batch) / seconds,
+                        std::isnan(mfu) ? "unknown" : fmt::format("{:.1f}%", 100 * mfu), report.data_s * 1e3, report.comm_s * 1e3,
                         base::hms(double(total_ - step_) * progress_.mean_step_s()));
   log::line("{}", line);
 }

@@ -6,7 +6,7 @@
 #include "io/files.hpp"
 #include "train/changes.hpp"
 #include "train/input.hpp"
-#include "train/limits.hpp"
+#include "train/mfu.hpp"
 #include "train/trainer.hpp"
 
 namespace train {
@@ -127,11 +127,11 @@ void Trainer::print_start() {
   log::line("run      dir={} seed={} determinism={}  lock taken by {}", recipe_.run.dir, recipe_.run.seed,
             recipe_.determinism.mesh() ? "mesh (same bits on every power-of-two mesh)" : "run (same mesh, same bits)",
             directory_->holder());
-  print_mesh(session_, mesh_, recipe_, threads_);
+  print_mesh(session_, mesh_, recipe_, device_, threads_);
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
             1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
             1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
-  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, recipe_.device().kind);
+  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, device_.kind);
   const Geometry& g = engine_->geometry();
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
             g.micro_batch, g.accumulation,
@@ -142,20 +142,15 @@ void Trainer::print_start() {
   log::line("data     {}  {}, {} samples  {}  order: {}", data_->name(), data_->summary(),
             base::with_commas(data_->size()), data::text_of(data_->spec()), order_text(recipe_.train));
   print_model(*engine_, recipe_);
-  progress_.peak_flops =
-      mesh_.world->sum(int64_t(measure_peak(*mesh_.world, threads_, recipe_.precision.type(), 0.15) / 1e6)) * 1e6;
-  log::line(
-      "compute  {}; {:.3g} GFLOP per example forward+backward; MFU against {:.0f} GFLOP/s ({} products, measured now "
-      "on "
-      "all ranks)",
-      compute_text(recipe_.precision), 3 * double(engine_->model().forward_flops()) / 1e9, progress_.peak_flops / 1e9,
-      recipe_.precision.compute);
+  const Peak peak = find_peak(*mesh_.world, engine_->queue().kind(), threads_, recipe_.precision.compute, recipe_.profile, 0.15);
+  progress_.peak_flops = peak.flops;
+  log::line("compute  {}; {:.4g} GFLOP per example forward+backward; {}", compute_text(recipe_.precision),
+            double(engine_->model().train_flops()) / 1e9, peak.text);
   print_memory(*engine_);
 }
 
 bool Trainer::restore() {
-  checkpoint::State state;
-  state.tensors = engine_->state();
+  checkpoint::State state = target();
   std::optional<checkpoint::Restored> restored =
       checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint, {},
                           [this] { stop_while_starting(); });
@@ -178,8 +173,7 @@ bool Trainer::restore() {
 bool Trainer::branch() {
   const std::string& from = recipe_.checkpoint.branch_from;
   if (from.empty()) return false;
-  checkpoint::State state;
-  state.tensors = engine_->state();
+  checkpoint::State state = target();
   checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state, [this] { stop_while_starting(); });
   log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
             double(restored.bytes) / 0x1p20, restored.seconds);
@@ -238,7 +232,7 @@ void Trainer::initialise() {
   const std::string& from = recipe_.init.from;
   if (from.empty()) return;
   checkpoint::InitReport report =
-      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, engine_->state(), engine_->model().patch_tables(),
+      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, target(), engine_->model().patch_tables(),
                                        [this] { stop_while_starting(); });
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
   constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others

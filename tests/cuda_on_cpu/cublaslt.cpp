@@ -116,33 +116,43 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb, const void* beta,
-                              const void* c, cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld,
-                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes, cudaStream_t) {
-  if (algorithm->data[0] != kMark) return CUBLAS_STATUS_INVALID_VALUE;
+namespace {
+void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLayout& la, const void* b, const EmulatedLayout& lb,
+              float keep, const void* c, const EmulatedLayout& lc, void* d, const EmulatedLayout& ld, void* workspace,
+              size_t bytes) {
   cuda_on_cpu::Access access;
   std::memset(workspace, 0xff, bytes < 4096 ? bytes : 4096);  // others may not count on what it held
-  int64_t rows = ld->rows, columns = ld->columns, k = m->transa == CUBLAS_OP_T ? la->rows : la->columns;
-  std::vector<float> left = columns_of(a, *la, m->transa == CUBLAS_OP_N, rows, k);
-  std::vector<float> right = columns_of(b, *lb, m->transb == CUBLAS_OP_T, columns, k);
-  float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  int64_t rows = ld.rows, columns = ld.columns, k = m.transa == CUBLAS_OP_T ? la.rows : la.columns;
+  std::vector<float> left = columns_of(a, la, m.transa == CUBLAS_OP_N, rows, k);
+  std::vector<float> right = columns_of(b, lb, m.transb == CUBLAS_OP_T, columns, k);
   for (int64_t j = 0; j < columns; ++j)
     for (int64_t i = 0; i < rows; ++i) {
       const float *p = &left[size_t(i * k)], *q = &right[size_t(j * k)];
       double sum = 0;
       for (int64_t t = 0; t < k; ++t) sum += double(p[t]) * double(q[t]);
-      double x = by * sum + (keep != 0 ? double(keep) * double(read(c, i + j * lc->ld, lc->type)) : 0);
-      if (has_bias(m->epilogue)) x += double(read(m->bias, i, m->bias_type));
-      if (m->epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        double u = double(read(m->aux, i + j * m->aux_ld, m->aux_type)), g = 0.7978845608028654;
+      double x = by * sum + (keep != 0 ? double(keep) * double(read(c, i + j * lc.ld, lc.type)) : 0);
+      if (has_bias(m.epilogue)) x += double(read(m.bias, i, m.bias_type));
+      if (m.epilogue == CUBLASLT_EPILOGUE_DGELU) {
+        double u = double(read(m.aux, i + j * m.aux_ld, m.aux_type)), g = 0.7978845608028654;
         double th = std::tanh(g * (u + 0.044715 * u * u * u));
         x *= 0.5 * (1 + th) + 0.5 * u * (1 - th * th) * g * (1 + 3 * 0.044715 * u * u);
-      } else if (has_aux(m->epilogue)) {
-        write(m->aux, i + j * m->aux_ld, m->aux_type, float(x));
+      } else if (has_aux(m.epilogue)) {
+        write(m.aux, i + j * m.aux_ld, m.aux_type, float(x));
         x = 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
       }
-      write(d, i + j * ld->ld, ld->type, float(x));
+      write(d, i + j * ld.ld, ld.type, float(x));
     }
+}
+}  // namespace
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes, cudaStream_t stream) {
+  if (algorithm->data[0] != kMark) return CUBLAS_STATUS_INVALID_VALUE;
+  float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  cuda_on_cpu::submit(stream, [=, m = *m, la = *la, lb = *lb, lc = *lc, ld = *ld] {
+    multiply(m, by, a, la, b, lb, keep, c, lc, d, ld, workspace, bytes);
+  });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -96,13 +96,14 @@ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 using std::max;
 using std::min;
 
-// The run time. Streams run at once.
+// The run time.
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorMemoryAllocation = 2,
   cudaErrorStubLibrary = 34,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
+  cudaErrorNotReady = 600,
 };
 #define CUDART_VERSION 13000
 using cudaStream_t = struct EmulatedStream*;
@@ -110,8 +111,12 @@ using cudaEvent_t = struct EmulatedEvent*;
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem;
   int multiProcessorCount;
 };
@@ -128,23 +133,41 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* index);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaMalloc(void** out, size_t bytes);
 cudaError_t cudaFree(void* memory);
+cudaError_t cudaMallocHost(void** out, size_t bytes);
+cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMemset(void* memory, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t);
 cudaError_t cudaStreamSynchronize(cudaStream_t);
+cudaError_t cudaStreamQuery(cudaStream_t);
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t);
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
+cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value);
+
+namespace cuda_on_cpu {
+// streams.cpp: whether something in the stream waits; runs work after what is in it; the same for work that may have to be tried
+// again (it says whether it is done), which never runs at once; returns when the stream is empty.
+bool busy(cudaStream_t);
+void submit(cudaStream_t, std::function<void()> work);
+void submit_waiting(cudaStream_t, std::function<bool()> work);
+void wait(cudaStream_t);
+void wait_for_all();
+bool on_device(const void* address);
+}  // namespace cuda_on_cpu
 
 template <class... Parameters, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Args&&... args) {
-  cuda_on_cpu::launch(config->gridDim, config->blockDim, config->dynamicSmemBytes, [&] { kernel(args...); });
+  cuda_on_cpu::submit(config->stream, [c = *config, kernel, ... args = Parameters(args)] {
+    cuda_on_cpu::launch(c.gridDim, c.blockDim, c.dynamicSmemBytes, [&] { kernel(args...); });
+  });
   return cudaSuccess;
 }

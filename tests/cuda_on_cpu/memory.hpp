@@ -12,6 +12,7 @@ class GuardedMemory {
   GuardedMemory(const GuardedMemory&) = delete;
 
   void* data() const { return data_; }
+  size_t bytes() const { return length_; }  // with the pages around it
   void open(bool opened);
   bool holds(const void* address) const;  // forbidden pages included
 

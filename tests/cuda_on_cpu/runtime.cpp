@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 
@@ -81,19 +82,39 @@ Access::~Access() {
 
 using cuda_on_cpu::Access;
 
+namespace {
+int device_in_use = 0;
+}
+
+bool cuda_on_cpu::on_device(const void* address) {
+  for (auto& [data, memory] : allocations())
+    if (memory->holds(address)) return true;
+  return false;
+}
+
 const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* index) { return *index = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) {
+// One GPU, or as many as CUDA_ON_CPU_GPUS says.
+cudaError_t cudaGetDeviceCount(int* count) {
+  const char* gpus = std::getenv("CUDA_ON_CPU_GPUS");
+  return *count = gpus ? std::atoi(gpus) : 1, cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* index) { return *index = device_in_use, cudaSuccess; }
+cudaError_t cudaSetDevice(int index) { return device_in_use = index, cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index) {
+  std::snprintf(out->uuid.bytes, sizeof out->uuid.bytes, "emulated %d", index);
   std::snprintf(out->name, sizeof out->name, "CUDA on the CPU");
   out->totalGlobalMem = size_t(1) << 33;
   out->multiProcessorCount = 4;
   return cudaSuccess;
 }
 
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = size_t(1) << 33;
+  for (const auto& [data, memory] : cuda_on_cpu::allocations()) *free -= memory->bytes();
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void** out, size_t bytes) {
   cuda_on_cpu::watch_faults();
   auto memory = std::make_unique<cuda_on_cpu::GuardedMemory>(bytes);
@@ -101,7 +122,12 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   cuda_on_cpu::allocations()[*out] = std::move(memory);
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* memory) { return cuda_on_cpu::allocations().erase(memory), cudaSuccess; }
+cudaError_t cudaFree(void* memory) {
+  cuda_on_cpu::wait_for_all();
+  return cuda_on_cpu::allocations().erase(memory), cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** out, size_t bytes) { return *out = std::malloc(bytes), cudaSuccess; }
+cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   Access access;
   auto* at = static_cast<char*>(memory);
@@ -115,24 +141,18 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   std::memset(at, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) { return cudaMemset(memory, value, bytes); }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  Access access;
-  std::memcpy(to, from, bytes);
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
+  cuda_on_cpu::submit(stream, [=] { cudaMemset(memory, value, bytes); });
+  return cudaSuccess;
+}
+// Host memory is pageable here: a copy from or to it is over when this returns.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  cuda_on_cpu::submit(stream, [=] {
+    Access access;
+    std::memcpy(to, from, bytes);
+  });
+  if (!cuda_on_cpu::on_device(to) || !cuda_on_cpu::on_device(from)) cuda_on_cpu::wait(stream);
   return cudaSuccess;
 }
 
-// Streams and events need an address of their own and nothing more.
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
-  return *out = reinterpret_cast<cudaStream_t>(new char), cudaSuccess;
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete reinterpret_cast<char*>(stream), cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
-  return *out = reinterpret_cast<cudaEvent_t>(new char), cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete reinterpret_cast<char*>(event), cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }

@@ -25,7 +25,8 @@ constexpr const char* kUsage =
     "  --micro-batch N      largest batch per rank and pass (default: all at once)\n"
     "  --recompute NAME     none (default) | gelu | mlp | block\n"
     "  --compute NAME       f32 (default) | bf16, with wider tolerances, of model cases\n"
-    "  --threads N          per rank (default 1)\n";
+    "  --threads N          per rank (default 1)\n"
+    "  --device NAME        cpu (default) | cuda: one GPU, of all ranks\n";
 
 struct Command {
   Settings settings;
@@ -51,7 +52,8 @@ Command parse(int argc, char** argv) {
   Command c;
   c.settings.determinism.slices = 4;
   const std::vector<std::string> options = {"--mesh",        "--strategy",  "--level",  "--slices",
-                                            "--micro-batch", "--recompute", "--compute", "--threads"};
+                                            "--micro-batch", "--recompute", "--compute", "--threads",
+                                            "--device"};
   for (int i = 1; i < argc; ++i) {
     std::string option = argv[i];
     if (option == "--help") {
@@ -85,6 +87,7 @@ Command parse(int argc, char** argv) {
     if (option == "--micro-batch") c.settings.micro_batch = number(option, value);
     if (option == "--recompute") c.settings.recompute = one_of({"none", "gelu", "mlp", "block"});
     if (option == "--compute") c.settings.bf16 = one_of({"f32", "bf16"}) == "bf16";
+    if (option == "--device" && one_of({"cpu", "cuda"}) == "cuda") c.settings.device = device::Kind::cuda;
     if (option == "--threads") c.settings.threads = int(number(option, value));
   }
   if (c.files.empty() && !c.help) base::fail(Exit::config, "no case file\n{}", kUsage);

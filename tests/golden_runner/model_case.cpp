@@ -32,16 +32,26 @@ double loss_sum(const std::vector<float>& logits, const int32_t* labels, const f
 
 }  // namespace
 
+std::vector<float> Runner::logits(train::Engine& engine) const {
+  const models::CappaOptions& o = *case_.model;
+  const int64_t count = geometry_.micro_batch * o.length() * o.vocab_size;
+  device::Ledger ledger;
+  device::Buffer out(settings_.device, ledger, "logits", 4 * count);
+  nn::Context ctx = engine.forward_context();
+  engine.upload_inputs();
+  dynamic_cast<models::Cappa&>(engine.model()).logits(ctx, engine.inputs(), out.view(device::DType::f32).slice(0, count));
+  std::vector<float> got(static_cast<size_t>(count));
+  device::download(got.data(), out.view(device::DType::f32).slice(0, count), engine.queue());
+  return got;
+}
+
 void Runner::run_forward(train::Engine& engine, Report& report) const {
   const models::CappaOptions& o = *case_.model;
-  auto& model = dynamic_cast<models::Cappa&>(engine.model());
   int64_t row = o.length() * o.vocab_size, n = geometry_.micro_batch;
-  std::vector<float> want = file_.floats("forward/logits", {case_.batch, o.length(), o.vocab_size}),
-                     got(size_t(n * row));
+  std::vector<float> want = file_.floats("forward/logits", {case_.batch, o.length(), o.vocab_size});
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     feed(engine, 1)(m, engine.inputs());
-    nn::Context ctx = engine.forward_context();
-    model.logits(ctx, engine.inputs(), device::view(got.data(), n * row));
+    const std::vector<float> got = logits(engine);
     int64_t first = geometry_.first_example(mesh_, m);
     report.compare("logits", "forward/logits", got.data(), want.data() + first * row, n * row,
                    tolerance("forward/logits"));
@@ -57,17 +67,16 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
   std::string set = recorded ? "forward/eval_logits" : "forward/logits";
   std::string loss_set = recorded ? "forward/eval_loss" : "forward/loss";
   int64_t row = o.length() * o.vocab_size, n = geometry_.micro_batch;
-  std::vector<float> want = file_.floats(set, {case_.batch, o.length(), o.vocab_size}), got(size_t(n * row));
+  std::vector<float> want = file_.floats(set, {case_.batch, o.length(), o.vocab_size});
   std::vector<double> nll(static_cast<size_t>(n)), weight(static_cast<size_t>(n));
   double sums[2] = {};  // of losses from logits, and from the evaluation that never sees them
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     int64_t first = geometry_.first_example(mesh_, m);
     models::HostBatch batch = host_batch(1, first, n, true);
     model.prepare(batch, false, {}, nullptr, engine.inputs());
-    nn::Context ctx = engine.forward_context();
-    model.logits(ctx, engine.inputs(), device::view(got.data(), n * row));
+    const std::vector<float> got = logits(engine);
     report.compare("eval logits", set, got.data(), want.data() + first * row, n * row, tolerance(set));
-    sums[0] += loss_sum(got, engine.inputs().at("labels").i32(), engine.inputs().at("weights").f32(), n, o.length(),
+    sums[0] += loss_sum(got, engine.inputs().at("labels").host.i32(), engine.inputs().at("weights").host.f32(), n, o.length(),
                         o.vocab_size, case_.loss.label_smoothing);
     engine.evaluate(batch, nll.data(), weight.data());
     for (size_t b = 0; b < nll.size(); ++b) sums[1] += weight[b] > 0 ? nll[b] / weight[b] : 0;
@@ -92,8 +101,9 @@ void Runner::compare_gradients(train::Engine& engine, Report& report) const {
       if (file_.rounding_noise_only(set))
         report.skip(set);
       else
-        report.compare("gradients", p.path, mine.f32() + s.offset, want.data() + s.begin, s.count(),
-                       tolerance(set));
+        device::read_on_host(mine.slice(s.offset, s.count()), engine.queue(), [&](device::View got) {
+          report.compare("gradients", p.path, got.f32(), want.data() + s.begin, s.count(), tolerance(set));
+        });
     }
   }
 }

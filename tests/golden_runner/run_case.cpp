@@ -135,7 +135,7 @@ void Runner::load_parameters(train::Engine& engine) const {
     if (!slice.name.starts_with("/params/")) continue;
     std::vector<float> values = file_.floats("params_init/" + slice.name.substr(8), slice.shape);
     for (const shard::TensorSlice::Part& p : slice.parts)
-      std::copy(values.begin() + p.begin, values.begin() + p.end, static_cast<float*>(p.data));
+      device::upload(slice.view(p), values.data() + p.begin, engine.queue());
   }
   engine.publish();
 }
@@ -162,7 +162,7 @@ void Runner::check_draws(train::Engine& engine, Report& report) const {
 }
 
 void Runner::run(Report& report) {
-  train::Engine engine(engine_options(), mesh_, device::Kind::cpu);
+  train::Engine engine(engine_options(), mesh_, settings_.device);
   load_parameters(engine);
   check_draws(engine, report);
   if (case_.training)

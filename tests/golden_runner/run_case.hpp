@@ -15,6 +15,7 @@ struct Settings {
   int64_t micro_batch = 0;  // 0: all examples of a rank at once
   std::string recompute = "none";
   int threads = 1;
+  device::Kind device = device::Kind::cpu;
   bool bf16 = false;        // precision.compute
 };
 
@@ -45,6 +46,8 @@ class Runner {
   double tolerance(const std::string& set) const;
   void load_parameters(train::Engine& engine) const;
   void check_draws(train::Engine& engine, Report& report) const;
+  // Of the passes in the engine's inputs: [examples, length, vocabulary].
+  std::vector<float> logits(train::Engine& engine) const;
   void run_forward(train::Engine& engine, Report& report) const;
   void run_evaluation(train::Engine& engine, Report& report) const;
   void compare_gradients(train::Engine& engine, Report& report) const;
@@ -58,7 +61,7 @@ class Runner {
     shard::TensorSlice slice;
     std::string set, quantity;
   };
-  void compare_slice(const StateSet& state, double wide, Report& report) const;
+  void compare_slice(const StateSet& state, double wide, device::Queue& queue, Report& report) const;
   std::map<std::string, double> wide_tolerances(const std::vector<StateSet>& all) const;
 
   const CaseFile& file_;

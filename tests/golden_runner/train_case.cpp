@@ -85,16 +85,17 @@ void Runner::compare_norms(const std::vector<train::StepReport>& steps, const sh
 }
 
 // The parts of a tensor that this rank holds.
-void Runner::compare_slice(const StateSet& state, double wide, Report& report) const {
+void Runner::compare_slice(const StateSet& state, double wide, device::Queue& queue, Report& report) const {
   const shard::TensorSlice& slice = state.slice;
   std::vector<float> want = file_.floats(state.set, slice.shape);
   double scale = 0;
   for (float x : want) scale = std::max(scale, std::abs(double(x)));
   for (const shard::TensorSlice::Part& p : slice.parts) {
     std::vector<float> got(size_t(p.end - p.begin));
-    for (size_t i = 0; i < got.size(); ++i)
-      got[i] = slice.type == device::DType::bf16 ? float_of_bf16(static_cast<const uint16_t*>(p.data)[i])
-                                                 : static_cast<const float*>(p.data)[i];
+    device::read_on_host(slice.view(p), queue, [&](device::View v) {
+      for (size_t i = 0; i < got.size(); ++i)
+        got[i] = slice.type == device::DType::bf16 ? float_of_bf16(v.bf16()[i]) : v.f32()[i];
+    });
     report.compare(state.quantity, state.set.substr(state.set.find('/') + 1), got.data(), want.data() + p.begin,
                    p.end - p.begin, file_.tolerance(state.set), wide * scale);
   }
@@ -147,7 +148,7 @@ void Runner::compare_state(train::Engine& engine, Report& report) const {
   std::map<std::string, double> wide;
   if (rounded) wide = wide_tolerances(compared);
   for (const StateSet& s : compared)
-    compare_slice(s, s.slice.type == device::DType::bf16 ? 0 : wide[s.quantity], report);
+    compare_slice(s, s.slice.type == device::DType::bf16 ? 0 : wide[s.quantity], engine.queue(), report);
   for (const std::string& name : recorded) {
     std::string set = "opt_final/" + name, place = name.substr(name.find('/') + 1);
     if (name.find_first_not_of("0123456789/") == std::string::npos) {

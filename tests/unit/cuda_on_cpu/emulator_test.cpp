@@ -5,8 +5,13 @@
 #include <string>
 #include <vector>
 
+#include <nvtx3/nvToolsExt.h>
+
+#include "device/gpu.hpp"
 #include "device/memory.hpp"
+#include "device/range.hpp"
 #include "kernels/block.cuh"
+#include "kernels/elementwise.hpp"
 #include "kernels/launch.cuh"
 
 namespace {
@@ -79,6 +84,49 @@ TEST_F(EmulatedGpuDeathTest, MemoryIsGuarded) {
 
 TEST_F(EmulatedGpu, RefusesLaunchesThatNoGpuTakes) {
   EXPECT_THROW(launch(sums, dim3(1), dim3(2048), 0, queue_, static_cast<float*>(nullptr)), std::runtime_error);
+}
+
+// Work behind what cannot run yet waits for it, in its stream and in those that wait for an event of it.
+TEST(EmulatedStreams, KeepTheirOrder) {
+  device::Queue one(device::Kind::cuda), two(device::Kind::cuda);
+  bool ready = false;
+  std::string ran;
+  cuda_on_cpu::submit_waiting(device::stream_of(one), [&] { return ready; });
+  auto add = [&ran](char c) { return [&ran, c] { ran += c; }; };
+  cuda_on_cpu::submit(device::stream_of(one), add('1'));
+  device::Event event;
+  event.record(one);
+  cuda_on_cpu::submit(device::stream_of(two), add('a'));
+  event.wait(two);
+  cuda_on_cpu::submit(device::stream_of(two), add('b'));
+  EXPECT_EQ(cudaStreamQuery(device::stream_of(two)), cudaErrorNotReady);
+  EXPECT_EQ(ran, "a");
+  ready = true;
+  two.synchronize();
+  EXPECT_EQ(ran, "a1b");
+}
+
+TEST(EmulatedStreams, AWatcherEndsAWaitWithoutEnd) {
+  device::Queue queue(device::Kind::cuda);
+  bool ready = false;
+  cuda_on_cpu::submit_waiting(device::stream_of(queue), [&] { return ready; });
+  int asked = 0;
+  device::while_waiting([&] {
+    if (++asked == 3) throw std::runtime_error("enough");
+  });
+  EXPECT_THROW(queue.synchronize(), std::runtime_error);
+  device::while_waiting({});
+  ready = true;
+}
+
+TEST_F(EmulatedGpu, ProfilersSeeStepsAndOps) {
+  cuda_on_cpu::ranges.begun.clear();
+  {
+    device::Range step("step", 12);
+    kernels::run(kernels::Fill{.y = buffer_.view(device::DType::f32).slice(0, 5), .value = 1}, queue_);
+  }
+  EXPECT_EQ(cuda_on_cpu::ranges.begun, (std::vector<std::string>{"step 12", "step 12/fill"}));
+  EXPECT_TRUE(cuda_on_cpu::ranges.open.empty());
 }
 
 }  // namespace

@@ -2,10 +2,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "../recorded.hpp"
 #include "rig.hpp"
 
 TEST(Coverage, EveryOpHasACase) {
-  std::ifstream file(std::string(TRAINER_SOURCE_DIR) + "/kernels/ops.def");
+  std::ifstream file(tests::source_file("kernels/ops.def"));
   ASSERT_TRUE(file.good());
   int ops = 0;
   for (std::string line; std::getline(file, line);) {

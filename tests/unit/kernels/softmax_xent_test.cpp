@@ -2,6 +2,7 @@
 
 #include <hdf5.h>
 
+#include "../recorded.hpp"
 #include "rig.hpp"
 
 COVERS(softmax_xent);
@@ -135,7 +136,7 @@ TEST(SoftmaxXent, CostAndChecks) {
 
 // ---- against the published code's results
 struct Golden {
-  hid_t file = H5Fopen(TRAINER_GOLDEN_DIR "/loss.h5", H5F_ACC_RDONLY, H5P_DEFAULT);
+  hid_t file = H5Fopen(tests::source_file("tests/golden/loss.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   ~Golden() { H5Fclose(file); }
 
   template <class T>

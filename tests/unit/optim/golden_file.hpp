@@ -7,12 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "../recorded.hpp"
+
 namespace golden {
 
 class File {
  public:
   explicit File(const std::string& name)
-      : id_(H5Fopen((std::string(TRAINER_GOLDEN_DIR "/") + name).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)) {
+      : id_(H5Fopen(tests::source_file("tests/golden/" + std::string(name)).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)) {
     if (id_ < 0) throw std::runtime_error("cannot open " + name);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // asking for what is not there is no error here
   }

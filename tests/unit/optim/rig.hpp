@@ -47,7 +47,7 @@ class ThreadComm : public comm::Comm {
   ThreadComm(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return int(meeting_.views.size()); }
-  comm::Ticket all_reduce(device::View view) override {
+  comm::Ticket all_reduce(device::View view, device::Queue&) override {
     if (size() == 1) return {};
     ++reduced_.calls, reduced_.bytes += view.bytes();
     meeting_.views[size_t(rank_)] = view;
@@ -59,8 +59,8 @@ class ThreadComm : public comm::Comm {
     meeting_.barrier.arrive_and_wait();
     return {};
   }
-  comm::Ticket all_gather(device::View, device::View) override { return {}; }
-  comm::Ticket reduce_scatter(device::View, device::View) override { return {}; }
+  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
+  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
   void broadcast(device::View, int) override {}
   void barrier() override { meeting_.barrier.arrive_and_wait(); }
   int64_t min(int64_t v) override { return v; }

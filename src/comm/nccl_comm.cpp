@@ -1,0 +1,298 @@
+// NCCL back end. Communicators do not block (a rank that never comes, or an operation that cannot be put into the stream, is found
+// by asking), and every operation of this process goes into one stream beside the computing one: it starts when what the queue was
+// given before is done, and what the queue is given after wait() starts when it is done. The host waits for neither.
+#include <deque>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "comm/gpu_exchange.hpp"
+#include "device/cuda.hpp"
+#include "device/cuda_library.hpp"
+#include "device/gpu.hpp"
+#include "device/memory.hpp"
+
+#include <nccl.h>
+
+namespace comm {
+namespace {
+
+#define NCCL(function) LIBRARY_FUNCTION("libnccl.so.2", function)
+namespace gpu = device::gpu;
+
+ncclDataType_t type_of(device::DType type) {
+  switch (type) {
+    case device::DType::f32: return ncclFloat32;
+    case device::DType::f64: return ncclFloat64;
+    case device::DType::bf16: return ncclBfloat16;
+    case device::DType::f16: return ncclFloat16;
+    case device::DType::i32: return ncclInt32;
+    case device::DType::i64: return ncclInt64;
+    case device::DType::u8: return ncclUint8;
+  }
+  return ncclUint8;
+}
+
+struct NcclGroup {
+  ncclComm_t comm = nullptr;  // none: a group of one rank, or one that failed
+  std::string name;  // for messages: which ranks
+};
+
+// One collective under way; free for another use when it was waited for and has ended.
+struct Operation : Ticket::Work {
+  ~Operation() override { gpu::free_event(ready), gpu::free_event(done); }
+  void wait() override {
+    gpu::wait(done, stream);
+    waited = true;
+  }
+  bool poll() override { return gpu::reached(done); }
+
+  void* ready = gpu::make_event();
+  void* done = gpu::make_event();
+  void* stream = nullptr;  // the computing one
+  NcclGroup* group = nullptr;
+  const char* what = "";
+  int64_t number = 0;
+  device::View view;
+  double since = 0;
+  bool waited = true, ended = true;
+};
+
+}  // namespace
+
+class NcclLane {
+ public:
+  explicit NcclLane(double timeout_s) : queue_(device::Kind::cuda), timeout_s_(timeout_s) {
+    device::while_waiting([this] { watch(); });
+  }
+  ~NcclLane() { device::while_waiting({}); }
+
+  void join(NcclGroup& group, int ranks, int rank, const std::string& id) {
+    ncclUniqueId unique;
+    CHECK(id.size() == sizeof unique);
+    std::memcpy(&unique, id.data(), sizeof unique);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    check(group, NCCL(ncclCommInitRankConfig)(&group.comm, ranks, unique, rank, &config), "joining it");
+    groups_.push_back(&group);
+  }
+
+  // Never throws: what was under way is waited for, or given up where waiting might not end.
+  void leave(NcclGroup& group) {
+    std::erase(groups_, &group);
+    try {
+      if (group.comm && std::uncaught_exceptions() == 0) {
+        queue_.synchronize();
+        check(group, NCCL(ncclCommFinalize)(group.comm), "leaving it");
+        NCCL(ncclCommDestroy)(group.comm);
+        group.comm = nullptr;
+      }
+    } catch (const std::exception&) {
+    }
+    abort(group);
+  }
+
+  // `call(stream)` puts the collective into the stream.
+  template <class Call>
+  Ticket run(NcclGroup& group, const char* what, device::View view, device::Queue& queue, Call call) {
+    if (!group.comm) base::fail(base::Exit::mesh, "NCCL: {}: {}: exchanges between GPUs have failed before", group.name, what);
+    Operation* op = take();
+    op->group = &group, op->what = what, op->view = view, op->number = ++operations_;
+    op->stream = queue.stream();
+    gpu::record(op->ready, op->stream);
+    gpu::wait(op->ready, queue_.stream());
+    check(group, call(static_cast<cudaStream_t>(queue_.stream())), describe(*op).c_str());
+    gpu::record(op->done, queue_.stream());
+    op->waited = op->ended = false, op->since = base::now_s();
+    under_way_.push_back(op);
+    return Ticket(op);
+  }
+
+ private:
+  static std::string describe(const Operation& op) {
+    return fmt::format("{} (operation {} of this rank, {} bytes of {})", op.what, op.number, op.view.bytes(),
+                       name_of(op.view.type));
+  }
+
+  // Ends what is under way on all communicators: whoever frees memory on the way out would wait for it.
+  [[noreturn]] void fail(NcclGroup& group, const std::string& what, const std::string& why) {
+    abort(group);
+    for (NcclGroup* other : std::exchange(groups_, {})) abort(*other);
+    base::fail(base::Exit::mesh, "NCCL: rank {}, {}: {}: {}; NCCL_DEBUG=INFO tells more, mesh.gpu_exchange = \"mpi\" does without",
+               base::where().rank, group.name, what, why);
+  }
+  static std::string text_of(NcclGroup& group, ncclResult_t result) {
+    const char* detail = NCCL(ncclGetLastError)(group.comm);
+    return fmt::format("{} ({})", NCCL(ncclGetErrorString)(result), detail && *detail ? detail : "no detail");
+  }
+
+  // Returns when the call has been taken: those that do not block may still be at it.
+  void check(NcclGroup& group, ncclResult_t result, const char* what) {
+    const double begin = base::now_s();
+    if (result == ncclInProgress) {
+      do {
+        std::this_thread::yield();
+        result = ncclSuccess;
+        if (ncclResult_t asked = NCCL(ncclCommGetAsyncError)(group.comm, &result); asked != ncclSuccess) result = asked;
+        if (result == ncclInProgress && timeout_s_ > 0 && base::now_s() - begin > timeout_s_)
+          fail(group, what, fmt::format("no end after {:.0f} s: another rank hangs, has ended or has other operations", timeout_s_));
+      } while (result == ncclInProgress);
+    }
+    if (result != ncclSuccess) fail(group, what, text_of(group, result));
+  }
+
+  void abort(NcclGroup& group) {
+    if (group.comm) NCCL(ncclCommAbort)(group.comm);
+    group.comm = nullptr;
+  }
+
+  // Operations end in the order they began: there is one stream.
+  void retire() {
+    while (!under_way_.empty() && gpu::reached(under_way_.front()->done)) {
+      under_way_.front()->ended = true;
+      under_way_.pop_front();
+      moved_s_ = base::now_s();
+    }
+  }
+
+  void watch() {
+    if (std::this_thread::get_id() != thread_) return;  // others wait for copies of their own
+    retire();
+    if (groups_.empty()) return;
+    std::string oldest = under_way_.empty() ? "no operation is under way" : describe(*under_way_.front());
+    for (NcclGroup* group : groups_) {
+      ncclResult_t state = ncclSuccess;
+      NCCL(ncclCommGetAsyncError)(group->comm, &state);
+      if (state != ncclSuccess && state != ncclInProgress) fail(*group, "at " + oldest, text_of(*group, state));
+    }
+    if (under_way_.empty() || timeout_s_ == 0) return;
+    Operation& op = *under_way_.front();
+    if (base::now_s() - std::max(moved_s_, op.since) > timeout_s_)
+      fail(*op.group, describe(op),
+           fmt::format("not ended after {:.0f} s (mesh.gpu_timeout_s): another rank hangs, has ended or has other operations",
+                       timeout_s_));
+  }
+
+  Operation* take() {
+    retire();
+    for (auto& op : operations_made_)
+      if (op->waited && op->ended) return op.get();
+    operations_made_.push_back(std::make_unique<Operation>());
+    return operations_made_.back().get();
+  }
+
+  device::Queue queue_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  double timeout_s_;
+  double moved_s_ = 0;  // when the last operation ended
+  int64_t operations_ = 0;
+  std::vector<std::unique_ptr<Operation>> operations_made_;
+  std::deque<Operation*> under_way_;
+  std::vector<NcclGroup*> groups_;
+};
+
+namespace {
+
+class NcclComm : public Comm {
+ public:
+  NcclComm(std::unique_ptr<Comm> host, const std::string& name, std::shared_ptr<NcclLane> lane)
+      : host_(std::move(host)), lane_(std::move(lane)) {
+    group_.name = fmt::format("{} group of {} as its rank {}", name, size(), rank());
+    if (size() == 1) return;
+    lane_->join(group_, size(), rank(), agree_on_id());
+  }
+  ~NcclComm() override { lane_->leave(group_); }
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+
+  using Comm::all_gather;
+  using Comm::all_reduce;
+  using Comm::reduce_scatter;
+
+  Ticket all_gather(device::View send, device::View recv, device::Queue& queue) override {
+    CHECK(recv.count == send.count * size() && recv.type == send.type);
+    Counted counted(gathered_, size() > 1, recv.bytes());
+    if (queue.kind() == device::Kind::cpu) return host_->all_gather(send, recv);
+    if (size() == 1) return device::copy(recv, send, queue), Ticket();
+    return lane_->run(group_, "all_gather", recv, queue, [&](cudaStream_t stream) {
+      return NCCL(ncclAllGather)(send.data, recv.data, size_t(send.count), type_of(send.type), group_.comm, stream);
+    });
+  }
+
+  Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) override {
+    CHECK(send.count == recv.count * size() && recv.type == send.type);
+    Counted counted(scattered_, size() > 1, send.bytes());
+    if (queue.kind() == device::Kind::cpu) return host_->reduce_scatter(send, recv);
+    if (size() == 1) return device::copy(recv, send, queue), Ticket();
+    return lane_->run(group_, "reduce_scatter", send, queue, [&](cudaStream_t stream) {
+      return NCCL(ncclReduceScatter)(send.data, recv.data, size_t(recv.count), type_of(send.type), ncclSum, group_.comm,
+                                     stream);
+    });
+  }
+
+  Ticket all_reduce(device::View view, device::Queue& queue) override {
+    Counted counted(reduced_, size() > 1 && view.count > 0, view.bytes());
+    if (queue.kind() == device::Kind::cpu) return host_->all_reduce(view);
+    if (size() == 1 || view.count == 0) return {};
+    return lane_->run(group_, "all_reduce", view, queue, [&](cudaStream_t stream) {
+      return NCCL(ncclAllReduce)(view.data, view.data, size_t(view.count), type_of(view.type), ncclSum, group_.comm, stream);
+    });
+  }
+
+  void broadcast(device::View view, int root) override { host_->broadcast(view, root); }
+  void barrier() override { host_->barrier(); }
+  int64_t min(int64_t value) override { return host_->min(value); }
+  int64_t max(int64_t value) override { return host_->max(value); }
+  int64_t sum(int64_t value) override { return host_->sum(value); }
+  double max(double value) override { return host_->max(value); }
+  std::vector<std::string> gather_text(const std::string& text) override { return host_->gather_text(text); }
+  std::string broadcast_text(const std::string& text, int root) override { return host_->broadcast_text(text, root); }
+
+ private:
+  // A call, and how long it held the main thread.
+  struct Counted {
+    Counted(Traffic& t, bool moves, int64_t bytes) : traffic(t) {
+      if (moves) ++t.calls, t.bytes += bytes;
+    }
+    ~Counted() { traffic.seconds += base::now_s() - begin; }
+    Traffic& traffic;
+    double begin = base::now_s();
+  };
+
+  // Made by the group's first rank; where that fails, all ranks say why.
+  std::string agree_on_id() {
+    std::string mine;
+    if (rank() == 0) {
+      ncclUniqueId id;
+      ncclResult_t result = NCCL(ncclGetUniqueId)(&id);
+      mine = result == ncclSuccess ? "+" + std::string(reinterpret_cast<const char*>(&id), sizeof id)
+                                   : "-" + std::string(NCCL(ncclGetErrorString)(result));
+    }
+    std::string all = host_->broadcast_text(mine, 0);
+    if (all[0] == '-') base::fail(base::Exit::mesh, "NCCL: {}: its first rank can make no id: {}", group_.name, all.substr(1));
+    return all.substr(1);
+  }
+
+  std::unique_ptr<Comm> host_;
+  std::shared_ptr<NcclLane> lane_;
+  NcclGroup group_;
+};
+
+}  // namespace
+
+std::string nccl_version() {
+  int version = 0;
+  ncclResult_t result = NCCL(ncclGetVersion)(&version);
+  if (result != ncclSuccess) base::fail(base::Exit::mesh, "NCCL does not tell its version: {}", NCCL(ncclGetErrorString)(result));
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::shared_ptr<NcclLane> make_nccl_lane(double timeout_s) { return std::make_shared<NcclLane>(timeout_s); }
+
+std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm> group, const std::string& name, std::shared_ptr<NcclLane> lane) {
+  return std::make_unique<NcclComm>(std::move(group), name, std::move(lane));
+}
+
+}  // namespace comm

@@ -1,0 +1,24 @@
+// Which device the ranks of a job compute on.
+#pragma once
+
+#include <string>
+
+#include "comm/comm.hpp"
+#include "device/gpu.hpp"
+
+namespace train {
+
+struct DeviceChoice {
+  device::Kind kind = device::Kind::cpu;
+  std::string text;         // for the log: which, and what "auto" found
+  std::string name = "cpu";  // of this rank's
+};
+
+// `asked`: run.device. What would be chosen here, by a job of one rank; Error(Exit::mesh) for a device that is not here.
+DeviceChoice device_here(const std::string& asked);
+
+// The same for all ranks, which call together: all on GPUs or all on CPUs. Each rank takes a GPU of its node by its number there;
+// ranks share them where there are more ranks. The error, on all, names a rank that has none.
+DeviceChoice choose_device(comm::Session& session, const std::string& asked);
+
+}  // namespace train

@@ -1,0 +1,24 @@
+// NVTX's ranges, which the emulator writes down.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace cuda_on_cpu {
+struct Ranges {
+  std::vector<std::string> open;
+  std::vector<std::string> begun;  // each with those around it: "step 3/update/add"
+};
+inline Ranges ranges;
+}  // namespace cuda_on_cpu
+
+inline int nvtxRangePushA(const char* name) {
+  auto& r = cuda_on_cpu::ranges;
+  r.open.push_back((r.open.empty() ? "" : r.open.back() + "/") + name);
+  if (r.begun.size() < 1000) r.begun.push_back(r.open.back());
+  return int(r.open.size()) - 1;
+}
+inline int nvtxRangePop() {
+  cuda_on_cpu::ranges.open.pop_back();
+  return int(cuda_on_cpu::ranges.open.size());
+}

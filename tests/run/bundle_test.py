@@ -1,0 +1,76 @@
+#!/usr/bin/python3
+"""tools/bundle: the bundle runs where there is nothing but the C and C++ run time and a shell, in another place and with no environment."""
+import os
+import shutil
+import subprocess
+
+import harness
+
+RUNTIME = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libutil.so.1", "libstdc++.so.6",
+           "libgcc_s.so.1")
+
+
+def library(name):
+    for folder in ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64"):
+        if os.path.exists(os.path.join(folder, name)):
+            return os.path.join(folder, name)
+    raise FileNotFoundError(name)
+
+
+class Bundle(harness.RunTest):
+    def bare_root(self):
+        """A root directory with /bin/sh and what the C library brings."""
+        root = os.path.join(self.folder, "root")
+        for folder in ("bin", "lib64", "lib/x86_64-linux-gnu", "tmp", "dev/shm", "proc"):
+            os.makedirs(os.path.join(root, folder))
+        shutil.copy("/lib64/ld-linux-x86-64.so.2", os.path.join(root, "lib64"))
+        for name in RUNTIME:
+            shutil.copy(library(name), os.path.join(root, "lib/x86_64-linux-gnu"))
+        shutil.copy(os.path.realpath("/bin/sh"), os.path.join(root, "bin/sh"))
+        for name, minor in (("null", 3), ("urandom", 9)):
+            os.mknod(os.path.join(root, "dev", name), 0o020666, os.makedev(1, minor))
+        return root
+
+    def inside(self, root, command):
+        """Exit code and output of a shell command there, with an empty environment."""
+        script = f"mount -t proc proc {root}/proc && exec chroot {root} /bin/sh -c '{command}'"
+        done = subprocess.run(["unshare", "-m", "/bin/sh", "-c", script], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout
+
+    def test_trains_on_a_bare_machine(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can change the root directory")
+        if "libasan" in subprocess.run(["ldd", harness.TRAINER], capture_output=True, text=True, check=True).stdout:
+            self.skipTest("programs under sanitizers need more than the C library")
+        root = self.bare_root()
+        packed = os.path.join(self.folder, "bundle.tar.gz")
+        done = subprocess.run([os.path.join(harness.SOURCE, "tools/bundle"), packed, os.path.dirname(harness.TRAINER)],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertLess(os.path.getsize(packed), 64 << 20)
+        os.mkdir(os.path.join(root, "some where"))
+        subprocess.run(["tar", "xzf", packed, "-C", os.path.join(root, "some where")], check=True)
+        shutil.copytree(self.data, os.path.join(root, "data"))
+        shutil.copy(harness.TOKENIZER, os.path.join(root, "data"))
+        with open(os.path.join(root, "deck.toml"), "w") as f:
+            f.write(harness.DECK.format(dir="/run", data="/data", tokenizer="/data/" + os.path.basename(harness.TOKENIZER)))
+
+        trainer, mpirun = "\"/some where/trainer-bundle/bin/trainer\"", "\"/some where/trainer-bundle/bin/mpirun\""
+        code, output = self.inside(root, f"{trainer} --list optimizer")
+        self.assertEqual(code, 0, output)
+        self.assertIn("adafactor", output)
+        code, output = self.inside(root, f"{trainer} /deck.toml")
+        self.assertEqual(code, 0, output)
+        self.assertIn("finished step=12", output)
+        code, two = self.inside(root, f"{mpirun} -np 2 {trainer} /deck.toml --dir /run2")
+        self.assertEqual(code, 0, two)
+        self.assertIn("2 ranks", two)
+
+        # The same run with this machine's own libraries.
+        self.expect(0, args=[self.deck()])
+        losses = [[row["loss"] for row in self.rows(folder=folder)] for folder in (os.path.join(root, "run"), self.dir)]
+        self.assertEqual(*losses)
+
+
+harness.main()

@@ -1,0 +1,85 @@
+#!/usr/bin/python3
+"""run.device = "cuda" on the emulated GPU: the same losses as on the CPU, checkpoints that cross between the two, bits that a
+restart does not change, meshes of two ranks through host memory."""
+import os
+import re
+import shutil
+
+import harness
+
+CPU, EMULATED = harness.TRAINER, os.environ["TRAINER_ON_EMULATOR"]
+SETTINGS = ["train.total_steps=4", "train.global_batch=4", "train.micro_batch=2", "schedule.default.warmup_steps=1",
+            "checkpoint.every_steps=2", "eval.val.every_steps=4", "loader.threads=1"]
+
+
+class Cuda(harness.RunTest):
+    def train(self, name, device, *settings, ranks=0, args=()):
+        """Runs the deck in a folder of this name; its rows of training."""
+        harness.TRAINER = EMULATED if device == "cuda" else CPU
+        folder = f"{self.folder}/{name}"
+        sets = [arg for s in (*SETTINGS, f"run.device={device}", *settings) for arg in ("--set", s)]
+        self.expect(0, args=[self.deck(), "--dir", folder, *sets, *args], ranks=ranks, timeout=240)
+        return self.rows(folder=folder)
+
+    def compare(self, got, want, part):
+        self.assertEqual([r["step"] for r in got], [r["step"] for r in want])
+        for one, other in zip(got, want):
+            # Adafactor makes updates of full size from the rounding noise that the gradients of key biases are.
+            for key, allowed in (("loss", part), ("l2_grads", part), ("l2_params", part), ("l2_updates", max(part, 2e-3))):
+                delta = allowed * abs(other[key])
+                self.assertAlmostEqual(one[key], other[key], delta=delta, msg=f"{key} at step {one['step']}")
+
+    def keep_only(self, name, step, copy):
+        """A copy of the run that has got to this step and no further."""
+        folder = f"{self.folder}/{copy}"
+        os.makedirs(f"{folder}/checkpoints")
+        shutil.copy(f"{self.folder}/{name}/checkpoints/{step:010}.h5", f"{folder}/checkpoints")
+
+    def test_one_rank(self):
+        cpu, gpu = self.train("cpu", "cpu"), self.train("gpu", "cuda")
+        self.assertIn("device   cuda", self.output)
+        self.assertIn("through pinned host memory", self.output)
+        self.compare(gpu, cpu, 2e-5)
+        values = [self.rows("eval", f"{self.folder}/{name}")[-1]["perplexity"] for name in ("cpu", "gpu")]
+        self.assertAlmostEqual(values[0], values[1], delta=2e-5 * values[0])
+        # Again from the middle: the same bits. From the CPU's middle, and the CPU from the GPU's: the same within rounding.
+        for start, device in (("gpu", "cuda"), ("cpu", "cuda"), ("gpu", "cpu")):
+            name = f"{device}_after_{start}"
+            self.keep_only(start, 2, name)
+            rows = self.train(name, device)
+            self.assertIn("restore  step=2", self.output)
+            self.compare(rows, (gpu if device == "cuda" else cpu)[2:], 2e-5)
+        whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("gpu", "cuda_after_gpu"))
+        self.assertEqual(whole.keys(), again.keys())
+        for name, value in whole.items():
+            self.assertEqual(value, again[name], name)
+
+    def test_memory_is_as_planned(self):
+        settings = ("train.total_steps=1", "schedule.default.warmup_steps=0", "eval.val.at_end=false")
+        self.train("gpu", "cuda", *settings)
+        said = re.search(r"memory   per rank, MiB: (.*)", self.output)[1].split()
+        sets = [arg for s in (*SETTINGS, *settings, "run.device=cuda") for arg in ("--set", s)]
+        self.expect(0, args=[self.deck(), "--mode", "plan", "--ranks", "1", *sets])
+        for name, mib in re.findall(r"^ +([a-z]\S*) +[0-9,]+ bytes +(\S+) MiB", self.output, re.M):
+            self.assertEqual(said[said.index(name) + 1], mib, self.output)
+
+    def test_two_ranks(self):
+        cpu = self.train("cpu", "cpu")
+        for name, settings in (("fsdp", ["mesh.fsdp=2"]),
+                               ("replicas", ["mesh.fsdp=1", "mesh.replica=2", "sharding.optimizer=replicated",
+                                             "sharding.parameters=replicated", "checkpoint.async=false"])):
+            self.compare(self.train(name, "cuda", *settings, ranks=2), cpu, 2e-5)
+
+    def test_bf16(self):
+        settings = ["precision.compute=bf16", "memory.recompute=gelu", "optimizer.kind=adamw"]
+        self.compare(self.train("gpu", "cuda", *settings), self.train("cpu", "cpu", *settings), 2e-2)
+
+    def test_auto_takes_it(self):
+        self.train("gpu", "auto", "train.total_steps=1", "schedule.default.warmup_steps=0", "eval.val.at_end=false")
+        self.assertIn("device   cpu (auto: ", self.output)
+        harness.TRAINER = EMULATED
+        self.expect(0, "device   cuda (auto: ", "memory   per rank",
+                    args=[self.deck(), "--mode", "plan", "--set", "run.device=auto"])
+
+
+harness.main()

@@ -1,0 +1,60 @@
+#!/usr/bin/python3
+"""tools/gpu_check with programs that stand in for those on a GPU: what fails is told with its reason, and the others go on."""
+import glob
+import json
+import os
+import subprocess
+import sys
+
+import harness
+
+CHECK = os.path.join(harness.SOURCE, "tools/gpu_check")
+STEP = '{"ms_per_step":100.0,"peak_gflops":989400.0,"peak_memory_gib":20.5,"planned_mib":20480.0}'
+
+
+class GpuCheck(harness.RunTest):
+    def programs(self, **scripts):
+        os.mkdir(os.path.join(self.folder, "bin"))
+        for name, script in scripts.items():
+            path = os.path.join(self.folder, "bin", name)
+            with open(path, "w") as f:
+                f.write(f"#!/bin/sh\n{script}\n")
+            os.chmod(path, 0o755)
+
+    def check(self, *args):
+        done = subprocess.run([sys.executable, CHECK, "--build", self.folder, "--out", self.folder + "/out", *args],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+        self.output = done.stdout
+        return done.returncode
+
+    def test_one_failure_stops_nothing(self):
+        table = 'for a; do case $a in --json=*) echo \'{"device": "NVIDIA H200"}\' > "${a#--json=}";; ' \
+                '--markdown=*) echo "| gemm |" > "${a#--markdown=}";; esac; done'
+        self.programs(kernel_table=table, test_kernels="echo on NVIDIA H200; echo expected 1, got 2; exit 1",
+                      golden='[ "$3" = --mesh ] && exit 77; exit 0', trainer=f"echo '{STEP}'", mpirun='shift 3; exec "$@"')
+        self.assertEqual(self.check("--only", "ops", "golden", "mesh", "table", "training"), 1, self.output)
+        report, = glob.glob(self.folder + "/out/*-nvidia-h200.md")
+        with open(report) as f:
+            text = f.read()
+        for line in ("| ops | op suite | failed (exit 1): expected 1, got 2 |", "| golden | one rank | passed |",
+                     "| mesh | two ranks, 2x1 | skipped |", "| table | kernel table | passed |", "| gemm |",
+                     # 256 examples x 142.3 GFLOP in 100 ms
+                     "| B/16 | this program | bf16 | 100.0 | 2560 | 364 | 36.8 % | 20.5 GiB | 20.0 GiB |"):
+            self.assertIn(line, text)
+        with open(report.replace(".md", ".json")) as f:
+            steps = json.load(f)["steps"]
+        self.assertEqual([r["verdict"] for r in steps["mesh"]], ["skipped", "skipped"])
+        self.assertEqual(steps["ops"][0]["output"], ["on NVIDIA H200", "expected 1, got 2"])
+
+    def test_without_a_gpu_it_is_skipped(self):
+        self.programs(kernel_table="echo no GPU here; exit 77")
+        self.assertEqual(self.check(), 77)
+        self.assertIn("no GPU here", self.output)
+
+    def test_what_is_missing_fails(self):
+        self.programs(kernel_table="exit 0")
+        self.assertEqual(self.check("--only", "ops", "training"), 1)
+        self.assertEqual(self.output.count("no program"), 3, self.output)
+
+
+harness.main()
