@@ -38,7 +38,7 @@ class Cuda(harness.RunTest):
     def test_one_rank(self):
         cpu, gpu = self.train("cpu", "cpu"), self.train("gpu", "cuda")
         self.assertIn("device   cuda", self.output)
-        self.assertIn("through pinned host memory", self.output)
+        self.assertIn("backend=mpi through host memory (one rank exchanges nothing)", self.output)
         self.compare(gpu, cpu, 2e-5)
         values = [self.rows("eval", f"{self.folder}/{name}")[-1]["perplexity"] for name in ("cpu", "gpu")]
         self.assertAlmostEqual(values[0], values[1], delta=2e-5 * values[0])
