@@ -40,7 +40,7 @@ set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES TIMEOUT 60
 
 # The whole program on the emulated GPU, and the golden cases.
 add_executable(trainer_on_emulator ${CMAKE_SOURCE_DIR}/src/main.cpp ${CMAKE_SOURCE_DIR}/src/command_line.cpp
-               $<TARGET_OBJECTS:cuda_on_cpu>)
+               $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
 target_link_libraries(trainer_on_emulator PRIVATE trainer_train ${TRAINER_main_LIBRARIES})
 set_target_properties(trainer_on_emulator PROPERTIES UNITY_BUILD OFF RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 

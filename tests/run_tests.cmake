@@ -14,10 +14,11 @@ foreach(script IN LISTS run_scripts)
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES TIMEOUT 900 LABELS run SKIP_RETURN_CODE 77
-                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>;${TRAINER_MPI_ENVIRONMENT}")
+                       ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, beside what computes
+set_property(TEST run_cuda_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 
 # Every deck in inputs/ is valid.
 file(GLOB decks CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/inputs/*.toml)

@@ -1,6 +1,7 @@
 // NCCL back end. Communicators do not block (a rank that never comes, or an operation that cannot be put into the stream, is found
 // by asking), and every operation of this process goes into one stream beside the computing one: it starts when what the queue was
 // given before is done, and what the queue is given after wait() starts when it is done. The host waits for neither.
+#include <algorithm>
 #include <deque>
 #include <exception>
 #include <thread>
@@ -34,6 +35,21 @@ ncclDataType_t type_of(device::DType type) {
   return ncclUint8;
 }
 
+// Seconds that somebody has waited: time between two looks counts up to a second, so that a job that was suspended is no stall.
+class Patience {
+ public:
+  void reset() { waited_s_ = 0, last_s_ = base::now_s(); }
+  double look() {
+    double now = base::now_s();
+    waited_s_ += std::min(now - last_s_, 1.0);
+    last_s_ = now;
+    return waited_s_;
+  }
+
+ private:
+  double waited_s_ = 0, last_s_ = base::now_s();
+};
+
 struct NcclGroup {
   ncclComm_t comm = nullptr;  // none: a group of one rank, or one that failed
   std::string name;  // for messages: which ranks
@@ -55,7 +71,6 @@ struct Operation : Ticket::Work {
   const char* what = "";
   int64_t number = 0;
   device::View view;
-  double since = 0;
   bool waited = true, ended = true;
 };
 
@@ -104,7 +119,8 @@ class NcclLane {
     gpu::wait(op->ready, queue_.stream());
     check(group, call(static_cast<cudaStream_t>(queue_.stream())), describe(*op).c_str());
     gpu::record(op->done, queue_.stream());
-    op->waited = op->ended = false, op->since = base::now_s();
+    op->waited = op->ended = false;
+    if (under_way_.empty()) patience_.reset();
     under_way_.push_back(op);
     return Ticket(op);
   }
@@ -129,13 +145,13 @@ class NcclLane {
 
   // Returns when the call has been taken: those that do not block may still be at it.
   void check(NcclGroup& group, ncclResult_t result, const char* what) {
-    const double begin = base::now_s();
     if (result == ncclInProgress) {
+      Patience patience;
       do {
         std::this_thread::yield();
         result = ncclSuccess;
         if (ncclResult_t asked = NCCL(ncclCommGetAsyncError)(group.comm, &result); asked != ncclSuccess) result = asked;
-        if (result == ncclInProgress && timeout_s_ > 0 && base::now_s() - begin > timeout_s_)
+        if (result == ncclInProgress && timeout_s_ > 0 && patience.look() > timeout_s_)
           fail(group, what, fmt::format("no end after {:.0f} s: another rank hangs, has ended or has other operations", timeout_s_));
       } while (result == ncclInProgress);
     }
@@ -152,7 +168,7 @@ class NcclLane {
     while (!under_way_.empty() && gpu::reached(under_way_.front()->done)) {
       under_way_.front()->ended = true;
       under_way_.pop_front();
-      moved_s_ = base::now_s();
+      patience_.reset();
     }
   }
 
@@ -168,7 +184,7 @@ class NcclLane {
     }
     if (under_way_.empty() || timeout_s_ == 0) return;
     Operation& op = *under_way_.front();
-    if (base::now_s() - std::max(moved_s_, op.since) > timeout_s_)
+    if (patience_.look() > timeout_s_)
       fail(*op.group, describe(op),
            fmt::format("not ended after {:.0f} s (mesh.gpu_timeout_s): another rank hangs, has ended or has other operations",
                        timeout_s_));
@@ -185,7 +201,7 @@ class NcclLane {
   device::Queue queue_;
   const std::thread::id thread_ = std::this_thread::get_id();
   double timeout_s_;
-  double moved_s_ = 0;  // when the last operation ended
+  Patience patience_;  // since an operation ended, or the first one began
   int64_t operations_ = 0;
   std::vector<std::unique_ptr<Operation>> operations_made_;
   std::deque<Operation*> under_way_;

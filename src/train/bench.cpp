@@ -188,14 +188,14 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
 }  // namespace
 
 void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
-  const DeviceChoice device = choose_device(session, recipe.run.device);
+  DeviceChoice device = choose_device(session, recipe.run.device);
   comm::Comm& world = session.world();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, world.size(), mesh_selector);
   derive_geometry(recipe.train.global_batch,
                   recipe.train.micro_batch ? recipe.train.micro_batch : recipe.train.global_batch, shape,
                   recipe.determinism);
-  comm::Mesh mesh =
-      comm::make_mesh(session, shape, recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library);
+  comm::Mesh mesh = connect_ranks(session, recipe.mesh, shape,
+                                  recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device);
   int threads = choose_threads(recipe.run.threads, session.local_size());
   data::Tokenizers tokenizers = recipe.data.tokenizers();
   data::OpenContext context{.seed = uint64_t(recipe.run.seed),

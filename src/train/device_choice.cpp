@@ -39,4 +39,11 @@ DeviceChoice choose_device(comm::Session& session, const std::string& asked) {
           fmt::format("{} {}", index, device::gpu_name())};
 }
 
+comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& options, comm::MeshShape shape, comm::SumOrder order,
+                         DeviceChoice& device) {
+  comm::Mesh mesh = comm::make_mesh(session, shape, order);
+  if (device.kind == device::Kind::cuda) device.exchange = comm::connect_gpus(mesh, options, order, session.host());
+  return mesh;
+}
+
 }  // namespace train

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "comm/comm.hpp"
+#include "comm/mesh.hpp"
 #include "device/gpu.hpp"
 
 namespace train {
@@ -11,7 +11,8 @@ namespace train {
 struct DeviceChoice {
   device::Kind kind = device::Kind::cpu;
   std::string text;         // for the log: which, and what "auto" found
-  std::string name = "cpu";  // of this rank's
+  std::string name = "cpu";      // of this rank's
+  std::string exchange = "mpi";  // how ranks exchange what lies there
 };
 
 // `asked`: run.device. What would be chosen here, by a job of one rank; Error(Exit::mesh) for a device that is not here.
@@ -20,5 +21,9 @@ DeviceChoice device_here(const std::string& asked);
 // The same for all ranks, which call together: all on GPUs or all on CPUs. Each rank takes a GPU of its node by its number there;
 // ranks share them where there are more ranks. The error, on all, names a rank that has none.
 DeviceChoice choose_device(comm::Session& session, const std::string& asked);
+
+// The job's mesh, whose groups exchange what lies on `device`; says in it how they do. All ranks call.
+comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& options, comm::MeshShape shape, comm::SumOrder order,
+                         DeviceChoice& device);
 
 }  // namespace train

@@ -31,7 +31,8 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   derive_geometry(recipe.train.global_batch,
                   recipe.train.micro_batch ? recipe.train.micro_batch : recipe.train.global_batch, shape,
                   recipe.determinism);
-  mesh_ = comm::make_mesh(session, shape, recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library);
+  mesh_ = connect_ranks(session, recipe.mesh, shape,
+                        recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device_);
   stops_ = std::make_unique<Stops>(*mesh_.world, recipe.limits, recipe.run.dir, start.begin_s);
   open_data(deck);
   progress_.cores = double(threads_) * shape.ranks();

@@ -38,7 +38,7 @@ class Cuda(harness.RunTest):
     def test_one_rank(self):
         cpu, gpu = self.train("cpu", "cpu"), self.train("gpu", "cuda")
         self.assertIn("device   cuda", self.output)
-        self.assertIn("through pinned host memory", self.output)
+        self.assertIn("backend=mpi through host memory (one rank exchanges nothing)", self.output)
         self.compare(gpu, cpu, 2e-5)
         values = [self.rows("eval", f"{self.folder}/{name}")[-1]["perplexity"] for name in ("cpu", "gpu")]
         self.assertAlmostEqual(values[0], values[1], delta=2e-5 * values[0])
@@ -69,6 +69,26 @@ class Cuda(harness.RunTest):
                                ("replicas", ["mesh.fsdp=1", "mesh.replica=2", "sharding.optimizer=replicated",
                                              "sharding.parameters=replicated", "checkpoint.async=false"])):
             self.compare(self.train(name, "cuda", *settings, ranks=2), cpu, 2e-5)
+
+    def emulate(self, **environment):
+        for name, value in environment.items():
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name)
+
+    def test_nccl_where_every_rank_has_a_gpu(self):
+        mpi = self.train("mpi", "cuda", "mesh.fsdp=2", ranks=2)
+        self.assertIn("share one GPU", self.output)
+        self.emulate(CUDA_ON_CPU_GPUS="2")
+        nccl = self.train("nccl", "cuda", "mesh.fsdp=2", ranks=2)
+        self.assertIn("backend=nccl 2.28.9", self.output)
+        self.compare(nccl, mpi, 1e-6)
+
+    def test_a_hanging_exchange_ends_the_job(self):
+        self.emulate(CUDA_ON_CPU_GPUS="2", NCCL_ON_CPU="hang@20")
+        harness.TRAINER = EMULATED
+        sets = [arg for s in (*SETTINGS, "run.device=cuda", "mesh.fsdp=2", "mesh.gpu_timeout_s=2") for arg in ("--set", s)]
+        self.expect(3, "fsdp group of 2 as its rank", "(operation 20 of this rank", "not ended after 2 s", args=[self.deck(), *sets],
+                    ranks=2)
 
     def test_bf16(self):
         settings = ["precision.compute=bf16", "memory.recompute=gelu", "optimizer.kind=adamw"]
