@@ -263,7 +263,7 @@ TEST(Cappa, SumsOverTheExamples) {
       for (size_t v = 0; v < 61; ++v) partition += std::exp(double(logits[r * 61 + v]));
       sum += std::log(partition) - double(logits[r * 61 + size_t(batch.labels[r])]), ++n;
     }
-    const bool parallel = !world.inputs.at("causal").u8()[b];
+    const bool parallel = !world.inputs.at("causal").host.u8()[b];
     loss[parallel] += n > 0 ? sum / n : 0, ++examples[parallel], tokens += n, nll_of_tokens += sum;
   }
   Sums s = world.forward_backward();

@@ -97,14 +97,14 @@ TEST(Prepare, WeightsAndFlags) {
   Draws recorded{{1, 0, 1}, std::vector<int32_t>(27, 61)};
   world.model.prepare(host, true, {}, &recorded, world.inputs);
   for (size_t i = 0; i < 27; ++i) {
-    EXPECT_EQ(world.inputs.at("weights").f32()[i], batch.labels[i] == 2 ? 0 : masks[i]) << i;
-    EXPECT_EQ(world.inputs.at("decoder_ids").i32()[i], 61);
+    EXPECT_EQ(world.inputs.at("weights").host.f32()[i], batch.labels[i] == 2 ? 0 : masks[i]) << i;
+    EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[i], 61);
   }
-  for (size_t b = 0; b < 3; ++b) EXPECT_EQ(world.inputs.at("causal").u8()[b], b == 1);
+  for (size_t b = 0; b < 3; ++b) EXPECT_EQ(world.inputs.at("causal").host.u8()[b], b == 1);
   world.model.prepare(host, false, {}, nullptr, world.inputs);
   for (size_t b = 0; b < 3; ++b) {
-    EXPECT_EQ(world.inputs.at("causal").u8()[b], 1);
-    EXPECT_EQ(world.inputs.at("decoder_ids").i32()[b * 9], 0) << "the leading id is 0, whatever the pad id";
+    EXPECT_EQ(world.inputs.at("causal").host.u8()[b], 1);
+    EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[b * 9], 0) << "the leading id is 0, whatever the pad id";
   }
 }
 
