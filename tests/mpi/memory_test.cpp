@@ -258,15 +258,15 @@ class MadeFeed {
         for (const models::InputSpec& spec : engine.model().inputs()) {
           std::string& memory = bytes[spec.name];
           memory.resize(size_t(spec.per_example * g.micro_batch * device::size_of(spec.type)));
-          into[spec.name] = {memory.data(), spec.type, spec.per_example * g.micro_batch};
+          into[spec.name] = device::View{memory.data(), spec.type, spec.per_example * g.micro_batch};
         }
         engine.model().prepare(batch.host, true, engine.draws(step), nullptr, into);
       }
     passes_ = g.accumulation;
     feed_ = [this](int64_t m, const models::Inputs& into) {
       const auto& batch = batches_[size_t((step_ - 1) * passes_ + m)];
-      for (const auto& [name, view] : into)
-        std::memcpy(view.data, batch.find(name)->second.data(), size_t(view.bytes()));
+      for (const auto& [name, input] : into)
+        std::memcpy(input.host.data, batch.find(name)->second.data(), size_t(input.host.bytes()));
     };
   }
   const train::StepReport& step(train::Engine& engine, int64_t step) {
