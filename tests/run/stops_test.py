@@ -124,10 +124,10 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
 
     def test_a_margin_that_is_cut_is_told(self):
         begin = time.time()
-        self.expect(75, "level=warning", "limits.margin_s = 120 is more than a quarter of the 8 s that this job has: only 2 s are kept",
-                    "margin 2 s (not 120 s: a quarter of the time)", ranks=2, timeout=60,
-                    args=[self.deck(), *LONG, "--set", "limits.wall_time=00:00:08"])
-        self.assertLess(time.time() - begin, 8)
+        self.expect(75, "level=warning", "limits.margin_s = 120 is more than a quarter of the 16 s that this job has: only 4 s are kept",
+                    "margin 4 s (not 120 s: a quarter of the time)", ranks=2, timeout=60,
+                    args=[self.deck(), *LONG, "--set", "limits.wall_time=00:00:16"])
+        self.assertLess(time.time() - begin, 16)  # the margin hides what mpirun takes to start on a busy machine
 
     def write(self, name, text):
         with open(f"{self.folder}/{name}", "w") as f:
