@@ -46,20 +46,24 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
   Matrix a(normals(m * k, "a"), operands), b(normals(k * n, "b", 1 / std::sqrt(double(k))), operands);
   Matrix x(normals(m * n, "x"), result);
   Tensor bias(normals(n, "bias"));
-  // Blocks are those of fixed order, so fixed order's bits are the ones to meet.
+  // Fixed order's bits are promised; without it the library may add in another order where c is cut otherwise.
   Matrix plain(m * n, result), gelu(m * n, result), fused(m * n, result), fused_gelu(m * n, result);
   Gemm g{.c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias, .m = m, .n = n, .k = k};
   run(g, exact);
-  if (m > 0 && n > 0) run(GeluForward{.y = gelu.view(), .x = plain.view()}, exact);
   g.c = fused.view(), g.gelu = fused_gelu.view();
   run(g, queue);
-  fused.expect_as(plain, "product");
+  if (fixed)
+    fused.expect_as(plain, "product");
+  else
+    expect_close(fused.values(), doubles(plain.values()), result == DType::bf16 ? 1.5e-2 : 1e-5, "product");
+  if (m > 0 && n > 0) run(GeluForward{.y = gelu.view(), .x = fused.view()}, exact);
   fused_gelu.expect_as(gelu, "gelu");
 
-  Gemm back{.c = plain.view(), .a = a.view(), .b = b.view(), .m = m, .n = n, .k = k};
-  run(back, exact);
+  // The product alone, cut as the one with a derivative is.
+  Gemm back{.c = plain.view(), .a = a.view(), .b = b.view(), .m = m, .n = n, .k = k, .gelu = gelu.view()};
+  run(back, queue);
   if (m > 0 && n > 0) run(GeluBackward{.dx = plain.view(), .dy = plain.view(), .x = x.view()}, exact);
-  back.c = fused.view(), back.gelu_of = x.view();
+  back.c = fused.view(), back.gelu = {}, back.gelu_of = x.view();
   run(back, queue);
   fused.expect_as(plain, "gradient");
 }
@@ -68,7 +72,7 @@ TEST(GemmGelu, IsTheOpOnTheResult) {
   for_each_table([] {
     for (bool emulated : {false, true}) {
       force_bf16_emulation(emulated);
-      for (auto [m, n, k] : {std::array<int64_t, 3>{200, 800, 33}, {5, 7, 3}, {130, 1536, 64}, {0, 4, 4}, {4, 4, 0}})
+      for (auto [m, n, k] : {std::array<int64_t, 3>{200, 800, 33}, {5, 7, 3}, {130, 1536, 64}, {900, 200, 384}, {0, 4, 4}, {4, 4, 0}})
         for (auto [operands, result] : {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
           for (bool fixed : {false, true})
             for (int threads : {1, 2}) compare(m, n, k, operands, result, fixed, threads);

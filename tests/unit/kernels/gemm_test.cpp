@@ -102,6 +102,21 @@ TEST(Gemm, AgreesWithReference) {
     }
 }
 
+// Rows enough for several blocks per thread, the last one shorter.
+TEST(Gemm, ManyRowsAgreeWithReference) {
+  for (int threads : {1, 2, 3}) {
+    TestQueue queue(threads);
+    for (int flags = 0; flags < 4; ++flags)
+      for (int64_t pad : {0, 3}) {
+        Case s{1000, 70, 40, (flags & 1) != 0, (flags & 2) != 0};
+        s.pad_a = s.pad_b = s.pad_c = pad;
+        SCOPED_TRACE(fmt::format("threads {}", threads));
+        s.bias = s.residual = true, run_case(s, queue, true);
+        s.bias = s.residual = false, s.accumulate = true, run_case(s, queue, true);
+      }
+  }
+}
+
 TEST(Gemm, FixedOrderGivesTheSameBitsForAllThreads) {
   // Several blocks in both directions, with shorter last ones; a long k, which the library would like to split.
   for (auto [m, n, k] : {std::array<int64_t, 3>{300, 900, 40}, {131, 17, 2000}, {16, 1540, 64}, {260, 70, 100}})
