@@ -38,8 +38,8 @@ struct GemmUse {
   bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false;
   int64_t calls = 0;
   double seconds = 0;
-  DType type = DType::f32;  // of a and b
-  bool gelu = false;        // GELU or its derivative follows
+  DType type = DType::f32, result = DType::f32;  // of a and b; of c
+  bool gelu = false, gelu_of = false;
 };
 // Whether bf16 products run on bf16 instructions. For tests: never, or (false) as the CPU has it again.
 bool bf16_is_native();

@@ -214,7 +214,9 @@ class Plan {
             calls_,
             seconds_,
             key_.narrow ? DType::bf16 : DType::f32,
-            key_.gelu || key_.gelu_of};
+            key_.narrow_c ? DType::bf16 : DType::f32,
+            key_.gelu,
+            key_.gelu_of};
   }
   void reset_use() { calls_ = 0, seconds_ = 0; }
 

@@ -50,6 +50,7 @@ double print_products(comm::Comm& world, int threads, double steps) {
                           p.bias ? " +bias" : "", p.residual ? " +residual" : "",
                           p.accumulate ? " +="
                           : p.gelu     ? " gelu"
+                          : p.gelu_of  ? " gelu'"
                                        : "") +
                   (p.type == device::DType::bf16 ? " bf16" : ""),
               calls / steps, p.seconds / steps * 1e3, flops * calls / p.seconds / 1e9, flops / alone[i] / 1e9,

@@ -49,7 +49,7 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
   for (const kernels::GemmUse& s : shapes) {
     Matrices matrices;
     found.push_back(
-        fastest(kernels::Gemm{.c = matrices.make(s.m * s.n),
+        fastest(kernels::Gemm{.c = matrices.make(s.m * s.n, s.result),
                               .a = matrices.make(s.m * s.k, s.type),
                               .b = matrices.make(s.k * s.n, s.type),
                               .bias = s.bias ? matrices.make(s.n) : device::View{},
@@ -59,7 +59,9 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
                               .k = s.k,
                               .trans_a = s.trans_a,
                               .trans_b = s.trans_b,
-                              .write = s.accumulate ? kernels::Write::accumulate : kernels::Write::overwrite},
+                              .write = s.accumulate ? kernels::Write::accumulate : kernels::Write::overwrite,
+                              .gelu = s.gelu ? matrices.make(s.m * s.n, s.result) : device::View{},
+                              .gelu_of = s.gelu_of ? matrices.make(s.m * s.n, s.result) : device::View{}},
                 queue, seconds));
   }
   return found;

@@ -100,7 +100,7 @@ kind = "synthetic"
 image_size = 16
 seq_len = 12
 vocab_size = 400
-examples = 6000
+examples = 40000  # even a fast machine is still at it when the tool has started
 preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
 """
         job = subprocess.Popen([harness.TRAINER, self.deck(text), "--set", "train.total_steps=1000", "--set", "eval.val.data=many", "--set",
