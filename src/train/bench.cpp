@@ -198,6 +198,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   comm::Mesh mesh = connect_ranks(session, recipe.mesh, shape,
                                   recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device);
   int threads = choose_threads(recipe.run.threads, session.local_size());
+  start_threads(threads);
   data::Tokenizers tokenizers = recipe.data.tokenizers();
   data::OpenContext context{.seed = uint64_t(recipe.run.seed),
                             .threads = 1,

@@ -76,9 +76,13 @@ void LimitOptions::bind(config::Table& t) {
 }
 
 void catch_stop_signals(const std::vector<std::string>& names) {
+  // On the signal stack: oneDNN 2.6's AVX2 products keep data below the stack pointer, which a handler would overwrite.
+  struct sigaction action {};
+  action.sa_handler = [](int which) { g_came[size_t(which)] = 1; };
+  action.sa_flags = SA_ONSTACK | SA_RESTART;
   for (const auto& [name, number] : kSignals)
     if (std::find(names.begin(), names.end(), name) != names.end())
-      std::signal(number, [](int which) { g_came[size_t(which)] = 1; }), g_caught[size_t(number)] = true;
+      sigaction(number, &action, nullptr), g_caught[size_t(number)] = true;
     else if (g_caught[size_t(number)])
       std::signal(number, SIG_DFL);
   // What the parent ignores, as nohup does, stays ignored.

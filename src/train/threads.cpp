@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/signals.hpp"
 #include "base/text.hpp"
 
 namespace train {
@@ -56,6 +57,11 @@ int choose_threads(int64_t asked, int local_size) {
   // them.
   if (bound < sysconf(_SC_NPROCESSORS_ONLN) && local_size > 1) return bound;
   return std::max(1, bound / std::max(1, local_size));
+}
+
+void start_threads(int threads) {
+#pragma omp parallel num_threads(threads)
+  if (omp_get_thread_num() > 0) base::leave_signals_to_main(), base::make_signal_stack();
 }
 
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {

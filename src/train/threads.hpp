@@ -18,6 +18,10 @@ void free_main_thread();
 // Threads this rank should use: the deck's, or the cores it is bound to, divided by the ranks that share them.
 int choose_threads(int64_t asked, int local_size);
 
+// Starts the compute threads of the calling thread, which is to be the main one: those that OpenMP starts leave stop
+// signals to it, and have stacks for what ends them.
+void start_threads(int threads);
+
 // Where a rank may run.
 struct RankCores {
   std::string host;

@@ -24,6 +24,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       threads_(choose_threads(recipe.run.threads, session.local_size())),
       directory_(std::move(directory)) {
   start_s_ = start.begin_s;
+  start_threads(threads_);
   const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
   device_ = choose_device(session, recipe.run.device);
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);

@@ -41,6 +41,23 @@ class Stops(harness.RunTest):
 
     # ---------------------------------------------------------------- signals
 
+    def test_signals_within_products(self):
+        # A storm of them while products measure the machine, which comes after this line, until the end. oneDNN's products of
+        # AVX2 keep data below the stack pointer.
+        for isa in ("AVX2", "ALL"):
+            with self.subTest(isa=isa):
+                shutil.rmtree(self.dir, ignore_errors=True)
+                job = subprocess.Popen([harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       cwd=self.folder, text=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})
+                self.until(job, "optim ")
+                sent = 0
+                while job.poll() is None and sent < 100000:
+                    job.send_signal(signal.SIGUSR1)
+                    sent += 1
+                    time.sleep(0.0001)
+                self.ended(job, 75)
+                self.assertGreater(sent, 20)
+
     def test_one_rank_is_enough_and_any_moment_will_do(self):
         # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation that takes long.
         slow = ["--set", "eval.val.every_steps=3", "--set", "train.micro_batch=1", "--set", "eval.val.data=many"]
