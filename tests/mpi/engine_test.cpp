@@ -278,7 +278,7 @@ void sums() {
                  c.text() + fmt::format(": loss {}, not {}", found, loss));
           for (const auto& [path, g] : whole_gradients(engine, mesh)) {
             const Floats& e = expected.at(path);
-            double largest = 1e-4, worst = 0;  // key biases have none
+            double largest = 1e-3, worst = 0;  // gradients of key biases are what rounding leaves of zero
             for (size_t i = 0; i < e.size(); ++i)
               largest = std::max(largest, double(std::abs(e[i]))),
               worst = std::max(worst, double(std::abs(g[i] - e[i])));
