@@ -27,11 +27,16 @@ struct Key {
   int64_t m, n, k, lda, ldb, ldc;
   bool trans_a, trans_b, bias, residual, accumulate, fixed_order;
   bool narrow = false, narrow_c = false;  // a and b, c are bf16
+  bool widen = false;  // a (and c) are bf16, but floats are multiplied: blocks are widened (and rounded)
   bool gelu = false, gelu_of = false;
   int threads = 1;
   // In blocks of our own, each by one thread: where bits must not depend on threads, where more is done to a block, and
   // where every thread gets enough rows to be as fast as the library's own division or faster.
-  bool blocks() const { return fixed_order || gelu || gelu_of || m >= 192 * threads; }
+  bool blocks() const { return fixed_order || gelu || gelu_of || widen || m >= 192 * threads; }
+  // Of what the library sees: blocks that are widened or still to be rounded lie in scratch, without gaps.
+  int64_t product_lda() const { return widen ? k : lda; }
+  int64_t product_ldc() const { return rounds() ? n : ldc; }
+  bool rounds() const { return widen && narrow_c; }
   auto operator<=>(const Key&) const = default;
 };
 
@@ -70,9 +75,10 @@ class Product {
       return memory::desc({rows, columns}, narrow ? memory::data_type::bf16 : memory::data_type::f32,
                           transposed ? memory::dims{1, leading} : memory::dims{leading, 1});
     };
-    memory::desc a = matrix(m, key.k, key.lda, key.trans_a, key.narrow);
+    memory::desc a = matrix(m, key.k, key.product_lda(), key.trans_a, key.narrow);
     memory::desc b = matrix(key.k, n, key.ldb, key.trans_b, key.narrow);
-    memory::desc c = matrix(m, n, key.ldc, false, key.narrow_c), residual = matrix(m, n, key.ldc, false, false);
+    memory::desc c = matrix(m, n, key.product_ldc(), false, key.narrow_c && !key.widen);
+    memory::desc residual = matrix(m, n, key.product_ldc(), false, false);
     memory::desc bias = matrix(1, n, n, false, false);
 
     dnnl::post_ops post_ops;
@@ -143,8 +149,8 @@ struct Cut {
   bool last(int64_t i) const { return size(i) != block; }
 };
 
-// Whole rows where they suffice: the library has its best kernels for a c without gaps, and b is prepared once per block.
-// About 200 rows of them stay in cache for what is done to a block; each thread gets the same number of blocks.
+// Whole rows where they suffice: the library has its best kernels for a c without gaps, and b is prepared once per
+// block. About 200 rows of them stay in cache for what is done to a block; each thread gets the same number of blocks.
 // Else large blocks run as fast as the whole product; smaller ones give more threads something to do, down to where a
 // block's own work no longer hides what it costs to start it.
 struct Blocks {
@@ -185,6 +191,10 @@ class Plan {
     }
     for (const auto& p : products_)
       if (p) scratch_bytes_ = std::max(scratch_bytes_, size_t(base::round_up(int64_t(p->scratch_bytes()), 64)));
+    if (key.widen) wide_a_ = base::round_up(rows_.block * key.k, 16);
+    if (key.rounds()) wide_c_ = base::round_up(rows_.block * key.n, 16);
+    library_bytes_ = scratch_bytes_;
+    scratch_bytes_ += size_t(wide_a_ + wide_c_) * sizeof(float);
   }
 
   void run(const Operands& p, Queue& queue) {
@@ -213,7 +223,7 @@ class Plan {
             key_.accumulate,
             calls_,
             seconds_,
-            key_.narrow ? DType::bf16 : DType::f32,
+            key_.narrow || key_.widen ? DType::bf16 : DType::f32,
             key_.narrow_c ? DType::bf16 : DType::f32,
             key_.gelu,
             key_.gelu_of};
@@ -229,21 +239,44 @@ class Plan {
     ThreadScope scope(1);  // inherited by the workers
     std::atomic<int> status{dnnl_success};
     int64_t row_step = key_.trans_a ? 1 : key_.lda, column_step = key_.trans_b ? key_.ldb : 1;
-    int64_t blocks = rows_.count() * columns_.count(), size = key_.narrow ? 2 : 4, c_size = key_.narrow_c ? 2 : 4;
+    int64_t blocks = rows_.count() * columns_.count(), c_size = key_.narrow_c ? 2 : 4;
+    int64_t a_size = key_.narrow || key_.widen ? 2 : 4, b_size = key_.narrow ? 2 : 4;
 #pragma omp parallel for num_threads(workers_) schedule(dynamic, 1)
     for (int64_t t = 0; t < blocks; ++t) {
       int64_t i = t % rows_.count(), j = t / rows_.count(), row = i * rows_.block, column = j * columns_.block;
       int worker = omp_get_thread_num();
-      Operands block{p.c + (row * key_.ldc + column) * c_size, p.a + row * row_step * size,
-                     p.b + column * column_step * size, p.bias ? p.bias + column : nullptr,
-                     p.residual ? p.residual + row * key_.ldc + column : nullptr, nullptr, nullptr};
-      int s = product(i, j)->run(worker, block, scratch + size_t(worker) * scratch_bytes_);
+      Operands block{p.c + (row * key_.ldc + column) * c_size,
+                     p.a + row * row_step * a_size,
+                     p.b + column * column_step * b_size,
+                     p.bias ? p.bias + column : nullptr,
+                     p.residual ? p.residual + row * key_.ldc + column : nullptr,
+                     nullptr,
+                     nullptr};
+      char* own = scratch + size_t(worker) * scratch_bytes_;
+      int s = key_.widen ? run_widened_block(*product(i, j), worker, block, rows_.size(i), columns_.size(j), own)
+                         : product(i, j)->run(worker, block, own);
       if (s != dnnl_success) status = s;
       int64_t packed = (row * key_.n + column) * c_size;
       if (key_.gelu) block.gelu = p.gelu + packed;
       if (key_.gelu_of) block.gelu_of = p.gelu_of + packed;
       if (key_.gelu || key_.gelu_of) activate(block, rows_.size(i), columns_.size(j));
     }
+    return status;
+  }
+
+  // A block whose a, and c if it is bf16, become floats while they are in cache.
+  dnnl_status_t run_widened_block(Product& product, int worker, const Operands& block, int64_t rows, int64_t columns,
+                                  char* own) {
+    const VectorTable& table = vector_table();
+    float *a = reinterpret_cast<float*>(own + library_bytes_), *c = a + wide_a_;
+    for (int64_t r = 0; r < rows; ++r)
+      table.from_bf16(a + r * key_.k, reinterpret_cast<const uint16_t*>(block.a) + r * key_.lda, key_.k);
+    Operands wide = block;
+    wide.a = reinterpret_cast<char*>(a);
+    if (key_.rounds()) wide.c = reinterpret_cast<char*>(c);
+    dnnl_status_t status = product.run(worker, wide, own);
+    for (int64_t r = 0; key_.rounds() && r < rows; ++r)
+      table.to_bf16(reinterpret_cast<uint16_t*>(block.c) + r * key_.ldc, c + r * key_.n, columns);
     return status;
   }
 
@@ -264,7 +297,8 @@ class Plan {
   Cut rows_, columns_;
   int workers_;
   std::unique_ptr<Product> products_[4];
-  size_t scratch_bytes_ = 0;
+  size_t library_bytes_ = 0, scratch_bytes_ = 0;  // of a worker: the library's; with its widened blocks
+  int64_t wide_a_ = 0, wide_c_ = 0;               // floats of these
   int64_t calls_ = 0;
   double seconds_ = 0;
 };
@@ -302,8 +336,8 @@ int64_t leading_of_b(const Gemm& a) { return a.ldb ? a.ldb : a.trans_b ? a.k : a
 int64_t leading_of_c(const Gemm& a) { return a.ldc ? a.ldc : a.n; }
 
 Key key_of(const Gemm& a, const Queue& queue) {
-  const bool narrow = a.a.type == DType::bf16;
-  return {.m = a.m,
+  const bool bf16 = a.a.type == DType::bf16, narrow = bf16 && bf16_is_native();
+  Key key{.m = a.m,
           .n = a.n,
           .k = a.k,
           .lda = leading_of_a(a),
@@ -320,6 +354,9 @@ Key key_of(const Gemm& a, const Queue& queue) {
           .gelu = !a.gelu.none(),
           .gelu_of = !a.gelu_of.none(),
           .threads = queue.threads()};
+  // Of a stored transposed a block is a strip of every row: it is widened as a whole, like what is not cut.
+  key.widen = bf16 && !narrow && !a.trans_a && key.blocks();
+  return key;
 }
 
 // What is done to c, where no block was in cache.
@@ -329,15 +366,16 @@ void activate_all(const Gemm& a, Queue& queue) {
   if (!a.gelu_of.none()) run_cpu(GeluBackward{.dx = a.c, .dy = a.c, .x = a.gelu_of}, queue);
 }
 
+View widened(const View& x, std::vector<float>& room, Queue& queue) {
+  View y = device::view(Wide::room(room, x.count), x.count);
+  run_cpu(Cast{.y = y, .x = x}, queue);
+  return y;
+}
+
 // The f32 product of what bf16 operands hold.
 void run_widened(const Gemm& a, Queue& queue) {
-  auto widened = [&](const View& x, std::vector<float>& room) {
-    View y = device::view(Wide::room(room, x.count), x.count);
-    run_cpu(Cast{.y = y, .x = x}, queue);
-    return y;
-  };
   Gemm f = a;
-  f.a = widened(a.a, wide.a), f.b = widened(a.b, wide.b);
+  f.a = widened(a.a, wide.a, queue), f.b = widened(a.b, wide.b, queue);
   if (a.c.type == DType::f32) return run_cpu(f, queue);
   f.gelu = f.gelu_of = {};
   // Rows of c that are apart: what lies between them must stay, so each is narrowed alone.
@@ -357,8 +395,8 @@ void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
 
 }  // namespace
 
-// As oneDNN sees the CPU (ONEDNN_MAX_CPU_ISA limits it). With AVX-512 alone it makes such primitives too, and converts inside:
-// that is slower than f32.
+// As oneDNN sees the CPU (ONEDNN_MAX_CPU_ISA limits it). With AVX-512 alone it makes such primitives too, and converts
+// inside: that is slower than f32.
 bool bf16_is_native() {
   static const bool native = [] {
     const auto needed = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // bits of what an instruction set includes
@@ -398,18 +436,22 @@ void check(const Gemm& a) {
 Cost cost(const Gemm& a) {
   int64_t c = a.m * a.n, reads_c = a.write == Write::accumulate || !a.residual.none() ? c : 0;
   int64_t more = a.gelu.count + a.gelu_of.count;
-  return {2 * c * a.k + 8 * more, device::size_of(a.a.type) * (a.m * a.k + a.k * a.n) + device::size_of(a.c.type) * (c + more) +
+  return {2 * c * a.k + 8 * more, device::size_of(a.a.type) * (a.m * a.k + a.k * a.n) +
+                                      device::size_of(a.c.type) * (c + more) +
                                       4 * (reads_c + (a.bias.none() ? 0 : a.n))};
 }
 
 void run_cpu(const Gemm& a, Queue& queue) {
   if (a.m == 0 || a.n == 0) return;
-  const bool narrow = a.a.type == DType::bf16;
-  if (narrow && (!bf16_is_native() || a.k == 0)) return run_widened(a, queue);
   Key key = key_of(a, queue);
-  Operands p{static_cast<char*>(a.c.data), static_cast<char*>(a.a.data), static_cast<char*>(a.b.data),
-             key.bias ? a.bias.f32() : nullptr, key.residual ? a.residual.f32() : nullptr,
-             static_cast<char*>(a.gelu.data), static_cast<char*>(a.gelu_of.data)};
+  if (a.a.type == DType::bf16 && (a.k == 0 || !(key.narrow || key.widen))) return run_widened(a, queue);
+  Operands p{static_cast<char*>(a.c.data),
+             static_cast<char*>(a.a.data),
+             static_cast<char*>(a.b.data),
+             key.bias ? a.bias.f32() : nullptr,
+             key.residual ? a.residual.f32() : nullptr,
+             static_cast<char*>(a.gelu.data),
+             static_cast<char*>(a.gelu_of.data)};
   CHECK(a.residual.data != a.c.data || !p.residual, "gemm: residual may not be c");
   if (a.k == 0) {  // an empty sum
     if (key.accumulate) return;
@@ -424,13 +466,14 @@ void run_cpu(const Gemm& a, Queue& queue) {
                   [&](float* c, int64_t r) { std::memcpy(c, p.residual + r * a.n, size_t(a.n) * sizeof(float)); });
     key.residual = false, p.residual = nullptr, key.accumulate = true;
   }
+  if (key.widen) p.b = static_cast<char*>(widened(a.b, wide.b, queue).data);
   plan_for(key).run(p, queue);
 }
 
 void prepare_cpu(const Gemm& a, const Queue& queue) {
   if (a.m == 0 || a.n == 0 || a.k == 0) return;
   Gemm f = a;
-  if (a.a.type == DType::bf16 && !bf16_is_native()) {  // as run_widened does it
+  if (Key key = key_of(a, queue); a.a.type == DType::bf16 && !(key.narrow || key.widen)) {  // as run_widened does it
     f.a.type = f.b.type = DType::f32;
     if (a.c.type == DType::bf16) f.c.type = DType::f32, f.ldc = 0, f.gelu = f.gelu_of = {};
   }
