@@ -1,6 +1,7 @@
 #include "train/limits.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/clock.hpp"
 #include "device/memory.hpp"
@@ -26,10 +27,14 @@ double fastest(const Args& args, device::Queue& queue, double seconds) {
 }
 
 struct Matrices {
-  device::Ledger ledger;
-  std::vector<device::Buffer> buffers;
+  device::Queue& queue;
+  device::Ledger ledger{};
+  std::vector<device::Buffer> buffers{};
+  // Written, by all threads: pages nobody has written yet are all one page of zeros, which is read from the cache. Both
+  // halves of a word are bf16 of 0.01.
   device::View make(int64_t count, DType type = DType::f32) {
     buffers.emplace_back(device::Kind::cpu, ledger, "limits", count * device::size_of(type));
+    kernels::run(kernels::Fill{.y = buffers.back().view(DType::f32), .value = std::bit_cast<float>(0x3c243c24u)}, queue);
     return buffers.back().view(type).slice(0, count);
   }
 };
@@ -47,7 +52,7 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
   std::vector<double> found;
   world.barrier();
   for (const kernels::GemmUse& s : shapes) {
-    Matrices matrices;
+    Matrices matrices{queue};
     found.push_back(
         fastest(kernels::Gemm{.c = matrices.make(s.m * s.n, s.result),
                               .a = matrices.make(s.m * s.k, s.type),
@@ -87,7 +92,8 @@ double probe_cores(comm::Comm& world, int threads) {
 }
 
 double measure_all_reduce(comm::Comm& world, int64_t bytes) {
-  Matrices matrices;
+  device::Queue queue(device::Kind::cpu, 1);
+  Matrices matrices{queue};
   device::View floats = matrices.make(bytes / 4);
   std::vector<double> seconds;
   for (int i = 0; i < 5; ++i) {
@@ -102,7 +108,7 @@ double measure_all_reduce(comm::Comm& world, int64_t bytes) {
 
 double measure_copy(comm::Comm& world, int threads, double seconds) {
   device::Queue queue(device::Kind::cpu, threads);
-  Matrices matrices;
+  Matrices matrices{queue};
   constexpr int64_t kCount = 16 << 20;
   device::View y = matrices.make(kCount), x = matrices.make(kCount);
   world.barrier();
