@@ -4,6 +4,9 @@ restart does not change, meshes of two ranks through host memory."""
 import os
 import re
 import shutil
+import signal
+import subprocess
+import time
 
 import harness
 
@@ -75,13 +78,56 @@ class Cuda(harness.RunTest):
             os.environ[name] = value
             self.addCleanup(os.environ.pop, name)
 
-    def test_nccl_where_every_rank_has_a_gpu(self):
-        mpi = self.train("mpi", "cuda", "mesh.fsdp=2", ranks=2)
+    def nccl_beside_mpi(self, ranks, part, *settings):
+        """The same run by both ways; of groups of two, whose sums have one order, the same bits (part = 0)."""
+        mpi = self.train("mpi", "cuda", *settings, ranks=ranks)
         self.assertIn("share one GPU", self.output)
-        self.emulate(CUDA_ON_CPU_GPUS="2")
-        nccl = self.train("nccl", "cuda", "mesh.fsdp=2", ranks=2)
+        self.emulate(CUDA_ON_CPU_GPUS=str(ranks))
+        nccl = self.train("nccl", "cuda", *settings, ranks=ranks)
         self.assertIn("backend=nccl 2.28.9", self.output)
-        self.compare(nccl, mpi, 1e-6)
+        self.compare(nccl, mpi, part)
+        if part:
+            return
+        for key in ("loss", "l2_grads", "l2_params", "l2_updates"):
+            self.assertEqual([r[key] for r in nccl], [r[key] for r in mpi], key)
+        whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("mpi", "nccl"))
+        self.assertEqual(whole.keys(), again.keys())
+        for name, value in whole.items():
+            self.assertEqual(value, again[name], name)
+
+    def test_nccl_where_every_rank_has_a_gpu(self):
+        self.nccl_beside_mpi(2, 0, "mesh.fsdp=2")
+
+    def test_nccl_of_rounded_weights(self):
+        self.nccl_beside_mpi(4, 0, "mesh.fsdp=2", "mesh.replica=2", "precision.compute=bf16", "train.micro_batch=1")
+
+    def test_nccl_of_four(self):
+        self.nccl_beside_mpi(4, 2e-6, "mesh.fsdp=4", "train.micro_batch=1")
+
+    def test_a_rank_that_hangs_ends_the_job(self):
+        self.emulate(CUDA_ON_CPU_GPUS="2")
+        settings = ("run.device=cuda", "mesh.fsdp=2", "mesh.gpu_timeout_s=3", "train.total_steps=100000")
+        sets = [arg for s in (*SETTINGS, *settings) for arg in ("--set", s)]
+        log = f"{self.folder}/log"
+        with open(log, "w") as out:
+            job = subprocess.Popen(["mpirun", "-np", "2", EMULATED, self.deck(), *sets], stdout=out, stderr=subprocess.STDOUT,
+                                   cwd=self.folder)
+        self.addCleanup(job.kill)
+        text = ""
+        while "step=3 " not in text:
+            self.assertIsNone(job.poll(), text)
+            time.sleep(0.1)
+            with open(log) as f:
+                text = f.read()
+        with open(f"/proc/{job.pid}/task/{job.pid}/children") as f:
+            ranks = [int(pid) for pid in f.read().split()]
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGSTOP)
+        code = job.wait(timeout=120)
+        with open(log) as f:
+            text = f.read()
+        self.assertEqual(code, 3, text)
+        self.assertIn("not ended after 3 s (mesh.gpu_timeout_s)", text)
 
     def test_a_hanging_exchange_ends_the_job(self):
         self.emulate(CUDA_ON_CPU_GPUS="2", NCCL_ON_CPU="hang@20")
