@@ -11,6 +11,7 @@ namespace shard {
 namespace {
 
 constexpr auto kNarrow = device::DType::bf16;
+constexpr int64_t kSmallPart = 64;  // a unit of which so many would be a model is small
 
 device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType type, int64_t count) {
   return {static_cast<char*>(buffer.data()) + byte, type, count};
@@ -21,6 +22,10 @@ device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType t
 WeightStore::WeightStore(Fabric fabric, int prefetch)
     : fabric_(fabric), units_(fabric.layout.units().size()), operand_at_(fabric.layout.parameters().size(), -1) {
   const Layout& layout = fabric_.layout;
+  auto has_operands = [&](int unit) {
+    const auto& of = layout.units()[size_t(unit)].parameters;
+    return std::any_of(of.begin(), of.end(), [this](int p) { return is_operand(p); });
+  };
   auto buffer = [&](const char* category, int64_t bytes) {
     return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes) : device::Buffer();
   };
@@ -33,8 +38,8 @@ WeightStore::WeightStore(Fabric fabric, int prefetch)
     for (int u : block) {
       const Unit& unit = layout.units()[size_t(u)];
       UnitState& s = units_[size_t(u)];
-      s.gathered = unit.strategy.parameters_sharded && layout.fsdp() > 1;
       s.narrow = travels_narrow(unit);
+      s.gathered = unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.narrow || has_operands(u));
       if (s.gathered && s.narrow) s.narrow_at = take(unit.length, kNarrow);
       if (s.gathered && !s.narrow) s.full_at = take(unit.length, device::DType::f32);
       int64_t operands = 0;
@@ -55,22 +60,23 @@ WeightStore::WeightStore(Fabric fabric, int prefetch)
     const int64_t length = layout.units()[u].length;
     s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
     if (s.gathered) continue;
-    if (s.narrow) s.whole = buffer("bf16 weights", length * 2);
+    if (s.narrow && has_operands(int(u))) s.whole = buffer("bf16 weights", length * 2);
     if (!s.narrow) s.full = held(int(u));
-    s.operands = s.narrow ? part_of(s.whole, 0, kNarrow, length) : held_narrow_.view(kNarrow);
+    s.operands = s.narrow ? s.whole.view(kNarrow) : held_narrow_.view(kNarrow);
   }
   find_lines();
   if (slot_bytes)
     for (int i = 0; i < 1 + prefetch; ++i) slots_.push_back({buffer("gathered", slot_bytes), -1, {}});
 }
 
-// Half the bytes for its operands, and f32 for the rest: where most is not for products, all in f32 is less.
+// Half the bytes for its operands, and f32 for the rest: where most is not for products, all in f32 is less. A unit of a few scales and
+// biases is wanted in f32 alone: once a step instead of whenever its block is acquired.
 bool WeightStore::travels_narrow(const Unit& unit) const {
   if (!fabric_.bf16 || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded) return false;
   int64_t wide = 0;
   for (int p : unit.parameters)
     if (!is_operand(p)) wide += base::round_up(fabric_.layout.parameters()[size_t(p)].size, kLine);
-  return wide * 2 < unit.length;
+  return wide * 2 < unit.length || unit.length * kSmallPart <= fabric_.layout.total_elements();
 }
 
 // Which rank holds each line that is wanted in f32, and where it lies when all have sent theirs.
@@ -205,7 +211,7 @@ device::View WeightStore::weight(int parameter) const {
     return s.full.slice(p.offset, p.size);
   }
   CHECK(line_of_[size_t(parameter)] >= 0, "{} is an operand of products: its f32 values stay with their ranks", p.path);
-  CHECK(!s.operands.none(), "{} is not acquired", p.path);
+  CHECK(!s.gathered || !s.operands.none(), "{} is not acquired", p.path);
   return wide_.view(device::DType::f32).slice(line_of_[size_t(parameter)] * kLine, p.size);
 }
 
@@ -239,7 +245,7 @@ void WeightStore::publish() {
     const Unit& unit = fabric_.layout.units()[u];
     if (s.gathered) continue;
     if (s.narrow) {
-      gather_narrow(int(u), s.operands).wait();
+      if (!s.whole.view(kNarrow).none()) gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
       continue;
     }
     if (unit.strategy.optimizer_sharded && unit.trainable)
