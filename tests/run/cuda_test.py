@@ -136,6 +136,45 @@ class Cuda(harness.RunTest):
         self.expect(3, "fsdp group of 2 as its rank", "(operation 20 of this rank", "not ended after 2 s", args=[self.deck(), *sets],
                     ranks=2)
 
+    def test_search_of_algorithms(self):
+        first = self.train("first", "cuda", ranks=2)
+        self.assertNotIn("products ", self.output)
+        # The first proposal is the fastest there: nothing changes. Then another one is, for every product.
+        same = self.train("same", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: 0 take another")
+        self.assertEqual([r["loss"] for r in same], [r["loss"] for r in first])
+        self.emulate(CUBLASLT_ON_CPU_FASTEST="2")
+        other = self.train("other", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: \1 take another")
+        self.assertNotEqual([r["loss"] for r in other], [r["loss"] for r in first])
+        self.compare(other, first, 2e-5)
+        # What was chosen stays, whatever is the fastest when the run goes on: the same bits. Without the file others are.
+        os.environ["CUBLASLT_ON_CPU_FASTEST"] = "0"
+        self.keep_only("other", 2, "resumed")
+        shutil.copy(f"{self.folder}/other/gemm_search.txt", f"{self.folder}/resumed")
+        resumed = self.train("resumed", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertIn(" 0 of them timed now", self.output)
+        self.assertEqual([r["loss"] for r in resumed], [r["loss"] for r in other][2:])
+        whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("other", "resumed"))
+        self.assertEqual(whole, again)
+        # Choices for another GPU, or damaged.
+        self.keep_only("other", 2, "moved")
+        path = f"{self.folder}/moved/gemm_search.txt"
+        with open(f"{self.folder}/other/gemm_search.txt") as f:
+            text = f.read()
+        with open(path, "w") as f:
+            f.write(text.replace("CUDA on the CPU", "Another GPU"))
+        self.train("moved", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertIn("is for Another GPU", self.output)
+        with open(path) as f:
+            self.assertTrue(f.read().startswith("CUDA on the CPU"))
+        with open(path, "w") as f:
+            f.write(text.replace("feed", "0000"))
+        sets = [arg for s in (*SETTINGS[1:], "train.total_steps=6", "run.device=cuda", "run.gemm_search=on") for arg in ("--set", s)]
+        self.expect(3, "is not for this GPU", args=[self.deck(), "--dir", f"{self.folder}/moved", *sets], ranks=2)
+        harness.TRAINER = CPU
+        self.expect(2, "run.gemm_search", "it is about products on GPUs", args=[self.deck(), "--validate", "--set", "run.gemm_search=on"])
+
     def test_bf16(self):
         settings = ["precision.compute=bf16", "memory.recompute=gelu", "optimizer.kind=adamw"]
         self.compare(self.train("gpu", "cuda", *settings), self.train("cpu", "cpu", *settings), 2e-2)
