@@ -4,8 +4,8 @@
 // To add an op: a line in ops.def, a header with the struct and the declarations `check`, `cost`, `run_cpu`, `run_cuda`, a
 // .cpp and a .cu, and a case in tests/unit/kernels (a coverage test reads ops.def), which runs on both back ends.
 //
-// Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found
-// by the code that runs it; ops that take scratch on CUDA say how much (`cuda_scratch`). On CUDA an op is put into the queue's stream; no op waits for the GPU or reads its memory.
+// Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found by the code that
+// runs it; for that, ops say what scratch they take on CUDA (`cuda_scratch`). An op there is put into the queue's stream; none waits.
 #pragma once
 
 #include "base/clock.hpp"

@@ -312,7 +312,8 @@ class Timer {
 };
 
 std::string text_of(const Call& c) {
-  return fmt::format("{}{}{} {}x{}x{} ld {} {} {} {} {} {} {} {} epilogue {} beta {} aligned {} {} {} {} {} {}", c.fused ? "fused" : "plain",
+  return fmt::format("{}{}{} {}x{}x{} ld {} {} {} {} {} {} {} {} epilogue {} beta {} aligned {} {} {} {} {} {}",
+                     c.fused ? "fused" : "plain",
                      c.trans_a ? " ta" : "", c.trans_b ? " tb" : "", c.m, c.n, c.k, c.lda, c.ldb, c.ldc, c.ldd, c.ld_aux,
                      device::name_of(c.operands), device::name_of(c.c_type), device::name_of(c.d_type), int(c.epilogue), c.beta,
                      alignment_of(c.a), alignment_of(c.b), alignment_of(c.c), alignment_of(c.d), alignment_of(c.bias),
@@ -388,7 +389,8 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
       const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(plan, call, kProposals);
       if (proposed.empty()) continue;  // the caller of the product tells, or goes another way
       ++out.timed;
-      lines[shape] = hex_of(fastest(plan, placed(call, static_cast<char*>(memory.data())), proposed, queue.scratch(kWorkspace), queue, out));
+      const Call real = placed(call, static_cast<char*>(memory.data()));
+      lines[shape] = hex_of(fastest(plan, real, proposed, queue.scratch(kWorkspace), queue, out));
     }
     out.choices += shape + " = " + lines[shape] + "\n";
   }

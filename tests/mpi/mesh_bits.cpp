@@ -106,7 +106,8 @@ int compare(comm::Session& session, int argc, char** argv) {
         if (power) {
           Outcome o = run(session, c);
           ++cases;
-          expect(o.digest == bf16.digest, world, c.text() + fmt::format(": bits differ; losses off by {:.2e}", worst(o.losses, bf16.losses)));
+          expect(o.digest == bf16.digest, world,
+                 c.text() + fmt::format(": bits differ; losses off by {:.2e}", worst(o.losses, bf16.losses)));
         }
         c.level = "run", c.recompute = "none", c.bf16 = false;
         for (const char* type : {"f32", "bf16"}) {
