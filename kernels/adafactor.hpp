@@ -32,6 +32,7 @@ void check(const AdafactorSums&);
 Cost cost(const AdafactorSums&);
 void run_cpu(const AdafactorSums&, Queue&);
 void run_cuda(const AdafactorSums&, Queue&);
+size_t cuda_scratch(const AdafactorSums&);
 
 // With R the moment that misses the largest dimension and C the other:
 //   R = beta2 R + (1 - beta2) (scale * sum / size + eps), C likewise; factors (R / mean of R)^-1/2 and C^-1/2

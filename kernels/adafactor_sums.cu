@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kLineWarps* kWarp)
 
 void sum_tiles(const AdafactorSums& a, const HeldGradient& held, Queue& queue) {
   const AdafactorTiles t(a.shape, a.begin, a.g.count);
-  auto* scratch = static_cast<double*>(queue.scratch(size_t(t.doubles()) * sizeof(double)));
+  auto* scratch = static_cast<double*>(queue.scratch(cuda_scratch(a)));
   const bool aligned = packs_fit(kTilePack, a.begin, {a.g});
   auto* kernel = aligned ? square_tiles<true> : square_tiles<false>;
   launch(kernel, dim3(blocks_for(t.blocks, 1).x, unsigned(t.strips)), dim3(kTileThreads), 0, queue, held, t, scratch);

@@ -40,6 +40,7 @@ void check(const AttentionForward&);
 Cost cost(const AttentionForward&);
 void run_cpu(const AttentionForward&, Queue&);
 void run_cuda(const AttentionForward&, Queue&);
+size_t cuda_scratch(const AttentionForward&);
 
 struct AttentionBackward {
   static constexpr Op op = Op::attention_backward;
@@ -52,5 +53,6 @@ void check(const AttentionBackward&);
 Cost cost(const AttentionBackward&);
 void run_cpu(const AttentionBackward&, Queue&);
 void run_cuda(const AttentionBackward&, Queue&);
+size_t cuda_scratch(const AttentionBackward&);
 
 }  // namespace kernels

@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "base/log.hpp"
-#include "base/narrow.hpp"
 #include "device/cuda.hpp"
 #include "kernels/graph_cudnn.hpp"
 
@@ -152,22 +151,15 @@ const cudnn::Plan* plan_for(const AttentionShape& s, bool backward, Queue& queue
   return it->second.get();
 }
 
-bool is_for_cudnn(const AttentionShape& s, DType type) {
-  return type == DType::bf16 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() && s.key_offsets.none() &&
-         s.head_dim % 8 == 0 && s.head_dim <= 128;
-}
-
-// Scratch of one call: cuDNN's workspace, one float for each query and head, and the masks' shifts.
 struct Scratch {
   char* workspace;
   float* sums;
   int32_t* shifts;
   Scratch(const cudnn::Plan& plan, const AttentionShape& s, Queue& queue) {
-    int64_t room = base::round_up(int64_t(plan.workspace_bytes()), 256);
-    int64_t sum_bytes = base::round_up(4 * s.batch * s.heads * s.query_length, 256);
-    workspace = static_cast<char*>(queue.scratch(size_t(room + sum_bytes + 4 * s.batch)));
-    sums = reinterpret_cast<float*>(workspace + room);
-    shifts = reinterpret_cast<int32_t*>(workspace + room + sum_bytes);
+    const CudnnScratch places(s, int64_t(plan.workspace_bytes()));
+    workspace = static_cast<char*>(queue.scratch(size_t(places.bytes)));
+    sums = reinterpret_cast<float*>(workspace + places.sums);
+    shifts = reinterpret_cast<int32_t*>(workspace + places.shifts);
     if (s.mask == Mask::per_example) mask_shifts(shifts, s, queue);
   }
 };

@@ -12,6 +12,14 @@ namespace kernels {
 bool attention_by_cudnn(const AttentionForward& a, Queue& queue);
 bool attention_by_cudnn(const AttentionBackward& a, Queue& queue);
 
+// Whether cuDNN is asked at all.
+bool is_for_cudnn(const AttentionShape& shape, DType type);
+// Scratch of a call: cuDNN's workspace, one float for each query and head, and the masks' shifts.
+struct CudnnScratch {
+  CudnnScratch(const AttentionShape& shape, int64_t workspace);
+  int64_t sums, shifts, bytes;  // where they begin
+};
+
 // For tests without a GPU: why cuDNN makes no plan for a device that `device` describes (JSON), or empty where it does.
 std::string cudnn_plan_problem(const AttentionShape& shape, bool backward, const std::string& device);
 

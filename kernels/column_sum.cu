@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kWarp* kColumnTurns)
 
 template <class T>
 void sum_columns(const ColumnSum& a, Queue& queue) {
-  const RowCuts cuts(a.m, 8 * kColumnTurns, 256);
-  auto* partial = static_cast<float*>(queue.scratch(size_t(cuts.count() * a.n) * sizeof(float)));
+  const RowCuts cuts = column_sum_cuts(a.m);
+  auto* partial = static_cast<float*>(queue.scratch(cuda_scratch(a)));
   const dim3 grid(blocks_for(a.n, kColumnWidth).x, unsigned(cuts.count())), block(kWarp, kColumnTurns);
   const T* x = static_cast<const T*>(a.x.data);
   if (packs_fit(kColumnPack, a.n, {a.x}))

@@ -4,8 +4,8 @@
 // To add an op: a line in ops.def, a header with the struct and the declarations `check`, `cost`, `run_cpu`, `run_cuda`, a
 // .cpp and a .cu, and a case in tests/unit/kernels (a coverage test reads ops.def), which runs on both back ends.
 //
-// Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found
-// by the code that runs it. On CUDA an op is put into the queue's stream; no op waits for the GPU or reads its memory.
+// Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found by the code that
+// runs it; for that, ops say what scratch they take on CUDA (`cuda_scratch`). An op there is put into the queue's stream; none waits.
 #pragma once
 
 #include "base/clock.hpp"
@@ -42,8 +42,13 @@ void run(const Args& args, Queue& queue) {
   Cost c = cost(args);
   if (queue.kind() == device::Kind::plan) {
     queue.account(int(Args::op), c.flops, c.bytes, 0);
+    const bool on_gpu = queue.device() == device::Kind::cuda;
     if constexpr (requires { prepare_cpu(args, queue); })
-      if (queue.prepares()) prepare_cpu(args, queue);
+      if (queue.prepares() && !on_gpu) prepare_cpu(args, queue);
+    if constexpr (requires { prepare_cuda(args); })
+      if (queue.prepares() && on_gpu) prepare_cuda(args);
+    if constexpr (requires { cuda_scratch(args); })
+      if (on_gpu) queue.need_scratch(cuda_scratch(args));
     return;
   }
   double begin = base::now_s();

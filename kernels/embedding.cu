@@ -188,7 +188,7 @@ void run_cuda(const EmbeddingForward& a, Queue& queue) {
 
 void run_cuda(const EmbeddingBackward& a, Queue& queue) {
   const EmbeddingPlan plan(a.rows, a.vocabulary, a.width);
-  int* tables = static_cast<int*>(queue.scratch(size_t(plan.bytes())));
+  int* tables = static_cast<int*>(queue.scratch(cuda_scratch(a)));
   const Segments s{.ids = a.ids.i32(),
                    .rows = int(plan.rows),
                    .vocabulary = int(plan.vocabulary),

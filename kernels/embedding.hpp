@@ -31,5 +31,6 @@ void check(const EmbeddingBackward&);
 Cost cost(const EmbeddingBackward&);
 void run_cpu(const EmbeddingBackward&, Queue&);
 void run_cuda(const EmbeddingBackward&, Queue&);
+size_t cuda_scratch(const EmbeddingBackward&);
 
 }  // namespace kernels

@@ -31,6 +31,12 @@ void run_cpu(const Gemm&, Queue&);
 void run_cuda(const Gemm&, Queue&);
 // Makes what run_cpu makes at the first use of a shape; the data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
+// Of run_cuda: whether one kernel of the library does all of it, the scratch it takes, and what makes the shape known to
+// search_gemms (gemm_search.hpp).
+bool is_one_kernel(const Gemm&);
+size_t cuda_scratch(const Gemm&);
+void prepare_cuda(const Gemm&);
+constexpr size_t kGemmWorkspace = size_t(32) << 20;  // what the library asks for on H100
 
 // What the calling thread's products took, by shape: a benchmark runs the same ones alone.
 struct GemmUse {
@@ -60,5 +66,6 @@ void check(const ColumnSum&);
 Cost cost(const ColumnSum&);
 void run_cpu(const ColumnSum&, Queue&);
 void run_cuda(const ColumnSum&, Queue&);
+size_t cuda_scratch(const ColumnSum&);
 
 }  // namespace kernels

@@ -1,43 +1,43 @@
 // Products on the GPU by cuBLASLt: bias, residual, GELU and its derivative go into the product's own kernel where the library
-// has one for the shape, and into finish_gemm otherwise.
+// has one for the shape, and into finish_gemm otherwise. The algorithm is the library's first proposal, or what was chosen
+// (gemm_search.hpp).
 //
 // cuBLASLt thinks in columns: a row-major [m, n] is its column-major [n, m]. So it is asked for C^T = B^T A^T, with b as its
 // first operand, and a bias over the n columns of c is its bias over rows.
 #include <cublasLt.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cstring>
 #include <map>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "device/cuda.hpp"
 #include "device/cuda_library.hpp"
+#include "device/gpu.hpp"
+#include "device/memory.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/gemm_finish.hpp"
+#include "kernels/gemm_search.hpp"
 
 #define LT(function) LIBRARY_FUNCTION("libcublasLt.so.13", function)
 
 namespace kernels {
 namespace {
 
-constexpr size_t kWorkspace = size_t(32) << 20;  // what the library asks for on H100
+constexpr size_t kWorkspace = kGemmWorkspace;
+constexpr int kProposals = 8;
 
-void check_lt(cublasStatus_t status, const char* what, const Gemm& a) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  base::fail(base::Exit::mesh, "gemm [{}, {}] x [{}, {}] on the GPU: {}: {}", a.m, a.k, a.k, a.n, what,
-             LT(cublasLtGetStatusName)(status));
-}
-
-cublasLtHandle_t handle(const Gemm& a) {
-  static cublasLtHandle_t one = nullptr;
-  if (!one) check_lt(LT(cublasLtCreate)(&one), "starting cuBLASLt", a);
-  return one;
-}
 
 cudaDataType_t type_of(DType type) { return type == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 int64_t or_else(int64_t leading, int64_t packed) { return leading ? leading : packed; }
 
-// The largest power of two up to 256 that divides an address: kernels are chosen by it.
+// The largest power of two up to 64 that divides an address: kernels are chosen by it. Activations lie at multiples of 64, and no
+// more can be said of them on paper.
 uint32_t alignment_of(const void* p) {
-  uintptr_t address = reinterpret_cast<uintptr_t>(p) | 256;
+  uintptr_t address = reinterpret_cast<uintptr_t>(p) | 64;
   return uint32_t(address & ~(address - 1));
 }
 
@@ -59,6 +59,20 @@ struct Call {
   }
 };
 
+using Key = decltype(Call().key());
+
+void check_lt(cublasStatus_t status, const char* what, const Call& c) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  base::fail(base::Exit::mesh, "gemm [{}, {}] x [{}, {}] on the GPU: {}: {}", c.n, c.k, c.k, c.m, what,
+             LT(cublasLtGetStatusName)(status));
+}
+
+cublasLtHandle_t handle(const Call& c) {
+  static cublasLtHandle_t one = nullptr;
+  if (!one) check_lt(LT(cublasLtCreate)(&one), "starting cuBLASLt", c);
+  return one;
+}
+
 Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd) {
   return {.m = a.n,
           .n = a.m,
@@ -78,11 +92,6 @@ Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd) {
           .d = d};
 }
 
-// All in one kernel. The library has no epilogue for a bias before GELU's derivative, and wants a residual of c's type.
-bool can_fuse(const Gemm& a) {
-  return (a.bias.none() || a.gelu_of.none()) && (a.gelu.none() || a.gelu_of.none()) &&
-         (a.residual.none() || a.c.type == DType::f32);
-}
 Call fused_call(const Gemm& a) {
   int64_t ldc = or_else(a.ldc, a.n);
   Call call = plain_call(a, a.c.data, a.c.type, ldc);
@@ -111,74 +120,101 @@ struct Plan {
 };
 
 template <class T>
-void set(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute, T value, const Gemm& a) {
-  check_lt(LT(cublasLtMatmulDescSetAttribute)(matmul, attribute, &value, sizeof value), "describing it", a);
+void set(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t attribute, T value, const Call& c) {
+  check_lt(LT(cublasLtMatmulDescSetAttribute)(matmul, attribute, &value, sizeof value), "describing it", c);
 }
 template <class T>
-void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, T value, const Gemm& a) {
-  check_lt(LT(cublasLtMatmulPreferenceSetAttribute)(preference, attribute, &value, sizeof value), "describing it", a);
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, T value, const Call& c) {
+  check_lt(LT(cublasLtMatmulPreferenceSetAttribute)(preference, attribute, &value, sizeof value), "describing it", c);
 }
 
-void point_epilogue(const Plan& plan, const Call& call, const Gemm& a) {
-  if (call.bias) set<const void*>(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias, a);
-  if (call.aux) set<void*>(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.aux, a);
+void point_epilogue(const Plan& plan, const Call& call) {
+  if (call.bias) set<const void*>(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias, call);
+  if (call.aux) set<void*>(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call.aux, call);
 }
 
-// The library's first choice for the shape, which is the same in every run: so are the bits.
-Plan make_plan(const Call& call, const Gemm& a) {
+Plan describe(const Call& call) {
   Plan plan;
-  check_lt(LT(cublasLtMatmulDescCreate)(&plan.matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing it", a);
-  set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSA, call.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, a);
-  set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, call.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, a);
-  set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, call.epilogue, a);
-  if (call.bias) set(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F, a);
+  check_lt(LT(cublasLtMatmulDescCreate)(&plan.matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing it", call);
+  set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSA, call.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, call);
+  set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, call.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, call);
+  set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, call.epilogue, call);
+  if (call.bias) set(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F, call);
   if (call.aux) {
-    set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, call.ld_aux, a);
-    set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(call.d_type), a);
+    set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, call.ld_aux, call);
+    set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(call.d_type), call);
   }
-  point_epilogue(plan, call, a);  // the choice looks at their alignment
+  point_epilogue(plan, call);  // proposals look at their alignment
   auto layout = [&](cublasLtMatrixLayout_t* out, DType type, int64_t rows, int64_t columns, int64_t leading) {
-    check_lt(LT(cublasLtMatrixLayoutCreate)(out, type_of(type), uint64_t(rows), uint64_t(columns), leading), "describing it", a);
+    check_lt(LT(cublasLtMatrixLayoutCreate)(out, type_of(type), uint64_t(rows), uint64_t(columns), leading), "describing it", call);
   };
   layout(&plan.a, call.operands, call.trans_a ? call.k : call.m, call.trans_a ? call.m : call.k, call.lda);
   layout(&plan.b, call.operands, call.trans_b ? call.n : call.k, call.trans_b ? call.k : call.n, call.ldb);
   layout(&plan.c, call.c_type, call.m, call.n, call.ldc);
   layout(&plan.d, call.d_type, call.m, call.n, call.ldd);
-
-  cublasLtMatmulPreference_t preference = nullptr;
-  check_lt(LT(cublasLtMatmulPreferenceCreate)(&preference), "describing it", a);
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace, a);
-  // Not "in place": there the parts of a cut k are added in the order in which they come.
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE), a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(call.a), a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(call.b), a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(call.c), a);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(call.d), a);
-  cublasLtMatmulHeuristicResult_t result{};
-  int count = 0;
-  cublasStatus_t status = LT(cublasLtMatmulAlgoGetHeuristic)(handle(a), plan.matmul, plan.a, plan.b, plan.c, plan.d, preference,
-                                                             1, &result, &count);
-  LT(cublasLtMatmulPreferenceDestroy)(preference);
-  // What an epilogue lacks comes as either status; of a plain product it is an error, which the caller tells.
-  plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
-  plan.algorithm = result.algo;
   return plan;
 }
 
-const Plan& plan_for(const Call& call, const Gemm& a) {
-  static std::map<decltype(call.key()), Plan> plans;  // shapes are fixed for a run; kept to its end
-  auto [it, added] = plans.try_emplace(call.key());
-  if (added) it->second = make_plan(call, a);
-  return it->second;
+// The library's, best first, by its own judgement, which is the same in every run. What an epilogue lacks comes as a status or as no
+// proposal; of a plain product it is an error, which the caller tells.
+std::vector<cublasLtMatmulAlgo_t> proposals(const Plan& plan, const Call& call, int most) {
+  cublasLtMatmulPreference_t preference = nullptr;
+  check_lt(LT(cublasLtMatmulPreferenceCreate)(&preference), "describing it", call);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace, call);
+  // Not "in place": there the parts of a cut k are added in the order in which they come.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE), call);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(call.a), call);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(call.b), call);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(call.c), call);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(call.d), call);
+  cublasLtMatmulHeuristicResult_t results[kProposals] = {};
+  int count = 0;
+  cublasStatus_t status = LT(cublasLtMatmulAlgoGetHeuristic)(handle(call), plan.matmul, plan.a, plan.b, plan.c, plan.d, preference,
+                                                             most, results, &count);
+  LT(cublasLtMatmulPreferenceDestroy)(preference);
+  std::vector<cublasLtMatmulAlgo_t> out;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i)
+    if (results[i].state == CUBLAS_STATUS_SUCCESS) out.push_back(results[i].algo);
+  return out;
 }
 
-void execute(const Call& call, const Plan& plan, const Gemm& a, void* workspace, Queue& queue) {
-  point_epilogue(plan, call, a);
+// By shape; kept to the end, because shapes are fixed for a run. Chosen: in the place of the first proposal. Prepared: on paper.
+struct Shapes {
+  std::map<Key, Plan> plans;
+  std::map<Key, cublasLtMatmulAlgo_t> chosen;
+  std::map<Key, Call> prepared;
+};
+Shapes& shapes() {
+  static Shapes all;
+  return all;
+}
+
+const Plan& plan_for(const Call& call) {
+  auto [it, added] = shapes().plans.try_emplace(call.key());
+  Plan& plan = it->second;
+  if (!added) return plan;
+  plan = describe(call);
+  auto chosen = shapes().chosen.find(call.key());
+  if (chosen != shapes().chosen.end()) {
+    plan.algorithm = chosen->second, plan.found = true;
+  } else if (std::vector<cublasLtMatmulAlgo_t> first = proposals(plan, call, 1); !first.empty()) {
+    plan.algorithm = first[0], plan.found = true;
+  }
+  return plan;
+}
+
+void execute(const Call& call, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, void* workspace, Queue& queue) {
+  point_epilogue(plan, call);
   const float one = 1;
-  check_lt(LT(cublasLtMatmul)(handle(a), plan.matmul, &one, call.a, plan.a, call.b, plan.b, &call.beta, call.c, plan.c, call.d,
-                              plan.d, &plan.algorithm, workspace, kWorkspace, device::stream_of(queue)),
-           "running it", a);
+  check_lt(LT(cublasLtMatmul)(handle(call), plan.matmul, &one, call.a, plan.a, call.b, plan.b, &call.beta, call.c, plan.c, call.d,
+                              plan.d, &algorithm, workspace, kWorkspace, device::stream_of(queue)),
+           "running it", call);
+}
+
+// The product alone, for finish_gemm to read.
+Call product_call(const Gemm& a, void* workspace) {
+  return plain_call(a, static_cast<char*>(workspace) + kWorkspace, DType::f32, a.n);
 }
 
 }  // namespace
@@ -190,19 +226,194 @@ void run_cuda(const Gemm& a, Queue& queue) {
     if (a.write == Write::overwrite) finish_gemm(a, nullptr, queue);
     return;
   }
-  if (can_fuse(a)) {
+  if (is_one_kernel(a)) {
     Call call = fused_call(a);
-    if (const Plan& plan = plan_for(call, a); plan.found) return execute(call, plan, a, queue.scratch(kWorkspace), queue);
+    if (const Plan& plan = plan_for(call); plan.found)
+      return execute(call, plan, plan.algorithm, queue.scratch(cuda_scratch(a)), queue);
   }
-  char* scratch = static_cast<char*>(queue.scratch(kWorkspace + size_t(a.m * a.n) * sizeof(float)));
-  float* product = reinterpret_cast<float*>(scratch + kWorkspace);
-  Call call = plain_call(a, product, DType::f32, a.n);
-  const Plan& plan = plan_for(call, a);
+  // Also where the library lacks what it should have.
+  void* workspace = queue.scratch(kWorkspace + size_t(a.m * a.n) * sizeof(float));
+  Call call = product_call(a, workspace);
+  const Plan& plan = plan_for(call);
   if (!plan.found)
     base::fail(base::Exit::mesh, "gemm [{}, {}] x [{}, {}] of {}: cuBLASLt has no kernel for it", a.m, a.k, a.k, a.n,
                device::name_of(a.a.type));
-  execute(call, plan, a, scratch, queue);
-  finish_gemm(a, product, queue);
+  execute(call, plan, plan.algorithm, workspace, queue);
+  finish_gemm(a, static_cast<float*>(call.d), queue);
+}
+
+// Both ways, where the library's answer is not known yet; what lies in no real memory is never read.
+void prepare_cuda(const Gemm& a) {
+  if (a.m == 0 || a.n == 0 || a.k == 0) return;
+  auto prepare = [](const Call& call) { shapes().prepared.try_emplace(call.key(), call); };
+  if (is_one_kernel(a)) return prepare(fused_call(a));
+  prepare(product_call(a, reinterpret_cast<void*>(4096)));
+}
+
+// ---- the search
+
+namespace {
+
+// Bytes that the call reaches of each of its matrices and vectors.
+struct Extents {
+  size_t a, b, c, d, bias, aux;
+  explicit Extents(const Call& x)
+      : a(bytes(x.operands, x.lda, x.trans_a ? x.m : x.k)),
+        b(bytes(x.operands, x.ldb, x.trans_b ? x.k : x.n)),
+        c(bytes(x.c_type, x.ldc, x.n)),
+        d(bytes(x.d_type, x.ldd, x.n)),
+        bias(x.bias ? bytes(DType::f32, x.m, 1) : 0),
+        aux(x.aux ? bytes(x.d_type, x.ld_aux, x.n) : 0) {}
+  static size_t bytes(DType type, int64_t leading, int64_t columns) {
+    return (size_t(leading * columns * device::size_of(type)) + 255) / 256 * 256;
+  }
+  size_t all() const { return a + b + c + d + bias + aux; }
+};
+
+Call placed(Call call, char* memory) {
+  const Extents e(call);
+  auto take = [&](size_t bytes) { return std::exchange(memory, memory + bytes); };
+  const bool in_place = call.c == call.d;
+  call.a = take(e.a), call.b = take(e.b), call.d = take(e.d), call.c = in_place ? call.d : take(e.c);
+  if (call.bias) call.bias = take(e.bias);
+  if (call.aux) call.aux = take(e.aux);
+  return call;
+}
+
+class Timer {
+ public:
+  Timer() {
+    device::check_cuda(cudaEventCreateWithFlags(&begin_, 0), "making an event");
+    device::check_cuda(cudaEventCreateWithFlags(&end_, 0), "making an event");
+  }
+  ~Timer() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
+  // Of one call: the least of several turns of some calls each.
+  template <class Work>
+  double seconds(Work work, Queue& queue) {
+    constexpr int kTurns = 3, kCalls = 4;
+    cudaStream_t stream = device::stream_of(queue);
+    double least = 0;
+    work();
+    for (int turn = 0; turn < kTurns; ++turn) {
+      device::check_cuda(cudaEventRecord(begin_, stream), "recording an event");
+      for (int i = 0; i < kCalls; ++i) work();
+      device::check_cuda(cudaEventRecord(end_, stream), "recording an event");
+      queue.synchronize();
+      float ms = 0;
+      device::check_cuda(cudaEventElapsedTime(&ms, begin_, end_), "timing a product");
+      const double s = double(ms) / 1e3 / kCalls;
+      if (turn == 0 || s < least) least = s;
+    }
+    return least;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+std::string text_of(const Call& c) {
+  return fmt::format("{}{}{} {}x{}x{} ld {} {} {} {} {} {} {} {} epilogue {} beta {} aligned {} {} {} {} {} {}",
+                     c.fused ? "fused" : "plain",
+                     c.trans_a ? " ta" : "", c.trans_b ? " tb" : "", c.m, c.n, c.k, c.lda, c.ldb, c.ldc, c.ldd, c.ld_aux,
+                     device::name_of(c.operands), device::name_of(c.c_type), device::name_of(c.d_type), int(c.epilogue), c.beta,
+                     alignment_of(c.a), alignment_of(c.b), alignment_of(c.c), alignment_of(c.d), alignment_of(c.bias),
+                     alignment_of(c.aux));
+}
+
+std::string hex_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string out;
+  for (uint64_t word : algorithm.data) out += fmt::format("{:016x}", word);
+  return out;
+}
+bool from_hex(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
+  constexpr size_t kDigits = 16, kWords = std::size(cublasLtMatmulAlgo_t{}.data);
+  if (text.size() != kDigits * kWords) return false;
+  for (size_t i = 0; i < kWords; ++i) {
+    const char *begin = text.data() + i * kDigits, *end = begin + kDigits;
+    uint64_t word = 0;
+    if (auto [at, error] = std::from_chars(begin, end, word, 16); at != end || error != std::errc()) return false;
+    algorithm.data[i] = word;
+  }
+  return true;
+}
+
+// "shape = algorithm" by line.
+std::map<std::string, std::string> lines_of(const std::string& choices) {
+  std::map<std::string, std::string> out;
+  for (size_t at = 0; at < choices.size();) {
+    const size_t end = std::min(choices.find('\n', at), choices.size());
+    const std::string line = choices.substr(at, end - at);
+    at = end + 1;
+    if (size_t equals = line.find(" = "); equals != line.npos) out[line.substr(0, equals)] = line.substr(equals + 3);
+  }
+  return out;
+}
+
+// One that is faster by less than the noise of timing is no reason to leave the first.
+constexpr double kWorth = 0.98;
+
+cublasLtMatmulAlgo_t fastest(const Plan& plan, const Call& call, const std::vector<cublasLtMatmulAlgo_t>& proposed, void* workspace,
+                             Queue& queue, GemmSearch& search) {
+  Timer timer;
+  double least = 0, first = 0;
+  size_t best = 0;
+  for (size_t i = 0; i < proposed.size(); ++i) {
+    const double s = timer.seconds([&] { execute(call, plan, proposed[i], workspace, queue); }, queue);
+    if (i == 0) first = least = s;
+    if (s < least && s < kWorth * first) least = s, best = i;
+  }
+  search.first_s += first, search.chosen_s += least, search.changed += best != 0;
+  return proposed[best];
+}
+
+}  // namespace
+
+std::string gemm_platform() {
+  return fmt::format("{}, cuBLASLt {}", device::gpu_name(), LT(cublasLtGetVersion)());
+}
+
+GemmSearch search_gemms(const std::string& known, Queue& queue) {
+  std::map<std::string, std::string> lines = lines_of(known);
+  GemmSearch out;
+  size_t most = 0;
+  for (const auto& [key, call] : shapes().prepared) most = std::max(most, Extents(call).all());
+  device::Ledger ledger;
+  device::Buffer memory(device::Kind::cuda, ledger, "algorithm search", int64_t(most));
+  // Small numbers: of zeros, some GPUs compute faster than they ever will.
+  device::check_cuda(cudaMemsetAsync(memory.data(), 0x3c, most, device::stream_of(queue)), "filling memory");
+  for (const auto& [key, call] : shapes().prepared) {
+    const std::string shape = text_of(call);
+    ++out.shapes;
+    if (!lines.count(shape)) {
+      const Plan plan = describe(call);
+      const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(plan, call, kProposals);
+      if (proposed.empty()) continue;  // the caller of the product tells, or goes another way
+      ++out.timed;
+      const Call real = placed(call, static_cast<char*>(memory.data()));
+      lines[shape] = hex_of(fastest(plan, real, proposed, queue.scratch(kWorkspace), queue, out));
+    }
+    out.choices += shape + " = " + lines[shape] + "\n";
+  }
+  return out;
+}
+
+void use_gemm_choices(const std::string& choices) {
+  const std::map<std::string, std::string> lines = lines_of(choices);
+  shapes().chosen.clear(), shapes().plans.clear();
+  for (const auto& [key, call] : shapes().prepared) {
+    auto line = lines.find(text_of(call));
+    if (line == lines.end()) continue;
+    const Plan plan = describe(call);
+    cublasLtMatmulAlgo_t algorithm{};
+    cublasLtMatmulHeuristicResult_t result{};
+    if (!from_hex(line->second, algorithm) ||
+        LT(cublasLtMatmulAlgoCheck)(handle(call), plan.matmul, plan.a, plan.b, plan.c, plan.d, &algorithm, &result) !=
+            CUBLAS_STATUS_SUCCESS ||
+        result.workspaceSize > kWorkspace)
+      base::fail(base::Exit::mesh, "the algorithm chosen for the product {} is not for this GPU ({}): choose anew by removing the file "
+                 "gemm_search.txt of the run, or without run.gemm_search", line->first, gemm_platform());
+    shapes().chosen[key] = algorithm;
+  }
 }
 
 }  // namespace kernels

@@ -183,10 +183,9 @@ void run_cuda(const LayerNormBackward& a, Queue& queue) {
                              .rows = a.rows,
                              .columns = a.columns,
                              .add_dx = a.dx_write == Write::accumulate};
-  // 768 blocks of four warps fill the largest GPU about twice; their sums are a hundredth of the traffic.
-  const RowCuts cuts(a.rows, 4 * kNormWarps, 768);
+  const RowCuts cuts = norm_backward_cuts(a.rows);
   float* partial = nullptr;  // [block][dscale, dbias][columns]
-  if (params) partial = static_cast<float*>(queue.scratch(size_t(cuts.count() * 2 * a.columns) * sizeof(float)));
+  if (params) partial = static_cast<float*>(queue.scratch(cuda_scratch(a)));
 
   const bool aligned = packs_fit(kNormPack, a.columns, {a.dx, a.dy, a.x, a.scale});
   const int packs = aligned && params ? norm_packs(a.columns) : 0;

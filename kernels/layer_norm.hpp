@@ -36,5 +36,6 @@ void check(const LayerNormBackward&);
 Cost cost(const LayerNormBackward&);
 void run_cpu(const LayerNormBackward&, Queue&);
 void run_cuda(const LayerNormBackward&, Queue&);
+size_t cuda_scratch(const LayerNormBackward&);
 
 }  // namespace kernels

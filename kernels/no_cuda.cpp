@@ -9,6 +9,7 @@
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/gemm_search.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
@@ -21,5 +22,10 @@ namespace kernels {
   void run_cuda(const Args& args, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(args.op)); }
 #include "kernels/ops.def"
 #undef OP
+
+void prepare_cuda(const Gemm&) {}
+std::string gemm_platform() { return "no GPU"; }
+GemmSearch search_gemms(const std::string&, Queue&) { return {}; }
+void use_gemm_choices(const std::string&) {}
 
 }  // namespace kernels

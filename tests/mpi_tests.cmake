@@ -68,6 +68,14 @@ foreach(failure hang@3 error@3 refuse@3 absent)
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
+# A plan for GPUs beside what the engine takes of emulated ones.
+add_executable(gpu_memory_test mpi/gpu_memory_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+target_link_libraries(gpu_memory_test PRIVATE trainer_train)
+set_target_properties(gpu_memory_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+foreach(ranks 1 2)
+  mpi_test(gpu_memory_test ${ranks} 300)
+endforeach()
+
 # By hand: what saving costs.
 add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
 target_include_directories(checkpoint_bench PRIVATE mpi)

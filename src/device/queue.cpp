@@ -1,9 +1,11 @@
 #include "device/queue.hpp"
 
 #include <cstdlib>
+#include <utility>
 
 #include "base/narrow.hpp"
 #include "device/gpu.hpp"
+#include "device/memory.hpp"
 
 namespace device {
 
@@ -29,8 +31,8 @@ const char* name_of(Kind kind) {
   return "?";
 }
 
-Queue::Queue(Kind kind, int threads, bool fixed_order)
-    : kind_(kind), threads_(threads), fixed_order_(fixed_order), scratch_(nullptr, Free{kind}) {
+Queue::Queue(Kind kind, int threads, bool fixed_order, Kind paper_of)
+    : kind_(kind), threads_(threads), fixed_order_(fixed_order), paper_of_(paper_of), scratch_(nullptr, Free{kind}) {
   CHECK(threads >= 1);
   if (kind == Kind::cuda) stream_.reset(gpu::make_stream());
 }
@@ -48,9 +50,18 @@ void Queue::Free::operator()(void* p) const {
     std::free(p);
 }
 
+void Queue::grow_scratch(size_t bytes) {
+  const size_t before = std::exchange(scratch_bytes_, size_t(base::round_up(int64_t(bytes), 4096)));
+  if (ledger_ && device() == Kind::cuda) ledger_->add("scratch", int64_t(scratch_bytes_ - before));
+}
+
+void Queue::need_scratch(size_t bytes) {
+  if (bytes > scratch_bytes_) grow_scratch(bytes);
+}
+
 void* Queue::scratch(size_t bytes) {
   if (bytes > scratch_bytes_) {
-    scratch_bytes_ = size_t(base::round_up(int64_t(bytes), 4096));
+    grow_scratch(bytes);
     synchronize();     // ops under way may still use it
     scratch_.reset();  // contents need not survive
     scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_) : std::aligned_alloc(64, scratch_bytes_));

@@ -14,6 +14,7 @@
 namespace device {
 
 const char* name_of(Kind kind);
+class Ledger;
 
 struct OpCost {
   int64_t calls = 0;
@@ -26,11 +27,13 @@ class Queue {
  public:
   static constexpr int kMaxOps = 96;
 
-  explicit Queue(Kind kind, int threads = 1, bool fixed_order = false);
+  // `paper_of`: what a queue of kind plan stands for.
+  explicit Queue(Kind kind, int threads = 1, bool fixed_order = false, Kind paper_of = Kind::cpu);
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
   Kind kind() const { return kind_; }
+  Kind device() const { return kind_ == Kind::plan ? paper_of_ : kind_; }  // where the work runs, or would
   int threads() const { return threads_; }
   // Bits may not depend on the thread count (determinism.level = "mesh"): library GEMMs then run single-threaded on fixed
   // blocks. Our own kernels never depend on it.
@@ -47,7 +50,10 @@ class Queue {
   // Scratch for one op call, 64-byte aligned, in the queue's memory; valid until the next call of scratch. Grows only, so it
   // settles after the first step. Never called under plan by the ops themselves.
   void* scratch(size_t bytes);
+  void need_scratch(size_t bytes);  // on paper
   size_t scratch_bytes() const { return scratch_bytes_; }
+  // On GPUs it is counted as "scratch" from now on.
+  void count_scratch(Ledger& ledger) { ledger_ = &ledger; }
   // The same on the host, for one copy to or from the queue's memory.
   void* host_scratch(int64_t bytes);
 
@@ -63,16 +69,19 @@ class Queue {
     Kind kind = Kind::cpu;
     void operator()(void* p) const;
   };
+  void grow_scratch(size_t bytes);
   struct FreeStream {
     void operator()(void* stream) const;
   };
   Kind kind_;
   int threads_;
   bool fixed_order_;
+  Kind paper_of_;
   bool prepares_ = false;
   std::unique_ptr<void, FreeStream> stream_;
   std::unique_ptr<void, Free> scratch_;
   size_t scratch_bytes_ = 0;
+  Ledger* ledger_ = nullptr;
   HostBuffer host_scratch_;
   std::array<OpCost, kMaxOps> costs_{};
 };

@@ -19,10 +19,14 @@ CaptionHead::CaptionHead(const CappaOptions& options, const LossOptions& loss, i
 }
 
 int64_t CaptionHead::chunk_rows(nn::Context& ctx) const {
-  // Depends on the slice, not on the micro-batch: level "mesh" must see the same products on every mesh. More rows than 256 gain
-  // no speed, and half a chunk is computed for nothing on average.
-  int64_t budget = (logits_mb_ << 20) / (4 * options_.vocab_size);
-  return std::clamp<int64_t>(std::min<int64_t>(budget, 256), 1, ctx.batch / ctx.slices * length_);
+  // Depends on the slice, not on the micro-batch: level "mesh" must see the same products on every mesh. Half a chunk is computed for
+  // nothing on average. On CPUs more rows than 256 gain no speed; a GPU needs thousands to be busy with the gradients' products, and
+  // gets equal chunks in whole tiles of 128 rows.
+  const bool on_gpu = ctx.queue.device() == device::Kind::cuda;
+  const int64_t rows = ctx.batch / ctx.slices * length_;
+  const int64_t budget = std::clamp<int64_t>((logits_mb_ << 20) / (4 * options_.vocab_size), 1, on_gpu ? 4096 : 256);
+  const int64_t even = base::round_up(base::ceil_div(rows, base::ceil_div(rows, budget)), 128);
+  return std::min({on_gpu ? even : budget, budget, rows});
 }
 
 CaptionHead::Chunk CaptionHead::make_chunk(nn::Context& ctx, int64_t rows, bool gradient) const {

@@ -9,8 +9,6 @@
 namespace shard {
 namespace {
 
-constexpr int64_t kAlign = 16;  // elements: every tensor starts on a 64-byte line
-
 const std::vector<std::string> kStrategies = {"replicated", "sharded"};
 
 }  // namespace
@@ -94,12 +92,11 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
     }
     Unit& u = units_[size_t(found)];
     p.unit = found;
-    p.offset = base::round_up(u.length, kAlign);
+    p.offset = base::round_up(u.length, kLine);
     u.length = p.offset + p.size;
     u.parameters.push_back(int(i));
   }
-  // Every cut starts on a line of its own, too.
-  for (Unit& u : units_) u.length = base::round_up(u.length, cuts * kAlign);
+  for (Unit& u : units_) u.length = base::round_up(u.length, cuts * kLine);
 }
 
 int Layout::find(const std::string& path) const {

@@ -15,6 +15,8 @@
 
 namespace shard {
 
+constexpr int64_t kLine = 16;  // elements: every tensor of a unit, and every cut of it, starts on a line of its own (64 bytes of f32)
+
 // Initial distribution (cappa.md 1.7).
 struct Init {
   enum class Kind { zeros, ones, normal, lecun_normal, xavier_uniform } kind = Kind::zeros;

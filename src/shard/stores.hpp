@@ -21,6 +21,8 @@ struct Fabric {
 // f32 master weights. Replicated: the whole unit on every rank. Sharded: this rank's equal part; acquire gathers the whole
 // unit into one of 1 + prefetch buffers. With bf16 products their operands are kept rounded as well: made once a step, or
 // where weights are gathered, whenever they are.
+// Units with a sharded optimizer of which products take the most travel rounded: each rank rounds its part, the f32 masters of
+// operands stay with the rank that owns them, and what is wanted in f32 (scales, biases) goes to all ranks once a step.
 class WeightStore {
  public:
   WeightStore(Fabric fabric, int prefetch);
@@ -28,37 +30,51 @@ class WeightStore {
   // Weights of a block become readable; `next` (or -1) is gathered ahead. Blocks are acquired and released one at a time.
   void acquire(int block, int next = -1);
   void release(int block);
-  device::View weight(int parameter) const;      // [shape], while its block is acquired
+  device::View weight(int parameter) const;      // [shape], while its block is acquired; not of operands that travel rounded
   device::View operand(int parameter) const;     // what products take: the weight, or bf16 of it
   bool bf16() const { return fabric_.bf16; }
   device::View owned(int unit) const;            // f32, [layout.owned_count(unit)]: what the optimizer updates
-  device::View held(int unit) const;             // what this rank keeps: the shard, or the whole unit
+  device::View held(int unit) const;             // what this rank keeps: its part, or the whole unit
   int64_t held_begin(int unit) const;            // first element of `held` within the unit
-  // After the optimizer (or a restore) changed the owned parts: replicated weights with a sharded optimizer gather the rest,
-  // and bf16 operands are made anew.
+  // After the optimizer (or initialise, or a restore) changed the owned parts: what is not gathered by acquire is gathered, and
+  // bf16 operands are made anew.
   void publish();
   // Fills every held weight from its initial distribution; a pure function of (seed, path, element).
   void initialise(uint64_t seed);
 
  private:
   struct Slot {
-    device::Buffer buffer, narrow;
+    device::Buffer memory;
     int block = -1;
     std::vector<comm::Ticket> tickets;
   };
-  bool gathers(int unit) const;
-  void narrow(int unit, device::View into);
+  struct UnitState {
+    bool gathered = false;                       // by acquire
+    bool narrow = false;                         // travels rounded
+    device::Buffer held, whole;                  // whole: of a narrow unit that is not gathered by acquire
+    int64_t full_at = 0, narrow_at = 0;          // bytes into a slot
+    int64_t lines_at = 0, lines = 0;             // this rank's lines wanted in f32, among all of them
+    device::View full, operands;                 // f32 whole; where offsets of operands count from; none while not acquired
+  };
+  bool travels_narrow(const Unit& unit) const;
+  bool is_operand(int parameter) const { return fabric_.bf16 && fabric_.layout.parameters()[size_t(parameter)].operand; }
+  bool holds_part(int unit) const { return units_[size_t(unit)].gathered || units_[size_t(unit)].narrow; }
+  comm::Ticket gather_narrow(int unit, device::View whole);
+  void round_operands(int unit);
+  void find_lines();
+  void share_lines();
   Slot& gather(int block);
 
   Fabric fabric_;
-  std::vector<device::Buffer> held_;             // by unit
-  std::vector<int64_t> slot_offset_;             // by unit: where it lies in a slot
+  std::vector<UnitState> units_;
+  std::vector<int64_t> operand_at_;              // by parameter: elements into its unit's `operands`; -1: not an operand
+  device::Buffer held_narrow_;                   // operands of the units that are whole on every rank
   std::vector<Slot> slots_;
-  std::vector<device::View> full_;               // by unit: whole unit, none while not acquired
-  // bf16 operands of products
-  device::Buffer held_narrow_;                   // of the units that are not gathered
-  std::vector<int64_t> narrow_offset_;           // by parameter: in held_narrow_ or its slot's; -1: not an operand
-  std::vector<device::View> narrow_;             // by unit: where those offsets count from, none while not acquired
+  // Of units that travel rounded, the lines wanted in f32: every rank packs its own, each rank's as many as of the one with the most.
+  std::vector<int64_t> line_of_;                 // by parameter: its first line in wide_; -1: not there
+  int64_t lines_ = 0, most_lines_ = 0;
+  device::Buffer wide_, packed_;
+  device::Buffer own_lines_, places_;            // i32: in the held part of their unit; where wide_'s lie in packed_
 };
 
 // Gradients of the owned ranges, summed over micro-batches, fsdp and replicas. Every rank's contribution is already scaled by

@@ -1,49 +1,148 @@
 #include <algorithm>
+#include <utility>
 
 #include "base/narrow.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/elementwise.hpp"
 #include "shard/initialise.hpp"
 #include "shard/stores.hpp"
 
 namespace shard {
+namespace {
 
-WeightStore::WeightStore(Fabric fabric, int prefetch) : fabric_(fabric) {
+constexpr auto kNarrow = device::DType::bf16;
+constexpr int64_t kSmallPart = 64;  // a unit of which so many would be a model is small
+
+device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType type, int64_t count) {
+  return {static_cast<char*>(buffer.data()) + byte, type, count};
+}
+
+}  // namespace
+
+WeightStore::WeightStore(Fabric fabric, int prefetch)
+    : fabric_(fabric), units_(fabric.layout.units().size()), operand_at_(fabric.layout.parameters().size(), -1) {
   const Layout& layout = fabric_.layout;
-  slot_offset_.resize(layout.units().size());
-  full_.resize(layout.units().size());
-  narrow_offset_.resize(layout.parameters().size(), -1);
-  narrow_.resize(layout.units().size());
-  int64_t slot_elements = 0, slot_narrow = 0, held_narrow = 0;
-  for (const auto& units : layout.units_of_block()) {
-    int64_t elements = 0, narrow = 0;
-    for (int u : units) {
-      const Unit& unit = layout.units()[size_t(u)];
-      if (gathers(u)) slot_offset_[size_t(u)] = elements, elements += unit.length;
-      int64_t& end = gathers(u) ? narrow : held_narrow;
-      for (int p : unit.parameters)
-        if (const Parameter& parameter = layout.parameters()[size_t(p)]; parameter.operand && fabric_.bf16)
-          narrow_offset_[size_t(p)] = end, end += base::round_up(parameter.size, 32);  // whole cache lines
-    }
-    slot_elements = std::max(slot_elements, elements), slot_narrow = std::max(slot_narrow, narrow);
-  }
+  auto has_operands = [&](int unit) {
+    const auto& of = layout.units()[size_t(unit)].parameters;
+    return std::any_of(of.begin(), of.end(), [this](int p) { return is_operand(p); });
+  };
   auto buffer = [&](const char* category, int64_t bytes) {
     return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes) : device::Buffer();
   };
-  held_narrow_ = buffer("bf16 weights", held_narrow * 2);
-  for (size_t u = 0; u < layout.units().size(); ++u) {
-    int64_t elements = layout.units()[u].length / (gathers(int(u)) ? layout.fsdp() : 1);
-    held_.emplace_back(fabric_.queue.kind(), fabric_.ledger, "weights", elements * 4);
-    if (gathers(int(u))) continue;
-    full_[u] = held_[u].view(device::DType::f32).slice(0, elements);
-    narrow_[u] = held_narrow_.view(device::DType::bf16);
+  int64_t slot_bytes = 0, held_narrow = 0;
+  for (const auto& block : layout.units_of_block()) {
+    int64_t bytes = 0;
+    auto take = [&](int64_t count, device::DType type) {
+      return std::exchange(bytes, bytes + base::round_up(count * device::size_of(type), 64));
+    };
+    for (int u : block) {
+      const Unit& unit = layout.units()[size_t(u)];
+      UnitState& s = units_[size_t(u)];
+      s.narrow = travels_narrow(unit);
+      s.gathered = unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.narrow || has_operands(u));
+      if (s.gathered && s.narrow) s.narrow_at = take(unit.length, kNarrow);
+      if (s.gathered && !s.narrow) s.full_at = take(unit.length, device::DType::f32);
+      int64_t operands = 0;
+      int64_t& end = s.gathered ? operands : held_narrow;
+      for (int p : unit.parameters) {
+        const Parameter& parameter = layout.parameters()[size_t(p)];
+        if (!is_operand(p)) continue;
+        // Where each lies in the unit, or by itself, in whole cache lines.
+        operand_at_[size_t(p)] = s.narrow ? parameter.offset : std::exchange(end, end + base::round_up(parameter.size, 32));
+      }
+      if (operands) s.narrow_at = take(operands, kNarrow);
+    }
+    slot_bytes = std::max(slot_bytes, bytes);
   }
-  if (slot_elements)
-    for (int i = 0; i < 1 + prefetch; ++i)
-      slots_.push_back({buffer("gathered", slot_elements * 4), buffer("bf16 weights", slot_narrow * 2), -1, {}});
+  held_narrow_ = buffer("bf16 weights", held_narrow * 2);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    UnitState& s = units_[u];
+    const int64_t length = layout.units()[u].length;
+    s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
+    if (s.gathered) continue;
+    if (s.narrow && has_operands(int(u))) s.whole = buffer("bf16 weights", length * 2);
+    if (!s.narrow) s.full = held(int(u));
+    s.operands = s.narrow ? s.whole.view(kNarrow) : held_narrow_.view(kNarrow);
+  }
+  find_lines();
+  if (slot_bytes)
+    for (int i = 0; i < 1 + prefetch; ++i) slots_.push_back({buffer("gathered", slot_bytes), -1, {}});
 }
 
-bool WeightStore::gathers(int unit) const {
-  return fabric_.layout.units()[size_t(unit)].strategy.parameters_sharded && fabric_.layout.fsdp() > 1;
+// Half the bytes for its operands, and f32 for the rest: where most is not for products, all in f32 is less. A unit of a few scales and
+// biases is wanted in f32 alone: once a step instead of whenever its block is acquired.
+bool WeightStore::travels_narrow(const Unit& unit) const {
+  if (!fabric_.bf16 || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded) return false;
+  int64_t wide = 0;
+  for (int p : unit.parameters)
+    if (!is_operand(p)) wide += base::round_up(fabric_.layout.parameters()[size_t(p)].size, kLine);
+  return wide * 2 < unit.length || unit.length * kSmallPart <= fabric_.layout.total_elements();
+}
+
+// Which rank holds each line that is wanted in f32, and where it lies when all have sent theirs.
+void WeightStore::find_lines() {
+  const Layout& layout = fabric_.layout;
+  line_of_.assign(layout.parameters().size(), -1);
+  std::vector<int64_t> sent(size_t(layout.fsdp()), 0);      // by rank
+  std::vector<std::pair<int64_t, int64_t>> from;            // by line: rank, and its how many-th
+  std::vector<int32_t> own;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    UnitState& s = units_[u];
+    if (!s.narrow) continue;
+    s.lines_at = int64_t(own.size());
+    const int64_t each = layout.units()[u].length / layout.fsdp() / kLine;
+    for (int p : layout.units()[u].parameters) {
+      if (is_operand(p)) continue;
+      const Parameter& parameter = layout.parameters()[size_t(p)];
+      line_of_[size_t(p)] = int64_t(from.size());
+      for (int64_t line = parameter.offset / kLine; line * kLine < parameter.offset + parameter.size; ++line) {
+        const int64_t rank = line / each;
+        from.emplace_back(rank, sent[size_t(rank)]++);
+        if (rank == fabric_.mesh.fsdp_index) own.push_back(base::narrow<int32_t>(line % each));
+      }
+    }
+    s.lines = int64_t(own.size()) - s.lines_at;
+  }
+  lines_ = int64_t(from.size());
+  if (lines_ == 0) return;
+  most_lines_ = *std::max_element(sent.begin(), sent.end());
+  std::vector<int32_t> places;
+  for (auto [rank, nth] : from) places.push_back(base::narrow<int32_t>(rank * most_lines_ + nth));
+  auto kind = fabric_.queue.kind();
+  wide_ = device::Buffer(kind, fabric_.ledger, "weights", lines_ * kLine * 4);
+  packed_ = device::Buffer(kind, fabric_.ledger, "gathered", most_lines_ * layout.fsdp() * kLine * 4);
+  own_lines_ = device::Buffer(kind, fabric_.ledger, "gathered", most_lines_ * 4);
+  places_ = device::Buffer(kind, fabric_.ledger, "gathered", lines_ * 4);
+  device::upload(own_lines_.view(device::DType::i32).slice(0, int64_t(own.size())), own.data(), fabric_.queue);
+  device::upload(places_.view(device::DType::i32).slice(0, lines_), places.data(), fabric_.queue);
+}
+
+void WeightStore::share_lines() {
+  if (lines_ == 0) return;
+  const int fsdp = fabric_.layout.fsdp();
+  device::View all = part_of(packed_, 0, device::DType::f32, most_lines_ * fsdp * kLine);
+  device::View mine = all.slice(most_lines_ * fabric_.mesh.fsdp_index * kLine, most_lines_ * kLine);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const UnitState& s = units_[u];
+    if (s.lines == 0) continue;
+    device::View from = held(int(u));
+    kernels::run(kernels::GatherRows{.y = mine.slice(s.lines_at * kLine, s.lines * kLine), .x = from,
+                                     .index = own_lines_.view(device::DType::i32).slice(s.lines_at, s.lines),
+                                     .rows = s.lines, .width = kLine, .source_rows = from.count / kLine},
+                 fabric_.queue);
+  }
+  fabric_.mesh.fsdp->all_gather(mine, all, fabric_.queue).wait();
+  kernels::run(kernels::GatherRows{.y = part_of(wide_, 0, device::DType::f32, lines_ * kLine), .x = all,
+                                   .index = places_.view(device::DType::i32).slice(0, lines_),
+                                   .rows = lines_, .width = kLine, .source_rows = most_lines_ * fsdp},
+               fabric_.queue);
+}
+
+// This rank's part is rounded to where it lies in `whole`, and the others' are received.
+comm::Ticket WeightStore::gather_narrow(int unit, device::View whole) {
+  device::View mine = whole.slice(held_begin(unit), held(unit).count);
+  kernels::run(kernels::Cast{.y = mine, .x = held(unit)}, fabric_.queue);
+  return fabric_.mesh.fsdp->all_gather(mine, whole, fabric_.queue);
 }
 
 WeightStore::Slot& WeightStore::gather(int block) {
@@ -52,12 +151,14 @@ WeightStore::Slot& WeightStore::gather(int block) {
   auto free = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.block < 0; });
   CHECK(free != slots_.end(), "no free buffer to gather block {}", block);
   free->block = block;
-  for (int u : fabric_.layout.units_of_block()[size_t(block)])
-    if (gathers(u)) {
-      device::View all = free->buffer.view(device::DType::f32)
-                             .slice(slot_offset_[size_t(u)], fabric_.layout.units()[size_t(u)].length);
-      free->tickets.push_back(fabric_.mesh.fsdp->all_gather(held(u), all, fabric_.queue));
-    }
+  for (int u : fabric_.layout.units_of_block()[size_t(block)]) {
+    const UnitState& s = units_[size_t(u)];
+    const int64_t length = fabric_.layout.units()[size_t(u)].length;
+    if (!s.gathered) continue;
+    free->tickets.push_back(s.narrow ? gather_narrow(u, part_of(free->memory, s.narrow_at, kNarrow, length))
+                                     : fabric_.mesh.fsdp->all_gather(
+                                           held(u), part_of(free->memory, s.full_at, device::DType::f32, length), fabric_.queue));
+  }
   return *free;
 }
 
@@ -65,7 +166,7 @@ void WeightStore::acquire(int block, int next) {
   auto sharded = [&](int b) {
     if (b < 0) return false;
     const auto& units = fabric_.layout.units_of_block()[size_t(b)];
-    return std::any_of(units.begin(), units.end(), [&](int u) { return gathers(u); });
+    return std::any_of(units.begin(), units.end(), [&](int u) { return units_[size_t(u)].gathered; });
   };
   if (!sharded(block)) return;
   // A buffer gathered ahead for another block (the direction turned round) is given up.
@@ -77,12 +178,15 @@ void WeightStore::acquire(int block, int next) {
   Slot& slot = gather(block);
   for (comm::Ticket& t : slot.tickets) t.wait();
   slot.tickets.clear();
-  for (int u : fabric_.layout.units_of_block()[size_t(block)])
-    if (gathers(u)) {
-      full_[size_t(u)] =
-          slot.buffer.view(device::DType::f32).slice(slot_offset_[size_t(u)], fabric_.layout.units()[size_t(u)].length);
-      narrow(u, slot.narrow.view(device::DType::bf16));
-    }
+  for (int u : fabric_.layout.units_of_block()[size_t(block)]) {
+    UnitState& s = units_[size_t(u)];
+    if (!s.gathered) continue;
+    const int64_t length = fabric_.layout.units()[size_t(u)].length, end = slot.memory.bytes();
+    s.operands = part_of(slot.memory, s.narrow_at, kNarrow, (end - s.narrow_at) / 2);
+    if (s.narrow) continue;
+    s.full = part_of(slot.memory, s.full_at, device::DType::f32, length);
+    round_operands(u);
+  }
   if (slots_.size() > 1 && next != block && sharded(next)) gather(next);
 }
 
@@ -90,60 +194,69 @@ void WeightStore::release(int block) {
   for (Slot& s : slots_)
     if (s.block == block) s.block = -1;
   for (int u : fabric_.layout.units_of_block()[size_t(block)])
-    if (gathers(u)) full_[size_t(u)] = narrow_[size_t(u)] = {};
+    if (UnitState& s = units_[size_t(u)]; s.gathered) s.full = s.operands = {};
 }
 
-// The unit's operands, rounded; its weights are there.
-void WeightStore::narrow(int unit, device::View into) {
-  narrow_[size_t(unit)] = into;
+// Of a unit whose f32 weights are all there.
+void WeightStore::round_operands(int unit) {
   for (int p : fabric_.layout.units()[size_t(unit)].parameters)
-    if (narrow_offset_[size_t(p)] >= 0)
-      kernels::run(kernels::Cast{.y = operand(p), .x = weight(p)}, fabric_.queue);
+    if (operand_at_[size_t(p)] >= 0) kernels::run(kernels::Cast{.y = operand(p), .x = weight(p)}, fabric_.queue);
 }
 
 device::View WeightStore::weight(int parameter) const {
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
-  const device::View& unit = full_[size_t(p.unit)];
-  CHECK(!unit.none(), "{} is not acquired", p.path);
-  return unit.slice(p.offset, p.size);
+  const UnitState& s = units_[size_t(p.unit)];
+  if (!s.narrow) {
+    CHECK(!s.full.none(), "{} is not acquired", p.path);
+    return s.full.slice(p.offset, p.size);
+  }
+  CHECK(line_of_[size_t(parameter)] >= 0, "{} is an operand of products: its f32 values stay with their ranks", p.path);
+  CHECK(!s.gathered || !s.operands.none(), "{} is not acquired", p.path);
+  return wide_.view(device::DType::f32).slice(line_of_[size_t(parameter)] * kLine, p.size);
 }
 
 device::View WeightStore::operand(int parameter) const {
   if (!fabric_.bf16) return weight(parameter);
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
-  const device::View& narrow = narrow_[size_t(p.unit)];
-  CHECK(narrow_offset_[size_t(parameter)] >= 0, "{} is not declared as an operand of products", p.path);
-  CHECK(!narrow.none(), "{} is not acquired", p.path);
-  return narrow.slice(narrow_offset_[size_t(parameter)], p.size);
+  const UnitState& s = units_[size_t(p.unit)];
+  CHECK(operand_at_[size_t(parameter)] >= 0, "{} is not declared as an operand of products", p.path);
+  CHECK(!s.operands.none(), "{} is not acquired", p.path);
+  return s.operands.slice(operand_at_[size_t(parameter)], p.size);
 }
 
 device::View WeightStore::held(int unit) const {
-  return held_[size_t(unit)]
-      .view(device::DType::f32)
-      .slice(0, fabric_.layout.units()[size_t(unit)].length / (gathers(unit) ? fabric_.layout.fsdp() : 1));
+  return units_[size_t(unit)]
+      .held.view(device::DType::f32)
+      .slice(0, fabric_.layout.units()[size_t(unit)].length / (holds_part(unit) ? fabric_.layout.fsdp() : 1));
 }
 
 int64_t WeightStore::held_begin(int unit) const {
-  return gathers(unit) ? fabric_.layout.owned_begin(unit, fabric_.mesh.fsdp_index) : 0;
+  return holds_part(unit) ? fabric_.layout.owned_begin(unit, fabric_.mesh.fsdp_index) : 0;
 }
 
 device::View WeightStore::owned(int unit) const {
-  if (gathers(unit)) return held(unit);
+  if (holds_part(unit)) return held(unit);
   return held(unit).slice(fabric_.layout.owned_begin(unit, fabric_.mesh.fsdp_index), fabric_.layout.owned_count(unit));
 }
 
 void WeightStore::publish() {
-  for (size_t u = 0; u < held_.size(); ++u) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const UnitState& s = units_[u];
     const Unit& unit = fabric_.layout.units()[u];
-    if (gathers(int(u))) continue;
+    if (s.gathered) continue;
+    if (s.narrow) {
+      if (!s.whole.view(kNarrow).none()) gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
+      continue;
+    }
     if (unit.strategy.optimizer_sharded && unit.trainable)
       fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u)), fabric_.queue).wait();
-    narrow(int(u), held_narrow_.view(device::DType::bf16));
+    round_operands(int(u));
   }
+  share_lines();
 }
 
 void WeightStore::initialise(uint64_t seed) {
-  for (size_t u = 0; u < held_.size(); ++u) {
+  for (size_t u = 0; u < units_.size(); ++u) {
     device::View mine = held(int(u));
     for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count))
       device::write_on_host(mine.slice(s.offset, s.count()), fabric_.queue, [&](device::View values) {

@@ -14,6 +14,7 @@
 #include "device/gpu.hpp"
 #include "train/console.hpp"
 #include "train/device_choice.hpp"
+#include "train/gemm_choice.hpp"
 #include "train/input.hpp"
 #include "train/limits.hpp"
 #include "train/mfu.hpp"
@@ -214,7 +215,9 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
   recipe.check_opened(deck, input->size(), specs);
-  Engine engine(recipe.engine(input->size(), threads), mesh, device.kind);
+  EngineOptions options = recipe.engine(input->size(), threads);
+  options.choose_products = product_chooser(world, recipe.run, "");
+  Engine engine(options, mesh, device.kind);
   engine.initialise();
   engine.publish();
   const Geometry& g = engine.geometry();

@@ -13,9 +13,10 @@ using device::Kind;
 Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     : options_(options),
       mesh_(mesh),
-      queue_(kind, options.threads, options.determinism.mesh()),
+      queue_(kind, options.threads, options.determinism.mesh(), options.paper_of),
       geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape, options.determinism)),
       model_(models::make_model(options.model, options.loss, options.memory)) {
+  queue_.count_scratch(ledger_);
   std::vector<shard::Parameter> parameters = model_->parameters();
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
@@ -41,7 +42,9 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     if (kind == Kind::cuda) input.host.data = host_buffers_.emplace_back(kind, input.host.bytes()).data();
     inputs_[spec.name] = input;
   }
-  arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", measure_arena());
+  const int64_t activations = measure_arena();
+  if (kind == Kind::cuda && options.choose_products) options.choose_products(queue_);
+  arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", activations);
   sums_.resize(size_t(geometry_.accumulation));
   slice_sums_.resize(size_t(geometry_.slices));
   for (size_t u = 0; u < layout_->units().size(); ++u) owned_.push_back({int(u), {}, {}});
@@ -49,12 +52,13 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 
 Engine::~Engine() = default;
 
-// A pass on paper finds what the arena must hold; passes of all shapes prepare what the real ones need, so that no step does.
+// A pass on paper finds what the arena and, on GPUs, the scratch must hold; passes of all shapes prepare what the real ones need, so
+// that no step does.
 int64_t Engine::measure_arena() {
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
   comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
-  device::Queue queue(Kind::plan, queue_.threads(), queue_.fixed_order());
-  queue.set_prepares(queue_.kind() == Kind::cpu);
+  device::Queue queue(Kind::plan, queue_.threads(), queue_.fixed_order(), queue_.device());
+  queue.set_prepares(queue_.kind() == Kind::cpu || (queue_.kind() == Kind::cuda && options_.choose_products));
   device::Ledger ledger;
   device::Arena arena;
   shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.bf16};
@@ -74,6 +78,8 @@ int64_t Engine::measure_arena() {
                   .slices = geometry_.slices,
                   .keep = false};
   model_->evaluate(ctx, inputs_, nullptr, nullptr);
+  if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
+  if (queue_.kind() == Kind::plan) queue_.need_scratch(queue.scratch_bytes());
   return arena.peak();
 }
 

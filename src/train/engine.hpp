@@ -24,6 +24,9 @@ struct EngineOptions {
   int64_t seed = 0;
   int threads = 1;
   bool bf16 = false;  // operands of products
+  device::Kind paper_of = device::Kind::cpu;  // kind plan: what is planned for
+  // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before activations have their memory.
+  std::function<void(device::Queue&)> choose_products;
   // Settings of each parameter and the schedules they name, once the model's parameters are known.
   std::function<void(const std::vector<shard::Parameter>&, std::vector<optim::ParameterPolicy>&,
                      std::vector<optim::Schedule>&)>

@@ -30,6 +30,12 @@ int64_t data_size(const Recipe& recipe) {
   }
 }
 
+// A plan is made anywhere, for either device.
+DeviceChoice planned_device(const std::string& asked) {
+  if (asked == "cuda") return {device::Kind::cuda, "cuda (one rank per GPU)"};
+  return device_here(asked);
+}
+
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
 
 // What a step counts: flops, then calls and bytes of the four kinds of traffic.
@@ -76,7 +82,9 @@ Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const 
     base::fail(base::Exit::data,
                "train.total_epochs: the size of the training data is not known here; their files cannot be read");
   plan.total_steps = recipe.total_steps(examples);
-  Engine engine(recipe.engine(examples, 1), mesh, device::Kind::plan);
+  EngineOptions options = recipe.engine(examples, 1);
+  options.paper_of = planned_device(recipe.run.device).kind;
+  Engine engine(options, mesh, device::Kind::plan);
   plan.geometry = engine.geometry();
   count_step(engine, mesh, plan);
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
@@ -105,8 +113,7 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
             plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
             recipe.memory.recompute);
-  // A plan is made anywhere, for either device: what it counts is the same on both.
-  log::line("device   {}", recipe.run.device == "cuda" ? "cuda (one rank per GPU)" : device_here(recipe.run.device).text);
+  log::line("device   {}", planned_device(recipe.run.device).text);
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, ranks, g.micro_batch,
             g.accumulation,
             recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
@@ -126,6 +133,8 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
     total += bytes;
   }
   log::line("           {:<14}{:>16} bytes  {:>8} MiB", "total", base::with_commas(total), base::mebibytes(total));
+  if (plan.memory.count("scratch"))
+    log::line("           beside it: what CUDA, its libraries and NCCL keep for themselves (--mode bench tells what is in use)");
   log::line("traffic  per rank and step");
   auto traffic = [](const char* name, const comm::Traffic& t) {
     if (t.calls) log::line("           {:<24}{:>6} calls {:>18} bytes", name, t.calls, base::with_commas(t.bytes));

@@ -23,6 +23,12 @@ void RunOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("seed", seed, "of initial weights, sample order, draws and dropout").min(0);
   t.key("notes", notes, "free text, copied into metrics.h5 and every checkpoint").on_resume(OnResume::may_change);
+  t.key("gemm_search", gemm_search,
+        "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every run; on: the fastest of eight, timed by rank "
+        "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file has the same bits")
+      .one_of({"off", "on"})
+      .on_resume(OnResume::may_change);
+  if (gemm_search == "on" && device == "cpu") t.error("gemm_search", "it is about products on GPUs, and run.device is \"cpu\"");
 }
 
 void TrainOptions::bind(config::Table& t) {

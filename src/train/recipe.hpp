@@ -27,6 +27,7 @@ struct RunOptions {
   int64_t threads = 0;
   int64_t seed = 0;
   std::string notes;
+  std::string gemm_search = "off";
   void bind(config::Table& t);
 };
 

@@ -5,6 +5,7 @@
 #include "checkpoint/together.hpp"
 #include "io/files.hpp"
 #include "train/changes.hpp"
+#include "train/gemm_choice.hpp"
 #include "train/input.hpp"
 #include "train/mfu.hpp"
 #include "train/trainer.hpp"
@@ -131,7 +132,9 @@ void Trainer::print_start() {
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
             1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
             1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
-  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, device_.kind);
+  EngineOptions options = recipe_.engine(data_->size(), threads_);
+  options.choose_products = product_chooser(*mesh_.world, recipe_.run, recipe_.run.dir + "/gemm_search.txt");
+  engine_ = std::make_unique<Engine>(options, mesh_, device_.kind);
   const Geometry& g = engine_->geometry();
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
             g.micro_batch, g.accumulation,

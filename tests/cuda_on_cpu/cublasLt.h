@@ -46,9 +46,12 @@ struct cublasLtMatmulAlgo_t {
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
+  size_t workspaceSize;
+  cublasStatus_t state;
 };
 
 const char* cublasLtGetStatusName(cublasStatus_t);
+size_t cublasLtGetVersion();
 cublasStatus_t cublasLtCreate(cublasLtHandle_t*);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t*, cublasComputeType_t, cudaDataType_t scale);
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void*, size_t);
@@ -61,6 +64,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t, int wanted, cublasLtMatmulHeuristicResult_t*,
                                               int* found);
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t*,
+                                       cublasLtMatmulHeuristicResult_t*);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void* alpha, const void* a, cublasLtMatrixLayout_t,
                               const void* b, cublasLtMatrixLayout_t, const void* beta, const void* c, cublasLtMatrixLayout_t,
                               void* d, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t*, void* workspace, size_t bytes,

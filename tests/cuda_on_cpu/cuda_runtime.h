@@ -151,6 +151,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t);
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value);
 
 namespace cuda_on_cpu {
@@ -161,6 +162,7 @@ void submit(cudaStream_t, std::function<void()> work);
 void submit_waiting(cudaStream_t, std::function<bool()> work);
 void wait(cudaStream_t);
 void wait_for_all();
+void spend(double seconds);  // what events are told by: work takes as long as it says here
 bool on_device(const void* address);
 }  // namespace cuda_on_cpu
 

@@ -12,11 +12,12 @@ class GuardedMemory {
   GuardedMemory(const GuardedMemory&) = delete;
 
   void* data() const { return data_; }
-  size_t bytes() const { return length_; }  // with the pages around it
+  size_t bytes() const { return bytes_; }
   void open(bool opened);
   bool holds(const void* address) const;  // forbidden pages included
 
  private:
+  size_t bytes_;
   char* pages_;
   size_t length_;  // of all pages
   void* data_;

@@ -49,7 +49,7 @@ void watch_faults() {
 
 }  // namespace
 
-GuardedMemory::GuardedMemory(size_t bytes) {
+GuardedMemory::GuardedMemory(size_t bytes) : bytes_(bytes) {
   size_t rounded = (bytes + 255) / 256 * 256;
   length_ = (rounded + kPage - 1) / kPage * kPage + 2 * kPage;
   pages_ = static_cast<char*>(mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -14,6 +14,7 @@ struct EmulatedStream {
 };
 struct EmulatedEvent {
   std::shared_ptr<bool> reached = std::make_shared<bool>(true);  // of the last record
+  std::shared_ptr<double> at_s = std::make_shared<double>(0);
 };
 
 namespace cuda_on_cpu {
@@ -35,6 +36,11 @@ bool advance() {
 }
 
 }  // namespace
+
+namespace {
+double spent_s = 0;
+}
+void spend(double seconds) { spent_s += seconds; }
 
 bool busy(cudaStream_t stream) { return stream && !stream->work.empty(); }
 
@@ -78,8 +84,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) { return *out =
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->reached = std::make_shared<bool>(false);
-  cuda_on_cpu::submit(stream, [reached = event->reached] { *reached = true; });
+  cuda_on_cpu::submit(stream, [reached = event->reached, at_s = event->at_s] { *reached = true, *at_s = cuda_on_cpu::spent_s; });
   return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  return *ms = float(1e3 * (*end->at_s - *begin->at_s)), *begin->reached && *end->reached ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (!*event->reached) cuda_on_cpu::advance();

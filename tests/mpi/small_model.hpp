@@ -23,13 +23,14 @@ struct Case {
   int64_t slices = 16, global_batch = 48;
   double dropout = 0;
   std::string frozen = "";  // regular expression
+  bool bf16 = false;        // operands of products
 
   std::string text() const {
     return fmt::format(
         "mesh={}x{} micro={} parameters={} optimizer={} level={} recompute={} momentum={} kind={} threads={} "
-        "dropout={}",
+        "dropout={} bf16={}",
         mesh.replica, mesh.fsdp, micro_batch, parameters, optimizer, level, recompute, momentum_type, kind, threads,
-        dropout);
+        dropout, bf16);
   }
 };
 
@@ -57,7 +58,7 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.optimizer.learning_rate = 1e-2, o.optimizer.weight_decay = 1e-3, o.optimizer.clip_norm = 1.0;
   if (!c.frozen.empty()) o.optimizer.rules = {{.match = c.frozen, .frozen = true}, {.match = ".*"}};
   o.groups = {"encoder/.*", "decoder/.*"};
-  o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3;
+  o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3, o.bf16 = c.bf16;
   o.resolve = [optimizer = o.optimizer, total_steps](const std::vector<shard::Parameter>& parameters,
                                                      std::vector<optim::ParameterPolicy>& policies,
                                                      std::vector<optim::Schedule>& schedules) {

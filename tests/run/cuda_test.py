@@ -4,6 +4,9 @@ restart does not change, meshes of two ranks through host memory."""
 import os
 import re
 import shutil
+import signal
+import subprocess
+import time
 
 import harness
 
@@ -75,13 +78,56 @@ class Cuda(harness.RunTest):
             os.environ[name] = value
             self.addCleanup(os.environ.pop, name)
 
-    def test_nccl_where_every_rank_has_a_gpu(self):
-        mpi = self.train("mpi", "cuda", "mesh.fsdp=2", ranks=2)
+    def nccl_beside_mpi(self, ranks, part, *settings):
+        """The same run by both ways; of groups of two, whose sums have one order, the same bits (part = 0)."""
+        mpi = self.train("mpi", "cuda", *settings, ranks=ranks)
         self.assertIn("share one GPU", self.output)
-        self.emulate(CUDA_ON_CPU_GPUS="2")
-        nccl = self.train("nccl", "cuda", "mesh.fsdp=2", ranks=2)
+        self.emulate(CUDA_ON_CPU_GPUS=str(ranks))
+        nccl = self.train("nccl", "cuda", *settings, ranks=ranks)
         self.assertIn("backend=nccl 2.28.9", self.output)
-        self.compare(nccl, mpi, 1e-6)
+        self.compare(nccl, mpi, part)
+        if part:
+            return
+        for key in ("loss", "l2_grads", "l2_params", "l2_updates"):
+            self.assertEqual([r[key] for r in nccl], [r[key] for r in mpi], key)
+        whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("mpi", "nccl"))
+        self.assertEqual(whole.keys(), again.keys())
+        for name, value in whole.items():
+            self.assertEqual(value, again[name], name)
+
+    def test_nccl_where_every_rank_has_a_gpu(self):
+        self.nccl_beside_mpi(2, 0, "mesh.fsdp=2")
+
+    def test_nccl_of_rounded_weights(self):
+        self.nccl_beside_mpi(4, 0, "mesh.fsdp=2", "mesh.replica=2", "precision.compute=bf16", "train.micro_batch=1")
+
+    def test_nccl_of_four(self):
+        self.nccl_beside_mpi(4, 2e-6, "mesh.fsdp=4", "train.micro_batch=1")
+
+    def test_a_rank_that_hangs_ends_the_job(self):
+        self.emulate(CUDA_ON_CPU_GPUS="2")
+        settings = ("run.device=cuda", "mesh.fsdp=2", "mesh.gpu_timeout_s=3", "train.total_steps=100000")
+        sets = [arg for s in (*SETTINGS, *settings) for arg in ("--set", s)]
+        log = f"{self.folder}/log"
+        with open(log, "w") as out:
+            job = subprocess.Popen(["mpirun", "-np", "2", EMULATED, self.deck(), *sets], stdout=out, stderr=subprocess.STDOUT,
+                                   cwd=self.folder)
+        self.addCleanup(job.kill)
+        text = ""
+        while "step=3 " not in text:
+            self.assertIsNone(job.poll(), text)
+            time.sleep(0.1)
+            with open(log) as f:
+                text = f.read()
+        with open(f"/proc/{job.pid}/task/{job.pid}/children") as f:
+            ranks = [int(pid) for pid in f.read().split()]
+        self.assertEqual(len(ranks), 2)
+        os.kill(ranks[1], signal.SIGSTOP)
+        code = job.wait(timeout=120)
+        with open(log) as f:
+            text = f.read()
+        self.assertEqual(code, 3, text)
+        self.assertIn("not ended after 3 s (mesh.gpu_timeout_s)", text)
 
     def test_a_hanging_exchange_ends_the_job(self):
         self.emulate(CUDA_ON_CPU_GPUS="2", NCCL_ON_CPU="hang@20")
@@ -89,6 +135,45 @@ class Cuda(harness.RunTest):
         sets = [arg for s in (*SETTINGS, "run.device=cuda", "mesh.fsdp=2", "mesh.gpu_timeout_s=2") for arg in ("--set", s)]
         self.expect(3, "fsdp group of 2 as its rank", "(operation 20 of this rank", "not ended after 2 s", args=[self.deck(), *sets],
                     ranks=2)
+
+    def test_search_of_algorithms(self):
+        first = self.train("first", "cuda", ranks=2)
+        self.assertNotIn("products ", self.output)
+        # The first proposal is the fastest there: nothing changes. Then another one is, for every product.
+        same = self.train("same", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: 0 take another")
+        self.assertEqual([r["loss"] for r in same], [r["loss"] for r in first])
+        self.emulate(CUBLASLT_ON_CPU_FASTEST="2")
+        other = self.train("other", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: \1 take another")
+        self.assertNotEqual([r["loss"] for r in other], [r["loss"] for r in first])
+        self.compare(other, first, 2e-5)
+        # What was chosen stays, whatever is the fastest when the run goes on: the same bits. Without the file others are.
+        os.environ["CUBLASLT_ON_CPU_FASTEST"] = "0"
+        self.keep_only("other", 2, "resumed")
+        shutil.copy(f"{self.folder}/other/gemm_search.txt", f"{self.folder}/resumed")
+        resumed = self.train("resumed", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertIn(" 0 of them timed now", self.output)
+        self.assertEqual([r["loss"] for r in resumed], [r["loss"] for r in other][2:])
+        whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("other", "resumed"))
+        self.assertEqual(whole, again)
+        # Choices for another GPU, or damaged.
+        self.keep_only("other", 2, "moved")
+        path = f"{self.folder}/moved/gemm_search.txt"
+        with open(f"{self.folder}/other/gemm_search.txt") as f:
+            text = f.read()
+        with open(path, "w") as f:
+            f.write(text.replace("CUDA on the CPU", "Another GPU"))
+        self.train("moved", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertIn("is for Another GPU", self.output)
+        with open(path) as f:
+            self.assertTrue(f.read().startswith("CUDA on the CPU"))
+        with open(path, "w") as f:
+            f.write(text.replace("feed", "0000"))
+        sets = [arg for s in (*SETTINGS[1:], "train.total_steps=6", "run.device=cuda", "run.gemm_search=on") for arg in ("--set", s)]
+        self.expect(3, "is not for this GPU", args=[self.deck(), "--dir", f"{self.folder}/moved", *sets], ranks=2)
+        harness.TRAINER = CPU
+        self.expect(2, "run.gemm_search", "it is about products on GPUs", args=[self.deck(), "--validate", "--set", "run.gemm_search=on"])
 
     def test_bf16(self):
         settings = ["precision.compute=bf16", "memory.recompute=gelu", "optimizer.kind=adamw"]

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/gemm.hpp"
+
 namespace train {
 namespace {
 
@@ -74,6 +76,34 @@ TEST(Plan, CountsManyPassesWithoutWalkingThroughThem) {
           expect_equal(plan.fsdp_reduce, all.reduce);
           expect_equal(plan.replica_reduce, all.replica);
         }
+}
+
+struct OnPaper {
+  int64_t products = 0, scratch = 0;
+};
+OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
+  Recipe recipe;
+  config::Deck deck({"deck.toml", kDeck, {"train.global_batch=6144", "run.device=" + device, "memory.logits_mb=" + logits_mb}}, recipe);
+  deck.throw_if_any();
+  Plan plan = make_plan(recipe, deck, 4, "");
+  EngineOptions options = recipe.engine(4096, 1);
+  options.paper_of = device == "cuda" ? device::Kind::cuda : device::Kind::cpu;
+  auto world = comm::make_plan_comm(4);
+  comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
+  Engine engine(options, mesh, device::Kind::plan);
+  engine.step(1, {});
+  EXPECT_EQ(plan.memory.count("scratch"), device == "cuda");
+  EXPECT_EQ(plan.memory["scratch"], engine.ledger().peak_of("scratch"));
+  return {engine.queue().costs()[size_t(kernels::Op::gemm)].calls, plan.memory["scratch"]};
+}
+
+// Of 1536 examples with 8 positions each on every rank: 48 chunks of 256 rows on CPUs, 3 of 4096 on GPUs, or, of 1 MiB, 3 of 4096
+// as well, because 50 logits are few; what they differ in are the products of a chunk: forward and two gradients.
+TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
+  const OnPaper cpu = on_paper("cpu", "1024"), gpu = on_paper("cuda", "1024");
+  EXPECT_EQ(cpu.products - gpu.products, 3 * (48 - 3));
+  EXPECT_EQ(on_paper("cuda", "1").products, gpu.products);
+  EXPECT_GE(gpu.scratch, int64_t(kernels::kGemmWorkspace));
 }
 
 }  // namespace

@@ -1,0 +1,113 @@
+// The search for algorithms of products, with the emulated library, whose fastest one a variable names.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "device/memory.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/gemm_search.hpp"
+
+namespace {
+
+using namespace kernels;
+using device::Kind;
+
+constexpr int64_t kRows = 24, kColumns = 16, kInner = 40;
+
+class GemmSearches : public testing::Test {
+ protected:
+  GemmSearches() : queue_(Kind::cuda), paper_(Kind::plan, 1, false, Kind::cuda) {
+    paper_.set_prepares(true);
+    for (auto [buffer, count] : {std::pair{&a_, kRows * kInner}, {&b_, kInner * kColumns}, {&c_, kRows * kColumns}}) {
+      *buffer = device::Buffer(Kind::cuda, ledger_, "test", count * 4);
+      device::write_on_host(buffer->view(DType::f32), queue_, [](View v) {
+        for (int64_t i = 0; i < v.count; ++i) v.f32()[i] = float(i % 23) / 7 - float(i % 5);
+      });
+    }
+    plan(product());
+  }
+  ~GemmSearches() override { use_gemm_choices(""), unsetenv("CUBLASLT_ON_CPU_FASTEST"); }
+
+  Gemm product() {
+    return {.c = c_.view(DType::f32), .a = a_.view(DType::f32), .b = b_.view(DType::f32), .m = kRows, .n = kColumns, .k = kInner};
+  }
+  // On paper nothing lies where it will.
+  void plan(Gemm g) {
+    device::Arena arena;
+    g.c = arena.save(g.c.count), g.a = arena.temporary(g.a.count), g.b = arena.save(g.b.count);
+    run(g, paper_);
+  }
+  std::vector<float> result() {
+    run(product(), queue_);
+    std::vector<float> out(size_t(kRows * kColumns));
+    device::download(out.data(), c_.view(DType::f32).slice(0, kRows * kColumns), queue_);
+    return out;
+  }
+  static void fastest(const char* number) { setenv("CUBLASLT_ON_CPU_FASTEST", number, 1); }
+
+  device::Ledger ledger_;
+  device::Queue queue_, paper_;
+  device::Buffer a_, b_, c_;
+};
+
+TEST_F(GemmSearches, TakesTheFastest) {
+  const std::vector<float> first = result();
+  fastest("2");
+  GemmSearch found = search_gemms("", queue_);
+  EXPECT_EQ(found.shapes, 1);
+  EXPECT_EQ(found.timed, 1);
+  EXPECT_EQ(found.changed, 1);
+  EXPECT_NEAR(found.chosen_s, found.first_s / 2, 0.01 * found.first_s);
+  EXPECT_EQ(result(), first) << "nothing changes before all ranks take it";
+  use_gemm_choices(found.choices);
+  const std::vector<float> second = result();
+  EXPECT_NE(second, first) << "the emulated algorithms round differently";
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_NEAR(second[i], first[i], 1e-4) << i;
+}
+
+TEST_F(GemmSearches, KeepsWhatWasChosenBefore) {
+  fastest("2");
+  const GemmSearch before = search_gemms("", queue_);
+  use_gemm_choices(before.choices);
+  const std::vector<float> second = result();
+  fastest("0");
+  const GemmSearch again = search_gemms(before.choices, queue_);
+  EXPECT_EQ(again.timed, 0);
+  EXPECT_EQ(again.choices, before.choices);
+  use_gemm_choices(again.choices);
+  EXPECT_EQ(result(), second);
+  Gemm other = product();
+  other.m = kRows / 2, other.a.count /= 2, other.c.count /= 2;
+  plan(other);
+  const GemmSearch more = search_gemms(before.choices, queue_);
+  EXPECT_EQ(more.shapes, 2);
+  EXPECT_EQ(more.timed, 1) << "the shape that was not there";
+  EXPECT_EQ(more.changed, 0);
+  EXPECT_NE(more.choices.find(before.choices), std::string::npos);
+}
+
+TEST_F(GemmSearches, StaysWithTheFirstWhereItIsTheFastest) {
+  const std::vector<float> first = result();
+  fastest("0");
+  use_gemm_choices(search_gemms("", queue_).choices);
+  EXPECT_EQ(result(), first);
+}
+
+TEST_F(GemmSearches, RefusesWhatIsNotForThisGpu) {
+  std::string choices = search_gemms("", queue_).choices;
+  for (size_t at : {choices.size() - 2, choices.size() - 9}) {
+    std::string damaged = choices;
+    damaged[at] = damaged[at] == 'z' ? 'y' : at + 2 == choices.size() ? '0' : 'z';
+    try {
+      use_gemm_choices(damaged);
+      ADD_FAILURE() << "was taken: " << damaged;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::Exit::mesh);
+      EXPECT_NE(std::string(e.what()).find("gemm_search.txt"), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_NE(gemm_platform().find("CUDA on the CPU, cuBLASLt 130100"), std::string::npos);
+}
+
+}  // namespace
