@@ -32,7 +32,9 @@ cublasLtHandle_t handle(const Gemm& a) {
   return one;
 }
 
-cudaDataType_t type_of(DType type) { return type == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of(DType type) {
+  return type == DType::bf16 ? CUDA_R_16BF : type == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
+}
 int64_t or_else(int64_t leading, int64_t packed) { return leading ? leading : packed; }
 
 // The largest power of two up to 256 that divides an address: kernels are chosen by it.
@@ -46,20 +48,20 @@ uint32_t alignment_of(const void* p) {
 struct Call {
   bool fused = false;
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
-  bool trans_a = false, trans_b = false;
+  bool trans_a = false, trans_b = false, tf32 = false;
   DType operands = DType::f32, c_type = DType::f32, d_type = DType::f32;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   float beta = 0;
   void *a = nullptr, *b = nullptr, *c = nullptr, *d = nullptr, *bias = nullptr, *aux = nullptr;
 
   auto key() const {
-    return std::tuple(fused, m, n, k, lda, ldb, ldc, ldd, ld_aux, trans_a, trans_b, operands, c_type, d_type, int(epilogue),
+    return std::tuple(fused, m, n, k, lda, ldb, ldc, ldd, ld_aux, trans_a, trans_b, tf32, operands, c_type, d_type, int(epilogue),
                       beta, std::tuple(alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(d), alignment_of(bias),
                                        alignment_of(aux)));
   }
 };
 
-Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd) {
+Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd, const Queue& queue) {
   return {.m = a.n,
           .n = a.m,
           .k = a.k,
@@ -69,6 +71,7 @@ Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd) {
           .ldd = ldd,
           .trans_a = a.trans_b,
           .trans_b = a.trans_a,
+          .tf32 = queue.tf32() && a.a.type == DType::f32,
           .operands = a.a.type,
           .c_type = d_type,
           .d_type = d_type,
@@ -83,9 +86,9 @@ bool can_fuse(const Gemm& a) {
   return (a.bias.none() || a.gelu_of.none()) && (a.gelu.none() || a.gelu_of.none()) &&
          (a.residual.none() || a.c.type == DType::f32);
 }
-Call fused_call(const Gemm& a) {
+Call fused_call(const Gemm& a, const Queue& queue) {
   int64_t ldc = or_else(a.ldc, a.n);
-  Call call = plain_call(a, a.c.data, a.c.type, ldc);
+  Call call = plain_call(a, a.c.data, a.c.type, ldc, queue);
   call.fused = true;
   if (!a.gelu.none()) {
     call.d = call.c = a.gelu.data, call.ldd = call.ldc = a.n;
@@ -127,7 +130,8 @@ void point_epilogue(const Plan& plan, const Call& call, const Gemm& a) {
 // The library's first choice for the shape, which is the same in every run: so are the bits.
 Plan make_plan(const Call& call, const Gemm& a) {
   Plan plan;
-  check_lt(LT(cublasLtMatmulDescCreate)(&plan.matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing it", a);
+  check_lt(LT(cublasLtMatmulDescCreate)(&plan.matmul, call.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+           "describing it", a);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSA, call.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, a);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, call.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, a);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, call.epilogue, a);
@@ -191,12 +195,12 @@ void run_cuda(const Gemm& a, Queue& queue) {
     return;
   }
   if (can_fuse(a)) {
-    Call call = fused_call(a);
+    Call call = fused_call(a, queue);
     if (const Plan& plan = plan_for(call, a); plan.found) return execute(call, plan, a, queue.scratch(kWorkspace), queue);
   }
   char* scratch = static_cast<char*>(queue.scratch(kWorkspace + size_t(a.m * a.n) * sizeof(float)));
   float* product = reinterpret_cast<float*>(scratch + kWorkspace);
-  Call call = plain_call(a, product, DType::f32, a.n);
+  Call call = plain_call(a, product, DType::f32, a.n, queue);
   const Plan& plan = plan_for(call, a);
   if (!plan.found)
     base::fail(base::Exit::mesh, "gemm [{}, {}] x [{}, {}] of {}: cuBLASLt has no kernel for it", a.m, a.k, a.k, a.n,

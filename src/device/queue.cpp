@@ -37,6 +37,11 @@ Queue::Queue(Kind kind, int threads, bool fixed_order)
 
 void Queue::FreeStream::operator()(void* stream) const { gpu::free_stream(stream); }
 
+void Queue::set_tf32(bool tf32) {
+  CHECK(!tf32 || kind_ != Kind::cpu, "products on CPUs cannot be of tf32 operands");
+  tf32_ = tf32;
+}
+
 void Queue::synchronize() {
   if (stream_) gpu::wait_for_stream(stream_.get());
 }

@@ -36,6 +36,10 @@ class Queue {
   // blocks. Our own kernels never depend on it.
   bool fixed_order() const { return fixed_order_; }
 
+  // GPUs: products of f32 operands may round these to tf32 (10 bits of mantissa), for tensor cores. Sums stay f32.
+  bool tf32() const { return tf32_; }
+  void set_tf32(bool tf32);
+
   // On paper: ops make what they will need on a real queue of as many threads.
   bool prepares() const { return prepares_; }
   void set_prepares(bool prepares) { prepares_ = prepares; }
@@ -69,6 +73,7 @@ class Queue {
   Kind kind_;
   int threads_;
   bool fixed_order_;
+  bool tf32_ = false;
   bool prepares_ = false;
   std::unique_ptr<void, FreeStream> stream_;
   std::unique_ptr<void, Free> scratch_;

@@ -107,6 +107,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index) {
   std::snprintf(out->name, sizeof out->name, "CUDA on the CPU");
   out->totalGlobalMem = size_t(1) << 33;
   out->multiProcessorCount = 4;
+  const char* capability = std::getenv("CUDA_ON_CPU_CAPABILITY");  // as 75 for 7.5
+  out->major = capability ? std::atoi(capability) / 10 : 9, out->minor = capability ? std::atoi(capability) % 10 : 0;
   return cudaSuccess;
 }
 

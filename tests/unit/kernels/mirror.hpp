@@ -17,6 +17,7 @@
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/loss_scale.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"
@@ -56,7 +57,7 @@ inline Views views(kernels::AttentionBackward& a) {
 inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.table, &a.positions}; }
 inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
-inline Views views(kernels::SoftmaxXent& a) { return {&a.logits, &a.labels, &a.row_scale, &a.loss}; }
+inline Views views(kernels::SoftmaxXent& a) { return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss}; }
 inline Views views(kernels::GatherRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::ScatterRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::Add& a) { return {&a.y, &a.a, &a.b}; }
@@ -82,6 +83,7 @@ inline Views views(kernels::AdafactorRms& a) { return both({&a.sum, &a.gradient,
 inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
 inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
 inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
+inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
 inline Views views(kernels::ClipGradient& a) { return {&a.decision, &a.norm, &a.squares, &a.places}; }
 
 // Memory of the host that some views show, and its copy on the GPU while it lives. Views may overlap: what they share, their

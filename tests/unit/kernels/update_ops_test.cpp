@@ -4,6 +4,7 @@
 #include "kernels/adamw_update.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/clip_gradient.hpp"
+#include "kernels/loss_scale.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
 #include "rig.hpp"
@@ -18,6 +19,7 @@ COVERS(adamw_update);
 COVERS(momentum_update);
 COVERS(apply_update);
 COVERS(clip_gradient);
+COVERS(loss_scale);
 
 namespace {
 
@@ -256,6 +258,35 @@ TEST(UpdateOps, ClipGradientDecides) {
   EXPECT_EQ(norm[0], INFINITY);
   squares[size_t(places[5])] = NAN;
   decide(0, {1, 1, 0});
+}
+
+// Clipping by the norm without the scale, whose power of two drops out of every result; the scale follows what is finite.
+TEST(UpdateOps, LossScaleMoves) {
+  TestQueue queue;
+  std::vector<float> state{8, 0, -1};
+  std::vector<float> decision{1, 1, 1};
+  std::vector<double> norm(1);
+  const LossScaleRule rule{.growth = 2, .backoff = 0.25f, .least = 1.5f, .growth_interval = 3};
+  auto step = [&](double scaled_norm, bool apply, std::vector<float> decided, std::vector<float> moved, float bound = 0) {
+    norm[0] = scaled_norm, decision = {1, 1, apply ? 1.0f : 0.0f};
+    run(LossScale{view32(decision), view64(norm), view32(state), bound, rule}, queue);
+    EXPECT_EQ(decision, decided) << scaled_norm;
+    EXPECT_EQ(state, moved) << scaled_norm;
+  };
+  step(24, true, {8, 1, 1}, {8, 1, 8});
+  EXPECT_EQ(norm[0], 3);
+  step(24, true, {24, 2, 1}, {8, 2, 8}, 2);
+  step(24, true, {24, 3, 1}, {16, 0, 8}, 3);  // at the bound itself it counts as clipped; the third in a row
+  step(24, true, {16, 1, 1}, {16, 1, 16}, 3);
+  step(24, false, {16, 1, 0}, {16, 1, 16}, 3);  // the loss was not finite: nothing is known about the scale
+  step(INFINITY, false, {16, 1, 0}, {4, 0, 16});
+  step(8, true, {4, 1, 1}, {4, 1, 4});
+  step(NAN, false, {4, 1, 0}, {1.5f, 0, 4});  // not below the least
+  step(INFINITY, false, {1.5f, 1, 0}, {1.5f, 0, 1.5f});
+  state = {0x1p99f, 2, 0};
+  step(0, true, {0x1p99f, 1, 1}, {0x1p100f, 0, 0x1p99f});
+  state = {0x1p100f, 2, 0};
+  step(0, true, {0x1p100f, 1, 1}, {0x1p100f, 0, 0x1p100f});
 }
 
 // A decision in memory stands for the numbers; one not to apply leaves weights and state as they are.
