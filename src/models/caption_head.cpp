@@ -115,7 +115,7 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
         forward_chunk(ctx, c, normed, index, kernel);
         ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = part(targets.labels), .row_scale = part(targets.scale),
                                      .loss = part(targets.loss), .rows = chunk, .columns = head_.out,
-                                     .smoothing = float(loss_.label_smoothing)});
+                                     .smoothing = float(loss_.label_smoothing), .loss_scale = ctx.loss_scale});
         View d = ctx.operand(c.logits);
         ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = width_, .k = head_.out, .trans_b = true});
         ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = index, .rows = chunk, .width = width_, .target_rows = rows});

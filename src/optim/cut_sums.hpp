@@ -39,6 +39,11 @@ class CutSums : public TensorTotals {
   // From then on `value` may be asked: on a GPU the host waits for the totals here.
   void exchange();
 
+  device::View all() const { return totals_.view(device::DType::f64); }
+  // Of a parameter's first sum, in `all`.
+  int64_t place(int parameter) const {
+    return unit_offset_[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)] + offset_[size_t(parameter)];
+  }
   device::View of(int parameter) const override;
   double value(int parameter, int64_t i) const override;
 

@@ -3,6 +3,9 @@
 #include <cmath>
 #include <regex>
 
+#include "base/narrow.hpp"
+#include "kernels/clip_gradient.hpp"
+
 namespace optim {
 
 void Method::sum(const Piece&, device::View gradient, device::View sums) {
@@ -10,14 +13,16 @@ void Method::sum(const Piece&, device::View gradient, device::View sums) {
 }
 
 Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vector<ParameterPolicy> policies,
-               std::vector<Schedule> schedules, const std::vector<std::string>& groups)
+               std::vector<Schedule> schedules, const std::vector<std::string>& groups,
+               const std::optional<LossScaleOptions>& loss_scale)
     : fabric_(fabric),
       learning_rate_(options.learning_rate),
       weight_decay_(options.weight_decay),
       clip_norm_(options.clip_norm),
       policies_(std::move(policies)),
       schedules_(std::move(schedules)),
-      method_(options.method_options().make(fabric)) {
+      method_(options.method_options().make(fabric)),
+      scale_options_(loss_scale) {
   const shard::Layout& layout = fabric.layout;
   const auto& parameters = layout.parameters();
   CHECK(policies_.size() == parameters.size(), "{} policies for {} parameters", policies_.size(), parameters.size());
@@ -55,15 +60,54 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
     n->per_parameter.assign(parameters.size(), 0), n->per_group.assign(groups_.size(), 0);
   report_.schedules.assign(schedules_.size(), 0);
   owned_.resize(layout.units().size());
+  if (scale_options_) make_scale();
+}
+
+namespace {
+// What the host learns of a step with a loss scale, as it lies in the queue's memory.
+struct Scaled {
+  double norm;
+  float decision[4], state[4];  // three each: see op loss_scale
+};
+}  // namespace
+
+void Engine::make_scale() {
+  std::vector<int32_t> places;
+  const auto& parameters = fabric_.layout.parameters();
+  for (size_t p = 0; p < parameters.size(); ++p)
+    if (gradient_sums_->of(int(p)).count > 0) places.push_back(base::narrow<int32_t>(gradient_sums_->place(int(p))));
+  const device::Kind kind = fabric_.queue.kind();
+  places_buffer_ = device::Buffer(kind, fabric_.ledger, "workspace", int64_t(places.size()) * size_of(device::DType::i32));
+  places_ = places_buffer_.view(device::DType::i32).slice(0, int64_t(places.size()));
+  scale_ = device::Buffer(kind, fabric_.ledger, "workspace", sizeof(Scaled));
+  device::upload(places_, places.data(), fabric_.queue);
+  set_scale_state({scale_options_->init, 0});
+}
+
+device::View Engine::scale_norm() const { return scale_.view(device::DType::f64).slice(0, 1); }
+device::View Engine::scale_decision() const { return scale_.view(device::DType::f32).slice(2, 3); }
+device::View Engine::scale_memory() const { return scale_.view(device::DType::f32).slice(6, 3); }
+device::View Engine::loss_scale() const { return scale_options_ ? scale_memory().slice(0, 1) : device::View{}; }
+
+Engine::ScaleState Engine::scale_state() {
+  if (!scale_options_ || !real()) return {};
+  float state[2];
+  device::download(state, scale_memory().slice(0, 2), fabric_.queue);
+  return {double(state[0]), double(state[1])};
+}
+
+void Engine::set_scale_state(const ScaleState& state) {
+  const float values[2] = {float(state.scale), float(state.updates)};
+  device::upload(scale_memory().slice(0, 2), values, fabric_.queue);
 }
 
 // Norms from the sums of squares at place `which` of each tensor's sums, added in the order of the parameters.
-void Engine::fill(Norms& norms, const CutSums& sums, int64_t which) {
+void Engine::fill(Norms& norms, const CutSums& sums, int64_t which, double scale) {
   if (!real()) return;
   double total = 0;
   for (size_t p = 0; p < norms.per_parameter.size(); ++p) {
     const bool has = sums.of(int(p)).count > which;
-    const double square = has ? sums.value(int(p), which) : 0;
+    const double square = has ? sums.value(int(p), which) / (scale * scale) : 0;
     norms.per_parameter[p] = square;
     total += square;
   }
@@ -93,6 +137,11 @@ const Inspection& Engine::inspect(std::span<const OwnedUnit> units) {
       method_->sum(piece, owned_[u].gradient.slice(piece.offset, piece.count()), sums);
     });
   gradient_sums_->exchange();
+  inspected_ = true;
+  if (scale_options_) {
+    inspect_scaled();
+    return inspection_;
+  }
 
   fill(inspection_.gradients, *gradient_sums_, 0);
   inspection_.finite = std::isfinite(inspection_.gradients.global);
@@ -102,8 +151,27 @@ const Inspection& Engine::inspect(std::span<const OwnedUnit> units) {
   info_.clip.divisor = clipped ? norm : 1.0f;
   info_.clip.factor = clipped ? bound : 1.0f;
   inspection_.clip = double(info_.clip.factor) / double(info_.clip.divisor);
-  inspected_ = true;
   return inspection_;
+}
+
+// Every rank has the same sums, so every rank finds an overflow, and moves the scale, alike.
+void Engine::inspect_scaled() {
+  kernels::run(kernels::ClipGradient{.decision = scale_decision(),
+                                     .norm = scale_norm(),
+                                     .squares = gradient_sums_->all(),
+                                     .places = places_},
+               fabric_.queue);
+  kernels::run(kernels::LossScale{scale_decision(), scale_norm(), scale_memory(), float(clip_norm_), scale_options_->rule()},
+               fabric_.queue);
+  info_.clip.decided = scale_decision();
+  if (!real()) return;
+  Scaled found;
+  device::download(&found, {scale_.data(), device::DType::u8, int64_t(sizeof found)}, fabric_.queue);
+  const double scale = double(found.state[2]);
+  fill(inspection_.gradients, *gradient_sums_, 0, scale);
+  inspection_.finite = found.decision[2] != 0;
+  inspection_.clip = double(found.decision[1]) / double(found.decision[0]) * scale;
+  inspection_.loss_scale = scale, inspection_.next_loss_scale = double(found.state[0]);
 }
 
 const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {

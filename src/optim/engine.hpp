@@ -15,6 +15,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@ struct Inspection {
   bool finite = true;
   Norms gradients;  // raw, before clipping; frozen parameters count as zero
   double clip = 1;  // what gradients are multiplied by
+  double loss_scale = 0, next_loss_scale = 0;  // fp16: the scale that the gradients had, of which norms are free; and what follows
 };
 
 struct UpdateReport {
@@ -54,18 +56,34 @@ class Engine {
  public:
   // `groups`: regular expressions; norms are also formed over the parameters that each fully matches.
   Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vector<ParameterPolicy> policies,
-         std::vector<Schedule> schedules, const std::vector<std::string>& groups = {});
+         std::vector<Schedule> schedules, const std::vector<std::string>& groups = {},
+         const std::optional<LossScaleOptions>& loss_scale = {});
 
   // Looks at the finished gradients: one pass over them, one all-reduce over mesh.fsdp. Every unit must be there once.
   const Inspection& inspect(std::span<const OwnedUnit> units);
   // Updates weights and state of the units last inspected; `step` is the number of the update, the first is 1.
   const UpdateReport& apply(int64_t step);
 
-  // The memory of all optimizer state: read to save, filled to restore. Nothing else is kept from step to step.
+  // With a loss scale: what the gradients to inspect must have been multiplied by, f32 [1] in the queue's memory; else none. Each
+  // inspection moves it.
+  device::View loss_scale() const;
+  // What of it is kept from step to step: the scale, and the updates since it moved.
+  struct ScaleState {
+    double scale = 0, updates = 0;
+  };
+  ScaleState scale_state();
+  void set_scale_state(const ScaleState& state);
+
+  // The memory of all optimizer state: read to save, filled to restore. Nothing else but the loss scale is kept from step to step.
   std::vector<shard::TensorSlice> state();
 
  private:
-  void fill(Norms& norms, const CutSums& sums, int64_t which);
+  void fill(Norms& norms, const CutSums& sums, int64_t which, double scale = 1);
+  void make_scale();
+  void inspect_scaled();
+  device::View scale_norm() const;
+  device::View scale_decision() const;
+  device::View scale_memory() const;
   const kernels::Update& prepare(const Piece& piece, device::View sums);
   bool real() const { return fabric_.queue.kind() != device::Kind::plan; }
 
@@ -77,6 +95,9 @@ class Engine {
   std::vector<std::vector<std::vector<Piece>>> pieces_;  // by unit, by owned cut
   std::vector<std::vector<int>> groups_;
   std::unique_ptr<CutSums> gradient_sums_, measured_sums_, norm_sums_;
+  std::optional<LossScaleOptions> scale_options_;
+  device::Buffer scale_, places_buffer_;
+  device::View places_;  // i32: where each gradient's sum of squares is
   std::vector<OwnedUnit> owned_;  // by unit, of the last inspection
   bool inspected_ = false;
   StepInfo info_;

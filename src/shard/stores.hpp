@@ -15,11 +15,11 @@ struct Fabric {
   device::Queue& queue;
   device::Ledger& ledger;
   bool tree = false;   // determinism.level = "mesh": exchange after every micro-batch, add along the tree
-  bool bf16 = false;   // precision.compute: matrix products take bf16 operands
+  device::DType operands = device::DType::f32;  // of matrix products (precision.compute)
 };
 
 // f32 master weights. Replicated: the whole unit on every rank. Sharded: this rank's equal part; acquire gathers the whole
-// unit into one of 1 + prefetch buffers. With bf16 products their operands are kept rounded as well: made once a step, or
+// unit into one of 1 + prefetch buffers. Operands of narrow products are kept rounded as well: made once a step, or
 // where weights are gathered, whenever they are.
 class WeightStore {
  public:
@@ -29,13 +29,13 @@ class WeightStore {
   void acquire(int block, int next = -1);
   void release(int block);
   device::View weight(int parameter) const;      // [shape], while its block is acquired
-  device::View operand(int parameter) const;     // what products take: the weight, or bf16 of it
-  bool bf16() const { return fabric_.bf16; }
+  device::View operand(int parameter) const;     // what products take: the weight, or its rounded form
+  device::DType operands() const { return fabric_.operands; }
   device::View owned(int unit) const;            // f32, [layout.owned_count(unit)]: what the optimizer updates
   device::View held(int unit) const;             // what this rank keeps: the shard, or the whole unit
   int64_t held_begin(int unit) const;            // first element of `held` within the unit
   // After the optimizer (or a restore) changed the owned parts: replicated weights with a sharded optimizer gather the rest,
-  // and bf16 operands are made anew.
+  // and rounded operands are made anew.
   void publish();
   // Fills every held weight from its initial distribution; a pure function of (seed, path, element).
   void initialise(uint64_t seed);
@@ -47,6 +47,7 @@ class WeightStore {
     std::vector<comm::Ticket> tickets;
   };
   bool gathers(int unit) const;
+  bool narrows() const { return fabric_.operands != device::DType::f32; }
   void narrow(int unit, device::View into);
   Slot& gather(int block);
 
@@ -55,7 +56,7 @@ class WeightStore {
   std::vector<int64_t> slot_offset_;             // by unit: where it lies in a slot
   std::vector<Slot> slots_;
   std::vector<device::View> full_;               // by unit: whole unit, none while not acquired
-  // bf16 operands of products
+  // rounded operands of products
   device::Buffer held_narrow_;                   // of the units that are not gathered
   std::vector<int64_t> narrow_offset_;           // by parameter: in held_narrow_ or its slot's; -1: not an operand
   std::vector<device::View> narrow_;             // by unit: where those offsets count from, none while not acquired

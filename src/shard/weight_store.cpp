@@ -21,25 +21,26 @@ WeightStore::WeightStore(Fabric fabric, int prefetch) : fabric_(fabric) {
       if (gathers(u)) slot_offset_[size_t(u)] = elements, elements += unit.length;
       int64_t& end = gathers(u) ? narrow : held_narrow;
       for (int p : unit.parameters)
-        if (const Parameter& parameter = layout.parameters()[size_t(p)]; parameter.operand && fabric_.bf16)
+        if (const Parameter& parameter = layout.parameters()[size_t(p)]; parameter.operand && narrows())
           narrow_offset_[size_t(p)] = end, end += base::round_up(parameter.size, 32);  // whole cache lines
     }
     slot_elements = std::max(slot_elements, elements), slot_narrow = std::max(slot_narrow, narrow);
   }
-  auto buffer = [&](const char* category, int64_t bytes) {
+  auto buffer = [&](const std::string& category, int64_t bytes) {
     return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes) : device::Buffer();
   };
-  held_narrow_ = buffer("bf16 weights", held_narrow * 2);
+  const std::string narrow_weights = fmt::format("{} weights", device::name_of(fabric_.operands));
+  held_narrow_ = buffer(narrow_weights, held_narrow * 2);
   for (size_t u = 0; u < layout.units().size(); ++u) {
     int64_t elements = layout.units()[u].length / (gathers(int(u)) ? layout.fsdp() : 1);
     held_.emplace_back(fabric_.queue.kind(), fabric_.ledger, "weights", elements * 4);
     if (gathers(int(u))) continue;
     full_[u] = held_[u].view(device::DType::f32).slice(0, elements);
-    narrow_[u] = held_narrow_.view(device::DType::bf16);
+    narrow_[u] = held_narrow_.view(fabric_.operands);
   }
   if (slot_elements)
     for (int i = 0; i < 1 + prefetch; ++i)
-      slots_.push_back({buffer("gathered", slot_elements * 4), buffer("bf16 weights", slot_narrow * 2), -1, {}});
+      slots_.push_back({buffer("gathered", slot_elements * 4), buffer(narrow_weights, slot_narrow * 2), -1, {}});
 }
 
 bool WeightStore::gathers(int unit) const {
@@ -81,7 +82,7 @@ void WeightStore::acquire(int block, int next) {
     if (gathers(u)) {
       full_[size_t(u)] =
           slot.buffer.view(device::DType::f32).slice(slot_offset_[size_t(u)], fabric_.layout.units()[size_t(u)].length);
-      narrow(u, slot.narrow.view(device::DType::bf16));
+      narrow(u, slot.narrow.view(fabric_.operands));
     }
   if (slots_.size() > 1 && next != block && sharded(next)) gather(next);
 }
@@ -109,7 +110,7 @@ device::View WeightStore::weight(int parameter) const {
 }
 
 device::View WeightStore::operand(int parameter) const {
-  if (!fabric_.bf16) return weight(parameter);
+  if (!narrows()) return weight(parameter);
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
   const device::View& narrow = narrow_[size_t(p.unit)];
   CHECK(narrow_offset_[size_t(parameter)] >= 0, "{} is not declared as an operand of products", p.path);
@@ -138,7 +139,7 @@ void WeightStore::publish() {
     if (gathers(int(u))) continue;
     if (unit.strategy.optimizer_sharded && unit.trainable)
       fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u)), fabric_.queue).wait();
-    narrow(int(u), held_narrow_.view(device::DType::bf16));
+    narrow(int(u), held_narrow_.view(fabric_.operands));
   }
 }
 

@@ -188,7 +188,7 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
 }  // namespace
 
 void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
-  DeviceChoice device = choose_device(session, recipe.run.device);
+  DeviceChoice device = choose_device(session, recipe.run.device, recipe.precision.compute);
   comm::Comm& world = session.world();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, world.size(), mesh_selector);
   derive_geometry(recipe.train.global_batch,

@@ -16,6 +16,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       queue_(kind, options.threads, options.determinism.mesh()),
       geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape, options.determinism)),
       model_(models::make_model(options.model, options.loss, options.memory)) {
+  queue_.set_tf32(options.tf32);
   std::vector<shard::Parameter> parameters = model_->parameters();
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
@@ -29,11 +30,11 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   layout_ =
       std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(), options.sharding, mesh.shape.fsdp, cuts);
 
-  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.bf16};
+  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.operands};
   weights_ = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   gradients_ = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
-                                               options.groups);
+                                               options.groups, options.loss_scale);
   for (const models::InputSpec& spec : model_->inputs()) {
     int64_t count = spec.per_example * geometry_.micro_batch;
     input_buffers_.emplace_back(kind, ledger_, "batch", count * device::size_of(spec.type));
@@ -57,7 +58,7 @@ int64_t Engine::measure_arena() {
   queue.set_prepares(queue_.kind() == Kind::cpu);
   device::Ledger ledger;
   device::Arena arena;
-  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.bf16};
+  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   const int64_t sets = queue.prepares() ? model_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
   for (int64_t set = 0; set < sets; ++set) {
@@ -88,6 +89,7 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
                   .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
                   .train = true,
                   .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
+                  .loss_scale = optimizer_->loss_scale(),
                   .shape_set = shape_set};
   gradients.begin_micro_batch(m);
   model_->forward_backward(ctx, inputs_, geometry_.global_batch, sums);

@@ -3,8 +3,10 @@
 // only counts.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "models/model.hpp"
 #include "optim/engine.hpp"
@@ -23,7 +25,9 @@ struct EngineOptions {
   int64_t global_batch = 0, micro_batch = 0;
   int64_t seed = 0;
   int threads = 1;
-  bool bf16 = false;  // operands of products
+  device::DType operands = device::DType::f32;  // of products
+  std::optional<optim::LossScaleOptions> loss_scale;
+  bool tf32 = false;                            // f32 operands are rounded to it, on GPUs
   // Settings of each parameter and the schedules they name, once the model's parameters are known.
   std::function<void(const std::vector<shard::Parameter>&, std::vector<optim::ParameterPolicy>&,
                      std::vector<optim::Schedule>&)>
@@ -35,6 +39,8 @@ struct StepReport {
   double token_nll = 0;                             // summed NLL / summed tokens
   double examples_ar = 0, examples_parallel = 0;
   bool finite = true;  // false: nothing was updated
+  // Only because gradients were too large for fp16 at their loss scale, which has become smaller.
+  bool overflow() const { return !finite && std::isfinite(loss) && gradients.next_loss_scale < gradients.loss_scale; }
   optim::Inspection gradients;
   optim::UpdateReport update;
   double forward_backward_s = 0, reduce_s = 0, update_s = 0, data_s = 0, comm_s = 0;
@@ -76,6 +82,10 @@ class Engine {
   device::View owned_weights(int unit) const { return weights_->owned(unit); }
   device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
+  // fp16's loss scale, for checkpoints: all zero without.
+  optim::Engine::ScaleState scale_state() { return optimizer_->scale_state(); }
+  void set_scale_state(const optim::Engine::ScaleState& state) { optimizer_->set_scale_state(state); }
+  bool scales_loss() const { return options_.loss_scale.has_value(); }
   // Parameters and optimizer state, for checkpoints; they lie in memory of queue().
   std::vector<shard::TensorSlice> state();
 

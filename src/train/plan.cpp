@@ -106,7 +106,9 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
             plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
             recipe.memory.recompute);
   // A plan is made anywhere, for either device: what it counts is the same on both.
-  log::line("device   {}", recipe.run.device == "cuda" ? "cuda (one rank per GPU)" : device_here(recipe.run.device).text);
+  log::line("device   {}", recipe.run.device == "cuda"
+                               ? "cuda (one rank per GPU)"
+                               : device_here(recipe.run.device, recipe.precision.compute).text);
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, ranks, g.micro_batch,
             g.accumulation,
             recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");

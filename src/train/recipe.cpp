@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "data/loader.hpp"
+#include "train/device_choice.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -68,10 +69,13 @@ void TrainOptions::bind(config::Table& t) {
 
 void PrecisionOptions::bind(config::Table& t) {
   t.key("compute", compute,
-        "products and the activations between them: f32, or rounded to bf16; residuals, sums, softmax, norms and weights stay "
-        "f32")
-      .one_of({"f32", "bf16"})
+        "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, with a loss scale, and tf32: "
+        "operands of f32 products are rounded to 10 bits as they are read; residuals, sums, softmax, norms and weights stay f32")
+      .one_of({"f32", "bf16", "fp16", "tf32"})
       .on_resume(OnResume::may_change);
+  t.table("loss_scale", loss_scale,
+          "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that step makes no update, on any "
+          "rank) and grows again; 1 / scale comes before norms and clipping; checkpoints hold it");
 }
 
 void BenchOptions::bind(config::Table& t) {
@@ -165,6 +169,9 @@ void Recipe::cross_check(config::Deck& deck) const {
   };
   metric("checkpoint.best", checkpoint.best);
   metric("early_stop.metric", early_stop.metric);
+
+  if (std::string problem = problem_on_cpus(precision.compute); run.device == "cpu" && !problem.empty())
+    deck.error("precision.compute", problem);
 
   // Batch arithmetic that no number of ranks can mend.
   if (determinism.mesh() && train.global_batch % determinism.slices)
@@ -317,7 +324,8 @@ EngineOptions Recipe::engine(int64_t data_size, int threads) const {
   o.optimizer = optimizer;
   o.groups = log.groups;
   o.global_batch = train.global_batch, o.micro_batch = train.micro_batch ? train.micro_batch : train.global_batch;
-  o.seed = run.seed, o.threads = threads, o.bf16 = precision.type() == device::DType::bf16;
+  o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
+  if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,

@@ -46,7 +46,11 @@ struct TrainOptions {
 
 struct PrecisionOptions {
   std::string compute = "f32";
-  device::DType type() const { return compute == "bf16" ? device::DType::bf16 : device::DType::f32; }
+  optim::LossScaleOptions loss_scale;  // of fp16
+  // Of the operands of products, as they are kept.
+  device::DType type() const {
+    return compute == "bf16" ? device::DType::bf16 : compute == "fp16" ? device::DType::f16 : device::DType::f32;
+  }
   void bind(config::Table& t);
 };
 

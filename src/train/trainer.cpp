@@ -25,7 +25,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       directory_(std::move(directory)) {
   start_s_ = start.begin_s;
   const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
-  device_ = choose_device(session, recipe.run.device);
+  device_ = choose_device(session, recipe.run.device, recipe.precision.compute);
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
   derive_geometry(recipe.train.global_batch,
@@ -114,6 +114,9 @@ bool Trainer::accept(const StepReport& report) {
     problem += fmt::format(" and the gradient of {} is not finite; nothing was updated", tensor);
   else
     problem += " is not finite; nothing was updated";
+  if (!report.finite && report.gradients.loss_scale > 0 && std::isfinite(report.loss))
+    problem += fmt::format(" (loss scale {:g}{})", report.gradients.loss_scale,
+                           report.overflow() ? "" : ", its minimum: precision.loss_scale.min");
   const char* way_out =
       "No checkpoint of it was written, the newest one is intact: lower optimizer.learning_rate, set "
       "optimizer.clip_norm or "
@@ -124,6 +127,14 @@ bool Trainer::accept(const StepReport& report) {
     watch_save(true);  // of an earlier, sound step
     throw base::Error(base::Exit::nonfinite, fmt::format("{}{}. {}", problem, why, way_out), true);
   };
+  if (report.overflow()) {  // fp16's own business, unless it never ends
+    if (++in_a_row_ > guard.max_skips) give_up(fmt::format(", {} times in a row (guard.max_skips)", in_a_row_));
+    ++progress_.overflowed_steps;
+    log::line("step={} overflow in fp16: no update; loss_scale={:g} -> {:g}", step_, report.gradients.loss_scale,
+              report.gradients.next_loss_scale);
+    record(report, true);
+    return true;
+  }
   if (guard.nonfinite == "stop") give_up("");
   if (++in_a_row_ > guard.max_skips) give_up(fmt::format(", {} times in a row (guard.max_skips)", in_a_row_));
   if (guard.nonfinite == "rewind") {
@@ -259,6 +270,10 @@ checkpoint::State Trainer::snapshot() {
   std::map<std::string, double> numbers = progress_.save();
   best_.save(numbers), patience_.save(numbers);
   numbers["uptime_s"] = base::now_s() - start_s_;
+  if (engine_->scales_loss()) {
+    const optim::Engine::ScaleState scale = engine_->scale_state();
+    numbers["loss_scale"] = scale.scale, numbers["loss_scale_updates"] = scale.updates;
+  }
   numbers["global_batch"] = double(engine_->geometry().global_batch);
   checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
   state.queue = &engine_->queue();

@@ -50,7 +50,9 @@ void Trainer::record(const StepReport& report, bool skipped) {
                         {"loss_parallel", report.loss_parallel},
                         {"loss_per_token", report.token_nll},
                         {"l2_grads", report.gradients.gradients.global},
-                        {"skipped", double(skipped)}};
+                        {"skipped", double(skipped)},
+                        {"skipped_updates", double(progress_.skipped_steps + progress_.overflowed_steps)}};
+    if (engine_->scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
     if (!skipped) {  // there was an update to speak of
       row.insert(row.end(), {{"l2_params", report.update.parameters.global},
                              {"l2_updates", report.update.updates.global},
@@ -161,6 +163,9 @@ void Trainer::finish() {
   if (progress_.skipped_steps || progress_.skipped_examples)
     log::line("guard    {} steps without an update, {} examples left out", progress_.skipped_steps,
               base::with_commas(progress_.skipped_examples));
+  if (engine_->scales_loss())
+    log::line("fp16     {} steps without an update because gradients overflowed; loss scale {:g}", progress_.overflowed_steps,
+              engine_->scale_state().scale);
   log::line("memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at rank 0",
             base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")),
             host_mib());

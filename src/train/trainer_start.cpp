@@ -223,6 +223,13 @@ void Trainer::take_over(const checkpoint::State& state) {
     int64_t moved = step_ * (int64_t(batch->second) - recipe_.train.global_batch);
     progress_.stream_offset += moved, progress_.seen_offset += moved;
   }
+  if (auto scale = state.numbers.find("loss_scale"); scale != state.numbers.end()) {
+    if (engine_->scales_loss())
+      engine_->set_scale_state({scale->second, state.numbers.at("loss_scale_updates")});
+    else if (mesh_.rank() == 0)
+      log::warning("the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none", scale->second,
+                   recipe_.precision.compute);
+  }
   best_.load(state.numbers), patience_.load(state.numbers);
   if (auto origin = state.texts.find("origin"); origin != state.texts.end()) origin_ = origin->second;
 }

@@ -94,6 +94,72 @@ class Cuda(harness.RunTest):
         settings = ["precision.compute=bf16", "memory.recompute=gelu", "optimizer.kind=adamw"]
         self.compare(self.train("gpu", "cuda", *settings), self.train("cpu", "cpu", *settings), 2e-2)
 
+    def test_tf32(self):
+        exact = self.train("f32", "cuda")
+        rounded = self.train("tf32", "cuda", "precision.compute=tf32")
+        self.assertIn("compute  tf32: ", self.output)
+        self.compare(rounded, exact, 3e-3)
+        self.assertNotEqual([r["loss"] for r in rounded], [r["loss"] for r in exact])
+        self.emulate(CUDA_ON_CPU_CAPABILITY="75")
+        args = [self.deck(), "--dir", f"{self.folder}/old", "--set", "run.device=cuda", "--set"]
+        self.expect(3, 'precision.compute = "tf32": rank 0 on ', "compute capability 7.5, which has no tf32 products",
+                    args=[*args, "precision.compute=tf32"])
+        self.emulate(CUDA_ON_CPU_CAPABILITY="80", NVIDIA_TF32_OVERRIDE="0")
+        self.expect(3, "NVIDIA_TF32_OVERRIDE=0 in the environment forbids it", args=[*args, "precision.compute=tf32"])
+        self.assertFalse(os.path.exists(f"{self.folder}/old/metrics.jsonl"))
+
+    def test_cpus_have_neither_tf32_nor_fp16(self):
+        for compute, instead in (("tf32", '"f32" (more exact)'), ("fp16", '"bf16" or "f32"')):
+            sets = ["--set", f"precision.compute={compute}", "--set"]
+            harness.TRAINER = CPU
+            for device in ("cpu", "auto"):  # "auto" finds no GPU
+                self.expect(2, "precision.compute", f'"{compute}" is computed on GPUs only; use {instead} on CPUs',
+                            args=[self.deck(), *sets, f"run.device={device}"])
+            self.assertFalse(os.path.exists(self.dir))
+
+    def test_fp16(self):
+        settings = ["optimizer.kind=adamw", "memory.recompute=gelu"]
+        exact = self.train("f32", "cuda", *settings)
+        fp16 = ["precision.compute=fp16", "precision.loss_scale.growth_interval=3", "precision.loss_scale.init=1024"]
+        rows = self.train("fp16", "cuda", *settings, *fp16)
+        self.assertIn("compute  fp16, f32 masters and sums, loss scale from 1024", self.output)
+        self.compare(rows, exact, 3e-3)
+        self.assertNotEqual([r["loss"] for r in rows], [r["loss"] for r in exact])
+        self.assertEqual([r["loss_scale"] for r in rows], [1024, 1024, 1024, 2048])
+        self.assertNotIn("loss_scale", exact[0])
+        # From the middle: the same scale, moved at the same step; other bits than from another scale.
+        self.keep_only("fp16", 2, "again")
+        again = self.train("again", "cuda", *settings, *fp16, "precision.loss_scale.init=8")
+        self.assertEqual([(r["loss"], r["loss_scale"]) for r in again], [(r["loss"], r["loss_scale"]) for r in rows[2:]])
+        self.assertEqual(self.tensors(4, f"{self.folder}/again"), self.tensors(4, f"{self.folder}/fp16"))
+        # Another precision leaves it out and says so; back again, it begins anew.
+        self.keep_only("fp16", 2, "cpu")
+        self.compare(self.train("cpu", "cpu", *settings), exact[2:], 3e-3)
+        self.assertIn('the checkpoint\'s loss scale, 1024, is left out: precision.compute = "f32" has none', self.output)
+
+    def test_fp16_overflows(self):
+        """Two ranks leave out the same updates until the scale fits; the run's order of examples does not change."""
+        fp16 = ["precision.compute=fp16", "precision.loss_scale.init=1048576", "mesh.fsdp=2", "optimizer.kind=adamw",
+                "guard.nonfinite=stop"]
+        rows = self.train("two", "cuda", *fp16, "train.total_steps=8", "precision.loss_scale.backoff=0.015625", ranks=2)
+        skipped = [r["skipped"] for r in rows]
+        self.assertEqual(skipped[0], 1)
+        self.assertEqual(skipped[-1], 0)
+        self.assertNotIn("l2_updates", rows[0])
+        self.assertEqual([r["skipped_updates"] for r in rows], [sum(skipped[:i + 1]) for i in range(8)])
+        self.assertEqual([r["examples_seen"] for r in rows], [4 * (i + 1) for i in range(8)])
+        self.assertEqual(rows[1]["loss_scale"], 16384)
+        self.assertIn("step=1 overflow in fp16: no update; loss_scale=1.04858e+06 -> 16384", self.output)
+        self.assertIn(f"fp16     {sum(skipped):.0f} steps without an update because gradients overflowed; loss scale 16384",
+                      self.output)
+        # A scale that never fits: at its minimum it is an ordinary gradient that is not finite; and it may not go on for ever.
+        harness.TRAINER = EMULATED
+        sets = [arg for s in (*SETTINGS, *fp16, "run.device=cuda", "precision.loss_scale.init=1e15") for arg in ("--set", s)]
+        self.expect(6, "step 2: loss=", "loss scale 5e+14, its minimum", "nothing was updated", ranks=2,
+                    args=[self.deck(), "--dir", f"{self.folder}/least", *sets, "--set", "precision.loss_scale.min=5e14"])
+        self.expect(6, "3 times in a row (guard.max_skips)", ranks=2,
+                    args=[self.deck(), "--dir", f"{self.folder}/ever", *sets, "--set", "guard.max_skips=2"])
+
     def test_auto_takes_it(self):
         self.train("gpu", "auto", "train.total_steps=1", "schedule.default.warmup_steps=0", "eval.val.at_end=false")
         self.assertIn("device   cpu (auto: ", self.output)

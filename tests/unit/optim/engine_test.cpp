@@ -172,6 +172,66 @@ TEST(Engine, ApplyNeedsAFiniteInspection) {
   EXPECT_THROW(r.apply(1), base::Error);
 }
 
+Tensor times(double factor, Tensor t) {
+  for (float& x : t) x *= float(factor);
+  return t;
+}
+
+// fp16's gradients come times a power of two: nothing that is reported or kept may show it, to the bit.
+TEST(Engine, ALossScaleDropsOut) {
+  for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"})
+    for (double clip : {0.0, 3.0}) {
+      rig::Tensors weights[2], states[2];
+      for (bool scaled : {false, true}) {
+        Job s;
+        s.parameters = {parameter("w", {70, 130}), parameter("b", {700})};
+        s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.01, s.options.clip_norm = clip;
+        if (scaled) s.loss_scale = optim::LossScaleOptions{.init = 1024, .growth_interval = 2};
+        rig::Rig r(s);
+        r.set_weights({{"w", Tensor(9100, 0.25f)}, {"b", Tensor(700, -1.0f)}});
+        for (int step = 1; step <= 4; ++step) {
+          const double scale = scaled ? step <= 2 ? 1024 : 2048 : 1;
+          r.step(step, {{"w", times(scale, Tensor(9100, 0.03f * float(step)))}, {"b", times(scale, Tensor(700, -0.7f))}});
+          EXPECT_EQ(r.inspection(0).loss_scale, scaled ? scale : 0);
+          const double square = 9100 * std::pow(double(0.03f * float(step)), 2) + 700 * std::pow(double(0.7f), 2);
+          EXPECT_NEAR(r.inspection(0).gradients.global, std::sqrt(square), 1e-12 * square);
+          EXPECT_EQ(r.inspection(0).clip < 1, clip > 0);
+        }
+        weights[scaled] = r.weights(), states[scaled] = r.state();
+      }
+      EXPECT_EQ(weights[0], weights[1]) << kind;
+      EXPECT_EQ(states[0], states[1]) << kind;
+    }
+}
+
+// What one rank sees, both do: neither updates, and both go on with the same scale.
+TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
+  Job s = sgd({parameter("w", {64})});
+  s.fsdp = s.cuts = 2, s.options.clip_norm = 1e9;
+  s.loss_scale = optim::LossScaleOptions{.growth_interval = 2};
+  rig::Rig r(s);
+  Tensor g(64, 65536.0f);
+  r.set_weights({{"w", Tensor(64, 0.0f)}});
+  g.back() = std::numeric_limits<float>::infinity();  // of the second rank
+  r.set_gradients({{"w", g}});
+  r.inspect();
+  for (int rank : {0, 1}) {
+    EXPECT_FALSE(r.inspection(rank).finite);
+    EXPECT_EQ(r.inspection(rank).loss_scale, 65536);
+    EXPECT_EQ(r.inspection(rank).next_loss_scale, 32768);
+    EXPECT_EQ(r.engine(rank).scale_state().scale, 32768);
+  }
+  for (int step = 2; step <= 3; ++step) {
+    r.step(step, {{"w", Tensor(64, 32768.0f)}});
+    EXPECT_EQ(r.inspection(1).gradients.global, 8);
+    EXPECT_EQ(r.weights()["w"], Tensor(64, -0.5f * float(step - 1)));
+  }
+  for (int rank : {0, 1}) EXPECT_EQ(r.inspection(rank).next_loss_scale, 65536);
+  r.engine(0).set_scale_state({4, 1});  // as a checkpoint does
+  EXPECT_EQ(r.engine(0).scale_state().scale, 4);
+  EXPECT_EQ(r.engine(0).scale_state().updates, 1);
+}
+
 TEST(Engine, FrozenParametersHaveNoStateAndNoShareInTheNorm) {
   Job s;
   s.parameters = {parameter("w", {40, 40}), parameter("f", {40, 40}), parameter("g", {9}, 1)};

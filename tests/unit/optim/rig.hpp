@@ -92,6 +92,7 @@ struct Job {
   std::vector<optim::ParameterPolicy> policies;  // empty: no decay, nothing frozen
   std::vector<optim::Schedule> schedules{optim::Schedule()};
   std::vector<std::string> groups;
+  std::optional<optim::LossScaleOptions> loss_scale;
 };
 
 inline shard::Parameter parameter(const std::string& path, std::vector<int64_t> shape, int block = 0) {
@@ -115,7 +116,7 @@ class Rig {
       r.mesh.replica = comm::make_plan_comm(1);
       r.queue = std::make_unique<device::Queue>(job_.kind, job_.threads);
       shard::Fabric fabric{layout_, r.mesh, *r.queue, r.ledger};
-      r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies, job_.schedules, job_.groups);
+      r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies, job_.schedules, job_.groups, job_.loss_scale);
       for (int u = 0; u < int(layout_.units().size()); ++u) {
         r.weights.emplace_back(job_.kind, r.other, "weights", layout_.owned_count(u) * 4);
         r.gradients.emplace_back(job_.kind, r.other, "gradients", layout_.owned_count(u) * 4);
@@ -140,6 +141,8 @@ class Rig {
     });
     return out;
   }
+
+  optim::Engine& engine(int rank) { return *ranks_[size_t(rank)].engine; }
 
   // One rank's view of the last step; `inspect` only looks.
   const optim::Inspection& inspect() {
