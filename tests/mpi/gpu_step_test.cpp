@@ -47,7 +47,7 @@ struct Outcome {
   std::map<std::string, std::string> state;
 };
 
-constexpr int64_t kSteps = 6;
+constexpr int64_t kSteps = 4;
 
 Outcome train(const train::EngineOptions& options, comm::Mesh& mesh, Kind kind, int64_t bad = 0) {
   train::Engine engine(options, mesh, kind);
@@ -81,12 +81,13 @@ void same_numbers(const Outcome& a, const Outcome& b, double part, const std::st
 void steps(const std::string& exchange, bool waits) {
   const int ranks = session->world().size();
   for (const char* kind : {"adafactor", "adamw"}) {
-    tests::Case c{.mesh = {1, ranks}, .micro_batch = 24 / ranks, .level = "run", .kind = kind, .global_batch = 48};
+    tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .level = "run", .kind = kind, .global_batch = 16};
     auto options = tests::engine_options(c, kSteps);
     comm::Mesh on_cpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
     comm::Mesh on_gpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
-    const std::string chosen =
-        comm::connect_gpus(on_gpu, {.gpu_exchange = exchange}, comm::SumOrder::library, session->host());
+    comm::MeshOptions mesh_options;
+    mesh_options.gpu_exchange = exchange;
+    const std::string chosen = comm::connect_gpus(on_gpu, mesh_options, comm::SumOrder::library, session->host());
     const std::string name = fmt::format("{}, {} ranks by {}", kind, ranks, chosen);
 
     const Outcome floats = train(options, on_cpu, Kind::cpu);
@@ -98,7 +99,8 @@ void steps(const std::string& exchange, bool waits) {
     expect(bytes.state == gpu.state && bytes.numbers == gpu.numbers, name + ": bytes are not the floats that they stand for");
 
     options.bytes.reset();
-    for (int64_t bad : {2, 3, 6}) {
+    {
+      const int64_t bad = 3;
       const Outcome skipped = train(options, on_gpu, Kind::cuda, bad);
       options.forbid_waits = false;
       same_numbers(skipped, train(options, on_cpu, Kind::cpu, bad), 2e-3, fmt::format("{}, step {} not finite", name, bad));
@@ -114,8 +116,8 @@ void steps(const std::string& exchange, bool waits) {
                name + ": transfers grow");
         expect(waits ? t.waits == first.waits : t.waits == 0, fmt::format("{}: {} waits in step {}", name, t.waits, step + 1));
       }
-    const device::Transfers &f = gpu.transfers[4], &b = bytes.transfers[4];
-    const int64_t pixels = 2 * (24 / ranks) * 16 * 16 * 3;
+    const device::Transfers &f = gpu.transfers[3], &b = bytes.transfers[3];
+    const int64_t pixels = 2 * (8 / ranks) * 16 * 16 * 3;
     expect(f.uploaded_bytes - b.uploaded_bytes == 3 * pixels, name + ": bytes spare three quarters of the images' upload");
     say(fmt::format("{}: {} uploads ({} bytes; images as bytes: {}), {} downloads ({} bytes), {} waits of the host per step of 2 passes",
                     name, f.uploads, f.uploaded_bytes, b.uploaded_bytes, f.downloads, f.downloaded_bytes, f.waits));
