@@ -10,6 +10,7 @@
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/loss_sums.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"

@@ -4,6 +4,7 @@
 
 #include "base/narrow.hpp"
 #include "device/gpu.hpp"
+#include "device/transfers.hpp"
 
 namespace device {
 
@@ -42,8 +43,10 @@ void Queue::set_tf32(bool tf32) {
   tf32_ = tf32;
 }
 
-void Queue::synchronize() {
-  if (stream_) gpu::wait_for_stream(stream_.get());
+void Queue::synchronize(const char* what) {
+  if (!stream_) return;
+  count_wait(what);
+  gpu::wait_for_stream(stream_.get());
 }
 
 void Queue::Free::operator()(void* p) const {
@@ -56,7 +59,8 @@ void Queue::Free::operator()(void* p) const {
 void* Queue::scratch(size_t bytes) {
   if (bytes > scratch_bytes_) {
     scratch_bytes_ = size_t(base::round_up(int64_t(bytes), 4096));
-    synchronize();     // ops under way may still use it
+    MayWait lifted;
+    synchronize("more scratch for ops");  // those under way may still use it
     scratch_.reset();  // contents need not survive
     scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_) : std::aligned_alloc(64, scratch_bytes_));
     if (!scratch_) base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_bytes_);
@@ -67,22 +71,6 @@ void* Queue::scratch(size_t bytes) {
 void* Queue::host_scratch(int64_t bytes) {
   if (bytes > host_scratch_.bytes()) host_scratch_ = HostBuffer(kind_, bytes);
   return host_scratch_.data();
-}
-
-void Event::Free::operator()(void* event) const { gpu::free_event(event); }
-
-void Event::record(Queue& queue) {
-  if (queue.kind() != Kind::cuda) return;
-  if (!event_) event_.reset(gpu::make_event());
-  gpu::record(event_.get(), queue.stream());
-}
-
-void Event::wait(Queue& queue) const {
-  if (event_ && queue.kind() == Kind::cuda) gpu::wait(event_.get(), queue.stream());
-}
-
-void Event::synchronize() const {
-  if (event_) gpu::wait_for_event(event_.get());
 }
 
 }  // namespace device

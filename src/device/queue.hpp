@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "device/host_buffer.hpp"
+#include "device/staging.hpp"
 #include "device/types.hpp"
 
 namespace device {
@@ -44,8 +45,9 @@ class Queue {
   bool prepares() const { return prepares_; }
   void set_prepares(bool prepares) { prepares_ = prepares; }
 
-  // Returns when all work put into the queue so far is done; errors of kernels come up here.
-  void synchronize();
+  // Returns when all work put into the queue so far is done; errors of kernels come up here. `what` the host waits for, for
+  // messages (transfers.hpp).
+  void synchronize(const char* what = "all work of a queue");
   void* stream() const { return stream_.get(); }  // kind cuda: see device/cuda.hpp
 
   // Scratch for one op call, 64-byte aligned, in the queue's memory; valid until the next call of scratch. Grows only, so it
@@ -54,6 +56,7 @@ class Queue {
   size_t scratch_bytes() const { return scratch_bytes_; }
   // The same on the host, for one copy to or from the queue's memory.
   void* host_scratch(int64_t bytes);
+  UploadRing& uploads() { return uploads_; }
 
   void account(int op, int64_t flops, int64_t bytes, double seconds) {
     OpCost& c = costs_[op];
@@ -79,22 +82,8 @@ class Queue {
   std::unique_ptr<void, Free> scratch_;
   size_t scratch_bytes_ = 0;
   HostBuffer host_scratch_;
+  UploadRing uploads_;
   std::array<OpCost, kMaxOps> costs_{};
-};
-
-// A point in a queue that another queue (or the host) can wait for. On the CPU all work before it is done already. Waiting
-// for one that was never recorded returns at once.
-class Event {
- public:
-  void record(Queue& queue);
-  void wait(Queue& queue) const;  // what is put into `queue` from now on runs after the point
-  void synchronize() const;       // the host waits
-
- private:
-  struct Free {
-    void operator()(void* event) const;
-  };
-  std::unique_ptr<void, Free> event_;
 };
 
 }  // namespace device

@@ -76,7 +76,8 @@ Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const 
     base::fail(base::Exit::data,
                "train.total_epochs: the size of the training data is not known here; their files cannot be read");
   plan.total_steps = recipe.total_steps(examples);
-  Engine engine(recipe.engine(examples, 1), mesh, device::Kind::plan);
+  const device::Kind kind = recipe.run.device == "cuda" ? device::Kind::cuda : device_here(recipe.run.device, recipe.precision.compute).kind;
+  Engine engine(recipe.engine(examples, 1, kind), mesh, device::Kind::plan);
   plan.geometry = engine.geometry();
   count_step(engine, mesh, plan);
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
@@ -105,7 +106,7 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
             plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
             recipe.memory.recompute);
-  // A plan is made anywhere, for either device: what it counts is the same on both.
+  // A plan is made anywhere, for either device.
   log::line("device   {}", recipe.run.device == "cuda"
                                ? "cuda (one rank per GPU)"
                                : device_here(recipe.run.device, recipe.precision.compute).text);

@@ -318,14 +318,35 @@ checkpoint::State Recipe::state(const std::string& deck, int64_t step, std::vect
           .texts = {{"deck", deck}, {"run", run.name}, {"notes", run.notes}, {"version", kVersion}}};
 }
 
-EngineOptions Recipe::engine(int64_t data_size, int threads) const {
+std::optional<data::ByteScale> Recipe::byte_scale() const {
+  std::set<std::string> names;
+  for (const auto& [name, weight] : train.parts()) names.insert(name);
+  for (const auto& [name, e] : evals) names.insert(e.data);
+  std::optional<data::ByteScale> all;
+  for (const std::string& name : names) {
+    try {
+      const std::optional<data::ByteScale> one = data.byte_scale_of(name, kImageField);
+      if (!one || (all && *all != *one)) return {};
+      all = one;
+    } catch (const base::Error&) {
+      return {};  // a file that would tell is not here; whoever opens the set will say so
+    }
+  }
+  return all;
+}
+
+EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
   EngineOptions o;
+  o.copies_inputs = kind == device::Kind::cuda;
+  if (const auto scale = byte_scale(); scale && o.copies_inputs)
+    o.bytes = kernels::PixelRange{scale->low, scale->width, scale->to_low, scale->to_width};
   o.model = model, o.loss = loss(), o.memory = memory, o.sharding = sharding, o.determinism = determinism,
   o.optimizer = optimizer;
   o.groups = log.groups;
   o.global_batch = train.global_batch, o.micro_batch = train.micro_batch ? train.micro_batch : train.global_batch;
   o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
+  o.forbid_waits = profile.forbid_waits;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,

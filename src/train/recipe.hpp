@@ -20,6 +20,8 @@
 
 namespace train {
 
+inline constexpr char kImageField[] = "image";  // of the data, that models read
+
 struct RunOptions {
   std::string name = "run";
   std::string dir;
@@ -113,7 +115,10 @@ struct Recipe {
   checkpoint::State state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,
                           std::map<std::string, double> numbers) const;
   // `data_size`: examples of the training set, for durations in epochs.
-  EngineOptions engine(int64_t data_size, int threads) const;
+  // `kind`: of the ranks, also of a plan for them. Those on GPUs take images as bytes where byte_scale() says so.
+  EngineOptions engine(int64_t data_size, int threads, device::Kind kind = device::Kind::cpu) const;
+  // How pixels are scaled, where that can be left to the model: all data sets in use make them from bytes in the same way.
+  std::optional<data::ByteScale> byte_scale() const;
 
  private:  // parts of the checks
   void feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,

@@ -39,6 +39,7 @@ void Trainer::open_data(config::Deck& deck) {
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
                             .limits = recipe_.value_limits(),
+                            .bytes_field = device_.kind == device::Kind::cuda && recipe_.byte_scale() ? kImageField : "",
                             .stage_dir = stage_data(session_, recipe_, poll)};
   enter("open_data");
   std::vector<const data::Dataset*> sets;
@@ -131,7 +132,7 @@ void Trainer::print_start() {
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
             1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
             1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
-  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_), mesh_, device_.kind);
+  engine_ = std::make_unique<Engine>(recipe_.engine(data_->size(), threads_, device_.kind), mesh_, device_.kind);
   const Geometry& g = engine_->geometry();
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
             g.micro_batch, g.accumulation,
@@ -208,7 +209,7 @@ void Trainer::check_data(const checkpoint::State& state) const {
 }
 
 void Trainer::take_over(const checkpoint::State& state) {
-  step_ = state.step;
+  step_ = settled_ = state.step;
   if (step_ > total_)
     base::fail(base::Exit::config,
                "the checkpoint is at step {}, beyond the end of this deck ({} steps); raise train.total_*", step_,

@@ -118,7 +118,9 @@ inline std::map<std::string, std::string> whole_state(train::Engine& engine, com
       for (const auto& part : slice.parts) {
         packed.append(reinterpret_cast<const char*>(&part.begin), 8)
             .append(reinterpret_cast<const char*>(&part.end), 8);
-        packed.append(static_cast<const char*>(part.data), size_t((part.end - part.begin) * size));
+        device::read_on_host(slice.view(part), engine.queue(), [&](const device::View& there) {
+          packed.append(static_cast<const char*>(there.data), size_t(there.bytes()));
+        });
       }
     std::string whole(size_t(count * size), '\xff');
     int64_t written = 0;

@@ -90,6 +90,48 @@ class Cuda(harness.RunTest):
         self.expect(3, "fsdp group of 2 as its rank", "(operation 20 of this rank", "not ended after 2 s", args=[self.deck(), *sets],
                     ranks=2)
 
+    def test_work_that_runs_late(self):
+        """The GPU as late as CUDA allows, and a host that may wait nowhere within a step: the same bits."""
+        self.train("at_once", "cuda")
+        self.assertRegex(self.output, r"data     .*image u8 \[16,16,3\]")
+        self.emulate(CUDA_ON_CPU_LATE="1")
+        self.train("late", "cuda", "profile.forbid_waits=true")
+        # Images as floats: the same values, because nothing is there to be cut off.
+        text = self.changed(("value_range(-1, 1)", "value_range(-1, 1, clip_values=True)"))
+        self.deck(text)
+        self.good = text
+        self.train("floats", "cuda")
+        self.assertRegex(self.output, r"data     .*image f32 \[16,16,3\]")
+        expected = self.tensors(4, f"{self.folder}/at_once")
+        for name in ("late", "floats"):
+            for tensor, value in self.tensors(4, f"{self.folder}/{name}").items():
+                self.assertEqual(value, expected[tensor], f"{name}: {tensor}")
+
+    def test_not_finite_and_known_one_step_later(self):
+        """The next step is under way when the host learns of it: what it decides is the same as on the CPU."""
+        self.emulate(CUDA_ON_CPU_LATE="1")
+        for policy, code, words in (("stop", 6, "step 4: loss=nan"), ("skip", 0, "guard    1 steps without an update"),
+                                    ("rewind", 0, "went back to step 3; 12 examples are left out")):
+            rows = {}
+            for device in ("cpu", "cuda"):
+                harness.TRAINER = EMULATED if device == "cuda" else CPU
+                folder = f"{self.folder}/{policy}_{device}"
+                more = [arg for s in ("checkpoint.every_steps=3", "profile.forbid_waits=true", f"run.device={device}")
+                        for arg in ("--set", s)]
+                self.expect(code, words, args=[*self.poisoned(policy, *more), "--dir", folder], timeout=240)
+                rows[device] = self.rows(folder=folder)
+                if policy == "stop":
+                    self.assertEqual(self.checkpoints(folder), ["0000000003.h5"])
+                    with open(folder + "/report.txt") as f:
+                        self.assertRegex(f.readline(), r" step=4 phase=train exit=6: step 4: loss=")
+            self.assertEqual([r["step"] for r in rows["cuda"]], list(range(1, 4 if policy == "stop" else 9)))
+            self.assertEqual([r["skipped"] for r in rows["cuda"]], [r["skipped"] for r in rows["cpu"]])
+            for one, other in zip(rows["cuda"], rows["cpu"]):
+                if not one["skipped"]:
+                    self.assertAlmostEqual(one["loss"], other["loss"], delta=2e-5 * other["loss"])
+                    self.assertEqual(one["schedule"], other["schedule"])
+                self.assertEqual(one["examples_seen"], other["examples_seen"])
+
     def test_bf16(self):
         settings = ["precision.compute=bf16", "memory.recompute=gelu", "optimizer.kind=adamw"]
         self.compare(self.train("gpu", "cuda", *settings), self.train("cpu", "cpu", *settings), 2e-2)

@@ -18,6 +18,7 @@
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/loss_scale.hpp"
+#include "kernels/loss_sums.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"
@@ -77,14 +78,17 @@ inline Views views(kernels::Update& a) { return {&a.weights, &a.gradient, &a.sum
 inline Views views(kernels::AdafactorScaling& a) { return {&a.v, &a.factor_over_x, &a.factor_over_y}; }
 inline Views both(Views a, const Views& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
 inline Views views(kernels::AdafactorUpdate& a) {
-  return both(both(views(a.update), views(a.scaling)), {&a.momentum});
+  return both(both(views(a.update), views(a.scaling)), {&a.momentum, &a.rms.square});
 }
 inline Views views(kernels::AdafactorRms& a) { return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling)); }
 inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
 inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
 inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
+inline Views views(kernels::ClipGradient& a) {
+  return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found};
+}
 inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
-inline Views views(kernels::ClipGradient& a) { return {&a.decision, &a.norm, &a.squares, &a.places}; }
+inline Views views(kernels::LossSums& a) { return {&a.sums, &a.loss, &a.first, &a.weights, &a.causal}; }
 
 // Memory of the host that some views show, and its copy on the GPU while it lives. Views may overlap: what they share, their
 // copies share.

@@ -140,7 +140,8 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
       a.update.clip.divisor = 2, a.update.rate = 0.5f;
       a.scaling.factor_over_x = view32(fx), a.scaling.factor_over_y = view32(fy), a.scaling.shape = s,
       a.scaling.begin = begin;
-      a.rms_divisor = 4;
+      std::vector<double> square{64.0 * double(n)};  // RMS 8, threshold 2: divided by 4
+      a.rms = {view64(square), n, 2};
       run(AdafactorRms{view64(rms), a.update.gradient, {2, 1}, a.scaling}, queue);
       run(a, queue);
       double of_w = 0, of_u = 0;
@@ -244,8 +245,11 @@ TEST(UpdateOps, ClipGradientDecides) {
   for (int32_t p : places) total += squares[size_t(p)];
   const float root = float(std::sqrt(total));
   std::vector<float> decision(3);
+  std::vector<double> finite{1e300, -2}, found(700);
   auto decide = [&](float bound, std::vector<float> expected) {
-    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700), bound}, queue);
+    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700), view64(finite),
+                     view64(found), bound},
+        queue);
     EXPECT_EQ(decision, expected) << bound;
   };
   decide(0, {1, 1, 1});
@@ -253,6 +257,12 @@ TEST(UpdateOps, ClipGradientDecides) {
   decide(root, {root, root, 1});  // at the bound itself it counts as clipped
   decide(2 * root, {1, 1, 1});
   EXPECT_EQ(norm[0], std::sqrt(total));
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], squares[size_t(places[i])]);
+  for (double bad : {double(INFINITY), -double(INFINITY), double(NAN)}) {
+    finite[1] = bad;
+    decide(1, {root, 1, 0});
+  }
+  finite[1] = 0;
   squares[size_t(places[3])] = INFINITY;
   decide(0, {1, 1, 0});
   EXPECT_EQ(norm[0], INFINITY);
