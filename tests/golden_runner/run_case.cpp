@@ -111,7 +111,9 @@ train::EngineOptions Runner::engine_options() const {
   // A model case takes one step for its gradients and losses: without a learning rate it leaves the parameters alone.
   if (!case_.training) o.optimizer.kind = "sgd";
   o.global_batch = case_.batch, o.micro_batch = geometry_.micro_batch;
-  o.threads = settings_.threads, o.operands = train::PrecisionOptions{settings_.compute}.type(), o.tf32 = settings_.compute == "tf32";
+  train::PrecisionOptions precision;
+  precision.compute = settings_.compute;
+  o.threads = settings_.threads, o.operands = precision.type(), o.tf32 = settings_.compute == "tf32";
   o.resolve = [this](const auto& parameters, auto& policies, auto& schedules) {
     case_.resolve(parameters, policies, schedules);
   };
