@@ -59,14 +59,21 @@ struct AdafactorScaling {
   float beta2 = 0, eps = 0;
 };
 
-// d = add * A / rms_divisor + keep * M, M = d rounded to its type; without momentum d = A / rms_divisor. A: see above.
+// Update clipping: A is divided by max(1, RMS of A over the tensor / threshold), where the tensor's sum of A^2 is known.
+struct RmsClip {
+  View square{};  // optional f64 [1]; none: A is not clipped
+  int64_t elements = 0;
+  float threshold = 1;
+};
+
+// d = add * A / rms + keep * M, M = d rounded to its type; without momentum d = A / rms. A, rms: see above.
 struct AdafactorUpdate {
   static constexpr Op op = Op::adafactor_update;
   Update update;
   AdafactorScaling scaling;
   View momentum{};  // optional M: f32 or bf16 [count]
   float keep = 0, add = 1;
-  float rms_divisor = 1;  // update clipping: max(1, RMS of A over the tensor / threshold)
+  RmsClip rms{};
 };
 void check(const AdafactorUpdate&);
 Cost cost(const AdafactorUpdate&);

@@ -55,13 +55,19 @@ void add_momentum(T* momentum, float keep, float add, int64_t n, float* d) {
   }
 }
 
+float rms_divisor(const RmsClip& a) {
+  if (a.square.none()) return 1;
+  return std::max(1.0f, float(std::sqrt(*a.square.f64() / double(a.elements))) / a.threshold);
+}
+
 template <class T>
 void run_typed(const AdafactorUpdate& a, Queue& queue) {
   T* momentum = static_cast<T*>(a.momentum.data);
-  loops::update_elements(a.update, queue, [&a, momentum](int64_t begin, int64_t n, const float* g, float* out) {
+  const float divisor = rms_divisor(a.rms);
+  loops::update_elements(a.update, queue, [&a, momentum, divisor](int64_t begin, int64_t n, const float* g, float* out) {
     scale(a.scaling, begin, n, g, out);
-    if (a.rms_divisor != 1)
-      for (int64_t i = 0; i < n; ++i) out[i] /= a.rms_divisor;
+    if (divisor != 1)
+      for (int64_t i = 0; i < n; ++i) out[i] /= divisor;
     if (momentum) add_momentum(momentum + begin, a.keep, a.add, n, out);
   });
 }
@@ -83,7 +89,8 @@ void check(const AdafactorUpdate& a) {
   check(a.scaling, a.update.count());
   CHECK(a.momentum.none() || a.momentum.type == DType::f32 || a.momentum.type == DType::bf16);
   CHECK(a.momentum.none() || a.momentum.count == a.update.count());
-  CHECK(a.rms_divisor >= 1);
+  CHECK(a.rms.square.none() || (a.rms.square.type == DType::f64 && a.rms.square.count == 1));
+  CHECK(a.rms.square.none() || (a.rms.elements >= a.update.count() && a.rms.threshold > 0));
 }
 
 Cost cost(const AdafactorUpdate& a) {

@@ -58,14 +58,20 @@ template <class Scaling, class T>
 struct AdafactorDirection {
   Scaling scaling;
   T* momentum;  // may be null
-  float keep, add, rms_divisor;
+  float keep, add;
+  const double* square;  // may be null
+  double elements;
+  float threshold, divisor = 1;
 
+  __device__ void decide() {
+    if (square) divisor = max(1.0f, float(sqrt(*square / elements)) / threshold);
+  }
   template <int N>
   __device__ Floats<N> of(int64_t i, const Floats<N>& g) const {
     Floats<N> d = scaling(i, g);
 #pragma unroll
     for (int k = 0; k < N; ++k)
-      if (rms_divisor != 1) d[k] /= rms_divisor;
+      if (divisor != 1) d[k] /= divisor;
     if (!momentum) return d;
     const Floats<N> before = load<true, N>(momentum + i, N);
 #pragma unroll
@@ -111,7 +117,14 @@ void run_cuda(const AdafactorUpdate& a, Queue& queue) {
   with_scaling(a.scaling, [&](auto scaling) {
     auto update = [&](auto* momentum) {
       using T = std::remove_pointer_t<decltype(momentum)>;
-      const AdafactorDirection<decltype(scaling), T> direction{scaling, momentum, a.keep, a.add, a.rms_divisor};
+      const AdafactorDirection<decltype(scaling), T> direction{
+          scaling,
+          momentum,
+          a.keep,
+          a.add,
+          a.rms.square.none() ? nullptr : a.rms.square.f64(),
+          double(a.rms.elements),
+          a.rms.threshold};
       update_elements(a.update, {a.scaling.v, a.momentum}, direction, queue);
     };
     if (a.momentum.type == DType::bf16)

@@ -238,18 +238,12 @@ void mask_shifts(int32_t* out, const AttentionShape& shape, Queue& queue) {
 
 void run_cuda(const AttentionForward& a, Queue& queue) {
   if (a.shape.batch == 0 || attention_by_cudnn(a, queue)) return;
-  if (a.q.type == DType::bf16)
-    forward<uint16_t>(a, queue);
-  else
-    forward<float>(a, queue);
+  with_activation(a.q.type, [&](auto element) { forward<decltype(element)>(a, queue); });
 }
 
 void run_cuda(const AttentionBackward& a, Queue& queue) {
   if (a.shape.batch == 0 || attention_by_cudnn(a, queue)) return;
-  if (a.q.type == DType::bf16)
-    backward<uint16_t>(a, queue);
-  else
-    backward<float>(a, queue);
+  with_activation(a.q.type, [&](auto element) { backward<decltype(element)>(a, queue); });
 }
 
 }  // namespace kernels

@@ -25,9 +25,9 @@ struct AttentionShape {
   View query_offsets{}, key_offsets{};
 };
 
-// All of one type, f32 or bf16; lse is f32 and has query_length elements for every head. Of bf16 tensors softmax and sums are
-// f32; the weights (forward: before they are divided by their sum) and the gradients of the scores are rounded to bf16 for the
-// products that read them.
+// All of one type, f32, bf16 or (on GPUs) f16; lse is f32 and has query_length elements for every head. Of narrow tensors
+// softmax and sums are f32; the weights (forward: before they are divided by their sum) and the gradients of the scores are
+// rounded to the tensors' type for the products that read them.
 // Layout of q, o: [batch, query_length, heads, head_dim]; k, v: [batch, key_length, heads, head_dim]; packed.
 struct AttentionForward {
   static constexpr Op op = Op::attention_forward;

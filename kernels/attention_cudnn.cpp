@@ -18,7 +18,6 @@ using cudnn::Tensor;
 
 enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kScale, kLowest, kOne, kDo, kDq, kDk, kDv, kDelta, kShift };
 
-constexpr auto kNarrow = CUDNN_DATA_BFLOAT16;
 constexpr auto kWide = CUDNN_DATA_FLOAT;
 
 // Sizes and strides of what both directions have; [batch, rows, heads, dim] in memory is (batch, heads, rows, dim) to cuDNN.
@@ -57,18 +56,18 @@ Tensor masked(Graph& g, const Tensor& scores, Mask mask, int64_t batch) {
 }
 
 // What cuDNN recognises as attention and makes one kernel of: scores, softmax by row, weighted values.
-Graph forward_graph(const AttentionShape& shape) {
+Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
-  Tensor q = g.tensor(kQ, s.rows(s.queries), s.row_strides(s.queries), kNarrow);
-  Tensor k = g.tensor(kK, s.turned(s.keys), s.turned_strides(s.keys), kNarrow);
-  Tensor v = g.tensor(kV, s.rows(s.keys), s.row_strides(s.keys), kNarrow);
-  Tensor o = g.tensor(kO, s.rows(s.queries), s.row_strides(s.queries), kNarrow);
+  Tensor q = g.tensor(kQ, s.rows(s.queries), s.row_strides(s.queries), narrow);
+  Tensor k = g.tensor(kK, s.turned(s.keys), s.turned_strides(s.keys), narrow);
+  Tensor v = g.tensor(kV, s.rows(s.keys), s.row_strides(s.keys), narrow);
+  Tensor o = g.tensor(kO, s.rows(s.queries), s.row_strides(s.queries), narrow);
   Tensor lse = g.tensor(kLse, s.sums(), s.sum_strides(), kWide);
   auto score = [&](cudnnDataType_t type) { return g.between(s.scores(), s.score_strides(), type); };
   auto sum = [&] { return g.between(s.sums(), s.sum_strides(), kWide); };
 
-  Tensor product = score(kWide), scaled = score(kWide), less = score(kWide), power = score(kWide), weights = score(kNarrow);
+  Tensor product = score(kWide), scaled = score(kWide), less = score(kWide), power = score(kWide), weights = score(narrow);
   Tensor largest = sum(), total = sum(), log = sum();
   g.multiply(q, k, product);
   g.pointwise(CUDNN_POINTWISE_MUL, product, g.scalar(kScale), scaled);
@@ -85,21 +84,21 @@ Graph forward_graph(const AttentionShape& shape) {
 }
 
 // dq is one product per query block, not a sum of parts in f32: so its order is fixed.
-Graph backward_graph(const AttentionShape& shape) {
+Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
-  Tensor q = g.tensor(kQ, s.rows(s.queries), s.row_strides(s.queries), kNarrow);
-  Tensor k = g.tensor(kK, s.turned(s.keys), s.turned_strides(s.keys), kNarrow);
-  Tensor v = g.tensor(kV, s.turned(s.keys), s.turned_strides(s.keys), kNarrow);
-  Tensor o = g.tensor(kO, s.rows(s.queries), s.row_strides(s.queries), kNarrow);
-  Tensor d_o = g.tensor(kDo, s.rows(s.queries), s.row_strides(s.queries), kNarrow);
-  Tensor dq = g.tensor(kDq, s.rows(s.queries), s.row_strides(s.queries), kNarrow);
-  Tensor dk = g.tensor(kDk, s.rows(s.keys), s.row_strides(s.keys), kNarrow);
-  Tensor dv = g.tensor(kDv, s.rows(s.keys), s.row_strides(s.keys), kNarrow);
+  Tensor q = g.tensor(kQ, s.rows(s.queries), s.row_strides(s.queries), narrow);
+  Tensor k = g.tensor(kK, s.turned(s.keys), s.turned_strides(s.keys), narrow);
+  Tensor v = g.tensor(kV, s.turned(s.keys), s.turned_strides(s.keys), narrow);
+  Tensor o = g.tensor(kO, s.rows(s.queries), s.row_strides(s.queries), narrow);
+  Tensor d_o = g.tensor(kDo, s.rows(s.queries), s.row_strides(s.queries), narrow);
+  Tensor dq = g.tensor(kDq, s.rows(s.queries), s.row_strides(s.queries), narrow);
+  Tensor dk = g.tensor(kDk, s.rows(s.keys), s.row_strides(s.keys), narrow);
+  Tensor dv = g.tensor(kDv, s.rows(s.keys), s.row_strides(s.keys), narrow);
   Tensor lse = g.tensor(kLse, s.sums(), s.sum_strides(), kWide), delta = g.tensor(kDelta, s.sums(), s.sum_strides(), kWide);
   Tensor scale = g.scalar(kScale);
   auto score = [&](cudnnDataType_t type = kWide) { return g.between(s.scores(), s.score_strides(), type); };
-  auto turned = [&] { return g.between(s.turned_scores(), s.turned_score_strides(), kNarrow); };
+  auto turned = [&] { return g.between(s.turned_scores(), s.turned_score_strides(), narrow); };
 
   Tensor both = g.between(s.rows(s.queries), {s.h * s.queries * s.d, s.queries * s.d, s.d, 1}, kWide);
   Tensor sum = g.between(s.sums(), s.sum_strides(), kWide);
@@ -122,13 +121,16 @@ Graph backward_graph(const AttentionShape& shape) {
   g.pointwise(CUDNN_POINTWISE_MUL, d_scores, scale, d_scaled);
   g.reshape(d_scaled, d_turned);
   g.multiply(d_turned, q, dk);
-  Tensor k_rows = g.between(s.rows(s.keys), s.row_strides(s.keys), kNarrow);
+  Tensor k_rows = g.between(s.rows(s.keys), s.row_strides(s.keys), narrow);
   g.reshape(k, k_rows);
   g.multiply(d_scaled, k_rows, dq);
   return g;
 }
 
-Graph graph_of(const AttentionShape& shape, bool backward) { return backward ? backward_graph(shape) : forward_graph(shape); }
+Graph graph_of(const AttentionShape& shape, DType type, bool backward) {
+  const cudnnDataType_t narrow = type == DType::f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
+  return backward ? backward_graph(shape, narrow) : forward_graph(shape, narrow);
+}
 
 cudnnHandle_t handle_on(Queue& queue) {
   static cudnnHandle_t handle = nullptr;
@@ -138,12 +140,12 @@ cudnnHandle_t handle_on(Queue& queue) {
 }
 
 // Null where cuDNN has no plan.
-const cudnn::Plan* plan_for(const AttentionShape& s, bool backward, Queue& queue) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Mask, bool>;
+const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, Queue& queue) {
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Mask, DType, bool>;
   static std::map<Key, std::unique_ptr<cudnn::Plan>> plans;  // shapes are fixed for a run; kept to its end
-  auto [it, added] = plans.try_emplace({s.batch, s.heads, s.query_length, s.key_length, s.head_dim, s.mask, backward});
+  auto [it, added] = plans.try_emplace({s.batch, s.heads, s.query_length, s.key_length, s.head_dim, s.mask, type, backward});
   if (added) try {
-      it->second = std::make_unique<cudnn::Plan>(graph_of(s, backward), handle_on(queue));
+      it->second = std::make_unique<cudnn::Plan>(graph_of(s, type, backward), handle_on(queue));
     } catch (const base::Error& e) {
       base::log::warning("attention {}: batch {}, {} heads, {} x {}: our own kernels run, which are slower: {}",
                      backward ? "backward" : "forward", s.batch, s.heads, s.query_length, s.key_length, e.what());
@@ -151,6 +153,7 @@ const cudnn::Plan* plan_for(const AttentionShape& s, bool backward, Queue& queue
   return it->second.get();
 }
 
+// Scratch of one call: cuDNN's workspace, one float for each query and head, and the masks' shifts.
 struct Scratch {
   char* workspace;
   float* sums;
@@ -176,7 +179,7 @@ void add_mask(std::vector<cudnn::Argument>& arguments, const AttentionShape& s, 
 bool attention_by_cudnn(const AttentionForward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   if (!is_for_cudnn(s, a.q.type)) return false;
-  const cudnn::Plan* plan = plan_for(s, false, queue);
+  const cudnn::Plan* plan = plan_for(s, a.q.type, false, queue);
   if (!plan) return false;
   Scratch scratch(*plan, s, queue);
   const float scale = 1 / std::sqrt(float(s.head_dim));
@@ -190,7 +193,7 @@ bool attention_by_cudnn(const AttentionForward& a, Queue& queue) {
 bool attention_by_cudnn(const AttentionBackward& a, Queue& queue) {
   const AttentionShape& s = a.shape;
   if (!is_for_cudnn(s, a.q.type)) return false;
-  const cudnn::Plan* plan = plan_for(s, true, queue);
+  const cudnn::Plan* plan = plan_for(s, a.q.type, true, queue);
   if (!plan) return false;
   Scratch scratch(*plan, s, queue);
   const float scale = 1 / std::sqrt(float(s.head_dim));
@@ -202,9 +205,9 @@ bool attention_by_cudnn(const AttentionBackward& a, Queue& queue) {
   return true;
 }
 
-std::string cudnn_plan_problem(const AttentionShape& shape, bool backward, const std::string& device) {
+std::string cudnn_plan_problem(const AttentionShape& shape, DType type, bool backward, const std::string& device) {
   try {
-    cudnn::Plan plan(graph_of(shape, backward), nullptr, device);
+    cudnn::Plan plan(graph_of(shape, type, backward), nullptr, device);
     return "";
   } catch (const base::Error& e) {
     return e.what();

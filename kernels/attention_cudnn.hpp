@@ -1,4 +1,4 @@
-// Attention of bf16 tensors by cuDNN's fused kernels, where it has them: full, causal and per-example masks, rows not packed, no
+// Attention of bf16 and f16 tensors by cuDNN's fused kernels, where it has them: full, causal and per-example masks, rows not packed, no
 // dropout. Backward is its deterministic form.
 #pragma once
 
@@ -21,7 +21,7 @@ struct CudnnScratch {
 };
 
 // For tests without a GPU: why cuDNN makes no plan for a device that `device` describes (JSON), or empty where it does.
-std::string cudnn_plan_problem(const AttentionShape& shape, bool backward, const std::string& device);
+std::string cudnn_plan_problem(const AttentionShape& shape, DType type, bool backward, const std::string& device);
 
 // out[b] = 0 where example b is causal, else `length`: a query sees the keys up to its own number plus this. i32 [batch].
 void mask_shifts(int32_t* out, const AttentionShape& shape, Queue& queue);

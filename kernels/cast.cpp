@@ -7,9 +7,10 @@
 namespace kernels {
 
 void check(const Cast& a) {
-  bool narrows = a.y.type == DType::bf16;
-  need_view(a.op, "y", a.y, narrows ? DType::bf16 : DType::f32, {a.x.count});
-  need_view(a.op, "x", a.x, narrows ? DType::f32 : DType::bf16, {a.x.count});
+  const bool narrows = a.y.type != DType::f32;
+  const View& narrow = narrows ? a.y : a.x;
+  need_view(a.op, narrows ? "x" : "y", narrows ? a.x : a.y, DType::f32, {a.x.count});
+  need_view(a.op, narrows ? "y" : "x", narrow, narrow.type == DType::f16 ? DType::f16 : DType::bf16, {a.x.count});
 }
 
 Cost cost(const Cast& a) { return {0, 6 * a.x.count}; }

@@ -1,6 +1,6 @@
 #include "kernels/cast.hpp"
 
-#include "kernels/elements.cuh"
+#include "kernels/floats.cuh"
 
 namespace kernels {
 namespace {
@@ -14,9 +14,13 @@ struct CastBody {
     Pack<From, N> in = load_pack<N>(x + i);
     Pack<To, N> out;
 #pragma unroll
-    for (int k = 0; k < N; ++k) out.at[k] = loops::store_as<To>(loops::to_float(in.at[k]));
+    for (int k = 0; k < N; ++k) convert(in.at[k], out.at[k]);
     store_pack(y + i, out);
   }
+  static __device__ void convert(float from, loops::Bf16& to) { to = loops::round_to_bf16(from); }  // NaN as on the CPU
+  static __device__ void convert(float from, loops::F16& to) { narrow(from, to); }
+  static __device__ void convert(loops::Bf16 from, float& to) { to = loops::to_float(from); }
+  static __device__ void convert(loops::F16 from, float& to) { to = widen(from); }
 };
 
 template <class To, class From>
@@ -30,6 +34,10 @@ void cast(const Cast& a, Queue& queue) {
 void run_cuda(const Cast& a, Queue& queue) {
   if (a.y.type == DType::bf16)
     cast<loops::Bf16, float>(a, queue);
+  else if (a.y.type == DType::f16)
+    cast<loops::F16, float>(a, queue);
+  else if (a.x.type == DType::f16)
+    cast<float, loops::F16>(a, queue);
   else
     cast<float, loops::Bf16>(a, queue);
 }

@@ -1,4 +1,5 @@
-// Between float32 and bfloat16: what a bf16 product's operands go through. To the nearest, ties to even.
+// Between float32 and bfloat16 or binary16: what a narrow product's operands go through. To the nearest, ties to even; what is
+// too large for binary16 becomes infinite. Binary16 is for GPUs.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -7,7 +8,7 @@ namespace kernels {
 
 struct Cast {
   static constexpr Op op = Op::cast;
-  View y, x;              // same count; f32 to bf16 or bf16 to f32
+  View y, x;              // same count; f32 to bf16 or f16, or back
 };
 void check(const Cast&);
 Cost cost(const Cast&);

@@ -19,7 +19,8 @@ void need_view(Op op, const char* name, const View& view, DType type, std::initi
 }
 
 void need_activation(Op op, const char* name, const View& view, std::initializer_list<int64_t> dims) {
-  need_view(op, name, view, view.type == DType::bf16 ? DType::bf16 : DType::f32, dims);
+  const bool narrow = view.type == DType::bf16 || view.type == DType::f16;
+  need_view(op, name, view, narrow ? view.type : DType::f32, dims);
 }
 
 void allow_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims) {

@@ -14,7 +14,7 @@ void need_size(Op op, const char* name, int64_t size, int64_t least = 0);
 // A view that must be there, of that type and with exactly the product of `dims` elements (null only if that is 0).
 void need_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
 
-// The same for activations: f32, or bf16.
+// The same for activations: f32, bf16 or, on GPUs, f16.
 void need_activation(Op op, const char* name, const View& view, std::initializer_list<int64_t> dims);
 
 // need_view for a view that may be absent.

@@ -11,18 +11,26 @@ void check(const ClipGradient& a) {
   need_view(a.op, "norm", a.norm, DType::f64, {1});
   need_view(a.op, "squares", a.squares, DType::f64, {a.squares.count});
   need_view(a.op, "places", a.places, DType::i32, {a.places.count});
+  allow_view(a.op, "must_be_finite", a.must_be_finite, DType::f64, {a.must_be_finite.count});
+  allow_view(a.op, "found", a.found, DType::f64, {a.places.count});
 }
 
-Cost cost(const ClipGradient& a) { return {a.places.count, 12 * a.places.count}; }
+Cost cost(const ClipGradient& a) { return {a.places.count, 12 * a.places.count + a.must_be_finite.bytes() + a.found.bytes()}; }
 
 void run_cpu(const ClipGradient& a, Queue&) {
   double total = 0;
-  for (int64_t i = 0; i < a.places.count; ++i) total += a.squares.f64()[a.places.i32()[i]];
+  for (int64_t i = 0; i < a.places.count; ++i) {
+    const double square = a.squares.f64()[a.places.i32()[i]];
+    if (!a.found.none()) a.found.f64()[i] = square;
+    total += square;
+  }
   const double norm = std::sqrt(total);
   const bool clipped = a.bound > 0 && !(float(norm) < a.bound);
+  bool finite = std::isfinite(norm);
+  for (int64_t i = 0; i < a.must_be_finite.count; ++i) finite = finite && std::isfinite(a.must_be_finite.f64()[i]);
   *a.norm.f64() = norm;
   float* decision = a.decision.f32();
-  decision[0] = clipped ? float(norm) : 1, decision[1] = clipped ? a.bound : 1, decision[2] = std::isfinite(norm);
+  decision[0] = clipped ? float(norm) : 1, decision[1] = clipped ? a.bound : 1, decision[2] = finite;
 }
 
 }  // namespace kernels

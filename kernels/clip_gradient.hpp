@@ -1,4 +1,5 @@
-// The decision of how a step's gradients are clipped, from their sums of squares: made where those are.
+// The decision of how a step's gradients are clipped, and whether they are applied, from their sums of squares: made where those
+// are.
 #pragma once
 
 #include "kernels/apply_update.hpp"
@@ -6,13 +7,16 @@
 namespace kernels {
 
 // norm = sqrt of the sum of squares[places[i]], added in order in double. decision = divisor, factor, apply (see Clip): norm
-// and bound if bound > 0 and not norm < bound (in float, as optax compares), else 1 and 1; apply = 1 if the norm is finite.
+// and bound if bound > 0 and not norm < bound (in float, as optax compares), else 1 and 1; apply = 1 if the norm and all of
+// `must_be_finite` are finite.
 struct ClipGradient {
   static constexpr Op op = Op::clip_gradient;
-  View decision;   // f32 [3]
-  View norm;       // f64 [1]
-  View squares;    // f64 [any]
-  View places;     // i32 [any], each within squares
+  View decision;          // f32 [3]
+  View norm;              // f64 [1]
+  View squares;           // f64 [any]
+  View places;            // i32 [any], each within squares
+  View must_be_finite{};  // optional f64 [any]: the loss
+  View found{};           // optional f64, as places: squares[places[i]]
   float bound = 0;
 };
 void check(const ClipGradient&);

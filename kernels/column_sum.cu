@@ -52,10 +52,7 @@ void sum_columns(const ColumnSum& a, Queue& queue) {
 }  // namespace
 
 void run_cuda(const ColumnSum& a, Queue& queue) {
-  if (a.x.type == DType::bf16)
-    sum_columns<uint16_t>(a, queue);
-  else
-    sum_columns<float>(a, queue);
+  with_activation(a.x.type, [&](auto element) { sum_columns<decltype(element)>(a, queue); });
 }
 
 }  // namespace kernels

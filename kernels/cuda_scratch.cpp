@@ -11,7 +11,7 @@
 
 namespace kernels {
 
-// The library has no epilogue for a bias before GELU's derivative, none for a f32 bias of a bf16 result, and wants a residual of
+// The library has no epilogue for a bias before GELU's derivative, none for a f32 bias of a narrow result, and wants a residual of
 // c's type and whole 16 bytes in a row of what GELU is taken of.
 bool is_one_kernel(const Gemm& a) {
   if (!a.bias.none() && (!a.gelu_of.none() || a.c.type != DType::f32)) return false;
@@ -41,7 +41,7 @@ size_t cuda_scratch(const AdafactorSums& a) {
 }
 
 bool is_for_cudnn(const AttentionShape& s, DType type) {
-  return type == DType::bf16 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() && s.key_offsets.none() &&
+  return type != DType::f32 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() && s.key_offsets.none() &&
          s.head_dim % 8 == 0 && s.head_dim <= 128;
 }
 

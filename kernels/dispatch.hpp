@@ -45,8 +45,8 @@ void run(const Args& args, Queue& queue) {
     const bool on_gpu = queue.device() == device::Kind::cuda;
     if constexpr (requires { prepare_cpu(args, queue); })
       if (queue.prepares() && !on_gpu) prepare_cpu(args, queue);
-    if constexpr (requires { prepare_cuda(args); })
-      if (queue.prepares() && on_gpu) prepare_cuda(args);
+    if constexpr (requires { prepare_cuda(args, queue); })
+      if (queue.prepares() && on_gpu) prepare_cuda(args, queue);
     if constexpr (requires { cuda_scratch(args); })
       if (on_gpu) queue.need_scratch(cuda_scratch(args));
     return;

@@ -184,10 +184,7 @@ void run_cuda(const Fill& a, Queue& queue) {
 }
 
 void run_cuda(const GatherRows& a, Queue& queue) {
-  if (a.x.type == DType::bf16)
-    gather<uint16_t>(a, queue);
-  else
-    gather<float>(a, queue);
+  with_activation(a.x.type, [&](auto element) { gather<decltype(element)>(a, queue); });
 }
 
 void run_cuda(const ScatterRows& a, Queue& queue) {
@@ -197,10 +194,7 @@ void run_cuda(const ScatterRows& a, Queue& queue) {
 
 void run_cuda(const Dropout& a, Queue& queue) {
   if (a.rate == 0) return run_cuda(Copy{a.y, a.x}, queue);  // an exact no-op
-  if (a.x.type == DType::bf16)
-    drop_out<uint16_t>(a, queue);
-  else
-    drop_out<float>(a, queue);
+  with_activation(a.x.type, [&](auto element) { drop_out<decltype(element)>(a, queue); });
 }
 
 void run_cuda(const MeanRows& a, Queue& queue) {

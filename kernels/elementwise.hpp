@@ -48,7 +48,7 @@ void run_cuda(const Fill&, Queue&);
 struct GatherRows {       // y[i] = index[i] >= 0 ? x[index[i]] : 0
   static constexpr Op op = Op::gather_rows;
   View y;                 // [rows, width], of x's type
-  View x;                 // [source_rows, width], f32 or bf16
+  View x;                 // [source_rows, width], f32, bf16 or f16
   View index;             // i32 [rows], each < source_rows
   int64_t rows = 0, width = 0, source_rows = 0;
 };
@@ -74,7 +74,7 @@ void run_cuda(const ScatterRows&, Queue&);
 // the same op on the gradient.
 struct Dropout {
   static constexpr Op op = Op::dropout;
-  View y, x;              // same count and type, f32 or bf16
+  View y, x;              // same count and type, f32, bf16 or f16
   float rate = 0;
   base::Stream stream;
   int64_t first = 0;      // draw index of element 0: global example number * elements per example

@@ -1,10 +1,12 @@
-// How CUDA kernels read and write activations, f32 or bf16: neighbouring elements as floats in registers.
+// How CUDA kernels read and write activations, f32, bf16 (as uint16_t) or f16: neighbouring elements as floats in registers.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "kernels/bf16_value.hpp"
 #include "kernels/elements.cuh"
+#include "kernels/f16_value.hpp"
 #include "kernels/launch_shapes.hpp"
 
 namespace kernels {
@@ -19,6 +21,13 @@ struct Floats {
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(uint8_t x) { return float(x); }
 __device__ inline float widen(uint16_t bits) { return loops::to_float(loops::Bf16{bits}); }
+__device__ inline float widen(loops::F16 x) {
+#ifdef __CUDA_ARCH__
+  return __half2float(__ushort_as_half(x.bits));
+#else
+  return loops::to_float(x);
+#endif
+}
 
 // To the nearest, ties to even, as the CPU rounds.
 __device__ inline void narrow(float x, float& out) { out = x; }
@@ -28,6 +37,25 @@ __device__ inline void narrow(float x, uint16_t& out) {
 #else
   out = loops::round_to_bf16(x).bits;
 #endif
+}
+
+__device__ inline void narrow(float x, loops::F16& out) {
+#ifdef __CUDA_ARCH__
+  out.bits = __half_as_ushort(__float2half_rn(x));
+#else
+  out = loops::round_to_f16(x);
+#endif
+}
+
+// f(element) with an element of the type that stands for activations of this one.
+template <class F>
+void with_activation(DType type, const F& f) {
+  if (type == DType::bf16)
+    f(uint16_t{});
+  else if (type == DType::f16)
+    f(loops::F16{});
+  else
+    f(float{});
 }
 
 // N elements at p. kAligned: as a pack; else one by one, the first `left` of them (all, if there are as many), the rest

@@ -48,17 +48,11 @@ void backward(const GeluBackward& a, Queue& queue) {
 }  // namespace
 
 void run_cuda(const GeluForward& a, Queue& queue) {
-  if (a.x.type == DType::bf16)
-    forward<uint16_t>(a, queue);
-  else
-    forward<float>(a, queue);
+  with_activation(a.x.type, [&](auto element) { forward<decltype(element)>(a, queue); });
 }
 
 void run_cuda(const GeluBackward& a, Queue& queue) {
-  if (a.x.type == DType::bf16)
-    backward<uint16_t>(a, queue);
-  else
-    backward<float>(a, queue);
+  with_activation(a.x.type, [&](auto element) { backward<decltype(element)>(a, queue); });
 }
 
 }  // namespace kernels

@@ -7,7 +7,7 @@ namespace kernels {
 
 struct GeluForward {
   static constexpr Op op = Op::gelu_forward;
-  View y, x;              // same count and type, f32 or bf16
+  View y, x;              // same count and type, f32, bf16 or f16
 };
 void check(const GeluForward&);
 Cost cost(const GeluForward&);
@@ -16,7 +16,7 @@ void run_cuda(const GeluForward&, Queue&);
 
 struct GeluBackward {
   static constexpr Op op = Op::gelu_backward;
-  View dx, dy, x;         // same count and type, f32 or bf16; dx may be dy
+  View dx, dy, x;         // same count and type, f32, bf16 or f16; dx may be dy
 };
 void check(const GeluBackward&);
 Cost cost(const GeluBackward&);

@@ -1,8 +1,9 @@
 // Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b); and what is done to each block of c while it is in
 // cache: gelu = GELU(c), or c *= the derivative of GELU at gelu_of.
 //
-// a and b are both f32, or both bf16: then products are summed in f32, and c is f32 or (with overwrite) bf16. Where the
-// CPU has no bf16 instructions the operands are widened and the f32 product runs: the same values are rounded.
+// a and b are both f32, or both bf16 or (on GPUs) f16: then products are summed in f32, and c is f32 or (with overwrite) of their
+// type. Where the CPU has no bf16 instructions the operands are widened and the f32 product runs: the same values are rounded.
+// On GPUs f32 operands are rounded to tf32 if the queue says so.
 #pragma once
 
 #include <vector>
@@ -35,7 +36,7 @@ void prepare_cpu(const Gemm&, const Queue&);
 // search_gemms (gemm_search.hpp).
 bool is_one_kernel(const Gemm&);
 size_t cuda_scratch(const Gemm&);
-void prepare_cuda(const Gemm&);
+void prepare_cuda(const Gemm&, const Queue&);
 constexpr size_t kGemmWorkspace = size_t(32) << 20;  // what the library asks for on H100
 
 // What the calling thread's products took, by shape: a benchmark runs the same ones alone.
@@ -58,7 +59,7 @@ void reset_gemm_uses();
 struct ColumnSum {
   static constexpr Op op = Op::column_sum;
   View out;               // [n]
-  View x;                 // [m, n], f32 or bf16
+  View x;                 // [m, n], f32, bf16 or f16
   int64_t m = 0, n = 0;
   Write write = Write::overwrite;
 };

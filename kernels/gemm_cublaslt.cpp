@@ -31,7 +31,9 @@ constexpr size_t kWorkspace = kGemmWorkspace;
 constexpr int kProposals = 8;
 
 
-cudaDataType_t type_of(DType type) { return type == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of(DType type) {
+  return type == DType::bf16 ? CUDA_R_16BF : type == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
+}
 int64_t or_else(int64_t leading, int64_t packed) { return leading ? leading : packed; }
 
 // The largest power of two up to 64 that divides an address: kernels are chosen by it. Activations lie at multiples of 64, and no
@@ -46,14 +48,14 @@ uint32_t alignment_of(const void* p) {
 struct Call {
   bool fused = false;
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
-  bool trans_a = false, trans_b = false;
+  bool trans_a = false, trans_b = false, tf32 = false;
   DType operands = DType::f32, c_type = DType::f32, d_type = DType::f32;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   float beta = 0;
   void *a = nullptr, *b = nullptr, *c = nullptr, *d = nullptr, *bias = nullptr, *aux = nullptr;
 
   auto key() const {
-    return std::tuple(fused, m, n, k, lda, ldb, ldc, ldd, ld_aux, trans_a, trans_b, operands, c_type, d_type, int(epilogue),
+    return std::tuple(fused, m, n, k, lda, ldb, ldc, ldd, ld_aux, trans_a, trans_b, tf32, operands, c_type, d_type, int(epilogue),
                       beta, std::tuple(alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(d), alignment_of(bias),
                                        alignment_of(aux)));
   }
@@ -73,7 +75,7 @@ cublasLtHandle_t handle(const Call& c) {
   return one;
 }
 
-Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd) {
+Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd, const Queue& queue) {
   return {.m = a.n,
           .n = a.m,
           .k = a.k,
@@ -83,6 +85,7 @@ Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd) {
           .ldd = ldd,
           .trans_a = a.trans_b,
           .trans_b = a.trans_a,
+          .tf32 = queue.tf32() && a.a.type == DType::f32,
           .operands = a.a.type,
           .c_type = d_type,
           .d_type = d_type,
@@ -92,9 +95,9 @@ Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd) {
           .d = d};
 }
 
-Call fused_call(const Gemm& a) {
+Call fused_call(const Gemm& a, const Queue& queue) {
   int64_t ldc = or_else(a.ldc, a.n);
-  Call call = plain_call(a, a.c.data, a.c.type, ldc);
+  Call call = plain_call(a, a.c.data, a.c.type, ldc, queue);
   call.fused = true;
   if (!a.gelu.none()) {
     call.d = call.c = a.gelu.data, call.ldd = call.ldc = a.n;
@@ -135,7 +138,8 @@ void point_epilogue(const Plan& plan, const Call& call) {
 
 Plan describe(const Call& call) {
   Plan plan;
-  check_lt(LT(cublasLtMatmulDescCreate)(&plan.matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing it", call);
+  check_lt(LT(cublasLtMatmulDescCreate)(&plan.matmul, call.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+           "describing it", call);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSA, call.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, call);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, call.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, call);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, call.epilogue, call);
@@ -213,8 +217,8 @@ void execute(const Call& call, const Plan& plan, const cublasLtMatmulAlgo_t& alg
 }
 
 // The product alone, for finish_gemm to read.
-Call product_call(const Gemm& a, void* workspace) {
-  return plain_call(a, static_cast<char*>(workspace) + kWorkspace, DType::f32, a.n);
+Call product_call(const Gemm& a, void* workspace, const Queue& queue) {
+  return plain_call(a, static_cast<char*>(workspace) + kWorkspace, DType::f32, a.n, queue);
 }
 
 }  // namespace
@@ -227,13 +231,13 @@ void run_cuda(const Gemm& a, Queue& queue) {
     return;
   }
   if (is_one_kernel(a)) {
-    Call call = fused_call(a);
+    Call call = fused_call(a, queue);
     if (const Plan& plan = plan_for(call); plan.found)
       return execute(call, plan, plan.algorithm, queue.scratch(cuda_scratch(a)), queue);
   }
   // Also where the library lacks what it should have.
   void* workspace = queue.scratch(kWorkspace + size_t(a.m * a.n) * sizeof(float));
-  Call call = product_call(a, workspace);
+  Call call = product_call(a, workspace, queue);
   const Plan& plan = plan_for(call);
   if (!plan.found)
     base::fail(base::Exit::mesh, "gemm [{}, {}] x [{}, {}] of {}: cuBLASLt has no kernel for it", a.m, a.k, a.k, a.n,
@@ -243,11 +247,11 @@ void run_cuda(const Gemm& a, Queue& queue) {
 }
 
 // Both ways, where the library's answer is not known yet; what lies in no real memory is never read.
-void prepare_cuda(const Gemm& a) {
+void prepare_cuda(const Gemm& a, const Queue& queue) {
   if (a.m == 0 || a.n == 0 || a.k == 0) return;
   auto prepare = [](const Call& call) { shapes().prepared.try_emplace(call.key(), call); };
-  if (is_one_kernel(a)) return prepare(fused_call(a));
-  prepare(product_call(a, reinterpret_cast<void*>(4096)));
+  if (is_one_kernel(a)) return prepare(fused_call(a, queue));
+  prepare(product_call(a, reinterpret_cast<void*>(4096), queue));
 }
 
 // ---- the search
@@ -312,8 +316,8 @@ class Timer {
 };
 
 std::string text_of(const Call& c) {
-  return fmt::format("{}{}{} {}x{}x{} ld {} {} {} {} {} {} {} {} epilogue {} beta {} aligned {} {} {} {} {} {}",
-                     c.fused ? "fused" : "plain",
+  return fmt::format("{}{}{}{} {}x{}x{} ld {} {} {} {} {} {} {} {} epilogue {} beta {} aligned {} {} {} {} {} {}",
+                     c.fused ? "fused" : "plain", c.tf32 ? " tf32" : "",
                      c.trans_a ? " ta" : "", c.trans_b ? " tb" : "", c.m, c.n, c.k, c.lda, c.ldb, c.ldc, c.ldd, c.ld_aux,
                      device::name_of(c.operands), device::name_of(c.c_type), device::name_of(c.d_type), int(c.epilogue), c.beta,
                      alignment_of(c.a), alignment_of(c.b), alignment_of(c.c), alignment_of(c.d), alignment_of(c.bias),

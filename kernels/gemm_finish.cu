@@ -60,10 +60,7 @@ void finish(const Gemm& a, const float* x, Queue& queue) {
 }  // namespace
 
 void finish_gemm(const Gemm& a, const float* x, Queue& queue) {
-  if (a.c.type == DType::bf16)
-    finish<uint16_t>(a, x, queue);
-  else
-    finish<float>(a, x, queue);
+  with_activation(a.c.type, [&](auto element) { finish<decltype(element)>(a, x, queue); });
 }
 
 }  // namespace kernels

@@ -419,14 +419,14 @@ void reset_gemm_uses() {
 
 void check(const Gemm& a) {
   need_size(a.op, "m", a.m), need_size(a.op, "n", a.n), need_size(a.op, "k", a.k);
-  bool narrow = a.a.type == DType::bf16, narrow_c = narrow && a.c.type == DType::bf16;
-  DType operands = narrow ? DType::bf16 : DType::f32;
-  need_matrix(a.op, "c", a.c, narrow_c ? DType::bf16 : DType::f32, a.m, a.n, leading_of_c(a));
+  const bool narrow = a.a.type == DType::bf16 || a.a.type == DType::f16, narrow_c = narrow && a.c.type == a.a.type;
+  const DType operands = narrow ? a.a.type : DType::f32;
+  need_matrix(a.op, "c", a.c, narrow_c ? operands : DType::f32, a.m, a.n, leading_of_c(a));
   need_matrix(a.op, "a", a.a, operands, a.trans_a ? a.k : a.m, a.trans_a ? a.m : a.k, leading_of_a(a));
   need_matrix(a.op, "b", a.b, operands, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n, leading_of_b(a));
   allow_view(a.op, "bias", a.bias, DType::f32, {a.n});
   allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
-  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is bf16", name_of(a.op));
+  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is {}", name_of(a.op), device::name_of(operands));
   allow_view(a.op, "gelu", a.gelu, a.c.type, {a.m, a.n});
   allow_view(a.op, "gelu_of", a.gelu_of, a.c.type, {a.m, a.n});
   CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
@@ -442,6 +442,7 @@ Cost cost(const Gemm& a) {
 }
 
 void run_cpu(const Gemm& a, Queue& queue) {
+  CHECK(a.a.type != DType::f16, "{}: products of f16 are for GPUs", name_of(a.op));
   if (a.m == 0 || a.n == 0) return;
   Key key = key_of(a, queue);
   if (a.a.type == DType::bf16 && (a.k == 0 || !(key.narrow || key.widen))) return run_widened(a, queue);

@@ -164,10 +164,7 @@ __global__ void __launch_bounds__(kWarp* kNormTurns)
 }  // namespace
 
 void run_cuda(const LayerNormForward& a, Queue& queue) {
-  if (a.y.type == DType::bf16)
-    forward<uint16_t>(a, queue);
-  else
-    forward<float>(a, queue);
+  with_activation(a.y.type, [&](auto element) { forward<decltype(element)>(a, queue); });
 }
 
 void run_cuda(const LayerNormBackward& a, Queue& queue) {

@@ -8,7 +8,7 @@ namespace kernels {
 
 struct LayerNormForward {
   static constexpr Op op = Op::layer_norm_forward;
-  View y;                 // [rows, columns], f32 or bf16
+  View y;                 // [rows, columns], f32, bf16 or f16
   View mean, rstd;        // [rows], saved for backward
   View x;                 // [rows, columns]
   View scale;             // [columns]

@@ -11,6 +11,7 @@
 #include "kernels/gemm.hpp"
 #include "kernels/gemm_search.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/loss_sums.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"
@@ -23,7 +24,7 @@ namespace kernels {
 #include "kernels/ops.def"
 #undef OP
 
-void prepare_cuda(const Gemm&) {}
+void prepare_cuda(const Gemm&, const Queue&) {}
 std::string gemm_platform() { return "no GPU"; }
 GemmSearch search_gemms(const std::string&, Queue&) { return {}; }
 void use_gemm_choices(const std::string&) {}

@@ -71,10 +71,7 @@ void take_patches(const Patchify& a, Queue& queue) {
 }  // namespace
 
 void run_cuda(const Patchify& a, Queue& queue) {
-  if (a.patches.type == DType::bf16)
-    take_patches<uint16_t>(a, queue);
-  else
-    take_patches<float>(a, queue);
+  with_activation(a.patches.type, [&](auto element) { take_patches<decltype(element)>(a, queue); });
 }
 
 }  // namespace kernels

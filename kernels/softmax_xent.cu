@@ -14,7 +14,8 @@ constexpr int kXentPack = 4, kXentPacks = 8, kXentColumns = kXentPack * kXentPac
 struct XentRows {
   float* logits;
   const int32_t* labels;
-  const float* row_scale;  // null: no gradient
+  const float* row_scale;   // null: no gradient
+  const float* loss_scale;  // null: 1
   float* loss;
   int columns;
   float on, off;
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
     a.loss[row] = float(loss);
   }
   if (!a.row_scale) return;
-  const float scale = a.row_scale[row];
+  const float scale = a.row_scale[row] * (a.loss_scale ? *a.loss_scale : 1);
   const float factor = float(double(scale) * (double(a.off) * double(n) + lift) / sum), off = -scale * a.off;
   const float at_label = inside ? scale * (a.on - a.off) : 0;
   for_xent_packs<kResident>(n, [&](int k, int column) {
@@ -108,7 +109,8 @@ void run_cuda(const SoftmaxXent& a, Queue& queue) {
   const float on = 1 - a.smoothing, off = a.smoothing > 0 ? (1 - on) / float(a.columns - 1) : 0;
   CHECK(a.columns <= INT32_MAX, "{}: {} columns", name_of(a.op), a.columns);
   XentRows rows{
-      a.logits.f32(), a.labels.i32(), a.gradient ? a.row_scale.f32() : nullptr, a.loss.f32(), int(a.columns), on, off};
+      a.logits.f32(),   a.labels.i32(), a.gradient ? a.row_scale.f32() : nullptr, a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
+      a.loss.f32(), int(a.columns), on,           off};
   const int64_t threads = base::round_up(base::ceil_div(a.columns, kXentColumns), kWarp);
   const bool aligned = packs_fit(kXentPack, a.columns, {a.logits});
   auto start = [&](auto* kernel) {

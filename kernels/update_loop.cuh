@@ -89,6 +89,7 @@ __global__ void __launch_bounds__(kUpdateThreads, 4)
     update_blocks(UpdateStep<Direction> step, int64_t count, double* partial) {
   __shared__ BlockShared<double> shared;
   step.gradient.decide();
+  if constexpr (requires { step.direction.decide(); }) step.direction.decide();
   step.of_weights = 0, step.of_updates = 0;
   for_update_packs<kAligned>(count, step);
   const double of_weights = block_sum(step.of_weights, shared), of_updates = block_sum(step.of_updates, shared);
@@ -96,7 +97,8 @@ __global__ void __launch_bounds__(kUpdateThreads, 4)
 }
 
 // direction.of<N>(i, g) = the optimizer's direction for the elements [i, i + N) of the view with clipped gradients g;
-// it moves its own state, whose `views` may be packed as the weights are if they are aligned.
+// before, direction.decide() reads what it depends on from memory, if there is such a thing. It moves its own state, whose
+// `views` may be packed as the weights are if they are aligned.
 template <class Direction>
 void update_elements(const Update& a, std::initializer_list<View> views, const Direction& direction, Queue& queue) {
   const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateCudaBlock);

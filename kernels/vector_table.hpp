@@ -84,10 +84,9 @@ struct VectorTable {
   // f(loops, type) for the loops over activations of that type.
   template <class F>
   void with(device::DType type, const F& f) const {
-    if (type == device::DType::bf16)
-      f(bf16, uint16_t{});
-    else
-      f(f32, float{});
+    if (type == device::DType::bf16) return f(bf16, uint16_t{});
+    CHECK(type == device::DType::f32, "activations of {} are for GPUs", device::name_of(type));
+    f(f32, float{});
   }
 };
 

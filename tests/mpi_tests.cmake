@@ -76,6 +76,16 @@ foreach(ranks 1 2)
   mpi_test(gpu_memory_test ${ranks} 300)
 endforeach()
 
+# Steps on emulated GPUs, whose work runs at once or as late as it may.
+add_executable(gpu_step_test mpi/gpu_step_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+target_link_libraries(gpu_step_test PRIVATE trainer_train)
+set_target_properties(gpu_step_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+foreach(ranks 1 2)
+  mpi_test(gpu_step_test ${ranks} 300)
+  set_tests_properties(gpu_step_test_mpi${ranks} PROPERTIES
+                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT};CUDA_ON_CPU_LATE=1;CUDA_ON_CPU_GPUS=${ranks}")
+endforeach()
+
 # By hand: what saving costs.
 add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)
 target_include_directories(checkpoint_bench PRIVATE mpi)

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "kernels/f16_value.hpp"
 
 namespace checkpoint {
 namespace {
@@ -22,19 +23,11 @@ void convert(const char* from, float* to, int64_t count) {
   }
 }
 
-// IEEE 754 binary16 by hand: not every compiler has the type.
-float f32_of_f16(uint16_t bits) {
-  uint32_t sign = uint32_t(bits & 0x8000) << 16, exponent = (bits >> 10) & 31, mantissa = bits & 0x3ff;
-  if (exponent == 0) return std::bit_cast<float>(std::bit_cast<uint32_t>(float(mantissa) * 0x1p-24f) | sign);
-  uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
-}
-
 void convert_f16(const char* from, float* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     uint16_t bits;
     std::memcpy(&bits, from + 2 * i, 2);
-    to[i] = f32_of_f16(bits);
+    to[i] = kernels::loops::to_float(kernels::loops::F16{bits});
   }
 }
 

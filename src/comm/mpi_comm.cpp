@@ -1,5 +1,5 @@
 // MPI back end. Only the main thread calls it (FUNNELED). What lies in a GPU's memory goes through pinned host memory: copied
-// there when an exchange begins, and back when it is waited for.
+// there when an exchange begins, for which the host waits for the GPU, and back when it is waited for.
 #include <mpi.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "base/narrow.hpp"
 #include "comm/comm.hpp"
 #include "device/memory.hpp"
+#include "device/transfers.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -86,6 +87,11 @@ class MpiWork : public Ticket::Work {
   device::Queue* queue_ = nullptr;  // none: MPI writes where the result belongs
 };
 
+void fetch(void* to, const device::View& from, device::Queue& queue) {
+  device::MayWait lifted;
+  device::download(to, from, queue);
+}
+
 bool on_gpu(const device::Queue& queue) { return queue.kind() == device::Kind::cuda; }
 
 template <class T>
@@ -126,7 +132,7 @@ class MpiComm : public Comm {
     MpiWork* work = take(gathered_);
     if (on_gpu(queue)) recv.data = work->land(recv, queue);
     char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
-    if (on_gpu(queue)) device::download(own, send, queue), send.data = own;
+    if (on_gpu(queue)) fetch(own, send, queue), send.data = own;
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
     CHECK_MPI(
         MPI_Iallgather(from, count, type_of(send.type), recv.data, count, type_of(send.type), comm_, &work->request));
@@ -141,7 +147,7 @@ class MpiComm : public Comm {
     if (on_gpu(queue)) {
       recv.data = work->land(recv, queue, send.bytes());
       char* copy = static_cast<char*>(recv.data) + recv.bytes();
-      device::download(copy, send, queue), send.data = copy;
+      fetch(copy, send, queue), send.data = copy;
     }
     if (order_ == SumOrder::tree) return tree_reduce_scatter(send, recv), work->arrive(), Ticket();
     CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count), type_of(send.type),
@@ -155,7 +161,7 @@ class MpiComm : public Comm {
     MpiWork* work = take(reduced_);
     if (on_gpu(queue)) {
       char* copy = work->land(view, queue);
-      device::download(copy, view, queue), view.data = copy;
+      fetch(copy, view, queue), view.data = copy;
     }
     if (order_ == SumOrder::tree) return tree_all_reduce(view), work->arrive(), Ticket();
     CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count), type_of(view.type), MPI_SUM, comm_,

@@ -98,6 +98,12 @@ struct FieldSpec {
 };
 using Spec = std::map<std::string, FieldSpec>;
 
+// What value_range makes of a byte: to_low + (byte - low) / width * to_width, each operation rounded.
+struct ByteScale {
+  float low = 0, width = 255, to_low = 0, to_width = 1;
+  bool operator==(const ByteScale&) const = default;
+};
+
 std::string text_of(const FieldSpec& field);  // "f32 [224,224,3]", "encoded bytes", "text", "texts"
 std::string text_of(const Spec& spec);        // "image u8 [?,?,3], text text"
 // Why the value is not what the field says, or "".

@@ -51,6 +51,7 @@ std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers
     CHECK(options, "no source options");
     // The string is checked and tokenizers are opened first: they fail faster than a source is indexed.
     Pipeline pipeline(preprocess, options->spec(), {.tokenizers = &tokenizers, .open = true}, context.seed);
+    if (!context.bytes_field.empty()) pipeline.leave_bytes(context.bytes_field);
     const DataOptions& own = sections.data.at(name);
     return std::make_unique<Dataset>(
         name, subset_of(options->open(context), own.limit, own.skip, uint64_t(own.limit_seed)), std::move(pipeline),

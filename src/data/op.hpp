@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +49,10 @@ class Op {
   virtual Spec propagate(Spec spec) const = 0;
   // Any thread. Error(Exit::data) for a sample that is not what it should be.
   virtual void apply(Sample& sample, const OpContext& context) const = 0;
+  // false: it neither reads nor writes the field. Ops that may stand behind value_range say so.
+  virtual bool touches(const std::string& /*field*/) const { return true; }
+  // Where it scales the pixels of the field, all channels alike, and does nothing else.
+  virtual std::optional<ByteScale> byte_scale(const std::string& /*field*/) const { return {}; }
   // Adds what it counted so far, under names such as "labels.captions_cut".
   virtual void count(std::map<std::string, int64_t>&) const {}
 };

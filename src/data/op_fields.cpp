@@ -20,6 +20,7 @@ class KeepOrDrop : public Op {
   void apply(Sample& sample, const OpContext&) const override {
     std::erase_if(sample, [&](const auto& field) { return goes(field.first); });
   }
+  bool touches(const std::string& field) const override { return goes(field); }
 
  private:
   bool goes(const std::string& name) const {
@@ -49,6 +50,7 @@ class Copy : public Op {
     else
       context.trace->choices.erase(out_);
   }
+  bool touches(const std::string& field) const override { return field == in_ || field == out_; }
 
  private:
   std::string in_, out_;

@@ -36,6 +36,7 @@ class Choice : public Op {
     Value chosen = chosen_from(all, context);
     sample[out_] = std::move(chosen);
   }
+  bool touches(const std::string& field) const override { return field == in_ || field == out_; }
 
  private:
   static std::string text_or(const Arguments& a, std::string_view name, const std::string& otherwise) {
@@ -86,6 +87,7 @@ class Lower : public Op {
       base::fail(base::Exit::data, "field '{}' is not text", keys_.in);
     sample[keys_.out] = std::move(value);
   }
+  bool touches(const std::string& field) const override { return field == keys_.in || field == keys_.out; }
 
  private:
   Keys keys_;

@@ -57,6 +57,9 @@ class Tokenize : public Op {
     if (has_prefix_) spec[mask_key_] = FieldSpec::array(device::DType::f32, {length_});
     return spec;
   }
+  bool touches(const std::string& field) const override {
+    return field == keys_.in || field == keys_.out || field == mask_key_;
+  }
 
   void apply(Sample& sample, const OpContext& context) const override {
     const std::string* text = std::get_if<std::string>(&value_of(sample, keys_.in));

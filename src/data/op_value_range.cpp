@@ -54,6 +54,11 @@ class ValueRange : public Op {
     return spec;
   }
 
+  std::optional<ByteScale> byte_scale(const std::string& field) const override {
+    if (keys_.in != field || keys_.out != field || width_.size() != 1 || clip_) return {};
+    return ByteScale{low_[0], width_[0], to_low_, to_width_};
+  }
+
   void apply(Sample& sample, const OpContext& context) const override {
     const Array& in = array_of(sample, keys_.in);
     Array out = array_for(context, keys_.out, device::DType::f32, in.shape, in);

@@ -82,14 +82,19 @@ std::string Sections::preprocess_of(const std::string& name) const {
   }
 }
 
-Spec Sections::spec_of(const std::string& name) const { return spec_of(name, false); }
-Spec Sections::opened_spec_of(const std::string& name) const { return spec_of(name, true); }
-
-Spec Sections::spec_of(const std::string& name, bool open) const {
-  const SourceOptions* source = named(data, name, "data").source_options();
+namespace {
+Pipeline pipeline_of(const Sections& sections, const std::string& name, bool open) {
+  const SourceOptions* source = named(sections.data, name, "data").source_options();
   CHECK(source, "data set '{}' has no source options", name);
-  Tokenizers known = tokenizers();
-  return Pipeline(preprocess_of(name), source->spec(), {.tokenizers = &known, .open = open}).spec();
+  const Tokenizers known = sections.tokenizers();
+  return Pipeline(sections.preprocess_of(name), source->spec(), {.tokenizers = &known, .open = open});
+}
+}  // namespace
+
+Spec Sections::spec_of(const std::string& name) const { return pipeline_of(*this, name, false).spec(); }
+Spec Sections::opened_spec_of(const std::string& name) const { return pipeline_of(*this, name, true).spec(); }
+std::optional<ByteScale> Sections::byte_scale_of(const std::string& name, const std::string& field) const {
+  return pipeline_of(*this, name, false).byte_scale(field);
 }
 
 std::vector<Problem> Sections::problems() const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,13 +67,12 @@ struct Sections {
   Spec spec_of(const std::string& name) const;
   // The same with the tokenizers' files, so with the range of ids. Error(Exit::data) for a file that cannot be read.
   Spec opened_spec_of(const std::string& name) const;
+  // Pipeline::byte_scale of its ops.
+  std::optional<ByteScale> byte_scale_of(const std::string& name, const std::string& field) const;
   // Every problem that can be seen without reading samples; what needs a file that is not here is passed over.
   std::vector<Problem> problems() const;
   // The named tokenizers, ready to be opened on demand.
   Tokenizers tokenizers() const;
-
- private:
-  Spec spec_of(const std::string& name, bool open) const;
 };
 
 }  // namespace data

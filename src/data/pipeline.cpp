@@ -42,7 +42,7 @@ Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& envir
   for (const Call& call : parse_calls(text)) {
     const OpRow& row = row_of(call, text);
     Arguments arguments(call, row.parameters, text);
-    Stage stage{call.name, row.make(arguments, environment), streams.sub(stages_.size())};
+    Stage stage{call.name, row.make(arguments, environment), streams.sub(stages_.size()), spec_};
     try {
       spec_ = stage.op->propagate(std::move(spec_));
       check_sizes(spec_);
@@ -55,12 +55,38 @@ Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& envir
 
 void Pipeline::apply(Sample& sample, int64_t position, const Places* places, Trace* trace) const {
   for (const Stage& stage : stages_) {
+    if (stage.left_out) continue;
     try {
       stage.op->apply(sample, {stage.stream.sub(uint64_t(position)), position, places, trace});
     } catch (const base::Error& e) {
       base::fail(e.code(), "{}: {}", stage.name, e.what());
     }
   }
+}
+
+int Pipeline::scaling_stage(const std::string& field) const {
+  for (int i = int(stages_.size()) - 1; i >= 0; --i) {
+    const Stage& stage = stages_[size_t(i)];
+    if (!stage.op->touches(field)) continue;
+    auto before = stage.before.find(field);
+    const bool bytes = before != stage.before.end() && before->second.kind == FieldSpec::Kind::array &&
+                       before->second.type == device::DType::u8;
+    return bytes && stage.op->byte_scale(field) ? i : -1;
+  }
+  return -1;
+}
+
+std::optional<ByteScale> Pipeline::byte_scale(const std::string& field) const {
+  const int stage = scaling_stage(field);
+  if (stage < 0 || !spec_.contains(field)) return {};
+  return stages_[size_t(stage)].op->byte_scale(field);
+}
+
+void Pipeline::leave_bytes(const std::string& field) {
+  const int stage = scaling_stage(field);
+  CHECK(stage >= 0, "field '{}' is not made from bytes by value_range", field);
+  stages_[size_t(stage)].left_out = true;
+  spec_.at(field).type = device::DType::u8;
 }
 
 std::map<std::string, int64_t> Pipeline::counts() const {

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,10 @@ class Pipeline {
 
   const Spec& input() const { return input_; }
   const Spec& spec() const { return spec_; }  // after all ops
+  // Where the last op that touches the field scales bytes and does nothing else, it may be left to whoever reads them: the field
+  // then stays u8.
+  std::optional<ByteScale> byte_scale(const std::string& field) const;
+  void leave_bytes(const std::string& field);
   void apply(Sample& sample, int64_t position, const Places* places = nullptr, Trace* trace = nullptr) const;
   std::map<std::string, int64_t> counts() const;
 
@@ -28,7 +33,10 @@ class Pipeline {
     std::string name;
     std::unique_ptr<Op> op;
     base::Stream stream;
+    Spec before;
+    bool left_out = false;
   };
+  int scaling_stage(const std::string& field) const;  // -1: none
   Spec input_, spec_;
   std::vector<Stage> stages_;
 };

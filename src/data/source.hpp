@@ -61,6 +61,7 @@ struct OpenContext {
   bool write_index = true;         // false: look only, create no file
   bool substitutes = false;        // what single samples lack is found when they are read, not an error of opening
   std::map<std::string, ValueLimit> limits = {};  // of i32 fields; samples with other values are bad ones
+  std::string bytes_field = {};    // whose scaling is left to the model (Pipeline::leave_bytes); "" = none
   std::string stage_dir = {};      // node-local copies of SourceOptions::files() are here; "" = read in place
   std::stop_token token = {};      // may ask to give up opening (base/cancel.hpp)
 

@@ -37,12 +37,15 @@ Gpus find_gpus() {
 void use_gpu(int index) { check_cuda(cudaSetDevice(index), "choosing a GPU"); }
 
 namespace {
-cudaDeviceProp properties() {
-  int index = 0;
-  check_cuda(cudaGetDevice(&index), "asking for the GPU in use");
+cudaDeviceProp properties(int index) {
   cudaDeviceProp out{};
   check_cuda(cudaGetDeviceProperties(&out, index), "asking for the GPU's properties");
   return out;
+}
+cudaDeviceProp properties() {
+  int index = 0;
+  check_cuda(cudaGetDevice(&index), "asking for the GPU in use");
+  return properties(index);
 }
 }  // namespace
 
@@ -61,6 +64,11 @@ size_t gpu_memory_used_bytes() {
 int gpu_multiprocessors() {
   static const int count = properties().multiProcessorCount;
   return count;
+}
+
+int gpu_capability(int index) {
+  const cudaDeviceProp gpu = properties(index);
+  return 10 * gpu.major + gpu.minor;
 }
 
 namespace {

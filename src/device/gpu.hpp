@@ -22,6 +22,7 @@ std::string gpu_uuid();         // of the one in use: "GPU-...", no other GPU of
 size_t gpu_memory_bytes();      // of the one in use, all of it
 size_t gpu_memory_used_bytes(); // of the one in use, by all programs
 int gpu_multiprocessors();
+int gpu_capability(int index);  // 90 for compute capability 9.0
 
 // Called again and again while this thread waits for a GPU, until the wait is over; what it throws ends the wait. Communication
 // between GPUs that failed would be waited for without end otherwise. Empty: nobody is called.

@@ -8,6 +8,7 @@
 
 #include "base/narrow.hpp"
 #include "device/gpu.hpp"
+#include "device/transfers.hpp"
 
 namespace device {
 namespace {
@@ -93,9 +94,14 @@ void upload(const View& to, const void* from, Queue& queue) {
   if (queue.kind() == Kind::cpu) {
     std::memcpy(to.data, from, size_t(to.bytes()));
   } else {
-    gpu::copy(to.data, from, size_t(to.bytes()), queue.stream());
-    queue.synchronize();
+    queue.uploads().upload(to.data, from, to.bytes(), queue);
   }
+}
+
+void upload_pinned(const View& to, const void* from, Queue& queue) {
+  if (queue.kind() != Kind::cuda) return upload(to, from, queue);
+  count_upload(to.bytes());
+  gpu::copy(to.data, from, size_t(to.bytes()), queue.stream());
 }
 
 void download(void* to, const View& from, Queue& queue) {
@@ -103,9 +109,10 @@ void download(void* to, const View& from, Queue& queue) {
   if (queue.kind() == Kind::cpu) {
     std::memcpy(to, from.data, size_t(from.bytes()));
   } else {
-    queue.synchronize();  // a copy to pageable memory would wait as well, and nobody could end that (device::while_waiting)
+    count_download(from.bytes());
+    queue.synchronize("a copy to the host");  // pageable memory would make the copy itself wait, and nobody could end that
     gpu::copy(to, from.data, size_t(from.bytes()), queue.stream());
-    queue.synchronize();
+    queue.synchronize("a copy to the host");
   }
 }
 

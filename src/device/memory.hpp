@@ -53,10 +53,12 @@ class Buffer {
 };
 
 // Between host memory and memory of a queue's kind, in the queue's order. Both return when the host memory may be used: it
-// was read, or holds the data. On the CPU both are plain copies, or nothing where both are the same memory; under plan
-// nothing moves.
+// was read, or holds the data: to read a GPU's memory it waits for the GPU, to write it does not (staging.hpp). On the CPU both
+// are plain copies, or nothing where both are the same memory; under plan nothing moves.
 void upload(const View& to, const void* from, Queue& queue);
 void download(void* to, const View& from, Queue& queue);
+// From pinned memory, which may be used again when the queue has got there.
+void upload_pinned(const View& to, const void* from, Queue& queue);
 // Within memory of a queue's kind, in its order; the two do not overlap.
 void copy(const View& to, const View& from, Queue& queue);
 

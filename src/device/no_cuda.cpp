@@ -16,6 +16,7 @@ std::string gpu_uuid() { none(); }
 size_t gpu_memory_bytes() { none(); }
 size_t gpu_memory_used_bytes() { none(); }
 int gpu_multiprocessors() { none(); }
+int gpu_capability(int) { none(); }
 void while_waiting(std::function<void()>) {}
 
 Range::Range(const char*) {}

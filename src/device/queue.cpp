@@ -6,6 +6,7 @@
 #include "base/narrow.hpp"
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
+#include "device/transfers.hpp"
 
 namespace device {
 
@@ -39,8 +40,15 @@ Queue::Queue(Kind kind, int threads, bool fixed_order, Kind paper_of)
 
 void Queue::FreeStream::operator()(void* stream) const { gpu::free_stream(stream); }
 
-void Queue::synchronize() {
-  if (stream_) gpu::wait_for_stream(stream_.get());
+void Queue::set_tf32(bool tf32) {
+  CHECK(!tf32 || kind_ != Kind::cpu, "products on CPUs cannot be of tf32 operands");
+  tf32_ = tf32;
+}
+
+void Queue::synchronize(const char* what) {
+  if (!stream_) return;
+  count_wait(what);
+  gpu::wait_for_stream(stream_.get());
 }
 
 void Queue::Free::operator()(void* p) const {
@@ -62,7 +70,8 @@ void Queue::need_scratch(size_t bytes) {
 void* Queue::scratch(size_t bytes) {
   if (bytes > scratch_bytes_) {
     grow_scratch(bytes);
-    synchronize();     // ops under way may still use it
+    MayWait lifted;
+    synchronize("more scratch for ops");  // those under way may still use it
     scratch_.reset();  // contents need not survive
     scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_) : std::aligned_alloc(64, scratch_bytes_));
     if (!scratch_) base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_bytes_);
@@ -73,22 +82,6 @@ void* Queue::scratch(size_t bytes) {
 void* Queue::host_scratch(int64_t bytes) {
   if (bytes > host_scratch_.bytes()) host_scratch_ = HostBuffer(kind_, bytes);
   return host_scratch_.data();
-}
-
-void Event::Free::operator()(void* event) const { gpu::free_event(event); }
-
-void Event::record(Queue& queue) {
-  if (queue.kind() != Kind::cuda) return;
-  if (!event_) event_.reset(gpu::make_event());
-  gpu::record(event_.get(), queue.stream());
-}
-
-void Event::wait(Queue& queue) const {
-  if (event_ && queue.kind() == Kind::cuda) gpu::wait(event_.get(), queue.stream());
-}
-
-void Event::synchronize() const {
-  if (event_) gpu::wait_for_event(event_.get());
 }
 
 }  // namespace device

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "device/host_buffer.hpp"
+#include "device/staging.hpp"
 #include "device/types.hpp"
 
 namespace device {
@@ -39,12 +40,17 @@ class Queue {
   // blocks. Our own kernels never depend on it.
   bool fixed_order() const { return fixed_order_; }
 
+  // GPUs: products of f32 operands may round these to tf32 (10 bits of mantissa), for tensor cores. Sums stay f32.
+  bool tf32() const { return tf32_; }
+  void set_tf32(bool tf32);
+
   // On paper: ops make what they will need on a real queue of as many threads.
   bool prepares() const { return prepares_; }
   void set_prepares(bool prepares) { prepares_ = prepares; }
 
-  // Returns when all work put into the queue so far is done; errors of kernels come up here.
-  void synchronize();
+  // Returns when all work put into the queue so far is done; errors of kernels come up here. `what` the host waits for, for
+  // messages (transfers.hpp).
+  void synchronize(const char* what = "all work of a queue");
   void* stream() const { return stream_.get(); }  // kind cuda: see device/cuda.hpp
 
   // Scratch for one op call, 64-byte aligned, in the queue's memory; valid until the next call of scratch. Grows only, so it
@@ -56,6 +62,7 @@ class Queue {
   void count_scratch(Ledger& ledger) { ledger_ = &ledger; }
   // The same on the host, for one copy to or from the queue's memory.
   void* host_scratch(int64_t bytes);
+  UploadRing& uploads() { return uploads_; }
 
   void account(int op, int64_t flops, int64_t bytes, double seconds) {
     OpCost& c = costs_[op];
@@ -77,28 +84,15 @@ class Queue {
   int threads_;
   bool fixed_order_;
   Kind paper_of_;
+  bool tf32_ = false;
   bool prepares_ = false;
   std::unique_ptr<void, FreeStream> stream_;
   std::unique_ptr<void, Free> scratch_;
   size_t scratch_bytes_ = 0;
   Ledger* ledger_ = nullptr;
   HostBuffer host_scratch_;
+  UploadRing uploads_;
   std::array<OpCost, kMaxOps> costs_{};
-};
-
-// A point in a queue that another queue (or the host) can wait for. On the CPU all work before it is done already. Waiting
-// for one that was never recorded returns at once.
-class Event {
- public:
-  void record(Queue& queue);
-  void wait(Queue& queue) const;  // what is put into `queue` from now on runs after the point
-  void synchronize() const;       // the host waits
-
- private:
-  struct Free {
-    void operator()(void* event) const;
-  };
-  std::unique_ptr<void, Free> event_;
 };
 
 }  // namespace device

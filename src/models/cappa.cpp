@@ -20,7 +20,7 @@ std::unique_ptr<Model> make_cappa(const config::Table::Variant& options, const L
 
 std::vector<InputSpec> Cappa::inputs() const {
   using device::DType;
-  std::vector<InputSpec> specs = {{"image", DType::f32, options_.height() * options_.width() * 3},
+  std::vector<InputSpec> specs = {{"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3},
                                   {"labels", DType::i32, options_.length()},
                                   {"weights", DType::f32, options_.length()},
                                   {"decoder_ids", DType::i32, options_.length()}};
@@ -125,10 +125,9 @@ void Cappa::select(const nn::Context& ctx, const Inputs& inputs, CaptionDecoder:
   selection.rows.assign(seen_, ctx.slices, length);
 }
 
-void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, Sums* sums) {
+void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) {
   device::Arena::Scope scope(ctx.arena);
   device::Arena::Mark start = ctx.arena.low();
-  int64_t length = options_.length();
   select(ctx, inputs, selection_);
   selection_.place(ctx);
   const CaptionHead::Targets targets =
@@ -140,26 +139,10 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
   View d_encoded = ctx.arena.temporary(ctx.batch * options_.patches() * options_.encoder.width);
   decoder_.backward(ctx, d, d_encoded, encoder_.last_block());
   encoder_.backward(ctx, d_encoded);
-  row_loss_.resize(size_t(ctx.batch * length));
-  head_.read_losses(ctx, targets, row_loss_);
+  ctx.run(kernels::LossSums{.sums = sums, .loss = targets.loss, .first = targets.examples,
+                            .weights = inputs.at("weights").device, .causal = memory(inputs, {}).flags, .batch = ctx.batch,
+                            .length = options_.length(), .slices = ctx.slices});
   ctx.arena.pop_low(start);
-  if (ctx.queue.kind() == device::Kind::plan) return;
-
-  const float* weights = inputs.at("weights").host.f32();
-  for (int64_t b = 0; b < ctx.batch; ++b) {
-    Sums& s = sums[b / (ctx.batch / ctx.slices)];
-    double n = 0, nll = 0, tokens = 0;
-    for (int64_t r = b * length; r < (b + 1) * length; ++r) {
-      n += double(weights[r]), nll += double(weights[r]) * double(row_loss_[size_t(r)]);
-      tokens += weights[r] > 0;
-    }
-    double loss = n > 0 ? nll / n : 0;  // mean of per-example means: every example has equal weight
-    bool parallel = options_.masked() && !inputs.at("causal").host.u8()[b];
-    s.v[Sums::loss] += loss;
-    s.v[parallel ? Sums::loss_parallel : Sums::loss_ar] += loss;
-    s.v[parallel ? Sums::examples_parallel : Sums::examples_ar] += 1;
-    s.v[Sums::tokens] += tokens, s.v[Sums::token_nll] += nll;
-  }
 }
 
 void Cappa::logits(nn::Context& ctx, const Inputs& inputs, View out) {

@@ -19,8 +19,9 @@ class Cappa : public Model {
   std::map<std::string, FeatureSpec> features() const override;
   int64_t label_limit() const override { return options_.vocab_size; }
   const char* limit_key() const override { return "model.vocab_size"; }
+  void take_bytes(const kernels::PixelRange& range) override { bytes_ = true, encoder_.take_bytes(range); }
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const override;
-  void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, Sums* sums) override;
+  void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) override;
   void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) override;
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }
@@ -45,6 +46,7 @@ class Cappa : public Model {
   Vit encoder_;
   CaptionDecoder decoder_;
   CaptionHead head_;
+  bool bytes_ = false;  // images come as bytes
   CaptionDecoder::Selection selection_;  // of the pass under way
   std::vector<int64_t> seen_, wanted_;   // by example: positions that others or the loss depend on; the loss alone
   std::vector<float> row_loss_;

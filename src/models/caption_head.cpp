@@ -37,6 +37,7 @@ CaptionHead::Chunk CaptionHead::make_chunk(nn::Context& ctx, int64_t rows, bool 
 void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, int64_t example, int64_t global_batch,
                               bool on_paper) {
   const int32_t first = rows.offsets[size_t(example)], computed = rows.rows_of(size_t(example));
+  examples_.push_back(int32_t(index_.size()));
   auto add = [&](int64_t position, int64_t row, int32_t label, float scale) {
     positions_.push_back(int32_t(position)), index_.push_back(int32_t(row)), labels_.push_back(label), scale_.push_back(scale);
   };
@@ -63,7 +64,8 @@ CaptionHead::Targets CaptionHead::place_targets(nn::Context& ctx, const TextRows
   auto pad = [&](int64_t n) {
     positions_.resize(size_t(n), -1), index_.resize(size_t(n), -1), labels_.resize(size_t(n), 0), scale_.resize(size_t(n), 0);
   };
-  pad(0), first_.assign(1, 0);
+  pad(0), first_.assign(1, 0), examples_.clear();
+  examples_.reserve(size_t(ctx.batch));
   positions_.reserve(most), index_.reserve(most), labels_.reserve(most), scale_.reserve(most);
   for (int64_t j = 0; j < slices; ++j) {
     for (int64_t b = j * examples; b < (j + 1) * examples; ++b) add_targets(rows, labels, weights, b, global_batch, on_paper);
@@ -73,7 +75,7 @@ CaptionHead::Targets CaptionHead::place_targets(nn::Context& ctx, const TextRows
     pad(first_.back() * chunk);
   }
   return {chunk, first_, ctx.table(true, index_), ctx.table(true, labels_), ctx.table(true, scale_),
-          ctx.arena.save(int64_t(index_.size()))};
+          ctx.arena.save(int64_t(index_.size())), global_batch ? ctx.table(true, examples_) : View{}};
 }
 
 void CaptionHead::read_losses(nn::Context& ctx, const Targets& targets, std::vector<float>& row_loss) const {
@@ -119,7 +121,7 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
         forward_chunk(ctx, c, normed, index, kernel);
         ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = part(targets.labels), .row_scale = part(targets.scale),
                                      .loss = part(targets.loss), .rows = chunk, .columns = head_.out,
-                                     .smoothing = float(loss_.label_smoothing)});
+                                     .smoothing = float(loss_.label_smoothing), .loss_scale = ctx.loss_scale});
         View d = ctx.operand(c.logits);
         ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = width_, .k = head_.out, .trans_b = true});
         ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = index, .rows = chunk, .width = width_, .target_rows = rows});

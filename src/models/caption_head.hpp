@@ -14,11 +14,13 @@ class CaptionHead {
   CaptionHead(const CappaOptions& options, const LossOptions& loss, int64_t logits_mb, ParameterList& list);
 
   // What a pass predicts, packed in chunks of so many rows: for each its row of y (-1: padding), its label, the scale of its
-  // gradient, and, once it is known, its loss (unscaled NLL). Chunks [first[j], first[j + 1]) are of slice j.
+  // gradient, and, once it is known, its loss (unscaled NLL). Chunks [first[j], first[j + 1]) are of slice j; those of an example
+  // lie together from `examples` on.
   struct Targets {
     int64_t rows = 0;
     const std::vector<int64_t>& first;
     View index, labels, scale, loss;  // [chunks * rows]
+    View examples;                    // i32 [batch]; none where no gradients are wanted
   };
   // Every position that carries weight must be among the rows; labels i32, weights f32 [batch * length] on the host. Gradients
   // are those of sum_b (1 / (global_batch n_b)) sum_l w loss; global_batch 0: none are wanted, and slices make no difference.
@@ -54,6 +56,7 @@ class CaptionHead {
   nn::Linear head_;
   // Of the pass under way, by target.
   std::vector<int32_t> positions_, index_, labels_;  // positions: -1: padding
+  std::vector<int32_t> examples_;                    // by example: its first target
   std::vector<float> scale_;
   std::vector<int64_t> first_;
   bool adds_ = false;                // a second chunk's product has been made

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "config/table.hpp"
+#include "kernels/loss_sums.hpp"
+#include "kernels/patchify.hpp"
 #include "nn/context.hpp"
 #include "shard/parameter.hpp"
 
@@ -45,7 +47,7 @@ struct FeatureSpec {
 
 // What the trainer hands to `prepare`: arrays of the data pipeline, by feature name.
 struct HostBatch {
-  std::map<std::string, View> features;   // "image" f32 [n, H, W, 3], "labels" i32 [n, L], optional "label_masks" f32 [n, L]
+  std::map<std::string, View> features;   // "image" f32 or u8 [n, H, W, 3], "labels" i32 [n, L], optional "label_masks" f32 [n, L]
   int64_t examples = 0;
   int64_t first_position = 0;             // global position of the first example
 };
@@ -56,8 +58,7 @@ struct Draws {
 };
 
 // Sums over the examples of one slice; nothing is divided. One row per slice and micro-batch, added along the tree.
-struct Sums {
-  enum Index { loss, loss_ar, loss_parallel, examples_ar, examples_parallel, tokens, token_nll, count };
+struct Sums : kernels::LossColumns {
   double v[count] = {};
 };
 
@@ -76,12 +77,16 @@ class Model {
   virtual int64_t label_limit() const = 0;
   virtual const char* limit_key() const = 0;
 
+  // Images come as bytes, which stand for what this makes of them: called first, if at all.
+  virtual void take_bytes(const kernels::PixelRange& range) = 0;
+
   // Host work: fills the input buffers, on the host. `draws`: recorded decisions, or nullptr to draw from `stream`.
   // train = false prepares evaluation (always autoregressive).
   virtual void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const = 0;
 
-  // Forward and backward; the gradient of sum over examples of loss / global_batch goes to ctx.gradients. sums: [ctx.slices].
-  virtual void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, Sums* sums) = 0;
+  // Forward and backward; the gradient of sum over examples of loss / global_batch goes to ctx.gradients. sums: f64
+  // [ctx.slices, Sums::count], overwritten; in the queue's memory: the host waits for nothing.
+  virtual void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) = 0;
   // Forward only: summed negative log-likelihood and number of weighted tokens per example, f64 [batch] each.
   virtual void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) = 0;
 

@@ -70,7 +70,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block) {
     patch_rows_ = ctx.make_activation(ctx.keep, rows * stem_.in);
     ctx.run(kernels::Patchify{.patches = patch_rows_, .image = image, .batch = ctx.batch, .height = options_.height(),
                               .width = options_.width(), .patch = options_.encoder.patch,
-                              .patch_width = options_.encoder.patch_width});
+                              .patch_width = options_.encoder.patch_width, .range = bytes_});
     stem_.forward(ctx, patch_rows_, rows, x);
     View table = positions_ < 0 ? ctx.table(false, table_) : ctx.weight(positions_);
     ctx.run(kernels::AddTable{.y = x, .x = x, .table = table, .rows = rows, .width = width_, .length = patches_});

@@ -1,6 +1,7 @@
 // The encoder: a ViT without class token or pooling head (cappa.md 1.4). Output: normalised tokens [batch * patches, width].
 #pragma once
 
+#include "kernels/patchify.hpp"
 #include "models/cappa_options.hpp"
 #include "models/model.hpp"
 #include "models/parameter_list.hpp"
@@ -15,6 +16,7 @@ class Vit {
   Vit(const CappaOptions& options, Recompute recompute, ParameterList& list);
 
   View forward(nn::Context& ctx, View image, int next_block);            // returns encoded
+  void take_bytes(const kernels::PixelRange& range) { bytes_ = range; }  // what bytes in images stand for
   // d: gradient of encoded [batch * patches, width], overwritten on the way.
   void backward(nn::Context& ctx, View d);
   int64_t forward_flops() const;
@@ -43,6 +45,7 @@ class Vit {
   Recompute recompute_;
   int64_t patches_, width_;
   float dropout_;
+  kernels::PixelRange bytes_{};
   int stem_block_ = 0, norm_block_ = 0;
   nn::Linear stem_;
   int positions_ = -1;               // parameter, or

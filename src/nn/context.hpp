@@ -29,11 +29,12 @@ struct Context {
   bool train = false;                // dropout on
   base::Stream dropout{};            // of this step
   bool keep = true;                  // a backward pass follows: save what it needs
+  View loss_scale{};                 // optional f32 [1]: gradients are formed times it
   int64_t shape_set = 0;             // on paper: which of the model's sets of shapes
 
   // Activations that only feed products are kept as these take them (precision.compute); the residual stream, statistics and
   // sums are f32.
-  device::DType activation() const { return weights.bf16() ? device::DType::bf16 : device::DType::f32; }
+  device::DType activation() const { return weights.operands(); }
   View weight(int parameter) const { return weights.weight(parameter); }
   View weight_operand(int parameter) const { return weights.operand(parameter); }
   shard::GradientStore::Target gradient(int parameter) const {
@@ -47,10 +48,10 @@ struct Context {
   View table(bool saved, const std::vector<int32_t>& values) { return table(saved, values, device::DType::i32); }
   View table(bool saved, const std::vector<float>& values) { return table(saved, values, device::DType::f32); }
   View make_activation(bool saved, int64_t count) { return make(saved, count, activation()); }
-  // What a product takes of x: x itself, or its values as bf16, dropped with the current scope.
+  // What a product takes of x: x itself, or its values rounded, dropped with the current scope.
   View operand(View x) {
     if (x.type == activation()) return x;
-    View y = arena.temporary(x.count, device::DType::bf16);
+    View y = arena.temporary(x.count, activation());
     run(kernels::Cast{.y = y, .x = x});
     return y;
   }

@@ -79,7 +79,7 @@ class Adafactor : public Method {
   struct Tensor {
     Factoring factoring;
     int64_t offset = 0;  // of its two vectors in the buffers
-    float rms_divisor = 1;
+    kernels::RmsClip rms{};
   };
   // The vectors of a factored tensor in `buffer`: over x, then over y.
   device::View over_x(const device::Buffer& buffer, const Tensor& t) const {
@@ -137,8 +137,7 @@ void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
   info_ = info;
   beta2_ = adafactor_beta2(info.step, options_.decay_offset, options_.beta2_decay, options_.beta2_cap);
   for (size_t p = 0; p < tensors_.size(); ++p) {
-    Tensor& t = tensors_[p];
-    t.rms_divisor = 1;
+    const Tensor& t = tensors_[p];
     if (!t.factoring.factored) continue;
     const device::View sums = totals.of(int(p));
     const int64_t x = t.factoring.shape.over_x(), y = t.factoring.shape.over_y();
@@ -168,19 +167,16 @@ void Adafactor::measure(const Piece& piece, device::View gradient, device::View 
 
 void Adafactor::measured(const TensorTotals& totals) {
   beta2_ = 1;  // v has been moved on
-  if (fabric_.queue.kind() == device::Kind::plan) return;
-  for (size_t p = 0; p < tensors_.size(); ++p) {
-    if (!trainable(int(p))) continue;
-    const double mean = totals.value(int(p), 0) / double(fabric_.layout.parameters()[p].size);
-    tensors_[p].rms_divisor = std::max(1.0f, float(std::sqrt(mean)) / float(options_.clipping_threshold));
-  }
+  for (size_t p = 0; p < tensors_.size(); ++p)
+    if (trainable(int(p)))
+      tensors_[p].rms = {totals.of(int(p)), fabric_.layout.parameters()[p].size, float(options_.clipping_threshold)};
 }
 
 void Adafactor::update(const Piece& piece, const kernels::Update& update) {
   kernels::AdafactorUpdate a;
   a.update = update;
   a.scaling = scaling(piece);
-  a.rms_divisor = tensors_[size_t(piece.parameter)].rms_divisor;
+  a.rms = tensors_[size_t(piece.parameter)].rms;
   if (options_.momentum > 0) {
     a.momentum = momentum_.of(piece);
     a.keep = state_coefficient(options_.momentum, momentum_type_);

@@ -11,7 +11,7 @@ CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
   const auto& units = fabric.layout.units();
   CHECK(width_.size() == fabric.layout.parameters().size());
   unit_width_.resize(units.size()), unit_offset_.resize(units.size());
-  int64_t total = 0, most_cuts = 1;
+  int64_t most_cuts = 1;
   for (bool sharded : {true, false}) {
     for (size_t u = 0; u < units.size(); ++u) {
       if (units[u].strategy.optimizer_sharded != sharded) continue;
@@ -19,17 +19,16 @@ CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
         offset_[size_t(p)] = unit_width_[u];
         unit_width_[u] += width_[size_t(p)];
       }
-      unit_offset_[u] = total;
-      total += unit_width_[u];
+      unit_offset_[u] = total_;
+      total_ += unit_width_[u];
       widest_ = std::max(widest_, unit_width_[u]);
       most_cuts = std::max(most_cuts, fabric.layout.owned_cuts(int(u)));
     }
-    if (sharded) exchanged_ = total;
+    if (sharded) exchanged_ = total_;
   }
   const int slots = base::TreeSum::slots(most_cuts);
   device::Kind kind = fabric.queue.kind();
-  totals_ = device::Buffer(kind, fabric.ledger, "workspace", total * size_of(device::DType::f64));
-  if (kind == device::Kind::cuda) fetched_.resize(size_t(total));
+  totals_ = device::Buffer(kind, fabric.ledger, "workspace", total_ * size_of(device::DType::f64));
   levels_ = device::Buffer(kind, fabric.ledger, "workspace", (slots - 1) * widest_ * size_of(device::DType::f64));
 }
 
@@ -41,19 +40,14 @@ device::View CutSums::slot(int unit, int index) const {
 
 void CutSums::exchange() {
   if (exchanged_ > 0) fabric_.mesh.fsdp->all_reduce(totals_.view(device::DType::f64).slice(0, exchanged_), fabric_.queue).wait();
-  if (!fetched_.empty())
-    device::download(fetched_.data(), totals_.view(device::DType::f64).slice(0, int64_t(fetched_.size())), fabric_.queue);
 }
 
-double CutSums::value(int parameter, int64_t i) const {
-  if (fetched_.empty()) return of(parameter).f64()[i];
-  const int unit = fabric_.layout.parameters()[size_t(parameter)].unit;
-  return fetched_[size_t(unit_offset_[size_t(unit)] + offset_[size_t(parameter)] + i)];
+int64_t CutSums::place(int parameter) const {
+  return unit_offset_[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)] + offset_[size_t(parameter)];
 }
 
 device::View CutSums::of(int parameter) const {
-  const int unit = fabric_.layout.parameters()[size_t(parameter)].unit;
-  return slot(unit, 0).slice(offset_[size_t(parameter)], width_[size_t(parameter)]);
+  return all().slice(place(parameter), width_[size_t(parameter)]);
 }
 
 }  // namespace optim

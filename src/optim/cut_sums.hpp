@@ -36,11 +36,12 @@ class CutSums : public TensorTotals {
   }
   // Adds over the fsdp ranks, in one all-reduce, what each holds a part of. Units with a replicated optimizer are whole
   // on every rank already; replicas hold the same numbers and are never added.
-  // From then on `value` may be asked: on a GPU the host waits for the totals here.
   void exchange();
 
   device::View of(int parameter) const override;
-  double value(int parameter, int64_t i) const override;
+  // All totals, and where those of a parameter begin among them.
+  device::View all() const { return totals_.view(device::DType::f64).slice(0, total_); }
+  int64_t place(int parameter) const;
 
  private:
   device::View slot(int unit, int index) const;
@@ -49,8 +50,7 @@ class CutSums : public TensorTotals {
   std::vector<int64_t> width_, offset_;            // by parameter; offset within the unit's sums
   std::vector<int64_t> unit_width_, unit_offset_;  // by unit; offset in the totals
   int64_t exchanged_ = 0;                          // leading totals, of units with a sharded optimizer
-  int64_t widest_ = 0;
-  std::vector<double> fetched_;  // the totals, where the host cannot read them itself
+  int64_t widest_ = 0, total_ = 0;
   device::Buffer totals_, levels_;  // slot 0 of a unit lies in the totals, the others in the levels
   base::TreeSum tree_;
 };

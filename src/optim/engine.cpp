@@ -3,6 +3,9 @@
 #include <cmath>
 #include <regex>
 
+#include "base/narrow.hpp"
+#include "kernels/clip_gradient.hpp"
+
 namespace optim {
 
 void Method::sum(const Piece&, device::View gradient, device::View sums) {
@@ -10,14 +13,16 @@ void Method::sum(const Piece&, device::View gradient, device::View sums) {
 }
 
 Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vector<ParameterPolicy> policies,
-               std::vector<Schedule> schedules, const std::vector<std::string>& groups)
+               std::vector<Schedule> schedules, const std::vector<std::string>& groups,
+               const std::optional<LossScaleOptions>& loss_scale)
     : fabric_(fabric),
       learning_rate_(options.learning_rate),
       weight_decay_(options.weight_decay),
       clip_norm_(options.clip_norm),
       policies_(std::move(policies)),
       schedules_(std::move(schedules)),
-      method_(options.method_options().make(fabric)) {
+      method_(options.method_options().make(fabric)),
+      scale_options_(loss_scale) {
   const shard::Layout& layout = fabric.layout;
   const auto& parameters = layout.parameters();
   CHECK(policies_.size() == parameters.size(), "{} policies for {} parameters", policies_.size(), parameters.size());
@@ -51,22 +56,51 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
     for (size_t p = 0; p < parameters.size(); ++p)
       if (std::regex_match(parameters[p].path, re)) members.push_back(int(p));
   }
-  for (Norms* n : {&inspection_.gradients, &report_.parameters, &report_.updates})
+  std::vector<int32_t> places;
+  for (size_t p = 0; p < parameters.size(); ++p)
+    if (of_gradients[p] > 0) places.push_back(base::narrow<int32_t>(gradient_sums_->place(int(p))));
+  const device::Kind kind = fabric.queue.kind();
+  places_buffer_ = device::Buffer(kind, fabric.ledger, "workspace", int64_t(places.size()) * size_of(device::DType::i32));
+  places_ = places_buffer_.view(device::DType::i32).slice(0, int64_t(places.size()));
+  device::upload(places_, places.data(), fabric.queue);
+  found_ = device::Buffer(kind, fabric.ledger, "workspace", (1 + places_.count + 4) * size_of(device::DType::f64));
+  info_.clip.decided = decision();
+  found_there_ = device::Fetched(kind, found_.bytes());
+  norms_there_ = device::Fetched(kind, norm_sums_->all().bytes());
+
+  for (Norms* n : {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates})
     n->per_parameter.assign(parameters.size(), 0), n->per_group.assign(groups_.size(), 0);
-  report_.schedules.assign(schedules_.size(), 0);
+  for (auto* schedules_of_turn : {&schedules_of_[0], &schedules_of_[1], &report_.update.schedules})
+    schedules_of_turn->assign(schedules_.size(), 0);
   owned_.resize(layout.units().size());
+  if (scale_options_) set_scale_state({scale_options_->init, 0});
 }
 
-// Norms from the sums of squares at place `which` of each tensor's sums, added in the order of the parameters.
-void Engine::fill(Norms& norms, const CutSums& sums, int64_t which) {
-  if (!real()) return;
+device::View Engine::loss_scale() const { return scale_options_ ? scale_memory().slice(0, 1) : device::View{}; }
+
+Engine::ScaleState Engine::scale_state() {
+  if (!scale_options_ || fabric_.queue.kind() == device::Kind::plan) return {};
+  float state[2];
+  device::download(state, scale_memory().slice(0, 2), fabric_.queue);
+  return {double(state[0]), double(state[1])};
+}
+
+void Engine::set_scale_state(const ScaleState& state) {
+  const float values[2] = {float(state.scale), float(state.updates)};
+  device::upload(scale_memory().slice(0, 2), values, fabric_.queue);
+}
+
+// Three numbers in the room of four, behind the squares.
+device::View Engine::floats_found(int64_t which) const {
+  const device::View behind = found_.view(device::DType::f64).slice(1 + places_.count + 2 * which, 2);
+  return {behind.data, device::DType::f32, 3};
+}
+
+// From the sums of squares of each tensor, added in the order of the parameters.
+template <class Square>
+void Engine::fill(Norms& norms, Square square_of) {
   double total = 0;
-  for (size_t p = 0; p < norms.per_parameter.size(); ++p) {
-    const bool has = sums.of(int(p)).count > which;
-    const double square = has ? sums.value(int(p), which) : 0;
-    norms.per_parameter[p] = square;
-    total += square;
-  }
+  for (size_t p = 0; p < norms.per_parameter.size(); ++p) total += norms.per_parameter[p] = square_of(int(p));
   norms.global = std::sqrt(total);
   for (size_t g = 0; g < groups_.size(); ++g) {
     double square = 0;
@@ -76,7 +110,8 @@ void Engine::fill(Norms& norms, const CutSums& sums, int64_t which) {
   for (double& n : norms.per_parameter) n = std::sqrt(n);
 }
 
-const Inspection& Engine::inspect(std::span<const OwnedUnit> units) {
+void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::View loss) {
+  CHECK(step >= 1, "the first step is 1, not {}", step);
   CHECK(units.size() == owned_.size(), "{} of {} units to inspect", units.size(), owned_.size());
   for (OwnedUnit& u : owned_) u.unit = -1;
   for (const OwnedUnit& u : units) {
@@ -93,17 +128,20 @@ const Inspection& Engine::inspect(std::span<const OwnedUnit> units) {
       method_->sum(piece, owned_[u].gradient.slice(piece.offset, piece.count()), sums);
     });
   gradient_sums_->exchange();
-
-  fill(inspection_.gradients, *gradient_sums_, 0);
-  inspection_.finite = std::isfinite(inspection_.gradients.global);
-  // The norm is compared and divided by in float, as optax does; at the bound itself the gradient counts as clipped.
-  const float norm = float(inspection_.gradients.global), bound = float(clip_norm_);
-  const bool clipped = bound > 0 && !(norm < bound);
-  info_.clip.divisor = clipped ? norm : 1.0f;
-  info_.clip.factor = clipped ? bound : 1.0f;
-  inspection_.clip = double(info_.clip.factor) / double(info_.clip.divisor);
-  inspected_ = true;
-  return inspection_;
+  kernels::run(kernels::ClipGradient{.decision = decision(),
+                                     .norm = norm(),
+                                     .squares = gradient_sums_->all(),
+                                     .places = places_,
+                                     .must_be_finite = loss,
+                                     .found = squares(),
+                                     .bound = scale_options_ ? 0 : float(clip_norm_)},
+               fabric_.queue);
+  // Every rank has the same sums, so every rank finds an overflow, and moves the scale, alike.
+  if (scale_options_)
+    kernels::run(kernels::LossScale{decision(), norm(), scale_memory(), float(clip_norm_), scale_options_->rule()},
+                 fabric_.queue);
+  found_there_.fetch(step, {found_.data(), device::DType::u8, found_.bytes()}, fabric_.queue);
+  inspected_ = step;
 }
 
 const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
@@ -115,16 +153,15 @@ const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
   update_.clip = info_.clip;
   update_.rate = float(learning_rate_ * policy.lr_scale);
   update_.decay = float(weight_decay_ * policy.decay_scale);
-  update_.schedule = report_.schedules[size_t(policy.schedule)];
+  update_.schedule = schedules_of_[info_.step % 2][size_t(policy.schedule)];
   return update_;
 }
 
-const UpdateReport& Engine::apply(int64_t step) {
-  CHECK(inspected_ && inspection_.finite, "apply needs an inspection that found finite gradients");
-  CHECK(step >= 1, "the first step is 1, not {}", step);
-  inspected_ = false;
+void Engine::apply(int64_t step) {
+  CHECK(inspected_ == step && step >= 1, "apply of step {} needs its inspection", step);
+  inspected_ = 0;
   info_.step = step;
-  for (size_t s = 0; s < schedules_.size(); ++s) report_.schedules[s] = schedules_[s].at(step - 1);
+  for (size_t s = 0; s < schedules_.size(); ++s) schedules_of_[step % 2][s] = schedules_[s].at(step - 1);
   method_->begin_step(info_, *gradient_sums_);
   if (measured_sums_) {
     for (size_t u = 0; u < owned_.size(); ++u)
@@ -145,8 +182,26 @@ const UpdateReport& Engine::apply(int64_t step) {
     });
   }
   norm_sums_->exchange();
-  fill(report_.parameters, *norm_sums_, 0);
-  fill(report_.updates, *norm_sums_, 1);
+  norms_there_.fetch(step, norm_sums_->all(), fabric_.queue);
+}
+
+const Report& Engine::report(int64_t step) {
+  report_.update.schedules = schedules_of_[step % 2];
+  if (fabric_.queue.kind() == device::Kind::plan) return report_;
+  const device::View found = found_there_.read(step);
+  const auto* squares_of_gradients = static_cast<const double*>(found.data) + 1;
+  const auto* decided = reinterpret_cast<const float*>(squares_of_gradients + places_.count);
+  const float* scales = decided + 4;
+  const double scale = scale_options_ ? double(scales[2]) : 1;
+  if (scale_options_) report_.gradients.loss_scale = scale, report_.gradients.next_loss_scale = double(scales[0]);
+  fill(report_.gradients.gradients, [&, next = int64_t{0}](int p) mutable {
+    return policies_[size_t(p)].frozen ? 0 : squares_of_gradients[next++] / (scale * scale);
+  });
+  report_.gradients.clip = double(decided[1]) / double(decided[0]) * scale;
+  report_.gradients.applied = decided[2] != 0;
+  const device::View norms = norms_there_.read(step);
+  fill(report_.update.parameters, [&](int p) { return norms.f64()[norm_sums_->place(p)]; });
+  fill(report_.update.updates, [&](int p) { return norms.f64()[norm_sums_->place(p) + 1]; });
   return report_;
 }
 

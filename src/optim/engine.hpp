@@ -5,7 +5,10 @@
 // weight decay, schedule, sign. It sees owned ranges of units and logical tensors; models, batches and losses are none
 // of its business.
 //
-// Use per step: inspect(units), look at the result (finite? norm?), then apply(step). Skipping apply leaves no trace.
+// Use per step: inspect(step, units, loss) decides, from the gradients and the loss, how gradients are clipped and whether they
+// are applied, and apply(step) does it. The decision stays where the gradients are and is read there: where something is not
+// finite, apply leaves weights and state as they are. The host learns of it from report(step), which waits for that step alone;
+// it may be asked while the next step is under way, not later.
 //
 // State for checkpoints, under /optimizer/KIND, and what big_vision's checkpoints call it (under opt/, with clipping
 // on; "1" is the place of the optimizer in the chain, 0 without clipping; counts are step numbers and are not stored):
@@ -15,6 +18,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,9 +43,10 @@ struct Norms {
 };
 
 struct Inspection {
-  bool finite = true;
-  Norms gradients;  // raw, before clipping; frozen parameters count as zero
+  bool applied = true;  // gradients and loss were finite; else nothing was updated
+  Norms gradients;      // raw, before clipping; frozen parameters count as zero
   double clip = 1;  // what gradients are multiplied by
+  double loss_scale = 0, next_loss_scale = 0;  // fp16: the scale that the gradients had, of which norms are free; and what follows
 };
 
 struct UpdateReport {
@@ -50,24 +55,50 @@ struct UpdateReport {
   std::vector<float> schedules;  // value of each schedule for this update
 };
 
+struct Report {
+  Inspection gradients;
+  UpdateReport update;
+};
+
 class Engine {
  public:
   // `groups`: regular expressions; norms are also formed over the parameters that each fully matches.
   Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vector<ParameterPolicy> policies,
-         std::vector<Schedule> schedules, const std::vector<std::string>& groups = {});
+         std::vector<Schedule> schedules, const std::vector<std::string>& groups = {},
+         const std::optional<LossScaleOptions>& loss_scale = {});
 
-  // Looks at the finished gradients: one pass over them, one all-reduce over mesh.fsdp. Every unit must be there once.
-  const Inspection& inspect(std::span<const OwnedUnit> units);
-  // Updates weights and state of the units last inspected; `step` is the number of the update, the first is 1.
-  const UpdateReport& apply(int64_t step);
+  // Looks at the finished gradients: one pass over them, one all-reduce over mesh.fsdp. Every unit must be there once. `step` is
+  // the number of the update, the first is 1; `loss`: f64 in the queue's memory, all of which must be finite; none: nobody asks.
+  void inspect(int64_t step, std::span<const OwnedUnit> units, device::View loss = {});
+  // Updates weights and state of the units last inspected.
+  void apply(int64_t step);
+  // What came of the step. All zero under plan.
+  const Report& report(int64_t step);
 
-  // The memory of all optimizer state: read to save, filled to restore. Nothing else is kept from step to step.
+  // With a loss scale: what the gradients to inspect must have been multiplied by, f32 [1] in the queue's memory; else none. Each
+  // inspection moves it.
+  device::View loss_scale() const;
+  // What of it is kept from step to step: the scale, and the updates since it moved.
+  struct ScaleState {
+    double scale = 0, updates = 0;
+  };
+  ScaleState scale_state();
+  void set_scale_state(const ScaleState& state);
+
+  // The memory of all optimizer state: read to save, filled to restore. Nothing else but the loss scale is kept from step to step.
   std::vector<shard::TensorSlice> state();
 
  private:
-  void fill(Norms& norms, const CutSums& sums, int64_t which);
+  // What an inspection leaves for the host: the norm, the squares it was made of by parameter, the decision, the loss scale.
+  device::View norm() const { return found_.view(device::DType::f64).slice(0, 1); }
+  device::View squares() const { return found_.view(device::DType::f64).slice(1, places_.count); }
+  device::View decision() const { return floats_found(0); }
+  device::View scale_memory() const { return floats_found(1); }  // see op loss_scale
+  device::View floats_found(int64_t which) const;
+  // Norms from each parameter's square, which `square(p)` says.
+  template <class Square>
+  void fill(Norms& norms, Square square);
   const kernels::Update& prepare(const Piece& piece, device::View sums);
-  bool real() const { return fabric_.queue.kind() != device::Kind::plan; }
 
   shard::Fabric fabric_;
   double learning_rate_, weight_decay_, clip_norm_;
@@ -77,12 +108,16 @@ class Engine {
   std::vector<std::vector<std::vector<Piece>>> pieces_;  // by unit, by owned cut
   std::vector<std::vector<int>> groups_;
   std::unique_ptr<CutSums> gradient_sums_, measured_sums_, norm_sums_;
+  std::optional<LossScaleOptions> scale_options_;
   std::vector<OwnedUnit> owned_;  // by unit, of the last inspection
-  bool inspected_ = false;
+  int64_t inspected_ = 0;  // the step, until it is applied
   StepInfo info_;
   kernels::Update update_;
-  Inspection inspection_;
-  UpdateReport report_;
+  device::Buffer found_, places_buffer_;
+  device::View places_;  // i32, by parameter: where the sum of its gradient's squares is
+  device::Fetched found_there_, norms_there_;
+  std::vector<float> schedules_of_[2];  // by turn
+  Report report_;
 };
 
 }  // namespace optim

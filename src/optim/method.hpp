@@ -22,17 +22,16 @@ struct Piece {
   int64_t count() const { return end - begin; }
 };
 
-// The totals over a tensor: doubles, the same on every rank; where they are, for ops, and what they are, for the host.
+// The totals over a tensor: doubles, the same on every rank, for ops to read.
 class TensorTotals {
  public:
   virtual ~TensorTotals() = default;
   virtual device::View of(int parameter) const = 0;
-  virtual double value(int parameter, int64_t i) const = 0;
 };
 
 struct StepInfo {
-  int64_t step = 1;  // the update to make: the first is 1
-  kernels::Clip clip{};
+  int64_t step = 1;      // the update to make: the first is 1
+  kernels::Clip clip{};  // decided in memory: whether there is an update at all is part of it
 };
 
 class Method {

@@ -31,6 +31,24 @@ void Rule::bind(config::Table& t) {
   if (std::string problem = base::pattern_problem(match); !problem.empty()) t.error("match", problem);
 }
 
+void LossScaleOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  t.key("init", init, "scale of a new run's loss; powers of two round nothing").min(1).max(0x1p60).on_resume(may);
+  t.key("growth", growth, "times the scale, after growth_interval updates without an overflow").min(1).max(1024).on_resume(may);
+  t.key("backoff", backoff, "times the scale after an overflow, whose step makes no update").above(0).max(1).on_resume(may);
+  t.key("growth_interval", growth_interval, "updates in a row without an overflow before the scale grows")
+      .min(1)
+      .max(10'000'000)
+      .unit("steps")
+      .on_resume(may);
+  t.key("min", min, "the scale does not shrink below it: an overflow there is guard.nonfinite's business")
+      .above(0)
+      .max(0x1p60)
+      .on_resume(may);
+  if (backoff == 1) t.error("backoff", "1 would repeat the overflow for ever");
+  if (init < min) t.error("init", fmt::format("{:g} lies below min = {:g}", init, min));
+}
+
 void OptimizerOptions::bind(config::Table& t) {
   t.kind(
       "kind", kind, method, method_names(), [](const std::string& k) { return make_method_options(k); },

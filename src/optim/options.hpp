@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/table.hpp"
+#include "kernels/loss_scale.hpp"
 #include "optim/method.hpp"
 #include "optim/schedule.hpp"
 
@@ -34,6 +35,14 @@ struct OptimizerOptions {
 
  private:
   mutable std::shared_ptr<MethodOptions> defaults_;
+};
+
+// [precision.loss_scale]: fp16's.
+struct LossScaleOptions {
+  double init = 65536, growth = 2, backoff = 0.5, min = 1;
+  int64_t growth_interval = 2000;
+  void bind(config::Table& t);
+  kernels::LossScaleRule rule() const { return {float(growth), float(backoff), float(min), growth_interval}; }
 };
 
 // What the rules come to for one parameter.

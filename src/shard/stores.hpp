@@ -15,11 +15,11 @@ struct Fabric {
   device::Queue& queue;
   device::Ledger& ledger;
   bool tree = false;   // determinism.level = "mesh": exchange after every micro-batch, add along the tree
-  bool bf16 = false;   // precision.compute: matrix products take bf16 operands
+  device::DType operands = device::DType::f32;  // of matrix products (precision.compute)
 };
 
 // f32 master weights. Replicated: the whole unit on every rank. Sharded: this rank's equal part; acquire gathers the whole
-// unit into one of 1 + prefetch buffers. With bf16 products their operands are kept rounded as well: made once a step, or
+// unit into one of 1 + prefetch buffers. Operands of narrow products are kept rounded as well: made once a step, or
 // where weights are gathered, whenever they are.
 // Units with a sharded optimizer of which products take the most travel rounded: each rank rounds its part, the f32 masters of
 // operands stay with the rank that owns them, and what is wanted in f32 (scales, biases) goes to all ranks once a step.
@@ -31,13 +31,13 @@ class WeightStore {
   void acquire(int block, int next = -1);
   void release(int block);
   device::View weight(int parameter) const;      // [shape], while its block is acquired; not of operands that travel rounded
-  device::View operand(int parameter) const;     // what products take: the weight, or bf16 of it
-  bool bf16() const { return fabric_.bf16; }
+  device::View operand(int parameter) const;     // what products take: the weight, or its rounded form
+  device::DType operands() const { return fabric_.operands; }
   device::View owned(int unit) const;            // f32, [layout.owned_count(unit)]: what the optimizer updates
   device::View held(int unit) const;             // what this rank keeps: its part, or the whole unit
   int64_t held_begin(int unit) const;            // first element of `held` within the unit
   // After the optimizer (or initialise, or a restore) changed the owned parts: what is not gathered by acquire is gathered, and
-  // bf16 operands are made anew.
+  // rounded operands are made anew.
   void publish();
   // Fills every held weight from its initial distribution; a pure function of (seed, path, element).
   void initialise(uint64_t seed);
@@ -57,7 +57,8 @@ class WeightStore {
     device::View full, operands;                 // f32 whole; where offsets of operands count from; none while not acquired
   };
   bool travels_narrow(const Unit& unit) const;
-  bool is_operand(int parameter) const { return fabric_.bf16 && fabric_.layout.parameters()[size_t(parameter)].operand; }
+  bool narrows() const { return fabric_.operands != device::DType::f32; }
+  bool is_operand(int parameter) const { return narrows() && fabric_.layout.parameters()[size_t(parameter)].operand; }
   bool holds_part(int unit) const { return units_[size_t(unit)].gathered || units_[size_t(unit)].narrow; }
   comm::Ticket gather_narrow(int unit, device::View whole);
   void round_operands(int unit);

@@ -10,7 +10,6 @@
 namespace shard {
 namespace {
 
-constexpr auto kNarrow = device::DType::bf16;
 constexpr int64_t kSmallPart = 64;  // a unit of which so many would be a model is small
 
 device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType type, int64_t count) {
@@ -26,7 +25,7 @@ WeightStore::WeightStore(Fabric fabric, int prefetch)
     const auto& of = layout.units()[size_t(unit)].parameters;
     return std::any_of(of.begin(), of.end(), [this](int p) { return is_operand(p); });
   };
-  auto buffer = [&](const char* category, int64_t bytes) {
+  auto buffer = [&](const std::string& category, int64_t bytes) {
     return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes) : device::Buffer();
   };
   int64_t slot_bytes = 0, held_narrow = 0;
@@ -40,7 +39,7 @@ WeightStore::WeightStore(Fabric fabric, int prefetch)
       UnitState& s = units_[size_t(u)];
       s.narrow = travels_narrow(unit);
       s.gathered = unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.narrow || has_operands(u));
-      if (s.gathered && s.narrow) s.narrow_at = take(unit.length, kNarrow);
+      if (s.gathered && s.narrow) s.narrow_at = take(unit.length, fabric_.operands);
       if (s.gathered && !s.narrow) s.full_at = take(unit.length, device::DType::f32);
       int64_t operands = 0;
       int64_t& end = s.gathered ? operands : held_narrow;
@@ -50,19 +49,20 @@ WeightStore::WeightStore(Fabric fabric, int prefetch)
         // Where each lies in the unit, or by itself, in whole cache lines.
         operand_at_[size_t(p)] = s.narrow ? parameter.offset : std::exchange(end, end + base::round_up(parameter.size, 32));
       }
-      if (operands) s.narrow_at = take(operands, kNarrow);
+      if (operands) s.narrow_at = take(operands, fabric_.operands);
     }
     slot_bytes = std::max(slot_bytes, bytes);
   }
-  held_narrow_ = buffer("bf16 weights", held_narrow * 2);
+  const std::string narrow_weights = fmt::format("{} weights", device::name_of(fabric_.operands));
+  held_narrow_ = buffer(narrow_weights, held_narrow * 2);
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitState& s = units_[u];
     const int64_t length = layout.units()[u].length;
     s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
     if (s.gathered) continue;
-    if (s.narrow && has_operands(int(u))) s.whole = buffer("bf16 weights", length * 2);
+    if (s.narrow && has_operands(int(u))) s.whole = buffer(narrow_weights, length * 2);
     if (!s.narrow) s.full = held(int(u));
-    s.operands = s.narrow ? s.whole.view(kNarrow) : held_narrow_.view(kNarrow);
+    s.operands = s.narrow ? s.whole.view(fabric_.operands) : held_narrow_.view(fabric_.operands);
   }
   find_lines();
   if (slot_bytes)
@@ -72,7 +72,7 @@ WeightStore::WeightStore(Fabric fabric, int prefetch)
 // Half the bytes for its operands, and f32 for the rest: where most is not for products, all in f32 is less. A unit of a few scales and
 // biases is wanted in f32 alone: once a step instead of whenever its block is acquired.
 bool WeightStore::travels_narrow(const Unit& unit) const {
-  if (!fabric_.bf16 || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded) return false;
+  if (!narrows() || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded) return false;
   int64_t wide = 0;
   for (int p : unit.parameters)
     if (!is_operand(p)) wide += base::round_up(fabric_.layout.parameters()[size_t(p)].size, kLine);
@@ -155,7 +155,7 @@ WeightStore::Slot& WeightStore::gather(int block) {
     const UnitState& s = units_[size_t(u)];
     const int64_t length = fabric_.layout.units()[size_t(u)].length;
     if (!s.gathered) continue;
-    free->tickets.push_back(s.narrow ? gather_narrow(u, part_of(free->memory, s.narrow_at, kNarrow, length))
+    free->tickets.push_back(s.narrow ? gather_narrow(u, part_of(free->memory, s.narrow_at, fabric_.operands, length))
                                      : fabric_.mesh.fsdp->all_gather(
                                            held(u), part_of(free->memory, s.full_at, device::DType::f32, length), fabric_.queue));
   }
@@ -182,7 +182,7 @@ void WeightStore::acquire(int block, int next) {
     UnitState& s = units_[size_t(u)];
     if (!s.gathered) continue;
     const int64_t length = fabric_.layout.units()[size_t(u)].length, end = slot.memory.bytes();
-    s.operands = part_of(slot.memory, s.narrow_at, kNarrow, (end - s.narrow_at) / 2);
+    s.operands = part_of(slot.memory, s.narrow_at, fabric_.operands, (end - s.narrow_at) / 2);
     if (s.narrow) continue;
     s.full = part_of(slot.memory, s.full_at, device::DType::f32, length);
     round_operands(u);
@@ -216,7 +216,7 @@ device::View WeightStore::weight(int parameter) const {
 }
 
 device::View WeightStore::operand(int parameter) const {
-  if (!fabric_.bf16) return weight(parameter);
+  if (!narrows()) return weight(parameter);
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
   const UnitState& s = units_[size_t(p.unit)];
   CHECK(operand_at_[size_t(parameter)] >= 0, "{} is not declared as an operand of products", p.path);
@@ -245,7 +245,7 @@ void WeightStore::publish() {
     const Unit& unit = fabric_.layout.units()[u];
     if (s.gathered) continue;
     if (s.narrow) {
-      if (!s.whole.view(kNarrow).none()) gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
+      if (!s.whole.view(fabric_.operands).none()) gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
       continue;
     }
     if (unit.strategy.optimizer_sharded && unit.trainable)

@@ -79,6 +79,7 @@ struct Times {
   double slowest_cores = 1;        // of the fastest
   double data_s = 0, comm_s = 0;   // of all steps
   double loss = 0;
+  device::Transfers transfers;     // of a step
   double mean() const {
     double sum = 0;
     for (double x : all) sum += x;
@@ -92,33 +93,40 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
   data::Loader loader(input, recipe.data.loader, training_plan(engine.geometry(), mesh, 0, steps));
   StolenTime stolen(world, session.local_size() == world.size());
   Times times;
+  // A GPU has the next step before the host takes in one: what is timed is the time from one report to the next, and nobody
+  // looks at the cores meanwhile.
+  const bool ahead = engine.runs_ahead();
   const int threads = engine.queue().threads();
-  double cores_s = probe_cores(world, threads);
+  auto probe = [&] { return ahead ? 1.0 : probe_cores(world, threads); };
+  double cores_s = probe();
   struct Alone {
     double ms, cores_s;
   };
   std::vector<Alone> alone;
-  base::Stopwatch timed;
+  base::Stopwatch timed, watch;
   for (int64_t step = 1; step <= steps; ++step) {
     if (step == recipe.bench.warmup_steps + 1) {
       engine.queue().reset_costs(), kernels::reset_gemm_uses();
       timed.restart(), times.data_s = times.comm_s = 0;
     }
-    world.barrier();
+    if (!ahead) world.barrier();
     stolen.since_last();
-    base::Stopwatch watch;
-    const StepReport& report = engine.step(step, [&](int64_t, const models::Inputs& into) {
+    if (!ahead) watch.restart();
+    engine.submit(step, [&](int64_t, const models::Inputs& into) {
       data::BatchPtr batch = loader.next();
       models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
       for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
       engine.model().prepare(host, true, engine.draws(step), nullptr, into);
     });
-    double s = world.max(watch.seconds());
+    if (ahead && step == 1) continue;
+    const StepReport& report = engine.report(ahead ? step - 1 : step);
+    double s = world.max(watch.restart());
     times.loss = report.loss, times.data_s += report.data_s, times.comm_s += report.comm_s;
+    times.transfers = report.transfers;
     if (step <= recipe.bench.warmup_steps) continue;
     times.all.push_back(s * 1e3);
     const bool disturbed = StolenTime::is_much(stolen.since_last(), s);
-    const double before_s = std::exchange(cores_s, probe_cores(world, threads));
+    const double before_s = std::exchange(cores_s, probe());
     if (!disturbed) alone.push_back({s * 1e3, std::max(before_s, cores_s)});
     if (times.all.size() >= 2 && world.max(timed.seconds()) > recipe.bench.max_s) break;
   }
@@ -190,7 +198,7 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
 }  // namespace
 
 void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
-  DeviceChoice device = choose_device(session, recipe.run.device);
+  DeviceChoice device = choose_device(session, recipe.run.device, recipe.precision.compute);
   comm::Comm& world = session.world();
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, world.size(), mesh_selector);
   derive_geometry(recipe.train.global_batch,
@@ -207,6 +215,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                             .run_index_dir = "",
                             .write_index = false,
                             .substitutes = recipe.data.loader.substitutes(),
+                            .bytes_field = device.kind == device::Kind::cuda && recipe.byte_scale() ? kImageField : "",
                             .stage_dir = stage_data(session, recipe)};
   std::unique_ptr<data::Mixture> input = open_training_data(recipe, tokenizers, context);
   std::vector<const data::Dataset*> sets;
@@ -215,7 +224,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
   recipe.check_opened(deck, input->size(), specs);
-  EngineOptions options = recipe.engine(input->size(), threads);
+  EngineOptions options = recipe.engine(input->size(), threads, device.kind);
   options.choose_products = product_chooser(world, recipe.run, "");
   Engine engine(options, mesh, device.kind);
   engine.initialise();
@@ -285,8 +294,14 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                                 {"data_ms", per_step(times.data_s)},
                                 {"planned_mib", double(engine.ledger().total_peak()) / 1048576},
                                 {"peak_rss_mib", rss / 1024}};
-  if (engine.queue().kind() == device::Kind::cuda)  // all that is allocated is kept, so the end is the peak
+  if (engine.queue().kind() == device::Kind::cuda) {
+    const device::Transfers& t = times.transfers;
+    log::line("transfers per step: {} to the GPU ({} bytes), {} to the host ({} bytes); the host waited {} times", t.uploads,
+              base::with_commas(t.uploaded_bytes), t.downloads, base::with_commas(t.downloaded_bytes), t.waits);
+    out["uploads"] = t.uploads, out["downloads"] = t.downloads, out["waits"] = t.waits;
+    // All that is allocated is kept, so the end is the peak.
     out["peak_memory_gib"] = short_of(double(device::gpu_memory_used_bytes()) / 0x1p30);
+  }
   log::line("{}", out.dump());
 }
 

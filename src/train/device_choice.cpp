@@ -1,5 +1,7 @@
 #include "train/device_choice.hpp"
 
+#include <cstdlib>
+
 namespace train {
 namespace {
 
@@ -8,18 +10,42 @@ namespace {
                     fmt::format("run.device = \"cuda\": CUDA cannot be used here: {}; use \"cpu\" or \"auto\"", why), true);
 }
 
+DeviceChoice on_cpus(const std::string& compute, const std::string& none_because) {
+  if (std::string problem = problem_on_cpus(compute); !problem.empty())
+    throw base::Error(base::Exit::config, fmt::format("precision.compute: {} ({})", problem, none_because), true);
+  return {device::Kind::cpu, fmt::format("cpu (auto: {})", none_because)};
+}
+
+// Why the GPU of this number cannot; empty where it can. Tensor cores take bf16 and tf32 from compute capability 8.0 on.
+std::string problem_on_gpu(int index, const std::string& compute) {
+  if (compute != "bf16" && compute != "tf32") return "";
+  const int capability = device::gpu_capability(index);
+  if (capability < 80)
+    return fmt::format("{} is of compute capability {}.{}, which has no {} products", device::gpu_name(), capability / 10,
+                       capability % 10, compute);
+  const char* forced = std::getenv("NVIDIA_TF32_OVERRIDE");
+  if (compute == "tf32" && forced && std::string(forced) == "0") return "NVIDIA_TF32_OVERRIDE=0 in the environment forbids it";
+  return "";
+}
+
 }  // namespace
 
-DeviceChoice device_here(const std::string& asked) {
+std::string problem_on_cpus(const std::string& compute) {
+  if (compute != "tf32" && compute != "fp16") return "";
+  return fmt::format("\"{}\" is computed on GPUs only; use {} on CPUs, or run.device = \"cuda\"", compute,
+                     compute == "tf32" ? "\"f32\" (more exact)" : "\"bf16\" or \"f32\"");
+}
+
+DeviceChoice device_here(const std::string& asked, const std::string& compute) {
   if (asked == "cpu") return {device::Kind::cpu, "cpu"};
   const device::Gpus gpus = device::find_gpus();
   if (gpus.count > 0) return {device::Kind::cuda, asked == "auto" ? "cuda (auto: there is a GPU)" : "cuda", device::gpu_name()};
   if (asked == "cuda") refuse(gpus.none_because);
-  return {device::Kind::cpu, fmt::format("cpu (auto: {})", gpus.none_because)};
+  return on_cpus(compute, gpus.none_because);
 }
 
-DeviceChoice choose_device(comm::Session& session, const std::string& asked) {
-  if (asked == "cpu") return device_here(asked);
+DeviceChoice choose_device(comm::Session& session, const std::string& asked, const std::string& compute) {
+  if (asked == "cpu") return device_here(asked, compute);
   comm::Comm& world = session.world();
   const device::Gpus gpus = device::find_gpus();
   const std::vector<std::string> all = world.gather_text(gpus.count > 0 ? "" : gpus.none_because);
@@ -28,11 +54,18 @@ DeviceChoice choose_device(comm::Session& session, const std::string& asked) {
     if (all[rank].empty()) continue;
     const std::string why = all.size() == 1 ? all[rank] : fmt::format("{} (rank {} on {})", all[rank], rank, hosts[rank]);
     if (asked == "cuda") refuse(why);
-    return {device::Kind::cpu, fmt::format("cpu (auto: {})", why)};
+    return on_cpus(compute, why);
   }
   const int64_t most = world.max(int64_t((session.local_size() + gpus.count - 1) / gpus.count));
   const int index = session.local_rank() % gpus.count;
   device::use_gpu(index);
+  const std::vector<std::string> problems = world.gather_text(problem_on_gpu(index, compute));
+  for (size_t rank = 0; rank < problems.size(); ++rank)
+    if (!problems[rank].empty())
+      throw base::Error(base::Exit::mesh,
+                        fmt::format("precision.compute = \"{}\": rank {} on {}: {}; use another GPU or \"f32\"", compute, rank,
+                                    hosts[rank], problems[rank]),
+                        true);
   return {device::Kind::cuda,
           fmt::format("cuda{}{}", asked == "auto" ? " (auto: every rank has a GPU)" : "",
                       most > 1 ? fmt::format(", up to {} ranks share a GPU", most) : ""),

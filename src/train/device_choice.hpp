@@ -15,12 +15,16 @@ struct DeviceChoice {
   std::string exchange = "mpi";  // how ranks exchange what lies there
 };
 
-// `asked`: run.device. What would be chosen here, by a job of one rank; Error(Exit::mesh) for a device that is not here.
-DeviceChoice device_here(const std::string& asked);
+// Why CPUs cannot compute so (precision.compute), and the way out; empty where they can.
+std::string problem_on_cpus(const std::string& compute);
+
+// `asked`: run.device. What would be chosen here, by a job of one rank; Error(Exit::mesh) for a device that is not here,
+// Error(Exit::config) where it is a CPU, which cannot compute so.
+DeviceChoice device_here(const std::string& asked, const std::string& compute);
 
 // The same for all ranks, which call together: all on GPUs or all on CPUs. Each rank takes a GPU of its node by its number there;
-// ranks share them where there are more ranks. The error, on all, names a rank that has none.
-DeviceChoice choose_device(comm::Session& session, const std::string& asked);
+// ranks share them where there are more ranks. The error, on all, names a rank that has none, or one that cannot compute so.
+DeviceChoice choose_device(comm::Session& session, const std::string& asked, const std::string& compute);
 
 // The job's mesh, whose groups exchange what lies on `device`; says in it how they do. All ranks call.
 comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& options, comm::MeshShape shape, comm::SumOrder order,

@@ -1,10 +1,11 @@
 #include "train/engine.hpp"
 
-#include <cmath>
 #include <limits>
 
 #include "base/clock.hpp"
 #include "device/range.hpp"
+#include "kernels/square_sums.hpp"
+#include "train/mfu.hpp"
 
 namespace train {
 using device::DType;
@@ -17,6 +18,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape, options.determinism)),
       model_(models::make_model(options.model, options.loss, options.memory)) {
   queue_.count_scratch(ledger_);
+  queue_.set_tf32(options.tf32);
+  if (options.bytes) model_->take_bytes(*options.bytes);
   std::vector<shard::Parameter> parameters = model_->parameters();
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
@@ -30,27 +33,37 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   layout_ =
       std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(), options.sharding, mesh.shape.fsdp, cuts);
 
-  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.bf16};
+  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.operands};
   weights_ = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   gradients_ = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
-                                               options.groups);
-  for (const models::InputSpec& spec : model_->inputs()) {
-    int64_t count = spec.per_example * geometry_.micro_batch;
-    input_buffers_.emplace_back(kind, ledger_, "batch", count * device::size_of(spec.type));
-    models::Input input = input_buffers_.back().view(spec.type).slice(0, count);
-    if (kind == Kind::cuda) input.host.data = host_buffers_.emplace_back(kind, input.host.bytes()).data();
-    inputs_[spec.name] = input;
-  }
+                                               options.groups, options.loss_scale);
+  make_inputs();
+  const int64_t row = models::Sums::count * device::size_of(DType::f64);
+  sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.accumulation * row);
+  if (geometry_.slices > 1) slice_sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.slices * row);
+  sums_there_ = device::Fetched(kind, row);
   const int64_t activations = measure_arena();
   if (kind == Kind::cuda && options.choose_products) options.choose_products(queue_);
   arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", activations);
-  sums_.resize(size_t(geometry_.accumulation));
-  slice_sums_.resize(size_t(geometry_.slices));
   for (size_t u = 0; u < layout_->units().size(); ++u) owned_.push_back({int(u), {}, {}});
 }
 
 Engine::~Engine() = default;
+
+void Engine::make_inputs() {
+  const Kind kind = queue_.kind();
+  sets_.resize(queue_.device() == Kind::cuda ? 2 : 1);
+  for (InputSet& set : sets_)
+    for (const models::InputSpec& spec : model_->inputs()) {
+      int64_t count = spec.per_example * geometry_.micro_batch;
+      set.buffers.emplace_back(kind, ledger_, "batch", count * device::size_of(spec.type));
+      models::Input input = set.buffers.back().view(spec.type).slice(0, count);
+      if (kind == Kind::cuda) input.host.data = set.host.emplace_back(kind, input.host.bytes()).data();
+      set.inputs[spec.name] = input;
+    }
+  if (kind == Kind::cuda) copies_ = std::make_unique<device::Queue>(kind);
+}
 
 // A pass on paper finds what the arena and, on GPUs, the scratch must hold; passes of all shapes prepare what the real ones need, so
 // that no step does.
@@ -58,17 +71,18 @@ int64_t Engine::measure_arena() {
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
   comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
   device::Queue queue(Kind::plan, queue_.threads(), queue_.fixed_order(), queue_.device());
+  queue.set_tf32(options_.tf32);
   queue.set_prepares(queue_.kind() == Kind::cpu || (queue_.kind() == Kind::cuda && options_.choose_products));
   device::Ledger ledger;
   device::Arena arena;
-  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.bf16};
+  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   const int64_t sets = queue.prepares() ? model_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
     for (int64_t m = 0; m < std::min<int64_t>(geometry_.accumulation, 2); ++m)  // what is written first is added to later
-      pass(weights, gradients, queue, arena, 1, m, nullptr, set);
+      pass(weights, gradients, queue, arena, 1, m, set);
   }
   nn::Context ctx{.queue = queue,
                   .arena = arena,
@@ -77,14 +91,14 @@ int64_t Engine::measure_arena() {
                   .batch = geometry_.micro_batch,
                   .slices = geometry_.slices,
                   .keep = false};
-  model_->evaluate(ctx, inputs_, nullptr, nullptr);
+  model_->evaluate(ctx, inputs(), nullptr, nullptr);
   if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
   if (queue_.kind() == Kind::plan) queue_.need_scratch(queue.scratch_bytes());
   return arena.peak();
 }
 
 void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, device::Queue& queue,
-                  device::Arena& arena, int64_t step, int64_t m, models::Sums* sums, int64_t shape_set) {
+                  device::Arena& arena, int64_t step, int64_t m, int64_t shape_set) {
   nn::Context ctx{.queue = queue,
                   .arena = arena,
                   .weights = weights,
@@ -94,88 +108,121 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
                   .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
                   .train = true,
                   .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
+                  .loss_scale = optimizer_->loss_scale(),
                   .shape_set = shape_set};
   gradients.begin_micro_batch(m);
-  model_->forward_backward(ctx, inputs_, geometry_.global_batch, sums);
+  const device::View sums = geometry_.slices > 1 ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * models::Sums::count)
+                                                 : sums_of_pass(m);
+  model_->forward_backward(ctx, inputs(), geometry_.global_batch, sums);
 }
 
-const StepReport& Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
+void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes", passes);
   device::Range whole("step", step);
-  double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
+  device::NoWaits no_waits("step", options_.forbid_waits && ++submitted_ > 2);
+  const device::Transfers transfers_before = device::transfers();
+  const int64_t flops_before = hardware_flops(queue_);
+  const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
+  StepReport& report = reports_[step % 2];
   base::Stopwatch watch;
-  report_.data_s = report_.forward_backward_s = 0;
+  report.data_s = report.forward_backward_s = 0;
   gradients_->begin_step();
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
     watch.restart();
-    if (feed) feed(m, inputs_), upload_inputs();
-    report_.data_s += watch.restart();
-    std::fill(slice_sums_.begin(), slice_sums_.end(), models::Sums{});
-    pass(*weights_, *gradients_, queue_, *arena_, step, m, slice_sums_.data());
-    base::TreeSum tree;
-    auto add = [&](int into, int from) {
-      for (int i = 0; i < models::Sums::count; ++i) slice_sums_[size_t(into)].v[i] += slice_sums_[size_t(from)].v[i];
-    };
-    // Slot s <= j always, so finished slices can fold in place at the front.
-    for (int64_t j = 0; j < geometry_.slices; ++j) {
-      slice_sums_[size_t(tree.next_slot())] = slice_sums_[size_t(j)];
-      tree.push(add);
-    }
-    tree.finish(add);
-    sums_[size_t(m)] = slice_sums_[0];
-    report_.forward_backward_s += watch.restart();
+    if (feed) feed(m, begin_inputs()), upload_inputs();
+    report.data_s += watch.restart();
+    pass(*weights_, *gradients_, queue_, *arena_, step, m);
+    sets_[set_].used.record(queue_);
+    add_slices(m);
+    report.forward_backward_s += watch.restart();
   }
   {
     device::Range range("reduce");
     gradients_->finish_step();
-    add_sums(sums_);
+    add_sums(step);
   }
-  report_.reduce_s = watch.restart();
+  report.reduce_s = watch.restart();
 
   for (optim::OwnedUnit& u : owned_) {
     u.weights = weights_->owned(u.unit);
     u.gradient = layout_->units()[size_t(u.unit)].trainable ? gradients_->owned(u.unit) : device::View{};
   }
   device::Range range("update");
-  report_.gradients = optimizer_->inspect(owned_);
-  report_.finite = report_.gradients.finite && std::isfinite(report_.loss);
-  if (queue_.kind() == Kind::plan) report_.finite = true;
-  if (report_.finite) {
-    report_.update = optimizer_->apply(step);
-    weights_->publish();
-  }
-  report_.update_s = watch.restart();
-  report_.comm_s = mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
-  return report_;
+  optimizer_->inspect(step, owned_, sums_of_pass(0).slice(models::Sums::loss, 1));
+  optimizer_->apply(step);
+  weights_->publish();
+  report.update_s = watch.restart();
+  report.comm_s = mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
+  report.flops = hardware_flops(queue_) - flops_before;
+  report.transfers = device::transfers().since(transfers_before);
+}
+
+const models::Inputs& Engine::begin_inputs() {
+  set_ = (set_ + 1) % sets_.size();
+  device::MayWait lifted;  // the GPU is two passes behind: nobody gains from more
+  sets_[set_].copied.synchronize("inputs on their way to the GPU");
+  return inputs();
 }
 
 void Engine::upload_inputs() {
-  for (const auto& [name, input] : inputs_) device::upload(input.device, input.host.data, queue_);
+  if (!copies_) return;
+  InputSet& set = sets_[set_];
+  set.used.wait(*copies_);
+  for (const auto& [name, input] : set.inputs) device::upload_pinned(input.device, input.host.data, *copies_);
+  set.copied.record(*copies_);
+  set.copied.wait(queue_);
 }
 
-// Sums over slices follow the tree: within the pass (done), over fsdp, over passes, over replicas.
-void Engine::add_sums(std::vector<models::Sums>& sums) {
-  device::View all{sums.data(), DType::f64, int64_t(sums.size()) * models::Sums::count};
-  mesh_.fsdp->all_reduce(all).wait();
+device::View Engine::sums_of_pass(int64_t m) const {
+  return sums_.view(DType::f64).slice(m * models::Sums::count, models::Sums::count);
+}
+
+// Sums over slices follow the tree: within the pass, over fsdp, over passes, over replicas.
+void Engine::add_slices(int64_t m) {
+  if (geometry_.slices == 1) return;
+  auto slot = [&](int64_t j) { return slice_sums_.view(DType::f64).slice(j * models::Sums::count, models::Sums::count); };
+  auto add = [&](int into, int from) { kernels::run(kernels::AddSums{slot(into), slot(into), slot(from)}, queue_); };
   base::TreeSum tree;
-  auto add = [&](int into, int from) {
-    for (int i = 0; i < models::Sums::count; ++i) sums[size_t(into)].v[i] += sums[size_t(from)].v[i];
-  };
-  for (size_t m = 0; m < sums.size(); ++m) {
-    sums[size_t(tree.next_slot())] = sums[m];
+  // Slot s <= j always, so finished slices can fold in place at the front.
+  for (int64_t j = 0; j < geometry_.slices; ++j) {
+    device::copy(slot(tree.next_slot()), slot(j), queue_);
     tree.push(add);
   }
   tree.finish(add);
-  mesh_.replica->all_reduce({sums.data(), DType::f64, models::Sums::count}).wait();
-  const double* v = sums[0].v;
+  device::copy(sums_of_pass(m), slot(0), queue_);
+}
+
+void Engine::add_sums(int64_t step) {
+  mesh_.fsdp->all_reduce(sums_.view(DType::f64).slice(0, geometry_.accumulation * models::Sums::count), queue_).wait();
+  auto add = [&](int into, int from) {
+    kernels::run(kernels::AddSums{sums_of_pass(into), sums_of_pass(into), sums_of_pass(from)}, queue_);
+  };
+  base::TreeSum tree;
+  for (int64_t m = 0; m < geometry_.accumulation; ++m) {
+    device::copy(sums_of_pass(tree.next_slot()), sums_of_pass(m), queue_);
+    tree.push(add);
+  }
+  tree.finish(add);
+  mesh_.replica->all_reduce(sums_of_pass(0), queue_).wait();
+  sums_there_.fetch(step, sums_of_pass(0), queue_);
+}
+
+const StepReport& Engine::report(int64_t step) {
+  StepReport& report = reports_[step % 2];
+  const optim::Report& update = optimizer_->report(step);
+  report.gradients = update.gradients, report.update = update.update;
+  report.finite = update.gradients.applied;
+  if (queue_.kind() == Kind::plan) return report;
+  const double* v = sums_there_.read(step).f64();
   auto ratio = [](double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); };
   using S = models::Sums;
-  report_.loss = v[S::loss] / double(geometry_.global_batch);
-  report_.loss_ar = ratio(v[S::loss_ar], v[S::examples_ar]);
-  report_.loss_parallel = ratio(v[S::loss_parallel], v[S::examples_parallel]);
-  report_.token_nll = ratio(v[S::token_nll], v[S::tokens]);
-  report_.examples_ar = v[S::examples_ar], report_.examples_parallel = v[S::examples_parallel];
+  report.loss = v[S::loss] / double(geometry_.global_batch);
+  report.loss_ar = ratio(v[S::loss_ar], v[S::examples_ar]);
+  report.loss_parallel = ratio(v[S::loss_parallel], v[S::examples_parallel]);
+  report.token_nll = ratio(v[S::token_nll], v[S::tokens]);
+  report.examples_ar = v[S::examples_ar], report.examples_parallel = v[S::examples_parallel];
+  return report;
 }
 
 nn::Context Engine::forward_context() {
@@ -189,10 +236,11 @@ nn::Context Engine::forward_context() {
 }
 
 void Engine::evaluate(const models::HostBatch& batch, double* nll, double* weight) {
-  model_->prepare(batch, false, {}, nullptr, inputs_);
+  model_->prepare(batch, false, {}, nullptr, begin_inputs());
   upload_inputs();
   nn::Context ctx = forward_context();
-  model_->evaluate(ctx, inputs_, nll, weight);
+  model_->evaluate(ctx, inputs(), nll, weight);
+  sets_[set_].used.record(queue_);
 }
 
 std::vector<shard::TensorSlice> Engine::state() {

@@ -1,11 +1,17 @@
 // One step on this rank: micro-batches forward and backward, reduction, norms, update. Knows model, stores and
 // optimizer; no data set, no file, no clock but its own stopwatch. The same code runs under the plan back end, where it
 // only counts.
+//
+// On a GPU the host only puts the step into a queue and goes on: whether the step is applied is decided on the GPU, and what came
+// of it is read a step later. Inputs are copied there beside the pass before.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 
+#include "device/transfers.hpp"
 #include "models/model.hpp"
 #include "optim/engine.hpp"
 #include "train/geometry.hpp"
@@ -23,10 +29,14 @@ struct EngineOptions {
   int64_t global_batch = 0, micro_batch = 0;
   int64_t seed = 0;
   int threads = 1;
-  bool bf16 = false;  // operands of products
+  device::DType operands = device::DType::f32;  // of products
+  std::optional<optim::LossScaleOptions> loss_scale;
+  bool tf32 = false;                          // f32 operands are rounded to it, on GPUs
   device::Kind paper_of = device::Kind::cpu;  // kind plan: what is planned for
   // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before activations have their memory.
   std::function<void(device::Queue&)> choose_products;
+  std::optional<kernels::PixelRange> bytes;  // images come as bytes, which stand for that
+  bool forbid_waits = false;                 // a host that waits for its GPU within a step, from the third on, is an error
   // Settings of each parameter and the schedules they name, once the model's parameters are known.
   std::function<void(const std::vector<shard::Parameter>&, std::vector<optim::ParameterPolicy>&,
                      std::vector<optim::Schedule>&)>
@@ -38,8 +48,13 @@ struct StepReport {
   double token_nll = 0;                             // summed NLL / summed tokens
   double examples_ar = 0, examples_parallel = 0;
   bool finite = true;  // false: nothing was updated
+  // Only because gradients were too large for fp16 at their loss scale, which has become smaller.
+  bool overflow() const { return !finite && std::isfinite(loss) && gradients.next_loss_scale < gradients.loss_scale; }
   optim::Inspection gradients;
   optim::UpdateReport update;
+  int64_t flops = 0;  // of this rank's products, recomputed ones included
+  device::Transfers transfers;  // while the step was put into the queue
+  // What the host took; where it does not wait for the GPU, to put the work into the queue.
   double forward_backward_s = 0, reduce_s = 0, update_s = 0, data_s = 0, comm_s = 0;
 };
 
@@ -56,7 +71,12 @@ class Engine {
 
   // Fills the input buffers of pass m.
   using Feed = std::function<void(int64_t m, const models::Inputs& into)>;
-  const StepReport& step(int64_t step, const Feed& feed) { return run_passes(step, feed, geometry_.accumulation); }
+  void submit(int64_t step, const Feed& feed) { run_passes(step, feed, geometry_.accumulation); }
+  // What came of a step that was submitted; to be asked before the step after the next is. On a GPU the host waits for it.
+  const StepReport& report(int64_t step);
+  const StepReport& step(int64_t step, const Feed& feed) { return submit(step, feed), report(step); }
+  // Whether it is worth while to submit a step before the report of the one before is asked for.
+  bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
   // plan: with fewer passes. From the second pass on, each adds the same to every count of the step.
   void plan_step(int64_t passes) { run_passes(1, {}, passes); }
   // Weights changed from outside (initialise, restore): bring every copy up to date.
@@ -67,8 +87,9 @@ class Engine {
   void evaluate(const models::HostBatch& batch, double* nll, double* weight);
   // Context for tests and other forward passes.
   nn::Context forward_context();
-  const models::Inputs& inputs() const { return inputs_; }
-  void upload_inputs();  // the host has filled them, outside of a step
+  const models::Inputs& inputs() const { return sets_[set_].inputs; }  // of the pass last begun
+  const models::Inputs& begin_inputs();  // the host may fill them
+  void upload_inputs();                  // it has
 
   models::Model& model() { return *model_; }
   const shard::Layout& layout() const { return *layout_; }
@@ -79,15 +100,30 @@ class Engine {
   device::View owned_weights(int unit) const { return weights_->owned(unit); }
   device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
+  // fp16's loss scale, for checkpoints: all zero without.
+  optim::Engine::ScaleState scale_state() { return optimizer_->scale_state(); }
+  void set_scale_state(const optim::Engine::ScaleState& state) { optimizer_->set_scale_state(state); }
+  bool scales_loss() const { return options_.loss_scale.has_value(); }
   // Parameters and optimizer state, for checkpoints; they lie in memory of queue().
   std::vector<shard::TensorSlice> state();
 
  private:
   void pass(shard::WeightStore& weights, shard::GradientStore& gradients, device::Queue& queue, device::Arena& arena,
-            int64_t step, int64_t m, models::Sums* sums, int64_t shape_set = 0);
-  const StepReport& run_passes(int64_t step, const Feed& feed, int64_t passes);
+            int64_t step, int64_t m, int64_t shape_set = 0);
+  // What passes take turns with, where the host's inputs are not those that ops read: one may be filled and copied while ops read
+  // the other.
+  struct InputSet {
+    std::vector<device::Buffer> buffers;
+    std::vector<device::HostBuffer> host;
+    models::Inputs inputs;
+    device::Event copied, used;
+  };
+  void run_passes(int64_t step, const Feed& feed, int64_t passes);
+  void make_inputs();
   int64_t measure_arena();
-  void add_sums(std::vector<models::Sums>& sums);
+  device::View sums_of_pass(int64_t m) const;
+  void add_slices(int64_t m);
+  void add_sums(int64_t step);
 
   EngineOptions options_;
   comm::Mesh& mesh_;
@@ -100,13 +136,14 @@ class Engine {
   std::unique_ptr<shard::GradientStore> gradients_;
   std::unique_ptr<optim::Engine> optimizer_;
   std::unique_ptr<device::Arena> arena_;
-  std::vector<device::Buffer> input_buffers_;
-  std::vector<device::HostBuffer> host_buffers_;  // where those are not memory of the host
-  models::Inputs inputs_;
-  std::vector<models::Sums> sums_;        // by pass
-  std::vector<models::Sums> slice_sums_;  // of the pass under way
+  std::vector<InputSet> sets_;
+  size_t set_ = 0;
+  std::unique_ptr<device::Queue> copies_;   // of inputs; none: they are where ops read them
+  device::Buffer sums_, slice_sums_;        // models::Sums, by pass; of the pass under way, by slice
+  device::Fetched sums_there_;
   std::vector<optim::OwnedUnit> owned_;
-  StepReport report_;
+  StepReport reports_[2];  // by turn
+  int64_t submitted_ = 0;  // steps so far
 };
 
 }  // namespace train

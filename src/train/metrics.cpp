@@ -115,7 +115,9 @@ const std::vector<MetricInfo>& train_metrics() {
       {"progress", "1", "step over total steps"},
       {"core_hours", "h", "job time times compute threads of all ranks, all attempts"},
       {"host_mib", "MiB", "peak resident memory of rank 0's process"},
-      {"skipped", "1", "1: something was not finite, so there was no update (guard.nonfinite = skip)"},
+      {"skipped", "1", "1: something was not finite, so there was no update (guard.nonfinite = skip, or fp16's loss scale)"},
+      {"skipped_updates", "1", "steps without an update since step 0"},
+      {"loss_scale", "1", "fp16: what this step's gradients were multiplied by while they were formed"},
       {"uptime_s", "s", "since this attempt began"},
   };
   return list;

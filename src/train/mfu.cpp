@@ -15,6 +15,10 @@ void ProfileOptions::bind(config::Table& t) {
         "dense peak of one GPU (on CPUs: of one rank) that MFU is measured against; 0 = GPUs by their data sheets, CPUs measured")
       .min(0)
       .on_resume(config::OnResume::may_change);
+  t.key("forbid_waits", forbid_waits,
+        "for debugging: ends the run where the host waits for its GPU within a step, from the third of a job on; exchanges through "
+        "host memory may")
+      .on_resume(config::OnResume::may_change);
 }
 
 int64_t hardware_flops(const device::Queue& queue) {

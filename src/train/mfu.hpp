@@ -12,6 +12,7 @@ namespace train {
 
 struct ProfileOptions {
   double peak_tflops = 0;
+  bool forbid_waits = false;
   void bind(config::Table& t);
 };
 

@@ -31,9 +31,9 @@ int64_t data_size(const Recipe& recipe) {
 }
 
 // A plan is made anywhere, for either device.
-DeviceChoice planned_device(const std::string& asked) {
+DeviceChoice planned_device(const std::string& asked, const std::string& compute) {
   if (asked == "cuda") return {device::Kind::cuda, "cuda (one rank per GPU)"};
-  return device_here(asked);
+  return device_here(asked, compute);
 }
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
@@ -82,9 +82,8 @@ Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const 
     base::fail(base::Exit::data,
                "train.total_epochs: the size of the training data is not known here; their files cannot be read");
   plan.total_steps = recipe.total_steps(examples);
-  EngineOptions options = recipe.engine(examples, 1);
-  options.paper_of = planned_device(recipe.run.device).kind;
-  Engine engine(options, mesh, device::Kind::plan);
+  const device::Kind kind = planned_device(recipe.run.device, recipe.precision.compute).kind;
+  Engine engine(recipe.engine(examples, 1, kind), mesh, device::Kind::plan);
   plan.geometry = engine.geometry();
   count_step(engine, mesh, plan);
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
@@ -113,7 +112,7 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
             plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
             recipe.memory.recompute);
-  log::line("device   {}", planned_device(recipe.run.device).text);
+  log::line("device   {}", planned_device(recipe.run.device, recipe.precision.compute).text);
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, ranks, g.micro_batch,
             g.accumulation,
             recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");

@@ -42,6 +42,7 @@ class Progress {
   int64_t attempts = 1;
   int64_t bad_samples = 0;       // examples that had to be replaced
   int64_t skipped_steps = 0;     // without an update, because something was not finite
+  int64_t overflowed_steps = 0;  // without an update, because gradients were too large for fp16
   int64_t skipped_examples = 0;  // of the stream, left out when the run went back
   // Where step 0 would lie in the stream of examples, and in their count, if all steps had had this attempt's batch:
   // not 0 once examples were left out, or the batch was changed on the way.
@@ -62,6 +63,7 @@ class Progress {
             {"attempts", double(attempts)},
             {"bad_samples", double(bad_samples)},
             {"skipped_steps", double(skipped_steps)},
+            {"overflowed_steps", double(overflowed_steps)},
             {"skipped_examples", double(skipped_examples)},
             {"stream_offset", double(stream_offset)},
             {"seen_offset", double(seen_offset)}};
@@ -76,6 +78,7 @@ class Progress {
     core_s = get("core_s"), save_s = get("save_s");
     attempts = int64_t(get("attempts")) + 1;
     bad_samples = int64_t(get("bad_samples"));
+    overflowed_steps = int64_t(get("overflowed_steps"));
     skipped_steps = int64_t(get("skipped_steps")), skipped_examples = int64_t(get("skipped_examples"));
     stream_offset = int64_t(get("stream_offset")), seen_offset = int64_t(get("seen_offset"));
   }

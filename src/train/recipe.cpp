@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "data/loader.hpp"
+#include "train/device_choice.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -74,10 +75,13 @@ void TrainOptions::bind(config::Table& t) {
 
 void PrecisionOptions::bind(config::Table& t) {
   t.key("compute", compute,
-        "products and the activations between them: f32, or rounded to bf16; residuals, sums, softmax, norms and weights stay "
-        "f32")
-      .one_of({"f32", "bf16"})
+        "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, with a loss scale, and tf32: "
+        "operands of f32 products are rounded to 10 bits as they are read; residuals, sums, softmax, norms and weights stay f32")
+      .one_of({"f32", "bf16", "fp16", "tf32"})
       .on_resume(OnResume::may_change);
+  t.table("loss_scale", loss_scale,
+          "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that step makes no update, on any "
+          "rank) and grows again; 1 / scale comes before norms and clipping; checkpoints hold it");
 }
 
 void BenchOptions::bind(config::Table& t) {
@@ -171,6 +175,9 @@ void Recipe::cross_check(config::Deck& deck) const {
   };
   metric("checkpoint.best", checkpoint.best);
   metric("early_stop.metric", early_stop.metric);
+
+  if (std::string problem = problem_on_cpus(precision.compute); run.device == "cpu" && !problem.empty())
+    deck.error("precision.compute", problem);
 
   // Batch arithmetic that no number of ranks can mend.
   if (determinism.mesh() && train.global_batch % determinism.slices)
@@ -317,13 +324,35 @@ checkpoint::State Recipe::state(const std::string& deck, int64_t step, std::vect
           .texts = {{"deck", deck}, {"run", run.name}, {"notes", run.notes}, {"version", kVersion}}};
 }
 
-EngineOptions Recipe::engine(int64_t data_size, int threads) const {
+std::optional<data::ByteScale> Recipe::byte_scale() const {
+  std::set<std::string> names;
+  for (const auto& [name, weight] : train.parts()) names.insert(name);
+  for (const auto& [name, e] : evals) names.insert(e.data);
+  std::optional<data::ByteScale> all;
+  for (const std::string& name : names) {
+    try {
+      const std::optional<data::ByteScale> one = data.byte_scale_of(name, kImageField);
+      if (!one || (all && *all != *one)) return {};
+      all = one;
+    } catch (const base::Error&) {
+      return {};  // a file that would tell is not here; whoever opens the set will say so
+    }
+  }
+  return all;
+}
+
+EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
   EngineOptions o;
+  o.paper_of = kind;
+  if (const auto scale = byte_scale(); scale && kind == device::Kind::cuda)
+    o.bytes = kernels::PixelRange{scale->low, scale->width, scale->to_low, scale->to_width};
   o.model = model, o.loss = loss(), o.memory = memory, o.sharding = sharding, o.determinism = determinism,
   o.optimizer = optimizer;
   o.groups = log.groups;
   o.global_batch = train.global_batch, o.micro_batch = train.micro_batch ? train.micro_batch : train.global_batch;
-  o.seed = run.seed, o.threads = threads, o.bf16 = precision.type() == device::DType::bf16;
+  o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
+  if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
+  o.forbid_waits = profile.forbid_waits;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,

@@ -20,6 +20,8 @@
 
 namespace train {
 
+inline constexpr char kImageField[] = "image";  // of the data, that models read
+
 struct RunOptions {
   std::string name = "run";
   std::string dir;
@@ -47,7 +49,11 @@ struct TrainOptions {
 
 struct PrecisionOptions {
   std::string compute = "f32";
-  device::DType type() const { return compute == "bf16" ? device::DType::bf16 : device::DType::f32; }
+  optim::LossScaleOptions loss_scale;  // of fp16
+  // Of the operands of products, as they are kept.
+  device::DType type() const {
+    return compute == "bf16" ? device::DType::bf16 : compute == "fp16" ? device::DType::f16 : device::DType::f32;
+  }
   void bind(config::Table& t);
 };
 
@@ -110,7 +116,10 @@ struct Recipe {
   checkpoint::State state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,
                           std::map<std::string, double> numbers) const;
   // `data_size`: examples of the training set, for durations in epochs.
-  EngineOptions engine(int64_t data_size, int threads) const;
+  // `kind`: of the ranks, also of a plan for them. Those on GPUs take images as bytes where byte_scale() says so.
+  EngineOptions engine(int64_t data_size, int threads, device::Kind kind = device::Kind::cpu) const;
+  // How pixels are scaled, where that can be left to the model: all data sets in use make them from bytes in the same way.
+  std::optional<data::ByteScale> byte_scale() const;
 
  private:  // parts of the checks
   void feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,

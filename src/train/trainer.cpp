@@ -1,5 +1,6 @@
 #include "train/trainer.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -9,7 +10,6 @@
 #include "io/files.hpp"
 #include "train/failure.hpp"
 #include "train/input.hpp"
-#include "train/mfu.hpp"
 #include "train/threads.hpp"
 
 namespace train {
@@ -26,7 +26,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   start_s_ = start.begin_s;
   start_threads(threads_);
   const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
-  device_ = choose_device(session, recipe.run.device);
+  device_ = choose_device(session, recipe.run.device, recipe.precision.compute);
   comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
   // Everything that can be refused is refused before anything is created.
   derive_geometry(recipe.train.global_batch,
@@ -53,14 +53,19 @@ base::Exit Trainer::run() {
   bool early = stopped_early();
   while (step_ < total_ && stop <= StopReason::save_file && !early) {
     base::set_step(++step_);
-    hardware_flops_ = hardware_flops(engine_->queue());
-    const StepReport& report = engine_->step(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
-    if (!accept(report)) continue;  // the run went back to a checkpoint
+    engine_->submit(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
+    bad_samples_of_[step_ % 2] = loader_options_.substitutes() ? bad_samples_->agree() : 0;
+    // A GPU is at work on this step while the host takes in the one before, unless something is due that needs this one.
+    const bool ahead = engine_->runs_ahead() && step_ < total_ && !stopped_early() && !evaluation_due();
+    if (!settle(ahead ? 1 : 0)) continue;  // the run went back to a checkpoint
     complete_ = evaluate(Which::due);
     // The run has just found out that this was its last step: the evaluators of the end come now.
     if ((early = stopped_early()) && complete_) complete_ = evaluate(Which::missing);
     stop = asked_to_stop();
-    if (save_due(stop) || early) save();
+    if (save_due(stop) || early) {
+      if (!settle(0)) continue;
+      save();
+    }
     watch_save(false);
     metrics_->flush_if_due();
   }
@@ -94,11 +99,23 @@ void Trainer::feed(int64_t, const models::Inputs& into) {
   engine_->model().prepare(host, true, engine_->draws(step_), nullptr, into);
 }
 
-// Whether the step stands. Every rank has the same sums, so all decide alike.
+// Takes in what came of the steps so far, but for the last `ahead`. false: the run went back to a checkpoint.
+bool Trainer::settle(int64_t ahead) {
+  bool stands = true;
+  while (stands && settled_ < step_ - ahead) {
+    base::set_step(++settled_);
+    stands = accept(engine_->report(settled_));
+  }
+  base::set_step(step_);
+  return stands;
+}
+
+// Whether the step stands: settled_, which is the last one, or the one before it: what has gone into the queue since has changed
+// neither files nor the run's numbers, and is forgotten when the run goes back. Every rank has the same sums, so all decide alike.
 bool Trainer::accept(const StepReport& report) {
   bool sound = !report.finite || std::isfinite(report.update.parameters.global);
   if (report.finite && sound) {
-    if (step_ > last_bad_step_) in_a_row_ = 0;
+    if (settled_ > last_bad_step_) in_a_row_ = 0;
     record(report, false);
     return true;
   }
@@ -107,7 +124,7 @@ bool Trainer::accept(const StepReport& report) {
       if (!std::isfinite(norms[i])) return engine_->layout().parameters()[i].path;
     return std::string();
   };
-  std::string problem = fmt::format("step {}: loss={}", step_, report.loss);
+  std::string problem = fmt::format("step {}: loss={}", settled_, report.loss);
   if (!sound)
     problem +=
         fmt::format(", but after the update {} is not finite", first_bad(report.update.parameters.per_parameter));
@@ -115,16 +132,27 @@ bool Trainer::accept(const StepReport& report) {
     problem += fmt::format(" and the gradient of {} is not finite; nothing was updated", tensor);
   else
     problem += " is not finite; nothing was updated";
+  if (!report.finite && report.gradients.loss_scale > 0 && std::isfinite(report.loss))
+    problem += fmt::format(" (loss scale {:g}{})", report.gradients.loss_scale,
+                           report.overflow() ? "" : ", its minimum: precision.loss_scale.min");
   const char* way_out =
       "No checkpoint of it was written, the newest one is intact: lower optimizer.learning_rate, set "
       "optimizer.clip_norm or "
       "guard.nonfinite, and start again";
   const GuardOptions& guard = recipe_.guard;
-  last_bad_step_ = std::max(last_bad_step_, step_);
+  last_bad_step_ = std::max(last_bad_step_, settled_);
   auto give_up = [&](const std::string& why) {
     watch_save(true);  // of an earlier, sound step
     throw base::Error(base::Exit::nonfinite, fmt::format("{}{}. {}", problem, why, way_out), true);
   };
+  if (report.overflow()) {  // fp16's own business, unless it never ends
+    if (++in_a_row_ > guard.max_skips) give_up(fmt::format(", {} times in a row (guard.max_skips)", in_a_row_));
+    ++progress_.overflowed_steps;
+    log::line("step={} overflow in fp16: no update; loss_scale={:g} -> {:g}", settled_, report.gradients.loss_scale,
+              report.gradients.next_loss_scale);
+    record(report, true);
+    return true;
+  }
   if (guard.nonfinite == "stop") give_up("");
   if (++in_a_row_ > guard.max_skips) give_up(fmt::format(", {} times in a row (guard.max_skips)", in_a_row_));
   if (guard.nonfinite == "rewind") {
@@ -143,7 +171,7 @@ void Trainer::rewind(const std::string& problem) {
   enter("rewind");
   watch_save(true);
   metrics_->flush();
-  const int64_t bad_step = step_;
+  const int64_t bad_step = settled_;
   const Progress before = progress_;
   checkpoint::State state = target();
   checkpoint::CheckpointOptions options = recipe_.checkpoint;
@@ -197,6 +225,13 @@ bool Trainer::stopped_early() {
   const EarlyStopOptions& early = recipe_.early_stop;
   return early.patience_evals > 0 && patience_.waiting() >= early.patience_evals &&
          double(step_) >= early.not_before_fraction * double(total_);
+}
+
+bool Trainer::evaluation_due() const {
+  const bool last = step_ == total_;
+  return std::any_of(evaluations_.begin(), evaluations_.end(), [&](const Evaluation& e) {
+    return config::is_time(step_, e.every, total_, e.options.at_end, false) || (e.options.at_end && last);
+  });
 }
 
 // false: cut off, because the run must stop.
@@ -260,6 +295,10 @@ checkpoint::State Trainer::snapshot() {
   std::map<std::string, double> numbers = progress_.save();
   best_.save(numbers), patience_.save(numbers);
   numbers["uptime_s"] = base::now_s() - start_s_;
+  if (engine_->scales_loss()) {
+    const optim::Engine::ScaleState scale = engine_->scale_state();
+    numbers["loss_scale"] = scale.scale, numbers["loss_scale_updates"] = scale.updates;
+  }
   numbers["global_batch"] = double(engine_->geometry().global_batch);
   checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
   state.queue = &engine_->queue();

@@ -63,8 +63,10 @@ class Trainer {
   // The loop
   void enter(const char* phase);
   void feed(int64_t m, const models::Inputs& into);
+  bool settle(int64_t ahead);
   bool accept(const StepReport& report);
   void rewind(const std::string& problem);
+  bool evaluation_due() const;
   bool evaluate(Which which);
   StopReason asked_to_stop();
   void stop_while_starting();  // throws AskedToStop
@@ -78,7 +80,7 @@ class Trainer {
 
   // Telling (trainer_report.cpp)
   int64_t examples_seen() const;
-  void record(const StepReport& report, bool skipped);
+  void record(const StepReport& report, bool skipped);  // of settled_
   void describe_first_batch(const data::Batch& batch);
   base::Exit leave(StopReason stop);
   void finish();
@@ -110,12 +112,13 @@ class Trainer {
   int64_t last_bad_step_ = 0;
   Progress progress_;
   int64_t step_ = 0, total_ = 0;
+  int64_t settled_ = 0;        // the newest step whose report is known; at most one before step_
+  int64_t bad_samples_of_[2] = {};  // replaced in a step, by its turn
   std::string data_identity_;       // sizes and fingerprints of the training data
   std::string origin_ = "random";  // what step 0 or a branch began from; stays with the run
   bool first_batch_told_ = false;
   double start_s_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
-  int64_t hardware_flops_ = 0;  // before the step under way
   int64_t restored_attempt_ = 0;  // that wrote the checkpoint this one goes on from
   double restored_uptime_s_ = 0;  // of that attempt, then
 };

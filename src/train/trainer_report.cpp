@@ -25,7 +25,7 @@ double host_mib() {
 
 }  // namespace
 
-int64_t Trainer::examples_seen() const { return step_ * engine_->geometry().global_batch + progress_.seen_offset; }
+int64_t Trainer::examples_seen() const { return settled_ * engine_->geometry().global_batch + progress_.seen_offset; }
 
 void Trainer::record(const StepReport& report, bool skipped) {
   const Geometry& g = engine_->geometry();
@@ -36,21 +36,23 @@ void Trainer::record(const StepReport& report, bool skipped) {
   const double per_s = 1 / (seconds * progress_.peak_flops);  // infinite where the peak is not known
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   double mfu = progress_.peak_flops > 0 ? double(engine_->model().train_flops()) * double(g.global_batch) * per_s : unknown;
-  const double ran = double(hardware_flops(engine_->queue()) - hardware_flops_) * mesh_.shape.ranks();  // the ranks have alike
+  const double ran = double(report.flops) * mesh_.shape.ranks();  // the ranks have alike
   double hfu = progress_.peak_flops > 0 ? ran * per_s : unknown;
   last_loss_ = report.loss;
 
-  int64_t bad_samples = loader_options_.substitutes() ? bad_samples_->agree() : 0;
+  const int64_t bad_samples = bad_samples_of_[settled_ % 2];
   progress_.bad_samples += bad_samples;
 
-  bool metrics_due = config::is_time(step_, recipe_.log.metrics_every_steps, total_);
+  bool metrics_due = config::is_time(settled_, recipe_.log.metrics_every_steps, total_);
   if (metrics_due) {
     Metrics::Row row = {{"loss", report.loss},
                         {"loss_ar", report.loss_ar},
                         {"loss_parallel", report.loss_parallel},
                         {"loss_per_token", report.token_nll},
                         {"l2_grads", report.gradients.gradients.global},
-                        {"skipped", double(skipped)}};
+                        {"skipped", double(skipped)},
+                        {"skipped_updates", double(progress_.skipped_steps + progress_.overflowed_steps)}};
+    if (engine_->scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
     if (!skipped) {  // there was an update to speak of
       row.insert(row.end(), {{"l2_params", report.update.parameters.global},
                              {"l2_updates", report.update.updates.global},
@@ -74,21 +76,21 @@ void Trainer::record(const StepReport& report, bool skipped) {
                            {"examples_seen", double(examples_seen())},
                            {"epoch", double(examples_seen()) / double(data_->size())},
                            {"bad_samples", double(bad_samples)},
-                           {"progress", double(step_) / double(total_)},
+                           {"progress", double(settled_) / double(total_)},
                            {"core_hours", progress_.core_hours()},
                            {"host_mib", host_mib()},
                            {"uptime_s", base::now_s() - start_s_}});
     for (int k = 0; recipe_.train.mixture.size() > 0 && k < int(data_->parts().size()); ++k) {
       const data::Dataset& set = data_->dataset(k);
-      double seen = double(data_->seen(k, step_ * g.global_batch + progress_.stream_offset));
+      double seen = double(data_->seen(k, settled_ * g.global_batch + progress_.stream_offset));
       row.emplace_back(fmt::format("examples_seen[{}]", set.name()), seen);
       row.emplace_back(fmt::format("epoch[{}]", set.name()), seen / double(set.size()));
     }
-    metrics_->train_row(step_, row);
+    metrics_->train_row(settled_, row);
   }
-  if (step_ > 5 && !config::is_time(step_, recipe_.log.console_every_steps, total_)) return;
+  if (settled_ > 5 && !config::is_time(settled_, recipe_.log.console_every_steps, total_)) return;
   std::string line =
-      fmt::format("step={} loss={} loss_ar={} loss_parallel={} l2_grads={:.4g}", step_, loss_text(report.loss),
+      fmt::format("step={} loss={} loss_ar={} loss_parallel={} l2_grads={:.4g}", settled_, loss_text(report.loss),
                   loss_text(report.loss_ar), loss_text(report.loss_parallel), report.gradients.gradients.global);
   for (size_t i = 0; i < report.update.schedules.size(); ++i)
     line += fmt::format(" schedule{}={:.4g}", i ? std::to_string(i) : "", report.update.schedules[i]);
@@ -98,7 +100,7 @@ void Trainer::record(const StepReport& report, bool skipped) {
   else
     line += fmt::format(" examples_s={:.1f} mfu={} data_ms={:.1f} comm_ms={:.1f} eta={}", double(g.global_batch) / seconds,
                         std::isnan(mfu) ? "unknown" : fmt::format("{:.1f}%", 100 * mfu), report.data_s * 1e3, report.comm_s * 1e3,
-                        base::hms(double(total_ - step_) * progress_.mean_step_s()));
+                        base::hms(double(total_ - settled_) * progress_.mean_step_s()));
   log::line("{}", line);
 }
 
@@ -108,15 +110,18 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
   std::string text;
   for (const auto& [field, array] : batch.arrays) {
     device::View v = array.view();
-    if (v.count == 0 || (v.type != device::DType::f32 && v.type != device::DType::i32)) continue;
+    const bool pixels = v.type == device::DType::f32 || v.type == device::DType::u8;
+    if (v.count == 0 || (!pixels && v.type != device::DType::i32)) continue;
     double least = INFINITY, most = -INFINITY, sum = 0;
     int64_t pads = 0;
     for (int64_t i = 0; i < v.count; ++i) {
-      double x = v.type == device::DType::f32 ? double(v.f32()[i]) : double(v.i32()[i]);
+      double x = v.type == device::DType::f32  ? double(v.f32()[i])
+                 : v.type == device::DType::u8 ? double(v.u8()[i])
+                                               : double(v.i32()[i]);
       least = std::min(least, x), most = std::max(most, x), sum += x;
       pads += x == double(recipe_.train.pad_id);
     }
-    text += v.type == device::DType::f32
+    text += pixels
                 ? fmt::format("  {} min {:.4g} mean {:.4g} max {:.4g}", field, least, sum / double(v.count), most)
                 : fmt::format("  {} min {:.0f} max {:.0f}, {:.1f} % pad", field, least, most,
                               100 * double(pads) / double(v.count));
@@ -161,6 +166,9 @@ void Trainer::finish() {
   if (progress_.skipped_steps || progress_.skipped_examples)
     log::line("guard    {} steps without an update, {} examples left out", progress_.skipped_steps,
               base::with_commas(progress_.skipped_examples));
+  if (engine_->scales_loss())
+    log::line("fp16     {} steps without an update because gradients overflowed; loss scale {:g}", progress_.overflowed_steps,
+              engine_->scale_state().scale);
   log::line("memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at rank 0",
             base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")),
             host_mib());

@@ -40,6 +40,7 @@ void Trainer::open_data(config::Deck& deck) {
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
                             .limits = recipe_.value_limits(),
+                            .bytes_field = device_.kind == device::Kind::cuda && recipe_.byte_scale() ? kImageField : "",
                             .stage_dir = stage_data(session_, recipe_, poll)};
   enter("open_data");
   std::vector<const data::Dataset*> sets;
@@ -132,7 +133,7 @@ void Trainer::print_start() {
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
             1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
             1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
-  EngineOptions options = recipe_.engine(data_->size(), threads_);
+  EngineOptions options = recipe_.engine(data_->size(), threads_, device_.kind);
   options.choose_products = product_chooser(*mesh_.world, recipe_.run, recipe_.run.dir + "/gemm_search.txt");
   engine_ = std::make_unique<Engine>(options, mesh_, device_.kind);
   const Geometry& g = engine_->geometry();
@@ -211,7 +212,7 @@ void Trainer::check_data(const checkpoint::State& state) const {
 }
 
 void Trainer::take_over(const checkpoint::State& state) {
-  step_ = state.step;
+  step_ = settled_ = state.step;
   if (step_ > total_)
     base::fail(base::Exit::config,
                "the checkpoint is at step {}, beyond the end of this deck ({} steps); raise train.total_*", step_,
@@ -225,6 +226,13 @@ void Trainer::take_over(const checkpoint::State& state) {
   if (auto batch = state.numbers.find("global_batch"); batch != state.numbers.end()) {
     int64_t moved = step_ * (int64_t(batch->second) - recipe_.train.global_batch);
     progress_.stream_offset += moved, progress_.seen_offset += moved;
+  }
+  if (auto scale = state.numbers.find("loss_scale"); scale != state.numbers.end()) {
+    if (engine_->scales_loss())
+      engine_->set_scale_state({scale->second, state.numbers.at("loss_scale_updates")});
+    else if (mesh_.rank() == 0)
+      log::warning("the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none", scale->second,
+                   recipe_.precision.compute);
   }
   best_.load(state.numbers), patience_.load(state.numbers);
   if (auto origin = state.texts.find("origin"); origin != state.texts.end()) origin_ = origin->second;

@@ -1,15 +1,18 @@
 // cuBLASLt's products, in column-major terms and the plainest loops. It refuses what the real one refuses or may refuse: a f32
-// bias for a bf16 result, epilogues whose leading dimensions are not multiples of 8 elements. There are four algorithms for everything;
-// the first adds in double precision, the others in float, and CUBLASLT_ON_CPU_FASTEST=N is said to take the least time.
+// bias for a narrow result, epilogues whose leading dimensions are not multiples of 8 elements. It rounds operands to tf32 where
+// it is allowed to. There are four algorithms for everything; the first adds in double precision, the others in float, and
+// CUBLASLT_ON_CPU_FASTEST=N is said to take the least time.
 #include "cublasLt.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "kernels/bf16_value.hpp"
+#include "kernels/f16_value.hpp"
 
 struct EmulatedLt {};
 struct EmulatedPreference {
@@ -20,6 +23,7 @@ struct EmulatedLayout {
   int64_t rows, columns, ld;
 };
 struct EmulatedMatmul {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   cublasOperation_t transa = CUBLAS_OP_N, transb = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
@@ -35,20 +39,31 @@ bool is_ours(const cublasLtMatmulAlgo_t& a) { return a.data[0] >= kMark && a.dat
 
 float read(const void* at, int64_t i, cudaDataType_t type) {
   if (type == CUDA_R_32F) return static_cast<const float*>(at)[i];
-  return kernels::loops::to_float(kernels::loops::Bf16{static_cast<const uint16_t*>(at)[i]});
+  const uint16_t bits = static_cast<const uint16_t*>(at)[i];
+  return type == CUDA_R_16F ? to_float(kernels::loops::F16{bits}) : to_float(kernels::loops::Bf16{bits});
 }
 void write(void* at, int64_t i, cudaDataType_t type, float x) {
   if (type == CUDA_R_32F)
     static_cast<float*>(at)[i] = x;
   else
-    static_cast<uint16_t*>(at)[i] = kernels::loops::round_to_bf16(x).bits;
+    static_cast<uint16_t*>(at)[i] =
+        type == CUDA_R_16F ? kernels::loops::round_to_f16(x).bits : kernels::loops::round_to_bf16(x).bits;
+}
+
+// The nearest number with 10 bits of mantissa.
+float round_to_tf32(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  return std::isfinite(x) ? std::bit_cast<float>((u + 0xFFF + (u >> 13 & 1)) & ~0x1FFFu) : x;
 }
 
 // The operand as packed columns of k: [count of columns][k].
-std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_rows, int64_t count, int64_t k) {
+std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_rows, int64_t count, int64_t k,
+                              cublasComputeType_t compute) {
   std::vector<float> out(size_t(count * k));
   for (int64_t i = 0; i < count; ++i)
     for (int64_t t = 0; t < k; ++t) out[size_t(i * k + t)] = read(at, by_rows ? i + t * l.ld : t + i * l.ld, l.type);
+  if (compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+    for (float& x : out) x = round_to_tf32(x);
   return out;
 }
 
@@ -62,8 +77,9 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* out) {
   static EmulatedLt one;
   return *out = &one, CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasComputeType_t, cudaDataType_t) {
-  return *out = new EmulatedMatmul, CUBLAS_STATUS_SUCCESS;
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasComputeType_t compute, cudaDataType_t scale) {
+  if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return *out = new EmulatedMatmul{.compute = compute}, CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
@@ -112,7 +128,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (k != (m->transb == CUBLAS_OP_T ? b->columns : b->rows) || rows != d->rows || columns != d->columns || rows != c->rows ||
       columns != c->columns || a->type != b->type || c->type != d->type || wanted < 1 || preference->alignment_of_d == 0)
     return CUBLAS_STATUS_INVALID_VALUE;
-  bool refused = has_bias(m->epilogue) && (!m->bias || m->bias_type == CUDA_R_32F) && d->type == CUDA_R_16BF;
+  bool refused = has_bias(m->epilogue) && (!m->bias || m->bias_type == CUDA_R_32F) && d->type != CUDA_R_32F;
+  refused = refused || (m->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R_32F);
   refused = refused || (has_aux(m->epilogue) && (!m->aux || m->aux_ld % 8 != 0 || m->aux_type != d->type));
   if (refused) return CUBLAS_STATUS_NOT_SUPPORTED;
   *found = std::min(wanted, int(kAlgorithms));
@@ -135,8 +152,8 @@ void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLa
   cuda_on_cpu::Access access;
   std::memset(workspace, 0xff, bytes < 4096 ? bytes : 4096);  // others may not count on what it held
   int64_t rows = ld.rows, columns = ld.columns, k = m.transa == CUBLAS_OP_T ? la.rows : la.columns;
-  std::vector<float> left = columns_of(a, la, m.transa == CUBLAS_OP_N, rows, k);
-  std::vector<float> right = columns_of(b, lb, m.transb == CUBLAS_OP_T, columns, k);
+  std::vector<float> left = columns_of(a, la, m.transa == CUBLAS_OP_N, rows, k, m.compute);
+  std::vector<float> right = columns_of(b, lb, m.transb == CUBLAS_OP_T, columns, k, m.compute);
   for (int64_t j = 0; j < columns; ++j)
     for (int64_t i = 0; i < rows; ++i) {
       const float *p = &left[size_t(i * k)], *q = &right[size_t(j * k)];

@@ -119,6 +119,7 @@ struct cudaDeviceProp {
   cudaUUID_t uuid;
   size_t totalGlobalMem;
   int multiProcessorCount;
+  int major, minor;
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;

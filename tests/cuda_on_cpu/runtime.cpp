@@ -86,6 +86,18 @@ namespace {
 int device_in_use = 0;
 }
 
+namespace {
+// Pinned host memory: begin and end.
+std::map<const char*, const char*>& pinned() {
+  static auto* all = new std::map<const char*, const char*>;
+  return *all;
+}
+bool is_pinned(const void* address) {
+  auto after = pinned().upper_bound(static_cast<const char*>(address));
+  return after != pinned().begin() && address < std::prev(after)->second;
+}
+}  // namespace
+
 bool cuda_on_cpu::on_device(const void* address) {
   for (auto& [data, memory] : allocations())
     if (memory->holds(address)) return true;
@@ -107,6 +119,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index) {
   std::snprintf(out->name, sizeof out->name, "CUDA on the CPU");
   out->totalGlobalMem = size_t(1) << 33;
   out->multiProcessorCount = 4;
+  const char* capability = std::getenv("CUDA_ON_CPU_CAPABILITY");  // as 75 for 7.5
+  out->major = capability ? std::atoi(capability) / 10 : 9, out->minor = capability ? std::atoi(capability) % 10 : 0;
   return cudaSuccess;
 }
 
@@ -126,8 +140,16 @@ cudaError_t cudaFree(void* memory) {
   cuda_on_cpu::wait_for_all();
   return cuda_on_cpu::allocations().erase(memory), cudaSuccess;
 }
-cudaError_t cudaMallocHost(void** out, size_t bytes) { return *out = std::malloc(bytes), cudaSuccess; }
-cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
+cudaError_t cudaMallocHost(void** out, size_t bytes) {
+  *out = std::malloc(bytes);
+  pinned()[static_cast<char*>(*out)] = static_cast<char*>(*out) + bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  cuda_on_cpu::wait_for_all();
+  pinned().erase(static_cast<char*>(memory));
+  return std::free(memory), cudaSuccess;
+}
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   Access access;
   auto* at = static_cast<char*>(memory);
@@ -145,13 +167,14 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
   cuda_on_cpu::submit(stream, [=] { cudaMemset(memory, value, bytes); });
   return cudaSuccess;
 }
-// Host memory is pageable here: a copy from or to it is over when this returns.
+// A copy from or to pageable host memory is over when this returns, one of pinned memory runs when its turn comes.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   cuda_on_cpu::submit(stream, [=] {
     Access access;
     std::memcpy(to, from, bytes);
   });
-  if (!cuda_on_cpu::on_device(to) || !cuda_on_cpu::on_device(from)) cuda_on_cpu::wait(stream);
+  for (const void* end : {static_cast<const void*>(to), from})
+    if (!cuda_on_cpu::on_device(end) && !is_pinned(end)) cuda_on_cpu::wait(stream);
   return cudaSuccess;
 }
 

@@ -24,7 +24,7 @@ constexpr const char* kUsage =
     "  --slices N           cuts of the batch at level mesh (default 4)\n"
     "  --micro-batch N      largest batch per rank and pass (default: all at once)\n"
     "  --recompute NAME     none (default) | gelu | mlp | block\n"
-    "  --compute NAME       f32 (default) | bf16, with wider tolerances, of model cases\n"
+    "  --compute NAME       f32 (default) | bf16 | tf32 | fp16 (GPUs), with wider tolerances, of model cases\n"
     "  --threads N          per rank (default 1)\n"
     "  --device NAME        cpu (default) | cuda: one GPU, of all ranks\n";
 
@@ -86,7 +86,7 @@ Command parse(int argc, char** argv) {
     if (option == "--slices") c.settings.determinism.slices = number(option, value);
     if (option == "--micro-batch") c.settings.micro_batch = number(option, value);
     if (option == "--recompute") c.settings.recompute = one_of({"none", "gelu", "mlp", "block"});
-    if (option == "--compute") c.settings.bf16 = one_of({"f32", "bf16"}) == "bf16";
+    if (option == "--compute") c.settings.compute = one_of({"f32", "bf16", "tf32", "fp16"});
     if (option == "--device" && one_of({"cpu", "cuda"}) == "cuda") c.settings.device = device::Kind::cuda;
     if (option == "--threads") c.settings.threads = int(number(option, value));
   }

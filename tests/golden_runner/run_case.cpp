@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "models/cappa.hpp"
+#include "train/device_choice.hpp"
+#include "train/recipe.hpp"
 
 namespace golden {
 namespace {
@@ -24,8 +26,11 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
       case_(translate(file)),
       geometry_(train::derive_geometry(case_.batch, settings.micro_batch ? settings.micro_batch : case_.batch,
                                        mesh.shape, settings.determinism)) {
-  if (case_.training && settings_.bf16)
-    base::fail(base::Exit::config, "{}: a training case; --compute bf16 is for model cases", file.path());
+  if (case_.training && settings_.compute != "f32")
+    base::fail(base::Exit::config, "{}: a training case; --compute {} is for model cases", file.path(), settings_.compute);
+  if (std::string problem = train::problem_on_cpus(settings_.compute);
+      !problem.empty() && settings_.device == device::Kind::cpu)
+    base::fail(base::Exit::config, "--compute {}", problem);
   read_batch();
   check_parameters();
 }
@@ -106,7 +111,9 @@ train::EngineOptions Runner::engine_options() const {
   // A model case takes one step for its gradients and losses: without a learning rate it leaves the parameters alone.
   if (!case_.training) o.optimizer.kind = "sgd";
   o.global_batch = case_.batch, o.micro_batch = geometry_.micro_batch;
-  o.threads = settings_.threads, o.bf16 = settings_.bf16;
+  train::PrecisionOptions precision;
+  precision.compute = settings_.compute;
+  o.threads = settings_.threads, o.operands = precision.type(), o.tf32 = settings_.compute == "tf32";
   o.resolve = [this](const auto& parameters, auto& policies, auto& schedules) {
     case_.resolve(parameters, policies, schedules);
   };
@@ -116,18 +123,19 @@ train::EngineOptions Runner::engine_options() const {
 // bf16 keeps 8 bits: a value is off by up to 1/512 of itself wherever it is rounded, a handful of times on each way through
 // the model. As a part of a set's largest value the worst seen over all model cases is 0.0083 for logits, 0.00017 for losses,
 // 0.022 for gradients; but gradients that all but cancel (queries of text that is all mask tokens) keep the error of their
-// terms, so no gradient is held to less than a part of the largest one of all.
+// terms, so no gradient is held to less than a part of the largest one of all. tf32 and fp16 keep 11 bits: an eighth of that.
 double Runner::tolerance(const std::string& set) const {
-  if (!settings_.bf16) return file_.tolerance(set);
+  if (settings_.compute == "f32") return file_.tolerance(set);
+  const double part = settings_.compute == "bf16" ? 1 : 0.125;
   auto largest_of = [&](const std::string& name) {
     double largest = 0;
     for (float v : file_.floats(name, file_.shape(name))) largest = std::max(largest, std::abs(double(v)));
     return largest;
   };
-  if (!set.starts_with("grads/")) return largest_of(set) * (set.ends_with("logits") ? 0.02 : 0.0005);
+  if (!set.starts_with("grads/")) return largest_of(set) * (set.ends_with("logits") ? 0.02 : 0.0005) * part;
   double all = 0;
   for (const std::string& name : file_.below("grads")) all = std::max(all, largest_of("grads/" + name));
-  return 0.04 * std::max(largest_of(set), 0.05 * all);
+  return 0.04 * part * std::max(largest_of(set), 0.05 * all);
 }
 
 void Runner::load_parameters(train::Engine& engine) const {

@@ -16,7 +16,7 @@ struct Settings {
   std::string recompute = "none";
   int threads = 1;
   device::Kind device = device::Kind::cpu;
-  bool bf16 = false;        // precision.compute
+  std::string compute = "f32";  // precision.compute
 };
 
 // A case with everything that is read before the ranks begin to talk to each other.
@@ -42,7 +42,7 @@ class Runner {
   bool has_draws() const { return !batch_.ids.empty(); }
   train::Engine::Feed feed(train::Engine& engine, int64_t step, bool masks = true) const;
 
-  // Of a set of a model case: what the file suggests, or what bf16 needs.
+  // Of a set of a model case: what the file suggests, or what its precision needs.
   double tolerance(const std::string& set) const;
   void load_parameters(train::Engine& engine) const;
   void check_draws(train::Engine& engine, Report& report) const;

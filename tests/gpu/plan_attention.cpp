@@ -28,15 +28,15 @@ std::string device(bool hopper) {
 
 int failures = 0;
 
-void plan(const char* model, const char* part, AttentionShape shape, Mask mask, bool backward, bool hopper) {
+void plan(const char* model, const char* part, AttentionShape shape, Mask mask, kernels::DType type, bool backward, bool hopper) {
   shape.mask = mask;
-  std::string problem = kernels::cudnn_plan_problem(shape, backward, device(hopper));
+  std::string problem = kernels::cudnn_plan_problem(shape, type, backward, device(hopper));
   // The stub of the driver cannot load what was compiled: the plan was found, and its kernel built.
   bool found = problem.empty() || problem.find("cuLibraryLoadData") != std::string::npos;
   // There is no kernel for this one; our own runs.
   bool known = !hopper && backward && mask == Mask::per_example;
   const char* masks[] = {"full", "causal", "per_example"};
-  std::printf("%s %-5s %-10s %3ld x %3ld heads %2ld %-11s %-8s %s\n", hopper ? "sm_90" : "sm_80", model, part,
+  std::printf("%s %-4s %-5s %-10s %3ld x %3ld heads %2ld %-11s %-8s %s\n", hopper ? "sm_90" : "sm_80", device::name_of(type), model, part,
               long(shape.query_length), long(shape.key_length), long(shape.heads), masks[int(mask)],
               backward ? "backward" : "forward", found ? "plan" : known ? "none, as known" : problem.c_str());
   failures += !found && !known;
@@ -61,9 +61,12 @@ int main() {
                              .head_dim = 64};
         AttentionShape text = image, cross = image;
         text.query_length = text.key_length = cross.query_length = 64;
-        plan(m.name, "encoder", image, Mask::full, backward, hopper);
-        for (Mask mask : {Mask::full, Mask::causal, Mask::per_example}) plan(m.name, "decoder", text, mask, backward, hopper);
-        plan(m.name, "cross", cross, Mask::full, backward, hopper);
+        for (kernels::DType type : {kernels::DType::bf16, kernels::DType::f16}) {
+          plan(m.name, "encoder", image, Mask::full, type, backward, hopper);
+          for (Mask mask : {Mask::full, Mask::causal, Mask::per_example})
+            plan(m.name, "decoder", text, mask, type, backward, hopper);
+          plan(m.name, "cross", cross, Mask::full, type, backward, hopper);
+        }
       }
   std::printf("%d attentions lack a plan\n", failures);
   return failures != 0;

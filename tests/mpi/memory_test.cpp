@@ -335,12 +335,12 @@ std::vector<Deck> decks() {
         method->clipping_threshold = 1;
         o.optimizer.method = method;
       });
-  auto narrow = [](train::EngineOptions& o) { o.bf16 = true; };
+  auto narrow = [](train::EngineOptions& o) { o.operands = device::DType::bf16; };
   add("FSDP in bf16, 2 passes", "sharded", "sharded", "run", 2, "mlp", "adafactor", narrow);
   add("ZeRO-1 in bf16", "replicated", "sharded", "run", 1, "none", "adamw", narrow);
   add("level mesh, data parallel in bf16", "replicated", "replicated", "mesh", 1, "none", "adafactor", narrow);
   add("mixed strategies in bf16", "sharded", "sharded", "run", 1, "none", "adafactor", [](train::EngineOptions& o) {
-    o.bf16 = true;
+    o.operands = device::DType::bf16;
     o.sharding.rules = {{".*/bias", "replicated", "replicated"}, {"decoder/EmbedTargets/.*", "replicated", ""}};
   });
   return out;
@@ -443,7 +443,7 @@ void allocation() {
     for (comm::MeshShape shape : shapes())
       for (int threads : {1, 2}) {
         if (threads == 2 && (shape.ranks() > 1 || deck.passes > 1 || deck.c.level == "mesh")) continue;
-        if (deck.options(shape).bf16) continue;  // the scratch of a bf16 product may grow with the rows of captions
+        if (deck.options(shape).operands != device::DType::f32) continue;  // the scratch of a bf16 product may grow with the rows of captions
         const std::string name =
             fmt::format("{} on {}x{} with {} threads", deck.name, shape.replica, shape.fsdp, threads);
         comm::Mesh mesh = comm::make_mesh(*session, shape, deck.order());

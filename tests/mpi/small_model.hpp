@@ -58,7 +58,7 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.optimizer.learning_rate = 1e-2, o.optimizer.weight_decay = 1e-3, o.optimizer.clip_norm = 1.0;
   if (!c.frozen.empty()) o.optimizer.rules = {{.match = c.frozen, .frozen = true}, {.match = ".*"}};
   o.groups = {"encoder/.*", "decoder/.*"};
-  o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3, o.bf16 = c.bf16;
+  o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3, o.operands = c.bf16 ? device::DType::bf16 : device::DType::f32;
   o.resolve = [optimizer = o.optimizer, total_steps](const std::vector<shard::Parameter>& parameters,
                                                      std::vector<optim::ParameterPolicy>& policies,
                                                      std::vector<optim::Schedule>& schedules) {
@@ -119,7 +119,9 @@ inline std::map<std::string, std::string> whole_state(train::Engine& engine, com
       for (const auto& part : slice.parts) {
         packed.append(reinterpret_cast<const char*>(&part.begin), 8)
             .append(reinterpret_cast<const char*>(&part.end), 8);
-        packed.append(static_cast<const char*>(part.data), size_t((part.end - part.begin) * size));
+        device::read_on_host(slice.view(part), engine.queue(), [&](const device::View& there) {
+          packed.append(static_cast<const char*>(there.data), size_t(there.bytes()));
+        });
       }
     std::string whole(size_t(count * size), '\xff');
     int64_t written = 0;

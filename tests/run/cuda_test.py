@@ -76,7 +76,7 @@ class Cuda(harness.RunTest):
     def emulate(self, **environment):
         for name, value in environment.items():
             os.environ[name] = value
-            self.addCleanup(os.environ.pop, name)
+            self.addCleanup(os.environ.pop, name, None)
 
     def nccl_beside_mpi(self, ranks, part, *settings):
         """The same run by both ways; of groups of two, whose sums have one order, the same bits (part = 0)."""
@@ -175,9 +175,117 @@ class Cuda(harness.RunTest):
         harness.TRAINER = CPU
         self.expect(2, "run.gemm_search", "it is about products on GPUs", args=[self.deck(), "--validate", "--set", "run.gemm_search=on"])
 
+    def test_work_that_runs_late(self):
+        """The GPU as late as CUDA allows, and a host that may wait nowhere within a step: the same bits."""
+        self.train("at_once", "cuda")
+        self.assertRegex(self.output, r"data     .*image u8 \[16,16,3\]")
+        self.emulate(CUDA_ON_CPU_LATE="1")
+        self.train("late", "cuda", "profile.forbid_waits=true")
+        # Images as floats: the same values, because nothing is there to be cut off.
+        text = self.changed(("value_range(-1, 1)", "value_range(-1, 1, clip_values=True)"))
+        self.deck(text)
+        self.good = text
+        self.train("floats", "cuda")
+        self.assertRegex(self.output, r"data     .*image f32 \[16,16,3\]")
+        expected = self.tensors(4, f"{self.folder}/at_once")
+        for name in ("late", "floats"):
+            for tensor, value in self.tensors(4, f"{self.folder}/{name}").items():
+                self.assertEqual(value, expected[tensor], f"{name}: {tensor}")
+
+    def test_not_finite_and_known_one_step_later(self):
+        """The next step is under way when the host learns of it: what it decides is the same as on the CPU."""
+        self.emulate(CUDA_ON_CPU_LATE="1")
+        for policy, code, words in (("stop", 6, "step 4: loss=nan"), ("skip", 0, "guard    1 steps without an update"),
+                                    ("rewind", 0, "went back to step 3; 12 examples are left out")):
+            rows = {}
+            for device in ("cpu", "cuda"):
+                harness.TRAINER = EMULATED if device == "cuda" else CPU
+                folder = f"{self.folder}/{policy}_{device}"
+                more = [arg for s in ("checkpoint.every_steps=3", "profile.forbid_waits=true", f"run.device={device}")
+                        for arg in ("--set", s)]
+                self.expect(code, words, args=[*self.poisoned(policy, *more), "--dir", folder], timeout=240)
+                rows[device] = self.rows(folder=folder)
+                if policy == "stop":
+                    self.assertEqual(self.checkpoints(folder), ["0000000003.h5"])
+                    with open(folder + "/report.txt") as f:
+                        self.assertRegex(f.readline(), r" step=4 phase=train exit=6: step 4: loss=")
+            self.assertEqual([r["step"] for r in rows["cuda"]], list(range(1, 4 if policy == "stop" else 9)))
+            self.assertEqual([r["skipped"] for r in rows["cuda"]], [r["skipped"] for r in rows["cpu"]])
+            for one, other in zip(rows["cuda"], rows["cpu"]):
+                if not one["skipped"]:
+                    self.assertAlmostEqual(one["loss"], other["loss"], delta=2e-5 * other["loss"])
+                    self.assertEqual(one["schedule"], other["schedule"])
+                self.assertEqual(one["examples_seen"], other["examples_seen"])
+
     def test_bf16(self):
         settings = ["precision.compute=bf16", "memory.recompute=gelu", "optimizer.kind=adamw"]
         self.compare(self.train("gpu", "cuda", *settings), self.train("cpu", "cpu", *settings), 2e-2)
+
+    def test_tf32(self):
+        exact = self.train("f32", "cuda")
+        rounded = self.train("tf32", "cuda", "precision.compute=tf32")
+        self.assertIn("compute  tf32: ", self.output)
+        self.compare(rounded, exact, 3e-3)
+        self.assertNotEqual([r["loss"] for r in rounded], [r["loss"] for r in exact])
+        self.emulate(CUDA_ON_CPU_CAPABILITY="75")
+        args = [self.deck(), "--dir", f"{self.folder}/old", "--set", "run.device=cuda", "--set"]
+        self.expect(3, 'precision.compute = "tf32": rank 0 on ', "compute capability 7.5, which has no tf32 products",
+                    args=[*args, "precision.compute=tf32"])
+        self.emulate(CUDA_ON_CPU_CAPABILITY="80", NVIDIA_TF32_OVERRIDE="0")
+        self.expect(3, "NVIDIA_TF32_OVERRIDE=0 in the environment forbids it", args=[*args, "precision.compute=tf32"])
+        self.assertFalse(os.path.exists(f"{self.folder}/old/metrics.jsonl"))
+
+    def test_cpus_have_neither_tf32_nor_fp16(self):
+        for compute, instead in (("tf32", '"f32" (more exact)'), ("fp16", '"bf16" or "f32"')):
+            sets = ["--set", f"precision.compute={compute}", "--set"]
+            harness.TRAINER = CPU
+            for device in ("cpu", "auto"):  # "auto" finds no GPU
+                self.expect(2, "precision.compute", f'"{compute}" is computed on GPUs only; use {instead} on CPUs',
+                            args=[self.deck(), *sets, f"run.device={device}"])
+            self.assertFalse(os.path.exists(self.dir))
+
+    def test_fp16(self):
+        settings = ["optimizer.kind=adamw", "memory.recompute=gelu"]
+        exact = self.train("f32", "cuda", *settings)
+        fp16 = ["precision.compute=fp16", "precision.loss_scale.growth_interval=3", "precision.loss_scale.init=1024"]
+        rows = self.train("fp16", "cuda", *settings, *fp16)
+        self.assertIn("compute  fp16, f32 masters and sums, loss scale from 1024", self.output)
+        self.compare(rows, exact, 3e-3)
+        self.assertNotEqual([r["loss"] for r in rows], [r["loss"] for r in exact])
+        self.assertEqual([r["loss_scale"] for r in rows], [1024, 1024, 1024, 2048])
+        self.assertNotIn("loss_scale", exact[0])
+        # From the middle: the same scale, moved at the same step; other bits than from another scale.
+        self.keep_only("fp16", 2, "again")
+        again = self.train("again", "cuda", *settings, *fp16, "precision.loss_scale.init=8")
+        self.assertEqual([(r["loss"], r["loss_scale"]) for r in again], [(r["loss"], r["loss_scale"]) for r in rows[2:]])
+        self.assertEqual(self.tensors(4, f"{self.folder}/again"), self.tensors(4, f"{self.folder}/fp16"))
+        # Another precision leaves it out and says so; back again, it begins anew.
+        self.keep_only("fp16", 2, "cpu")
+        self.compare(self.train("cpu", "cpu", *settings), exact[2:], 3e-3)
+        self.assertIn('the checkpoint\'s loss scale, 1024, is left out: precision.compute = "f32" has none', self.output)
+
+    def test_fp16_overflows(self):
+        """Two ranks leave out the same updates until the scale fits; the run's order of examples does not change."""
+        fp16 = ["precision.compute=fp16", "precision.loss_scale.init=67108864", "mesh.fsdp=2", "optimizer.kind=adamw",
+                "guard.nonfinite=stop"]
+        rows = self.train("two", "cuda", *fp16, "train.total_steps=8", "precision.loss_scale.backoff=0.015625", ranks=2)
+        skipped = [r["skipped"] for r in rows]
+        self.assertEqual(skipped[0], 1)
+        self.assertEqual(skipped[-1], 0)
+        self.assertNotIn("l2_updates", rows[0])
+        self.assertEqual([r["skipped_updates"] for r in rows], [sum(skipped[:i + 1]) for i in range(8)])
+        self.assertEqual([r["examples_seen"] for r in rows], [4 * (i + 1) for i in range(8)])
+        self.assertEqual([r["loss_scale"] for r in rows[:2]], [2**26, 2**20])
+        self.assertIn("step=1 overflow in fp16: no update; loss_scale=6.71089e+07 -> 1.04858e+06", self.output)
+        self.assertIn(f"fp16     {sum(skipped):.0f} steps without an update because gradients overflowed; loss scale 1.04858e+06",
+                      self.output)
+        # A scale that never fits: at its minimum it is an ordinary gradient that is not finite; and it may not go on for ever.
+        harness.TRAINER = EMULATED
+        sets = [arg for s in (*SETTINGS, *fp16, "run.device=cuda", "precision.loss_scale.init=1e15") for arg in ("--set", s)]
+        self.expect(6, "step 2: loss=", "loss scale 5e+14, its minimum", "nothing was updated", ranks=2,
+                    args=[self.deck(), "--dir", f"{self.folder}/least", *sets, "--set", "precision.loss_scale.min=5e14"])
+        self.expect(6, "3 times in a row (guard.max_skips)", ranks=2,
+                    args=[self.deck(), "--dir", f"{self.folder}/ever", *sets, "--set", "guard.max_skips=2"])
 
     def test_auto_takes_it(self):
         self.train("gpu", "auto", "train.total_steps=1", "schedule.default.warmup_steps=0", "eval.val.at_end=false")

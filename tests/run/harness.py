@@ -126,6 +126,19 @@ class RunTest(unittest.TestCase):
             text = text.replace(old, new)
         return text
 
+    def poisoned(self, policy, *more):
+        """Images from an HDF5 file, one of which is NaN."""
+        images = np.random.default_rng(0).uniform(-1, 1, (60, 16, 16, 3)).astype(np.float32)
+        labels = np.random.default_rng(1).integers(3, 400, (60, 12)).astype(np.int32)
+        images[40] = np.nan  # step 4 of batch 12 in order
+        with h5py.File(self.folder + "/poisoned.h5", "w") as f:
+            f["images"], f["labels"] = images, labels
+        text = self.good + f'\n[data.poisoned]\nkind = "hdf5"\npath = "{self.folder}/poisoned.h5"\n'
+        text += 'fields = { image = "images: f32 [16, 16, 3]", labels = "labels: i32 [12]" }\npreprocess = \'keep("image", "labels")\'\n'
+        return [self.deck(text), "--set", "train.data=poisoned", "--set", "train.shuffle=none", "--set", "eval.val.every_steps=0",
+                "--set", "checkpoint.every_steps=2", "--set", "eval.val.at_end=false", "--set", f"guard.nonfinite={policy}",
+                "--set", "train.total_steps=8", *more]
+
     def run_trainer(self, *args, ranks=0, timeout=120, cwd=None):
         """Exit code and all output. ranks = 0: without mpirun."""
         command = (["mpirun", "-np", str(ranks)] if ranks else []) + [TRAINER, *map(str, args)]

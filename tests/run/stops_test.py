@@ -226,19 +226,6 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
 
     # ---------------------------------------------------------------- not finite
 
-    def poisoned(self, policy, *more):
-        """Images from an HDF5 file, one of which is NaN."""
-        images = np.random.default_rng(0).uniform(-1, 1, (60, 16, 16, 3)).astype(np.float32)
-        labels = np.random.default_rng(1).integers(3, 400, (60, 12)).astype(np.int32)
-        images[40] = np.nan  # step 4 of batch 12 in order
-        with h5py.File(self.folder + "/poisoned.h5", "w") as f:
-            f["images"], f["labels"] = images, labels
-        text = self.good + f'\n[data.poisoned]\nkind = "hdf5"\npath = "{self.folder}/poisoned.h5"\n'
-        text += 'fields = { image = "images: f32 [16, 16, 3]", labels = "labels: i32 [12]" }\npreprocess = \'keep("image", "labels")\'\n'
-        return [self.deck(text), "--set", "train.data=poisoned", "--set", "train.shuffle=none", "--set", "eval.val.every_steps=0",
-                "--set", "checkpoint.every_steps=2", "--set", "eval.val.at_end=false", "--set", f"guard.nonfinite={policy}",
-                "--set", "train.total_steps=8", *more]
-
     def test_nonfinite_stop(self):
         self.expect(6, "step 4: loss=", "not finite", "guard.nonfinite", args=self.poisoned("stop"), ranks=2)
         self.assertEqual(self.output.count("not finite; nothing was updated"), 1)  # told once, by rank 0

@@ -149,5 +149,40 @@ TEST(Pipeline, ErrorsInASampleNameTheOp) {
   expect_error(Exit::data, {"decode: ", "not an image", "nonsense"}, [&] { p.apply(sample, 0); });
 }
 
+// Where the last op on a field scales bytes, that may be left to whoever reads them: the same values, the same draws.
+TEST(Pipeline, ScalingMayBeLeftOut) {
+  const Spec spec{{"image", FieldSpec::array(device::DType::u8, {9, 11, 3})}, {"texts", FieldSpec::list_of_texts()}};
+  const char* text =
+      R"(flip_lr | resize(7) | value_range(-1, 1) | choice(inkey="texts", outkey="text") | lower() | keep("image", "text"))";
+  Pipeline whole(text, spec, {}, 5), left(text, spec, {}, 5);
+  const std::optional<ByteScale> scale = left.byte_scale("image");
+  ASSERT_TRUE(scale.has_value());
+  EXPECT_TRUE((*scale == ByteScale{0, 255, -1, 2}));
+  left.leave_bytes("image");
+  EXPECT_EQ(text_of(left.spec().at("image")), "u8 [7,7,3]");
+  EXPECT_EQ(text_of(whole.spec().at("image")), "f32 [7,7,3]");
+  for (int64_t position = 0; position < 20; ++position) {
+    Sample a, b;
+    Array image(device::DType::u8, {9, 11, 3});
+    for (int64_t i = 0; i < image.count(); ++i) image.u8()[i] = uint8_t(37 * i + position);
+    a["image"] = image, a["texts"] = Texts{"One", "Two", "Three"};
+    b = a;
+    whole.apply(a, position), left.apply(b, position);
+    EXPECT_EQ(std::get<std::string>(a.at("text")), std::get<std::string>(b.at("text"))) << "draws have moved";
+    const Array &floats = std::get<Array>(a.at("image")), &bytes = std::get<Array>(b.at("image"));
+    ASSERT_EQ(floats.count(), bytes.count());
+    for (int64_t i = 0; i < bytes.count(); ++i) {
+      const volatile float part = (float(bytes.u8()[i]) - scale->low) / scale->width, moved = part * scale->to_width;
+      ASSERT_EQ(floats.f32()[i], scale->to_low + moved);
+    }
+  }
+  for (const char* other : {"resize(7)", "value_range(-1, 1) | flip_lr", "value_range(-1, 1, clip_values=True)",
+                            "value_range(0, 1) | value_range(-1, 1)", "value_range(-1, 1, in_max=[1, 2, 3])",
+                            "value_range(-1, 1, outkey=\"other\")", "vgg_value_range",
+                            "value_range(-1, 1) | copy(inkey=\"image\", outkey=\"again\")"})
+    EXPECT_FALSE(Pipeline(other, spec, {}).byte_scale("image").has_value()) << other;
+  EXPECT_FALSE(Pipeline("value_range(-1, 1) | drop(\"image\")", spec, {}).byte_scale("image").has_value());
+}
+
 }  // namespace
 }  // namespace data

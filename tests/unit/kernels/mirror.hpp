@@ -17,6 +17,8 @@
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/loss_scale.hpp"
+#include "kernels/loss_sums.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"
@@ -56,7 +58,7 @@ inline Views views(kernels::AttentionBackward& a) {
 inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.table, &a.positions}; }
 inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
-inline Views views(kernels::SoftmaxXent& a) { return {&a.logits, &a.labels, &a.row_scale, &a.loss}; }
+inline Views views(kernels::SoftmaxXent& a) { return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss}; }
 inline Views views(kernels::GatherRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::ScatterRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::Add& a) { return {&a.y, &a.a, &a.b}; }
@@ -76,13 +78,17 @@ inline Views views(kernels::Update& a) { return {&a.weights, &a.gradient, &a.sum
 inline Views views(kernels::AdafactorScaling& a) { return {&a.v, &a.factor_over_x, &a.factor_over_y}; }
 inline Views both(Views a, const Views& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
 inline Views views(kernels::AdafactorUpdate& a) {
-  return both(both(views(a.update), views(a.scaling)), {&a.momentum});
+  return both(both(views(a.update), views(a.scaling)), {&a.momentum, &a.rms.square});
 }
 inline Views views(kernels::AdafactorRms& a) { return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling)); }
 inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
 inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
 inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
-inline Views views(kernels::ClipGradient& a) { return {&a.decision, &a.norm, &a.squares, &a.places}; }
+inline Views views(kernels::ClipGradient& a) {
+  return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found};
+}
+inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
+inline Views views(kernels::LossSums& a) { return {&a.sums, &a.loss, &a.first, &a.weights, &a.causal}; }
 
 // Memory of the host that some views show, and its copy on the GPU while it lives. Views may overlap: what they share, their
 // copies share.

@@ -157,6 +157,20 @@ struct Golden {
   }
 };
 
+// The gradient times a power of two, to the bit; the loss as it is.
+TEST(SoftmaxXent, LossScaleIsOfTheGradientAlone) {
+  for_each_table([] {
+    TestQueue queue;
+    std::vector<int32_t> labels = integers(5, 0, 77, "labels");
+    Tensor one(normals(5 * 77, "logits")), other(normals(5 * 77, "logits")), row_scale(normals(5, "scale"));
+    Tensor loss(5), same_loss(5), by(std::vector<float>{1024});
+    run(SoftmaxXent{one, device::view(labels.data(), 5), row_scale, loss, 5, 77, 0.1f}, queue);
+    run(SoftmaxXent{other, device::view(labels.data(), 5), row_scale, same_loss, 5, 77, 0.1f, true, by}, queue);
+    EXPECT_TRUE(same_bits(loss.values(), same_loss.values()));
+    for (int64_t i = 0; i < 5 * 77; ++i) ASSERT_EQ(other[i], 1024 * one[i]) << i;
+  });
+}
+
 TEST(SoftmaxXent, Golden) {
   Golden golden;
   ASSERT_GE(golden.file, 0);

@@ -4,6 +4,7 @@
 #include "kernels/adamw_update.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/clip_gradient.hpp"
+#include "kernels/loss_scale.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
 #include "rig.hpp"
@@ -18,6 +19,7 @@ COVERS(adamw_update);
 COVERS(momentum_update);
 COVERS(apply_update);
 COVERS(clip_gradient);
+COVERS(loss_scale);
 
 namespace {
 
@@ -138,7 +140,8 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
       a.update.clip.divisor = 2, a.update.rate = 0.5f;
       a.scaling.factor_over_x = view32(fx), a.scaling.factor_over_y = view32(fy), a.scaling.shape = s,
       a.scaling.begin = begin;
-      a.rms_divisor = 4;
+      std::vector<double> square{64.0 * double(n)};  // RMS 8, threshold 2: divided by 4
+      a.rms = {view64(square), n, 2};
       run(AdafactorRms{view64(rms), a.update.gradient, {2, 1}, a.scaling}, queue);
       run(a, queue);
       double of_w = 0, of_u = 0;
@@ -242,8 +245,11 @@ TEST(UpdateOps, ClipGradientDecides) {
   for (int32_t p : places) total += squares[size_t(p)];
   const float root = float(std::sqrt(total));
   std::vector<float> decision(3);
+  std::vector<double> finite{1e300, -2}, found(700);
   auto decide = [&](float bound, std::vector<float> expected) {
-    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700), bound}, queue);
+    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700), view64(finite),
+                     view64(found), bound},
+        queue);
     EXPECT_EQ(decision, expected) << bound;
   };
   decide(0, {1, 1, 1});
@@ -251,11 +257,46 @@ TEST(UpdateOps, ClipGradientDecides) {
   decide(root, {root, root, 1});  // at the bound itself it counts as clipped
   decide(2 * root, {1, 1, 1});
   EXPECT_EQ(norm[0], std::sqrt(total));
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], squares[size_t(places[i])]);
+  for (double bad : {double(INFINITY), -double(INFINITY), double(NAN)}) {
+    finite[1] = bad;
+    decide(1, {root, 1, 0});
+  }
+  finite[1] = 0;
   squares[size_t(places[3])] = INFINITY;
   decide(0, {1, 1, 0});
   EXPECT_EQ(norm[0], INFINITY);
   squares[size_t(places[5])] = NAN;
   decide(0, {1, 1, 0});
+}
+
+// Clipping by the norm without the scale, whose power of two drops out of every result; the scale follows what is finite.
+TEST(UpdateOps, LossScaleMoves) {
+  TestQueue queue;
+  std::vector<float> state{8, 0, -1};
+  std::vector<float> decision{1, 1, 1};
+  std::vector<double> norm(1);
+  const LossScaleRule rule{.growth = 2, .backoff = 0.25f, .least = 1.5f, .growth_interval = 3};
+  auto step = [&](double scaled_norm, bool apply, std::vector<float> decided, std::vector<float> moved, float bound = 0) {
+    norm[0] = scaled_norm, decision = {1, 1, apply ? 1.0f : 0.0f};
+    run(LossScale{view32(decision), view64(norm), view32(state), bound, rule}, queue);
+    EXPECT_EQ(decision, decided) << scaled_norm;
+    EXPECT_EQ(state, moved) << scaled_norm;
+  };
+  step(24, true, {8, 1, 1}, {8, 1, 8});
+  EXPECT_EQ(norm[0], 3);
+  step(24, true, {24, 2, 1}, {8, 2, 8}, 2);
+  step(24, true, {24, 3, 1}, {16, 0, 8}, 3);  // at the bound itself it counts as clipped; the third in a row
+  step(24, true, {16, 1, 1}, {16, 1, 16}, 3);
+  step(24, false, {16, 1, 0}, {16, 1, 16}, 3);  // the loss was not finite: nothing is known about the scale
+  step(INFINITY, false, {16, 1, 0}, {4, 0, 16});
+  step(8, true, {4, 1, 1}, {4, 1, 4});
+  step(NAN, false, {4, 1, 0}, {1.5f, 0, 4});  // not below the least
+  step(INFINITY, false, {1.5f, 1, 0}, {1.5f, 0, 1.5f});
+  state = {0x1p99f, 2, 0};
+  step(0, true, {0x1p99f, 1, 1}, {0x1p100f, 0, 0x1p99f});
+  state = {0x1p100f, 2, 0};
+  step(0, true, {0x1p100f, 1, 1}, {0x1p100f, 0, 0x1p100f});
 }
 
 // A decision in memory stands for the numbers; one not to apply leaves weights and state as they are.

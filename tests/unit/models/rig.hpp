@@ -73,7 +73,8 @@ class WorldOf {
     device::Queue paper(device::Kind::plan, 1, true);
     device::Arena measure;
     nn::Context forward_backward = context(paper, measure, true), forward = context(paper, measure, false);
-    model.forward_backward(forward_backward, inputs, batch, nullptr);
+    sums_.resize(size_t(slices));
+    model.forward_backward(forward_backward, inputs, batch, sums());
     model.evaluate(forward, inputs, nullptr, nullptr);
     arena_ = std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
   }
@@ -91,14 +92,14 @@ class WorldOf {
   // Gradients of the mean loss over the batch; the sums over all slices.
   models::Sums forward_backward() {
     nn::Context ctx = context(queue_, *arena_, true);
-    std::vector<models::Sums> sums(static_cast<size_t>(slices_));
     gradients.begin_step();
     gradients.begin_micro_batch(0);
-    model.forward_backward(ctx, inputs, batch_, sums.data());
+    model.forward_backward(ctx, inputs, batch_, sums());
     gradients.finish_step();
-    for (size_t j = 1; j < sums.size(); ++j)
-      for (int i = 0; i < models::Sums::count; ++i) sums[0].v[i] += sums[j].v[i];
-    return sums[0];
+    models::Sums all;
+    for (const models::Sums& of_slice : sums_)
+      for (int i = 0; i < models::Sums::count; ++i) all.v[i] += of_slice.v[i];
+    return all;
   }
   void evaluate(double* nll, double* weight) {
     nn::Context ctx = context(queue_, *arena_, false);
@@ -125,10 +126,12 @@ class WorldOf {
             .train = train,
             .keep = train};
   }
+  View sums() { return {sums_.data(), device::DType::f64, int64_t(sums_.size()) * models::Sums::count}; }
   std::unique_ptr<comm::Comm> ranks_;
   comm::Mesh mesh_;
   device::Queue queue_;
   device::Ledger ledger_;
+  std::vector<models::Sums> sums_;  // by slice
 
  public:
   shard::Layout layout;

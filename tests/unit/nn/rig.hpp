@@ -44,7 +44,7 @@ struct World {
         mesh(comm::make_plan_mesh({1, 1}, *ranks)),
         queue(device::Kind::cpu, 1, true),
         layout(parameters(tensors), {"block"}, {}, 1, 1),
-        fabric{layout, mesh, queue, ledger, tree, bf16},
+        fabric{layout, mesh, queue, ledger, tree, bf16 ? device::DType::bf16 : device::DType::f32},
         weights(fabric, 0),
         gradients(fabric, accumulation),
         arena(device::Kind::cpu, ledger, "activations", int64_t{4} << 20) {}

@@ -35,14 +35,13 @@ TEST(Engine, OrderOfTransformations) {
   rig::Rig r(s);
   r.set_weights({{"w", {1, -2}}, {"v", {4, 0}}});
   r.set_gradients({{"w", {2, 4}}, {"v", {-4, 8}}});  // norm 10, scaled by 0.2
-  const auto& seen = r.inspect();
-  EXPECT_TRUE(seen.finite);
+  const auto& [seen, done] = r.step(3);  // schedule sees 2
+  EXPECT_TRUE(seen.applied);
   EXPECT_DOUBLE_EQ(seen.gradients.global, 10);
   EXPECT_DOUBLE_EQ(seen.gradients.per_parameter[0], std::sqrt(20.0));
   EXPECT_DOUBLE_EQ(seen.gradients.per_group[1], 10);
   EXPECT_DOUBLE_EQ(seen.gradients.per_group[2], 0);
   EXPECT_FLOAT_EQ(float(seen.clip), 0.2f);
-  const auto& done = r.apply(3);  // schedule sees 2
   EXPECT_EQ(done.schedules, (std::vector<float>{1, 0.25f}));
   auto w = r.weights();
   // u = -schedule * (rate * lr_scale * g + weight_decay * decay_scale * w): the rate does not touch the decay
@@ -78,13 +77,12 @@ TEST(Engine, ClipsFromTheBoundOn) {
   s.options.clip_norm = 5;
   rig::Rig r(s);
   r.set_gradients({{"w", {3, 4}}});  // exactly at the bound: g / 5 * 5
-  EXPECT_EQ(r.inspect().clip, 1);
+  EXPECT_EQ(r.step(1).gradients.clip, 1);
   r.set_gradients({{"w", {3, std::nextafter(4.0f, 0.0f)}}});
-  EXPECT_EQ(r.inspect().clip, 1);
+  EXPECT_EQ(r.step(2).gradients.clip, 1);
   r.set_gradients({{"w", {6, 8}}});
-  EXPECT_FLOAT_EQ(float(r.inspect().clip), 0.5f);
   r.set_weights({{"w", {0, 0}}});
-  r.apply(1);
+  EXPECT_FLOAT_EQ(float(r.step(3).gradients.clip), 0.5f);
   EXPECT_EQ(r.weights()["w"], (Tensor{-0.5f * (6.0f / 10 * 5), -0.5f * (8.0f / 10 * 5)}));
   EXPECT_DOUBLE_EQ(r.inspection(0).gradients.global, 10) << "norms are of raw gradients";
 }
@@ -148,28 +146,142 @@ TEST(Engine, FindsNonFiniteGradientsOnAnyRank) {
       rig::Rig r(s);
       rig::Tensors g{{"w", Tensor(4096, 1.0f)}, {"b", Tensor(5, 1.0f)}};
       g[where].back() = bad;
-      r.set_gradients(g);
-      r.inspect();
-      for (int rank : {0, 1}) EXPECT_FALSE(r.inspection(rank).finite);
+      r.step(1, g);
+      for (int rank : {0, 1}) EXPECT_FALSE(r.inspection(rank).applied);
       EXPECT_FALSE(std::isfinite(r.inspection(0).gradients.per_parameter[where[0] == 'w' ? 0 : 1]));
       EXPECT_TRUE(std::isfinite(r.inspection(0).gradients.per_parameter[where[0] == 'w' ? 1 : 0]));
-      // Looking leaves no trace.
+      // A step that is not applied leaves no trace.
       for (auto& [name, t] : r.state())
         for (float x : t) ASSERT_EQ(x, 0) << name;
       g[where].back() = 1e30f;  // finite, though its square is not in float
-      r.set_gradients(g);
-      EXPECT_TRUE(r.inspect().finite);
+      EXPECT_TRUE(r.step(2, g).gradients.applied);
       EXPECT_NEAR(r.inspection(0).gradients.global, 1e30, 1e24);
     }
 }
 
-TEST(Engine, ApplyNeedsAFiniteInspection) {
+// Weights and state stay as they are, whatever the optimizer, and the next step goes on as if nothing had been.
+TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
+  for (const char* kind : {"adafactor", "adafactor_clipped", "adamw", "momentum", "sgd"})
+    for (bool by_loss : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}, by loss {}", kind, by_loss));
+      Job s;
+      s.parameters = {parameter("w", {40, 40}), parameter("b", {7})};
+      s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.1, s.options.clip_norm = 1;
+      if (s.options.kind == "adafactor_clipped") {
+        auto m = std::make_shared<optim::AdafactorOptions>();
+        m->clipping_threshold = 1, s.options.method = m, s.options.kind = "adafactor";
+      }
+      const rig::Tensors w{{"w", Tensor(1600, 0.5f)}, {"b", Tensor(7, -1.0f)}};
+      rig::Tensors g{{"w", Tensor(1600, 0.25f)}, {"b", Tensor(7, 2.0f)}}, bad = g;
+      rig::Rig undisturbed(s), r(s);
+      for (rig::Rig* one : {&undisturbed, &r}) one->set_weights(w), one->set_loss(2), one->step(1, g);
+      const rig::Tensors weights = r.weights(), state = r.state();
+      ASSERT_NE(weights, w);
+      if (by_loss)
+        r.set_loss(INFINITY);
+      else
+        bad["b"][3] = NAN;
+      const optim::Report& report = r.step(2, bad);
+      EXPECT_FALSE(report.gradients.applied);
+      EXPECT_EQ(report.update.updates.global, 0);
+      double square = 0;
+      for (const auto& [name, t] : weights)
+        for (float x : t) square += double(x) * double(x);
+      EXPECT_NEAR(report.update.parameters.global, std::sqrt(square), 1e-9);
+      EXPECT_EQ(r.weights(), weights);
+      EXPECT_EQ(r.state(), state);
+      for (rig::Rig* one : {&undisturbed, &r}) one->set_loss(2), one->step(3, g);
+      EXPECT_TRUE(r.inspection(0).applied);
+      EXPECT_EQ(r.weights(), undisturbed.weights());
+      EXPECT_EQ(r.state(), undisturbed.state());
+    }
+}
+
+// What the host is told of a step may be asked for when the next one has been put into the queue.
+TEST(Engine, ReportsComeOneStepLater) {
   Job s = sgd({parameter("w", {2})});
+  s.schedules = {optim::Schedule([](int64_t count) { return float(count); })};
   rig::Rig r(s);
-  EXPECT_THROW(r.apply(1), base::Error);
-  r.set_gradients({{"w", {NAN, 0}}});
-  r.inspect();
-  EXPECT_THROW(r.apply(1), base::Error);
+  optim::Engine& engine = r.engine(0);
+  for (int64_t step = 1; step <= 5; ++step) {
+    r.set_gradients({{"w", {float(step), 0}}});
+    engine.inspect(step, r.units(0)), engine.apply(step);
+    if (step == 1) continue;
+    const optim::Report& before = engine.report(step - 1);
+    EXPECT_EQ(before.gradients.gradients.global, double(step - 1));
+    EXPECT_EQ(before.update.updates.global, 0.5 * double((step - 1) * (step - 2)));
+    EXPECT_EQ(before.update.schedules[0], float(step - 2));
+  }
+  EXPECT_EQ(engine.report(5).gradients.gradients.global, 5);
+}
+
+TEST(Engine, ApplyNeedsItsInspection) {
+  rig::Rig r(sgd({parameter("w", {2})}));
+  EXPECT_THROW(r.engine(0).apply(1), base::Error);
+  r.engine(0).inspect(1, r.units(0));
+  EXPECT_THROW(r.engine(0).apply(2), base::Error);
+  r.engine(0).apply(1);
+  EXPECT_THROW(r.engine(0).apply(1), base::Error);
+}
+
+Tensor times(double factor, Tensor t) {
+  for (float& x : t) x *= float(factor);
+  return t;
+}
+
+// fp16's gradients come times a power of two: nothing that is reported or kept may show it, to the bit.
+TEST(Engine, ALossScaleDropsOut) {
+  for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"})
+    for (double clip : {0.0, 3.0}) {
+      rig::Tensors weights[2], states[2];
+      for (bool scaled : {false, true}) {
+        Job s;
+        s.parameters = {parameter("w", {70, 130}), parameter("b", {700})};
+        s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.01, s.options.clip_norm = clip;
+        if (scaled) s.loss_scale = optim::LossScaleOptions{.init = 1024, .growth_interval = 2};
+        rig::Rig r(s);
+        r.set_weights({{"w", Tensor(9100, 0.25f)}, {"b", Tensor(700, -1.0f)}});
+        for (int step = 1; step <= 4; ++step) {
+          const double scale = scaled ? step <= 2 ? 1024 : 2048 : 1;
+          r.step(step, {{"w", times(scale, Tensor(9100, 0.03f * float(step)))}, {"b", times(scale, Tensor(700, -0.7f))}});
+          EXPECT_EQ(r.inspection(0).loss_scale, scaled ? scale : 0);
+          const double square = 9100 * std::pow(double(0.03f * float(step)), 2) + 700 * std::pow(double(0.7f), 2);
+          EXPECT_NEAR(r.inspection(0).gradients.global, std::sqrt(square), 1e-12 * square);
+          EXPECT_EQ(r.inspection(0).clip < 1, clip > 0);
+        }
+        weights[scaled] = r.weights(), states[scaled] = r.state();
+      }
+      EXPECT_EQ(weights[0], weights[1]) << kind;
+      EXPECT_EQ(states[0], states[1]) << kind;
+    }
+}
+
+// What one rank sees, both do: neither updates, and both go on with the same scale.
+TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
+  Job s = sgd({parameter("w", {64})});
+  s.fsdp = s.cuts = 2, s.options.clip_norm = 1e9;
+  s.loss_scale = optim::LossScaleOptions{.growth_interval = 2};
+  rig::Rig r(s);
+  Tensor g(64, 65536.0f);
+  r.set_weights({{"w", Tensor(64, 0.0f)}});
+  g.back() = std::numeric_limits<float>::infinity();  // of the second rank
+  r.set_gradients({{"w", g}});
+  r.step(1);
+  for (int rank : {0, 1}) {
+    EXPECT_FALSE(r.inspection(rank).applied);
+    EXPECT_EQ(r.inspection(rank).loss_scale, 65536);
+    EXPECT_EQ(r.inspection(rank).next_loss_scale, 32768);
+    EXPECT_EQ(r.engine(rank).scale_state().scale, 32768);
+  }
+  for (int step = 2; step <= 3; ++step) {
+    r.step(step, {{"w", Tensor(64, 32768.0f)}});
+    EXPECT_EQ(r.inspection(1).gradients.global, 8);
+    EXPECT_EQ(r.weights()["w"], Tensor(64, -0.5f * float(step - 1)));
+  }
+  for (int rank : {0, 1}) EXPECT_EQ(r.inspection(rank).next_loss_scale, 65536);
+  r.engine(0).set_scale_state({4, 1});  // as a checkpoint does
+  EXPECT_EQ(r.engine(0).scale_state().scale, 4);
+  EXPECT_EQ(r.engine(0).scale_state().updates, 1);
 }
 
 TEST(Engine, FrozenParametersHaveNoStateAndNoShareInTheNorm) {

@@ -92,6 +92,7 @@ struct Job {
   std::vector<optim::ParameterPolicy> policies;  // empty: no decay, nothing frozen
   std::vector<optim::Schedule> schedules{optim::Schedule()};
   std::vector<std::string> groups;
+  std::optional<optim::LossScaleOptions> loss_scale;
 };
 
 inline shard::Parameter parameter(const std::string& path, std::vector<int64_t> shape, int block = 0) {
@@ -115,7 +116,7 @@ class Rig {
       r.mesh.replica = comm::make_plan_comm(1);
       r.queue = std::make_unique<device::Queue>(job_.kind, job_.threads);
       shard::Fabric fabric{layout_, r.mesh, *r.queue, r.ledger};
-      r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies, job_.schedules, job_.groups);
+      r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies, job_.schedules, job_.groups, job_.loss_scale);
       for (int u = 0; u < int(layout_.units().size()); ++u) {
         r.weights.emplace_back(job_.kind, r.other, "weights", layout_.owned_count(u) * 4);
         r.gradients.emplace_back(job_.kind, r.other, "gradients", layout_.owned_count(u) * 4);
@@ -141,26 +142,34 @@ class Rig {
     return out;
   }
 
-  // One rank's view of the last step; `inspect` only looks.
-  const optim::Inspection& inspect() {
-    each_rank([](Rank& r) { r.inspection = r.engine->inspect(r.units); });
-    return ranks_[0].inspection;
-  }
-  const optim::UpdateReport& apply(int64_t step) {
-    each_rank([step](Rank& r) { r.report = r.engine->apply(step); });
+  // One rank's view of the step.
+  const optim::Report& step(int64_t number) {
+    each_rank([number](Rank& r) {
+      r.engine->inspect(number, r.units, r.loss.none() ? r.loss : r.loss.slice(0, 1));
+      r.engine->apply(number);
+      r.report = r.engine->report(number);
+    });
     return ranks_[0].report;
+  }
+  const optim::Report& step(int64_t number, const Tensors& gradients) {
+    set_gradients(gradients);
+    return step(number);
+  }
+  void set_loss(double loss) {
+    for (Rank& r : ranks_) {
+      if (r.loss.none()) r.loss_buffer = device::Buffer(job_.kind, r.other, "loss", 8), r.loss = r.loss_buffer.view(device::DType::f64);
+      device::upload(r.loss.slice(0, 1), &loss, *r.queue);
+    }
   }
   // A step of a one-rank rig that copies no results, for counting allocations.
   void run_in_place(int64_t number) {
     CHECK(ranks_.size() == 1);
-    ranks_[0].engine->inspect(ranks_[0].units);
+    ranks_[0].engine->inspect(number, ranks_[0].units);
     ranks_[0].engine->apply(number);
+    ranks_[0].engine->report(number);
   }
-  void step(int64_t number, const Tensors& gradients) {
-    set_gradients(gradients);
-    inspect();
-    apply(number);
-  }
+  optim::Engine& engine(int rank) { return *ranks_[size_t(rank)].engine; }
+  const std::vector<optim::OwnedUnit>& units(int rank) { return ranks_[size_t(rank)].units; }
 
   // All optimizer state as logical tensors; every element must be written by exactly one rank.
   Tensors state() {
@@ -205,8 +214,8 @@ class Rig {
   int size() const { return int(ranks_.size()); }
   device::Ledger& ledger(int rank) { return ranks_[size_t(rank)].ledger; }
   const comm::Traffic& reduced(int rank) { return ranks_[size_t(rank)].mesh.fsdp->reduced(); }
-  const optim::Inspection& inspection(int rank) { return ranks_[size_t(rank)].inspection; }
-  const optim::UpdateReport& report(int rank) { return ranks_[size_t(rank)].report; }
+  const optim::Inspection& inspection(int rank) { return ranks_[size_t(rank)].report.gradients; }
+  const optim::UpdateReport& report(int rank) { return ranks_[size_t(rank)].report.update; }
   device::Queue& queue(int rank) { return *ranks_[size_t(rank)].queue; }
 
  private:
@@ -217,8 +226,9 @@ class Rig {
     std::unique_ptr<optim::Engine> engine;
     std::vector<device::Buffer> weights, gradients;
     std::vector<optim::OwnedUnit> units;
-    optim::Inspection inspection;
-    optim::UpdateReport report;
+    device::Buffer loss_buffer;
+    device::View loss;
+    optim::Report report;
   };
 
   shard::Layout make_layout() {

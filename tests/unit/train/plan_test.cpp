@@ -37,7 +37,7 @@ struct Counted {
 Counted walk_all(const Recipe& recipe) {
   auto world = comm::make_plan_comm(4);
   comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
-  Engine engine(recipe.engine(4096, 1), mesh, device::Kind::plan);
+  Engine engine(recipe.engine(4096, 1, device::Kind::cpu), mesh, device::Kind::plan);
   engine.step(1, {});
   Counted out{0, mesh.fsdp->gathered(), mesh.fsdp->scattered(), mesh.fsdp->reduced(), mesh.replica->reduced()};
   for (const device::OpCost& cost : engine.queue().costs()) out.flops += cost.flops;
@@ -86,8 +86,7 @@ OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
   config::Deck deck({"deck.toml", kDeck, {"train.global_batch=6144", "run.device=" + device, "memory.logits_mb=" + logits_mb}}, recipe);
   deck.throw_if_any();
   Plan plan = make_plan(recipe, deck, 4, "");
-  EngineOptions options = recipe.engine(4096, 1);
-  options.paper_of = device == "cuda" ? device::Kind::cuda : device::Kind::cpu;
+  const EngineOptions options = recipe.engine(4096, 1, device == "cuda" ? device::Kind::cuda : device::Kind::cpu);
   auto world = comm::make_plan_comm(4);
   comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
   Engine engine(options, mesh, device::Kind::plan);

@@ -1,14 +1,13 @@
-// Ops whose activations may be bf16: they read what is there, compute in f32 as the f32 op does, and round what they
-// write. So for operands that are bf16 values, every bit is that of the f32 op's result, rounded. Attention rounds
+// Ops whose activations may be bf16, or f16 on CUDA: they read what is there, compute in f32 as the f32 op does, and round what they
+// write. So for operands that are such values, every bit is that of the f32 op's result, rounded. Attention rounds
 // more.
 #include "attention_reference.hpp"
-#include "kernels/bf16_value.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/patchify.hpp"
-#include "rig.hpp"
+#include "narrow_type.hpp"
 
 namespace {
 
@@ -23,36 +22,38 @@ struct Both {
   explicit Both(int64_t count, const std::string& name = "") : wide(size_t(count)), narrow(size_t(count) + 1, 0xABCD) {
     if (!name.empty()) wide = normals(count, name);
     for (size_t i = 0; i < wide.size(); ++i) {
-      narrow[i] = loops::round_to_bf16(wide[i]).bits;
-      wide[i] = loops::to_float(loops::Bf16{narrow[i]});
+      narrow[i] = narrowed(wide[i]);
+      wide[i] = widened(narrow[i]);
     }
   }
   View view(DType type) {
     int64_t n = int64_t(wide.size());
-    return type == DType::bf16 ? View{narrow.data(), DType::bf16, n} : device::view(wide.data(), n);
+    return type != DType::f32 ? View{narrow.data(), type, n} : device::view(wide.data(), n);
   }
   // After both ops ran.
   void expect_rounded(const char* what) const {
     for (size_t i = 0; i < wide.size(); ++i)
-      ASSERT_EQ(narrow[i], loops::round_to_bf16(wide[i]).bits) << what << "[" << i << "] of " << wide[i];
+      ASSERT_EQ(narrow[i], narrowed(wide[i])) << what << "[" << i << "] of " << wide[i];
     EXPECT_EQ(narrow[wide.size()], 0xABCD) << what;
   }
 };
 
 void for_all(const std::function<void(TestQueue&)>& body) {
-  for_each_table([&] {
-    for (int threads : {1, 2}) {
-      TestQueue queue(threads);
-      body(queue);
-    }
+  for_each_narrow_type([&] {
+    for_each_table([&] {
+      for (int threads : {1, 2}) {
+        TestQueue queue(threads);
+        body(queue);
+      }
+    });
   });
 }
 
-TEST(Bf16Activations, GeluAndDropout) {
+TEST(NarrowActivations, GeluAndDropout) {
   for_all([](TestQueue& queue) {
     for (int64_t n : {1, 15, 64, 1003, 40000}) {
       Both x(n, "x"), y(n), dy(n, "dy"), dx(n), dropped(n);
-      for (DType t : {DType::f32, DType::bf16}) {
+      for (DType t : {DType::f32, narrow_type()}) {
         run(GeluForward{.y = y.view(t), .x = x.view(t)}, queue);
         run(GeluBackward{.dx = dx.view(t), .dy = dy.view(t), .x = x.view(t)}, queue);
         run(Dropout{.y = dropped.view(t), .x = x.view(t), .rate = 0.3f, .stream = base::Stream(3, "drop"), .first = 5},
@@ -63,7 +64,7 @@ TEST(Bf16Activations, GeluAndDropout) {
   });
 }
 
-TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
+TEST(NarrowActivations, LayerNormColumnSumGatherPatchify) {
   for_all([](TestQueue& queue) {
     for (auto [rows, columns] : {std::pair{3, 7}, {65, 48}, {300, 129}}) {
       Both x(rows * columns, "x"), y(rows * columns), picked(4 * columns);
@@ -71,7 +72,7 @@ TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
       std::vector<float> scale = normals(columns, "scale", 0.3, 1), bias = normals(columns, "bias");
       auto floats = [](std::vector<float>& v) { return device::view(v.data(), int64_t(v.size())); };
       std::vector<int32_t> index = {2, -1, 0, int32_t(rows) - 1};
-      for (DType t : {DType::f32, DType::bf16}) {
+      for (DType t : {DType::f32, narrow_type()}) {
         run(LayerNormForward{.y = y.view(t),
                              .mean = floats(mean),
                              .rstd = floats(rstd),
@@ -81,7 +82,7 @@ TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
                              .rows = rows,
                              .columns = columns},
             queue);
-        auto& sum = sums[t == DType::bf16];
+        auto& sum = sums[t != DType::f32];
         sum.assign(size_t(columns), 1);
         run(ColumnSum{.out = floats(sum), .x = x.view(t), .m = rows, .n = columns, .write = Write::accumulate}, queue);
         run(GatherRows{.y = picked.view(t),
@@ -97,7 +98,7 @@ TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
     }
     std::vector<float> image = normals(2 * 10 * 9 * 3, "image");
     Both patches(2 * 2 * 3 * 5 * 3 * 3);
-    for (DType t : {DType::f32, DType::bf16})
+    for (DType t : {DType::f32, narrow_type()})
       run(Patchify{.patches = patches.view(t),
                    .image = device::view(image.data(), int64_t(image.size())),
                    .batch = 2,
@@ -115,12 +116,12 @@ TEST(Bf16Activations, LayerNormColumnSumGatherPatchify) {
 void expect_near(const Both& got, const std::vector<double>& expected, const char* what) {
   double largest = 0, square = 0, error = 0, worst = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    double e = loops::to_float(loops::Bf16{got.narrow[i]}) - expected[i];
+    double e = widened(got.narrow[i]) - expected[i];
     largest = std::max(largest, std::abs(expected[i]));
     square += expected[i] * expected[i], error += e * e, worst = std::max(worst, std::abs(e));
   }
-  EXPECT_LT(std::sqrt(error / square), 6e-3) << what;
-  EXPECT_LT(worst, 1.2e-2 * largest) << what;
+  EXPECT_LT(std::sqrt(error / square), 6e-3 * narrow_part()) << what;
+  EXPECT_LT(worst, 1.2e-2 * narrow_part() * largest) << what;
   EXPECT_EQ(got.narrow[expected.size()], 0xABCD) << what;
 }
 
@@ -168,7 +169,7 @@ struct AttentionProblem {
   }
   void run_both(TestQueue& queue) {
     View lse_view = device::view(lse.data(), int64_t(lse.size()));
-    constexpr DType t = DType::bf16;
+    const DType t = narrow_type();
     run(
         AttentionForward{
             .o = o.view(t), .lse = lse_view, .q = q.view(t), .k = k.view(t), .v = v.view(t), .shape = shape},
@@ -187,7 +188,7 @@ struct AttentionProblem {
   }
 };
 
-TEST(Bf16Activations, Attention) {
+TEST(NarrowActivations, Attention) {
   for_all([](TestQueue& queue) {
     for (const AttentionCase& c : kAttentionCases) {
       SCOPED_TRACE(fmt::format("{} x {} x {} x {} x {}", c.batch, c.heads, c.queries, c.keys, c.head_dim));
@@ -205,7 +206,7 @@ TEST(Bf16Activations, Attention) {
 }
 
 // Where the instructions are missing the same values are rounded: only the order in which a pair is summed may differ.
-TEST(Bf16Activations, AttentionIsTheSameWithoutInstructions) {
+TEST(NarrowActivations, AttentionIsTheSameWithoutInstructions) {
   for (const AttentionCase& c : kAttentionCases) {
     std::vector<Both> first;
     for_each_table([&] {
@@ -223,7 +224,7 @@ TEST(Bf16Activations, AttentionIsTheSameWithoutInstructions) {
   }
 }
 
-TEST(Bf16Activations, TypesMustAgree) {
+TEST(NarrowActivations, TypesMustAgree) {
   Both x(8, "x"), y(8);
   EXPECT_ERROR(check(GeluForward{.y = y.view(DType::f32), .x = x.view(DType::bf16)}),
                "gelu_forward: y holds f32, not bf16");

@@ -1,7 +1,7 @@
-// Products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to f32.
-#include "kernels/bf16_value.hpp"
+// Products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to f32; on CUDA of binary16 as well.
+#include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
-#include "rig.hpp"
+#include "narrow_type.hpp"
 
 namespace {
 
@@ -18,13 +18,7 @@ struct NarrowCase {
   }
 };
 
-std::vector<uint16_t> narrowed(const std::vector<float>& x) {
-  std::vector<uint16_t> y;
-  for (float v : x) y.push_back(loops::round_to_bf16(v).bits);
-  return y;
-}
-double value(uint16_t bits) { return double(loops::to_float(loops::Bf16{bits})); }
-View narrow_view(std::vector<uint16_t>& v) { return {v.data(), device::DType::bf16, int64_t(v.size())}; }
+double value(uint16_t bits) { return double(widened(bits)); }
 
 // Runs a case; returns c with its padding, widened.
 std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compare) {
@@ -53,11 +47,11 @@ std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compar
   run(g, queue);
   std::vector<float> c = wide.values();
   if (s.narrow_c)
-    for (size_t i = 0; i < c.size(); ++i) c[i] = loops::to_float(loops::Bf16{narrow[i]});
+    for (size_t i = 0; i < c.size(); ++i) c[i] = widened(narrow[i]);
   if (!compare) return c;
 
   std::vector<double> expected;
-  for (float v : before) expected.push_back(s.narrow_c ? value(loops::round_to_bf16(v).bits) : double(v));
+  for (float v : before) expected.push_back(s.narrow_c ? value(narrowed(v)) : double(v));
   for (int64_t i = 0; i < s.m; ++i)
     for (int64_t j = 0; j < s.n; ++j) {
       double& sum = expected[size_t(i * ldc + j)];
@@ -68,7 +62,7 @@ std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compar
       if (s.bias) sum += double(bias[j]);
       if (s.residual) sum += double(residual[i * s.n + j]);
     }
-  expect_close(c, expected, s.narrow_c ? 0x1p-8 : 1e-6, s.name());
+  expect_close(c, expected, s.narrow_c ? 0x1p-8 * narrow_part() : 1e-6, s.name());
   return c;
 }
 
@@ -101,11 +95,11 @@ void both_ways(const F& body) {
   SCOPED_TRACE("widened");
   force_bf16_emulation(true);
   EXPECT_FALSE(bf16_is_native());
-  body();
+  for_each_narrow_type(body);
   force_bf16_emulation(false);
 }
 
-TEST(GemmBf16, AgreesWithReference) {
+TEST(GemmNarrow, AgreesWithReference) {
   both_ways([] {
     for (int threads : {1, 2})
       for (bool fixed_order : {false, true}) {
@@ -115,7 +109,7 @@ TEST(GemmBf16, AgreesWithReference) {
   });
 }
 
-TEST(GemmBf16, FixedOrderGivesTheSameBitsForAllThreads) {
+TEST(GemmNarrow, FixedOrderGivesTheSameBitsForAllThreads) {
   both_ways([] {
     for (int flags = 0; flags < 8; ++flags) {
       NarrowCase s{300, 900, 40, (flags & 1) != 0, (flags & 2) != 0};
@@ -125,7 +119,7 @@ TEST(GemmBf16, FixedOrderGivesTheSameBitsForAllThreads) {
   });
 }
 
-TEST(GemmBf16, EmptySums) {
+TEST(GemmNarrow, EmptySums) {
   both_ways([] {
     TestQueue queue;
     run_narrow({3, 4, 0, false, false, true, true}, queue, true);
@@ -134,7 +128,7 @@ TEST(GemmBf16, EmptySums) {
   });
 }
 
-TEST(GemmBf16, Checks) {
+TEST(GemmNarrow, Checks) {
   std::vector<uint16_t> a(6), b(12), c(8);
   Tensor wide(12);
   Gemm g{.c = narrow_view(c), .a = narrow_view(a), .b = narrow_view(b), .m = 2, .n = 4, .k = 3};
@@ -145,6 +139,55 @@ TEST(GemmBf16, Checks) {
   EXPECT_ERROR(check(adds), "sums are kept in f32");
   mixed.b = wide;
   EXPECT_ERROR(check(mixed), "b holds f32, not bf16");
+  mixed = g, mixed.b.type = device::DType::f16;
+  EXPECT_ERROR(check(mixed), "b holds f16, not bf16");
+  mixed.a.type = device::DType::f16;
+  EXPECT_ERROR(check(mixed), "c holds bf16, not f32");
+}
+
+// Nothing is computed as if it were of another type.
+TEST(GemmNarrow, BinaryOf16BitsIsForGpus) {
+  if (on_cuda()) return;
+  std::vector<uint16_t> a(6), b(12), c(8);
+  const device::DType f16 = device::DType::f16;
+  TestQueue queue;
+  EXPECT_ERROR(run(Gemm{.c = {c.data(), f16, 8}, .a = {a.data(), f16, 6}, .b = {b.data(), f16, 12}, .m = 2, .n = 4, .k = 3}, queue),
+               "gemm: products of f16 are for GPUs");
+  EXPECT_ERROR(run(GeluForward{.y = {a.data(), f16, 6}, .x = {b.data(), f16, 6}}, queue), "activations of f16 are for GPUs");
+}
+
+// f32 operands rounded to tf32, if the queue says so: products of numbers that have no more bits are the same, others differ by
+// what 10 bits of mantissa leave. Every form of a product takes part.
+TEST(GemmNarrow, Tf32) {
+  if (!on_cuda()) return;
+  TestQueue exact, fast;
+  fast.set_tf32(true);
+  constexpr int64_t m = 24, n = 40, k = 48;
+  auto product = [&](const std::vector<float>& x, const std::vector<float>& y, TestQueue& queue, bool fused) {
+    Tensor a(x), b(y), bias(normals(n, "bias")), residual(normals(m * n, "residual")), c(normals(m * n, "c")), gelu(m * n);
+    Gemm g{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k};
+    if (fused)
+      g.bias = bias, g.gelu = gelu, g.residual = residual;
+    else
+      g.write = Write::accumulate;
+    run(g, queue);
+    std::vector<float> all = c.values();
+    if (fused)
+      for (float v : gelu.values()) all.push_back(v);
+    return all;
+  };
+  std::vector<float> a = normals(m * k, "a"), b = normals(k * n, "b");
+  auto short_of = [](std::vector<float> v) {
+    for (float& x : v) x = std::bit_cast<float>(std::bit_cast<uint32_t>(x) & ~0x1FFFu);
+    return v;
+  };
+  for (bool fused : {false, true}) {
+    EXPECT_EQ(product(short_of(a), short_of(b), exact, fused), product(short_of(a), short_of(b), fast, fused));
+    const std::vector<float> want = product(a, b, exact, fused), got = product(a, b, fast, fused);
+    EXPECT_NE(want, got);
+    expect_close(got, doubles(want), 1e-3, "tf32");
+  }
+  run_narrow({m, n, k}, fast, true);  // narrow products are not touched by it
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+#include "kernels/loss_sums.hpp"
+
+#include <algorithm>
+
+#include "kernels/check_views.hpp"
+
+namespace kernels {
+
+void check(const LossSums& a) {
+  need_size(a.op, "batch", a.batch);
+  need_size(a.op, "length", a.length, 1);
+  need_size(a.op, "slices", a.slices, 1);
+  CHECK(a.batch % a.slices == 0, "{}: {} examples in {} slices", name_of(a.op), a.batch, a.slices);
+  need_view(a.op, "sums", a.sums, DType::f64, {a.slices, LossColumns::count});
+  need_view(a.op, "loss", a.loss, DType::f32, {a.loss.count});
+  need_view(a.op, "first", a.first, DType::i32, {a.batch});
+  need_view(a.op, "weights", a.weights, DType::f32, {a.batch, a.length});
+  allow_view(a.op, "causal", a.causal, DType::u8, {a.batch});
+}
+
+Cost cost(const LossSums& a) { return {3 * a.weights.count, a.loss.bytes() + a.weights.bytes()}; }
+
+void run_cpu(const LossSums& a, Queue&) {
+  const int64_t examples = a.batch / a.slices;
+  for (int64_t b = 0; b < a.batch; ++b) {
+    double* sums = a.sums.f64() + b / examples * LossColumns::count;
+    if (b % examples == 0) std::fill_n(sums, int64_t(LossColumns::count), 0.0);
+    const bool parallel = !a.causal.none() && a.causal.u8()[b] == 0;
+    add_example(sums, example_loss(a.loss.f32() + a.first.i32()[b], a.weights.f32() + b * a.length, a.length), parallel);
+  }
+}
+
+}  // namespace kernels

@@ -1,0 +1,2 @@
+// Stands in front of CUDA's header: kernels use its conversions in code for the GPU only.
+#pragma once

@@ -1,0 +1,139 @@
+// A step on an emulated GPU: the host puts it into the queue and waits for nothing, the report comes a step later, and all is as
+// on the CPU. Images as bytes are the floats that they stand for.
+#include <cmath>
+#include <cstdlib>
+
+#include "comm/mesh.hpp"
+#include "device/gpu.hpp"
+#include "ranks.hpp"
+#include "small_model.hpp"
+
+namespace {
+
+using device::Kind;
+
+comm::Session* session = nullptr;
+int failures = 0;
+
+void expect(bool good, const std::string& what) {
+  if (good) return;
+  ++failures;
+  std::fprintf(stderr, "rank %d: %s\n", session->world().rank(), what.c_str());
+}
+void say(const std::string& text) {
+  if (session->world().rank() == 0) std::printf("%s\n", text.c_str());
+}
+
+// `bad`: a step one of whose images is not finite.
+void submit(train::Engine& engine, comm::Mesh& mesh, int64_t step, bool bytes, int64_t bad = 0) {
+  engine.submit(step, [&](int64_t m, const models::Inputs& into) {
+    const train::Geometry& g = engine.geometry();
+    tests::MadeBatch batch(tests::small_cappa(), (step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
+    std::vector<uint8_t> narrow;
+    for (float& x : batch.image) {
+      narrow.push_back(uint8_t((x + 1) / 2 * 255));
+      x = -1 + float(narrow.back()) / 255 * 2;
+    }
+    if (step == bad) batch.image[5] = NAN;
+    if (bytes) batch.host.features["image"] = device::view(narrow.data(), int64_t(narrow.size()));
+    engine.model().prepare(batch.host, true, engine.draws(step), nullptr, into);
+  });
+}
+
+struct Outcome {
+  std::vector<double> numbers;  // of each step: loss, norms
+  std::vector<bool> finite;
+  std::vector<device::Transfers> transfers;
+  std::map<std::string, std::string> state;
+};
+
+constexpr int64_t kSteps = 4;
+
+Outcome train(const train::EngineOptions& options, comm::Mesh& mesh, Kind kind, int64_t bad = 0) {
+  train::Engine engine(options, mesh, kind);
+  engine.initialise(), engine.publish();
+  Outcome out;
+  auto take = [&](int64_t step) {
+    const train::StepReport& r = engine.report(step);
+    out.finite.push_back(r.finite), out.transfers.push_back(r.transfers);
+    if (!r.finite) return;
+    for (double x : {r.loss, r.loss_ar, r.loss_parallel, r.token_nll, r.examples_ar, r.gradients.gradients.global,
+                     r.gradients.clip, r.update.parameters.global, r.update.updates.global})
+      out.numbers.push_back(x);
+  };
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    submit(engine, mesh, step, options.bytes.has_value(), bad);
+    if (!engine.runs_ahead()) take(step);
+    if (engine.runs_ahead() && step > 1) take(step - 1);
+  }
+  if (engine.runs_ahead()) take(kSteps);
+  out.state = tests::whole_state(engine, *mesh.world);
+  return out;
+}
+
+void same_numbers(const Outcome& a, const Outcome& b, double part, const std::string& what) {
+  expect(a.finite == b.finite && a.numbers.size() == b.numbers.size(), what + ": other steps are finite");
+  for (size_t i = 0; i < std::min(a.numbers.size(), b.numbers.size()); ++i)
+    expect(std::abs(a.numbers[i] - b.numbers[i]) <= part * std::abs(b.numbers[i]),
+           fmt::format("{}: number {} is {}, not {}", what, i, a.numbers[i], b.numbers[i]));
+}
+
+void steps(const std::string& exchange, bool waits) {
+  const int ranks = session->world().size();
+  for (const char* kind : {"adafactor", "adamw"}) {
+    tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .level = "run", .kind = kind, .global_batch = 16};
+    auto options = tests::engine_options(c, kSteps);
+    comm::Mesh on_cpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
+    comm::Mesh on_gpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
+    comm::MeshOptions mesh_options;
+    mesh_options.gpu_exchange = exchange;
+    const std::string chosen = comm::connect_gpus(on_gpu, mesh_options, comm::SumOrder::library, session->host());
+    const std::string name = fmt::format("{}, {} ranks by {}", kind, ranks, chosen);
+
+    const Outcome floats = train(options, on_cpu, Kind::cpu);
+    options.forbid_waits = true;
+    const Outcome gpu = train(options, on_gpu, Kind::cuda);
+    same_numbers(gpu, floats, 2e-3, name);
+    options.bytes = kernels::PixelRange{0, 255, -1, 2};
+    const Outcome bytes = train(options, on_gpu, Kind::cuda);
+    expect(bytes.state == gpu.state && bytes.numbers == gpu.numbers, name + ": bytes are not the floats that they stand for");
+
+    options.bytes.reset();
+    {
+      const int64_t bad = 3;
+      const Outcome skipped = train(options, on_gpu, Kind::cuda, bad);
+      options.forbid_waits = false;
+      same_numbers(skipped, train(options, on_cpu, Kind::cpu, bad), 2e-3, fmt::format("{}, step {} not finite", name, bad));
+      options.forbid_waits = true;
+      expect(!skipped.finite[size_t(bad - 1)], name + ": a step that is not finite counts as finite");
+    }
+
+    // Nothing grows from step to step; without exchanges through host memory nothing waits.
+    for (const Outcome* o : {&gpu, &bytes})
+      for (size_t step = 2; step < size_t(kSteps); ++step) {
+        const device::Transfers &t = o->transfers[step], &first = o->transfers[1];
+        expect(t.uploads == first.uploads && t.downloads == first.downloads && t.downloaded_bytes == first.downloaded_bytes,
+               name + ": transfers grow");
+        expect(waits ? t.waits == first.waits : t.waits == 0, fmt::format("{}: {} waits in step {}", name, t.waits, step + 1));
+      }
+    const device::Transfers &f = gpu.transfers[3], &b = bytes.transfers[3];
+    const int64_t pixels = 2 * (8 / ranks) * 16 * 16 * 3;
+    expect(f.uploaded_bytes - b.uploaded_bytes == 3 * pixels, name + ": bytes spare three quarters of the images' upload");
+    say(fmt::format("{}: {} uploads ({} bytes; images as bytes: {}), {} downloads ({} bytes), {} waits of the host per step of 2 passes",
+                    name, f.uploads, f.uploaded_bytes, b.uploaded_bytes, f.downloads, f.downloaded_bytes, f.waits));
+  }
+}
+
+int run(comm::Session& s, int, char**) {
+  session = &s;
+  device::use_gpu(s.local_rank() % device::find_gpus().count);
+  steps("mpi", s.world().size() > 1);
+  if (s.world().size() > 1) steps("auto", false);
+  const int64_t total = s.world().sum(int64_t{failures});
+  say(fmt::format("gpu steps: {} failures", total));
+  return total ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, run); }
