@@ -443,7 +443,8 @@ void allocation() {
     for (comm::MeshShape shape : shapes())
       for (int threads : {1, 2}) {
         if (threads == 2 && (shape.ranks() > 1 || deck.passes > 1 || deck.c.level == "mesh")) continue;
-        if (deck.options(shape).operands != device::DType::f32) continue;  // the scratch of a bf16 product may grow with the rows of captions
+        // The scratch of a bf16 product may grow with the rows of captions.
+        if (deck.options(shape).operands != device::DType::f32) continue;
         const std::string name =
             fmt::format("{} on {}x{} with {} threads", deck.name, shape.replica, shape.fsdp, threads);
         comm::Mesh mesh = comm::make_mesh(*session, shape, deck.order());

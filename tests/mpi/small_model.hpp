@@ -58,7 +58,8 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.optimizer.learning_rate = 1e-2, o.optimizer.weight_decay = 1e-3, o.optimizer.clip_norm = 1.0;
   if (!c.frozen.empty()) o.optimizer.rules = {{.match = c.frozen, .frozen = true}, {.match = ".*"}};
   o.groups = {"encoder/.*", "decoder/.*"};
-  o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3, o.operands = c.bf16 ? device::DType::bf16 : device::DType::f32;
+  o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3;
+  o.operands = c.bf16 ? device::DType::bf16 : device::DType::f32;
   o.resolve = [optimizer = o.optimizer, total_steps](const std::vector<shard::Parameter>& parameters,
                                                      std::vector<optim::ParameterPolicy>& policies,
                                                      std::vector<optim::Schedule>& schedules) {
