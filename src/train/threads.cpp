@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <vector>
 
@@ -16,24 +17,27 @@
 namespace train {
 namespace {
 
-std::set<int> bound_cores() {
+std::set<int> bound_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  std::set<int> cores;
+  std::set<int> cpus;
   if (sched_getaffinity(0, sizeof set, &set) == 0)
     for (int i = 0; i < CPU_SETSIZE; ++i)
-      if (CPU_ISSET(i, &set)) cores.insert(i);
-  if (cores.empty()) cores.insert(0);
-  return cores;
+      if (CPU_ISSET(i, &set)) cpus.insert(i);
+  if (cpus.empty()) cpus.insert(0);
+  return cpus;
 }
 
-// A batch job may have a part of the node only, and says so.
+// A batch job may have a part of the node only, and says so, in CPUs.
 int cores_of_node() {
-  int online = int(sysconf(_SC_NPROCESSORS_ONLN));
+  const int online = int(sysconf(_SC_NPROCESSORS_ONLN));
+  std::set<int> cpus;
+  for (int i = 0; i < online; ++i) cpus.insert(i);
+  const int cores = int(cores_of(cpus).size());
   for (const char* name : {"SLURM_CPUS_ON_NODE", "NCPUS"})
     if (const char* text = std::getenv(name))
-      if (int n = std::atoi(text); n > 0) return std::min(n, online);
-  return online;
+      if (int n = std::atoi(text); n > 0) return std::max(1, std::min(n, online) * cores / online);
+  return cores;
 }
 
 }  // namespace
@@ -50,13 +54,24 @@ void free_main_thread() {
   sched_setaffinity(0, sizeof set, &set);
 }
 
+std::set<int> cores_of(const std::set<int>& cpus, const std::string& sysfs) {
+  std::set<int> cores;
+  for (int cpu : cpus) {
+    std::ifstream file(fmt::format("{}/cpu{}/topology/thread_siblings_list", sysfs, cpu));  // "0,64", "0-1"
+    int first = cpu;
+    cores.insert(file >> first ? first : cpu);
+  }
+  return cores;
+}
+
 int choose_threads(int64_t asked, int local_size) {
   if (asked > 0) return int(asked);
-  int bound = int(bound_cores().size());
-  // Bound to fewer cores than the machine has: they are this rank's own. Unbound: the ranks of the node share all of
+  const std::set<int> cpus = bound_cpus();
+  const int cores = int(cores_of(cpus).size());
+  // Bound to fewer CPUs than the machine has: they are this rank's own. Unbound: the ranks of the node share all of
   // them.
-  if (bound < sysconf(_SC_NPROCESSORS_ONLN) && local_size > 1) return bound;
-  return std::max(1, bound / std::max(1, local_size));
+  if (int(cpus.size()) < sysconf(_SC_NPROCESSORS_ONLN) && local_size > 1) return cores;
+  return std::max(1, cores / std::max(1, local_size));
 }
 
 void start_threads(int threads) {
@@ -107,7 +122,7 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
 }
 
 void print_binding(comm::Comm& world, const std::string& host, int threads) {
-  const std::set<int> cores = bound_cores();
+  const std::set<int> cores = cores_of(bound_cpus());
   std::vector<std::string> all = world.gather_text(
       fmt::format("{} {} {} {}", host, cores_of_node(), threads, fmt::join(cores.begin(), cores.end(), ",")));
   std::vector<RankCores> ranks;

@@ -15,6 +15,10 @@ namespace train {
 // it puts them. Before any other thread is started.
 void free_main_thread();
 
+// The cores of these CPUs of the system, each by its lowest CPU: where a core runs two threads at a time it is two CPUs, and
+// products want one thread of a core. `sysfs` says which belong together; a CPU it does not tell of is a core.
+std::set<int> cores_of(const std::set<int>& cpus, const std::string& sysfs = "/sys/devices/system/cpu");
+
 // Threads this rank should use: the deck's, or the cores it is bound to, divided by the ranks that share them.
 int choose_threads(int64_t asked, int local_size);
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 namespace train {
 namespace {
 
@@ -28,6 +31,22 @@ std::string advice(const std::vector<RankCores>& ranks) {
   return text;
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+TEST(Cores, AreCountedOnce) {
+  const std::filesystem::path sysfs = std::filesystem::path(testing::TempDir()) / "cores_test";
+  auto siblings = [&](int cpu, const std::string& list) {
+    const auto folder = sysfs / ("cpu" + std::to_string(cpu)) / "topology";
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "thread_siblings_list") << list << "\n";
+  };
+  for (int cpu : {0, 4}) siblings(cpu, "0,4");
+  for (int cpu : {2, 3}) siblings(cpu, "2-3");
+  siblings(1, "1");
+  EXPECT_EQ(cores_of({0, 1, 2, 3, 4}, sysfs), (std::set<int>{0, 1, 2}));
+  EXPECT_EQ(cores_of({3, 4}, sysfs), (std::set<int>{0, 2}));
+  EXPECT_EQ(cores_of({0, 4, 7, 8}, sysfs), (std::set<int>{0, 7, 8})) << "nothing is known of 7 and 8";
+  std::filesystem::remove_all(sysfs);
+}
 
 TEST(BindingAdvice, SaysNothingWhereEachRankHasItsCores) {
   EXPECT_EQ(advice(bound("a", 4, 4, 16, 4)), "");
