@@ -166,8 +166,11 @@ std::vector<cublasLtMatmulAlgo_t> proposals(const Plan& plan, const Call& call, 
   check_lt(LT(cublasLtMatmulPreferenceCreate)(&preference), "describing it", call);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace, call);
   // Not "in place": there the parts of a cut k are added in the order in which they come.
+  // Nor in the type of a narrow result: products are summed in f32.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE), call);
+      uint32_t(call.d_type == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
+                                         : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE),
+      call);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(call.a), call);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(call.b), call);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(call.c), call);
@@ -396,8 +399,8 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
       const Call real = placed(call, static_cast<char*>(memory.data()));
       lines[shape] = hex_of(fastest(plan, real, proposed, queue.scratch(kWorkspace), queue, out));
     }
-    out.choices += shape + " = " + lines[shape] + "\n";
   }
+  for (const auto& [shape, algorithm] : lines) out.choices += shape + " = " + algorithm + "\n";
   return out;
 }
 

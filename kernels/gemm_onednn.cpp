@@ -179,7 +179,7 @@ class Plan {
       : key_(key),
         rows_(key.m, Blocks(key).rows),
         columns_(key.n, Blocks(key).columns),
-        workers_(key.blocks() ? int(std::min<int64_t>(key.threads, rows_.count() * columns_.count())) : 1) {
+        workers_(key.blocks() && rows_.count() * columns_.count() > 1 ? key.threads : 1) {
     ThreadScope scope(key.blocks() ? 1 : key.threads);
     if (!key.blocks()) {
       products_[0] = std::make_unique<Product>(key, key.m, key.n, 1);
@@ -241,6 +241,7 @@ class Plan {
     int64_t row_step = key_.trans_a ? 1 : key_.lda, column_step = key_.trans_b ? key_.ldb : 1;
     int64_t blocks = rows_.count() * columns_.count(), c_size = key_.narrow_c ? 2 : 4;
     int64_t a_size = key_.narrow || key_.widen ? 2 : 4, b_size = key_.narrow ? 2 : 4;
+  // All threads or one: OpenMP ends threads that a smaller team leaves over, and starts others for the next op.
 #pragma omp parallel for num_threads(workers_) schedule(dynamic, 1)
     for (int64_t t = 0; t < blocks; ++t) {
       int64_t i = t % rows_.count(), j = t / rows_.count(), row = i * rows_.block, column = j * columns_.block;

@@ -13,9 +13,9 @@ namespace kernels {
 // Below this many elements touched, waking threads costs more than they save.
 constexpr int64_t kSmallWork = 16384;
 
+// All threads or one: OpenMP ends threads that a smaller team leaves over, and starts others for the next op.
 inline int threads_for(const device::Queue& queue, int64_t work, int64_t items) {
-  if (work < kSmallWork) return 1;
-  return int(std::max<int64_t>(1, std::min<int64_t>(queue.threads(), items)));
+  return work < kSmallWork || items <= 1 ? 1 : queue.threads();
 }
 
 // Calls f(begin, end) so that the ranges cover [0, items); `work` = elements touched in all. Ranges begin at multiples

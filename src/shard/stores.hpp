@@ -38,7 +38,8 @@ class WeightStore {
   int64_t held_begin(int unit) const;            // first element of `held` within the unit
   // After the optimizer (or initialise, or a restore) changed the owned parts: what is not gathered by acquire is gathered, and
   // rounded operands are made anew.
-  void publish();
+  // trained_only: frozen units, which it did not change, are left as they are.
+  void publish(bool trained_only = false);
   // Fills every held weight from its initial distribution; a pure function of (seed, path, element).
   void initialise(uint64_t seed);
 

@@ -239,13 +239,14 @@ device::View WeightStore::owned(int unit) const {
   return held(unit).slice(fabric_.layout.owned_begin(unit, fabric_.mesh.fsdp_index), fabric_.layout.owned_count(unit));
 }
 
-void WeightStore::publish() {
+void WeightStore::publish(bool trained_only) {
   for (size_t u = 0; u < units_.size(); ++u) {
     const UnitState& s = units_[u];
     const Unit& unit = fabric_.layout.units()[u];
     if (s.gathered) continue;
     if (s.narrow) {
-      if (!s.whole.view(fabric_.operands).none()) gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
+      if (!s.whole.view(fabric_.operands).none() && (unit.trainable || !trained_only))
+        gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
       continue;
     }
     if (unit.strategy.optimizer_sharded && unit.trainable)

@@ -144,7 +144,8 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
 bool is_of_the_optimizer(kernels::Op op) {
   using kernels::Op;
   for (Op one : {Op::square_sums, Op::add_sums, Op::adafactor_sums, Op::adafactor_factors, Op::adafactor_rms,
-                 Op::adafactor_update, Op::adamw_update, Op::momentum_update, Op::apply_update})
+                 Op::adafactor_update, Op::adamw_update, Op::momentum_update, Op::apply_update, Op::clip_gradient,
+                 Op::loss_scale})
     if (one == op) return true;
   return false;
 }

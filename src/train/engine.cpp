@@ -151,7 +151,7 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   device::Range range("update");
   optimizer_->inspect(step, owned_, sums_of_pass(0).slice(models::Sums::loss, 1));
   optimizer_->apply(step);
-  weights_->publish();
+  weights_->publish(true);
   report.update_s = watch.restart();
   report.comm_s = mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = hardware_flops(queue_) - flops_before;

@@ -33,6 +33,8 @@ int64_t data_size(const Recipe& recipe) {
 // A plan is made anywhere, for either device.
 DeviceChoice planned_device(const std::string& asked, const std::string& compute) {
   if (asked == "cuda") return {device::Kind::cuda, "cuda (one rank per GPU)"};
+  if (asked == "auto" && !problem_on_cpus(compute).empty())
+    return {device::Kind::cuda, fmt::format("cuda (auto: CPUs have no {})", compute)};
   return device_here(asked, compute);
 }
 

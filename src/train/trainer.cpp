@@ -210,7 +210,9 @@ int64_t Trainer::period(const config::Duration& every, int64_t total) const {
 StopReason Trainer::asked_to_stop() {
   // A stop waits for the save under way and then makes its own. Before the first save was measured: a disk of 100 MB/s.
   double save_s = progress_.save_s > 0 ? progress_.save_s : 0.5 + save_bytes_ / 100e6;
-  return stops_->agree({std::max(progress_.mean_step_s(), progress_.last_step_s), save_s * (saver_->pending() ? 2 : 1),
+  // On GPUs another step may be under way already.
+  const double step_s = std::max(progress_.mean_step_s(), progress_.last_step_s) * double(1 + step_ - settled_);
+  return stops_->agree({step_s, save_s * (saver_->pending() ? 2 : 1),
                         progress_.core_hours()});
 }
 
@@ -279,8 +281,7 @@ bool Trainer::evaluate(Which which) {
     metrics_->eval_row(e.name, step_, result.values);
     if (loader_options_.substitutes()) bad_samples_->agree();
   }
-  progress_.charge(&Progress::Times::evaluation);
-  if (any) enter("train");
+  if (any) progress_.charge(&Progress::Times::evaluation), enter("train");
   return complete;
 }
 

@@ -229,7 +229,8 @@ void Trainer::take_over(const checkpoint::State& state) {
   }
   if (auto scale = state.numbers.find("loss_scale"); scale != state.numbers.end()) {
     if (engine_->scales_loss())
-      engine_->set_scale_state({scale->second, state.numbers.at("loss_scale_updates")});
+      // Its minimum may have been raised since.
+      engine_->set_scale_state({std::max(scale->second, recipe_.precision.loss_scale.min), state.numbers.at("loss_scale_updates")});
     else if (mesh_.rank() == 0)
       log::warning("the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none", scale->second,
                    recipe_.precision.compute);

@@ -15,37 +15,14 @@ import harness
 STEPS = 3000
 PATIENCE = 240  # s, for any one thing to happen on a busy machine
 
-# Stands for the program, as on a slow node: once it trains it does a few steps per second, until it is told to stop; in the first
-# SLOW_PARTS parts of the job.
+# Stands for the program, as on a slow node: in the first SLOW_PARTS parts of the job each row of metrics takes long to write, so it does a
+# few steps per second (tests/inject/inject.cpp).
 SLOW = """#!/usr/bin/python3
-import os, re, signal, sys, time
+import os, sys
 part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-program = os.getpid()
-
-
-def told_to_stop():
-    pending = re.search("ShdPnd:\\s*(\\S+)", open(f"/proc/{program}/status").read()).group(1)
-    return int(pending, 16) >> signal.SIGUSR1 - 1 & 1
-
-
-if part <= int(os.environ["SLOW_PARTS"]) and os.fork() == 0:
-    os.setsid()  # signals for the program go to its whole process group
-    os.closerange(0, 1024)
-    rows = sys.argv[sys.argv.index("--dir") + 1] + "/metrics.jsonl"
-    size = os.path.getsize(rows) if os.path.exists(rows) else 0
-    while os.getppid() == program:
-        # Until it has done a step; what is not training is not held up.
-        if not os.path.exists(rows) or os.path.getsize(rows) <= size:
-            time.sleep(0.005)
-            continue
-        os.kill(program, signal.SIGSTOP)
-        time.sleep(1 - time.time() % 1)  # all ranks at the same time
-        size = os.path.getsize(rows)
-        done = told_to_stop()
-        os.kill(program, signal.SIGCONT)
-        if done:
-            break
-    os._exit(0)
+if part <= int(os.environ["SLOW_PARTS"]):
+    os.environ.update(LD_PRELOAD=os.path.abspath("build/libinject.so"), INJECT_UNDER=os.getcwd(), INJECT_ENDS="metrics.jsonl",
+                      INJECT_CALL="write", INJECT="0:0:slow=300+")
 os.execv("build/trainer", ["build/trainer", *sys.argv[1:]])
 """
 
@@ -62,6 +39,7 @@ class JobTest(unittest.TestCase):
         for folder in ("build", "data", "local", "memory"):
             os.mkdir(f"{home}/{folder}")
         shutil.copy(harness.TRAINER, f"{home}/build/trainer")
+        shutil.copy(os.environ["INJECT_LIBRARY"], f"{home}/build/libinject.so")
         shutil.copy(harness.TOKENIZER, f"{home}/tokenizer.model")
         harness.make_shards(f"{home}/data")
         deck = harness.DECK.format(dir="runs/test", data="data", tokenizer="tokenizer.model")
