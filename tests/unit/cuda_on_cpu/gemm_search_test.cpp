@@ -85,6 +85,9 @@ TEST_F(GemmSearches, KeepsWhatWasChosenBefore) {
   EXPECT_EQ(more.timed, 1) << "the shape that was not there";
   EXPECT_EQ(more.changed, 0);
   EXPECT_NE(more.choices.find(before.choices), std::string::npos);
+  // Another job of the run had other shapes: its choices are for the next one that has them.
+  const std::string others = "a shape of another job = 00\n";
+  EXPECT_NE(search_gemms(others + before.choices, queue_).choices.find(others), std::string::npos);
 }
 
 TEST_F(GemmSearches, StaysWithTheFirstWhereItIsTheFastest) {
