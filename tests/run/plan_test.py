@@ -46,5 +46,12 @@ class Plan(harness.RunTest):
                 peak = self.number(r"activation arena ([\d,]+) bytes")
                 self.assertEqual(peak, memory)
 
+    def test_plan_for_what_is_not_here(self):
+        # A login node has no GPU; what CPUs refuse is planned for one.
+        hidden = ["--mode", "plan", "--set", "run.device=auto"]
+        for compute in ("fp16", "tf32"):
+            with self.subTest(compute):
+                self.expect(0, f"cuda (auto: CPUs have no {compute})", args=[self.deck(), *hidden, "--set", f"precision.compute={compute}"])
+
 
 harness.main()
