@@ -1,9 +1,12 @@
 #include "kernels/gemm.hpp"
 
 #include <omp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 
+#include "kernels/parallel.hpp"
 #include "rig.hpp"
 
 COVERS(gemm);
@@ -115,6 +118,23 @@ TEST(Gemm, ManyRowsAgreeWithReference) {
         s.bias = s.residual = false, s.accumulate = true, run_case(s, queue, true);
       }
   }
+}
+
+// OpenMP ends threads that a smaller team leaves over; theirs are the signal masks and stacks that the program gave them.
+TEST(Gemm, LessWorkThanThreadsLeavesTheThreadsAlone) {
+  std::array<long, 4> before{}, after{};
+  auto threads = [](std::array<long, 4>& ids) {
+#pragma omp parallel num_threads(4)
+    ids[size_t(omp_get_thread_num())] = syscall(SYS_gettid);
+  };
+  TestQueue queue(4, true);
+  threads(before);
+  Case s{256, 96, 40, false, false};  // two blocks
+  run_case(s, queue, true);
+  std::vector<float> wide(3 * 16384);  // three units of work
+  for_ranges(queue, 3, 3 * 16384, 1, [&](int64_t i, int64_t end) { wide[size_t(i)] = float(end); });
+  threads(after);
+  EXPECT_EQ(before, after);
 }
 
 TEST(Gemm, FixedOrderGivesTheSameBitsForAllThreads) {
