@@ -68,20 +68,16 @@ foreach(failure hang@3 error@3 refuse@3 absent)
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
-# A plan for GPUs beside what the engine takes of emulated ones.
-add_executable(gpu_memory_test mpi/gpu_memory_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
-target_link_libraries(gpu_memory_test PRIVATE trainer_train)
-set_target_properties(gpu_memory_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-foreach(ranks 1 2)
-  mpi_test(gpu_memory_test ${ranks} 300)
+# On emulated GPUs: a plan beside what the engine takes; steps, whose work runs as late as it may.
+foreach(name gpu_memory_test gpu_step_test)
+  add_executable(${name} mpi/${name}.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
+  target_link_libraries(${name} PRIVATE trainer_train)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  foreach(ranks 1 2)
+    mpi_test(${name} ${ranks} 300)
+  endforeach()
 endforeach()
-
-# Steps on emulated GPUs, whose work runs at once or as late as it may.
-add_executable(gpu_step_test mpi/gpu_step_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
-target_link_libraries(gpu_step_test PRIVATE trainer_train)
-set_target_properties(gpu_step_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 foreach(ranks 1 2)
-  mpi_test(gpu_step_test ${ranks} 300)
   set_tests_properties(gpu_step_test_mpi${ranks} PROPERTIES
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT};CUDA_ON_CPU_LATE=1;CUDA_ON_CPU_GPUS=${ranks}")
 endforeach()

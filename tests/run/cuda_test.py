@@ -259,6 +259,10 @@ class Cuda(harness.RunTest):
         again = self.train("again", "cuda", *settings, *fp16, "precision.loss_scale.init=8")
         self.assertEqual([(r["loss"], r["loss_scale"]) for r in again], [(r["loss"], r["loss_scale"]) for r in rows[2:]])
         self.assertEqual(self.tensors(4, f"{self.folder}/again"), self.tensors(4, f"{self.folder}/fp16"))
+        # A minimum that was raised meanwhile holds.
+        self.keep_only("fp16", 2, "raised")
+        raised = self.train("raised", "cuda", *settings, *fp16, "precision.loss_scale.init=4096", "precision.loss_scale.min=2048")
+        self.assertEqual(raised[0]["loss_scale"], 2048)
         # Another precision leaves it out and says so; back again, it begins anew.
         self.keep_only("fp16", 2, "cpu")
         self.compare(self.train("cpu", "cpu", *settings), exact[2:], 3e-3)

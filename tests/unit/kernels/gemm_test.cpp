@@ -120,7 +120,8 @@ TEST(Gemm, ManyRowsAgreeWithReference) {
   }
 }
 
-// OpenMP ends threads that a smaller team leaves over; theirs are the signal masks and stacks that the program gave them.
+// OpenMP ends threads that a smaller team leaves over; theirs are the signal masks and stacks that the program gave
+// them.
 TEST(Gemm, LessWorkThanThreadsLeavesTheThreadsAlone) {
   std::array<long, 4> before{}, after{};
   auto threads = [](std::array<long, 4>& ids) {
@@ -221,8 +222,16 @@ std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, TestQueue& 
 TEST(ColumnSum, AgreesWithReference) {
   for (int threads : {1, 2}) {
     TestQueue queue(threads);
-    for (auto [m, n] : {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {1, 7}, {63, 3}, {64, 16}, {65, 33}, {200, 1},
-                        {1000, 37}, {5000, 19}, {3, 0}})
+    for (auto [m, n] : {std::pair<int64_t, int64_t>{0, 5},
+                        {1, 1},
+                        {1, 7},
+                        {63, 3},
+                        {64, 16},
+                        {65, 33},
+                        {200, 1},
+                        {1000, 37},
+                        {5000, 19},
+                        {3, 0}})
       for (Write w : {Write::overwrite, Write::accumulate}) run_column_sum(m, n, w, queue, true);
   }
 }
