@@ -12,18 +12,25 @@ namespace {
 
 using device::DType;
 
-// Seconds of the fastest call; the first one, which prepares, does not count.
+double median_of(std::vector<double>& values) {
+  const auto middle = values.begin() + int64_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Median of the calls' seconds, as steps are told by their median: the fastest of hundreds of calls would be a machine
+// that no step has for itself. The first call, which prepares, does not count.
 template <class Args>
-double fastest(const Args& args, device::Queue& queue, double seconds) {
+double usual(const Args& args, device::Queue& queue, double seconds) {
   kernels::run(args, queue);
-  double best = 1e30;
+  std::vector<double> calls;
   base::Stopwatch total;
   do {
     base::Stopwatch watch;
     kernels::run(args, queue);
-    best = std::min(best, watch.seconds());
+    calls.push_back(watch.seconds());
   } while (total.seconds() < seconds);
-  return best;
+  return median_of(calls);
 }
 
 struct Matrices {
@@ -34,7 +41,8 @@ struct Matrices {
   // halves of a word are bf16 of 0.01.
   device::View make(int64_t count, DType type = DType::f32) {
     buffers.emplace_back(device::Kind::cpu, ledger, "limits", count * device::size_of(type));
-    kernels::run(kernels::Fill{.y = buffers.back().view(DType::f32), .value = std::bit_cast<float>(0x3c243c24u)}, queue);
+    kernels::run(kernels::Fill{.y = buffers.back().view(DType::f32), .value = std::bit_cast<float>(0x3c243c24u)},
+                 queue);
     return buffers.back().view(type).slice(0, count);
   }
 };
@@ -53,21 +61,20 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
   world.barrier();
   for (const kernels::GemmUse& s : shapes) {
     Matrices matrices{queue};
-    found.push_back(
-        fastest(kernels::Gemm{.c = matrices.make(s.m * s.n, s.result),
-                              .a = matrices.make(s.m * s.k, s.type),
-                              .b = matrices.make(s.k * s.n, s.type),
-                              .bias = s.bias ? matrices.make(s.n) : device::View{},
-                              .residual = s.residual ? matrices.make(s.m * s.n) : device::View{},
-                              .m = s.m,
-                              .n = s.n,
-                              .k = s.k,
-                              .trans_a = s.trans_a,
-                              .trans_b = s.trans_b,
-                              .write = s.accumulate ? kernels::Write::accumulate : kernels::Write::overwrite,
-                              .gelu = s.gelu ? matrices.make(s.m * s.n, s.result) : device::View{},
-                              .gelu_of = s.gelu_of ? matrices.make(s.m * s.n, s.result) : device::View{}},
-                queue, seconds));
+    found.push_back(usual(kernels::Gemm{.c = matrices.make(s.m * s.n, s.result),
+                                        .a = matrices.make(s.m * s.k, s.type),
+                                        .b = matrices.make(s.k * s.n, s.type),
+                                        .bias = s.bias ? matrices.make(s.n) : device::View{},
+                                        .residual = s.residual ? matrices.make(s.m * s.n) : device::View{},
+                                        .m = s.m,
+                                        .n = s.n,
+                                        .k = s.k,
+                                        .trans_a = s.trans_a,
+                                        .trans_b = s.trans_b,
+                                        .write = s.accumulate ? kernels::Write::accumulate : kernels::Write::overwrite,
+                                        .gelu = s.gelu ? matrices.make(s.m * s.n, s.result) : device::View{},
+                                        .gelu_of = s.gelu_of ? matrices.make(s.m * s.n, s.result) : device::View{}},
+                          queue, seconds));
   }
   return found;
 }
@@ -102,8 +109,7 @@ double measure_all_reduce(comm::Comm& world, int64_t bytes) {
     world.all_reduce(floats).wait();
     seconds.push_back(world.max(watch.seconds()));
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
+  return median_of(seconds);
 }
 
 double measure_copy(comm::Comm& world, int threads, double seconds) {
@@ -112,7 +118,7 @@ double measure_copy(comm::Comm& world, int threads, double seconds) {
   constexpr int64_t kCount = 16 << 20;
   device::View y = matrices.make(kCount), x = matrices.make(kCount);
   world.barrier();
-  return 8.0 * double(kCount) / fastest(kernels::Copy{.y = y, .x = x}, queue, seconds);
+  return 8.0 * double(kCount) / usual(kernels::Copy{.y = y, .x = x}, queue, seconds);
 }
 
 }  // namespace train

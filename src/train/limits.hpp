@@ -1,4 +1,4 @@
-// What this rank can do at best, measured in this process while every rank is busy with the same: what a step's time is
+// What this rank can do, measured in this process while every rank is busy with the same: what a step's time is
 // compared with.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace train {
 // FLOP/s of a square product of operands of this type that fits the caches, found in about `seconds`.
 double measure_peak(comm::Comm& world, int threads, device::DType type, double seconds);
 
-// Seconds of one call of each product alone, called again and again (the best of some); `seconds` for each of them.
+// Seconds of one call of each product alone, called again and again (the median); `seconds` for each of them.
 std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,
                                   double seconds);
 
