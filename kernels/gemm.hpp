@@ -6,6 +6,7 @@
 // On GPUs f32 operands are rounded to tf32 if the queue says so.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "kernels/dispatch.hpp"
@@ -30,6 +31,10 @@ void check(const Gemm&);
 Cost cost(const Gemm&);
 void run_cpu(const Gemm&, Queue&);
 void run_cuda(const Gemm&, Queue&);
+// Products of which each may read, of what those before it made, the rows that it makes itself, and may add to them; at most 4.
+// Results are those of one after the other, to the bit. On CPUs a thread runs all of them for some rows before it takes others
+// (if they are cut into the same blocks of rows): what they share is in cache.
+void run_by_rows(std::span<const Gemm> products, Queue& queue);
 // Makes what run_cpu makes at the first use of a shape; the data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
 // Of run_cuda: whether one kernel of the library does all of it, the scratch it takes, and what makes the shape known to

@@ -207,9 +207,45 @@ class Plan {
     } else {
       status = run_blocks(p, scratch);
     }
+    finish(status, base::now_s() - begin);
+  }
+
+  // What is counted of a run, or its error.
+  void finish(int status, double seconds) {
     if (status != dnnl_success)
       base::fail(base::Exit::internal, "gemm: oneDNN returned {} for m {}, n {}, k {}", status, key_.m, key_.n, key_.k);
-    ++calls_, seconds_ += base::now_s() - begin;
+    ++calls_, seconds_ += seconds;
+  }
+
+  // Blocks of whole rows, for run_cpu_by_rows: how many, of how many rows each, by how many threads, with what scratch
+  // of each.
+  bool by_rows() const { return key_.blocks() && columns_.count() == 1; }
+  int64_t row_blocks() const { return rows_.count(); }
+  int64_t rows_of_block() const { return rows_.block; }
+  int workers() const { return workers_; }
+  size_t scratch_bytes() const { return scratch_bytes_; }
+
+  // Block of rows i, of columns j, by one thread whose scratch is `own`. Does not throw.
+  int run_block(const Operands& p, int64_t i, int64_t j, int worker, char* own) {
+    const int64_t row_step = key_.trans_a ? 1 : key_.lda, column_step = key_.trans_b ? key_.ldb : 1;
+    const int64_t a_size = key_.narrow || key_.widen ? 2 : 4, b_size = key_.narrow ? 2 : 4,
+                  c_size = key_.narrow_c ? 2 : 4;
+    const int64_t row = i * rows_.block, column = j * columns_.block;
+    Operands block{p.c + (row * key_.ldc + column) * c_size,
+                   p.a + row * row_step * a_size,
+                   p.b + column * column_step * b_size,
+                   p.bias ? p.bias + column : nullptr,
+                   p.residual ? p.residual + row * key_.ldc + column : nullptr,
+                   nullptr,
+                   nullptr};
+    const int status = key_.widen
+                           ? run_widened_block(*product(i, j), worker, block, rows_.size(i), columns_.size(j), own)
+                           : product(i, j)->run(worker, block, own);
+    const int64_t packed = (row * key_.n + column) * c_size;
+    if (key_.gelu) block.gelu = p.gelu + packed;
+    if (key_.gelu_of) block.gelu_of = p.gelu_of + packed;
+    if (key_.gelu || key_.gelu_of) activate(block, rows_.size(i), columns_.size(j));
+    return status;
   }
 
   GemmUse use() const {
@@ -238,29 +274,14 @@ class Plan {
   int run_blocks(const Operands& p, char* scratch) {
     ThreadScope scope(1);  // inherited by the workers
     std::atomic<int> status{dnnl_success};
-    int64_t row_step = key_.trans_a ? 1 : key_.lda, column_step = key_.trans_b ? key_.ldb : 1;
-    int64_t blocks = rows_.count() * columns_.count(), c_size = key_.narrow_c ? 2 : 4;
-    int64_t a_size = key_.narrow || key_.widen ? 2 : 4, b_size = key_.narrow ? 2 : 4;
-  // All threads or one: OpenMP ends threads that a smaller team leaves over, and starts others for the next op.
+    int64_t blocks = rows_.count() * columns_.count();
+    // All threads or one: OpenMP ends threads that a smaller team leaves over, and starts others for the next op.
 #pragma omp parallel for num_threads(workers_) schedule(dynamic, 1)
     for (int64_t t = 0; t < blocks; ++t) {
-      int64_t i = t % rows_.count(), j = t / rows_.count(), row = i * rows_.block, column = j * columns_.block;
-      int worker = omp_get_thread_num();
-      Operands block{p.c + (row * key_.ldc + column) * c_size,
-                     p.a + row * row_step * a_size,
-                     p.b + column * column_step * b_size,
-                     p.bias ? p.bias + column : nullptr,
-                     p.residual ? p.residual + row * key_.ldc + column : nullptr,
-                     nullptr,
-                     nullptr};
-      char* own = scratch + size_t(worker) * scratch_bytes_;
-      int s = key_.widen ? run_widened_block(*product(i, j), worker, block, rows_.size(i), columns_.size(j), own)
-                         : product(i, j)->run(worker, block, own);
+      const int worker = omp_get_thread_num();
+      const int s =
+          run_block(p, t % rows_.count(), t / rows_.count(), worker, scratch + size_t(worker) * scratch_bytes_);
       if (s != dnnl_success) status = s;
-      int64_t packed = (row * key_.n + column) * c_size;
-      if (key_.gelu) block.gelu = p.gelu + packed;
-      if (key_.gelu_of) block.gelu_of = p.gelu_of + packed;
-      if (key_.gelu || key_.gelu_of) activate(block, rows_.size(i), columns_.size(j));
     }
     return status;
   }
@@ -360,6 +381,16 @@ Key key_of(const Gemm& a, const Queue& queue) {
   return key;
 }
 
+Operands operands_of(const Gemm& a) {
+  return {static_cast<char*>(a.c.data),
+          static_cast<char*>(a.a.data),
+          static_cast<char*>(a.b.data),
+          a.bias.none() ? nullptr : a.bias.f32(),
+          a.residual.none() ? nullptr : a.residual.f32(),
+          static_cast<char*>(a.gelu.data),
+          static_cast<char*>(a.gelu_of.data)};
+}
+
 // What is done to c, where no block was in cache.
 void activate_all(const Gemm& a, Queue& queue) {
   CHECK(leading_of_c(a) == a.n || (a.gelu.none() && a.gelu_of.none()), "gemm: GELU of rows that are apart");
@@ -427,7 +458,8 @@ void check(const Gemm& a) {
   need_matrix(a.op, "b", a.b, operands, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n, leading_of_b(a));
   allow_view(a.op, "bias", a.bias, DType::f32, {a.n});
   allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
-  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is {}", name_of(a.op), device::name_of(operands));
+  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is {}", name_of(a.op),
+        device::name_of(operands));
   allow_view(a.op, "gelu", a.gelu, a.c.type, {a.m, a.n});
   allow_view(a.op, "gelu_of", a.gelu_of, a.c.type, {a.m, a.n});
   CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
@@ -447,13 +479,7 @@ void run_cpu(const Gemm& a, Queue& queue) {
   if (a.m == 0 || a.n == 0) return;
   Key key = key_of(a, queue);
   if (a.a.type == DType::bf16 && (a.k == 0 || !(key.narrow || key.widen))) return run_widened(a, queue);
-  Operands p{static_cast<char*>(a.c.data),
-             static_cast<char*>(a.a.data),
-             static_cast<char*>(a.b.data),
-             key.bias ? a.bias.f32() : nullptr,
-             key.residual ? a.residual.f32() : nullptr,
-             static_cast<char*>(a.gelu.data),
-             static_cast<char*>(a.gelu_of.data)};
+  Operands p = operands_of(a);
   CHECK(a.residual.data != a.c.data || !p.residual, "gemm: residual may not be c");
   if (a.k == 0) {  // an empty sum
     if (key.accumulate) return;
@@ -470,6 +496,67 @@ void run_cpu(const Gemm& a, Queue& queue) {
   }
   if (key.widen) p.b = static_cast<char*>(widened(a.b, wide.b, queue).data);
   plan_for(key).run(p, queue);
+}
+
+namespace {
+
+// Whether they could be run so.
+bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
+  constexpr size_t kMost = 4;
+  CHECK(products.size() <= kMost, "gemm: {} products by rows, {} at most", products.size(), kMost);
+  Plan* plan[kMost] = {};
+  Operands operands[kMost];
+  size_t scratch_bytes = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Gemm& a = products[i];
+    check(a);
+    if (a.m == 0 || a.n == 0 || a.k == 0 || a.trans_a || a.a.type == DType::f16) return false;
+    const Key key = key_of(a, queue);
+    // What one product does before its blocks, all of them together would need room for.
+    const bool alone = (a.a.type == DType::bf16 && !key.narrow) || (key.residual && key.ldc != a.n);
+    if (alone || !key.blocks()) return false;
+    plan[i] = &plan_for(key), operands[i] = operands_of(a);
+    if (!plan[i]->by_rows() || plan[i]->row_blocks() != plan[0]->row_blocks() ||
+        plan[i]->rows_of_block() != plan[0]->rows_of_block())
+      return false;
+    scratch_bytes = std::max(scratch_bytes, plan[i]->scratch_bytes());
+  }
+  const double begin = base::now_s();
+  const int workers = plan[0]->workers(), count = int(products.size());
+  char* scratch = static_cast<char*>(queue.scratch(size_t(workers) * scratch_bytes + 64));
+  double seconds[kMost] = {};
+  int status[kMost] = {};
+  {
+    ThreadScope scope(1);  // inherited by the workers
+#pragma omp parallel for num_threads(workers) schedule(dynamic, 1) reduction(+ : seconds) reduction(max : status)
+    for (int64_t block = 0; block < plan[0]->row_blocks(); ++block) {
+      const int worker = omp_get_thread_num();
+      double before = base::now_s();
+      for (int i = 0; i < count; ++i) {
+        const int s = plan[i]->run_block(operands[i], block, 0, worker, scratch + size_t(worker) * scratch_bytes);
+        status[i] = std::max(status[i], s);
+        const double now = base::now_s();
+        seconds[i] += now - before, before = now;
+      }
+    }
+  }
+  double busy = 0;
+  for (double s : seconds) busy += s;
+  const double wall = base::now_s() - begin;
+  for (int i = 0; i < count; ++i) {
+    const double share = wall * seconds[i] / busy;
+    plan[i]->finish(status[i], share);
+    const Cost c = cost(products[size_t(i)]);
+    queue.account(int(Gemm::op), c.flops, c.bytes, share);
+  }
+  return true;
+}
+
+}  // namespace
+
+void run_by_rows(std::span<const Gemm> products, Queue& queue) {
+  if (queue.kind() == device::Kind::cpu && run_cpu_by_rows(products, queue)) return;
+  for (const Gemm& a : products) run(a, queue);
 }
 
 void prepare_cpu(const Gemm& a, const Queue& queue) {

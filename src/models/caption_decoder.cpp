@@ -128,8 +128,8 @@ void CaptionDecoder::forward_block(nn::Context& ctx, const Block& b, Saved& s, V
   s.norm3 = b.norm3.make_saved(ctx, save, rows);
   b.norm3.forward(ctx, s.y, rows, s.n3, s.norm3);
   s.mlp = b.mlp.make_saved(ctx, save && recompute_ < Recompute::mlp, save && recompute_ == Recompute::none, rows);
-  b.mlp.forward_hidden(ctx, s.n3, rows, s.mlp);
-  if (!out.none()) b.mlp.forward_output(ctx, s.mlp, rows, out, s.y);  // no dropout on the MLP's output
+  if (out.none()) return b.mlp.forward_hidden(ctx, s.n3, rows, s.mlp);
+  b.mlp.forward(ctx, s.n3, rows, s.mlp, out, s.y);  // no dropout on the MLP's output
 }
 
 // d: gradient of the block's result, then of what of its input goes on; d_all: gradient of its whole input, which is d in all

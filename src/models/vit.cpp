@@ -116,9 +116,8 @@ void Vit::forward_block(nn::Context& ctx, const Block& b, Saved& s, View y, bool
   s.norm1 = b.norm1.make_saved(ctx, save, rows);
   b.norm1.forward(ctx, s.a, rows, s.n1, s.norm1);
   s.mlp = b.mlp.make_saved(ctx, save && recompute_ < Recompute::mlp, save && recompute_ == Recompute::none, rows);
-  b.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
-  if (y.none()) return;
-  b.mlp.forward_output(ctx, s.mlp, rows, y, drop ? View{} : s.a);
+  if (y.none()) return b.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
+  b.mlp.forward(ctx, s.n1, rows, s.mlp, y, drop ? View{} : s.a);
   if (drop) {
     nn::dropout(ctx, y, y, dropout_, "encoder/mlp_output", layer, patches_ * width_);
     ctx.run(kernels::Add{.y = y, .a = y, .b = s.a});

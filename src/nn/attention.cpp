@@ -20,9 +20,21 @@ kernels::AttentionShape Attention::shape(Context& ctx, const Sequences& queries,
 
 void Attention::forward_heads(Context& ctx, View x, const Sequences& queries, View memory, const Sequences& keys,
                               kernels::Mask mask, View flags, const Saved& saved) const {
-  query.forward(ctx, x, queries.rows, saved.q);
-  key.forward(ctx, memory, keys.rows, saved.k);
-  value.forward(ctx, memory, keys.rows, saved.v);
+  {
+    device::Arena::Scope scope(ctx.arena);
+    const bool self = x.data == memory.data && x.count == memory.count;
+    const View m = ctx.operand(memory), a = self ? m : ctx.operand(x);
+    for (int64_t j = 0; j < ctx.slices; ++j) {
+      const kernels::Gemm q = query.product(ctx, a, queries.rows, j, saved.q), k = key.product(ctx, m, keys.rows, j, saved.k),
+                          v = value.product(ctx, m, keys.rows, j, saved.v);
+      if (self) {
+        ctx.run_by_rows({q, k, v});
+      } else {
+        ctx.run(q);
+        ctx.run_by_rows({k, v});
+      }
+    }
+  }
   ctx.run(kernels::AttentionForward{.o = saved.o, .lse = saved.lse, .q = saved.q, .k = saved.k, .v = saved.v,
                                     .shape = shape(ctx, queries, keys, mask, flags)});
 }
@@ -37,9 +49,21 @@ void Attention::backward(Context& ctx, View dy, View x, const Sequences& queries
   output.backward(ctx, dy, saved.o, queries.rows, d_o);
   ctx.run(kernels::AttentionBackward{.dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = saved.q, .k = saved.k, .v = saved.v,
                                      .o = saved.o, .lse = saved.lse, .shape = shape(ctx, queries, keys, mask, flags)});
-  query.backward(ctx, dq, x, queries.rows, dx);
-  key.backward(ctx, dk, self ? x : memory, keys.rows, self ? dx : dmemory, self ? Write::accumulate : memory_write);
-  value.backward(ctx, dv, self ? x : memory, keys.rows, self ? dx : dmemory, Write::accumulate);
+  for (int64_t j = 0; j < ctx.slices; ++j) {
+    const View into = self ? dx : dmemory;
+    const kernels::Gemm of_query = query.input_product(ctx, dq, queries.rows, j, dx, Write::overwrite),
+                        of_key = key.input_product(ctx, dk, keys.rows, j, into, self ? Write::accumulate : memory_write),
+                        of_value = value.input_product(ctx, dv, keys.rows, j, into, Write::accumulate);
+    if (self) {
+      ctx.run_by_rows({of_query, of_key, of_value});
+    } else {
+      ctx.run(of_query);
+      ctx.run_by_rows({of_key, of_value});
+    }
+  }
+  query.parameter_gradients(ctx, dq, dq, x, queries.rows);
+  key.parameter_gradients(ctx, dk, dk, self ? x : memory, keys.rows);
+  value.parameter_gradients(ctx, dv, dv, self ? x : memory, keys.rows);
 }
 
 }  // namespace nn

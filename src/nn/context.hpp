@@ -10,6 +10,7 @@
 #include "device/memory.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/gemm.hpp"
 #include "shard/stores.hpp"
 
 namespace nn {
@@ -59,6 +60,7 @@ struct Context {
   void run(const Args& args) {
     kernels::run(args, queue);
   }
+  void run_by_rows(std::initializer_list<kernels::Gemm> products) { kernels::run_by_rows({products.begin(), products.size()}, queue); }
 
  private:
   template <class T>

@@ -35,8 +35,13 @@ struct Linear {
   // gelu [rows, out], if given, becomes GELU(y).
   void forward(Context& ctx, View x, Rows rows, View y, View residual = {}, View gelu = {}) const;
   // dx (if any) = (+=) dy . kernel^T; parameter gradients
-  // If gelu_of [rows, in] is given, x is GELU of it, and dx becomes the gradient of that.
-  void backward(Context& ctx, View dy, View x, Rows rows, View dx, Write dx_write = Write::overwrite, View gelu_of = {}) const;
+  void backward(Context& ctx, View dy, View x, Rows rows, View dx, Write dx_write = Write::overwrite) const;
+
+  // Of these the parts, for slice j, where products of several layers run together; x and d are operands (Context::operand).
+  kernels::Gemm product(Context& ctx, View x, Rows rows, int64_t j, View y, View residual = {}, View gelu = {}) const;
+  // If gelu_of [rows, in] is given, x was GELU of it, and dx becomes the gradient of that.
+  kernels::Gemm input_product(Context& ctx, View d, Rows rows, int64_t j, View dx, Write dx_write, View gelu_of = {}) const;
+  void parameter_gradients(Context& ctx, View dy, View d, View x, Rows rows) const;  // d: dy as an operand
 };
 
 struct LayerNorm {
@@ -64,14 +69,15 @@ struct Mlp {
   Saved make_saved(Context& ctx, bool before, bool after, Rows rows) const {
     return {ctx.make_activation(before, rows.count * hidden.out), ctx.make_activation(after, rows.count * hidden.out)};
   }
-  void forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const;  // fills saved
-  void forward_output(Context& ctx, const Saved& saved, Rows rows, View y, View residual) const;
+  void forward(Context& ctx, View x, Rows rows, const Saved& saved, View y, View residual) const;  // fills saved
+  void forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const;                  // that alone
   // after_gelu anew from before_gelu, the same bits.
   void activate(Context& ctx, Rows rows, const Saved& saved) const;
   // dx is overwritten
   void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const;
 
  private:
+  bool drops(const Context& ctx) const { return ctx.train && dropout_rate > 0; }
   // Of the hidden layer, in place; all rows of an example are there.
   void drop(Context& ctx, View h, Rows rows) const;
 };

@@ -10,7 +10,7 @@ void dropout(Context& ctx, View y, View x, float rate, const char* name, int lay
 }
 
 void Mlp::drop(Context& ctx, View h, Rows rows) const {
-  if (!ctx.train || dropout_rate == 0) return;
+  if (!drops(ctx)) return;
   CHECK(!rows.cuts, "dropout needs all rows of an example");
   dropout(ctx, h, h, dropout_rate, dropout_name, layer, rows.count / ctx.batch * hidden.out);
 }
@@ -20,22 +20,37 @@ void Mlp::forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) co
   drop(ctx, saved.after_gelu, rows);
 }
 
+void Mlp::forward(Context& ctx, View x, Rows rows, const Saved& saved, View y, View residual) const {
+  if (drops(ctx)) {
+    forward_hidden(ctx, x, rows, saved);
+    return output.forward(ctx, saved.after_gelu, rows, y, residual);
+  }
+  device::Arena::Scope scope(ctx.arena);
+  const View a = ctx.operand(x), h = ctx.operand(saved.after_gelu);
+  for (int64_t j = 0; j < ctx.slices; ++j)
+    ctx.run_by_rows({hidden.product(ctx, a, rows, j, saved.before_gelu, {}, saved.after_gelu),
+                     output.product(ctx, h, rows, j, y, residual, {})});
+}
+
 void Mlp::activate(Context& ctx, Rows rows, const Saved& saved) const {
   ctx.run(kernels::GeluForward{.y = saved.after_gelu, .x = saved.before_gelu});
   drop(ctx, saved.after_gelu, rows);
 }
 
-void Mlp::forward_output(Context& ctx, const Saved& saved, Rows rows, View y, View residual) const {
-  output.forward(ctx, saved.after_gelu, rows, y, residual);
-}
-
 void Mlp::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const {
   device::Arena::Scope scope(ctx.arena);
-  View dh = ctx.make_activation(false, rows.count * hidden.out);
-  // Dropout lies between the two, so its mask comes before the derivative: both only multiply.
-  output.backward(ctx, dy, saved.after_gelu, rows, dh, Write::overwrite, saved.before_gelu);
-  drop(ctx, dh, rows);
-  hidden.backward(ctx, dh, x, rows, dx);
+  View dh = ctx.make_activation(false, rows.count * hidden.out), d = ctx.operand(dy);
+  auto of_output = [&](int64_t j) { return output.input_product(ctx, d, rows, j, dh, Write::overwrite, saved.before_gelu); };
+  auto of_hidden = [&](int64_t j) { return hidden.input_product(ctx, dh, rows, j, dx, Write::overwrite); };
+  if (drops(ctx)) {  // the mask comes after the derivative: both only multiply
+    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(of_output(j));
+    drop(ctx, dh, rows);
+    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(of_hidden(j));
+  } else {
+    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run_by_rows({of_output(j), of_hidden(j)});
+  }
+  output.parameter_gradients(ctx, dy, d, saved.after_gelu, rows);
+  hidden.parameter_gradients(ctx, dh, dh, x, rows);
 }
 
 }  // namespace nn

@@ -188,8 +188,7 @@ Subject mlp(const MlpCase& c) {
     device::Arena::Scope scope(ctx.arena);
     int64_t rows = ctx.batch * kPositions;
     nn::Mlp::Saved saved = layer.make_saved(ctx, true, true, rows);
-    layer.forward_hidden(ctx, x[0], rows, saved);
-    layer.forward_output(ctx, saved, rows, y, x[1]);
+    layer.forward(ctx, x[0], rows, saved, y, x[1]);
     layer.backward(ctx, dy, x[0], rows, saved, dx[0]);
     ctx.run(kernels::Copy{.y = dx[1], .x = dy});
   };
