@@ -11,6 +11,7 @@
 #include "kernels/gemm.hpp"
 #include "kernels/gemm_search.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
