@@ -103,11 +103,23 @@ enum cudaError_t {
   cudaErrorStubLibrary = 34,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
+  cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
+  cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorStreamCaptureImplicit = 906,
+  cudaErrorCapturedEvent = 907,
+  cudaErrorStreamCaptureWrongThread = 908,
 };
 #define CUDART_VERSION 13000
 using cudaStream_t = struct EmulatedStream*;
 using cudaEvent_t = struct EmulatedEvent*;
+using cudaGraph_t = struct EmulatedGraph*;
+using cudaGraphExec_t = struct EmulatedGraphExec*;
+using cudaGraphNode_t = struct EmulatedGraphNode*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0, cudaStreamCaptureModeThreadLocal = 1, cudaStreamCaptureModeRelaxed = 2 };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
@@ -154,23 +166,31 @@ cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int value);
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* out);
+cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t* nodes, size_t* count);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t, unsigned long long flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
 namespace cuda_on_cpu {
 // streams.cpp: whether something in the stream waits; runs work after what is in it; the same for work that may have to be tried
-// again (it says whether it is done), which never runs at once; returns when the stream is empty.
+// again (it says whether it is done), which never runs at once; returns when the stream is empty. `submit` into a stream that
+// captures keeps the work for the graph, and the error is that of a capture that is over.
 bool busy(cudaStream_t);
-void submit(cudaStream_t, std::function<void()> work);
+cudaError_t submit(cudaStream_t, std::function<void()> work);
 void submit_waiting(cudaStream_t, std::function<bool()> work);
 void wait(cudaStream_t);
 void wait_for_all();
 void spend(double seconds);  // what events are told by: work takes as long as it says here
 bool on_device(const void* address);
+int graphs_launched();
 }  // namespace cuda_on_cpu
 
 template <class... Parameters, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Args&&... args) {
-  cuda_on_cpu::submit(config->stream, [c = *config, kernel, ... args = Parameters(args)] {
+  return cuda_on_cpu::submit(config->stream, [c = *config, kernel, ... args = Parameters(args)] {
     cuda_on_cpu::launch(c.gridDim, c.blockDim, c.dynamicSmemBytes, [&] { kernel(args...); });
   });
-  return cudaSuccess;
 }

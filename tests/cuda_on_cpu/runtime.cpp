@@ -11,6 +11,7 @@
 
 #include "cuda_runtime.h"
 #include "memory.hpp"
+#include "streams.hpp"
 
 namespace cuda_on_cpu {
 namespace {
@@ -130,6 +131,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** out, size_t bytes) {
+  if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   cuda_on_cpu::watch_faults();
   auto memory = std::make_unique<cuda_on_cpu::GuardedMemory>(bytes);
   *out = memory->data();
@@ -137,20 +139,24 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* memory) {
+  if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   cuda_on_cpu::wait_for_all();
   return cuda_on_cpu::allocations().erase(memory), cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
+  if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   *out = std::malloc(bytes);
   pinned()[static_cast<char*>(*out)] = static_cast<char*>(*out) + bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) {
+  if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   cuda_on_cpu::wait_for_all();
   pinned().erase(static_cast<char*>(memory));
   return std::free(memory), cudaSuccess;
 }
-cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+namespace {
+void fill(void* memory, int value, size_t bytes) {
   Access access;
   auto* at = static_cast<char*>(memory);
   if (size_t head = (cuda_on_cpu::kPage - reinterpret_cast<uintptr_t>(memory) % cuda_on_cpu::kPage) % cuda_on_cpu::kPage;
@@ -161,21 +167,24 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
     at += head + middle, bytes -= head + middle;
   }
   std::memset(at, value, bytes);
-  return cudaSuccess;
 }
+}  // namespace
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) { return cudaMemsetAsync(memory, value, bytes, nullptr); }
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
-  cuda_on_cpu::submit(stream, [=] { cudaMemset(memory, value, bytes); });
-  return cudaSuccess;
+  return cuda_on_cpu::submit(stream, [=] { fill(memory, value, bytes); });
 }
-// A copy from or to pageable host memory is over when this returns, one of pinned memory runs when its turn comes.
+// A copy from or to pageable host memory is over when this returns, which no capture allows; one of pinned memory runs when its turn
+// comes.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  cuda_on_cpu::submit(stream, [=] {
+  bool waits = false;
+  for (const void* end : {static_cast<const void*>(to), from}) waits = waits || (!cuda_on_cpu::on_device(end) && !is_pinned(end));
+  if (waits && stream && stream->capture) return cuda_on_cpu::invalidate(stream, cudaErrorStreamCaptureUnsupported);
+  const cudaError_t status = cuda_on_cpu::submit(stream, [=] {
     Access access;
     std::memcpy(to, from, bytes);
   });
-  for (const void* end : {static_cast<const void*>(to), from})
-    if (!cuda_on_cpu::on_device(end) && !is_pinned(end)) cuda_on_cpu::wait(stream);
-  return cudaSuccess;
+  if (waits) cuda_on_cpu::wait(stream);
+  return status;
 }
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }

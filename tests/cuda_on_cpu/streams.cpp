@@ -4,19 +4,8 @@
 #include <sched.h>
 
 #include <cstdlib>
-#include <deque>
-#include <memory>
-#include <set>
 
-#include "cuda_runtime.h"
-
-struct EmulatedStream {
-  std::deque<std::function<bool()>> work;  // each says whether it is done
-};
-struct EmulatedEvent {
-  std::shared_ptr<bool> reached = std::make_shared<bool>(true);  // of the last record
-  std::shared_ptr<double> at_s = std::make_shared<double>(0);
-};
+#include "streams.hpp"
 
 namespace cuda_on_cpu {
 namespace {
@@ -45,13 +34,22 @@ void spend(double seconds) { spent_s += seconds; }
 
 bool busy(cudaStream_t stream) { return stream && !stream->work.empty(); }
 
-void submit(cudaStream_t stream, std::function<void()> work) {
+cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
   static const bool late = std::getenv("CUDA_ON_CPU_LATE") != nullptr;
-  if (!stream || (!late && !busy(stream))) return work();
-  stream->work.push_back([work = std::move(work)] { return work(), true; });
+  if (stream && stream->capture) {
+    if (stream->invalidated) return cudaErrorStreamCaptureInvalidated;
+    return stream->capture->nodes.push_back(std::move(work)), cudaSuccess;
+  }
+  if (!stream)
+    if (cudaError_t refused = default_stream_use(); refused != cudaSuccess) return refused;
+  if (!stream || (!late && !busy(stream))) return work(), cudaSuccess;
+  return stream->work.push_back([work = std::move(work)] { return work(), true; }), cudaSuccess;
 }
 
-void submit_waiting(cudaStream_t stream, std::function<bool()> work) { stream->work.push_back(std::move(work)); }
+void submit_waiting(cudaStream_t stream, std::function<bool()> work) {
+  if (stream->capture) invalidate(stream, cudaErrorNotSupported);  // real ones can be captured
+  stream->work.push_back(std::move(work));
+}
 
 void wait(cudaStream_t stream) {
   while (busy(stream))
@@ -64,8 +62,11 @@ void wait_for_all() {
 
 }  // namespace cuda_on_cpu
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
+using cuda_on_cpu::invalidate;
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) {
   *out = new EmulatedStream;
+  (*out)->blocking = flags != cudaStreamNonBlocking;
   cuda_on_cpu::streams().insert(*out);
   return cudaSuccess;
 }
@@ -73,30 +74,44 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   cuda_on_cpu::streams().erase(stream);
   return delete stream, cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cuda_on_cpu::wait(stream), cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (stream && stream->capture) return invalidate(stream, cudaErrorStreamCaptureUnsupported);
+  if (!stream)
+    if (cudaError_t refused = cuda_on_cpu::default_stream_use(); refused != cudaSuccess) return refused;
+  return cuda_on_cpu::wait(stream), cudaSuccess;
+}
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->capture) return invalidate(stream, cudaErrorStreamCaptureUnsupported);
   if (cuda_on_cpu::busy(stream)) cuda_on_cpu::advance();
   return cuda_on_cpu::busy(stream) ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (stream->capture) return event->captured ? cudaSuccess : invalidate(stream, cudaErrorStreamCaptureIsolation);
+  if (event->captured) return cudaErrorNotSupported;  // real ones take the stream into the capture
   if (!*event->reached) cuda_on_cpu::submit_waiting(stream, [reached = event->reached] { return *reached; });
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) { return *out = new EmulatedEvent, cudaSuccess; }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->captured = stream && stream->capture;
+  if (event->captured) return stream->invalidated ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   event->reached = std::make_shared<bool>(false);
-  cuda_on_cpu::submit(stream, [reached = event->reached, at_s = event->at_s] { *reached = true, *at_s = cuda_on_cpu::spent_s; });
-  return cudaSuccess;
+  return cuda_on_cpu::submit(stream, [reached = event->reached, at_s = event->at_s] { *reached = true, *at_s = cuda_on_cpu::spent_s; });
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
   return *ms = float(1e3 * (*end->at_s - *begin->at_s)), *begin->reached && *end->reached ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (event->captured) {
+    if (cuda_on_cpu::capturing()) invalidate(cuda_on_cpu::capturing(), cudaErrorCapturedEvent);
+    return cudaErrorCapturedEvent;
+  }
   if (!*event->reached) cuda_on_cpu::advance();
   return *event->reached ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  while (cudaEventQuery(event) != cudaSuccess) sched_yield();
-  return cudaSuccess;
+  cudaError_t status = cudaEventQuery(event);
+  for (; status == cudaErrorNotReady; status = cudaEventQuery(event)) sched_yield();
+  return status;
 }
