@@ -54,6 +54,7 @@ void run(const Args& args, Queue& queue) {
   double begin = base::now_s();
   if (queue.kind() == device::Kind::cuda) {
     device::Range range(name_of(Args::op));
+    queue.set_op(name_of(Args::op));
     run_cuda(args, queue);
   } else {
     run_cpu(args, queue);

@@ -3,7 +3,9 @@
 #include <nvtx3/nvToolsExt.h>
 #include <unistd.h>
 
+#include <memory>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/clock.hpp"
@@ -170,6 +172,30 @@ bool reached(void* event) {
 void copy(void* to, const void* from, size_t bytes, void* stream) {
   check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "copying");
 }
+
+void begin_recording(void* stream) {
+  // Of this thread alone: others may go on to allocate and copy.
+  check_cuda(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal), "beginning to record a graph");
+}
+Recorded end_recording(void* stream) {
+  cudaGraph_t recorded = nullptr;
+  check_cuda(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded), "ending the recording of a graph");
+  const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, cudaError_t (*)(cudaGraph_t)> owner(recorded, cudaGraphDestroy);
+  size_t nodes = 0;
+  check_cuda(cudaGraphGetNodes(recorded, nullptr, &nodes), "asking for a graph's nodes");
+  cudaGraphExec_t graph = nullptr;
+  check_cuda(cudaGraphInstantiate(&graph, recorded, 0), "making a recorded graph ready");
+  return {graph, int64_t(nodes)};
+}
+void drop_recording(void* stream) {
+  cudaGraph_t recorded = nullptr;
+  if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess && recorded) cudaGraphDestroy(recorded);
+  cudaGetLastError();  // the error that ended it is told by whoever met it
+}
+void launch_graph(void* graph, void* stream) {
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream)), "starting a graph");
+}
+void free_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
 }  // namespace gpu
 }  // namespace device

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -44,6 +45,17 @@ void wait(void* event, void* stream);  // work put into `stream` from now on sta
 void wait_for_event(void* event);      // the host waits
 bool reached(void* event);             // is what was recorded done?
 void copy(void* to, const void* from, size_t bytes, void* stream);  // between any two of host and device
+// From begin to end (or drop) what this thread puts into the stream is not run but recorded. One that takes no recording, and a call
+// in between that none takes, is an error there or at the end.
+struct Recorded {
+  void* graph;    // to be launched
+  int64_t nodes;  // kernels and copies in it
+};
+void begin_recording(void* stream);
+Recorded end_recording(void* stream);
+void drop_recording(void* stream);  // after an error
+void launch_graph(void* graph, void* stream);
+void free_graph(void* graph);  // one under way ends first
 }  // namespace gpu
 
 }  // namespace device

@@ -100,6 +100,7 @@ void upload(const View& to, const void* from, Queue& queue) {
 
 void upload_pinned(const View& to, const void* from, Queue& queue) {
   if (queue.kind() != Kind::cuda) return upload(to, from, queue);
+  CHECK(!queue.recording(), "an upload while a graph is recorded");
   count_upload(to.bytes());
   gpu::copy(to.data, from, size_t(to.bytes()), queue.stream());
 }

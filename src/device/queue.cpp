@@ -47,6 +47,7 @@ void Queue::set_tf32(bool tf32) {
 
 void Queue::synchronize(const char* what) {
   if (!stream_) return;
+  CHECK(!recording_, "the host waits while a graph is recorded: {}", what);
   count_wait(what);
   gpu::wait_for_stream(stream_.get());
 }

@@ -58,6 +58,7 @@ class Queue {
   void* scratch(size_t bytes);
   void need_scratch(size_t bytes);  // on paper
   size_t scratch_bytes() const { return scratch_bytes_; }
+  const void* scratch_data() const { return scratch_.get(); }
   // On GPUs it is counted as "scratch" from now on.
   void count_scratch(Ledger& ledger) { ledger_ = &ledger; }
   // The same on the host, for one copy to or from the queue's memory.
@@ -68,8 +69,26 @@ class Queue {
     OpCost& c = costs_[op];
     ++c.calls, c.flops += flops, c.bytes += bytes, c.seconds += seconds;
   }
+  // The same calls once more, by a graph: what each takes is not known.
+  void account_again(int op, const OpCost& cost) {
+    OpCost& c = costs_[size_t(op)];
+    c.calls += cost.calls, c.flops += cost.flops, c.bytes += cost.bytes;
+  }
   const std::array<OpCost, kMaxOps>& costs() const { return costs_; }
-  void reset_costs() { costs_ = {}; }
+  // What graphs cost the host, who puts no op of theirs in.
+  struct GraphCost {
+    int64_t launches = 0, recorded = 0;
+    double seconds = 0;
+  };
+  GraphCost& graph_cost() { return graph_cost_; }
+  void reset_costs() { costs_ = {}, graph_cost_ = {}; }
+
+  // GPUs: the op that was put in last, for messages.
+  const char* op() const { return op_; }
+  void set_op(const char* name) { op_ = name; }
+  // GPUs: what is put in is recorded, not run (graphs.hpp).
+  bool recording() const { return recording_; }
+  void set_recording(bool recording) { recording_ = recording; }
 
  private:
   struct Free {
@@ -93,6 +112,9 @@ class Queue {
   HostBuffer host_scratch_;
   UploadRing uploads_;
   std::array<OpCost, kMaxOps> costs_{};
+  GraphCost graph_cost_;
+  const char* op_ = "none";
+  bool recording_ = false;
 };
 
 }  // namespace device

@@ -14,12 +14,15 @@ void Event::Free::operator()(void* event) const { gpu::free_event(event); }
 
 void Event::record(Queue& queue) {
   if (queue.kind() != Kind::cuda) return;
+  CHECK(!queue.recording(), "an event while a graph is recorded");
   if (!event_) event_.reset(gpu::make_event());
   gpu::record(event_.get(), queue.stream());
 }
 
 void Event::wait(Queue& queue) const {
-  if (event_ && queue.kind() == Kind::cuda) gpu::wait(event_.get(), queue.stream());
+  if (!event_ || queue.kind() != Kind::cuda) return;
+  CHECK(!queue.recording(), "an event while a graph is recorded");
+  gpu::wait(event_.get(), queue.stream());
 }
 
 void Event::synchronize(const char* what) const {
@@ -29,6 +32,7 @@ void Event::synchronize(const char* what) const {
 }
 
 void UploadRing::upload(void* to, const void* from, int64_t bytes, Queue& queue) {
+  CHECK(!queue.recording(), "an upload while a graph is recorded: it would send what its staging memory holds by then");
   count_upload(bytes);
   for (int64_t done = 0; done < bytes;) {
     if (filled_ == kChunkBytes) filled_ = 0, chunk_ = (chunk_ + 1) % chunks_.size();

@@ -1,0 +1,104 @@
+#include "device/graphs.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "device/gpu.hpp"
+#include "device/range.hpp"
+
+namespace device {
+namespace {
+
+// The queue records for as long as one lives.
+class Recording {
+ public:
+  explicit Recording(Queue& queue) : queue_(queue) {
+    gpu::begin_recording(queue_.stream());
+    queue_.set_recording(true);
+  }
+  ~Recording() {
+    queue_.set_recording(false);
+    if (!ended_) gpu::drop_recording(queue_.stream());
+  }
+  Recording(const Recording&) = delete;
+  gpu::Recorded end() {
+    ended_ = true;
+    return gpu::end_recording(queue_.stream());
+  }
+
+ private:
+  Queue& queue_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+Graphs::Graphs(Queue& queue, int64_t most, std::string name) : queue_(queue), most_(most), name_(std::move(name)) {
+  CHECK(queue.kind() == Kind::cuda && most >= 1);
+}
+Graphs::~Graphs() = default;
+
+void Graphs::Free::operator()(void* graph) const { gpu::free_graph(graph); }
+
+void Graphs::run(const Key& key, const std::function<void()>& work) {
+  ++counts_.runs;
+  if (queue_.scratch_data() != scratch_) forget_all();  // it has moved: graphs would write where it was
+  Entry& entry = entries_[key];
+  const bool first = !std::exchange(entry.seen, true);
+  if (!entry.graph && (first || counts_.graphs == most_)) {
+    if (!first && !std::exchange(told_, true))
+      base::log::line("graphs   {} recorded, and no more: {} of other shapes run without (run.cuda_graph_limit)", most_, name_);
+    return work();
+  }
+  if (entry.graph) {
+    for (const auto& [op, cost] : entry.costs) queue_.account_again(op, cost);
+    return launch(entry);
+  }
+  const size_t before = gpu_memory_used_bytes();
+  const base::Stopwatch watch;
+  record(entry, work);  // its ops count as put in
+  ++queue_.graph_cost().recorded, queue_.graph_cost().seconds += watch.seconds();
+  launch(entry);
+  counts_.bytes += std::max<int64_t>(0, int64_t(gpu_memory_used_bytes()) - int64_t(before));
+}
+
+void Graphs::record(Entry& entry, const std::function<void()>& work) {
+  Range range("record a graph");
+  const auto before = queue_.costs();
+  try {
+    Recording recording(queue_);
+    work();
+    gpu::Recorded recorded = recording.end();
+    entry.graph.reset(recorded.graph);
+    counts_.nodes += recorded.nodes;
+  } catch (const base::Error& e) {
+    throw base::Error(base::Exit::mesh,
+                      fmt::format("recording a CUDA graph of {} failed at or after op {}: {}; run.cuda_graph = \"off\" does without", name_,
+                                  queue_.op(), e.what()));
+  }
+  ++counts_.graphs;
+  entry.costs.clear();
+  for (int op = 0; op < Queue::kMaxOps; ++op) {
+    const OpCost &was = before[size_t(op)], &is = queue_.costs()[size_t(op)];
+    if (is.calls > was.calls)
+      entry.costs.push_back({op, {.calls = is.calls - was.calls, .flops = is.flops - was.flops, .bytes = is.bytes - was.bytes}});
+  }
+}
+
+void Graphs::launch(const Entry& entry) {
+  Range range("graph");
+  const base::Stopwatch watch;
+  gpu::launch_graph(entry.graph.get(), queue_.stream());
+  ++counts_.launches;
+  ++queue_.graph_cost().launches, queue_.graph_cost().seconds += watch.seconds();
+}
+
+void Graphs::forget_all() {
+  for (auto& [key, entry] : entries_) entry.graph.reset();
+  counts_.graphs = counts_.nodes = counts_.bytes = 0;
+  scratch_ = queue_.scratch_data();
+}
+
+}  // namespace device
