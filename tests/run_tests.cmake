@@ -27,3 +27,5 @@ foreach(deck IN LISTS decks)
   add_test(NAME deck_${name} COMMAND trainer ${deck} --validate --mode plan --ranks 8 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(deck_${name} PROPERTIES TIMEOUT 60 LABELS run)
 endforeach()
+
+set_property(TEST run_cuda_graph_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")

@@ -102,6 +102,10 @@ CaptionDecoder::Memory Cappa::memory(const Inputs& inputs, View encoded) const {
   return {encoded, options_.masked() ? inputs.at("causal").device : View{}};
 }
 
+std::string Cappa::changing_arguments() const {
+  return encoder_.drops() || decoder_.drops() ? "dropout draws other numbers in each pass" : "";
+}
+
 int64_t Cappa::shape_sets(int64_t batch, int64_t slices) const {
   return decoder_.drops() ? 1 : TextRows::sets(batch / slices, options_.length());
 }
@@ -125,23 +129,32 @@ void Cappa::select(const nn::Context& ctx, const Inputs& inputs, CaptionDecoder:
   selection.rows.assign(seen_, ctx.slices, length);
 }
 
+// Everything that the host makes for the ops.
+void Cappa::place(nn::Context& ctx) {
+  encoder_.place(ctx), decoder_.place(ctx);
+  selection_.place(ctx);
+}
+
 void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) {
-  device::Arena::Scope scope(ctx.arena);
   device::Arena::Mark start = ctx.arena.low();
   select(ctx, inputs, selection_);
-  selection_.place(ctx);
+  place(ctx);
   const CaptionHead::Targets targets =
       head_.place_targets(ctx, selection_.last, inputs.at("labels").host, inputs.at("weights").host, global_batch);
-  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
-  View d = ctx.arena.temporary(selection_.last.count() * options_.decoder_width());
-  head_.forward_backward(ctx, y, selection_.last, targets, d, decoder_.last_block());
-  View d_encoded = ctx.arena.temporary(ctx.batch * options_.patches() * options_.encoder.width);
-  decoder_.backward(ctx, d, d_encoded, encoder_.last_block());
-  encoder_.backward(ctx, d_encoded);
-  ctx.run(kernels::LossSums{.sums = sums, .loss = targets.loss, .first = targets.examples,
-                            .weights = inputs.at("weights").device, .causal = memory(inputs, {}).flags, .batch = ctx.batch,
-                            .length = options_.length(), .slices = ctx.slices});
+  // One slice is all rows; more of them are never repeated.
+  ctx.repeat({selection_.rows.count(), selection_.last.count(), targets.first.back()}, [&] {
+    device::Arena::Scope scope(ctx.arena);
+    View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
+    View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
+    View d = ctx.arena.temporary(selection_.last.count() * options_.decoder_width());
+    head_.forward_backward(ctx, y, selection_.last, targets, d, decoder_.last_block());
+    View d_encoded = ctx.arena.temporary(ctx.batch * options_.patches() * options_.encoder.width);
+    decoder_.backward(ctx, d, d_encoded, encoder_.last_block());
+    encoder_.backward(ctx, d_encoded);
+    ctx.run(kernels::LossSums{.sums = sums, .loss = targets.loss, .first = targets.examples,
+                              .weights = inputs.at("weights").device, .causal = memory(inputs, {}).flags, .batch = ctx.batch,
+                              .length = options_.length(), .slices = ctx.slices});
+  });
   ctx.arena.pop_low(start);
 }
 
@@ -150,7 +163,7 @@ void Cappa::logits(nn::Context& ctx, const Inputs& inputs, View out) {
   device::Arena::Mark start = ctx.arena.low();
   selection_.rows.assign_all(ctx.batch, ctx.slices, options_.length());
   selection_.last = selection_.rows;
-  selection_.place(ctx);
+  place(ctx);
   View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
   View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
   head_.logits(ctx, y, out);
@@ -162,7 +175,7 @@ void Cappa::evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double
   device::Arena::Mark start = ctx.arena.low();
   int64_t length = options_.length();
   select(ctx, inputs, selection_);
-  selection_.place(ctx);
+  place(ctx);
   const CaptionHead::Targets targets =
       head_.place_targets(ctx, selection_.last, inputs.at("labels").host, inputs.at("weights").host, 0);
   View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());

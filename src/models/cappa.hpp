@@ -22,6 +22,7 @@ class Cappa : public Model {
   void take_bytes(const kernels::PixelRange& range) override { bytes_ = true, encoder_.take_bytes(range); }
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const override;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) override;
+  std::string changing_arguments() const override;
   void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) override;
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }
@@ -39,6 +40,7 @@ class Cappa : public Model {
 
  private:
   CaptionDecoder::Memory memory(const Inputs& inputs, View encoded) const;
+  void place(nn::Context& ctx);
 
   CappaOptions options_;
   LossOptions loss_;

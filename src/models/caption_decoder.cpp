@@ -63,7 +63,7 @@ View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, c
     device::Arena::Scope scope(ctx.arena);
     View text = ctx.arena.temporary(text_rows * width_);
     ForwardBlock weights(ctx, embed_block_, blocks_.front().index);
-    View table = positions_ < 0 ? ctx.table(false, position_table_) : ctx.weight(positions_);
+    View table = positions_ < 0 ? table_there_ : ctx.weight(positions_);
     ctx.run(kernels::EmbeddingForward{.y = text, .ids = ids, .table = ctx.weight(table_), .positions = table.slice(0, length_ * width_),
                                       .rows = text_rows, .width = width_, .vocabulary = options_.embedding_rows(),
                                       .length = length_});

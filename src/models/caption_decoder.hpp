@@ -30,6 +30,8 @@ class CaptionDecoder {
   };
   // Whether training needs all rows: dropout numbers them.
   bool drops() const { return dropout_ > 0; }
+  // As Vit::place.
+  void place(nn::Context& ctx) { table_there_ = positions_ < 0 ? ctx.table(true, position_table_) : View{}; }
   // ids i32 [batch * length]; returns [selection.last.count(), width], before the final norm.
   View forward(nn::Context& ctx, View ids, const Memory& memory, const Selection& selection, int next_block);
   // d: gradient of forward's result, overwritten on the way; d_encoded is overwritten.
@@ -71,7 +73,7 @@ class CaptionDecoder {
 
   Memory memory_;                    // of the pass under way
   const Selection* selection_ = nullptr;
-  View ids_;
+  View ids_, table_there_;
   device::Arena::Mark start_{};
   std::vector<Saved> saved_;
 };

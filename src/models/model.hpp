@@ -85,8 +85,11 @@ class Model {
   virtual void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const = 0;
 
   // Forward and backward; the gradient of sum over examples of loss / global_batch goes to ctx.gradients. sums: f64
-  // [ctx.slices, Sums::count], overwritten; in the queue's memory: the host waits for nothing.
+  // [ctx.slices, Sums::count], overwritten; in the queue's memory: the host waits for nothing. Tables first, then all ops in one
+  // ctx.repeat.
   virtual void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) = 0;
+  // Why arguments of ops differ from pass to pass whatever the shapes, so that no pass can be repeated; empty where they do not.
+  virtual std::string changing_arguments() const { return ""; }
   // Forward only: summed negative log-likelihood and number of weighted tokens per example, f64 [batch] each.
   virtual void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) = 0;
 

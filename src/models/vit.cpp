@@ -72,7 +72,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block) {
                               .width = options_.width(), .patch = options_.encoder.patch,
                               .patch_width = options_.encoder.patch_width, .range = bytes_});
     stem_.forward(ctx, patch_rows_, rows, x);
-    View table = positions_ < 0 ? ctx.table(false, table_) : ctx.weight(positions_);
+    View table = positions_ < 0 ? table_there_ : ctx.weight(positions_);
     ctx.run(kernels::AddTable{.y = x, .x = x, .table = table, .rows = rows, .width = width_, .length = patches_});
     if (drop) nn::dropout(ctx, x, x, dropout_, "encoder/posemb", 0, patches_ * width_);
   }

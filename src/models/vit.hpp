@@ -15,12 +15,15 @@ class Vit {
  public:
   Vit(const CappaOptions& options, Recompute recompute, ParameterList& list);
 
+  // Puts what ops read and the host has made where they read it; it stays there until the arena is popped.
+  void place(nn::Context& ctx) { table_there_ = positions_ < 0 ? ctx.table(true, table_) : View{}; }
   View forward(nn::Context& ctx, View image, int next_block);            // returns encoded
   void take_bytes(const kernels::PixelRange& range) { bytes_ = range; }  // what bytes in images stand for
   // d: gradient of encoded [batch * patches, width], overwritten on the way.
   void backward(nn::Context& ctx, View d);
   int64_t forward_flops() const;
   int64_t input_flops() const { return 2 * patches_ * stem_.in * width_; }
+  bool drops() const { return dropout_ > 0; }
   int last_block() const { return norm_block_; }
 
  private:
@@ -53,7 +56,7 @@ class Vit {
   std::vector<Block> blocks_;
   nn::LayerNorm norm_;
 
-  View patch_rows_, last_;           // of the pass under way
+  View table_there_, patch_rows_, last_;  // of the pass under way
   device::Arena::Mark start_{}, norm_mark_{};
   std::vector<Saved> saved_;
   nn::LayerNorm::Saved norm_saved_;

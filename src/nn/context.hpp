@@ -5,8 +5,10 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 
 #include "base/tree_sum.hpp"
+#include "device/graphs.hpp"
 #include "device/memory.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/elementwise.hpp"
@@ -32,6 +34,8 @@ struct Context {
   bool keep = true;                  // a backward pass follows: save what it needs
   View loss_scale{};                 // optional f32 [1]: gradients are formed times it
   int64_t shape_set = 0;             // on paper: which of the model's sets of shapes
+  device::Graphs* graphs = nullptr;  // GPUs: passes are repeated by these, if given;
+  int64_t graph_kind = 0;            // what fixes the arguments of a pass beside its shapes and where the arena stands
 
   // Activations that only feed products are kept as these take them (precision.compute); the residual stream, statistics and
   // sums are f32.
@@ -61,6 +65,15 @@ struct Context {
     kernels::run(args, queue);
   }
   void run_by_rows(std::initializer_list<kernels::Gemm> products) { kernels::run_by_rows({products.begin(), products.size()}, queue); }
+  // Work whose ops have the same arguments whenever `shapes` are the same: it makes no table, and nothing else of the host's goes
+  // into it. Where passes are repeated by graphs it may not be called; then the arena is as it was.
+  template <class Work>
+  void repeat(std::initializer_list<int64_t> shapes, const Work& work) {
+    if (!graphs) return work();
+    device::Graphs::Key key(shapes);
+    key.insert(key.end(), {graph_kind, arena.low().bytes, arena.high().bytes});
+    graphs->run(key, work);
+  }
 
  private:
   template <class T>

@@ -196,6 +196,13 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
   return sums;
 }
 
+// What graphs took the host; the ops in them are counted above, and took it nothing by themselves.
+void print_graphs(device::Queue& queue, double steps) {
+  const device::Queue::GraphCost& c = queue.graph_cost();
+  log::line("graphs   {:.1f} launches per step; with recording {} more, they took the host {:.3f} ms per step",
+            double(c.launches) / steps, c.recorded, c.seconds / steps * 1e3);
+}
+
 }  // namespace
 
 void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
@@ -234,6 +241,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   log::line("{}", version_line());
   log::line("bench    {}  {} ranks x {} threads  batch {} = micro_batch {} x accumulation {} x ranks", recipe.run.name,
             world.size(), threads, g.global_batch, g.micro_batch, g.accumulation);
+  if (options.graphs > 0) log::line("graphs   {}", engine.graphs_text());
   log::line("compute  {}", compute_text(recipe.precision));
   print_binding(world, session.host(), threads);
   const double peak = find_peak(world, engine.queue().kind(), threads, recipe.precision.compute, recipe.profile, 0.5).flops;
@@ -263,6 +271,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
     log::line("         beside these the cores computed at {:.0f} to 100 % of their best; of the {} steps above 95 %{}",
               100 * times.slowest_cores, at_speed, steady(times.at_speed));
   print_memory(engine);
+  if (engine.graphs()) print_graphs(engine.queue(), n);
   auto short_of = [](double x) { return std::round(x * 1e3) / 1e3; };
   auto per_step = [&](double seconds) { return short_of(seconds / n * 1e3); };
   nlohmann::ordered_json out = {{"ms_per_step", short_of(median)},

@@ -41,7 +41,9 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   make_inputs();
   const int64_t row = models::Sums::count * device::size_of(DType::f64);
   sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.accumulation * row);
-  if (geometry_.slices > 1) slice_sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.slices * row);
+  const bool repeats = options_.graphs > 0 && graphs_problem().empty();
+  if (geometry_.slices > 1 || repeats) slice_sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.slices * row);
+  if (kind == Kind::cuda && repeats) graphs_ = std::make_unique<device::Graphs>(queue_, options_.graphs, "passes");
   sums_there_ = device::Fetched(kind, row);
   const int64_t activations = measure_arena();
   if (kind == Kind::cuda && options.choose_products) options.choose_products(queue_);
@@ -109,11 +111,32 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
                   .train = true,
                   .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
                   .loss_scale = optimizer_->loss_scale(),
-                  .shape_set = shape_set};
+                  .shape_set = shape_set,
+                  .graphs = &queue == &queue_ ? graphs_.get() : nullptr,
+                  .graph_kind = int64_t(set_) * 2 + (m > 0)};  // where inputs are; whether gradients are added to
   gradients.begin_micro_batch(m);
-  const device::View sums = geometry_.slices > 1 ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * models::Sums::count)
-                                                 : sums_of_pass(m);
+  const device::View sums = slice_sums_.bytes() > 0
+                                ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * models::Sums::count)
+                                : sums_of_pass(m);
   model_->forward_backward(ctx, inputs(), geometry_.global_batch, sums);
+}
+
+// Why passes cannot be repeated by graphs; empty where they can.
+std::string Engine::graphs_problem() const {
+  if (queue_.device() != Kind::cuda) return "ranks compute on CPUs";
+  if (std::string problem = model_->changing_arguments(); !problem.empty()) return problem;
+  if (options_.determinism.mesh()) return kTreeInPasses;
+  for (const shard::Unit& unit : layout_->units())
+    if (unit.strategy.parameters_sharded && layout_->fsdp() > 1)
+      return fmt::format("passes gather parameters that are sharded over {} ranks (sharding.parameters)", layout_->fsdp());
+  return "";
+}
+
+std::string Engine::graphs_text() const {
+  if (const std::string problem = graphs_problem(); !problem.empty()) return "none, though run.cuda_graph = \"on\": " + problem;
+  return fmt::format("a pass whose shapes, inputs' place and order in the step came before is recorded and then repeated whole; at most {} "
+                     "graphs (run.cuda_graph_limit); evaluations and updates run without",
+                     options_.graphs);
 }
 
 void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
@@ -180,7 +203,7 @@ device::View Engine::sums_of_pass(int64_t m) const {
 
 // Sums over slices follow the tree: within the pass, over fsdp, over passes, over replicas.
 void Engine::add_slices(int64_t m) {
-  if (geometry_.slices == 1) return;
+  if (slice_sums_.bytes() == 0) return;
   auto slot = [&](int64_t j) { return slice_sums_.view(DType::f64).slice(j * models::Sums::count, models::Sums::count); };
   auto add = [&](int into, int from) { kernels::run(kernels::AddSums{slot(into), slot(into), slot(from)}, queue_); };
   base::TreeSum tree;

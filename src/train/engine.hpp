@@ -36,12 +36,16 @@ struct EngineOptions {
   // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before activations have their memory.
   std::function<void(device::Queue&)> choose_products;
   std::optional<kernels::PixelRange> bytes;  // images come as bytes, which stand for that
+  int64_t graphs = 0;                        // on GPUs: so many CUDA graphs of passes at most; 0: passes run without
   bool forbid_waits = false;                 // a host that waits for its GPU within a step, from the third on, is an error
   // Settings of each parameter and the schedules they name, once the model's parameters are known.
   std::function<void(const std::vector<shard::Parameter>&, std::vector<optim::ParameterPolicy>&,
                      std::vector<optim::Schedule>&)>
       resolve;
 };
+
+// Why level "mesh" lets no graph repeat a pass.
+inline constexpr char kTreeInPasses[] = "determinism.level = \"mesh\" exchanges and adds gradients within passes";
 
 struct StepReport {
   double loss = 0, loss_ar = 0, loss_parallel = 0;  // means over the examples of each kind; NaN where there were none
@@ -79,6 +83,9 @@ class Engine {
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
   // plan: with fewer passes. From the second pass on, each adds the same to every count of the step.
   void plan_step(int64_t passes) { run_passes(1, {}, passes); }
+  // What options.graphs > 0 comes to, for the log: what CUDA graphs repeat, or why they repeat nothing.
+  std::string graphs_text() const;
+  const device::Graphs* graphs() const { return graphs_.get(); }  // null: passes run without
   // Weights changed from outside (initialise, restore): bring every copy up to date.
   void initialise() { weights_->initialise(uint64_t(options_.seed)); }
   void publish() { weights_->publish(); }
@@ -119,6 +126,7 @@ class Engine {
     device::Event copied, used;
   };
   void run_passes(int64_t step, const Feed& feed, int64_t passes);
+  std::string graphs_problem() const;
   void make_inputs();
   int64_t measure_arena();
   device::View sums_of_pass(int64_t m) const;
@@ -128,6 +136,7 @@ class Engine {
   EngineOptions options_;
   comm::Mesh& mesh_;
   device::Queue queue_;
+  std::unique_ptr<device::Graphs> graphs_;
   device::Ledger ledger_;
   Geometry geometry_;
   std::unique_ptr<models::Model> model_;
@@ -139,7 +148,8 @@ class Engine {
   std::vector<InputSet> sets_;
   size_t set_ = 0;
   std::unique_ptr<device::Queue> copies_;   // of inputs; none: they are where ops read them
-  device::Buffer sums_, slice_sums_;        // models::Sums, by pass; of the pass under way, by slice
+  // models::Sums, by pass; of the pass under way, by slice (one: where graphs repeat passes, which write to one place).
+  device::Buffer sums_, slice_sums_;
   device::Fetched sums_there_;
   std::vector<optim::OwnedUnit> owned_;
   StepReport reports_[2];  // by turn

@@ -24,6 +24,19 @@ void RunOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("seed", seed, "of initial weights, sample order, draws and dropout").min(0);
   t.key("notes", notes, "free text, copied into metrics.h5 and every checkpoint").on_resume(OnResume::may_change);
+  t.key("cuda_graph", cuda_graph,
+        "GPUs: on: forward and backward of a pass are recorded as a CUDA graph when their shapes come again, then started by one call; the "
+        "same bits; not where passes exchange (sharded parameters of several ranks, determinism.level \"mesh\") or drop out")
+      .one_of({"off", "on"})
+      .on_resume(OnResume::may_change);
+  t.key("cuda_graph_limit", cuda_graph_limit,
+        "graphs kept at most; passes of further shapes run without. Their memory is the driver's, and not in the plan")
+      .min(1)
+      .max(1 << 16)
+      .unit("graphs")
+      .on_resume(OnResume::may_change);
+  if (cuda_graph == "off" && cuda_graph_limit != RunOptions().cuda_graph_limit)
+    t.error("cuda_graph_limit", "it limits what run.cuda_graph = \"on\" keeps, and that is \"off\"");
   t.key("gemm_search", gemm_search,
         "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every run; on: the fastest of eight, timed by rank "
         "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file has the same bits")
@@ -183,6 +196,12 @@ void Recipe::cross_check(config::Deck& deck) const {
   if (determinism.mesh() && train.global_batch % determinism.slices)
     deck.error("determinism.slices", fmt::format("train.global_batch = {} is not divisible by slices = {}",
                                                  train.global_batch, determinism.slices));
+
+  if (run.cuda_graph == "on") {
+    std::string problem = run.device == "cpu" ? "run.device is \"cpu\"" : made->changing_arguments();
+    if (problem.empty() && determinism.mesh()) problem = kTreeInPasses;
+    if (!problem.empty()) deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
+  }
 
   std::vector<std::string> paths;
   for (const shard::Parameter& p : made->parameters()) paths.push_back(p.path);
@@ -353,6 +372,7 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;
+  if (run.cuda_graph == "on") o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,

@@ -169,6 +169,11 @@ void Trainer::finish() {
   if (engine_->scales_loss())
     log::line("fp16     {} steps without an update because gradients overflowed; loss scale {:g}", progress_.overflowed_steps,
               engine_->scale_state().scale);
+  if (engine_->graphs()) {
+    const device::Graphs::Counts& c = engine_->graphs()->counts();
+    log::line("graphs   {} of {} passes of this attempt were one launch; {} graphs of {} kernels and copies, about {} MiB of the GPU",
+              base::with_commas(c.launches), base::with_commas(c.runs), c.graphs, base::with_commas(c.nodes), base::mebibytes(c.bytes));
+  }
   log::line("memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at rank 0",
             base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")),
             host_mib());

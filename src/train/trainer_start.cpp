@@ -150,6 +150,7 @@ void Trainer::print_start() {
   progress_.peak_flops = peak.flops;
   log::line("compute  {}; {:.4g} GFLOP per example forward+backward; {}", compute_text(recipe_.precision),
             double(engine_->model().train_flops()) / 1e9, peak.text);
+  if (options.graphs > 0) log::line("graphs   {}", engine_->graphs_text());
   print_memory(*engine_);
 }
 

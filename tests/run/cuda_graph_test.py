@@ -1,0 +1,121 @@
+#!/usr/bin/python3
+"""run.cuda_graph on the emulated GPU: passes that graphs repeat have the bits of passes without, whatever changes between them;
+what no graph can repeat runs without and says so, or is refused."""
+import os
+import re
+
+import harness
+
+CPU, EMULATED = harness.TRAINER, os.environ["TRAINER_ON_EMULATOR"]
+STEPS, PASSES = 6, 5  # an odd number of passes: the first of a step takes turns with its inputs
+SETTINGS = [f"train.total_steps={STEPS}", "train.global_batch=10", "train.micro_batch=2", "schedule.default.warmup_steps=1",
+            "checkpoint.every_steps=6", "eval.val.every_steps=3", "loader.threads=1"]
+GRAPHS = re.compile(r"graphs   ([\d,]+) of ([\d,]+) passes of this attempt were one launch; (\d+) graphs of")
+
+
+class CudaGraph(harness.RunTest):
+    def train(self, name, *settings, ranks=0, device="cuda"):
+        """Runs the deck in a folder of this name; its rows of training."""
+        harness.TRAINER = EMULATED if device == "cuda" else CPU
+        sets = [arg for s in (*SETTINGS, f"run.device={device}", *settings) for arg in ("--set", s)]
+        self.expect(0, args=[self.deck(), "--dir", f"{self.folder}/{name}", *sets], ranks=ranks, timeout=240)
+        return self.rows(folder=f"{self.folder}/{name}")
+
+    def emulate(self, **environment):
+        for name, value in environment.items():
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name, None)
+
+    def launches(self, ranks=0):
+        """Of graphs, by rank, as the emulated GPU has counted them."""
+        launched = [int(n) for n in re.findall(r"cuda_on_cpu: (\d+) graphs launched", self.output)]
+        self.assertEqual(len(launched), max(ranks, 1), self.output)
+        return launched
+
+    def with_graphs(self, name, *settings, ranks=0):
+        """Rows, launches and graphs of rank 0."""
+        rows = self.train(name, "run.cuda_graph=on", *settings, ranks=ranks)
+        said = GRAPHS.search(self.output)
+        self.assertIn(int(said[1]), self.launches(ranks))
+        self.assertEqual(int(said[2]), STEPS * PASSES)
+        return rows, int(said[1]), int(said[3])
+
+    def same(self, name, other):
+        folders = [f"{self.folder}/{n}" for n in (name, other)]
+        for kind, keys in (("train", ("step", "loss", "loss_ar", "loss_parallel", "l2_grads", "l2_params", "l2_updates")),
+                           ("eval", ("step", "perplexity"))):
+            one, two = ([[row.get(key) for key in keys] for row in self.rows(kind, folder)] for folder in folders)
+            self.assertEqual(one, two)
+            self.assertTrue(one)
+        self.assertEqual(*(self.tensors(STEPS, folder) for folder in folders))
+
+    def with_and_without(self, *settings, ranks=0, least):
+        """Launches and graphs; at least so many of each."""
+        self.emulate(CUDA_ON_CPU_TELL="1")
+        without = self.train("off", *settings, ranks=ranks)
+        self.assertEqual(set(self.launches(ranks)), {0})
+        self.assertNotIn("graphs ", self.output.replace(" graphs launched", ""))
+        rows, launched, graphs = self.with_graphs("on", *settings, ranks=ranks)
+        self.assertIn("graphs   a pass whose shapes", self.output)
+        self.same("on", "off")
+        self.assertEqual([r["hfu"] is None for r in rows], [r["hfu"] is None for r in without])
+        self.assertGreaterEqual(graphs, least)
+        self.assertGreater(launched, graphs)
+        return launched, graphs
+
+    def test_same_bits(self):
+        # First and later passes of a step, from two sets of inputs, and more than one shape of text.
+        launched, graphs = self.with_and_without(least=5)
+        # As late as CUDA allows, and a host that may wait nowhere.
+        self.emulate(CUDA_ON_CPU_LATE="1")
+        _, late, _ = self.with_graphs("late", "profile.forbid_waits=true")
+        self.assertEqual(late, launched)
+        self.same("late", "off")
+        # No more than allowed: what is beyond runs without, which is said once.
+        _, fewer, one = self.with_graphs("one", "run.cuda_graph_limit=1")
+        self.assertEqual(one, 1)
+        self.assertLess(fewer, launched)
+        self.assertEqual(self.output.count("graphs   1 recorded, and no more: passes of other shapes run without"), 1)
+        self.same("one", "off")
+
+    def test_rounded_operands(self):
+        self.with_and_without("precision.compute=bf16", "memory.recompute=block", "optimizer.kind=adamw", least=5)
+
+    def test_fp16(self):
+        self.with_and_without("precision.compute=fp16", "precision.loss_scale.growth_interval=3", "optimizer.kind=adamw",
+                              "precision.loss_scale.init=1024", least=5)
+
+    def test_replicas(self):
+        self.emulate(CUDA_ON_CPU_GPUS="2")
+        self.with_and_without("mesh.fsdp=1", "mesh.replica=2", "sharding.optimizer=replicated", "sharding.parameters=replicated",
+                              "train.micro_batch=1", ranks=2, least=4)
+        self.assertIn("backend=nccl 2.28.9", self.output)
+
+    def test_sharded_optimizer(self):
+        self.with_and_without("mesh.fsdp=2", "sharding.parameters=replicated", "train.micro_batch=1", "precision.compute=bf16", ranks=2,
+                              least=4)
+
+    def test_bench(self):
+        harness.TRAINER = EMULATED
+        sets = [arg for s in (*SETTINGS, "run.device=cuda", "run.cuda_graph=on", "bench.steps=4", "run.cuda_graph_limit=3")
+                for arg in ("--set", s)]
+        self.expect(0, args=[self.deck(), "--mode", "bench", *sets])
+        said = re.search(r"graphs   ([\d.]+) launches per step; with recording (\d+) more", self.output)
+        self.assertGreater(float(said[1]), 0)
+
+    def test_where_none_can_be(self):
+        self.train("sharded", "run.cuda_graph=on", "mesh.fsdp=2", "train.micro_batch=1", ranks=2)
+        self.assertIn('graphs   none, though run.cuda_graph = "on": passes gather parameters that are sharded over 2 ranks', self.output)
+        self.assertNotIn("were one launch", self.output)
+        self.train("cpu", "run.cuda_graph=on", device="auto")
+        self.assertIn('graphs   none, though run.cuda_graph = "on": ranks compute on CPUs', self.output)
+        for words, *settings in (('run.device is "cpu"', "run.device=cpu"),
+                                 ("dropout draws other numbers in each pass", "model.decoder.dropout=0.1"),
+                                 ("dropout draws other numbers in each pass", "model.encoder.dropout=0.1"),
+                                 ('determinism.level = "mesh" exchanges', "determinism.level=mesh", "determinism.slices=2")):
+            sets = [arg for s in (*SETTINGS, "run.device=cuda", *settings, "run.cuda_graph=on") for arg in ("--set", s)]
+            self.expect(2, "run.cuda_graph", words, "no CUDA graph can repeat a pass", args=[self.deck(), "--validate", *sets])
+        self.expect(2, "run.cuda_graph_limit", args=[self.deck(), "--validate", "--set", "run.cuda_graph_limit=3"])
+
+
+harness.main()
