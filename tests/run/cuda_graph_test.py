@@ -95,6 +95,16 @@ class CudaGraph(harness.RunTest):
         self.with_and_without("mesh.fsdp=2", "sharding.parameters=replicated", "train.micro_batch=1", "precision.compute=bf16", ranks=2,
                               least=4)
 
+    def test_memory_is_as_planned(self):
+        self.train("run", "run.cuda_graph=on")
+        said = re.search(r"memory   per rank, MiB: (.*)", self.output)[1].split()
+        sets = [arg for s in (*SETTINGS, "run.device=cuda", "run.cuda_graph=on") for arg in ("--set", s)]
+        self.expect(0, args=[self.deck(), "--mode", "plan", "--ranks", "1", *sets])
+        planned = re.findall(r"^ +([a-z]\S*) +[0-9,]+ bytes +(\S+) MiB", self.output, re.M)
+        self.assertIn("workspace", dict(planned))
+        for name, mib in planned:
+            self.assertEqual(said[said.index(name) + 1], mib, self.output)
+
     def test_bench(self):
         harness.TRAINER = EMULATED
         sets = [arg for s in (*SETTINGS, "run.device=cuda", "run.cuda_graph=on", "bench.steps=4", "run.cuda_graph_limit=3")
