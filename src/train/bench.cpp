@@ -199,7 +199,7 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
 // What graphs took the host; the ops in them are counted above, and took it nothing by themselves.
 void print_graphs(device::Queue& queue, double steps) {
   const device::Queue::GraphCost& c = queue.graph_cost();
-  log::line("graphs   {:.1f} launches per step; with recording {} more, they took the host {:.3f} ms per step",
+  log::line("graphs   {:.1f} launches per step; these, and recording {} while timed, took the host {:.3f} ms per step",
             double(c.launches) / steps, c.recorded, c.seconds / steps * 1e3);
 }
 

@@ -134,8 +134,8 @@ std::string Engine::graphs_problem() const {
 
 std::string Engine::graphs_text() const {
   if (const std::string problem = graphs_problem(); !problem.empty()) return "none, though run.cuda_graph = \"on\": " + problem;
-  return fmt::format("a pass whose shapes, inputs' place and order in the step came before is recorded and then repeated whole; at most {} "
-                     "graphs (run.cuda_graph_limit); evaluations and updates run without",
+  return fmt::format("forward and backward of a pass are recorded when their shapes come again, then one launch; at most {} graphs "
+                     "(run.cuda_graph_limit); evaluations and updates run without",
                      options_.graphs);
 }
 

@@ -56,7 +56,7 @@ class CudaGraph(harness.RunTest):
         self.assertEqual(set(self.launches(ranks)), {0})
         self.assertNotIn("graphs ", self.output.replace(" graphs launched", ""))
         rows, launched, graphs = self.with_graphs("on", *settings, ranks=ranks)
-        self.assertIn("graphs   a pass whose shapes", self.output)
+        self.assertIn("graphs   forward and backward of a pass are recorded", self.output)
         self.same("on", "off")
         self.assertEqual([r["hfu"] is None for r in rows], [r["hfu"] is None for r in without])
         self.assertGreaterEqual(graphs, least)
@@ -110,7 +110,7 @@ class CudaGraph(harness.RunTest):
         sets = [arg for s in (*SETTINGS, "run.device=cuda", "run.cuda_graph=on", "bench.steps=4", "run.cuda_graph_limit=3")
                 for arg in ("--set", s)]
         self.expect(0, args=[self.deck(), "--mode", "bench", *sets])
-        said = re.search(r"graphs   ([\d.]+) launches per step; with recording (\d+) more", self.output)
+        said = re.search(r"graphs   ([\d.]+) launches per step; these, and recording (\d+) while timed", self.output)
         self.assertGreater(float(said[1]), 0)
 
     def test_where_none_can_be(self):
