@@ -1,6 +1,7 @@
 """CapPa written plainly in JAX, timed: peer of tools/gpu_check. Argument: a JSON object with the shapes. Last line: JSON.
 
-jit, jax.nn.dot_product_attention (cuDNN in bf16), AdamW by hand; bf16 = products and activations, f32 = as published."""
+jit, jax.nn.dot_product_attention (cuDNN in bf16), AdamW by hand; bf16 = products and activations, tf32 = f32
+with TF32 products."""
 import functools
 import json
 import os
@@ -13,6 +14,8 @@ import jax
 import jax.numpy as jnp
 
 S = json.loads(sys.argv[1])
+if S["precision"] == "tf32":  # GPUs do so anyway, unless the environment says otherwise
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32")
 D, HEADS, TEXT, BATCH, VOCABULARY, PATCH = S["width"], S["heads"], S["text"], S["batch"], S["vocabulary"], S["patch"]
 SIDE = S["side"] // PATCH
 TYPE = jnp.bfloat16 if S["precision"] == "bf16" else jnp.float32

@@ -9,7 +9,14 @@ import sys
 import harness
 
 CHECK = os.path.join(harness.SOURCE, "tools/gpu_check")
-STEP = '{"ms_per_step":100.0,"peak_gflops":989400.0,"peak_memory_gib":20.5,"planned_mib":20480.0}'
+# A step takes what its precision says: "ms_per_step", and the peak of that precision.
+TRAINER = '''for a; do case $a in precision.compute=*bf16*|precision.compute=*fp16*) ms=100 peak=989400;;
+precision.compute=*tf32*) ms=200 peak=494700;; precision.compute=*f32*) ms=1000 peak=66900;; esac; done
+echo "{\\"ms_per_step\\":$ms,\\"data_ms\\":1.5,\\"peak_gflops\\":$peak,\\"peak_memory_gib\\":20.5,\\"planned_mib\\":20480.0}"'''
+# A Python that has PyTorch and no JAX.
+PYTHON = '''case "$2" in "import torch") exit 0;; import*) exit 1;; esac
+case "$2" in *bf16*) ms=150;; *tf32*) ms=300;; *) exit 2;; esac
+echo "{\\"ms_per_step\\":$ms,\\"peak_memory_gib\\":30}"'''
 
 
 class GpuCheck(harness.RunTest):
@@ -31,15 +38,23 @@ class GpuCheck(harness.RunTest):
         table = 'for a; do case $a in --json=*) echo \'{"device": "NVIDIA H200"}\' > "${a#--json=}";; ' \
                 '--markdown=*) echo "| gemm |" > "${a#--markdown=}";; esac; done'
         self.programs(kernel_table=table, test_kernels="echo on NVIDIA H200; echo expected 1, got 2; exit 1",
-                      golden='[ "$3" = --mesh ] && exit 77; exit 0', trainer=f"echo '{STEP}'", mpirun='shift 3; exec "$@"')
-        self.assertEqual(self.check("--only", "ops", "golden", "mesh", "table", "training"), 1, self.output)
+                      golden='[ "$3" = --mesh ] && exit 77; exit 0', trainer=TRAINER, mpirun='shift 3; exec "$@"', python=PYTHON)
+        self.assertEqual(self.check("--python", self.folder + "/bin/python", "--only", "ops", "golden", "mesh", "table", "training", "peers"), 1,
+                         self.output)
         report, = glob.glob(self.folder + "/out/*-nvidia-h200.md")
         with open(report) as f:
             text = f.read()
         for line in ("| ops | op suite | failed (exit 1): expected 1, got 2 |", "| golden | one rank | passed |",
                      "| mesh | two ranks, 2x1 | skipped |", "| table | kernel table | passed |", "| gemm |",
-                     # 256 examples x 142.3 GFLOP in 100 ms
-                     "| B/16 | this program | bf16 | 100.0 | 2560 | 364 | 36.8 % | 20.5 GiB | 20.0 GiB |"):
+                     "| golden | one rank, tf32 | passed |", "| golden | one rank, fp16 | passed |",
+                     # 256 examples x 142.3 GFLOP in 100 ms; each precision has its own peak
+                     "| B/16 | this program | bf16 | 100.0 | 1.5 | 2560 | 364 | 36.8 % | 20.5 GiB | 20.0 GiB |",
+                     "| B/16 | this program | fp16 | 100.0 | 1.5 | 2560 | 364 | 36.8 % | 20.5 GiB | 20.0 GiB |",
+                     "| B/16 | this program | tf32 | 200.0 | 1.5 | 1280 | 182 | 36.8 % | 20.5 GiB | 20.0 GiB |",
+                     "| B/16 | this program | f32 | 1000.0 | 1.5 | 256 | 36 | 54.5 % | 20.5 GiB | 20.0 GiB |",
+                     "| B/16 | torch | tf32 | 300.0 |  | 853 | 121 | 24.5 % | 30.0 GiB |  |",
+                     "B/16: 1.50 times the faster bf16 peer", "L/14: 1.50 times the faster tf32 peer",
+                     "B/16: fp16 is 1.00 times as fast as bf16.", "L/14: tf32 is 5.00 times as fast as f32."):
             self.assertIn(line, text)
         with open(report.replace(".md", ".json")) as f:
             steps = json.load(f)["steps"]
@@ -54,7 +69,7 @@ class GpuCheck(harness.RunTest):
     def test_what_is_missing_fails(self):
         self.programs(kernel_table="exit 0")
         self.assertEqual(self.check("--only", "ops", "training"), 1)
-        self.assertEqual(self.output.count("no program"), 3, self.output)
+        self.assertEqual(self.output.count("no program"), 2, self.output)
 
 
 harness.main()
