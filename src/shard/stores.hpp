@@ -66,6 +66,7 @@ class WeightStore {
   void find_lines();
   void share_lines();
   Slot& gather(int block);
+  void take(int block);
 
   Fabric fabric_;
   std::vector<UnitState> units_;

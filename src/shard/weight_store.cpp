@@ -168,13 +168,18 @@ void WeightStore::acquire(int block, int next) {
     const auto& units = fabric_.layout.units_of_block()[size_t(b)];
     return std::any_of(units.begin(), units.end(), [&](int u) { return units_[size_t(u)].gathered; });
   };
-  if (!sharded(block)) return;
   // A buffer gathered ahead for another block (the direction turned round) is given up.
   for (Slot& s : slots_)
-    if (s.block >= 0 && s.block != block) {
+    if (s.block >= 0 && s.block != block && s.block != next) {
       for (comm::Ticket& t : s.tickets) t.wait();
       s.tickets.clear(), s.block = -1;
     }
+  if (sharded(block)) take(block);
+  if (slots_.size() > 1 && next != block && sharded(next)) gather(next);
+}
+
+// Waits for the block's weights.
+void WeightStore::take(int block) {
   Slot& slot = gather(block);
   for (comm::Ticket& t : slot.tickets) t.wait();
   slot.tickets.clear();
@@ -187,7 +192,6 @@ void WeightStore::acquire(int block, int next) {
     s.full = part_of(slot.memory, s.full_at, device::DType::f32, length);
     round_operands(u);
   }
-  if (slots_.size() > 1 && next != block && sharded(next)) gather(next);
 }
 
 void WeightStore::release(int block) {
