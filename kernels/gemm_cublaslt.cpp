@@ -10,6 +10,8 @@
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -388,9 +390,10 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
   device::Buffer memory(device::Kind::cuda, ledger, "algorithm search", int64_t(most));
   // Small numbers: of zeros, some GPUs compute faster than they ever will.
   device::check_cuda(cudaMemsetAsync(memory.data(), 0x3c, most, device::stream_of(queue)), "filling memory");
+  std::set<std::string> here;
   for (const auto& [key, call] : shapes().prepared) {
     const std::string shape = text_of(call);
-    ++out.shapes;
+    here.insert(shape), ++out.shapes;
     if (!lines.count(shape)) {
       const Plan plan = describe(call);
       const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(plan, call, kProposals);
@@ -400,6 +403,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
       lines[shape] = hex_of(fastest(plan, real, proposed, queue.scratch(kWorkspace), queue, out));
     }
   }
+  for (const auto& [shape, algorithm] : lines) out.kept += !here.count(shape);
   for (const auto& [shape, algorithm] : lines) out.choices += shape + " = " + algorithm + "\n";
   return out;
 }

@@ -16,6 +16,7 @@ std::string gemm_platform();
 struct GemmSearch {
   std::string choices;                // the known ones and those of all shapes that were prepared (prepare_cuda), a line each
   int64_t shapes = 0, timed = 0;      // timed: those that `known` had no choice for
+  int64_t kept = 0;                   // known choices for shapes that were not prepared: of jobs with another mesh or batch
   int64_t changed = 0;                // of the timed ones: another than the first proposal
   double first_s = 0, chosen_s = 0;   // one call of each timed shape
 };
