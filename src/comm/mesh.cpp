@@ -50,6 +50,8 @@ void MeshOptions::bind(config::Table& t) {
       .min(0)
       .unit("s")
       .on_resume(config::OnResume::may_change);
+  if (gpu_exchange == "mpi" && gpu_timeout_s != MeshOptions().gpu_timeout_s)
+    t.error("gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\": leave it out");
   check_axes(t, replica, fsdp);
 }
 
@@ -145,7 +147,9 @@ std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order,
   if (!choice.nccl && options.gpu_exchange == "nccl" && ranks.size() > 1)
     throw base::Error(base::Exit::mesh, fmt::format("mesh.gpu_exchange = \"nccl\": {}; \"auto\" takes MPI then", choice.because),
                       true);
-  if (!choice.nccl) return fmt::format("mpi through host memory ({})", choice.because);
+  if (!choice.nccl)
+    return fmt::format("mpi through host memory ({}){}", choice.because,
+                       options.gpu_timeout_s == MeshOptions().gpu_timeout_s ? "" : "; mesh.gpu_timeout_s, which is NCCL's, is unused");
   std::string version = agree_on_nccl(*mesh.world);
   std::shared_ptr<NcclLane> lane = make_nccl_lane(options.gpu_timeout_s);
   mesh.fsdp = make_nccl_comm(std::move(mesh.fsdp), "fsdp", lane);

@@ -42,6 +42,7 @@ struct LossScaleOptions {
   double init = 65536, growth = 2, backoff = 0.5, min = 1;
   int64_t growth_interval = 2000;
   void bind(config::Table& t);
+  bool operator==(const LossScaleOptions&) const = default;
   kernels::LossScaleRule rule() const { return {float(growth), float(backoff), float(min), growth_interval}; }
 };
 

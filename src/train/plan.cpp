@@ -9,6 +9,7 @@
 #include "train/device_choice.hpp"
 #include "train/input.hpp"
 #include "train/progress.hpp"
+#include "train/unused.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -114,7 +115,9 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
             plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
             recipe.memory.recompute);
-  log::line("device   {}", planned_device(recipe.run.device, recipe.precision.compute).text);
+  const DeviceChoice device = planned_device(recipe.run.device, recipe.precision.compute);
+  log::line("device   {}", device.text);
+  print_unused(recipe, device.kind);
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, ranks, g.micro_batch,
             g.accumulation,
             recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");

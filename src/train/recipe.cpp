@@ -7,6 +7,7 @@
 #include "base/text.hpp"
 #include "data/loader.hpp"
 #include "train/device_choice.hpp"
+#include "train/unused.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -42,7 +43,6 @@ void RunOptions::bind(config::Table& t) {
         "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file has the same bits")
       .one_of({"off", "on"})
       .on_resume(OnResume::may_change);
-  if (gemm_search == "on" && device == "cpu") t.error("gemm_search", "it is about products on GPUs, and run.device is \"cpu\"");
 }
 
 void TrainOptions::bind(config::Table& t) {
@@ -95,6 +95,9 @@ void PrecisionOptions::bind(config::Table& t) {
   t.table("loss_scale", loss_scale,
           "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that step makes no update, on any "
           "rank) and grows again; 1 / scale comes before norms and clipping; checkpoints hold it");
+  if (compute != "fp16" && loss_scale != optim::LossScaleOptions())
+    t.error("loss_scale", fmt::format("it is fp16's, and precision.compute is \"{}\", whose gradients have no scale: leave it out",
+                                      compute));
 }
 
 void BenchOptions::bind(config::Table& t) {
@@ -191,6 +194,9 @@ void Recipe::cross_check(config::Deck& deck) const {
 
   if (std::string problem = problem_on_cpus(precision.compute); run.device == "cpu" && !problem.empty())
     deck.error("precision.compute", problem);
+  if (run.device == "cpu")
+    for (const Unused& u : only_for_gpus(*this))
+      deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
 
   // Batch arithmetic that no number of ranks can mend.
   if (determinism.mesh() && train.global_batch % determinism.slices)

@@ -9,6 +9,7 @@
 #include "train/input.hpp"
 #include "train/mfu.hpp"
 #include "train/trainer.hpp"
+#include "train/unused.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -130,6 +131,7 @@ void Trainer::print_start() {
             recipe_.determinism.mesh() ? "mesh (same bits on every power-of-two mesh)" : "run (same mesh, same bits)",
             directory_->holder());
   print_mesh(session_, mesh_, recipe_, device_, threads_);
+  print_unused(recipe_, device_.kind);
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
             1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
             1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
