@@ -20,6 +20,7 @@
 #include "train/mfu.hpp"
 #include "train/stolen_time.hpp"
 #include "train/threads.hpp"
+#include "train/unused.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -89,13 +90,14 @@ struct Times {
 
 Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& input, comm::Mesh& mesh, Engine& engine) {
   comm::Comm& world = session.world();
-  const int64_t steps = recipe.bench.warmup_steps + recipe.bench.steps;
-  data::Loader loader(input, recipe.data.loader, training_plan(engine.geometry(), mesh, 0, steps));
+  // A GPU has the next step before the host takes in one: what is timed is the time from one report to the next, and nobody
+  // looks at the cores meanwhile. One step more than the timed ones is submitted, so that all are timed alike.
+  const bool ahead = engine.runs_ahead();
+  const int64_t warmup = recipe.bench.warmup_steps, steps = warmup + recipe.bench.steps;
+  int64_t submitted = 0;
+  data::Loader loader(input, recipe.data.loader, training_plan(engine.geometry(), mesh, 0, steps + ahead));
   StolenTime stolen(world, session.local_size() == world.size());
   Times times;
-  // A GPU has the next step before the host takes in one: what is timed is the time from one report to the next, and nobody
-  // looks at the cores meanwhile.
-  const bool ahead = engine.runs_ahead();
   const int threads = engine.queue().threads();
   auto probe = [&] { return ahead ? 1.0 : probe_cores(world, threads); };
   double cores_s = probe();
@@ -103,33 +105,33 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
     double ms, cores_s;
   };
   std::vector<Alone> alone;
-  base::Stopwatch timed, watch;
-  for (int64_t step = 1; step <= steps; ++step) {
-    if (step == recipe.bench.warmup_steps + 1) {
-      engine.queue().reset_costs(), kernels::reset_gemm_uses();
-      timed.restart(), times.data_s = times.comm_s = 0;
-    }
-    if (!ahead) world.barrier();
-    stolen.since_last();
-    if (!ahead) watch.restart();
+  auto submit = [&](int64_t step) {
     engine.submit(step, [&](int64_t, const models::Inputs& into) {
       data::BatchPtr batch = loader.next();
       models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
       for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
       engine.model().prepare(host, true, engine.draws(step), nullptr, into);
     });
-    if (ahead && step == 1) continue;
-    const StepReport& report = engine.report(ahead ? step - 1 : step);
+  };
+  base::Stopwatch timed, watch;
+  for (int64_t step = 1; step <= steps; ++step) {
+    if (step == warmup + 1) engine.queue().reset_costs(), kernels::reset_gemm_uses(), timed.restart();
+    if (!ahead) world.barrier();
+    stolen.since_last();
+    if (!ahead) watch.restart();
+    while (submitted < step + ahead) submit(++submitted);
+    const StepReport& report = engine.report(step);
     double s = world.max(watch.restart());
-    times.loss = report.loss, times.data_s += report.data_s, times.comm_s += report.comm_s;
-    times.transfers = report.transfers;
-    if (step <= recipe.bench.warmup_steps) continue;
+    times.loss = report.loss, times.transfers = report.transfers;
+    if (step <= warmup) continue;
+    times.data_s += report.data_s, times.comm_s += report.comm_s;
     times.all.push_back(s * 1e3);
     const bool disturbed = StolenTime::is_much(stolen.since_last(), s);
     const double before_s = std::exchange(cores_s, probe());
     if (!disturbed) alone.push_back({s * 1e3, std::max(before_s, cores_s)});
     if (times.all.size() >= 2 && world.max(timed.seconds()) > recipe.bench.max_s) break;
   }
+  if (ahead) engine.report(submitted);  // until it is done, the GPU is busy
   double fastest_s = 1e30;
   for (const Alone& one : alone) fastest_s = std::min(fastest_s, one.cores_s);
   for (const Alone& one : alone) {
@@ -203,6 +205,26 @@ void print_graphs(device::Queue& queue, double steps) {
             double(c.launches) / steps, c.recorded, c.seconds / steps * 1e3);
 }
 
+// A queue of a GPU knows what ops cost the host, which runs ahead; what they cost the GPU, a profiler and tools/gpu_check know.
+void print_launches(Engine& engine, const Times& times) {
+  const double n = double(times.all.size());
+  log::line("{:<22}{:>8}{:>12}{:>12}{:>12}", "op (per step)", "calls", "host ms", "GFLOP", "GB");
+  auto line = [](const std::string& name, const std::string& calls, double seconds, double flops, double bytes) {
+    log::line("{:<22}{:>8}{:>12.3f}{:>12.2f}{:>12.3f}", name, calls, seconds * 1e3, flops / 1e9, bytes / 1e9);
+  };
+  device::OpCost all;
+  for (int i = 0; i < int(kernels::Op::count); ++i) {
+    const device::OpCost& c = engine.queue().costs()[size_t(i)];
+    if (!c.calls) continue;
+    all.calls += c.calls, all.seconds += c.seconds, all.flops += c.flops, all.bytes += c.bytes;
+    line(kernels::name_of(kernels::Op(i)), fmt::format("{:.0f}", double(c.calls) / n), c.seconds / n, double(c.flops) / n,
+         double(c.bytes) / n);
+  }
+  line("all ops", fmt::format("{:.0f}", double(all.calls) / n), all.seconds / n, double(all.flops) / n, double(all.bytes) / n);
+  log::line("host     of a step it took {:.2f} ms to put ops into the GPU's queue, {:.2f} ms to exchange, {:.2f} ms to wait for data",
+            all.seconds / n * 1e3, times.comm_s / n * 1e3, times.data_s / n * 1e3);
+}
+
 }  // namespace
 
 void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck, const std::string& mesh_selector) {
@@ -244,6 +266,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   if (options.graphs > 0) log::line("graphs   {}", engine.graphs_text());
   log::line("compute  {}", compute_text(recipe.precision));
   print_binding(world, session.host(), threads);
+  print_unused(recipe, device.kind);
   const double peak = find_peak(world, engine.queue().kind(), threads, recipe.precision.compute, recipe.profile, 0.5).flops;
 
   const Times times = time_steps(session, recipe, *input, mesh, engine);
@@ -251,14 +274,22 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   const int64_t rss = world.max(int64_t(usage.ru_maxrss));
-  const OpTimes ops = print_ops(world, engine, times, threads, peak);
+  const bool on_gpu = engine.queue().kind() == device::Kind::cuda;
+  OpTimes ops;
+  if (on_gpu)
+    print_launches(engine, times);
+  else
+    ops = print_ops(world, engine, times, threads, peak);
   const double flops = double(engine.model().train_flops()) * double(g.global_batch);
   const double hardware = double(world.sum(hardware_flops(engine.queue()))) / n;  // recomputing included
   log::line(
-      "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {:.1f} % of "
-      "{:.1f} measured  loss {:.6f}",
+      "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {}  loss {:.6f}",
       median, times.all.front(), p99_of(times.all), times.all.back(), double(g.global_batch) / median * 1e3,
-      flops / median / 1e6, 100 * flops / median * 1e3 / peak, peak / 1e9, times.loss);
+      flops / median / 1e6,
+      peak > 0 ? fmt::format("{:.1f} % of {:.1f} {}", 100 * flops / median * 1e3 / peak, peak / 1e9,
+                             recipe.profile.peak_tflops > 0 ? "given" : on_gpu ? "listed" : "measured")
+               : "a part that is not known of the GPU's peak",
+      times.loss);
   const size_t alone = times.alone.size(), at_speed = times.at_speed.size();
   auto steady = [](const std::vector<double>& ms) {
     if (ms.empty()) return std::string(" nothing can be said");
@@ -295,16 +326,17 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                                 {"peak_gflops", short_of(peak / 1e9)},
                                 {"mfu", peak > 0 ? short_of(flops / median * 1e3 / peak) : 0.0},
                                 {"hfu", peak > 0 ? short_of(hardware / median * 1e3 / peak) : 0.0},
-                                {"of_limits", short_of(ops.limit / n / median * 1e3)},
-                                {"products_ms", per_step(ops.products)},
-                                {"products_alone_ms", per_step(ops.products_alone)},
-                                {"other_ops_ms", per_step(ops.all - ops.products)},
-                                {"optimizer_ms", per_step(ops.optimizer)},
                                 {"comm_ms", per_step(times.comm_s)},
                                 {"data_ms", per_step(times.data_s)},
                                 {"planned_mib", double(engine.ledger().total_peak()) / 1048576},
                                 {"peak_rss_mib", rss / 1024}};
-  if (engine.queue().kind() == device::Kind::cuda) {
+  if (!on_gpu)
+    out.update({{"of_limits", short_of(ops.limit / n / median * 1e3)},
+                {"products_ms", per_step(ops.products)},
+                {"products_alone_ms", per_step(ops.products_alone)},
+                {"other_ops_ms", per_step(ops.all - ops.products)},
+                {"optimizer_ms", per_step(ops.optimizer)}});
+  if (on_gpu) {
     const device::Transfers& t = times.transfers;
     log::line("transfers per step: {} to the GPU ({} bytes), {} to the host ({} bytes); the host waited {} times", t.uploads,
               base::with_commas(t.uploaded_bytes), t.downloads, base::with_commas(t.downloaded_bytes), t.waits);

@@ -1,6 +1,7 @@
 #include "train/engine.hpp"
 
 #include <limits>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "device/range.hpp"
@@ -148,13 +149,13 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step % 2];
   base::Stopwatch watch;
-  report.data_s = report.forward_backward_s = 0;
+  report.forward_backward_s = 0;
   gradients_->begin_step();
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
     watch.restart();
     if (feed) feed(m, begin_inputs()), upload_inputs();
-    report.data_s += watch.restart();
+    data_s_ += watch.restart();
     pass(*weights_, *gradients_, queue_, *arena_, step, m);
     sets_[set_].used.record(queue_);
     add_slices(m);
@@ -176,7 +177,7 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   optimizer_->apply(step);
   weights_->publish(true);
   report.update_s = watch.restart();
-  report.comm_s = mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
+  comm_s_ += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = hardware_flops(queue_) - flops_before;
   report.transfers = device::transfers().since(transfers_before);
 }
@@ -236,6 +237,7 @@ const StepReport& Engine::report(int64_t step) {
   const optim::Report& update = optimizer_->report(step);
   report.gradients = update.gradients, report.update = update.update;
   report.finite = update.gradients.applied;
+  report.data_s = std::exchange(data_s_, 0), report.comm_s = std::exchange(comm_s_, 0);
   if (queue_.kind() == Kind::plan) return report;
   const double* v = sums_there_.read(step).f64();
   auto ratio = [](double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); };

@@ -59,7 +59,10 @@ struct StepReport {
   int64_t flops = 0;  // of this rank's products, recomputed ones included
   device::Transfers transfers;  // while the step was put into the queue
   // What the host took; where it does not wait for the GPU, to put the work into the queue.
-  double forward_backward_s = 0, reduce_s = 0, update_s = 0, data_s = 0, comm_s = 0;
+  double forward_backward_s = 0, reduce_s = 0, update_s = 0;
+  // What the host waited, for data and for exchanges, since the report before: a part of the time between the two, whichever steps
+  // were submitted in it.
+  double data_s = 0, comm_s = 0;
 };
 
 // What a step's decisions about its examples are drawn from.
@@ -153,6 +156,7 @@ class Engine {
   device::Fetched sums_there_;
   std::vector<optim::OwnedUnit> owned_;
   StepReport reports_[2];  // by turn
+  double data_s_ = 0, comm_s_ = 0;  // since the last report
   int64_t submitted_ = 0;  // steps so far
 };
 

@@ -18,10 +18,11 @@ class Progress {
     double setup = 0, training = 0, evaluation = 0, checkpoint = 0, redone = 0;
     double total() const { return setup + training + evaluation + checkpoint + redone; }
   };
-  // Charges the time since the last call to a category, and `cores` of all ranks with it.
-  void charge(double Times::*category) {
+  // Charges the time since the last call to a category, and `cores` of all ranks with it. Returns the seconds.
+  double charge(double Times::*category) {
     double seconds = watch_.restart();
     times.*category += seconds, core_s += seconds * cores;
+    return seconds;
   }
 
   // Step times of this attempt, for rates: the first two steps are not timed (warm-up), evaluation and saving are left

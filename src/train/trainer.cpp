@@ -197,6 +197,7 @@ void Trainer::rewind(const std::string& problem) {
   start_s_ = base::now_s();
   open_metrics(false);
   open_loader();
+  progress_.charge(&Progress::Times::redone), step_s_ = 0;
   if (mesh_.rank() == 0)
     log::warning("{}: went back to step {}; {} examples are left out", problem, step_, base::with_commas(left_out));
   enter("train");
@@ -308,6 +309,8 @@ checkpoint::State Trainer::snapshot() {
   return state;
 }
 
+void Trainer::charge_training() { step_s_ += progress_.charge(&Progress::Times::training); }
+
 bool Trainer::save_due(StopReason stop) {
   return stop != StopReason::none || step_ == total_ || save_best_ ||
          config::is_time(step_, period(recipe_.checkpoint.every, total_), total_, true, false);
@@ -327,6 +330,7 @@ void Trainer::save() {
 // Moves the save under way on; `wait`: to its end.
 void Trainer::watch_save(bool wait) {
   if (!saver_->pending()) return;
+  if (step_ > settled_) charge_training();  // a step that is under way on a GPU: the save may have no part of its time
   std::optional<checkpoint::Saved> saved = wait ? saver_->finish() : saver_->poll();
   progress_.charge(&Progress::Times::checkpoint);
   if (!saved) return;

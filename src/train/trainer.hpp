@@ -70,6 +70,7 @@ class Trainer {
   bool evaluate(Which which);
   StopReason asked_to_stop();
   void stop_while_starting();  // throws AskedToStop
+  void charge_training();
   bool save_due(StopReason stop);
   void save();
   void watch_save(bool wait);
@@ -118,6 +119,7 @@ class Trainer {
   std::string origin_ = "random";  // what step 0 or a branch began from; stays with the run
   bool first_batch_told_ = false;
   double start_s_ = 0;
+  double step_s_ = 0;  // of training, since the last row
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   int64_t restored_attempt_ = 0;  // that wrote the checkpoint this one goes on from
   double restored_uptime_s_ = 0;  // of that attempt, then

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -29,9 +30,8 @@ int64_t Trainer::examples_seen() const { return settled_ * engine_->geometry().g
 
 void Trainer::record(const StepReport& report, bool skipped) {
   const Geometry& g = engine_->geometry();
-  double before = progress_.times.training;
-  progress_.charge(&Progress::Times::training);
-  double seconds = progress_.times.training - before;
+  charge_training();
+  const double seconds = std::exchange(step_s_, 0);
   progress_.step_done(seconds, g.global_batch);
   const double per_s = 1 / (seconds * progress_.peak_flops);  // infinite where the peak is not known
   const double unknown = std::numeric_limits<double>::quiet_NaN();

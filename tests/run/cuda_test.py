@@ -9,35 +9,10 @@ import subprocess
 import time
 
 import harness
-
-CPU, EMULATED = harness.TRAINER, os.environ["TRAINER_ON_EMULATOR"]
-SETTINGS = ["train.total_steps=4", "train.global_batch=4", "train.micro_batch=2", "schedule.default.warmup_steps=1",
-            "checkpoint.every_steps=2", "eval.val.every_steps=4", "loader.threads=1"]
+from cuda_harness import CPU, EMULATED, SETTINGS, CudaTest
 
 
-class Cuda(harness.RunTest):
-    def train(self, name, device, *settings, ranks=0, args=()):
-        """Runs the deck in a folder of this name; its rows of training."""
-        harness.TRAINER = EMULATED if device == "cuda" else CPU
-        folder = f"{self.folder}/{name}"
-        sets = [arg for s in (*SETTINGS, f"run.device={device}", *settings) for arg in ("--set", s)]
-        self.expect(0, args=[self.deck(), "--dir", folder, *sets, *args], ranks=ranks, timeout=240)
-        return self.rows(folder=folder)
-
-    def compare(self, got, want, part):
-        self.assertEqual([r["step"] for r in got], [r["step"] for r in want])
-        for one, other in zip(got, want):
-            # Adafactor makes updates of full size from the rounding noise that the gradients of key biases are.
-            for key, allowed in (("loss", part), ("l2_grads", part), ("l2_params", part), ("l2_updates", max(part, 2e-3))):
-                delta = allowed * abs(other[key])
-                self.assertAlmostEqual(one[key], other[key], delta=delta, msg=f"{key} at step {one['step']}")
-
-    def keep_only(self, name, step, copy):
-        """A copy of the run that has got to this step and no further."""
-        folder = f"{self.folder}/{copy}"
-        os.makedirs(f"{folder}/checkpoints")
-        shutil.copy(f"{self.folder}/{name}/checkpoints/{step:010}.h5", f"{folder}/checkpoints")
-
+class Cuda(CudaTest):
     def test_one_rank(self):
         cpu, gpu = self.train("cpu", "cpu"), self.train("gpu", "cuda")
         self.assertIn("device   cuda", self.output)
@@ -72,28 +47,6 @@ class Cuda(harness.RunTest):
                                ("replicas", ["mesh.fsdp=1", "mesh.replica=2", "sharding.optimizer=replicated",
                                              "sharding.parameters=replicated", "checkpoint.async=false"])):
             self.compare(self.train(name, "cuda", *settings, ranks=2), cpu, 2e-5)
-
-    def emulate(self, **environment):
-        for name, value in environment.items():
-            os.environ[name] = value
-            self.addCleanup(os.environ.pop, name, None)
-
-    def nccl_beside_mpi(self, ranks, part, *settings):
-        """The same run by both ways; of groups of two, whose sums have one order, the same bits (part = 0)."""
-        mpi = self.train("mpi", "cuda", *settings, ranks=ranks)
-        self.assertIn("share one GPU", self.output)
-        self.emulate(CUDA_ON_CPU_GPUS=str(ranks))
-        nccl = self.train("nccl", "cuda", *settings, ranks=ranks)
-        self.assertIn("backend=nccl 2.28.9", self.output)
-        self.compare(nccl, mpi, part)
-        if part:
-            return
-        for key in ("loss", "l2_grads", "l2_params", "l2_updates"):
-            self.assertEqual([r[key] for r in nccl], [r[key] for r in mpi], key)
-        whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("mpi", "nccl"))
-        self.assertEqual(whole.keys(), again.keys())
-        for name, value in whole.items():
-            self.assertEqual(value, again[name], name)
 
     def test_nccl_where_every_rank_has_a_gpu(self):
         self.nccl_beside_mpi(2, 0, "mesh.fsdp=2")
@@ -201,8 +154,8 @@ class Cuda(harness.RunTest):
             for device in ("cpu", "cuda"):
                 harness.TRAINER = EMULATED if device == "cuda" else CPU
                 folder = f"{self.folder}/{policy}_{device}"
-                more = [arg for s in ("checkpoint.every_steps=3", "profile.forbid_waits=true", f"run.device={device}")
-                        for arg in ("--set", s)]
+                waits = ["profile.forbid_waits=true"] if device == "cuda" else []
+                more = [arg for s in ("checkpoint.every_steps=3", f"run.device={device}", *waits) for arg in ("--set", s)]
                 self.expect(code, words, args=[*self.poisoned(policy, *more), "--dir", folder], timeout=240)
                 rows[device] = self.rows(folder=folder)
                 if policy == "stop":

@@ -1,0 +1,80 @@
+#!/usr/bin/python3
+"""Figures of runs on an emulated GPU, where the host learns of a step while the next one is under way: the parts of a step's time are of
+that time, nobody else is charged with it, and a bench times no warm-up."""
+import glob
+import io
+import json
+import os
+import tarfile
+
+import h5py
+import numpy as np
+from PIL import Image
+
+import harness
+from cuda_harness import EMULATED, CudaTest, sets
+
+
+class Figures(CudaTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.slow = io.BytesIO()
+        Image.fromarray(np.zeros((9000, 9000, 3), np.uint8)).save(cls.slow, "PNG", compress_level=1)
+
+    def setUp(self):
+        super().setUp()
+        of_train = self.good[self.good.index("[data.train]"):self.good.index("[eval.val]")]
+        self.good = self.changed(("train-{000..001}.tar", "slow.tar"), ('data        = "train"', 'data        = "quick"'))
+        self.good += of_train.replace("[data.train]", "[data.quick]").replace("train-{000..001}.tar", "quick.tar")
+
+    def slow_data(self, slow_step):
+        """The images of one step's batch of four take long to decode; other batches, and those of evaluators, do not."""
+        for name, slow in (("slow", range(4 * slow_step - 4, 4 * slow_step)), ("quick", ())):
+            with tarfile.open(f"{self.data}/{name}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+                for i in range(40):
+                    harness.add_member(tar, f"{i:06}.png", self.slow.getvalue() if i in slow else harness.png(i))
+                    harness.add_member(tar, f"{i:06}.txt", b"a red house")
+        for index in glob.glob(f"{self.data}/*index*"):
+            os.remove(index)
+        return ["train.shuffle=none", "loader.prefetch=1"]
+
+    def numbers(self, name, step):
+        """Those of a checkpoint."""
+        with h5py.File(f"{self.folder}/{name}/checkpoints/{step:010}.h5") as f:
+            return dict(f["state"].attrs) if "state" in f else dict(f.attrs)
+
+    def test_parts_of_a_step_are_of_its_time(self):
+        """The data of step 4 are waited for while step 3 is under way; those of step 3 just after an evaluation and a save."""
+        for slow_step, every, row_with in ((4, 100, 3), (3, 2, 3)):
+            settings = self.slow_data(slow_step)
+            name = f"slow_{slow_step}"
+            rows = self.train(name, "cuda", *settings, f"eval.val.every_steps={every}", f"checkpoint.every_steps={every}",
+                              "eval.val.at_end=false", "train.total_steps=6")
+            self.assertEqual([r["step"] for r in rows], list(range(1, 7)))
+            for r in rows:
+                self.assertGreaterEqual(r["compute_ms"], 0, f"step {r['step']} of {rows}")
+                self.assertAlmostEqual(r["data_ms"] + r["comm_ms"] + r["compute_ms"], r["ms"], delta=1e-6 * r["ms"])
+            waited = {r["step"]: r["data_ms"] for r in rows}
+            self.assertEqual(max(waited, key=waited.get), row_with, waited)
+            training_ms = 1e3 * self.numbers(name, 6)["training_s"]
+            self.assertAlmostEqual(training_ms, sum(r["ms"] for r in rows), delta=0.05 * waited[row_with])
+            checkpoint_ms = 1e3 * self.numbers(name, 6)["checkpoint_s"]
+            self.assertLess(checkpoint_ms, 0.8 * waited[row_with], "the wait for data was no part of a save")
+
+    def test_a_bench_times_no_warm_up(self):
+        few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", "run.device=cuda"]
+        harness.TRAINER = EMULATED
+        results = {}
+        for slow_step in (2, 4):  # of the warm-up; the second of the timed ones
+            args = [*sets(*few, *self.slow_data(slow_step))]
+            self.expect(0, "ms to put ops into the GPU's queue", args=[self.deck(), "--mode", "bench", *args])
+            results[slow_step] = json.loads(self.output.strip().splitlines()[-1])
+        self.assertEqual([r["steps"] for r in results.values()], [3, 3])
+        slow, quick = results[4], results[2]
+        self.assertGreater(slow["data_ms"], 3 * quick["data_ms"], results)
+        self.assertGreater(slow["ms_max"], 2 * quick["ms_max"], results)
+        for absent in ("of_limits", "products_ms", "optimizer_ms"):  # of the host's time, which runs ahead, they would be nonsense
+            self.assertNotIn(absent, quick)
+
+
+harness.main()

@@ -1,0 +1,63 @@
+"""Runs the small deck on the CPU and, with TRAINER_ON_EMULATOR, on emulated GPUs, and compares what came out."""
+import os
+import shutil
+
+import harness
+
+CPU, EMULATED = harness.TRAINER, os.environ["TRAINER_ON_EMULATOR"]
+SETTINGS = ["train.total_steps=4", "train.global_batch=4", "train.micro_batch=2", "schedule.default.warmup_steps=1",
+            "checkpoint.every_steps=2", "eval.val.every_steps=4", "loader.threads=1"]
+
+
+def sets(*settings):
+    return [arg for s in settings for arg in ("--set", s)]
+
+
+class CudaTest(harness.RunTest):
+    def train(self, name, device, *settings, ranks=0, args=()):
+        """Runs the deck in a folder of this name; its rows of training."""
+        harness.TRAINER = EMULATED if device == "cuda" else CPU
+        folder = f"{self.folder}/{name}"
+        words = sets(*SETTINGS, f"run.device={device}", *settings)
+        self.expect(0, args=[self.deck(), "--dir", folder, *words, *args], ranks=ranks, timeout=240)
+        return self.rows(folder=folder)
+
+    def compare(self, got, want, part):
+        self.assertEqual([r["step"] for r in got], [r["step"] for r in want])
+        for one, other in zip(got, want):
+            # Adafactor makes updates of full size from the rounding noise that the gradients of key biases are.
+            for key, allowed in (("loss", part), ("l2_grads", part), ("l2_params", part), ("l2_updates", max(part, 2e-3))):
+                delta = allowed * abs(other[key])
+                self.assertAlmostEqual(one[key], other[key], delta=delta, msg=f"{key} at step {one['step']}")
+
+    def same_bits(self, one, other, step=4):
+        """Checkpoints of two runs."""
+        got, want = (self.tensors(step, f"{self.folder}/{name}") for name in (one, other))
+        self.assertEqual(got.keys(), want.keys())
+        for name, value in want.items():
+            self.assertEqual(got[name], value, f"{one} and {other}: {name}")
+
+    def keep_only(self, name, step, copy):
+        """A copy of the run that has got to this step and no further."""
+        folder = f"{self.folder}/{copy}"
+        os.makedirs(f"{folder}/checkpoints")
+        shutil.copy(f"{self.folder}/{name}/checkpoints/{step:010}.h5", f"{folder}/checkpoints")
+
+    def emulate(self, **environment):
+        for name, value in environment.items():
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name, None)
+
+    def nccl_beside_mpi(self, ranks, part, *settings):
+        """The same run by both ways; of groups of two, whose sums have one order, the same bits (part = 0)."""
+        mpi = self.train("mpi", "cuda", *settings, ranks=ranks)
+        self.assertIn("share one GPU", self.output)
+        self.emulate(CUDA_ON_CPU_GPUS=str(ranks))
+        nccl = self.train("nccl", "cuda", *settings, ranks=ranks)
+        self.assertIn("backend=nccl 2.28.9", self.output)
+        self.compare(nccl, mpi, part)
+        if part:
+            return
+        for key in ("loss", "l2_grads", "l2_params", "l2_updates"):
+            self.assertEqual([r[key] for r in nccl], [r[key] for r in mpi], key)
+        self.same_bits("mpi", "nccl")
