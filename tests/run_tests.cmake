@@ -18,7 +18,9 @@ foreach(script IN LISTS run_scripts)
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, beside what computes
-set_property(TEST run_cuda_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
+foreach(script cuda_test cuda_figures_test cuda_combinations_test)
+  set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
+endforeach()
 
 # Every deck in inputs/ is valid.
 file(GLOB decks CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/inputs/*.toml)

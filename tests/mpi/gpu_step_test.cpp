@@ -1,10 +1,13 @@
 // A step on an emulated GPU: the host puts it into the queue and waits for nothing, the report comes a step later, and all is as
-// on the CPU. Images as bytes are the floats that they stand for.
+// on the CPU. Images as bytes are the floats that they stand for. Weights that products take are their masters rounded, frozen ones too.
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/mesh.hpp"
 #include "device/gpu.hpp"
+#include "kernels/cast.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
 
@@ -124,11 +127,106 @@ void steps(const std::string& exchange, bool waits) {
   }
 }
 
+// A step whose data are waited for is submitted before the report of the one before is asked for: the wait is a part of the time
+// until that report, not of the time after it.
+void host_times() {
+  const int ranks = session->world().size();
+  tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .level = "run", .kind = "adamw", .global_batch = 8};
+  comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
+  train::Engine engine(tests::engine_options(c, kSteps), mesh, Kind::cuda);
+  engine.initialise(), engine.publish();
+  constexpr double kWait = 0.2;
+  auto submit_slowly = [&](int64_t step, double seconds) {
+    engine.submit(step, [&](int64_t m, const models::Inputs& into) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+      tests::MadeBatch batch(tests::small_cappa(), engine.geometry().first_example(mesh, m), engine.geometry().micro_batch);
+      engine.model().prepare(batch.host, true, engine.draws(step), nullptr, into);
+    });
+  };
+  submit_slowly(1, 0), submit_slowly(2, kWait);
+  const double with = engine.report(1).data_s;
+  submit_slowly(3, 0);
+  const double after = engine.report(2).data_s, nothing = engine.report(3).data_s;
+  expect(with >= kWait, fmt::format("a wait of {} s for data is {} s of the time until the report that came next", kWait, with));
+  expect(after < kWait && nothing == 0, fmt::format("it is told again: {} s, {} s", after, nothing));
+}
+
+// What the model is given of each parameter: the rounded master where products take it, else the master.
+void check_weights(train::Engine& engine, comm::Mesh& mesh, const std::string& when) {
+  const std::map<std::string, std::string> masters = tests::whole_state(engine, *mesh.world);
+  device::Queue& queue = engine.queue();
+  device::Ledger ledger;
+  shard::WeightStore& weights = engine.forward_context().weights;
+  const std::vector<shard::Parameter>& parameters = engine.layout().parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const shard::Parameter& p = parameters[i];
+    std::string wanted = masters.at("/params/" + p.path);
+    if (p.operand) {
+      device::Buffer wide(queue.kind(), ledger, "test", p.size * 4), narrow(queue.kind(), ledger, "test", p.size * 2);
+      const device::View master = wide.view(device::DType::f32).slice(0, p.size);
+      const device::View rounded = narrow.view(weights.operands()).slice(0, p.size);
+      device::upload(master, wanted.data(), queue);
+      kernels::run(kernels::Cast{.y = rounded, .x = master}, queue);
+      device::read_on_host(rounded, queue, [&](device::View v) { wanted.assign(static_cast<const char*>(v.data), size_t(v.bytes())); });
+    }
+    weights.acquire(p.block);
+    bool same = false;
+    device::read_on_host(p.operand ? weights.operand(int(i)) : weights.weight(int(i)), queue, [&](device::View v) {
+      same = size_t(v.bytes()) == wanted.size() && !std::memcmp(v.data, wanted.data(), wanted.size());
+    });
+    weights.release(p.block);
+    expect(same, fmt::format("{}: {} is not what its master says", when, p.path));
+  }
+}
+
+// Other values than before, the same on every rank that holds them: what a restore does.
+void refill(train::Engine& engine, double shift) {
+  for (const shard::TensorSlice& slice : engine.state())
+    if (slice.name.starts_with("/params/"))
+      for (const auto& part : slice.parts)
+        device::write_on_host(slice.view(part), engine.queue(), [&](device::View v) {
+          for (int64_t e = 0; e < v.count; ++e) v.f32()[e] = float(0.1 * std::sin(shift + 0.37 * double(part.begin + e)));
+        });
+  engine.publish();
+}
+
+// An encoder that is not trained, and part of a block of the decoder: nobody publishes them after updates.
+void frozen_weights() {
+  int cases = 0;
+  for (auto [parameters, optimizer] : {std::pair{"sharded", "sharded"}, {"replicated", "sharded"}, {"replicated", "replicated"}})
+    for (auto [kind, type] :
+         {std::pair{Kind::cpu, device::DType::bf16}, {Kind::cuda, device::DType::bf16}, {Kind::cuda, device::DType::f16}}) {
+      const int ranks = session->world().size();
+      tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .parameters = parameters, .optimizer = optimizer, .level = "run",
+                    .kind = "adamw", .global_batch = 16, .frozen = "encoder/.*|decoder/EncDecBlock1/CrossAttn/.*"};
+      auto options = tests::engine_options(c, kSteps);
+      options.operands = type;
+      if (type == device::DType::f16) options.loss_scale = optim::LossScaleOptions{.init = 1024};
+      comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
+      if (kind == Kind::cuda) comm::connect_gpus(mesh, {}, comm::SumOrder::library, session->host());
+      const std::string name = fmt::format("{} parameters, {} optimizer, {} on {}", parameters, optimizer, device::name_of(type),
+                                           device::name_of(kind));
+      train::Engine engine(options, mesh, kind);
+      engine.initialise(), engine.publish();
+      check_weights(engine, mesh, name + ", at the start");
+      for (int64_t step = 1; step <= 2; ++step) tests::run_step(engine, mesh, step);
+      check_weights(engine, mesh, name + ", after two updates");
+      refill(engine, double(cases));
+      check_weights(engine, mesh, name + ", after a restore");
+      for (int64_t step = 3; step <= 4; ++step) expect(tests::run_step(engine, mesh, step).finite, name + ": an update was left out");
+      check_weights(engine, mesh, name + ", after a restore and two updates");
+      ++cases;
+    }
+  say(fmt::format("frozen weights: {} cases", cases));
+}
+
 int run(comm::Session& s, int, char**) {
   session = &s;
   device::use_gpu(s.local_rank() % device::find_gpus().count);
   steps("mpi", s.world().size() > 1);
   if (s.world().size() > 1) steps("auto", false);
+  host_times();
+  frozen_weights();
   const int64_t total = s.world().sum(int64_t{failures});
   say(fmt::format("gpu steps: {} failures", total));
   return total ? 1 : 0;
