@@ -29,14 +29,24 @@ struct HeldGradient {
   }
 };
 
+struct TileItem {
+  HeldGradient held;
+  AdafactorTiles tiles;
+  double* scratch;
+};
+
 // One tile: its columns' sums over its rows, each span's sum, and all of it.
 template <bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, 4) square_tiles(HeldGradient held, AdafactorTiles t, double* scratch) {
+__global__ void __launch_bounds__(kTileThreads, 4) square_tiles(const ManyItems<TileItem> __grid_constant__ all) {
   __shared__ double sums[kTileWarps][AdafactorTiles::kColumns];
   __shared__ BlockShared<double> shared;
+  const Share share = share_of_block(all);
+  const HeldGradient held = all.items[share.item].held;
+  const AdafactorTiles& t = all.items[share.item].tiles;
+  double* scratch = all.items[share.item].scratch;
+  const int64_t strip = share.block / uint32_t(t.blocks), tile = share.block % uint32_t(t.blocks);
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int64_t block = t.first_block + blockIdx.x,
-                column = int64_t(blockIdx.y) * AdafactorTiles::kColumns + lane * kTilePack;
+  const int64_t block = t.first_block + tile, column = strip * AdafactorTiles::kColumns + lane * kTilePack;
   const int64_t first = t.first_row_of(block) > t.first_row ? t.first_row_of(block) : t.first_row;
   const int64_t end_held = t.first_row + t.rows, end = t.end_row_of(block) < end_held ? t.end_row_of(block) : end_held;
   const int lanes = int(t.span) / kTilePack;
@@ -55,22 +65,30 @@ __global__ void __launch_bounds__(kTileThreads, 4) square_tiles(HeldGradient hel
   for (int k = 0; k < kTilePack; ++k) sums[warp][lane * kTilePack + k] = of_columns[k];
   __syncthreads();
   double total = 0;
-  const int64_t mine = int64_t(blockIdx.y) * AdafactorTiles::kColumns + threadIdx.x;
+  const int64_t mine = strip * AdafactorTiles::kColumns + threadIdx.x;
   if (int(threadIdx.x) < AdafactorTiles::kColumns) {
     for (int w = 0; w < kTileWarps; ++w) total += sums[w][threadIdx.x];
-    if (mine < t.width) scratch[t.columns() + blockIdx.x * t.width + mine] = total;
+    if (mine < t.width) scratch[t.columns() + tile * t.width + mine] = total;
   }
   total = block_sum(total, shared);
-  if (threadIdx.x == 0) scratch[t.totals() + int64_t(blockIdx.x) * t.strips + blockIdx.y] = total;
+  if (threadIdx.x == 0) scratch[t.totals() + tile * t.strips + strip] = total;
 }
 
-// What is left to add when the tiles are done, in one launch: over_x += the tiles' sums of a column, over_y += the
-// spans' sums of a (row, middle), total = all tiles. Blocks come in that order.
+// What is left to add when a tensor's tiles are done: over_x += the tiles' sums of a column, over_y += the spans' sums of a
+// (row, middle), total = all tiles. Blocks come in that order.
 struct TileSums {
   AdafactorTiles tiles;
   const double* scratch;
   double *over_x, *over_y, *total;
   int64_t outers, column_blocks, line_blocks;  // outer indices that the view touches; blocks per outer index; blocks
+
+  static TileSums of(const AdafactorSums& a, double* scratch) {
+    const AdafactorTiles t(a.shape, a.begin, a.g.count);
+    const int64_t outers = (t.first_row + t.rows - 1) / t.x - t.first_row / t.x + 1;
+    return {t, scratch, a.over_x.f64(), a.over_y.f64(), a.total.f64(), outers, base::ceil_div(t.width, kWarp),
+            base::ceil_div(t.rows * t.middle, kTileThreads)};
+  }
+  int64_t blocks() const { return outers * column_blocks + line_blocks + 1; }
 };
 constexpr int kTileTurns = kTileThreads / kWarp;  // threads that take turns with the tiles of one column
 
@@ -103,9 +121,11 @@ __device__ inline void add_to_line(const TileSums& s, int64_t block) {
   s.over_y[t.first_row * t.middle + line] += sum;
 }
 
-__global__ void __launch_bounds__(kTileThreads) add_tiles(TileSums s) {
+__global__ void __launch_bounds__(kTileThreads) add_tiles(const ManyItems<TileSums> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;
-  const int64_t block = blockIdx.x, columns = s.outers * s.column_blocks;
+  const Share share = share_of_block(all);
+  const TileSums& s = all.items[share.item];
+  const int64_t block = share.block, columns = s.outers * s.column_blocks;
   if (block < columns) return add_to_column(s, block);
   if (block < columns + s.line_blocks) return add_to_line(s, block - columns);
   double sum = 0;
@@ -116,8 +136,18 @@ __global__ void __launch_bounds__(kTileThreads) add_tiles(TileSums s) {
 }
 
 // Any shape: a thread per sum over x, a warp per sum over y.
-__global__ void __launch_bounds__(256) sum_any_over_x(HeldGradient held, Factored s, double* over_x) {
-  const int64_t width = s.middle * s.y * s.inner, i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+struct AnyItem {
+  HeldGradient held;
+  Factored shape;
+  double *over_x, *over_y, *lines;
+};
+constexpr int kAnyThreads = 256;
+__global__ void __launch_bounds__(kAnyThreads) sum_any_over_x(const ManyItems<AnyItem> __grid_constant__ all) {
+  const Share share = share_of_block(all);
+  const AnyItem& a = all.items[share.item];
+  const HeldGradient& held = a.held;
+  const Factored& s = a.shape;
+  const int64_t width = s.middle * s.y * s.inner, i = int64_t(share.block) * kAnyThreads + threadIdx.x;
   if (i >= s.outer * width) return;
   const int64_t outer = i / width, column = i - outer * width;
   double sum = 0;
@@ -127,12 +157,15 @@ __global__ void __launch_bounds__(256) sum_any_over_x(HeldGradient held, Factore
     const double g = double(held.g[e - held.begin]);
     sum = fma(g, g, sum);
   }
-  over_x[i] += sum;
+  a.over_x[i] += sum;
 }
 constexpr int kLineWarps = 4;
-__global__ void __launch_bounds__(kLineWarps* kWarp)
-    sum_any_over_y(HeldGradient held, Factored s, double* over_y, double* lines) {
-  const int64_t i = int64_t(blockIdx.x) * kLineWarps + threadIdx.x / kWarp;
+__global__ void __launch_bounds__(kLineWarps* kWarp) sum_any_over_y(const ManyItems<AnyItem> __grid_constant__ all) {
+  const Share share = share_of_block(all);
+  const AnyItem& a = all.items[share.item];
+  const HeldGradient& held = a.held;
+  const Factored& s = a.shape;
+  const int64_t i = int64_t(share.block) * kLineWarps + threadIdx.x / kWarp;
   if (i >= s.outer * s.x * s.middle * s.inner) return;
   const int64_t line = i / s.inner, first = line * s.y * s.inner + i % s.inner;
   double sum = 0;
@@ -143,26 +176,7 @@ __global__ void __launch_bounds__(kLineWarps* kWarp)
     sum = fma(g, g, sum);
   }
   sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) over_y[i] += sum, lines[i] = sum;
-}
-
-void sum_tiles(const AdafactorSums& a, const HeldGradient& held, Queue& queue) {
-  const AdafactorTiles t(a.shape, a.begin, a.g.count);
-  auto* scratch = static_cast<double*>(queue.scratch(cuda_scratch(a)));
-  const bool aligned = packs_fit(kTilePack, a.begin, {a.g});
-  auto* kernel = aligned ? square_tiles<true> : square_tiles<false>;
-  launch(kernel, dim3(blocks_for(t.blocks, 1).x, unsigned(t.strips)), dim3(kTileThreads), 0, queue, held, t, scratch);
-  const int64_t outers = (t.first_row + t.rows - 1) / t.x - t.first_row / t.x + 1;
-  const TileSums sums{t,
-                      scratch,
-                      a.over_x.f64(),
-                      a.over_y.f64(),
-                      a.total.f64(),
-                      outers,
-                      base::ceil_div(t.width, kWarp),
-                      base::ceil_div(t.rows * t.middle, kTileThreads)};
-  launch(add_tiles, blocks_for(sums.outers * sums.column_blocks + sums.line_blocks + 1, 1), dim3(kTileThreads), 0,
-         queue, sums);
+  if (threadIdx.x % kWarp == 0) a.over_y[i] += sum, a.lines[i] = sum;
 }
 
 // A moment, the sums it moves on by (over so many elements each), and the factor made of it.
@@ -172,12 +186,30 @@ struct Moment {
   int64_t count;
   double size;
 };
-struct FactorArgs {
+struct FactorItem {
   Moment normalised, plain;       // R, and C (adafactor.hpp)
   int64_t lines, length, stride;  // R's means are over `length` entries `stride` apart
   double eps;
   float beta2, divisor, factor;
   const float* decided;  // may be null; stands for divisor and factor
+
+  static FactorItem of(const AdafactorFactors& a) {
+    const Factored& s = a.shape;
+    const Moment x{a.v_over_x.f32(), a.factor_over_x.f32(), a.over_x.f64(), s.over_x(), double(s.x)};
+    const Moment y{a.v_over_y.f32(), a.factor_over_y.f32(), a.over_y.f64(), s.over_y(), double(s.y)};
+    FactorItem f{.normalised = y,
+                 .plain = x,
+                 .lines = s.outer * s.middle * s.inner,
+                 .length = s.x,
+                 .stride = s.middle * s.inner,
+                 .eps = double(a.eps),
+                 .beta2 = a.beta2,
+                 .divisor = a.clip.divisor,
+                 .factor = a.clip.factor,
+                 .decided = a.clip.decided.none() ? nullptr : a.clip.decided.f32()};
+    if (s.x_is_largest) f.normalised = x, f.plain = y, f.length = s.y, f.stride = s.inner;
+    return f;
+  }
   __device__ float move(const Moment& m, int64_t i) const {
     const double root = double(decided ? decided[1] : factor) / double(decided ? decided[0] : divisor);
     if (!decided || decided[2] != 0)
@@ -188,9 +220,11 @@ struct FactorArgs {
 
 // A block per line of R, then blocks of C.
 constexpr int kFactorThreads = 256;
-__global__ void __launch_bounds__(kFactorThreads, 4) make_factors(FactorArgs a) {
+__global__ void __launch_bounds__(kFactorThreads, 4) make_factors(const ManyItems<FactorItem> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;
-  const int64_t line = blockIdx.x;
+  const Share share = share_of_block(all);
+  const FactorItem& a = all.items[share.item];
+  const int64_t line = share.block;
   if (line >= a.lines) {
     const int64_t i = (line - a.lines) * kFactorThreads + threadIdx.x;
     if (i < a.plain.count) a.plain.factor[i] = 1.0f / sqrtf(a.move(a.plain, i));
@@ -209,35 +243,53 @@ __global__ void __launch_bounds__(kFactorThreads, 4) make_factors(FactorArgs a) 
 
 }  // namespace
 
-void run_cuda(const AdafactorSums& a, Queue& queue) {
-  if (a.g.count == 0) return DoublePartials(a.total, 0, 1, queue).add(queue);
-  const HeldGradient held{a.g.f32(), a.begin, a.begin + a.g.count};
-  if (AdafactorTiles::fit(a.shape)) return sum_tiles(a, held, queue);
-  const int64_t lines = a.shape.over_y();
-  const DoublePartials of_lines(a.total, lines, 1, queue);
-  launch(sum_any_over_x, blocks_for(a.shape.over_x(), 256), dim3(256), 0, queue, held, a.shape, a.over_x.f64());
-  launch(sum_any_over_y, blocks_for(lines, kLineWarps), dim3(kLineWarps * kWarp), 0, queue, held, a.shape,
-         a.over_y.f64(), of_lines.data());
-  of_lines.add(queue);
+void run_cuda(std::span<const AdafactorSums> all, Queue& queue) {
+  auto in_tiles = [](const AdafactorSums& a) { return a.g.count > 0 && AdafactorTiles::fit(a.shape); };
+  auto lines_of = [](const AdafactorSums& a, double*& scratch) {
+    return DoublePartials::of(a.total, a.g.count > 0 ? a.shape.over_y() : 0, scratch);
+  };
+  for_shared_scratch(all, [&](std::span<const AdafactorSums> some, size_t bytes) {
+    auto* scratch = static_cast<double*>(queue.scratch(bytes));
+    ManyLaunch aligned(square_tiles<true>, kTileThreads, queue), other(square_tiles<false>, kTileThreads, queue);
+    ManyLaunch any_over_x(sum_any_over_x, kAnyThreads, queue), any_over_y(sum_any_over_y, kLineWarps * kWarp, queue);
+    double* at = scratch;
+    for (const AdafactorSums& a : some) {
+      const HeldGradient held{a.g.f32(), a.begin, a.begin + a.g.count};
+      if (in_tiles(a)) {
+        const AdafactorTiles t(a.shape, a.begin, a.g.count);
+        (packs_fit(kTilePack, a.begin, {a.g}) ? aligned : other).add({held, t, at}, t.blocks * t.strips);
+        at += t.doubles();
+      } else if (const DoublePartials lines = lines_of(a, at); lines.blocks > 0) {
+        const AnyItem item{held, a.shape, a.over_x.f64(), a.over_y.f64(), lines.data};
+        any_over_x.add(item, base::ceil_div(a.shape.over_x(), kAnyThreads));
+        any_over_y.add(item, base::ceil_div(lines.blocks, kLineWarps));
+      }
+    }
+    aligned.start(), other.start(), any_over_x.start(), any_over_y.start();
+
+    ManyLaunch of_tiles(add_tiles, kTileThreads, queue);
+    ManyLaunch of_lines(add_double_partials, kSumThreads, queue);
+    at = scratch;
+    for (const AdafactorSums& a : some) {
+      if (in_tiles(a)) {
+        const TileSums sums = TileSums::of(a, at);
+        of_tiles.add(sums, sums.blocks());
+        at += sums.tiles.doubles();
+      } else if (const DoublePartials lines = lines_of(a, at); lines.blocks != 1) {
+        of_lines.add(lines, lines.sums);
+      }
+    }
+    of_tiles.start(), of_lines.start();
+  });
 }
 
-void run_cuda(const AdafactorFactors& a, Queue& queue) {
-  const Factored& s = a.shape;
-  const Moment x{a.v_over_x.f32(), a.factor_over_x.f32(), a.over_x.f64(), s.over_x(), double(s.x)};
-  const Moment y{a.v_over_y.f32(), a.factor_over_y.f32(), a.over_y.f64(), s.over_y(), double(s.y)};
-  FactorArgs f{.normalised = y,
-               .plain = x,
-               .lines = s.outer * s.middle * s.inner,
-               .length = s.x,
-               .stride = s.middle * s.inner,
-               .eps = double(a.eps),
-               .beta2 = a.beta2,
-               .divisor = a.clip.divisor,
-               .factor = a.clip.factor,
-               .decided = a.clip.decided.none() ? nullptr : a.clip.decided.f32()};
-  if (s.x_is_largest) f.normalised = x, f.plain = y, f.length = s.y, f.stride = s.inner;
-  launch(make_factors, blocks_for(f.lines + base::ceil_div(f.plain.count, kFactorThreads), 1), dim3(kFactorThreads), 0,
-         queue, f);
+void run_cuda(std::span<const AdafactorFactors> all, Queue& queue) {
+  ManyLaunch factors(make_factors, kFactorThreads, queue);
+  for (const AdafactorFactors& a : all) {
+    const FactorItem f = FactorItem::of(a);
+    factors.add(f, f.lines + base::ceil_div(f.plain.count, kFactorThreads));
+  }
+  factors.start();
 }
 
 }  // namespace kernels

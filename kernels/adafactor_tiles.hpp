@@ -19,6 +19,7 @@ struct AdafactorTiles {
   int64_t blocks_per_outer, first_block, blocks;
   int64_t strips, span, spans;  // span: columns that add to one sum over y in a tile; spans in a row
 
+  AdafactorTiles() = default;
   // For elements [begin, begin + count) of the tensor, count > 0.
   AdafactorTiles(const Factored& s, int64_t begin, int64_t count)
       : x(s.x), middle(s.middle), group(s.y * s.inner), width(middle * group) {

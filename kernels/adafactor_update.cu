@@ -11,7 +11,8 @@ struct FactoredScaling {
   uint32_t x, middle, inner, group;  // group = y * inner
   uint32_t begin;
 
-  static __host__ FactoredScaling of(const AdafactorScaling& a) {
+  static bool is_for(const AdafactorScaling& a) { return a.v.none(); }
+  static FactoredScaling of(const AdafactorScaling& a) {
     const Factored& s = a.shape;
     CHECK(s.count() <= UINT32_MAX, "a factored tensor of {} elements: the CUDA form has 2^32 - 1 at most", s.count());
     return {a.factor_over_x.f32(), a.factor_over_y.f32(),   uint32_t(s.x),    uint32_t(s.middle),
@@ -40,6 +41,9 @@ struct FactoredScaling {
 // A = g * v^-1/2 after v = beta2 v + (1 - beta2) (g^2 + eps).
 struct ElementScaling {
   float *v, beta2, eps;
+
+  static bool is_for(const AdafactorScaling& a) { return !a.v.none(); }
+  static ElementScaling of(const AdafactorScaling& a) { return {a.v.f32(), a.beta2, a.eps}; }
   template <int N>
   __device__ Floats<N> operator()(int64_t i, const Floats<N>& g) const {
     Floats<N> all = load<true, N>(v + i, N), out;
@@ -61,8 +65,16 @@ struct AdafactorDirection {
   float keep, add;
   const double* square;  // may be null
   double elements;
-  float threshold, divisor = 1;
+  float threshold, divisor;
 
+  static AdafactorDirection of(const AdafactorUpdate& a) {
+    return {Scaling::of(a.scaling), static_cast<T*>(a.momentum.data), a.keep, a.add,
+            a.rms.square.none() ? nullptr : a.rms.square.f64(), double(a.rms.elements), a.rms.threshold, 1};
+  }
+  static bool is_for(const AdafactorUpdate& a) {
+    return Scaling::is_for(a.scaling) && size_of(a.momentum.type) == sizeof(T);
+  }
+  static bool packs_fit_state(const AdafactorUpdate& a) { return packs_fit(kUpdatePack, 0, {a.scaling.v, a.momentum}); }
   __device__ void decide() {
     if (square) divisor = max(1.0f, float(sqrt(*square / elements)) / threshold);
   }
@@ -82,69 +94,66 @@ struct AdafactorDirection {
 };
 
 template <class Scaling>
-struct RmsStep {
+struct RmsItem {
   ClippedGradient gradient;
   Scaling scaling;
+  int64_t count;
+  double* partial;
+};
+
+template <class Scaling>
+struct RmsStep {
+  RmsItem<Scaling> a;
   double sum;
   template <int N>
   __device__ void step(int64_t i) {
-    if (gradient.apply) add_squares(sum, scaling(i, gradient.at<true, N>(i)));
+    if (a.gradient.apply) add_squares(sum, a.scaling(i, a.gradient.template at<true, N>(i)));
   }
 };
 
 template <bool kAligned, class Scaling>
-__global__ void __launch_bounds__(kUpdateThreads, 4) rms_blocks(RmsStep<Scaling> step, int64_t count, double* partial) {
+__global__ void __launch_bounds__(kUpdateThreads, 4)
+    rms_blocks(const ManyItems<RmsItem<Scaling>> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;
-  step.gradient.decide();
-  step.sum = 0;
-  for_update_packs<kAligned>(count, step);
+  const Share share = share_of_block(all);
+  RmsStep<Scaling> step{all.items[share.item], 0};
+  step.a.gradient.decide();
+  for_update_packs<kAligned>(share.block, step.a.count, step);
   const double sum = block_sum(step.sum, shared);
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+  if (threadIdx.x == 0) step.a.partial[share.block] = sum;
 }
 
-// f(scaling) with the scaling that the tensor has.
-template <class F>
-void with_scaling(const AdafactorScaling& a, const F& f) {
-  if (a.v.none())
-    f(FactoredScaling::of(a));
-  else
-    f(ElementScaling{a.v.f32(), a.beta2, a.eps});
+DoublePartials partials_of_rms(const AdafactorRms& a, double*& scratch) {
+  return DoublePartials::of(a.sum, base::ceil_div(a.gradient.count, kUpdateCudaBlock), scratch);
+}
+
+template <class Scaling>
+void measure_with(std::span<const AdafactorRms> some, double* scratch, Queue& queue) {
+  ManyLaunch aligned(rms_blocks<true, Scaling>, kUpdateThreads, queue);
+  ManyLaunch other(rms_blocks<false, Scaling>, kUpdateThreads, queue);
+  for (const AdafactorRms& a : some) {
+    const DoublePartials p = partials_of_rms(a, scratch);
+    if (!Scaling::is_for(a.scaling)) continue;
+    (packs_fit(kUpdatePack, 0, {a.gradient, a.scaling.v}) ? aligned : other)
+        .add({ClippedGradient::of(a.gradient, a.clip), Scaling::of(a.scaling), a.gradient.count, p.data}, p.blocks);
+  }
+  aligned.start(), other.start();
 }
 
 }  // namespace
 
-void run_cuda(const AdafactorUpdate& a, Queue& queue) {
-  with_scaling(a.scaling, [&](auto scaling) {
-    auto update = [&](auto* momentum) {
-      using T = std::remove_pointer_t<decltype(momentum)>;
-      const AdafactorDirection<decltype(scaling), T> direction{
-          scaling,
-          momentum,
-          a.keep,
-          a.add,
-          a.rms.square.none() ? nullptr : a.rms.square.f64(),
-          double(a.rms.elements),
-          a.rms.threshold};
-      update_elements(a.update, {a.scaling.v, a.momentum}, direction, queue);
-    };
-    if (a.momentum.type == DType::bf16)
-      update(static_cast<uint16_t*>(a.momentum.data));
-    else
-      update(static_cast<float*>(a.momentum.data));
-  });
+void run_cuda(std::span<const AdafactorUpdate> all, Queue& queue) {
+  update_all<AdafactorDirection<FactoredScaling, uint16_t>, AdafactorDirection<FactoredScaling, float>,
+             AdafactorDirection<ElementScaling, uint16_t>, AdafactorDirection<ElementScaling, float>>(all, queue);
 }
 
-void run_cuda(const AdafactorRms& a, Queue& queue) {
-  const int64_t count = a.gradient.count, blocks = base::ceil_div(count, kUpdateCudaBlock);
-  const DoublePartials partial(a.sum, blocks, 1, queue);
-  with_scaling(a.scaling, [&](auto scaling) {
-    using Scaling = decltype(scaling);
-    const RmsStep<Scaling> step{{a.gradient, a.clip}, scaling, 0};
-    auto* kernel =
-        packs_fit(kUpdatePack, 0, {a.gradient, a.scaling.v}) ? rms_blocks<true, Scaling> : rms_blocks<false, Scaling>;
-    launch(kernel, blocks_for(blocks, 1), dim3(kUpdateThreads), 0, queue, step, count, partial.data());
+void run_cuda(std::span<const AdafactorRms> all, Queue& queue) {
+  for_shared_scratch(all, [&](std::span<const AdafactorRms> some, size_t bytes) {
+    auto* scratch = static_cast<double*>(queue.scratch(bytes));
+    measure_with<FactoredScaling>(some, scratch, queue);
+    measure_with<ElementScaling>(some, scratch, queue);
+    add_partials_of(some, scratch, queue, partials_of_rms);
   });
-  partial.add(queue);
 }
 
 }  // namespace kernels

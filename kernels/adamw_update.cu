@@ -10,6 +10,13 @@ struct AdamwDirection {
   float* nu;
   float keep1, add1, keep2, add2, correction1, correction2, eps, eps_root;
 
+  static AdamwDirection of(const AdamwUpdate& a) {
+    return {static_cast<T*>(a.mu.data), a.nu.f32(), a.keep1, a.add1, a.keep2, a.add2, a.correction1, a.correction2,
+            a.eps, a.eps_root};
+  }
+  static bool is_for(const AdamwUpdate& a) { return size_of(a.mu.type) == sizeof(T); }
+  static bool packs_fit_state(const AdamwUpdate& a) { return packs_fit(kUpdatePack, 0, {a.mu, a.nu}); }
+
   template <int N>
   __device__ Floats<N> of(int64_t i, const Floats<N>& g) const {
     Floats<N> m = load<true, N>(mu + i, N), v = load<true, N>(nu + i, N), d;
@@ -25,28 +32,10 @@ struct AdamwDirection {
   }
 };
 
-template <class T>
-void update_typed(const AdamwUpdate& a, Queue& queue) {
-  const AdamwDirection<T> direction{static_cast<T*>(a.mu.data),
-                                    a.nu.f32(),
-                                    a.keep1,
-                                    a.add1,
-                                    a.keep2,
-                                    a.add2,
-                                    a.correction1,
-                                    a.correction2,
-                                    a.eps,
-                                    a.eps_root};
-  update_elements(a.update, {a.mu, a.nu}, direction, queue);
-}
-
 }  // namespace
 
-void run_cuda(const AdamwUpdate& a, Queue& queue) {
-  if (a.mu.type == DType::bf16)
-    update_typed<uint16_t>(a, queue);
-  else
-    update_typed<float>(a, queue);
+void run_cuda(std::span<const AdamwUpdate> all, Queue& queue) {
+  update_all<AdamwDirection<uint16_t>, AdamwDirection<float>>(all, queue);
 }
 
 }  // namespace kernels

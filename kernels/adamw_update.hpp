@@ -21,6 +21,7 @@ struct AdamwUpdate {
 void check(const AdamwUpdate&);
 Cost cost(const AdamwUpdate&);
 void run_cpu(const AdamwUpdate&, Queue&);
-void run_cuda(const AdamwUpdate&, Queue&);
+void run_cuda(std::span<const AdamwUpdate>, Queue&);
+size_t cuda_scratch(const AdamwUpdate&);
 
 }  // namespace kernels

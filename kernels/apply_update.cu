@@ -5,6 +5,9 @@ namespace kernels {
 namespace {
 
 struct PlainDirection {
+  static PlainDirection of(const ApplyUpdate&) { return {}; }
+  static bool is_for(const ApplyUpdate&) { return true; }
+  static bool packs_fit_state(const ApplyUpdate&) { return true; }
   template <int N>
   __device__ Floats<N> of(int64_t, const Floats<N>& g) const {
     return g;
@@ -13,6 +16,6 @@ struct PlainDirection {
 
 }  // namespace
 
-void run_cuda(const ApplyUpdate& a, Queue& queue) { update_elements(a.update, {}, PlainDirection{}, queue); }
+void run_cuda(std::span<const ApplyUpdate> all, Queue& queue) { update_all<PlainDirection>(all, queue); }
 
 }  // namespace kernels

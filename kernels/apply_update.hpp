@@ -48,6 +48,7 @@ struct ApplyUpdate {  // d = g: plain gradient descent
 void check(const ApplyUpdate&);
 Cost cost(const ApplyUpdate&);
 void run_cpu(const ApplyUpdate&, Queue&);
-void run_cuda(const ApplyUpdate&, Queue&);
+void run_cuda(std::span<const ApplyUpdate>, Queue&);
+size_t cuda_scratch(const ApplyUpdate&);
 
 }  // namespace kernels

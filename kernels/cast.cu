@@ -1,6 +1,7 @@
 #include "kernels/cast.hpp"
 
 #include "kernels/floats.cuh"
+#include "kernels/many.cuh"
 
 namespace kernels {
 namespace {
@@ -23,23 +24,46 @@ struct CastBody {
   static __device__ void convert(loops::F16 from, float& to) { to = widen(from); }
 };
 
+constexpr int kCastThreads = 256;
+
 template <class To, class From>
-void cast(const Cast& a, Queue& queue) {
-  for_each_element<8>(CastBody<To, From>{static_cast<To*>(a.y.data), static_cast<const From*>(a.x.data)}, a.x.count, queue,
-                      {a.y.data, a.x.data});
+struct CastItem {
+  CastBody<To, From> body;
+  int64_t count;
+};
+
+template <int N, class To, class From>
+__global__ void cast_blocks(const ManyItems<CastItem<To, From>> __grid_constant__ all) {
+  const Share share = share_of_block(all);
+  const CastItem<To, From>& a = all.items[share.item];
+  int64_t i = (int64_t(share.block) * kCastThreads + threadIdx.x) * N;
+  if (i + N <= a.count)
+    a.body.template run<N>(i);
+  else
+    for (; i < a.count; ++i) a.body.template run<1>(i);
+}
+
+// Those of the casts that are between these types.
+template <class To, class From>
+void cast(DType to, DType from, std::span<const Cast> all, Queue& queue) {
+  ManyLaunch aligned(cast_blocks<8, To, From>, kCastThreads, queue), other(cast_blocks<1, To, From>, kCastThreads, queue);
+  for (const Cast& a : all) {
+    if (a.y.type != to || a.x.type != from) continue;
+    const bool fits = packs_fit(8, 0, {a.y, a.x});
+    (fits ? aligned : other)
+        .add({{static_cast<To*>(a.y.data), static_cast<const From*>(a.x.data)}, a.x.count},
+             base::ceil_div(a.x.count, kCastThreads * (fits ? 8 : 1)));
+  }
+  aligned.start(), other.start();
 }
 
 }  // namespace
 
-void run_cuda(const Cast& a, Queue& queue) {
-  if (a.y.type == DType::bf16)
-    cast<loops::Bf16, float>(a, queue);
-  else if (a.y.type == DType::f16)
-    cast<loops::F16, float>(a, queue);
-  else if (a.x.type == DType::f16)
-    cast<float, loops::F16>(a, queue);
-  else
-    cast<float, loops::Bf16>(a, queue);
+void run_cuda(std::span<const Cast> all, Queue& queue) {
+  cast<loops::Bf16, float>(DType::bf16, DType::f32, all, queue);
+  cast<loops::F16, float>(DType::f16, DType::f32, all, queue);
+  cast<float, loops::Bf16>(DType::f32, DType::bf16, all, queue);
+  cast<float, loops::F16>(DType::f32, DType::f16, all, queue);
 }
 
 }  // namespace kernels

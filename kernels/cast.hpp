@@ -13,6 +13,6 @@ struct Cast {
 void check(const Cast&);
 Cost cost(const Cast&);
 void run_cpu(const Cast&, Queue&);
-void run_cuda(const Cast&, Queue&);
+void run_cuda(std::span<const Cast>, Queue&);
 
 }  // namespace kernels

@@ -2,14 +2,19 @@
 // less than any product.
 #include "base/narrow.hpp"
 #include "kernels/adafactor_tiles.hpp"
+#include "kernels/adamw_update.hpp"
 #include "kernels/attention_cudnn.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/embedding_plan.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/launch_shapes.hpp"
 #include "kernels/layer_norm.hpp"
+#include "kernels/momentum_update.hpp"
+#include "kernels/square_sums.hpp"
 
 namespace kernels {
+
+static_assert(kSharedScratch <= kGemmWorkspace);
 
 // The library has no epilogue for a bias before GELU's derivative, none for a f32 bias of a narrow result, and wants a residual of
 // c's type and whole 16 bytes in a row of what GELU is taken of.
@@ -35,10 +40,25 @@ size_t cuda_scratch(const LayerNormBackward& a) {
 
 size_t cuda_scratch(const EmbeddingBackward& a) { return size_t(EmbeddingPlan(a.rows, a.vocabulary, a.width).bytes()); }
 
+namespace {
+size_t scratch_of_sums(int64_t count, int64_t per_block, int64_t sums) {
+  return size_t(partial_doubles(base::ceil_div(count, per_block), sums)) * sizeof(double);
+}
+}  // namespace
+
+size_t cuda_scratch(const SquareSums& a) { return scratch_of_sums(a.x.count, kSquareCudaBlock, 1); }
+
 size_t cuda_scratch(const AdafactorSums& a) {
-  if (a.g.count == 0 || !AdafactorTiles::fit(a.shape)) return 0;
+  if (a.g.count == 0) return 0;
+  if (!AdafactorTiles::fit(a.shape)) return scratch_of_sums(a.shape.over_y(), 1, 1);
   return size_t(AdafactorTiles(a.shape, a.begin, a.g.count).doubles()) * sizeof(double);
 }
+
+size_t cuda_scratch(const AdafactorRms& a) { return scratch_of_sums(a.gradient.count, kUpdateCudaBlock, 1); }
+size_t cuda_scratch(const AdafactorUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+size_t cuda_scratch(const AdamwUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+size_t cuda_scratch(const MomentumUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+size_t cuda_scratch(const ApplyUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
 
 bool is_for_cudnn(const AttentionShape& s, DType type) {
   return type != DType::f32 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() && s.key_offsets.none() &&

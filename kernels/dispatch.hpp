@@ -3,10 +3,15 @@
 //
 // To add an op: a line in ops.def, a header with the struct and the declarations `check`, `cost`, `run_cpu`, `run_cuda`, a
 // .cpp and a .cu, and a case in tests/unit/kernels (a coverage test reads ops.def), which runs on both back ends.
+// Where a step has one op for every tensor, run_cuda takes all of them (run_all, OpList): a launch each would cost more than its work.
 //
 // Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found by the code that
 // runs it; for that, ops say what scratch they take on CUDA (`cuda_scratch`). An op there is put into the queue's stream; none waits.
 #pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "device/queue.hpp"
@@ -35,6 +40,10 @@ struct Cost {
 // Results are written or added to: there is no separate pass that zeroes gradients.
 enum class Write { overwrite, accumulate };
 
+// Ops whose run_cuda takes many at a time.
+template <class Args>
+concept RunsTogether = requires(std::span<const Args> all, Queue& queue) { run_cuda(all, queue); };
+
 // Runs an op: the argument struct names the op, `check` refuses wrong shapes for every back end.
 template <class Args>
 void run(const Args& args, Queue& queue) {
@@ -55,11 +64,67 @@ void run(const Args& args, Queue& queue) {
   if (queue.kind() == device::Kind::cuda) {
     device::Range range(name_of(Args::op));
     queue.set_op(name_of(Args::op));
-    run_cuda(args, queue);
+    if constexpr (RunsTogether<Args>)
+      run_cuda(std::span<const Args>(&args, 1), queue);
+    else
+      run_cuda(args, queue);
   } else {
     run_cpu(args, queue);
   }
   queue.account(int(Args::op), c.flops, c.bytes, base::now_s() - begin);
 }
+
+// Ops that run together have their scratch side by side, at most so much of it, or one op's: no more than a product takes.
+constexpr size_t kSharedScratch = size_t(32) << 20;
+
+// f(ops, bytes) for neighbours that share the scratch, and how much they need; then the next ones.
+template <RunsTogether Args, class F>
+void for_shared_scratch(std::span<const Args> all, const F& f) {
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    size_t bytes = cuda_scratch(all[end++]);
+    while (end < all.size() && bytes + cuda_scratch(all[end]) <= kSharedScratch) bytes += cuda_scratch(all[end++]);
+    f(all.subspan(begin, end - begin), bytes);
+  }
+}
+
+// Runs ops of which none reads or writes what another one writes: one by one, but on GPUs many tensors in one launch. Bits, and what is
+// counted, are those of `run` for each.
+template <RunsTogether Args>
+void run_all(std::span<const Args> all, Queue& queue) {
+  if (all.empty()) return;
+  if (queue.kind() != device::Kind::cuda) {
+    for (const Args& args : all) run(args, queue);
+    if constexpr (requires { cuda_scratch(all[0]); })
+      if (queue.device() == device::Kind::cuda)
+        for_shared_scratch(all, [&](auto, size_t bytes) { queue.need_scratch(bytes); });
+    return;
+  }
+  for (const Args& args : all) check(args);
+  const double begin = base::now_s();
+  {
+    device::Range range(name_of(Args::op));
+    queue.set_op(name_of(Args::op));
+    run_cuda(all, queue);
+  }
+  double seconds = base::now_s() - begin;
+  for (const Args& args : all) {
+    const Cost c = cost(args);
+    queue.account(int(Args::op), c.flops, c.bytes, std::exchange(seconds, 0));
+  }
+}
+
+// Ops of one kind that are collected and then run together. Their memory is kept: the same ops again allocate nothing.
+template <RunsTogether Args>
+class OpList {
+ public:
+  void add(const Args& args) { all_.push_back(args); }
+  void run(Queue& queue) {
+    run_all(std::span<const Args>(all_), queue);
+    all_.clear();
+  }
+
+ private:
+  std::vector<Args> all_;
+};
 
 }  // namespace kernels

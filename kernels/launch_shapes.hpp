@@ -12,6 +12,12 @@ namespace kernels {
 
 constexpr int kWarp = 32;
 
+// Elements of a block: of sums of squares, of updates.
+constexpr int64_t kSquareCudaBlock = 16384, kUpdateCudaBlock = 4096;
+
+// What blocks leave of sums in double until all are added; one block says all.
+inline int64_t partial_doubles(int64_t blocks, int64_t sums) { return blocks == 1 ? 0 : blocks * sums; }
+
 // Whether every multiple of `pack` elements of all views can be moved as 16-byte words (or as one smaller word, if a
 // pack is smaller), and rows of `row` elements are whole packs.
 inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View> views) {

@@ -10,6 +10,12 @@ struct MomentumDirection {
   float keep, momentum;
   bool nesterov;
 
+  static MomentumDirection of(const MomentumUpdate& a) {
+    return {static_cast<T*>(a.trace.data), a.keep, a.momentum, a.nesterov};
+  }
+  static bool is_for(const MomentumUpdate& a) { return size_of(a.trace.type) == sizeof(T); }
+  static bool packs_fit_state(const MomentumUpdate& a) { return packs_fit(kUpdatePack, 0, {a.trace}); }
+
   template <int N>
   __device__ Floats<N> of(int64_t i, const Floats<N>& g) const {
     Floats<N> t = load<true, N>(trace + i, N), d;
@@ -23,19 +29,10 @@ struct MomentumDirection {
   }
 };
 
-template <class T>
-void update_typed(const MomentumUpdate& a, Queue& queue) {
-  const MomentumDirection<T> direction{static_cast<T*>(a.trace.data), a.keep, a.momentum, a.nesterov};
-  update_elements(a.update, {a.trace}, direction, queue);
-}
-
 }  // namespace
 
-void run_cuda(const MomentumUpdate& a, Queue& queue) {
-  if (a.trace.type == DType::bf16)
-    update_typed<uint16_t>(a, queue);
-  else
-    update_typed<float>(a, queue);
+void run_cuda(std::span<const MomentumUpdate> all, Queue& queue) {
+  update_all<MomentumDirection<uint16_t>, MomentumDirection<float>>(all, queue);
 }
 
 }  // namespace kernels

@@ -17,6 +17,7 @@ struct MomentumUpdate {
 void check(const MomentumUpdate&);
 Cost cost(const MomentumUpdate&);
 void run_cpu(const MomentumUpdate&, Queue&);
-void run_cuda(const MomentumUpdate&, Queue&);
+void run_cuda(std::span<const MomentumUpdate>, Queue&);
+size_t cuda_scratch(const MomentumUpdate&);
 
 }  // namespace kernels

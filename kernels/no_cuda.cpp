@@ -22,6 +22,8 @@ namespace kernels {
 
 #define OP(name, Args) \
   void run_cuda(const Args& args, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(args.op)); }
+#define OP_TOGETHER(name, Args) \
+  void run_cuda(std::span<const Args>, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(Args::op)); }
 #include "kernels/ops.def"
 #undef OP
 

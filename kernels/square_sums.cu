@@ -9,13 +9,20 @@ namespace kernels {
 namespace {
 
 constexpr int kSquareThreads = 256, kSquarePack = 4;
-constexpr int64_t kSquareBlock = 16384;  // elements of a block
+
+struct SquareItem {
+  const float* x;
+  int64_t count;
+  double* partial;
+};
 
 template <bool kAligned>
-__global__ void __launch_bounds__(kSquareThreads) square_blocks(const float* x, int64_t count, double* partial) {
+__global__ void __launch_bounds__(kSquareThreads) square_blocks(const ManyItems<SquareItem> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;
-  const int64_t begin = int64_t(blockIdx.x) * kSquareBlock;
-  const int64_t end = begin + kSquareBlock < count ? begin + kSquareBlock : count;
+  const Share share = share_of_block(all);
+  const auto [x, count, partial] = all.items[share.item];
+  const int64_t begin = int64_t(share.block) * kSquareCudaBlock;
+  const int64_t end = begin + kSquareCudaBlock < count ? begin + kSquareCudaBlock : count;
   double sum = 0;
 #pragma unroll 4
   for (int64_t i = begin + int64_t(threadIdx.x) * kSquarePack; i < end; i += kSquareThreads * kSquarePack) {
@@ -25,7 +32,7 @@ __global__ void __launch_bounds__(kSquareThreads) square_blocks(const float* x, 
     for (int k = 0; k < kSquarePack; ++k) sum = fma(double(v[k]), double(v[k]), sum);
   }
   sum = block_sum(sum, shared);
-  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+  if (threadIdx.x == 0) partial[share.block] = sum;
 }
 
 struct AddSumsBody {
@@ -40,12 +47,21 @@ struct AddSumsBody {
 
 }  // namespace
 
-void run_cuda(const SquareSums& a, Queue& queue) {
-  const int64_t blocks = base::ceil_div(a.x.count, kSquareBlock);
-  const DoublePartials partial(a.sum, blocks, 1, queue);
-  auto* kernel = packs_fit(kSquarePack, 0, {a.x}) ? square_blocks<true> : square_blocks<false>;
-  launch(kernel, blocks_for(blocks, 1), dim3(kSquareThreads), 0, queue, a.x.f32(), a.x.count, partial.data());
-  partial.add(queue);
+void run_cuda(std::span<const SquareSums> all, Queue& queue) {
+  auto partials_of = [](const SquareSums& a, double*& scratch) {
+    return DoublePartials::of(a.sum, base::ceil_div(a.x.count, kSquareCudaBlock), scratch);
+  };
+  for_shared_scratch(all, [&](std::span<const SquareSums> some, size_t bytes) {
+    auto* scratch = static_cast<double*>(queue.scratch(bytes));
+    ManyLaunch aligned(square_blocks<true>, kSquareThreads, queue), other(square_blocks<false>, kSquareThreads, queue);
+    double* at = scratch;
+    for (const SquareSums& a : some) {
+      const DoublePartials p = partials_of(a, at);
+      (packs_fit(kSquarePack, 0, {a.x}) ? aligned : other).add({a.x.f32(), a.x.count, p.data}, p.blocks);
+    }
+    aligned.start(), other.start();
+    add_partials_of(some, scratch, queue, partials_of);
+  });
 }
 
 void run_cuda(const AddSums& args, Queue& queue) {

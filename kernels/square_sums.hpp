@@ -14,7 +14,8 @@ struct SquareSums {  // sum = sum of x[i]^2
 void check(const SquareSums&);
 Cost cost(const SquareSums&);
 void run_cpu(const SquareSums&, Queue&);
-void run_cuda(const SquareSums&, Queue&);
+void run_cuda(std::span<const SquareSums>, Queue&);
+size_t cuda_scratch(const SquareSums&);
 
 struct AddSums {  // y = a + b; an absent operand counts as zero; y may be a or b
   static constexpr Op op = Op::add_sums;

@@ -45,7 +45,7 @@ target_link_libraries(trainer_on_emulator PRIVATE trainer_train ${TRAINER_main_L
 set_target_properties(trainer_on_emulator PROPERTIES UNITY_BUILD OFF RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp
-               unit/cuda_on_cpu/graphs_test.cpp
+               unit/cuda_on_cpu/graphs_test.cpp unit/cuda_on_cpu/many_launches_test.cpp
                unit/cuda_on_cpu/staging_test.cpp $<TARGET_OBJECTS:cuda_on_cpu>)
 target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_compile_options(test_cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)

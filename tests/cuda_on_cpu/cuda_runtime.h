@@ -18,6 +18,7 @@
 #define __forceinline__ inline
 #define __shared__ static  // one block runs at a time
 #define __launch_bounds__(...)
+#define __grid_constant__ &  // behind the type of an argument: all threads read it where the launch has put it
 
 struct dim3 {
   unsigned x, y, z;
@@ -40,6 +41,7 @@ struct Place {
   dim3 thread, block, block_size, grid;
 };
 extern Place place;           // of the CUDA thread that runs
+extern int64_t launches;      // of kernels, so far
 void* dynamic_shared();       // as many bytes as the launch asked for, then a page nobody may touch
 void wait_for_block(const char* file, int line);
 // Puts 8 bytes where the other lanes of the warp find them, waits for all lanes, and returns what `lane` has put.
@@ -190,6 +192,7 @@ int graphs_launched();
 
 template <class... Parameters, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Args&&... args) {
+  static_assert((sizeof(std::remove_cvref_t<Parameters>) + ... + 0) <= 4096, "more arguments than every GPU takes");
   return cuda_on_cpu::submit(config->stream, [c = *config, kernel, ... args = Parameters(args)] {
     cuda_on_cpu::launch(c.gridDim, c.blockDim, c.dynamicSmemBytes, [&] { kernel(args...); });
   });

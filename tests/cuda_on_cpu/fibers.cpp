@@ -1,7 +1,7 @@
 // Runs a kernel on the CPU: every CUDA thread of a block is a fiber, blocks come one after the other. At a barrier or a shuffle
 // a fiber gives way. What CUDA leaves undefined is an error here: threads of a block at different barriers, or gone while others
 // wait; lanes missing from a shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first: a missing
-// barrier then shows as other results.
+// barrier then shows as other results. CUDA_ON_CPU_COUNT=1 has the program say at its end how many launches there were.
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +18,7 @@
 namespace cuda_on_cpu {
 
 Place place;
+int64_t launches = 0;
 
 namespace {
 
@@ -49,6 +50,12 @@ struct Block {
   std::unique_ptr<GuardedMemory> shared;
 };
 Block b;
+
+const struct Count {
+  ~Count() {
+    if (std::getenv("CUDA_ON_CPU_COUNT")) std::fprintf(stderr, "cuda_on_cpu: %lld launches\n", static_cast<long long>(launches));
+  }
+} count_at_end;
 
 void give_way(Fiber::State state) {
   Fiber* self = b.running;
@@ -169,6 +176,7 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::funct
   if (count == 0 || count > 1024 || block.z > 64 || grid.y > 65535 || grid.z > 65535 || dynamic_shared_bytes > 227 * 1024)
     throw std::runtime_error("a launch that no GPU takes: " + std::to_string(count) + " threads, " +
                              std::to_string(dynamic_shared_bytes) + " bytes of shared memory");
+  ++launches;
   const char* order = std::getenv("CUDA_ON_CPU_ORDER");
   b.reverse = order && std::string(order) == "reverse";
   while (b.fibers.size() < count) b.fibers.push_back(std::make_unique<Fiber>());
