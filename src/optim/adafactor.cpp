@@ -68,6 +68,7 @@ class Adafactor : public Method {
   Adafactor(const shard::Fabric& fabric, const AdafactorOptions& options);
   int64_t sums(int parameter) const override;
   void sum(const Piece& piece, device::View gradient, device::View sums) override;
+  void run() override;
   void begin_step(const StepInfo& info, const TensorTotals& totals) override;
   bool measures() const override { return options_.clipping_threshold > 0; }
   void measure(const Piece& piece, device::View gradient, device::View sum) override;
@@ -97,6 +98,10 @@ class Adafactor : public Method {
   ElementState v_, momentum_;
   float beta2_ = 0;
   StepInfo info_;
+  kernels::OpList<kernels::AdafactorSums> all_sums_;
+  kernels::OpList<kernels::AdafactorFactors> all_factors_;
+  kernels::OpList<kernels::AdafactorRms> measures_;
+  kernels::OpList<kernels::AdafactorUpdate> updates_;
 };
 
 Adafactor::Adafactor(const shard::Fabric& fabric, const AdafactorOptions& options)
@@ -128,9 +133,14 @@ void Adafactor::sum(const Piece& piece, device::View gradient, device::View sums
   const Factoring& f = tensors_[size_t(piece.parameter)].factoring;
   if (!f.factored) return Method::sum(piece, gradient, sums);
   const int64_t x = f.shape.over_x(), y = f.shape.over_y();
-  kernels::run(
-      kernels::AdafactorSums{sums.slice(0, 1), sums.slice(1, x), sums.slice(1 + x, y), gradient, piece.begin, f.shape},
-      fabric_.queue);
+  all_sums_.add({sums.slice(0, 1), sums.slice(1, x), sums.slice(1 + x, y), gradient, piece.begin, f.shape});
+}
+
+void Adafactor::run() {
+  Method::run();
+  all_sums_.run(fabric_.queue);
+  measures_.run(fabric_.queue);
+  updates_.run(fabric_.queue);
 }
 
 void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
@@ -141,11 +151,10 @@ void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
     if (!t.factoring.factored) continue;
     const device::View sums = totals.of(int(p));
     const int64_t x = t.factoring.shape.over_x(), y = t.factoring.shape.over_y();
-    kernels::run(kernels::AdafactorFactors{over_x(moments_, t), over_y(moments_, t), over_x(factors_, t),
-                                           over_y(factors_, t), sums.slice(1, x), sums.slice(1 + x, y),
-                                           t.factoring.shape, info.clip, beta2_, float(options_.eps)},
-                 fabric_.queue);
+    all_factors_.add({over_x(moments_, t), over_y(moments_, t), over_x(factors_, t), over_y(factors_, t),
+                      sums.slice(1, x), sums.slice(1 + x, y), t.factoring.shape, info.clip, beta2_, float(options_.eps)});
   }
+  all_factors_.run(fabric_.queue);
 }
 
 kernels::AdafactorScaling Adafactor::scaling(const Piece& piece) const {
@@ -161,8 +170,7 @@ kernels::AdafactorScaling Adafactor::scaling(const Piece& piece) const {
 }
 
 void Adafactor::measure(const Piece& piece, device::View gradient, device::View sum) {
-  kernels::run(kernels::AdafactorRms{sum, gradient, info_.clip, scaling(piece)},
-               fabric_.queue);
+  measures_.add({sum, gradient, info_.clip, scaling(piece)});
 }
 
 void Adafactor::measured(const TensorTotals& totals) {
@@ -182,7 +190,7 @@ void Adafactor::update(const Piece& piece, const kernels::Update& update) {
     a.keep = state_coefficient(options_.momentum, momentum_type_);
     a.add = float(1.0 - options_.momentum);
   }
-  kernels::run(a, fabric_.queue);
+  updates_.add(a);
 }
 
 void Adafactor::list_state(std::vector<shard::TensorSlice>& out) {

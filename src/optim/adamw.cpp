@@ -46,7 +46,11 @@ class Adamw : public Method {
   void update(const Piece& piece, const kernels::Update& update) override {
     args_.update = update;
     args_.mu = mu_.of(piece), args_.nu = nu_.of(piece);
-    kernels::run(args_, fabric_.queue);
+    updates_.add(args_);
+  }
+  void run() override {
+    Method::run();
+    updates_.run(fabric_.queue);
   }
 
   void list_state(std::vector<shard::TensorSlice>& out) override {
@@ -61,6 +65,7 @@ class Adamw : public Method {
   ElementState mu_, nu_;
   AdamwOptions options_;
   kernels::AdamwUpdate args_;
+  kernels::OpList<kernels::AdamwUpdate> updates_;
 };
 
 }  // namespace

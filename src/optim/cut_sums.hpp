@@ -18,21 +18,26 @@ class CutSums : public TensorTotals {
   // `widths`: numbers per parameter; 0 = none.
   CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths);
 
-  // `cuts`: the pieces of each cut of the unit that this rank owns. `form(piece, sums)` adds to zeroed sums.
-  template <class Form>
-  void sum_unit(int unit, const std::vector<std::vector<Piece>>& cuts, Form form) {
-    if (unit_width_[size_t(unit)] == 0) return;
-    auto add = [&](int into, int from) {
-      kernels::run(kernels::AddSums{slot(unit, into), slot(unit, into), slot(unit, from)}, fabric_.queue);
-    };
-    for (const std::vector<Piece>& cut : cuts) {
-      device::View partial = slot(unit, tree_.next_slot());
-      kernels::run(kernels::AddSums{partial}, fabric_.queue);
-      for (const Piece& piece : cut)
-        form(piece, partial.slice(offset_[size_t(piece.parameter)], width_[size_t(piece.parameter)]));
-      tree_.push(add);
+  // `form(piece, sums)` asks for what a piece adds to zeroed sums, `run()` runs what was asked for: the pieces of one cut of all units
+  // that have as many cuts, no two of which share their sums.
+  template <class Form, class Run>
+  void sum(const Pieces& pieces, Form form, Run run) {
+    for (const Group& group : groups_) {
+      if (group.width == 0) continue;
+      auto add = [&](int into, int from) {
+        kernels::run(kernels::AddSums{slot(group, into), slot(group, into), slot(group, from)}, fabric_.queue);
+      };
+      for (int64_t cut = 0; cut < group.cuts; ++cut) {
+        const device::View partial = slot(group, tree_.next_slot());
+        kernels::run(kernels::AddSums{partial}, fabric_.queue);
+        for (int unit : group.units)
+          for (const Piece& piece : pieces[size_t(unit)][size_t(cut)])
+            form(piece, partial.slice(place(piece.parameter) - group.begin, width_[size_t(piece.parameter)]));
+        run();
+        tree_.push(add);
+      }
+      tree_.finish(add);
     }
-    tree_.finish(add);
   }
   // Adds over the fsdp ranks, in one all-reduce, what each holds a part of. Units with a replicated optimizer are whole
   // on every rank already; replicas hold the same numbers and are never added.
@@ -41,17 +46,22 @@ class CutSums : public TensorTotals {
   device::View of(int parameter) const override;
   // All totals, and where those of a parameter begin among them.
   device::View all() const { return totals_.view(device::DType::f64).slice(0, total_); }
-  int64_t place(int parameter) const;
+  int64_t place(int parameter) const { return place_[size_t(parameter)]; }
 
  private:
-  device::View slot(int unit, int index) const;
+  // The units whose optimizer is sharded, or those whose optimizer is not: as many cuts each.
+  struct Group {
+    std::vector<int> units;           // that have sums
+    int64_t cuts = 1;                 // that this rank owns of each
+    int64_t begin = 0, width = 0;     // in the totals
+  };
+  device::View slot(const Group& group, int index) const;
 
   shard::Fabric fabric_;
-  std::vector<int64_t> width_, offset_;            // by parameter; offset within the unit's sums
-  std::vector<int64_t> unit_width_, unit_offset_;  // by unit; offset in the totals
-  int64_t exchanged_ = 0;                          // leading totals, of units with a sharded optimizer
+  std::vector<int64_t> width_, place_;  // by parameter; place in the totals
+  Group groups_[2];
   int64_t widest_ = 0, total_ = 0;
-  device::Buffer totals_, levels_;  // slot 0 of a unit lies in the totals, the others in the levels
+  device::Buffer totals_, levels_;  // slot 0 of a group lies in the totals, the others in the levels
   base::TreeSum tree_;
 };
 

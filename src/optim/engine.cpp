@@ -8,10 +8,6 @@
 
 namespace optim {
 
-void Method::sum(const Piece&, device::View gradient, device::View sums) {
-  kernels::run(kernels::SquareSums{sums, gradient}, fabric_.queue);
-}
-
 Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vector<ParameterPolicy> policies,
                std::vector<Schedule> schedules, const std::vector<std::string>& groups,
                const std::optional<LossScaleOptions>& loss_scale)
@@ -123,10 +119,9 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
           u.unit, u.gradient.count);
     owned_[size_t(u.unit)] = u;
   }
-  for (size_t u = 0; u < owned_.size(); ++u)
-    gradient_sums_->sum_unit(int(u), pieces_[u], [&](const Piece& piece, device::View sums) {
-      method_->sum(piece, owned_[u].gradient.slice(piece.offset, piece.count()), sums);
-    });
+  gradient_sums_->sum(
+      pieces_, [&](const Piece& piece, device::View sums) { method_->sum(piece, gradient(piece), sums); },
+      [&] { method_->run(); });
   gradient_sums_->exchange();
   kernels::run(kernels::ClipGradient{.decision = decision(),
                                      .norm = norm(),
@@ -144,11 +139,18 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
   inspected_ = step;
 }
 
+device::View Engine::weights(const Piece& piece) const {
+  return owned_[size_t(piece.unit)].weights.slice(piece.offset, piece.count());
+}
+
+device::View Engine::gradient(const Piece& piece) const {
+  return owned_[size_t(piece.unit)].gradient.slice(piece.offset, piece.count());
+}
+
 const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
-  const OwnedUnit& owned = owned_[size_t(piece.unit)];
   const ParameterPolicy& policy = policies_[size_t(piece.parameter)];
-  update_.weights = owned.weights.slice(piece.offset, piece.count());
-  update_.gradient = owned.gradient.slice(piece.offset, piece.count());
+  update_.weights = weights(piece);
+  update_.gradient = gradient(piece);
   update_.sums = sums;
   update_.clip = info_.clip;
   update_.rate = float(learning_rate_ * policy.lr_scale);
@@ -164,23 +166,24 @@ void Engine::apply(int64_t step) {
   for (size_t s = 0; s < schedules_.size(); ++s) schedules_of_[step % 2][s] = schedules_[s].at(step - 1);
   method_->begin_step(info_, *gradient_sums_);
   if (measured_sums_) {
-    for (size_t u = 0; u < owned_.size(); ++u)
-      measured_sums_->sum_unit(int(u), pieces_[u], [&](const Piece& piece, device::View sum) {
-        method_->measure(piece, owned_[u].gradient.slice(piece.offset, piece.count()), sum);
-      });
+    measured_sums_->sum(
+        pieces_, [&](const Piece& piece, device::View sum) { method_->measure(piece, gradient(piece), sum); },
+        [&] { method_->run(); });
     measured_sums_->exchange();
     method_->measured(*measured_sums_);
   }
-  for (size_t u = 0; u < owned_.size(); ++u) {
-    const bool trainable = fabric_.layout.units()[u].trainable;
-    norm_sums_->sum_unit(int(u), pieces_[u], [&](const Piece& piece, device::View sums) {
-      if (trainable)
-        method_->update(piece, prepare(piece, sums));
-      else
-        kernels::run(kernels::SquareSums{sums.slice(0, 1), owned_[u].weights.slice(piece.offset, piece.count())},
-                     fabric_.queue);
-    });
-  }
+  norm_sums_->sum(
+      pieces_,
+      [&](const Piece& piece, device::View sums) {
+        if (fabric_.layout.units()[size_t(piece.unit)].trainable)
+          method_->update(piece, prepare(piece, sums));
+        else
+          frozen_.add({sums.slice(0, 1), weights(piece)});
+      },
+      [&] {
+        method_->run();
+        frozen_.run(fabric_.queue);
+      });
   norm_sums_->exchange();
   norms_there_.fetch(step, norm_sums_->all(), fabric_.queue);
 }

@@ -98,6 +98,8 @@ class Engine {
   // Norms from each parameter's square, which `square(p)` says.
   template <class Square>
   void fill(Norms& norms, Square square);
+  device::View weights(const Piece& piece) const;
+  device::View gradient(const Piece& piece) const;
   const kernels::Update& prepare(const Piece& piece, device::View sums);
 
   shard::Fabric fabric_;
@@ -105,7 +107,7 @@ class Engine {
   std::vector<ParameterPolicy> policies_;
   std::vector<Schedule> schedules_;
   std::unique_ptr<Method> method_;
-  std::vector<std::vector<std::vector<Piece>>> pieces_;  // by unit, by owned cut
+  Pieces pieces_;
   std::vector<std::vector<int>> groups_;
   std::unique_ptr<CutSums> gradient_sums_, measured_sums_, norm_sums_;
   std::optional<LossScaleOptions> scale_options_;
@@ -113,6 +115,7 @@ class Engine {
   int64_t inspected_ = 0;  // the step, until it is applied
   StepInfo info_;
   kernels::Update update_;
+  kernels::OpList<kernels::SquareSums> frozen_;  // of weights that stay
   device::Buffer found_, places_buffer_;
   device::View places_;  // i32, by parameter: where the sum of its gradient's squares is
   device::Fetched found_there_, norms_there_;

@@ -2,6 +2,8 @@
 // elements. The engine does everything else (norms, clipping, learning rate, decay, schedule, exchange over ranks),
 // once for all.
 //
+// A Method asks for ops tensor by tensor (OpList), and the engine says when they run: on GPUs many tensors in one launch.
+//
 // To add an optimizer: a file with its options (keys of [optimizer]) and its Method, and a row in registry.cpp.
 #pragma once
 
@@ -10,17 +12,20 @@
 
 #include "config/table.hpp"
 #include "kernels/apply_update.hpp"
+#include "kernels/square_sums.hpp"
 #include "shard/stores.hpp"
 
 namespace optim {
 
-// The part of one tensor that lies in one cut of a unit and that this rank owns. Sums are formed piece by piece.
+// The part of one tensor that lies in one cut of a unit and that this rank owns. Sums are formed piece by piece; of a tensor, no cut
+// holds two.
 struct Piece {
   int unit = 0, parameter = 0;
   int64_t begin = 0, end = 0;  // elements of the logical, flattened tensor
   int64_t offset = 0;          // of `begin` in this rank's owned range of the unit
   int64_t count() const { return end - begin; }
 };
+using Pieces = std::vector<std::vector<std::vector<Piece>>>;  // by unit, by owned cut
 
 // The totals over a tensor: doubles, the same on every rank, for ops to read.
 class TensorTotals {
@@ -40,8 +45,10 @@ class Method {
 
   // How many sums over the whole tensor are needed before an update. The first is always the sum of squares.
   virtual int64_t sums(int /*parameter*/) const { return 1; }
-  // Adds a piece's part to sums that were zeroed for its cut. Default: the sum of squares.
-  virtual void sum(const Piece& piece, device::View gradient, device::View sums);
+  // Asks for a piece's part of the sums, which were zeroed for its cut. Default: the sum of squares.
+  virtual void sum(const Piece& /*piece*/, device::View gradient, device::View sums) { squares_.add({sums, gradient}); }
+  // Runs what sum, measure and update have asked for since.
+  virtual void run() { squares_.run(fabric_.queue); }
   virtual void begin_step(const StepInfo& /*info*/, const TensorTotals& /*totals*/) {}
 
   // Methods that need a norm of their own direction before they can use it: one more pass, whose sums (one number per
@@ -50,7 +57,7 @@ class Method {
   virtual void measure(const Piece& /*piece*/, device::View /*gradient*/, device::View /*sum*/) {}
   virtual void measured(const TensorTotals& /*totals*/) {}
 
-  // Updates the weights of a piece and the state that belongs to them.
+  // Asks for the update of the weights of a piece and of the state that belongs to them.
   virtual void update(const Piece& piece, const kernels::Update& update) = 0;
 
   // Everything the next update depends on besides weights and step number, in the same order on every rank.
@@ -62,6 +69,9 @@ class Method {
     return fabric_.layout.units()[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)].trainable;
   }
   shard::Fabric fabric_;
+
+ private:
+  kernels::OpList<kernels::SquareSums> squares_;
 };
 
 // The keys of one kind of optimizer, and how to make it.

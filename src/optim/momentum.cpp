@@ -28,7 +28,11 @@ class Momentum : public Method {
   void update(const Piece& piece, const kernels::Update& update) override {
     args_.update = update;
     args_.trace = trace_.of(piece);
-    kernels::run(args_, fabric_.queue);
+    updates_.add(args_);
+  }
+  void run() override {
+    Method::run();
+    updates_.run(fabric_.queue);
   }
 
   void list_state(std::vector<shard::TensorSlice>& out) override {
@@ -39,6 +43,7 @@ class Momentum : public Method {
  private:
   ElementState trace_;
   kernels::MomentumUpdate args_;
+  kernels::OpList<kernels::MomentumUpdate> updates_;
 };
 
 }  // namespace

@@ -8,10 +8,15 @@ namespace {
 class Sgd : public Method {
  public:
   explicit Sgd(const shard::Fabric& fabric) : Method(fabric) {}
-  void update(const Piece&, const kernels::Update& update) override {
-    kernels::run(kernels::ApplyUpdate{update}, fabric_.queue);
+  void update(const Piece&, const kernels::Update& update) override { updates_.add({update}); }
+  void run() override {
+    Method::run();
+    updates_.run(fabric_.queue);
   }
   void list_state(std::vector<shard::TensorSlice>&) override {}
+
+ private:
+  kernels::OpList<kernels::ApplyUpdate> updates_;
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "base/tree_sum.hpp"
 #include "device/memory.hpp"
-#include "kernels/dispatch.hpp"
+#include "kernels/cast.hpp"
 #include "shard/parameter.hpp"
 
 namespace shard {
@@ -62,7 +62,7 @@ class WeightStore {
   bool is_operand(int parameter) const { return narrows() && fabric_.layout.parameters()[size_t(parameter)].operand; }
   bool holds_part(int unit) const { return units_[size_t(unit)].gathered || units_[size_t(unit)].narrow; }
   comm::Ticket gather_narrow(int unit, device::View whole);
-  void round_operands(int unit);
+  void round_operands(int unit);                 // of a unit whose f32 weights are all there: asks for the casts
   void find_lines();
   void share_lines();
   Slot& gather(int block);
@@ -71,6 +71,7 @@ class WeightStore {
   Fabric fabric_;
   std::vector<UnitState> units_;
   std::vector<int64_t> operand_at_;              // by parameter: elements into its unit's `operands`; -1: not an operand
+  kernels::OpList<kernels::Cast> casts_;
   device::Buffer held_narrow_;                   // operands of the units that are whole on every rank
   std::vector<Slot> slots_;
   // Of units that travel rounded, the lines wanted in f32: every rank packs its own, each rank's as many as of the one with the most.

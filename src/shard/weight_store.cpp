@@ -192,6 +192,7 @@ void WeightStore::take(int block) {
     s.full = part_of(slot.memory, s.full_at, device::DType::f32, length);
     round_operands(u);
   }
+  casts_.run(fabric_.queue);
 }
 
 void WeightStore::release(int block) {
@@ -201,10 +202,9 @@ void WeightStore::release(int block) {
     if (UnitState& s = units_[size_t(u)]; s.gathered) s.full = s.operands = {};
 }
 
-// Of a unit whose f32 weights are all there.
 void WeightStore::round_operands(int unit) {
   for (int p : fabric_.layout.units()[size_t(unit)].parameters)
-    if (operand_at_[size_t(p)] >= 0) kernels::run(kernels::Cast{.y = operand(p), .x = weight(p)}, fabric_.queue);
+    if (operand_at_[size_t(p)] >= 0) casts_.add({.y = operand(p), .x = weight(p)});
 }
 
 device::View WeightStore::weight(int parameter) const {
@@ -257,6 +257,7 @@ void WeightStore::publish(bool trained_only) {
       fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u)), fabric_.queue).wait();
     round_operands(int(u));
   }
+  casts_.run(fabric_.queue);
   share_lines();
 }
 
