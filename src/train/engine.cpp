@@ -124,7 +124,6 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
 
 // Why passes cannot be repeated by graphs; empty where they can.
 std::string Engine::graphs_problem() const {
-  if (queue_.device() != Kind::cuda) return "ranks compute on CPUs";
   if (std::string problem = model_->changing_arguments(); !problem.empty()) return problem;
   if (options_.determinism.mesh()) return kTreeInPasses;
   for (const shard::Unit& unit : layout_->units())

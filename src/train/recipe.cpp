@@ -204,7 +204,7 @@ void Recipe::cross_check(config::Deck& deck) const {
                                                  train.global_batch, determinism.slices));
 
   if (run.cuda_graph == "on") {
-    std::string problem = run.device == "cpu" ? "run.device is \"cpu\"" : made->changing_arguments();
+    std::string problem = made->changing_arguments();
     if (problem.empty() && determinism.mesh()) problem = kTreeInPasses;
     if (!problem.empty()) deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
   }
@@ -378,7 +378,7 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;
-  if (run.cuda_graph == "on") o.graphs = run.cuda_graph_limit;
+  if (run.cuda_graph == "on" && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,

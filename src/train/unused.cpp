@@ -8,6 +8,7 @@ std::vector<Unused> only_for_gpus(const Recipe& recipe) {
   static const Recipe plain;
   std::vector<Unused> out;
   if (recipe.run.gemm_search != plain.run.gemm_search) out.push_back({"run.gemm_search", "it is about products on GPUs"});
+  if (recipe.run.cuda_graph != plain.run.cuda_graph) out.push_back({"run.cuda_graph", "it is about passes of GPUs"});
   if (recipe.mesh.gpu_exchange != plain.mesh.gpu_exchange) out.push_back({"mesh.gpu_exchange", "it is about exchanges between GPUs"});
   if (recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s) out.push_back({"mesh.gpu_timeout_s", "it is about exchanges between GPUs"});
   if (recipe.profile.forbid_waits != plain.profile.forbid_waits)

@@ -1,6 +1,6 @@
 // Graphs: what is put into a stream between begin and end of a capture is kept with the arguments it had, and run at each launch. What
 // real CUDA refuses in a capture is refused here, with its errors. Not emulated, and refused too: captures over several streams, and
-// graphs in graphs. CUDA_ON_CPU_TELL=1: at its end the program says how many graphs were launched.
+// graphs in graphs. CUDA_ON_CPU_COUNT=1: at its end the program says how many graphs were launched.
 #include <cstdio>
 #include <cstdlib>
 
@@ -14,7 +14,7 @@ int launched = 0;
 
 struct Teller {
   ~Teller() {
-    if (std::getenv("CUDA_ON_CPU_TELL")) std::printf("cuda_on_cpu: %d graphs launched\n", launched);
+    if (std::getenv("CUDA_ON_CPU_COUNT")) std::printf("cuda_on_cpu: %d graphs launched\n", launched);
   }
 } teller;
 

@@ -51,7 +51,7 @@ class CudaGraph(harness.RunTest):
 
     def with_and_without(self, *settings, ranks=0, least):
         """Launches and graphs; at least so many of each."""
-        self.emulate(CUDA_ON_CPU_TELL="1")
+        self.emulate(CUDA_ON_CPU_COUNT="1")
         without = self.train("off", *settings, ranks=ranks)
         self.assertEqual(set(self.launches(ranks)), {0})
         self.assertNotIn("graphs ", self.output.replace(" graphs launched", ""))
@@ -118,7 +118,7 @@ class CudaGraph(harness.RunTest):
         self.assertIn('graphs   none, though run.cuda_graph = "on": passes gather parameters that are sharded over 2 ranks', self.output)
         self.assertNotIn("were one launch", self.output)
         self.train("cpu", "run.cuda_graph=on", device="auto")
-        self.assertIn('graphs   none, though run.cuda_graph = "on": ranks compute on CPUs', self.output)
+        self.assertIn("unused   run.cuda_graph: it is about passes of GPUs, and this job computes on CPUs", self.output)
         for words, *settings in (('run.device is "cpu"', "run.device=cpu"),
                                  ("dropout draws other numbers in each pass", "model.decoder.dropout=0.1"),
                                  ("dropout draws other numbers in each pass", "model.encoder.dropout=0.1"),
