@@ -50,8 +50,6 @@ void MeshOptions::bind(config::Table& t) {
       .min(0)
       .unit("s")
       .on_resume(config::OnResume::may_change);
-  if (gpu_exchange == "mpi" && gpu_timeout_s != MeshOptions().gpu_timeout_s)
-    t.error("gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\": leave it out");
   check_axes(t, replica, fsdp);
 }
 

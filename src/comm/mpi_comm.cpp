@@ -94,6 +94,13 @@ void fetch(void* to, const device::View& from, device::Queue& queue) {
 
 bool on_gpu(const device::Queue& queue) { return queue.kind() == device::Kind::cuda; }
 
+// What is to be exchanged is first computed: time that no exchange takes.
+void wait_for_work(device::Queue& queue) {
+  if (!on_gpu(queue)) return;
+  device::MayWait lifted;
+  queue.synchronize("work before an exchange");
+}
+
 template <class T>
 void add_into(T* __restrict y, const T* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += x[i];
@@ -127,6 +134,7 @@ class MpiComm : public Comm {
   Ticket all_gather(device::View send, device::View recv, device::Queue& queue) override {
     CHECK(recv.count == send.count * size_ && recv.type == send.type);
     if (size_ == 1) return device::copy(recv, send, queue), Ticket();
+    wait_for_work(queue);
     Timer timer(gathered_, recv.bytes());
     int count = base::narrow<int>(send.count);
     MpiWork* work = take(gathered_);
@@ -142,6 +150,7 @@ class MpiComm : public Comm {
   Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) override {
     CHECK(send.count == recv.count * size_ && recv.type == send.type);
     if (size_ == 1) return device::copy(recv, send, queue), Ticket();
+    wait_for_work(queue);
     Timer timer(scattered_, send.bytes());
     MpiWork* work = take(scattered_);
     if (on_gpu(queue)) {
@@ -157,6 +166,7 @@ class MpiComm : public Comm {
 
   Ticket all_reduce(device::View view, device::Queue& queue) override {
     if (size_ == 1 || view.count == 0) return {};
+    wait_for_work(queue);
     Timer timer(reduced_, view.bytes());
     MpiWork* work = take(reduced_);
     if (on_gpu(queue)) {

@@ -58,13 +58,13 @@ void Graphs::run(const Key& key, const std::function<void()>& work) {
   }
   const size_t before = gpu_memory_used_bytes();
   const base::Stopwatch watch;
-  record(entry, work);  // its ops count as put in
-  ++queue_.graph_cost().recorded, queue_.graph_cost().seconds += watch.seconds();
+  const double ops_s = record(entry, work);  // which count as put in
+  ++queue_.graph_cost().recorded, queue_.graph_cost().seconds += watch.seconds() - ops_s;
   launch(entry);
   counts_.bytes += std::max<int64_t>(0, int64_t(gpu_memory_used_bytes()) - int64_t(before));
 }
 
-void Graphs::record(Entry& entry, const std::function<void()>& work) {
+double Graphs::record(Entry& entry, const std::function<void()>& work) {
   Range range("record a graph");
   const auto before = queue_.costs();
   try {
@@ -74,17 +74,20 @@ void Graphs::record(Entry& entry, const std::function<void()>& work) {
     entry.graph.reset(recorded.graph);
     counts_.nodes += recorded.nodes;
   } catch (const base::Error& e) {
-    throw base::Error(base::Exit::mesh,
+    throw base::Error(e.code(),
                       fmt::format("recording a CUDA graph of {} failed at or after op {}: {}; run.cuda_graph = \"off\" does without", name_,
                                   queue_.op(), e.what()));
   }
   ++counts_.graphs;
   entry.costs.clear();
+  double ops_s = 0;
   for (int op = 0; op < Queue::kMaxOps; ++op) {
     const OpCost &was = before[size_t(op)], &is = queue_.costs()[size_t(op)];
+    ops_s += is.seconds - was.seconds;
     if (is.calls > was.calls)
       entry.costs.push_back({op, {.calls = is.calls - was.calls, .flops = is.flops - was.flops, .bytes = is.bytes - was.bytes}});
   }
+  return ops_s;
 }
 
 void Graphs::launch(const Entry& entry) {

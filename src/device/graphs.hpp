@@ -25,7 +25,7 @@ class Graphs {
   using Key = std::vector<int64_t>;
   // Puts the work into the queue. The first time with a key it runs as it is, so that what is made at a first use (plans and handles of
   // libraries, loaded kernels, scratch) is there; the second time it is recorded; from then on it is not called any more. Queue::costs
-  // go on counting it, without seconds. Error(Exit::mesh) names the op that could not be recorded.
+  // go on counting it, without seconds. An error names the op that could not be recorded.
   void run(const Key& key, const std::function<void()>& work);
 
   struct Counts {
@@ -45,7 +45,7 @@ class Graphs {
     std::unique_ptr<void, Free> graph;
     std::vector<std::pair<int, OpCost>> costs;  // of the ops in it
   };
-  void record(Entry& entry, const std::function<void()>& work);
+  double record(Entry& entry, const std::function<void()>& work);  // returns the seconds of its ops
   void launch(const Entry& entry);
   void forget_all();
 

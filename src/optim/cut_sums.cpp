@@ -1,6 +1,7 @@
 #include "optim/cut_sums.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace optim {
 
@@ -10,19 +11,22 @@ CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
   CHECK(width_.size() == fabric.layout.parameters().size());
   int64_t most_cuts = 1;
   for (bool sharded : {true, false}) {
-    Group& group = groups_[sharded ? 0 : 1];
-    group.begin = total_;
+    bool begins = true;
     for (size_t u = 0; u < units.size(); ++u) {
       if (units[u].strategy.optimizer_sharded != sharded) continue;
       const int64_t before = total_;
       for (int p : units[u].parameters) place_[size_t(p)] = total_, total_ += width_[size_t(p)];
       if (total_ == before) continue;
+      // On CPUs a unit's sums stay in cache; on GPUs those of many units take one launch.
+      if (std::exchange(begins, fabric.queue.device() != device::Kind::cuda))
+        groups_.push_back({.units = {}, .cuts = fabric.layout.owned_cuts(int(u)), .begin = before});
+      Group& group = groups_.back();
       group.units.push_back(int(u));
-      group.cuts = fabric.layout.owned_cuts(int(u));
+      group.width = total_ - group.begin;
+      widest_ = std::max(widest_, group.width);
+      most_cuts = std::max(most_cuts, group.cuts);
     }
-    group.width = total_ - group.begin;
-    widest_ = std::max(widest_, group.width);
-    most_cuts = std::max(most_cuts, group.cuts);
+    if (sharded) exchanged_ = total_;
   }
   const int slots = base::TreeSum::slots(most_cuts);
   device::Kind kind = fabric.queue.kind();
@@ -36,8 +40,7 @@ device::View CutSums::slot(const Group& group, int index) const {
 }
 
 void CutSums::exchange() {
-  const Group& sharded = groups_[0];
-  if (sharded.width > 0) fabric_.mesh.fsdp->all_reduce(slot(sharded, 0), fabric_.queue).wait();
+  if (exchanged_ > 0) fabric_.mesh.fsdp->all_reduce(all().slice(0, exchanged_), fabric_.queue).wait();
 }
 
 device::View CutSums::of(int parameter) const {

@@ -18,12 +18,11 @@ class CutSums : public TensorTotals {
   // `widths`: numbers per parameter; 0 = none.
   CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths);
 
-  // `form(piece, sums)` asks for what a piece adds to zeroed sums, `run()` runs what was asked for: the pieces of one cut of all units
-  // that have as many cuts, no two of which share their sums.
+  // `form(piece, sums)` asks for what a piece adds to zeroed sums, `run()` runs what was asked for: the pieces of one cut of a
+  // group's units, no two of which share their sums.
   template <class Form, class Run>
   void sum(const Pieces& pieces, Form form, Run run) {
     for (const Group& group : groups_) {
-      if (group.width == 0) continue;
       auto add = [&](int into, int from) {
         kernels::run(kernels::AddSums{slot(group, into), slot(group, into), slot(group, from)}, fabric_.queue);
       };
@@ -49,7 +48,7 @@ class CutSums : public TensorTotals {
   int64_t place(int parameter) const { return place_[size_t(parameter)]; }
 
  private:
-  // The units whose optimizer is sharded, or those whose optimizer is not: as many cuts each.
+  // Units that are summed together: all with a sharded optimizer, or all without, and as many cuts each.
   struct Group {
     std::vector<int> units;           // that have sums
     int64_t cuts = 1;                 // that this rank owns of each
@@ -59,7 +58,8 @@ class CutSums : public TensorTotals {
 
   shard::Fabric fabric_;
   std::vector<int64_t> width_, place_;  // by parameter; place in the totals
-  Group groups_[2];
+  std::vector<Group> groups_;
+  int64_t exchanged_ = 0;  // leading totals, of units with a sharded optimizer
   int64_t widest_ = 0, total_ = 0;
   device::Buffer totals_, levels_;  // slot 0 of a group lies in the totals, the others in the levels
   base::TreeSum tree_;

@@ -64,10 +64,6 @@ double print_products(comm::Comm& world, int threads, double steps) {
   return seconds > 0 ? ideal_s * all / seconds : 0;
 }
 
-double median_of(const std::vector<double>& sorted) {
-  size_t n = sorted.size();
-  return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
 double p99_of(const std::vector<double>& sorted) {
   return sorted[std::min(sorted.size() - 1, size_t(0.99 * double(sorted.size())))];
 }

@@ -147,25 +147,25 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   const int64_t flops_before = hardware_flops(queue_);
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step % 2];
-  base::Stopwatch watch;
-  report.forward_backward_s = 0;
   gradients_->begin_step();
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
-    watch.restart();
-    if (feed) feed(m, begin_inputs()), upload_inputs();
-    data_s_ += watch.restart();
+    if (feed) {
+      const models::Inputs& into = begin_inputs();  // may wait for the GPU, which is not to wait for data
+      base::Stopwatch watch;
+      feed(m, into);
+      data_s_ += watch.seconds();
+      upload_inputs();
+    }
     pass(*weights_, *gradients_, queue_, *arena_, step, m);
     sets_[set_].used.record(queue_);
     add_slices(m);
-    report.forward_backward_s += watch.restart();
   }
   {
     device::Range range("reduce");
     gradients_->finish_step();
     add_sums(step);
   }
-  report.reduce_s = watch.restart();
 
   for (optim::OwnedUnit& u : owned_) {
     u.weights = weights_->owned(u.unit);
@@ -175,7 +175,6 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   optimizer_->inspect(step, owned_, sums_of_pass(0).slice(models::Sums::loss, 1));
   optimizer_->apply(step);
   weights_->publish(true);
-  report.update_s = watch.restart();
   comm_s_ += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = hardware_flops(queue_) - flops_before;
   report.transfers = device::transfers().since(transfers_before);

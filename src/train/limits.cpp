@@ -12,12 +12,6 @@ namespace {
 
 using device::DType;
 
-double median_of(std::vector<double>& values) {
-  const auto middle = values.begin() + int64_t(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // Median of the calls' seconds, as steps are told by their median: the fastest of hundreds of calls would be a machine
 // that no step has for itself. The first call, which prepares, does not count.
 template <class Args>
@@ -30,6 +24,7 @@ double usual(const Args& args, device::Queue& queue, double seconds) {
     kernels::run(args, queue);
     calls.push_back(watch.seconds());
   } while (total.seconds() < seconds);
+  std::sort(calls.begin(), calls.end());
   return median_of(calls);
 }
 
@@ -48,6 +43,11 @@ struct Matrices {
 };
 
 }  // namespace
+
+double median_of(const std::vector<double>& sorted) {
+  const size_t n = sorted.size();
+  return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
 
 double measure_peak(comm::Comm& world, int threads, DType type, double seconds) {
   kernels::GemmUse square{.m = 768, .n = 768, .k = 768, .type = type};
@@ -109,6 +109,7 @@ double measure_all_reduce(comm::Comm& world, int64_t bytes) {
     world.all_reduce(floats).wait();
     seconds.push_back(world.max(watch.seconds()));
   }
+  std::sort(seconds.begin(), seconds.end());
   return median_of(seconds);
 }
 

@@ -9,6 +9,8 @@
 
 namespace train {
 
+double median_of(const std::vector<double>& sorted);
+
 // FLOP/s of a square product of operands of this type that fits the caches, found in about `seconds`.
 double measure_peak(comm::Comm& world, int threads, device::DType type, double seconds);
 

@@ -36,8 +36,6 @@ void RunOptions::bind(config::Table& t) {
       .max(1 << 16)
       .unit("graphs")
       .on_resume(OnResume::may_change);
-  if (cuda_graph == "off" && cuda_graph_limit != RunOptions().cuda_graph_limit)
-    t.error("cuda_graph_limit", "it limits what run.cuda_graph = \"on\" keeps, and that is \"off\"");
   t.key("gemm_search", gemm_search,
         "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every run; on: the fastest of eight, timed by rank "
         "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file has the same bits")
@@ -95,9 +93,6 @@ void PrecisionOptions::bind(config::Table& t) {
   t.table("loss_scale", loss_scale,
           "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that step makes no update, on any "
           "rank) and grows again; 1 / scale comes before norms and clipping; checkpoints hold it");
-  if (compute != "fp16" && loss_scale != optim::LossScaleOptions())
-    t.error("loss_scale", fmt::format("it is fp16's, and precision.compute is \"{}\", whose gradients have no scale: leave it out",
-                                      compute));
 }
 
 void BenchOptions::bind(config::Table& t) {

@@ -98,12 +98,6 @@ class Combinations(CudaTest):
                             args=[self.deck(), "--dir", f"{self.folder}/{key}", *mode, *sets(*SETTINGS, "run.device=auto", setting)])
             self.expect(0, args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", setting)])
             self.assertNotIn("unused ", self.output)
-        for compute in ("f32", "bf16", "tf32"):
-            device = "cuda" if compute == "tf32" else "cpu"
-            self.refuse("precision.loss_scale", f"it is fp16's, and precision.compute is \"{compute}\"", f"run.device={device}",
-                        f"precision.compute={compute}", "precision.loss_scale.init=8")
-        self.refuse("mesh.gpu_timeout_s", 'it is about exchanges by NCCL, and mesh.gpu_exchange is "mpi"', "run.device=cuda",
-                    "mesh.gpu_exchange=mpi", "mesh.gpu_timeout_s=9")
         self.train("alone", "cuda", "mesh.gpu_timeout_s=9", "train.total_steps=1", "schedule.default.warmup_steps=0")
         self.assertIn("mesh.gpu_timeout_s, which is NCCL's, is unused", self.output)
 
@@ -117,6 +111,15 @@ class Combinations(CudaTest):
                     args=[self.deck(), "--mode", "plan",
                           *sets("train.shuffle_window=9", "determinism.slices=4", "loader.max_bad_sample_fraction=0.5", "guard.max_skips=3",
                                 "early_stop.metric=val/perplexity:min", "data.train.limit_seed=3")])
+        # What our own messages advise to switch off may leave such settings behind.
+        for compute in ("f32", "bf16", "tf32"):
+            self.expect(0, f"unused   precision.loss_scale: it is fp16's, and precision.compute is \"{compute}\"",
+                        args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", f"precision.compute={compute}",
+                                                                   "precision.loss_scale.init=8")])
+        self.expect(0, 'unused   run.cuda_graph_limit: run.cuda_graph is "off"',
+                    'unused   mesh.gpu_timeout_s: it is about exchanges by NCCL, and mesh.gpu_exchange is "mpi"',
+                    args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", "run.cuda_graph_limit=3", "mesh.gpu_exchange=mpi",
+                                                               "mesh.gpu_timeout_s=9")])
         # The resolved deck has every key, at its default where nobody said otherwise: nothing of it is of no use.
         self.train("run", "cpu", "train.total_steps=1", "schedule.default.warmup_steps=0")
         self.expect(0, args=[f"{self.folder}/run/deck.resolved.toml", "--mode", "plan"])

@@ -61,6 +61,17 @@ class Figures(CudaTest):
             checkpoint_ms = 1e3 * self.numbers(name, 6)["checkpoint_s"]
             self.assertLess(checkpoint_ms, 0.8 * waited[row_with], "the wait for data was no part of a save")
 
+    def test_a_busy_gpu_is_no_wait_for_data_or_others(self):
+        """Where the host is passes ahead it waits until a set of inputs is free; before an exchange through its memory, for what is
+        exchanged."""
+        settings = [*self.slow_data(100), "train.global_batch=8", "train.micro_batch=1", "train.total_steps=4", "checkpoint.every_steps=4"]
+        self.emulate(CUDA_ON_CPU_LATE="1")
+        for ranks in (1, 2):
+            rows = self.train(f"ranks_{ranks}", "cuda", *settings, ranks=ranks)
+            for part in ("data_ms", "comm_ms"):
+                least = min(r[part] / r["ms"] for r in rows)
+                self.assertLess(least, 0.5, f"{part} on {ranks} ranks: {rows}")
+
     def test_a_bench_times_no_warm_up(self):
         few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", "run.device=cuda"]
         harness.TRAINER = EMULATED

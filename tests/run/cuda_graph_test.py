@@ -119,13 +119,13 @@ class CudaGraph(harness.RunTest):
         self.assertNotIn("were one launch", self.output)
         self.train("cpu", "run.cuda_graph=on", device="auto")
         self.assertIn("unused   run.cuda_graph: it is about passes of GPUs, and this job computes on CPUs", self.output)
-        for words, *settings in (('run.device is "cpu"', "run.device=cpu"),
-                                 ("dropout draws other numbers in each pass", "model.decoder.dropout=0.1"),
+        cpu = [arg for s in (*SETTINGS, "run.device=cpu", "run.cuda_graph=on") for arg in ("--set", s)]
+        self.expect(2, "run.cuda_graph", 'run.device is "cpu"', "leave it out", args=[self.deck(), "--validate", *cpu])
+        for words, *settings in (("dropout draws other numbers in each pass", "model.decoder.dropout=0.1"),
                                  ("dropout draws other numbers in each pass", "model.encoder.dropout=0.1"),
                                  ('determinism.level = "mesh" exchanges', "determinism.level=mesh", "determinism.slices=2")):
             sets = [arg for s in (*SETTINGS, "run.device=cuda", *settings, "run.cuda_graph=on") for arg in ("--set", s)]
             self.expect(2, "run.cuda_graph", words, "no CUDA graph can repeat a pass", args=[self.deck(), "--validate", *sets])
-        self.expect(2, "run.cuda_graph_limit", args=[self.deck(), "--validate", "--set", "run.cuda_graph_limit=3"])
 
 
 harness.main()
