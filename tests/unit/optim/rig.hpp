@@ -87,7 +87,7 @@ struct Job {
   int fsdp = 1;
   int64_t cuts = 1;
   int threads = 1;
-  device::Kind kind = default_kind();
+  device::Kind kind = default_kind(), paper_of = device::Kind::cpu;  // kind plan: of that
   optim::OptimizerOptions options;
   std::vector<optim::ParameterPolicy> policies;  // empty: no decay, nothing frozen
   std::vector<optim::Schedule> schedules{optim::Schedule()};
@@ -114,7 +114,7 @@ class Rig {
       else
         r.mesh.fsdp = std::make_unique<ThreadComm>(meeting_, f);
       r.mesh.replica = comm::make_plan_comm(1);
-      r.queue = std::make_unique<device::Queue>(job_.kind, job_.threads);
+      r.queue = std::make_unique<device::Queue>(job_.kind, job_.threads, false, job_.paper_of);
       shard::Fabric fabric{layout_, r.mesh, *r.queue, r.ledger};
       r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies, job_.schedules, job_.groups, job_.loss_scale);
       for (int u = 0; u < int(layout_.units().size()); ++u) {

@@ -168,7 +168,7 @@ TEST_P(Sharding, PlanCountsTheSameBytes) {
     Job s = job_for(GetParam());
     s.fsdp = fsdp, s.cuts = fsdp, s.optimizer_sharding = sharding;
     rig::Rig real(s);
-    s.kind = device::Kind::plan;
+    s.kind = device::Kind::plan, s.paper_of = real.queue(0).kind();
     rig::Rig plan(s);
     real.step(1, random_tensors(s.parameters, 5));
     plan.step(1);
