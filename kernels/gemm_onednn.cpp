@@ -382,6 +382,7 @@ Key key_of(const Gemm& a, const Queue& queue) {
 }
 
 Operands operands_of(const Gemm& a) {
+  CHECK(a.residual.none() || a.residual.data != a.c.data, "gemm: residual may not be c");
   return {static_cast<char*>(a.c.data),
           static_cast<char*>(a.a.data),
           static_cast<char*>(a.b.data),
@@ -480,7 +481,6 @@ void run_cpu(const Gemm& a, Queue& queue) {
   Key key = key_of(a, queue);
   if (a.a.type == DType::bf16 && (a.k == 0 || !(key.narrow || key.widen))) return run_widened(a, queue);
   Operands p = operands_of(a);
-  CHECK(a.residual.data != a.c.data || !p.residual, "gemm: residual may not be c");
   if (a.k == 0) {  // an empty sum
     if (key.accumulate) return;
     for_rows_of_c(a, queue, [&](float* c, int64_t r) {

@@ -5,6 +5,7 @@ import glob
 import io
 import json
 import os
+import statistics
 import tarfile
 
 import h5py
@@ -69,8 +70,8 @@ class Figures(CudaTest):
         for ranks in (1, 2):
             rows = self.train(f"ranks_{ranks}", "cuda", *settings, ranks=ranks)
             for part in ("data_ms", "comm_ms"):
-                least = min(r[part] / r["ms"] for r in rows)
-                self.assertLess(least, 0.5, f"{part} on {ranks} ranks: {rows}")
+                parts = [r[part] / r["ms"] for r in rows[:-1]]  # beside the last one no other is under way
+                self.assertLess(statistics.median(parts), 0.6, f"{part} on {ranks} ranks: {parts}")
 
     def test_a_bench_times_no_warm_up(self):
         few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", "run.device=cuda"]
