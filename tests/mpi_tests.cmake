@@ -77,10 +77,6 @@ foreach(name gpu_memory_test gpu_step_test)
     mpi_test(${name} ${ranks} 300)
   endforeach()
 endforeach()
-foreach(ranks 1 2)
-  set_tests_properties(gpu_step_test_mpi${ranks} PROPERTIES
-                       ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT};CUDA_ON_CPU_LATE=1;CUDA_ON_CPU_GPUS=${ranks}")
-endforeach()
 
 # By hand: what saving costs.
 add_executable(checkpoint_bench EXCLUDE_FROM_ALL bench/checkpoint_bench.cpp)

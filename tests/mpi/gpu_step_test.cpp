@@ -222,7 +222,9 @@ void frozen_weights() {
 
 int run(comm::Session& s, int, char**) {
   session = &s;
-  device::use_gpu(s.local_rank() % device::find_gpus().count);
+  setenv("CUDA_ON_CPU_LATE", "1", 1);
+  setenv("CUDA_ON_CPU_GPUS", std::to_string(s.world().size()).c_str(), 1);
+  device::use_gpu(s.local_rank());
   steps("mpi", s.world().size() > 1);
   if (s.world().size() > 1) steps("auto", false);
   host_times();

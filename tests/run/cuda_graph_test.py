@@ -1,30 +1,20 @@
 #!/usr/bin/python3
 """run.cuda_graph on the emulated GPU: passes that graphs repeat have the bits of passes without, whatever changes between them;
 what no graph can repeat runs without and says so, or is refused."""
-import os
 import re
 
 import harness
+from cuda_harness import EMULATED, CudaTest, sets
 
-CPU, EMULATED = harness.TRAINER, os.environ["TRAINER_ON_EMULATOR"]
 STEPS, PASSES = 6, 5  # an odd number of passes: the first of a step takes turns with its inputs
 SETTINGS = [f"train.total_steps={STEPS}", "train.global_batch=10", "train.micro_batch=2", "schedule.default.warmup_steps=1",
             "checkpoint.every_steps=6", "eval.val.every_steps=3", "loader.threads=1"]
 GRAPHS = re.compile(r"graphs   ([\d,]+) of ([\d,]+) passes of this attempt were one launch; (\d+) graphs of")
 
 
-class CudaGraph(harness.RunTest):
+class CudaGraph(CudaTest):
     def train(self, name, *settings, ranks=0, device="cuda"):
-        """Runs the deck in a folder of this name; its rows of training."""
-        harness.TRAINER = EMULATED if device == "cuda" else CPU
-        sets = [arg for s in (*SETTINGS, f"run.device={device}", *settings) for arg in ("--set", s)]
-        self.expect(0, args=[self.deck(), "--dir", f"{self.folder}/{name}", *sets], ranks=ranks, timeout=240)
-        return self.rows(folder=f"{self.folder}/{name}")
-
-    def emulate(self, **environment):
-        for name, value in environment.items():
-            os.environ[name] = value
-            self.addCleanup(os.environ.pop, name, None)
+        return super().train(name, device, *SETTINGS, *settings, ranks=ranks)
 
     def launches(self, ranks=0):
         """Of graphs, by rank, as the emulated GPU has counted them."""
@@ -98,8 +88,8 @@ class CudaGraph(harness.RunTest):
     def test_memory_is_as_planned(self):
         self.train("run", "run.cuda_graph=on")
         said = re.search(r"memory   per rank, MiB: (.*)", self.output)[1].split()
-        sets = [arg for s in (*SETTINGS, "run.device=cuda", "run.cuda_graph=on") for arg in ("--set", s)]
-        self.expect(0, args=[self.deck(), "--mode", "plan", "--ranks", "1", *sets])
+        given = sets(*SETTINGS, "run.device=cuda", "run.cuda_graph=on")
+        self.expect(0, args=[self.deck(), "--mode", "plan", "--ranks", "1", *given])
         planned = re.findall(r"^ +([a-z]\S*) +[0-9,]+ bytes +(\S+) MiB", self.output, re.M)
         self.assertIn("workspace", dict(planned))
         for name, mib in planned:
@@ -107,9 +97,8 @@ class CudaGraph(harness.RunTest):
 
     def test_bench(self):
         harness.TRAINER = EMULATED
-        sets = [arg for s in (*SETTINGS, "run.device=cuda", "run.cuda_graph=on", "bench.steps=4", "run.cuda_graph_limit=3")
-                for arg in ("--set", s)]
-        self.expect(0, args=[self.deck(), "--mode", "bench", *sets])
+        given = sets(*SETTINGS, "run.device=cuda", "run.cuda_graph=on", "bench.steps=4", "run.cuda_graph_limit=3")
+        self.expect(0, args=[self.deck(), "--mode", "bench", *given])
         said = re.search(r"graphs   ([\d.]+) launches per step; these, and recording (\d+) while timed", self.output)
         self.assertGreater(float(said[1]), 0)
 
@@ -119,13 +108,13 @@ class CudaGraph(harness.RunTest):
         self.assertNotIn("were one launch", self.output)
         self.train("cpu", "run.cuda_graph=on", device="auto")
         self.assertIn("unused   run.cuda_graph: it is about passes of GPUs, and this job computes on CPUs", self.output)
-        cpu = [arg for s in (*SETTINGS, "run.device=cpu", "run.cuda_graph=on") for arg in ("--set", s)]
+        cpu = sets(*SETTINGS, "run.device=cpu", "run.cuda_graph=on")
         self.expect(2, "run.cuda_graph", 'run.device is "cpu"', "leave it out", args=[self.deck(), "--validate", *cpu])
         for words, *settings in (("dropout draws other numbers in each pass", "model.decoder.dropout=0.1"),
                                  ("dropout draws other numbers in each pass", "model.encoder.dropout=0.1"),
                                  ('determinism.level = "mesh" exchanges', "determinism.level=mesh", "determinism.slices=2")):
-            sets = [arg for s in (*SETTINGS, "run.device=cuda", *settings, "run.cuda_graph=on") for arg in ("--set", s)]
-            self.expect(2, "run.cuda_graph", words, "no CUDA graph can repeat a pass", args=[self.deck(), "--validate", *sets])
+            given = sets(*SETTINGS, "run.device=cuda", *settings, "run.cuda_graph=on")
+            self.expect(2, "run.cuda_graph", words, "no CUDA graph can repeat a pass", args=[self.deck(), "--validate", *given])
 
 
 harness.main()
