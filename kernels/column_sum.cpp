@@ -52,4 +52,21 @@ void run_cpu(const ColumnSum& a, Queue& queue) {
   });
 }
 
+void run_with_sums(const Gemm& product, const ColumnSum& sums, Queue& queue) {
+  CHECK(sums.x.data == product.b.data && sums.m == product.k && sums.n == product.n, "{}: the sums of another matrix",
+        name_of(Gemm::op));
+  if (queue.device() == device::Kind::cuda && product.write == sums.write) {
+    Gemm both = product;
+    both.sums = sums.out;
+    if (queue.kind() == device::Kind::plan) {
+      if (queue.prepares()) prepare_cuda(both, queue);
+      queue.need_scratch(cuda_scratch(both));
+    } else if (sums_pay(both, queue)) {
+      return run(both, queue);
+    }
+  }
+  run(product, queue);
+  run(sums, queue);
+}
+
 }  // namespace kernels

@@ -16,10 +16,10 @@ namespace kernels {
 
 static_assert(kSharedScratch <= kGemmWorkspace);
 
-// The library has no epilogue for a bias before GELU's derivative, none for a f32 bias of a narrow result, and wants a residual of
-// c's type and whole 16 bytes in a row of what GELU is taken of.
+// The library has no epilogue for a bias before GELU's derivative, and wants a residual of c's type and whole 16 bytes in a row of
+// what GELU is taken of.
 bool is_one_kernel(const Gemm& a) {
-  if (!a.bias.none() && (!a.gelu_of.none() || a.c.type != DType::f32)) return false;
+  if (!a.bias.none() && !a.gelu_of.none()) return false;
   if (!a.gelu.none() && !a.gelu_of.none()) return false;
   if (!a.residual.none() && a.c.type != DType::f32) return false;
   const int64_t of_gelu = !a.gelu.none() ? (a.ldc ? a.ldc : a.n) : !a.gelu_of.none() ? a.n : 0;
@@ -27,6 +27,8 @@ bool is_one_kernel(const Gemm& a) {
 }
 
 size_t cuda_scratch(const Gemm& a) {
+  // Sums that are to be added to come beside the workspace; without such a kernel they are an op of their own.
+  if (!a.sums.none()) return std::max(kGemmWorkspace + size_t(a.n) * sizeof(float), cuda_scratch(sums_of(a)));
   if (a.m == 0 || a.n == 0 || a.k == 0) return 0;
   return kGemmWorkspace + (is_one_kernel(a) ? 0 : size_t(a.m * a.n) * sizeof(float));
 }

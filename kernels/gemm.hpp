@@ -1,8 +1,10 @@
 // Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b); and what is done to each block of c while it is in
-// cache: gelu = GELU(c), or c *= the derivative of GELU at gelu_of.
+// cache: gelu = GELU(c), or c *= the derivative of GELU at gelu_of. And sums (+)= the sum over the k rows of b, as c is written:
+// where c is the gradient of a kernel and b that of an output, that is the gradient of the bias.
 //
 // a and b are both f32, or both bf16 or (on GPUs) f16: then products are summed in f32, and c is f32 or (with overwrite) of their
 // type. Where the CPU has no bf16 instructions the operands are widened and the f32 product runs: the same values are rounded.
+// A bias is of c's type: cuBLASLt adds no other one in its own kernel.
 // On GPUs f32 operands are rounded to tf32 if the queue says so.
 #pragma once
 
@@ -26,6 +28,7 @@ struct Gemm {
   int64_t lda = 0, ldb = 0, ldc = 0;
   View gelu{};            // optional [m, n] packed, of c's type: only with overwrite
   View gelu_of{};         // the same
+  View sums{};            // optional f32 [n], with f32 c, packed b that is not transposed, and none of the above
 };
 void check(const Gemm&);
 Cost cost(const Gemm&);
@@ -73,5 +76,12 @@ Cost cost(const ColumnSum&);
 void run_cpu(const ColumnSum&, Queue&);
 void run_cuda(const ColumnSum&, Queue&);
 size_t cuda_scratch(const ColumnSum&);
+
+// Those of a product, alone.
+inline ColumnSum sums_of(const Gemm& a) { return {.out = a.sums, .x = a.b, .m = a.k, .n = a.n, .write = a.write}; }
+// Both, sums.x being product.b. On GPUs by one kernel (Gemm::sums) where that was timed and found faster (gemm_search.hpp): the
+// library's kernels with sums are fewer, and can be far slower than two of which each is the best.
+void run_with_sums(const Gemm& product, const ColumnSum& sums, Queue& queue);
+bool sums_pay(const Gemm&, const Queue&);
 
 }  // namespace kernels

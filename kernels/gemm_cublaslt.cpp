@@ -1,9 +1,11 @@
 // Products on the GPU by cuBLASLt: bias, residual, GELU and its derivative go into the product's own kernel where the library
-// has one for the shape, and into finish_gemm otherwise. The algorithm is the library's first proposal, or what was chosen
-// (gemm_search.hpp).
+// has one for the shape, and into finish_gemm otherwise; sums as well, or ColumnSum makes them. The algorithm is the library's first
+// proposal, or what was chosen (gemm_search.hpp).
 //
 // cuBLASLt thinks in columns: a row-major [m, n] is its column-major [n, m]. So it is asked for C^T = B^T A^T, with b as its
-// first operand, and a bias over the n columns of c is its bias over rows.
+// first operand, and a bias over the n columns of c is its bias over rows. Sums over rows of b are those of its first operand over
+// the common dimension (BGRADA), which it writes in c's type, f32. Its other epilogue with sums, of GELU's derivative, would
+// write those in the type of the activations.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include "device/cuda_library.hpp"
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/gemm_finish.hpp"
 #include "kernels/gemm_search.hpp"
@@ -31,7 +34,6 @@ namespace {
 
 constexpr size_t kWorkspace = kGemmWorkspace;
 constexpr int kProposals = 8;
-
 
 cudaDataType_t type_of(DType type) {
   return type == DType::bf16 ? CUDA_R_16BF : type == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
@@ -97,7 +99,11 @@ Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd, const Queue& 
           .d = d};
 }
 
-Call fused_call(const Gemm& a, const Queue& queue) {
+// On paper and in what tells calls apart, scratch lies at any aligned address.
+void* const kSomeScratch = reinterpret_cast<void*>(4096);
+
+// `scratch`: where sums go that are to be added to others, as the library only overwrites them.
+Call fused_call(const Gemm& a, const Queue& queue, void* scratch = kSomeScratch) {
   int64_t ldc = or_else(a.ldc, a.n);
   Call call = plain_call(a, a.c.data, a.c.type, ldc, queue);
   call.fused = true;
@@ -112,6 +118,10 @@ Call fused_call(const Gemm& a, const Queue& queue) {
     call.epilogue = CUBLASLT_EPILOGUE_BIAS;
   }
   call.bias = a.bias.data;
+  if (!a.sums.none()) {
+    call.epilogue = CUBLASLT_EPILOGUE_BGRADA;
+    call.bias = a.write == Write::accumulate ? scratch : a.sums.data;
+  }
   if (!a.residual.none()) call.c = a.residual.data, call.ldc = a.n, call.beta = 1;
   if (a.write == Write::accumulate) call.beta = 1;
   return call;
@@ -145,7 +155,7 @@ Plan describe(const Call& call) {
   set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSA, call.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, call);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_TRANSB, call.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, call);
   set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, call.epilogue, call);
-  if (call.bias) set(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F, call);
+  if (call.bias) set(plan.matmul, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(call.d_type), call);
   if (call.aux) {
     set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, call.ld_aux, call);
     set(plan.matmul, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(call.d_type), call);
@@ -226,9 +236,31 @@ Call product_call(const Gemm& a, void* workspace, const Queue& queue) {
   return plain_call(a, static_cast<char*>(workspace) + kWorkspace, DType::f32, a.n, queue);
 }
 
+bool is_empty(const Gemm& a) { return a.m == 0 || a.n == 0 || a.k == 0; }
+
+void add_sums(const Gemm& a, void* more, Queue& queue) {
+  if (a.write == Write::accumulate) run_cuda(Add{.y = a.sums, .a = a.sums, .b = device::view(static_cast<float*>(more), a.n)}, queue);
+}
+
+void run_with_sums(const Gemm& a, Queue& queue) {
+  if (!is_empty(a)) {
+    char* workspace = static_cast<char*>(queue.scratch(cuda_scratch(a)));
+    const Call call = fused_call(a, queue, workspace + kWorkspace);
+    if (const Plan& plan = plan_for(call); plan.found) {
+      execute(call, plan, plan.algorithm, workspace, queue);
+      return add_sums(a, call.bias, queue);
+    }
+  }
+  Gemm product = a;
+  product.sums = {};
+  run_cuda(product, queue);
+  run_cuda(sums_of(a), queue);
+}
+
 }  // namespace
 
 void run_cuda(const Gemm& a, Queue& queue) {
+  if (!a.sums.none()) return run_with_sums(a, queue);
   if (a.m == 0 || a.n == 0) return;
   CHECK(a.residual.none() || a.residual.data != a.c.data, "gemm: residual may not be c");
   if (a.k == 0) {  // an empty sum
@@ -253,11 +285,13 @@ void run_cuda(const Gemm& a, Queue& queue) {
 
 // Both ways, where the library's answer is not known yet; what lies in no real memory is never read.
 void prepare_cuda(const Gemm& a, const Queue& queue) {
-  if (a.m == 0 || a.n == 0 || a.k == 0) return;
+  if (is_empty(a)) return;
   auto prepare = [](const Call& call) { shapes().prepared.try_emplace(call.key(), call); };
   if (is_one_kernel(a)) return prepare(fused_call(a, queue));
-  prepare(product_call(a, reinterpret_cast<void*>(4096), queue));
+  prepare(product_call(a, kSomeScratch, queue));
 }
+
+bool sums_pay(const Gemm& a, const Queue& queue) { return !is_empty(a) && shapes().chosen.count(fused_call(a, queue).key()); }
 
 // ---- the search
 
@@ -271,7 +305,7 @@ struct Extents {
         b(bytes(x.operands, x.ldb, x.trans_b ? x.k : x.n)),
         c(bytes(x.c_type, x.ldc, x.n)),
         d(bytes(x.d_type, x.ldd, x.n)),
-        bias(x.bias ? bytes(DType::f32, x.m, 1) : 0),
+        bias(x.bias ? bytes(x.d_type, x.m, 1) : 0),
         aux(x.aux ? bytes(x.d_type, x.ld_aux, x.n) : 0) {}
   static size_t bytes(DType type, int64_t leading, int64_t columns) {
     return (size_t(leading * columns * device::size_of(type)) + 255) / 256 * 256;
@@ -361,8 +395,12 @@ std::map<std::string, std::string> lines_of(const std::string& choices) {
 // One that is faster by less than the noise of timing is no reason to leave the first.
 constexpr double kWorth = 0.98;
 
-cublasLtMatmulAlgo_t fastest(const Plan& plan, const Call& call, const std::vector<cublasLtMatmulAlgo_t>& proposed, void* workspace,
-                             Queue& queue, GemmSearch& search) {
+struct Fastest {
+  cublasLtMatmulAlgo_t algorithm;
+  double first_s, least_s;
+  bool changed;
+};
+Fastest fastest(const Plan& plan, const Call& call, const std::vector<cublasLtMatmulAlgo_t>& proposed, void* workspace, Queue& queue) {
   Timer timer;
   double least = 0, first = 0;
   size_t best = 0;
@@ -371,8 +409,38 @@ cublasLtMatmulAlgo_t fastest(const Plan& plan, const Call& call, const std::vect
     if (i == 0) first = least = s;
     if (s < least && s < kWorth * first) least = s, best = i;
   }
-  search.first_s += first, search.chosen_s += least, search.changed += best != 0;
-  return proposed[best];
+  return {proposed[best], first, least, best != 0};
+}
+
+// What is chosen where a product with sums is slower than one without and an op for the sums.
+const std::string kApart = "apart";
+
+bool has_sums(const Call& call) { return call.epilogue == CUBLASLT_EPILOGUE_BGRADA; }
+
+Call without_sums(Call call) {
+  call.epilogue = CUBLASLT_EPILOGUE_DEFAULT, call.bias = nullptr;
+  return call;
+}
+
+// Chooses for a call with sums, at `real` places: the fastest algorithm, or kApart. `plain` is what was chosen for it without.
+std::string together_or_apart(Fastest& found, const Plan& plan, const Call& real, const cublasLtMatmulAlgo_t& plain, void* workspace,
+                              Queue& queue) {
+  const View out = device::view(static_cast<float*>(real.bias), real.m), x{real.a, real.operands, real.k * real.m};
+  const Call product = without_sums(real);
+  const Plan alone = describe(product);
+  auto apart = [&] {
+    execute(product, alone, plain, workspace, queue);
+    run_cuda(ColumnSum{.out = out, .x = x, .m = real.k, .n = real.m}, queue);
+  };
+  auto together = [&] {
+    execute(real, plan, found.algorithm, workspace, queue);
+    if (real.beta != 0) run_cuda(Add{.y = out, .a = out, .b = out}, queue);  // as it is added to others
+  };
+  found.first_s = Timer().seconds(apart, queue), found.least_s = Timer().seconds(together, queue);
+  found.changed = found.least_s < kWorth * found.first_s;
+  if (found.changed) return hex_of(found.algorithm);
+  found.least_s = found.first_s;
+  return kApart;
 }
 
 }  // namespace
@@ -391,18 +459,32 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
   // Small numbers: of zeros, some GPUs compute faster than they ever will.
   device::check_cuda(cudaMemsetAsync(memory.data(), 0x3c, most, device::stream_of(queue)), "filling memory");
   std::set<std::string> here;
-  for (const auto& [key, call] : shapes().prepared) {
+  auto search = [&](const Call& call, size_t scratch) {
     const std::string shape = text_of(call);
     here.insert(shape), ++out.shapes;
-    if (!lines.count(shape)) {
-      const Plan plan = describe(call);
-      const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(plan, call, kProposals);
-      if (proposed.empty()) continue;  // the caller of the product tells, or goes another way
-      ++out.timed;
-      const Call real = placed(call, static_cast<char*>(memory.data()));
-      lines[shape] = hex_of(fastest(plan, real, proposed, queue.scratch(kWorkspace), queue, out));
+    if (lines.count(shape)) return;
+    const Plan plan = describe(call);
+    const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(plan, call, kProposals);
+    if (proposed.empty()) return;  // the caller of the product tells, or goes another way
+    ++out.timed;
+    const Call real = placed(call, static_cast<char*>(memory.data()));
+    void* workspace = queue.scratch(scratch);
+    Fastest found = fastest(plan, real, proposed, workspace, queue);
+    if (has_sums(call)) {
+      cublasLtMatmulAlgo_t plain{};
+      auto line = lines.find(text_of(without_sums(call)));
+      CHECK(line != lines.end() && from_hex(line->second, plain), "gemm search: {} was not searched without sums", shape);
+      lines[shape] = together_or_apart(found, plan, real, plain, workspace, queue);
+    } else {
+      lines[shape] = hex_of(found.algorithm);
     }
-  }
+    out.first_s += found.first_s, out.chosen_s += found.least_s, out.changed += found.changed;
+  };
+  for (const auto& [key, call] : shapes().prepared)
+    if (!has_sums(call)) search(call, kWorkspace);
+  // These after those without, beside which they are timed.
+  for (const auto& [key, call] : shapes().prepared)
+    if (has_sums(call)) search(call, std::max(kWorkspace, cuda_scratch(ColumnSum{.out = {}, .x = {}, .m = call.k, .n = call.m})));
   for (const auto& [shape, algorithm] : lines) out.kept += !here.count(shape);
   for (const auto& [shape, algorithm] : lines) out.choices += shape + " = " + algorithm + "\n";
   return out;
@@ -413,7 +495,7 @@ void use_gemm_choices(const std::string& choices) {
   shapes().chosen.clear(), shapes().plans.clear();
   for (const auto& [key, call] : shapes().prepared) {
     auto line = lines.find(text_of(call));
-    if (line == lines.end()) continue;
+    if (line == lines.end() || line->second == kApart) continue;
     const Plan plan = describe(call);
     cublasLtMatmulAlgo_t algorithm{};
     cublasLtMatmulHeuristicResult_t result{};

@@ -6,12 +6,12 @@
 namespace kernels {
 namespace {
 
-// T is the type of c, gelu and gelu_of.
+// T is the type of c, bias, gelu and gelu_of.
 template <class T>
 struct FinishBody {
   T *c, *gelu;
-  const T* gelu_input;
-  const float *x, *bias, *residual;
+  const T *gelu_input, *bias;
+  const float *x, *residual;
   int64_t n, ldc;
   bool accumulate;
   template <bool kAligned, int N>
@@ -46,8 +46,8 @@ void finish(const Gemm& a, const float* x, Queue& queue) {
   FinishBody<T> body{static_cast<T*>(a.c.data),
                      static_cast<T*>(a.gelu.data),
                      static_cast<const T*>(a.gelu_of.data),
+                     static_cast<const T*>(a.bias.data),
                      x,
-                     static_cast<const float*>(a.bias.data),
                      static_cast<const float*>(a.residual.data),
                      a.n,
                      a.ldc ? a.ldc : a.n,

@@ -343,15 +343,23 @@ Plan& plan_for(const Key& key) {
 
 std::atomic<bool> g_emulate{false};  // only tests set it
 
+constexpr size_t kMostByRows = 4;
+
 // Floats that bf16 operands are widened to; of the calling thread, as large as the largest product.
 struct Wide {
-  std::vector<float> a, b, c;
+  std::vector<float> a, b, c, bias[kMostByRows];
   static float* room(std::vector<float>& v, int64_t count) {
     if (int64_t(v.size()) < count) v.resize(size_t(count));
     return v.data();
   }
 };
 thread_local Wide wide;
+
+View widened(const View& x, std::vector<float>& room, Queue& queue) {
+  View y = device::view(Wide::room(room, x.count), x.count);
+  run_cpu(Cast{.y = y, .x = x}, queue);
+  return y;
+}
 
 int64_t leading_of_a(const Gemm& a) { return a.lda ? a.lda : a.trans_a ? a.m : a.k; }
 int64_t leading_of_b(const Gemm& a) { return a.ldb ? a.ldb : a.trans_b ? a.k : a.n; }
@@ -381,12 +389,14 @@ Key key_of(const Gemm& a, const Queue& queue) {
   return key;
 }
 
-Operands operands_of(const Gemm& a) {
+// Of the i-th of products that run at the same time.
+Operands operands_of(const Gemm& a, size_t i, Queue& queue) {
+  const View bias = a.bias.none() || a.bias.type == DType::f32 ? a.bias : widened(a.bias, wide.bias[i], queue);
   CHECK(a.residual.none() || a.residual.data != a.c.data, "gemm: residual may not be c");
   return {static_cast<char*>(a.c.data),
           static_cast<char*>(a.a.data),
           static_cast<char*>(a.b.data),
-          a.bias.none() ? nullptr : a.bias.f32(),
+          bias.none() ? nullptr : bias.f32(),
           a.residual.none() ? nullptr : a.residual.f32(),
           static_cast<char*>(a.gelu.data),
           static_cast<char*>(a.gelu_of.data)};
@@ -399,16 +409,11 @@ void activate_all(const Gemm& a, Queue& queue) {
   if (!a.gelu_of.none()) run_cpu(GeluBackward{.dx = a.c, .dy = a.c, .x = a.gelu_of}, queue);
 }
 
-View widened(const View& x, std::vector<float>& room, Queue& queue) {
-  View y = device::view(Wide::room(room, x.count), x.count);
-  run_cpu(Cast{.y = y, .x = x}, queue);
-  return y;
-}
-
 // The f32 product of what bf16 operands hold.
 void run_widened(const Gemm& a, Queue& queue) {
   Gemm f = a;
   f.a = widened(a.a, wide.a, queue), f.b = widened(a.b, wide.b, queue);
+  if (!a.bias.none() && a.bias.type != DType::f32) f.bias = widened(a.bias, wide.bias[0], queue);
   if (a.c.type == DType::f32) return run_cpu(f, queue);
   f.gelu = f.gelu_of = {};
   // Rows of c that are apart: what lies between them must stay, so each is narrowed alone.
@@ -457,7 +462,7 @@ void check(const Gemm& a) {
   need_matrix(a.op, "c", a.c, narrow_c ? operands : DType::f32, a.m, a.n, leading_of_c(a));
   need_matrix(a.op, "a", a.a, operands, a.trans_a ? a.k : a.m, a.trans_a ? a.m : a.k, leading_of_a(a));
   need_matrix(a.op, "b", a.b, operands, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n, leading_of_b(a));
-  allow_view(a.op, "bias", a.bias, DType::f32, {a.n});
+  allow_view(a.op, "bias", a.bias, a.c.type, {a.n});
   allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
   CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is {}", name_of(a.op),
         device::name_of(operands));
@@ -465,22 +470,33 @@ void check(const Gemm& a) {
   allow_view(a.op, "gelu_of", a.gelu_of, a.c.type, {a.m, a.n});
   CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
         "{}: bias, residual and GELU go with overwrite only", name_of(a.op));
+  allow_view(a.op, "sums", a.sums, DType::f32, {a.n});
+  const bool alone = a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none();
+  CHECK(a.sums.none() || (alone && !narrow_c && !a.trans_b && leading_of_b(a) == a.n),
+        "{}: sums go with f32 c, packed b that is not transposed, and nothing else", name_of(a.op));
 }
 
 Cost cost(const Gemm& a) {
   int64_t c = a.m * a.n, reads_c = a.write == Write::accumulate || !a.residual.none() ? c : 0;
   int64_t more = a.gelu.count + a.gelu_of.count;
-  return {2 * c * a.k + 8 * more, device::size_of(a.a.type) * (a.m * a.k + a.k * a.n) +
-                                      device::size_of(a.c.type) * (c + more) +
-                                      4 * (reads_c + (a.bias.none() ? 0 : a.n))};
+  const int64_t sums = a.sums.none() ? 0 : cost(sums_of(a)).flops;
+  const int64_t read = a.m * a.k + a.k * a.n, written = c + more;
+  return {2 * c * a.k + 8 * more + sums, device::size_of(a.a.type) * read + device::size_of(a.c.type) * written + a.bias.bytes() +
+                                             4 * (reads_c + (a.write == Write::accumulate ? 2 : 1) * a.sums.count)};
 }
 
 void run_cpu(const Gemm& a, Queue& queue) {
   CHECK(a.a.type != DType::f16, "{}: products of f16 are for GPUs", name_of(a.op));
+  if (!a.sums.none()) {
+    Gemm product = a;
+    product.sums = {};
+    run_cpu(product, queue);
+    return run_cpu(sums_of(a), queue);
+  }
   if (a.m == 0 || a.n == 0) return;
   Key key = key_of(a, queue);
   if (a.a.type == DType::bf16 && (a.k == 0 || !(key.narrow || key.widen))) return run_widened(a, queue);
-  Operands p = operands_of(a);
+  Operands p = operands_of(a, 0, queue);
   if (a.k == 0) {  // an empty sum
     if (key.accumulate) return;
     for_rows_of_c(a, queue, [&](float* c, int64_t r) {
@@ -502,20 +518,19 @@ namespace {
 
 // Whether they could be run so.
 bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
-  constexpr size_t kMost = 4;
-  CHECK(products.size() <= kMost, "gemm: {} products by rows, {} at most", products.size(), kMost);
-  Plan* plan[kMost] = {};
-  Operands operands[kMost];
+  CHECK(products.size() <= kMostByRows, "gemm: {} products by rows, {} at most", products.size(), kMostByRows);
+  Plan* plan[kMostByRows] = {};
+  Operands operands[kMostByRows];
   size_t scratch_bytes = 0;
   for (size_t i = 0; i < products.size(); ++i) {
     const Gemm& a = products[i];
     check(a);
-    if (a.m == 0 || a.n == 0 || a.k == 0 || a.trans_a || a.a.type == DType::f16) return false;
+    if (a.m == 0 || a.n == 0 || a.k == 0 || a.trans_a || a.a.type == DType::f16 || !a.sums.none()) return false;
     const Key key = key_of(a, queue);
     // What one product does before its blocks, all of them together would need room for.
     const bool alone = (a.a.type == DType::bf16 && !key.narrow) || (key.residual && key.ldc != a.n);
     if (alone || !key.blocks()) return false;
-    plan[i] = &plan_for(key), operands[i] = operands_of(a);
+    plan[i] = &plan_for(key), operands[i] = operands_of(a, i, queue);
     if (!plan[i]->by_rows() || plan[i]->row_blocks() != plan[0]->row_blocks() ||
         plan[i]->rows_of_block() != plan[0]->rows_of_block())
       return false;
@@ -524,8 +539,8 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
   const double begin = base::now_s();
   const int workers = plan[0]->workers(), count = int(products.size());
   char* scratch = static_cast<char*>(queue.scratch(size_t(workers) * scratch_bytes + 64));
-  double seconds[kMost] = {};
-  int status[kMost] = {};
+  double seconds[kMostByRows] = {};
+  int status[kMostByRows] = {};
   {
     ThreadScope scope(1);  // inherited by the workers
 #pragma omp parallel for num_threads(workers) schedule(dynamic, 1) reduction(+ : seconds) reduction(max : status)

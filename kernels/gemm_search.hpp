@@ -1,6 +1,6 @@
 // Which algorithm of cuBLASLt a product on the GPU runs with: the library's first proposal, the same in every run, or the one that
 // was the fastest when several were timed. Choices are text, so that all ranks and later jobs take the same ones: other algorithms
-// add in other orders.
+// add in other orders. Sums that may go into a product's kernel (run_with_sums) do where that is faster than two ops.
 #pragma once
 
 #include <cstdint>

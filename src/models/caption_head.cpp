@@ -110,8 +110,7 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
       const bool real = ctx.queue.kind() != device::Kind::plan;
       if (real && !adds_ && chunk < examples * length_ && !t[0].view.none() && t[0].write == Write::overwrite) {
         device::Arena::Scope operands(ctx.arena);
-        ctx.run(kernels::Gemm{.c = t[0].view, .a = c.x, .b = ctx.operand(c.logits), .m = width_, .n = head_.out,
-                              .k = chunk, .trans_a = true, .write = Write::accumulate});
+        head_.parameter_gradients(ctx, {t[0].view, Write::accumulate}, {}, ctx.operand(c.logits), c.x, chunk);
         adds_ = true;
       }
       for (int64_t i = targets.first[size_t(j)]; i < targets.first[size_t(j) + 1]; ++i) {
@@ -126,12 +125,8 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
         ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = width_, .k = head_.out, .trans_b = true});
         ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = index, .rows = chunk, .width = width_, .target_rows = rows});
         const bool more = i > targets.first[size_t(j)];
-        auto write = [&](const shard::GradientStore::Target& target) { return more ? Write::accumulate : target.write; };
-        if (!t[0].view.none())
-          ctx.run(kernels::Gemm{.c = t[0].view, .a = c.x, .b = d, .m = width_, .n = head_.out, .k = chunk, .trans_a = true,
-                                .write = write(t[0])});
-        if (!t[1].view.none())
-          ctx.run(kernels::ColumnSum{.out = t[1].view, .x = c.logits, .m = chunk, .n = head_.out, .write = write(t[1])});
+        auto target = [&](nn::Linear::Target to) { return nn::Linear::Target{to.view, more ? Write::accumulate : to.write}; };
+        head_.parameter_gradients(ctx, target(t[0]), target(t[1]), d, c.x, chunk);
       }
     });
     norm_.backward(ctx, dnormed, y, text.rows(), saved, dy, Write::overwrite);

@@ -17,7 +17,7 @@ class ParameterList {
     parameters_.push_back({.path = path, .shape = std::move(shape), .init = init, .block = int(blocks_.size()) - 1});
     return int(parameters_.size()) - 1;
   }
-  // The same for an operand of matrix products.
+  // The same for an operand of matrix products, or a bias that is added to an activation.
   int add_operand(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
     int parameter = add(path, std::move(shape), init);
     parameters_.back().operand = true;
@@ -43,7 +43,7 @@ class ParameterList {
     m.hidden = {.in = width, .out = hidden};
     m.output = {.in = hidden, .out = width};
     m.hidden.kernel = add_operand(path + "/Dense_0/kernel", {width, hidden}, xavier(width, hidden));
-    if (bias) m.hidden.bias = add(path + "/Dense_0/bias", {hidden}, normal(1e-6));
+    if (bias) m.hidden.bias = add_operand(path + "/Dense_0/bias", {hidden}, normal(1e-6));
     m.output.kernel = add_operand(path + "/Dense_1/kernel", {hidden, width}, xavier(hidden, width));
     if (bias) m.output.bias = add(path + "/Dense_1/bias", {width}, normal(1e-6));
     return m;
@@ -57,7 +57,7 @@ class ParameterList {
     auto project = [&](const std::string& name, int64_t in) {
       nn::Linear l{.in = in, .out = width};
       l.kernel = add_operand(path + "/" + name + "/kernel", {in, heads, d}, init(in, width));
-      if (bias) l.bias = add(path + "/" + name + "/bias", {heads, d}, zeros());
+      if (bias) l.bias = add_operand(path + "/" + name + "/bias", {heads, d}, zeros());
       return l;
     };
     a.query = project("query", width);

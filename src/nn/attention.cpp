@@ -61,9 +61,9 @@ void Attention::backward(Context& ctx, View dy, View x, const Sequences& queries
       ctx.run_by_rows({of_key, of_value});
     }
   }
-  query.parameter_gradients(ctx, dq, dq, x, queries.rows);
-  key.parameter_gradients(ctx, dk, dk, self ? x : memory, keys.rows);
-  value.parameter_gradients(ctx, dv, dv, self ? x : memory, keys.rows);
+  query.parameter_gradients(ctx, dq, x, queries.rows);
+  key.parameter_gradients(ctx, dk, self ? x : memory, keys.rows);
+  value.parameter_gradients(ctx, dv, self ? x : memory, keys.rows);
 }
 
 }  // namespace nn

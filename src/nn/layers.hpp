@@ -41,7 +41,11 @@ struct Linear {
   kernels::Gemm product(Context& ctx, View x, Rows rows, int64_t j, View y, View residual = {}, View gelu = {}) const;
   // If gelu_of [rows, in] is given, x was GELU of it, and dx becomes the gradient of that.
   kernels::Gemm input_product(Context& ctx, View d, Rows rows, int64_t j, View dx, Write dx_write, View gelu_of = {}) const;
-  void parameter_gradients(Context& ctx, View dy, View d, View x, Rows rows) const;  // d: dy as an operand
+  // Of kernel and bias, of the dy that products take.
+  void parameter_gradients(Context& ctx, View d, View x, Rows rows) const;
+  // For `rows` rows, x being an operand too: written or added to the targets, of which any may be none.
+  using Target = shard::GradientStore::Target;
+  void parameter_gradients(Context& ctx, const Target& of_kernel, const Target& of_bias, View d, View x, int64_t rows) const;
 };
 
 struct LayerNorm {

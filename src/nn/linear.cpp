@@ -6,7 +6,7 @@ kernels::Gemm Linear::product(Context& ctx, View x, Rows rows, int64_t j, View y
   return {.c = rows.slice(ctx, j, y, out),
           .a = rows.slice(ctx, j, x, in),
           .b = ctx.weight_operand(kernel),
-          .bias = bias < 0 ? View{} : ctx.weight(bias),
+          .bias = bias < 0 ? View{} : y.type == device::DType::f32 ? ctx.weight(bias) : ctx.weight_operand(bias),
           .residual = rows.slice(ctx, j, residual, out),
           .m = rows.size(ctx, j), .n = out, .k = in,
           .gelu = rows.slice(ctx, j, gelu, out)};
@@ -28,23 +28,24 @@ void Linear::backward(Context& ctx, View dy, View x, Rows rows, View dx, Write d
   device::Arena::Scope scope(ctx.arena);
   View d = ctx.operand(dy);
   for (int64_t j = 0; j < ctx.slices && !dx.none(); ++j) ctx.run(input_product(ctx, d, rows, j, dx, dx_write));
-  parameter_gradients(ctx, dy, d, x, rows);
+  parameter_gradients(ctx, d, x, rows);
 }
 
-void Linear::parameter_gradients(Context& ctx, View dy, View d, View x, Rows rows) const {
+void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows) const {
   device::Arena::Scope scope(ctx.arena);
-  if (!ctx.gradient(kernel).view.none()) {
-    View a = ctx.operand(x);
-    sum_over_slices(ctx, {kernel}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::Gemm{.c = t[0].view, .a = rows.slice(ctx, j, a, in), .b = rows.slice(ctx, j, d, out),
-                            .m = in, .n = out, .k = rows.size(ctx, j), .trans_a = true, .write = t[0].write});
-    });
-  }
-  if (!ctx.gradient(bias).view.none())
-    sum_over_slices(ctx, {bias}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::ColumnSum{.out = t[0].view, .x = rows.slice(ctx, j, dy, out), .m = rows.size(ctx, j), .n = out,
-                                 .write = t[0].write});
-    });
+  View a = ctx.gradient(kernel).view.none() ? View{} : ctx.operand(x);
+  sum_over_slices(ctx, {kernel, bias}, [&](int64_t j, const auto& t) {
+    parameter_gradients(ctx, t[0], t[1], rows.slice(ctx, j, d, out), rows.slice(ctx, j, a, in), rows.size(ctx, j));
+  });
+}
+
+void Linear::parameter_gradients(Context& ctx, const Target& of_kernel, const Target& of_bias, View d, View x, int64_t rows) const {
+  const kernels::Gemm product{.c = of_kernel.view, .a = x, .b = d, .m = in, .n = out, .k = rows, .trans_a = true,
+                              .write = of_kernel.write};
+  const kernels::ColumnSum sums{.out = of_bias.view, .x = d, .m = rows, .n = out, .write = of_bias.write};
+  if (!of_kernel.view.none() && !of_bias.view.none()) return kernels::run_with_sums(product, sums, ctx.queue);
+  if (!of_kernel.view.none()) ctx.run(product);
+  if (!of_bias.view.none()) ctx.run(sums);
 }
 
 }  // namespace nn

@@ -49,8 +49,8 @@ void Mlp::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved,
   } else {
     for (int64_t j = 0; j < ctx.slices; ++j) ctx.run_by_rows({of_output(j), of_hidden(j)});
   }
-  output.parameter_gradients(ctx, dy, d, saved.after_gelu, rows);
-  hidden.parameter_gradients(ctx, dh, dh, x, rows);
+  output.parameter_gradients(ctx, d, saved.after_gelu, rows);
+  hidden.parameter_gradients(ctx, dh, x, rows);
 }
 
 }  // namespace nn

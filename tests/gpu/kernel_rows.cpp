@@ -110,7 +110,7 @@ void add_linear(std::vector<Row>& rows, const char* what, int64_t m, int64_t in,
     return Gemm{.c = t.zeros(m * out, kNarrow),
                 .a = t.normals(m * in, kNarrow),
                 .b = t.normals(in * out, kNarrow),
-                .bias = bias ? t.normals(out, kWide) : View{},
+                .bias = bias ? t.normals(out, kNarrow) : View{},
                 .m = m,
                 .n = out,
                 .k = in};

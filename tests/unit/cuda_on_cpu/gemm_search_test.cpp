@@ -1,7 +1,10 @@
 // The search for algorithms of products, with the emulated library, whose fastest one a variable names.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "device/memory.hpp"
@@ -27,7 +30,7 @@ class GemmSearches : public testing::Test {
     }
     plan(product());
   }
-  ~GemmSearches() override { use_gemm_choices(""), unsetenv("CUBLASLT_ON_CPU_FASTEST"); }
+  ~GemmSearches() override { use_gemm_choices(""), unsetenv("CUBLASLT_ON_CPU_FASTEST"), unsetenv("CUBLASLT_ON_CPU_SUMS"); }
 
   Gemm product() {
     return {.c = c_.view(DType::f32), .a = a_.view(DType::f32), .b = b_.view(DType::f32), .m = kRows, .n = kColumns, .k = kInner};
@@ -44,11 +47,33 @@ class GemmSearches : public testing::Test {
     device::download(out.data(), c_.view(DType::f32).slice(0, kRows * kColumns), queue_);
     return out;
   }
+  // The product as the gradient of a kernel, with that of a bias; what came of both.
+  std::vector<float> with_sums(Write write) {
+    Gemm g = product();
+    g.write = write;
+    device::Buffer sums(Kind::cuda, ledger_, "test", kColumns * 4);
+    device::write_on_host(sums.view(DType::f32), queue_, [](View v) { std::fill_n(v.f32(), v.count, 0.25f); });
+    device::write_on_host(c_.view(DType::f32), queue_, [](View v) { std::fill_n(v.f32(), v.count, 0.5f); });
+    auto run_on = [&](Gemm at, View out, device::Queue& queue) {
+      run_with_sums(at, {.out = out, .x = at.b, .m = kInner, .n = kColumns, .write = write}, queue);
+    };
+    device::Arena arena;
+    Gemm on_paper = g;
+    on_paper.c = arena.save(g.c.count), on_paper.a = arena.save(g.a.count), on_paper.b = arena.save(g.b.count);
+    run_on(on_paper, arena.save(kColumns), paper_);
+    run_on(g, sums.view(DType::f32), queue_);
+    std::vector<float> out(size_t(kRows * kColumns + kColumns));
+    device::download(out.data(), c_.view(DType::f32).slice(0, kRows * kColumns), queue_);
+    device::download(out.data() + kRows * kColumns, sums.view(DType::f32), queue_);
+    return out;
+  }
+  int64_t column_sums() const { return queue_.costs()[size_t(Op::column_sum)].calls; }
   static void fastest(const char* number) { setenv("CUBLASLT_ON_CPU_FASTEST", number, 1); }
 
   device::Ledger ledger_;
   device::Queue queue_, paper_;
   device::Buffer a_, b_, c_;
+  int64_t calls_ = 0;
 };
 
 TEST_F(GemmSearches, TakesTheFastest) {
@@ -95,6 +120,27 @@ TEST_F(GemmSearches, StaysWithTheFirstWhereItIsTheFastest) {
   fastest("0");
   use_gemm_choices(search_gemms("", queue_).choices);
   EXPECT_EQ(result(), first);
+}
+
+// Sums of a product's b are made by its own kernel only where that has been timed and is faster.
+TEST_F(GemmSearches, SumsGoIntoTheProductWhereThatPays) {
+  for (Write write : {Write::overwrite, Write::accumulate}) {
+    const std::vector<float> apart = with_sums(write);
+    EXPECT_EQ(std::exchange(calls_, column_sums()) + 1, column_sums()) << "nothing was timed";
+    for (const char* kernels : {"fast", "slow", "none"}) {
+      SCOPED_TRACE(kernels);
+      setenv("CUBLASLT_ON_CPU_SUMS", kernels, 1);
+      const GemmSearch found = search_gemms("", queue_);
+      EXPECT_EQ(found.choices.find("apart") != found.choices.npos, kernels == std::string("slow")) << found.choices;
+      use_gemm_choices(found.choices);
+      const std::vector<float> now = with_sums(write);
+      EXPECT_EQ(std::exchange(calls_, column_sums()) + (kernels != std::string("fast")), column_sums());
+      for (size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], apart[i], 1e-4) << i;
+      EXPECT_EQ(search_gemms(found.choices, queue_).timed, 0) << "what was chosen stays";
+      use_gemm_choices("");
+    }
+    unsetenv("CUBLASLT_ON_CPU_SUMS");
+  }
 }
 
 TEST_F(GemmSearches, RefusesWhatIsNotForThisGpu) {

@@ -13,7 +13,7 @@ struct Rows {
   DType type;
   int64_t m, width, hidden;
   std::vector<float> x, kernel, back, bias, residual;
-  std::vector<uint16_t> x16, kernel16, back16;
+  std::vector<uint16_t> x16, kernel16, back16, bias16;
   Rows(DType t, int64_t rows, int64_t w, int64_t h)
       : type(t),
         m(rows),
@@ -26,7 +26,8 @@ struct Rows {
         residual(normals(rows * w, "residual")),
         x16(narrowed(x)),
         kernel16(narrowed(kernel)),
-        back16(narrowed(back)) {}
+        back16(narrowed(back)),
+        bias16(narrowed(bias)) {}
   View of(std::vector<float>& wide, std::vector<uint16_t>& narrow) const {
     return type == DType::bf16 ? narrow_view(narrow) : device::view(wide.data(), int64_t(wide.size()));
   }
@@ -64,8 +65,9 @@ void check_rows(DType type, int64_t m, int threads, bool fixed) {
   Queue queue(device::Kind::cpu, threads, fixed);
   Rows r(type, m, 48, 112);
   const View x = r.of(r.x, r.x16), kernel = r.of(r.kernel, r.kernel16), back = r.of(r.back, r.back16);
-  const View bias = device::view(r.bias.data(), r.hidden), residual = device::view(r.residual.data(), m * r.width);
+  const View residual = device::view(r.residual.data(), m * r.width);
   auto hidden = [&](View c, View gelu) {
+    const View bias = c.type == DType::bf16 ? narrow_view(r.bias16) : device::view(r.bias.data(), r.hidden);
     return Gemm{.c = c, .a = x, .b = kernel, .bias = bias, .m = m, .n = r.hidden, .k = r.width, .gelu = gelu};
   };
   // Of the same input, as queries and keys are; and what goes back, added into one.

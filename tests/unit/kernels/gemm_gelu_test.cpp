@@ -45,10 +45,10 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
   TestQueue queue(threads, fixed), exact(1, true);
   Matrix a(normals(m * k, "a"), operands), b(normals(k * n, "b", 1 / std::sqrt(double(k))), operands);
   Matrix x(normals(m * n, "x"), result);
-  Tensor bias(normals(n, "bias"));
+  Matrix bias(normals(n, "bias"), result);
   // Fixed order's bits are promised; without it the library may add in another order where c is cut otherwise.
   Matrix plain(m * n, result), gelu(m * n, result), fused(m * n, result), fused_gelu(m * n, result);
-  Gemm g{.c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias, .m = m, .n = n, .k = k};
+  Gemm g{.c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias.view(), .m = m, .n = n, .k = k};
   run(g, exact);
   g.c = fused.view(), g.gelu = fused_gelu.view();
   run(g, queue);

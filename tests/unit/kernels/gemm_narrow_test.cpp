@@ -40,7 +40,8 @@ std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compar
          .k = s.k,
          .trans_a = s.trans_a,
          .trans_b = s.trans_b};
-  if (s.bias) g.bias = bias;
+  std::vector<uint16_t> narrow_bias = narrowed(bias.values());
+  if (s.bias) g.bias = s.narrow_c ? narrow_view(narrow_bias) : bias.view();
   if (s.residual) g.residual = residual;
   if (s.accumulate) g.write = Write::accumulate;
   if (s.pad) g.lda = lda, g.ldb = ldb, g.ldc = ldc;
@@ -59,7 +60,7 @@ std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compar
       for (int64_t t = 0; t < s.k; ++t)
         sum += value(a[size_t(s.trans_a ? t * lda + i : i * lda + t)]) *
                value(b[size_t(s.trans_b ? j * ldb + t : t * ldb + j)]);
-      if (s.bias) sum += double(bias[j]);
+      if (s.bias) sum += s.narrow_c ? value(narrow_bias[size_t(j)]) : double(bias[j]);
       if (s.residual) sum += double(residual[i * s.n + j]);
     }
   expect_close(c, expected, s.narrow_c ? 0x1p-8 * narrow_part() : 1e-6, s.name());
@@ -134,6 +135,10 @@ TEST(GemmNarrow, Checks) {
   Gemm g{.c = narrow_view(c), .a = narrow_view(a), .b = narrow_view(b), .m = 2, .n = 4, .k = 3};
   check(g);
   EXPECT_EQ(cost(g).bytes, 2 * (6 + 12 + 8));
+  Tensor bias(4);
+  Gemm with_bias = g;
+  with_bias.bias = bias;
+  EXPECT_ERROR(check(with_bias), "bias holds f32, not bf16");
   Gemm adds = g, mixed = g;
   adds.write = Write::accumulate;
   EXPECT_ERROR(check(adds), "sums are kept in f32");

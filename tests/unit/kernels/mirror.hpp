@@ -40,7 +40,7 @@ struct TestQueue : device::Queue {
 
 // Every view of an op's arguments.
 using Views = std::vector<device::View*>;
-inline Views views(kernels::Gemm& a) { return {&a.c, &a.a, &a.b, &a.bias, &a.residual, &a.gelu, &a.gelu_of}; }
+inline Views views(kernels::Gemm& a) { return {&a.c, &a.a, &a.b, &a.bias, &a.residual, &a.gelu, &a.gelu_of, &a.sums}; }
 inline Views views(kernels::ColumnSum& a) { return {&a.out, &a.x}; }
 inline Views views(kernels::LayerNormForward& a) { return {&a.y, &a.mean, &a.rstd, &a.x, &a.scale, &a.bias}; }
 inline Views views(kernels::LayerNormBackward& a) {

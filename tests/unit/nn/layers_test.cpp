@@ -80,7 +80,8 @@ TEST(Linear, RoundsTheOperandsOfBf16Products) {
       EXPECT_LT(distance(a, b), 2e-5);
       EXPECT_GT(distance(a, c), 2e-3);
     }
-    EXPECT_TRUE(rig::same_bits(got.parameters[1], unrounded.parameters[1])) << "the bias is not in a product";
+    EXPECT_TRUE(rig::same_bits(got.parameters[1], wanted.parameters[1])) << "a bias' gradient is of what the kernel's is of";
+    EXPECT_FALSE(rig::same_bits(got.parameters[1], unrounded.parameters[1]));
   }
 }
 
