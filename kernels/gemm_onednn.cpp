@@ -22,6 +22,15 @@
 namespace kernels {
 namespace {
 
+bool has_isa(dnnl::cpu_isa isa) {  // bits of what an instruction set includes; ONEDNN_MAX_CPU_ISA limits them
+  static const auto here = unsigned(dnnl::get_effective_cpu_isa());
+  return (here & unsigned(isa)) == unsigned(isa);
+}
+
+// Without AVX-512 the library packs b anew in each call. Then few large blocks are faster (of S/16's step 7 %), and where nothing is
+// done to them its own division, which may cut k, is faster still (4 %).
+bool packs_in_each_call() { return !has_isa(dnnl::cpu_isa::avx512_core); }
+
 // Everything a plan depends on.
 struct Key {
   int64_t m, n, k, lda, ldb, ldc;
@@ -32,7 +41,9 @@ struct Key {
   int threads = 1;
   // In blocks of our own, each by one thread: where bits must not depend on threads, where more is done to a block, and
   // where every thread gets enough rows to be as fast as the library's own division or faster.
-  bool blocks() const { return fixed_order || gelu || gelu_of || widen || m >= 192 * threads; }
+  bool blocks() const {
+    return fixed_order || gelu || gelu_of || widen || (m >= 192 * threads && !packs_in_each_call());
+  }
   // Of what the library sees: blocks that are widened or still to be rounded lie in scratch, without gaps.
   int64_t product_lda() const { return widen ? k : lda; }
   int64_t product_ldc() const { return rounds() ? n : ldc; }
@@ -150,7 +161,8 @@ struct Cut {
 };
 
 // Whole rows where they suffice: the library has its best kernels for a c without gaps, and b is prepared once per
-// block. About 200 rows of them stay in cache for what is done to a block; each thread gets the same number of blocks.
+// block. About 200 rows of them stay in the second cache for what is done to a block, 400 in the third; each thread gets the same
+// number of blocks.
 // Else large blocks run as fast as the whole product; smaller ones give more threads something to do, down to where a
 // block's own work no longer hides what it costs to start it.
 struct Blocks {
@@ -158,7 +170,8 @@ struct Blocks {
   explicit Blocks(const Key& key) : rows(key.m), columns(key.n) {
     if (!key.blocks()) return;
     if (!key.fixed_order) {
-      rows = base::ceil_div(key.m, base::round_up(base::ceil_div(key.m, 224), key.threads));
+      const int64_t most = packs_in_each_call() ? 448 : 224;
+      rows = base::ceil_div(key.m, base::round_up(base::ceil_div(key.m, most), key.threads));
       if (rows >= 64) return;
     }
     rows = 128, columns = 768;
@@ -433,15 +446,8 @@ void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
 
 }  // namespace
 
-// As oneDNN sees the CPU (ONEDNN_MAX_CPU_ISA limits it). With AVX-512 alone it makes such primitives too, and converts
-// inside: that is slower than f32.
-bool bf16_is_native() {
-  static const bool native = [] {
-    const auto needed = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // bits of what an instruction set includes
-    return (unsigned(dnnl::get_effective_cpu_isa()) & needed) == needed;
-  }();
-  return native && !g_emulate;
-}
+// With AVX-512 alone the library makes such primitives too, and converts inside: that is slower than f32.
+bool bf16_is_native() { return has_isa(dnnl::cpu_isa::avx512_core_bf16) && !g_emulate; }
 void force_bf16_emulation(bool forced) { g_emulate = forced; }
 
 std::vector<GemmUse> gemm_uses() {

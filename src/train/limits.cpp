@@ -64,7 +64,7 @@ std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vec
     found.push_back(usual(kernels::Gemm{.c = matrices.make(s.m * s.n, s.result),
                                         .a = matrices.make(s.m * s.k, s.type),
                                         .b = matrices.make(s.k * s.n, s.type),
-                                        .bias = s.bias ? matrices.make(s.n) : device::View{},
+                                        .bias = s.bias ? matrices.make(s.n, s.result) : device::View{},
                                         .residual = s.residual ? matrices.make(s.m * s.n) : device::View{},
                                         .m = s.m,
                                         .n = s.n,
