@@ -55,7 +55,9 @@ void run_cpu(const ColumnSum& a, Queue& queue) {
 void run_with_sums(const Gemm& product, const ColumnSum& sums, Queue& queue) {
   CHECK(sums.x.data == product.b.data && sums.m == product.k && sums.n == product.n, "{}: the sums of another matrix",
         name_of(Gemm::op));
-  if (queue.device() == device::Kind::cuda && product.write == sums.write) {
+  // Not by products that round f32 operands: the library may add the rounded ones.
+  const bool exact = !queue.tf32() || product.b.type != DType::f32;
+  if (queue.device() == device::Kind::cuda && product.write == sums.write && exact) {
     Gemm both = product;
     both.sums = sums.out;
     if (queue.kind() == device::Kind::plan) {

@@ -422,9 +422,9 @@ Call without_sums(Call call) {
   return call;
 }
 
-// Chooses for a call with sums, at `real` places: the fastest algorithm, or kApart. `plain` is what was chosen for it without.
-std::string together_or_apart(Fastest& found, const Plan& plan, const Call& real, const cublasLtMatmulAlgo_t& plain, void* workspace,
-                              Queue& queue) {
+// Whether a call with sums, at `real` places, is faster than one without, whose algorithm is `plain`, and an op for the sums.
+bool sums_pay(const cublasLtMatmulAlgo_t& algorithm, const Plan& plan, const Call& real, const cublasLtMatmulAlgo_t& plain,
+              void* workspace, Queue& queue) {
   const View out = device::view(static_cast<float*>(real.bias), real.m), x{real.a, real.operands, real.k * real.m};
   const Call product = without_sums(real);
   const Plan alone = describe(product);
@@ -433,14 +433,19 @@ std::string together_or_apart(Fastest& found, const Plan& plan, const Call& real
     run_cuda(ColumnSum{.out = out, .x = x, .m = real.k, .n = real.m}, queue);
   };
   auto together = [&] {
-    execute(real, plan, found.algorithm, workspace, queue);
+    execute(real, plan, algorithm, workspace, queue);
     if (real.beta != 0) run_cuda(Add{.y = out, .a = out, .b = out}, queue);  // as it is added to others
   };
-  found.first_s = Timer().seconds(apart, queue), found.least_s = Timer().seconds(together, queue);
-  found.changed = found.least_s < kWorth * found.first_s;
-  if (found.changed) return hex_of(found.algorithm);
-  found.least_s = found.first_s;
-  return kApart;
+  return Timer().seconds(together, queue) < kWorth * Timer().seconds(apart, queue);
+}
+
+// The algorithm that a line chooses for a call, if it is one for this GPU.
+bool is_choice(const std::string& line, const Plan& plan, const Call& call, cublasLtMatmulAlgo_t& algorithm) {
+  cublasLtMatmulHeuristicResult_t result{};
+  return from_hex(line, algorithm) &&
+         LT(cublasLtMatmulAlgoCheck)(handle(call), plan.matmul, plan.a, plan.b, plan.c, plan.d, &algorithm, &result) ==
+             CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= kWorkspace;
 }
 
 }  // namespace
@@ -469,16 +474,22 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
     ++out.timed;
     const Call real = placed(call, static_cast<char*>(memory.data()));
     void* workspace = queue.scratch(scratch);
-    Fastest found = fastest(plan, real, proposed, workspace, queue);
-    if (has_sums(call)) {
-      cublasLtMatmulAlgo_t plain{};
-      auto line = lines.find(text_of(without_sums(call)));
-      CHECK(line != lines.end() && from_hex(line->second, plain), "gemm search: {} was not searched without sums", shape);
-      lines[shape] = together_or_apart(found, plan, real, plain, workspace, queue);
-    } else {
-      lines[shape] = hex_of(found.algorithm);
+    const Fastest found = fastest(plan, real, proposed, workspace, queue);
+    lines[shape] = hex_of(found.algorithm), out.changed += found.changed;
+    if (!has_sums(call)) {
+      out.first_s += found.first_s, out.chosen_s += found.least_s;
+      return;
     }
-    out.first_s += found.first_s, out.chosen_s += found.least_s, out.changed += found.changed;
+    ++out.sums;
+    const Call alone = without_sums(call);
+    cublasLtMatmulAlgo_t plain{};
+    // A damaged choice of before is told by who takes it.
+    auto line = lines.find(text_of(alone));
+    const bool known_alone = line != lines.end() && is_choice(line->second, describe(alone), alone, plain);
+    if (known_alone && sums_pay(found.algorithm, plan, real, plain, workspace, queue))
+      ++out.together;
+    else
+      lines[shape] = kApart;
   };
   for (const auto& [key, call] : shapes().prepared)
     if (!has_sums(call)) search(call, kWorkspace);
@@ -496,13 +507,8 @@ void use_gemm_choices(const std::string& choices) {
   for (const auto& [key, call] : shapes().prepared) {
     auto line = lines.find(text_of(call));
     if (line == lines.end() || line->second == kApart) continue;
-    const Plan plan = describe(call);
     cublasLtMatmulAlgo_t algorithm{};
-    cublasLtMatmulHeuristicResult_t result{};
-    if (!from_hex(line->second, algorithm) ||
-        LT(cublasLtMatmulAlgoCheck)(handle(call), plan.matmul, plan.a, plan.b, plan.c, plan.d, &algorithm, &result) !=
-            CUBLAS_STATUS_SUCCESS ||
-        result.workspaceSize > kWorkspace)
+    if (!is_choice(line->second, describe(call), call, algorithm))
       base::fail(base::Exit::mesh, "the algorithm chosen for the product {} is not for this GPU ({}): choose anew by removing the file "
                  "gemm_search.txt of the run, or without run.gemm_search", line->first, gemm_platform());
     shapes().chosen[key] = algorithm;

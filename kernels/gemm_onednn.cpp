@@ -398,7 +398,7 @@ Key key_of(const Gemm& a, const Queue& queue) {
           .gelu_of = !a.gelu_of.none(),
           .threads = queue.threads()};
   // Of a stored transposed a block is a strip of every row: it is widened as a whole, like what is not cut.
-  key.widen = bf16 && !narrow && !a.trans_a && key.blocks();
+  key.widen = bf16 && !narrow && !a.trans_a && (key.blocks() || a.m >= 192 * queue.threads());
   return key;
 }
 

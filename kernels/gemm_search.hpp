@@ -18,7 +18,8 @@ struct GemmSearch {
   int64_t shapes = 0, timed = 0;      // timed: those that `known` had no choice for
   int64_t kept = 0;                   // known choices for shapes that were not prepared: of jobs with another mesh or batch
   int64_t changed = 0;                // of the timed ones: another than the first proposal
-  double first_s = 0, chosen_s = 0;   // one call of each timed shape
+  double first_s = 0, chosen_s = 0;   // one call of each timed shape without sums
+  int64_t sums = 0, together = 0;     // of the timed ones: with sums; those whose sums go into the product's kernel
 };
 // Times up to eight proposals of every prepared shape that `known` (choices of before) lacks. Takes the memory of one product
 // meanwhile.

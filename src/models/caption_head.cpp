@@ -110,7 +110,8 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
       const bool real = ctx.queue.kind() != device::Kind::plan;
       if (real && !adds_ && chunk < examples * length_ && !t[0].view.none() && t[0].write == Write::overwrite) {
         device::Arena::Scope operands(ctx.arena);
-        head_.parameter_gradients(ctx, {t[0].view, Write::accumulate}, {}, ctx.operand(c.logits), c.x, chunk);
+        const View sums = t[1].write == Write::overwrite ? t[1].view : View{};
+        head_.parameter_gradients(ctx, {t[0].view, Write::accumulate}, {sums, Write::accumulate}, ctx.operand(c.logits), c.x, chunk);
         adds_ = true;
       }
       for (int64_t i = targets.first[size_t(j)]; i < targets.first[size_t(j) + 1]; ++i) {

@@ -30,7 +30,7 @@ struct Parameter {
   Init init;
   int block = 0;                        // index of the model's block
   bool trainable = true;
-  bool operand = false;                 // of matrix products: wanted in bf16 where these are
+  bool operand = false;                 // of matrix products, or added to activations: wanted in bf16 where these are
   int64_t element_state_bytes = 0;      // what the optimizer keeps per element
   // filled by the layout
   int64_t size = 0;                     // elements

@@ -22,7 +22,7 @@ struct Fabric {
 // unit into one of 1 + prefetch buffers. Operands of narrow products are kept rounded as well: made once a step, or
 // where weights are gathered, whenever they are.
 // Units with a sharded optimizer of which products take the most travel rounded: each rank rounds its part, the f32 masters of
-// operands stay with the rank that owns them, and what is wanted in f32 (scales, biases) goes to all ranks once a step.
+// operands stay with the rank that owns them, and what is wanted in f32 (scales, other biases) goes to all ranks once a step.
 class WeightStore {
  public:
   WeightStore(Fabric fabric, int prefetch);

@@ -46,8 +46,9 @@ std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const Run
     }
     kernels::use_gemm_choices(world.broadcast_text(found.choices, 0));
     log::line("products {} shapes, {} of them timed now: {} take another algorithm than the first proposed, one call of each {:.3g} -> "
-              "{:.3g} ms; s={:.1f}{}",
-              found.shapes, found.timed, found.changed, 1e3 * found.first_s, 1e3 * found.chosen_s, watch.seconds(),
+              "{:.3g} ms{}; s={:.1f}{}",
+              found.shapes, found.timed, found.changed, 1e3 * found.first_s, 1e3 * found.chosen_s,
+              found.sums ? fmt::format("; bias gradients go into {} of {} kernels", found.together, found.sums) : "", watch.seconds(),
               found.kept ? fmt::format("; {} choices of other jobs, for other shapes, stay in {}", found.kept, file) : "");
   };
 }

@@ -95,6 +95,7 @@ class Cuda(CudaTest):
         # The first proposal is the fastest there: nothing changes. Then another one is, for every product.
         same = self.train("same", "cuda", "run.gemm_search=on", ranks=2)
         self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: 0 take another")
+        self.assertRegex(self.output, r"bias gradients go into 0 of [1-9]\d* kernels")
         self.assertEqual([r["loss"] for r in same], [r["loss"] for r in first])
         self.emulate(CUBLASLT_ON_CPU_FASTEST="2")
         other = self.train("other", "cuda", "run.gemm_search=on", ranks=2)
@@ -110,6 +111,11 @@ class Cuda(CudaTest):
         self.assertEqual([r["loss"] for r in resumed], [r["loss"] for r in other][2:])
         whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("other", "resumed"))
         self.assertEqual(whole, again)
+        # Where the library's kernels with sums are faster, bias gradients come of them.
+        self.emulate(CUBLASLT_ON_CPU_SUMS="fast")
+        together = self.train("together", "cuda", "run.gemm_search=on", ranks=2)
+        self.assertRegex(self.output, r"bias gradients go into ([1-9]\d*) of \1 kernels")
+        self.compare(together, first, 2e-5)
         # Choices for another GPU, or damaged.
         self.keep_only("other", 2, "moved")
         path = f"{self.folder}/moved/gemm_search.txt"
