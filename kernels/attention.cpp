@@ -94,6 +94,19 @@ AttentionHead<T> head_of(const AttentionShape& s, int64_t b, int64_t h, int64_t 
   return a;
 }
 
+// Threads take heads in order, so the one after as many as there are threads is probably this thread's next.
+template <class T>
+void look_ahead(AttentionHead<T>& a, const AttentionShape& s, int64_t b, int64_t h, int threads) {
+  const int64_t item = b * s.heads + h + threads, next = item / s.heads;
+  if (next >= s.batch) return;
+  auto rows = [&](const View& offsets, int64_t length) {
+    return range_of(offsets, length, next).begin - range_of(offsets, length, b).begin;
+  };
+  const int64_t columns = (item % s.heads - h) * s.head_dim;
+  a.next_queries = rows(s.query_offsets, s.query_length) * a.stride + columns;
+  a.next_keys = rows(s.key_offsets, s.key_length) * a.stride + columns;
+}
+
 }  // namespace
 
 void check(const AttentionForward& a) {
@@ -128,6 +141,7 @@ void run_cpu(const AttentionForward& a, Queue& queue) {
       int64_t query = queries.begin * head.stride + h * s.head_dim, key = keys.begin * head.stride + h * s.head_dim;
       head.q = at(a.q, query), head.k = at(a.k, key), head.v = at(a.v, key), head.o = at(a.o, query);
       head.lse = lse ? lse + (b * s.heads + h) * s.query_length : nullptr;
+      look_ahead(head, s, b, h, queue.threads());
       loops.attention_forward(head, scratch);
     });
   });
@@ -165,6 +179,7 @@ void run_cpu(const AttentionBackward& a, Queue& queue) {
       head.q = at(a.q, query), head.k = at(a.k, key), head.v = at(a.v, key), head.o = at(a.o, query);
       head.d_o = at(a.d_o, query), head.dq = at(a.dq, query), head.dk = at(a.dk, key), head.dv = at(a.dv, key);
       head.lse = a.lse.f32() + (b * s.heads + h) * s.query_length;
+      look_ahead(head, s, b, h, queue.threads());
       loops.attention_backward(head, scratch);
     });
   });

@@ -106,11 +106,34 @@ KERNELS_INLINE void zero(Element* p, int64_t count) {
 }
 
 // A head's rows lie far apart in memory: asked for before they are needed.
-template <class T>
+template <_mm_hint Hint = _MM_HINT_T0, class T>
 KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, int64_t n) {
   for (int64_t r = 0; r < count; ++r, rows += stride)
     for (int64_t j = 0; j < n; j += 64 / int64_t(sizeof(T)))
-      _mm_prefetch(reinterpret_cast<const char*>(rows + j), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(rows + j), Hint);
+}
+
+// Asks for what a head to come reads first, forward or backward, while scores of a tile of queries are computed: for as many rows as
+// make all of them in the end (those past the last do no harm). A head is short: of its time reading would take a fifth.
+enum class Ahead { none, forward, backward };
+template <Ahead kAhead, class T>
+KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
+  if (kAhead == Ahead::none) return;
+  const int64_t end = smaller(query + kTileRows, h.query_length), key = query * h.key_length / h.query_length,
+                keys = end * h.key_length / h.query_length - key;
+  if (h.next_queries) {
+    const int64_t at = h.next_queries + query * h.stride;
+    prefetch_rows<_MM_HINT_T1>(h.q + at, h.stride, end - query, h.head_dim);
+    if (kAhead == Ahead::backward) {
+      prefetch_rows<_MM_HINT_T1>(h.d_o + at, h.stride, end - query, h.head_dim);
+      prefetch_rows<_MM_HINT_T1>(h.o + at, h.stride, end - query, h.head_dim);
+    }
+  }
+  if (h.next_keys) {
+    const int64_t at = h.next_keys + key * h.stride;
+    prefetch_rows<_MM_HINT_T1>(h.k + at, h.stride, keys, h.head_dim);
+    prefetch_rows<_MM_HINT_T1>(h.v + at, h.stride, keys, h.head_dim);
+  }
 }
 
 // A block of queries (or their gradients) as left operand: packed rows of n elements, those past the last one up to a
@@ -156,11 +179,12 @@ KERNELS_INLINE const uint32_t* by_columns(uint32_t* out, const float* weights, i
 #endif
 
 // Scores of a block: rows . packed keys, for whole tiles of rows. Causal: tiles past the diagonal are not computed.
-template <class T>
+template <Ahead kAhead, class T>
 KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const Operand<T>* rows, const Operand<T>* packed,
                                 const AttentionHead<T>& h, int64_t first, int64_t count) {
   int64_t steps = steps_of<T>(h.head_dim);
   for (int64_t r = 0; r < count; r += kTileRows) {
+    prefetch_next<kAhead>(h, first + r);
     int64_t used = h.causal ? smaller(s.keys, lanes_up(first + r + kTileRows)) : s.keys;
     strip<T, false, false>(scores + r * s.scores, s.scores, rows + r * steps, steps, packed, steps, 0, steps, used,
                            s.keys);
@@ -233,7 +257,8 @@ void attention_forward(const AttentionHead<T>& h, float* base) {
   for (int64_t first = 0; first < h.query_length; first += s.block) {
     int64_t count = smaller(s.block, h.query_length - first);
     copy_block(m.queries, h.q + first * h.stride, h.stride, count, h.head_dim);
-    score_block(m.scores, s, m.queries, m.keys_t, h, first, count);
+    prefetch_rows(h.o + first * h.stride, h.stride, count, h.head_dim);
+    score_block<Ahead::forward>(m.scores, s, m.queries, m.keys_t, h, first, count);
     float sums[kQueryBlock];
     for (int64_t r = 0; r < tile_up(count); ++r) {
       float* row = m.scores + r * s.scores;
@@ -306,8 +331,9 @@ void attention_backward(const AttentionHead<T>& h, float* base) {
     copy_block(m.d_out, d_o, h.stride, count, h.head_dim);
     pack_rows(m.queries_b, queries, h.stride, count, h.head_dim);
     pack_rows(m.d_out_b, d_o, h.stride, count, h.head_dim);
-    score_block(m.weights, s, m.queries, m.keys_t, h, first, count);
-    score_block(m.d_scores, s, m.d_out, m.values_t, h, first, count);
+    score_block<Ahead::backward>(m.weights, s, m.queries, m.keys_t, h, first, count);
+    prefetch_rows(h.dq + first * h.stride, h.stride, count, h.head_dim);
+    score_block<Ahead::none>(m.d_scores, s, m.d_out, m.values_t, h, first, count);
     for (int64_t r = 0; r < tile_up(count); ++r) {
       float *weights = m.weights + r * s.scores, *d_scores = m.d_scores + r * s.scores;
       int64_t i = first + r, seen = r >= count ? 0 : h.causal ? i + 1 : h.key_length;

@@ -43,8 +43,6 @@ KERNELS_INLINE V broadcast(float a) { return _mm512_set1_ps(a); }
 KERNELS_INLINE V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 KERNELS_INLINE V max(V a, V b) { return _mm512_max_ps(a, b); }  // b if either is NaN
 KERNELS_INLINE V min(V a, V b) { return _mm512_min_ps(a, b); }  // b if either is NaN
-KERNELS_INLINE V round(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-KERNELS_INLINE V scale_by_power(V a, V n) { return _mm512_scalef_ps(a, n); }  // a * 2^n, n whole
 KERNELS_INLINE __m256 low_half(V a) { return _mm512_castps512_ps256(a); }
 KERNELS_INLINE __m256 high_half(V a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
 // value unless x < bound (so also where x is NaN), else 0
@@ -125,13 +123,6 @@ KERNELS_INLINE V broadcast(float a) { return _mm256_set1_ps(a); }
 KERNELS_INLINE V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 KERNELS_INLINE V max(V a, V b) { return _mm256_max_ps(a, b); }
 KERNELS_INLINE V min(V a, V b) { return _mm256_min_ps(a, b); }
-KERNELS_INLINE V round(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-KERNELS_INLINE V scale_by_power(V a, V n) {  // in two steps, so that overflow and gradual underflow come out right
-  __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), bias = _mm256_set1_epi32(127);
-  __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-  __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(whole, half), bias), 23);
-  return _mm256_mul_ps(_mm256_mul_ps(a, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
-}
 KERNELS_INLINE V where_not_less(V x, V bound, V value) {
   return _mm256_and_ps(_mm256_cmp_ps(x, bound, _CMP_NLT_UQ), value);
 }
@@ -233,19 +224,18 @@ KERNELS_INLINE V exp_of_rest(V x, V n) {
   return fma(r * r, q, r) + broadcast(1.0f);
 }
 
-// For all x: 0 below -104, infinity above 88.73, NaN stays NaN (min and max return their second operand then).
-KERNELS_INLINE V exp(V x) {
-  x = max(broadcast(-105.0f), min(broadcast(90.0f), x));
-  V n = round(x * broadcast(1.44269504088896341f));
-  return scale_by_power(exp_of_rest(x, n), n);
+// For x within [-86, 88], where the result is a normal number.
+KERNELS_INLINE V exp_within(V x) {
+  V t = fma(x, broadcast(1.44269504088896341f), broadcast(12582912.0f));
+  return add_to_exponent(exp_of_rest(x, t - broadcast(12582912.0f)), t);
 }
 
-// For the x of a softmax, which are at most 0 up to rounding; cheaper, and 0 already below -86. NaN stays NaN.
+// What is outside is taken to the nearer end. NaN stays NaN.
+KERNELS_INLINE V exp_normal(V x) { return exp_within(max(broadcast(-86.0f), min(broadcast(87.0f), x))); }
+
+// For the x of a softmax, which are at most 0 up to rounding; 0 already below -86. NaN stays NaN.
 KERNELS_INLINE V exp_below(V x) {
-  V bounded = max(broadcast(-86.0f), x);
-  V t = fma(bounded, broadcast(1.44269504088896341f), broadcast(12582912.0f));
-  V e = add_to_exponent(exp_of_rest(bounded, t - broadcast(12582912.0f)), t);
-  return where_not_less(x, broadcast(-86.0f), e);
+  return where_not_less(x, broadcast(-86.0f), exp_within(max(broadcast(-86.0f), x)));
 }
 
 // Draws of a base::Stream for kLanes blocks of four at once: factor = keep where uniform >= rate, else 0.

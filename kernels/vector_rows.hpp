@@ -12,15 +12,15 @@ namespace {
 constexpr float kMinus2U1 = -1.5957691216057308f;  // -2 sqrt(2/pi)
 constexpr float kMinus2U3 = -1.5957691216057308f * 0.044715f;
 
-KERNELS_INLINE V gelu_power(V x) { return exp(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1))); }
+KERNELS_INLINE V gelu_power(V x) { return exp_normal(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1))); }
 
-KERNELS_INLINE V gelu(V x) { return x / (broadcast(1.0f) + gelu_power(x)); }
+// Far below 0 the power is a bound instead of infinity, and so is x: what is left of it is less than 1e-36.
+KERNELS_INLINE V gelu(V x) { return max(broadcast(-32.0f), x) / (broadcast(1.0f) + gelu_power(x)); }
 
 KERNELS_INLINE V gelu_gradient(V x) {
   V power = gelu_power(x), s = broadcast(1.0f) / (broadcast(1.0f) + power);
-  // s (1 - s) as s^2 exp(-2u): 1 - s has no digits left where s is near 1. Far out s is exactly 0 or 1; the bounds keep
-  // its derivative 0 there instead of 0 * infinity.
-  V slope = s * s * min(broadcast(1e30f), power);
+  // s (1 - s) as s (s exp(-2u)): 1 - s has no digits left where s is near 1.
+  V slope = s * (s * power);
   V near = max(broadcast(-32.0f), min(broadcast(32.0f), x));
   V minus_2du = fma(broadcast(3 * kMinus2U3), near * near, broadcast(kMinus2U1));
   return s - near * minus_2du * slope;
@@ -44,7 +44,7 @@ void gelu_backward(T* dx, const T* dy, const T* x, int64_t count) {
 void exp_of(float* y, const float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
     int64_t n = count - i < kLanes ? count - i : kLanes;
-    store_part(y + i, exp(load_part(x + i, n)), n);
+    store_part(y + i, exp_normal(load_part(x + i, n)), n);
   }
 }
 

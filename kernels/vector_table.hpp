@@ -52,6 +52,7 @@ struct AttentionHead {
   const T* d_o;     // backward
   T *dq, *dk, *dv;  // backward
   int64_t query_length, key_length, head_dim, stride;
+  int64_t next_queries, next_keys;  // from rows of this head to those of a head to come, which are asked for meanwhile; 0: none
   bool causal;
   float dropout;
   uint64_t key, first_draw;  // stream and draw index of weight (0, 0)
@@ -77,7 +78,7 @@ struct VectorTable {
   ActivationLoops<uint16_t> bf16;
   void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
   void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
-  void (*exp_of)(float* y, const float* x, int64_t count);  // for tests
+  void (*exp_of)(float* y, const float* x, int64_t count);  // of x within [-86, 87] or the nearer end; for tests
   float (*softmax_xent_row)(const SoftmaxRow&);             // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
 
