@@ -114,7 +114,7 @@ KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, 
 }
 
 // Asks for what a head to come reads first, forward or backward, while scores of a tile of queries are computed: for as many rows as
-// make all of them in the end (those past the last do no harm). A head is short: of its time reading would take a fifth.
+// make all of this head's in the end (those past the last do no harm). A head is short: of its time reading would take a fifth.
 enum class Ahead { none, forward, backward };
 template <Ahead kAhead, class T>
 KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {

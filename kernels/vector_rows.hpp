@@ -14,16 +14,21 @@ constexpr float kMinus2U3 = -1.5957691216057308f * 0.044715f;
 
 KERNELS_INLINE V gelu_power(V x) { return exp_normal(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1))); }
 
-// Far below 0 the power is a bound instead of infinity, and so is x: what is left of it is less than 1e-36.
-KERNELS_INLINE V gelu(V x) { return max(broadcast(-32.0f), x) / (broadcast(1.0f) + gelu_power(x)); }
+// Below this gelu and its derivative are 0: less than 1e-36, and denormal with the gradients they are multiplied by, which some CPUs
+// are slow with. (The power is bounded, so a quotient would not become 0 by itself.)
+constexpr float kGeluIsZero = -10;
+
+KERNELS_INLINE V gelu(V x) {
+  return where_not_less(x, broadcast(kGeluIsZero), x / (broadcast(1.0f) + gelu_power(x)));
+}
 
 KERNELS_INLINE V gelu_gradient(V x) {
   V power = gelu_power(x), s = broadcast(1.0f) / (broadcast(1.0f) + power);
   // s (1 - s) as s (s exp(-2u)): 1 - s has no digits left where s is near 1.
   V slope = s * (s * power);
-  V near = max(broadcast(-32.0f), min(broadcast(32.0f), x));
+  V near = min(broadcast(32.0f), x);  // far out the slope is 0, or nearly: it may not meet infinity
   V minus_2du = fma(broadcast(3 * kMinus2U3), near * near, broadcast(kMinus2U1));
-  return s - near * minus_2du * slope;
+  return where_not_less(x, broadcast(kGeluIsZero), s - near * minus_2du * slope);
 }
 
 template <class T>
