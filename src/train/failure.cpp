@@ -8,8 +8,9 @@ namespace train {
 namespace {
 
 int leave(const AskedToStop& e) {
-  base::log::line("stopped  before the first step ({}): {}; start the same command to continue", base::where().phase,
-                  e.what());
+  if (!e.way_out().empty()) write_report(int(e.code()), fmt::format("{}; {}", e.what(), e.way_out()));
+  base::log::line("stopped  before the first step ({}): {}; {}", base::where().phase, e.what(),
+                  e.way_out().empty() ? "start the same command to continue" : e.way_out());
   base::log::line("done     exit={}", int(e.code()));
   return int(e.code());
 }

@@ -11,8 +11,14 @@ namespace train {
 // The run was asked to stop before its first step: no failure. All ranks throw it, at the same place.
 class AskedToStop : public base::Error {
  public:
-  // `why`: for the log. Exit::requeue, or Exit::stopped.
-  AskedToStop(base::Exit code, const std::string& why) : base::Error(code, why, true) {}
+  // `why`: for the log. Exit::requeue, or Exit::stopped. `way_out`: what to do before the next attempt, for the log and the
+  // report; "": nothing, the same command continues.
+  AskedToStop(base::Exit code, const std::string& why, const std::string& way_out)
+      : base::Error(code, why, true), way_out_(way_out) {}
+  const std::string& way_out() const { return way_out_; }
+
+ private:
+  std::string way_out_;
 };
 
 // Before anything runs: does the work and returns 0, or, if a rank failed, the exit code of all: the first cause

@@ -11,9 +11,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 #include <vector>
 
-#include "base/clock.hpp"
 #include "base/signals.hpp"
 #include "base/text.hpp"
 
@@ -22,6 +22,7 @@ namespace {
 
 // Answers are this old at most. Schedulers that serve thousands of jobs must not feel it; near the end it matters.
 constexpr double kLongestPause_s = 120, kShortestPause_s = 5, kSharePause = 0.1;
+constexpr double kStale_s = 600;  // PBS's resources_used may be this old; sites set 10 to 120 s
 constexpr int kSlice_ms = 100;  // how soon it is seen that nobody waits any more
 
 std::string variable(const char* name) {
@@ -43,6 +44,18 @@ std::string attribute_of(const std::string& output, const std::string& name) {
   return "";
 }
 
+double unix_now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// "Mon Nov 23 09:39:46 2026", local time as qstat prints it, in seconds since 1970; -1 if it is no such text.
+double unix_s_of(const std::string& text) {
+  std::tm time{};
+  time.tm_isdst = -1;
+  const char* end = ::strptime(text.c_str(), "%a %b %d %H:%M:%S %Y", &time);
+  return end && !*end ? double(std::mktime(&time)) : -1;
+}
+
 }  // namespace
 
 double seconds_of(const std::string& text) {
@@ -60,6 +73,20 @@ double seconds_of(const std::string& text) {
     seconds = 60 * seconds + std::strtod(part.c_str(), nullptr);
   }
   return 86400 * days + seconds;
+}
+
+Scheduler::Answer PbsEnd::read(const std::string& output, double now_s, double unix_s) {
+  Scheduler::Answer answer;
+  answer.source = "pbs";
+  const double limit = seconds_of(attribute_of(output, "Resource_List.walltime"));
+  if (limit < 0) return answer;
+  const double used = seconds_of(attribute_of(output, "resources_used.walltime"));
+  if (used > 0) begin_s_ = std::min(begin_s_, now_s - used);
+  // A start far before the time used is that of a job that was suspended, or an hour that a clock was put back.
+  const double started = unix_s_of(attribute_of(output, "stime")), since = unix_s - started;
+  if (started > 0 && (used < 0 || since <= used + kStale_s)) begin_s_ = std::min(begin_s_, now_s - since);
+  answer.limit_s = limit, answer.end_s = begin_s_ + limit;
+  return answer;
 }
 
 JobTime::JobTime(double patience_s) : patience_s_(patience_s), thread_([this] { work(); }) {}
@@ -111,8 +138,7 @@ JobTime::Answer JobTime::ask(bool again) {
   if (std::string id = variable("SLURM_JOB_ID"), end = variable("SLURM_JOB_END_TIME"); plain(id) || !end.empty()) {
     answer.source = "slurm";
     if (!again && !end.empty()) {  // true at the start of the job; newer versions of SLURM tell it
-      auto now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-      left = std::max(0.0, std::strtod(end.c_str(), nullptr) - now);
+      left = std::max(0.0, std::strtod(end.c_str(), nullptr) - unix_now_s());
     } else if (plain(id)) {
       // The last task of an array has the array's own number, which squeue takes for all of its tasks.
       std::string array = variable("SLURM_ARRAY_JOB_ID"), task = variable("SLURM_ARRAY_TASK_ID");
@@ -120,11 +146,8 @@ JobTime::Answer JobTime::ask(bool again) {
       left = seconds_of(std::string(base::trim(output_of("squeue -h -j " + id + " -o %L"))));
     }
   } else if (std::string job = variable("PBS_JOBID"); plain(job)) {
-    answer.source = "pbs";
-    std::string told = output_of("qstat -f '" + job + "' | tr -d '\\t'");
-    double limit = seconds_of(attribute_of(told, "Resource_List.walltime"));
-    double used = seconds_of(attribute_of(told, "resources_used.walltime"));
-    left = limit < 0 ? -1 : std::max(0.0, limit - std::max(0.0, used));
+    const std::string output = output_of("qstat -f '" + job + "' | tr -d '\\t'");
+    answer = pbs_end_.read(output, base::now_s(), unix_now_s());
   }
   answer.in_time = in_time_;
   if (left >= 0) answer.end_s = base::now_s() + left;

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <csignal>
 
-#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
@@ -46,15 +44,16 @@ void LimitOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("wall_time", wall_time,
         "time this job has: \"auto\" = what SLURM or PBS grants, \"23:30:00\" from the start of the program, or "
-        "\"none\"; the "
-        "run stops in time with a checkpoint and exit 75")
+        "\"none\"; the run stops in time with a checkpoint and exit 75, or 8 where it gained no step")
       .on_resume(may)
       .check([this]() -> std::string {
         if (wall_time == "auto" || wall_time == "none" || seconds_of(wall_time) > 0) return "";
         return fmt::format("\"{}\" is not \"auto\", \"none\" or hours:minutes:seconds, for example \"23:30:00\"",
                            wall_time);
       });
-  t.key("margin_s", margin_s, "kept free at the end of wall_time, beyond the measured time of a step and a save")
+  t.key("margin_s", margin_s,
+        "kept free at the end of wall_time, beyond the measured time of a step and a save; at most a quarter of the time "
+        "that is left at the start")
       .min(0)
       .unit("s")
       .on_resume(may);
@@ -88,69 +87,41 @@ void catch_stop_signals(const std::vector<std::string>& names) {
   // What the parent ignores, as nohup does, stays ignored.
 }
 
-base::Exit exit_of(StopReason reason) {
-  return reason == StopReason::budget || reason == StopReason::stop_file ? base::Exit::stopped : base::Exit::requeue;
+base::Exit exit_of(StopReason reason, bool gained) {
+  switch (reason) {
+    case StopReason::budget:
+    case StopReason::stop_file:
+      return base::Exit::stopped;
+    case StopReason::wall_time:
+      return gained ? base::Exit::requeue : base::Exit::stopped;
+    default:
+      return base::Exit::requeue;
+  }
 }
 
-Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s)
+Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s,
+             Outside outside)
     : world_(world),
       options_(options),
       stop_file_(directory + "/stop"),
       save_file_(directory + "/save"),
-      margin_s_(options.margin_s) {
-  if (world.rank() == 0) old_stop_file_ = is_there(stop_file_);
-  if (world.rank() != 0 || options.wall_time == "none") return;
-  if (options.wall_time == "auto") {
-    job_time_ = std::make_unique<JobTime>();
-  } else {
-    source_ = "limits.wall_time";
-    set_end(begin_s + seconds_of(options.wall_time));
-  }
-}
-
-void Stops::set_end(double end_s) {
-  bool first = end_s_ == 0;
-  end_s_ = end_s;
-  double left = std::max(0.0, end_s_ - base::now_s());
-  // A short job must not spend its whole time in the margin, and come back for ever.
-  if (!first || margin_s_ <= left / 4) return;
-  margin_s_ = left / 4;
-  base::log::warning(
-      "limits.margin_s = {:.6g} is more than a quarter of the {:.0f} s that this job has: only {:.0f} s are kept free. "
-      "Give the job more time, or set a smaller margin_s that one step and one save surely fit beside",
-      options_.margin_s, left, margin_s_);
-}
-
-// What the scheduler has said since the last look.
-void Stops::hear(const JobTime::Answer& answer) {
-  if (answer.number == heard_) return;
-  bool first = heard_ == 0;
-  heard_ = answer.number, source_ = answer.source;
-  if (answer.end_s > 0) {
-    constexpr double kSame_s = 10;  // clocks, and answers in whole seconds or minutes
-    if (end_s_ > 0 && std::abs(answer.end_s - end_s_) > kSame_s)
-      base::log::line("limits   wall time: {} left now, not {} ({} has changed the limit)",
-                      base::hms(answer.end_s - base::now_s()), base::hms(end_s_ - base::now_s()), source_);
-    if (end_s_ == 0 || std::abs(answer.end_s - end_s_) > kSame_s) set_end(answer.end_s);
-  } else if (first && !source_.empty()) {
-    base::log::warning(
-        "limits.wall_time = \"auto\": {} {} how long this job may run; until it does only a signal, or the deck's own "
-        "checkpoints, will save it: set limits.wall_time",
-        source_, answer.in_time ? "does not tell" : "does not answer when asked");
-  }
+      now_s_(outside.now_s) {
+  if (world.rank() != 0) return;
+  old_stop_file_ = is_there(stop_file_);
+  time_limit_ = std::make_unique<TimeLimit>(options.wall_time, options.margin_s, begin_s, std::move(outside));
 }
 
 std::string Stops::describe() {
-  if (job_time_) hear(job_time_->first(5));
-  std::string out;
-  if (end_s_ > 0)
-    out += fmt::format("wall time: {} left ({}), stops early for margin {:.0f} s{} + step + save; ",
-                       base::hms(end_s_ - base::now_s()), source_, margin_s_,
-                       margin_s_ < options_.margin_s ? fmt::format(" (not {:.6g} s: a quarter of the time)", options_.margin_s) : "");
-  if (job_time_ && heard_ == 0) out += "wall time: the scheduler was asked and has not answered yet; ";
+  std::string out = time_limit_ ? time_limit_->describe() : "";
   if (options_.core_hours > 0) out += fmt::format("budget {:.6g} core hours; ", options_.core_hours);
   if (!options_.signals.empty()) out += fmt::format("signals {}; ", base::join(options_.signals, " "));
   return out + fmt::format("files {} {}", stop_file_, save_file_);
+}
+
+std::string Stops::way_out(const Outlook& outlook) const {
+  if (!time_limit_) return "";
+  return "this attempt gained nothing, and another one of this length would not either: " +
+         time_limit_->needed(outlook.step_s, outlook.save_s);
 }
 
 // What this rank knows.
@@ -163,15 +134,13 @@ StopReason Stops::look(const Outlook& outlook) {
         std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_;
-  if (job_time_) hear(job_time_->latest());
-  double now = base::now_s(), left = end_s_ - now;
-  if (end_s_ > 0 && left < margin_s_ + outlook.step_s + outlook.save_s)
-    see(StopReason::wall_time, fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s",
-                                           left, margin_s_, outlook.step_s, outlook.save_s));
+  time_limit_->update();
+  if (std::string over = time_limit_->over(outlook.step_s, outlook.save_s); !over.empty())
+    see(StopReason::wall_time, over);
   if (options_.core_hours > 0 && outlook.core_hours >= options_.core_hours)
     see(StopReason::budget, fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
                                         outlook.core_hours, options_.core_hours));
-  if (now - looked_s_ >= kLook_s) {
+  if (const double now = now_s_(); now - looked_s_ >= kLook_s) {
     looked_s_ = now;
     if (!old_stop_file_ && is_there(stop_file_)) see(StopReason::stop_file, fmt::format("file {}", stop_file_));
     // One that a save under way is for, or that could not be carried out, is not seen again until a save succeeds.

@@ -10,7 +10,7 @@
 
 #include "comm/comm.hpp"
 #include "config/table.hpp"
-#include "train/job_time.hpp"
+#include "train/time_limit.hpp"
 
 namespace train {
 
@@ -29,7 +29,10 @@ struct LimitOptions {
 void catch_stop_signals(const std::vector<std::string>& names);
 
 enum class StopReason { none, save_file, wall_time, signal, budget, stop_file };  // later ones win
-base::Exit exit_of(StopReason reason);  // requeue, or stopped by who wants no requeueing
+// Returns Exit::requeue, or Exit::stopped where the job must not be requeued: somebody stopped it, its budget is spent, or
+// its wall time is so short that it gained nothing, so the next attempt would gain nothing either. `gained`: the attempt
+// did a step beyond the one it started from, or an evaluation that was missing.
+base::Exit exit_of(StopReason reason, bool gained);
 
 struct Outlook {
   double step_s = 0, save_s = 0;  // what one more step and one save take, as measured so far
@@ -40,16 +43,19 @@ class Stops {
  public:
   // Asks the scheduler what is left if wall_time = "auto" (rank 0, beside what follows). `directory`: of the run;
   // `begin_s`: when the program was started, from which a wall_time of the deck counts.
-  Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s);
+  Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s,
+        Outside outside = {});
 
-  // All ranks, between two steps or two batches of an evaluation, and while they start. Once it has said stop it says so
-  // for ever.
+  // All ranks, between two steps or two batches of an evaluation, and while they start. Never returns to "go on" after a
+  // stop.
   StopReason agree(const Outlook& outlook);
   // The run has come to its first step. Until then a RUN/stop that was there before is left to agree() after it: a run
   // that turns out to be finished must say so.
   void started() { old_stop_file_ = false; }
   // What was decided, for the log: "wall time: 118 s left, margin 120 s + step 0.1 s + save 2.1 s".
   const std::string& text() const { return text_; }
+  // For an attempt that gained nothing within its wall time: that it did, and how much time it needs. "" but at rank 0.
+  std::string way_out(const Outlook& outlook) const;
   // For the console. Waits a few seconds for the scheduler's first answer.
   std::string describe();
   // All ranks: a save begins; it has been committed. A request in RUN/save that the save was for is fulfilled then, and
@@ -61,19 +67,15 @@ class Stops {
 
  private:
   StopReason look(const Outlook& outlook);
-  void hear(const JobTime::Answer& answer);
-  void set_end(double end_s);
 
   comm::Comm& world_;
   const LimitOptions& options_;
-  std::string stop_file_, save_file_, source_;
-  double margin_s_;
-  std::unique_ptr<JobTime> job_time_;  // rank 0, wall_time = "auto"
-  int64_t heard_ = 0;                  // number of its answer
-  double end_s_ = 0;                   // on base::now_s(); 0 = no limit
+  std::string stop_file_, save_file_;
+  std::function<double()> now_s_;
+  std::unique_ptr<TimeLimit> time_limit_;  // rank 0
   bool old_stop_file_ = false;
   bool save_wanted_ = false, being_saved_ = false;  // RUN/save (rank 0)
-  double looked_s_ = 0;
+  double looked_s_ = -1e9;
   StopReason seen_ = StopReason::none;
   std::string seen_text_, text_;
   StopReason agreed_ = StopReason::none;

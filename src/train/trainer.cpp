@@ -208,20 +208,21 @@ int64_t Trainer::period(const config::Duration& every, int64_t total) const {
   return every.value == 0 ? 0 : every.steps(recipe_.train.global_batch, data_->size(), total);
 }
 
-StopReason Trainer::asked_to_stop() {
+Outlook Trainer::outlook() const {
   // A stop waits for the save under way and then makes its own. Before the first save was measured: a disk of 100 MB/s.
   double save_s = progress_.save_s > 0 ? progress_.save_s : 0.5 + save_bytes_ / 100e6;
   // On GPUs another step may be under way already.
   const double step_s = std::max(progress_.mean_step_s(), progress_.last_step_s) * double(1 + step_ - settled_);
-  return stops_->agree({step_s, save_s * (saver_->pending() ? 2 : 1),
-                        progress_.core_hours()});
+  return {step_s, save_s * (saver_->pending() ? 2 : 1), progress_.core_hours()};
 }
+
+StopReason Trainer::asked_to_stop() { return stops_->agree(outlook()); }
 
 void Trainer::stop_while_starting() {
   StopReason stop = stops_->agree({});
   if (stop <= StopReason::save_file) return;
   stops_->done(stop);
-  throw AskedToStop(exit_of(stop), stops_->text());
+  throw AskedToStop(exit_of(stop, false), stops_->text(), stop == StopReason::wall_time ? stops_->way_out({}) : "");
 }
 
 bool Trainer::stopped_early() {
@@ -280,6 +281,7 @@ bool Trainer::evaluate(Which which) {
               watch.seconds(), best ? " best=yes" : "");
     result.values.emplace_back("eval_s", watch.seconds());
     metrics_->eval_row(e.name, step_, result.values);
+    caught_up_ |= which == Which::missing;
     if (loader_options_.substitutes()) bad_samples_->agree();
   }
   if (any) progress_.charge(&Progress::Times::evaluation), enter("train");

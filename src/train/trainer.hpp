@@ -68,6 +68,7 @@ class Trainer {
   void rewind(const std::string& problem);
   bool evaluation_due() const;
   bool evaluate(Which which);
+  Outlook outlook() const;
   StopReason asked_to_stop();
   void stop_while_starting();  // throws AskedToStop
   void charge_training();
@@ -84,6 +85,7 @@ class Trainer {
   void record(const StepReport& report, bool skipped);  // of settled_
   void describe_first_batch(const data::Batch& batch);
   base::Exit leave(StopReason stop);
+  Outlook first_outlook() const;
   void finish();
 
   comm::Session& session_;
@@ -113,6 +115,8 @@ class Trainer {
   int64_t last_bad_step_ = 0;
   Progress progress_;
   int64_t step_ = 0, total_ = 0;
+  int64_t first_step_ = 0;       // that this attempt started from
+  bool caught_up_ = false;       // this attempt did an evaluation that was missing
   int64_t settled_ = 0;        // the newest step whose report is known; at most one before step_
   int64_t bad_samples_of_[2] = {};  // replaced in a step, by its turn
   std::string data_identity_;       // sizes and fingerprints of the training data

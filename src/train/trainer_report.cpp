@@ -10,6 +10,7 @@
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
 #include "train/mfu.hpp"
+#include "train/report.hpp"
 #include "train/trainer.hpp"
 
 namespace train {
@@ -132,12 +133,25 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
 // After a stop: the run is not finished.
 base::Exit Trainer::leave(StopReason stop) {
   metrics_->flush();
-  base::Exit code = exit_of(stop);
+  const bool gained = step_ > first_step_ || caught_up_;
+  base::Exit code = exit_of(stop, gained);
   stops_->done(stop);
-  log::line("stopped  step={} of {}: {}; {}", step_, total_, stops_->text(),
-            stop == StopReason::budget ? "raise limits.core_hours to continue" : "start the same command to continue");
+  std::string way_out = stop == StopReason::budget ? "raise limits.core_hours to continue" : "start the same command to continue";
+  if (stop == StopReason::wall_time && !gained) {
+    way_out = stops_->way_out(first_outlook());
+    if (mesh_.rank() == 0) write_report(int(code), fmt::format("{}; {}", stops_->text(), way_out));
+  }
+  log::line("stopped  step={} of {}: {}; {}", step_, total_, stops_->text(), way_out);
   log::line("done     exit={}", int(code));
   return code;
+}
+
+// The outlook of an attempt that has measured no step: its time is counted from FLOPs, where the peak is known.
+Outlook Trainer::first_outlook() const {
+  Outlook o = outlook();
+  const double flops = double(engine_->model().train_flops()) * double(engine_->geometry().global_batch);
+  if (progress_.peak_flops > 0) o.step_s = std::max(o.step_s, flops / progress_.peak_flops);
+  return o;
 }
 
 void Trainer::finish() {

@@ -118,6 +118,7 @@ void Trainer::start() {
                                         : "init",
             base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
+  first_step_ = step_;
   stops_->started();
   enter("train");
   complete_ = evaluate(step_ == 0 ? Which::at_start : Which::missing);

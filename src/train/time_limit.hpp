@@ -1,0 +1,51 @@
+// How long this job may run, by the deck or by the scheduler, and how much of the end is kept free. Rank 0 alone has
+// one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "train/job_time.hpp"
+
+namespace train {
+
+// The clock and the scheduler, as a run meets them. Tests give their own.
+struct Outside {
+  std::function<double()> now_s = base::now_s;
+  std::function<std::unique_ptr<Scheduler>()> ask = [] { return std::make_unique<JobTime>(); };
+};
+
+class TimeLimit {
+ public:
+  // `wall_time` and `margin_s` are limits.wall_time and limits.margin_s of the deck; a wall time of the deck counts
+  // from `begin_s`, the start of the program. Asks the scheduler if wall_time is "auto".
+  TimeLimit(const std::string& wall_time, double margin_s, double begin_s, Outside outside);
+
+  // Takes in what the scheduler has said since the last call, and logs a limit that was changed.
+  void update();
+  // Returns the reason to stop now, "" if there is none: margin, one more step and a save would not fit any more.
+  std::string over(double step_s, double save_s) const;
+  // Returns how long a job must be that has done nothing so far but start, to gain a step and save it.
+  std::string needed(double step_s, double save_s) const;
+  // Returns the part of the console's line `limits`. Waits a few seconds for the scheduler's first answer.
+  std::string describe();
+
+ private:
+  void take(const Scheduler::Answer& answer);
+  bool is_changed(const Scheduler::Answer& answer) const;
+  void set_end(double end_s);
+  std::string margin_text() const;
+  double left_s() const { return end_s_ - outside_.now_s(); }
+
+  const double deck_margin_s_, begin_s_;
+  const Outside outside_;
+  std::unique_ptr<Scheduler> scheduler_;  // wall_time = "auto"
+  std::string source_;                    // of the limit: "slurm", "pbs", "limits.wall_time"
+  int64_t heard_ = 0;                     // number of the scheduler's newest answer that was taken in
+  double end_s_ = 0;                      // on the clock of outside_; 0 = no limit
+  double limit_s_ = 0;                    // the whole time granted; 0 = not known
+  double margin_s_;
+};
+
+}  // namespace train

@@ -1,0 +1,107 @@
+// For tests of stops and time limits: a run whose clock, scheduler and other rank are the test's own.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "train/stops.hpp"
+
+namespace train {
+
+inline constexpr double kBegin_s = 1000;  // start of the program, on the test's clock
+inline constexpr double kHour_s = 3600;
+
+// Rank `rank` of two; what the other one knows is set by the test.
+class Pair : public comm::Comm {
+ public:
+  explicit Pair(int rank) : rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return 2; }
+  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
+  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
+  comm::Ticket all_reduce(device::View, device::Queue&) override { return {}; }
+  void broadcast(device::View, int) override {}
+  void barrier() override {}
+  int64_t min(int64_t value) override { return value; }
+  int64_t max(int64_t value) override { return std::max(value, int64_t(other)); }
+  int64_t sum(int64_t value) override { return value; }
+  double max(double value) override { return value; }
+  std::vector<std::string> gather_text(const std::string& text) override {
+    return rank_ == 0 ? std::vector<std::string>{text, other_text} : std::vector<std::string>{other_text, text};
+  }
+  std::string broadcast_text(const std::string& text, int) override { return text; }
+
+  StopReason other = StopReason::none;
+  std::string other_text;
+
+ private:
+  int rank_;
+};
+
+// What a scheduler would answer now.
+struct Answers : Scheduler {
+  explicit Answers(std::function<Answer()> given) : give(std::move(given)) {}
+  Answer latest() const override { return give(); }
+  Answer first(double) const override { return give(); }
+  std::function<Answer()> give;
+};
+
+struct StopsTest : testing::Test {
+  std::string folder = "/tmp/stops_test_XXXXXX";
+  double now = kBegin_s;
+  LimitOptions options;
+  Pair world{0};
+  Scheduler::Answer answer;  // of the scheduler, where wall_time = "auto"
+  std::unique_ptr<Stops> stops;
+
+  StopsTest() {
+    if (!::mkdtemp(folder.data())) std::abort();
+    options.wall_time = "none", options.signals = {};
+  }
+  ~StopsTest() override { std::filesystem::remove_all(folder); }
+
+  Outside outside() {
+    return {.now_s = [this] { return now; },
+            .ask = [this] { return std::make_unique<Answers>([this] { return answer; }); }};
+  }
+  Stops& begin() {
+    stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
+    stops->describe();  // takes in the scheduler's first answer
+    stops->started();
+    return *stops;
+  }
+  void file(const std::string& name) { std::ofstream(folder + "/" + name) << ""; }
+  bool there(const std::string& name) { return std::filesystem::exists(folder + "/" + name); }
+  // Files are looked at once a second.
+  StopReason next(const Outlook& outlook = {}) {
+    now += 2;
+    return stops->agree(outlook);
+  }
+  void answers(double end_s, double limit_s = 0, const std::string& source = "slurm") {
+    answer = {.number = answer.number + 1, .end_s = end_s, .limit_s = limit_s, .source = source};
+  }
+  // The reason that is agreed on when so much time is left, in a run of its own.
+  StopReason with_left(double left_s, const Outlook& outlook) {
+    now = kBegin_s;
+    begin();
+    now = kBegin_s + seconds_of(options.wall_time) - left_s;
+    return stops->agree(outlook);
+  }
+  // It stays noted for the rest of this process; runs whose deck does not name it do not care.
+  static void raise_usr2() {
+    catch_stop_signals({"USR2"});
+    std::raise(SIGUSR2);
+  }
+  static int count(const std::string& text, const std::string& part) {
+    int n = 0;
+    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
+    return n;
+  }
+};
+
+}  // namespace train

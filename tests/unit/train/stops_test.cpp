@@ -1,0 +1,220 @@
+// Why runs stop: reasons, their order, the lead, files, signals and budgets.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <tuple>
+#include <utility>
+
+#include "stops_fixture.hpp"
+
+namespace train {
+namespace {
+
+TEST_F(StopsTest, NoReasonNoStop) {
+  begin();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(next({1e6, 1e6, 1e6}), StopReason::none);
+  EXPECT_EQ(stops->text(), "");
+}
+
+TEST(StopsExit, OnlyWhatMayGoOnIsRequeued) {
+  for (bool gained : {true, false}) {
+    EXPECT_EQ(exit_of(StopReason::signal, gained), base::Exit::requeue);
+    EXPECT_EQ(exit_of(StopReason::budget, gained), base::Exit::stopped);
+    EXPECT_EQ(exit_of(StopReason::stop_file, gained), base::Exit::stopped);
+  }
+  EXPECT_EQ(exit_of(StopReason::wall_time, true), base::Exit::requeue);
+  EXPECT_EQ(exit_of(StopReason::wall_time, false), base::Exit::stopped);
+}
+
+// The lead is margin + one more step + a save: each of them alone, and all together.
+TEST_F(StopsTest, LeadHoldsMarginStepAndSave) {
+  options.wall_time = "01:00:00";
+  for (auto [margin, step, save] :
+       {std::tuple{120.0, 0.0, 0.0}, {0.0, 40.0, 0.0}, {0.0, 0.0, 70.0}, {120.0, 40.0, 70.0}}) {
+    SCOPED_TRACE(fmt::format("margin {} step {} save {}", margin, step, save));
+    options.margin_s = margin;
+    const double lead = margin + step + save;
+    EXPECT_EQ(with_left(lead + 0.5, {step, save, 0}), StopReason::none);
+    EXPECT_EQ(with_left(lead - 0.5, {step, save, 0}), StopReason::wall_time);
+    EXPECT_EQ(stops->text(), fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s",
+                                         lead - 0.5, margin, step, save));
+  }
+}
+
+TEST_F(StopsTest, NeverBackFromStopToGo) {
+  options.wall_time = "auto", options.margin_s = 10;
+  answers(kBegin_s + 1000, 1000);
+  begin();
+  now = kBegin_s + 995;
+  ASSERT_EQ(stops->agree({}), StopReason::wall_time);
+  const std::string text = stops->text();
+  answers(kBegin_s + 100000, 100000);
+  file("stop");
+  world.other = StopReason::signal;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(next(), StopReason::wall_time);
+  EXPECT_EQ(stops->text(), text);
+}
+
+// Of several reasons at once the strongest is given: what forbids a requeue goes before what asks for one.
+TEST_F(StopsTest, StrongestReasonWins) {
+  options.wall_time = "01:00:00", options.margin_s = 10, options.core_hours = 5, options.signals = {"USR2"};
+  raise_usr2();
+  for (int set = 0; set < 32; ++set) {
+    SCOPED_TRACE(set);
+    for (const char* name : {"stop", "save"}) std::filesystem::remove(folder + "/" + name);
+    options.signals = set & 4 ? std::vector<std::string>{"USR2"} : std::vector<std::string>{};
+    now = kBegin_s;
+    begin();
+    if (set & 1) file("save");
+    if (set & 2) now = kBegin_s + kHour_s;
+    if (set & 16) file("stop");
+    StopReason strongest = StopReason::none;
+    for (auto [bit, reason] : {std::pair{1, StopReason::save_file},
+                               {2, StopReason::wall_time},
+                               {4, StopReason::signal},
+                               {8, StopReason::budget},
+                               {16, StopReason::stop_file}})
+      if (set & bit) strongest = reason;
+    EXPECT_EQ(next({0, 0, set & 8 ? 6.0 : 1.0}), strongest);
+  }
+}
+
+TEST_F(StopsTest, BudgetIsSpent) {
+  options.core_hours = 5;
+  begin();
+  EXPECT_EQ(next({0, 0, 4.999}), StopReason::none);
+  EXPECT_EQ(next({0, 0, 5}), StopReason::budget);
+  EXPECT_EQ(stops->text(), "budget: 5.0000 of 5 core hours are spent (limits.core_hours)");
+}
+
+TEST_F(StopsTest, StopFile) {
+  begin();
+  EXPECT_EQ(next(), StopReason::none);
+  file("stop");
+  EXPECT_EQ(next(), StopReason::stop_file);
+  EXPECT_EQ(stops->text(), "file " + folder + "/stop");
+  for (StopReason other :
+       {StopReason::none, StopReason::save_file, StopReason::wall_time, StopReason::signal, StopReason::budget}) {
+    stops->done(other);
+    EXPECT_TRUE(there("stop"));
+  }
+  stops->done(StopReason::stop_file);
+  EXPECT_FALSE(there("stop"));
+}
+
+TEST_F(StopsTest, FilesAreLookedAtOnceASecond) {
+  begin();
+  next();
+  file("stop");
+  now += 0.5;
+  EXPECT_EQ(stops->agree({}), StopReason::none);
+  now += 0.6;
+  EXPECT_EQ(stops->agree({}), StopReason::stop_file);
+}
+
+// A stop file of before the start waits until the run has come to its first step; a newer one does not.
+TEST_F(StopsTest, OldStopFileWaitsForTheStart) {
+  file("stop");
+  stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
+  EXPECT_EQ(next(), StopReason::none);
+  stops->started();
+  EXPECT_EQ(next(), StopReason::stop_file);
+  std::filesystem::remove(folder + "/stop");
+  stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
+  file("stop");
+  EXPECT_EQ(next(), StopReason::stop_file);
+}
+
+TEST_F(StopsTest, SaveFileIsFulfilledByACommit) {
+  begin();
+  file("save");
+  EXPECT_EQ(next(), StopReason::save_file);
+  stops->save_begins();
+  EXPECT_EQ(next(), StopReason::none) << "the save under way is for it";
+  EXPECT_TRUE(there("save"));
+  stops->save_committed();
+  EXPECT_FALSE(there("save"));
+  EXPECT_EQ(next(), StopReason::none);
+  file("save");
+  EXPECT_EQ(next(), StopReason::save_file) << "a new request";
+}
+
+// A request that comes while a save is under way is not fulfilled by it.
+TEST_F(StopsTest, SaveFileThatComesDuringASave) {
+  begin();
+  stops->save_begins();
+  file("save");
+  EXPECT_EQ(next(), StopReason::save_file);
+  stops->save_committed();
+  EXPECT_TRUE(there("save"));
+  stops->save_begins();
+  stops->save_committed();
+  EXPECT_FALSE(there("save"));
+}
+
+// A save that failed is not tried again at every step; the next one that succeeds fulfils the request.
+TEST_F(StopsTest, SaveThatFailed) {
+  begin();
+  file("save");
+  ASSERT_EQ(next(), StopReason::save_file);
+  stops->save_begins();
+  EXPECT_EQ(next(), StopReason::none);
+  EXPECT_EQ(next(), StopReason::none);
+  stops->save_begins();
+  stops->save_committed();
+  EXPECT_FALSE(there("save"));
+}
+
+TEST_F(StopsTest, OneRankIsEnough) {
+  begin();
+  world.other = StopReason::signal, world.other_text = "signal TERM at rank 1";
+  EXPECT_EQ(next(), StopReason::signal);
+  EXPECT_EQ(stops->text(), "signal TERM at rank 1");
+}
+
+// Other ranks than 0 hear signals, and leave files, clock and budget to rank 0.
+TEST_F(StopsTest, OtherRanksOnlyHearSignals) {
+  Pair second(1);
+  options.wall_time = "00:00:10", options.core_hours = 1;
+  file("stop");
+  Stops other(second, options, folder, kBegin_s, outside());
+  other.started();
+  now += 1000;
+  EXPECT_EQ(other.agree({1e6, 1e6, 1e6}), StopReason::none);
+  other.done(StopReason::signal);
+  options.signals = {"USR2"};
+  raise_usr2();
+  EXPECT_EQ(other.agree({}), StopReason::signal);
+  EXPECT_EQ(other.text(), "signal USR2 at rank 1");
+  EXPECT_EQ(other.way_out({}), "");
+  other.done(StopReason::stop_file);
+  EXPECT_TRUE(there("stop")) << "rank 0 removes it";
+}
+
+TEST_F(StopsTest, SignalsOfTheDeckOnly) {
+  raise_usr2();
+  options.signals = {"USR1"};
+  begin();
+  EXPECT_EQ(next(), StopReason::none);
+}
+
+// Those of an earlier call that are not among the new ones get their default back.
+TEST(StopsSignals, CaughtOrNot) {
+  auto is_caught = [](int number) {
+    struct sigaction action {};
+    sigaction(number, nullptr, &action);
+    return action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+  };
+  catch_stop_signals({"USR1", "USR2"});
+  EXPECT_TRUE(is_caught(SIGUSR1) && is_caught(SIGUSR2) && !is_caught(SIGINT));
+  std::signal(SIGHUP, SIG_IGN);  // as nohup does
+  catch_stop_signals({"USR2"});
+  EXPECT_TRUE(!is_caught(SIGUSR1) && is_caught(SIGUSR2));
+  struct sigaction hup {};
+  sigaction(SIGHUP, nullptr, &hup);
+  EXPECT_EQ(hup.sa_handler, SIG_IGN);
+  std::signal(SIGHUP, SIG_DFL);
+}
+
+}  // namespace
+}  // namespace train
