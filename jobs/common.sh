@@ -1,10 +1,24 @@
 # shellcheck shell=bash
-# Sourced by slurm.sh and pbs.sh: what is the same under every scheduler. Results are in words, binding, passed_on and rc.
+# Sourced by slurm.sh and pbs.sh: what is the same under every scheduler. Results are in options, words, binding, passed_on and rc.
 # shellcheck disable=SC2034  # they are used there
 
 wrong() {
   echo "error: $*" >&2
   exit 2
+}
+
+# check_number NAME VALUE LEAST: VALUE is a whole number, without a sign or leading zeros, and at least LEAST.
+check_number() {
+  [[ $2 =~ ^(0|[1-9][0-9]{0,8})$ && $2 -ge $3 ]] || wrong "$1=$2; it is a whole number, $3 or more"
+}
+
+# split_words TEXT: its words, in options. Quotes and backslashes hold a word together, as in a shell; nothing is expanded.
+split_words() {
+  local text=$1
+  options=()
+  [[ $text =~ [^[:space:]] ]] || return 0
+  xargs printf '' <<< "$text" >/dev/null 2>&1 || wrong "a quote in '$text' is not closed"
+  mapfile -d '' -t options < <(xargs printf '%s\0' <<< "$text")
 }
 
 # The lead may come at any time from now on, and bash would die of it. USR1, not TERM, goes to mpirun: it passes USR1 on to all ranks
@@ -30,6 +44,17 @@ fill_in() {
 
 check_program() {
   [ -x "$1" ] || wrong "no program $1 in $PWD: build it, submit from the project's folder, or set TRAINER=/path/to/trainer"
+}
+
+# threads_of SELECT: threads per rank that a select of PBS means: ompthreads of a chunk, or ncpus / mpiprocs; the smallest of all
+# chunks, at least 1.
+threads_of() {
+  tr + '\n' <<< "$1" | awk -F: '{
+    n["ncpus"] = n["mpiprocs"] = 1; n["ompthreads"] = 0
+    for (i = 1; i <= NF; ++i) if (split($i, kv, "=") == 2) n[kv[1]] = kv[2]
+    t = n["ompthreads"] ? n["ompthreads"] : int(n["ncpus"] / (n["mpiprocs"] ? n["mpiprocs"] : 1))
+    if (NR == 1 || t < least) least = t
+  } END { print least < 1 ? 1 : least }'
 }
 
 # bind_ranks HOW THREADS. Without it a rank with threads is bound to a single core, and its threads share it.
@@ -108,6 +133,16 @@ describe_environment() {
   echo "---"
 }
 
+# Open MPI calls every job "aborted" that does not end with 0, also one that has saved and asks to be continued. This sed script drops
+# two of its texts: the one that names 75 or 8, and the one that names no code; the line "ended with" has it.
+ORDERLY='/^-\{70,\}$/ {
+  :more
+  N
+  /\n-\{70,\}$/ !b more
+  /Primary job *terminated normally, but/ d
+  /exited with non-zero status.*Exit code: *\(75\|8\)\n/ d
+}'
+
 # run_trainer WORD...: mpirun with these words; its exit code in rc. In the background: in the foreground bash would keep the signal until
 # it ends.
 run_trainer() {
@@ -116,7 +151,12 @@ run_trainer() {
     rc=75
     return
   fi
-  mpirun "$@" & run=$!
+  # mpirun's stderr goes through a filter, which outlives the signals that end the rest.
+  local err filter
+  exec {err}> >(trap '' TERM INT HUP USR1; exec sed -u "$ORDERLY" >&2)
+  filter=$!
+  mpirun "$@" 2>&"$err" {err}>&- & run=$!
+  exec {err}>&-
   # A signal ends `wait` early with 128 + its number: wait again, as long as mpirun lives, and once more for its true exit code.
   while :; do
     wait "$run"; rc=$?
@@ -125,6 +165,8 @@ run_trainer() {
     break
   done
   run=''
+  # Its last lines; a helper that was left behind may hold the filter open for ever.
+  for _ in {1..30}; do kill -0 "$filter" 2>/dev/null || break; sleep 0.1; done
   # Killed by the lead itself, because it came before the trainer could listen: nothing is wrong and nothing is lost.
   if [ -n "$asked" ] && [ "$rc" = 138 ]; then
     echo "told to stop while starting"
@@ -132,8 +174,8 @@ run_trainer() {
   fi
 }
 
-# may_continue PART MAX_PARTS: only 75 means "stopped early with a checkpoint, go on later". Errors would come again, and 8 asks not to be
-# continued.
+# may_continue PART MAX_PARTS: only 75 means "stopped early with a checkpoint, go on later". Errors would come again, and 8 asks
+# not to be continued: stopped by hand, out of budget, or a time limit that leaves no room for a step.
 may_continue() {
   [ "$rc" = 75 ] || return 1
   [ "$1" -lt "$2" ] && return 0

@@ -61,6 +61,7 @@ esac
 # A task's own number can be that of the whole array, and then means all its tasks.
 job=$SLURM_JOB_ID
 [ -n "${SLURM_ARRAY_TASK_ID:-}" ] && job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+check_number MAX_PARTS "$max_parts" 1
 check_program "$trainer"
 fill_in "${SLURM_ARRAY_TASK_ID:-}" "$@"
 # Whatever mpirun and the trainer need from the site goes here, for example:  module load openmpi

@@ -1,41 +1,16 @@
 #!/usr/bin/python3
-"""jobs/pbs.sh under an IMITATION of PBS: its documented environment, qstat and qsub, a login shell in a session of its own with the script
-as its child, TERM and then KILL to the whole session at the end of the walltime. No PBS server runs here (Debian has none), so this
-does not replace a run on a site.
+"""jobs/pbs.sh under an IMITATION of PBS (pbs_imitation.py). No PBS server runs here (Debian has none), so this does not replace a run on
+a site.
 """
-import json
 import os
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
-import threading
-import time
 
 import harness
 import slurm_cluster
-from job_harness import JobTest
-
-KILL_DELAY = 11  # s from TERM to KILL, as seen with OpenPBS
-
-QSTAT = """#!/bin/sh
-[ "$*" = "-f $PBS_JOBID" ] || exit 1
-echo "Job Id: $PBS_JOBID"
-printf '    Job_Name = trainer\\n    Resource_List.select = 1:ncpus=2:mpiprocs=2:\\n\\tompthreads=1\\n'
-echo "    Resource_List.walltime = $IMITATED_WALLTIME"
-echo "    run_count = 1"
-"""
-
-# Notes how it was called; the imitation of the server below starts the job after the one that it was called from.
-QSUB = """#!/usr/bin/python3
-import json, os, sys
-if os.environ.get("IMITATED_REFUSAL"):
-    sys.exit("qsub: Job violates queue and/or server resource limits")
-with open("qsub." + os.environ["PBS_JOBID"], "w") as f:
-    json.dump(sys.argv[1:], f)
-print("1000.imitation")
-"""
+from pbs_imitation import PbsTest
 
 # ssh to another node; the login shell there knows nothing of the job's environment, and /tmp is the node's own.
 AGENT = """#!/bin/sh
@@ -44,146 +19,105 @@ exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="$HOME/tmp.$1" \\
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh -c 'shift; eval "$*"' sh "$@"
 """
 
+# Stands for the program, which does not listen to signals yet when it is first started with these words.
 PROBE = """#!/bin/sh
 seen=probing.$(echo "$*" | tr -dc 0-9).$OMPI_COMM_WORLD_RANK  # a rank on another node has no PART
-[ -e $seen ] || { touch $seen; exec sleep 60; }
+[ -e $seen ] || { touch $seen; exec /bin/sleep 60; }
 echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR mesh=$TRAINER_MESH_SELECTOR words=$*"
 """
 
+# Tells its words, and wants to be continued in the first part.
+WORDS = """#!/bin/sh
+[ $OMPI_COMM_WORLD_RANK = 0 ] && printf 'part=%s threads=%s<%s>\\n' "${PART:-1}" "$OMP_NUM_THREADS" "$(printf '|%s' "$@")"
+[ "${PART:-1}" != 1 ] || exit 75
+"""
 
-class Pbs(JobTest):
-    FIRST = "lead"
 
+class Pbs(PbsTest):
     @classmethod
     def setUpClass(cls):
         folder = tempfile.mkdtemp(prefix="pbs_test_", dir="/tmp")
         cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
-        cls.make_project(folder)
-        os.mkdir(f"{cls.home}/bin")
+        cls.make_server(folder)
         os.symlink("deck.toml", f"{cls.home}/deck-3.toml")
-        for name, text in (("bin/qstat", QSTAT), ("bin/qsub", QSUB), ("bin/agent", AGENT), ("probe", PROBE),
-                           (".profile", f"PATH={cls.home}/bin:$PATH\n")):
+        for name, text in (("bin/agent", AGENT), ("probe", PROBE), ("words", WORDS)):
             cls.write(name, text)
-        cls.numbers = iter(range(12, 1000))
         cls.start_plays()
-
-    # The imitation
-
-    @classmethod
-    def start(cls, name, script="jobs/pbs.sh", walltime="00:10:00", hosts=("localhost", "localhost"), index=None, tmpdir=True,
-              refuse=False, **variables):
-        """Starts a job as PBS does; returns (its id, the process). Its log is NAME.log."""
-        number = next(cls.numbers)
-        job = f"{number}.imitation" if index is None else f"{number}[{index}].imitation"
-        nodefile = f"{cls.home}/nodes.{number}"
-        with open(nodefile, "w") as f:
-            f.write("".join(f"{h}\n" for h in hosts))
-        environment = {**cls.mpi, "HOME": cls.home, "USER": "me", "LOGNAME": "me", "SHELL": "/bin/bash", "LANG": "C.UTF-8",
-                       "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PATH": slurm_cluster.PATH,
-                       "PBS_JOBID": job, "PBS_JOBNAME": "trainer", "PBS_QUEUE": "workq", "PBS_NODEFILE": nodefile, "PBS_JOBDIR": cls.home,
-                       "PBS_ENVIRONMENT": "PBS_BATCH", "ENVIRONMENT": "BATCH", "PBS_TASKNUM": "1", "PBS_NODENUM": "0",
-                       "PBS_MOMPORT": "15003", "PBS_JOBCOOKIE": "do not print this", "PBS_O_WORKDIR": cls.home,
-                       "PBS_O_HOST": "login", "PBS_O_HOME": cls.home,
-                       "PBS_O_LOGNAME": "me", "PBS_O_PATH": "/login/bin", "PBS_O_SHELL": "/bin/bash", "PBS_O_LANG": "C.UTF-8",
-                       "PBS_O_QUEUE": "workq", "PBS_O_SYSTEM": "Linux", "NCPUS": "1", "OMP_NUM_THREADS": "1",
-                       "LOCAL_DIR": f"{cls.home}/local", "BIND": "none", "IMITATED_WALLTIME": walltime, **variables}
-        if index is not None:
-            environment.update(PBS_ARRAY_ID=f"{number}[].imitation", PBS_ARRAY_INDEX=str(index))
-        if tmpdir:  # private, removed at the end
-            environment["TMPDIR"] = f"{cls.home}/pbs.{job}"
-            os.makedirs(environment["TMPDIR"])
-        if refuse:
-            environment["IMITATED_REFUSAL"] = "1"
-        # PBS runs a copy of the script, from the home directory.
-        copy = f"{cls.home}/spool.{number}.SC"
-        shutil.copy(f"{cls.home}/{script}", copy)
-        with open(f"{cls.home}/{name}.log", "a") as log:
-            process = subprocess.Popen(["bash", "-l", "-c", f"bash {copy}; exit $?"], env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                                       stderr=log, cwd="/", start_new_session=True)
-        hours, minutes, seconds = map(int, walltime.split(":"))
-        over = threading.Timer(hours * 3600 + minutes * 60 + seconds, cls.end_session, [process])
-        over.daemon = True
-        over.start()
-        return job, process
-
-    @classmethod
-    def session(cls, process):
-        """All processes of the job's session, whichever process group they are in."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                if os.getsid(int(pid)) == process.pid:
-                    found.append(int(pid))
-            except ProcessLookupError:
-                pass
-        return found
-
-    @classmethod
-    def end_session(cls, process):
-        """TERM to every process at once, KILL to what is left after the kill delay."""
-        for number, pause in ((signal.SIGTERM, KILL_DELAY), (signal.SIGKILL, 0)):
-            for pid in cls.session(process):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
-            for _ in range(pause * 10):
-                if not cls.session(process):
-                    return
-                time.sleep(0.1)
-
-    @classmethod
-    def whole(cls, name, **more):
-        """A job to its end: (its id, the exit code, the words of its successor's qsub or None)."""
-        job, process = cls.start(name, **more)
-        try:
-            code = process.wait(timeout=240)
-        finally:
-            cls.end_session(process)
-        return (job, code, cls.successor(job))
-
-    @classmethod
-    def successor(cls, job):
-        try:
-            with open(f"{cls.home}/qsub.{job}") as f:
-                return json.load(f)
-        except FileNotFoundError:
-            return None
-
-    @classmethod
-    def run_successor(cls, name, words, **more):
-        """What the server does with a qsub: -v becomes the environment."""
-        variables = dict(v.split("=", 1) for v in words[words.index("-v") + 1].split(","))
-        return cls.whole(name, script=words[-1], **variables, **more)
 
     # The scenarios
 
     @classmethod
+    def run_of(cls, name, *options):
+        return dict(DECK="deck.toml", OPTIONS=" ".join([f"--dir runs/{name}", *options]))
+
+    @classmethod
+    def slow(cls, name, *options):
+        return dict(**cls.run_of(name, *options), TRAINER="./slow", SLOW_PARTS="1")
+
+    @classmethod
     def play_straight(cls):
-        return cls.whole("straight", DECK="deck.toml", OPTIONS="--dir runs/straight")
+        return cls.whole("straight", **cls.run_of("straight"))
 
     @classmethod
     def play_lead(cls):
-        first = cls.whole("lead", DECK="deck.toml", OPTIONS="--dir runs/lead", TRAINER="./slow", SLOW_PARTS="1", walltime="00:01:30",
-                        LEAD="70", MAX_PARTS="5")
+        first = cls.stopped("lead", **cls.slow("lead"), LEAD="100", MAX_PARTS="5")
         return first, cls.run_successor("lead", first[2], SLOW_PARTS="1")
 
     @classmethod
     def play_array(cls):
-        """A task of an array, told to stop by its own timer."""
-        first = cls.whole("array", DECK="deck-%a.toml", OPTIONS="--dir runs/array-%a --set run.seed=%a", TRAINER="./slow",
-                        SLOW_PARTS="1", index=3, walltime="00:01:30", LEAD="75")
-        return first, cls.run_successor("array", first[2], SLOW_PARTS="1")
+        """A task of an array, told to stop by its own timer, whose lead is cut."""
+        first = cls.stopped("array-3", DECK="deck-%a.toml", OPTIONS="--dir runs/array-%a --set run.seed=%a", TRAINER="./slow",
+                            SLOW_PARTS="1", index=3)
+        return first, cls.run_successor("array-3", first[2], SLOW_PARTS="1")
 
     @classmethod
     def play_walltime(cls):
-        """Without a lead the job is simply ended."""
-        return cls.whole("walltime", DECK="deck.toml", OPTIONS="--dir runs/walltime", TRAINER="./slow", SLOW_PARTS="1", walltime="00:00:20",
-                       tmpdir=False)
+        """PBS tells no walltime, so nothing warns of its end."""
+        job, process = cls.start("walltime", **cls.slow("walltime"), tmpdir=False, tells_walltime=False)
+        try:
+            cls.trains("walltime", 1)
+        finally:
+            cls.end_session(process)
+        return cls.end(job, process)
+
+    @classmethod
+    def play_qalter(cls):
+        """The trainer's own clock, beside a time used that is 100 s old; then the walltime is cut, to save and go on at once."""
+        words = ("-l", "walltime=00:17:40")
+        job, process = cls.start("qalter", *words, **cls.slow("qalter", "--set limits.wall_time=auto --set limits.margin_s=20"), LEAD="0",
+                                 started_s_ago=940)
+        try:
+            cls.trains("qalter", 1)
+            cls.tell(job, cls.attributes("jobs/pbs.sh", ["-l", "select=1:ncpus=2:mpiprocs=2", "-l", "walltime=00:15:50"]))
+        except BaseException:
+            cls.end_session(process)
+            raise
+        return cls.end(job, process)
+
+    @classmethod
+    def play_too_short(cls):
+        """The walltime is over before the first step."""
+        return cls.whole("too_short", "-l", "walltime=00:01:40", **cls.slow("too_short", "--set limits.wall_time=auto"), LEAD="0",
+                         started_s_ago=100)
+
+    @classmethod
+    def play_budget(cls):
+        return cls.whole("budget", **cls.slow("budget", "--set limits.core_hours=0.0005"))
+
+    @classmethod
+    def play_stop_file(cls):
+        job, process = cls.start("stop_file", **cls.slow("stop_file"))
+        try:
+            cls.trains("stop_file", 1)
+            open(f"{cls.home}/runs/stop_file/stop", "w").close()
+        except BaseException:
+            cls.end_session(process)
+            raise
+        return cls.end(job, process)
 
     @classmethod
     def play_killed(cls):
-        job, process = cls.start("killed", DECK="deck.toml", OPTIONS="--dir runs/killed", TRAINER="./slow", SLOW_PARTS="1")
+        job, process = cls.start("killed", **cls.slow("killed"))
         try:
             cls.trains("killed", 1)
             for pid in slurm_cluster.descendants(process.pid):
@@ -191,67 +125,136 @@ class Pbs(JobTest):
                     if f.read().startswith("build/trainer\0"):
                         os.kill(pid, signal.SIGKILL)
                         break
-            return process.wait(timeout=60), cls.successor(job)
-        finally:
+        except BaseException:
             cls.end_session(process)
+            raise
+        return cls.end(job, process)
+
+    @classmethod
+    def probing(cls, name, seed, **more):
+        """A job that is told to stop before its program listens."""
+        job, process = cls.start(name, DECK="deck.toml", OPTIONS=f"--set run.seed={seed}", TRAINER="./probe", **more)
+        try:
+            for rank in (0, 1):
+                cls.wait(f"{name} starts", lambda: os.path.exists(f"{cls.home}/probing.{seed}.{rank}"))
+            cls.wake(job)
+        except BaseException:
+            cls.end_session(process)
+            raise
+        return cls.end(job, process)
 
     @classmethod
     def play_limit(cls):
-        return cls.whole("limit", DECK="deck.toml", OPTIONS="--set run.seed=8", TRAINER="./probe", PART="1", MAX_PARTS="1",
-                         walltime="00:01:00", LEAD="55")
-
-    @classmethod
-    def play_refused(cls):
-        return cls.whole("refused", DECK="deck.toml", OPTIONS="--set run.seed=9", TRAINER="./probe", walltime="00:01:00", LEAD="55",
-                         refuse=True)
+        return cls.probing("limit", 8, PART="1", MAX_PARTS="1")
 
     @classmethod
     def play_probe(cls):
-        """Two nodes; told to stop before the program listens."""
-        more = dict(hosts=("node0", "node1"), tmpdir=False, OMPI_MCA_plm_rsh_agent=f"{cls.home}/bin/agent", OMPI_MCA_pml="ob1",
-                    OMPI_MCA_btl="tcp,self", OMPI_MCA_oob_tcp_if_include="lo", OMPI_MCA_btl_tcp_if_include="lo")
-        first = cls.whole("probe", DECK="deck.toml", OPTIONS="--set run.seed=7", TRAINER="./probe", walltime="00:01:00", LEAD="50",
-                        LD_LIBRARY_PATH="/nowhere", TRAINER_MESH_SELECTOR="pair", **more)
+        """Two nodes, first with an agent of the site, then by PBS."""
+        more = dict(hosts=("node0.site", "node1.site"), tmpdir=False, OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self",
+                    OMPI_MCA_oob_tcp_if_include="lo", OMPI_MCA_btl_tcp_if_include="lo")
+        first = cls.probing("probe", 7, OMPI_MCA_plm_rsh_agent=f"{cls.home}/bin/agent", LD_LIBRARY_PATH="/nowhere",
+                            TRAINER_MESH_SELECTOR="pair", **more)
         return first, cls.run_successor("probe", first[2], **more)
+
+    # Options with quotes and commas, and all that a job can be given on the command line.
+    GIVEN = ["-l", "select=1:ncpus=5:mpiprocs=2:mem=16gb+1:ncpus=6:mpiprocs=2:mem=16gb", "-l", "place=free:shared", "-N", "my.run", "-q",
+             "short", "-A", "money", "-P", "captions", "-W", "umask=027", "-k", "oe", "-j", "eo"]
+
+    @classmethod
+    def play_inherited(cls):
+        first = cls.whole("inherited", *cls.GIVEN, DECK="deck.toml", TRAINER="./words",
+                          OPTIONS="--set 'train.mixture={a = 1, b = 3}' --set run.notes=\"it's, good\"  --dir runs/a\\ b")
+        return first, cls.run_successor("inherited", first[2])
+
+    @classmethod
+    def play_routed(cls):
+        """The queue that the job runs in may only be entered by way of another."""
+        return cls.whole("routed", "-q", "medium", DECK="deck.toml", TRAINER="./words", IMITATED_REFUSAL="medium")
+
+    @classmethod
+    def play_refused(cls):
+        return cls.whole("refused", DECK="deck.toml", TRAINER="./words", IMITATED_REFUSAL="workq")
 
     # What must have come of them
 
+    def attributes_of(self, job):
+        with open(f"{self.home}/server/{job}") as f:
+            return f.read()
+
+    def not_continued(self, name, code):
+        _, got, successor = self.result(name)
+        self.assertEqual((got, successor), (code, None), self.log(name))
+        self.assertNotIn("continued", self.log(name))
+        self.assertIn(f" part 1 ended with {code} at ", self.log(name))
+        return self.log(name)
+
     def test_straight(self):
-        _, code, successor = self.result("straight")
-        log = self.log("straight")
-        self.assertEqual((code, successor), (0, None), log)
-        for text in ("mpirun    ", "sha256=", "PBS_QUEUE=workq", " ended with 0 at "):
+        log = self.not_continued("straight", 0)
+        for text in ("mpirun    ", "sha256=", "PBS_QUEUE=workq"):
             self.assertIn(text, log)
         self.assertNotIn("do not print this", log)
 
     def test_lead(self):
-        (job, code, words), (_, second, none) = self.result("lead")
-        self.assertEqual((code, second, none), (75, 0, None), self.log("lead"))
-        self.assertEqual(words, ["-l", "walltime=00:01:30", "-l", "select=1:ncpus=2:mpiprocs=2:ompthreads=1",
-                                 "-W", f"depend=afterany:{job}", "-v",
-                                 "DECK=deck.toml,PART=2,MAX_PARTS=5,LEAD=70,BIND=none,TRAINER=./slow,SCRIPT=jobs/pbs.sh,"
-                                 f"OPTIONS=--dir runs/lead,LOCAL_DIR={self.home}/local", "jobs/pbs.sh"])
-        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*continued by 1000.*"
-                                           r"part 2 on .*from=checkpoint")
+        (job, code, (words, variables), seconds), (_, second, none) = self.result("lead")
+        log = self.log("lead")
+        self.assertEqual((code, second, none), (75, 0, None), log)
+        self.assertLessEqual(seconds, 500)
+        self.assertNotIn("warning: LEAD", log)
+        self.assertEqual(words, ["-q", "workq", "-l", "walltime=00:10:00", "-l", "select=1:ncpus=2:mpiprocs=2:ompthreads=1", "-l",
+                                 "place=free", "-N", "trainer", "-j", "oe", "-k", "oed", "-W", "umask=22", "-W",
+                                 f"depend=afterany:{job}", "-v", ",".join(variables), "jobs/pbs.sh"])
+        self.assertEqual(variables, {"DECK": "deck.toml", "PART": "2", "MAX_PARTS": "5", "LEAD": "100", "BIND": "none", "TRAINER": "./slow",
+                                     "SCRIPT": "jobs/pbs.sh", "OPTIONS": "--dir runs/lead", "LOCAL_DIR": f"{self.home}/local"})
+        self.assertRegex(log, r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*continued by 1000.*part 2 on .*from=checkpoint")
+        # Open MPI calls a job aborted that has saved and wants to be continued.
+        for text in ("Primary job", "aborted", "non-zero status"):
+            self.assertNotIn(text, log)
         self.assert_same_bits("lead")
 
     def test_array(self):
-        (_, code, words), (_, second, none) = self.result("array")
-        self.assertEqual((code, second, none), (75, 0, None), self.log("array"))
-        self.assertIn("INDEX=3", words[words.index("-v") + 1].split(","))
-        self.assertNotIn("-W", words)
+        (_, code, (words, variables), seconds), (_, second, none) = self.result("array")
+        log = self.log("array-3")
+        self.assertEqual((code, second, none), (75, 0, None), log)
+        self.assertEqual(variables["INDEX"], "3")
+        self.assertFalse([w for w in words if w.startswith("depend")])
+        self.assertIn("warning: LEAD=300 s is more than a quarter of the walltime 00:10:00: saving begins 150 s before its end", log)
+        self.assertLessEqual(seconds, 450)
         self.assertEqual(len(self.checkpoints("array-3")), 3)
         self.assertNotEqual(self.tensors("array-3"), self.tensors("straight"))
 
     def test_walltime_over(self):
-        _, code, successor = self.result("walltime")
+        _, _, successor = self.result("walltime")  # the login shell dies of the TERM
         log = self.log("walltime")
-        self.assertIn("shorter than LEAD", log)
-        self.assertIn("part 1 ended with 1 ", log)  # mpirun's code after a TERM
         self.assertIsNone(successor)
+        self.assertIn("part 1 ended with 1 ", log)  # mpirun's code after a TERM
+        self.assertIn("qstat tells no walltime", log)
+
+    def test_own_clock_and_qalter(self):
+        _, code, (words, _) = self.result("qalter")
+        log = self.log("qalter")
+        self.assertEqual(code, 75, log)
+        # 120 s were left at the start; by the time used they would be 220.
+        self.assertRegex(log, r"limits   wall time: (2m0s|1m\d+s|\d+s) left \(pbs\)")
+        self.assertEqual(log.count("(pbs has changed the limit)"), 1, log)
+        self.assertRegex(log, r"stopped  step=[1-9]\d* of .*: wall time: 0 s left; margin ")
+        self.assertIn("walltime=00:17:40", words)
+
+    def test_too_short(self):
+        log = self.not_continued("too_short", 8)
+        self.assertRegex(log, r"stopped  .*: wall time: 0 s left; margin 0 s \(not 120 s: .*give the job at least 00:0\d:\d0 \(")
+
+    def test_budget_and_stop_file_are_not_continued(self):
+        self.assertIn("limits.core_hours", self.not_continued("budget", 8))
+        self.assertIn("stopped  ", self.not_continued("stop_file", 8))
+
+    def test_only_75_is_continued(self):
+        output, code = self.shell("for rc in {0..255}; do if may_continue 1 2; then echo $rc; fi; done")
+        self.assertEqual((output.split(), code), (["75"], 0))
+        output, _ = self.shell("rc=75; may_continue 4 5 && echo yes; may_continue 5 5 || echo no")
+        self.assertRegex(output, r"^yes\nno\n.*part 5 of at most 5")
 
     def test_killed(self):
-        self.assertEqual(self.result("killed"), (137, None), self.log("killed"))
+        self.assertIn("signal 9", self.not_continued("killed", 137))
 
     def test_limit_of_parts(self):
         _, code, successor = self.result("limit")
@@ -259,7 +262,8 @@ class Pbs(JobTest):
         self.assertIn("part 1 of at most 1", self.log("limit"))
 
     def test_refused(self):
-        self.assertEqual(self.result("refused")[1], 75, self.log("refused"))
+        _, code, successor = self.result("refused")
+        self.assertEqual((code, successor), (75, None), self.log("refused"))
         self.assertIn("not continued: qsub refused", self.log("refused"))
 
     def test_probe_on_two_nodes(self):
@@ -271,6 +275,75 @@ class Pbs(JobTest):
         ranks = re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-\S+-{second} mesh=pair "
                            "words=deck.toml --set run.seed=7", log)
         self.assertEqual(sorted(ranks), ["0", "1"], log)
+        # The site's agent goes before PBS, and PBS before ssh. Open MPI cuts domains off.
+        self.assertFalse(os.path.exists(f"{self.home}/pbsdsh.{first}"))
+        with open(f"{self.home}/pbsdsh.{second}") as f:
+            self.assertEqual(set(f.read().splitlines()), {"pbsdsh 0 node0.site", "pbsdsh 1 node1.site"})
+
+    def test_successor_is_as_its_job(self):
+        (first, code, (words, variables)), (second, second_code, none) = self.result("inherited")
+        log = self.log("inherited")
+        self.assertEqual((code, second_code, none), (75, 0, None), log)
+        self.assertEqual(self.attributes_of(first), self.attributes_of(second))
+        for text in ("place = free:shared", "Job_Name = my.run", "queue = short", "Account_Name = money", "project = captions",
+                     "umask = 27", "Keep_Files = oe", "Join_Path = eo"):
+            self.assertIn(text, self.attributes_of(second))
+        # Words are the same; 2 threads, of 5 and 6 cores for 2 ranks each, though PBS says 5.
+        words = "|deck.toml|--set|train.mixture={a = 1, b = 3}|--set|run.notes=it's, good|--dir|runs/a b"
+        for part in (1, 2):
+            self.assertIn(f"part={part} threads=2<{words}>", log)
+
+    def test_routing_queue(self):
+        _, code, (words, _) = self.result("routed")
+        self.assertEqual((code, words[:2]), (75, ["-q", "workq"]), self.log("routed"))
+        self.assertIn("continued by", self.log("routed"))
+
+    def test_threads_of_a_select(self):
+        selects = {"2:ncpus=32:mpiprocs=8:ompthreads=4": 4, "2:ncpus=32:mpiprocs=8": 4, "1:ncpus=7:mpiprocs=2": 3,
+                   "1:ncpus=2:mpiprocs=4": 1, "3:ncpus=6": 6, "1": 1, "1:ncpus=8:mpiprocs=4:ompthreads=1": 1,
+                   "1:ncpus=8:mpiprocs=2+2:ncpus=9:mpiprocs=3:mem=2gb": 3, "1:ncpus=4:ompthreads=2+1:ncpus=8": 2,
+                   "1:mem=2gb:mpiprocs=0:ncpus=4": 4}
+        output, _ = self.shell("\n".join(f"threads_of {s}" for s in selects))
+        self.assertEqual(list(map(int, output.split())), list(selects.values()))
+
+    def test_words(self):
+        for text, words in (("", []), ("  ", []), ("a  b", ["a", "b"]),
+                            ("--set 'a b' \"c'd\" e\\ f ''", ["--set", "a b", "c'd", "e f", ""]),
+                            ("$HOME `id` * -x %a", ["$HOME", "`id`", "*", "-x", "%a"])):
+            output, _ = self.shell(f"""split_words {self.quoted(text)}; for w in "${{options[@]}}"; do printf '<%s>' "$w"; done""")
+            self.assertEqual(output, "".join(f"<{w}>" for w in words), text)
+        output, code = self.shell("split_words \"it's\"; echo not reached")
+        self.assertEqual((output, code), ("error: a quote in 'it's' is not closed\n", 2))
+
+    @staticmethod
+    def quoted(text):
+        return "'" + text.replace("'", "'\\''") + "'"
+
+    def test_numbers_are_checked_first(self):
+        for name, value in (("MAX_PARTS", "many"), ("MAX_PARTS", "0"), ("LEAD", "5m"), ("LEAD", "-1"), ("LEAD", "08"), ("PART", "x")):
+            with self.subTest(f"{name}={value}"):
+                _, code, successor = self.whole("numbers", DECK="deck.toml", TRAINER="./words", **{name: value})
+                self.assertEqual((code, successor), (2, None))
+                self.assertIn(f"error: {name}={value}; it is a whole number", self.log("numbers"))
+        self.assertNotIn(" part ", self.log("numbers"))
+
+    def test_what_open_mpi_calls_aborted(self):
+        """Its texts about 75 and 8 are dropped, and nothing else."""
+        line = "-" * 74
+        text = "\n".join(["one", line, "Primary job  terminated normally, but 1 process returned",
+                          "a non-zero exit code. Per user-direction, the job has been aborted.", line, line,
+                          "mpirun detected that one or more processes exited with non-zero status, thus causing",
+                          "the job to be terminated. The first process to do so was:", "", "  Exit code:    CODE", line, "two",
+                          line, "There are not enough slots", line, "three"])
+        for number in (75, 8, 5, 175, 80):
+            with self.subTest(number):
+                output, _ = self.shell(f"cat > text.{number} <<'E'\n{text.replace('CODE', str(number))}\nE\n"
+                                       f"mpirun() {{ cat text.{number} >&2; return {number}; }}; run_trainer; echo rc=$rc")
+                dropped = number in (75, 8)
+                self.assertEqual(output.count("exited with non-zero status"), 0 if dropped else 1, output)
+                self.assertEqual(output.count("Primary job"), 0)
+                self.assertRegex(output, rf"(?s)^(rc={number}\n)?one\n.*two\n-+\nThere are not enough slots\n-+\nthree\n")
+                self.assertIn(f"rc={number}\n", output)
 
     def test_zz_no_directory_is_left(self):
         for name in self.plays:

@@ -1,0 +1,13 @@
+#!/bin/sh
+# pbs_agent.sh HOST COMMAND...: what ssh is to Open MPI, by PBS: runs the command on a node of this job. For an Open MPI that was built
+# without PBS support, where nodes refuse ssh; jobs/pbs.sh gives it to mpirun by itself.
+host=$1
+shift
+# pbsdsh counts the lines of the node file. Open MPI may have cut the host's domain off.
+line=$(awk -v h="$host" '$1 == h {print NR - 1; exit}' "$PBS_NODEFILE")
+[ -n "$line" ] || line=$(awk -v h="${host%%.*}" '{sub(/\..*/, "", $1)} $1 == h {print NR - 1; exit}' "$PBS_NODEFILE")
+if [ -z "$line" ]; then
+  echo "error: $host is not in $PBS_NODEFILE: $(sort -u "$PBS_NODEFILE" | tr '\n' ' ')" >&2
+  exit 1
+fi
+exec pbsdsh -n "$line" -- /bin/sh -c "$*"
