@@ -156,6 +156,23 @@ class Slurm(JobTest):
         return cls.ends(number)
 
     @classmethod
+    def play_budget(cls):
+        return cls.ends(cls.submit("budget", TRAINER="./slow", SLOW_PARTS="1", arguments=["--set", "limits.core_hours=0.0005"]))
+
+    @classmethod
+    def play_stop_file(cls):
+        """Once in a job that would be requeued, once in one that would submit another."""
+        numbers = {c: cls.submit(f"stop_file_{c}", CONTINUE=c, TRAINER="./slow", SLOW_PARTS="1") for c in ("requeue", "chain")}
+        for how in numbers:
+            cls.trains(f"stop_file_{how}", 1)
+            open(f"{cls.home}/runs/stop_file_{how}/stop", "w").close()
+        return [cls.ends(n) for n in numbers.values()]
+
+    @classmethod
+    def play_numbers(cls):
+        return cls.ends(cls.submit("numbers", MAX_PARTS="many"))
+
+    @classmethod
     def play_cancelled(cls):
         number = cls.submit("cancelled", TRAINER="./slow", SLOW_PARTS="1")
         cls.trains("cancelled", 1)
@@ -270,6 +287,19 @@ class Slurm(JobTest):
     def test_cancelled_is_not_requeued(self):
         self.assertEqual(self.result("cancelled")["JobState"], "CANCELLED")
         self.assertNotIn("part 2", self.log("cancelled"))
+
+    def test_spent_or_stopped_by_hand_is_not_continued(self):
+        self.ended(self.result("budget"), "FAILED", "8:0")
+        for job in self.result("stop_file"):
+            self.ended(job, "FAILED", "8:0")
+        for name in ("budget", "stop_file_requeue", "stop_file_chain"):
+            self.assertIn("part 1 ended with 8 ", self.log(name))
+            for text in ("part 2", "continued", "Submitted"):
+                self.assertNotIn(text, self.log(name))
+
+    def test_numbers_are_checked_first(self):
+        self.ended(self.result("numbers"), "FAILED", "2:0")
+        self.assertIn("error: MAX_PARTS=many; it is a whole number", self.log("numbers"))
 
     def test_array(self):
         for job in self.result("array"):
