@@ -87,13 +87,15 @@ void catch_stop_signals(const std::vector<std::string>& names) {
   // What the parent ignores, as nohup does, stays ignored.
 }
 
-base::Exit exit_of(StopReason reason, bool gained) {
+base::Exit exit_of(StopReason reason, bool gained, bool half_over) {
   switch (reason) {
     case StopReason::budget:
     case StopReason::stop_file:
       return base::Exit::stopped;
     case StopReason::wall_time:
       return gained ? base::Exit::requeue : base::Exit::stopped;
+    case StopReason::signal:
+      return gained || !half_over ? base::Exit::requeue : base::Exit::stopped;
     default:
       return base::Exit::requeue;
   }
@@ -160,6 +162,7 @@ StopReason Stops::agree(const Outlook& outlook) {
   for (const std::string& text : world_.gather_text(mine == reason ? seen_text_ : ""))
     if (text_.empty()) text_ = text;
   agreed_ = reason > StopReason::save_file ? reason : StopReason::none;
+  if (agreed_ != StopReason::none) half_over_ = world_.max(time_limit_ && time_limit_->is_half_over() ? 1.0 : 0.0) > 0;
   return reason;
 }
 

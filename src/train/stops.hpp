@@ -31,8 +31,9 @@ void catch_stop_signals(const std::vector<std::string>& names);
 enum class StopReason { none, save_file, wall_time, signal, budget, stop_file };  // later ones win
 // Returns Exit::requeue, or Exit::stopped where the job must not be requeued: somebody stopped it, its budget is spent, or
 // its wall time is so short that it gained nothing, so the next attempt would gain nothing either. `gained`: the attempt
-// did a step beyond the one it started from, or an evaluation that was missing.
-base::Exit exit_of(StopReason reason, bool gained);
+// did a step beyond the one it started from, or an evaluation that was missing. `half_over`: more than half of the wall time
+// had passed, so a signal to an attempt that gained nothing is as good as its end: job scripts send one before it.
+base::Exit exit_of(StopReason reason, bool gained, bool half_over);
 
 struct Outlook {
   double step_s = 0, save_s = 0;  // what one more step and one save take, as measured so far
@@ -54,6 +55,12 @@ class Stops {
   void started() { old_stop_file_ = false; }
   // What was decided, for the log: "wall time: 118 s left, margin 120 s + step 0.1 s + save 2.1 s".
   const std::string& text() const { return text_; }
+  // After agree() has said stop: what becomes of the job (exit_of).
+  base::Exit exit(bool gained) const { return exit_of(agreed_, gained, half_over_); }
+  // True if the wall time is so short that another attempt would gain nothing either.
+  bool too_short(bool gained) const {
+    return (agreed_ == StopReason::wall_time || agreed_ == StopReason::signal) && exit(gained) == base::Exit::stopped;
+  }
   // For an attempt that gained nothing within its wall time: that it did, and how much time it needs. "" but at rank 0.
   std::string way_out(const Outlook& outlook) const;
   // For the console. Waits a few seconds for the scheduler's first answer.
@@ -79,6 +86,7 @@ class Stops {
   StopReason seen_ = StopReason::none;
   std::string seen_text_, text_;
   StopReason agreed_ = StopReason::none;
+  bool half_over_ = false;  // more than half of the wall time had passed when the ranks agreed to stop
 };
 
 }  // namespace train

@@ -96,16 +96,16 @@ std::string TimeLimit::over(double step_s, double save_s) const {
                      margin_text(), step_s, save_s);
 }
 
+bool TimeLimit::is_half_over() const { return end_s_ > 0 && left_s() < outside_.now_s() - start_s(); }
+
 std::string TimeLimit::needed(double step_s, double save_s) const {
-  // The scheduler's time began before the program.
-  const double begin_s = limit_s_ > 0 ? std::min(begin_s_, end_s_ - limit_s_) : begin_s_;
-  const double start_s = outside_.now_s() - begin_s, work_s = start_s + step_s + save_s;
+  const double spent_s = outside_.now_s() - start_s(), work_s = spent_s + step_s + save_s;
   // The margin may take a quarter of the time, so work may take three.
   const double cut_margin_s = std::min(deck_margin_s_, work_s / 3);
   std::string text = fmt::format(
       "give the job at least {} ({:.0f} s were spent without a step, + step {:.1f} s + save {:.1f} s + "
       "margin {:.0f} s)",
-      clock_text(work_s + cut_margin_s), start_s, step_s, save_s, cut_margin_s);
+      clock_text(work_s + cut_margin_s), spent_s, step_s, save_s, cut_margin_s);
   if (cut_margin_s < deck_margin_s_)
     text +=
         fmt::format(", or {} with the whole margin of {:.6g} s", clock_text(work_s + deck_margin_s_), deck_margin_s_);

@@ -2,6 +2,7 @@
 // one.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,8 @@ class TimeLimit {
   std::string over(double step_s, double save_s) const;
   // Returns how long a job must be that has done nothing so far but start, to gain a step and save it.
   std::string needed(double step_s, double save_s) const;
+  // True if less time is left than has passed since the job began.
+  bool is_half_over() const;
   // Returns the part of the console's line `limits`. Waits a few seconds for the scheduler's first answer.
   std::string describe();
 
@@ -36,6 +39,8 @@ class TimeLimit {
   bool is_changed(const Scheduler::Answer& answer) const;
   void set_end(double end_s);
   std::string margin_text() const;
+  // The scheduler's time began before the program.
+  double start_s() const { return limit_s_ > 0 ? std::min(begin_s_, end_s_ - limit_s_) : begin_s_; }
   double left_s() const { return end_s_ - outside_.now_s(); }
 
   const double deck_margin_s_, begin_s_;

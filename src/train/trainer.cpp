@@ -222,7 +222,7 @@ void Trainer::stop_while_starting() {
   StopReason stop = stops_->agree({});
   if (stop <= StopReason::save_file) return;
   stops_->done(stop);
-  throw AskedToStop(exit_of(stop, false), stops_->text(), stop == StopReason::wall_time ? stops_->way_out({}) : "");
+  throw AskedToStop(stops_->exit(false), stops_->text(), stops_->too_short(false) ? stops_->way_out({}) : "");
 }
 
 bool Trainer::stopped_early() {

@@ -134,10 +134,10 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
 base::Exit Trainer::leave(StopReason stop) {
   metrics_->flush();
   const bool gained = step_ > first_step_ || caught_up_;
-  base::Exit code = exit_of(stop, gained);
+  base::Exit code = stops_->exit(gained);
   stops_->done(stop);
   std::string way_out = stop == StopReason::budget ? "raise limits.core_hours to continue" : "start the same command to continue";
-  if (stop == StopReason::wall_time && !gained) {
+  if (stops_->too_short(gained)) {
     way_out = stops_->way_out(first_outlook());
     if (mesh_.rank() == 0) write_report(int(code), fmt::format("{}; {}", stops_->text(), way_out));
   }

@@ -17,13 +17,39 @@ TEST_F(StopsTest, NoReasonNoStop) {
 }
 
 TEST(StopsExit, OnlyWhatMayGoOnIsRequeued) {
-  for (bool gained : {true, false}) {
-    EXPECT_EQ(exit_of(StopReason::signal, gained), base::Exit::requeue);
-    EXPECT_EQ(exit_of(StopReason::budget, gained), base::Exit::stopped);
-    EXPECT_EQ(exit_of(StopReason::stop_file, gained), base::Exit::stopped);
-  }
-  EXPECT_EQ(exit_of(StopReason::wall_time, true), base::Exit::requeue);
-  EXPECT_EQ(exit_of(StopReason::wall_time, false), base::Exit::stopped);
+  for (bool gained : {true, false})
+    for (bool half_over : {true, false}) {
+      EXPECT_EQ(exit_of(StopReason::budget, gained, half_over), base::Exit::stopped);
+      EXPECT_EQ(exit_of(StopReason::stop_file, gained, half_over), base::Exit::stopped);
+      EXPECT_EQ(exit_of(StopReason::wall_time, gained, half_over), gained ? base::Exit::requeue : base::Exit::stopped);
+      EXPECT_EQ(exit_of(StopReason::signal, gained, half_over),
+                gained || !half_over ? base::Exit::requeue : base::Exit::stopped);
+    }
+}
+
+// A job script sends its signal before the end of a short job. An attempt that gained nothing until then must not come again.
+TEST_F(StopsTest, SignalAfterHalfTheTimeIsAsGoodAsItsEnd) {
+  options.signals = {"USR2"};
+  raise_usr2();
+  for (const char* limit : {"01:00:00", "auto"})
+    for (bool late : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} late {}", limit, late));
+      options.wall_time = limit;
+      options.margin_s = 10;
+      now = kBegin_s;
+      answers(kBegin_s + kHour_s, kHour_s);
+      begin();
+      now = kBegin_s + (late ? 0.51 : 0.49) * kHour_s;
+      ASSERT_EQ(stops->agree({}), StopReason::signal);
+      EXPECT_EQ(stops->exit(true), base::Exit::requeue);
+      EXPECT_EQ(stops->exit(false), late ? base::Exit::stopped : base::Exit::requeue);
+      EXPECT_EQ(stops->too_short(false), late);
+      EXPECT_FALSE(stops->too_short(true));
+    }
+  options.wall_time = "none";
+  begin();
+  ASSERT_EQ(next(), StopReason::signal);
+  EXPECT_EQ(stops->exit(false), base::Exit::requeue);
 }
 
 // The lead is margin + one more step + a save: each of them alone, and all together.
