@@ -1,0 +1,190 @@
+#!/usr/bin/python3
+"""What people read of a run while it goes on: tools/status on directories whose numbers are known, a rank that hangs, the console's eta."""
+import datetime
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import harness
+
+STATUS = os.path.join(harness.SOURCE, "tools", "status")
+
+
+def seconds_of(text):
+    """1h6m -> 3960"""
+    return sum(int(n) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[unit] for n, unit in re.findall(r"(\d+)([dhms])", text))
+
+
+class Status(harness.RunTest):
+    def status(self, *args, code=0):
+        done = subprocess.run([STATUS, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def write(self, name, text):
+        path = os.path.join(self.dir, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+    def job(self, phase, step, seconds, held=True):
+        """The lock of a job that has been in this phase for so long; held by this process, as by a running job."""
+        since = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=seconds)
+        path = self.write("lock", f"node7:123 since 2026-01-02 03:04:05 UTC\n{phase} step={step} since {since:%Y-%m-%dT%H:%M:%S} UTC\n")
+        if held:
+            file = open(path, "r+b")
+            self.addCleanup(file.close)
+            fcntl.lockf(file, fcntl.LOCK_EX)
+
+    def train(self, steps, total=1000, ms=4000, every_s=10, begin_s=100, **more):
+        """Rows of an attempt. Its first two steps are slower."""
+        rows = []
+        for i, step in enumerate(steps):
+            took = ms * (10 if i < 2 else 1)
+            rows.append({"kind": "train", "step": step, "loss": 4.123456789012345, "ms": took, "compute_ms": 0.75 * took,
+                         "data_ms": 0.2 * took, "comm_ms": 0.05 * took, "progress": step / total, "core_hours": 1.2344,
+                         "uptime_s": begin_s + 500 * min(i, 2) + every_s * (step - steps[0]), **more})
+        return rows
+
+    def metrics(self, *rows, age_s=0):
+        path = self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(path, (time.time() - age_s,) * 2)
+
+    def start(self, attempt=1, step=0):
+        return {"kind": "start", "step": step, "attempt": float(attempt), "time": 1767323045.0, "killed": 0.0}
+
+    def checkpoint(self, name, mib, age_s):
+        path = self.write(f"checkpoints/{name}", "x" * int(mib * 2**20))
+        os.utime(path, (time.time() - age_s,) * 2)
+
+    def test_every_number(self):
+        old = {"kind": "eval", "eval": "val", "step": 500, "perplexity": 9.5, "eval_s": 3.0}
+        new = {"kind": "eval", "eval": "val", "step": 600, "perplexity": 2.123456789, "perplexity_per_token": 0.25, "eval_s": 3.0}
+        self.metrics(self.start(1), *self.train(range(1, 501), ms=9), self.start(3, 500), old, *self.train(range(501, 601)), new, age_s=95)
+        self.job("train", 600, 95)
+        self.checkpoint("0000000100.h5", 1, 9000)
+        self.checkpoint("0000000500.h5", 2.5, 7290)
+        self.checkpoint("best.h5", 1, 0)
+        self.checkpoint("0000000600.h5.tmp", 1, 0)
+        self.write("logs/warnings.txt", "one\ntwo\n")
+        text = self.status(self.dir)
+        for line in ("state       running: node7:123 since 2026-01-02 03:04:05 UTC",
+                     "doing       training, since 1m; 0000000600.h5 is being written",
+                     "attempt     3 since ",
+                     ", from step 500",
+                     "step        600 of 1,000 (60.0 %)  loss 4.12346",
+                     "pace        4000.0 ms/step  of it compute 75 %, waiting for data 20 %, communication 5 %",
+                     "eta         1h6m (10000.0 ms per step with evaluations and saves)",  # 400 steps of 10 s
+                     "last row    1m ago  core hours 1.234",
+                     "eval        val at step 600: perplexity 2.12346  perplexity_per_token 0.25",
+                     "checkpoint  0000000500.h5  2.5 MiB, 2h1m ago; 2 in all",
+                     "warnings    2; the last: two"):
+            self.assertIn(line, text)
+        self.assertNotRegex(text, r"\d\.\d{7,}", "digits that say nothing")
+        self.assertNotIn("stalled", text)  # 24 steps of 4 s, but less than 10 with what usually comes between them
+        # The last step leaves nothing to wait for.
+        self.metrics(self.start(), *self.train(range(991, 1001)))
+        self.assertIn("eta         0s (10000.0 ms", self.status(self.dir))
+
+    def test_ended(self):
+        self.metrics(self.start(), *self.train(range(1, 10)))
+        self.checkpoint("0000000008.h5", 1, 0)
+        self.write("lock", "")
+        log = "00:00:01 trainer 1.0 started\n00:00:02 done     exit={}\n"
+        for code, state in ((0, "finished"), (75, "stopped (exit=75); newest checkpoint: step 8; the same command goes on"),
+                            (8, "stopped (exit=8); newest checkpoint: step 8")):
+            self.write("logs/rank00000.log", log.format(code))
+            text = self.status(self.dir)
+            self.assertIn(f"state       {state}", text)
+            self.assertNotIn("eta ", text)
+            self.assertTrue(self.status("--state", self.dir).startswith(state))
+        # An attempt that began after these words and said nothing.
+        self.write("logs/rank00000.log", log.format(0) + "00:00:03 trainer 1.0 started\n")
+        self.assertIn("ended without a word", self.status("--state", self.dir))
+        self.write("report.txt", "exit=4 rank=1 step=7: a broken sample\nmore\n")
+        self.assertEqual(self.status("--state", self.dir), "failed: exit=4 rank=1 step=7: a broken sample\n")
+        os.remove(self.dir + "/report.txt")
+        self.job("save", 8, 100, held=False)
+        self.assertRegex(self.status("--state", self.dir), r"not running; its last job \(node7:123 .*, save step=8 .*\) was killed; newest")
+
+    def stalled(self, phase, seconds, age_s, rows):
+        self.metrics(self.start(), *rows, age_s=age_s)
+        self.job(phase, 50, seconds)
+        return "\n".join(line for line in self.status(self.dir).splitlines() if line.startswith("stalled"))
+
+    def test_stalls(self):
+        fast = self.train(range(1, 51), ms=7.5, every_s=0.01)
+        found = re.match(r"stalled     no step since (\d+) s \(([\d,]+) times the pace\)", self.stalled("train", 3000, 20, fast))
+        self.assertTrue(found)
+        self.assertIn(int(found[1]), range(20, 26))
+        self.assertAlmostEqual(int(found[2].replace(",", "")), int(found[1]) / 0.0075, delta=70)
+        self.assertIn("no step since 5m", self.stalled("train", 3000, 301, fast))
+        # Not stalls: other phases, a phase that has just begun, slow steps, rows that are far apart, a moment.
+        for phase in ("evaluate", "save", "rewind", "restore", "stage", "open_data", "start"):
+            self.assertEqual(self.stalled(phase, 3000, 3000, fast), "", phase)
+        self.assertEqual(self.stalled("train", 2, 3000, fast), "")
+        self.assertEqual(self.stalled("train", 3000, 20, self.train(range(1, 51), ms=5000, every_s=5)), "")
+        self.assertEqual(self.stalled("train", 3000, 20, self.train(range(1, 50001, 1000), ms=7.5, every_s=0.01)), "")
+        self.assertEqual(self.stalled("train", 3000, 3, fast), "")
+        # The first step of a run has no pace to compare with.
+        self.assertEqual(self.stalled("train", 300, 300, []), "")
+        self.assertIn("no step since 50m, and none before", self.stalled("train", 3001, 3001, []))
+        # One of a later attempt has that of the steps before.
+        self.metrics(self.start(), *fast, self.start(2, 50), age_s=20)
+        self.assertIn("no step since 2", self.status(self.dir))
+
+    def test_a_stopped_rank(self):
+        job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), "--set", "train.total_steps=1000000"],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+        for line in job.stdout:
+            if line.startswith("step=40 "):
+                break
+        ranks = subprocess.run(["pgrep", "-P", str(job.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(ranks), 2)
+        self.assertNotIn("stalled", self.status(self.dir))
+        os.kill(int(ranks[1]), signal.SIGSTOP)
+        text = ""
+        for _ in range(600):
+            text = self.status(self.dir)
+            if "stalled" in text:
+                break
+            time.sleep(0.2)
+        self.assertRegex(text, r"(?m)^state       running: ")
+        self.assertRegex(text, r"(?m)^stalled     no step since \d+ s \([\d,]+ times the pace\): a rank")
+        os.kill(int(ranks[1]), signal.SIGCONT)
+        for line in job.stdout:
+            if line.startswith("step="):
+                break
+        for _ in range(600):
+            if "stalled" not in self.status(self.dir):
+                break
+            time.sleep(0.2)
+        self.assertNotIn("stalled", self.status(self.dir))
+        job.send_signal(signal.SIGUSR1)
+        job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 75)
+
+    def test_console_eta(self):
+        """(total - step) times the mean of the steps so far without the first two, at every step."""
+        total, batch, ms = 30, 480, {}
+        while sum(ms.values()) < 2000:  # long enough to tell steps that are left from steps that are done
+            batch *= 2
+            shutil.rmtree(self.dir, ignore_errors=True)
+            self.expect(0, args=[self.deck(), "--set", f"train.total_steps={total}", "--set", f"train.global_batch={batch}", "--set",
+                                 f"train.micro_batch={batch}", "--set", "eval.val.every_steps=0", "--set", "checkpoint.every_steps=0"])
+            ms = {row["step"]: row["ms"] for row in self.rows()}
+        said = {int(step): seconds_of(eta) for step, eta in re.findall(r"(?m)^step=(\d+) .* eta=(\w+)$", self.output)}
+        self.assertEqual(sorted(said), list(range(3, total + 1)))
+        for step, seconds in said.items():
+            mean = sum(ms[i] for i in range(3, step + 1)) / (step - 2)
+            self.assertAlmostEqual(seconds, (total - step) * mean / 1000, delta=0.5 + 1e-6, msg=f"step {step}")
+        self.assertEqual(said[total], 0)
+
+
+harness.main()

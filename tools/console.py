@@ -1,0 +1,43 @@
+"""How the tools end, and how they print numbers and times. Not a tool itself."""
+import os
+import signal
+import sys
+
+
+class Failure(Exception):
+    """A message for the user; no traceback."""
+
+
+def run(main, failed=1):
+    """Runs a tool's main() and ends the process with the exit code that it returns (None: 0).
+
+    A Failure or an OSError becomes one line on stderr and exit code `failed`. A closed pipe (`tool | head`) and Ctrl-C end the tool
+    without a message, with the exit codes of a program that has died of these signals; `with` and `finally` blocks have run by then.
+    """
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end; that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except (Failure, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = failed
+    sys.exit(code)
+
+
+def span(seconds):
+    """A time rounded down to its unit: "59s", "8m", "1h6m", "2d7h33m"."""
+    seconds = max(0, int(seconds))
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    if seconds < 60:
+        return f"{seconds}s"
+    return (f"{days}d" if days else "") + (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or seconds < 3600 else "")
+
+
+def number(value):
+    """Six digits are enough for people; the files have all of them."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,101 @@
+"""What the files of a run directory say: the lock, rows of the metrics, checkpoints, and how the newest attempt ended. Not a tool itself.
+
+Reading takes no lock and needs neither mpirun nor the trainer program.
+"""
+import fcntl
+import glob
+import json
+import os
+import re
+import struct
+
+
+def lock_of(run):
+    """(True if a job holds the lock, its lines: who, and what it is doing). Asks without taking it. A job that was killed leaves the lines."""
+    try:
+        with open(os.path.join(run, "lock"), "rb") as file:
+            ask = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, ask)[:struct.calcsize("hhqqi")])
+            held = kind != fcntl.F_UNLCK
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+            return held, lines or [f"process {pid}"] * held
+    except OSError:
+        return False, []
+
+
+def rows(run):
+    """Whole rows of metrics.jsonl, oldest first."""
+    try:
+        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue  # a line that is being written, or was cut by a crash
+                if isinstance(row, dict):
+                    yield row
+    except OSError:
+        return
+
+
+def checkpoints(run):
+    """Files of the run's checkpoints, oldest step first."""
+    files = glob.glob(os.path.join(glob.escape(run), "checkpoints", "*.h5"))
+    return sorted((f for f in files if os.path.basename(f)[:-3].isdigit()), key=step_of)
+
+
+def unfinished(run):
+    """Names of checkpoints that are being written, or that a killed job has left half written."""
+    return [os.path.basename(f)[:-4] for f in glob.glob(os.path.join(glob.escape(run), "checkpoints", "[0-9]*.h5.tmp"))]
+
+
+def step_of(checkpoint):
+    return int(os.path.basename(checkpoint)[:-3])
+
+
+def log_of(run):
+    return os.path.join(run, "logs", "rank00000.log")
+
+
+def last_words(run):
+    """Exit code that the newest attempt wrote to its log, None without one."""
+    code = None
+    try:
+        with open(log_of(run), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                text = line.split(" ", 1)[-1]
+                if text.startswith("trainer "):
+                    code = None  # another attempt begins
+                elif done := re.match(r"done .*exit=(\d+)", text):
+                    code = int(done[1])
+    except OSError:
+        pass
+    return code
+
+
+def report_of(run):
+    """First line of report.txt: what failed; "" if nothing did."""
+    try:
+        with open(os.path.join(run, "report.txt"), encoding="utf-8", errors="replace") as file:
+            return file.readline().strip()
+    except OSError:
+        return ""
+
+
+def state_of(run):
+    """(word, sentence): running, failed, killed, finished, stopped or unknown, and what became of the newest attempt."""
+    held, lock = lock_of(run)
+    files = checkpoints(run)
+    at = f"; newest checkpoint: step {step_of(files[-1]):,}" if files else "; no checkpoint yet"
+    if held:
+        return "running", f"running: {lock[0]}"
+    if report := report_of(run):
+        return "failed", f"failed: {report}"
+    if lock:
+        return "killed", f"not running; its last job ({', '.join(lock)}) was killed{at}; the same command goes on"
+    code = last_words(run)
+    if code == 0:
+        return "finished", "finished"
+    if code is not None:
+        return "stopped", f"stopped (exit={code}){at}; the same command goes on"
+    return "unknown", f"not running; it ended without a word{at}; the same command goes on"
