@@ -15,7 +15,10 @@ def run(main, failed=1):
     without a message, with the exit codes of a program that has died of these signals; `with` and `finally` blocks have run by then.
     """
     try:
-        code = main() or 0
+        try:
+            code = main() or 0
+        except SystemExit as end:  # of argparse: after --help, for one
+            code = end.code
         sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter flushes stdout once more at its end; that must not fail again.

@@ -3,9 +3,7 @@ import os
 import shutil
 import subprocess
 
-
-class Failure(Exception):
-    """A message for the user; no traceback."""
+from console import Failure
 
 
 def find():
@@ -17,11 +15,19 @@ def find():
     raise Failure("no trainer program: build it (cmake --preset release && cmake --build build --target trainer), or set TRAINER")
 
 
-def run(arguments, quiet=False):
-    """Its exit code. What it prints is shown, or with `quiet` kept back unless it fails."""
+def run(arguments, quiet=False, leave_out=None):
+    """Starts the trainer and returns its exit code. Its output is shown, but for a line `leave_out`; with `quiet` only if it fails."""
     command = [find(), *arguments]
     if not quiet:
-        return subprocess.run(command, check=False).returncode
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as trainer:
+            try:
+                for line in trainer.stdout:
+                    if line.rstrip("\n") != leave_out:
+                        print(line, end="", flush=True)
+            except BrokenPipeError:
+                trainer.terminate()
+                raise
+        return trainer.returncode
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise Failure(f"the trainer stopped with exit {done.returncode}:\n{done.stdout.rstrip()}")

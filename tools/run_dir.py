@@ -11,7 +11,7 @@ import struct
 
 
 def lock_of(run):
-    """(True if a job holds the lock, its lines: who, and what it is doing). Asks without taking it. A job that was killed leaves the lines."""
+    """(True if a job holds the lock, its lines: who, and what it is doing). Asks without taking it. A killed job leaves its lines."""
     try:
         with open(os.path.join(run, "lock"), "rb") as file:
             ask = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

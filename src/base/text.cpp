@@ -104,8 +104,9 @@ std::string with_commas(int64_t value) {
 }
 
 std::string hms(double seconds) {
-  if (seconds < 60) return fmt::format("{:.0f}s", seconds);
-  double minutes = std::floor(seconds / 60);  // whole ones, so that 59.98 is not shown as 60
+  if (seconds < 60) return fmt::format("{:.0f}s", seconds);  // 59.6 is "60s", as published
+  seconds = std::round(seconds);  // before it is cut into units: 8 min 59.6 s are "9m0s", not "8m60s"
+  double minutes = std::floor(seconds / 60);
   if (minutes < 60) return fmt::format("{:.0f}m{:.0f}s", minutes, std::fmod(seconds, 60));
   double hours = std::floor(minutes / 60);
   if (hours < 25) return fmt::format("{:.0f}h{:.0f}m", hours, std::fmod(minutes, 60));

@@ -23,7 +23,8 @@ bool is_utf8(std::string_view text);
 std::string quoted(std::string_view text, size_t longest = 80);
 
 std::string with_commas(int64_t value);        // 191,669,504
-// big_vision's short form: "59s", "3m12s", "8h33m", "1d2h3m" ("<25h" still counts hours). Source: cappa.md 5.3, golden durations.json.
+// big_vision's short form of a time rounded to seconds: "59s", "3m12s", "8h33m", "1d2h3m" ("<25h" still counts hours). Source: cappa.md
+// 5.3, golden durations.json.
 std::string hms(double seconds);
 std::string mebibytes(int64_t bytes);           // "1,024", rounded up to whole MiB
 

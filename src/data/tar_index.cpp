@@ -11,6 +11,7 @@
 
 #include "base/cancel.hpp"
 #include "base/hash.hpp"
+#include "base/log.hpp"
 #include "base/narrow.hpp"
 #include "base/text.hpp"
 #include "data/safe_name.hpp"
@@ -190,7 +191,9 @@ std::vector<std::string> tar_index_paths(const std::string& shard_path, const Op
   return paths;
 }
 
-TarIndex load_tar_index(const std::string& shard_path, const OpenContext& context) {
+namespace {
+
+TarIndex read_or_build(const std::string& shard_path, const OpenContext& context) {
   File shard(shard_path);
   std::vector<std::string> paths = tar_index_paths(shard_path, context);
   for (const std::string& path : paths)
@@ -205,6 +208,16 @@ TarIndex load_tar_index(const std::string& shard_path, const OpenContext& contex
       std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     if (write_whole(path, bytes)) break;
   }
+  return index;
+}
+
+}  // namespace
+
+TarIndex load_tar_index(const std::string& shard_path, const OpenContext& context) {
+  TarIndex index = read_or_build(shard_path, context);
+  // Downloaders write empty shards, so this is no error. A copy that failed may be all zeros, which is a valid tar, too.
+  if (index.keys.empty() && base::where().rank == 0)
+    base::log::warning("'{}' is a tar without a single sample; if it should hold some, copy or pack it again", shard_path);
   return index;
 }
 

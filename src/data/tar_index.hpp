@@ -39,7 +39,7 @@ std::string encode_tar_index(const TarIndex& index, const File& shard);
 std::optional<TarIndex> decode_tar_index(std::string_view bytes, const File& shard);
 
 // From the index file if there is a valid one, else built and written. Any number of processes may do this at once:
-// files appear whole, by rename.
+// files appear whole, by rename. Rank 0 warns of a shard without samples.
 TarIndex load_tar_index(const std::string& shard_path, const OpenContext& context);
 
 // Places of the index file, the preferred one first.

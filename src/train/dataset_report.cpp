@@ -153,7 +153,7 @@ Json report(const data::Dataset& set, const Findings& found) {
                              {"width", summary(width)},
                              {"sizes", sizes.size()},
                              {"most_frequent", list}};  // [height, width, images]
-    log::line("images     {}: {}  height {}  width {}  {} sizes, most are {}x{} ({:.3g} %)", field,
+    log::line("images     {}: {}  height {}  width {}  {} sizes, most are {} high and {} wide ({:.3g} %)", field,
               base::with_commas(total(height)), range(json["images"][field]["height"]),
               range(json["images"][field]["width"]), sizes.size(), common[0].second.first, common[0].second.second,
               100 * share(-common[0].first, total(height)));

@@ -1,5 +1,7 @@
 """Runs the real program for tests: decks, small image-caption shards, mpirun, and what came out."""
 import glob
+import importlib.machinery
+import importlib.util
 import io
 import json
 import os
@@ -169,6 +171,17 @@ class RunTest(unittest.TestCase):
     def rows(self, kind="train", folder=None):
         with open(f"{folder or self.dir}/metrics.jsonl") as f:
             return [row for row in map(json.loads, f) if row["kind"] == kind]
+
+
+def loaded(name):
+    """A tool as a module, for tests of its parts."""
+    path = os.path.join(SOURCE, "tools", name)
+    if os.path.dirname(path) not in sys.path:
+        sys.path.insert(0, os.path.dirname(path))
+    loader = importlib.machinery.SourceFileLoader(name, path)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+    loader.exec_module(module)
+    return module
 
 
 def main():

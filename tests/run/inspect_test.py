@@ -1,13 +1,17 @@
 #!/usr/bin/python3
 """tools/inspect_checkpoint and tools/status on runs of the real program."""
+import contextlib
+import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 
 import numpy as np
 
 import harness
+from harness import loaded
 
 TOOLS = os.path.join(harness.SOURCE, "tools")
 
@@ -39,6 +43,97 @@ class Inspect(harness.RunTest):
         self.assertIn("values differ", output)
         code, output = self.tool("inspect_checkpoint", new, "--deck")
         self.assertIn("[optimizer]", output)
+        # Folders stand for the newest checkpoint.
+        for folder in (self.dir, f"{self.dir}/checkpoints", f"{self.dir}/checkpoints/"):
+            code, output = self.tool("inspect_checkpoint", folder, "--verify")
+            self.assertEqual(code, 0, output)
+            self.assertIn("0000000012.h5", output)
+            self.assertIn("valid: step 12", output)
+        self.assertEqual(self.tool("inspect_checkpoint", self.dir, "--diff", new)[0], 0)
+        for args, words in (((self.data,), "a folder without checkpoints"), ((self.folder + "/none.h5",), "none.h5: no such file"),
+                            ((new, "--diff", self.folder + "/none.h5"), "none.h5: no such file"), ((new, "--match", "a("), "--match")):
+            code, output = self.tool("inspect_checkpoint", *args)
+            self.assertEqual(code, 2, output)
+            self.assertIn(words, output)
+        # No complaint if nobody reads on, and no exit code 0 for an answer that was not given.
+        done = subprocess.run(["bash", "-c", f"{TOOLS}/inspect_checkpoint {new} | head -0; exit ${{PIPESTATUS[0]}}"], capture_output=True,
+                              text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (141, "", ""))
+
+    def copy_of(self, path, name, change):
+        """The checkpoint at `path` after change(HDF5 file). Its header does not fit; show() and diff() do not read that."""
+        import h5py
+        copy = f"{self.folder}/{name}.h5"
+        shutil.copy(path, copy)
+        with h5py.File(copy, "r+") as f:
+            change(f)
+        return copy
+
+    def test_figures(self):
+        """--stats and --diff against numbers known beforehand."""
+        self.expect(0, args=[self.deck(), "--set", "train.total_steps=4", "--set", "eval.val.every_steps=0"])
+        path = f"{self.dir}/checkpoints/0000000004.h5"
+        tool = loaded("inspect_checkpoint")
+        name = "params/encoder/embedding/kernel"
+
+        def poison(f):
+            values = f[name][()]
+            values.flat[0], values.flat[1], values.flat[2] = np.nan, np.inf, -7
+            f[name][...] = values
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            tool.show(self.copy_of(path, "poisoned", poison), ".*embedding/kernel", True)
+        self.assertRegex(out.getvalue(), rf"/{name} .* not finite 2\n")
+        x = np.frombuffer(self.tensors(4)[name], np.float32).astype(np.float64)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            tool.show(path, name, True)
+        self.assertIn(f"mean {x.mean():>10.3g} std {x.std():>9.3g} min {x.min():>10.3g} max {x.max():>10.3g} not finite 0\n\n"
+                      f"{x.size:,} values", out.getvalue())
+
+        def nudge(f):
+            values = f[name][()]
+            values.flat[5] += 0.5
+            values.flat[7] -= 2
+            f[name][...] = values
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertFalse(tool.diff(path, self.copy_of(path, "nudged", nudge), None))
+        self.assertIn(f"/{name}: 2 of {x.size:,} values differ, by at most 2 (largest value {np.abs(x).max():.3g})", out.getvalue())
+        # Another shape, another type with the same bits.
+
+        def reshape(f):
+            values = f[name][()]
+            del f[name]
+            f[name] = values.reshape(-1)
+
+        def retype(f):
+            values = f[name][()]
+            del f[name]
+            f[name] = values.view(np.int32)
+        for change, words in ((reshape, f"f32 [{x.size}]"), (retype, "i32 [")):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                self.assertFalse(tool.diff(path, self.copy_of(path, "changed", change), None))
+            self.assertIn(words, out.getvalue())
+
+    def test_diff_of_other_models(self):
+        """Tensors that only one of two files has make them differ, even if all others are alike."""
+        few = ["--set", "train.total_steps=4", "--set", "eval.val.every_steps=0"]
+        self.expect(0, args=[self.deck(), *few])
+        other = f"{self.folder}/other"
+        self.expect(0, args=[self.deck(), *few, "--dir", other, "--set", "model.encoder.depth=2"])
+        a, b = (f"{run}/checkpoints/0000000004.h5" for run in (self.dir, other))
+        for first, second in ((a, b), (b, a)):
+            code, output = self.tool("inspect_checkpoint", first, "--diff", second, "--match", "params/encoder/.*encoderblock_1/.*")
+            self.assertEqual(code, 1, output)
+            only = re.findall(r"(?m)^only in (\S+): (\S+)$", output)
+            self.assertGreater(len(only), 5)
+            self.assertEqual({path for path, _ in only}, {b})
+            self.assertIn("0 datasets have the same bits", output)
+        code, output = self.tool("inspect_checkpoint", a, "--diff", b, "--match", "params/none")
+        self.assertEqual(code, 0, output)
+        narrow = f"{self.folder}/narrow"
+        self.expect(0, args=[self.deck(), *few, "--dir", narrow, "--set", "model.encoder.mlp=32"])
+        code, output = self.tool("inspect_checkpoint", a, "--diff", f"{narrow}/checkpoints/0000000004.h5")
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, r"(?m)^/params/\S+: f32 \[32, 48\] \| f32 \[32, 32\]$")
 
     def test_damage_is_named(self):
         self.expect(0, args=[self.deck()], ranks=2)

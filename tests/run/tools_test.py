@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import random
 import re
 import subprocess
 import tarfile
@@ -43,6 +44,36 @@ class Tools(harness.RunTest):
     def members(self, path):
         with tarfile.open(self.path(path)) as tar:
             return {m.name: tar.extractfile(m).read() for m in tar}
+
+    def test_closed_pipes_are_no_errors(self):
+        """TOOL | head: no Python tool says "Broken pipe" or shows a traceback, and none claims success."""
+        tools = []
+        for name in sorted(os.listdir(f"{harness.SOURCE}/tools")):
+            path = f"{harness.SOURCE}/tools/{name}"
+            with open(path, "rb") if os.path.isfile(path) else io.BytesIO() as f:
+                if f.readline().startswith(b"#!/usr/bin/python3"):
+                    tools.append(path)
+        self.assertGreater(len(tools), 8)
+        for tool in tools:
+            with self.subTest(tool):
+                self.assertEqual(self.into_closed_pipe(tool, "--help"), (141, ""))
+        # In the middle of the work: the tar files under way are removed.
+        for i in range(3):
+            self.write(f"in/{i}.png", harness.png(i) if i else b"bad")
+            self.write(f"in/{i}.txt", "words")
+        self.assertEqual(self.into_closed_pipe(f"{harness.SOURCE}/tools/index_dataset", self.deck()), (141, ""))
+        pack = f"{harness.SOURCE}/tools/pack_dataset"
+        self.assertEqual(self.into_closed_pipe(pack, "in", "out", "--skip-bad", PYTHONUNBUFFERED="1"), (141, ""))
+        self.assertFalse(os.path.exists(self.path("out")))
+
+    def into_closed_pipe(self, *command, **environment):
+        """Exit code and stderr of a tool whose reader has gone."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, cwd=self.folder,
+                              env={**os.environ, **environment})
+        os.close(writer)
+        return done.returncode, done.stderr
 
     def test_help(self):
         for name in ("show_batch", "index_dataset", "pack_dataset"):
@@ -164,6 +195,8 @@ class Tools(harness.RunTest):
         text = self.tool("index_dataset", self.deck(), "train", "--json", "r.json", code=4)
         self.assertIn("train-001.tar:x000007", text)
         self.assertIn("broken     3 of 40 (7.5 %)", text)
+        # The report that is named is there.
+        self.assertEqual(re.findall(r"(?m)^report +(.*)$", text), ["r.json"])
         with open(self.path("r.json")) as f:
             report = json.load(f)["train"]
         self.assertEqual(report["samples"], 40)
@@ -178,17 +211,32 @@ class Tools(harness.RunTest):
         count[(20, 20)] = 20
         got = {(h, w): n for h, w, n in report["images"]["image"]["most_frequent"]}
         self.assertEqual(got, count)
-        self.assertEqual((report["images"]["image"]["height"]["min"], report["images"]["image"]["height"]["max"]), (10, 20))
+        # 20 images of height 20, and 17 of 10 to 12.
+        heights = sorted([20] * 20 + [10 + i % 3 for i in range(20) if i not in (7, 9, 11)])
+        self.assertEqual(report["images"]["image"]["height"],
+                         {"min": 10, "median": heights[18], "p95": 20, "max": 20, "mean": sum(heights) / 37})
+        self.assertEqual(report["images"]["image"]["width"], {"min": 20, "median": 20, "p95": 20, "max": 20, "mean": 20})
+        self.assertEqual(report["images"]["image"]["sizes"], 4)
+        self.assertIn("images     image: 37  height 10..20 median 20 p95 20  width 20..20 median 20 p95 20  "
+                      "4 sizes, most are 20 high and 20 wide (54.1 %)", text)
         captions = report["captions"]["labels"]
         self.assertEqual(sum(n for _, n in captions["histogram"]), 37)
         # "two birds on a wire" and "an old tree by the road" are longer than 12 tokens with this model: 8 of the first 20 samples.
         self.assertEqual((captions["captions"], captions["cut"], captions["max_len"], captions["empty"]), (37, 8, 12, 0))
+        self.assertAlmostEqual(captions["cut_share"], 8 / 37)
+        lengths = sorted(length for length, n in captions["histogram"] for _ in range(n))
+        self.assertEqual(captions["tokens"], {"min": lengths[0], "median": lengths[18], "p95": lengths[35], "max": lengths[-1],
+                                              "mean": sum(lengths) / 37})
+        self.assertIn(f"captions   labels: 37  tokens {lengths[0]}..{lengths[-1]} median {lengths[18]} p95 {lengths[35]}  "
+                      "longer than max_len 12: 8 (21.6 %)  empty 0", text)
         self.assertGreater(captions["tokens"]["max"], 12)
         self.assertEqual(sum(n for length, n in captions["histogram"] if length > 12), 8)
         # The indexes are where the trainer looks for them.
         self.assertEqual(sorted(n for n in os.listdir(self.data) if "index" in n), ["train-000.tar.index", "train-001.tar.index"])
         self.assertIn("exists", self.tool("index_dataset", self.deck(), "--json", "r.json", code=1))
         self.assertIn("there is no [data.trian]", self.tool("index_dataset", self.deck(), "trian", code=2))
+        # Without --json nothing is kept, so no report is named.
+        self.assertNotIn("report ", self.tool("index_dataset", self.deck(), "train", code=4))
 
     def test_index_reads_once_under_mpirun(self):
         self.expect(0, "40 samples", args=[self.deck(), "--mode", "index"], ranks=2)
@@ -252,6 +300,29 @@ class Tools(harness.RunTest):
         shuffled = self.members("out/val-00000.tar")
         self.assertEqual(sorted(shuffled.values()), sorted(everything.values()))
         self.assertNotEqual([shuffled[f"{i:09}.txt"] for i in range(12)], [everything[f"{i:09}.txt"] for i in range(12)])
+
+    def test_pack_keeps_the_limit(self):
+        """Samples of unlike size: no shard exceeds --shard-mb, none has room for the first sample of the next, the words are true."""
+        draw = random.Random(4)
+        for i in range(60):
+            size = 150000 if i == 20 else draw.choice((100, 511, 512, 513, 3000, 20000))
+            self.write(f"in/{i:02}.png", harness.png(i) + draw.randbytes(size))
+            self.write(f"in/{i:02}.txt", "words " * draw.randint(1, 300))
+        limit = int(0.0625 * 2**20)
+        text = self.tool("pack_dataset", "in", "out", "--shard-mb", 0.0625)
+        names = sorted(os.listdir(self.path("out")))
+        sizes = {name: os.path.getsize(self.path(f"out/{name}")) for name in names}
+        counts = {name: len(self.members(f"out/{name}")) // 2 for name in names}
+        alone = [name for name in names if "000000020.png" in self.members(f"out/{name}")]
+        self.assertEqual([counts[name] for name in alone], [1], "the sample that is larger than a shard has its own")
+        self.assertEqual([name for name in names if sizes[name] > limit], alone)
+        for name, after in zip(names, names[1:]):
+            first = list(self.members(f"out/{after}").values())[:2]
+            self.assertGreater(sizes[name] + sum(512 + len(data) for data in first) + 10240, limit, "a shard was closed too early")
+        for name in names:
+            digest = self.digests("out")[name][:16]
+            self.assertIn(f"{name}  {counts[name]} samples  {sizes[name]} bytes  sha256={digest}\n", text)
+        self.assertIn(f"60 samples in {len(names)} shards. In a deck:", text)
 
     def test_pack_follows_links(self):
         for i in range(4):

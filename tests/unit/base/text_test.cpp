@@ -81,6 +81,20 @@ TEST(Text, Durations) {
   EXPECT_EQ(base::hms(8 * 3600 + 33 * 60), "8h33m");
   EXPECT_EQ(base::hms(24 * 3600 + 59 * 60), "24h59m");
   EXPECT_EQ(base::hms(26 * 3600 + 3 * 60), "1d2h3m");
+  // Rounded before it is cut into units.
+  EXPECT_EQ(base::hms(59.4), "59s");
+  EXPECT_EQ(base::hms(60.4), "1m0s");
+  EXPECT_EQ(base::hms(8 * 60 + 59.4), "8m59s");
+  EXPECT_EQ(base::hms(8 * 60 + 59.6), "9m0s");
+  EXPECT_EQ(base::hms(59 * 60 + 59.4), "59m59s");
+  EXPECT_EQ(base::hms(59 * 60 + 59.6), "1h0m");
+  EXPECT_EQ(base::hms(3600 + 59.4), "1h0m");
+  EXPECT_EQ(base::hms(3600 + 59 * 60 + 59.6), "2h0m");
+  EXPECT_EQ(base::hms(25 * 3600 - 0.6), "24h59m");
+  EXPECT_EQ(base::hms(25 * 3600 - 0.4), "1d1h0m");
+  for (double seconds = 60; seconds < 30 * 3600; seconds += 0.7)
+    for (const char* impossible : {"m60s", "h60m", "d24h"})
+      ASSERT_EQ(base::hms(seconds).find(impossible), std::string::npos) << seconds << " " << base::hms(seconds);
 }
 
 TEST(Pattern, TellsWhatIsNoneAndWhatIsTooLong) {

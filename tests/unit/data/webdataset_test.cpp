@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "base/log.hpp"
 #include "data/brace.hpp"
 #include "data/file.hpp"
 #include "data/source_webdataset.hpp"
@@ -211,6 +212,21 @@ TEST_F(WebdatasetTest, Problems) {
   test::write_file(dir / "s-0.tar", TarText().add("a.png", "").add("a.txt", "").add("a.cls", "cat").end());
   source = options.open(context);
   expect_error(Exit::data, {".cls", "cat", "whole number"}, [&] { source->read(0); });
+}
+
+TEST_F(WebdatasetTest, WarnsOfShardsWithoutSamples) {
+  shard(0, 0, 2);
+  shard(1, 2, 4);
+  test::write_file(dir / "s-2.tar", std::string(20480, '\0'));
+  for (const char* index : {"built", "read"}) {
+    const int before = base::log::warnings_so_far();
+    EXPECT_EQ(options.open(context)->size(), 4);
+    EXPECT_EQ(base::log::warnings_so_far(), before + 1) << index;
+  }
+  test::write_file(dir / "s-2.tar", TarText().add("._hidden", "x").end());
+  const int before = base::log::warnings_so_far();
+  EXPECT_EQ(options.open(context)->size(), 4);
+  EXPECT_EQ(base::log::warnings_so_far(), before + 1) << "members, but no samples";
 }
 
 TEST_F(WebdatasetTest, NamesThatLeadOutAreRefused) {
