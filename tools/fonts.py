@@ -85,7 +85,7 @@ class Text:
     """Measures and draws text of one size."""
 
     faces = None        # of all sizes, read when the first font lacks a glyph
-    missing = {}        # characters without a glyph in any font -> how often they were met
+    missing = set()     # characters that were asked for and have no glyph in any font
 
     def __init__(self, size):
         self.size = size
@@ -116,7 +116,7 @@ class Text:
             return self.first
         face = next((face for face in self.others() if code in face.characters), None)
         if face is None and code not in self.first.characters:
-            Text.missing[character] = Text.missing.get(character, 0) + 1
+            Text.missing.add(character)
         return face or self.first
 
     def runs(self, text):

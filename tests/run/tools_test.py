@@ -9,10 +9,11 @@ import re
 import subprocess
 import tarfile
 import unittest
+import unittest.mock
 
 import h5py
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 import harness
 
@@ -177,6 +178,68 @@ class Tools(harness.RunTest):
         self.assertFalse(os.path.exists(self.dir + "/lock"))
         self.tool("show_batch", self.deck(), "-o", "a.jpg", code=1)
         self.assertIn("there is no [data.nothing]", self.tool("show_batch", self.deck(), "--data", "nothing", code=1))
+
+    def boxes_font(self, characters):
+        """A font in $XDG_DATA_HOME whose glyphs are black squares."""
+        from fontTools.fontBuilder import FontBuilder
+        from fontTools.pens.ttGlyphPen import TTGlyphPen
+
+        def square(side):
+            pen = TTGlyphPen(None)
+            pen.moveTo((0, 0)), pen.lineTo((0, side)), pen.lineTo((side, side)), pen.lineTo((side, 0)), pen.closePath()
+            return pen.glyph()
+        names = [f"u{ord(c):04X}" for c in characters]
+        font = FontBuilder(1000, isTTF=True)
+        font.setupGlyphOrder([".notdef", *names])
+        font.setupCharacterMap({ord(c): name for c, name in zip(characters, names)})
+        font.setupGlyf({".notdef": square(0), **{name: square(1000) for name in names}})
+        font.setupHorizontalMetrics({name: (1000, 0) for name in (".notdef", *names)})
+        font.setupHorizontalHeader(ascent=1000, descent=0)
+        font.setupNameTable({"familyName": "Squares", "styleName": "Regular"})
+        font.setupOS2()
+        font.setupPost()
+        os.makedirs(self.path("share/fonts"), exist_ok=True)
+        font.save(self.path("share/fonts/squares.ttf"))
+
+    def drawn(self, text):
+        """(pixels of a text of size 20, its width, characters that no font has)"""
+        fonts = harness.loaded("fonts.py")
+        picture = Image.new("RGB", (400, 40), (255, 255, 255))
+        line = fonts.Text(20)
+        line.draw(picture, ImageDraw.Draw(picture), 5, 5, text, (0, 0, 0))
+        return np.asarray(picture), line.width(text), fonts.Text.missing
+
+    @unittest.skipUnless(os.path.exists("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"), "no DejaVu Sans here")
+    def test_fonts_step_in(self):
+        private = "\U000f1234"  # in no font of any machine
+        with unittest.mock.patch.dict(os.environ, XDG_DATA_HOME=self.path("share")):
+            _, _, missing = self.drawn("a" + private)
+            self.assertEqual(missing, {private})
+            self.boxes_font(private)
+            pixels, width, missing = self.drawn(private)
+            self.assertEqual((missing, width), (set(), 20))
+            black = np.argwhere((pixels == 0).all(axis=2))
+            self.assertEqual(len(black), 20 * 20)
+            # Between letters of the usual font: as wide as the parts, and in their order.
+            alone = self.drawn("ab")[1]
+            self.assertAlmostEqual(self.drawn(f"a{private}b")[1], alone + 20, delta=2)
+            pixels, width, _ = self.drawn(f"{private}a")
+            self.assertTrue((pixels[:, 5:25] == 0).all(axis=2).any())
+            self.assertTrue((pixels[:, 26:] < 128).any())
+
+    @unittest.skipUnless(os.path.exists("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"), "no fonts-noto-color-emoji here")
+    def test_emoji_are_in_colour(self):
+        def colours(pixels):
+            return (pixels.max(axis=2).astype(int) - pixels.min(axis=2) > 60).sum()
+        pixels, width, missing = self.drawn("\U0001f525")
+        self.assertEqual(missing, set())
+        self.assertGreater(colours(pixels), 100)
+        self.assertLess(width, 40)
+        self.assertEqual(colours(self.drawn("fire")[0]), 0)
+        if harness.loaded("fonts.py").SHAPING:  # one picture of several code points
+            family = "\U0001f469\u200d\U0001f469\u200d\U0001f467"
+            self.assertEqual(self.drawn(family)[1], width)
+            self.assertEqual(self.drawn("\U0001f44d\U0001f3fd")[1], width)
 
     # ------------------------------------------------------------------------------------------------ index_dataset
 
