@@ -86,16 +86,17 @@ def state_of(run):
     """(word, sentence): running, failed, killed, finished, stopped or unknown, and what became of the newest attempt."""
     held, lock = lock_of(run)
     files = checkpoints(run)
-    at = f"; newest checkpoint: step {step_of(files[-1]):,}" if files else "; no checkpoint yet"
+    newest = f"; newest checkpoint: step {step_of(files[-1]):,}" if files else "; no checkpoint yet"
     if held:
         return "running", f"running: {lock[0]}"
     if report := report_of(run):
         return "failed", f"failed: {report}"
     if lock:
-        return "killed", f"not running; its last job ({', '.join(lock)}) was killed{at}; the same command goes on"
+        return "killed", f"not running; its last job ({', '.join(lock)}) was killed{newest}; the same command goes on"
     code = last_words(run)
     if code == 0:
         return "finished", "finished"
     if code is not None:
-        return "stopped", f"stopped (exit={code}){at}; the same command goes on"
-    return "unknown", f"not running; it ended without a word{at}; the same command goes on"
+        saved = f"with a checkpoint at step {step_of(files[-1]):,}" if files else "without a checkpoint"
+        return "stopped", f"stopped (exit={code}) {saved}; start the same command to continue"
+    return "unknown", f"not running; it ended without a word{newest}; the same command goes on"

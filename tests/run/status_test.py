@@ -97,8 +97,8 @@ class Status(harness.RunTest):
         self.checkpoint("0000000008.h5", 1, 0)
         self.write("lock", "")
         log = "00:00:01 trainer 1.0 started\n00:00:02 done     exit={}\n"
-        for code, state in ((0, "finished"), (75, "stopped (exit=75); newest checkpoint: step 8; the same command goes on"),
-                            (8, "stopped (exit=8); newest checkpoint: step 8")):
+        for code, state in ((0, "finished"), (75, "stopped (exit=75) with a checkpoint at step 8; start the same command to continue"),
+                            (8, "stopped (exit=8) with a checkpoint at step 8")):
             self.write("logs/rank00000.log", log.format(code))
             text = self.status(self.dir)
             self.assertIn(f"state       {state}", text)

@@ -1,0 +1,94 @@
+#!/usr/bin/python3
+"""tools/quickstart as a user meets it: Ctrl-C saves, the same command continues, and what is said is true. Builds nothing new."""
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import harness
+
+QUICKSTART = os.path.join(harness.SOURCE, "tools", "quickstart")
+LONG = ("--set", "train.total_steps=100000", "--set", "eval.val.every_steps=0", "--set", "eval.val_shuffled.every_steps=0",
+        "--set", "log.console_every_steps=1")
+
+
+class Quickstart(harness.RunTest):
+    def start(self, *args):
+        """In a process group of its own, as a terminal starts it."""
+        return subprocess.Popen([QUICKSTART, "--dir", self.dir, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                stdin=subprocess.DEVNULL, text=True, start_new_session=True)
+
+    def until(self, job, text):
+        seen = ""
+        for line in job.stdout:
+            seen += line
+            if line.startswith(text):
+                return
+        self.fail(f"{text} never came:\n{seen}")
+
+    def ended(self, job):
+        output = job.communicate(timeout=300)[0]
+        return job.returncode, output
+
+    def stopped(self, job):
+        """The step of the checkpoint that was promised, after checking that it is there."""
+        code, output = self.ended(job)
+        self.assertEqual(code, 75, output)
+        self.assertNotIn("failed", output)
+        found = re.search(r"stopped \(exit=75\) with a checkpoint at step (\d+); start the same command to continue", output)
+        self.assertTrue(found, output)
+        self.assertEqual(self.checkpoints()[-1], f"{int(found[1]):010}.h5")
+        return int(found[1])
+
+    def test_interrupted(self):
+        job = self.start(*LONG)
+        self.until(job, "step=4 ")
+        os.killpg(job.pid, signal.SIGINT)  # Ctrl-C
+        first = self.stopped(job)
+        self.assertGreaterEqual(first, 4)
+        # The same command continues. A TERM that only the script gets does the same.
+        job = self.start(*LONG)
+        self.until(job, f"step={first + 1} ")
+        job.terminate()
+        second = self.stopped(job)
+        self.assertGreater(second, first)
+        # mpirun gets the TERM itself. It answers with 1 although the ranks save, and kills those that take long. Both are said.
+        job = self.start(*LONG)
+        self.until(job, f"step={second + 1} ")
+        mpirun = subprocess.run(["pgrep", "-P", str(job.pid), "mpirun"], capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(mpirun), 1)
+        os.kill(int(mpirun[0]), signal.SIGTERM)
+        code, output = self.ended(job)
+        self.assertIn(code, (75, 1), output)
+        self.assertNotIn("training failed", output)
+        found = re.search(r"stopped \(exit=75\) with a checkpoint at step (\d+); start the same command to continue|"
+                          r"was killed; newest checkpoint: step (\d+); the same command goes on", output)
+        self.assertTrue(found, output)
+        third = int(found[1] or found[2])
+        self.assertEqual(self.checkpoints()[-1], f"{third:010}.h5")
+        self.assertGreaterEqual(third, second)
+        # To the end, in a few steps more.
+        code, output = self.ended(self.start("--set", f"train.total_steps={third + 2}"))
+        self.assertEqual(code, 0, output)
+        self.assertIn(f"What came out after {third + 2} steps", output)
+        self.assertIn(f"{self.dir}/checkpoints/{third + 2:010}.h5", output)
+
+    def test_failed(self):
+        # Refused before the run directory is made: nothing to ask there.
+        code, output = self.ended(self.start("--set", "model.encoder.heads=3"))
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, r"error: quickstart stopped: training failed with exit \d+ \(message above\)")
+        for args, words in ((("--dirr", "x"), "unknown argument '--dirr'"), (("--set",), "an option without its value")):
+            code, output = self.ended(self.start(*args))
+            self.assertEqual(code, 1, output)
+            self.assertIn(words, output)
+
+
+if os.path.realpath(harness.TRAINER) != harness.SOURCE + "/build/trainer":
+    print("skipped: quickstart uses build/trainer, and another one is tested")
+    sys.exit(77)
+if not os.path.exists(harness.SOURCE + "/data/emoji/summary.json"):
+    print("skipped: no data/emoji (tools/make_emoji_dataset data/emoji)")
+    sys.exit(77)
+harness.main()
