@@ -62,7 +62,8 @@ class Plot(harness.RunTest):
                 for row in rows:
                     f.write(json.dumps({"kind": "train", **row}) + "\n")
                     if row["step"] % 100 == 0:
-                        f.write(json.dumps({"kind": "eval", "eval": "val", "step": row["step"], "perplexity_per_token": row["loss"]}) + "\n")
+                        evaluation = {"eval": "val", "step": row["step"], "perplexity_per_token": row["loss"]}
+                        f.write(json.dumps({"kind": "eval", **evaluation}) + "\n")
             read.append(tool.read_run(f"{self.folder}/{run}"))
         panels = tool.panels_of(read, {"chance": 4.5})
         panel, = (p for p in panels if p.title == name)

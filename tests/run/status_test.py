@@ -43,10 +43,10 @@ class Status(harness.RunTest):
             fcntl.lockf(file, fcntl.LOCK_EX)
 
     def train(self, steps, total=1000, ms=4000, every_s=10, begin_s=100, **more):
-        """Rows of an attempt. Its first two steps are slower."""
+        """Rows of an attempt. Its first two steps are slower, and every tenth."""
         rows = []
         for i, step in enumerate(steps):
-            took = ms * (10 if i < 2 else 1)
+            took = ms * (10 if i < 2 else 3 if step % 10 == 0 else 0.5 if step % 10 == 1 else 1)
             rows.append({"kind": "train", "step": step, "loss": 4.123456789012345, "ms": took, "compute_ms": 0.75 * took,
                          "data_ms": 0.2 * took, "comm_ms": 0.05 * took, "progress": step / total, "core_hours": 1.2344,
                          "uptime_s": begin_s + 500 * min(i, 2) + every_s * (step - steps[0]), **more})
