@@ -95,6 +95,26 @@ class Figures(harness.RunTest):
                                                                                              "images_per_cpu_s": 80.0}})
             self.assertRegex(out.getvalue(), r"2 +160\.0 +3\.56 +80\.0 +0\.89\n")
 
+    def test_figures_of_make_emoji_dataset(self):
+        """Tokens as the trainer sees them: the end token is one of them, long captions are cut with it kept."""
+        tool = harness.loaded("make_emoji_dataset")
+
+        class Pieces:
+            def __init__(self, model_proto):
+                pass
+
+            def encode(self, text):
+                return [3 if word == "a" else 4 for word in text.split()]
+
+            def get_piece_size(self):
+                return 9
+        found = tool.measure(argparse.Namespace(SentencePieceProcessor=Pieces), b"", ["A b", "a a a", "a " * 30], ["b"])
+        counts = {3: 1 + 3 + 23, 4: 1, 1: 3}
+        total = sum(counts.values())
+        self.assertAlmostEqual(found["unigram_entropy_nats"], -sum(n / total * np.log(n / total) for n in counts.values()), places=12)
+        self.assertEqual((found["mean_tokens"], found["max_tokens"], found["cut_at_24"], found["pieces"], found["pieces_used"]),
+                         ((3 + 4 + 31 + 2) / 4, 31, 1, 9, 3))
+
     # ------------------------------------------------------------------------------------------------ show_batch
 
     def boxes_font(self, characters):

@@ -1,5 +1,7 @@
 #!/usr/bin/python3
 """tools/plot_metrics on real runs: one, several, one that has been cut, and folders that are none."""
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -108,6 +110,32 @@ class Plot(harness.RunTest):
         got = harness.loaded("plot_metrics").running_mean(np.arange(190), value)[1]
         want = [np.mean(value[max(0, i - 1):i + 2]) for i in range(190)]
         np.testing.assert_allclose(got, want, atol=1e-12)
+
+    def test_reading(self):
+        """Steps that are there twice count once, as measured last; cut lines cost their row only; both files hold the same curves."""
+        tool = harness.loaded("plot_metrics")
+        lines = [{"kind": "start", "step": 0}, *({"kind": "train", "step": s, "loss": float(s)} for s in (1, 2, 3)),
+                 {"kind": "start", "step": 1}, {"kind": "train", "step": 2, "loss": 20.0, "extra": 5},
+                 {"kind": "eval", "eval": "e", "step": 2, "x": 1.5}]
+        os.mkdir(f"{self.folder}/cut")
+        with open(f"{self.folder}/cut/metrics.jsonl", "w") as f:
+            f.write("\n".join(map(json.dumps, lines[:2])) + "\n{\"kind\":\n" + "\n".join(map(json.dumps, lines[2:])) + '\n{"kind":"tr')
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
+            run = tool.read_run(f"{self.folder}/cut")
+        self.assertIn("1 of 9 lines, the first is line 3", errors.getvalue())
+        np.testing.assert_array_equal(run.train["step"], [1, 2, 3])
+        np.testing.assert_array_equal(run.train["loss"], [1, 20, 3])
+        np.testing.assert_array_equal(run.train["extra"], [np.nan, 5, np.nan])
+        np.testing.assert_array_equal(run.evals["e"]["x"], [1.5])
+        self.expect(0, args=[self.deck()])
+        from_hdf5 = tool.read_run(self.dir)
+        os.remove(f"{self.dir}/metrics.h5")
+        from_jsonl = tool.read_run(self.dir)
+        rows = self.rows()
+        for run in (from_hdf5, from_jsonl):
+            for name in ("step", "loss", "l2_grads", "examples_s"):
+                np.testing.assert_allclose(run.train[name], [row[name] for row in rows], rtol=1e-12)
+            self.assertEqual(list(run.evals["val"]["step"]), [6, 12])
 
     def test_several_runs(self):
         """A panel for each quantity, a colour and a marker for each run, the last values of each."""

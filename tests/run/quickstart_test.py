@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """tools/quickstart as a user meets it: Ctrl-C saves, the same command continues, and what is said is true. Builds nothing new."""
+import json
 import os
 import re
 import signal
@@ -70,6 +71,15 @@ class Quickstart(harness.RunTest):
         self.assertEqual(code, 0, output)
         self.assertIn(f"What came out after {second + 2} steps", output)
         self.assertIn(f"{self.dir}/checkpoints/{second + 2:010}.h5", output)
+        with open(harness.SOURCE + "/data/emoji/summary.json") as f:
+            entropy = json.load(f)["unigram_entropy_nats"]
+        val, shuffled = ([row["perplexity_per_token"] for row in self.rows("eval") if row["eval"] == name][-1]
+                         for name in ("val", "val_shuffled"))
+        for line in (f"validation loss per token       {val:.3f} nats", f"the same, images shuffled       {shuffled:.3f} nats",
+                     f"unigram entropy of captions     {entropy:.3f} nats",
+                     f"loss / unigram entropy          {val / entropy:.3f}        goal: at most 0.62   MISSED",
+                     f"what the image is worth         {shuffled - val:.3f} nats   goal: at least 0.5   MISSED"):
+            self.assertIn(line, output)
 
     def test_failed(self):
         # Refused before the run directory is made: nothing to ask there.
