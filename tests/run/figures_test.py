@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import io
 import os
+import tarfile
 import unittest
 import unittest.mock
 
@@ -94,6 +95,19 @@ class Figures(harness.RunTest):
             self.assertEqual(report, {1: {"images_per_s": 45.0, "images_per_cpu_s": 90.0}, 2: {"images_per_s": 160.0,
                                                                                              "images_per_cpu_s": 80.0}})
             self.assertRegex(out.getvalue(), r"2 +160\.0 +3\.56 +80\.0 +0\.89\n")
+
+    def test_figures_of_pack_dataset(self):
+        """The size that pack_dataset expects of a tar is the one that it gets, at every border of blocks and records."""
+        tool = harness.loaded("pack_dataset")
+        for sizes in ((0, 0), (1, 6143), (1, 6144), (1, 6145), (1, 6655), (512, 6144), (513, 6144), (0, 6656), (0, 6657), (10240, 0)):
+            contents = {"png": b"x" * sizes[0], "txt": b"y" * sizes[1]}
+            path = self.path("a.tar")
+            with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+                tool.add(tar, "first.png", b"z" * 700)
+                expected = tool.tar_bytes(tar.offset, contents)
+                for extension, data in contents.items():
+                    tool.add(tar, f"a.{extension}", data)
+            self.assertEqual(expected, os.path.getsize(path), sizes)
 
     def test_figures_of_make_emoji_dataset(self):
         """Tokens as the trainer sees them: the end token is one of them, long captions are cut with it kept."""

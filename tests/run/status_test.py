@@ -42,14 +42,15 @@ class Status(harness.RunTest):
             self.addCleanup(file.close)
             fcntl.lockf(file, fcntl.LOCK_EX)
 
-    def train(self, steps, total=1000, ms=4000, every_s=10, begin_s=100, **more):
-        """Rows of an attempt. Its first two steps are slower, and every tenth."""
+    def train(self, steps, total=1000, ms=4000, every_s=10, pause_s=0):
+        """Rows of an attempt. Its first two steps are slower, and every tenth; there is a pause before the 20th."""
         rows = []
         for i, step in enumerate(steps):
             took = ms * (10 if i < 2 else 3 if step % 10 == 0 else 0.5 if step % 10 == 1 else 1)
+            uptime_s = 100 + 500 * min(i, 2) + every_s * (step - steps[0]) + pause_s * (i >= 20)
             rows.append({"kind": "train", "step": step, "loss": 4.123456789012345, "ms": took, "compute_ms": 0.75 * took,
                          "data_ms": 0.2 * took, "comm_ms": 0.05 * took, "progress": step / total, "core_hours": 1.2344,
-                         "uptime_s": begin_s + 500 * min(i, 2) + every_s * (step - steps[0]), **more})
+                         "uptime_s": uptime_s})
         return rows
 
     def metrics(self, *rows, age_s=0):
@@ -66,7 +67,8 @@ class Status(harness.RunTest):
     def test_every_number(self):
         old = {"kind": "eval", "eval": "val", "step": 500, "perplexity": 9.5, "eval_s": 3.0}
         new = {"kind": "eval", "eval": "val", "step": 600, "perplexity": 2.123456789, "perplexity_per_token": 0.25, "eval_s": 3.0}
-        self.metrics(self.start(1), *self.train(range(1, 501), ms=9), self.start(3, 500), old, *self.train(range(501, 601)), new, age_s=95)
+        before, newest = self.train(range(1, 501), ms=9), self.train(range(501, 601), pause_s=97)
+        self.metrics(self.start(1), *before, self.start(3, 500), old, *newest, new, age_s=95)
         self.job("train", 600, 95)
         self.checkpoint("0000000100.h5", 1, 9000)
         self.checkpoint("0000000500.h5", 2.5, 7290)
@@ -80,7 +82,7 @@ class Status(harness.RunTest):
                      ", from step 500",
                      "step        600 of 1,000 (60.0 %)  loss 4.12346",
                      "pace        4000.0 ms/step  of it compute 75 %, waiting for data 20 %, communication 5 %",
-                     "eta         1h6m (10000.0 ms per step with evaluations and saves)",  # 400 steps of 10 s
+                     "eta         1h13m (11000.0 ms per step with evaluations and saves)",  # 97 steps took 11 s each, 400 are left
                      "last row    1m ago  core hours 1.234",
                      "eval        val at step 600: perplexity 2.12346  perplexity_per_token 0.25",
                      "checkpoint  0000000500.h5  2.5 MiB, 2h1m ago; 2 in all",
@@ -94,7 +96,8 @@ class Status(harness.RunTest):
 
     def test_ended(self):
         self.metrics(self.start(), *self.train(range(1, 10)))
-        self.checkpoint("0000000008.h5", 1, 0)
+        self.checkpoint("0000000008.h5", 1, 50)
+        self.checkpoint("0000000004.h5", 1, 0)
         self.write("lock", "")
         log = "00:00:01 trainer 1.0 started\n00:00:02 done     exit={}\n"
         for code, state in ((0, "finished"), (75, "stopped (exit=75) with a checkpoint at step 8; start the same command to continue"),
