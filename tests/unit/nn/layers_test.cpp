@@ -1,6 +1,8 @@
 // Linear, LayerNorm, Mlp and dropout: values, gradients of inputs and parameters, slices.
 #include "nn/layers.hpp"
 
+#include <fmt/ranges.h>
+
 #include "kernels/bf16_value.hpp"
 #include "reference.hpp"
 
@@ -285,6 +287,56 @@ TEST(GradientStore, MicroBatchesAddUp) {
     EXPECT_NEAR(running[i], tree[i], 1e-5);
   }
   EXPECT_TRUE(rig::same_bits(gradients(false, {1}), alone[1]));
+}
+
+// The same where some parameters of a layer are frozen: each gradient is added to on its own account, whatever becomes
+// of its neighbour's.
+TEST(GradientStore, MicroBatchesAddUpBesideFrozenParameters) {
+  constexpr int64_t kIn = 4, kOut = 3, kRows = 2, kPasses = 3;
+  auto view = [](Floats& v) { return device::view(v.data(), int64_t(v.size())); };
+  Floats x = rig::floats(rig::numbers(kPasses * kRows * kIn, "x")), dy = rig::floats(rig::numbers(kPasses * kRows * kOut, "dy"));
+  Floats dz = rig::floats(rig::numbers(kPasses * kRows * kIn, "dz")), dx(kRows * kIn), y(kRows * kIn);
+  // Parameters: kernel and bias of a Linear, scale and bias of a LayerNorm.
+  auto gradients = [&](const std::array<bool, 4>& frozen, const std::vector<int64_t>& passes) {
+    rig::World world({{"kernel", {kIn, kOut}, !frozen[0]}, {"bias", {kOut}, !frozen[1]}, {"scale", {kIn}, !frozen[2]}, {"shift", {kIn}, !frozen[3]}},
+                     false, int64_t(passes.size()));
+    for (int p = 0; p < 4; ++p) world.set(p, rig::numbers(world.weights.weight(p).count, fmt::format("parameter {}", p)));
+    const nn::Linear linear{.kernel = 0, .bias = 1, .in = kIn, .out = kOut};
+    const nn::LayerNorm norm{.scale = 2, .bias = 3, .width = kIn};
+    std::vector<Floats> sums;
+    world.gradients.begin_step();
+    for (size_t m = 0; m < passes.size(); ++m) {
+      nn::Context ctx = world.context(kRows);
+      device::Arena::Scope scope(ctx.arena);
+      world.gradients.begin_micro_batch(int64_t(m));
+      world.gradients.open(0);
+      const View in = view(x).slice(passes[m] * kRows * kIn, kRows * kIn);
+      const nn::LayerNorm::Saved saved = norm.make_saved(ctx, true, kRows);
+      norm.forward(ctx, in, kRows, view(y), saved);
+      norm.backward(ctx, view(dz).slice(passes[m] * kRows * kIn, kRows * kIn), in, kRows, saved, view(dx), Write::overwrite);
+      linear.backward(ctx, view(dy).slice(passes[m] * kRows * kOut, kRows * kOut), in, kRows, view(dx));
+      if (m + 1 == passes.size())
+        for (int p = 0; p < 4; ++p) {
+          const View g = ctx.gradient(p).view;
+          sums.push_back(g.none() ? Floats() : Floats(g.f32(), g.f32() + g.count));
+        }
+      world.gradients.close(0);
+    }
+    world.gradients.finish_step();
+    return sums;
+  };
+  std::vector<std::vector<Floats>> alone;
+  for (int64_t m = 0; m < kPasses; ++m) alone.push_back(gradients({}, {m}));
+  for (int mask = 0; mask < 16; ++mask) {
+    const std::array<bool, 4> frozen = {(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0, (mask & 8) != 0};
+    SCOPED_TRACE(fmt::format("frozen: {}", frozen));
+    const std::vector<Floats> all = gradients(frozen, {0, 1, 2});
+    for (size_t p = 0; p < 4; ++p) {
+      ASSERT_EQ(all[p].empty(), frozen[p]) << p;
+      for (size_t i = 0; i < all[p].size(); ++i)
+        EXPECT_NEAR(all[p][i], alone[0][p][i] + alone[1][p][i] + alone[2][p][i], 1e-5) << p;
+    }
+  }
 }
 
 }  // namespace

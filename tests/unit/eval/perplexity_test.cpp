@@ -1,0 +1,242 @@
+// The perplexity evaluator with a likelihood that is made up: which examples count, what they are divided by, and
+// which image stands beside which caption.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "eval/evaluator.hpp"
+
+namespace {
+
+using device::DType;
+
+// Sample i: its number as a caption and as an image, from 1 on, so that padding (all zero) is none of them.
+class Numbers : public data::Source {
+ public:
+  explicit Numbers(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+  std::string key(int64_t index) const override { return fmt::format("numbers:{}", index); }
+  std::string summary() const override { return ""; }
+  data::Sample read(int64_t index) const override {
+    data::Array image(DType::f32, {1}), label(DType::i32, {1});
+    image.f32()[0] = float(index + 1), label.i32()[0] = int32_t(index + 1);
+    data::Sample sample;
+    sample["image"] = std::move(image), sample["labels"] = std::move(label);
+    return sample;
+  }
+  static data::Spec spec() {
+    return {{"image", data::FieldSpec::array(DType::f32, {1})}, {"labels", data::FieldSpec::array(DType::i32, {1})}};
+  }
+
+ private:
+  int64_t size_;
+};
+
+// Ranks that run one after the other, twice. In the first round a sum only collects what each rank adds. In the second
+// round every rank gets the whole sum.
+class Ranks : public comm::Comm {
+ public:
+  explicit Ranks(int size) : size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  comm::Ticket all_reduce(device::View view, device::Queue&) override {
+    total_.resize(size_t(view.count), 0.0);
+    for (int64_t i = 0; i < view.count; ++i) {
+      if (collecting_) total_[size_t(i)] += view.f64()[i];
+      if (!collecting_) view.f64()[i] = total_[size_t(i)];
+    }
+    return {};
+  }
+  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
+  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
+  void broadcast(device::View, int) override {}
+  void barrier() override {}
+  int64_t min(int64_t v) override { return v; }
+  int64_t max(int64_t v) override { return v; }
+  int64_t sum(int64_t v) override { return v; }
+  double max(double v) override { return v; }
+  std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
+  std::string broadcast_text(const std::string& t, int) override { return t; }
+
+  template <class F>
+  void run_all(const F& f) {
+    for (bool collecting : {true, false})
+      for (rank_ = 0, collecting_ = collecting; rank_ < size_; ++rank_) f(rank_, collecting);
+  }
+
+ private:
+  int size_, rank_ = 0;
+  bool collecting_ = true;
+  std::vector<double> total_;
+};
+
+// What the made-up model says of caption c: any numbers whose sums are exact.
+double nll_of(int64_t caption) { return 1 + 0.25 * double(caption); }
+double tokens_of(int64_t caption) { return double(1 + caption % 5); }
+
+struct Setting {
+  int64_t examples = 40, batch = 6;
+  int ranks = 1;
+  bool shuffle_images = false;
+  double tokens = 1;            // factor: 0 stands for a model that predicts nothing
+  int64_t interrupt_after = -1;  // batches of a rank
+};
+
+struct Outcome {
+  std::vector<eval::Result> results;               // by rank
+  std::map<int64_t, std::vector<int64_t>> images;  // beside each caption, counted from 0
+  std::vector<int64_t> calls;                      // of the model, by rank
+};
+
+struct Root {
+  eval::EvalOptions options;
+  void bind(config::Table& t) { t.table("eval", options, ""); }
+};
+
+std::unique_ptr<eval::Evaluator> perplexity(bool shuffle_images) {
+  Root root;
+  config::Deck deck(config::DeckSource{"deck.toml",
+                                       fmt::format("[eval]\nkind = \"perplexity\"\ndata = \"val\"\nevery_steps = 1\n"
+                                                   "shuffle_images = {}\n",
+                                                   shuffle_images),
+                                       {}},
+                    root);
+  EXPECT_TRUE(deck.problems().lines.empty());
+  return eval::make_evaluator(root.options);
+}
+
+data::Dataset numbers(int64_t examples) {
+  return {"val", std::make_unique<Numbers>(examples), data::Pipeline("", Numbers::spec(), {})};
+}
+
+Outcome evaluate(const Setting& s) {
+  const data::Dataset set = numbers(s.examples);
+  const std::unique_ptr<eval::Evaluator> evaluator = perplexity(s.shuffle_images);
+  Ranks ranks(s.ranks);
+  Outcome out;
+  out.results.resize(size_t(s.ranks)), out.calls.resize(size_t(s.ranks));
+  ranks.run_all([&](int rank, bool first_round) {
+    int64_t& calls = out.calls[size_t(rank)] = 0;
+    auto likelihood = [&](const models::HostBatch& batch, double* nll, double* weight) {
+      ++calls;
+      EXPECT_EQ(batch.examples, s.batch);
+      for (int64_t i = 0; i < batch.examples; ++i) {
+        const int64_t caption = batch.features.at("labels").i32()[i] - 1;
+        const bool padding = batch.first_position + i >= s.examples;
+        EXPECT_EQ(caption, padding ? -1 : batch.first_position + i);
+        nll[i] = padding ? 1e9 : nll_of(caption);
+        weight[i] = padding ? 1e6 : s.tokens * tokens_of(caption);
+        if (!padding && first_round)
+          out.images[caption].push_back(int64_t(batch.features.at("image").f32()[i]) - 1);
+      }
+    };
+    out.results[size_t(rank)] = evaluator->run({.world = ranks,
+                                                .dataset = set,
+                                                .loader = {},
+                                                .batch = s.batch,
+                                                .likelihood = likelihood,
+                                                .interrupted = [&] { return calls == s.interrupt_after; }});
+  });
+  return out;
+}
+
+double value(const eval::Result& result, const std::string& name) {
+  for (const auto& [metric, number] : result.values)
+    if (metric == name) return number;
+  return NAN;
+}
+
+// Sets that fill the last batch of all ranks, a part of it, or leave ranks without any example.
+const Setting kSettings[] = {{.examples = 40},
+                             {.examples = 36},
+                             {.examples = 40, .ranks = 2},
+                             {.examples = 40, .ranks = 3},
+                             {.examples = 7, .ranks = 3},
+                             {.examples = 1, .ranks = 2},
+                             {.examples = 1, .batch = 1}};
+
+TEST(Perplexity, IsAMeanOverCaptionsAndOverTokens) {
+  for (const Setting& s : kSettings) {
+    SCOPED_TRACE(fmt::format("{} examples, {} ranks", s.examples, s.ranks));
+    double sum = 0, tokens = 0;
+    for (int64_t i = 0; i < s.examples; ++i) sum += nll_of(i), tokens += tokens_of(i);
+    const Outcome out = evaluate(s);
+    for (const eval::Result& result : out.results) {
+      EXPECT_EQ(value(result, "perplexity"), sum / double(s.examples));
+      EXPECT_EQ(value(result, "perplexity_per_token"), sum / tokens);
+      EXPECT_EQ(result.examples, s.examples);
+      EXPECT_EQ(result.counted, "captions");
+      EXPECT_FALSE(result.interrupted);
+    }
+    EXPECT_EQ(int64_t(out.images.size()), s.examples) << "every caption counts";
+    for (const auto& [caption, images] : out.images) EXPECT_EQ(images, std::vector<int64_t>{caption});
+    for (int64_t calls : out.calls) EXPECT_EQ(calls, out.calls[0]) << "ranks gather weights together, in every batch";
+  }
+}
+
+// The names that a deck may ask for are those that a result has.
+TEST(Perplexity, ValuesHaveTheNamesOfTheRegistry) {
+  const eval::Result result = evaluate({}).results[0];
+  std::vector<std::string> names;
+  for (const auto& [name, number] : result.values) names.push_back(name);
+  for (const eval::Registered& row : eval::registry())
+    if (row.name == "perplexity") {
+      EXPECT_EQ(row.metrics, names);
+    }
+}
+
+// shuffle_images: the image half a set away, so that neighbours do not swap their images.
+TEST(Perplexity, ShuffledImagesAreHalfASetAway) {
+  for (Setting s : kSettings) {
+    if (s.examples < 2) continue;
+    s.shuffle_images = true;
+    SCOPED_TRACE(fmt::format("{} examples, {} ranks", s.examples, s.ranks));
+    const Outcome out = evaluate(s);
+    std::set<int64_t> given;
+    for (const auto& [caption, images] : out.images) {
+      ASSERT_EQ(images.size(), 1u);
+      EXPECT_EQ(images[0], (caption + s.examples / 2) % s.examples);
+      EXPECT_NE(images[0], caption);
+      given.insert(images[0]);
+    }
+    EXPECT_EQ(int64_t(given.size()), s.examples) << "every image is given once";
+    // Only the images differ: the captions and what they are divided by are those of the plain evaluation.
+    Setting plain = s;
+    plain.shuffle_images = false;
+    EXPECT_EQ(out.results[0].values, evaluate(plain).results[0].values);
+  }
+}
+
+TEST(Perplexity, ShuffledImagesNeedTwoExamples) {
+  const data::Dataset one = numbers(1), two = numbers(2);
+  perplexity(true)->check(two), perplexity(false)->check(one);
+  try {
+    perplexity(true)->check(one);
+    ADD_FAILURE() << "one image was accepted";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::Exit::data);
+    for (const char* part : {"shuffle_images", "[data.val]", "holds 1 example"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  }
+}
+
+TEST(Perplexity, HasNoValueWithoutTokens) {
+  const eval::Result result = evaluate({.examples = 5, .tokens = 0}).results[0];
+  EXPECT_TRUE(result.values.empty());
+  EXPECT_EQ(result.examples, 5);
+}
+
+TEST(Perplexity, AnInterruptedEvaluationHasNoValue) {
+  for (int64_t after : {0, 1, 3}) {
+    const Outcome out = evaluate({.examples = 40, .ranks = 2, .interrupt_after = after});
+    for (const eval::Result& result : out.results) {
+      EXPECT_TRUE(result.interrupted);
+      EXPECT_TRUE(result.values.empty());
+    }
+    EXPECT_EQ(out.calls, (std::vector<int64_t>{after, after}));
+  }
+}
+
+}  // namespace
