@@ -54,8 +54,9 @@ template <class M>
 class WorldOf {
  public:
   WorldOf(const models::CappaOptions& options, int64_t batch, int64_t slices = 1, models::LossOptions loss = {},
-        models::MemoryOptions memory = {})
+        models::MemoryOptions memory = {}, device::DType operands = device::DType::f32)
       : model(options, loss, memory),
+        operands_(operands),
         ranks_(comm::make_plan_comm(1)),
         mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
         queue_(device::Kind::cpu, 1, true),
@@ -115,7 +116,8 @@ class WorldOf {
   M model;
 
  private:
-  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false}; }
+  device::DType operands_;  // of products
+  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false, operands_}; }
   nn::Context context(device::Queue& queue, device::Arena& arena, bool train) {
     return {.queue = queue,
             .arena = arena,

@@ -1,0 +1,75 @@
+// A whole pass with bf16 operands. On bf16 instructions and without the same values are rounded, and only f32 sums may
+// have another order. Such a sum, off by its last bit, moves a rounding now and then. What that changes must be small
+// beside what rounding itself changes: a rounding point that one way lacks would change as much as rounding does.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/gemm.hpp"
+#include "kernels/vector_table.hpp"
+#include "rig.hpp"
+
+namespace {
+
+using Gradients = std::map<std::string, std::vector<double>>;
+
+// Gradients of one pass from weights and a batch that are always the same, and the losses of its evaluation.
+Gradients pass(device::DType operands) {
+  constexpr int64_t kExamples = 8;
+  models::CappaOptions o = rig::small_options();
+  rig::World world(o, kExamples, 1, {}, {}, operands);
+  world.weights.initialise(5);
+  for (const shard::Parameter& p : world.layout.parameters()) {
+    device::View w = world.weight(p.path);
+    base::Stream s(5, "shake/" + p.path);
+    const bool head = p.path == "decoder/LogitsDense/kernel";
+    for (int64_t i = 0; i < w.count; ++i) w.f32()[i] += float((head ? 0.2 : 0.1) * s.normal(uint64_t(i)));
+  }
+  world.weights.publish();
+  rig::MadeBatch batch(o, kExamples);
+  Gradients out;
+  world.model.prepare(batch.host(kExamples), true, base::Stream(9, "draws"), nullptr, world.inputs);
+  world.forward_backward();
+  for (const shard::Parameter& p : world.layout.parameters()) {
+    const device::View g = world.gradient(p.path);
+    out[p.path].assign(g.f32(), g.f32() + g.count);
+  }
+  std::vector<double> nll(kExamples), weight(kExamples);
+  world.model.prepare(batch.host(kExamples), false, base::Stream(9, "draws"), nullptr, world.inputs);
+  world.evaluate(nll.data(), weight.data());
+  out["losses of the evaluation"] = nll;
+  return out;
+}
+
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double square = 0;
+  for (size_t i = 0; i < a.size(); ++i) square += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(square);
+}
+
+TEST(Bf16, EveryCpuRoundsTheSameValues) {
+  using kernels::VectorTable;
+  const Gradients exact = pass(device::DType::f32);
+  std::map<std::string, Gradients> ways;
+  std::vector<const VectorTable*> tables{&kernels::kAvx2Table};
+  if (kernels::cpu_has_avx512()) tables.push_back(&kernels::kAvx512Table);
+  if (kernels::cpu_has_avx512_bf16()) tables.push_back(&kernels::kAvx512Bf16Table);
+  for (bool emulated : {true, false}) {
+    kernels::force_bf16_emulation(emulated);
+    if (!emulated && !kernels::bf16_is_native()) continue;
+    for (const VectorTable* table : tables) {
+      kernels::force_vector_table(table);
+      ways[fmt::format("{}, {}", emulated ? "emulated" : "native", table->name)] = pass(device::DType::bf16);
+    }
+  }
+  kernels::force_bf16_emulation(false), kernels::force_vector_table(nullptr);
+  const auto& [reference, first] = *ways.begin();
+  for (const auto& [way, found] : ways)
+    for (const auto& [name, values] : found) {
+      const double rounding = distance(first.at(name), exact.at(name));
+      EXPECT_GT(rounding, 0) << name << " is as exact as in f32: nothing to compare";
+      EXPECT_LT(distance(values, first.at(name)), 0.1 * rounding) << name << ": " << way << " beside " << reference;
+    }
+}
+
+}  // namespace
