@@ -101,14 +101,21 @@ class Resume(harness.RunTest):
         self.expect(0, "from=checkpoint", "step=9 ", args=[self.deck(), *mesh, *narrow], ranks=4)
         self.same(self.tensors(12), self.tensors(12, folder))
         # Where the CPU has no such instructions (or oneDNN may not use them), the log says so.
+        native = self.losses(folder)
+        rounding = {step: abs(native[step] - exact[step]) for step in exact}
         for limit in ("AVX2", "AVX512_CORE"):
             os.environ["ONEDNN_MAX_CPU_ISA"] = limit
             try:
                 self.expect(0, "compute  bf16=emulated", args=[self.deck(), "--dir", folder + limit, *mesh, *narrow], ranks=2)
             finally:
                 del os.environ["ONEDNN_MAX_CPU_ISA"]
+            # The same values are rounded (Bf16Rounding in test_kernels, Bf16 in test_models), and f32 sums have another
+            # order. Step 3 is the first whose loss depends on products. From then on, sums that differ in their last
+            # bit move roundings, and training doubles what that changes every step or two. In the end the two runs are
+            # as far apart as roundings can take them: each as far from f32 as the other, within a factor of 3.
             for step, loss in self.losses(folder + limit).items():
-                self.assertAlmostEqual(loss, self.losses(folder)[step], delta=1e-4 * loss)
+                bound = 0.1 * rounding[3] if step <= 3 else 4 * max(rounding.values())
+                self.assertLessEqual(abs(loss - native[step]), bound, f"{limit}: step {step}")
 
     def test_damaged(self):
         self.expect(0, args=[self.deck()], ranks=2)
