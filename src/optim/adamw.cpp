@@ -19,10 +19,9 @@ void AdamwOptions::bind(config::Table& t) {
   if (b1 == 1 || b2 == 1) t.error(b1 == 1 ? "b1" : "b2", "1 would never let a gradient in");
 }
 
-namespace {
-
-// 1 - b^step in float, the power rounded once from double: the same bits on every machine.
 float bias_correction(double b, int64_t step) { return 1.0f - float(std::pow(double(float(b)), double(step))); }
+
+namespace {
 
 class Adamw : public Method {
  public:

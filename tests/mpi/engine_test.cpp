@@ -68,6 +68,7 @@ void stir(train::Engine& engine) {
       for (int64_t i = part.begin; i < part.end; ++i)
         static_cast<float*>(part.data)[i - part.begin] += float(amount * base::Stream(99, s.name).normal(uint64_t(i)));
   }
+  engine.publish();
 }
 
 // Sets elements of a tensor wherever this rank holds them.
@@ -300,15 +301,18 @@ void frozen() {
   int cases = 0;
   for (comm::MeshShape shape : few_shapes()) {
     comm::Mesh mesh = comm::make_mesh(*session, shape, comm::SumOrder::library);
-    for (auto [kind, parameters, optimizer] : {std::tuple{"adafactor", "sharded", "sharded"},
-                                               {"adamw", "replicated", "sharded"},
-                                               {"adafactor", "replicated", "replicated"}}) {
+    // In bf16, weights whose optimizer is sharded travel rounded, and frozen ones must arrive, too.
+    for (auto [kind, parameters, optimizer, bf16] : {std::tuple{"adafactor", "sharded", "sharded", false},
+                                                     {"adamw", "replicated", "sharded", false},
+                                                     {"adafactor", "replicated", "replicated", false},
+                                                     {"adamw", "replicated", "sharded", true},
+                                                     {"adafactor", "sharded", "sharded", true}}) {
       tests::Case c{.mesh = shape,
                     .micro_batch = 48 / session->world().size() / 2,
                     .parameters = parameters,
                     .optimizer = optimizer,
                     .level = "run"};
-      c.kind = kind;
+      c.kind = kind, c.bf16 = bf16;
       train::Engine all(options_of(c, {}), mesh, device::Kind::cpu);
       c.frozen = pattern;
       train::Engine some(options_of(c, {}), mesh, device::Kind::cpu);
@@ -349,6 +353,32 @@ void frozen() {
     }
   }
   say(fmt::format("frozen: {} cases", cases));
+}
+
+// ---- strategies that differ within a layer
+
+// A norm's scale and bias, a product's kernel and bias: one is exchanged in every pass, the other is added to.
+void mixed_strategies() {
+  Alone alone;
+  tests::Case c{.mesh = {}, .micro_batch = 12, .parameters = "replicated", .optimizer = "replicated", .level = "run"};
+  train::Engine one(options_of(c, {}), alone.mesh, device::Kind::cpu);
+  stir(one);
+  const std::vector<double> wanted = tests::run_step(one, alone.mesh, 1).gradients.gradients.per_parameter;
+  int cases = 0;
+  for (comm::MeshShape shape : few_shapes())
+    for (const char* sharded : {".*/scale", ".*/bias", ".*/kernel"}) {
+      comm::Mesh mesh = comm::make_mesh(*session, shape, comm::SumOrder::library);
+      c.mesh = shape, c.micro_batch = 48 / session->world().size() / 4;
+      auto rules = [&](auto& o, auto&) { o.sharding.rules = {{sharded, "sharded", "sharded"}}; };
+      train::Engine engine(options_of(c, rules), mesh, device::Kind::cpu);
+      stir(engine);
+      const std::vector<double> found = tests::run_step(engine, mesh, 1).gradients.gradients.per_parameter;
+      for (size_t p = 0; p < found.size(); ++p)
+        expect(std::abs(found[p] - wanted[p]) <= 2e-5 * wanted[p] + 1e-7,
+               fmt::format("{} sharded: norm {} of {}, not {}", sharded, found[p], engine.layout().parameters()[p].path, wanted[p]));
+      ++cases;
+    }
+  say(fmt::format("strategies that differ within a layer: {} cases", cases));
 }
 
 // ---- examples without labels
@@ -532,6 +562,7 @@ int run(comm::Session& s, int, char**) {
   recompute();
   dropout_on_every_mesh();
   frozen();
+  mixed_strategies();
   without_labels();
   int64_t total = s.world().sum(int64_t{failures});
   say(fmt::format("engine: {} checks on each of {} ranks, {} failures", checks, s.world().size(), total));

@@ -128,11 +128,11 @@ class RunTest(unittest.TestCase):
             text = text.replace(old, new)
         return text
 
-    def poisoned(self, policy, *more):
-        """Images from an HDF5 file, one of which is NaN."""
-        images = np.random.default_rng(0).uniform(-1, 1, (60, 16, 16, 3)).astype(np.float32)
-        labels = np.random.default_rng(1).integers(3, 400, (60, 12)).astype(np.int32)
-        images[40] = np.nan  # step 4 of batch 12 in order
+    def poisoned(self, policy, *more, examples=60, bad=(40,)):
+        """Images from an HDF5 file, some of which are NaN: by default one, in step 4 of batch 12 in order."""
+        images = np.random.default_rng(0).uniform(-1, 1, (examples, 16, 16, 3)).astype(np.float32)
+        labels = np.random.default_rng(1).integers(3, 400, (examples, 12)).astype(np.int32)
+        images[list(bad)] = np.nan
         with h5py.File(self.folder + "/poisoned.h5", "w") as f:
             f["images"], f["labels"] = images, labels
         text = self.good + f'\n[data.poisoned]\nkind = "hdf5"\npath = "{self.folder}/poisoned.h5"\n'

@@ -57,6 +57,50 @@ TEST(Engine, OrderOfTransformations) {
   EXPECT_NEAR(done.parameters.per_group[0], std::hypot(new_w[0], new_w[1]), 1e-6);
 }
 
+// Frozen tensors have no gradient, so nothing is summed for them: the sums of those behind them must not move up.
+TEST(Engine, NormsBesideFrozenTensors) {
+  const Tensor w[4] = {{1, 2}, {-3, 4}, {5, 12, 0}, {8}}, g[4] = {{3, 4}, {6, 8}, {2, 3, 6}, {7}};
+  const char* names[4] = {"a", "b", "c", "d"};
+  auto norm = [](const Tensor& t) {
+    double square = 0;
+    for (float x : t) square += double(x) * double(x);
+    return std::sqrt(square);
+  };
+  for (const char* kind : {"sgd", "adafactor"})
+    for (int mask = 0; mask < 15; ++mask)
+      for (int fsdp : {1, 2}) {
+        SCOPED_TRACE(fmt::format("{}, frozen: {:04b}, fsdp {}", kind, mask, fsdp));
+        Job s = sgd({});
+        if (kind != std::string("sgd")) s.options = {}, s.options.method = std::make_shared<optim::AdafactorOptions>();
+        s.options.learning_rate = 0.5, s.fsdp = fsdp, s.cuts = fsdp;
+        s.groups = {"[ab]", "[cd]"};
+        rig::Tensors weights, gradients;
+        double squares[2] = {};
+        for (int i = 0; i < 4; ++i) {
+          const bool frozen = (mask >> i & 1) != 0;
+          s.parameters.push_back(parameter(names[i], {int64_t(w[i].size())}, i / 3));
+          s.policies.push_back({.frozen = frozen});
+          weights[names[i]] = w[i];
+          if (!frozen) gradients[names[i]] = g[i], squares[i / 2] += norm(g[i]) * norm(g[i]);
+        }
+        rig::Rig r(s);
+        r.set_weights(weights);
+        const auto& [seen, done] = r.step(1, gradients);
+        rig::Tensors after = r.weights();
+        for (size_t i = 0; i < 4; ++i) {
+          const bool frozen = (mask >> i & 1) != 0;
+          Tensor moved = after[names[i]];
+          for (size_t e = 0; e < moved.size(); ++e) moved[e] -= w[i][e];
+          EXPECT_NEAR(seen.gradients.per_parameter[i], frozen ? 0 : norm(g[i]), 1e-9) << names[i];
+          EXPECT_NEAR(done.parameters.per_parameter[i], norm(after[names[i]]), 1e-9) << names[i];
+          EXPECT_NEAR(done.updates.per_parameter[i], norm(moved), 1e-5) << names[i];
+          EXPECT_EQ(norm(moved) == 0, frozen) << names[i];
+        }
+        for (size_t group : {0, 1}) EXPECT_NEAR(seen.gradients.per_group[group], std::sqrt(squares[group]), 1e-9);
+        EXPECT_NEAR(seen.gradients.global, std::sqrt(squares[0] + squares[1]), 1e-9);
+      }
+}
+
 TEST(Engine, ScheduleZeroChangesNothingButState) {
   Job s;
   s.parameters = {parameter("w", {40, 40}), parameter("b", {40})};

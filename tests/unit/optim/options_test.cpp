@@ -226,4 +226,30 @@ TEST(Options, AdafactorsBeta2) {
   EXPECT_EQ(optim::adafactor_beta2(102, 100, 0.8, 0.999), optim::adafactor_beta2(2, 0, 0.8, 0.999));
 }
 
+// Far on, where a small mistake in the base of a power grows: against NumPy's float32, powers through double.
+TEST(Options, BetasFarOn) {
+  const std::pair<int64_t, float> beta2[] = {{1000, 0x1.fdf632p-1f},    {5623, 0x1.ff7cecp-1f},      {5624, 0x1.ff7cf0p-1f},
+                                             {1000000, 0x1.fffdecp-1f}, {100000000, 0x1.fffff2p-1f}};
+  for (auto [step, value] : beta2) {
+    EXPECT_EQ(optim::adafactor_beta2(step, 0, 0.8, 1), value) << step;
+    EXPECT_EQ(optim::adafactor_beta2(step, 0, 0.8, 0.999), std::min(value, 0.999f)) << step;
+    EXPECT_EQ(optim::adafactor_beta2(step + 700, 700, 0.8, 1), value) << step;
+  }
+}
+
+TEST(Options, BiasCorrectionsFarOn) {
+  struct Case {
+    double b;
+    int64_t step;
+    float correction;
+  };
+  const Case cases[] = {{0.9, 1, 0x1.9999ap-4f},        {0.9, 2, 0x1.851ecp-3f},         {0.9, 10, 0x1.4d7a08p-1f},
+                        {0.9, 1000, 1},                 {0.95, 10, 0x1.9ae4b8p-2f},      {0.98, 10, 0x1.76a27p-3f},
+                        {0.99, 1000, 0x1.fffa58p-1f},   {0.999, 1, 0x1.0624p-10f},       {0.999, 10, 0x1.46348p-7f},
+                        {0.999, 1000, 0x1.43bccep-1f},  {0.999, 10000, 0x1.fffa14p-1f},  {0.999, 100000, 1},
+                        {0.9999, 10, 0x1.061p-10f},     {0.9999, 1000, 0x1.85ddbp-4f},   {0.9999, 10000, 0x1.43afb8p-1f},
+                        {0.9999, 100000, 0x1.fffa1p-1f}, {0, 1, 1},                      {0, 7, 1}};
+  for (const Case& c : cases) EXPECT_EQ(optim::bias_correction(c.b, c.step), c.correction) << c.b << " at " << c.step;
+}
+
 }  // namespace
