@@ -61,10 +61,13 @@ set_target_properties(gpu_exchange_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CM
 foreach(ranks 2 4)
   mpi_test(gpu_exchange_test ${ranks} 120)
 endforeach()
+foreach(ranks 2 4)
+  set_tests_properties(gpu_exchange_test_mpi${ranks} PROPERTIES LABELS "mpi;cuda")
+endforeach()
 foreach(failure hang@3 error@3 refuse@3 absent)
   add_test(NAME gpu_exchange_${failure}_mpi2
            COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2 $<TARGET_FILE:gpu_exchange_test> ${failure})
-  set_tests_properties(gpu_exchange_${failure}_mpi2 PROPERTIES TIMEOUT 60 LABELS mpi PROCESSORS 2
+  set_tests_properties(gpu_exchange_${failure}_mpi2 PROPERTIES TIMEOUT 60 LABELS "mpi;cuda" PROCESSORS 2
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
@@ -75,6 +78,7 @@ foreach(name gpu_memory_test gpu_step_test)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   foreach(ranks 1 2)
     mpi_test(${name} ${ranks} 300)
+    set_tests_properties(${name}_mpi${ranks} PROPERTIES LABELS "mpi;cuda")
   endforeach()
 endforeach()
 

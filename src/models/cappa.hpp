@@ -2,6 +2,8 @@
 // tokens, in parallel (cappa.md 1.6).
 #pragma once
 
+#include <cmath>
+
 #include "models/caption_decoder.hpp"
 #include "models/caption_head.hpp"
 #include "models/vit.hpp"
@@ -18,6 +20,7 @@ class Cappa : public Model {
   std::vector<InputSpec> inputs() const override;
   std::map<std::string, FeatureSpec> features() const override;
   int64_t label_limit() const override { return options_.vocab_size; }
+  double uniform_loss() const override { return std::log(double(options_.vocab_size)); }  // a mean per token
   const char* limit_key() const override { return "model.vocab_size"; }
   void take_bytes(const kernels::PixelRange& range) override { bytes_ = true, encoder_.take_bytes(range); }
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const override;

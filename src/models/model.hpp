@@ -2,6 +2,7 @@
 // no mesh, no optimizer, no file. To add one: a pair of files here and a row in registry.cpp.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -76,6 +77,8 @@ class Model {
   // Labels must be smaller than this; `limit_key` is the key of the deck that says so.
   virtual int64_t label_limit() const = 0;
   virtual const char* limit_key() const = 0;
+  // Returns the training loss of a uniform guess: all answers equally likely. NaN if the loss has no such value.
+  virtual double uniform_loss() const { return std::numeric_limits<double>::quiet_NaN(); }
 
   // Images come as bytes, which stand for what this makes of them: called first, if at all.
   virtual void take_bytes(const kernels::PixelRange& range) = 0;

@@ -84,6 +84,7 @@ class Trainer {
   int64_t examples_seen() const;
   void record(const StepReport& report, bool skipped);  // of settled_
   void describe_first_batch(const data::Batch& batch);
+  void warn_if_diverged() const;
   base::Exit leave(StopReason stop);
   Outlook first_outlook() const;
   void finish();

@@ -130,9 +130,21 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
   log::line("first batch{}", text);
 }
 
+// A finite loss stops no run (guard.nonfinite), but one that is worse than knowing nothing must not end in silence.
+void Trainer::warn_if_diverged() const {
+  constexpr double kFar = 2;  // times the loss of a uniform guess; a run that learns begins near 1
+  const double guess = engine_->model().uniform_loss();
+  if (mesh_.rank() != 0 || !(last_loss_ > kFar * guess)) return;  // NaN: no step was made, or there is no such loss
+  log::warning("the run has diverged: its last loss, {:.6g}, is far above {:.6g}, the loss of a uniform guess. Lower "
+               "optimizer.learning_rate or set optimizer.clip_norm, and train again in another run.dir or from an "
+               "earlier checkpoint (checkpoint.resume)",
+               last_loss_, guess);
+}
+
 // After a stop: the run is not finished.
 base::Exit Trainer::leave(StopReason stop) {
   metrics_->flush();
+  warn_if_diverged();
   const bool gained = step_ > first_step_ || caught_up_;
   base::Exit code = stops_->exit(gained);
   stops_->done(stop);
@@ -191,6 +203,7 @@ void Trainer::finish() {
   log::line("memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at rank 0",
             base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")),
             host_mib());
+  warn_if_diverged();
   if (log::warnings_so_far()) log::line("warnings {} in {}/logs/warnings.txt", log::warnings_so_far(), recipe_.run.dir);
   if (best_.has_value()) {
     int64_t held = checkpoint::best_held(directory_->checkpoints());

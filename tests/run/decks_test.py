@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Broken decks and command lines: exit 2 in under a second, every problem with its place and the way out, nothing created."""
 import json
+import math
 import os
 import re
 import subprocess
@@ -325,6 +326,20 @@ preprocess = "@train"
 """
         self.expect(4, "shuffle_images", "[data.one]", "1 example", args=[self.deck(text)])
         self.assertFalse(os.path.exists(self.dir))
+
+    def test_an_untrained_model_costs_the_logarithm_of_the_vocabulary(self):
+        # The head begins at zero, so every token is as likely as any other, beside any image. The last batch is not full.
+        tokens = set()
+        for ranks, shuffled in ((1, "false"), (2, "true"), (3, "false")):
+            folder = f"{self.folder}/on{ranks}"
+            self.expect(0, "eval=val step=0 ", ranks=ranks,
+                        args=[self.deck(), "--dir", folder, "--set", "eval.val.at_start=true", "--set", f"eval.val.shuffle_images={shuffled}"])
+            row = self.rows("eval", folder)[0]
+            self.assertEqual(row["step"], 0)
+            self.assertAlmostEqual(row["perplexity_per_token"], math.log(400), delta=1e-5)
+            tokens.add(round(40 * row["perplexity"] / row["perplexity_per_token"], 3))
+        self.assertEqual(len(tokens), 1)
+        self.assertEqual(tokens.pop() % 1, 0)  # of 40 captions
 
     def test_no_result_without_targets(self):
         # Captions that are empty give labels that are padding only: there is nothing that 0 nats could mean.

@@ -250,6 +250,25 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))
         self.assertTrue(all(np.isfinite(float(row["loss"])) for row in self.rows()))
 
+    def test_a_loss_far_above_a_uniform_guess_is_said(self):
+        # Finite, so no guard stops it: every update is thousands of times too large.
+        wild = ["--set", "optimizer.learning_rate=1e4", "--set", "eval.val.at_end=false", "--set", "eval.val.every_steps=0"]
+        self.expect(0, "the run has diverged: its last loss, ", "is far above 5.99146, the loss of a uniform guess",
+                    "optimizer.learning_rate", "warnings 1 in", "done     exit=0", ranks=2, args=[self.deck(), *wild])
+        self.assertEqual(self.output.count("the run has diverged"), 1)
+        self.assertGreater(self.rows()[-1]["loss"], 12)
+        status = subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout
+        self.assertRegex(status, r"warnings    1; the last: .*the run has diverged")
+        # A run that is asked to stop says so as well; a run that learns does not.
+        shutil.rmtree(self.dir)
+        job = self.start(*wild, *LONG)
+        self.until(job, "step=20 ")
+        open(self.dir + "/stop", "w").close()
+        self.assertIn("the run has diverged", self.ended(job, 8))
+        shutil.rmtree(self.dir)
+        self.expect(0, args=[self.deck()], ranks=2)
+        self.assertNotIn("diverged", self.output)
+
     def test_nonfinite_rewind_ends(self):
         # Batches 3, 5, 7, ... (from 0) are bad. Each rewind goes back to step 2 and leaves two batches out, so step 3 is
         # sound and step 4 is bad every time. A sound step that is only made again does not begin a new count.

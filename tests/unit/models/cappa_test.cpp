@@ -43,6 +43,7 @@ TEST(Cappa, LossAndGradientsAtInitialisation) {
         batch.labels.assign(batch.labels.size(), 1);  // no example without a token
         prepare(world, batch, 8);
         EXPECT_NEAR(world.forward_backward().v[Sums::loss] / 8, std::log(61.0), 1e-6);
+        EXPECT_EQ(world.model.uniform_loss(), std::log(61.0));
         for (const shard::Parameter& p : world.layout.parameters()) {
           device::View g = world.gradient(p.path);
           double largest = 0;
