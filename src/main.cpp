@@ -4,6 +4,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "command_line.hpp"
 #include "train/bench.hpp"
 #include "train/dataset_report.hpp"
@@ -20,6 +21,7 @@ namespace {
 int run(int argc, char** argv) {
   const double begin_s = base::now_s();  // from here on limits.wall_time counts
   train::free_main_thread();
+  base::share_heap_if_limited();
 
   // 1. Command line
   CommandLine c;
@@ -52,6 +54,8 @@ int run(int argc, char** argv) {
   }
 
   // 3. MPI, and the same deck on every rank
+  constexpr int64_t kLibraries = int64_t{160} << 20;  // MPI, HDF5 and their threads
+  base::need_address_space(kLibraries, "starting MPI");
   if (c.mode == "train") train::catch_stop_signals({"USR1", "TERM"});  // those of the deck are known a little later
   comm::Session session(argc, argv);
   train::catch_fatal_signals();
@@ -91,7 +95,8 @@ int main(int argc, char** argv) {
     base::log::error("{}", e.what());
     return int(e.code());
   } catch (const std::exception& e) {
-    base::log::error("{}", e.what());
-    return int(base::Exit::internal);
+    const base::Error error = base::error_of(e);
+    base::log::error("{}", error.what());
+    return int(error.code());
   }
 }

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <new>
 #include <optional>
 #include <thread>
 
 #include "base/clock.hpp"
+#include "base/memory_limit.hpp"
 #include "checkpoint/worker.hpp"
 #include "io/files.hpp"
 
@@ -22,10 +22,9 @@ std::string outcome(const std::function<std::string()>& work) {
     return failed(base::Exit::checkpoint, e.what());
   } catch (const base::Error& e) {
     return failed(e.code(), e.what());
-  } catch (const std::bad_alloc&) {
-    return failed(base::Exit::internal, "out of memory");
   } catch (const std::exception& e) {
-    return failed(base::Exit::internal, e.what());
+    const base::Error error = base::error_of(e);
+    return failed(error.code(), error.what());
   }
 }
 

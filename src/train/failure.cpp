@@ -1,6 +1,7 @@
 #include "train/failure.hpp"
 
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "train/report.hpp"
 
 namespace train {
@@ -27,10 +28,9 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work) {
   } catch (const base::Error& e) {
     code = int(e.code()), text = e.what();
     if (e.agreed()) teller = e.teller();
-  } catch (const std::bad_alloc&) {
-    code = int(base::Exit::internal), text = "out of memory";
   } catch (const std::exception& e) {
-    code = int(base::Exit::internal), text = e.what();
+    const base::Error error = base::error_of(e);
+    code = int(error.code()), text = error.what();
   }
   if (world.max(int64_t(code)) == 0) return 0;
   std::vector<std::string> tellers = world.gather_text(std::to_string(teller));
@@ -65,10 +65,10 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
     bool tells = !e.agreed() || session.world().rank() == e.teller();
     if (tells) tell_error(code, e.what());
     if (e.agreed()) session.world().barrier();
-  } catch (const std::bad_alloc&) {
-    tell_error(code, "out of memory");
   } catch (const std::exception& e) {
-    tell_error(code, e.what());
+    const base::Error error = base::error_of(e);
+    code = int(error.code());
+    tell_error(code, error.what());
   }
   if (session.world().size() > 1) comm::Session::abort(code);
   return code;

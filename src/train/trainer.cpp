@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "device/range.hpp"
 #include "io/files.hpp"
@@ -24,6 +25,8 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
       threads_(choose_threads(recipe.run.threads, session.local_size())),
       directory_(std::move(directory)) {
   start_s_ = start.begin_s;
+  base::need_address_space(base::stack_bytes(threads_) + (int64_t{64} << 20),
+                           fmt::format("starting {} threads (run.threads)", threads_));
   start_threads(threads_);
   const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
   device_ = choose_device(session, recipe.run.device, recipe.precision.compute);

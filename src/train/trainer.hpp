@@ -50,6 +50,7 @@ class Trainer {
   void open_data(config::Deck& deck);
   void start();
   void print_start();
+  void need_memory(const EngineOptions& options) const;
   bool restore();  // this run's own newest checkpoint
   bool branch();   // another run's
   void check_data(const checkpoint::State& state) const;

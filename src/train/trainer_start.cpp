@@ -1,6 +1,7 @@
 // How a run comes to its first step.
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "checkpoint/together.hpp"
 #include "io/files.hpp"
@@ -138,6 +139,7 @@ void Trainer::print_start() {
             1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
   EngineOptions options = recipe_.engine(data_->size(), threads_, device_.kind);
   options.choose_products = product_chooser(*mesh_.world, recipe_.run, recipe_.run.dir + "/gemm_search.txt");
+  need_memory(options);
   engine_ = std::make_unique<Engine>(options, mesh_, device_.kind);
   const Geometry& g = engine_->geometry();
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
@@ -155,6 +157,25 @@ void Trainer::print_start() {
             double(engine_->model().train_flops()) / 1e9, peak.text);
   if (options.graphs > 0) log::line("graphs   {}", engine_->graphs_text());
   print_memory(*engine_);
+}
+
+// What training takes beside the memory in use, where the address space is limited: libraries crash at the limit.
+void Trainer::need_memory(const EngineOptions& options) const {
+  if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
+  auto world = comm::make_plan_comm(mesh_.shape.ranks());
+  comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
+  EngineOptions on_paper = options;
+  on_paper.choose_products = {};
+  Engine engine(on_paper, mesh, device::Kind::plan);
+  const device::Ledger& ledger = engine.ledger();
+  const int64_t planned = ledger.total_peak();
+  const int64_t copied = ledger.peak_of("weights") + ledger.peak_of("optimizer");  // for checkpoints, at most
+  // Loaders of training and of one evaluation, which may have two; one thread writes checkpoints.
+  const int64_t threads = 3 * recipe_.data.loader.threads + 1;
+  constexpr int64_t kLibraries = int64_t{160} << 20;  // code that oneDNN makes, buffers of MPI and HDF5
+  base::need_address_space(planned + copied + base::stack_bytes(threads) + kLibraries,
+                           fmt::format("training ({} MiB planned for this deck, see --mode plan; {} threads of loader.threads; libraries)",
+                                       base::mebibytes(planned), threads));
 }
 
 bool Trainer::restore() {

@@ -333,7 +333,8 @@ preprocess = "@train"
         for ranks, shuffled in ((1, "false"), (2, "true"), (3, "false")):
             folder = f"{self.folder}/on{ranks}"
             self.expect(0, "eval=val step=0 ", ranks=ranks,
-                        args=[self.deck(), "--dir", folder, "--set", "eval.val.at_start=true", "--set", f"eval.val.shuffle_images={shuffled}"])
+                        args=[self.deck(), "--dir", folder, "--set", "eval.val.at_start=true",
+                              "--set", f"eval.val.shuffle_images={shuffled}"])
             row = self.rows("eval", folder)[0]
             self.assertEqual(row["step"], 0)
             self.assertAlmostEqual(row["perplexity_per_token"], math.log(400), delta=1e-5)

@@ -87,7 +87,7 @@ TEST(Together, ranks_agree_on_errors) {
   };
   EXPECT_EQ(code_of([] { base::fail(base::Exit::data, "x"); }), base::Exit::data);
   EXPECT_EQ(code_of([] { throw io::Failure("x", ENOSPC); }), base::Exit::checkpoint);
-  EXPECT_EQ(code_of([] { throw std::bad_alloc(); }), base::Exit::internal);
+  EXPECT_EQ(code_of([] { throw std::bad_alloc(); }), base::Exit::mesh);
   EXPECT_EQ(code_of([] {}), base::Exit::finished);
 }
 

@@ -298,7 +298,10 @@ TEST(GradientStore, MicroBatchesAddUpBesideFrozenParameters) {
   Floats dz = rig::floats(rig::numbers(kPasses * kRows * kIn, "dz")), dx(kRows * kIn), y(kRows * kIn);
   // Parameters: kernel and bias of a Linear, scale and bias of a LayerNorm.
   auto gradients = [&](const std::array<bool, 4>& frozen, const std::vector<int64_t>& passes) {
-    rig::World world({{"kernel", {kIn, kOut}, !frozen[0]}, {"bias", {kOut}, !frozen[1]}, {"scale", {kIn}, !frozen[2]}, {"shift", {kIn}, !frozen[3]}},
+    rig::World world({{"kernel", {kIn, kOut}, !frozen[0]},
+                      {"bias", {kOut}, !frozen[1]},
+                      {"scale", {kIn}, !frozen[2]},
+                      {"shift", {kIn}, !frozen[3]}},
                      false, int64_t(passes.size()));
     for (int p = 0; p < 4; ++p) world.set(p, rig::numbers(world.weights.weight(p).count, fmt::format("parameter {}", p)));
     const nn::Linear linear{.kernel = 0, .bias = 1, .in = kIn, .out = kOut};

@@ -1,0 +1,57 @@
+#!/usr/bin/python3
+"""Losses that are not finite again and again, or finite and absurd: how often a run goes on, and what it says at its end."""
+import shutil
+import subprocess
+
+import harness
+
+
+class Guard(harness.RunTest):
+    def test_a_loss_far_above_a_uniform_guess_is_said(self):
+        # Finite, so no guard stops it: every update is thousands of times too large.
+        wild = ["--set", "optimizer.learning_rate=1e4", "--set", "eval.val.at_end=false", "--set", "eval.val.every_steps=0"]
+        self.expect(0, "the run has diverged: its last loss, ", "is far above 5.99146, the loss of a uniform guess",
+                    "optimizer.learning_rate", "warnings 1 in", "done     exit=0", ranks=2, args=[self.deck(), *wild])
+        self.assertEqual(self.output.count("the run has diverged"), 1)
+        self.assertGreater(self.rows()[-1]["loss"], 12)
+        status = subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout
+        self.assertRegex(status, r"warnings    1; the last: .*the run has diverged")
+        # A run that is asked to stop says so as well; a run that learns does not.
+        shutil.rmtree(self.dir)
+        job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), *wild, "--set", "train.total_steps=50000"],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+        for line in job.stdout:
+            if "step=20 " in line:
+                open(self.dir + "/stop", "w").close()
+                break
+        output = job.communicate(timeout=300)[0]
+        self.assertEqual(job.returncode, 8, output)
+        self.assertIn("the run has diverged", output)
+        shutil.rmtree(self.dir)
+        self.expect(0, args=[self.deck()], ranks=2)
+        self.assertNotIn("diverged", self.output)
+
+    def test_nonfinite_rewind_ends(self):
+        # Batches 3, 5, 7, ... (from 0) are bad. Each rewind goes back to step 2 and leaves two batches out, so step 3 is
+        # sound and step 4 is bad every time. A sound step that is only made again does not begin a new count.
+        bad = [12 * batch for batch in range(3, 40, 2)]
+        self.expect(6, "step 4: loss=", "3 times in a row (guard.max_skips)", ranks=2,
+                    args=self.poisoned("rewind", "--set", "guard.max_skips=2", examples=480, bad=bad))
+        self.assertEqual(self.output.count("went back to step 2; 24 examples are left out"), 2)
+        self.assertEqual([row["step"] for row in self.rows()], [1, 2, 3])
+
+    def test_nonfinite_rewinds_apart_are_not_in_a_row(self):
+        # Steps 4 and, after one rewind, 7 are bad: sound steps beyond the bad one lie between, so 1 in a row is allowed.
+        self.expect(0, "went back to step 2; 24 examples", "went back to step 6; 12 examples", ranks=2,
+                    args=self.poisoned("rewind", "--set", "guard.max_skips=1", examples=480, bad=(12 * 3, 12 * 8)))
+        self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))
+
+    def test_nonfinite_skips_apart_are_not_in_a_row(self):
+        for bad, code, words in (((3, 5), 0, "guard    2 steps without an update"), ((3, 4), 6, "2 times in a row (guard.max_skips)")):
+            with self.subTest(bad=bad):
+                self.expect(code, words, ranks=2, args=self.poisoned("skip", "--set", "guard.max_skips=1", examples=480,
+                                                                     bad=[12 * (step - 1) for step in bad]))
+                shutil.rmtree(self.dir)
+
+
+harness.main()

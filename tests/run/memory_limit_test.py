@@ -1,0 +1,65 @@
+#!/usr/bin/python3
+"""Little address space (ulimit -v, as batch systems set it): the job runs, or says with exit 3 what for there is too little."""
+import resource
+import subprocess
+
+import harness
+
+
+class MemoryLimit(harness.RunTest):
+    def under(self, kib, *args, ranks=0):
+        """Exit code and output of a run whose ranks have a limit of so many KiB; ranks = 0: without mpirun."""
+        words = ["bash", "-c", f'ulimit -v {kib}; exec "$0" "$@"', harness.TRAINER, self.deck(), "--dir", f"{self.folder}/{kib}", *args]
+        launcher = ["mpirun", "-np", str(ranks)] if ranks else []
+        run = subprocess.run(launcher + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+        return run.returncode, run.stdout
+
+    def loaded(self):
+        """Smallest limit, in KiB, under which the program's libraries can be loaded."""
+        kib = 50000
+        while self.under(kib, "--help")[0]:
+            kib += 10000
+        return kib
+
+    def test_every_limit(self):
+        # From what loads the libraries to more than enough. Never a crash, and never success under less than what was
+        # refused before.
+        first, ended = self.loaded(), []
+        for kib in [first + 60000 * i for i in range(6)] + [first + 2000000]:
+            with self.subTest(kib=kib):
+                code, output = self.under(kib)
+                ended.append(code)
+                self.assertIn(code, (0, 3), output)
+                if code:
+                    self.assertRegex(output, r"error: .*out of memory: (starting|training) .*needs \d+ MiB of address space.*ulimit -v")
+        self.assertEqual(ended[0], 3)
+        self.assertEqual(ended[-1], 0)
+        self.assertEqual(ended, sorted(ended, reverse=True))
+
+    def test_ranks(self):
+        code, output = self.under(self.loaded() + 180000, ranks=2)
+        self.assertEqual(code, 3, output)
+        self.assertRegex(output, r"rank=\d level=error .*out of memory: .*ulimit -v")
+        with open(f"{self.folder}/{self.loaded() + 180000}/report.txt") as f:
+            self.assertRegex(f.readline(), r"^rank=\d of 2 host=\S+ step=0 phase=\S+ exit=3: out of memory: training \(\d+ MiB planned")
+
+    def test_threads_and_plans_count(self):
+        # Under a limit that is enough for the deck as it is, more threads and a larger model are refused, and named.
+        kib = self.loaded() + 500000
+        self.assertEqual(self.under(kib)[0], 0)
+        code, output = self.under(kib, "--set", "loader.threads=250")
+        self.assertEqual(code, 3, output)
+        self.assertIn("751 threads of loader.threads", output)
+        code, output = self.under(kib, "--set", "run.threads=200")
+        self.assertEqual(code, 3, output)
+        self.assertIn("starting 200 threads (run.threads)", output)
+        code, output = self.under(kib, "--set", "model.encoder.width=2048", "--set", "model.encoder.mlp=8192")
+        self.assertEqual(code, 3, output)
+        self.assertRegex(output, r"training \([\d,]{4,} MiB planned for this deck, see --mode plan")
+
+
+if __name__ == "__main__":
+    if resource.getrlimit(resource.RLIMIT_AS)[1] != resource.RLIM_INFINITY:
+        print("skipped: there is a limit of the address space already")
+        raise SystemExit(77)
+    harness.main()
