@@ -27,7 +27,8 @@ void need_address_space(int64_t bytes, const std::string& purpose);
 // Address space that the stacks of so many threads take.
 int64_t stack_bytes(int64_t threads);
 
-// What an exception that is no Error means for the job: Exit::mesh where memory or threads ran out, else Exit::internal.
+// What an exception that is no Error means for the job: Exit::mesh where memory or threads ran out, else
+// Exit::internal.
 Error error_of(const std::exception& e);
 
 }  // namespace base

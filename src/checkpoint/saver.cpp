@@ -109,7 +109,9 @@ std::optional<Saved> Saver::advance(bool wait) {
     }
   } catch (const base::Error& e) {
     if (comm_.rank() == 0) save_->discard();
-    saved_.code = e.code() == base::Exit::internal ? e.code() : base::Exit::checkpoint;
+    // Defects of ours and a lack of memory (base::error_of) are not the file's fault.
+    const bool own = e.code() == base::Exit::internal || e.code() == base::Exit::mesh;
+    saved_.code = own ? e.code() : base::Exit::checkpoint;
     saved_.failed_rank = e.teller();
     saved_.error =
         fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", saved_.step, e.what());

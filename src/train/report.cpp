@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <initializer_list>
+#include <new>
 
 #include "base/error.hpp"
 #include "base/signals.hpp"
@@ -58,14 +59,14 @@ size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) 
   return used + 1;
 }
 
-[[noreturn]] void end_now(const char* cause) {
+[[noreturn]] void end_now(const char* cause, base::Exit code = base::Exit::internal) {
   char line[4096];
-  size_t bytes = format_line(line, sizeof line, int(base::Exit::internal), cause);
+  size_t bytes = format_line(line, sizeof line, int(code), cause);
   put(line, bytes);
   (void)!::write(STDERR_FILENO, line, bytes);
   void* frames[48];
   backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
-  ::_exit(int(base::Exit::internal));
+  ::_exit(int(code));
 }
 
 void on_fatal(int signal) {
@@ -79,6 +80,8 @@ void on_fatal(int signal) {
   static char cause[2048] = "std::terminate";
   if (std::exception_ptr current = std::current_exception()) try {
       std::rethrow_exception(current);
+    } catch (const std::bad_alloc&) {
+      end_now("uncaught: std::bad_alloc, out of memory", base::Exit::mesh);
     } catch (const std::exception& e) {
       std::snprintf(cause, sizeof cause, "uncaught: %s", e.what());
     } catch (...) {

@@ -15,7 +15,8 @@ TEST(MemoryLimit, ExceptionsHaveTheirExitCodes) {
   const base::Error memory = base::error_of(std::bad_alloc());
   EXPECT_EQ(memory.code(), Exit::mesh);
   EXPECT_NE(std::string(memory.what()).find("out of memory"), std::string::npos);
-  const base::Error thread = base::error_of(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
+  const base::Error thread =
+      base::error_of(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
   EXPECT_EQ(thread.code(), Exit::mesh);
   for (const char* part : {"a thread could not be started", "ulimit", "run.threads", "loader.threads"})
     EXPECT_NE(std::string(thread.what()).find(part), std::string::npos) << thread.what();

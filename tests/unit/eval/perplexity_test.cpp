@@ -80,7 +80,7 @@ struct Setting {
   int64_t examples = 40, batch = 6;
   int ranks = 1;
   bool shuffle_images = false;
-  double tokens = 1;            // factor: 0 stands for a model that predicts nothing
+  double tokens = 1;             // factor: 0 stands for a model that predicts nothing
   int64_t interrupt_after = -1;  // batches of a rank
 };
 
@@ -128,16 +128,13 @@ Outcome evaluate(const Setting& s) {
         EXPECT_EQ(caption, padding ? -1 : batch.first_position + i);
         nll[i] = padding ? 1e9 : nll_of(caption);
         weight[i] = padding ? 1e6 : s.tokens * tokens_of(caption);
-        if (!padding && first_round)
-          out.images[caption].push_back(int64_t(batch.features.at("image").f32()[i]) - 1);
+        if (!padding && first_round) out.images[caption].push_back(int64_t(batch.features.at("image").f32()[i]) - 1);
       }
     };
-    out.results[size_t(rank)] = evaluator->run({.world = ranks,
-                                                .dataset = set,
-                                                .loader = {},
-                                                .batch = s.batch,
-                                                .likelihood = likelihood,
-                                                .interrupted = [&] { return calls == s.interrupt_after; }});
+    out.results[size_t(rank)] = evaluator->run(
+        {.world = ranks, .dataset = set, .loader = {}, .batch = s.batch, .likelihood = likelihood, .interrupted = [&] {
+           return calls == s.interrupt_after;
+         }});
   });
   return out;
 }

@@ -1,6 +1,6 @@
 // Where bf16 values are rounded. Operands are small whole numbers, so every sum is exact in f32 and its order changes
-// nothing. Each result is then one definite number, whatever the CPU: with bf16 instructions (AMX included) and without,
-// an op must give it bit for bit, and a rounding too many, too few or elsewhere shows.
+// nothing. Each result is then one definite number, whatever the CPU: with bf16 instructions (AMX included) and
+// without, an op must give it bit for bit, and a rounding too many, too few or elsewhere shows.
 #include "kernels/attention.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
@@ -50,7 +50,8 @@ struct Matrix {
 
 struct Product {
   int64_t m, n, k;
-  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false, gelu = false, gelu_of = false;
+  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false, gelu = false,
+       gelu_of = false;
   DType result = DType::bf16;
 };
 
@@ -71,7 +72,8 @@ std::vector<float> sums_of(const Product& p, const Matrix& a, const Matrix& b) {
 }
 
 // Sums and what is added to them, rounded once if the result is bf16.
-std::vector<float> result_of(const Product& p, std::vector<float> sums, const Matrix& c, const Matrix& bias, const Matrix& residual) {
+std::vector<float> result_of(const Product& p, std::vector<float> sums, const Matrix& c, const Matrix& bias,
+                             const Matrix& residual) {
   for (int64_t i = 0; i < p.m * p.n; ++i) {
     double sum = double(sums[size_t(i)]);
     if (p.accumulate) sum += double(c.at(i));
@@ -84,15 +86,23 @@ std::vector<float> result_of(const Product& p, std::vector<float> sums, const Ma
 }
 
 void check(const Product& p, const Matrix& a, const Matrix& b, const std::vector<float>& sums, bool fixed_order) {
-  SCOPED_TRACE(fmt::format("{} x {} x {} to {}: trans {} {} bias {} residual {} accumulate {} gelu {} {}, fixed order {}",
-                           p.m, p.n, p.k, device::name_of(p.result), p.trans_a, p.trans_b, p.bias, p.residual, p.accumulate,
-                           p.gelu, p.gelu_of, fixed_order));
+  SCOPED_TRACE(
+      fmt::format("{} x {} x {} to {}: trans {} {} bias {} residual {} accumulate {} gelu {} {}, fixed order {}", p.m,
+                  p.n, p.k, device::name_of(p.result), p.trans_a, p.trans_b, p.bias, p.residual, p.accumulate, p.gelu,
+                  p.gelu_of, fixed_order));
   TestQueue queue(2, fixed_order);
   Matrix c = Matrix::whole(p.m * p.n, "c", p.result), bias = Matrix::whole(p.n, "bias", p.result, 100, 0.125f);
   Matrix residual = Matrix::whole(p.m * p.n, "residual", DType::f32, 2000, 0x1p-9f);
   Matrix gelu(std::vector<float>(size_t(p.m * p.n)), p.result), x(normals(p.m * p.n, "x"), p.result);
   std::vector<float> wanted = result_of(p, sums, c, bias, residual);
-  Gemm g{.c = c.view(), .a = a.view(), .b = b.view(), .m = p.m, .n = p.n, .k = p.k, .trans_a = p.trans_a, .trans_b = p.trans_b};
+  Gemm g{.c = c.view(),
+         .a = a.view(),
+         .b = b.view(),
+         .m = p.m,
+         .n = p.n,
+         .k = p.k,
+         .trans_a = p.trans_a,
+         .trans_b = p.trans_b};
   if (p.bias) g.bias = bias.view();
   if (p.residual) g.residual = residual.view();
   if (p.accumulate) g.write = Write::accumulate;
@@ -154,13 +164,27 @@ TEST(Bf16Rounding, ProductsByRows) {
         Matrix a = Matrix::whole(m * width, "a", DType::bf16), up = Matrix::whole(width * hidden, "up", DType::bf16);
         Matrix down = Matrix::whole(hidden * width, "down", DType::bf16), none({}, DType::f32);
         Matrix residual = Matrix::whole(m * width, "residual", DType::f32, 100, 0.125f);
-        Matrix h(std::vector<float>(size_t(m * hidden)), DType::bf16), y(std::vector<float>(size_t(m * width)), DType::f32);
+        Matrix h(std::vector<float>(size_t(m * hidden)), DType::bf16),
+            y(std::vector<float>(size_t(m * width)), DType::f32);
         Gemm first{.c = h.view(), .a = a.view(), .b = up.view(), .m = m, .n = hidden, .k = width};
-        Gemm second{.c = y.view(), .a = h.view(), .b = down.view(), .residual = residual.view(), .m = m, .n = width, .k = hidden};
-        Gemm third{.c = y.view(), .a = h.view(), .b = down.view(), .m = m, .n = width, .k = hidden, .write = Write::accumulate};
+        Gemm second{.c = y.view(),
+                    .a = h.view(),
+                    .b = down.view(),
+                    .residual = residual.view(),
+                    .m = m,
+                    .n = width,
+                    .k = hidden};
+        Gemm third{.c = y.view(),
+                   .a = h.view(),
+                   .b = down.view(),
+                   .m = m,
+                   .n = width,
+                   .k = hidden,
+                   .write = Write::accumulate};
         const Gemm all[] = {first, second, third};
         run_by_rows(all, queue);
-        std::vector<float> wanted = result_of({.m = m, .n = hidden, .k = width}, sums_of({.m = m, .n = hidden, .k = width}, a, up), none, none, none);
+        std::vector<float> wanted = result_of({.m = m, .n = hidden, .k = width},
+                                              sums_of({.m = m, .n = hidden, .k = width}, a, up), none, none, none);
         h.expect(wanted, "hidden");
         Product p{.m = m, .n = width, .k = hidden, .residual = true, .result = DType::f32};
         const std::vector<float> sums = sums_of(p, h, down);
@@ -204,12 +228,25 @@ struct Attention {
   }
 
   void run_ops(TestQueue& queue) {
-    AttentionShape shape{.batch = kBatch, .heads = kHeads, .query_length = kLength, .key_length = kLength, .head_dim = kWidth, .mask = mask};
+    AttentionShape shape{.batch = kBatch,
+                         .heads = kHeads,
+                         .query_length = kLength,
+                         .key_length = kLength,
+                         .head_dim = kWidth,
+                         .mask = mask};
     if (mask == Mask::per_example) shape.flags = device::view(flags.data(), kBatch);
     const View l = device::view(lse.data(), int64_t(lse.size()));
     run(AttentionForward{.o = o.view(), .lse = l, .q = q.view(), .k = k.view(), .v = v.view(), .shape = shape}, queue);
-    run(AttentionBackward{.dq = dq.view(), .dk = dk.view(), .dv = dv.view(), .d_o = d_o.view(), .q = q.view(), .k = k.view(),
-                          .v = v.view(), .o = o.view(), .lse = l, .shape = shape},
+    run(AttentionBackward{.dq = dq.view(),
+                          .dk = dk.view(),
+                          .dv = dv.view(),
+                          .d_o = d_o.view(),
+                          .q = q.view(),
+                          .k = k.view(),
+                          .v = v.view(),
+                          .o = o.view(),
+                          .lse = l,
+                          .shape = shape},
         queue);
   }
 
@@ -231,7 +268,8 @@ struct Attention {
       for (int64_t j = 0; j < kLength; ++j) {
         if (!sees(b, i, j)) continue;
         const int64_t key = at(b, h, j);
-        const float p = exp_of(std::fma(score[j], scale, -l)), d_score = rounded(p * (dot(d_o, row, v, key) - dot(d_o, row, o, row)));
+        const float p = exp_of(std::fma(score[j], scale, -l)),
+                    d_score = rounded(p * (dot(d_o, row, v, key) - dot(d_o, row, o, row)));
         for (int64_t d = 0; d < kWidth; ++d) {
           dq_sum[d] += d_score * k.at(key + d);
           dk_sum[j][d] += d_score * q.at(row + d);

@@ -34,13 +34,23 @@ void follow(Tracker& tracker, const std::string& metric, const std::vector<Step>
 TEST(Tracker, TheSmallestIsBest) {
   Tracker t("best", kLoss);
   EXPECT_FALSE(t.has_value());
-  follow(t, "loss", {{5, true, 5, 10, 0}, {6, false, 5, 10, 1}, {5, false, 5, 10, 2}, {4.5, true, 4.5, 13, 0}, {4.6, false, 4.5, 13, 1}});
+  follow(t, "loss",
+         {{5, true, 5, 10, 0},
+          {6, false, 5, 10, 1},
+          {5, false, 5, 10, 2},
+          {4.5, true, 4.5, 13, 0},
+          {4.6, false, 4.5, 13, 1}});
   EXPECT_EQ(t.text(), "val/loss");
 }
 
 TEST(Tracker, TheLargestIsBest) {
   Tracker t("best", kScore);
-  follow(t, "score", {{0.5, true, 0.5, 10, 0}, {0.4, false, 0.5, 10, 1}, {0.5, false, 0.5, 10, 2}, {0.6, true, 0.6, 13, 0}, {-1, false, 0.6, 13, 1}});
+  follow(t, "score",
+         {{0.5, true, 0.5, 10, 0},
+          {0.4, false, 0.5, 10, 1},
+          {0.5, false, 0.5, 10, 2},
+          {0.6, true, 0.6, 13, 0},
+          {-1, false, 0.6, 13, 1}});
 }
 
 // The first value is the best one, whatever it is and however small a change must not be.
@@ -56,17 +66,32 @@ TEST(Tracker, TheFirstValueCounts) {
 // min_change met exactly is an improvement, and anything below is none. Numbers are exact in binary.
 TEST(Tracker, ChangesOfAtLeastMinChangeCount) {
   Tracker falls("early_stop", kLoss, 0.25);
-  follow(falls, "loss", {{5, true, 5, 10, 0}, {4.875, false, 5, 10, 1}, {4.75, true, 4.75, 12, 0}, {4.5, true, 4.5, 13, 0},
-                         {4.3125, false, 4.5, 13, 1}, {4.2, true, 4.2, 15, 0}});
+  follow(falls, "loss",
+         {{5, true, 5, 10, 0},
+          {4.875, false, 5, 10, 1},
+          {4.75, true, 4.75, 12, 0},
+          {4.5, true, 4.5, 13, 0},
+          {4.3125, false, 4.5, 13, 1},
+          {4.2, true, 4.2, 15, 0}});
   Tracker rises("early_stop", kScore, 0.25);
-  follow(rises, "score", {{1, true, 1, 10, 0}, {1.125, false, 1, 10, 1}, {1.25, true, 1.25, 12, 0}, {1.4375, false, 1.25, 12, 1},
-                          {1.5, true, 1.5, 14, 0}, {1.25, false, 1.5, 14, 1}});
+  follow(rises, "score",
+         {{1, true, 1, 10, 0},
+          {1.125, false, 1, 10, 1},
+          {1.25, true, 1.25, 12, 0},
+          {1.4375, false, 1.25, 12, 1},
+          {1.5, true, 1.5, 14, 0},
+          {1.25, false, 1.5, 14, 1}});
 }
 
 // Small steps add up: each is compared with the best value, not with the one before.
 TEST(Tracker, SlowChangesCountInTheEnd) {
   Tracker t("early_stop", kLoss, 0.5);
-  follow(t, "loss", {{5, true, 5, 10, 0}, {4.75, false, 5, 10, 1}, {4.5, true, 4.5, 12, 0}, {4.25, false, 4.5, 12, 1}, {4, true, 4, 14, 0}});
+  follow(t, "loss",
+         {{5, true, 5, 10, 0},
+          {4.75, false, 5, 10, 1},
+          {4.5, true, 4.5, 12, 0},
+          {4.25, false, 4.5, 12, 1},
+          {4, true, 4, 14, 0}});
 }
 
 TEST(Tracker, OthersMetricsAndEvaluatorsAreIgnored) {
@@ -89,8 +114,12 @@ TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
   follow(best, "loss", {{5, true, 5, 10, 0}, {6, false, 5, 10, 1}});
   follow(patience, "score", {{1, true, 1, 10, 0}, {1, false, 1, 10, 1}, {1.125, false, 1, 10, 2}});
   best.save(numbers), patience.save(numbers), Tracker().save(numbers);
-  EXPECT_EQ(numbers, (Numbers{{"best_value", 5}, {"best_step", 10}, {"best_waiting", 1},
-                              {"early_stop_value", 1}, {"early_stop_step", 10}, {"early_stop_waiting", 2}}));
+  EXPECT_EQ(numbers, (Numbers{{"best_value", 5},
+                              {"best_step", 10},
+                              {"best_waiting", 1},
+                              {"early_stop_value", 1},
+                              {"early_stop_step", 10},
+                              {"early_stop_waiting", 2}}));
 
   Tracker best_again("best", kLoss), patience_again("early_stop", kScore, 0.25);
   best_again.load(numbers), patience_again.load(numbers);
@@ -116,13 +145,14 @@ TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
 TEST(MetricChoice, IsReadFromTheDeck) {
   std::map<std::string, eval::EvalOptions> evals;
   evals["val"].kind = "perplexity";
-  MetricChoice least = parse_metric_choice("val/perplexity:min", evals), most = parse_metric_choice("val/perplexity:max", evals);
+  MetricChoice least = parse_metric_choice("val/perplexity:min", evals),
+               most = parse_metric_choice("val/perplexity:max", evals);
   EXPECT_TRUE(least.smallest);
   EXPECT_FALSE(most.smallest);
   EXPECT_EQ(least.evaluator, "val");
   EXPECT_EQ(least.metric, "perplexity");
-  for (const char* wrong : {"val/perplexity", "perplexity:min", "val/perplexity:least", "val:min/perplexity", "test/perplexity:min",
-                            "val/perplexities:min", ""}) {
+  for (const char* wrong : {"val/perplexity", "perplexity:min", "val/perplexity:least", "val:min/perplexity",
+                            "test/perplexity:min", "val/perplexities:min", ""}) {
     SCOPED_TRACE(wrong);
     EXPECT_THROW(parse_metric_choice(wrong, evals), base::Error);
   }
