@@ -18,7 +18,7 @@ enum class Exit : int {
   finished = 0,    // finished, or already finished, or early stop
   internal = 1,    // a bug: failed check, unexpected exception
   config = 2,      // the deck or the command line
-  mesh = 3,        // ranks, mesh or device do not fit
+  mesh = 3,        // ranks, mesh or device do not fit; out of memory
   data = 4,        // data set, sample, tokenizer
   checkpoint = 5,  // checkpoint unreadable, or none valid; a file of the run that cannot be read or written
   nonfinite = 6,   // loss or gradient is NaN or infinite
