@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace data {
 namespace {
@@ -16,8 +17,16 @@ constexpr int kDeepest = 16;
 
 MemberName split_member_field(std::string_view text) {
   size_t colon = text.find(':');
-  if (colon == text.npos) return {std::string(text), ""};
-  return {std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
+  if (colon != text.npos) return {{std::string(text.substr(0, colon))}, std::string(text.substr(colon + 1))};
+  MemberName out;
+  for (const std::string& extension : base::split(text, ';')) out.extensions.emplace_back(base::trim(extension));
+  return out;
+}
+
+std::string MemberName::text() const {
+  std::string out;
+  for (const std::string& extension : extensions) out += (out.empty() ? "." : " or .") + extension;
+  return out;
 }
 
 Texts texts_in_json(std::string_view text, const std::string& key) {

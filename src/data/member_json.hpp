@@ -1,16 +1,20 @@
-// Texts inside a JSON member of a sample: fields = { captions = "json:captions" }.
+// Which member of a sample becomes a field, and texts inside a JSON member: fields = { image = "jpg;png", captions =
+// "json:captions" }.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "data/array.hpp"
 
 namespace data {
 
-// "json:captions" -> "json", "captions"; "png" -> "png", "".
+// "png" -> {"png"}, ""; "jpg;jpeg" -> {"jpg", "jpeg"}, ""; "json:captions" -> {"json"}, "captions".
 struct MemberName {
-  std::string extension, key;
+  std::vector<std::string> extensions;  // a sample's member is the first of these that it has
+  std::string key;
+  std::string text() const;  // ".jpg or .jpeg"
 };
 MemberName split_member_field(std::string_view text);
 

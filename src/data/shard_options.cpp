@@ -2,10 +2,11 @@
 
 #include "base/error.hpp"
 #include "data/brace.hpp"
+#include "data/file_pattern.hpp"
 
 namespace data {
 
-std::vector<std::string> ShardOptions::files() const { return expand_braces(path); }
+std::vector<std::string> ShardOptions::files() const { return files_matching(path); }
 
 void ShardOptions::bind_shards(config::Table& t, std::string_view path_doc, std::string_view fields_doc,
                                std::function<std::string(const std::string&, const std::string&)> problem) {

@@ -12,7 +12,7 @@
 namespace data {
 
 struct ShardOptions : SourceOptions {
-  std::string path;                           // with braces
+  std::string path;                           // with braces and *, ?, [...]
   std::map<std::string, std::string> fields;  // field -> what it is made of
   std::vector<std::string> files() const override;
 

@@ -7,7 +7,6 @@
 
 #include "base/cancel.hpp"
 #include "base/text.hpp"
-#include "data/brace.hpp"
 #include "data/file.hpp"
 #include "data/hint.hpp"
 #include "io/h5_rows.hpp"
@@ -79,7 +78,7 @@ class Hdf5 : public Source {
       Hdf5Field parsed = parse_hdf5_field(text);
       fields_.push_back({name, parsed.dataset, spec.at(name), parsed.spec.has_value()});
     }
-    for (std::string& path : expand_braces(options.path)) {
+    for (const std::string& path : options.files()) {
       base::end_if_asked(context.token);
       open(path, context.local(path));
     }
@@ -276,7 +275,7 @@ Hdf5Field parse_hdf5_field(std::string_view text) {
 
 void Hdf5Options::bind(config::Table& t) {
   bind_shards(
-      t, "HDF5 files, read one after the other; \"train-{000..003}.h5\"",
+      t, "HDF5 files, read one after the other; \"train-{000..003}.h5\", \"rows/*.h5\" (by name)",
       "field = \"DATASET\" or \"DATASET: TYPE\", { image = \"images: bytes\", label = \"labels\" }; types: bytes "
       "(whole files), text, texts, u8, i32, f32, with the sizes of a row in brackets; default: what the dataset is",
       [](const std::string&, const std::string& text) -> std::string {

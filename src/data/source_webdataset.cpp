@@ -4,6 +4,7 @@
 #include <atomic>
 #include <charconv>
 #include <exception>
+#include <limits>
 #include <list>
 #include <mutex>
 #include <set>
@@ -14,7 +15,6 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "data/brace.hpp"
 #include "data/member_json.hpp"
 #include "data/tar_index.hpp"
 
@@ -25,13 +25,17 @@ using base::Exit;
 
 // Members become values by their extension, as WebDataset has it.
 enum class MemberKind { bytes, text, integer, texts };
-MemberKind kind_of(const MemberName& member) {
-  const std::string& extension = member.extension;
-  if (!member.key.empty()) return MemberKind::texts;
+MemberKind kind_of(const std::string& extension) {
   if (extension == "txt" || extension == "text") return MemberKind::text;
   if (extension == "cls" || extension == "id") return MemberKind::integer;
   return MemberKind::bytes;
 }
+MemberKind kind_of(const MemberName& member) {
+  return member.key.empty() ? kind_of(member.extensions.at(0)) : MemberKind::texts;
+}
+
+constexpr std::string_view kImageExtensions[] = {"jpg", "jpeg", "png", "webp", "gif"};
+bool is_image(std::string_view extension) { return std::ranges::count(kImageExtensions, extension) > 0; }
 
 // A few shards stay open: opening is slow on parallel file systems, and descriptors are few. To ask whether a file has
 // changed costs a message to a server there, so an open one is asked now and then.
@@ -98,9 +102,10 @@ class Webdataset : public Source {
   Webdataset(const WebdatasetOptions& options, const OpenContext& context) {
     for (auto& [field, text] : options.fields) {
       MemberName member = split_member_field(text);
-      fields_.push_back({field, member.extension, member.key, kind_of(member)});
+      MemberKind kind = kind_of(member);
+      fields_.push_back({field, std::move(member), kind});
     }
-    for (std::string& path : expand_braces(options.path)) shards_.emplace_back(std::move(path));
+    for (std::string& path : options.files()) shards_.emplace_back(std::move(path));
     load_shards(context);
     for (Shard& s : shards_) {
       s.first = size_;
@@ -139,9 +144,9 @@ class Webdataset : public Source {
     Sample out;
     for (size_t f = 0; f < fields_.size(); ++f) {
       Place place = shard.places[sample * fields_.size() + f];
-      if (place.offset < 0) base::fail(Exit::data, "it has no member .{}", fields_[f].extension);
+      if (place.offset < 0) base::fail(Exit::data, "it has no member {}", fields_[f].member.text());
       if (place.size > kMostMemberBytes)
-        base::fail(Exit::data, "member .{} has {} bytes; at most {} are read", fields_[f].extension, place.size,
+        base::fail(Exit::data, "member {} has {} bytes; at most {} are read", fields_[f].member.text(), place.size,
                    kMostMemberBytes);
       Bytes bytes(size_t(place.size));
       file->read(place.offset, bytes.data(), bytes.size());
@@ -152,7 +157,8 @@ class Webdataset : public Source {
 
  private:
   struct Field {
-    std::string name, extension, json_key;
+    std::string name;
+    MemberName member;
     MemberKind kind;
   };
 
@@ -160,12 +166,12 @@ class Webdataset : public Source {
     if (field.kind == MemberKind::bytes) return bytes;
     std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (field.kind == MemberKind::text) return std::string(text);
-    if (field.kind == MemberKind::texts) return texts_in_json(text, field.json_key);
+    if (field.kind == MemberKind::texts) return texts_in_json(text, field.member.key);
     Array number(device::DType::i32, {});
     std::string_view digits = base::trim(text);
     auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), *number.i32());
     if (problem != std::errc() || stop != digits.data() + digits.size())
-      base::fail(Exit::data, "member .{} holds {}, not a whole number", field.extension,
+      base::fail(Exit::data, "member {} holds {}, not a whole number", field.member.text(),
                  base::quoted(text, 20));
     return number;
   }
@@ -210,17 +216,30 @@ class Webdataset : public Source {
     shard.local = context.local(shard.path);
     File file(shard.local);
     shard.bytes = file.size(), shard.modified_ns = file.modified_ns();
-    // Several fields may look into the same JSON member.
-    std::vector<std::vector<size_t>> fields_of(index.extensions.size());
-    for (size_t e = 0; e < index.extensions.size(); ++e)
-      for (size_t f = 0; f < fields_.size(); ++f)
-        if (fields_[f].extension == index.extensions[e]) fields_of[e].push_back(f);
-    shard.places.resize(index.keys.size() * fields_.size());
-    for (const TarIndex::Member& m : index.members)
-      for (size_t f : fields_of[m.extension]) shard.places[m.sample * fields_.size() + f] = {m.offset, m.size};
+    place_members(shard, index);
     shard.keys = std::move(index.keys);
     std::lock_guard lock(seen_mutex_);
     for (const std::string& e : index.extensions) seen_.insert("." + e);
+  }
+
+  // Several fields may look into the same JSON member. Of a field's extensions, the first one named counts.
+  void place_members(Shard& shard, const TarIndex& index) const {
+    struct Use {
+      size_t field, choice;  // choice: place of the extension in the field's list
+    };
+    std::vector<std::vector<Use>> uses(index.extensions.size());
+    for (size_t e = 0; e < index.extensions.size(); ++e)
+      for (size_t f = 0; f < fields_.size(); ++f) {
+        const std::vector<std::string>& choices = fields_[f].member.extensions;
+        auto found = std::find(choices.begin(), choices.end(), index.extensions[e]);
+        if (found != choices.end()) uses[e].push_back({f, size_t(found - choices.begin())});
+      }
+    shard.places.resize(index.keys.size() * fields_.size());
+    std::vector<size_t> chosen(shard.places.size(), std::numeric_limits<size_t>::max());
+    for (const TarIndex::Member& m : index.members)
+      for (auto [f, choice] : uses[m.extension])
+        if (size_t at = m.sample * fields_.size() + f; choice < chosen[at])
+          chosen[at] = choice, shard.places[at] = {m.offset, m.size};
   }
 
   // The index knows what is missing, so a run need not find out after hours.
@@ -236,11 +255,22 @@ class Webdataset : public Source {
       std::vector<std::string> seen(seen_.begin(), seen_.end());
       if (seen.size() > 12) seen.resize(12), seen.push_back("...");
       base::fail(Exit::data,
-                 "field '{}': {} of {} samples have no member '.{}', the first is {}; members there are: {}{}",
-                 fields_[f].name, base::with_commas(missing), base::with_commas(size_), fields_[f].extension,
-                 key(first), base::join(seen, " "),
+                 "field '{}': {} of {} samples have no member '{}', the first is {}; members there are: {}{}{}",
+                 fields_[f].name, base::with_commas(missing), base::with_commas(size_), fields_[f].member.text(),
+                 key(first), base::join(seen, " "), other_images(fields_[f]),
                  missing < size_ ? "; with loader.on_bad_sample = \"substitute\" others stand in for them" : "");
     }
+  }
+  // What to write where images have several extensions, or "".
+  std::string other_images(const Field& field) const {
+    std::vector<std::string> choices = field.member.extensions;
+    if (!std::ranges::all_of(choices, is_image)) return "";
+    size_t named = choices.size();
+    for (std::string_view e : kImageExtensions)
+      if (seen_.contains(fmt::format(".{}", e)) && std::ranges::count(choices, e) == 0) choices.emplace_back(e);
+    if (choices.size() == named) return "";
+    return fmt::format("; fields = {{ {} = \"{}\" }} takes the first that a sample has", field.name,
+                       base::join(choices, ";"));
   }
 
   std::vector<Field> fields_;
@@ -255,20 +285,34 @@ class Webdataset : public Source {
 
 void WebdatasetOptions::bind(config::Table& t) {
   bind_shards(
-      t, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\"",
-      "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; .txt is text, .cls a "
-      "number; \"json:captions\": the texts under that key of a .json",
-      [this](const std::string& field, const std::string& text) -> std::string {
-        auto [extension, key] = split_member_field(text);
-        bool json = text.find(':') != std::string::npos;
-        if (extension.empty() || extension[0] == '.' || extension.find_first_of("/ ") != std::string::npos ||
-            (json && (extension != "json" || key.empty())))
-          return fmt::format("'{}' is not a member extension such as \"png\" or \"json:KEY\" (for field '{}')", text,
-                             field);
-        for (const auto& [other, same] : fields)
-          if (same == text && other != field) return fmt::format("two fields take the member \"{}\"", text);
-        return "";
-      });
+      t, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\", \"shards/*.tar\" (by name)",
+      "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; \"jpg;jpeg;png\": the first "
+      "of these that a sample has; .txt is text, .cls a number; \"json:captions\": the texts under that key of a .json",
+      [this](const std::string& field, const std::string& text) { return field_problem(field, text); });
+}
+
+std::string WebdatasetOptions::field_problem(const std::string& field, const std::string& text) const {
+  const MemberName member = split_member_field(text);
+  bool json = text.find(':') != std::string::npos;
+  for (const std::string& extension : member.extensions)
+    if (extension.empty() || extension[0] == '.' || extension.find_first_of("/ ;") != std::string::npos ||
+        (json && (extension != "json" || member.key.empty())))
+      return fmt::format("'{}' is not a member extension such as \"png\", \"jpg;png\" or \"json:KEY\" (for field '{}')",
+                         text, field);
+  for (size_t i = 0; i < member.extensions.size(); ++i) {
+    const std::string& extension = member.extensions[i];
+    if (std::find(member.extensions.begin(), member.extensions.begin() + int64_t(i), extension) !=
+        member.extensions.begin() + int64_t(i))
+      return fmt::format("'{}' names the member \"{}\" twice", text, extension);
+    if (kind_of(extension) != kind_of(member.extensions[0]))
+      return fmt::format("'{}': .{} and .{} are read as different kinds, so they cannot be one field", text,
+                         member.extensions[0], extension);
+    for (const auto& [other, more] : fields)
+      if (const MemberName& theirs = split_member_field(more);
+          other != field && theirs.key == member.key && std::ranges::count(theirs.extensions, extension) > 0)
+        return fmt::format("two fields take the member \"{}\"", json ? text : extension);
+  }
+  return "";
 }
 
 Spec WebdatasetOptions::spec() const {

@@ -9,6 +9,9 @@ struct WebdatasetOptions : ShardOptions {
   void bind(config::Table& t) override;
   Spec spec() const override;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
+
+ private:
+  std::string field_problem(const std::string& field, const std::string& text) const;  // one entry of `fields`, or ""
 };
 
 }  // namespace data

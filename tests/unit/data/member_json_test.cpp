@@ -42,9 +42,11 @@ TEST(MemberJson, WhatIsNoTextIsRefused) {
 }
 
 TEST(MemberJson, Names) {
-  EXPECT_EQ(data::split_member_field("png").extension, "png");
+  EXPECT_EQ(data::split_member_field("png").extensions, std::vector<std::string>{"png"});
+  EXPECT_EQ(data::split_member_field("jpg; jpeg").extensions, (std::vector<std::string>{"jpg", "jpeg"}));
+  EXPECT_EQ(data::split_member_field("jpg;jpeg").text(), ".jpg or .jpeg");
   EXPECT_EQ(data::split_member_field("png").key, "");
-  EXPECT_EQ(data::split_member_field("json:a.b:c").extension, "json");
+  EXPECT_EQ(data::split_member_field("json:a.b:c").extensions, std::vector<std::string>{"json"});
   EXPECT_EQ(data::split_member_field("json:a.b:c").key, "a.b:c");
 }
 

@@ -199,6 +199,48 @@ TEST_F(WebdatasetTest, MissingMember) {
   expect_error(Exit::data, {"12 of 12", ".jpg", ".png"}, [&] { options.open(context); });
 }
 
+// Issue 20, F3: shards as img2dataset writes them, images of several extensions in one set.
+TEST_F(WebdatasetTest, FirstExtensionThatASampleHas) {
+  options.path = dir / "m.tar";
+  options.fields = {{"image", "jpg;jpeg; png;webp"}, {"text", "txt"}};
+  TarText tar;
+  for (std::string e : {"png", "jpg", "webp", "jpeg"}) tar.add(e + "." + e, "I " + e).add(e + ".txt", e);
+  tar.add("two.png", "PNG").add("two.jpg", "JPG").add("two.webp", "WEBP").add("two.txt", "");
+  test::write_file(options.path, tar.end());
+  std::unique_ptr<Source> source = options.open(context);
+  ASSERT_EQ(source->size(), 5);
+  for (auto [i, text] : {std::pair{0, "I png"}, {1, "I jpg"}, {2, "I webp"}, {3, "I jpeg"}, {4, "JPG"}})
+    EXPECT_EQ(text_in(source->read(i)["image"]), text);
+  EXPECT_EQ(options.spec().at("image"), FieldSpec::encoded());
+  options.fields["image"] = "webp;png;jpg";
+  expect_error(Exit::data, {"1 of 5", "'.webp or .png or .jpg'", "m.tar:jpeg", R"({ image = "webp;png;jpg;jpeg" })"},
+               [&] { options.open(context); });
+  options.fields["image"] = "png;jpeg;webp;jpg";
+  EXPECT_EQ(text_in(options.open(context)->read(4)["image"]), "PNG") << "the order in the deck decides, not the archive's";
+  // One extension: the message says what to write, and the fingerprint is that of the same places.
+  options.fields["image"] = "jpg";
+  expect_error(Exit::data, {"3 of 5", "'.jpg'", R"({ image = "jpg;jpeg;png;webp" })"}, [&] { options.open(context); });
+  options.fields = {{"text", "txt"}};
+  uint64_t one = options.open(context)->fingerprint();
+  options.fields = {{"text", "txt;text"}};
+  EXPECT_EQ(options.open(context)->fingerprint(), one);
+}
+
+TEST_F(WebdatasetTest, PathsWithStars) {
+  three_shards();
+  options.path = dir / "s-{0..2}.tar";
+  uint64_t braces = options.open(context)->fingerprint();  // indexes lie beside the shards now
+  test::write_file(dir / "s-1.tar.index.aBcDeF", "half an index");
+  test::write_file(dir / ".s-9.tar", "not finished");
+  for (std::string pattern : {"s-*", "*.tar", "s-[0-2].tar", "s-?.tar"}) {
+    SCOPED_TRACE(pattern);
+    options.path = dir / pattern;
+    EXPECT_EQ(options.open(context)->fingerprint(), braces);
+  }
+  options.path = dir / "t*.tar";
+  expect_error(Exit::data, {"no file matches", "t*.tar"}, [&] { options.open(context); });
+}
+
 TEST_F(WebdatasetTest, Problems) {
   shard(0, 0, 2);
   shard(1, 2, 4);
