@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -74,15 +75,18 @@ struct CaptionsFile::Collector {
   std::vector<int64_t> image;
 };
 
-CaptionsFile::CaptionsFile(const std::string& path) {
+CaptionsFile::CaptionsFile(const std::vector<std::string>& paths, const TableColumns& columns) {
   Collector collector(*this);
-  if (path.ends_with(".json"))
-    read_coco(path, collector);
-  else if (path.ends_with(".tsv"))
-    read_tsv(path, collector);
-  else
-    base::fail(Exit::data, "'{}' is neither .tsv nor .json", path);
-  if (captions_.empty()) base::fail(Exit::data, "'{}' holds no captions", path);
+  for (const std::string& path : paths) {
+    size_t before = captions_.size();
+    if (path.ends_with(".json"))
+      read_coco(path, collector);
+    else if (is_table(path))
+      read_table(path, columns, collector);
+    else
+      base::fail(Exit::data, "'{}' is neither .tsv, .csv nor .json", path);
+    if (captions_.size() == before) base::fail(Exit::data, "'{}' holds no captions", path);
+  }
   collector.finish();
 }
 
@@ -90,21 +94,13 @@ int64_t CaptionsFile::image_of(int64_t number) const {
   return std::upper_bound(first_.begin(), first_.end(), number) - first_.begin() - 1;
 }
 
-void CaptionsFile::read_tsv(const std::string& path, Collector& collector) {
-  std::string all = read_whole(path);
-  std::string_view rest = all;
-  for (int64_t line = 1; !rest.empty(); ++line) {
-    size_t end = std::min(rest.find('\n'), rest.size());
-    std::string_view text = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (text.ends_with('\r')) text.remove_suffix(1);
-    if (text.empty()) continue;
-    std::string where = fmt::format("'{}' line {}", path, line);
-    size_t tab = text.find('\t');
-    if (tab == text.npos)
-      base::fail(Exit::data, "{}: no tab between image and caption: {}", where, base::quoted(text, 60));
-    collector.add(text.substr(0, tab), text.substr(tab + 1), where);
-  }
+void CaptionsFile::read_table(const std::string& path, const TableColumns& columns, Collector& collector) {
+  std::string all = read_whole(path), first;
+  auto add = [&](std::string_view image, std::string_view caption, int64_t line) {
+    if (first.empty()) first = image;
+    collector.add(image, caption, fmt::format("'{}' line {}", path, line));
+  };
+  if (!read_caption_table(path, all, columns, add) && headless_.empty()) headless_ = first;
 }
 
 // Objects are taken as they are read and not kept, so that a file of gigabytes needs little more than its captions.
@@ -158,13 +154,15 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
     base::fail(Exit::data, "'{}' is not the JSON of COCO captions: {}", path, e.what());
   }
   section = "annotations";
+  std::unordered_set<int64_t> used;
   for (const Annotation& a : annotations) {
     number = a.number;
     auto name = names.find(a.image);
     if (name == names.end()) bad(fmt::format("belongs to image {}, which is not in \"images\"", a.image));
+    used.insert(a.image);
     collector.add(name->second, a.caption, fmt::format("'{}': annotations[{}]", path, number));
   }
-  without_ = int64_t(names.size()) - images();
+  without_ += int64_t(names.size() - used.size());
 }
 
 }  // namespace data

@@ -1,21 +1,30 @@
-// A folder of image files and one file of captions: TSV or COCO captions JSON.
+// Image files in a folder, and files of captions: tables (TSV, CSV) or COCO captions JSON.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "data/caption_table.hpp"
 #include "data/source.hpp"
 
 namespace data {
 
 struct FolderOptions : SourceOptions {
-  std::string path;              // of the images
-  std::string captions;          // .tsv or .json
+  std::string path;              // folder of the images; "": the folder of the captions
+  std::string captions;          // .tsv, .csv or .json, with braces and *, ?, [...]
+  TableColumns columns;          // of tables
   std::string sample = "image";  // or "caption"
   void bind(config::Table& t) override;
+  std::vector<std::string> caption_files() const;
+  // Where the images are. Error(Exit::data) if it is not named and the files lie in several folders.
+  std::string folder(const std::vector<std::string>& caption_files) const;
   Spec spec() const override;
   std::vector<std::string> files() const override;  // the images; Error(Exit::data) for a captions file that is no good
   std::unique_ptr<Source> open(const OpenContext& context) const override;
+
+ private:
+  std::string captions_problem() const;                         // of the key `captions`, or ""
+  std::string column_problem(const std::string& column) const;  // of a column's key, or ""
 };
 
 }  // namespace data

@@ -17,6 +17,7 @@ using test::expect_error;
 struct FolderTest : testing::Test {
   test::TemporaryDirectory dir;
   FolderOptions options;
+  OpenContext context;
   FolderTest() {
     std::filesystem::create_directories(dir / "images/sub");
     for (std::string name : {"a.jpg", "sub/b.jpg", "c.jpg"}) test::write_file(dir / ("images/" + name), "JPEG " + name);
@@ -25,7 +26,7 @@ struct FolderTest : testing::Test {
   std::unique_ptr<Source> open(const std::string& name, const std::string& text, const std::string& sample = "image") {
     options.captions = dir / name, options.sample = sample;
     test::write_file(options.captions, text);
-    return options.open({});
+    return options.open(context);
   }
   static std::string bytes(const Value& v) {
     const Bytes& b = std::get<Bytes>(v);
@@ -69,7 +70,9 @@ TEST_F(FolderTest, TsvAndCocoAreTheSame) {
 TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
   std::filesystem::create_directory(dir / "images/folder.jpg");
   ASSERT_EQ(::mkfifo((dir / "images/pipe.jpg").c_str(), 0600), 0);
+  context.substitutes = true;
   std::unique_ptr<Source> source = open("c.tsv", "folder.jpg\tx\npipe.jpg\tx\nnone.jpg\tx\na.jpg\tx\n");
+  EXPECT_EQ(source->summary(), "4 images, 4 captions, no such file for 2 of 4 images: folder.jpg, none.jpg (bad samples)");
   for (auto [index, text] : {std::pair{0, "folder"}, {1, "no regular file"}, {2, "no such file"}}) {
     try {
       source->read(index);
@@ -105,10 +108,11 @@ TEST_F(FolderTest, BadCaptions) {
   bad("c.json", R"({"images": [], "annotations": [{"image_id": 7, "caption": ""}]})", {"annotations[0]", "image 7"});
   bad("c.json", R"({"images": [{"id": 1, "file_name": "../x"}], "annotations": [{"image_id": 1, "caption": ""}]})",
       {"annotations[0]", "../x", "leads out"});
-  bad("c.csv", "a,b\n", {"neither .tsv nor .json"});
+  bad("c.txt", "a,b\n", {"neither .tsv, .csv nor .json"});
 }
 
 TEST_F(FolderTest, MissingFilesAreBadSamples) {
+  context.substitutes = true;
   std::unique_ptr<Source> source = open("c.tsv", "a.jpg\tx\nnone.jpg\ty\nbig.jpg\tz\n");
   source->read(0);
   expect_error(Exit::data, {"no such file"}, [&] { source->read(1); });
@@ -117,6 +121,59 @@ TEST_F(FolderTest, MissingFilesAreBadSamples) {
   expect_error(Exit::data, {"268435457 bytes", "at most 268435456"}, [&] { source->read(2); });
   options.path = dir / "nowhere";
   expect_error(Exit::data, {"no folder", "nowhere"}, [&] { options.open({}); });
+}
+
+// Issue 20, F5: found before the first step, by one listing of each folder.
+TEST_F(FolderTest, MissingFilesEndTheStart) {
+  auto missing = [&](const std::string& text, std::vector<std::string> parts) {
+    expect_error(Exit::data, parts, [&] { open("c.tsv", text); });
+  };
+  missing("a.jpg\tx\nnone.jpg\ty\nsub/none.jpg\tz\nsub/b.jpg\tu\nnowhere/a.jpg\tv\n",
+          {"no such file for 3 of 5 images: none.jpg, sub/none.jpg, nowhere/a.jpg;", "c.tsv", dir / "images", "substitute"});
+  missing("sub\tx\na.jpg\ty\n", {"1 of 2 images: sub;"});  // a folder is no image
+  std::string many = "a.jpg\tx\n";
+  for (int i = 0; i < 1200; ++i) many += fmt::format("{}.jpg\tx\n", i);
+  missing(many, {"1,200 of 1,201 images: 0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg, ...;"});
+  // A header with names that nobody knows looks like an image.
+  missing("picture\twords\na.jpg\tx\n", {"\"picture\" is the name of a column", "image_column"});
+  // What no rank finds is a mistake in the deck, also where others could stand in.
+  context.substitutes = true;
+  EXPECT_EQ(open("c.tsv", "a.jpg\tx\nnone.jpg\ty\n")->size(), 2);
+  missing("none.jpg\ty\n", {"1 of 1 images"});
+  context.substitutes = false;
+  // Links count as what they lead to.
+  std::filesystem::create_symlink(dir / "images/a.jpg", dir / "images/link.jpg");
+  std::filesystem::create_symlink(dir / "images/gone", dir / "images/broken.jpg");
+  std::filesystem::create_directory_symlink(dir / "images/sub", dir / "images/also");
+  EXPECT_EQ(open("c.tsv", "link.jpg\tx\nalso/b.jpg\ty\n")->size(), 2);
+  // Only the job's first rank looks.
+  base::set_rank(1, 2);
+  EXPECT_EQ(open("c.tsv", "a.jpg\tx\nnone.jpg\ty\n")->size(), 2);
+  base::set_rank(0, 1);
+}
+
+TEST_F(FolderTest, ImagesBesideTheCaptions) {
+  options.path = "";
+  std::unique_ptr<Source> source = open("images/c.tsv", "sub/b.jpg\tx\na.jpg\ty\n");
+  EXPECT_EQ(source->key(1), dir / "images/a.jpg");
+  EXPECT_EQ(options.files(), (std::vector<std::string>{dir / "images/sub/b.jpg", dir / "images/a.jpg"}));
+  expect_error(Exit::data, {"1 of 1 images: a.jpg", "set path if"}, [&] { open("c.tsv", "a.jpg\ty\n"); });
+}
+
+TEST_F(FolderTest, SeveralFilesOfCaptions) {
+  test::write_file(dir / "p-0.tsv", "a.jpg\tone\nc.jpg\ttwo\n");
+  test::write_file(dir / "p-1.csv", "caption,path\nthree,a.jpg\n");
+  for (std::string pattern : {"p-*", "p-{0.tsv,1.csv}", "p-[01].?sv"}) {
+    SCOPED_TRACE(pattern);
+    options.captions = dir / pattern, options.sample = "image";
+    std::unique_ptr<Source> source = options.open({});
+    ASSERT_EQ(source->size(), 2);
+    EXPECT_EQ(std::get<Texts>(source->read(0)["captions"]), (Texts{"one", "three"}));
+  }
+  options.path = "";
+  options.captions = dir / "{p-0.tsv,images/c.tsv}";
+  test::write_file(dir / "images/c.tsv", "a.jpg\tx\n");
+  expect_error(Exit::data, {"p-0.tsv", "images/c.tsv", "different folders", "path"}, [&] { options.open({}); });
 }
 
 }  // namespace

@@ -86,7 +86,11 @@ TEST_F(StagingTest, ImagesOfAFolder) {
   EXPECT_EQ(stage_files(options.files(), stage, 2).copied_files, 2) << "the missing one is its sample's fault";
   test::write_file(staged_path(stage, dir / "images/sub/a.jpg"), "TWO");
   std::filesystem::remove(staged_path(stage, dir / "images/a.jpg"));
-  std::unique_ptr<Source> source = options.open({.stage_dir = stage});
+  expect_error(Exit::data, {"no such file for 1 of 3 images: none.jpg"}, [&] { options.open({.stage_dir = stage}); });
+  std::filesystem::rename(dir / "images/sub", dir / "images/gone");
+  expect_error(Exit::data, {"1 of 3 images: none.jpg"}, [&] { options.open({.stage_dir = stage}); });  // there is a copy
+  std::filesystem::rename(dir / "images/gone", dir / "images/sub");
+  std::unique_ptr<Source> source = options.open({.substitutes = true, .stage_dir = stage});
   auto image = [&](int64_t i) {
     Sample s = source->read(i);
     const Bytes& b = std::get<Bytes>(s.at("image"));

@@ -1,0 +1,92 @@
+// Tables of images and captions: headers, quotes, tabs, what is refused.
+#include "data/caption_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support.hpp"
+
+namespace data {
+namespace {
+
+using base::Exit;
+using test::expect_error;
+
+std::vector<std::string> rows(const std::string& path, const std::string& text, const TableColumns& columns = {},
+                              bool expect_header = true) {
+  std::vector<std::string> out;
+  bool header = read_caption_table(path, text, columns, [&](std::string_view image, std::string_view caption, int64_t line) {
+    out.push_back(fmt::format("{}|{}|{}", line, image, caption));
+  });
+  EXPECT_EQ(header, expect_header) << text;
+  return out;
+}
+using List = std::vector<std::string>;
+
+TEST(CaptionTable, WithoutAHeader) {
+  EXPECT_EQ(rows("t.tsv", "a.jpg\tone\nb.jpg\ttwo\tand a tab \r\n\n\r\nc.jpg\t\na.jpg\t\"x\"\"", {}, false),
+            (List{"1|a.jpg|one", "2|b.jpg|two\tand a tab ", "5|c.jpg|", "6|a.jpg|\"x\"\""}));
+  EXPECT_EQ(rows("t.csv", "a.jpg,one\r\nb.jpg,\"two, and\"\n", {}, false), (List{"1|a.jpg|one", "2|b.jpg|two, and"}));
+  // A caption that is the name of a column makes no header.
+  EXPECT_EQ(rows("t.tsv", "a.jpg\tcaption\n", {}, false), List{"1|a.jpg|caption"});
+  EXPECT_EQ(rows("t.tsv", "image\ta photo\n", {}, false), List{"1|image|a photo"});
+  EXPECT_EQ(rows("t.tsv", "", {}, false), List{});
+}
+
+TEST(CaptionTable, HeadersByTheirNames) {
+  for (const std::string& image : image_column_names())
+    for (const std::string& caption : caption_column_names()) {
+      EXPECT_EQ(rows("t.tsv", image + "\t" + caption + "\na.jpg\tone\n"), List{"2|a.jpg|one"});
+      EXPECT_EQ(rows("t.csv", "id," + caption + ",url," + image + "\n7,one,http://x,a.jpg\n"), List{"2|a.jpg|one"});
+    }
+  EXPECT_EQ(rows("T.TSV", " FilePath\tTitle \r\na.jpg\tone\n"), List{"2|a.jpg|one"});
+  EXPECT_EQ(rows("t.csv", "\"path\",\"text\"\n\"a.jpg\",\n"), List{"2|a.jpg|"});
+}
+
+TEST(CaptionTable, HeadersByKeys) {
+  const std::string text = "pic,blurb,title\na.jpg,one,two\n";
+  EXPECT_EQ(rows("t.csv", text, {"pic", "blurb"}), List{"2|a.jpg|one"});
+  EXPECT_EQ(rows("t.csv", text, {"pic", ""}), List{"2|a.jpg|two"});
+  EXPECT_EQ(rows("t.csv", "file,text,alt\na,b,c\n", {"", "alt"}), List{"2|a|c"});
+  auto bad = [](const std::string& in, const TableColumns& columns, List parts) {
+    expect_error(Exit::data, parts, [&] { rows("t.csv", in, columns); });
+  };
+  bad(text, {"picture", ""}, {"'t.csv' line 1", "no column \"picture\" (image_column)", "\"pic\", \"blurb\", \"title\""});
+  bad(text, {"", "blurb"}, {"no column is called image, images", "set image_column"});
+  bad("pic,blurb\n", {"pic", ""}, {"no column is called caption", "set caption_column"});
+  bad("image,title,text\n", {}, {"\"title\" and \"text\"", "choose with caption_column"});
+  bad("file,image,text\n", {}, {"\"file\" and \"image\"", "choose with image_column"});
+  bad("text,b\n", {"text", ""}, {"both \"text\""});
+}
+
+TEST(CaptionTable, Quotes) {
+  EXPECT_EQ(rows("t.csv",
+                 "image,caption\n"
+                 "a.jpg,\"says \"\"hi\"\", twice\"\n"
+                 "\"b, c.jpg\",\"two\r\nlines\n\nmore\"\r\n"
+                 "d.jpg,5\" wide\r"
+                 "e.jpg,\"\"\n"
+                 "f.jpg,\" \t\""),
+            (List{"2|a.jpg|says \"hi\", twice", "3|b, c.jpg|two lines more", "7|d.jpg|5\" wide", "8|e.jpg|", "9|f.jpg| \t"}));
+  auto bad = [](const std::string& in, List parts) {
+    expect_error(Exit::data, parts, [&] { rows("t.csv", in); });
+  };
+  bad("image,caption\na.jpg,\"one\nb.jpg,two\n", {"line 2", "never closed"});
+  bad("image,caption\na.jpg,\"one\"x\n", {"line 2", "\"x\"", "closing quote"});
+}
+
+TEST(CaptionTable, RowsOfAnotherLength) {
+  auto bad = [](const char* path, const std::string& in, List parts) {
+    expect_error(Exit::data, parts, [&] { rows(path, in); });
+  };
+  bad("t.csv", "image,caption\na.jpg\n", {"'t.csv' line 2", "1 cells", "header has 2"});
+  bad("t.csv", "image,caption\na.jpg,one, two\n", {"line 2", "3 cells"});
+  bad("t.csv", "a.jpg,one, two\n", {"line 1", "3 cells", "without a header", "image_column"});
+  bad("t.tsv", "caption\tpath\none\ttab\ta.jpg\n", {"line 2", "3 cells", "header has 2"});
+  bad("t.tsv", "path\tcaption\na.jpg\n", {"line 2", "1 cells"});
+  bad("t.tsv", "a.jpg\tx\nb.jpg\n", {"line 2", "no tab", "b.jpg"});
+  // In the last column a tab belongs to the caption.
+  EXPECT_EQ(rows("t.tsv", "path\tcaption\na.jpg\tone\ttwo\n"), List{"2|a.jpg|one\ttwo"});
+}
+
+}  // namespace
+}  // namespace data
