@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/brace.hpp"
-#include "io/files.hpp"
 
 namespace data {
 namespace {
@@ -60,7 +60,8 @@ std::vector<std::string> files_matching(const std::string& pattern) {
   std::vector<std::string> out;
   std::set<std::string> matched;
   for (std::string& name : expand_braces(pattern)) {
-    if (name.find_first_of("*?[") == name.npos || io::exists(name)) {
+    std::error_code unknown;
+    if (name.find_first_of("*?[") == name.npos || std::filesystem::exists(name, unknown)) {
       out.push_back(std::move(name));
       continue;
     }

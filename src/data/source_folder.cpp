@@ -210,7 +210,8 @@ std::string FolderOptions::column_problem(const std::string& column) const {
 }
 
 std::vector<std::string> FolderOptions::caption_files() const {
-  return io::exists(captions) ? std::vector<std::string>{captions} : files_matching(captions);
+  std::error_code unknown;
+  return std::filesystem::exists(captions, unknown) ? std::vector<std::string>{captions} : files_matching(captions);
 }
 
 std::string FolderOptions::folder(const std::vector<std::string>& caption_files) const {

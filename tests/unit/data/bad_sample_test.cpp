@@ -68,10 +68,24 @@ TEST(BadSample, SmallSets) {
   expect_error(Exit::data, {"nor can any of its 0 substitutes"}, [&] { get_or_substitute(fragile(1, {0}), 0, 0); });
 }
 
+// Each of the 16 distances is tried, in this order.
+TEST(BadSample, DistancesArePowersOfTwo) {
+  constexpr int64_t kSize = 100'003, kFirst = 99'990;
+  std::set<int64_t> broken{kFirst};
+  for (int power = 0; power < 16; ++power) {
+    int64_t other = (kFirst + (int64_t{1} << power)) % kSize;
+    EXPECT_EQ(get_or_substitute(fragile(kSize, broken), kFirst, 0).index, other);
+    broken.insert(other);
+  }
+  SampleOrSubstitute small = get_or_substitute(fragile(7, {5, 6, 0, 2}), 5, 0);  // 5 + 1, 5 + 2, 5 + 4 are broken
+  EXPECT_EQ(small.index, 1) << "then the nearest that was not tried";
+}
+
 TEST(BadSample, ValuesBeyondTheLimitAreTheSamplesFault) {
   Dataset set("train", std::make_unique<Fragile>(20, std::set<int64_t>{}, std::set<int64_t>{}),
               Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}), {{"x", {12, "model.vocab_size"}}});
   EXPECT_EQ(get_or_substitute(set, 11, 0).index, 11);
+  EXPECT_EQ(get_or_substitute(set, 12, 0).index, 0);  // 12 + 8; 13, 14 and 16 are too large as well
   SampleOrSubstitute got = get_or_substitute(set, 13, 0);
   EXPECT_EQ(got.index, 1);  // 13 + 8
   EXPECT_EQ(got.bad[0].key, "shard.tar:13");

@@ -97,6 +97,7 @@ TEST_F(FolderTest, BadCaptions) {
   bad("c.tsv", "\tx\n", {"line 1", "is empty"});
   bad("c.tsv", "a\x1b[2J.jpg\tx\n", {"line 1", "control"});
   bad("c.tsv", "a.jpg\t" + std::string((1 << 20) + 1, 'x') + "\n", {"line 1", "1048577 bytes", "at most"});
+  EXPECT_EQ(open("c.tsv", "a.jpg\t" + std::string(1 << 20, 'x') + "\n")->size(), 1);
   bad("c.tsv", "", {"c.tsv", "no captions"});
   bad("c.json", "[]", {"c.json", "no captions"});
   bad("c.json", "{\"images\": [", {"c.json", "JSON"});
@@ -119,6 +120,8 @@ TEST_F(FolderTest, MissingFilesAreBadSamples) {
   test::write_file(dir / "images/big.jpg", "");
   ASSERT_EQ(::truncate((dir / "images/big.jpg").c_str(), kMostMemberBytes + 1), 0);
   expect_error(Exit::data, {"268435457 bytes", "at most 268435456"}, [&] { source->read(2); });
+  ASSERT_EQ(::truncate((dir / "images/big.jpg").c_str(), kMostMemberBytes), 0);
+  EXPECT_EQ(int64_t(std::get<Bytes>(source->read(2).at("image")).size()), kMostMemberBytes);
   options.path = dir / "nowhere";
   expect_error(Exit::data, {"no folder", "nowhere"}, [&] { options.open({}); });
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "data/pipeline.hpp"
@@ -139,6 +140,27 @@ TEST(RandomOps, InceptionCropsHaveTheStatedAreasAndRatios) {
                [] { run("inception_crop(8, method='bilinaer')", with_image(numbered(4, 4))); });
 }
 
+// As in the published sampler, a crop that is smaller than the image never ends at its last row or column (mutant D12).
+// All other places are reached.
+TEST(RandomOps, InceptionCropsLeaveOutTheLastPlace) {
+  constexpr int64_t kSide = 8;
+  std::map<int64_t, std::set<int64_t>> y_of, x_of;  // height -> rows where such a crop began
+  for (int64_t i = 0; i < 3000; ++i) {
+    Corner c = corner_of(array(run("inception_crop(None, 15, 100)", with_image(numbered(kSide, kSide)), i), "image"));
+    y_of[c.height].insert(c.y), x_of[c.width].insert(c.x);
+  }
+  for (auto& [size, places] : {std::pair{"height", &y_of}, {"width", &x_of}})
+    for (auto& [length, begins] : *places) {
+      SCOPED_TRACE(fmt::format("{} {}", size, length));
+      int64_t last = std::max<int64_t>(kSide - length - 1, 0);
+      EXPECT_EQ(*begins.begin(), 0);
+      EXPECT_EQ(*begins.rbegin(), last);
+      EXPECT_EQ(int64_t(begins.size()), last + 1);
+    }
+  EXPECT_EQ(y_of[kSide - 1], std::set<int64_t>{0});
+  EXPECT_EQ(x_of[kSide - 1], std::set<int64_t>{0});
+}
+
 TEST(Crop, Central) {
   auto corner = [](const std::string& pp) { return corner_of(array(run(pp, with_image(numbered(9, 14))), "image")); };
   EXPECT_EQ(corner("central_crop(4)").y, 2);  // floor(5 / 2)
@@ -251,6 +273,8 @@ TEST(Numbers, Onehot) {
   Sample s = run("onehot(3, multi=False, key_result='v')", labels({2}, {2, 5}));
   EXPECT_EQ(array(s, "v").shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(floats(array(s, "v")), (F{0, 0, 1, 0, 0, 0}));
+  for (int32_t outside : {-1, 3}) EXPECT_EQ(floats(array(run("onehot(3)", labels({}, {outside})), "labels")), (F{0, 0, 0}));
+  expect_error(Exit::data, {"label -1", "[0, 4)"}, [&] { run("onehot(4)", labels({1}, {-1})); });
   expect_error(Exit::data, {"label 4", "[0, 4)"}, [&] { run("onehot(4)", labels({1}, {4})); });
 }
 

@@ -37,6 +37,10 @@ TEST(Order, None) {
   EXPECT_EQ(order.index(0), 0);
   EXPECT_EQ(order.index(13), 3);
   EXPECT_EQ(order.epoch(13), 2);
+  for (int64_t position = 0; position < 15; ++position) {
+    EXPECT_EQ(order.epoch(position), position < 5 ? 0 : position < 10 ? 1 : 2);
+    EXPECT_EQ(order.index(position), position % 5);
+  }
 }
 
 TEST(Order, DependsOnSeedAndEpochOnly) {

@@ -56,6 +56,14 @@ TEST(Subset, PartsAreDisjointAndCoverAll) {
   EXPECT_EQ(members(7, 0, 0).size(), 7u);
 }
 
+// Another part would put samples of the validation set into training.
+TEST(Subset, FixedForever) {
+  using Indices = std::vector<int64_t>;
+  EXPECT_EQ(members(40, 6, 0), (Indices{3, 4, 5, 10, 14, 26}));
+  EXPECT_EQ(members(40, 6, 6), (Indices{2, 9, 20, 23, 24, 27}));
+  EXPECT_EQ(members(40, 6, 0, 5), (Indices{6, 14, 16, 18, 21, 29}));
+}
+
 TEST(Subset, Refusals) {
   for (auto [limit, skip] : {std::pair{101, 0}, {1, 100}, {0, 100}, {51, 50}})
     test::expect_error(base::Exit::data, {"the source has 100 samples"}, [&] { members(100, limit, skip); });

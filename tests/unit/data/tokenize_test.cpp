@@ -61,6 +61,10 @@ TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
   apply("caf\xc3\xa9"), apply(""), apply(" \n"), apply("a");
   EXPECT_EQ(p.counts(), (std::map<std::string, int64_t>{
                             {"labels.captions", 4}, {"labels.captions_cut", 1}, {"labels.captions_empty", 2}}));
+  apply("abc");  // with its end exactly max_len ids: nothing is cut
+  EXPECT_EQ(p.counts().at("labels.captions_cut"), 1);
+  apply("abcd");
+  EXPECT_EQ(p.counts().at("labels.captions_cut"), 2);
 }
 
 TEST(Tokenize, TellsOfAllCaptionsBeforeTheyAreCut) {
@@ -85,6 +89,12 @@ TEST(Bytes, EndPadLowerAndCut) {
   EXPECT_EQ(tokenized("max_len=4, eos='sticky'", "AB").ids, (I{a, b, 1, 0}));
   EXPECT_EQ(tokenized("max_len=4, eos='sticky', lower=False", "A").ids, (I{A, 1, 0, 0}));
   EXPECT_EQ(tokenized("max_len=2, eos='sticky'", "abab").ids, (I{a, 1}));
+  EXPECT_EQ(tokenized("max_len=3, eos='sticky'", "ab").ids, (I{a, b, 1}));
+  EXPECT_EQ(tokenized("max_len=3, eos='yes'", "ab").ids, (I{a, b, 1}));
+  EXPECT_EQ(tokenized("max_len=2, eos='sticky'", "ab").ids, (I{a, 1}));
+  EXPECT_EQ(tokenized("max_len=1, eos='sticky'", "").ids, (I{1}));
+  EXPECT_EQ(tokenized("max_len=2", "ab").ids, (I{a, b}));
+  EXPECT_EQ(tokenized("max_len=2, eos='sticky', pad_value=7", "").ids, (I{1, 7}));
   EXPECT_EQ(tokenized("max_len=2, eos='yes'", "abab").ids, (I{a, b}));
   EXPECT_EQ(tokenized("max_len=3", "a").ids, (I{a, 0, 0}));
   EXPECT_EQ(tokenized("max_len=3, pad_value='</s>'", "a").ids, (I{a, 1, 1}));

@@ -142,6 +142,21 @@ TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
   EXPECT_EQ(test::read_file(path), index);
   shard(2, 5, 20);
   EXPECT_EQ(options.open(context)->size(), 20);
+  // Of a shard with as many bytes and another time, or with other bytes and the same time: made again (mutant D6).
+  std::string file = dir / "s-2.tar", bytes = test::read_file(file);
+  auto time = std::filesystem::last_write_time(file);
+  TarText renamed;
+  for (int i = 99; i < 114; ++i) {
+    std::string key = fmt::format("{:04}", i);
+    renamed.add(key + ".png", "PNG" + key).add(key + ".json", "{}").add(key + ".txt", "caption " + key).add(key + ".cls", "1\n");
+  }
+  ASSERT_EQ(renamed.end().size(), bytes.size());
+  test::write_file(file, renamed.end());
+  std::filesystem::last_write_time(file, time + std::chrono::nanoseconds(1));
+  EXPECT_EQ(options.open(context)->key(5), file + ":0099");
+  test::write_file(file, TarText().add("0100.png", "P").add("0100.txt", "c").add("0100.cls", "1").end());
+  std::filesystem::last_write_time(file, time + std::chrono::nanoseconds(1));
+  EXPECT_EQ(options.open(context)->key(5), file + ":0100");
 }
 
 TEST_F(WebdatasetTest, IndexElsewhere) {
