@@ -23,7 +23,8 @@ constexpr size_t kAll = std::string_view::npos;
 // Reads one row after the other. `cells` and `line` are those of the row that next() found.
 class Rows {
  public:
-  Rows(const std::string& path, std::string_view text) : path_(path), rest_(text), csv_(lower(path).ends_with(".csv")) {}
+  Rows(const std::string& path, std::string_view text)
+      : path_(path), rest_(text), csv_(lower(path).ends_with(".csv")) {}
 
   // False at the end. TSV: at most `most` cells, the last one holds the rest of the line.
   bool next(size_t most) {
@@ -35,7 +36,9 @@ class Rows {
     csv_ ? read_csv() : read_tsv(most);
     return true;
   }
-  [[noreturn]] void fail(const std::string& what) const { base::fail(Exit::data, "'{}' line {}: {}", path_, line, what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    base::fail(Exit::data, "'{}' line {}: {}", path_, line, what);
+  }
   bool is_csv() const { return csv_; }
 
   std::vector<std::string> cells;
@@ -130,7 +133,8 @@ std::optional<Layout> layout_of(const Rows& first, const TableColumns& columns) 
     if (found.empty() && !name.empty())
       first.fail(fmt::format("no column \"{}\" ({}); the header has {}", name, key, list(header)));
     if (found.empty())
-      first.fail(fmt::format("no column is called {}; the header has {}: set {}", base::join(usual, ", "), list(header), key));
+      first.fail(
+          fmt::format("no column is called {}; the header has {}: set {}", base::join(usual, ", "), list(header), key));
     if (found.size() > 1)
       first.fail(fmt::format("columns {} and {} could both be meant: choose with {}", base::quoted(header[found[0]]),
                              base::quoted(header[found[1]]), key));
@@ -138,15 +142,30 @@ std::optional<Layout> layout_of(const Rows& first, const TableColumns& columns) 
   };
   Layout out{only(image, columns.image, "image_column", image_column_names()),
              only(caption, columns.caption, "caption_column", caption_column_names()), header.size()};
-  if (out.image == out.caption) first.fail(fmt::format("image_column and caption_column are both {}", list({header[out.image]})));
+  if (out.image == out.caption)
+    first.fail(fmt::format("image_column and caption_column are both {}", list({header[out.image]})));
   return out;
+}
+
+// What may separate the cells of a row that seems to have one cell only, and what to do about it.
+std::string separator_hint(const Rows& rows) {
+  if (rows.cells.size() != 1) return "";
+  auto has = [&](char c) { return rows.cells[0].find(c) != std::string::npos; };
+  if (rows.is_csv() && has('\t')) return "; it has tabs: call the file .tsv";
+  if (rows.is_csv() && has(';')) return "; it has semicolons: save the table with commas";
+  if (!rows.is_csv() && has(',')) return "; if commas separate the cells, call the file .csv";
+  return "";
 }
 
 void check_cells(const Rows& rows, const Layout& layout, bool header) {
   size_t cells = rows.cells.size();
   if (cells == layout.columns) return;
-  if (!header && !rows.is_csv()) rows.fail(fmt::format("no tab between image and caption: {}", base::quoted(rows.cells[0], 60)));
-  if (header) rows.fail(fmt::format("{} cells, where the header has {}", cells, layout.columns));
+  std::string hint = separator_hint(rows);
+  if (!header && !rows.is_csv())
+    rows.fail(fmt::format("no tab between image and caption: {}{}", base::quoted(rows.cells[0], 60), hint));
+  if (header || !hint.empty())
+    rows.fail(fmt::format("{} cell{}, where {} expected{}", cells, cells == 1 ? "" : "s",
+                          header ? fmt::format("the header's {} are", layout.columns) : "image and caption are", hint));
   rows.fail(fmt::format(
       "{} cells, where a table without a header has image and caption: {}; name the columns in a first line, or with "
       "image_column and caption_column",
@@ -168,8 +187,8 @@ std::string on_one_line(std::string_view text) {
 }  // namespace
 
 const std::vector<std::string>& image_column_names() {
-  static const std::vector<std::string> names{"image", "images", "image_path", "image_file", "img", "img_path",
-                                              "filepath", "file_path", "filename", "file_name", "file", "path"};
+  static const std::vector<std::string> names{"image",    "images",    "image_path", "image_file", "img",  "img_path",
+                                              "filepath", "file_path", "filename",   "file_name",  "file", "path"};
   return names;
 }
 const std::vector<std::string>& caption_column_names() {

@@ -1,9 +1,9 @@
 // Tables of images and captions: one row per caption, TSV or CSV, with or without a header line. tools/pack_dataset
 // reads them by the same rules (tests/run/own_data_test.py compares the two).
 //
-//   header   The first line is one if a cell names the image (image, filepath, file_name, path, ...) and another one the
-//            caption (caption, title, text, ...), in letters of any case, or if TableColumns names a column. Other
-//            columns are ignored. Without a header the columns are image, caption.
+//   header   The first line is a header if one cell names the image (image, filepath, file_name, path, ...) and another
+//            one the caption (caption, title, text, ...), in letters of any case, or if TableColumns names a column.
+//            Other columns are ignored. Without a header the columns are image, caption.
 //   TSV      Cells are separated by tabs; quotes mean nothing. A caption in the last column takes the rest of its line,
 //            tabs included.
 //   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them. Line breaks within a caption become

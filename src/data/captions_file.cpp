@@ -28,6 +28,8 @@ std::string read_whole(const std::string& path) {
   std::string out(size_t(file.size()), '\0');
   file.read(0, out.data(), out.size());
   if (out.starts_with("\xEF\xBB\xBF")) out.erase(0, 3);  // byte order mark
+  for (const char* mark : {"\xFF\xFE", "\xFE\xFF"})
+    if (out.starts_with(mark)) base::fail(Exit::data, "'{}' is UTF-16 text: save it as UTF-8", path);
   return out;
 }
 

@@ -75,6 +75,9 @@ std::vector<std::string> files_matching(const std::string& pattern) {
       out.push_back(file);
     }
   }
+  std::error_code unknown;
+  if (out.size() == 1 && std::filesystem::is_directory(out[0], unknown))
+    base::fail(Exit::data, "'{}' is a folder: name the files in it, for example '{}/*'", out[0], out[0]);
   return out;
 }
 

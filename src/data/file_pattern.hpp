@@ -10,7 +10,7 @@ namespace data {
 // matches of one name sorted by their bytes. A file whose name is the pattern itself is taken literally. The tar
 // indexes that this program writes beside its shards are left out. Names without *, ?, [ need not exist.
 // Error(Exit::config) for bad braces. Error(Exit::data) for a pattern that matches nothing, for a file that two
-// patterns match, and for a folder that cannot be listed.
+// patterns match, for a folder that cannot be listed, and for a folder alone.
 std::vector<std::string> files_matching(const std::string& pattern);
 
 }  // namespace data

@@ -33,7 +33,9 @@ void remove_listed(const std::string& folder, std::unordered_map<std::string_vie
     std::error_code ignored;
     if (found != wanted.end() && !at->is_directory(ignored)) wanted.erase(found);
   }
-  if (problem && problem != std::errc::no_such_file_or_directory && problem != std::errc::not_a_directory)
+  if (problem == std::errc::permission_denied)
+    wanted.clear();  // files may be readable in a folder that is not: they are looked for when their turn comes
+  else if (problem && problem != std::errc::no_such_file_or_directory && problem != std::errc::not_a_directory)
     throw Unreadable(fmt::format("the folder '{}' cannot be listed: {}", folder, problem.message()));
 }
 
@@ -134,12 +136,13 @@ class Folder : public Source {
     missing_ = ", " + what + " (bad samples)";
     if (context.substitutes && count < captions_.images()) return;
     bool header = captions_.name(missing[0]) == captions_.headless();
-    base::fail(Exit::data, "{}; '{}' names them, and they are looked for in '{}' ({}){}{}", what, options.captions, path_,
-               options.path.empty() ? "set path if the images are elsewhere" : "path",
-               header ? fmt::format("; if {} is the name of a column, set image_column and caption_column",
-                                    base::quoted(captions_.headless()))
-                      : "",
-               count < captions_.images() ? "; with loader.on_bad_sample = \"substitute\" others stand in for them" : "");
+    base::fail(
+        Exit::data, "{}; '{}' names them, and the folder of the images is '{}' ({}){}{}", what, options.captions, path_,
+        options.path.empty() ? "of the captions; set path if they are elsewhere" : "path",
+        header ? fmt::format("; if {} is the name of a column, set image_column and caption_column",
+                             base::quoted(captions_.headless()))
+               : "",
+        count < captions_.images() ? "; with loader.on_bad_sample = \"substitute\" others stand in for them" : "");
   }
 
   // An image that is not there is the fault of its sample; a file system that fails is not (Unreadable).
@@ -170,11 +173,12 @@ class Folder : public Source {
 }  // namespace
 
 void FolderOptions::bind(config::Table& t) {
-  t.key("path", path, "folder of the images, which the names in `captions` are relative to; \"\" = the folder of `captions`");
+  t.key("path", path,
+        "folder of the images, which the names in `captions` are relative to; \"\" = the folder of `captions`");
   t.key("captions", captions,
-        "captions: .json (COCO) or a table, .tsv or .csv, one row per caption; a first line that names the columns (image, "
-        "filepath, file_name, path, ... and caption, title, text, ...) is a header, without one they are image, caption; "
-        "\"part-{0..3}.csv\", \"*.tsv\" (by name)")
+        "COCO captions .json, or a table, .tsv or .csv, one row per caption; a first line that names the columns "
+        "(image, filepath, file_name, path, ... and caption, title, text, ...) is a header, without one they are "
+        "image, caption; \"part-{0..3}.csv\", \"*.tsv\" (by name)")
       .required()
       .check([this] { return captions_problem(); });
   t.key("image_column", columns.image, "column of the image's file in a table; \"\" = the one with a usual name")

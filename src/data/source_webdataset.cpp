@@ -171,8 +171,7 @@ class Webdataset : public Source {
     std::string_view digits = base::trim(text);
     auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), *number.i32());
     if (problem != std::errc() || stop != digits.data() + digits.size())
-      base::fail(Exit::data, "member {} holds {}, not a whole number", field.member.text(),
-                 base::quoted(text, 20));
+      base::fail(Exit::data, "member {} holds {}, not a whole number", field.member.text(), base::quoted(text, 20));
     return number;
   }
 

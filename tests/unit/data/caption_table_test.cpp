@@ -14,9 +14,10 @@ using test::expect_error;
 std::vector<std::string> rows(const std::string& path, const std::string& text, const TableColumns& columns = {},
                               bool expect_header = true) {
   std::vector<std::string> out;
-  bool header = read_caption_table(path, text, columns, [&](std::string_view image, std::string_view caption, int64_t line) {
-    out.push_back(fmt::format("{}|{}|{}", line, image, caption));
-  });
+  bool header =
+      read_caption_table(path, text, columns, [&](std::string_view image, std::string_view caption, int64_t line) {
+        out.push_back(fmt::format("{}|{}|{}", line, image, caption));
+      });
   EXPECT_EQ(header, expect_header) << text;
   return out;
 }
@@ -50,7 +51,8 @@ TEST(CaptionTable, HeadersByKeys) {
   auto bad = [](const std::string& in, const TableColumns& columns, List parts) {
     expect_error(Exit::data, parts, [&] { rows("t.csv", in, columns); });
   };
-  bad(text, {"picture", ""}, {"'t.csv' line 1", "no column \"picture\" (image_column)", "\"pic\", \"blurb\", \"title\""});
+  bad(text, {"picture", ""},
+      {"'t.csv' line 1", "no column \"picture\" (image_column)", "\"pic\", \"blurb\", \"title\""});
   bad(text, {"", "blurb"}, {"no column is called image, images", "set image_column"});
   bad("pic,blurb\n", {"pic", ""}, {"no column is called caption", "set caption_column"});
   bad("image,title,text\n", {}, {"\"title\" and \"text\"", "choose with caption_column"});
@@ -59,17 +61,16 @@ TEST(CaptionTable, HeadersByKeys) {
 }
 
 TEST(CaptionTable, Quotes) {
-  EXPECT_EQ(rows("t.csv",
-                 "image,caption\n"
-                 "a.jpg,\"says \"\"hi\"\", twice\"\n"
-                 "\"b, c.jpg\",\"two\r\nlines\n\nmore\"\r\n"
-                 "d.jpg,5\" wide\r"
-                 "e.jpg,\"\"\n"
-                 "f.jpg,\" \t\""),
-            (List{"2|a.jpg|says \"hi\", twice", "3|b, c.jpg|two lines more", "7|d.jpg|5\" wide", "8|e.jpg|", "9|f.jpg| \t"}));
-  auto bad = [](const std::string& in, List parts) {
-    expect_error(Exit::data, parts, [&] { rows("t.csv", in); });
-  };
+  EXPECT_EQ(
+      rows("t.csv",
+           "image,caption\n"
+           "a.jpg,\"says \"\"hi\"\", twice\"\n"
+           "\"b, c.jpg\",\"two\r\nlines\n\nmore\"\r\n"
+           "d.jpg,5\" wide\r"
+           "e.jpg,\"\"\n"
+           "f.jpg,\" \t\""),
+      (List{"2|a.jpg|says \"hi\", twice", "3|b, c.jpg|two lines more", "7|d.jpg|5\" wide", "8|e.jpg|", "9|f.jpg| \t"}));
+  auto bad = [](const std::string& in, List parts) { expect_error(Exit::data, parts, [&] { rows("t.csv", in); }); };
   bad("image,caption\na.jpg,\"one\nb.jpg,two\n", {"line 2", "never closed"});
   bad("image,caption\na.jpg,\"one\"x\n", {"line 2", "\"x\"", "closing quote"});
 }
@@ -78,12 +79,16 @@ TEST(CaptionTable, RowsOfAnotherLength) {
   auto bad = [](const char* path, const std::string& in, List parts) {
     expect_error(Exit::data, parts, [&] { rows(path, in); });
   };
-  bad("t.csv", "image,caption\na.jpg\n", {"'t.csv' line 2", "1 cells", "header has 2"});
+  bad("t.csv", "image,caption\na.jpg\n", {"'t.csv' line 2", "1 cell,", "the header's 2"});
   bad("t.csv", "image,caption\na.jpg,one, two\n", {"line 2", "3 cells"});
   bad("t.csv", "a.jpg,one, two\n", {"line 1", "3 cells", "without a header", "image_column"});
-  bad("t.tsv", "caption\tpath\none\ttab\ta.jpg\n", {"line 2", "3 cells", "header has 2"});
-  bad("t.tsv", "path\tcaption\na.jpg\n", {"line 2", "1 cells"});
+  bad("t.tsv", "caption\tpath\none\ttab\ta.jpg\n", {"line 2", "3 cells", "the header's 2"});
+  bad("t.tsv", "path\tcaption\na.jpg\n", {"line 2", "1 cell,"});
   bad("t.tsv", "a.jpg\tx\nb.jpg\n", {"line 2", "no tab", "b.jpg"});
+  // Another separator than the name says.
+  bad("t.csv", "image;caption\na.jpg;x\n", {"line 1", "semicolons", "with commas"});
+  bad("t.csv", "image\tcaption\na.jpg\tx\n", {"line 1", "call the file .tsv"});
+  bad("t.tsv", "image,caption\na.jpg,x\n", {"line 1", "no tab", "call the file .csv"});
   // In the last column a tab belongs to the caption.
   EXPECT_EQ(rows("t.tsv", "path\tcaption\na.jpg\tone\ttwo\n"), List{"2|a.jpg|one\ttwo"});
 }

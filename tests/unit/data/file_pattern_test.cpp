@@ -16,7 +16,8 @@ struct FilePattern : testing::Test {
   test::TemporaryDirectory dir;
   FilePattern() {
     for (std::string name : {"a", "b"}) std::filesystem::create_directories(dir / name);
-    for (std::string name : {"a/10.tar", "a/9.tar", "b/1.tar", "b/x.tar.index", "a/9.tar.index", ".hidden.tar", "[1].tar", "1.tar"})
+    for (std::string name :
+         {"a/10.tar", "a/9.tar", "b/1.tar", "b/x.tar.index", "a/9.tar.index", ".hidden.tar", "[1].tar", "1.tar"})
       test::write_file(dir / name, "");
   }
   List of(const std::string& pattern) {
@@ -43,6 +44,7 @@ TEST_F(FilePattern, Problems) {
   expect_error(Exit::data, {"no file matches", "c/*.tar'"}, [&] { of("c/*.tar"); });
   expect_error(Exit::data, {"no file matches", "b/9*'", "(of '", "{a,b}/9*"}, [&] { of("{a,b}/9*"); });
   expect_error(Exit::data, {"b/1.tar' is matched twice", "{?,b}/*"}, [&] { of("{?,b}/*"); });
+  expect_error(Exit::data, {"a' is a folder", "a/*'"}, [&] { of("a"); });
   expect_error(Exit::config, {"braces"}, [&] { of("*{"); });
   std::filesystem::create_symlink(dir / "loop", dir / "loop");  // root too cannot list it
   expect_error(Exit::data, {"loop' cannot be listed: Too many levels"}, [&] { of("loop/*.tar"); });

@@ -72,7 +72,8 @@ TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
   ASSERT_EQ(::mkfifo((dir / "images/pipe.jpg").c_str(), 0600), 0);
   context.substitutes = true;
   std::unique_ptr<Source> source = open("c.tsv", "folder.jpg\tx\npipe.jpg\tx\nnone.jpg\tx\na.jpg\tx\n");
-  EXPECT_EQ(source->summary(), "4 images, 4 captions, no such file for 2 of 4 images: folder.jpg, none.jpg (bad samples)");
+  EXPECT_EQ(source->summary(),
+            "4 images, 4 captions, no such file for 2 of 4 images: folder.jpg, none.jpg (bad samples)");
   for (auto [index, text] : {std::pair{0, "folder"}, {1, "no regular file"}, {2, "no such file"}}) {
     try {
       source->read(index);
@@ -99,6 +100,11 @@ TEST_F(FolderTest, BadCaptions) {
   bad("c.tsv", "a.jpg\t" + std::string((1 << 20) + 1, 'x') + "\n", {"line 1", "1048577 bytes", "at most"});
   EXPECT_EQ(open("c.tsv", "a.jpg\t" + std::string(1 << 20, 'x') + "\n")->size(), 1);
   bad("c.tsv", "", {"c.tsv", "no captions"});
+  bad("c.tsv",
+      std::string("\xff\xfe"
+                  "a\0",
+                  4),
+      {"c.tsv' is UTF-16"});
   bad("c.json", "[]", {"c.json", "no captions"});
   bad("c.json", "{\"images\": [", {"c.json", "JSON"});
   bad("c.json", std::string(100'000, '['), {"c.json", "JSON"});
@@ -132,7 +138,8 @@ TEST_F(FolderTest, MissingFilesEndTheStart) {
     expect_error(Exit::data, parts, [&] { open("c.tsv", text); });
   };
   missing("a.jpg\tx\nnone.jpg\ty\nsub/none.jpg\tz\nsub/b.jpg\tu\nnowhere/a.jpg\tv\n",
-          {"no such file for 3 of 5 images: none.jpg, sub/none.jpg, nowhere/a.jpg;", "c.tsv", dir / "images", "substitute"});
+          {"no such file for 3 of 5 images: none.jpg, sub/none.jpg, nowhere/a.jpg;", "c.tsv", dir / "images",
+           "substitute"});
   missing("sub\tx\na.jpg\ty\n", {"1 of 2 images: sub;"});  // a folder is no image
   std::string many = "a.jpg\tx\n";
   for (int i = 0; i < 1200; ++i) many += fmt::format("{}.jpg\tx\n", i);

@@ -1,7 +1,8 @@
-// Random choices as they were first made. Another one would change every run that is resumed, and nothing else would
-// show it: so these values may not change. (Orders of samples: order_test, of mixtures: mixture_test, parts: subset_test.)
+// Random choices as they were first made. A changed draw would change every run that is resumed, and no other test
+// would show it. Orders of samples are recorded in order_test, of mixtures in mixture_test, parts in subset_test.
 #include <gtest/gtest.h>
 
+#include "base/hash.hpp"
 #include "data/order.hpp"
 #include "data/pipeline.hpp"
 #include "support.hpp"
@@ -14,18 +15,19 @@ using device::DType;
 // Every pixel says where it was.
 Array pixels_of_places(int64_t height, int64_t width) {
   Array a(DType::u8, {height, width, 3});
-  for (int64_t i = 0; i < height * width; ++i) a.u8()[3 * i] = uint8_t(i / width), a.u8()[3 * i + 1] = uint8_t(i % width);
+  for (int64_t i = 0; i < height * width; ++i)
+    a.u8()[3 * i] = uint8_t(i / width), a.u8()[3 * i + 1] = uint8_t(i % width);
   return a;
 }
 
 // The outcome of `op` at positions 0, 1, ... of seed 3, as text.
 std::string outcomes(const std::string& op, const std::string& field, int count,
-                     const std::function<std::string(const Value&)>& text) {
-  Spec spec{{"image", FieldSpec::array(DType::u8, {90, 120, 3})}, {"texts", FieldSpec::list_of_texts()}};
+                     const std::function<std::string(const Value&)>& text, int64_t height = 90, int64_t width = 120) {
+  Spec spec{{"image", FieldSpec::array(DType::u8, {height, width, 3})}, {"texts", FieldSpec::list_of_texts()}};
   Pipeline pipeline("copy('image', 'before') | " + op, spec, {}, 3);
   std::string out;
   for (int64_t position = 0; position < count; ++position) {
-    Sample sample{{"image", pixels_of_places(90, 120)}, {"texts", Texts{"a", "b", "c", "d", "e"}}};
+    Sample sample{{"image", pixels_of_places(height, width)}, {"texts", Texts{"a", "b", "c", "d", "e"}}};
     pipeline.apply(sample, position);
     out += (out.empty() ? "" : " ") + text(sample.at(field));
   }
@@ -49,9 +51,19 @@ TEST(Recorded, Crops) {
             "13,0:60,100 21,19:60,100 19,13:60,100 8,3:60,100 26,5:60,100 13,1:60,100 9,9:60,100 3,1:60,100");
 }
 
+// Thousands of boxes as one hash: shapes of images where rounding decides and where few boxes fit.
+TEST(Recorded, ManyCrops) {
+  std::string all;
+  for (auto [height, width] : {std::pair{90, 120}, {120, 41}, {33, 100}, {9, 8}, {7, 7}, {200, 3}})
+    for (std::string areas : {"5, 100", "40, 60", "70, 100", "96, 100"})
+      all += outcomes(fmt::format("inception_crop(None, {})", areas), "image", 200, box, height, width) + "\n";
+  EXPECT_EQ(fmt::format("{:016x}", base::xxh3(all)), "a8594882505cae36");
+}
+
 TEST(Recorded, OtherDraws) {
   auto mirrored = [](const Value& value) { return std::string(std::get<Array>(value).u8()[1] ? "1" : "0"); };
   EXPECT_EQ(outcomes("flip_lr", "image", 16, mirrored), "1 0 0 1 0 1 1 1 0 1 0 1 1 1 0 0");
+  EXPECT_EQ(fmt::format("{:016x}", base::xxh3(outcomes("flip_lr", "image", 1000, mirrored))), "c2f403596b7bdba0");
   EXPECT_EQ(outcomes("choice(key='texts')", "texts", 16, [](const Value& v) { return std::get<std::string>(v); }),
             "c d d b e c b a d b e a b a d c");
   auto row = [](const Value& value) { return fmt::format("{}", std::get<Array>(value).u8()[0]); };
