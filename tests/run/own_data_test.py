@@ -44,11 +44,11 @@ class OwnData(harness.RunTest):
 
     def own_folder(self, samples=60):
         """data/own as the page has it: images of every format, a TSV with a header."""
-        rows = ["id\tfilepath\ttitle"]
+        rows = ["filepath\ttitle"]
         for i in range(samples):
             extension = sorted(FORMATS)[i % 4]
             self.write(f"data/own/photos/{i:04}.{extension}", image(i, extension))
-            rows += [f"{i}\tphotos/{i:04}.{extension}\t{WORDS[(i + k) % 5]}" for k in range(1 + i % 2)]
+            rows += [f"photos/{i:04}.{extension}\t{WORDS[(i + k) % 5]}" for k in range(1 + i % 2)]
         self.write("data/own/captions.tsv", "\n".join(rows) + "\n")
 
     def project(self):

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
+#include <limits>
 #include <thread>
 
 #include "data/source_hdf5.hpp"
@@ -177,6 +178,33 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
   expect_error(Exit::data, {"none.h5", "cannot open"}, [&] { options.spec(); });
   options.fields = {{"image", "images: bytes"}};
   EXPECT_EQ(text_of(options.spec()), "image encoded bytes") << "no file is asked where all is said";
+}
+
+TEST_F(Hdf5Test, WholeNumbersOf32Bits) {
+  constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+  {
+    Writer w(dir / "a.h5");
+    w.numbers<int64_t>("x", H5T_STD_I64LE, H5T_NATIVE_INT64, {4}, {kLeast, kMost, kLeast - 1, kMost + 1});
+  }
+  options.fields = {{"x", "x: i32"}};
+  std::unique_ptr<Source> source = options.open({});
+  EXPECT_EQ(std::get<Array>(source->read(0)["x"]).i32()[0], kLeast);
+  EXPECT_EQ(std::get<Array>(source->read(1)["x"]).i32()[0], kMost);
+  for (int64_t row : {2, 3}) expect_error(Exit::data, {"'/x' holds", "no 32-bit number"}, [&] { source->read(row); });
+}
+
+TEST_F(Hdf5Test, PathsWithStars) {
+  for (int64_t k : {2, 10}) {
+    Writer w(dir / fmt::format("part-{}.h5", k));
+    w.numbers<int64_t>("x", H5T_STD_I64LE, H5T_NATIVE_INT64, {1}, {k});
+  }
+  options.path = dir / "part-*.h5", options.fields = {{"x", "x"}};
+  EXPECT_EQ(text_of(options.spec()), "x i32 []");
+  std::unique_ptr<Source> source = options.open({});
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(std::get<Array>(source->read(0)["x"]).i32()[0], 10) << "sorted by name";
+  options.path = dir / "prat-*.h5";
+  expect_error(Exit::data, {"no file matches", "prat-*.h5"}, [&] { options.spec(); });
 }
 
 TEST_F(Hdf5Test, FingerprintSeesWhatSomeRowsHold) {

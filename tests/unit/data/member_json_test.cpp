@@ -25,6 +25,13 @@ TEST(MemberJson, Texts) {
   EXPECT_EQ(texts_in_json(R"({"caption": "one"})", "caption"), data::Texts{"one"});
 }
 
+TEST(MemberJson, OfFourMebibytes) {
+  std::string text = R"({"captions": "a"})";
+  text.resize(4 << 20, ' ');
+  EXPECT_EQ(problem(text), "");
+  EXPECT_NE(problem(text + " ").find("at most"), std::string::npos);
+}
+
 TEST(MemberJson, WhatIsNoTextIsRefused) {
   for (auto& [text, fragment] :
        std::vector<std::pair<std::string, std::string>>{{"", "cannot be read"},
