@@ -168,6 +168,9 @@ TEST(Jpeg, HarmlessWarnings) {
   std::string extra =
       whole.substr(0, whole.size() - 2) + "junk" + whole.substr(whole.size() - 2) + std::string(5, '\0');
   EXPECT_EQ(pixels(decode_jpeg(bytes_of(extra), false)), pixels(expected));
+  // The same warning in a file that is cut after these bytes.
+  std::string cut = whole.substr(0, whole.size() - 2) + "junk" + std::string("\xff\xfe\0\2", 4);
+  expect_error(Exit::data, {"broken JPEG"}, [&] { decode_jpeg(bytes_of(cut), false); });
   // A header with a version from the future, an unknown colour transform of Adobe, bytes between its segments.
   size_t jfif = whole.find("JFIF");
   ASSERT_NE(jfif, whole.npos);

@@ -5,6 +5,7 @@
 #include "base/hash.hpp"
 #include "data/order.hpp"
 #include "data/pipeline.hpp"
+#include "data/source.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -70,6 +71,15 @@ TEST(Recorded, OtherDraws) {
   EXPECT_EQ(outcomes("choice(key='image')", "image", 8, row), "40 63 56 23 77 38 27 9");
   auto number = [](const Value& value) { return fmt::format("{:.6f}", *std::get<Array>(value).f32()); };
   EXPECT_EQ(outcomes("randu('u')", "u", 4, number), "0.449177 0.703419 0.626930 0.266275");
+}
+
+// Checkpoints hold fingerprints: runs go on only where they are the same.
+TEST(Recorded, Fingerprints) {
+  EXPECT_EQ(fmt::format("{:016x}", Fingerprint().add("a").add(int64_t{7}).value()), "c9558007d08cc7a7");
+  EXPECT_NE(Fingerprint().add("ab").add("c").value(), Fingerprint().add("a").add("bc").value());
+  std::string many(1 << 17, 'x'), other = many;  // more than is hashed at a time
+  other[0] = 'y';
+  EXPECT_NE(Fingerprint().add(many).add("z").value(), Fingerprint().add(other).add("z").value());
 }
 
 TEST(Recorded, OrdersOfNamedSetsAndLaterEpochs) {
