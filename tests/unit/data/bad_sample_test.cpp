@@ -92,6 +92,23 @@ TEST(BadSample, ValuesBeyondTheLimitAreTheSamplesFault) {
   EXPECT_EQ(got.bad[0].why, "field 'x' holds 13, which is not in [0, 12) (model.vocab_size)");
 }
 
+TEST(BadSample, NegativeIdsAreTheSamplesFault) {
+  struct Shifted : Fragile {
+    Shifted() : Fragile(4, {}, {}) {}
+    Sample read(int64_t index) const override {
+      Sample sample = Fragile::read(index);
+      --std::get<Array>(sample.at("x")).i32()[0];
+      return sample;
+    }
+  };
+  Dataset set("train", std::make_unique<Shifted>(), Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}),
+              {{"x", {12, "model.vocab_size"}}});
+  SampleOrSubstitute got = get_or_substitute(set, 0, 0);
+  EXPECT_EQ(got.index, 1);
+  ASSERT_EQ(got.bad.size(), 1u);
+  EXPECT_EQ(got.bad[0].why, "field 'x' holds -1, which is not in [0, 12) (model.vocab_size)");
+}
+
 TEST(BadSample, OneLineWhateverTheFileHolds) {
   EXPECT_EQ(one_line("broken PNG"), "broken PNG");
   EXPECT_EQ(one_line("a\tb\nc\x7f"), "a\\x09b\\x0ac\\x7f");

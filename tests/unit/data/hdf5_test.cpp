@@ -211,7 +211,7 @@ TEST_F(Hdf5Test, FingerprintSeesWhatSomeRowsHold) {
   auto print = [&](const std::string& middle) {
     {
       Writer w(dir / "a.h5");
-      w.lists("images", {"first", middle, "last!"});
+      w.lists("images", {"first", "1", "2", middle, "4", "5", "last!"});
     }
     return open({{"image", "images"}})->fingerprint();
   };

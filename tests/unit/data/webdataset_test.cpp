@@ -120,6 +120,18 @@ TEST_F(WebdatasetTest, ShardThatChangesWhileItIsOpenIsNoticed) {
   EXPECT_NO_THROW(source->read(7));  // of another shard
 }
 
+TEST_F(WebdatasetTest, ShardThatIsReplacedBeforeItIsReadIsNoticed) {
+  three_shards();
+  std::unique_ptr<Source> source = options.open(context);
+  auto time = std::filesystem::last_write_time(dir / "s-0.tar"), later = time + std::chrono::nanoseconds(1);
+  auto size = std::filesystem::file_size(dir / "s-0.tar");
+  shard(0, 50, 55);
+  ASSERT_EQ(std::filesystem::file_size(dir / "s-0.tar"), size);
+  std::filesystem::last_write_time(dir / "s-0.tar", later);
+  EXPECT_THROW(source->read(0), Unreadable);
+  EXPECT_NO_THROW(source->read(7));
+}
+
 TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
   three_shards();
   std::string path = dir / "s-2.tar.index";
