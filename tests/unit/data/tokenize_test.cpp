@@ -83,6 +83,17 @@ TEST(Tokenize, TellsOfAllCaptionsBeforeTheyAreCut) {
   expect_error(Exit::data, {"UTF-8"}, [&] { p.apply(bad, 0, nullptr, &trace); });
 }
 
+// A field that is written anew forgets what it was chosen from.
+TEST(Tokenize, TellsOfACopiedTextAlone) {
+  Tokenizers tokenizers = bytes();
+  Pipeline p("choice(inkey='captions', outkey='t') | copy('title', 't') | tokenize('b', inkey='t', max_len=4)",
+             {{"captions", FieldSpec::list_of_texts()}, {"title", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
+  Sample s{{"captions", Texts{"ABCDEF", ""}}, {"title", std::string("xyz")}};
+  Trace trace;
+  p.apply(s, 0, nullptr, &trace);
+  EXPECT_EQ(trace.captions.at("labels").tokens, std::vector<int64_t>{3});
+}
+
 TEST(Bytes, EndPadLowerAndCut) {
   using I = std::vector<int32_t>;
   constexpr int32_t a = 'a' + 3, b = 'b' + 3, A = 'A' + 3;

@@ -25,6 +25,7 @@ TEST(Brace, Expands) {
   EXPECT_EQ(expand_braces("a-{008..011}.tar"), (List{"a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"}));
   EXPECT_EQ(expand_braces("{a,b}/{0..1}.tar"), (List{"a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"}));
   EXPECT_EQ(expand_braces("x{9..10}"), (List{"x9", "x10"}));
+  EXPECT_EQ(expand_braces("x{7..7}"), List{"x7"});
   for (const char* bad : {"a{0..", "a}b", "{}", "{a}", "{3..1}", "{a..c}", "{{0..1},2}", "{0..99999999}"})
     expect_error(Exit::config, {"'"}, [&] { expand_braces(bad); });
   // Neither many names nor long ones fill the memory, and looking makes none.
