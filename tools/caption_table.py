@@ -4,11 +4,11 @@ import io
 import json
 import re
 
+from console import Failure
+
 IMAGE_NAMES = ("image", "images", "image_path", "image_file", "img", "img_path", "filepath", "file_path", "filename", "file_name", "file",
                "path")
 CAPTION_NAMES = ("caption", "captions", "title", "text", "description", "sentence")
-
-from console import Failure
 
 
 def read_text(path):
