@@ -46,6 +46,14 @@ void note_call(const char* call, const std::string& path) {
   if (CallHook hook = g_hook) hook(index, call, path);
 }
 
+std::optional<FileId> id_of(const std::string& path) {
+  struct stat s {};
+  note_call("stat", path);
+  if (::stat(path.c_str(), &s) == 0) return FileId{s.st_dev, s.st_ino};
+  if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE) fail_call("stat", path, errno);
+  return {};
+}
+
 File::File(const std::string& path, Mode mode) : path_(path) {
   int flags = O_CLOEXEC;
   switch (mode) {
@@ -95,6 +103,16 @@ int64_t File::size() const {
   note_call("fstat", path_);
   if (::fstat(descriptor_, &s) < 0) fail_call("stat", path_, errno);
   return s.st_size;
+}
+
+bool File::in_place() const {
+  struct stat s {};
+  note_call("fstat", path_);
+  if (::fstat(descriptor_, &s) < 0) {
+    if (errno == ESTALE) return false;  // another machine removed it
+    fail_call("stat", path_, errno);
+  }
+  return id_of(path_) == FileId{s.st_dev, s.st_ino};
 }
 
 void File::read_at(void* data, int64_t bytes, int64_t offset) const {

@@ -37,6 +37,13 @@ void set_call_hook(CallHook hook);
 int64_t calls_made();
 void note_call(const char* call, const std::string& path);
 
+// What tells one file from another, whatever their names are: on one machine, for as long as it exists.
+struct FileId {
+  uint64_t device = 0, number = 0;
+  bool operator==(const FileId&) const = default;
+};
+std::optional<FileId> id_of(const std::string& path);  // nothing if there is no such file
+
 // An open file. Reads and writes are whole or throw; interrupted and short calls are repeated.
 class File {
  public:
@@ -57,6 +64,7 @@ class File {
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
   int64_t size() const;
+  bool in_place() const;  // whether its path still leads to this file: it was not removed, renamed or replaced
   void read_at(void* data, int64_t bytes, int64_t offset) const;  // an end of file inside is a Failure
   void read_at(std::vector<std::span<char>> pieces, int64_t offset) const;  // one after the other, in as few calls
   void write_at(const void* data, int64_t bytes, int64_t offset);

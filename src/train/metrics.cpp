@@ -4,80 +4,70 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/pattern.hpp"
+#include "base/text.hpp"
 #include "io/h5.hpp"
 
 namespace train {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 constexpr double kShare = 1.0 / 200;  // of the run's time that writing metrics.h5 may take
-
-Json number(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-// Reads a row's values; anything that is not a number belongs to the row itself.
-Metrics::Row values_of(const Json& row) {
-  Metrics::Row values;
-  for (const auto& [name, value] : row.items()) {
-    if (name == "step") continue;
-    if (value.is_number()) values.emplace_back(name, value.get<double>());
-    if (value == "nan") values.emplace_back(name, kNotMeasured);
-    if (value == "inf") values.emplace_back(name, std::numeric_limits<double>::infinity());
-    if (value == "-inf") values.emplace_back(name, -std::numeric_limits<double>::infinity());
-  }
-  return values;
-}
-
-std::string line_of(Json row, const Metrics::Row& values) {
-  for (const auto& [name, value] : values) {
-    CHECK(!row.contains(name), "metric {} appears twice in a row", name);
-    row[name] = number(value);
-  }
-  return row.dump() + "\n";
-}
-
-// HDF5 group of a row, "" if it is none of ours.
-std::string group_of(const Json& row) {
-  auto text = [&](const char* name) {
-    return row.contains(name) && row[name].is_string() ? row[name].get<std::string>() : std::string();
-  };
-  std::string kind = text("kind");
-  if (kind == "eval") return "/eval/" + text("eval");
-  return kind == "train" || kind == "start" ? "/" + kind : "";
-}
 
 std::string dataset_name(std::string metric) {
   std::replace(metric.begin(), metric.end(), '/', '~');
   return metric;
 }
 
-// Keeps complete lines: what follows the last newline was cut by a crash.
-std::string whole_lines(const std::string& path) {
-  std::string text = io::exists(path) ? io::read_file(path) : "";
-  size_t end = text.rfind('\n');
-  size_t whole = end == text.npos ? 0 : end + 1;
-  if (whole < text.size()) base::log::warning("{}: dropped a torn last line of {} bytes", path, text.size() - whole);
-  text.resize(whole);
-  return text;
+std::string attempts_row_id(const MetricRow& row, int64_t attempt) {
+  std::vector<std::string> values;
+  for (const auto& [name, value] : row.values)
+    if (!std::isnan(value) && name != "attempt") values.push_back(fmt::format("{}={}", name, value));
+  std::sort(values.begin(), values.end());
+  return fmt::format("{} {} {} {}", row.group, row.step, attempt, fmt::join(values, " "));
 }
 
-template <class Work>
-void for_lines(const std::string& text, Work work) {
-  for (size_t begin = 0; begin < text.size();) {
-    size_t end = text.find('\n', begin);
-    work(text.substr(begin, end - begin));
-    begin = end + 1;
+// The lines of metrics.abandoned.jsonl, and what identifies each, so that no row is added twice.
+struct Abandoned {
+  std::string text, added;
+  std::unordered_set<std::string> known;
+
+  explicit Abandoned(const std::string& path) {
+    if (io::exists(path)) text = io::read_file(path);
+    if (!text.empty() && text.back() != '\n') text += "\n";
   }
+  template <class Work>
+  void for_rows(Work work) {
+    for (const std::string& line : base::split(text, '\n')) {
+      if (line.empty()) continue;
+      std::optional<MetricRow> row = metric_row_of(line);
+      int64_t attempt = 1;
+      if (row)
+        for (const auto& [name, value] : row->values)
+          if (name == "attempt") attempt = int64_t(value);
+      known.insert(row ? attempts_row_id(*row, attempt) : line + "\n");
+      if (row) work(*row, attempt);
+    }
+  }
+  bool add(const std::string& id, const std::string& line) {
+    const bool fresh = known.insert(id).second;
+    if (fresh) added += line;
+    return fresh;
+  }
+};
+
+void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::NoRow>& lines) {
+  constexpr size_t kMost = 5;
+  std::vector<std::string> numbers;
+  for (const MetricHistory::NoRow& n : lines)
+    if (numbers.size() < kMost)
+      numbers.push_back(n.torn ? fmt::format("{} (torn: {} bytes without an end)", n.number, n.line.size() - 1)
+                               : std::to_string(n.number));
+  if (lines.size() > kMost) numbers.push_back(fmt::format("{} more", lines.size() - kMost));
+  base::log::warning("{}: no row in line {}; moved to metrics.abandoned.jsonl", path, base::join(numbers, ", "));
 }
 
 }  // namespace
@@ -190,95 +180,63 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
   length_ = jsonl_.size();
   double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Row start = {{"attempt", double(attempt_)}, {"time", std::round(now * 1e3) / 1e3}, {"killed", double(killed)}};
-  append(line_of({{"kind", "start"}, {"step", restored_step}}, start));
-  groups_["/start"].add(restored_step, start, false);
+  append(line_of({kStartRows, restored_step, start}));
+  groups_[kStartRows].add(restored_step, start, false);
   flush();
 }
 
 Metrics::~Metrics() {
   if (!writes_ || !jsonl_.is_open()) return;
   try {
+    mend_jsonl();
     jsonl_.sync();
-    if (stale_) write_h5();
+    if (stale_ || !h5_is_ours()) write_h5();
   } catch (const std::exception& e) {
     base::log::warning("metrics: {}", e.what());
   }
 }
 
+void Metrics::note_uptime(const MetricRow& row, int64_t attempt) {
+  if (row.group != kTrainRows) return;
+  for (const auto& [name, value] : row.values)
+    if (name == "uptime_s") last_uptime_s_[attempt] = std::max(last_uptime_s_[attempt], value);
+}
+
 // Splits what earlier attempts wrote into rows that stay and rows past the restored step.
 void Metrics::load(int64_t restored_step) {
-  std::string path = directory_ + "/metrics.jsonl", abandoned_path = directory_ + "/metrics.abandoned.jsonl";
-  std::string text = whole_lines(path), stays, goes;
-  // Known ones are not added again: a crash between the two writes below must not count rows twice.
-  std::string abandoned = whole_lines(abandoned_path);
-  std::unordered_set<std::string> known;
-  auto note_uptime = [&](const Json& row, int64_t attempt) {
-    if (!row.contains("uptime_s") || !row["uptime_s"].is_number()) return;
-    double& last = last_uptime_s_[attempt];
-    last = std::max(last, row["uptime_s"].get<double>());
-  };
-  for_lines(abandoned, [&](const std::string& line) {
-    known.insert(line);
-    Json row = Json::parse(line, nullptr, false);
-    if (row.is_object() && row.contains("attempt") && row["attempt"].is_number())
-      note_uptime(row, row["attempt"].get<int64_t>());
-  });
-  int64_t writer = 1, last_attempt = 0, moved = 0, unreadable = 0, last_train = 0;
-  for_lines(text, [&](const std::string& line) {
-    Json row = Json::parse(line, nullptr, false);
-    std::string group = row.is_object() ? group_of(row) : "";
-    if (group.empty() || !row.contains("step") || !row["step"].is_number_integer()) {
-      ++unreadable;
-      if (known.insert(line).second) goes += line + "\n";
-      return;
-    }
-    int64_t step = row["step"].get<int64_t>();
-    if (group == "/start")
-      last_attempt = writer = std::max<int64_t>(
-          last_attempt,
-          int64_t(row.contains("attempt") && row["attempt"].is_number() ? row["attempt"].get<double>() : 1.0));
+  const std::string path = directory_ + "/metrics.jsonl", abandoned_path = directory_ + "/metrics.abandoned.jsonl";
+  const MetricHistory history = read_metric_history(directory_);
+  Abandoned abandoned(abandoned_path);
+  abandoned.for_rows([this](const MetricRow& row, int64_t attempt) { note_uptime(row, attempt); });
+  std::string stays;
+  int64_t moved = 0, last_train = 0;
+  for (const MetricHistory::Entry& e : history.entries) {
+    const bool start = e.row.group == kStartRows;
+    note_uptime(e.row, e.attempt);
     // A run that begins anew evaluates at step 0 again.
-    if (group == "/train") note_uptime(row, writer);
-    bool past = step > restored_step || (restored_step == 0 && group != "/start");
-    if (past && group != "/start") {
-      row["attempt"] = writer;
-      if (std::string old = row.dump(); known.insert(old).second) goes += old + "\n", ++moved;
-      return;
+    if (!start && (e.left || e.row.step > restored_step || restored_step == 0)) {
+      moved += abandoned.add(attempts_row_id(e.row, e.attempt), line_with_attempt(e.line, e.attempt));
+      continue;
     }
-    stays += line + "\n";
-    groups_[group].add(step, values_of(row), group != "/start");
-    if (group == "/train") last_train = step;
-  });
-  attempt_ = std::max(attempt_, last_attempt + 1);
-  if (!goes.empty()) io::write_file_atomically(abandoned_path, abandoned + goes);
-  if (stays != text || !io::exists(path) || io::File(path, io::File::Mode::read).size() != int64_t(stays.size()))
-    io::write_file_atomically(path, stays);
+    stays += e.line;
+    groups_[e.row.group].add(e.row.step, e.row.values, !start);
+    if (e.row.group == kTrainRows) last_train = std::max(last_train, e.row.step);
+  }
+  for (const MetricHistory::NoRow& n : history.no_rows) abandoned.add(n.line, n.line);
+  attempt_ = std::max(attempt_, history.last_attempt + 1);
+  if (!abandoned.added.empty()) io::write_file_atomically(abandoned_path, abandoned.text + abandoned.added);
+  if (stays != history.text || !io::exists(path)) io::write_file_atomically(path, stays);
   if (moved)
     base::log::line("metrics  {} rows past step {} moved to metrics.abandoned.jsonl; this is attempt {}", moved,
                     restored_step, attempt_);
-  if (unreadable)
-    base::log::warning("{}: {} lines that are no rows moved to metrics.abandoned.jsonl", path, unreadable);
+  if (!history.no_rows.empty()) warn_of_no_rows(path, history.no_rows);
+  if (const std::string rows = only_in_h5(history); !rows.empty())
+    base::log::warning("{} lacked rows that metrics.h5 has; they were added: {}", path, rows);
   if (last_train < restored_step && restored_step > 0)
     base::log::warning(
-        "{}: no training row of steps {} to {}: the checkpoint is newer than the metrics, or they were not due", path,
-        last_train + 1, restored_step);
-}
-
-void Metrics::Series::add(int64_t step, const Row& values, bool unique) {
-  size_t at = steps.size();
-  if (unique)  // a step that is measured again replaces the earlier row
-    while (at > 0 && steps[at - 1] >= step) --at;
-  if (at == steps.size() || steps[at] != step || !unique) {
-    steps.insert(steps.begin() + std::ptrdiff_t(at), step);
-    for (auto& [name, column] : columns) column.insert(column.begin() + std::ptrdiff_t(at), kNotMeasured);
-  } else {
-    for (auto& [name, column] : columns) column[at] = kNotMeasured;
-  }
-  for (const auto& [name, value] : values) {
-    std::vector<double>& column = columns[name];
-    column.resize(steps.size(), kNotMeasured);
-    column[at] = value;
-  }
+        "{}: no training row of steps {} to {}, and none in metrics.h5: the checkpoint is newer than the metrics, rows "
+        "were not due, or both files were removed",
+        path, last_train + 1, restored_step);
 }
 
 void Metrics::append(const std::string& line) {
@@ -302,14 +260,14 @@ void Metrics::train_row(int64_t step, const Row& values) {
   if (!writes_) return;
   for (const auto& [name, value] : values)
     CHECK(find_metric(train_metrics(), name), "metric {} has no row in train_metrics()", name);
-  append(line_of({{"kind", "train"}, {"step", step}}, values));
-  groups_["/train"].add(step, values, true);
+  append(line_of({kTrainRows, step, values}));
+  groups_[kTrainRows].add(step, values, true);
 }
 
 void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& values) {
   if (!writes_) return;
-  append(line_of({{"kind", "eval"}, {"eval", evaluator}, {"step", step}}, values));
-  groups_["/eval/" + evaluator].add(step, values, true);
+  append(line_of({eval_rows(evaluator), step, values}));
+  groups_[eval_rows(evaluator)].add(step, values, true);
 }
 
 void Metrics::set_text(const std::string& name, const std::string& text) { texts_[name] = text, stale_ = true; }
@@ -324,7 +282,7 @@ double Metrics::lost_s(int64_t attempt, double uptime_s) const {
 }
 
 bool Metrics::has_eval(const std::string& evaluator, int64_t step) const {
-  auto series = groups_.find("/eval/" + evaluator);
+  auto series = groups_.find(eval_rows(evaluator));
   return series != groups_.end() && std::binary_search(series->second.steps.begin(), series->second.steps.end(), step);
 }
 
@@ -332,18 +290,51 @@ void Metrics::flush() {
   if (!writes_) return;
   flushed_s_ = base::now_s();
   try {
+    mend_jsonl();
     jsonl_.sync();
   } catch (const io::Failure& e) {
     base::log::warning("metrics: {}; the newest rows may be lost if this machine dies", e.what());
   }
-  if (!stale_ || (written_s_ > 0 && flushed_s_ - written_s_ < cost_s_ / kShare)) return;
+  const bool ours = h5_is_ours();
+  const bool cheap = written_s_ == 0 || flushed_s_ - written_s_ >= cost_s_ / kShare;
+  if (ours && (!stale_ || !cheap)) return;
   try {
     write_h5();
+    if (!ours) base::log::warning("{}/metrics.h5 was removed or replaced while this job writes it: made again", directory_);
   } catch (const base::Error& e) {  // it can be made again from metrics.jsonl
     base::log::warning("metrics.h5 stays as it was: {}", e.what());
   }
   written_s_ = base::now_s();
   cost_s_ = written_s_ - flushed_s_;
+}
+
+bool Metrics::h5_is_ours() const {
+  try {
+    return !h5_ || io::id_of(directory_ + "/metrics.h5") == h5_;
+  } catch (const io::Failure&) {
+    return true;  // unknown for now: the next write replaces it anyhow
+  }
+}
+
+// Makes metrics.jsonl again if it is no longer the file that this job writes, or has another length.
+void Metrics::mend_jsonl() {
+  const std::string path = directory_ + "/metrics.jsonl";
+  const bool in_place = jsonl_.in_place();
+  const int64_t size = in_place ? jsonl_.size() : 0;
+  if (in_place && size == length_) return;
+  std::string what = !io::exists(path) ? "was removed" : !in_place ? "was replaced" : size < length_ ? "was cut" : "has grown";
+  if (io::exists(path) && (!in_place || size > length_)) {  // with lines that are not ours, perhaps
+    const std::string aside = free_abandoned_name(directory_, "other.jsonl");
+    io::rename_file(path, aside);
+    what += fmt::format(" (that file is {} now)", aside);
+  }
+  io::make_directories(directory_);
+  const std::string text = lines_of(groups_);
+  io::write_file_atomically(path, text);
+  jsonl_ = io::File(path, io::File::Mode::append);
+  length_ = int64_t(text.size());
+  unwritten_.clear();
+  base::log::warning("{} {} while this job writes it: made again with all its rows", path, what);
 }
 
 void Metrics::flush_if_due() {
@@ -373,6 +364,7 @@ void Metrics::write_h5() {
     }
   }
   file.close();
+  h5_ = io::id_of(directory_ + "/metrics.h5");
   stale_ = false;
 }
 

@@ -1,13 +1,17 @@
 // Metrics of a run (design 3.14). Rank 0 alone writes.
 //
-//   metrics.jsonl             the truth: one JSON object per row, written as it comes, synced at flushes
+//   metrics.jsonl             one JSON object per row, written as it comes, synced at flushes
 //       {"kind":"train","step":12,"loss":9.87,...}
 //       {"kind":"eval","eval":"val","step":12,"perplexity":40.1,...}
 //       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0}    one per attempt: the step it began from
 //       not finite numbers are the strings "nan", "inf", "-inf"; a metric that was not measured is absent
-//   metrics.abandoned.jsonl   rows past the step from which a later attempt continued, with their attempt
+//   metrics.abandoned.jsonl   rows past the step from which a later attempt continued, with their attempt; and lines
+//                             that are no rows. A whole file that is in the way becomes metrics.abandoned.other.jsonl or .h5
 //   metrics.h5                the same rows as columns of equal length: /train/{step,loss,...}, /eval/NAME/{step,...},
 //                             /start/...; NaN where not measured, attributes unit and doc, "~" for "/" in names
+//
+// Each start takes the rows that either file has (metric_history.hpp). A file that is removed, replaced or cut while the
+// job writes is noticed at the next flush and made again from memory.
 //
 // metrics.h5 is written anew under a temporary name and renamed, at most once per flush_s and for at most 1/200 of the
 // time. HDF5's SWMR mode was tried instead: while a writer has such a file open, and after one was killed, a plain
@@ -17,12 +21,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "config/table.hpp"
 #include "io/files.hpp"
+#include "train/metric_history.hpp"
 
 namespace train {
 
@@ -46,10 +51,10 @@ const MetricInfo* find_metric(const std::vector<MetricInfo>& list,
 
 class Metrics {
  public:
-  using Row = std::vector<std::pair<std::string, double>>;
+  using Row = MetricValues;
 
-  // Brings both files in line with the step the run continues from (0: from the beginning): a torn last line is
-  // dropped, rows past that step are moved to the abandoned ones. `attempt` counts starts; if the files know more, they
+  // Brings both files in line with the step the run continues from (0: from the beginning): rows past that step, and
+  // lines that are no rows, are moved to the abandoned ones. `attempt` counts starts; if the files know more, they
   // win. With `writes` = false (all ranks but 0) every call does nothing. `killed`: the attempt before was.
   Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes, const LogOptions& options,
           bool killed = false);
@@ -60,26 +65,26 @@ class Metrics {
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
   void flush();         // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough
   void flush_if_due();  // flush_s after the last flush
+  // Writes nothing from now on: the directory belongs to another job.
+  void let_go() { writes_ = false; }
   int64_t attempt() const { return attempt_; }
   bool has_eval(const std::string& evaluator, int64_t step) const;
   // Seconds that attempts before this one have spent after `attempt` had been up for `uptime_s`, as far as rows tell.
   double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
-  struct Series {  // rows of one group, as columns
-    std::vector<int64_t> steps;
-    std::map<std::string, std::vector<double>> columns;
-    void add(int64_t step, const Row& values, bool unique);
-  };
   void load(int64_t restored_step);
+  void note_uptime(const MetricRow& row, int64_t attempt);
   void append(const std::string& line);
   void write_h5();
+  void mend_jsonl();
+  bool h5_is_ours() const;
 
   std::string directory_;
   bool writes_;
   double flush_s_;
   int64_t attempt_;
-  std::map<std::string, Series> groups_;  // by HDF5 group: "/train", "/eval/NAME", "/start"
+  MetricGroups groups_;  // all rows
   std::map<std::string, std::string> texts_;
   io::File jsonl_;
   int64_t length_ = 0;     // of metrics.jsonl: whole lines only
@@ -87,6 +92,7 @@ class Metrics {
   double warned_s_ = 0;
   std::map<int64_t, double> last_uptime_s_;  // by attempt
   bool stale_ = true;                        // metrics.h5 lacks rows
+  std::optional<io::FileId> h5_;             // of metrics.h5 as this job wrote it last
   double flushed_s_ = 0, written_s_ = 0, cost_s_ = 0;
 };
 

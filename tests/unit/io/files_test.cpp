@@ -108,6 +108,39 @@ TEST_F(Files, atomic_write_that_fails_anywhere_leaves_the_old_file) {
   EXPECT_EQ(failures, 7);  // open, write, fsync, close, rename; open and fsync of the directory
 }
 
+std::vector<std::string> g_made;
+TEST_F(Files, a_name_is_given_to_what_is_on_disk) {
+  auto calls_of = [](const std::function<void()>& work) {
+    g_made.clear();
+    io::set_call_hook([](int64_t, const char* call, const std::string&) { g_made.push_back(call); });
+    work();
+    io::set_call_hook(nullptr);
+    return g_made;
+  };
+  using Calls = std::vector<std::string>;
+  EXPECT_EQ(calls_of([&] { io::write_file_atomically(path("a"), "new"); }),
+            (Calls{"open", "write", "fsync", "close", "rename", "open", "fsync"}));
+  EXPECT_EQ(calls_of([&] { io::copy_file_atomically(path("a"), path("b")); }),
+            (Calls{"open", "fstat", "open", "read", "write", "fstat", "fsync", "futimens", "close", "rename"}));
+}
+
+TEST_F(Files, a_file_knows_whether_it_is_in_place) {
+  File file(path("a"), File::Mode::append);
+  file.append("text");
+  EXPECT_TRUE(file.in_place());
+  EXPECT_EQ(io::id_of(path("none")), std::nullopt);
+  EXPECT_EQ(io::id_of(path("a/none")), std::nullopt);
+  io::rename_file(path("a"), path("b"));
+  EXPECT_FALSE(file.in_place());
+  EXPECT_EQ(file.size(), 4);
+  io::write_file_atomically(path("a"), "text");
+  EXPECT_FALSE(file.in_place());
+  io::rename_file(path("b"), path("a"));
+  EXPECT_TRUE(file.in_place());
+  io::remove_file(path("a"));
+  EXPECT_FALSE(file.in_place());
+}
+
 int64_t modified_ns(const std::string& path) {
   struct stat s {};
   EXPECT_EQ(::stat(path.c_str(), &s), 0);
