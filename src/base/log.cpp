@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 
@@ -50,11 +51,23 @@ std::shared_ptr<spdlog::logger> file_logger(const std::string& name, const std::
   return l;
 }
 
+std::string own_file(const std::string& directory) { return fmt::format("{}/rank{:05}.log", directory, where().rank); }
+
 }  // namespace
 
 void open_files(const std::string& directory) {
-  sinks().file = file_logger("file", fmt::format("{}/rank{:05}.log", directory, where().rank));
+  sinks().file = file_logger("file", own_file(directory));
   sinks().warnings = file_logger("warnings", directory + "/warnings.txt");
+}
+
+void keep_files(const std::string& directory) {
+  std::error_code unknown;
+  if (std::filesystem::exists(own_file(directory), unknown) || unknown) return;
+  try {
+    open_files(directory);  // makes the folder, too
+  } catch (const spdlog::spdlog_ex& e) {
+    tell_lost(e.what());
+  }
 }
 
 void close_files() { sinks().file.reset(), sinks().warnings.reset(); }

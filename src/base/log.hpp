@@ -12,6 +12,8 @@ namespace base::log {
 // Starts the files; until then lines go to the terminal only. Directory must exist.
 void open_files(const std::string& directory);
 void close_files();
+// Opens this rank's file again if it was removed.
+void keep_files(const std::string& directory);
 
 void write_line(const std::string& text);     // rank 0: stdout and file; other ranks: own file only
 void write_warning(const std::string& text);  // any rank: stdout with rank and level, and the files

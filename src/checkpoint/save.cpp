@@ -110,9 +110,12 @@ int64_t plan_places(const State& state, KnownPlaces& known) {
 }
 
 std::string Save::create(int64_t keep_free, KnownPlaces& known) {
-  if (!io::is_directory(directory_))
-    base::fail(base::Exit::checkpoint, "{}: this rank sees no such directory", directory_);
   if (comm_.rank() != 0) return "";
+  if (!io::is_directory(directory_)) {
+    io::make_directories(directory_);
+    base::log::warning("{} was removed while this job writes to it: made again; checkpoints that were in it are gone",
+                       directory_);
+  }
   int64_t needed = kUserBlock, free = io::free_bytes(directory_);
   for (const Entry& e : layout_.entries) needed += e.bytes;
   if (free < needed + keep_free)
@@ -189,6 +192,10 @@ class Save::Writer {
 };
 
 void Save::write() {
+  if (!io::is_directory(directory_))
+    base::fail(base::Exit::checkpoint,
+               "{}: this rank sees no such directory; it was removed just now, or is not on a file system that all nodes share",
+               directory_);
   io::File file(temporary(), io::File::Mode::write);
   std::vector<Piece*> order;
   for (Piece& p : pieces_) order.push_back(&p);

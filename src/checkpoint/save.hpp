@@ -38,8 +38,8 @@ class Save {
   // All ranks. Checks that their parts cover every element once. Keeps a reference to `state`, whose memory is read by
   // write().
   Save(comm::Comm& comm, std::string directory, const State& state);
-  // (io) Rank 0 makes the file under its temporary name and returns where everything lies in it; the others look
-  // whether they see the directory. `keep_free`: bytes that must be left on the file system. If `known` are the places
+  // (io) Rank 0 makes the file under its temporary name, and its directory again if that was removed, and returns where
+  // everything lies in it. `keep_free`: bytes that must be left on the file system. If `known` are the places
   // of such a state, the structure is made later, beside write(), which keeps nobody waiting; else they become so.
   std::string create(int64_t keep_free, KnownPlaces& known);
   // What create() returned on rank 0, before write() on every rank.

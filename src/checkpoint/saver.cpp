@@ -113,14 +113,24 @@ std::optional<Saved> Saver::advance(bool wait) {
     const bool own = e.code() == base::Exit::internal || e.code() == base::Exit::mesh;
     saved_.code = own ? e.code() : base::Exit::checkpoint;
     saved_.failed_rank = e.teller();
-    saved_.error =
-        fmt::format("checkpoint of step {} was not written: {}. Older checkpoints are intact", saved_.step, e.what());
+    saved_.error = fmt::format("checkpoint of step {} was not written: {}. {}", saved_.step, e.what(), what_is_left());
   }
   save_.reset();
   state_ = {}, bounce_ = {};
   saved_.seconds = base::now_s() - begin_s_;
   saved_.held_s += base::now_s() - entered;
   return saved_;
+}
+
+// What the run has to go on from, after a save that failed.
+std::string Saver::what_is_left() const {
+  try {
+    for (const Candidate& c : candidates(directory_))
+      if (c.step != saved_.step) return "Older checkpoints are intact";
+    return fmt::format("Older checkpoints: there is none in {}", directory_);
+  } catch (const base::Error& e) {
+    return fmt::format("Older checkpoints were not touched ({})", e.what());
+  }
 }
 
 // All ranks have done a phase; `results` are theirs.

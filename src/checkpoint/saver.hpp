@@ -23,14 +23,14 @@ struct Saved {
   double seconds = 0;  // from begin() until it was durable
   double held_s = 0;   // of it, the main thread was held
   bool best = false;   // it is the one with the best value, and has the name best.h5 as well
-  std::string error;   // "" = committed; else why not: nothing of it is left and older files are intact
+  std::string error;   // "" = committed; else why not, and what the run can go on from
   base::Exit code = base::Exit::finished;  // of the error
   int failed_rank = 0;                     // the first one
 };
 
 class Saver {
  public:
-  // `directory` exists and is shared by all ranks. options: async, staging_mb, retention; must outlive the saver.
+  // `directory` is shared by all ranks; one that is removed is made again by the next save. options: async, staging_mb, retention; must outlive the saver.
   Saver(comm::Comm& comm, std::string directory, const CheckpointOptions& options);
   ~Saver();  // waits for what this rank's thread is doing, for no other rank
 
@@ -65,6 +65,7 @@ class Saver {
   void next(const std::vector<std::string>& results);
   void commit(const std::vector<std::string>& hashes);
   void name_best();
+  std::string what_is_left() const;
   void copy_parts(char* to);
 
   comm::Comm& comm_;

@@ -63,6 +63,7 @@ int64_t BadSamples::agree() {
     }
   checkpoint::on_first(world_, [&] {
     if (fresh.empty()) return std::string();
+    io::make_directories(io::parent_of(path_));  // it may have been removed since
     io::File file(path_, io::File::Mode::append);
     file.append(fresh);
     file.sync();

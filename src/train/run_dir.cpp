@@ -52,6 +52,9 @@ bool is_wrong_place(const io::Failure& e) {
 // Directory entries can take a while to reach the other nodes of a network file system.
 constexpr double kPatience_s = 10;
 
+// Between two looks at the directory, at rank 0 and at the others, which may be many.
+constexpr double kLook_s = 1, kLookOfOthers_s = 30, kWarnAgain_s = 60;
+
 }  // namespace
 
 RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(path) {
@@ -91,27 +94,91 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
 void RunDirectory::take() {
   io::make_directories(path_);
   lock_ = io::File(path_ + "/lock", io::File::Mode::update);
-  struct flock all {};
-  all.l_type = F_WRLCK, all.l_whence = SEEK_SET;
-  if (::fcntl(lock_.descriptor(), F_SETLK, &all) < 0) {
-    if (errno == EACCES || errno == EAGAIN) {
-      std::string by = on_one_line(content_of(lock_));
-      base::fail(base::Exit::config,
-                 "run.dir: {} is in use by another job{}; wait for it or stop it, or choose another --dir", path_,
-                 by.empty() ? "" : ": " + by);
-    }
-    // A file system without locks must not keep people from training, but they must know.
-    base::log::warning(
-        "run.dir: the file system of {} has no locks ({}); make sure yourself that no other job writes there", path_,
-        std::strerror(errno));
+  if (!lock(lock_)) {
+    std::string by = on_one_line(content_of(lock_));
+    base::fail(base::Exit::config,
+               "run.dir: {} is in use by another job{}; wait for it or stop it, or choose another --dir", path_,
+               by.empty() ? "" : ": " + by);
   }
   holder_ = fmt::format("{}:{}", host_name(), ::getpid());
   left_by_ = on_one_line(content_of(lock_));
+  sign();
+  for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
+}
+
+// false: another process holds it.
+bool RunDirectory::lock(const io::File& file) const {
+  struct flock all {};
+  all.l_type = F_WRLCK, all.l_whence = SEEK_SET;
+  if (::fcntl(file.descriptor(), F_SETLK, &all) == 0) return true;
+  if (errno == EACCES || errno == EAGAIN) return false;
+  // A file system without locks must not keep people from training, but they must know.
+  base::log::warning("run.dir: the file system of {} has no locks ({}); make sure yourself that no other job writes there",
+                     path_, std::strerror(errno));
+  return true;
+}
+
+// Writes this job's name into the lock.
+void RunDirectory::sign() {
   const std::string text = fmt::format("{} since {}\n", holder_, now_text());
   lock_.truncate(0);
   lock_.write_at(text.data(), int64_t(text.size()), 0);
   told_at_ = int64_t(text.size());
+}
+
+RunDirectory::Watched RunDirectory::watch(bool now) {
+  const bool first = lock_.is_open();  // rank 0
+  if (!now && base::now_s() - watched_s_ < (first ? kLook_s : kLookOfOthers_s)) return {};
+  watched_s_ = base::now_s();
+  Watched watched;
+  try {
+    if (first) watched.made_again = keep_lock();
+    watched.ours = first || is_ours();
+  } catch (const io::Failure& e) {  // tried again at the next look
+    if (first && base::now_s() - warned_s_ > kWarnAgain_s) {
+      base::log::warning("run.dir: {}; this job's files there cannot be kept until that works", e.what());
+      warned_s_ = base::now_s();
+    }
+    return {};
+  }
+  if (watched.ours) base::log::keep_files(logs());
+  return watched;
+}
+
+// Rank 0. Takes the lock again if its file was removed or replaced; true if it was.
+bool RunDirectory::keep_lock() {
+  if (lock_.in_place()) return false;
+  const bool all = !io::is_directory(path_);
+  io::make_directories(path_);
+  io::File fresh(path_ + "/lock", io::File::Mode::update);
+  const std::string found = content_of(fresh);
+  // Where there are no locks, only the name tells.
+  if (!lock(fresh) || (!found.empty() && !found.starts_with(holder_ + " "))) {
+    lost_ = true;
+    set_report_file("");  // it would be the other job's
+    base::fail(base::Exit::checkpoint,
+               "run.dir: {} was removed or replaced while this job wrote to it, and another job has used it since{}. Two jobs must "
+               "not write to one directory, so this one ends without a checkpoint; the other one goes on",
+               path_, found.empty() ? "" : ": " + on_one_line(found));
+  }
+  lock_.truncate(0);  // it may live on under another name: nobody holds that one
+  lock_ = std::move(fresh);
+  sign();
   for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
+  if (all)
+    base::log::warning(
+        "run.dir: {} was removed or renamed while this job writes to it. It was made again, and its lock taken; files "
+        "that were in it are not there any more, checkpoints included, until the next save",
+        path_);
+  else
+    base::log::warning("run.dir: {}/lock was removed or replaced while this job holds it; it was taken again", path_);
+  return true;
+}
+
+// Whether rank 0 of this job holds the directory. Never asked on rank 0: closing the file would give up its lock.
+bool RunDirectory::is_ours() const {
+  return io::exists(path_ + "/lock") &&
+         content_of(io::File(path_ + "/lock", io::File::Mode::read)).starts_with(holder_ + " ");
 }
 
 void RunDirectory::tell(const std::string& activity) noexcept {

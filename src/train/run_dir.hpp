@@ -28,14 +28,28 @@ class RunDirectory {
   // Whether the attempt before was killed: it neither ended by itself nor left a report. Known at rank 0.
   bool after_kill() const { return after_kill_; }
   void set_after_kill() { after_kill_ = true; }
+  struct Watched {
+    bool ours = false;        // it was looked at, and is this job's
+    bool made_again = false;  // it was gone
+  };
+  // Looks whether the directory still is this job's, `now` or if the last look was a while ago. Rank 0 makes a directory
+  // or lock that was removed again, with a warning. Error at rank 0, Exit::checkpoint, if another job has taken the
+  // directory meanwhile: this job must write nothing more to it, and lost() is true.
+  Watched watch(bool now);
+  bool lost() const { return lost_; }
   // What this job is doing from now on, for those who look into the lock: "evaluate step=120". Only rank 0 writes it.
   void tell(const std::string& activity) noexcept;
 
  private:
   void take();  // rank 0
+  bool lock(const io::File& file) const;
+  void sign();
+  bool keep_lock();
+  bool is_ours() const;
   std::string path_, holder_, left_by_;
   io::File lock_;
-  bool after_kill_ = false;
+  bool after_kill_ = false, lost_ = false;
+  double watched_s_ = 0, warned_s_ = 0;
   int64_t told_at_ = 0;  // where the activity stands in the file
 };
 

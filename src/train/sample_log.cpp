@@ -1,5 +1,6 @@
 #include "train/sample_log.hpp"
 
+#include "base/log.hpp"
 #include "checkpoint/together.hpp"
 
 namespace train {
@@ -14,6 +15,14 @@ SampleLog::SampleLog(comm::Comm& world, const std::string& directory, int64_t fr
     return std::string();
   });
   file_ = io::File(fmt::format("{}/{}.rank{:05}.tsv", directory, prefix, world.rank()), io::File::Mode::append);
+}
+
+void SampleLog::keep() {
+  if (file_.in_place()) return;
+  const std::string path = file_.path();
+  io::make_directories(io::parent_of(path));
+  file_ = io::File(path, io::File::Mode::append);
+  base::log::warning("{} was removed while this job writes to it: made again, from the next step on", path);
 }
 
 void SampleLog::write(int64_t step, const data::Batch& batch) {

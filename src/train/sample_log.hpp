@@ -17,6 +17,8 @@ class SampleLog {
  public:
   // All ranks call. `from`: the step the attempt continues from.
   SampleLog(comm::Comm& world, const std::string& directory, int64_t from, const data::Mixture& mixture);
+  // Makes this rank's file again if it was removed.
+  void keep();
   void write(int64_t step, const data::Batch& batch);
 
  private:

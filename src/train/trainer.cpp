@@ -78,9 +78,9 @@ base::Exit Trainer::run() {
   watch_save(true);
   if (saved_step_ != step_)
     throw base::Error(base::Exit::checkpoint,
-                      fmt::format("the last checkpoint, of step {}, could not be written; make room or choose another "
-                                  "run.dir, and start the same command again",
-                                  step_),
+                      fmt::format("the last checkpoint could not be written: {}. Mend that, or choose another run.dir, and "
+                                  "start the same command again",
+                                  save_error_),
                       true);
   if (stop > StopReason::save_file && ((step_ < total_ && !early) || !complete_)) return leave(stop);
   finish();
@@ -219,7 +219,10 @@ Outlook Trainer::outlook() const {
   return {step_s, save_s * (saver_->pending() ? 2 : 1), progress_.core_hours()};
 }
 
-StopReason Trainer::asked_to_stop() { return stops_->agree(outlook()); }
+StopReason Trainer::asked_to_stop() {
+  watch_directory(false);
+  return stops_->agree(outlook());
+}
 
 void Trainer::stop_while_starting() {
   StopReason stop = stops_->agree({});
@@ -323,6 +326,7 @@ bool Trainer::save_due(StopReason stop) {
 
 void Trainer::save() {
   enter("save");
+  watch_directory(true);
   watch_save(true);  // of the one before
   metrics_->flush();  // the checkpoint must never be ahead of its metrics
   stops_->save_begins();
@@ -330,6 +334,29 @@ void Trainer::save() {
   saved_step_ = step_, save_best_ = false;
   progress_.charge(&Progress::Times::checkpoint);
   enter("train");
+}
+
+// Makes again what was removed of the run directory; `now`: looks in any case.
+void Trainer::watch_directory(bool now) {
+  RunDirectory::Watched watched;
+  try {
+    watched = directory_->watch(now);
+  } catch (const base::Error&) {
+    if (directory_->lost()) metrics_->let_go();
+    throw;
+  }
+  if (watched.ours && sample_log_) sample_log_->keep();
+  if (watched.made_again) write_deck(true);
+}
+
+// Rank 0. `or_warn`: the run can do without.
+void Trainer::write_deck(bool or_warn) {
+  try {
+    io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
+  } catch (const io::Failure& e) {
+    if (!or_warn) throw;
+    log::warning("{}; the run goes on, its checkpoints hold the deck", e.what());
+  }
 }
 
 // Moves the save under way on; `wait`: to its end.
@@ -341,6 +368,7 @@ void Trainer::watch_save(bool wait) {
   if (!saved) return;
   progress_.save_s = saved->seconds;
   if (!saved->error.empty()) {
+    save_error_ = saved->error;
     if (saved_step_ == saved->step) saved_step_ = -1;
     if (recipe_.checkpoint.on_error == "stop") throw base::Error(saved->code, saved->error, true, saved->failed_rank);
     if (mesh_.rank() == 0)

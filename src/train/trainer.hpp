@@ -76,6 +76,8 @@ class Trainer {
   bool save_due(StopReason stop);
   void save();
   void watch_save(bool wait);
+  void watch_directory(bool now);
+  void write_deck(bool or_warn);
   bool stopped_early();
   checkpoint::State target();
   checkpoint::State snapshot();
@@ -112,6 +114,7 @@ class Trainer {
   bool complete_ = true;     // no evaluation was cut off
   bool save_best_ = false;   // the next checkpoint holds the best value so far
   double save_bytes_ = 0;    // of a checkpoint
+  std::string save_error_;   // of the newest save that failed
   int64_t saved_step_ = -1;  // of the newest checkpoint that was begun or restored
   int64_t in_a_row_ = 0;     // steps skipped, or rewinds
   int64_t last_bad_step_ = 0;

@@ -85,12 +85,7 @@ void Trainer::start() {
   if (!resumed && !branched) initialise();
   saver_->continue_from(resumed ? step_ : -1);
   if (resumed) saved_step_ = step_;
-  if (mesh_.rank() == 0) try {
-      io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
-    } catch (const io::Failure& e) {
-      if (!resumed) throw;
-      log::warning("{}; the run goes on, its checkpoints hold the deck", e.what());
-    }
+  if (mesh_.rank() == 0) write_deck(resumed);
   engine_->publish();
   std::string table = parameter_table(*engine_, mesh_);
   if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);

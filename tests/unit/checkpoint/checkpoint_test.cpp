@@ -9,6 +9,7 @@
 #include <bit>
 #include <csignal>
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 
 #include "checkpoint/checksum.hpp"
@@ -182,6 +183,99 @@ TEST_F(Checkpoint, index_and_structure_agree) {
       EXPECT_EQ(file.read_text("/deck"), text);
     else
       EXPECT_EQ(std::get<std::string>(*file.attribute("/", name)), text);
+  }
+}
+
+// The calls of one save that matter after a power cut, in their order: "CALL NAME", without the folder.
+std::mutex recorded_mutex;
+std::vector<std::string> recorded;
+void record_call(int64_t, const char* call, const std::string& path) {
+  std::lock_guard lock(recorded_mutex);
+  const std::string_view word = call;
+  if (word == "write" || word == "fsync" || word == "rename")
+    recorded.push_back(fmt::format("{} {}", word, path.substr(path.rfind('/') + 1)));
+}
+
+// Everything is on disk before a file gets its name, and so is the name when the save is over. Files of a past that was left
+// are out of the way before.
+TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
+  save(10), save(20);
+  checkpoint::CheckpointOptions options;
+  options.async = false;
+  checkpoint::Saver saver(*comm_, directory_, options);
+  saver.continue_from(10);
+  Owner owner(Cut::even, 0, 1, 15, true);
+  recorded.clear();
+  io::set_call_hook(record_call);
+  saver.begin(owner.state, 15);
+  checkpoint::Saved saved = saver.finish();
+  io::set_call_hook(nullptr);
+  EXPECT_EQ(saved.error, "");
+  auto first = [&](const std::string& call, size_t from = 0) {
+    return size_t(std::find(recorded.begin() + long(from), recorded.end(), call) - recorded.begin());
+  };
+  auto last = [&](const std::string& call) {
+    return size_t(recorded.rend() - std::find(recorded.rbegin(), recorded.rend(), call)) - 1;
+  };
+  SCOPED_TRACE(fmt::format("{}", fmt::join(recorded, "\n")));
+  const std::string folder = directory_.substr(directory_.rfind('/') + 1), file = "0000000015.h5";
+  const size_t named = first("rename " + file), aside = first("rename 0000000020.h5");
+  ASSERT_LT(named, recorded.size());
+  ASSERT_LT(aside, recorded.size());
+  EXPECT_EQ(last("rename " + file), named);
+  // Each rank's parts are synced before ranks agree that they are there; header and checksums before the rename.
+  EXPECT_LT(last("write " + file + ".tmp"), last("fsync " + file + ".tmp"));
+  EXPECT_GE(std::count(recorded.begin(), recorded.end(), "fsync " + file + ".tmp"), 2);
+  EXPECT_LT(last("fsync " + file + ".tmp"), named);
+  // The other past moves first, durably at both ends.
+  EXPECT_LT(aside, first("fsync abandoned", aside));
+  EXPECT_LT(first("fsync abandoned", aside), named);
+  EXPECT_LT(first("fsync " + folder, aside), named);
+  // Then the names of this file, each durable before the save counts as done.
+  const size_t best = first("rename best.h5");
+  EXPECT_LT(named, first("fsync " + folder, named));
+  EXPECT_LT(first("fsync " + folder, named), best);
+  EXPECT_LT(first("fsync " + folder, best), recorded.size());
+}
+
+// A folder that was removed is made again by the next save; until then messages do not speak of files that are gone.
+TEST_F(Checkpoint, a_removed_folder_is_made_again) {
+  save(10);
+  auto remove = [&] { ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0); };
+  remove();
+  EXPECT_EQ(save(20).error, "");
+  EXPECT_EQ(io::list_directory(directory_), std::vector<std::string>{"0000000020.h5"});
+  remove();
+  io::write_file_atomically(directory_, "a file in its place");
+  try {
+    save(30);
+    FAIL();
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("File exists. Older checkpoints"), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find("intact"), std::string::npos) << e.what();
+  }
+  io::remove_file(directory_);
+  static std::string doomed;
+  doomed = directory_;
+  for (const char* call : {"write", "rename"}) {  // it goes while the file is written, or just before it gets its name
+    save(40);
+    static std::string at;
+    at = call;
+    io::set_call_hook([](int64_t, const char* name, const std::string& path) {
+      if (at != name || !path.starts_with(doomed)) return;
+      io::set_call_hook(nullptr);
+      EXPECT_EQ(std::system(("rm -rf '" + doomed + "'").c_str()), 0);
+    });
+    try {
+      save(50);
+      ADD_FAILURE() << "saved to a folder that is gone";
+    } catch (const base::Error& e) {
+      EXPECT_NE(std::string(e.what()).find("No such file or directory. Older checkpoints: there is none in " + directory_),
+                std::string::npos)
+          << e.what();
+    }
+    io::set_call_hook(nullptr);
+    EXPECT_EQ(save(50).error, "");
   }
 }
 
