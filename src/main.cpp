@@ -56,7 +56,7 @@ int run(int argc, char** argv) {
   // 3. MPI, and the same deck on every rank
   constexpr int64_t kLibraries = int64_t{160} << 20;  // MPI, HDF5 and their threads
   base::need_address_space(kLibraries, "starting MPI");
-  if (c.mode == "train") train::catch_stop_signals({"USR1", "TERM"});  // those of the deck are known a little later
+  if (c.mode == "train") train::catch_stop_signals({"USR1", "TERM", "HUP"});  // those of the deck are known a little later
   comm::Session session(argc, argv);
   train::catch_fatal_signals();
   base::set_rank(session.world().rank(), session.world().size());

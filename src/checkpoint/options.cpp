@@ -10,6 +10,13 @@ void CheckpointOptions::bind(config::Table& t) {
   using config::OnResume;
   t.duration("every", every, "how often a checkpoint is written; the last step and a stop always write one")
       .on_resume(OnResume::may_change);
+  if (every.set()) every_s = 0;
+  t.key("every_s", every_s,
+        "a checkpoint also when the last one was begun so long ago; 0 = no such limit. The default, 900, becomes 0 where "
+        "the deck sets another every_*")
+      .min(0)
+      .unit("s")
+      .on_resume(OnResume::may_change);
   t.key("keep_last", keep_last, "newest checkpoints that are kept").min(1).on_resume(OnResume::may_change);
   t.key("keep_every_steps", keep_every_steps, "checkpoints of multiples of this step are never removed; 0 = none")
       .min(0)

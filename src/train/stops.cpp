@@ -58,9 +58,9 @@ void LimitOptions::bind(config::Table& t) {
       .unit("s")
       .on_resume(may);
   t.key("signals", signals,
-        "each of these, at any one rank, stops the run with a checkpoint and exit 75 (mpirun passes USR1 on, and "
-        "answers TERM "
-        "by killing: job scripts send USR1)")
+        "each of these, at any one rank, stops the run with a checkpoint and exit 75. mpirun passes USR1 on; TERM, INT "
+        "and HUP make it kill its ranks within 2 s, so job scripts send USR1. A closed ssh sends HUP: start mpirun in tmux "
+        "or with setsid, because it does not heed nohup; without mpirun, a HUP that nohup ignores stays ignored")
       .one_of({"USR1", "USR2", "TERM", "INT", "HUP"})
       .on_resume(may);
   t.key("core_hours", core_hours, "budget over all attempts; spent: a checkpoint and exit 8; 0 = none")
@@ -79,12 +79,16 @@ void catch_stop_signals(const std::vector<std::string>& names) {
   struct sigaction action {};
   action.sa_handler = [](int which) { g_came[size_t(which)] = 1; };
   action.sa_flags = SA_ONSTACK | SA_RESTART;
+  auto ignored = [](int number) {
+    struct sigaction now {};
+    return sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+  };
   for (const auto& [name, number] : kSignals)
-    if (std::find(names.begin(), names.end(), name) != names.end())
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      if (g_caught[size_t(number)]) std::signal(number, SIG_DFL);
+    } else if (number != SIGHUP || !ignored(number)) {
       sigaction(number, &action, nullptr), g_caught[size_t(number)] = true;
-    else if (g_caught[size_t(number)])
-      std::signal(number, SIG_DFL);
-  // What the parent ignores, as nohup does, stays ignored.
+    }
 }
 
 base::Exit exit_of(StopReason reason, bool gained, bool half_over) {
@@ -136,6 +140,7 @@ StopReason Stops::look(const Outlook& outlook) {
         std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_;
+  if (save_every_s_ > 0 && now_s_() - last_save_s_ >= save_every_s_) see(StopReason::save_time, "checkpoint.every_s");
   time_limit_->update();
   if (std::string over = time_limit_->over(outlook.step_s, outlook.save_s); !over.empty())
     see(StopReason::wall_time, over);
@@ -166,8 +171,14 @@ StopReason Stops::agree(const Outlook& outlook) {
   return reason;
 }
 
+void Stops::started(double save_every_s) {
+  old_stop_file_ = false;
+  save_every_s_ = save_every_s, last_save_s_ = now_s_();
+}
+
 void Stops::save_begins() {
-  if (seen_ == StopReason::save_file) seen_ = StopReason::none;
+  last_save_s_ = now_s_();
+  if (seen_ <= StopReason::save_file) seen_ = StopReason::none;
   being_saved_ = save_wanted_;
 }
 

@@ -18,17 +18,17 @@ namespace train {
 struct LimitOptions {
   std::string wall_time = "auto";
   double margin_s = 120;
-  std::vector<std::string> signals = {"USR1", "TERM"};
+  std::vector<std::string> signals = {"USR1", "TERM", "HUP"};
   double core_hours = 0;
   double min_free_gb = 0;
   void bind(config::Table& t);
 };
 
 // Handlers for these signals, as early as possible: until then one of them ends the process at once. Those of an
-// earlier call that are not among them get their default back.
+// earlier call that are not among them get their default back. A HUP that the parent ignores, as nohup does, stays ignored.
 void catch_stop_signals(const std::vector<std::string>& names);
 
-enum class StopReason { none, save_file, wall_time, signal, budget, stop_file };  // later ones win
+enum class StopReason { none, save_time, save_file, wall_time, signal, budget, stop_file };  // later ones win
 // Returns Exit::requeue, or Exit::stopped where the job must not be requeued: somebody stopped it, its budget is spent, or
 // its wall time is so short that it gained nothing, so the next attempt would gain nothing either. `gained`: the attempt
 // did a step beyond the one it started from, or an evaluation that was missing. `half_over`: more than half of the wall time
@@ -51,8 +51,9 @@ class Stops {
   // stop.
   StopReason agree(const Outlook& outlook);
   // The run has come to its first step. Until then a RUN/stop that was there before is left to agree() after it: a run
-  // that turns out to be finished must say so.
-  void started() { old_stop_file_ = false; }
+  // that turns out to be finished must say so. From now on a save is asked for each time that the last one was begun
+  // `save_every_s` ago (0: never).
+  void started(double save_every_s);
   // What was decided, for the log: "wall time: 118 s left, margin 120 s + step 0.1 s + save 2.1 s".
   const std::string& text() const { return text_; }
   // After agree() has said stop: what becomes of the job (exit_of).
@@ -83,6 +84,7 @@ class Stops {
   bool old_stop_file_ = false;
   bool save_wanted_ = false, being_saved_ = false;  // RUN/save (rank 0)
   double looked_s_ = -1e9;
+  double save_every_s_ = 0, last_save_s_ = 0;  // rank 0's clock decides
   StopReason seen_ = StopReason::none;
   std::string seen_text_, text_;
   StopReason agreed_ = StopReason::none;

@@ -94,7 +94,9 @@ void Trainer::start() {
   int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
   save_bytes_ = double(saver_->plan(snapshot()));
   double file_mib = save_bytes_ / 0x1p20;
-  log::line("disk     checkpoint {:.2f} MiB; keeps {}{} = {:.1f} MiB; {}; {} MiB free", file_mib,
+  const double every_s = recipe_.checkpoint.every_s;
+  log::line("disk     checkpoint {:.2f} MiB{}; keeps {}{} = {:.1f} MiB; {}; {} MiB free", file_mib,
+            every_s > 0 ? fmt::format(" every {:g} s", every_s) : "",
             recipe_.checkpoint.keep_last, recipe_.checkpoint.best.empty() ? "" : " + best",
             file_mib * double(recipe_.checkpoint.keep_last + !recipe_.checkpoint.best.empty()),
             staged ? fmt::format("written beside training from a copy of {} MiB per rank", base::mebibytes(staged))
@@ -115,7 +117,7 @@ void Trainer::start() {
             base::now_s() - start_s_);
   progress_.charge(&Progress::Times::setup);
   first_step_ = step_;
-  stops_->started();
+  stops_->started(recipe_.checkpoint.every_s);
   enter("train");
   complete_ = evaluate(step_ == 0 ? Which::at_start : Which::missing);
 }

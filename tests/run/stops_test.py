@@ -115,6 +115,21 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         self.expect(0, "eval=val step=3 perplexity", "finished step=3", ranks=2,
                     args=[deck, *slow, "--set", "eval.val.data=train", "--allow-change", "eval"])
 
+    def test_a_closed_terminal_saves(self):
+        # HUP, by the deck's defaults: to the trainer without mpirun, and to one rank of two.
+        for ranks in (0, 2):
+            with self.subTest(ranks=ranks):
+                shutil.rmtree(self.dir, ignore_errors=True)
+                command = ["mpirun", "-np", str(ranks)] if ranks else []
+                job = subprocess.Popen([*command, harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+                self.until(job, "step=3 ")
+                pids = subprocess.run(["pgrep", "-P", str(job.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()
+                os.kill(int(pids[-1]) if ranks else job.pid, signal.SIGHUP)
+                output = self.ended(job, 75)
+                self.assertRegex(output, r"stopped  step=\d+ of 100000: signal HUP at rank \d")
+                self.assertEqual(self.newest(), int(re.search(r"stopped  step=(\d+)", output).group(1)))
+
     def test_ignored_signals_stay_ignored(self):
         job = subprocess.Popen(["nohup", harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                stdin=subprocess.DEVNULL, cwd=self.folder, text=True)

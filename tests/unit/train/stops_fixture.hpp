@@ -72,7 +72,7 @@ struct StopsTest : testing::Test {
   Stops& begin() {
     stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
     stops->describe();  // takes in the scheduler's first answer
-    stops->started();
+    stops->started(0);
     return *stops;
   }
   void file(const std::string& name) { std::ofstream(folder + "/" + name) << ""; }

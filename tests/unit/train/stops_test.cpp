@@ -143,12 +143,31 @@ TEST_F(StopsTest, OldStopFileWaitsForTheStart) {
   file("stop");
   stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
   EXPECT_EQ(next(), StopReason::none);
-  stops->started();
+  stops->started(0);
   EXPECT_EQ(next(), StopReason::stop_file);
   std::filesystem::remove(folder + "/stop");
   stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
   file("stop");
   EXPECT_EQ(next(), StopReason::stop_file);
+}
+
+// checkpoint.every_s counts from the begin of the last save, and a stronger reason goes before it.
+TEST_F(StopsTest, SavesByTime) {
+  begin();
+  stops->started(900);
+  now += 899;
+  EXPECT_EQ(stops->agree({}), StopReason::none);
+  now += 1;
+  EXPECT_EQ(stops->agree({}), StopReason::save_time);
+  stops->save_begins();
+  EXPECT_EQ(next(), StopReason::none);
+  now += 898;
+  EXPECT_EQ(stops->agree({}), StopReason::save_time);
+  file("save");
+  EXPECT_EQ(next(), StopReason::save_file);
+  stops->save_begins();
+  stops->save_committed();
+  EXPECT_EQ(next(), StopReason::none);
 }
 
 TEST_F(StopsTest, SaveFileIsFulfilledByACommit) {
@@ -204,7 +223,7 @@ TEST_F(StopsTest, OtherRanksOnlyHearSignals) {
   options.wall_time = "00:00:10", options.core_hours = 1;
   file("stop");
   Stops other(second, options, folder, kBegin_s, outside());
-  other.started();
+  other.started(0);
   now += 1000;
   EXPECT_EQ(other.agree({1e6, 1e6, 1e6}), StopReason::none);
   other.done(StopReason::signal);

@@ -232,7 +232,7 @@ struct PbsTest : StopsTest {
         world, options, folder, kBegin_s,
         Outside{.now_s = [this] { return now; }, .ask = [this] { return std::make_unique<PbsServer>(now, job); }});
     stops->describe();
-    stops->started();
+    stops->started(0);
     auto left = [&] { return job.begin_s + job.limit_s - now; };
     while (stops->agree({1, 2, 0}) == StopReason::none && left() > 0) now += 1, at_each_step();
     lines = testing::internal::GetCapturedStdout();
