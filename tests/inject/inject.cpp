@@ -12,6 +12,7 @@
 //     signal=N    the thread raises this signal; the call is made
 //     overflow    the thread uses up its stack
 //     slow=N      the call takes N milliseconds more; slow=N+: and so do all later ones
+//     short=N     the read or write moves N bytes at most; short=N+: and so do all later ones
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -24,6 +25,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,7 +36,7 @@
 
 namespace {
 
-enum class Action { none, kill, kill_all, error, garble, no_memory, signal, overflow, slow };
+enum class Action { none, kill, kill_all, error, garble, no_memory, signal, overflow, slow, shorten };
 
 struct Plan {
   std::string under, ends, call, trace;
@@ -79,6 +81,7 @@ struct Plan {
              : word == "signal"  ? Action::signal
              : word == "overflow" ? Action::overflow
              : word == "slow"    ? Action::slow
+             : word == "short"   ? Action::shorten
                                  : Action::none;
     if (action == Action::none) std::fprintf(stderr, "INJECT: unknown action %s\n", what), std::abort();
   }
@@ -95,6 +98,7 @@ Plan& plan() {
 
 thread_local bool out_of_memory = false;
 thread_local bool garbled = false;
+thread_local size_t most = SIZE_MAX;  // bytes that the call at hand may move
 thread_local bool inside = false;
 
 void kill_all(const Plan& p) {
@@ -118,6 +122,7 @@ int use_up_stack(int depth) {
 bool refuse(const char* call, const char* path) {
   if (inside) return false;
   inside = true;
+  most = SIZE_MAX;
   Plan& p = plan();
   bool refused = false;
   if (p.rank >= 0 && path && p.counts(call, path)) {
@@ -151,6 +156,9 @@ bool refuse(const char* call, const char* path) {
         case Action::slow:
           ::usleep(useconds_t(1000 * p.number));
           break;
+        case Action::shorten:
+          most = size_t(p.number);
+          break;
         case Action::none:
           break;
       }
@@ -160,6 +168,7 @@ bool refuse(const char* call, const char* path) {
 }
 
 bool refuse(const char* call, int file) {
+  most = SIZE_MAX;
   if (plan().rank < 0) return false;
   char link[64], path[4096];
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", file);
@@ -173,6 +182,23 @@ template <class Function>
 Function next(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
 }
+
+// The first `most` bytes of the pieces.
+struct Pieces {
+  iovec first[16];
+  const iovec* data;
+  int count;
+  Pieces(const iovec* all, int number) : data(all), count(number) {
+    if (most == SIZE_MAX) return;
+    count = number < 16 ? number : 16;
+    size_t left = most;
+    for (int i = 0; i < count; ++i) {
+      first[i] = {all[i].iov_base, all[i].iov_len < left ? all[i].iov_len : left};
+      left -= first[i].iov_len;
+    }
+    data = first;
+  }
+};
 
 }  // namespace
 
@@ -195,24 +221,33 @@ Function next(const char* name) {
   }
 FORWARD_OPEN(open)
 FORWARD_OPEN(open64)
-FORWARD(ssize_t, read, (int file, void* data, size_t size), (file, data, size), file)
+FORWARD(ssize_t, read, (int file, void* data, size_t size), (file, data, size < most ? size : most), file)
 #define FORWARD_PREAD(name, offset)                                                  \
   extern "C" ssize_t name(int file, void* data, size_t size, offset at) {            \
     static auto real = next<ssize_t (*)(int, void*, size_t, offset)>(#name);         \
     if (refuse(#name, file)) return -1;                                              \
-    ssize_t got = real(file, data, size, at);                                        \
+    ssize_t got = real(file, data, size < most ? size : most, at);                   \
     if (std::exchange(garbled, false) && got > 0) static_cast<char*>(data)[got / 2] ^= 4; \
     return got;                                                                      \
   }
 FORWARD_PREAD(pread, off_t)
 FORWARD_PREAD(pread64, off64_t)
-FORWARD(ssize_t, write, (int file, const void* data, size_t size), (file, data, size), file)
-FORWARD(ssize_t, pwrite, (int file, const void* data, size_t size, off_t at), (file, data, size, at), file)
-FORWARD(ssize_t, pwrite64, (int file, const void* data, size_t size, off64_t at), (file, data, size, at), file)
-FORWARD(ssize_t, preadv, (int file, const iovec* data, int count, off_t at), (file, data, count, at), file)
-FORWARD(ssize_t, preadv64, (int file, const iovec* data, int count, off64_t at), (file, data, count, at), file)
-FORWARD(ssize_t, pwritev, (int file, const iovec* data, int count, off_t at), (file, data, count, at), file)
-FORWARD(ssize_t, pwritev64, (int file, const iovec* data, int count, off64_t at), (file, data, count, at), file)
+FORWARD(ssize_t, write, (int file, const void* data, size_t size), (file, data, size < most ? size : most), file)
+#define FORWARD_PWRITE(name, offset) \
+  FORWARD(ssize_t, name, (int file, const void* data, size_t size, offset at), (file, data, size < most ? size : most, at), file)
+FORWARD_PWRITE(pwrite, off_t)
+FORWARD_PWRITE(pwrite64, off64_t)
+#define FORWARD_PIECES(name, offset)                                                \
+  extern "C" ssize_t name(int file, const iovec* data, int count, offset at) {      \
+    static auto real = next<ssize_t (*)(int, const iovec*, int, offset)>(#name);    \
+    if (refuse(#name, file)) return -1;                                             \
+    Pieces pieces(data, count);                                                     \
+    return real(file, pieces.data, pieces.count, at);                               \
+  }
+FORWARD_PIECES(preadv, off_t)
+FORWARD_PIECES(preadv64, off64_t)
+FORWARD_PIECES(pwritev, off_t)
+FORWARD_PIECES(pwritev64, off64_t)
 FORWARD(int, fsync, (int file), (file), file)
 FORWARD(int, fdatasync, (int file), (file), file)
 FORWARD(int, ftruncate, (int file, off_t size), (file, size), file)

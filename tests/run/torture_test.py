@@ -125,6 +125,33 @@ class Torture(harness.RunTest):
         self.assertGreater(continued, 0)
         print(f"killed at {killed} of {len(cases)} calls, {continued} of them after the first commit", flush=True)
 
+    # ---------------------------------------------------------------- calls that move less than they were asked to
+
+    def test_short_calls(self):
+        """From the first call on, and in the middle: the same bits in checkpoints and rows, and the same ones read back."""
+        args = ["--set", "train.total_steps=4", "--set", "checkpoint.every_steps=2", "--set", "eval.val.every_steps=3"]
+        reference = self.reference(*args)
+        for rank, order, more in ((0, "0:short=5001+", []), (1, "7:short=999+", ["--set", "checkpoint.async=false"])):
+            with self.subTest(rank=rank):
+                shutil.rmtree(self.dir, ignore_errors=True)
+                code, calls = self.hurt(f"{rank}:{order}", self.dir, *args, *more, ends="")
+                self.assertEqual(code, 0, self.output)
+                self.assertGreater(sum(call.startswith("pwrite") for call, _ in calls[rank]), 20)
+                self.check_outcome(reference, 4)
+        # Rank 1 reads the checkpoint, and its data, by the piece.
+        with open(self.dir + "/metrics.jsonl") as f:
+            rows = f.read()
+        code, calls = self.hurt("1:0:short=777+", self.folder, *args)
+        self.assertEqual(code, 0, self.output)
+        self.assertIn("from=checkpoint", self.output)
+        self.assertGreater(sum(call.startswith("pread") for call, _ in calls[1]), 20)
+        with open(self.dir + "/metrics.jsonl") as f:
+            self.assertTrue(f.read().startswith(rows))
+        code, _ = self.hurt("0:0:short=777+", self.dir + "/metrics", *args, "--set", "train.total_steps=5")  # rank 0 reads them
+        self.assertEqual(code, 0, self.output)
+        self.assertEqual([row["step"] for row in self.rows()], [1, 2, 3, 4, 5])
+        self.assertNotIn("level=warning", self.output)
+
     # ---------------------------------------------------------------- killed by chance
 
     def test_killed_at_random(self):
@@ -293,6 +320,10 @@ class Torture(harness.RunTest):
         ("pwritev", "0000000006.h5.tmp", 3, "nomem", 3, r"checkpoint of step 6 .* rank {rank}: out of memory"),
         ("pwritev", "0000000006.h5.tmp", 3, "signal=8", 1, r"signal SIGFPE"),
         ("fsync", "0000000006.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot sync: Input/output error"),
+        # Rank 0's second one comes before the file gets its name; the folder's after it.
+        ("fsync", "0000000006.h5.tmp", 1, "errno=5", 5, r"checkpoint of step 6 .* rank 0: .*6.h5.tmp: cannot sync: Input/output error", "0"),
+        ("fsync", "run/checkpoints", 0, "errno=5", 5, r"checkpoint of step 6 .* rank 0: .*checkpoints: cannot sync: Input/output error", "0"),
+        ("fsync", "metrics.jsonl", 1, "errno=5", 0, r"level=warning.*metrics.jsonl: cannot sync: Input/output error", "0"),
         ("close", "0000000006.h5.tmp", 0, "signal=4", 1, r"signal SIGILL"),
         ("pread", "0000000006.h5.tmp", 3, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot read: Input/output error"),
         ("pread", "0000000006.h5.tmp", 0, "garble", 5, r"checkpoint of step 6 .* rank {rank}: .*reads back differently"),
@@ -305,6 +336,8 @@ class Torture(harness.RunTest):
         ("pwritev", "0000000008.h5.tmp", 2, "signal=7", 1, r"signal SIGBUS"),
         ("fsync", "0000000008.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 8 .* rank {rank}: .*Input/output error"),
         ("fsync", "0000000008.h5.tmp", 0, "signal=11", 1, r"signal SIGSEGV"),
+        ("fsync", "0000000008.h5.tmp", 1, "errno=28", 5, r"checkpoint of step 8 .* rank 0: .*No space left", "0"),
+        ("fsync", "0000000008.h5.tmp", 1, "signal=11", 1, r"signal SIGSEGV", "0"),
         ("pread", "0000000008.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 8 .* rank {rank}: .*Input/output error"),
         ("rename", "0000000006.h5", 0, "errno=28", 5, r"checkpoint of step 6 .* rank 0: .*No space left", "0"),
         ("create", "0000000006.h5.tmp", 0, "errno=30", 5, r"checkpoint of step 6 .* rank 0: .*Read-only file system", "0"),

@@ -3,6 +3,7 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -212,6 +213,31 @@ TEST_F(Tar, Index) {
     bad[at] ^= 4;
     EXPECT_FALSE(decode_tar_index(bad, file)) << at;
   }
+}
+
+// Another shard under the same name: tar fills up to 10 KiB, so the length often stays as it was.
+TEST_F(Tar, IndexOfAnotherShardIsStale) {
+  auto put = [&](const std::string& key, const std::string& more, int64_t seconds, int64_t nanoseconds) {
+    test::write_file(path, TarText().add(key + ".png", "P0").add(key + ".txt", "T0").end() + more);
+    timespec times[2] = {{seconds, nanoseconds}, {seconds, nanoseconds}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  };
+  put("0", "", 1'600'000'000, 5);
+  const TarIndex index = load_tar_index(path, {});
+  const std::string bytes = test::read_file(path + ".index");
+  ASSERT_TRUE(decode_tar_index(bytes, File(path)));
+  put("1", "", 1'600'000'001, 5);  // as long, later
+  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  put("1", "", 1'500'000'000, 5);  // as long, earlier: copied from elsewhere with its time
+  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  put("1", "", 1'600'000'000, 6);  // as long, within the same second
+  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  put("1", std::string(512, '\0'), 1'600'000'000, 5);  // of the same time, longer
+  EXPECT_FALSE(decode_tar_index(bytes, File(path)));
+  const TarIndex fresh = load_tar_index(path, {});
+  EXPECT_EQ(fresh.keys, std::vector<std::string>{"1"});
+  EXPECT_EQ(index.keys, std::vector<std::string>{"0"});
+  EXPECT_TRUE(decode_tar_index(test::read_file(path + ".index"), File(path)));
 }
 
 TEST_F(Tar, DuplicateMember) {
