@@ -337,9 +337,7 @@ void Metrics::mend_jsonl() {
   base::log::warning("{} {} while this job writes it: made again with all its rows", path, what);
 }
 
-void Metrics::flush_if_due() {
-  if (writes_ && base::now_s() - flushed_s_ >= flush_s_) flush();
-}
+bool Metrics::flush_due() const { return writes_ && base::now_s() - flushed_s_ >= flush_s_; }
 
 void Metrics::write_h5() {
   std::lock_guard lock(io::h5_mutex());

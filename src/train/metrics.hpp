@@ -64,7 +64,7 @@ class Metrics {
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
   void flush();         // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough
-  void flush_if_due();  // flush_s after the last flush
+  bool flush_due() const;  // flush_s after the last flush
   // Writes nothing from now on: the directory belongs to another job.
   void let_go() { writes_ = false; }
   int64_t attempt() const { return attempt_; }

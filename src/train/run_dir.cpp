@@ -124,6 +124,7 @@ void RunDirectory::sign() {
   lock_.truncate(0);
   lock_.write_at(text.data(), int64_t(text.size()), 0);
   told_at_ = int64_t(text.size());
+  made_ = io::id_of(path_);
 }
 
 RunDirectory::Watched RunDirectory::watch(bool now) {
@@ -148,7 +149,7 @@ RunDirectory::Watched RunDirectory::watch(bool now) {
 // Rank 0. Takes the lock again if its file was removed or replaced; true if it was.
 bool RunDirectory::keep_lock() {
   if (lock_.in_place()) return false;
-  const bool all = !io::is_directory(path_);
+  const bool all = io::id_of(path_) != made_;
   io::make_directories(path_);
   io::File fresh(path_ + "/lock", io::File::Mode::update);
   const std::string found = content_of(fresh);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/comm.hpp"
@@ -48,6 +49,7 @@ class RunDirectory {
   bool is_ours() const;
   std::string path_, holder_, left_by_;
   io::File lock_;
+  std::optional<io::FileId> made_;  // the directory that the lock was taken in
   bool after_kill_ = false, lost_ = false;
   double watched_s_ = 0, warned_s_ = 0;
   int64_t told_at_ = 0;  // where the activity stands in the file

@@ -70,7 +70,7 @@ base::Exit Trainer::run() {
       save();
     }
     watch_save(false);
-    metrics_->flush_if_due();
+    if (metrics_->flush_due()) flush_metrics();
   }
   // Asked to stop before the first step, or an evaluation that was made up for found the best value.
   if ((stop > StopReason::save_file && saved_step_ != step_) || save_best_) save();
@@ -173,7 +173,7 @@ bool Trainer::accept(const StepReport& report) {
 void Trainer::rewind(const std::string& problem) {
   enter("rewind");
   watch_save(true);
-  metrics_->flush();
+  flush_metrics();
   const int64_t bad_step = settled_;
   const Progress before = progress_;
   checkpoint::State state = target();
@@ -326,9 +326,8 @@ bool Trainer::save_due(StopReason stop) {
 
 void Trainer::save() {
   enter("save");
-  watch_directory(true);
   watch_save(true);  // of the one before
-  metrics_->flush();  // the checkpoint must never be ahead of its metrics
+  flush_metrics();  // the checkpoint must never be ahead of its metrics
   stops_->save_begins();
   saver_->begin(snapshot(), best_.has_value() ? best_.step() : -1);
   saved_step_ = step_, save_best_ = false;
@@ -347,6 +346,12 @@ void Trainer::watch_directory(bool now) {
   }
   if (watched.ours && sample_log_) sample_log_->keep();
   if (watched.made_again) write_deck(true);
+}
+
+// The directory is looked at first: metrics are made again only in one that is this job's.
+void Trainer::flush_metrics() {
+  watch_directory(true);
+  metrics_->flush();
 }
 
 // Rank 0. `or_warn`: the run can do without.

@@ -78,6 +78,7 @@ class Trainer {
   void watch_save(bool wait);
   void watch_directory(bool now);
   void write_deck(bool or_warn);
+  void flush_metrics();
   bool stopped_early();
   checkpoint::State target();
   checkpoint::State snapshot();

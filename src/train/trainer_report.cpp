@@ -143,7 +143,7 @@ void Trainer::warn_if_diverged() const {
 
 // After a stop: the run is not finished.
 base::Exit Trainer::leave(StopReason stop) {
-  metrics_->flush();
+  flush_metrics();
   warn_if_diverged();
   const bool gained = step_ > first_step_ || caught_up_;
   base::Exit code = stops_->exit(gained);
@@ -167,7 +167,7 @@ Outlook Trainer::first_outlook() const {
 }
 
 void Trainer::finish() {
-  metrics_->flush();
+  flush_metrics();
   stops_->done(StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
   const Progress::Times& t = progress_.times;
   double total = t.total();
