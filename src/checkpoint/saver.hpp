@@ -30,7 +30,8 @@ struct Saved {
 
 class Saver {
  public:
-  // `directory` is shared by all ranks; one that is removed is made again by the next save. options: async, staging_mb, retention; must outlive the saver.
+  // `directory` is shared by all ranks; one that is removed is made again by the next save. options: async, staging_mb,
+  // retention; must outlive the saver.
   Saver(comm::Comm& comm, std::string directory, const CheckpointOptions& options);
   ~Saver();  // waits for what this rank's thread is doing, for no other rank
 

@@ -425,7 +425,7 @@ void metrics(Test& t) {
     EXPECT(column("/train/step") == (std::vector<double>{1, 2, 3, 4, 5, 6}));  // readable while the run goes on
     EXPECT(column("/train/loss")[4] == 1.0 / 5 && std::isnan(column("/train/mfu")[2]) &&
            column("/train/l2_grads[a~.*]")[5] == 6);
-    EXPECT(lines(abandoned) == 5);  // steps 7..10 and the evaluation at 10
+    EXPECT(lines(abandoned) == 6);  // steps 7..10, the evaluation at 10, and the torn line
     EXPECT(io::read_file(abandoned).find("\"attempt\":1") != std::string::npos);
     m.train_row(7, {{"loss", 70}});
     m.eval_row("val", 7, {{"perplexity", 4}});
