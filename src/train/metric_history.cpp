@@ -1,8 +1,10 @@
 #include "train/metric_history.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/log.hpp"
 #include "io/h5.hpp"
@@ -52,7 +54,7 @@ void read_lines(const std::string& path, MetricHistory& history, Starts& starts)
         history.last_attempt = std::max(history.last_attempt, attempt_of(row->values));
         starts[history.last_attempt] = row->step;
       }
-      history.entries.push_back({std::move(*row), line + "\n", std::max<int64_t>(history.last_attempt, 1), false, false});
+      history.entries.push_back({std::move(*row), line + "\n", history.last_attempt, false, false});
     } else {
       history.no_rows.push_back({line + "\n", number, end == history.text.size()});
     }
@@ -96,15 +98,43 @@ MetricGroups read_h5_if_there(const std::string& directory) {
   }
 }
 
+bool has_same_row(const MetricGroups& groups, const MetricRow& row) {
+  auto found = groups.find(row.group);
+  if (found == groups.end()) return false;
+  const std::vector<int64_t>& steps = found->second.steps;
+  const auto at = std::lower_bound(steps.begin(), steps.end(), row.step);
+  if (at == steps.end() || *at != row.step) return false;
+  std::map<std::string, double> values;
+  for (const auto& [name, value] : row.values)
+    if (!std::isnan(value)) values[name] = value;
+  const MetricValues there = found->second.values(size_t(at - steps.begin()));
+  return values == std::map<std::string, double>(there.begin(), there.end());
+}
+
+// Decides about a row of metrics.jsonl that stands after the start of an attempt that only metrics.h5 knows. Either the
+// start line is lost and the row is that attempt's, or metrics.jsonl is an older copy and the attempt left the row behind.
+void settle(Entry& e, const MetricGroups& groups, const Starts& of_h5, const Starts& of_jsonl, bool lost_lines) {
+  bool open = false;
+  for (const auto& [attempt, from] : of_h5)
+    open |= attempt > e.attempt && !of_jsonl.contains(attempt) && goes_before(from, e.row.step);
+  if (!open || e.row.group == kStartRows) return;
+  const bool start_is_lost = lost_lines || e.attempt == 0 || has_same_row(groups, e.row);
+  if (start_is_lost)
+    e.attempt = writer_of(of_h5, e.row.step);
+  else
+    e.left = true;
+}
+
 // Adds the rows of metrics.h5 that metrics.jsonl lacks.
 void add_rows_of_h5(const MetricGroups& groups, MetricHistory& history, Starts& starts) {
   Starts of_h5;
   if (auto found = groups.find(kStartRows); found != groups.end())
     for (size_t i = 0; i < found->second.steps.size(); ++i)
       of_h5[attempt_of(found->second.values(i))] = found->second.steps[i];
+  for (Entry& e : history.entries) settle(e, groups, of_h5, starts, !history.no_rows.empty());
   std::map<std::string, std::set<int64_t>> known;  // steps by group; of starts their attempts
   for (const Entry& e : history.entries)
-    known[e.row.group].insert(e.row.group == kStartRows ? attempt_of(e.row.values) : e.row.step);
+    if (!e.left) known[e.row.group].insert(e.row.group == kStartRows ? attempt_of(e.row.values) : e.row.step);
   for (const auto& [attempt, step] : of_h5) {
     starts.insert({attempt, step});
     history.last_attempt = std::max(history.last_attempt, attempt);
@@ -125,10 +155,7 @@ void add_rows_of_h5(const MetricGroups& groups, MetricHistory& history, Starts& 
       history.entries.push_back({std::move(row), std::move(line), attempt, left, true});
       any = true;
     }
-  if (!any) return;
-  for (Entry& e : history.entries)
-    if (!e.only_h5 && e.row.group != kStartRows) e.attempt = writer_of(starts, e.row.step);
-  sort_by_attempt(history.entries);
+  if (any) sort_by_attempt(history.entries);
 }
 
 }  // namespace
@@ -142,6 +169,7 @@ MetricHistory read_metric_history(const std::string& directory) {
   if (groups.empty() && has_rows)
     base::log::line("metrics  metrics.h5 is made again from the {} rows of metrics.jsonl", history.entries.size());
   add_rows_of_h5(groups, history, starts);
+  for (Entry& e : history.entries) e.attempt = std::max<int64_t>(e.attempt, 1);
   return history;
 }
 

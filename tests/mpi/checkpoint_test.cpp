@@ -441,10 +441,10 @@ void metrics(Test& t) {
     EXPECT(std::get<std::string>(*file.attribute("/train/l2_grads[a~.*]", "name")) == "l2_grads[a/.*]");
   }
   // A crash between the two files' writing: the same rows come again and are not counted twice.
-  std::string before = io::read_file(jsonl);
+  std::string before = io::read_file(jsonl), before_h5 = io::read_file(directory + "/metrics.h5");
   { train::Metrics m(directory, 2, 1, true, {}); }
   auto rows = lines(abandoned);
-  io::write_file_atomically(jsonl, before);
+  io::write_file_atomically(jsonl, before), io::write_file_atomically(directory + "/metrics.h5", before_h5);
   { train::Metrics m(directory, 2, 1, true, {}); }
   EXPECT(lines(abandoned) == rows && column("/train/step") == (std::vector<double>{1, 2}));
   // From the beginning: everything is abandoned. A row that no table knows is a mistake of ours.

@@ -204,6 +204,24 @@ TEST_F(MetricHarm, rows_of_a_past_that_was_left_do_not_come_back) {
   EXPECT_EQ(lines(abandoned_), aside);
 }
 
+// A copy of metrics.jsonl from before the run went back: what was moved aside is not counted twice, and does not come back.
+TEST_F(MetricHarm, an_older_copy_of_the_log_is_put_back) {
+  write(*open(0), 1, 12);
+  const std::string old = io::read_file(jsonl_);
+  {
+    auto m = open(4);
+    for (int64_t step : {6, 8}) m->train_row(step, {{"loss", 100.0 + double(step)}});
+  }
+  const std::vector<std::string> aside = lines(abandoned_);
+  EXPECT_EQ(aside.size(), 8u + 2);  // steps 5 to 12, evaluations at 5 and 10
+  io::write_file_atomically(jsonl_, old);
+  open(8);
+  EXPECT_EQ(column("/train/step"), (Steps{1, 2, 3, 4, 6, 8}));
+  EXPECT_EQ(column("/train/loss").back(), 108);
+  EXPECT_EQ(column("/start/attempt"), (Steps{1, 2, 3}));
+  EXPECT_EQ(lines(abandoned_), aside);
+}
+
 TEST_F(MetricHarm, both_files_missing) {
   make_run();
   io::remove_file(jsonl_), io::remove_file(h5_);
