@@ -9,6 +9,7 @@
 #include "base/text.hpp"
 #include "config/dump.hpp"
 #include "config/engine.hpp"
+#include "config/leftovers.hpp"
 #include "config/overrides.hpp"
 #include "config/table.hpp"
 #include "config/toml.hpp"
@@ -42,7 +43,7 @@ Place find_place(const Section& root, std::string_view key) {
 }  // namespace
 
 struct Deck::Impl {
-  explicit Impl(DeckSource s) : source(std::move(s)), report(source.path, source.overrides) {}
+  explicit Impl(DeckSource s) : source(std::move(s)), report(source.path, source.overrides, source.removals) {}
 
   DeckSource source;
   Report report;
@@ -60,28 +61,31 @@ Deck::Deck(DeckSource source, std::function<void(Table&)> bind) : impl_(std::mak
   d.complete = parsed.problems.empty();
   d.tree = std::move(parsed.root);
   if (parsed.unusable) return;
+  remove_keys(d.source.removals, d.tree, d.report, d.complete);
   apply_overrides(d.source.overrides, d.schema.root(), d.tree, d.report);
   d.engine = std::make_unique<Engine>(d.tree, d.schema.root(), d.report, d.complete);
   d.engine->bind_root(bind);
   report_unknown(d.engine->root(), d.schema.root(), d.report, d.complete);
+  if (d.complete) report_leftovers(d.engine->root(), d.report);
 }
 
 Deck::~Deck() = default;
 
-void Deck::error(std::string_view key, std::string message) {
+void Deck::error(std::string_view key, std::string message, std::string_view conflicts_with) {
   // With parts of the deck left out, members hold defaults the user never meant.
   if (!impl_->complete) return;
   Place place = find_place(impl_->engine->root(), key);
-  Location at = place.section->where();
-  if (place.row && place.row->node)
-    at = place.row->node->at;
-  else if (const Node* node = place.section->node ? place.section->node->find(place.name) : nullptr)
-    at = node->at;
   std::string shown(key);
   if (place.row && place.row->type == Type::duration && place.name == place.row->name) {
     const auto& value = std::get<Duration>(place.row->value);
     if (value.set()) shown += duration_key("", value);  // as the deck spells it
   }
+  if (overridden(conflicts_with) && !overridden(key)) return error(conflicts_with, fmt::format("{}: {}", shown, message));
+  Location at = place.section->where();
+  if (place.row && place.row->node)
+    at = place.row->node->at;
+  else if (const Node* node = place.section->node ? place.section->node->find(place.name) : nullptr)
+    at = node->at;
   impl_->report.add(at, shown, message);
 }
 
@@ -92,6 +96,12 @@ bool Deck::has(std::string_view key) const {
   if (!place.row || !place.row->node) return false;
   bool spelled = place.row->name != place.name;
   return !spelled || place.section->node->find(place.name) == place.row->node;
+}
+
+bool Deck::overridden(std::string_view key) const {
+  if (!impl_->engine) return false;
+  const Row* row = find_place(impl_->engine->root(), key).row;
+  return row && row->node && row->node->at.origin > 0;
 }
 
 const Problems& Deck::problems() const { return impl_->report.problems(); }
@@ -116,14 +126,15 @@ std::optional<OnResume> Deck::on_resume(std::string_view key) const {
 std::string Deck::digest() const {
   std::string bytes = impl_->source.text;
   for (const std::string& text : impl_->source.overrides) bytes.append(1, '\0').append(text);
+  for (const std::string& key : impl_->source.removals) bytes.append("\0-", 2).append(key);
   return base::sha256_hex(bytes);
 }
 
-DeckSource read_deck(const std::string& path, std::vector<std::string> overrides) {
+DeckSource read_deck(const std::string& path, std::vector<std::string> overrides, std::vector<std::string> removals) {
   constexpr size_t most = size_t{4} << 20;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) base::fail(base::Exit::config, "cannot read deck {}: {}", path, std::strerror(errno));
-  DeckSource source{path, std::string(most + 1, '\0'), std::move(overrides)};
+  DeckSource source{path, std::string(most + 1, '\0'), std::move(overrides), std::move(removals)};
   errno = 0;
   source.text.resize(std::fread(source.text.data(), 1, source.text.size(), file.get()));
   if (std::ferror(file.get())) base::fail(base::Exit::config, "cannot read deck {}: {}", path, std::strerror(errno));

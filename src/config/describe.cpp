@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <functional>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -48,31 +50,89 @@ void select(const Section& section, const std::vector<std::string>& parts, size_
   out.push_back(block);
 }
 
-std::vector<Block> by_last_name(const Section& schema, const std::string& name) {
+// All rows that `wanted` accepts, by table.
+std::vector<Block> rows_where(const Section& schema, const std::function<bool(const Row&)>& wanted) {
   std::vector<Block> out;
   for_each_section(schema, [&](const Section& section) {
     Block block{&section, {}};
     for (const auto& row : section.rows)
-      if (row->name == name || (row->type == Type::duration && row->name == without_suffix(name)))
-        block.rows.push_back(row.get());
+      if (wanted(*row)) block.rows.push_back(row.get());
     if (!block.rows.empty()) out.push_back(block);
   });
   return out;
 }
 
-[[noreturn]] void fail_unknown(const Section& schema, std::string_view key) {
-  std::vector<std::string> names, tables;
+// The keys of this name in any table; the keys that accept it as a value, and those of the kind of this name.
+std::vector<Block> by_last_name(const Section& schema, const std::string& name) {
+  auto has = [&](const std::vector<std::string>& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  return rows_where(schema, [&](const Row& row) { return row.has_name(name) || has(row.kinds) || has(row.choices); });
+}
+
+bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)); }
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words(1);
+  for (char c : text) {
+    if (is_letter(c))
+      words.back() += char(std::tolower(static_cast<unsigned char>(c)));
+    else if (!words.back().empty())
+      words.emplace_back();
+  }
+  if (words.back().empty()) words.pop_back();
+  return words;
+}
+
+// batch and batches, clip and clipping; short words must be equal.
+bool alike(const std::string& a, const std::string& b) {
+  constexpr size_t shortest_stem = 4;
+  if (a == b) return true;
+  return std::min(a.size(), b.size()) >= shortest_stem && (a.starts_with(b) || b.starts_with(a));
+}
+
+size_t shared_words(const std::vector<std::string>& words, const std::vector<std::string>& others) {
+  return size_t(std::count_if(words.begin(), words.end(), [&](const std::string& word) {
+    return std::any_of(others.begin(), others.end(), [&](const std::string& other) { return alike(word, other); });
+  }));
+}
+
+// The keys whose names share most words with the text; if no name shares any, those whose explanations have them all.
+std::vector<Block> by_words(const Section& schema, const std::string& text) {
+  const std::vector<std::string> words = words_of(text);
+  size_t most = 0;
+  rows_where(schema, [&](const Row& row) {
+    most = std::max(most, shared_words(words, words_of(row.name)));
+    return false;
+  });
+  return rows_where(schema, [&](const Row& row) {
+    if (most > 0) return shared_words(words, words_of(row.name)) == most;
+    return !words.empty() && shared_words(words, words_of(row.doc)) == words.size();
+  });
+}
+
+// The known name that was probably meant: a full name, or the last part of one.
+std::string nearest_known(const Section& schema, std::string_view key) {
+  std::vector<std::string> names, last;
+  auto add = [&](const std::string& name) {
+    names.push_back(name);
+    last.push_back(split_key(name).back());
+  };
   for_each_section(schema, [&](const Section& section) {
     if (!section.path.empty()) names.push_back(section.path);
     for (const auto& row : section.rows) {
-      if (row->type == Type::duration)
-        for (const std::string& s : spellings(row->key())) names.push_back(s);
-      names.push_back(row->key());
+      add(row->key());
+      if (row->type != Type::duration) continue;
+      for (const std::string& s : spellings(row->key())) add(s);
     }
   });
+  std::string near = nearest_key(key, names);
+  if (near.empty()) near = nearest(key, names);
+  return near.empty() ? nearest(key, last) : near;
+}
+
+[[noreturn]] void fail_unknown(const Section& schema, std::string_view key, const std::string& near) {
+  std::vector<std::string> tables;
   for (const auto& row : schema.rows) tables.push_back(row->name);
   for (const auto& child : schema.children) tables.push_back(child->name);
-  std::string near = nearest(key, names);
   base::fail(base::Exit::config, "--describe {}: unknown key; {}", printable(key),
              near.empty() ? fmt::format("known at the top: {}", base::join(tables, ", "))
                           : fmt::format("did you mean {}?", near));
@@ -127,25 +187,31 @@ void write_block(const Block& block, std::string& out) {
 
 }  // namespace
 
-std::string write_description(const Section& schema, std::string_view key) {
+std::string write_description(const Section& schema, std::string_view key, bool guess) {
   std::vector<Block> blocks;
+  std::string out;
   if (base::trim(key).empty()) {
     select(schema, {}, 0, blocks);
   } else {
     std::vector<std::string> parts = split_key(base::trim(key));
     if (!parts.empty()) select(schema, parts, 0, blocks);
     if (blocks.empty() && parts.size() == 1) blocks = by_last_name(schema, parts[0]);
-    if (blocks.empty()) fail_unknown(schema, key);
+    if (blocks.empty() && !guess) return out;
+    const std::string near = blocks.empty() ? nearest_known(schema, key) : "";
+    if (blocks.empty() && near.empty() && !parts.empty()) {
+      blocks = by_words(schema, parts.back());
+      out = fmt::format("No key is called {}. Keys that come near:\n", printable(key));
+    }
+    if (blocks.empty()) fail_unknown(schema, key, near);
   }
-  std::string out;
   for (const Block& block : blocks) write_block(block, out);
   return out;
 }
 
-std::string describe(std::function<void(Table&)> bind, std::string_view key) {
+std::string describe(std::function<void(Table&)> bind, std::string_view key, bool guess) {
   Engine engine;
   engine.bind_root(bind);
-  return write_description(engine.root(), key);
+  return write_description(engine.root(), key, guess);
 }
 
 }  // namespace config

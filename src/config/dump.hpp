@@ -11,6 +11,6 @@ namespace config {
 
 std::string write_resolved(const Section& root);
 std::map<std::string, std::string> write_flat(const Section& root);
-std::string write_description(const Section& schema, std::string_view key);
+std::string write_description(const Section& schema, std::string_view key, bool guess);
 
 }  // namespace config

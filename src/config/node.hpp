@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace config {
 
-// Where a value was written. Origin 0 is the deck, n > 0 the n-th --set.
+// Where a value was written. Origin 0 is the deck, n > 0 the n-th --set, -n the n-th --unset.
 struct Location {
   int origin = 0;
   int line = 1;
@@ -27,6 +28,7 @@ struct Node {
   std::vector<Node> items;
   std::map<std::string, Node, std::less<>> entries;
   Location at;
+  std::optional<std::string> replaced;  // the string of the deck that an override replaced
   bool known =
       false;  // a row or table took it, or a problem was reported for it; what stays unknown is reported at the end
 

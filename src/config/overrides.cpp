@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "config/toml.hpp"
+#include "config/unknown.hpp"
 #include "config/write.hpp"
 
 namespace config {
@@ -49,6 +50,13 @@ std::optional<Node> parse_value(const std::string& text, std::string& problem) {
   return single_value(toml_string(text), problem);
 }
 
+std::optional<size_t> index_of(const std::string& digits) {
+  size_t index = 0;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  if (error != std::errc() || end != digits.data() + digits.size()) return {};
+  return index;
+}
+
 class Overlay {
  public:
   Overlay(const std::string& text, Location at, const Section& schema, Node& deck, Report& report)
@@ -69,7 +77,9 @@ class Overlay {
     if (!value) return refuse(problem);
     mark(*value, at_);
     Node* target = find_target();
-    if (target) *target = std::move(*value);
+    if (!target) return;
+    value->replaced = target->at.origin == 0 && target->kind == Node::Kind::string ? target->string : target->replaced;
+    *target = std::move(*value);
   }
 
  private:
@@ -104,16 +114,15 @@ class Overlay {
 
   // Element parts_[i] of a list; one past the end is added.
   Node* element(Node& list, size_t i) {
-    const std::string& digits = parts_[i];
-    size_t index = 0, count = list.items.size();
-    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-    if (error != std::errc() || end != digits.data() + digits.size() || index > count) {
+    const size_t count = list.items.size();
+    const std::optional<size_t> index = index_of(parts_[i]);
+    if (!index || *index > count) {
       refuse(fmt::format("{} has {} elements; expected an index of at most {} (which adds one), found {}",
-                         path_until(i), count, count, quoted(digits)));
+                         path_until(i), count, count, quoted(parts_[i])));
       return nullptr;
     }
-    if (index == count) list.items.emplace_back().at = at_;
-    return &list.items[index];
+    if (*index == count) list.items.emplace_back().at = at_;
+    return &list.items[*index];
   }
 
   const std::string& text_;
@@ -124,7 +133,45 @@ class Overlay {
   std::vector<std::string> parts_;
 };
 
+// The full names of all keys, tables and list elements below a node.
+void collect_keys(const Node& node, const std::string& path, std::vector<std::string>& out) {
+  for (const auto& [name, value] : node.entries) {
+    const std::string key = path + (path.empty() ? "" : ".") + toml_key(name);
+    out.push_back(key);
+    collect_keys(value, key, out);
+  }
+  for (size_t i = 0; i < node.items.size(); ++i) collect_keys(node.items[i], fmt::format("{}[{}]", path, i), out);
+}
+
+// Removes one key. Returns the problem, or "".
+std::string remove_key(const std::vector<std::string>& parts, Node& deck) {
+  if (parts.empty()) return "this is not a key of the form a.b.c";
+  Node* node = &deck;
+  for (size_t i = 0; i + 1 < parts.size() && node; ++i) {
+    if (node->kind != Node::Kind::array) {
+      node = node->find(parts[i]);
+      continue;
+    }
+    const std::optional<size_t> index = index_of(parts[i]);
+    node = index && *index < node->items.size() ? &node->items[*index] : nullptr;
+  }
+  if (node && node->kind == Node::Kind::array)
+    return "an element of a list cannot be removed; write the list anew with --set";
+  if (node && node->entries.erase(parts.back())) return "";
+  std::vector<std::string> keys;
+  collect_keys(deck, "", keys);
+  const std::string near = nearest_key(base::join(parts, "."), keys);
+  return "the deck does not set this key" + (near.empty() ? "" : fmt::format("; did you mean {}?", near));
+}
+
 }  // namespace
+
+void remove_keys(const std::vector<std::string>& keys, Node& deck, Report& report, bool complete) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const std::string problem = remove_key(split_key(base::trim(keys[i])), deck);
+    if (!problem.empty() && complete) report.add({-int(i) - 1, 1}, "", problem);
+  }
+}
 
 std::string text_override(std::string_view key, std::string_view text) {
   return fmt::format("{}={}", key, toml_string(text));

@@ -1,4 +1,4 @@
-// --set a.b.c=value, laid over the deck. Private to this folder.
+// --unset a.b.c and --set a.b.c=value, applied to the deck. Private to this folder.
 #pragma once
 
 #include <string>
@@ -9,6 +9,10 @@
 #include "config/schema.hpp"
 
 namespace config {
+
+// Removes the keys and tables from the deck. A key that the deck does not set is reported, unless parts of the deck were
+// left out after syntax errors (`complete` is false).
+void remove_keys(const std::vector<std::string>& keys, Node& deck, Report& report, bool complete);
 
 // Later ones win. The schema tells lists of tables from tables where the deck has neither. Problems are reported.
 void apply_overrides(const std::vector<std::string>& overrides, const Section& schema, Node& deck, Report& report);

@@ -10,13 +10,17 @@
 
 namespace config {
 
-Report::Report(std::string file, std::vector<std::string> overrides)
-    : file_(file.empty() ? "deck" : std::move(file)), overrides_(std::move(overrides)) {}
+Report::Report(std::string file, std::vector<std::string> overrides, std::vector<std::string> removals)
+    : file_(file.empty() ? "deck" : std::move(file)),
+      overrides_(std::move(overrides)),
+      removals_(std::move(removals)) {}
 
 std::string Report::prefix(Location at, const std::string& key) const {
   std::string out;
   if (at.origin == 0) {
     out = fmt::format("{}:{}: ", file_, at.line);
+  } else if (at.origin < 0) {
+    return fmt::format("--unset {}: ", printable(removals_.at(size_t(-at.origin) - 1), 120));
   } else {
     const std::string& override = overrides_.at(size_t(at.origin) - 1);
     out = fmt::format("--set {}: ", printable(override, 120));

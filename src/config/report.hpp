@@ -11,7 +11,7 @@ namespace config {
 
 class Report {
  public:
-  Report(std::string file, std::vector<std::string> overrides);
+  Report(std::string file, std::vector<std::string> overrides, std::vector<std::string> removals);
 
   // `key` may be empty, for a problem of an override as a whole.
   void add(Location at, const std::string& key, const std::string& text);
@@ -28,7 +28,7 @@ class Report {
     std::string line;
   };
   std::string file_;
-  std::vector<std::string> overrides_;
+  std::vector<std::string> overrides_, removals_;
   std::vector<Entry> entries_;
   size_t left_out_ = 0;
   Problems problems_;

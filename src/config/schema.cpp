@@ -4,10 +4,13 @@ namespace config {
 
 std::string Row::key() const { return section->path.empty() ? name : section->path + "." + name; }
 
+bool Row::has_name(std::string_view text) const {
+  return name == text || (type == Type::duration && name == without_suffix(text) && !name.empty());
+}
+
 Row* Section::find_row(std::string_view row_name) const {
-  std::string_view base = without_suffix(row_name);
   for (const auto& row : rows)
-    if (row->name == row_name || (row->type == Type::duration && row->name == base && !base.empty())) return row.get();
+    if (row->has_name(row_name)) return row.get();
   return nullptr;
 }
 
@@ -27,6 +30,21 @@ const Section* schema_child(const Section* schema, std::string_view name) {
   if (schema->same_as) schema = schema->same_as;
   if (schema->form != Section::Form::table) return schema->children.empty() ? nullptr : schema->children.front().get();
   return schema->find_child(name);
+}
+
+std::vector<std::string> kinds_with(const Section* schema, std::string_view name, std::string& kind_key) {
+  std::vector<std::string> kinds;
+  if (schema && schema->same_as) schema = schema->same_as;
+  if (!schema) return kinds;
+  auto take = [&](const std::string& key, const std::vector<std::string>& names) {
+    kind_key = key;
+    kinds.insert(kinds.end(), names.begin(), names.end());
+  };
+  for (const auto& row : schema->rows)
+    if (!row->kinds.empty() && row->has_name(name)) take(row->kind_key, row->kinds);
+  if (const Section* child = schema->find_child(name); child && !child->kinds.empty())
+    take(child->kind_key, child->kinds);
+  return kinds;
 }
 
 void for_each_section(const Section& root, const std::function<void(const Section&)>& visit) {

@@ -46,6 +46,7 @@ struct Row {
 
   const Node* node = nullptr;  // where the deck sets it
   std::string key() const;     // train.global_batch
+  bool has_name(std::string_view text) const;  // also for the spellings of a duration
 };
 
 struct Section {
@@ -79,6 +80,9 @@ struct Section {
 
 // The schema section of a child; follows same_as; an element or named table is described by its container's only child.
 const Section* schema_child(const Section* schema, std::string_view name);
+
+// The kinds of this table that have a key or table of this name, and the key that picks between them; empty if none has.
+std::vector<std::string> kinds_with(const Section* schema, std::string_view name, std::string& kind_key);
 
 // Every section of the tree, parents first.
 void for_each_section(const Section& root, const std::function<void(const Section&)>& visit);

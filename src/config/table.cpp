@@ -222,10 +222,19 @@ bool Table::has(std::string_view name) const {
 void Table::error(std::string_view name, std::string message) {
   if (!engine_.reading()) return;
   Location at = section_.where();
-  std::vector<std::string> names = spellings(name);
-  names.emplace_back(name);
+  Node* table = section_.node;
+  std::string_view last = name;
+  for (size_t dot; table && (dot = last.find('.')) != last.npos; last = last.substr(dot + 1)) {
+    table = table->find(last.substr(0, dot));
+    if (table) at = table->at;
+  }
+  std::vector<std::string> names = spellings(last);
+  names.emplace_back(last);
   for (const std::string& n : names)
-    if (Node* node = section_.node ? section_.node->find(n) : nullptr) node->known = true, at = node->at;
+    if (Node* node = table ? table->find(n) : nullptr) {
+      node->known = true;
+      at = node->at;
+    }
   std::string key = fmt::format("{}{}{}", path_, path_.empty() || name.empty() ? "" : ".", name);
   engine_.problem(at, key, message);
 }

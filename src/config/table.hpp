@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -125,7 +126,8 @@ class Table {
   // For checks that need several keys, when parsing: true if the deck (or an override) sets the key of this table.
   bool has(std::string_view name) const;
   // Reports a problem with a key of this table at its file:line (collected with all others; ignored when not parsing).
-  // The key need not have a row: what was refused here is not reported as unknown again.
+  // The key need not have a row: what was refused here is not reported as unknown again. "decoder.heads" is a key of a
+  // table within this one.
   void error(std::string_view name, std::string message);
   // Full path of this table, "model.encoder"; "" is the root.
   const std::string& path() const { return path_; }
@@ -170,10 +172,12 @@ struct DeckSource {
   std::string path;                    // file, for messages
   std::string text;                    // its bytes
   std::vector<std::string> overrides;  // "a.b.c=value" of --set, in order
+  std::vector<std::string> removals = {};  // "a.b.c" of --unset: taken out of the text before the overrides apply
 };
 // An override that sets `key` to this text, whatever characters it has.
 std::string text_override(std::string_view key, std::string_view text);
-DeckSource read_deck(const std::string& path, std::vector<std::string> overrides);  // Exit::config if unreadable
+// Error(Exit::config) if the file cannot be read.
+DeckSource read_deck(const std::string& path, std::vector<std::string> overrides, std::vector<std::string> removals = {});
 
 // All problems of a deck; each "file:line: key: text" (overrides: "--set a.b=c: text").
 struct Problems {
@@ -190,13 +194,15 @@ class Deck {
   Deck(DeckSource source, std::function<void(Table&)> bind);
   ~Deck();
 
-  // Adds a problem found by a cross-check, at the line of the key if the deck sets it ("train.global_batch").
-  void error(std::string_view key, std::string message);
+  // Adds a problem found by a cross-check, at the line of the key if the deck sets it ("train.global_batch"). If --set has
+  // changed the key that it conflicts with, and not this one, the problem is that override's.
+  void error(std::string_view key, std::string message, std::string_view conflicts_with = {});
   bool has(std::string_view key) const;
+  bool overridden(std::string_view key) const;  // true if the value comes from --set
   const Problems& problems() const;
   void throw_if_any() const;     // Error(Exit::config) with all lines
   std::string resolved() const;  // TOML text of every key with its value, defaults included, docs as comments
-  std::string digest() const;    // sha256 (hex) of the deck's bytes and the overrides
+  std::string digest() const;    // sha256 (hex) of the deck's bytes, the removals and the overrides
   // "key = value" of every key, for comparing two decks on resume. A duration is one entry without its suffix:
   // train.total = "500 steps", or "unset".
   std::map<std::string, std::string> flat() const;
@@ -209,8 +215,12 @@ class Deck {
   std::unique_ptr<Impl> impl_;
 };
 
-// --describe [key or prefix]: the reference of all keys of `root`; an unknown key gives an Error(Exit::config) with the
-// nearest name.
-std::string describe(std::function<void(Table&)> bind, std::string_view key);
+// --describe [key or prefix]: the reference of all keys of `root`. A name may also be a value that keys accept. Other names
+// give the keys that share a word with it, or an Error(Exit::config) with the nearest name; "" if not to `guess`.
+std::string describe(std::function<void(Table&)> bind, std::string_view key, bool guess = true);
+
+// The known full key that was probably meant, compared part by part: optimizr.lr is near optimizer.learning_rate, and
+// optimizer.lr is not near optimizer.b1. "" if none is near.
+std::string nearest_key(std::string_view key, std::span<const std::string> known);
 
 }  // namespace config

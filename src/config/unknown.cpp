@@ -48,6 +48,14 @@ const Row* kind_row(const Section& section, const std::string& key) {
   return nullptr;
 }
 
+// learning_rate -> lr.
+std::string initials(std::string_view name) {
+  std::string out;
+  for (size_t i = 0; i < name.size(); ++i)
+    if (name[i] != '_' && (i == 0 || name[i - 1] == '_')) out += name[i];
+  return out;
+}
+
 class Reporter {
  public:
   Reporter(const Section& schema, Report& report, bool complete)
@@ -64,7 +72,7 @@ class Reporter {
     std::string key = section.path.empty() ? "" : section.path + ".";
     key += printable(toml_key(name));
     std::string kind_key;
-    std::vector<std::string> kinds = kinds_with(section, name, kind_key);
+    std::vector<std::string> kinds = kinds_with(section.schema, name, kind_key);
     if (!kinds.empty()) {
       const Row* chosen = kind_row(section, kind_key);
       bool unsure = section.kind_unknown || !complete_;
@@ -72,25 +80,6 @@ class Reporter {
       return;
     }
     report_.add(node.at, key, report_.full() ? "" : explain(section, name, node));
-  }
-
-  // The kinds of this table that have such a key; empty if none has.
-  static std::vector<std::string> kinds_with(const Section& section, const std::string& name, std::string& kind_key) {
-    std::vector<std::string> kinds;
-    const Section* schema = section.schema;
-    if (schema && schema->same_as) schema = schema->same_as;
-    if (!schema) return kinds;
-    auto take = [&](const std::string& key, const std::vector<std::string>& names) {
-      kind_key = key;
-      kinds.insert(kinds.end(), names.begin(), names.end());
-    };
-    for (const auto& row : schema->rows)
-      if (!row->kinds.empty() && (row->name == name || (row->type == Type::duration && !row->name.empty() &&
-                                                        row->name == without_suffix(name))))
-        take(row->kind_key, row->kinds);
-    if (const Section* child = schema->find_child(name); child && !child->kinds.empty())
-      take(child->kind_key, child->kinds);
-    return kinds;
   }
 
   static std::string belongs_to(const std::string& name, const std::string& kind_key,
@@ -166,7 +155,27 @@ std::string nearest(std::string_view name, std::span<const std::string> candidat
   // A common _every_steps makes names alike that are not, so it does not count.
   size_t length = without_suffix(name).empty() ? name.size() : without_suffix(name).size();
   bool near = !found.empty() && size_t(base::edit_distance(name, found)) <= 1 + length / 4;
-  return near ? found : std::string();
+  if (near) return found;
+  auto abbreviated = std::find_if(candidates.begin(), candidates.end(), [&](const std::string& c) { return initials(c) == name; });
+  return name.size() > 1 && abbreviated != candidates.end() ? *abbreviated : std::string();
+}
+
+std::string nearest_key(std::string_view key, std::span<const std::string> known) {
+  const std::vector<std::string> wanted = split_key(key);
+  std::string found;
+  int least = 0;
+  for (const std::string& candidate : known) {
+    const std::vector<std::string> parts = split_key(candidate);
+    if (parts.size() != wanted.size()) continue;
+    int distance = 0;
+    bool near = true;
+    for (size_t i = 0; near && i < parts.size(); ++i) {
+      near = !nearest(wanted[i], std::span(&parts[i], 1)).empty() || without_suffix(parts[i]) == wanted[i];
+      if (near) distance += base::edit_distance(wanted[i], parts[i]);
+    }
+    if (near && (found.empty() || distance < least)) found = candidate, least = distance;
+  }
+  return found;
 }
 
 void report_unknown(const Section& root, const Section& schema, Report& report, bool complete) {

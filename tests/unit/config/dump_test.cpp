@@ -261,12 +261,40 @@ TEST(Describe, UnknownKeysNameTheNearest) {
   EXPECT_EQ(refusal("train.globl_batch"),
             "--describe train.globl_batch: unknown key; did you mean train.global_batch?");
   EXPECT_EQ(refusal("train.totl_steps"), "--describe train.totl_steps: unknown key; did you mean train.total_steps?");
+  EXPECT_EQ(refusal("globl_batch"), "--describe globl_batch: unknown key; did you mean global_batch?");
+  EXPECT_EQ(refusal("optimizer.lr"), "--describe optimizer.lr: unknown key; did you mean optimizer.learning_rate?");
+  EXPECT_EQ(refusal("lr"), "--describe lr: unknown key; did you mean learning_rate?");
   EXPECT_EQ(refusal("optimiser"), "--describe optimiser: unknown key; did you mean optimizer?");
   EXPECT_EQ(refusal("train.data.more"),
             "--describe train.data.more: unknown key; known at the top: format, env, train, model, "
             "optimizer, schedule, data, log");
   EXPECT_EQ(refusal(".."),
             "--describe ..: unknown key; known at the top: format, env, train, model, optimizer, schedule, data, log");
+}
+
+TEST(Describe, KindsAndOtherValuesByName) {
+  EXPECT_EQ(describe("adamw"), R"([optimizer]  how it is trained
+  optimizer.kind           string  required  adafactor | adamw | sgd      which optimizer
+  optimizer.momentum_type  string  "bf16"    bf16 | f32                   momentum storage {kind: adafactor, adamw}
+  optimizer.beta2          number  0.95      0..1                         second-moment decay {kind: adamw}
+  optimizer.eps            number  1e-08                                  added to the root {kind: adamw}
+
+[optimizer.preconditioner]  shape of the preconditioner
+  optimizer.preconditioner.width  integer  768  >= 1      features {kind: adamw}
+  optimizer.preconditioner.heads  integer  12   >= 1      attention heads {kind: adamw}
+)");
+  EXPECT_TRUE(contains(describe("composite"), "schedule.NAME.kind"));
+  EXPECT_TRUE(contains(describe("blocks"), "train.shuffle"));
+}
+
+TEST(Describe, KeysThatShareAWord) {
+  const std::string batch = describe("batch_size");
+  EXPECT_TRUE(batch.starts_with("No key is called batch_size. Keys that come near:\n\n[train]")) << batch;
+  EXPECT_TRUE(contains(batch, "train.global_batch") && contains(batch, "train.micro_batch"));
+  EXPECT_FALSE(contains(batch, "train.data"));
+  EXPECT_TRUE(contains(describe("train.batches"), "train.global_batch"));
+  EXPECT_TRUE(contains(describe("phase"), "train.cooldown_"));  // a word of its explanation
+  EXPECT_EQ(config::describe([](config::Table& t) { recipe::Root().bind(t); }, "batch_size", false), "");
 }
 
 TEST(Describe, LeavesTheOptionsAlone) {

@@ -206,15 +206,17 @@ struct Result {
   std::vector<std::string> problems() const { return deck->problems().lines; }
 };
 
-inline std::unique_ptr<Result> parse(std::string text, std::vector<std::string> overrides = {}) {
+inline std::unique_ptr<Result> parse(std::string text, std::vector<std::string> overrides = {},
+                                     std::vector<std::string> removals = {}) {
   auto r = std::make_unique<Result>();
-  r->deck =
-      std::make_unique<config::Deck>(config::DeckSource{"run.toml", std::move(text), std::move(overrides)}, r->root);
+  r->deck = std::make_unique<config::Deck>(
+      config::DeckSource{"run.toml", std::move(text), std::move(overrides), std::move(removals)}, r->root);
   return r;
 }
 
-inline std::vector<std::string> problems(std::string text, std::vector<std::string> overrides = {}) {
-  return parse(std::move(text), std::move(overrides))->problems();
+inline std::vector<std::string> problems(std::string text, std::vector<std::string> overrides = {},
+                                         std::vector<std::string> removals = {}) {
+  return parse(std::move(text), std::move(overrides), std::move(removals))->problems();
 }
 
 // `good` with one line replaced.
