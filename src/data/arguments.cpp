@@ -27,7 +27,7 @@ const char* expected(Type type) {
     case Type::number: return "a number";
     case Type::numbers: return "a number or a list of numbers";
     case Type::text: return "a text in quotes";
-    case Type::size: return "a size such as 64 or [48, 64] (height, width), at least 1";
+    case Type::size: return "a size such as 64 or [48, 64] (height, width), each of 1..65536";
     case Type::id: return "a whole number or a piece in quotes";
     case Type::texts: return "texts in quotes";
   }
@@ -40,7 +40,7 @@ bool all_items(const Literal& v, bool (*test)(const Literal&)) {
 }
 
 bool fits(const Literal& v, Type type) {
-  constexpr int64_t kLargestSide = 1 << 16;
+  constexpr int64_t kLargestSide = 65536;
   auto side = [](const Literal& x) {
     return is<int64_t>(x) && std::get<int64_t>(x) >= 1 && std::get<int64_t>(x) <= kLargestSide;
   };

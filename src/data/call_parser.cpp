@@ -21,13 +21,15 @@ class Parser {
 
   std::vector<Call> pipeline() {
     std::vector<Call> calls;
+    skip_space();
+    if (at_ == text_.size()) return calls;
     while (true) {
       skip_space();
-      if (at_ == text_.size()) return calls;
-      if (take('|')) continue;
+      if (at_ == text_.size() || peek() == '|') fail(at_, "expected an op; remove the '|' that has none");
       calls.push_back(call());
       skip_space();
-      if (at_ < text_.size() && text_[at_] != '|') fail(at_, "expected '|' before the next op");
+      if (at_ == text_.size()) return calls;
+      if (!take('|')) fail(at_, "expected '|' before the next op");
     }
   }
 

@@ -13,7 +13,7 @@ using test::expect_error;
 
 TEST(CallParser, Literals) {
   std::vector<Call> calls = parse_calls(
-      R"( a | b() | c(1, -2, 3.5, 1e3, 32_000, "x|y", 'it\'s', True, None, [1, (2, "z"),], k=[], q = -1.) | )");
+      R"( a | b() | c(1, -2, 3.5, 1e3, 32_000, "x|y", 'it\'s', True, None, [1, (2, "z"),], k=[], q = -1.) )");
   ASSERT_EQ(calls.size(), 3u);
   EXPECT_EQ(calls[0].name, "a");
   EXPECT_TRUE(calls[1].arguments.empty());
@@ -22,7 +22,6 @@ TEST(CallParser, Literals) {
   EXPECT_EQ(all, R"(:1 :-2 :3.5 :1000 :32000 :"x|y" :"it's" :True :None :[1, [2, "z"]] k:[] q:-1 )");
   EXPECT_EQ(calls[2].at, 11u);
   EXPECT_TRUE(parse_calls(" \n ").empty());
-  EXPECT_EQ(parse_calls("a||b |").size(), 2u);  // empty sections are skipped, as published
 }
 
 TEST(CallParser, Errors) {
@@ -33,6 +32,10 @@ TEST(CallParser, Errors) {
   bad("decode | resize(64", {"character 19 (the end)", "never closed"});
   bad("decode resize(64)", {"character 8 (near 'resize(64)')", "'|'"});
   bad("decode | (64)", {"character 10", "name of an op"});
+  bad("decode | | resize(64)", {"character 10", "expected an op", "'|'"});
+  bad("decode || resize(64)", {"character 9", "expected an op"});
+  bad("| decode", {"character 1 ", "expected an op"});
+  bad("decode | ", {"(the end)", "expected an op"});
   bad("resize(64 32)", {"character 11", "',' or ')'"});
   bad("keep(image)", {"character 6", "quotes", "\"image\""});
   bad("keep(\"image)", {"character 6", "never closed"});
@@ -66,7 +69,9 @@ TEST(Pipeline, ArgumentsAreChecked) {
   bad("decode | resize(64, siz=3)",
       {"character 21", "unknown argument 'siz'", "nearest is 'size'", "size, method, antialias, inkey, outkey, key"});
   bad("decode | resize(64, size=3)", {"'size' is given twice"});
-  bad("decode | resize(0)", {"at least 1"});
+  bad("decode | resize(0)", {"each of 1..65536"});
+  bad("decode | resize(65537)", {"argument 'size' is 65537", "each of 1..65536"});
+  bad("decode | resize([64, 100000])", {"argument 'size' is [64, 100000]", "each of 1..65536"});
   bad("decode | resize([64])", {"argument 'size' is [64]"});
   bad("decode | resize(64.5)", {"argument 'size' is 64.5"});
   bad("decode(3, True, 'a', 'b', 'c', 5)", {"too many arguments"});
