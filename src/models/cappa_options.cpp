@@ -47,7 +47,7 @@ void EncoderOptions::bind(config::Table& t) {
   t.key("heads", heads, "attention heads; must divide width").min(1).max(1024).on_resume(never);
   t.key("dropout", dropout, "dropout rate").min(0).max(0.99);
   if (heads > 0 && width % heads)
-    t.error("heads", fmt::format("width = {} is not divisible by heads = {}", width, heads));
+    t.error(t.has("width") && !t.has("heads") ? "width" : "heads", fmt::format("width = {} is not divisible by heads = {}", width, heads));
 }
 
 void DecoderOptions::bind(config::Table& t) {
@@ -81,11 +81,17 @@ void CappaOptions::bind(config::Table& t) {
   t.table("decoder", decoder, "the caption decoder; width, mlp and heads default to the encoder's");
   if (encoder.patch > 0 && (height() % encoder.patch || this->width() % encoder.patch))
     t.error("image_size", fmt::format("{} is not divisible by model.encoder.patch = {}", image_size, encoder.patch));
-  if (decoder_heads() > 0 && decoder_width() % decoder_heads())
-    t.error("decoder.heads",
-            fmt::format("decoder width {} is not divisible by heads = {}", decoder_width(), decoder_heads()));
+  // A decoder with neither key of its own has the encoder's, which has reported its problem.
+  const bool own = decoder.heads > 0 || decoder.width > 0;
+  if (own && decoder_heads() > 0 && decoder_width() % decoder_heads())
+    t.error(decoder.heads > 0 ? "decoder.heads" : "decoder.width",
+            fmt::format("width = {}{} is not divisible by heads = {}{}", decoder_width(),
+                        decoder.width > 0 ? "" : " (of model.encoder)", decoder_heads(),
+                        decoder.heads > 0 ? "" : " (of model.encoder; model.decoder.heads sets another number)"));
   if (posemb == "sincos2d" && (encoder.width % 4 || decoder_width() % 4))
-    t.error("posemb", "sincos2d needs encoder and decoder widths divisible by 4");
+    t.error("posemb", fmt::format("sincos2d needs widths divisible by 4; model.{} is {}",
+                                  encoder.width % 4 ? "encoder.width" : "decoder.width",
+                                  encoder.width % 4 ? encoder.width : decoder_width()));
   if (masked() && masking_ratio == 0)
     t.error(
         "masking_ratio",
