@@ -87,8 +87,7 @@ void write_warning(const std::string& text) {
 }
 
 void write_error(const std::string& text) {
-  Where w = where();
-  std::string full = w.ranks > 1 ? fmt::format("rank={} level=error {}", w.rank, text) : fmt::format("error: {}", text);
+  const std::string full = "error: " + text;
   sinks().err->info(full);
   if (sinks().file) sinks().file->info(full);
 }

@@ -44,6 +44,9 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
   if (count > kMost) others += fmt::format(" and {} more", count - kMost);
   if (first) {
     const std::string& e = all[*first];
+    // An error that all ranks have alike needs no rank.
+    if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == e; }))
+      throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), e.substr(2), true);
     std::string where = all.size() > 1 ? fmt::format("rank {}: ", *first) : "";
     throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), where + e.substr(2) + others, true, int(*first));
   }

@@ -13,6 +13,18 @@ int launched_rank() {
   return 0;
 }
 
+int launched_ranks() {
+  auto number = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text ? std::atoi(text) : 0;
+  };
+  if (int ranks = number("OMPI_COMM_WORLD_SIZE"); ranks > 0) return ranks;
+  // srun starts ranks for MPI only where it offers PMIx; elsewhere a rank knows nothing of the others.
+  if (std::getenv("PMIX_RANK"))
+    if (int ranks = number("SLURM_STEP_NUM_TASKS"); ranks > 0) return ranks;
+  return 1;
+}
+
 bool Comm::same(uint64_t digest) {
   // Two int64 reductions instead of comparing to rank 0's value: every rank learns the verdict.
   int64_t value = int64_t(digest);

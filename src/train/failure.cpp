@@ -1,5 +1,6 @@
 #include "train/failure.hpp"
 
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "train/report.hpp"
@@ -15,6 +16,9 @@ int leave(const AskedToStop& e) {
   base::log::line("done     exit={}", int(e.code()));
   return int(e.code());
 }
+
+// Before an error of one rank among several.
+std::string rank_text() { return base::where().ranks > 1 ? fmt::format("rank {}: ", base::where().rank) : ""; }
 
 }  // namespace
 
@@ -35,20 +39,21 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work) {
   if (world.max(int64_t(code)) == 0) return 0;
   std::vector<std::string> tellers = world.gather_text(std::to_string(teller));
   std::vector<std::string> codes = world.gather_text(std::to_string(code));
+  const bool alike = world.same(base::xxh3(text));
   size_t first = 0;
   while (codes[first] == "0") ++first;
   if (world.rank() == std::stoi(tellers[first])) {
     write_report(code, text);
-    base::log::error("{}", text);
+    base::log::error("{}{}", alike ? "" : rank_text(), text);
   }
   return std::stoi(codes[first]);
 }
 
 namespace {
 
-void tell_error(int code, const std::string& text) {
+void log_error(int code, const std::string& text, bool of_all_ranks) {
   write_report(code, text);
-  base::log::error("step {} ({}): {}", base::where().step, base::where().phase, text);
+  base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step, base::where().phase, text);
 }
 
 }  // namespace
@@ -61,14 +66,14 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
     return leave(e);
   } catch (const base::Error& e) {
     code = int(e.code());
-    // What all ranks throw, one tells, before another one ends the job.
-    bool tells = !e.agreed() || session.world().rank() == e.teller();
-    if (tells) tell_error(code, e.what());
+    // An error that every rank throws is logged once, and before any rank aborts the job.
+    bool logs = !e.agreed() || session.world().rank() == e.teller();
+    if (logs) log_error(code, e.what(), e.agreed());
     if (e.agreed()) session.world().barrier();
   } catch (const std::exception& e) {
     const base::Error error = base::error_of(e);
     code = int(error.code());
-    tell_error(code, error.what());
+    log_error(code, error.what(), false);
   }
   if (session.world().size() > 1) comm::Session::abort(code);
   return code;

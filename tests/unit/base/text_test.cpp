@@ -33,6 +33,14 @@ TEST(Text, NearestName) {
   EXPECT_EQ(base::nearest_name("seed", keys), "seed");
   EXPECT_EQ(base::nearest_name("frobnicate", keys), "") << "nothing is near";
   EXPECT_EQ(base::nearest_name("x", {}), "");
+  // One edit, and one more for every three letters.
+  EXPECT_EQ(base::nearest_name("sx", Strings{"se"}), "se");
+  EXPECT_EQ(base::nearest_name("xx", Strings{"se"}), "");
+  EXPECT_EQ(base::nearest_name("dxx", Strings{"dir"}), "dir");
+  EXPECT_EQ(base::nearest_name("xxx", Strings{"dir"}), "");
+  EXPECT_EQ(base::nearest_name("stxxxd", Strings{"stoped"}), "stoped");
+  EXPECT_EQ(base::nearest_name("sxxxxd", Strings{"stoped"}), "");
+  EXPECT_EQ(base::nearest_name(std::string(100, 'x'), Strings{std::string(100, 'x')}), std::string(100, 'x'));
   EXPECT_EQ(base::nearest_name(std::string(101, 'x'), Strings{std::string(101, 'x')}), "") << "nobody's name";
 }
 
