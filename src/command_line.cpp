@@ -1,103 +1,195 @@
 #include "command_line.hpp"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
+#include <sstream>
 
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "data/op.hpp"
 #include "optim/registry.hpp"
+#include "train/console.hpp"
 #include "train/recipe.hpp"
 
 namespace {
 
+const std::vector<std::string> kLists = {"model", "optimizer", "schedule", "data", "op", "tokenizer", "evaluator"};
+
+constexpr const char* kExamples = R"(Examples:
+  mpirun -np 4 trainer inputs/emoji.toml                     train; the same command continues after a stop
+  trainer inputs/emoji.toml --validate --files               check deck and files
+  trainer inputs/emoji.toml --mode plan --ranks 64           memory, traffic and disk on 64 ranks
+  trainer inputs/emoji.toml --set optimizer.learning_rate=5e-4 --dir runs/second
+  trainer --describe optimizer                               explain keys; also a name: --describe adamw
+  trainer --list schedule                                    what kind = "..." may be
+)";
+
+// Options that say what is trained.
+void add_deck_options(CLI::App& app, CommandLine& c, std::string& dir) {
+  const std::string group = "The deck";
+  app.add_option("deck", c.deck, "TOML deck (inputs/*.toml)");
+  app.add_option("--set", c.set, "replace a key of the deck, e.g. optimizer.learning_rate=5e-4; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE")
+      ->group(group);
+  app.add_option("--unset", c.unset, "remove a key or table of the deck, before --set applies; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("KEY")
+      ->group(group);
+  app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR")->type_name("DIR")->group(group);
+  app.add_option("--allow-change", c.allow_change,
+                 "key or table that may differ from the deck this run was started with; repeatable")
+      ->allow_extra_args(false)
+      ->type_name("KEY")
+      ->group(group);
+  app.add_option("--mesh-selector", c.mesh_selector, "picks a [[mesh.rule]]")
+      ->type_name("NAME")
+      ->envname("TRAINER_MESH_SELECTOR")
+      ->group(group);
+}
+
+// Options that say what to do.
+void add_mode_options(CLI::App& app, CommandLine& c) {
+  const std::string run = "What to do", ask = "Explanations";
+  app.add_option("--mode", c.mode,
+                 "train; bench: time per op; and without mpirun:\n"
+                 "plan: memory, FLOPs, traffic, disk; show: a batch as the model sees it, to\n"
+                 "DIR/show.h5; index: what the data sets hold, to DIR/datasets.json")
+      ->check(CLI::IsMember({"train", "plan", "bench", "show", "index"}))
+      ->group(run);
+  app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
+      ->check(CLI::Range(1, comm::kMostRanks))
+      ->group(run);
+  app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
+  app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")->group(run);
+  app.add_option("--describe", c.describe,
+                 "explain all keys, those of a table or key, a variant such as adamw, or keys with a word of NAME")
+      ->expected(0, 1)
+      ->type_name("[NAME]")
+      ->group(ask);
+  app.add_option("--list", c.list, "names of registered variants")->check(CLI::IsMember(kLists))->group(ask);
+  app.set_help_flag("-h,--help", "print this help")->group(ask);
+  app.set_version_flag("--version", train::version_line() + "\n" + train::build_features(), "print version and build")->group(ask);
+}
+
 void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   std::string dir;
-  app.add_option("deck", c.deck, "TOML deck (inputs/*.toml)");
-  app.add_option("--set", c.set, "KEY=VALUE: replace a key of the deck, e.g. optimizer.learning_rate=5e-4; repeatable")
-      ->allow_extra_args(false);
-  app.add_option("--allow-change", c.allow_change,
-                 "KEY or table that may differ from the deck this run was started with; repeatable")
-      ->allow_extra_args(false);
-  CLI::Option* own_dir = app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR");
-  app.add_option("--mode", c.mode,
-                 "train, bench (time per op), or without mpirun: plan (memory, FLOPs, traffic, disk), show (a batch as "
-                 "the model sees it, to DIR/show.h5), index (what the data sets hold, to DIR/datasets.json)")
-      ->check(CLI::IsMember({"train", "plan", "bench", "show", "index"}));
-  app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
-      ->check(CLI::Range(1, comm::kMostRanks));
-  app.add_option("--mesh-selector", c.mesh_selector, "picks a [[mesh.rule]]")->envname("TRAINER_MESH_SELECTOR");
-  app.add_flag("--validate", c.validate, "check the deck and stop");
-  CLI::Option* describe =
-      app.add_option("--describe", c.describe, "explain all keys, or those that start with KEY")->expected(0, 1);
-  app.add_option("--list", c.list,
-                 "names of registered variants: model, optimizer, schedule, data, op, tokenizer, evaluator")
-      ->check(CLI::IsMember({"model", "optimizer", "schedule", "data", "op", "tokenizer", "evaluator"}));
+  add_deck_options(app, c, dir);
+  add_mode_options(app, c);
+  app.footer(kExamples);
   app.parse(argc, argv);
-  c.describe_given = describe->count() > 0;
+  c.describe_given = app.count("--describe") > 0;
   if (c.ranks && c.mode != "plan")
     throw CLI::ValidationError("--ranks", "is for --mode plan; a run has the ranks that mpirun starts");
-  if (own_dir->count() && dir.empty()) throw CLI::ValidationError("--dir", "is empty; name a directory");
-  if (own_dir->count()) c.set.push_back(config::text_override("run.dir", dir));
-  // What the ranks must agree on; of the deck its bytes, not its path.
-  for (const CLI::Option* o : app.get_options())
-    if (o->get_name() != "deck") c.given[o->get_name()] = base::join(o->results(), " ");
+  if (c.files && !c.validate) throw CLI::ValidationError("--files", "is for --validate");
+  if (app.count("--dir") && dir.empty()) throw CLI::ValidationError("--dir", "is empty; name a directory");
+  if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
   if (!c.describe_given && c.list.empty() && c.deck.empty()) throw CLI::RequiredError("deck");
+}
+
+struct Variant {
+  std::string list, name, doc;
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> out;
+  auto add = [&](const char* list, const auto& rows) {
+    for (const auto& r : rows) out.push_back({list, r.name, r.doc});
+  };
+  add("model", models::registry());
+  add("optimizer", optim::methods());
+  add("schedule", optim::schedule_rows());
+  add("data", data::source_rows());
+  add("op", data::op_rows());
+  add("tokenizer", data::tokenizer_rows());
+  add("evaluator", eval::registry());
+  return out;
+}
+
+void print_op(const std::string& name) {
+  for (const data::OpRow& r : data::op_rows()) {
+    if (r.name != name) continue;
+    std::printf("%s\n    %s\n", data::signature(r).c_str(), r.doc.c_str());
+    for (const data::Parameter& p : r.parameters)
+      if (!p.name.ends_with("key")) std::printf("      %-14s %s\n", p.name.c_str(), p.doc.c_str());
+  }
+}
+
+// One line per option, for comparing ranks. Of the deck only the bytes count, not the path.
+std::string lines_of(const CommandLine& c) {
+  std::string text;
+  for (const auto& [option, value] : c.given) text += fmt::format("{}\t{}\n", option, base::quoted(value, value.size()));
+  return text;
 }
 
 }  // namespace
 
-std::optional<int> parse_command_line(int argc, char** argv, CommandLine& c) {
-  CLI::App app{"CapPa pretraining on a mesh of MPI ranks"};
+std::optional<Answer> parse_command_line(int argc, char** argv, CommandLine& c) {
+  CLI::App app{"Pretrains CapPa image captioners on a mesh of MPI ranks.", "trainer"};
+  std::optional<Answer> answer;
   try {
     parse(argc, argv, app, c);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : int(base::Exit::config);
+    std::ostringstream out, err;
+    const int code = app.exit(e, out, err);
+    answer = code == 0 ? Answer{0, out.str()} : Answer{int(base::Exit::config), e.what()};
   }
-  return {};
+  for (const CLI::Option* o : app.get_options())
+    if (o->get_name() != "deck") c.given[o->get_name()] = base::join(o->results(), " ");
+  c.given["the command line"] = answer && answer->exit ? answer->text : "";
+  return answer;
 }
 
 void list_variants(const std::string& what) {
-  auto row = [](const std::string& name, const std::string& doc) {
-    std::printf("%-24s %s\n", name.c_str(), doc.c_str());
-  };
-  if (what == "model")
-    for (const auto& r : models::registry()) row(r.name, r.doc);
-  if (what == "optimizer")
-    for (const auto& r : optim::methods()) row(r.name, r.doc);
-  if (what == "schedule")
-    for (const auto& name : optim::schedule_kinds()) row(name, "");
-  if (what == "data")
-    for (const auto& r : data::source_rows()) row(r.name, r.doc);
-  if (what == "op")
-    for (const auto& r : data::op_rows()) {
-      std::printf("%s\n    %s\n", data::signature(r).c_str(), r.doc.c_str());
-      for (const data::Parameter& p : r.parameters)
-        if (!p.name.ends_with("key")) std::printf("      %-14s %s\n", p.name.c_str(), p.doc.c_str());
-    }
-  if (what == "tokenizer")
-    for (const auto& r : data::tokenizer_rows()) row(r.name, r.doc);
-  if (what == "evaluator")
-    for (const auto& r : eval::registry()) row(r.name, r.doc);
+  for (const Variant& v : variants()) {
+    if (v.list != what) continue;
+    if (what == "op")
+      print_op(v.name);
+    else
+      std::printf("%-24s %s\n", v.name.c_str(), v.doc.c_str());
+  }
 }
 
-bool agree_on_command(comm::Comm& world, const CommandLine& c, const std::string& digest) {
-  std::string all = digest;
-  for (const auto& [option, value] : c.given) all += fmt::format("\n{} {}", option, value);
-  if (world.same(base::xxh3(all))) return true;
-  std::string differs;
-  for (const auto& [option, value] : c.given) {
-    std::vector<std::string> values = world.gather_text(value);
-    auto other = std::find_if(values.begin(), values.end(), [&](const std::string& v) { return v != values[0]; });
-    if (other == values.end()) continue;
-    differs += fmt::format("\n{}{}: rank 0 has \"{}\", rank {} has \"{}\"", option,
-                           option == "--mesh-selector" ? " (or $TRAINER_MESH_SELECTOR)" : "", values[0],
-                           other - values.begin(), *other);
+bool print_variants(const std::string& name) {
+  bool any = false;
+  for (const Variant& v : variants()) {
+    if (v.name != name) continue;
+    any = true;
+    if (v.list == "op")
+      print_op(name);
+    else
+      std::printf("%s (%s): %s\n", name.c_str(), v.list.c_str(), v.doc.c_str());
   }
+  return any;
+}
+
+bool agree_on_command(comm::Comm& world, const CommandLine& c) {
+  const std::string mine = lines_of(c);
+  if (world.same(base::xxh3(mine))) return true;
+  const std::vector<std::string> all = world.gather_text(mine);
+  if (world.rank() != 0) return false;
+  std::string differs;
+  const std::vector<std::string> first = base::split(all[0], '\n');
+  for (size_t i = 0; i + 1 < first.size(); ++i)
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      const std::vector<std::string> other = base::split(all[rank], '\n');
+      if (i < other.size() && other[i] == first[i]) continue;
+      const std::string option = first[i].substr(0, first[i].find('\t'));
+      auto value = [](const std::string& line) { return line.substr(line.find('\t') + 1); };
+      differs += fmt::format("\n{}{}: rank 0 has {}, rank {} has {}", option,
+                             option == "--mesh-selector" ? " (or $TRAINER_MESH_SELECTOR)" : "", value(first[i]), rank,
+                             i < other.size() ? value(other[i]) : "another program");
+      break;
+    }
+  base::log::error("the ranks were not started alike; give all of them the same{}", differs);
+  return false;
+}
+
+bool agree_on_deck(comm::Comm& world, const CommandLine& c, const std::string& digest) {
+  if (world.same(base::xxh3(digest))) return true;
   if (world.rank() == 0)
-    base::log::error("the ranks were not started alike; give all of them the same{}",
-                     differs.empty() ? fmt::format("\n{}: they see different bytes of the deck", c.deck) : differs);
+    base::log::error("the ranks were not started alike; give all of them the same\n{}: they see different bytes of the deck",
+                     c.deck);
   return false;
 }

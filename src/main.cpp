@@ -9,6 +9,7 @@
 #include "train/bench.hpp"
 #include "train/dataset_report.hpp"
 #include "train/failure.hpp"
+#include "train/file_check.hpp"
 #include "train/plan.hpp"
 #include "train/report.hpp"
 #include "train/show.hpp"
@@ -18,58 +19,86 @@
 
 namespace {
 
+std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) {
+  return std::make_unique<config::Deck>(config::read_deck(c.deck, c.set, c.unset), recipe);
+}
+
+void check(const train::Recipe& recipe, config::Deck& deck) {
+  if (!deck.problems().any()) recipe.cross_check(deck);
+  deck.throw_if_any();
+}
+
+// Help and versions go to the output, errors where errors go.
+int give(const Answer& answer) {
+  if (answer.exit == 0)
+    std::cout << answer.text;
+  else
+    base::log::error("{}", answer.text);
+  return answer.exit;
+}
+
+// What one process does without MPI.
+int look(const CommandLine& c) {
+  train::Recipe recipe;
+  if (!c.list.empty()) return list_variants(c.list), 0;
+  if (c.describe_given) {
+    const bool known = print_variants(c.describe);
+    std::cout << config::describe([&](config::Table& t) { recipe.bind(t); }, c.describe, !known);
+    return 0;
+  }
+  std::unique_ptr<config::Deck> deck = load(c, recipe);
+  check(recipe, *deck);
+  recipe.check_tokenizers(*deck);
+  if (c.validate) {
+    comm::wanted_ranks(recipe.mesh, c.mesh_selector);
+    if (c.files) train::check_files(recipe, *deck);
+    std::printf("%s: valid\n", c.deck.c_str());
+    if (!c.files) train::print_unchecked_files(recipe, *deck);
+  }
+  if (c.mode == "plan") train::print_plan(recipe, *deck, c.ranks, c.mesh_selector);
+  if (!c.validate && c.mode == "show") train::show_batch(recipe);
+  return !c.validate && c.mode == "index" ? int(train::report_datasets(recipe)) : 0;
+}
+
 int run(int argc, char** argv) {
   const double begin_s = base::now_s();  // from here on limits.wall_time counts
   train::free_main_thread();
   base::share_heap_if_limited();
 
-  // 1. Command line
+  // 1. Command line: ranks of one mpirun must have the same, also where only one of them has work to do
   CommandLine c;
-  if (std::optional<int> exit = parse_command_line(argc, argv, c)) return *exit;
-  if (!c.list.empty()) return list_variants(c.list), 0;
-  train::Recipe recipe;
-  if (c.describe_given) {
-    std::cout << config::describe([&](config::Table& t) { recipe.bind(t); }, c.describe);
-    return 0;
-  }
-
-  // 2. Deck: all problems at once. What only looks needs no ranks.
-  std::unique_ptr<config::Deck> deck;
-  auto load = [&]() { deck = std::make_unique<config::Deck>(config::read_deck(c.deck, c.set), recipe); };
-  auto check = [&]() {
-    if (!deck->problems().any()) recipe.cross_check(*deck);
-    deck->throw_if_any();
-  };
-  if (c.validate || c.mode == "plan" || c.mode == "show" || c.mode == "index") {
-    if (comm::launched_rank() > 0) return 0;  // one does it
-    load(), check();
-    recipe.check_tokenizers(*deck);
-    if (c.validate) {
-      comm::wanted_ranks(recipe.mesh, c.mesh_selector);
-      std::printf("%s: valid\n", c.deck.c_str());
+  const std::optional<Answer> answer = parse_command_line(argc, argv, c);
+  if (answer || c.looks()) {
+    if (comm::launched_ranks() > 1) {
+      comm::Session session(argc, argv);
+      base::set_rank(session.world().rank(), session.world().size());
+      if (!agree_on_command(session.world(), c)) return int(base::Exit::config);
     }
-    if (c.mode == "plan") train::print_plan(recipe, *deck, c.ranks, c.mesh_selector);
-    if (!c.validate && c.mode == "show") train::show_batch(recipe);
-    return !c.validate && c.mode == "index" ? int(train::report_datasets(recipe)) : 0;
+    if (comm::launched_rank() > 0) return answer ? answer->exit : 0;
+    base::set_rank(0, 1);
+    return answer ? give(*answer) : look(c);
   }
 
-  // 3. MPI, and the same deck on every rank
+  // 2. MPI, and the same deck on every rank: all problems at once
   constexpr int64_t kLibraries = int64_t{160} << 20;  // MPI, HDF5 and their threads
   base::need_address_space(kLibraries, "starting MPI");
   if (c.mode == "train") train::catch_stop_signals({"USR1", "TERM", "HUP"});  // those of the deck are known a little later
   comm::Session session(argc, argv);
   train::catch_fatal_signals();
   base::set_rank(session.world().rank(), session.world().size());
-  if (int failed = train::try_on_all(session.world(), load)) return failed;
-  if (!agree_on_command(session.world(), c, deck->digest())) return int(base::Exit::config);
+  if (!agree_on_command(session.world(), c)) return int(base::Exit::config);
+  train::Recipe recipe;
+  std::unique_ptr<config::Deck> deck;
+  if (int failed = train::try_on_all(session.world(), [&] { deck = load(c, recipe); })) return failed;
+  if (!agree_on_deck(session.world(), c, deck->digest())) return int(base::Exit::config);
 
-  // 4. The run directory, where there is one already: whatever ends this job from here on is in its report
+  // 3. The run directory, where there is one already: whatever ends this job from here on is in its report
   std::unique_ptr<train::RunDirectory> directory;
   auto open_directory = [&] { directory = train::open_run_directory(session.world(), recipe.run.dir, true); };
   if (int failed = c.mode == "train" ? train::try_on_all(session.world(), open_directory) : 0) return failed;
-  if (int failed = train::try_on_all(session.world(), check)) return failed;
+  if (int failed = train::try_on_all(session.world(), [&] { check(recipe, *deck); })) return failed;
 
-  // 5. Mesh, data, model: refused on one rank, refused on all, before anything runs
+  // 4. Mesh, data, model: refused on one rank, refused on all, before anything runs
   if (c.mode == "bench")
     return train::end_all_on_error(session,
                                    [&] { return train::run_bench(session, recipe, *deck, c.mesh_selector), 0; });
@@ -78,11 +107,11 @@ int run(int argc, char** argv) {
   if (int failed = train::try_on_all(session.world(), [&] {
         trainer = std::make_unique<train::Trainer>(
             session, recipe, *deck, std::move(directory),
-            train::Start{c.deck, c.mesh_selector, int64_t(c.set.size()), c.allow_change, begin_s});
+            train::Start{c.deck, c.mesh_selector, int64_t(c.set.size() + c.unset.size()), c.allow_change, begin_s});
       }))
     return failed;
 
-  // 6. The run
+  // 5. The run
   return train::end_all_on_error(session, [&] { return int(trainer->run()); });
 }
 

@@ -9,22 +9,14 @@
 namespace optim {
 namespace {
 
-struct ShapeRow {
-  const char* name;
-  std::shared_ptr<ScheduleShape> (*make)();
-};
 template <class T>
 std::shared_ptr<ScheduleShape> make_shape() {
   return std::make_shared<T>();
 }
-const std::vector<ShapeRow>& shapes() {
-  static const std::vector<ShapeRow> rows = {
-      {"constant", make_shape<ConstantShape>},     {"linear", make_shape<LinearShape>},
-      {"polynomial", make_shape<PolynomialShape>}, {"cosine", make_shape<CosineShape>},
-      {"rsqrt", make_shape<RsqrtShape>},           {"stair", make_shape<StairShape>},
-      {"composite", make_shape<CompositeShape>},
-  };
-  return rows;
+std::vector<std::string> schedule_kinds() {
+  std::vector<std::string> names;
+  for (const ScheduleRow& row : schedule_rows()) names.push_back(row.name);
+  return names;
 }
 
 constexpr int64_t kDefaultTimescale = 10000;
@@ -62,14 +54,21 @@ float progress(int64_t step, int64_t warmup, int64_t total) {
 
 }  // namespace
 
-std::vector<std::string> schedule_kinds() {
-  std::vector<std::string> names;
-  for (const ShapeRow& row : shapes()) names.push_back(row.name);
-  return names;
+const std::vector<ScheduleRow>& schedule_rows() {
+  static const std::vector<ScheduleRow> rows = {
+      {"constant", "1 throughout", make_shape<ConstantShape>},
+      {"linear", "a straight line from 1 to `end`", make_shape<LinearShape>},
+      {"polynomial", "from 1 to `end`, by a power of the share of the run that is left", make_shape<PolynomialShape>},
+      {"cosine", "half a cosine from 1 to 0", make_shape<CosineShape>},
+      {"rsqrt", "falls as 1 / sqrt(1 + steps / timescale), whatever the length of the run", make_shape<RsqrtShape>},
+      {"stair", "steps: another multiplier from each boundary on", make_shape<StairShape>},
+      {"composite", "other schedules one after the other, [[schedule.NAME.part]]", make_shape<CompositeShape>},
+  };
+  return rows;
 }
 
 std::shared_ptr<ScheduleShape> make_schedule_shape(const std::string& kind) {
-  for (const ShapeRow& row : shapes())
+  for (const ScheduleRow& row : schedule_rows())
     if (kind == row.name) return row.make();
   base::fail(base::Exit::config, "no schedule \"{}\"", kind);
 }

@@ -58,7 +58,12 @@ struct ScheduleOptions {
   // Error(Exit::config) for the first of the problems.
   Schedule make(const Clock& clock, const std::string& name) const;
 };
-std::vector<std::string> schedule_kinds();
+// The registered kinds.
+struct ScheduleRow {
+  std::string name, doc;
+  std::shared_ptr<ScheduleShape> (*make)();
+};
+const std::vector<ScheduleRow>& schedule_rows();
 std::shared_ptr<ScheduleShape> make_schedule_shape(const std::string& kind);
 
 // ---- the shapes

@@ -32,7 +32,7 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
     if (std::none_of(keys.begin(), keys.end(), [&](const auto& k) { return covers(a, k.first); })) {
       std::vector<std::string> names;
       for (const auto& [key, unused] : keys) names.push_back(key);
-      std::string near = base::nearest_name(a, names);
+      std::string near = config::nearest_key(a, names);
       throw base::Error(base::Exit::config, fmt::format("--allow-change {}: no such key or table{}", a,
                                                         near.empty() ? "" : "; did you mean " + near + "?"));
     }

@@ -17,6 +17,10 @@ namespace log = base::log;
 
 std::string version() { return kVersion; }
 
+std::string build_features() {
+  return fmt::format("{} bf16={}", kFeatures, kernels::bf16_is_native() ? "native" : "emulated");
+}
+
 std::string version_line() {
   std::string job;
   for (const auto& [variable, scheduler] : {std::pair{"SLURM_JOB_ID", "slurm"}, {"PBS_JOBID", "pbs"}})

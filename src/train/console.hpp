@@ -13,6 +13,7 @@ namespace train {
 
 std::string version_line();  // "trainer 0.1.0 git=... built=... gcc=... openmpi=... hdf5=..."
 std::string version();
+std::string build_features();  // "build=release cuda=no nccl=no bf16=native"
 
 // Start-up lines that describe the run, in their order.
 void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe, const DeviceChoice& device,

@@ -23,9 +23,10 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
   int64_t ranks = mesh.ranks();
   if (global_batch % ranks)
     base::fail(Exit::mesh,
-               "train.global_batch = {} is not divisible by {} ranks (replica {} x fsdp {}); start a divisor of it, or "
-               "set it to {} or {}",
-               global_batch, ranks, mesh.replica, mesh.fsdp, global_batch / ranks * ranks,
+               "train.global_batch = {} is not divisible by {} ranks (replica {} x fsdp {}); start a number of ranks that "
+               "divides it, or set it to {}{}",
+               global_batch, ranks, mesh.replica, mesh.fsdp,
+               global_batch > ranks ? fmt::format("{} or ", global_batch / ranks * ranks) : "",
                (global_batch / ranks + 1) * ranks);
   int64_t per_rank = global_batch / ranks;
   Geometry g{

@@ -86,6 +86,18 @@ Peak peak_of_gpus(const std::vector<RankGpu>& ranks, const std::string& compute,
   return peak;
 }
 
+std::string utilisation_note(double mfu, double hfu, double flops, bool measured) {
+  if (!(mfu > 1) && !(hfu > 1)) return "";
+  if (!(hfu > 1))
+    return fmt::format("mfu={:.1f}% counts products of padding that this step did not compute; those that ran are hfu={:.1f}%",
+                       100 * mfu, 100 * hfu);
+  return fmt::format("mfu={:.1f}% hfu={:.1f}%: this step computed at {:.4g} GFLOP/s, more than the peak of {:.4g} GFLOP/s{}",
+                     100 * mfu, 100 * hfu, hfu * flops / 1e9, flops / 1e9,
+                     measured ? " that was measured at the start, where other programs may have used the cores: both figures "
+                                "are too high by that; profile.peak_tflops sets the peak"
+                              : ": check profile.peak_tflops");
+}
+
 Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::string& compute, const ProfileOptions& options,
                double seconds) {
   if (kind == device::Kind::cuda) {

@@ -36,4 +36,7 @@ Peak peak_of_gpus(const std::vector<RankGpu>& ranks, const std::string& compute,
 Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::string& compute, const ProfileOptions& options,
                double seconds);
 
+// Explains a utilisation above 100 %; "" if neither is. `flops` is the peak, `measured` that this program measured it.
+std::string utilisation_note(double mfu, double hfu, double flops, bool measured);
+
 }  // namespace train

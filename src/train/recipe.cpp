@@ -172,7 +172,8 @@ void Recipe::cross_check(config::Deck& deck) const {
   if (!show.data.empty()) use("show.data", show.data);
   if (train.pad_id >= made->label_limit())
     deck.error("train.pad_id", fmt::format("{} lies outside the vocabulary: {} = {}", train.pad_id, made->limit_key(),
-                                           made->label_limit()));
+                                           made->label_limit()),
+               made->limit_key());
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 
@@ -196,7 +197,8 @@ void Recipe::cross_check(config::Deck& deck) const {
   // Batch arithmetic that no number of ranks can mend.
   if (determinism.mesh() && train.global_batch % determinism.slices)
     deck.error("determinism.slices", fmt::format("train.global_batch = {} is not divisible by slices = {}",
-                                                 train.global_batch, determinism.slices));
+                                                 train.global_batch, determinism.slices),
+               "train.global_batch");
 
   if (run.cuda_graph == "on") {
     std::string problem = made->changing_arguments();
@@ -262,7 +264,8 @@ void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const st
                               ? "; add value_range, as in value_range(-1, 1)"
                               : "; numbers of another type would be misread";
     deck.error(at, fmt::format("yields {} {} where the model takes {} ({}){}", feature, data::text_of(has),
-                               data::text_of(takes), wanted.key, way_out));
+                               data::text_of(takes), wanted.key, way_out),
+               wanted.key);
   }
   check_vocabulary(deck, made, name, spec);
   try {
@@ -293,7 +296,7 @@ void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
   } catch (const base::Error& e) {
     deck.error("train.total", e.what());
   }
-  for (const optim::Problem& p : optim::schedule_problems(schedule, clock)) deck.error(p.key, p.text);
+  for (const optim::Problem& p : optim::schedule_problems(schedule, clock)) deck.error(p.key, p.text, "train.total");
 }
 
 void Recipe::check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const {

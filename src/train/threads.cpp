@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -121,6 +122,17 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
   return lines;
 }
 
+std::string omp_threads_advice(const char* value, int threads) {
+  if (!value || !*value) return "";
+  int asked = 0;
+  const std::string_view first = base::trim(std::string_view(value).substr(0, std::string_view(value).find(',')));  // "4,2"
+  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), asked);
+  const bool number = error == std::errc() && end == first.data() + first.size() && asked > 0;
+  if (number && asked == threads) return "";
+  return fmt::format("OMP_NUM_THREADS={} is {}not used: run.threads sets the threads of a rank (here {})", base::quoted(value, 40),
+                     number ? "" : "no number of threads, and ", threads);
+}
+
 void print_binding(comm::Comm& world, const std::string& host, int threads) {
   const std::set<int> cores = cores_of(bound_cpus());
   std::vector<std::string> all = world.gather_text(
@@ -135,8 +147,13 @@ void print_binding(comm::Comm& world, const std::string& host, int threads) {
     for (const std::string& core : base::split(word.at(3), ',')) r.cores.insert(std::atoi(core.c_str()));
     ranks.push_back(std::move(r));
   }
-  if (world.rank() == 0)
-    for (const std::string& line : binding_advice(ranks)) base::log::line("binding  {}", line);
+  if (world.rank() != 0) return;
+  for (const std::string& line : binding_advice(ranks)) base::log::line("binding  {}", line);
+  const std::string advice = omp_threads_advice(std::getenv("OMP_NUM_THREADS"), threads);
+  if (advice.find("no number") != advice.npos)
+    base::log::warning("{}", advice);
+  else if (!advice.empty())
+    base::log::line("threads  {}", advice);
 }
 
 }  // namespace train

@@ -37,6 +37,10 @@ struct RankCores {
 // told once.
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks);
 
+// OMP_NUM_THREADS does not set the number of compute threads; run.threads does. Returns what to say of a value (nullptr: not
+// set) that asks for another number than `threads`, or for none; "" if there is nothing to say.
+std::string omp_threads_advice(const char* value, int threads);
+
 // All ranks; rank 0 writes the lines.
 void print_binding(comm::Comm& world, const std::string& host, int threads);
 

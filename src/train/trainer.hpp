@@ -128,6 +128,7 @@ class Trainer {
   std::string data_identity_;       // sizes and fingerprints of the training data
   std::string origin_ = "random";  // what step 0 or a branch began from; stays with the run
   bool first_batch_told_ = false;
+  bool utilisation_explained_ = false;
   double start_s_ = 0;
   double step_s_ = 0;  // of training, since the last row
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();

@@ -103,6 +103,11 @@ void Trainer::record(const StepReport& report, bool skipped) {
                         std::isnan(mfu) ? "unknown" : fmt::format("{:.1f}%", 100 * mfu), report.data_s * 1e3, report.comm_s * 1e3,
                         base::hms(double(total_ - settled_) * progress_.mean_step_s()));
   log::line("{}", line);
+  if (!progress_.timed() || utilisation_explained_) return;
+  const bool measured = engine_->queue().kind() == device::Kind::cpu && recipe_.profile.peak_tflops == 0;
+  const std::string note = utilisation_note(mfu, hfu, progress_.peak_flops, measured);
+  utilisation_explained_ = !note.empty();
+  if (utilisation_explained_) log::line("compute  {}", note);
 }
 
 // Rank 0's part: what went wrong in preprocessing shows here first.

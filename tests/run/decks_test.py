@@ -77,12 +77,18 @@ class Decks(harness.RunTest):
             "bad regex": (change(('match       = ".*/kernel"', 'match = "(.*"')), ["match", "regular expression"]),
             "rule matches nothing": (change(('match       = ".*/kernel"', 'match = ".*/kernle"')), ["kernle", "no parameter"]),
             "uncovered parameters": (change(('match       = ".*"', 'match = ".*/bias"')), ["encoder/pos_embedding"], "[[optimizer.rule]]"),
-            "heads": (change(("heads = 2", "heads = 3")), ["heads", "32"]),
+            "heads": (change(("heads = 2", "heads = 3")), ["model.encoder.heads: width = 32 is not divisible by heads = 3"]),
+            "heads of the decoder": (change(("decoder          = { depth = 1 }", "decoder = { depth = 1, heads = 3 }")),
+                                     ["model.decoder.heads: width = 32 (of model.encoder) is not divisible by heads = 3"]),
+            "width of the decoder": (change(("decoder          = { depth = 1 }", "decoder = { depth = 1, width = 33 }")),
+                                     ["model.decoder.width: width = 33 is not divisible by heads = 2", "model.decoder.heads"]),
             "patch": (change(("image_size       = 16", "image_size = 20"), ("resize(16)", "resize(20)")), ["image_size", "patch"]),
             "image size": (change(("resize(16)", "resize(24)")), ["[24,24,3]", "[16,16,3]", "image_size"]),
             "text length": (change(("max_len=12", "max_len=10")), ["labels", "[10]", "[12]"], "preprocess"),
             "unknown op": (change(("value_range(", "value_rnage(")), ["value_rnage", "value_range"]),
             "op argument": (change(("resize(16)", "resize(sise=16)")), ["sise", "size"]),
+            "op that is empty": (change(("decode | resize(16)", "decode | | resize(16)")), ["character 10", "expected an op"]),
+            "size beyond the limit": (change(("resize(16)", "resize(100000)")), ["100000", "1..65536"]),
             "op order": (change(("decode | resize(16)", "resize(16) | decode")), ["resize", "decode"]),
             "missing feature": (change(('keep("image", "labels")', 'keep("image")')), ["labels"], "preprocess"),
             "pixels that are not scaled": (change((" | value_range(-1, 1)", "")),
@@ -368,6 +374,163 @@ fields = {{ image = "png", text = "txt" }}
         self.expect(2, "train", args=["--describe", "trian"])
         self.expect(0, "adafactor", "adamw", args=["--list", "optimizer"])
         self.expect(0, "--mesh-selector", args=["--help"])
+
+    def test_wrong_hints(self):
+        # heads of the encoder: one problem, of the encoder alone.
+        self.expect(2, args=[self.deck(self.changed(("heads = 2", "heads = 3"))), "--validate"])
+        self.assertEqual(self.output.count("divisible"), 1, self.output)
+        # More ranks than examples: no batch of 0.
+        self.expect(3, "12 is not divisible by 16384 ranks", "set it to 16384\n",
+                    args=[self.deck(), "--mode", "plan", "--ranks", 16384])
+        # Lengths that an override does not leave room for are the override's.
+        path = self.deck()
+        self.expect(2, "error: --set train.total_steps=2: schedule.default.warmup_steps: a warm-up of 2 steps does not fit into 2",
+                    args=[path, "--validate", "--set", "train.total_steps=2"])
+        line = self.line_of(self.good, "warmup_steps = 2")
+        self.expect(2, "--set schedule.default.warmup_steps=3: a warm-up of 3 steps",
+                    args=[path, "--validate", "--set", "train.total_steps=3", "--set", "schedule.default.warmup_steps=3"])
+        self.expect(2, "--set model.image_size=24: data.train.preprocess: yields image f32 [16,16,3]",
+                    args=[path, "--validate", "--set", "model.image_size=24"])
+        text = self.changed(("total_steps = 12", "total_steps = 2"))
+        self.expect(2, f"deck.toml:{line}: schedule.default.warmup_steps: a warm-up", args=[self.deck(text), "--validate"])
+        # A key that no run has: the one that is meant.
+        short = [self.deck(), "--set", "train.total_steps=3"]
+        self.expect(0, args=short)
+        more = [self.deck(), "--set", "train.total_steps=4", "--set", "run.seed=1"]
+        self.expect(2, "--allow-change optimizer.lr: no such key or table; did you mean optimizer.learning_rate?",
+                    args=[*more, "--allow-change", "optimizer.lr"])
+        self.expect(2, "--allow-change trian.data", "did you mean train.data?", args=[*more, "--allow-change", "trian.data"])
+        self.expect(2, "--allow-change optimizer.qqq: no such key or table\n", args=[*more, "--allow-change", "optimizer.qqq"])
+
+    def test_another_optimizer_for_the_published_deck(self):
+        published = os.path.join(harness.SOURCE, "inputs/cappa_b16.toml")
+        left = ["beta2_cap", "beta2_decay", "eps", "factor_min", "momentum", "momentum_type"]
+        unset = [word for key in left for word in ("--unset", f"optimizer.{key}")]
+        switch = [published, "--validate", "--set", "optimizer.kind=adamw"]
+        self.expect(2, *[f"optimizer.{key}: " for key in left], 'optimizer.eps: written for kind = "adafactor"',
+                    'optimizer.momentum_type: written for kind = "adafactor"', " ".join(unset), """--set 'optimizer={kind="adamw", ...}'""",
+                    args=switch)
+        self.expect(0, "valid", args=[*switch, *unset])
+        self.expect(2, "optimizer.eps", args=[*switch, *unset[:4], *unset[6:]])
+        self.assertNotIn("beta2_cap:", self.output)
+        self.expect(0, "valid", args=[*switch, *unset[:4], *unset[6:], "--set", "optimizer.eps=1e-8"])
+        self.expect(0, "valid", args=[published, "--validate", "--set", 'optimizer={kind="adamw", learning_rate=1e-3}'])
+        # By hand: the keys that AdamW would take are named beside those that it lacks.
+        with open(published) as f:
+            text = f.read().replace('kind          = "adafactor"', 'kind          = "adamw"')
+        self.expect(2, 'optimizer.eps: is this meant for kind = "adamw"', "optimizer.momentum_type: is this meant",
+                    "optimizer.factor_min: key factor_min belongs", args=[self.deck(text), "--validate"])
+        # What was dropped stands in no resolved deck, and the digest tells.
+        self.expect(0, "overrides=3", args=[self.deck(), "--unset", "optimizer.clip_norm", "--set", "train.total_steps=3",
+                                            "--dir", self.dir])
+        with open(self.dir + "/deck.resolved.toml") as f:
+            self.assertRegex(f.read(), r"clip_norm +(= 0\.0)")
+        self.expect(2, "--unset optimizer.clip_nrom", "did you mean optimizer.clip_norm?",
+                    args=[self.deck(), "--validate", "--unset", "optimizer.clip_nrom"])
+
+    def test_files_are_looked_at_when_asked_for(self):
+        with open(self.folder + "/empty.npz", "wb"):
+            pass
+        text = self.changed((f"{self.data}/train-{{000..001}}.tar", f"{self.folder}/no/train-{{000..006}}.tar"),
+                            (harness.TOKENIZER, self.folder + "/no.model"))
+        text += f'[init]\nfrom = "{self.folder}/empty.npz"\n'
+        text += f'[data.other]\nkind = "hdf5"\npath = "{self.folder}/other.h5"\nfields = {{ image = "images: bytes" }}\n'
+        with open(self.folder + "/other.h5", "w") as f:
+            f.write("no HDF5 file")
+        path = self.deck(text)
+        self.expect(0, "valid", args=[path, "--validate"])
+        unchecked = [line for line in self.output.splitlines() if line.startswith("not looked at: ")]
+        self.assertEqual([line.split()[3] for line in unchecked],
+                         ["tokenizer.words.path", "data.other.path", "data.train.path", "init.from"], self.output)
+        self.assertIn("--validate --files", self.output)
+        self.expect(4, f"deck.toml:{self.line_of(text, 'no.model')}: tokenizer.words.path: tokenizer model",
+                    f"deck.toml:{self.line_of(text, '/no/train-')}: data.train.path: cannot open '{self.folder}/no/train-000.tar'",
+                    "in all 7 of 7 files", "other.h5' does not begin like an HDF5 file",
+                    f"deck.toml:{self.line_of(text, 'empty.npz')}: init.from: ", args=[path, "--validate", "--files"])
+        self.assertFalse(os.path.exists(self.dir))
+        self.expect(0, "valid", args=[self.deck(), "--validate", "--files"])
+        self.assertNotIn("not looked at", self.output)
+        with open(self.data + "/train-001.tar", "wb") as f:
+            f.write(b"not a tar" * 100)
+        self.expect(4, "train-001.tar' does not begin like a tar", args=[self.deck(), "--validate", "--files"])
+        self.expect(2, "--files", "--validate", args=[self.deck(), "--files"])
+
+    def test_ranks_are_told_to_do_the_same(self):
+        # Whatever two ranks were asked for: one error, exit 2, and no rank waits for another.
+        deck = self.deck()
+        train, bench = [deck], [deck, "--mode", "bench"]
+        look = {"validate": [deck, "--validate"], "plan": [deck, "--mode", "plan"], "show": [deck, "--mode", "show"],
+                "index": [deck, "--mode", "index"], "describe": ["--describe", "train"], "list": ["--list", "op"],
+                "help": ["--help"], "version": ["--version"], "wrong": [deck, "--mode", "trian"], "unset": [deck, "--unset", "log"]}
+        pairs = [(train, other) if i % 2 else (other, train) for i, other in enumerate(look.values())]
+        pairs += [(look["plan"], bench), (look["validate"], look["plan"]), (look["help"], look["list"]), (look["wrong"], look["show"])]
+        for one, other in pairs:
+            with self.subTest(f"{one} {other}"):
+                self.assertEqual(self.launch(["-np", 1, harness.TRAINER, *one], ["-np", 1, harness.TRAINER, *other]), 2, self.output)
+                self.assertEqual(self.output.count("not started alike"), 1, self.output)
+                self.assertEqual(self.output.count("error: "), 1, self.output)
+        self.assertFalse(os.path.exists(self.dir))
+
+    def test_one_error_in_one_form(self):
+        def errors(*args, ranks):
+            self.run_trainer(*args, ranks=ranks)
+            kept, skip = [], 0
+            for line in self.output.splitlines():
+                if line.startswith("-----"):
+                    skip += 1  # what mpirun says stands between two rulers
+                elif skip % 2 == 0 and line:
+                    kept.append(line)
+            return kept
+
+        broken = self.deck(self.changed(("global_batch = 12", "global_batch = 0"), ("heads = 2", "heads = -2")), "broken.toml")
+        good = self.deck()
+        for args in ([broken], [broken, "--validate"], [good, "--mode", "trian"], ["no_such.toml"], [good, "--mesh-selector", "b1"]):
+            with self.subTest(args):
+                alone = errors(*args, ranks=0)
+                self.assertEqual(sum(line.startswith("error: ") for line in alone), 1, alone)
+                self.assertEqual(errors(*args, ranks=3), alone)
+        # Data that no rank finds: named once. The rank is named if it found out before the others.
+        self.expect(4, "error: ", "cannot open", args=[good, "--set", f"data.train.path={self.folder}/no.tar"], ranks=3)
+        self.assertEqual(self.output.count("cannot open"), 1, self.output)
+        # An error that one rank has alone names it.
+        other = ["-np", 1, "-wdir", "/", harness.TRAINER, good, "--set", "data.train.path=data/train-{000..001}.tar"]
+        self.assertEqual(self.launch(["-np", 1, *other[4:]], other), 4, self.output)
+        self.assertIn("error: rank 1: ", self.output)
+
+    def test_looking_with_several_ranks_is_done_once(self):
+        for args, text in (([self.deck(), "--validate"], ": valid"), (["--list", "optimizer"], "adafactor"), (["--version"], "git="),
+                           ([self.deck(), "--mode", "plan"], "plan     "), ([self.deck(), "--mode", "show"], "show     ")):
+            with self.subTest(args):
+                self.expect(0, text, args=args, ranks=2)
+                self.assertEqual(self.output.count(text), 1, self.output)
+
+    def test_what_the_program_says_of_itself(self):
+        self.expect(0, "Examples:", "mpirun -np 4 trainer", "The deck", "What to do", "Explanations", "--unset", args=["--help"])
+        self.assertLess(max(map(len, self.output.splitlines())), 140)
+        self.expect(0, "git=", "gcc=", "hdf5=", "cuda=", "nccl=", "build=", "bf16=", args=["--version"])
+        for kind in ("model", "optimizer", "schedule", "data", "tokenizer", "evaluator"):
+            self.expect(0, args=["--list", kind])
+            for line in self.output.splitlines():
+                self.assertRegex(line, r"^\w+ +\w.*\w", kind)
+        self.expect(0, "adamw (optimizer): ", "optimizer.b1", "optimizer.eps", args=["--describe", "adamw"])
+        self.assertNotIn("beta2_cap", self.output)
+        self.expect(0, "cosine (schedule): ", "schedule.NAME.kind", args=["--describe", "cosine"])
+        self.expect(0, "resize(size", args=["--describe", "resize"])
+        self.assertNotIn("come near", self.output)
+        self.expect(0, "No key is called batch_size", "train.global_batch", "train.micro_batch", args=["--describe", "batch_size"])
+        self.expect(2, "did you mean learning_rate?", args=["--describe", "lr"])
+        self.expect(2, "unknown key", args=["--describe", "qqqq"])
+
+    def test_omp_num_threads_is_not_ignored_in_silence(self):
+        few = [self.deck(), "--set", "train.total_steps=1", "--set", "schedule.default.warmup_steps=0", "--set", "checkpoint.resume=never"]
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "abc"}):
+            self.expect(0, "level=warning", 'OMP_NUM_THREADS="abc" is no number of threads', args=few, ranks=2)
+            self.assertEqual(self.output.count("OMP_NUM_THREADS=\"abc\""), 1, self.output)
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "7"}):
+            self.expect(0, 'threads  OMP_NUM_THREADS="7" is not used', args=few)
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}):
+            self.expect(0, args=few)
+            self.assertNotIn("OMP_NUM_THREADS", self.output)
 
     def test_ranks_see_the_same_deck(self):
         # Rank 1 gets another file: all ranks stop with 2.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "train/engine.hpp"
 #include "train/recipe.hpp"
 
@@ -73,6 +75,18 @@ decoder = { depth = 6 }
   EXPECT_EQ(model->forward_flops(), forward);
   EXPECT_EQ(model->train_flops(), 3 * forward - patches);
   EXPECT_NEAR(double(model->train_flops()) / 1e9, 142.3, 0.05);
+}
+
+TEST(Mfu, MoreThanThePeakIsExplained) {
+  EXPECT_EQ(utilisation_note(0.9, 1.0, 1e12, true), "");
+  EXPECT_EQ(utilisation_note(NAN, NAN, 0, true), "");
+  EXPECT_EQ(utilisation_note(1.2, 0.8, 1e12, true),
+            "mfu=120.0% counts products of padding that this step did not compute; those that ran are hfu=80.0%");
+  const std::string low = utilisation_note(1.387, 1.25, 80e9, true);
+  EXPECT_NE(low.find("mfu=138.7% hfu=125.0%: this step computed at 100 GFLOP/s, more than the peak of 80 GFLOP/s that was measured"),
+            low.npos)
+      << low;
+  EXPECT_NE(utilisation_note(0.9, 1.25, 80e9, false).find("check profile.peak_tflops"), std::string::npos);
 }
 
 // What a step of one example runs, on paper: about train_flops, and what the blocks recompute, up to their whole forward pass.

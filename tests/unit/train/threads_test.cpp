@@ -48,6 +48,16 @@ TEST(Cores, AreCountedOnce) {
   std::filesystem::remove_all(sysfs);
 }
 
+TEST(Threads, AnOmpNumThreadsThatIsNotUsedIsNamed) {
+  for (const char* fits : {static_cast<const char*>(nullptr), "", "2", " 2", "2,1"}) EXPECT_EQ(omp_threads_advice(fits, 2), "");
+  EXPECT_EQ(omp_threads_advice("8", 2), "OMP_NUM_THREADS=\"8\" is not used: run.threads sets the threads of a rank (here 2)");
+  for (const char* nonsense : {"abc", "2x", "0", "-1", "1e1", ",2"})
+    EXPECT_EQ(omp_threads_advice(nonsense, 2),
+              fmt::format("OMP_NUM_THREADS=\"{}\" is no number of threads, and not used: run.threads sets the threads of a rank "
+                          "(here 2)",
+                          nonsense));
+}
+
 TEST(BindingAdvice, SaysNothingWhereEachRankHasItsCores) {
   EXPECT_EQ(advice(bound("a", 4, 4, 16, 4)), "");
   EXPECT_EQ(advice(bound("a", 2, 1, 2, 1)), "");

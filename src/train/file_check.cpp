@@ -1,0 +1,116 @@
+#include "train/file_check.hpp"
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+
+#include "base/text.hpp"
+#include "checkpoint/weight_file.hpp"
+#include "data/file.hpp"
+#include "data/tokenizer.hpp"
+
+namespace train {
+namespace {
+
+constexpr size_t kMostNamed = 3;  // files of one data set that are named; the rest is counted
+
+// Returns what is wrong with the first bytes of a shard; "" if nothing is, or if the name says nothing about its format.
+std::string header_problem(const data::File& file) {
+  std::array<char, 512> head{};
+  const size_t count = size_t(std::min<int64_t>(file.size(), int64_t(head.size())));
+  file.read(0, head.data(), count);
+  if (count == 0) return "is empty";
+  const std::string& path = file.path();
+  const bool magic = std::memcmp(head.data() + 257, "ustar", 5) == 0;
+  // Tars of before 1988 have no magic, but a checksum of octal digits.
+  const bool old = head[148] == ' ' || (head[148] >= '0' && head[148] <= '7');
+  if (path.ends_with(".tar") && (count < head.size() || !(magic || old))) return "does not begin like a tar";
+  if ((path.ends_with(".h5") || path.ends_with(".hdf5")) && std::memcmp(head.data(), "\x89HDF\r\n\x1a\n", 8) != 0)
+    return "does not begin like an HDF5 file";
+  return "";
+}
+
+std::string file_problem(const std::string& path) {
+  try {
+    const data::File file(path);
+    const std::string problem = header_problem(file);
+    return problem.empty() ? "" : fmt::format("'{}' {}", path, problem);
+  } catch (const base::Error& e) {
+    return e.what();
+  }
+}
+
+// Returns the problems of a data set's files as one text; "" if there are none.
+std::string dataset_problem(const data::SourceOptions& options) {
+  std::vector<std::string> problems;
+  size_t bad = 0;
+  const std::vector<std::string> files = options.files();
+  for (const std::string& path : files)
+    if (std::string problem = file_problem(path); !problem.empty() && ++bad <= kMostNamed) problems.push_back(problem);
+  if (bad == 0) return "";
+  std::string text = base::join(problems, "; ");
+  return bad > problems.size() ? fmt::format("{}; in all {} of {} files", text, bad, files.size()) : text;
+}
+
+// Keys that name files, with what looks at them.
+struct Place {
+  std::string key;  // of the deck
+  std::string text;
+  base::Exit code;
+  std::function<std::string()> problem;  // may throw base::Error instead
+};
+
+std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
+  std::vector<Place> out;
+  auto path_of = [&](const std::string& table) {
+    for (const char* key : {".path", ".captions"})
+      if (deck.has(table + key)) return table + key;
+    return table + ".kind";
+  };
+  const std::map<std::string, std::string> values = deck.flat();
+  auto add = [&](const std::string& key, base::Exit code, std::function<std::string()> problem) {
+    out.push_back({key, values.at(key), code, std::move(problem)});
+  };
+  for (const auto& [name, options] : recipe.data.tokenizer)
+    if (const std::string key = path_of("tokenizer." + name); !key.ends_with(".kind"))
+      add(key, base::Exit::data, [&model = options.model] {
+        return std::dynamic_pointer_cast<const data::TokenizerKindOptions>(model)->open(), std::string();
+      });
+  for (const auto& [name, options] : recipe.data.data)
+    if (const std::string key = path_of("data." + name); !key.ends_with(".kind"))
+      add(key, base::Exit::data, [&options = options] { return dataset_problem(*options.source_options()); });
+  for (const auto& [key, path] : {std::pair{"init.from", recipe.init.from}, {"checkpoint.branch_from", recipe.checkpoint.branch_from}})
+    if (!path.empty())
+      add(key, base::Exit::checkpoint, [path = path] { return checkpoint::open_weights(path), std::string(); });
+  return out;
+}
+
+}  // namespace
+
+void check_files(const Recipe& recipe, config::Deck& deck) {
+  std::optional<base::Exit> first;
+  for (const Place& place : places_of(recipe, deck)) {
+    std::string problem;
+    base::Exit code = place.code;
+    try {
+      problem = place.problem();
+    } catch (const base::Error& e) {
+      problem = e.what(), code = e.code();
+    }
+    if (problem.empty()) continue;
+    deck.error(place.key, problem);
+    if (!first) first = code;
+  }
+  if (first) throw base::Error(*first, base::join(deck.problems().lines, "\n"));
+}
+
+void print_unchecked_files(const Recipe& recipe, const config::Deck& deck) {
+  bool any = false;
+  for (const Place& place : places_of(recipe, deck)) {
+    std::printf("not looked at: %s = %s\n", place.key.c_str(), place.text.c_str());
+    any = true;
+  }
+  if (any) std::printf("--validate --files looks at them\n");
+}
+
+}  // namespace train
