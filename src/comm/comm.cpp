@@ -1,7 +1,12 @@
 #include "comm/comm.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "base/clock.hpp"
 
@@ -13,7 +18,22 @@ int launched_rank() {
   return 0;
 }
 
+namespace {
+
+// True if the launcher has started this very process. A process within a script of the launcher's may be one of several
+// that this rank runs, or the only one of all ranks, and must not wait for others.
+bool launched_directly() {
+  std::string parent;
+  std::getline(std::ifstream(fmt::format("/proc/{}/comm", getppid())), parent);
+  for (const char* name : {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "slurmstepd"})
+    if (parent == name) return true;
+  return false;
+}
+
+}  // namespace
+
 int launched_ranks() {
+  if (!launched_directly()) return 1;
   auto number = [](const char* name) {
     const char* text = std::getenv(name);
     return text ? std::atoi(text) : 0;

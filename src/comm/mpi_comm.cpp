@@ -4,11 +4,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "base/clock.hpp"
+#include "base/log.hpp"
 #include "base/narrow.hpp"
+#include "base/signals.hpp"
 #include "comm/comm.hpp"
 #include "device/memory.hpp"
 #include "device/transfers.hpp"
@@ -281,6 +287,37 @@ class MpiComm : public Comm {
   std::vector<std::unique_ptr<MpiWork>> works_;
 };
 
+// Ends the process if MPI does not start: MPI_Init returns when all ranks have called it, and a rank that was started to do
+// something else never does.
+class InitGuard {
+ public:
+  InitGuard() {
+    const char* text = std::getenv("TRAINER_MPI_START_S");
+    const double seconds = text && std::atof(text) > 0 ? std::atof(text) : kPatience_s;
+    thread_ = std::jthread([this, seconds] {
+      base::leave_signals_to_main();
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return started_; })) return;
+      base::log::error("MPI has not started within {:g} s: some ranks never called it; start all of them with the same command "
+                       "line (TRAINER_MPI_START_S sets how long to wait)",
+                       seconds);
+      std::_Exit(int(base::Exit::config));
+    });
+  }
+  ~InitGuard() {
+    std::lock_guard lock(mutex_);
+    started_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  static constexpr double kPatience_s = 600;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::jthread thread_;  // the last member: it is joined before the others go
+};
+
 }  // namespace
 
 Session::Session(int& argc, char**& argv) {
@@ -288,6 +325,7 @@ Session::Session(int& argc, char**& argv) {
   MPI_Initialized(&initialized);
   if (!initialized) {
     int provided = 0;
+    InitGuard guard;
     check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
     if (provided < MPI_THREAD_FUNNELED) base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_FUNNELED");
     finalize_ = true;

@@ -1,8 +1,11 @@
 #include "train/file_check.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <optional>
 
 #include "base/text.hpp"
 #include "checkpoint/weight_file.hpp"
@@ -60,6 +63,19 @@ struct Place {
   std::function<std::string()> problem;  // may throw base::Error instead
 };
 
+struct Found {
+  std::string text;  // "" if there is no problem
+  base::Exit code;
+};
+
+Found problem_of(const Place& place) {
+  try {
+    return {place.problem(), place.code};
+  } catch (const base::Error& e) {
+    return {e.what(), e.code()};
+  }
+}
+
 std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
   std::vector<Place> out;
   auto path_of = [&](const std::string& table) {
@@ -90,16 +106,10 @@ std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
 void check_files(const Recipe& recipe, config::Deck& deck) {
   std::optional<base::Exit> first;
   for (const Place& place : places_of(recipe, deck)) {
-    std::string problem;
-    base::Exit code = place.code;
-    try {
-      problem = place.problem();
-    } catch (const base::Error& e) {
-      problem = e.what(), code = e.code();
-    }
-    if (problem.empty()) continue;
-    deck.error(place.key, problem);
-    if (!first) first = code;
+    const Found found = problem_of(place);
+    if (found.text.empty()) continue;
+    deck.error(place.key, found.text);
+    if (!first) first = found.code;
   }
   if (first) throw base::Error(*first, base::join(deck.problems().lines, "\n"));
 }
@@ -107,6 +117,7 @@ void check_files(const Recipe& recipe, config::Deck& deck) {
 void print_unchecked_files(const Recipe& recipe, const config::Deck& deck) {
   bool any = false;
   for (const Place& place : places_of(recipe, deck)) {
+    if (place.key.starts_with("tokenizer.") && problem_of(place).text.empty()) continue;  // was opened just now
     std::printf("not looked at: %s = %s\n", place.key.c_str(), place.text.c_str());
     any = true;
   }

@@ -471,6 +471,19 @@ fields = {{ image = "png", text = "txt" }}
                 self.assertEqual(self.output.count("error: "), 1, self.output)
         self.assertFalse(os.path.exists(self.dir))
 
+    def test_ranks_that_run_scripts(self):
+        # A rank may look first and train then, and one rank may look alone: neither waits for ranks that never come.
+        look, train = f"{harness.TRAINER} {self.deck()} --validate", f"{harness.TRAINER} {self.deck()} --set train.total_steps=3"
+        self.assertEqual(self.launch(["-np", 2, "sh", "-c", f"{look} && {train}"]), 0, self.output)
+        self.assertIn("exit=0", self.output)
+        self.assertEqual(self.launch(["-np", 2, "sh", "-c", f"if [ $OMPI_COMM_WORLD_RANK = 0 ]; then {look}; fi"]), 0, self.output)
+        self.assertEqual(self.output.count(": valid"), 1, self.output)
+        # A rank that trains while a script of another one only looks gives up.
+        with mock.patch.dict(os.environ, {"TRAINER_MPI_START_S": "2"}):
+            code = self.launch(["-np", 1, harness.TRAINER, self.deck()], ["-np", 1, "sh", "-c", f"{look}; true"])
+        self.assertEqual(code, 2, self.output)
+        self.assertIn("error: MPI has not started within 2 s: some ranks never called it", self.output)
+
     def test_one_error_in_one_form(self):
         def errors(*args, ranks):
             self.run_trainer(*args, ranks=ranks)
