@@ -89,15 +89,17 @@ enum class SumOrder {
 // A communicator of `size` ranks that exist only on paper: counts bytes, moves nothing (plan).
 std::unique_ptr<Comm> make_plan_comm(int size, int rank = 0);
 
-// The rank that the launcher (mpirun, srun with PMIx) gave this process, and the number of ranks it started, before MPI is
-// started; 0 of 1 without a launcher.
+// The rank that the launcher (mpirun, srun with PMIx) gave this process, before MPI is started; 0 without a launcher.
 int launched_rank();
+// The number of ranks that the launcher has started alike; 1 without a launcher, and for a process within a script that the
+// launcher has started: what the scripts of other ranks run is not known.
 int launched_ranks();
 
 // MPI itself: initialised once (FUNNELED), finalised by the destructor. Everything but training works without mpirun: then
 // the world is one rank.
 class Session {
  public:
+  // Ends the process with Exit::config if not all ranks start MPI within $TRAINER_MPI_START_S (600 s).
   Session(int& argc, char**& argv);
   ~Session();
   Comm& world() { return *world_; }
