@@ -1,41 +1,58 @@
-# What each folder links. Only the folder named may include these headers.
+# What each folder links. Only the folder named may include these headers. The versions are the oldest that have all that is used here.
+include(Require)
 find_package(Threads REQUIRED)
-find_package(PkgConfig REQUIRED)
 
 if(NOT TRAINER_FUZZ)
-  find_package(OpenMP REQUIRED COMPONENTS CXX)
-  # Open MPI: the C interface only.
-  set(MPI_CXX_SKIP_MPICXX ON)
-  find_package(MPI REQUIRED COMPONENTS CXX)
+  trainer_require(NAME OpenMP WANTED "the compiler's own (Clang needs the libomp of its version)" PACKAGE OpenMP OPTIONS COMPONENTS CXX
+                  APT libomp-dev DNF libomp-devel SPACK llvm-openmp CONDA llvm-openmp)
 endif()
+# MPI: the C interface only.
+set(MPI_CXX_SKIP_MPICXX ON)
+trainer_require(NAME MPI WANTED "MPI 3.0 (tried: Open MPI 4.1)" PACKAGE MPI OPTIONS COMPONENTS CXX
+                APT openmpi-bin libopenmpi-dev DNF openmpi-devel SPACK openmpi CONDA openmpi openmpi-mpicxx)
 
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(tomlplusplus REQUIRED)
+trainer_require(NAME fmt WANTED "8.0 or newer" PACKAGE fmt VERSION 8.0 OPTIONS CONFIG APT libfmt-dev DNF fmt-devel SPACK fmt CONDA fmt)
+trainer_require(NAME spdlog WANTED "1.9 or newer" PACKAGE spdlog VERSION 1.9 OPTIONS CONFIG
+                APT libspdlog-dev DNF spdlog-devel SPACK spdlog CONDA spdlog)
+trainer_require(NAME toml++ WANTED "3.0 or newer" PACKAGE tomlplusplus VERSION 3.0 OPTIONS CONFIG
+                APT libtomlplusplus-dev DNF tomlplusplus-devel SPACK tomlplusplus CONDA tomlplusplus)
+trainer_require(NAME "JSON for Modern C++" WANTED "3.9 or newer" PACKAGE nlohmann_json VERSION 3.9 OPTIONS CONFIG
+                APT nlohmann-json3-dev DNF json-devel SPACK nlohmann-json CONDA nlohmann_json)
+trainer_require(NAME CLI11 WANTED "2.0 or newer" PACKAGE CLI11 VERSION 2.0 OPTIONS CONFIG
+                APT libcli11-dev DNF cli11-devel SPACK cli11 CONDA cli11)
+trainer_require(NAME OpenSSL WANTED "1.1 or newer" PACKAGE OpenSSL VERSION 1.1 OPTIONS COMPONENTS Crypto
+                APT libssl-dev DNF openssl-devel SPACK openssl CONDA openssl)
+trainer_require(NAME libpng WANTED "1.6 or newer" PACKAGE PNG VERSION 1.6 APT libpng-dev DNF libpng-devel SPACK libpng CONDA libpng)
+trainer_require(NAME giflib WANTED "5.1 or newer" PACKAGE GIF VERSION 5.1 APT libgif-dev DNF giflib-devel SPACK giflib CONDA giflib)
+trainer_require(NAME libarchive WANTED "3.2 or newer" PACKAGE LibArchive VERSION 3.2
+                APT libarchive-dev DNF libarchive-devel SPACK libarchive CONDA libarchive)
 # Debian's dnnl-config.cmake insists on OpenCL for a GPU run time that is not used here, so the library is looked up by hand.
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-add_library(DNNL::dnnl UNKNOWN IMPORTED)
-set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
-find_package(nlohmann_json REQUIRED)
-find_package(GIF REQUIRED)
-find_package(CLI11 REQUIRED)
+trainer_require_library(NAME oneDNN WANTED "2.6 or 2.7 (3.0 dropped what is used here)" TARGET DNNL::dnnl
+                        HEADER oneapi/dnnl/dnnl_version.h LIBRARY dnnl SINCE "DNNL_VERSION_MAJOR +2$" PC dnnl
+                        APT libdnnl-dev DNF onednn-devel SPACK onednn@2.7 CONDA onednn-cpu-omp=2.7)
+trainer_require_library(NAME xxHash WANTED "0.8 or newer" TARGET trainer::xxhash HEADER xxhash.h LIBRARY xxhash
+                        SINCE "XXH3_64bits_withSeed" PC libxxhash APT libxxhash-dev DNF xxhash-devel SPACK xxhash CONDA xxhash)
+trainer_require_library(NAME libjpeg-turbo WANTED "2.0 or newer, with TurboJPEG" TARGET trainer::turbojpeg HEADER turbojpeg.h
+                        LIBRARY turbojpeg SINCE "tjGetErrorCode" PC libturbojpeg
+                        APT libturbojpeg0-dev DNF turbojpeg-devel SPACK libjpeg-turbo CONDA libjpeg-turbo)
+trainer_require_library(NAME libwebp WANTED "0.5 or newer" TARGET trainer::webp HEADER webp/decode.h LIBRARY webp
+                        SINCE "WebPGetFeatures" PC libwebp APT libwebp-dev DNF libwebp-devel SPACK libwebp CONDA libwebp-base)
+trainer_require_library(NAME SentencePiece WANTED "0.1.91 or newer" TARGET trainer::sentencepiece HEADER sentencepiece_processor.h
+                        LIBRARY sentencepiece SINCE "util::Status Load" PC sentencepiece
+                        APT libsentencepiece-dev DNF sentencepiece-devel SPACK sentencepiece CONDA libsentencepiece)
+include(ParallelHdf5)
+if(TRAINER_TESTS AND NOT TRAINER_FUZZ)
+  trainer_require(NAME GoogleTest WANTED "1.10 or newer, for the tests (TRAINER_TESTS=OFF does without)" PACKAGE GTest
+                  APT libgtest-dev DNF gtest-devel SPACK googletest CONDA gtest)
+endif()
+trainer_require_done()
 
-pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng)
-pkg_check_modules(TURBOJPEG REQUIRED IMPORTED_TARGET libturbojpeg)
-pkg_check_modules(WEBP REQUIRED IMPORTED_TARGET libwebp)
-pkg_check_modules(ARCHIVE REQUIRED IMPORTED_TARGET libarchive)
-pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
-pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5-openmpi)
-
-set(TRAINER_base_LIBRARIES fmt::fmt spdlog::spdlog PkgConfig::XXHASH OpenSSL::Crypto Threads::Threads)
+set(TRAINER_base_LIBRARIES fmt::fmt spdlog::spdlog trainer::xxhash OpenSSL::Crypto Threads::Threads)
 set(TRAINER_kernels_LIBRARIES DNNL::dnnl)
 set(TRAINER_config_LIBRARIES tomlplusplus::tomlplusplus)
 set(TRAINER_comm_LIBRARIES MPI::MPI_CXX)
-set(TRAINER_io_LIBRARIES PkgConfig::HDF5)
-set(TRAINER_data_LIBRARIES PkgConfig::PNG PkgConfig::TURBOJPEG PkgConfig::WEBP GIF::GIF PkgConfig::ARCHIVE
-                           PkgConfig::SENTENCEPIECE nlohmann_json::nlohmann_json)
+set(TRAINER_io_LIBRARIES trainer::hdf5)
+set(TRAINER_data_LIBRARIES PNG::PNG trainer::turbojpeg trainer::webp GIF::GIF LibArchive::LibArchive trainer::sentencepiece
+                           nlohmann_json::nlohmann_json)
 set(TRAINER_checkpoint_LIBRARIES nlohmann_json::nlohmann_json)
 set(TRAINER_main_LIBRARIES CLI11::CLI11)

@@ -106,7 +106,7 @@ KERNELS_INLINE void zero(Element* p, int64_t count) {
 }
 
 // A head's rows lie far apart in memory: asked for before they are needed.
-template <_mm_hint Hint = _MM_HINT_T0, class T>
+template <decltype(_MM_HINT_T0) Hint = _MM_HINT_T0, class T>
 KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, int64_t n) {
   for (int64_t r = 0; r < count; ++r, rows += stride)
     for (int64_t j = 0; j < n; j += 64 / int64_t(sizeof(T)))

@@ -12,8 +12,9 @@ namespace kernels {
 namespace {
 constexpr int64_t kChannels = 3;
 
-// What each byte becomes. A fused multiplication and addition would give other bits than value_range.
-__attribute__((optimize("fp-contract=off"))) std::array<float, 256> table_of(const PixelRange& r) {
+// What each byte becomes. A fused multiplication and addition would give other bits than value_range (TRAINER_UNFUSED in
+// CMakeLists.txt).
+std::array<float, 256> table_of(const PixelRange& r) {
   std::array<float, 256> table;
   for (int byte = 0; byte < 256; ++byte) table[size_t(byte)] = r.to_low + (float(byte) - r.low) / r.width * r.to_width;
   return table;

@@ -2,8 +2,10 @@
 // what follows it must not leave a symbol that another file could be linked to.
 
 // GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug 105593).
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #include <immintrin.h>
 
@@ -13,7 +15,11 @@
 
 // KERNELS_AVX512 picks the wide half of vector_math.hpp; GCC 12 does not define __AVX512F__ after the pragma in C++.
 #define KERNELS_AVX512
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma"))), apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512")
+#endif
 
 #include "kernels/attention_head.hpp"
 #include "kernels/vector_loops.hpp"
@@ -23,3 +29,7 @@ namespace kernels {
 const VectorTable kAvx512Table = vector_loops("avx512");
 
 }  // namespace kernels
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

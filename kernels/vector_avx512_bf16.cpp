@@ -2,8 +2,10 @@
 
 // GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug
 // 105593).
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #include <immintrin.h>
 
@@ -14,7 +16,11 @@
 // KERNELS_AVX512_BF16 picks the instruction that vector_math.hpp's add_product has for pairs.
 #define KERNELS_AVX512
 #define KERNELS_AVX512_BF16
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"))), apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,prefer-vector-width=512")
+#endif
 
 #include "kernels/attention_head.hpp"
 #include "kernels/vector_loops.hpp"
@@ -24,3 +30,7 @@ namespace kernels {
 const VectorTable kAvx512Bf16Table = vector_loops("avx512_bf16");
 
 }  // namespace kernels
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

@@ -21,7 +21,7 @@ target_link_libraries(nccl_on_cpu PRIVATE trainer_base)
 target_compile_options(nccl_on_cpu PRIVATE -fno-strict-aliasing)
 
 add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
-target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest PkgConfig::HDF5)
+target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest trainer::hdf5)
 foreach(order forward reverse)
   add_test(NAME unit_kernels_on_emulator_${order} COMMAND test_kernels_on_emulator --kind=cuda)
   set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES TIMEOUT 600 LABELS "unit;cuda"
@@ -32,7 +32,7 @@ endforeach()
 # bits with meshes of threads, which are on the CPU, and what counts allocations, the emulator's among them.
 set(optim_filter --gtest_filter=-Engine.AllocatesNothing*:*Sharding.SameBits*:*Sharding.ResumesOn*)
 add_executable(test_optim_on_emulator $<TARGET_OBJECTS:optim_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
-target_link_libraries(test_optim_on_emulator PRIVATE trainer_optim GTest::gtest GTest::gtest_main PkgConfig::HDF5)
+target_link_libraries(test_optim_on_emulator PRIVATE trainer_optim GTest::gtest GTest::gtest_main trainer::hdf5)
 add_test(NAME unit_optim_on_emulator COMMAND test_optim_on_emulator ${optim_filter})
 add_test(NAME unit_optim_gpu COMMAND test_optim ${optim_filter})
 set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77

@@ -8,8 +8,7 @@
 #include "base/error.hpp"
 #include "data/op_image.hpp"
 
-// The inception box follows float operations of the published sampler.
-#pragma GCC optimize("fp-contract=off")
+// The inception box follows float operations of the published sampler (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
 namespace {

@@ -6,7 +6,6 @@
 #include "data/op_image.hpp"
 
 // As in op_value_range.cpp.
-#pragma GCC optimize("fp-contract=off")
 
 namespace data {
 namespace {

@@ -3,8 +3,7 @@
 #include "base/error.hpp"
 #include "data/op.hpp"
 
-// Bits must not depend on whether the compiler fuses a multiplication and an addition.
-#pragma GCC optimize("fp-contract=off")
+// Bits must not depend on whether the compiler fuses a multiplication and an addition (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
 namespace {

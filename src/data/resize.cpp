@@ -7,8 +7,7 @@
 #include "base/error.hpp"
 
 // Every product and sum is rounded on its own, as in the published code: a fused one would move pixels across the
-// truncation.
-#pragma GCC optimize("fp-contract=off")
+// truncation (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
 namespace {

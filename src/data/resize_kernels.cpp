@@ -12,7 +12,6 @@
 #include "data/resize.hpp"
 
 // As in resize.cpp: no product may be fused with a sum.
-#pragma GCC optimize("fp-contract=off")
 
 namespace data {
 namespace {

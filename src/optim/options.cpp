@@ -160,8 +160,9 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
   const bool resolved = out.problems.empty();  // otherwise what is used is not known
   for (const auto& [name, table] : tables) {
     if (used.count(name)) continue;
-    const bool named =
-        std::any_of(options.rules.begin(), options.rules.end(), [&](const Rule& r) { return r.schedule == name; });
+    const std::string& schedule = name;  // Clang before 16 lets no lambda capture `name`
+    const bool named = std::any_of(options.rules.begin(), options.rules.end(),
+                                   [&](const Rule& r) { return r.schedule == schedule; });
     if (!resolved && (named || name == "default")) continue;
     out.problems.push_back(
         {"schedule." + name,

@@ -1,0 +1,174 @@
+#!/usr/bin/python3
+"""Configuring: all missing libraries in one message, HDF5 wherever a site has it, and warnings that stop the tests' build alone."""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LIBRARIES = {  # as the message names them: their packages of apt, dnf, spack and conda
+    "OpenMP": "libomp-dev libomp-devel llvm-openmp llvm-openmp",
+    "MPI": "libopenmpi-dev openmpi-devel openmpi openmpi",
+    "fmt": "libfmt-dev fmt-devel fmt fmt",
+    "spdlog": "libspdlog-dev spdlog-devel spdlog spdlog",
+    "toml++": "libtomlplusplus-dev tomlplusplus-devel tomlplusplus tomlplusplus",
+    "JSON for Modern C++": "nlohmann-json3-dev json-devel nlohmann-json nlohmann_json",
+    "CLI11": "libcli11-dev cli11-devel cli11 cli11",
+    "OpenSSL": "libssl-dev openssl-devel openssl openssl",
+    "libpng": "libpng-dev libpng-devel libpng libpng",
+    "giflib": "libgif-dev giflib-devel giflib giflib",
+    "libarchive": "libarchive-dev libarchive-devel libarchive libarchive",
+    "oneDNN": "libdnnl-dev onednn-devel onednn@2.7 onednn-cpu-omp=2.7",
+    "xxHash": "libxxhash-dev xxhash-devel xxhash xxhash",
+    "libjpeg-turbo": "libturbojpeg0-dev turbojpeg-devel libjpeg-turbo libjpeg-turbo",
+    "libwebp": "libwebp-dev libwebp-devel libwebp libwebp-base",
+    "SentencePiece": "libsentencepiece-dev sentencepiece-devel sentencepiece libsentencepiece",
+    "HDF5": "libhdf5-openmpi-dev hdf5-openmpi-devel hdf5+mpi 'hdf5=*=mpi_openmpi*'",
+    "GoogleTest": "libgtest-dev gtest-devel googletest gtest",
+}
+HIDDEN = "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF", "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF", "-DPKG_CONFIG_EXECUTABLE=/nowhere"
+WITHOUT_PKG_CONFIG = "-DPKG_CONFIG_EXECUTABLE=/nowhere/pkg-config"
+
+
+class Configure(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="trainer_configure_")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.build = self.folder + "/build"
+
+    def write(self, name, text=""):
+        path = f"{self.folder}/{name}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path
+
+    def configure(self, *args, code=0, **environment):
+        """What CMake prints when it configures anew; what it knows of the compiler is kept."""
+        if os.path.exists(self.build + "/CMakeCache.txt"):
+            os.remove(self.build + "/CMakeCache.txt")
+        ninja = shutil.which("ninja")
+        command = [shutil.which("cmake"), "-S", SOURCE, "-B", self.build, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}",
+                   f"-DCMAKE_CXX_COMPILER={shutil.which(os.environ.get('CXX', 'g++'))}"]
+        if not any("TRAINER_CUDA" in a or "--preset" in a for a in args):
+            command.append("-DTRAINER_CUDA=OFF")  # takes seconds to configure
+        clean = {k: v for k, v in os.environ.items() if k not in ("HDF5_ROOT", "CXXFLAGS")}
+        done = subprocess.run([*command, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+                              env={**clean, **environment}, cwd=SOURCE)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def missing(self, output):
+        """{name: what stands beside it} of the message."""
+        found = re.search(r"Missing libraries: (\d+)\n(.*?)Their packages, all in one command:(.*)", output, re.S)
+        self.assertTrue(found, output)
+        rows = {}
+        for line in found[2].splitlines():
+            row = re.match(r" {4}(\S.*?)  +(\S.*)$", line)
+            if row:
+                rows[row[1]] = row[2]
+            elif line.strip():
+                last = list(rows)[-1]
+                rows[last] += "; " + line.strip()
+        self.assertEqual(len(rows), int(found[1]), output)
+        self.commands = {line.split()[0]: line for line in found[3].splitlines() if re.match(r" +(apt-get|dnf|spack|conda) ", line)}
+        for name in rows:
+            for package, line in zip(LIBRARIES[name].split(), self.commands.values()):
+                self.assertIn(" " + package, line, name)
+        return rows
+
+    def test_all_that_is_missing_at_once(self):
+        # Hides the system's libraries, MPI's wrapper and pkg-config. Versions that do not fit lie beside.
+        self.write("fmt/fmt-config.cmake", "")
+        self.write("fmt/fmt-config-version.cmake", "set(PACKAGE_VERSION 7.1.3)\n")
+        self.write("new/oneapi/dnnl/dnnl_version.h", "#define DNNL_VERSION_MAJOR 3\n")
+        self.write("old/xxhash.h", "#define XXH_VERSION_MINOR 6\n")
+        library = self.write("lib/any.so")
+        rows = self.missing(self.configure(
+            *HIDDEN, "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=ON", f"-Dfmt_DIR={self.folder}/fmt",
+            f"-DTRAINER_DNNL__dnnl_INCLUDE={self.folder}/new", f"-DTRAINER_DNNL__dnnl_LIBRARY={library}",
+            f"-DTRAINER_trainer__xxhash_INCLUDE={self.folder}/old", f"-DTRAINER_trainer__xxhash_LIBRARY={library}",
+            f"-DTRAINER_trainer__webp_LIBRARY={library}", code=1))
+        self.assertEqual(sorted(rows), sorted(LIBRARIES))
+        self.assertEqual(sorted(self.commands), ["apt-get", "conda", "dnf", "spack"])
+        for name in ("MPI", "fmt", "oneDNN", "HDF5", "SentencePiece"):
+            self.assertRegex(rows[name], r"\d\.\d", "the version")
+        self.assertIn("found: version 7.1.3", rows["fmt"])
+        self.assertIn(f"found: another version, {self.folder}/new/oneapi", rows["oneDNN"])
+        self.assertIn(f"found: another version, {self.folder}/old/xxhash.h", rows["xxHash"])
+        self.assertIn(f"found: {library}, but no header webp/decode.h", rows["libwebp"])
+        self.assertNotIn("found", rows["spdlog"])
+        # Debian's names are those that tools/packages.sh installs.
+        with open(SOURCE + "/tools/packages.sh", encoding="utf-8") as f:
+            scripts = f.read()
+        for package in self.commands["apt-get"].split()[2:]:
+            self.assertTrue(package == "libomp-dev" or re.search(rf"[ (]{re.escape(package)}\s", scripts), package)
+
+    def test_names_only_what_is_missing(self):
+        rows = self.missing(self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON", code=1))
+        self.assertEqual(sorted(rows), ["CLI11", "MPI"])
+        self.assertIn("openmpi-bin", self.commands["apt-get"])
+        self.assertNotIn("libfmt-dev", self.commands["apt-get"])
+        # Without tests nobody needs GoogleTest.
+        hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"
+        self.assertEqual(list(self.missing(self.configure(hidden, code=1))), ["GoogleTest"])
+        self.configure(hidden, "-DTRAINER_TESTS=OFF")
+
+    def hdf5(self, prefix, include, library, edit=lambda text: text):
+        """An HDF5 in a folder of its own, as Spack, conda and modules have it, made of the system's."""
+        os.makedirs(f"{self.folder}/{prefix}/include")
+        for header in glob.glob(include + "/H5*.h") + [include + "/hdf5.h"]:
+            with open(header, encoding="utf-8", errors="replace") as f:
+                self.write(f"{prefix}/include/{os.path.basename(header)}", edit(f.read()))
+        os.makedirs(f"{self.folder}/{prefix}/lib")
+        os.symlink(os.path.realpath(library), f"{self.folder}/{prefix}/lib/libhdf5.so")
+        os.chmod(self.write(f"{prefix}/bin/h5pcc"), 0o755)
+        return f"{self.folder}/{prefix}"
+
+    def test_hdf5_wherever_it_is(self):
+        # Debian's, without pkg-config.
+        library = re.search(r"HDF5: (/\S*hdf5\S*\.so)", self.configure(WITHOUT_PKG_CONFIG, "-DTRAINER_TESTS=OFF"))[1]
+        include = os.path.dirname(glob.glob("/usr/include/**/hdf5/openmpi/hdf5.h", recursive=True)[0])
+        # In a folder of its own: named, or found by the h5pcc in PATH.
+        own = self.hdf5("own", include, library)
+        want = f"HDF5: {own}/lib/libhdf5.so"
+        self.assertIn(want, self.configure("-DTRAINER_TESTS=OFF", HDF5_ROOT=own))
+        self.assertIn(want, self.configure(WITHOUT_PKG_CONFIG, "-DTRAINER_TESTS=OFF", PATH=f"{own}/bin:" + os.environ["PATH"]))
+        # Serial, or too old.
+        serial = self.hdf5("serial", include, library, lambda text: text.replace("#define H5_HAVE_PARALLEL 1", "/* serial */"))
+        rows = self.missing(self.configure(f"-DHDF5_ROOT={serial}", code=1))
+        self.assertEqual(list(rows), ["HDF5"])
+        self.assertIn(f"found: {serial}/lib/libhdf5.so, which is serial (built without MPI)", rows["HDF5"])
+        old = self.hdf5("old", include, library, lambda text: text.replace("H5Pset_file_locking", "H5Pset_nothing"))
+        self.assertIn("too old", self.missing(self.configure(f"-DHDF5_ROOT={old}", code=1))["HDF5"])
+
+    def test_warnings_stop_the_build_of_tests_alone(self):
+        def commands(*args):
+            self.configure(*args)
+            with open(self.build + "/compile_commands.json", encoding="utf-8") as f:
+                return [(e["file"], e["command"]) for e in json.load(f) if "/inject.dir/" not in e["file"]]  # a library of C calls
+        for args in ([], ["--preset", "release"]):
+            for file, command in commands(*args):
+                self.assertNotIn("Werror", command, file)
+        for file, command in commands("--preset", "tests"):
+            self.assertIn("-Wall", command, file)
+            self.assertIn("-Werror", command, file)
+            if file.endswith(".cu") and "nvcc" in command:
+                for flag in ("--Werror=all-warnings", "-Wextra,-Werror", "--warn-on-local-memory-usage,-Werror"):
+                    self.assertIn(flag, command, file)
+        with open(SOURCE + "/tools/test", encoding="utf-8") as f:
+            self.assertRegex(f.read(), "\nbuild_preset tests ")
+        with open(SOURCE + "/tools/quickstart", encoding="utf-8") as f:
+            self.assertRegex(f.read(), "\nbuild_release ")
+
+
+if __name__ == "__main__":
+    if not shutil.which("cmake") or not shutil.which("ninja"):
+        print("skipped: no cmake or ninja in PATH")
+        sys.exit(77)
+    unittest.main()
