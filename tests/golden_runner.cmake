@@ -1,12 +1,14 @@
 # build/tests/golden runs recorded cases of the published code through the real engine. Here: all of them, on meshes that two
 # cores can bear.
 file(GLOB golden_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/golden_runner/*.cpp)
-add_executable(golden ${golden_sources})
+add_library(golden_objects OBJECT ${golden_sources})
+target_link_libraries(golden_objects PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
+add_executable(golden $<TARGET_OBJECTS:golden_objects>)
 target_link_libraries(golden PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
 set_target_properties(golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 # The same on the emulated GPU (cuda_tests.cmake).
-add_executable(golden_on_emulator ${golden_sources} $<TARGET_OBJECTS:cuda_on_cpu>)
+add_executable(golden_on_emulator $<TARGET_OBJECTS:golden_objects> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(golden_on_emulator PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
 set_target_properties(golden_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 

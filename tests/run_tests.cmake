@@ -15,12 +15,18 @@ foreach(script IN LISTS run_scripts)
   if(TRAINER_SANITIZE AND name STREQUAL memory_limit_test)
     continue()  # sanitizers reserve more address space than any limit
   endif()
+  if(TRAINER_SANITIZE AND name MATCHES "^(clang|configure)_test$")
+    continue()  # they run nothing that a sanitizer could watch
+  endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES TIMEOUT 900 LABELS run SKIP_RETURN_CODE 77
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
 set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, beside what computes
+if(TEST run_clang_test_mpi4)
+  set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
+endif()
 foreach(script cuda_test cuda_figures_test cuda_combinations_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()

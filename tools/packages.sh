@@ -17,8 +17,8 @@ TRAINER_PACKAGES=(
 )
 
 # Only for tests, which are skipped without them: a SLURM for jobs/slurm.sh (a test starts and stops it itself), the checker of scripts,
-# the compiler with libFuzzer for tools/fuzz.
-TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev)
+# the compiler with libFuzzer for tools/fuzz and for what Clang says of the sources.
+TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev)
 
 # Prints which of the given packages are not installed. Asks dpkg only, so it needs neither rights nor a network.
 missing_packages() {

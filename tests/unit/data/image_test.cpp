@@ -338,12 +338,13 @@ TEST(Image, OtherFormatsAreNamed) {
 
 // The definition, in the order of cappa.md 8.2 and one float operation at a time.
 TEST(Resize, EqualsTheDefinition) {
-  for (auto [h, w, c, to_h, to_w] : {std::array<int64_t, 5>{7, 9, 3, 5, 13},
-                                     {1, 1, 3, 4, 3},
-                                     {30, 17, 1, 30, 8},
-                                     {12, 11, 4, 3, 29},
-                                     {37, 50, 3, 22, 24},
-                                     {5, 64, 3, 9, 31}}) {
+  for (const auto& sizes : {std::array<int64_t, 5>{7, 9, 3, 5, 13},
+                            {1, 1, 3, 4, 3},
+                            {30, 17, 1, 30, 8},
+                            {12, 11, 4, 3, 29},
+                            {37, 50, 3, 22, 24},
+                            {5, 64, 3, 9, 31}}) {
+    const int64_t h = sizes[0], w = sizes[1], c = sizes[2], to_h = sizes[3], to_w = sizes[4];
     Array in(device::DType::u8, {h, w, c});
     for (int64_t i = 0; i < in.count(); ++i) in.u8()[i] = uint8_t(i * 97 + i * i % 31);
     Array out = resize_bilinear(in, to_h, to_w);

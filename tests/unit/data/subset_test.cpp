@@ -65,8 +65,8 @@ TEST(Subset, FixedForever) {
 }
 
 TEST(Subset, Refusals) {
-  for (auto [limit, skip] : {std::pair{101, 0}, {1, 100}, {0, 100}, {51, 50}})
-    test::expect_error(base::Exit::data, {"the source has 100 samples"}, [&] { members(100, limit, skip); });
+  for (auto part : {std::pair{101, 0}, {1, 100}, {0, 100}, {51, 50}})
+    test::expect_error(base::Exit::data, {"the source has 100 samples"}, [&] { members(100, part.first, part.second); });
 }
 
 TEST(Subset, FingerprintTellsPartsApart) {

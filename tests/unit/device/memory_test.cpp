@@ -246,8 +246,8 @@ TEST(Queue, ScratchIsAlignedAndOnlyGrows) {
   size_t grown = q.scratch_bytes();
   q.scratch(1);
   EXPECT_EQ(q.scratch_bytes(), grown);
-  EXPECT_THROW(device::Queue(Kind::cuda), base::Error);
-  EXPECT_THROW(device::Queue(Kind::cpu, 0), base::Error);
+  EXPECT_THROW(device::Queue wrong(Kind::cuda), base::Error);
+  EXPECT_THROW(device::Queue wrong(Kind::cpu, 0), base::Error);
 }
 
 TEST(Queue, AccountsPerOp) {

@@ -103,8 +103,9 @@ TEST(CudaShapes, LayerNorm) {
 }
 
 TEST(CudaShapes, SoftmaxXent) {
-  for (auto [rows, columns] : {std::pair<int64_t, int64_t>{3, 32000}, {5, 8000}, {2, 32768}, {2, 40000}, {9, 256}})
+  for (auto shape : {std::pair<int64_t, int64_t>{3, 32000}, {5, 8000}, {2, 32768}, {2, 40000}, {9, 256}})
     for (float smoothing : {0.0f, 0.1f}) {
+      const int64_t rows = shape.first, columns = shape.second;
       SCOPED_TRACE(columns);
       std::vector<int32_t> labels = integers(rows, 0, columns, "labels");
       labels[0] = -1;

@@ -1,0 +1,64 @@
+#!/usr/bin/python3
+"""Clang 14 reads the sources of this build without a warning. It generates code only where that is when its errors come."""
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+CLANG = "clang++-14"
+# Folders that preset fuzz compiles with the same Clang, warnings being errors there as well (test fuzz_build).
+COMPILED_FOR_FUZZING = ("trainer_base", "trainer_device", "trainer_config", "trainer_io", "trainer_data")
+GCC_ONLY = ("-Wno-restrict",)
+# These use instructions that a pragma allows: the code generator says where it does not.
+GENERATED = ("vector_avx2.cpp", "vector_avx512.cpp", "vector_avx512_bf16.cpp")
+
+
+def commands(path):
+    """{source or batch: (folder, arguments)} of a compile_commands.json, without what nvcc compiles."""
+    with open(path, encoding="utf-8") as f:
+        entries = json.load(f)
+    found = {}
+    for entry in entries:
+        words = shlex.split(entry["command"])
+        object_file = words[words.index("-o") + 1]
+        start = next(i for i, word in enumerate(words) if "ccache" not in os.path.basename(word)) + 1
+        if "nvcc" in words[start - 1] or any(f"{name}.dir/" in object_file for name in COMPILED_FOR_FUZZING):
+            continue
+        arguments = [w for w in words[start:] if w not in ("-o", object_file, *GCC_ONLY) and not w.startswith("-O")]
+        generate = os.path.basename(entry["file"]) in GENERATED
+        found[object_file] = (entry["directory"], arguments + (["-O1", "-o", "/dev/null"] if generate else ["-fsyntax-only"]))
+    return found
+
+
+def works():
+    """Why this test cannot run here, or nothing."""
+    if not shutil.which(CLANG):
+        return f"no {CLANG} in PATH"
+    done = subprocess.run([CLANG, "-fopenmp", "-fsyntax-only", "-xc++", "-"], input="#include <omp.h>\n", text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False)
+    return f"{CLANG} has no omp.h (libomp-14-dev)" if done.returncode else ""
+
+
+def main():
+    reason = works()
+    if reason:
+        print(f"skipped: {reason}")
+        return 77
+    found = commands(os.path.dirname(os.environ["TRAINER"]) + "/compile_commands.json")
+    bad = 0
+    for name, (folder, arguments) in found.items():
+        done = subprocess.run([CLANG, *arguments, "-ffp-contract=fast", "-Wall", "-Wextra", "-Wshadow", "-Werror"], cwd=folder, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode or done.stdout:
+            bad += 1
+            print(f"{name}\n{done.stdout}")
+    times = os.times()
+    print(f"{len(found)} sources and batches read by {CLANG} in {times.children_user + times.children_system:.0f} s of CPU,",
+          f"{bad} with warnings or errors")
+    return int(bad > 0 or not found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
