@@ -122,7 +122,8 @@ void check_gradients(comm::Mesh& mesh, const std::string& name, tests::Case c, c
   for (const auto& [path, g] : gradients)
     for (float v : g) largest = std::max(largest, double(std::abs(v)));
   expect(largest > 0.01, name + ": gradients are too small to be checked");
-  for (const auto& [path, g] : gradients) {
+  for (const auto& [path, gradient] : gradients) {
+    const auto& g = gradient;  // Clang before 16 lets no lambda capture what [path, gradient] names
     ++tensors;
     const std::string tensor = "/params/" + path;
     const float* w = reinterpret_cast<const float*>(weights.at(tensor).data());
