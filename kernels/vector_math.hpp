@@ -184,7 +184,14 @@ KERNELS_INLINE V zero() { return V{}; }
 KERNELS_INLINE V add_product(V sum, V a, V b) { return fma(a, b, sum); }
 #ifdef KERNELS_AVX512_BF16
 // These take denormal numbers as 0. Sum plus the products of both elements of the pairs, the later ones first.
+#if defined(__clang__) && __clang_major__ == 16  // the optimizer of Clang 16 crashes on vectors of its type __bf16
+KERNELS_INLINE V add_product(V sum, Words a, Words b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+#else
 KERNELS_INLINE V add_product(V sum, Words a, Words b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+#endif
 // Rounded to bfloat16: all of `first`, then all of `second`; and one of each in turn.
 KERNELS_INLINE Words bf16_of_two(V first, V second) { return (Words)_mm512_cvtne2ps_pbh(second, first); }
 alignas(64) constexpr uint16_t kInTurn[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
