@@ -23,10 +23,21 @@ split_words() {
 
 # The lead may come at any time from now on, and bash would die of it. USR1, not TERM, goes to mpirun: it passes USR1 on to all ranks
 # and waits for them, but kills them 2 s after a TERM.
-run='' asked=''
-trap 'asked=1; if [ -n "$run" ]; then kill -USR1 "$run" 2>/dev/null; fi' USR1
+run='' asked='' asking=''
+trap 'asked=1; if [ -n "$run" ] && [ -z "$asking" ]; then ask_to_stop "$run" </dev/null >/dev/null 2>&1 & asking=$!; fi' USR1
 # A TERM reaches mpirun as well, which then ends within seconds; this script outlives it to clean up.
 trap : TERM
+
+# ask_to_stop PROCESS: mpirun passes USR1 on only to ranks that it has started. One that comes while it still looks for hosts is lost,
+# so it is sent again and again, ever less often; the trainer takes the first one.
+ask_to_stop() {
+  local pause
+  trap - USR1
+  for pause in 1 1 2 4 8 16 32 64 128; do
+    kill -USR1 "$1" || return 0
+    sleep "$pause"
+  done
+}
 
 # fill_in INDEX WORD...: in an array job %a in the deck and its options stands for the task's index: a deck or a seed for each task.
 fill_in() {
@@ -165,6 +176,7 @@ run_trainer() {
     break
   done
   run=''
+  if [ -n "$asking" ]; then kill "$asking" 2>/dev/null; fi
   # Its last lines; a helper that was left behind may hold the filter open for ever.
   for _ in {1..30}; do kill -0 "$filter" 2>/dev/null || break; sleep 0.1; done
   # Killed by the lead itself, because it came before the trainer could listen: nothing is wrong and nothing is lost.
