@@ -21,6 +21,7 @@ from PIL import Image
 TRAINER = os.environ["TRAINER"]  # build/trainer
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOKENIZER = os.path.join(SOURCE, "tests/golden/tokenizer/unigram.model")
+GUARD = 1800  # s: ends what hangs. Nothing else depends on it: a busy or slow machine may take its time.
 
 
 def png(seed, size=20):
@@ -30,6 +31,11 @@ def png(seed, size=20):
     out = io.BytesIO()
     Image.fromarray(image).save(out, "PNG")
     return out.getvalue()
+
+
+def wall_time(seconds):
+    """Words for a job that has so many seconds."""
+    return ["--set", f"limits.wall_time={seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"]
 
 
 def add_member(tar, name, data):
@@ -141,7 +147,7 @@ class RunTest(unittest.TestCase):
                 "--set", "checkpoint.every_steps=2", "--set", "eval.val.at_end=false", "--set", f"guard.nonfinite={policy}",
                 "--set", "train.total_steps=8", *more]
 
-    def run_trainer(self, *args, ranks=0, timeout=120, cwd=None):
+    def run_trainer(self, *args, ranks=0, timeout=GUARD, cwd=None):
         """Exit code and all output. ranks = 0: without mpirun."""
         command = (["mpirun", "-np", str(ranks)] if ranks else []) + [TRAINER, *map(str, args)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
@@ -155,6 +161,36 @@ class RunTest(unittest.TestCase):
         self.assertEqual(got, code, self.output)
         for fragment in fragments:
             self.assertIn(fragment, self.output)
+
+    def wait(self, what, condition, pause=0.02):
+        """The condition's value, as soon as it has one."""
+        end = time.monotonic() + GUARD
+        while not (value := condition()):
+            self.assertLess(time.monotonic(), end, f"{what}: never came")
+            time.sleep(pause)
+        return value
+
+    def assert_no_slower(self, what, usual, factor, tries=10):
+        """`what` takes at most `factor` times as long as `usual`. Both run one after the other until this is so: others on the
+        machine disturb a try, but not each of them."""
+        seen = []
+        for _ in range(tries):
+            moments = [time.monotonic()]
+            for call in (usual, what):
+                call()
+                moments.append(time.monotonic())
+            seen.append((moments[2] - moments[1]) / (moments[1] - moments[0]))
+            if seen[-1] <= factor:
+                return
+        self.fail(f"slower by these factors, not {factor}: {seen}")
+
+    def phase(self, folder=None):
+        """What the job in the run directory is doing, by its lock: "train step=4"; "" if no job is there."""
+        try:
+            with open(f"{folder or self.dir}/lock") as f:
+                return f.read().strip().rpartition("\n")[2].partition(" since ")[0]
+        except FileNotFoundError:
+            return ""
 
     def checkpoints(self, folder=None):
         return sorted(os.path.basename(p) for p in glob.glob((folder or self.dir) + "/checkpoints/*.h5"))

@@ -12,6 +12,9 @@ import subprocess
 import tempfile
 import time
 
+import place
+from processes import descendants
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "mpirun")
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 USER = "nobody"  # who owns the jobs: an ordinary user, as on a cluster
@@ -69,25 +72,6 @@ def free_ports(count):
     for s in sockets:
         s.close()
     return ports
-
-
-def descendants(pid):
-    """All processes below `pid`, from /proc."""
-    children = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as f:
-                    parent = int(f.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue  # gone meanwhile
-            children.setdefault(parent, []).append(int(name))
-    found, todo = [], [pid]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
 
 
 def kill_descendants():

@@ -13,6 +13,8 @@ import h5py
 import numpy as np
 
 import harness
+import place
+import processes
 
 LONG = ["--set", "train.total_steps=100000"]
 
@@ -31,13 +33,22 @@ class Stops(harness.RunTest):
                 return seen
         self.fail(f"{text} never came:\n{seen}")
 
-    def ended(self, job, code, timeout=60):
-        output = job.communicate(timeout=timeout)[0]
+    def ended(self, job, code):
+        output = job.communicate(timeout=harness.GUARD)[0]
         self.assertEqual(job.returncode, code, output)
         return output
 
     def newest(self):
         return int(self.checkpoints()[-1][:10])
+
+    def ranks(self, job, count=2):
+        """The ranks of a job, in the order in which they started."""
+        if place.no_processes():
+            job.kill()
+            self.skipTest(place.no_processes())
+        found = processes.children(job.pid, "deck.toml")
+        self.assertEqual(len(found), count)
+        return found
 
     # ---------------------------------------------------------------- signals
 
@@ -47,16 +58,17 @@ class Stops(harness.RunTest):
         for isa in ("AVX2", "ALL"):
             with self.subTest(isa=isa):
                 shutil.rmtree(self.dir, ignore_errors=True)
-                job = subprocess.Popen([harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       cwd=self.folder, text=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})
-                self.until(job, "optim ")
                 sent = 0
-                while job.poll() is None and sent < 100000:
-                    job.send_signal(signal.SIGUSR1)
-                    sent += 1
-                    time.sleep(0.0001)
-                self.ended(job, 75)
-                self.assertGreater(sent, 20)
+                while sent <= 20:  # fewer are no storm: on a busy machine the job may end before this test has its turn
+                    job = subprocess.Popen([harness.TRAINER, self.deck(), *LONG], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                           cwd=self.folder, text=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})
+                    self.until(job, "optim ")
+                    sent = 0
+                    while job.poll() is None and sent < 100000:
+                        job.send_signal(signal.SIGUSR1)
+                        sent += 1
+                        time.sleep(0.0001)
+                    self.ended(job, 75)
 
     def test_one_rank_is_enough_and_any_moment_will_do(self):
         # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation that takes long.
@@ -70,13 +82,9 @@ class Stops(harness.RunTest):
                                        stderr=subprocess.STDOUT, cwd=self.folder, text=True)
                 self.until(job, moment)
                 if extra:
-                    time.sleep(0.5)  # now the evaluation is under way
-                ranks = subprocess.run(["pgrep", "-P", str(job.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()
-                self.assertEqual(len(ranks), 2)
-                begin = time.time()
-                os.kill(int(ranks[1]), signal.SIGTERM)
+                    self.wait("the evaluation", lambda: self.phase() == "evaluate step=3")
+                os.kill(self.ranks(job)[1], signal.SIGTERM)
                 output = self.ended(job, 75)
-                self.assertLess(time.time() - begin, 20)
                 self.assertIn("stopped  ", output)
                 self.assertIn("signal TERM at rank 1", output)
                 if extra:
@@ -106,10 +114,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         for _ in range(2):  # cut off at the end, and again when it is made up for
             job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, deck, *slow], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, cwd=self.folder, text=True)
-            seen = ""
-            while not re.search(r"^(step=3 |start    step=3)", seen, re.M):
-                seen += job.stdout.readline()
-            time.sleep(0.5)
+            self.wait("the last evaluation", lambda: self.phase() == "evaluate step=3")
             job.send_signal(signal.SIGUSR1)
             self.assertIn("eval=val step=3 interrupted", self.ended(job, 75))
         self.expect(0, "eval=val step=3 perplexity", "finished step=3", ranks=2,
@@ -135,31 +140,53 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
                                stdin=subprocess.DEVNULL, cwd=self.folder, text=True)
         self.until(job, "step=3 ")
         job.send_signal(signal.SIGHUP)
-        time.sleep(0.3)
-        self.assertIsNone(job.poll())
+        trained = re.findall(r"step=(\d+) loss", self.until(job, "step=100 "))
+        self.assertEqual(trained, [str(step) for step in range(4, 101)])
         job.send_signal(signal.SIGTERM)
         self.ended(job, 75)
 
     # ---------------------------------------------------------------- limits
 
+    def until_the_wall_time(self, wall_s, margin_s):
+        """A job of so many seconds, twice as many where a busy machine does no two steps in them. Returns its limit in seconds, and
+        those that were left when it stopped, as it was told."""
+        while True:
+            code = self.run_trainer(self.deck(), *LONG, *harness.wall_time(wall_s), "--set", f"limits.margin_s={margin_s}", "--set",
+                                    "log.console_every_steps=1000", ranks=2)
+            if "stopped  before the first step" not in self.output and len(self.rows()) > 1:
+                break
+            shutil.rmtree(self.dir)
+            wall_s *= 2
+            self.assertLess(wall_s, harness.GUARD, self.output)
+        self.assertEqual(code, 75, self.output)
+        said = r"stopped  step=\d+.*wall time: (\d+) s left; margin (\d+) s \+ step ([\d.]+) s \+ save ([\d.]+) s"
+        self.assertRegex(self.output, said)
+        left, kept, step, save = map(float, re.search(said, self.output).groups())
+        rows = self.rows()
+        # Not too early, and not too late: it looks at its own clock after each row, and went on after the last but one.
+        self.assertLess(left, kept + step + save + 1.2)
+        self.assertLess(rows[-2]["uptime_s"], wall_s - kept + 0.5)
+        self.assertLess(rows[-1]["uptime_s"], wall_s - left + 0.5)
+        self.assertEqual(self.newest(), rows[-1]["step"])  # the last finished step is saved
+        return wall_s, kept
+
     def test_wall_time(self):
-        begin = time.time()
-        self.expect(75, "stopped  ", "wall time: ", "limits   wall time", ranks=2, timeout=90,
-                    args=[self.deck(), *LONG, "--set", "limits.wall_time=00:01:00", "--set", "limits.margin_s=5",
-                          "--set", "log.console_every_steps=1000"])
-        self.assertLess(time.time() - begin, 60)
-        self.assertGreater(time.time() - begin, 45)
+        _, kept = self.until_the_wall_time(16, 2)
+        self.assertEqual(kept, 2)
+        self.assertIn("limits   wall time", self.output)
         self.assertNotIn("limits.margin_s", self.output)
-        last = [row["step"] for row in self.rows()][-1]
-        self.assertEqual(self.newest(), last)  # the last finished step is saved
+        last = self.newest()
         self.expect(0, f"step={last + 1} ", ranks=2, args=[self.deck(), "--set", f"train.total_steps={last + 1}"])
 
     def test_a_margin_that_is_cut_is_told(self):
-        begin = time.time()
-        self.expect(75, "level=warning", "limits.margin_s = 120 is more than a quarter of the 16 s that this job has: only 4 s are kept",
-                    "margin 4 s (not 120 s: a quarter of the time)", ranks=2, timeout=60,
-                    args=[self.deck(), *LONG, "--set", "limits.wall_time=00:00:16"])
-        self.assertLess(time.time() - begin, 16)  # the margin hides what mpirun takes to start on a busy machine
+        wall_s, kept = self.until_the_wall_time(8, 120)
+        said = r"limits.margin_s = 120 is more than a quarter of the (\d+) s that this job has: only (\d+) s are kept"
+        self.assertRegex(self.output, said)
+        self.assertIn(f"margin {kept:.0f} s (not 120 s: a quarter of the time)", self.output)
+        has, told = map(int, re.search(said, self.output).groups())
+        self.assertLessEqual(has, wall_s)
+        self.assertEqual(told, kept)
+        self.assertLess(abs(told - has / 4), 1)
 
     def write(self, name, text):
         with open(f"{self.folder}/{name}", "w") as f:
@@ -171,15 +198,19 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         os.mkdir(tools)
         self.write("bin/squeue", f"#!/bin/sh\necho called >> {self.folder}/calls\ncat {self.folder}/left\n")
         os.chmod(tools + "/squeue", 0o755)
-        self.write("left", "0:40\n")
+        self.write("left", "1:00\n")
         job = subprocess.Popen(["mpirun", "-np", "2", "-x", f"PATH={tools}:{os.environ['PATH']}", "-x", "SLURM_JOB_ID=12",
                                 harness.TRAINER, self.deck(), *LONG, "--set", "limits.margin_s=6"], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, cwd=self.folder, text=True)
-        self.assertRegex(self.until(job, "limits   wall time: "), r"limits   wall time: (40|39|38|37)s left \(slurm\)")
+        self.assertRegex(self.until(job, "limits   wall time: "), r"limits   wall time: \d+s left \(slurm\)")
+
+        def calls():
+            with open(self.folder + "/calls") as f:
+                return len(f.readlines())
         self.write("left", "2:00:00\n")
+        before = calls()
         self.until(job, "(slurm has changed the limit)")
-        with open(self.folder + "/calls") as f:
-            self.assertLess(len(f.readlines()), 5)
+        self.assertLessEqual(calls(), before + 2)  # one may have been under way
         job.send_signal(signal.SIGUSR1)
         self.ended(job, 75)
 
@@ -396,7 +427,7 @@ preprocess = '''{ops}'''
 """)
         one = [harness.TRAINER, deck, "--set", "eval.val.data=big"]
         job = subprocess.run(["mpirun", "-np", "1", *one, ":", "-np", "1", "sh", "-c", f"ulimit -v 500000; exec {' '.join(one)}"],
-                             capture_output=True, text=True, timeout=60, cwd=self.folder)
+                             capture_output=True, text=True, timeout=harness.GUARD, cwd=self.folder)
         self.assertEqual(job.returncode, 1, job.stdout + job.stderr)
         self.assertIn("out of memory", job.stdout + job.stderr)
 
@@ -431,7 +462,7 @@ preprocess = '''{ops}'''
         self.assertRegex(self.report(), r"^rank=0 of 5 .* exit=3: .*global_batch")
         one = [harness.TRAINER, self.good_copy(), "--set", 'loader.stage_dir="$STAGE"']
         job = subprocess.run(["mpirun", "-np", "1", "-x", f"STAGE={self.folder}", *one, ":", "-np", "1", *one], capture_output=True,
-                             text=True, timeout=60, cwd=self.folder)
+                             text=True, timeout=harness.GUARD, cwd=self.folder)
         self.assertEqual(job.returncode, 2, job.stdout + job.stderr)
         self.assertRegex(self.report(), r"^rank=1 of 2 .* exit=2: .*STAGE")
         # What went before is told by the log; a run that goes well leaves none.
@@ -453,9 +484,8 @@ preprocess = '''{ops}'''
     def test_a_killed_attempt_is_told_by_the_next(self):
         job = self.start(*LONG)
         self.until(job, "checkpoint step=4")
-        ranks = subprocess.run(["pgrep", "-P", str(job.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()
-        os.kill(int(ranks[1]), signal.SIGKILL)
-        job.communicate(timeout=60)
+        os.kill(self.ranks(job)[1], signal.SIGKILL)
+        job.communicate(timeout=harness.GUARD)
         self.assertFalse(os.path.exists(self.dir + "/report.txt"))
         self.assertRegex(self.status(), r"state       not running; its last job \(\S+:\d+ since .*\) was killed")
         more = ["--set", f"train.total_steps={self.newest() + 2}"]
@@ -473,15 +503,37 @@ preprocess = '''{ops}'''
         with h5py.File(f"{self.dir}/checkpoints/{step:010}.h5") as f:
             return {name: float(f.attrs[name]) for name in names}, float(f.attrs["uptime_s"])
 
+    def assert_whole_time_is_counted(self, train):
+        """train() returns the seconds that a job has counted: all but what mpirun takes to start and to end, which a job that only
+        reads its deck shows. Others on the machine disturb a try, but not each of them."""
+        seen = []
+        for _ in range(10):
+            begin = time.monotonic()
+            self.expect(0, args=[self.deck(), "--validate"], ranks=2)
+            launch = time.monotonic() - begin
+            shutil.rmtree(self.dir, ignore_errors=True)
+            begin = time.monotonic()
+            counted = train()
+            wall = time.monotonic() - begin
+            self.assertLess(counted, wall)
+            seen.append((wall - counted) / launch)
+            if seen[-1] < 4:
+                return
+        self.fail(f"not counted, in launches: {seen}")
+
+    def assert_sum(self, times, seconds):
+        """The categories are all of the time, less what the save itself has taken so far."""
+        self.assertLess(sum(times.values()), seconds + 0.001)
+        self.assertGreater(sum(times.values()), 0.9 * seconds)
+
     def test_times_add_up(self):
         # One attempt; one that was killed and the one after it; one that went back.
-        begin = time.time()
-        self.expect(0, args=[self.deck()], ranks=2)
-        wall = time.time() - begin
+        def straight():
+            self.expect(0, args=[self.deck()], ranks=2)
+            return self.seconds(12)[1]
+        self.assert_whole_time_is_counted(straight)
         times, uptime = self.seconds(12)
-        self.assertAlmostEqual(sum(times.values()), uptime, delta=0.05)
-        self.assertLess(uptime, wall)
-        self.assertGreater(uptime, wall - 1.5)  # mpirun itself
+        self.assert_sum(times, uptime)
         for name in ("setup_s", "training_s", "evaluation_s", "checkpoint_s"):
             self.assertGreater(times[name], 0, name)
         self.assertEqual(times["redone_s"], 0)
@@ -490,10 +542,7 @@ preprocess = '''{ops}'''
         self.until(job, "step=110 ")
         job.kill()
         job.communicate()
-        for _ in range(100):  # its ranks end a moment later
-            if "running:" not in self.status():
-                break
-            time.sleep(0.05)
+        self.wait("the end of its ranks", lambda: "running:" not in self.status())
         saved, rows = self.newest(), self.rows()
         self.assertGreater(rows[-1]["step"], saved)
         end = rows[-1]["step"] + 5
@@ -501,26 +550,31 @@ preprocess = '''{ops}'''
         self.expect(0, "redone after restart", args=[self.deck(), "--set", f"train.total_steps={end}"], ranks=2)
         times, uptime = self.seconds(end)
         self.assertAlmostEqual(times["redone_s"], lost, delta=0.01)
-        self.assertAlmostEqual(sum(times.values()), rows[-1]["uptime_s"] + uptime, delta=0.1)
-        shutil.rmtree(self.dir)
-        begin = time.time()
-        self.expect(0, "went back to step 2", args=self.poisoned("rewind"), ranks=2)
-        times, _ = self.seconds(8)
-        self.assertGreater(times["redone_s"], 0)
-        self.assertLess(sum(times.values()), time.time() - begin)
-        self.assertGreater(sum(times.values()), time.time() - begin - 1.5)
+        self.assert_sum(times, rows[-1]["uptime_s"] + uptime)
+
+        def rewound():
+            self.expect(0, "went back to step 2", args=self.poisoned("rewind"), ranks=2)
+            return sum(self.seconds(8)[0].values())
+        self.assert_whole_time_is_counted(rewound)
+        self.assertGreater(self.seconds(8)[0]["redone_s"], 0)
 
     # ---------------------------------------------------------------- full disks
 
     def small_disk(self, kib=2560):
         """A run directory on a file system of so many KiB, and what fills it up."""
+        if place.no_small_disk():
+            self.skipTest(place.no_small_disk())
         small = self.folder + "/small"
         os.mkdir(small)
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", small], capture_output=True).returncode != 0:
-            self.skipTest("no small file system: mount is not allowed here")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", small], check=True)
         self.addCleanup(subprocess.run, ["umount", small])
         self.dir = small + "/run"
         return small + "/filler"
+
+    def last_row(self):
+        """The step of the newest row, while a job writes."""
+        with open(self.dir + "/metrics.jsonl", "rb") as f:
+            return max(int(step) for step in re.findall(rb'"kind":"train".*?"step":(\d+)|$', f.read()) if step)
 
     def fill(self, filler, room=0):
         with open(filler, "wb", buffering=0) as f:
@@ -543,9 +597,10 @@ preprocess = '''{ops}'''
         with h5py.File(self.dir + "/metrics.h5") as f:
             self.assertEqual(len(f["start/step"]), 1)
         self.until(job, "step=" + str(int(re.findall(r"step=(\d+) loss", seen)[-1]) + 100) + " ")
-        self.rows()
+        before = self.rows()[-1]["step"]
         os.remove(filler)
-        time.sleep(1)
+        while self.last_row() <= before:
+            self.until(job, " schedule=")
         job.send_signal(signal.SIGUSR1)
         self.ended(job, 75)
         stopped = self.newest()

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Jobs that are hurt while they run: killed at every file-system call of their saves, killed and asked to stop at random moments,
 and given errors at every kind of call. A sample of it here; all of it with TORTURE=all (tools/torture), which takes an hour."""
+import concurrent.futures
 import glob
 import os
 import random
@@ -14,6 +15,8 @@ import h5py
 import numpy as np
 
 import harness
+import place
+import processes
 
 ALL = os.environ.get("TORTURE") == "all"
 SEED = int(os.environ.get("TORTURE_SEED", "1"))
@@ -31,26 +34,7 @@ def sample(everything, count):
 
 def children_of(pid):
     """The ranks of a job that mpirun started, in the order in which they started."""
-    return [int(p) for p in subprocess.run(["pgrep", "-P", str(pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split()]
-
-
-def catches(pid, number):
-    """Whether the process has a handler for the signal."""
-    try:
-        with open(f"/proc/{pid}/status") as f:
-            caught = int(re.search(r"SigCgt:\s*(\w+)", f.read()).group(1), 16)
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return bool(caught >> (number - 1) & 1)
-
-
-def ended(pid):
-    """Whether the process is gone, or only its parent has not asked for it yet."""
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    return processes.children(pid, "deck.toml")
 
 
 class Torture(harness.RunTest):
@@ -72,26 +56,31 @@ class Torture(harness.RunTest):
                 for value in values:
                     self.assertEqual(row[value], other[value], (kind, row["step"], value))
 
-    def hurt(self, order, under, *args, ranks=2, timeout=60, call="", ends=""):
-        """One run in which an order of tests/inject is carried out: exit code, and each rank's calls."""
-        trace = self.folder + "/trace"
-        shutil.rmtree(trace, ignore_errors=True)
-        os.mkdir(trace)
-        environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": under, "INJECT_TRACE": trace, "INJECT": order, "INJECT_CALL": call,
+    def start_hurt(self, order, under, *args, ranks=2, call="", ends=""):
+        """Starts a run in which an order of tests/inject is carried out."""
+        shutil.rmtree(self.trace(), ignore_errors=True)
+        os.mkdir(self.trace())
+        environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": under, "INJECT_TRACE": self.trace(), "INJECT": order, "INJECT_CALL": call,
                        "INJECT_ENDS": ends}
         command = ["mpirun", "-np", str(ranks)]
         for name, value in environment.items():
             command += ["-x", f"{name}={value}"]
-        begin = time.time()
-        done = subprocess.run([*command, harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=timeout, cwd=self.folder, stdin=subprocess.DEVNULL)
-        self.seconds = time.time() - begin
-        self.output = done.stdout
-        calls = []
-        for rank in range(ranks):
-            with open(f"{trace}/{rank}.calls") as f:
-                calls.append([line.split(" ", 2)[1:] for line in f.read().splitlines()])
-        return done.returncode, calls
+        return subprocess.Popen([*command, harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True, cwd=self.folder, stdin=subprocess.DEVNULL)
+
+    def trace(self):
+        return self.folder + "/trace"
+
+    def calls(self, rank):
+        """What a rank has called so far, of that which counts: [name, path] each."""
+        with open(f"{self.trace()}/{rank}.calls") as f:
+            return [line.split(" ", 2)[1:] for line in f.read().splitlines()]
+
+    def hurt(self, order, under, *args, ranks=2, **which):
+        """One such run to its end: exit code, and each rank's calls."""
+        job = self.start_hurt(order, under, *args, ranks=ranks, **which)
+        self.output = job.communicate(timeout=harness.GUARD)[0]
+        return job.returncode, [self.calls(rank) for rank in range(ranks)]
 
     # ---------------------------------------------------------------- killed at a call
 
@@ -158,10 +147,13 @@ class Torture(harness.RunTest):
         chance = random.Random(SEED)
         args = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3", "--set",
                 "train.total_steps=40", "--set", "eval.val.every_steps=5", "--set", "checkpoint.every_steps=3"]
+        begin = time.monotonic()
         reference = self.reference(*args, ranks=1)
-        wanted, kills, runs, longest = 200 if ALL else 6, 0, 0, 2.5
+        whole_s = time.monotonic() - begin
+        wanted, kills, runs = 200 if ALL else 6, 0, 0
         while kills < wanted:
             shutil.rmtree(self.dir, ignore_errors=True)
+            longest = 1.5 * whole_s
             while True:
                 ranks = chance.choice((1, 2, 4))
                 job = subprocess.Popen(["mpirun", "-np", str(ranks), harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
@@ -183,6 +175,7 @@ class Torture(harness.RunTest):
                 if job.returncode == 0:
                     break
                 kills += 1
+                longest *= 1.2  # a machine that has become busier lets it end all the same
                 self.assertNotIn("level=error", output)
                 self.assertLess(kills, 2 * wanted + 50)
             runs += 1
@@ -192,46 +185,49 @@ class Torture(harness.RunTest):
     def output_of(self, job):
         """What a job wrote, when it has ended. Open MPI's own launcher may wait for ever, in PMIx_server_finalize, after a rank was
         killed while it was connecting to it: if no rank of ours lives, the launcher is killed."""
-        try:
-            return job.communicate(timeout=30)[0]
-        except subprocess.TimeoutExpired:
-            self.assertIsNone(job.poll(), "ranks live 30 s after their mpirun was killed")
-            living = [pid for pid in children_of(job.pid) if not ended(pid)]
-            self.assertEqual(living, [], "ranks live 30 s after one of them was killed")
-            print("mpirun waits for ranks that have ended", flush=True)
-            job.kill()
-            return job.communicate(timeout=30)[0]
+        with concurrent.futures.ThreadPoolExecutor(1) as reader:
+            output = reader.submit(job.communicate)
+            alone = 0  # looks at a launcher without ranks
+            end = time.monotonic() + harness.GUARD
+            while not output.done():
+                living = [pid for pid in children_of(job.pid) if not processes.ended(pid)]
+                if time.monotonic() > end:
+                    job.kill()
+                    self.fail(f"ranks live long after one of them, or their mpirun, was killed: {living}")
+                alone = 0 if living else alone + 1
+                if alone == 600:
+                    print("mpirun waits for ranks that have ended", flush=True)
+                    job.kill()
+                time.sleep(0.05)
+            return output.result()[0]
 
     def wait_for_the_lock(self):
         """Ranks that lost their mpirun end a moment later."""
-        for _ in range(200):
-            if not subprocess.run(["pgrep", "-f", self.folder + "/deck.toml"], capture_output=True).stdout:
-                return
-            time.sleep(0.05)
-        self.fail("ranks are still there 10 s after their mpirun")
+        self.wait("the end of ranks without mpirun", lambda: not processes.with_word(self.folder + "/deck.toml"))
 
     # ---------------------------------------------------------------- asked to stop
 
     def test_signals_at_random(self):
         chance = random.Random(SEED)
         args = ["--set", "train.total_steps=1000000", "--set", "eval.val.every_steps=7", "--set", "checkpoint.every_steps=5"]
-        lead, slowest, last = 10, 0, 0
+        slowest, last = 0, 0
         for n in range(100 if ALL else 6):
             job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, cwd=self.folder, text=True)
-            while not all([catches(p, signal.SIGUSR1) for p in children_of(job.pid)] or [False]) or len(children_of(job.pid)) < 2:
+            while [processes.catches(p, signal.SIGUSR1) for p in children_of(job.pid)] != [True, True]:
                 self.assertIsNone(job.poll())
                 time.sleep(0.002)
-            time.sleep(chance.uniform(0, 1.2))
+            if n % 3:  # however long the start takes here
+                self.wait("training", lambda: self.phase().startswith("train ") or job.poll() is not None)
+            time.sleep(chance.uniform(0, 0.6))
             to, number = (job.pid, signal.SIGUSR1) if n % 2 else (chance.choice(children_of(job.pid)),
                                                                  chance.choice((signal.SIGUSR1, signal.SIGTERM)))
-            begin = time.time()
+            begin = time.monotonic()
             os.kill(to, number)
-            output = job.communicate(timeout=60)[0]
-            slowest = max(slowest, time.time() - begin)
+            output = job.communicate(timeout=harness.GUARD)[0]
+            slowest = max(slowest, time.monotonic() - begin)
             with self.subTest(n=n, number=number):
                 self.assertEqual(job.returncode, 75, output)
-                self.assertLess(time.time() - begin, lead)
                 # Before it has restored there is nothing to save.
                 early = "stopped  before the first step (" in output
                 stopped = last if early else int(re.search(r"stopped  step=(\d+)", output).group(1))
@@ -243,10 +239,12 @@ class Torture(harness.RunTest):
                     self.assertEqual([r["step"] for r in self.rows()], list(range(1, stopped + 1)))
                 last = stopped
         self.expect(0, f"step={last + 1} ", args=[self.deck(), *args, "--set", f"train.total_steps={last + 1}"], ranks=2)
+        self.assertGreater(last, 0)
         print(f"slowest stop {slowest:.2f} s, {last} steps", flush=True)
 
     def test_asked_to_stop_while_starting(self):
-        """Copying data, walking through shards, reading a checkpoint: each takes long here, and ends in seconds."""
+        """Copying data, walking through shards, reading a checkpoint: each takes many calls. They are slow here, and after the request
+        few more are made."""
         harness.make_shards(self.data, shards=20)
         self.good = self.changed(("train-{000..001}", "train-{000..019}"))
         args = ["--set", "train.total_steps=8", "--set", f'loader.stage_dir="{self.folder}/local"', "--set", "loader.threads=1"]
@@ -254,41 +252,39 @@ class Torture(harness.RunTest):
         again = {"stage": lambda: shutil.rmtree(self.folder + "/local"),
                  "open_data": lambda: [os.remove(f) for f in glob.glob(self.data + "/*.index")], "restore": lambda: None}
         for phase, slow, ends, milliseconds, ask, code in (
-                ("stage", 0, ".tar", 1500, lambda job: job.send_signal(signal.SIGUSR1), 75),
+                ("stage", 0, ".tar", 700, lambda job: job.send_signal(signal.SIGUSR1), 75),
                 ("open_data", 1, ".tar", 500, lambda job: os.kill(children_of(job.pid)[0], signal.SIGTERM), 75),
-                ("restore", 1, "0000000004.h5", 2500, lambda job: open(self.dir + "/stop", "w").close(), 8),
-                ("restore", 1, "0000000004.h5", 12500, None, 8)):  # its wall time is over: nothing was gained
-            with self.subTest(phase=phase, code=code):
+                ("restore", 1, "0000000004.h5", 2500, lambda job: open(self.dir + "/stop", "w").close(), 8)):
+            with self.subTest(phase=phase):
                 again[phase]()
-                limit = [] if ask else ["--set", "limits.wall_time=00:00:16", "--set", "limits.margin_s=4"]
-                environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": self.folder, "INJECT": f"{slow}:0:slow={milliseconds}+",
-                               "INJECT_CALL": "preadv" if phase == "restore" else "pread", "INJECT_ENDS": ends}
-                command = ["mpirun", "-np", "2"] + [w for name, value in environment.items() for w in ("-x", f"{name}={value}")]
-                begin = time.time()
-                job = subprocess.Popen([*command, harness.TRAINER, self.deck(), *args, *limit], stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, cwd=self.folder, text=True)
-                while f"\n{phase} step=" not in self.lock():
-                    self.assertLess(time.time() - begin, 10)
-                    self.assertIsNone(job.poll())
-                    time.sleep(0.05)
-                asked = time.time()
-                if ask:
-                    ask(job)
-                output = job.communicate(timeout=60)[0]
-                self.assertEqual(job.returncode, code, output)
-                self.assertIn(f"stopped  before the first step ({phase}): ", output)
-                if limit:
-                    self.assertTrue(9 < time.time() - begin < 16, time.time() - begin)
-                else:
-                    self.assertLess(time.time() - asked, 5)
-                self.assertFalse(os.path.exists(self.dir + "/stop"))
-                self.assertEqual(os.path.exists(self.dir + "/report.txt"), bool(limit))
+                job = self.start_hurt(f"{slow}:0:slow={milliseconds}+", self.folder, *args, ends=ends,
+                                      call="preadv" if phase == "restore" else "pread")
+                self.wait(phase, lambda: self.phase().startswith(f"{phase} ") and self.calls(slow) or job.poll() is not None)
+                self.assertIsNone(job.poll())
+                made = len(self.calls(slow))
+                ask(job)
+                self.check_stopped_while(phase, job, code)
+                self.assertLess(len(self.calls(slow)) - made, 5)
+        # Its time is over while it reads: a busy machine gets more of it, so that it comes to that.
+        wall_s = 4
+        while True:
+            job = self.start_hurt(f"1:0:slow={1000 * wall_s}+", self.folder, *args, *harness.wall_time(wall_s), "--set",
+                                  f"limits.margin_s={wall_s // 4}", call="preadv", ends="0000000004.h5")
+            self.wait("restore", lambda: self.phase().startswith("restore ") or job.poll() is not None)
+            if job.poll() is None:
+                break
+            wall_s *= 2
+            self.assertLess(wall_s, harness.GUARD, job.communicate()[0])
+        self.check_stopped_while("restore", job, 8, gained_nothing=True)
         self.expect(0, "from=checkpoint", "step=5 ", args=[self.deck(), *args], ranks=2)
         self.assertNotIn("ended without a report", self.output)
 
-    def lock(self):
-        with open(self.dir + "/lock") as f:
-            return f.read()
+    def check_stopped_while(self, phase, job, code, gained_nothing=False):
+        output = job.communicate(timeout=harness.GUARD)[0]
+        self.assertEqual(job.returncode, code, output)
+        self.assertIn(f"stopped  before the first step ({phase}): ", output)
+        self.assertFalse(os.path.exists(self.dir + "/stop"))
+        self.assertEqual(os.path.exists(self.dir + "/report.txt"), gained_nothing)
 
     # ---------------------------------------------------------------- errors
 
@@ -377,7 +373,7 @@ preprocess = '''resize(16) | value_range(-1, 1) | tokenize("words", max_len=12, 
     def test_errors(self):
         args = ["--set", "train.total_steps=8", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.on_error=stop"]
         self.expect(0, args=[self.deck(), *args, "--set", "train.total_steps=4"], ranks=2)
-        begun, slowest = self.folder + "/begun", 0
+        begun = self.folder + "/begun"
         shutil.copytree(self.dir, begun)
         cases = [(rank, *error) for error in self.ERRORS for rank in ((0,) if error[-1] == "0" else (0, 1))]
         for rank, call, ends, n, action, code, cause, *_ in sample(cases, 10):
@@ -387,8 +383,6 @@ preprocess = '''resize(16) | value_range(-1, 1) | tokenize("words", max_len=12, 
                 got, calls = self.hurt(f"{rank}:{n}:{action}", self.folder, *args, call=call, ends=ends)
                 self.assertGreater(len(calls[rank]), n, "there was no such call")
                 self.assertEqual(got, code, self.output)
-                slowest = max(slowest, self.seconds)
-                self.assertLess(self.seconds, 10)
                 cause = cause.replace("{rank}", str(rank))
                 report = self.dir + "/report.txt"
                 if code == 0 or cause.startswith("run.dir: "):
@@ -397,7 +391,8 @@ preprocess = '''resize(16) | value_range(-1, 1) | tokenize("words", max_len=12, 
                 else:
                     with open(report) as f:
                         self.assertRegex(f.readline(), rf"^rank={rank} of 2 host=\S+ step=\d+ phase=\w+ exit={code}: .*({cause})")
-        print(f"{len(sample(cases, 10))} errors of {len(cases)}, the slowest took {slowest:.1f} s", flush=True)
+        print(f"{len(sample(cases, 10))} errors of {len(cases)}", flush=True)
 
 
+place.skip(place.no_processes())
 harness.main()

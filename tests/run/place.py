@@ -1,0 +1,51 @@
+"""What the place where the tests run allows: root, a container, a bare chroot or an ordinary user each lack something else. Each function
+tries one thing, in seconds, and returns why it cannot be done, or "".
+"""
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+
+
+def attempt(command, what):
+    """Why a command fails here, in its own words, or ""."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    except OSError as error:
+        return f"{what}: {error}"
+    except subprocess.TimeoutExpired:
+        return f"{what}: '{' '.join(command)}' hangs"
+    return "" if done.returncode == 0 else f"{what}: {' '.join(done.stdout.split()) or f'exit {done.returncode}'}"
+
+
+@functools.cache
+def no_processes():
+    """Processes can be found and looked at."""
+    return "" if os.path.exists(f"/proc/{os.getpid()}/stat") else "needs /proc, which is not mounted here"
+
+
+@functools.cache
+def no_small_disk():
+    """A file system of a few MiB can be mounted."""
+    with tempfile.TemporaryDirectory(prefix="trainer_place_") as folder:
+        why = attempt(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], "needs a small file system of its own")
+        return why or attempt(["umount", folder], "needs to unmount a file system")
+
+
+@functools.cache
+def no_other_user(name):
+    """Programs can be started as another user, who can own files."""
+    if os.geteuid() != 0:
+        return f"needs root, to start programs as the user {name}"
+    script = ("import os, pwd, sys; u = pwd.getpwnam(sys.argv[1]); os.chown(sys.argv[2], u.pw_uid, u.pw_gid); os.setgroups([]); "
+              "os.setgid(u.pw_gid); os.setuid(u.pw_uid)")
+    with tempfile.NamedTemporaryFile() as file:
+        return attempt([sys.executable, "-c", script, name, file.name], f"needs to start programs as the user {name}")[:300]
+
+
+def skip(*reasons):
+    """Ends a test program that cannot run here, as CTest knows it: exit code 77."""
+    for reason in filter(None, reasons):
+        print(f"skipped: {reason}")
+        sys.exit(77)

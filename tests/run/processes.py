@@ -1,0 +1,63 @@
+"""Processes as /proc shows them (place.no_processes says whether it does)."""
+import os
+import re
+
+
+def _read(pid, name):
+    """A file of a process; "" if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/{name}", errors="replace") as f:
+            return f.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""
+
+
+def _all():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def words(pid):
+    """The command line of a process."""
+    return _read(pid, "cmdline").split("\0")[:-1]
+
+
+def ended(pid):
+    """Whether a process is gone, or only its parent has not asked for it yet."""
+    fields = _read(pid, "stat").rpartition(")")[2].split()
+    return not fields or fields[0] in "ZX"
+
+
+def catches(pid, number):
+    """Whether a process has a handler for the signal."""
+    caught = re.search(r"SigCgt:\s*(\w+)", _read(pid, "status"))
+    return bool(caught and int(caught.group(1), 16) >> (number - 1) & 1)
+
+
+def children(pid, word=""):
+    """The children of a process that has `word` in its command line, in the order in which they started."""
+    return sorted(p for p in _tree().get(pid, []) if word in " ".join(words(p)))
+
+
+def descendants(pid):
+    """All processes below `pid`."""
+    tree = _tree()
+    found, todo = [], [pid]
+    while todo:
+        below = tree.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def with_word(word):
+    """All processes that have a word in their command line."""
+    return [pid for pid in _all() if any(word in w for w in words(pid))]
+
+
+def _tree():
+    found = {}
+    for pid in _all():
+        fields = _read(pid, "stat").rpartition(")")[2].split()
+        if fields:  # not gone meanwhile
+            found.setdefault(int(fields[1]), []).append(pid)
+    return found
