@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 
-#include "base/clock.hpp"
 #include "comm/gpu_exchange.hpp"
 #include "comm_suite.hpp"
 #include "device/gpu.hpp"
@@ -79,7 +78,6 @@ int failing(comm::Session& session, const std::string& how) {
   comm::Comm& world = session.world();
   const bool culprit = world.rank() == world.size() - 1;
   if (culprit) setenv("NCCL_ON_CPU", how.c_str(), 1);
-  base::Stopwatch watch;
   std::string text = refused([&] {
     device::Queue queue(device::Kind::cuda);
     auto lane = comm::make_nccl_lane(2);
@@ -88,7 +86,6 @@ int failing(comm::Session& session, const std::string& how) {
     for (int i = 0; i < 5; ++i) c->all_reduce(x.view, queue).wait();
     x.get();
   });
-  const double seconds = watch.seconds();
   auto says = [&](const std::string& part) { expect(text.find(part) != text.npos, part + " is missing from: " + text); };
   says(fmt::format("rank {}", world.rank())), says(fmt::format("fsdp group of {} as its rank {}", world.size(), world.rank()));
   if (how == "absent") {
@@ -99,7 +96,7 @@ int failing(comm::Session& session, const std::string& how) {
     const bool exactly = how.find("hang") == 0 || (told && how.find("refuse") == 0);
     says(exactly ? "all_reduce (operation 3 of this rank, 4000 bytes of f32)" : "all_reduce (operation ");
     says(!told ? "not ended after 2 s" : how.find("error") == 0 ? "unhandled system error (a cable was pulled" : "invalid usage");
-    expect(told ? seconds < 1.5 : seconds > 1.9, fmt::format("it was found after {:.1f} s", seconds));
+    expect(!told || text.find("not ended after") == text.npos, "who is told does not wait: " + text);
   }
   return verdict(world, how.c_str());
 }

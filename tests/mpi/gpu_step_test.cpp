@@ -135,7 +135,7 @@ void host_times() {
   comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
   train::Engine engine(tests::engine_options(c, kSteps), mesh, Kind::cuda);
   engine.initialise(), engine.publish();
-  constexpr double kWait = 0.2;
+  constexpr double kWait = 1;
   auto submit_slowly = [&](int64_t step, double seconds) {
     engine.submit(step, [&](int64_t m, const models::Inputs& into) {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import harness
+import place
 
 RUNTIME = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libutil.so.1", "libstdc++.so.6",
            "libgcc_s.so.1")
@@ -28,19 +29,26 @@ class Bundle(harness.RunTest):
             shutil.copy(library(name), os.path.join(root, "lib/x86_64-linux-gnu"))
         shutil.copy(os.path.realpath("/bin/sh"), os.path.join(root, "bin/sh"))
         for name, minor in (("null", 3), ("urandom", 9)):
-            os.mknod(os.path.join(root, "dev", name), 0o020666, os.makedev(1, minor))
+            device = os.path.join(root, "dev", name)
+            try:
+                os.mknod(device, 0o020666, os.makedev(1, minor))
+                open(device, "rb").close()
+            except PermissionError:  # as in containers without rights: an empty file stands for it
+                if os.path.exists(device):
+                    os.remove(device)
+                open(device, "wb").close()
         return root
 
     def inside(self, root, command):
         """Exit code and output of a shell command there, with an empty environment."""
-        script = f"mount -t proc proc {root}/proc && exec chroot {root} /bin/sh -c '{command}'"
-        done = subprocess.run(["unshare", "-m", "/bin/sh", "-c", script], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, stdin=subprocess.DEVNULL)
+        done = subprocess.run(["chroot", root, "/bin/sh", "-c", command], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout
 
     def test_trains_on_a_bare_machine(self):
-        if os.geteuid() != 0:
-            self.skipTest("only root can change the root directory")
+        reason = place.attempt(["chroot", "/", "/bin/sh", "-c", "true"], "needs to change the root directory")
+        if reason:
+            self.skipTest(reason)
         if "libasan" in subprocess.run(["ldd", harness.TRAINER], capture_output=True, text=True, check=True).stdout:
             self.skipTest("programs under sanitizers need more than the C library")
         root = self.bare_root()

@@ -34,7 +34,7 @@ class Combinations(CudaTest):
             folder = f"{self.folder}/{policy}"
             args = self.poisoned(policy, *sets("checkpoint.every_steps=3", "run.device=cuda", "profile.forbid_waits=true", *FP16))
             self.expect(0, words, "fp16     0 steps without an update because gradients overflowed", args=[*args, "--dir", folder],
-                        timeout=240)
+                        timeout=harness.GUARD)
             rows = self.rows(folder=folder)
             self.assertEqual([r["step"] for r in rows], list(range(1, 9)))
             self.assertEqual([r["skipped"] for r in rows], [0, 0, 0, policy == "skip", 0, 0, 0, 0])

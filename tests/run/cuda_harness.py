@@ -19,7 +19,7 @@ class CudaTest(harness.RunTest):
         harness.TRAINER = EMULATED if device == "cuda" else CPU
         folder = f"{self.folder}/{name}"
         words = sets(*SETTINGS, f"run.device={device}", *settings)
-        self.expect(0, args=[self.deck(), "--dir", folder, *words, *args], ranks=ranks, timeout=240)
+        self.expect(0, args=[self.deck(), "--dir", folder, *words, *args], ranks=ranks)
         return self.rows(folder=folder)
 
     def compare(self, got, want, part):

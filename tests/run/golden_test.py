@@ -23,7 +23,7 @@ class Golden(unittest.TestCase):
             with h5py.File(path, "r+") as f:
                 change(f)
         done = subprocess.run(["mpirun", "-np", str(ranks), GOLDEN, path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=120, stdin=subprocess.DEVNULL)
+                              timeout=harness.GUARD, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout
 
     def refused(self, case, quantity, change):

@@ -30,7 +30,7 @@ class GpuCheck(harness.RunTest):
 
     def check(self, *args):
         done = subprocess.run([sys.executable, CHECK, "--build", self.folder, "--out", self.folder + "/out", *args],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
         self.output = done.stdout
         return done.returncode
 

@@ -18,7 +18,7 @@ TOOLS = os.path.join(harness.SOURCE, "tools")
 
 class Inspect(harness.RunTest):
     def tool(self, name, *args):
-        done = subprocess.run([f"{TOOLS}/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        done = subprocess.run([f"{TOOLS}/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
         return done.returncode, done.stdout
 
     def test_checkpoints(self):
@@ -176,7 +176,7 @@ class Inspect(harness.RunTest):
         done = subprocess.run(f"{TOOLS}/status {' '.join([self.dir] * 400)} | head -1", shell=True, capture_output=True, text=True)
         self.assertEqual((done.stdout.split()[0], done.stderr), ("run", ""))
         job.send_signal(signal.SIGUSR1)
-        job.communicate(timeout=60)
+        job.communicate(timeout=harness.GUARD)
         self.assertIn("stopped (exit=75)", self.tool("status", self.dir)[1])
         job = subprocess.Popen([harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"], stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, cwd=self.folder, text=True)
@@ -205,10 +205,10 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
             evaluations += line.startswith("eval=val ")
             if evaluations == 2 and line.startswith("step=15 "):
                 break
-        for _ in range(100):
-            output = self.tool("status", self.dir)[1]
-            if "evaluating" in output:
-                break
+        # Held there: the tool may take as long to start as the evaluation would.
+        self.wait("the evaluation", lambda: self.phase() == "evaluate step=15")
+        job.send_signal(signal.SIGSTOP)
+        output = self.tool("status", self.dir)[1]
         self.assertRegex(output, r"(?m)^doing       evaluating, since \d+s, at step 15")
         step, alone = re.search(r"step        (\d+) of", output).group(1), float(re.search(r"pace        ([\d.]+) ms", output).group(1))
         with_all = float(re.search(r"eta .*\(([\d.]+) ms per step with", output).group(1))

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import harness
 
@@ -159,10 +158,7 @@ class Resume(harness.RunTest):
         first = subprocess.Popen([harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"], stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, cwd=self.folder)
         try:
-            for _ in range(200):
-                if os.path.exists(self.dir + "/lock") and self.checkpoints():
-                    break
-                time.sleep(0.1)
+            self.wait("a checkpoint", lambda: os.path.exists(self.dir + "/lock") and self.checkpoints())
             self.assertEqual(self.run_trainer(self.deck()), 2, self.output)
             self.assertIn(str(first.pid), self.output)
         finally:
@@ -180,7 +176,7 @@ class Resume(harness.RunTest):
             if line.startswith("step=5 "):
                 break
         job.send_signal(signal.SIGUSR1)
-        output = job.communicate(timeout=60)[0]
+        output = job.communicate(timeout=harness.GUARD)[0]
         self.assertEqual(job.returncode, 75, output)
         stopped = int(self.checkpoints()[-1][:10])
         self.assertIn(f"stopped  step={stopped}", output)

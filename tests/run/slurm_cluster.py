@@ -5,6 +5,8 @@ Needs root and Debian's slurm-wlm and munge; leaves /etc, /run and /var alone, s
 import ctypes
 import os
 import pwd
+import random
+import select
 import shutil
 import signal
 import socket
@@ -43,6 +45,8 @@ MpiDefault=none
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+MessageTimeout=100
+BatchStartTimeout=300
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -53,24 +57,39 @@ KillWait={kill_wait}
 MinJobAge=3600
 """
 
+# slurmd wants cgroups even where nothing is confined by them, and ends where it finds none, as in most containers. This plugin looks at
+# the folder when something is confined, so never.
+CGROUPS = """CgroupPlugin=cgroup/v1
+CgroupMountpoint={folder}/cgroup
+CgroupAutomount=no
+"""
+
+START_S = 300  # for the daemons to find each other, on a busy machine
+
 
 def missing():
-    """Why no cluster can be started here, or None."""
+    """Why no cluster can be started here, or ""."""
     if os.geteuid() != 0:
         return "needs root: slurmd starts jobs under another user"
     absent = [p for p in PROGRAMS if not shutil.which(p, path=PATH)]
     if absent:
         return f"not installed: {' '.join(absent)} (Debian packages slurm-wlm, munge, openmpi-bin)"
-    return None
+    return (place.no_processes() or place.no_other_user(USER) or
+            place.attempt(["getent", "hosts", socket.gethostname()], f"needs a machine that finds its own name, {socket.gethostname()}"))
 
 
 def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
+    """Ports below those that the system gives to others between this look and the start of the daemons."""
+    ports = []
+    while len(ports) < count:
+        port = random.randrange(10000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
     return ports
 
 
@@ -97,7 +116,7 @@ class Cluster:
     """`nodes`: name -> CPUs (the name of this machine makes a node whose mpirun starts ranks itself, without srun).
     `partitions`: lines of slurm.conf. The folder is `folder`, owned by the user of the jobs; `stop` removes it."""
 
-    def __init__(self, nodes, partitions, kill_wait=10):
+    def __init__(self, nodes, partitions, kill_wait=60):
         # Short: names of sockets below it may have 107 characters.
         self.folder = tempfile.mkdtemp(prefix="slurm_test_", dir="/tmp")
         try:
@@ -123,6 +142,8 @@ class Cluster:
         os.chown(self.home, owner.pw_uid, owner.pw_gid)
         with open(f"{self.folder}/munge/key", "wb", opener=lambda p, f: os.open(p, f, 0o600)) as f:
             f.write(os.urandom(128))
+        with open(f"{self.folder}/cgroup.conf", "w") as f:
+            f.write(CGROUPS.format(folder=self.folder))
         host = socket.gethostname().split(".")[0]
         ports = free_ports(1 + len(nodes))
         with open(self.config, "w") as f:
@@ -132,8 +153,8 @@ class Cluster:
             f.write("\n".join(partitions) + "\n")
 
     def _start(self, nodes):
-        """The daemons run below a guard, a process of its own, which ends everything and removes the folder as soon as nobody holds
-        the other end of its pipe: also when this process is killed."""
+        """The daemons run below a guard, a process of its own, which ends everything as soon as a daemon ends, or nobody holds the
+        other end of its pipe: also when this process is killed. In the latter case it removes the folder."""
         munge = f"{self.folder}/munge"
         commands = [["munged", "--foreground", "--num-threads=2", f"--socket={munge}/socket", f"--key-file={munge}/key",
                      f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed"],
@@ -145,6 +166,7 @@ class Cluster:
             os.close(read)
             return
         os.close(self.pipe)
+        daemons, ended = [], []
         try:
             os.setsid()  # no Ctrl-C of the terminal
             for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -152,30 +174,39 @@ class Cluster:
             # What loses its parent (slurmstepd, ranks) becomes a child of the guard.
             if ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
                 raise OSError(ctypes.get_errno(), "prctl")
-            daemons = []
             with open(f"{self.folder}/daemons.log", "ab") as log:
                 for command in commands:
                     daemons.append(subprocess.Popen(
                         command, env={"PATH": PATH, "LANG": "C.UTF-8"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
                         preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]))
                     if command[0] == "munged":
-                        for _ in range(200):
-                            if os.path.exists(f"{munge}/socket"):
-                                break
+                        while not os.path.exists(f"{munge}/socket") and daemons[0].poll() is None:
                             time.sleep(0.05)
-            os.read(read, 1)
+            while not (ended := [d.args[0] for d in daemons if d.poll() is not None]):
+                if select.select([read], [], [], 0.5)[0]:
+                    break
         finally:
             kill_descendants()
-            shutil.rmtree(self.folder, ignore_errors=True)
-            os._exit(0)
+            if not ended:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            os._exit(1 if ended else 0)
 
     def _wait_ready(self, count):
-        for _ in range(300):
-            states = subprocess.run(["sinfo", "-h", "-N", "-o", "%N %t"], env=self.environment, capture_output=True, text=True).stdout
+        end, states = time.monotonic() + START_S, ""
+        while time.monotonic() < end:
+            if os.waitpid(self.guard, os.WNOHANG)[0]:
+                os.close(self.pipe)
+                self.pipe = None
+                raise RuntimeError(f"a daemon ended at once\n{self.logs()}")
+            try:
+                states = subprocess.run(["sinfo", "-h", "-N", "-o", "%N %t"], env=self.environment, capture_output=True, text=True,
+                                        timeout=5).stdout
+            except subprocess.TimeoutExpired:
+                continue
             if len([line for line in set(states.splitlines()) if line.endswith(" idle")]) == count:
                 return
             time.sleep(0.1)
-        raise RuntimeError(f"the nodes were not ready after 30 s: {states}\n{self.logs()}")
+        raise RuntimeError(f"the nodes were not ready after {START_S} s: {states}\n{self.logs()}")
 
     def logs(self):
         out = []
@@ -185,7 +216,7 @@ class Cluster:
                     out.append(f"--- {name}\n" + "".join(f.readlines()[-60:]))
         return "\n".join(out)
 
-    def command(self, *words, environment=None, timeout=60):
+    def command(self, *words, environment=None, timeout=600):
         """Runs a command of SLURM as the user of the jobs, in their folder `home`; returns its output, which includes errors."""
         done = subprocess.run(words, env={**self.environment, **(environment or {})}, cwd=self.home, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, **self.owner)

@@ -7,16 +7,17 @@ import os
 import re
 import signal
 import socket
-import sys
 import unittest
 
 import harness
+import place
+import processes
 import slurm_cluster
 from job_harness import STEPS, JobTest
 
 # Stands for the program: tells what it was given; in the first part of a job with EARLY it has not come to listen to signals yet.
 PROBE = """#!/bin/sh
-if [ -n "$EARLY" ] && [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 60; fi
+if [ -n "$EARLY" ] && [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 6000; fi
 cores=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
 echo "bind=$OMP_PROC_BIND rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR cores=$cores"
 echo "kept" > "$TMPDIR/rank$OMPI_COMM_WORLD_RANK" && ls -ld "$TMPDIR"
@@ -24,15 +25,13 @@ echo "kept" > "$TMPDIR/rank$OMPI_COMM_WORLD_RANK" && ls -ld "$TMPDIR"
 
 
 class Slurm(JobTest):
-    FIRST = "lead"  # it has to train before SLURM looks at time limits, which it does every 30 s
-
     @classmethod
     def setUpClass(cls):
         host = socket.gethostname().split(".")[0]
         cls.cluster = slurm_cluster.Cluster(
             {host: 32, "localhost": 2, "a0": 8, "a1": 8},
             [f"PartitionName=main Nodes={host} Default=YES MaxTime=60 PreemptMode=OFF",
-             "PartitionName=low Nodes=localhost MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=15",
+             "PartitionName=low Nodes=localhost MaxTime=60 PriorityTier=1 PreemptMode=REQUEUE GraceTime=100",
              "PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=10 PreemptMode=OFF",
              "PartitionName=pair Nodes=a0,a1 MaxTime=60 PreemptMode=OFF"])
         cls.addClassCleanup(cls.cluster.stop)
@@ -77,12 +76,12 @@ class Slurm(JobTest):
 
     @classmethod
     def play_lead(cls):
-        return cls.ends(cls.submit("lead", "--time=1", "--signal=B:USR1@20", TRAINER="./slow", SLOW_PARTS="1"))
+        return cls.ends(cls.submit("lead", "--time=1", "--signal=B:USR1@20", TRAINER="./slow", SLOW_PARTS="unsaved"))
 
     @classmethod
     def play_wall_time(cls):
         """The trainer itself asks SLURM how much time it has, and stops before the lead."""
-        return cls.ends(cls.submit("wall_time", "--time=1", "--signal=B:USR1@1", TRAINER="./slow", SLOW_PARTS="1", arguments=[
+        return cls.ends(cls.submit("wall_time", "--time=1", "--signal=B:USR1@1", TRAINER="./slow", SLOW_PARTS="unsaved", arguments=[
             "--set", "limits.wall_time=auto", "--set", "limits.margin_s=40"]))
 
     @classmethod
@@ -144,13 +143,9 @@ class Slurm(JobTest):
     def play_killed(cls):
         number = cls.submit("killed", TRAINER="./slow", SLOW_PARTS="1")
         cls.trains("killed", 1)
-        for pid in slurm_cluster.descendants(cls.cluster.guard):
-            try:
-                with open(f"/proc/{pid}/cmdline") as f:
-                    words = f.read().split("\0")
-            except OSError:
-                continue  # gone meanwhile
-            if words[0] == "build/trainer" and "runs/killed" in words:
+        for pid in processes.descendants(cls.cluster.guard):
+            words = processes.words(pid)
+            if words[:1] == ["build/trainer"] and "runs/killed" in words:
                 os.kill(pid, signal.SIGKILL)
                 break
         return cls.ends(number)
@@ -230,14 +225,15 @@ class Slurm(JobTest):
         job = self.result("lead")
         self.ended(job, "COMPLETED", "0:0", job["Restarts"])
         self.assertGreaterEqual(int(job["Restarts"]), 1)
-        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*"
-                                           r"part 2 on .*from=checkpoint.*ended with 0")
+        # On a busy machine the lead may come before the first step, and again in the next part.
+        self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part \d+ ended with 75.*"
+                                           r"part \d+ on .*from=checkpoint.*ended with 0")
         self.same_bits("lead")
 
     def test_wall_time(self):
         job = self.result("wall_time")
         self.ended(job, "COMPLETED", "0:0", job["Restarts"])
-        self.assertRegex(self.log("wall_time"), r"(?s)stopped  step=[1-9].*wall time: \d+ s left.*part 1 ended with 75.*part 2 on ")
+        self.assertRegex(self.log("wall_time"), r"(?s)stopped  step=[1-9].*wall time: \d+ s left.*part \d+ ended with 75.*part \d+ on ")
         self.same_bits("wall_time")
 
     def test_preempted_twice(self):
@@ -337,8 +333,5 @@ class Slurm(JobTest):
 
 
 if __name__ == "__main__":
-    reason = slurm_cluster.missing()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(77)
+    place.skip(slurm_cluster.missing())
     harness.main()

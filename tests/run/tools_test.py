@@ -20,7 +20,7 @@ import harness
 class Tools(harness.RunTest):
     def tool(self, name, *args, code=0):
         done = subprocess.run([f"{harness.SOURCE}/tools/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=120, cwd=self.folder, stdin=subprocess.DEVNULL)
+                              text=True, timeout=harness.GUARD, cwd=self.folder, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, code, done.stdout)
         self.assertNotIn("Traceback", done.stdout)
         return done.stdout
@@ -87,7 +87,7 @@ class Tools(harness.RunTest):
         # That it measures; what it measures is for quiet machines.
         quick = ("--seconds", 0.05, "--rounds", 2, "--images", 3, "--json", self.path("rates.json"))
         done = subprocess.run([f"{harness.SOURCE}/tools/bench_data", *map(str, quick)], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120)
+                              stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
         self.assertIn(done.returncode, (0, 1), done.stdout)
         with open(self.path("rates.json")) as f:
             rates = json.load(f)
@@ -103,7 +103,7 @@ class Tools(harness.RunTest):
         # That it measures and adds up; the goals are for quiet machines.
         quick = ("batch", "--deck", self.deck(), "--rounds", 1, "--steps", 1, "--json", self.path("growth.json"))
         done = subprocess.run([f"{harness.SOURCE}/tools/bench_scaling", *map(str, quick)], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120, env={**os.environ, "TRAINER": harness.TRAINER})
+                              stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, env={**os.environ, "TRAINER": harness.TRAINER})
         self.assertIn(done.returncode, (0, 1), done.stdout)
         with open(self.path("growth.json")) as f:
             growth = json.load(f)

@@ -180,7 +180,7 @@ TEST_F(LoaderTest, PrefetchIsBounded) {
   make(1000);
   Loader loader(*dataset, Order(Shuffle::none, 1000, 0), options(2, 3), plan(5, 0, 200));
   auto settle = [&] {
-    for (int i = 0; i < 200 && loader.ready() < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (loader.ready() < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   };
   settle();

@@ -85,13 +85,19 @@ TEST(Proportions, SpreadEvenly) {
 
 TEST(Proportions, FarPositionsCostNothing) {
   Proportions p({{"a", 1}, {"b", std::sqrt(2.0)}});
-  int64_t far = 1'000'000 * int64_t{8192};
-  auto begin = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < 100'000; ++i) {
-    Proportions::Place place = p.at(far + i);
-    ASSERT_EQ(place.position, p.seen(place.part, far + i));
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  // Others on the machine disturb a try, but not each of them.
+  std::chrono::steady_clock::duration took[2] = {std::chrono::hours(1), std::chrono::hours(1)};
+  for (int round = 0; round < 100 && (round < 3 || took[1] > 3 * took[0]); ++round)
+    for (int far = 0; far < 2; ++far) {
+      int64_t first = far ? 1'000'000 * int64_t{8192} : 0;
+      auto begin = std::chrono::steady_clock::now();
+      for (int64_t i = 0; i < 10'000; ++i) {
+        Proportions::Place place = p.at(first + i);
+        ASSERT_EQ(place.position, p.seen(place.part, first + i));
+      }
+      took[far] = std::min(took[far], std::chrono::steady_clock::now() - begin);
+    }
+  EXPECT_LE(took[1], 3 * took[0]);
 }
 
 TEST(Proportions, TooSmallAShare) {

@@ -180,19 +180,21 @@ TEST(OrderBlocks, FixedForever) {
 TEST(Order, FarPositionsCostNothing) {
   for (Shuffle shuffle : {Shuffle::none, Shuffle::exact, Shuffle::blocks}) {
     Order order(shuffle, 400'000'003, 1);
-    double seconds[2];
-    for (int far = 0; far < 2; ++far) {
-      int64_t first = far ? 1'000'000 * int64_t{8192} : 0;
-      auto begin = std::chrono::steady_clock::now();
-      std::set<int64_t> seen;
-      for (int64_t i = 0; i < 10'000; ++i) seen.insert(order.index(first + i));
-      seconds[far] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      EXPECT_EQ(seen.size(), 10'000u);
-      EXPECT_GE(*seen.begin(), 0);
-      EXPECT_LT(*seen.rbegin(), 400'000'003);
-    }
-    EXPECT_LT(seconds[1], 20 * seconds[0] + 0.1);
-    EXPECT_LT(seconds[1], 1);
+    // Others on the machine disturb a try, but not each of them.
+    double seconds[2] = {1e9, 1e9};
+    for (int round = 0; round < 100 && (round < 3 || seconds[1] > 3 * seconds[0]); ++round)
+      for (int far = 0; far < 2; ++far) {
+        int64_t first = far ? 1'000'000 * int64_t{8192} : 0;
+        auto begin = std::chrono::steady_clock::now();
+        std::set<int64_t> seen;
+        for (int64_t i = 0; i < 10'000; ++i) seen.insert(order.index(first + i));
+        auto took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+        seconds[far] = std::min(seconds[far], took);
+        EXPECT_EQ(seen.size(), 10'000u);
+        EXPECT_GE(*seen.begin(), 0);
+        EXPECT_LT(*seen.rbegin(), 400'000'003);
+      }
+    EXPECT_LE(seconds[1], 3 * seconds[0]);
   }
 }
 

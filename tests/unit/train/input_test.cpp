@@ -223,15 +223,16 @@ TEST(Stream, ResumingFarAwayCostsNothing) {
       Recipe recipe;
       recipe.train = root.train, recipe.data = root.data;
       seconds_to_first_batch(recipe, 0);  // makes the indexes
+      // Others on the machine disturb a try, but not each of them.
       double near = 1e9, far = 1e9;
-      for (int i = 0; i < 5; ++i) {
+      for (int i = 0; i < 100 && (i < 3 || far > 3 * near); ++i) {
         near = std::min(near, seconds_to_first_batch(recipe, 0));
         far = std::min(far, seconds_to_first_batch(recipe, 1'000'000));
       }
       RecordProperty(fmt::format("{}_{}_ms", shuffle, what[0] == 'm' ? "mixture" : what + 8),
                      fmt::format("{} {}", near * 1e3, far * 1e3));
       std::printf("%-8s %-40s step 0: %.2f ms, step 1,000,000: %.2f ms\n", shuffle, what, near * 1e3, far * 1e3);
-      EXPECT_LT(far, 3 * near + 0.02) << shuffle << " " << what;
+      EXPECT_LE(far, 3 * near) << shuffle << " " << what;
     }
 }
 
