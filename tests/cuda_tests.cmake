@@ -24,7 +24,7 @@ add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_
 target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest trainer::hdf5)
 foreach(order forward reverse)
   add_test(NAME unit_kernels_on_emulator_${order} COMMAND test_kernels_on_emulator --kind=cuda)
-  set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES TIMEOUT 600 LABELS "unit;cuda"
+  set_tests_properties(unit_kernels_on_emulator_${order} PROPERTIES LABELS "unit;cuda"
                        ENVIRONMENT "OMP_WAIT_POLICY=passive;CUDA_ON_CPU_ORDER=${order}")
 endforeach()
 
@@ -35,7 +35,7 @@ add_executable(test_optim_on_emulator $<TARGET_OBJECTS:optim_tests> $<TARGET_OBJ
 target_link_libraries(test_optim_on_emulator PRIVATE trainer_optim GTest::gtest GTest::gtest_main trainer::hdf5)
 add_test(NAME unit_optim_on_emulator COMMAND test_optim_on_emulator ${optim_filter})
 add_test(NAME unit_optim_gpu COMMAND test_optim ${optim_filter})
-set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77
+set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77
                      ENVIRONMENT "OMP_WAIT_POLICY=passive;TRAINER_TEST_KIND=cuda")
 
 # The whole program on the emulated GPU, and the golden cases.
@@ -50,16 +50,16 @@ target_include_directories(test_cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURC
 target_compile_options(test_cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing)
 target_link_libraries(test_cuda_on_cpu PRIVATE trainer_kernels GTest::gtest GTest::gtest_main)
 add_test(NAME unit_cuda_on_cpu COMMAND test_cuda_on_cpu)
-set_tests_properties(unit_cuda_on_cpu PROPERTIES TIMEOUT 100 LABELS "unit;cuda")
+set_tests_properties(unit_cuda_on_cpu PROPERTIES LABELS "unit;cuda")
 
 add_test(NAME unit_kernels_gpu COMMAND test_kernels --kind=cuda)
-set_tests_properties(unit_kernels_gpu PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77)
+set_tests_properties(unit_kernels_gpu PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77)
 
 # The table of tools/gpu_check; here it only shows that it runs.
 add_executable(kernel_table gpu/kernel_table.cpp gpu/kernel_rows.cpp)
 target_link_libraries(kernel_table PRIVATE trainer_kernels nlohmann_json::nlohmann_json)
 add_test(NAME kernel_table_on_cpu COMMAND kernel_table --kind=cpu --models=tiny --seconds=0.0003)
-set_tests_properties(kernel_table_on_cpu PROPERTIES TIMEOUT 120 LABELS "unit;cuda" ENVIRONMENT OMP_WAIT_POLICY=passive)
+set_tests_properties(kernel_table_on_cpu PROPERTIES LABELS "unit;cuda" ENVIRONMENT OMP_WAIT_POLICY=passive)
 
 if(TRAINER_HAS_CUDA)
   # cuDNN plans without a GPU, if there is a libcuda.so.1: the toolkit has a stub of it.
@@ -71,6 +71,6 @@ if(TRAINER_HAS_CUDA)
     file(CREATE_LINK ${stub} ${CMAKE_CURRENT_BINARY_DIR}/stub/libcuda.so.1 SYMBOLIC)
   endif()
   add_test(NAME unit_attention_plans COMMAND plan_attention)
-  set_tests_properties(unit_attention_plans PROPERTIES TIMEOUT 600 LABELS "unit;cuda" SKIP_RETURN_CODE 77
+  set_tests_properties(unit_attention_plans PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77
                        ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/stub:$ENV{LD_LIBRARY_PATH}")
 endif()

@@ -28,7 +28,7 @@ function(golden_test name ranks)
     list(APPEND cases ${golden_cases})
   endif()
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden> ${ARGN} ${cases})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
+  set_tests_properties(${name} PROPERTIES LABELS mpi PROCESSORS ${ranks} ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
 
 foreach(ranks 1 2 3 4)
@@ -47,7 +47,7 @@ golden_test(golden_mpi1_mesh 1 --level mesh --slices 4 --micro-batch 3 --recompu
 function(golden_on_emulator_test ranks name)
   add_test(NAME golden_on_emulator_mpi${ranks}${name}
            COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden_on_emulator> --device cuda ${ARGN})
-  set_tests_properties(golden_on_emulator_mpi${ranks}${name} PROPERTIES TIMEOUT 300 LABELS "mpi;cuda" PROCESSORS ${ranks}
+  set_tests_properties(golden_on_emulator_mpi${ranks}${name} PROPERTIES LABELS "mpi;cuda" PROCESSORS ${ranks}
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endfunction()
 set(mixed ${CMAKE_CURRENT_LIST_DIR}/golden/case_mixed_r050.h5)

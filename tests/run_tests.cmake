@@ -19,7 +19,7 @@ foreach(script IN LISTS run_scripts)
     continue()  # they run nothing that a sanitizer could watch
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
-  set_tests_properties(run_${name}_mpi4 PROPERTIES TIMEOUT 900 LABELS run SKIP_RETURN_CODE 77
+  set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
@@ -36,7 +36,7 @@ file(GLOB decks CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/inputs/*.toml)
 foreach(deck IN LISTS decks)
   get_filename_component(name ${deck} NAME_WE)
   add_test(NAME deck_${name} COMMAND trainer ${deck} --validate --mode plan --ranks 8 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(deck_${name} PROPERTIES TIMEOUT 60 LABELS run)
+  set_tests_properties(deck_${name} PROPERTIES LABELS run)
 endforeach()
 
 set_property(TEST run_cuda_graph_test_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")

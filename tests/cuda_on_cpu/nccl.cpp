@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -110,8 +111,11 @@ const char* ncclGetLastError(ncclComm_t) { return "a cable was pulled (emulated)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static int made = 0;
-  std::snprintf(id->internal, sizeof id->internal, "/nccl_on_cpu.%d.%d", int(getpid()), made++);
-  int file = shm_open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+  int file = -1;
+  do {  // one that was killed may have left its own, and containers that share /dev/shm have the same process numbers
+    std::snprintf(id->internal, sizeof id->internal, "/nccl_on_cpu.%d.%d", int(getpid()), made++);
+    file = shm_open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+  } while (file < 0 && errno == EEXIST);
   bool good = file >= 0 && ftruncate(file, sizeof(Shared)) == 0;
   if (file >= 0) close(file);
   return good ? ncclSuccess : ncclSystemError;
