@@ -3,7 +3,7 @@
 //   INJECT_UNDER=PATH          calls on files whose path begins so are counted from 0, in each rank;
 //   INJECT_CALL, INJECT_ENDS   if given, only calls of this name, and on paths that end so
 //   INJECT_TRACE=FOLDER        each counted call, before it is made, in FOLDER/RANK.calls: "INDEX CALL PATH";
-//   FOLDER/RANK.pid INJECT=RANK:INDEX:ACTION   what that rank does instead of its call INDEX (or before it):
+//   FOLDER/RANK.pid INJECT=RANK:INDEX:ACTION   what that rank, or each for RANK = -1, does instead of its call INDEX (or before it):
 //     kill        SIGKILL to itself
 //     killall     SIGKILL to all ranks (needs INJECT_TRACE)
 //     errno=N     the call fails with this errno; errno=N+ so do all later ones
@@ -67,7 +67,7 @@ struct Plan {
     int victim = -1;
     long index = -1;
     char what[64] = "";
-    if (std::sscanf(order.c_str(), "%d:%ld:%63s", &victim, &index, what) != 3 || victim != rank) return;
+    if (std::sscanf(order.c_str(), "%d:%ld:%63s", &victim, &index, what) != 3 || (victim != rank && victim != -1)) return;
     at = index;
     std::string word = what;
     size_t equals = word.find('=');

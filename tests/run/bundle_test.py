@@ -41,12 +41,12 @@ class Bundle(harness.RunTest):
 
     def inside(self, root, command):
         """Exit code and output of a shell command there, with an empty environment."""
-        done = subprocess.run(["chroot", root, "/bin/sh", "-c", command], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        done = subprocess.run([*place.new_root()[0], root, "/bin/sh", "-c", command], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout
 
     def test_trains_on_a_bare_machine(self):
-        reason = place.attempt(["chroot", "/", "/bin/sh", "-c", "true"], "needs to change the root directory")
+        reason = place.new_root()[1]
         if reason:
             self.skipTest(reason)
         if "libasan" in subprocess.run(["ldd", harness.TRAINER], capture_output=True, text=True, check=True).stdout:

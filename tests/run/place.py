@@ -16,7 +16,8 @@ def attempt(command, what):
         return f"{what}: {error}"
     except subprocess.TimeoutExpired:
         return f"{what}: '{' '.join(command)}' hangs"
-    return "" if done.returncode == 0 else f"{what}: {' '.join(done.stdout.split()) or f'exit {done.returncode}'}"
+    said = done.stdout.strip().splitlines() or [f"exit {done.returncode}"]
+    return "" if done.returncode == 0 else f"{what}: {said[-1]}"
 
 
 @functools.cache
@@ -34,6 +35,17 @@ def no_small_disk():
 
 
 @functools.cache
+def new_root():
+    """How to run a command in another root directory, and why that cannot be done: (the words before its path, "") or ([], reason)."""
+    reason = ""
+    for words in (["chroot"], ["unshare", "--user", "--map-root-user", "chroot"]):
+        reason = attempt([*words, "/", "/bin/sh", "-c", "true"], "needs to change the root directory")
+        if not reason:
+            return words, ""
+    return [], reason
+
+
+@functools.cache
 def no_other_user(name):
     """Programs can be started as another user, who can own files."""
     if os.geteuid() != 0:
@@ -41,7 +53,7 @@ def no_other_user(name):
     script = ("import os, pwd, sys; u = pwd.getpwnam(sys.argv[1]); os.chown(sys.argv[2], u.pw_uid, u.pw_gid); os.setgroups([]); "
               "os.setgid(u.pw_gid); os.setuid(u.pw_uid)")
     with tempfile.NamedTemporaryFile() as file:
-        return attempt([sys.executable, "-c", script, name, file.name], f"needs to start programs as the user {name}")[:300]
+        return attempt([sys.executable, "-c", script, name, file.name], f"needs to start programs as the user {name}")
 
 
 def skip(*reasons):
