@@ -18,7 +18,8 @@ TOOLS = os.path.join(harness.SOURCE, "tools")
 
 class Inspect(harness.RunTest):
     def tool(self, name, *args):
-        done = subprocess.run([f"{TOOLS}/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
+        done = subprocess.run([f"{TOOLS}/{name}", *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=harness.GUARD)
         return done.returncode, done.stdout
 
     def test_checkpoints(self):

@@ -18,8 +18,8 @@ PLOT = os.path.join(harness.SOURCE, "tools", "plot_metrics")
 
 class Plot(harness.RunTest):
     def plot(self, *args):
-        done = subprocess.run(["/usr/bin/python3", PLOT, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD,
-                              cwd=self.folder)
+        done = subprocess.run(["/usr/bin/python3", PLOT, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=harness.GUARD, cwd=self.folder)
         self.output = done.stdout
         return done.returncode
 
