@@ -1,0 +1,40 @@
+"""For tests of jobs while they run: started, watched through what they print, and ended."""
+import subprocess
+
+import harness
+import place
+import processes
+
+LONG = ["--set", "train.total_steps=100000"]
+
+
+class LiveTest(harness.RunTest):
+    def start(self, *args, ranks=2):
+        return subprocess.Popen(["mpirun", "-np", str(ranks), harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, cwd=self.folder, text=True)
+
+    def until(self, job, text):
+        """Reads the job's output up to a line that holds the text."""
+        seen = ""
+        for line in job.stdout:
+            seen += line
+            if text in line:
+                return seen
+        self.fail(f"{text} never came:\n{seen}")
+
+    def ended(self, job, code):
+        output = job.communicate(timeout=harness.GUARD)[0]
+        self.assertEqual(job.returncode, code, output)
+        return output
+
+    def newest(self):
+        return int(self.checkpoints()[-1][:10])
+
+    def ranks(self, job, count=2):
+        """The ranks of a job, in the order in which they started."""
+        if place.no_processes():
+            job.kill()
+            self.skipTest(place.no_processes())
+        found = processes.children(job.pid, "deck.toml")
+        self.assertEqual(len(found), count)
+        return found
