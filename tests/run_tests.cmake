@@ -27,6 +27,10 @@ set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, beside 
 if(TEST run_clang_test_mpi4)
   set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
 endif()
+# The longest next, so that none of them is left alone at the end.
+foreach(name stops_test cuda_test resume_test bundle_test pbs_test)
+  set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
+endforeach()
 foreach(script cuda_test cuda_figures_test cuda_combinations_test)
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
