@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 
 import harness
+import place
 from live_harness import LONG, LiveTest
 
 
@@ -37,6 +38,7 @@ class Stops(LiveTest):
                         time.sleep(0.0001)
                     self.ended(job, 75)
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_one_rank_is_enough_and_any_moment_will_do(self):
         # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation that takes long.
         slow = ["--set", "eval.val.every_steps=3", "--set", "train.micro_batch=1", "--set", "eval.val.data=many"]
@@ -120,9 +122,9 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         while True:
             code = self.run_trainer(self.deck(), *LONG, *harness.wall_time(wall_s), "--set", f"limits.margin_s={margin_s}", "--set",
                                     "log.console_every_steps=1000", ranks=2)
-            if "stopped  before the first step" not in self.output and len(self.rows()) > 1:
+            if os.path.exists(self.dir + "/metrics.jsonl") and len(self.rows()) > 1:
                 break
-            shutil.rmtree(self.dir)
+            shutil.rmtree(self.dir, ignore_errors=True)
             wall_s *= 2
             self.assertLess(wall_s, harness.GUARD, self.output)
         self.assertEqual(code, 75, self.output)
@@ -448,6 +450,7 @@ preprocess = '''{ops}'''
         job.send_signal(signal.SIGUSR1)
         self.ended(job, 75)
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_killed_attempt_is_told_by_the_next(self):
         job = self.start(*LONG)
         self.until(job, "checkpoint step=4")
