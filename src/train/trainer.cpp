@@ -367,6 +367,8 @@ void Trainer::write_deck(bool or_warn) {
 // Moves the save under way on; `wait`: to its end.
 void Trainer::watch_save(bool wait) {
   if (!saver_->pending()) return;
+  // Rank 0 gives the file its name, which may stand in another job's directory by now.
+  if (mesh_.rank() == 0) watch_directory(true);
   if (step_ > settled_) charge_training();  // a step that is under way on a GPU: the save may have no part of its time
   std::optional<checkpoint::Saved> saved = wait ? saver_->finish() : saver_->poll();
   progress_.charge(&Progress::Times::checkpoint);

@@ -476,7 +476,7 @@ fields = {{ image = "png", text = "txt" }}
         # A rank that trains while a script of another one only looks gives up.
         with mock.patch.dict(os.environ, {"TRAINER_MPI_START_S": "2"}):
             code = self.launch(["-np", 1, harness.TRAINER, self.deck()], ["-np", 1, "sh", "-c", f"{look}; true"])
-        self.assertEqual(code, 2, self.output)
+        self.assertIn(code, (1, 2), self.output)  # Open MPI's own 1 where it sees first that the other rank never joined
         self.assertIn("error: MPI has not started within 2 s: some ranks never called it", self.output)
 
     def test_one_error_in_one_form(self):

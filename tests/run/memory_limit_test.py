@@ -39,7 +39,7 @@ class MemoryLimit(harness.RunTest):
     def test_ranks(self):
         code, output = self.under(self.loaded() + 180000, ranks=2)
         self.assertEqual(code, 3, output)
-        self.assertRegex(output, r"rank=\d level=error .*out of memory: .*ulimit -v")
+        self.assertRegex(output, r"error: (rank \d: )?.*out of memory: .*ulimit -v")
         with open(f"{self.folder}/{self.loaded() + 180000}/report.txt") as f:
             self.assertRegex(f.readline(), r"^rank=\d of 2 host=\S+ step=0 phase=\S+ exit=3: out of memory: training \(\d+ MiB planned")
 
