@@ -65,7 +65,7 @@ index=${PBS_ARRAY_INDEX:-${INDEX:-}}
 fill_in "$index" "$DECK" "${options[@]}"
 # Whatever mpirun and the trainer need from the site goes here, for example:  module load openmpi
 
-# What PBS knows of this job; long lines of qstat are folded, so they are joined first.
+# attributes: of this job, as PBS shows them. qstat folds long lines, so they are joined first.
 ask_pbs() { attributes=$(qstat -f "$PBS_JOBID" 2>/dev/null | sed -e ':a' -e 'N' -e '$!ba' -e 's/\n\t//g'); }
 ask_pbs
 attribute() { sed -n "s/^ *$1 = //p" <<< "$attributes"; }
@@ -153,7 +153,7 @@ if may_continue "$part" "$max_parts"; then
   for name in PART MAX_PARTS LEAD BIND TRAINER SCRIPT OPTIONS LOCAL_DIR TRAINER_MESH_SELECTOR INDEX; do
     [ -n "${!name:-}" ] && variables+=",$name"
   done
-  # Where a job may only come into this queue from a routing queue, that is the one to submit to.
+  # A queue that takes jobs only from a routing queue refuses them: then they are submitted to that one.
   queue=$(attribute queue)
   if next=$(qsub ${queue:+-q "$queue"} "${request[@]}" -v "$variables" "$script") ||
     { [ "${PBS_O_QUEUE:-$queue}" != "$queue" ] && next=$(qsub -q "$PBS_O_QUEUE" "${request[@]}" -v "$variables" "$script"); }; then

@@ -12,7 +12,7 @@ namespace kernels {
 namespace {
 constexpr int64_t kChannels = 3;
 
-// What each byte becomes. A fused multiplication and addition would give other bits than value_range (TRAINER_UNFUSED in
+// The value of each byte. A fused multiplication and addition would give other bits than value_range (TRAINER_UNFUSED in
 // CMakeLists.txt).
 std::array<float, 256> table_of(const PixelRange& r) {
   std::array<float, 256> table;

@@ -37,7 +37,7 @@ int give(const Answer& answer) {
   return answer.exit;
 }
 
-// What one process does without MPI.
+// Does the work of one process without MPI.
 int look(const CommandLine& c) {
   train::Recipe recipe;
   if (!c.list.empty()) return list_variants(c.list), 0;

@@ -17,7 +17,7 @@ struct AddressSpace {
 };
 AddressSpace address_space();
 
-// Where there is a limit: one heap for all threads. By default the C library reserves 64 MiB for each thread's own.
+// Gives all threads one heap if the address space is limited. By default the C library reserves 64 MiB for each thread's own.
 void share_heap_if_limited();
 
 // Throws Error(Exit::mesh) if less than `bytes` is left below the limit. `purpose`: of what needs them, and which keys
@@ -27,7 +27,7 @@ void need_address_space(int64_t bytes, const std::string& purpose);
 // Address space that the stacks of so many threads take.
 int64_t stack_bytes(int64_t threads);
 
-// What an exception that is no Error means for the job: Exit::mesh where memory or threads ran out, else
+// Returns the Error that stands for another exception: Exit::mesh where memory or threads ran out, else
 // Exit::internal.
 Error error_of(const std::exception& e);
 

@@ -122,7 +122,7 @@ std::optional<Saved> Saver::advance(bool wait) {
   return saved_;
 }
 
-// What the run has to go on from, after a save that failed.
+// Says which checkpoints there are after a save that failed.
 std::string Saver::what_is_left() const {
   try {
     for (const Candidate& c : candidates(directory_))

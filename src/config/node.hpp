@@ -11,7 +11,7 @@
 
 namespace config {
 
-// Where a value was written. Origin 0 is the deck, n > 0 the n-th --set, -n the n-th --unset.
+// The place where a value was written. Origin 0 is the deck, n > 0 the n-th --set, -n the n-th --unset.
 struct Location {
   int origin = 0;
   int line = 1;

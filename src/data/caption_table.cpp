@@ -99,7 +99,7 @@ class Rows {
   int64_t next_line_ = 1;
 };
 
-// Where image and caption stand, and how many columns there are.
+// The columns of image and caption, and how many columns there are.
 struct Layout {
   size_t image = 0, caption = 1, columns = 2;
 };
@@ -147,7 +147,7 @@ std::optional<Layout> layout_of(const Rows& first, const TableColumns& columns) 
   return out;
 }
 
-// What may separate the cells of a row that seems to have one cell only, and what to do about it.
+// Guesses what separates the cells of a row that seems to have one cell only, and says what to do about it.
 std::string separator_hint(const Rows& rows) {
   if (rows.cells.size() != 1) return "";
   auto has = [&](char c) { return rows.cells[0].find(c) != std::string::npos; };

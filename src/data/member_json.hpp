@@ -1,4 +1,4 @@
-// Which member of a sample becomes a field, and texts inside a JSON member: fields = { image = "jpg;png", captions =
+// The member of a sample that becomes a field, and texts inside a JSON member: fields = { image = "jpg;png", captions =
 // "json:captions" }.
 #pragma once
 

@@ -260,7 +260,7 @@ class Webdataset : public Source {
                  missing < size_ ? "; with loader.on_bad_sample = \"substitute\" others stand in for them" : "");
     }
   }
-  // What to write where images have several extensions, or "".
+  // Returns what to write if images have several extensions, or "".
   std::string other_images(const Field& field) const {
     std::vector<std::string> choices = field.member.extensions;
     if (!std::ranges::all_of(choices, is_image)) return "";

@@ -37,7 +37,7 @@ void set_call_hook(CallHook hook);
 int64_t calls_made();
 void note_call(const char* call, const std::string& path);
 
-// What tells one file from another, whatever their names are: on one machine, for as long as it exists.
+// The identity of a file, whatever its name is: on one machine, for as long as it exists.
 struct FileId {
   uint64_t device = 0, number = 0;
   bool operator==(const FileId&) const = default;

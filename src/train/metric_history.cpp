@@ -21,7 +21,7 @@ int64_t attempt_of(const MetricValues& start) {
   return 1;
 }
 
-// Whether an attempt that began at `start` wrote a row of this step anew, or left it behind as part of another past.
+// True if an attempt that began at `start` wrote a row of this step anew, or left it behind as part of another past.
 // A run that begins anew evaluates at step 0 again.
 bool goes_before(int64_t start, int64_t step) { return start < step || start == 0; }
 

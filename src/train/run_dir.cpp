@@ -162,7 +162,7 @@ bool RunDirectory::keep_lock() {
                "not write to one directory, so this one ends without a checkpoint; the other one goes on",
                path_, found.empty() ? "" : ": " + on_one_line(found));
   }
-  lock_.truncate(0);  // it may live on under another name: nobody holds that one
+  lock_.truncate(0);  // it may live on under another name, which no job holds
   lock_ = std::move(fresh);
   sign();
   for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
@@ -176,7 +176,7 @@ bool RunDirectory::keep_lock() {
   return true;
 }
 
-// Whether rank 0 of this job holds the directory. Never asked on rank 0: closing the file would give up its lock.
+// True if rank 0 of this job holds the directory. Never asked on rank 0: closing the file would give up its lock.
 bool RunDirectory::is_ours() const {
   return io::exists(path_ + "/lock") &&
          content_of(io::File(path_ + "/lock", io::File::Mode::read)).starts_with(holder_ + " ");

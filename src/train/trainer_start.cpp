@@ -156,7 +156,7 @@ void Trainer::print_start() {
   print_memory(*engine_);
 }
 
-// What training takes beside the memory in use, where the address space is limited: libraries crash at the limit.
+// The memory that training takes beside the memory in use, where the address space is limited: libraries crash at the limit.
 void Trainer::need_memory(const EngineOptions& options) const {
   if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
   auto world = comm::make_plan_comm(mesh_.shape.ranks());

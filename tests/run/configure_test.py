@@ -114,7 +114,7 @@ class Configure(unittest.TestCase):
         self.assertEqual(sorted(rows), ["CLI11", "MPI"])
         self.assertIn("openmpi-bin", self.commands["apt-get"])
         self.assertNotIn("libfmt-dev", self.commands["apt-get"])
-        # Without tests nobody needs GoogleTest.
+        # GoogleTest is needed by tests only.
         hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"
         self.assertEqual(list(self.missing(self.configure(hidden, code=1))), ["GoogleTest"])
         self.configure(hidden, "-DTRAINER_TESTS=OFF")

@@ -56,7 +56,7 @@ class Inspect(harness.RunTest):
             code, output = self.tool("inspect_checkpoint", *args)
             self.assertEqual(code, 2, output)
             self.assertIn(words, output)
-        # No complaint if nobody reads on, and no exit code 0 for an answer that was not given.
+        # No complaint if the reader has gone away, and no exit code 0 for an answer that was not given.
         done = subprocess.run(["bash", "-c", f"{TOOLS}/inspect_checkpoint {new} | head -0; exit ${{PIPESTATUS[0]}}"], capture_output=True,
                               text=True)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (141, "", ""))

@@ -68,7 +68,7 @@ exec env -i PATH=/usr/bin:/bin HOME="$HOME" TMPDIR="$HOME/tmp.$node" PBS_JOBID="
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "$@"
 """
 
-# What options of qsub become in the attributes that qstat shows.
+# The attributes, as qstat shows them, that options of qsub become.
 ATTRIBUTES = {"-N": "Job_Name", "-q": "queue", "-A": "Account_Name", "-P": "project", "-j": "Join_Path", "-k": "Keep_Files"}
 
 

@@ -1,4 +1,4 @@
-// What is said where the address space is limited.
+// Messages where the address space is limited.
 #include "base/memory_limit.hpp"
 
 #include <gtest/gtest.h>

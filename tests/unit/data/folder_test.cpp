@@ -144,9 +144,9 @@ TEST_F(FolderTest, MissingFilesEndTheStart) {
   std::string many = "a.jpg\tx\n";
   for (int i = 0; i < 1200; ++i) many += fmt::format("{}.jpg\tx\n", i);
   missing(many, {"1,200 of 1,201 images: 0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg, ...;"});
-  // A header with names that nobody knows looks like an image.
+  // A header with unknown names looks like an image.
   missing("picture\twords\na.jpg\tx\n", {"\"picture\" is the name of a column", "image_column"});
-  // What no rank finds is a mistake in the deck, also where others could stand in.
+  // A file that no rank finds is a mistake in the deck, even if others could stand in.
   context.substitutes = true;
   EXPECT_EQ(open("c.tsv", "a.jpg\tx\nnone.jpg\ty\n")->size(), 2);
   missing("none.jpg\ty\n", {"1 of 1 images"});

@@ -72,7 +72,7 @@ class Ranks : public comm::Comm {
   std::vector<double> total_;
 };
 
-// What the made-up model says of caption c: any numbers whose sums are exact.
+// The answer of the made-up model for caption c: any numbers whose sums are exact.
 double nll_of(int64_t caption) { return 1 + 0.25 * double(caption); }
 double tokens_of(int64_t caption) { return double(1 + caption % 5); }
 

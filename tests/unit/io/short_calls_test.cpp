@@ -24,7 +24,7 @@ Function real(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
 }
 
-// Whether the call must fail, with errno set: each third is interrupted; one that never makes way ends with an error.
+// True if the call must fail, with errno set: each third is interrupted; one that never makes way ends with an error.
 bool refused() {
   if (g_most == 0) return false;
   constexpr int kEnough = 5000;

@@ -102,7 +102,7 @@ TEST_F(JobTimeTest, ACommandThatHangsHoldsNobody) {
     EXPECT_EQ(answer.end_s, 0);
     lived = ::read(file, &byte, 1) == 1;
   }
-  while (::read(file, &byte, 1) != 0) ::usleep(1000);  // killed with its children: nobody holds it
+  while (::read(file, &byte, 1) != 0) ::usleep(1000);  // killed with its children: no process holds it
   {
     JobTime waiting(100000);
     while (::read(file, &byte, 1) != 1) ::usleep(1000);

@@ -43,7 +43,7 @@ class Pair : public comm::Comm {
   int rank_;
 };
 
-// What a scheduler would answer now.
+// The answer that a scheduler would give now.
 struct Answers : Scheduler {
   explicit Answers(std::function<Answer()> given) : give(std::move(given)) {}
   Answer latest() const override { return give(); }

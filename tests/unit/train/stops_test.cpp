@@ -81,7 +81,7 @@ TEST_F(StopsTest, NeverBackFromStopToGo) {
   EXPECT_EQ(stops->text(), text);
 }
 
-// Of several reasons at once the strongest is given: what forbids a requeue goes before what asks for one.
+// The strongest of several reasons is given: a reason against a requeue goes before one for it.
 TEST_F(StopsTest, StrongestReasonWins) {
   options.wall_time = "01:00:00", options.margin_s = 10, options.core_hours = 5, options.signals = {"USR2"};
   raise_usr2();
@@ -243,7 +243,7 @@ TEST_F(StopsTest, SignalsOfTheDeckOnly) {
   EXPECT_EQ(next(), StopReason::none);
 }
 
-// Those of an earlier call that are not among the new ones get their default back.
+// Signals of an earlier call that are not among the new ones get their default back.
 TEST(StopsSignals, CaughtOrNot) {
   auto is_caught = [](int number) {
     struct sigaction action {};

@@ -16,7 +16,7 @@ namespace {
 
 using TimeLimitTest = StopsTest;
 
-// What steps and saves take may grow while the run goes on.
+// Steps and saves may take longer while the run goes on.
 TEST_F(TimeLimitTest, LeadFollowsTheOutlook) {
   options.wall_time = "01:00:00", options.margin_s = 0;
   begin();
