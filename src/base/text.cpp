@@ -71,6 +71,24 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+std::string one_line(std::string_view text, size_t longest) {
+  std::string out(text.substr(0, longest));
+  // A cut may go through a character: its first bytes go too.
+  if (longest < text.size())
+    while (!out.empty() && static_cast<unsigned char>(text[out.size()]) >> 6 == 2) out.pop_back();
+  bool known = is_utf8(out);
+  // Two names must not become one.
+  std::string line;
+  for (char c : out) {
+    unsigned char byte = static_cast<unsigned char>(c);
+    if (byte < ' ' || byte == 127 || (byte >= 128 && !known))
+      line += fmt::format("\\x{:02x}", byte);
+    else
+      line += c;
+  }
+  return line;
+}
+
 std::string quoted(std::string_view text, size_t longest) {
   bool cut = text.size() > longest;
   if (cut) {

@@ -22,6 +22,10 @@ bool is_utf8(std::string_view text);
 // characters become \xNN, and in what is not UTF-8 all bytes beyond ASCII. (fmt 9's {:?} ends the program for some.)
 std::string quoted(std::string_view text, size_t longest = 80);
 
+// Foreign text as one line of a log: control characters, and in a text that is not UTF-8 all bytes beyond ASCII, become \xHH; the text
+// is cut after `longest` bytes.
+std::string one_line(std::string_view text, size_t longest = std::string_view::npos);
+
 std::string with_commas(int64_t value);        // 191,669,504
 // big_vision's short form of a time rounded to seconds: "59s", "3m12s", "8h33m", "1d2h3m" ("<25h" still counts hours). Source: cappa.md
 // 5.3, golden durations.json.

@@ -7,24 +7,6 @@
 
 namespace data {
 
-std::string one_line(std::string_view text, size_t longest) {
-  std::string out(text.substr(0, longest));
-  // A cut may go through a character: its first bytes go too.
-  if (longest < text.size())
-    while (!out.empty() && static_cast<unsigned char>(text[out.size()]) >> 6 == 2) out.pop_back();
-  bool known = base::is_utf8(out);
-  // Two names must not become one.
-  std::string line;
-  for (char c : out) {
-    unsigned char byte = static_cast<unsigned char>(c);
-    if (byte < ' ' || byte == 127 || (byte >= 128 && !known))
-      line += fmt::format("\\x{:02x}", byte);
-    else
-      line += c;
-  }
-  return line;
-}
-
 namespace {
 
 // The sample itself, then those at distances 1, 2, 4, ..., in a small set (where these come round to what was tried)

@@ -22,10 +22,6 @@ struct BadSample {
   std::string why;      // "decode: broken PNG: ..."
 };
 
-// Text from a file as one line of a log: control characters, and in a text that is not UTF-8 all bytes beyond ASCII,
-// become "\\xHH"; the text is cut after `longest` bytes.
-std::string one_line(std::string_view text, size_t longest = std::string_view::npos);
-
 class BadSampleError : public base::Error {
  public:
   explicit BadSampleError(BadSample bad)

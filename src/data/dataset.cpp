@@ -1,6 +1,7 @@
 #include "data/dataset.hpp"
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "data/bad_sample.hpp"
 #include "data/file.hpp"
 #include "data/subset.hpp"
@@ -38,7 +39,7 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
     return sample;
   } catch (const base::Error& e) {
     bool bad = e.code() == base::Exit::data && !dynamic_cast<const Unreadable*>(&e);
-    if (bad) throw BadSampleError({name_, one_line(source_->key(index)), one_line(e.what(), 300)});
+    if (bad) throw BadSampleError({name_, base::one_line(source_->key(index)), base::one_line(e.what(), 300)});
     base::fail(e.code(), "data.{}: {}: {}", name_, source_->key(index), e.what());
   }
 }

@@ -129,7 +129,7 @@ class Folder : public Source {
     int64_t count = int64_t(missing.size());
     std::vector<std::string> names;
     for (int64_t i : missing)
-      if (names.size() < kNamed) names.emplace_back(one_line(captions_.name(i)));
+      if (names.size() < kNamed) names.emplace_back(base::one_line(captions_.name(i)));
     if (missing.size() > kNamed) names.push_back("...");
     std::string what = fmt::format("no such file for {} of {} images: {}", base::with_commas(count),
                                    base::with_commas(captions_.images()), base::join(names, ", "));

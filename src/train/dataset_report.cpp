@@ -134,7 +134,7 @@ Json report(const data::Dataset& set, const Findings& found) {
   int64_t shown = 0;
   for (const auto& [index, why] : found.why) {
     json["broken_samples"].push_back({{"index", index}, {"key", set.key(index)}, {"why", why}});
-    if (shown++ < kMostPrinted) log::line("             {}: {}", data::one_line(set.key(index)), why);
+    if (shown++ < kMostPrinted) log::line("             {}: {}", base::one_line(set.key(index)), why);
   }
   if (broken > kMostPrinted) log::line("             and {} more", broken - kMostPrinted);
 

@@ -1,6 +1,7 @@
 #include "train/sample_log.hpp"
 
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "checkpoint/together.hpp"
 
 namespace train {
@@ -30,7 +31,7 @@ void SampleLog::write(int64_t step, const data::Batch& batch) {
   for (size_t i = 0; i < batch.positions.size(); ++i) {
     const data::Dataset& set = mixture_.dataset(batch.parts[i]);
     text += fmt::format("{}\t{}\t{}\t{}\n", step, batch.positions[i], set.name(),
-                        data::one_line(set.key(batch.indices[i])));
+                        base::one_line(set.key(batch.indices[i])));
   }
   file_.append(text);
 }

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "base/text.hpp"
 #include "data/file.hpp"
 #include "data/loader.hpp"
 #include "support.hpp"
@@ -110,14 +111,14 @@ TEST(BadSample, NegativeIdsAreTheSamplesFault) {
 }
 
 TEST(BadSample, OneLineWhateverTheFileHolds) {
-  EXPECT_EQ(one_line("broken PNG"), "broken PNG");
-  EXPECT_EQ(one_line("a\tb\nc\x7f"), "a\\x09b\\x0ac\\x7f");
-  EXPECT_EQ(one_line("K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80"), "K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80");
-  EXPECT_EQ(one_line("not \xb7 UTF-8 \xc3\xa4"), "not \\xb7 UTF-8 \\xc3\\xa4");
-  EXPECT_EQ(one_line("half \xe2\x82"), "half \\xe2\\x82");
-  EXPECT_EQ(one_line("abcdef", 3), "abc");
-  EXPECT_EQ(one_line("ab\xe2\x82\xac", 4), "ab");
-  EXPECT_EQ(one_line("\xbf\xbf\xbf\xbf", 2), "");
+  EXPECT_EQ(base::one_line("broken PNG"), "broken PNG");
+  EXPECT_EQ(base::one_line("a\tb\nc\x7f"), "a\\x09b\\x0ac\\x7f");
+  EXPECT_EQ(base::one_line("K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80"), "K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80");
+  EXPECT_EQ(base::one_line("not \xb7 UTF-8 \xc3\xa4"), "not \\xb7 UTF-8 \\xc3\\xa4");
+  EXPECT_EQ(base::one_line("half \xe2\x82"), "half \\xe2\\x82");
+  EXPECT_EQ(base::one_line("abcdef", 3), "abc");
+  EXPECT_EQ(base::one_line("ab\xe2\x82\xac", 4), "ab");
+  EXPECT_EQ(base::one_line("\xbf\xbf\xbf\xbf", 2), "");
 }
 
 TEST(BadSample, TriesAreBounded) {
