@@ -15,7 +15,7 @@ void check(const LossSums& a) {
   need_view(a.op, "loss", a.loss, DType::f32, {a.loss.count});
   need_view(a.op, "first", a.first, DType::i32, {a.batch});
   need_view(a.op, "weights", a.weights, DType::f32, {a.batch, a.length});
-  allow_view(a.op, "causal", a.causal, DType::u8, {a.batch});
+  allow_view(a.op, "flags", a.flags, DType::u8, {a.batch});
 }
 
 Cost cost(const LossSums& a) { return {3 * a.weights.count, a.loss.bytes() + a.weights.bytes()}; }
@@ -25,8 +25,8 @@ void run_cpu(const LossSums& a, Queue&) {
   for (int64_t b = 0; b < a.batch; ++b) {
     double* sums = a.sums.f64() + b / examples * LossColumns::count;
     if (b % examples == 0) std::fill_n(sums, int64_t(LossColumns::count), 0.0);
-    const bool parallel = !a.causal.none() && a.causal.u8()[b] == 0;
-    add_example(sums, example_loss(a.loss.f32() + a.first.i32()[b], a.weights.f32() + b * a.length, a.length), parallel);
+    const bool second = !a.flags.none() && a.flags.u8()[b] == 0;
+    add_example(sums, example_loss(a.loss.f32() + a.first.i32()[b], a.weights.f32() + b * a.length, a.length), second);
   }
 }
 

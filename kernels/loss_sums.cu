@@ -11,13 +11,13 @@ struct LossArgs {
   const float* loss;
   const int32_t* first;
   const float* weights;
-  const uint8_t* causal;  // may be null
+  const uint8_t* flags;   // may be null
   int64_t examples, length;
 };
 
 __global__ void __launch_bounds__(kLossThreads) sum_examples(LossArgs a) {
-  __shared__ double n[kLossThreads], nll[kLossThreads], tokens[kLossThreads];
-  __shared__ bool parallel[kLossThreads];
+  __shared__ double n[kLossThreads], nll[kLossThreads], rows[kLossThreads];
+  __shared__ bool second[kLossThreads];
   double* sums = a.sums + int64_t(blockIdx.x) * LossColumns::count;
   if (threadIdx.x == 0)
     for (int i = 0; i < LossColumns::count; ++i) sums[i] = 0;
@@ -26,13 +26,13 @@ __global__ void __launch_bounds__(kLossThreads) sum_examples(LossArgs a) {
     const int64_t b = begin + threadIdx.x;
     if (b < end) {
       const ExampleLoss e = example_loss(a.loss + a.first[b], a.weights + b * a.length, a.length);
-      n[threadIdx.x] = e.n, nll[threadIdx.x] = e.nll, tokens[threadIdx.x] = e.tokens;
-      parallel[threadIdx.x] = a.causal && a.causal[b] == 0;
+      n[threadIdx.x] = e.n, nll[threadIdx.x] = e.nll, rows[threadIdx.x] = e.rows;
+      second[threadIdx.x] = a.flags && a.flags[b] == 0;
     }
     __syncthreads();
     if (threadIdx.x == 0)
       for (int64_t k = 0; k < kLossThreads && begin + k < end; ++k)
-        add_example(sums, {n[k], nll[k], tokens[k]}, parallel[k]);
+        add_example(sums, {n[k], nll[k], rows[k]}, second[k]);
     __syncthreads();
   }
 }
@@ -44,7 +44,7 @@ void run_cuda(const LossSums& a, Queue& queue) {
                       a.loss.f32(),
                       a.first.i32(),
                       a.weights.f32(),
-                      a.causal.none() ? nullptr : a.causal.u8(),
+                      a.flags.none() ? nullptr : a.flags.u8(),
                       a.batch / a.slices,
                       a.length};
   launch(sum_examples, blocks_for(a.slices, 1), dim3(kLossThreads), 0, queue, args);

@@ -1,14 +1,15 @@
-// Sums of a pass over its examples, from the losses of the rows that were predicted: what metrics are made of, and whether the
-// loss is finite.
+// Sums of a pass over its examples, from the losses of the rows that were predicted. Metrics are made of these sums, and the first
+// says whether the loss is finite.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
-// What is summed over the examples of a slice. Nothing is divided.
+// Columns of the sums over the examples of a slice; nothing is divided. Examples whose flag is 0 form the second group, all others
+// the first. Rows are the positions whose weight is above 0; row_loss sums weight * loss over them.
 struct LossColumns {
-  enum Index { loss, loss_ar, loss_parallel, examples_ar, examples_parallel, tokens, token_nll, count };
+  enum Index { loss, loss_first, loss_second, examples_first, examples_second, rows, row_loss, count };
 };
 
 // For each example: n = sum of its weights, nll = sum of weight * loss over its positions whose weight is above 0, in double, in
@@ -19,7 +20,7 @@ struct LossSums {
   View loss;      // f32 [any]: of the rows that were predicted
   View first;     // i32 [batch]: where an example's rows begin: one for each of its positions whose weight is above 0
   View weights;   // f32 [batch, length]
-  View causal{};  // optional u8 [batch]: 0 = predicted in parallel; none: nobody is
+  View flags{};   // optional u8 [batch]: 0 = second group; none: all examples are of the first
   int64_t batch = 0, length = 0, slices = 1;
 };
 void check(const LossSums&);
@@ -29,7 +30,7 @@ void run_cuda(const LossSums&, Queue&);
 
 // One example's, of its rows and its weights.
 struct ExampleLoss {
-  double n = 0, nll = 0, tokens = 0;
+  double n = 0, nll = 0, rows = 0;
   constexpr double loss() const { return n > 0 ? nll / n : 0; }
 };
 constexpr ExampleLoss example_loss(const float* loss, const float* weights, int64_t length) {
@@ -39,16 +40,17 @@ constexpr ExampleLoss example_loss(const float* loss, const float* weights, int6
     e.n += weight;
     if (!(weight > 0)) continue;
     e.nll += weight * double(*loss++);
-    e.tokens += 1;
+    e.rows += 1;
   }
   return e;
 }
-constexpr void add_example(double* sums, const ExampleLoss& e, bool parallel) {
+constexpr void add_example(double* sums, const ExampleLoss& e, bool second) {
   using C = LossColumns;
   sums[C::loss] += e.loss();
-  sums[parallel ? C::loss_parallel : C::loss_ar] += e.loss();
-  sums[parallel ? C::examples_parallel : C::examples_ar] += 1;
-  sums[C::tokens] += e.tokens, sums[C::token_nll] += e.nll;
+  sums[second ? C::loss_second : C::loss_first] += e.loss();
+  sums[second ? C::examples_second : C::examples_first] += 1;
+  sums[C::rows] += e.rows;
+  sums[C::row_loss] += e.nll;
 }
 
 }  // namespace kernels

@@ -128,6 +128,20 @@ void Engine::attach(Section& child, Node* node) {
   problem(node->at, child.path, text);
 }
 
+void Engine::move(Section& from, std::string_view name, std::string_view to) {
+  Node* node = from.node ? from.node->find(name) : nullptr;
+  if (!node) return;
+  node->known = true;
+  problem(node->at, key_in(from, name), fmt::format("has moved: write {}", to));
+  const std::vector<std::string> parts = split_key(to);
+  Node* table = root_.node;
+  for (size_t i = 0; i + 1 < parts.size() && table; ++i) table = table->find(parts[i]);
+  if (!table || !table->is_table()) return;
+  Node copy = *node;
+  copy.known = false;
+  table->entries.try_emplace(parts.back(), std::move(copy));
+}
+
 bool Engine::count_element(const Section& container) {
   if (++elements_ <= max_elements) return true;
   if (elements_ == max_elements + 1)

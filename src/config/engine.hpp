@@ -36,6 +36,8 @@ class Engine {
   // Gives the child its table of the deck; reports a value of another type.
   void attach(Section& child);
   void attach(Section& child, Node* node);
+  // The deck's value of a key that has moved: reported, and read at its new place unless the deck has it there, too.
+  void move(Section& from, std::string_view name, std::string_view to);
   // Describes what the function binds as belonging to one kind.
   void with_kind(const std::string& key, const std::string& kind, const std::function<void()>& bind);
   void problem(Location at, const std::string& key, const std::string& text);

@@ -128,6 +128,8 @@ Key Table::duration(std::string_view name, Duration& member, std::string_view do
   return make_row(row_of(section_, Type::duration, name, member, doc));
 }
 
+void Table::moved(std::string_view name, std::string_view to) { engine_.move(section_, name, to); }
+
 void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
                  std::vector<std::string> names, std::function<std::shared_ptr<Variant>(const std::string&)> make,
                  std::string_view doc) {

@@ -123,6 +123,11 @@ class Table {
             std::vector<std::string> names, std::function<std::shared_ptr<Variant>(const std::string&)> make,
             std::string_view doc);
 
+  // A key that earlier versions had in this table and that is now `to` ("model.pad_id"), in a table that is bound later. A deck that
+  // sets it gets an error that names the new place. The value is read there all the same, so that the deck of an old checkpoint is
+  // understood.
+  void moved(std::string_view name, std::string_view to);
+
   // For checks that need several keys, when parsing: true if the deck (or an override) sets the key of this table.
   bool has(std::string_view name) const;
   // Reports a problem with a key of this table at its file:line (collected with all others; ignored when not parsing).

@@ -22,8 +22,11 @@ struct Context {
   const data::Dataset& dataset;
   data::LoaderOptions loader;
   int64_t batch = 1;  // examples that one forward pass takes on this rank
-  // Summed negative log-likelihood and token weight of each of the `batch` examples, autoregressive.
-  std::function<void(const models::HostBatch&, double* nll, double* weight)> likelihood;
+  // The pass that the evaluator's row made of the model, and how to run it: `prepare` fills its inputs on the host.
+  models::ForwardPass* pass = nullptr;
+  std::function<void(const std::function<void(const models::Inputs& into)>& prepare,
+                     const std::function<void(nn::Context& ctx, const models::Inputs& inputs)>& run)>
+      forward;
   // All ranks, between two batches: must the run stop? Then the evaluator returns at once, with Result::interrupted.
   std::function<bool()> interrupted = [] { return false; };
 };
@@ -56,10 +59,14 @@ struct EvalOptions {
 struct Registered {
   std::string name, doc;
   std::vector<std::string> metrics;  // names of its values
+  std::string needs;                 // what a model must be able to do, for messages: "score captions"
+  // The pass that it runs; null if the model cannot do what it needs.
+  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Evaluator> (*make)(const config::Table::Variant& options);
 };
 const std::vector<Registered>& registry();
+const Registered& row_of(const EvalOptions& options);
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
 
 // Adds up values that ranks hold for positions [0, n): each rank fills its own, zeros elsewhere. The sums over positions are taken

@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "base/narrow.hpp"
+#include "data/host_batch.hpp"
 #include "eval/evaluator.hpp"
+#include "models/caption_scorer.hpp"
 
 namespace eval {
 namespace {
@@ -41,16 +43,17 @@ class Perplexity : public Evaluator {
     if (options_.shuffle_images)
       images = loader(context, rounds, [=](int64_t p) { return p < n ? (p + shift) % n : p; });
 
+    auto& score = dynamic_cast<models::ScorePass&>(*context.pass);
     std::vector<double> values(size_t(2 * n), 0.0), nll(static_cast<size_t>(b)), weight(static_cast<size_t>(b));
     for (int64_t round = 0; round < rounds; ++round) {
       if (context.interrupted()) return {.values = {}, .examples = 0, .interrupted = true};
       data::BatchPtr batch = captions->next(), other = images ? images->next() : nullptr;
       int64_t first = (round * ranks + rank) * b;
-      models::HostBatch host{.features = {}, .examples = b, .first_position = first};
-      for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
+      models::HostBatch host = data::host_batch(*batch, first);
       if (other) host.features["image"] = other->view("image");
-      context.likelihood(host, nll.data(),
-                         weight.data());  // every rank runs every round: weights may have to be gathered
+      // Every rank runs every round, because weights may have to be gathered.
+      context.forward([&](const models::Inputs& into) { score.prepare(host, into); },
+                      [&](nn::Context& ctx, const models::Inputs& in) { score.run(ctx, in, nll.data(), weight.data()); });
       for (int64_t i = 0; i < b && first + i < n; ++i)
         values[size_t(first + i)] = nll[size_t(i)], values[size_t(n + first + i)] = weight[size_t(i)];
     }
@@ -86,6 +89,11 @@ Registered perplexity_row() {
   return {"perplexity",
           "mean summed negative log-likelihood per caption, in nats",
           {"perplexity", "perplexity_per_token"},
+          "score captions",
+          [](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
+            auto* scorer = dynamic_cast<const models::CaptionScorer*>(&model);
+            return scorer ? scorer->make_score_pass() : nullptr;
+          },
           [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<PerplexityOptions>()); },
           [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
             return std::make_unique<Perplexity>(dynamic_cast<const PerplexityOptions&>(options));

@@ -34,6 +34,8 @@ void EvalOptions::bind(config::Table& t) {
   t.key("at_end", at_end, "after the last step, too").on_resume(may);
 }
 
+const Registered& row_of(const EvalOptions& options) { return row(options.kind); }
+
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options) {
   return row(options.kind).make(*options.options);
 }

@@ -4,19 +4,15 @@
 #include <cstring>
 #include <numeric>
 
+#include "kernels/loss_sums.hpp"
+
 namespace models {
 
-Cappa::Cappa(const CappaOptions& options, const LossOptions& loss, const MemoryOptions& memory)
+Cappa::Cappa(const CappaOptions& options, const MemoryOptions& memory)
     : options_(options),
-      loss_(loss),
-      encoder_(options, memory.policy(), list_),
-      decoder_(options, memory.policy(), list_),
-      head_(options, loss, memory.logits_mb, list_) {}
-
-std::unique_ptr<Model> make_cappa(const config::Table::Variant& options, const LossOptions& loss,
-                                  const MemoryOptions& memory) {
-  return std::make_unique<Cappa>(dynamic_cast<const CappaOptions&>(options), loss, memory);
-}
+      encoder_(options.vit(), memory.policy(), list_),
+      decoder_(options.decoder_config(), memory.policy(), list_),
+      head_(options.head(), list_) {}
 
 std::vector<InputSpec> Cappa::inputs() const {
   using device::DType;
@@ -28,6 +24,11 @@ std::vector<InputSpec> Cappa::inputs() const {
   return specs;
 }
 
+void Cappa::take_bytes(const kernels::PixelRange& range) {
+  bytes_ = true;
+  encoder_.take_bytes(range);
+}
+
 std::vector<std::string> Cappa::patch_tables() const {
   for (const shard::Parameter& p : list_.parameters())
     if (p.path == "encoder/pos_embedding") return {p.path};
@@ -36,12 +37,40 @@ std::vector<std::string> Cappa::patch_tables() const {
 
 std::map<std::string, FeatureSpec> Cappa::features() const {
   using device::DType;
-  return {{"image", {DType::f32, {options_.height(), options_.width(), 3}, "model.image_size"}},
-          {"labels", {DType::i32, {options_.length()}, "model.seq_len"}},
-          {"label_masks", {DType::f32, {options_.length()}, "model.seq_len", true}}};
+  return {{"image",
+           {.type = DType::f32,
+            .shape = {options_.height(), options_.width(), 3},
+            .key = "model.image_size",
+            .pixels = true}},
+          {"labels",
+           {.type = DType::i32,
+            .shape = {options_.length()},
+            .key = "model.seq_len",
+            .below = options_.vocab_size,
+            .limit_key = "model.vocab_size",
+            .pad = double(options_.pad_id)}},
+          {"label_masks",
+           {.type = DType::f32, .shape = {options_.length()}, .key = "model.seq_len", .optional = true}}};
 }
 
-Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train,
+static_assert(int(Cappa::Sums::count) == int(kernels::LossColumns::count) &&
+              int(Cappa::Sums::loss_parallel) == int(kernels::LossColumns::loss_second) &&
+              int(Cappa::Sums::examples_parallel) == int(kernels::LossColumns::examples_second) &&
+              int(Cappa::Sums::tokens) == int(kernels::LossColumns::rows) &&
+              int(Cappa::Sums::token_nll) == int(kernels::LossColumns::row_loss));
+
+std::vector<Measure> Cappa::measures() const {
+  return {{"loss", "nats/token",
+           "loss of this step's batch before the update: mean over examples of each caption's mean over its tokens", Sums::loss},
+          {"loss_ar", "nats/token", "the same over the examples that are predicted autoregressively", Sums::loss_ar,
+           Sums::examples_ar},
+          {"loss_parallel", "nats/token", "the same over the examples that are predicted in parallel", Sums::loss_parallel,
+           Sums::examples_parallel},
+          {"loss_per_token", "nats/token", "summed over summed tokens of the batch: every token counts the same",
+           Sums::token_nll, Sums::tokens, false}};
+}
+
+Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train,
                   base::Stream stream) const {
   int64_t length = options_.length();
   Draws draws{std::vector<uint8_t>(size_t(examples)), std::vector<int32_t>(size_t(examples * length))};
@@ -69,33 +98,46 @@ Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_positio
   return draws;
 }
 
-void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws,
-                    const Inputs& into) const {
-  int64_t n = batch.examples, length = options_.length();
+void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const {
+  check_batch(batch, into);
+  fill(batch, draw(batch.features.at("labels").i32(), batch.examples, batch.first_position, train, stream), into);
+}
+
+void Cappa::prepare(const HostBatch& batch, const Draws& draws, const Inputs& into) const {
+  check_batch(batch, into);
+  fill(batch, draws, into);
+}
+
+void Cappa::fill(const HostBatch& batch, const Draws& draws, const Inputs& into) const {
+  const int64_t n = batch.examples;
   auto buffer = [&](const char* name) { return into.at(name).host; };
   View image = batch.features.at("image"), labels = batch.features.at("labels");
-  CHECK(image.count == buffer("image").count && labels.count == n * length, "batch of {} examples does not fit the buffers", n);
-  CHECK(image.type == buffer("image").type && labels.type == buffer("labels").type,
-        "the batch is of other types than the buffers");
   std::memcpy(buffer("image").data, image.data, size_t(image.bytes()));
   std::memcpy(buffer("labels").data, labels.data, size_t(labels.bytes()));
   float* weights = buffer("weights").f32();
-  for (int64_t i = 0; i < labels.count; ++i) weights[i] = labels.i32()[i] != int32_t(loss_.pad_id) ? 1.0f : 0.0f;
+  for (int64_t i = 0; i < labels.count; ++i) weights[i] = labels.i32()[i] != int32_t(options_.pad_id) ? 1.0f : 0.0f;
   if (auto masks = batch.features.find("label_masks"); masks != batch.features.end()) {
     CHECK(masks->second.type == device::DType::f32 && masks->second.count == labels.count,
           "label_masks do not fit the labels");
     for (int64_t i = 0; i < labels.count; ++i) weights[i] *= masks->second.f32()[i];
   }
+  std::memcpy(buffer("decoder_ids").data, draws.decoder_ids.data(), draws.decoder_ids.size() * 4);
+  if (options_.masked())
+    for (int64_t b = 0; b < n; ++b) buffer("causal").u8()[b] = !draws.parallel[size_t(b)];
+}
+
+// Sizes, types and ids of a batch; Error(Exit::data) for a label outside the vocabulary.
+void Cappa::check_batch(const HostBatch& batch, const Inputs& into) const {
+  const int64_t n = batch.examples, length = options_.length();
+  const View image = batch.features.at("image"), labels = batch.features.at("labels");
+  const View image_buffer = into.at("image").host, label_buffer = into.at("labels").host;
+  CHECK(image.count == image_buffer.count && labels.count == n * length, "batch of {} examples does not fit the buffers", n);
+  CHECK(image.type == image_buffer.type && labels.type == label_buffer.type, "the batch is of other types than the buffers");
   for (int64_t i = 0; i < labels.count; ++i)
     if (int32_t id = labels.i32()[i]; id < 0 || id >= options_.vocab_size)
       base::fail(base::Exit::data,
                  "label {} of the example at position {} lies outside the vocabulary of {} (model.vocab_size)", id,
                  batch.first_position + i / length, options_.vocab_size);
-  Draws own;
-  if (!draws) own = draw(labels.i32(), n, batch.first_position, train, stream), draws = &own;
-  std::memcpy(buffer("decoder_ids").data, draws->decoder_ids.data(), draws->decoder_ids.size() * 4);
-  if (options_.masked())
-    for (int64_t b = 0; b < n; ++b) buffer("causal").u8()[b] = !draws->parallel[size_t(b)];
 }
 
 CaptionDecoder::Memory Cappa::memory(const Inputs& inputs, View encoded) const {
@@ -106,92 +148,149 @@ std::string Cappa::changing_arguments() const {
   return encoder_.drops() || decoder_.drops() ? "dropout draws other numbers in each pass" : "";
 }
 
-int64_t Cappa::shape_sets(int64_t batch, int64_t slices) const {
-  return decoder_.drops() ? 1 : TextRows::sets(batch / slices, options_.length());
-}
-
-void Cappa::select(const nn::Context& ctx, const Inputs& inputs, CaptionDecoder::Selection& selection) {
+// Selects the text rows that the loss depends on.
+void Cappa::select(const nn::Context& ctx, const Inputs& inputs, State& state) const {
   const int64_t length = options_.length();
+  CaptionDecoder::Selection& selection = state.decoder.selection;
+  if (!options_.pack_text) {
+    selection.rows.assign_all(ctx.batch, ctx.slices, length);
+    selection.last = selection.rows;
+    return;
+  }
   if (ctx.queue.kind() == device::Kind::plan || (ctx.train && decoder_.drops())) {
     selection.rows.assign_set(ctx.shape_set, ctx.batch, ctx.slices, length);
     selection.last.assign_set(ctx.shape_set, ctx.batch, ctx.slices, length);
     return;
   }
-  seen_.assign(size_t(ctx.batch), length), wanted_.assign(size_t(ctx.batch), 1);
+  state.seen.assign(size_t(ctx.batch), length);
+  state.wanted.assign(size_t(ctx.batch), 1);
   const float* weights = inputs.at("weights").host.f32();
   for (int64_t b = 0; b < ctx.batch; ++b)
     for (int64_t l = 0; l < length; ++l)
-      if (weights[b * length + l] > 0) wanted_[size_t(b)] = l + 1;
-  selection.last.assign(wanted_, ctx.slices, length);
+      if (weights[b * length + l] > 0) state.wanted[size_t(b)] = l + 1;
+  selection.last.assign(state.wanted, ctx.slices, length);
   // Keys that no mask hides are seen by all positions. The rows of the last layer are among those before.
   for (int64_t b = 0; b < ctx.batch; ++b)
-    if (!options_.masked() || inputs.at("causal").host.u8()[b]) seen_[size_t(b)] = selection.last.rows_of(size_t(b));
-  selection.rows.assign(seen_, ctx.slices, length);
+    if (!options_.masked() || inputs.at("causal").host.u8()[b]) state.seen[size_t(b)] = selection.last.rows_of(size_t(b));
+  selection.rows.assign(state.seen, ctx.slices, length);
 }
 
-// Everything that the host makes for the ops.
-void Cappa::place(nn::Context& ctx) {
-  encoder_.place(ctx), decoder_.place(ctx);
-  selection_.place(ctx);
+// Copies everything that the host makes for the ops.
+void Cappa::place(nn::Context& ctx, State& state) const {
+  encoder_.place(ctx, state.encoder);
+  decoder_.place(ctx, state.decoder);
 }
 
-void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) {
+// Runs encoder and decoder; returns the decoder's output.
+View Cappa::decode(nn::Context& ctx, const Inputs& inputs, State& state) const {
+  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block(), state.encoder);
+  return decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), head_.block(), state.decoder);
+}
+
+void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
+                             State& state) const {
   device::Arena::Mark start = ctx.arena.low();
-  select(ctx, inputs, selection_);
-  place(ctx);
-  const CaptionHead::Targets targets =
-      head_.place_targets(ctx, selection_.last, inputs.at("labels").host, inputs.at("weights").host, global_batch);
+  select(ctx, inputs, state);
+  place(ctx, state);
+  const TextRows &rows = state.decoder.selection.rows, &last = state.decoder.selection.last;
+  head_.place_targets(ctx, last, inputs.at("labels").host, inputs.at("weights").host, global_batch, state.head);
   // One slice is all rows; more of them are never repeated.
-  ctx.repeat({selection_.rows.count(), selection_.last.count(), targets.first.back()}, [&] {
+  ctx.repeat({rows.count(), last.count(), state.head.first.back()}, [&] {
     device::Arena::Scope scope(ctx.arena);
-    View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
-    View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
-    View d = ctx.arena.temporary(selection_.last.count() * options_.decoder_width());
-    head_.forward_backward(ctx, y, selection_.last, targets, d, decoder_.last_block());
+    View y = decode(ctx, inputs, state);
+    View d = ctx.arena.temporary(last.count() * options_.decoder_width());
+    head_.forward_backward(ctx, y, last, d, decoder_.last_block(), state.head);
     View d_encoded = ctx.arena.temporary(ctx.batch * options_.patches() * options_.encoder.width);
-    decoder_.backward(ctx, d, d_encoded, encoder_.last_block());
-    encoder_.backward(ctx, d_encoded);
+    decoder_.backward(ctx, d, d_encoded, encoder_.last_block(), state.decoder);
+    encoder_.backward(ctx, d_encoded, state.encoder);
+    const CaptionHead::Targets& targets = state.head.targets;
     ctx.run(kernels::LossSums{.sums = sums, .loss = targets.loss, .first = targets.examples,
-                              .weights = inputs.at("weights").device, .causal = memory(inputs, {}).flags, .batch = ctx.batch,
-                              .length = options_.length(), .slices = ctx.slices});
+                              .weights = inputs.at("weights").device, .flags = memory(inputs, {}).flags,
+                              .batch = ctx.batch, .length = options_.length(), .slices = ctx.slices});
   });
   ctx.arena.pop_low(start);
 }
 
-void Cappa::logits(nn::Context& ctx, const Inputs& inputs, View out) {
+void Cappa::logits(nn::Context& ctx, const Inputs& inputs, View out, State& state) const {
   CHECK(!ctx.keep);
   device::Arena::Mark start = ctx.arena.low();
-  selection_.rows.assign_all(ctx.batch, ctx.slices, options_.length());
-  selection_.last = selection_.rows;
-  place(ctx);
-  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
+  CaptionDecoder::Selection& selection = state.decoder.selection;
+  selection.rows.assign_all(ctx.batch, ctx.slices, options_.length());
+  selection.last = selection.rows;
+  place(ctx, state);
+  View y = decode(ctx, inputs, state);
   head_.logits(ctx, y, out);
   ctx.arena.pop_low(start);
 }
 
-void Cappa::evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) {
+void Cappa::evaluate(nn::Context& ctx, const Inputs& inputs, State& state) const {
   CHECK(!ctx.keep);
-  device::Arena::Mark start = ctx.arena.low();
-  int64_t length = options_.length();
-  select(ctx, inputs, selection_);
-  place(ctx);
-  const CaptionHead::Targets targets =
-      head_.place_targets(ctx, selection_.last, inputs.at("labels").host, inputs.at("weights").host, 0);
-  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block());
-  View y = decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), selection_, head_.block());
-  head_.evaluate(ctx, y, selection_.last, targets);
-  row_loss_.resize(size_t(ctx.batch * length));
-  head_.read_losses(ctx, targets, row_loss_);
-  ctx.arena.pop_low(start);
-  if (ctx.queue.kind() == device::Kind::plan) return;
-  const float* w = inputs.at("weights").host.f32();
-  for (int64_t b = 0; b < ctx.batch; ++b) {
-    nll[b] = weight[b] = 0;
-    for (int64_t r = b * length; r < (b + 1) * length; ++r)
-      nll[b] += double(w[r]) * double(row_loss_[size_t(r)]), weight[b] += double(w[r]);
-  }
+  select(ctx, inputs, state);
+  place(ctx, state);
+  const TextRows& last = state.decoder.selection.last;
+  head_.place_targets(ctx, last, inputs.at("labels").host, inputs.at("weights").host, 0, state.head);
+  View y = decode(ctx, inputs, state);
+  head_.evaluate(ctx, y, last, state.head);
 }
+
+// ---------------------------------------------------------------- passes
+
+namespace {
+
+class CappaTrainPass : public TrainPass {
+ public:
+  explicit CappaTrainPass(const Cappa& model) : model_(model) {}
+  std::string name() const override { return "train"; }
+  std::vector<InputSpec> inputs() const override { return model_.inputs(); }
+  void prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const override {
+    model_.prepare(batch, true, stream, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) override {
+    model_.forward_backward(ctx, inputs, global_batch, sums, state_);
+  }
+  int64_t shape_sets(int64_t batch, int64_t slices) const override {
+    return model_.computes_all_rows() ? 1 : TextRows::sets(batch / slices, model_.options().length());
+  }
+
+ private:
+  const Cappa& model_;
+  Cappa::State state_;
+};
+
+class CappaScorePass : public ScorePass {
+ public:
+  explicit CappaScorePass(const Cappa& model) : model_(model) {}
+  std::string name() const override { return "score"; }
+  std::vector<InputSpec> inputs() const override { return model_.inputs(); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override { model_.prepare(batch, false, {}, into); }
+  void run(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) override {
+    const int64_t length = model_.options().length();
+    device::Arena::Mark start = ctx.arena.low();
+    model_.evaluate(ctx, inputs, state_);
+    row_loss_.resize(size_t(ctx.batch * length));
+    model_.head().read_losses(ctx, state_.head, row_loss_);
+    ctx.arena.pop_low(start);
+    if (ctx.queue.kind() == device::Kind::plan) return;
+    const float* w = inputs.at("weights").host.f32();
+    for (int64_t b = 0; b < ctx.batch; ++b) {
+      nll[b] = weight[b] = 0;
+      for (int64_t r = b * length; r < (b + 1) * length; ++r) {
+        nll[b] += double(w[r]) * double(row_loss_[size_t(r)]);
+        weight[b] += double(w[r]);
+      }
+    }
+  }
+
+ private:
+  const Cappa& model_;
+  Cappa::State state_;
+  std::vector<float> row_loss_;  // by position
+};
+
+}  // namespace
+
+std::unique_ptr<TrainPass> Cappa::make_train_pass() const { return std::make_unique<CappaTrainPass>(*this); }
+std::unique_ptr<ScorePass> Cappa::make_score_pass() const { return std::make_unique<CappaScorePass>(*this); }
 
 int64_t Cappa::forward_flops() const {
   return encoder_.forward_flops() + decoder_.forward_flops() + head_.forward_flops();
@@ -199,7 +298,10 @@ int64_t Cappa::forward_flops() const {
 
 Registered cappa_row() {
   return {"cappa", "ViT encoder and caption decoder that predicts in parallel and autoregressively (arXiv 2306.07915)",
-          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<CappaOptions>()); }, make_cappa};
+          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<CappaOptions>()); },
+          [](const config::Table::Variant& options, const MemoryOptions& memory) -> std::unique_ptr<Model> {
+            return std::make_unique<Cappa>(dynamic_cast<const CappaOptions&>(options), memory);
+          }};
 }
 
 }  // namespace models

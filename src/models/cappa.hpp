@@ -6,57 +6,82 @@
 
 #include "models/caption_decoder.hpp"
 #include "models/caption_head.hpp"
+#include "models/caption_scorer.hpp"
+#include "models/cappa_options.hpp"
 #include "models/vit.hpp"
 
 namespace models {
 
-class Cappa : public Model {
+class Cappa : public Model, public CaptionScorer {
  public:
-  Cappa(const CappaOptions& options, const LossOptions& loss, const MemoryOptions& memory);
+  // Columns of the sums of a pass: those of kernels::LossSums, whose second group are the examples predicted in parallel.
+  struct Sums {
+    enum Column { loss, loss_ar, loss_parallel, examples_ar, examples_parallel, tokens, token_nll, count };
+  };
+  // Order of measures().
+  struct Measures {
+    enum Index { loss, loss_ar, loss_parallel, loss_per_token };
+  };
+  // Which examples are predicted in parallel, and the ids fed to the decoder.
+  struct Draws {
+    std::vector<uint8_t> parallel;     // [n]
+    std::vector<int32_t> decoder_ids;  // [n * length]
+  };
+  // The state of one pass.
+  struct State {
+    Vit::Pass encoder;
+    CaptionDecoder::Pass decoder;
+    CaptionHead::Pass head;
+    std::vector<int64_t> seen, wanted;  // by example: positions that others or the loss depend on; the loss alone
+  };
+
+  Cappa(const CappaOptions& options, const MemoryOptions& memory);
 
   std::vector<std::string> blocks() const override { return list_.blocks(); }
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
   std::vector<std::string> patch_tables() const override;
-  std::vector<InputSpec> inputs() const override;
   std::map<std::string, FeatureSpec> features() const override;
-  int64_t label_limit() const override { return options_.vocab_size; }
   double uniform_loss() const override { return std::log(double(options_.vocab_size)); }  // a mean per token
-  const char* limit_key() const override { return "model.vocab_size"; }
-  void take_bytes(const kernels::PixelRange& range) override { bytes_ = true, encoder_.take_bytes(range); }
-  void prepare(const HostBatch& batch, bool train, base::Stream stream, const Draws* draws, const Inputs& into) const override;
-  void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) override;
+  int64_t sum_columns() const override { return Sums::count; }
+  std::vector<Measure> measures() const override;
+  void take_bytes(const kernels::PixelRange& range) override;
+  std::unique_ptr<TrainPass> make_train_pass() const override;
+  std::unique_ptr<ScorePass> make_score_pass() const override;
   std::string changing_arguments() const override;
-  void evaluate(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) override;
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }
-  int64_t shape_sets(int64_t batch, int64_t slices) const override;
 
-  // logits [batch * length, vocabulary] of a forward pass; ctx.keep must be false.
-  void logits(nn::Context& ctx, const Inputs& inputs, View out);
+  // ---- what passes consist of
+  std::vector<InputSpec> inputs() const;
   // Which examples are predicted in parallel, and the ids fed to the decoder (cappa.md 1.6): a pure function of stream, position.
   Draws draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train, base::Stream stream) const;
+  // Fills the input buffers; Error(Exit::data) for a label outside the vocabulary.
+  void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
+  void prepare(const HostBatch& batch, const Draws& draws, const Inputs& into) const;
+  void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums, State& state) const;
+  // Losses of all positions, in state.head.
+  void evaluate(nn::Context& ctx, const Inputs& inputs, State& state) const;
+  // logits [batch * length, vocabulary] of a forward pass; ctx.keep must be false.
+  void logits(nn::Context& ctx, const Inputs& inputs, View out, State& state) const;
+  const CaptionHead& head() const { return head_; }
   const CappaOptions& options() const { return options_; }
-
- protected:
-  // The text rows that the loss depends on. Tests compute all instead.
-  virtual void select(const nn::Context& ctx, const Inputs& inputs, CaptionDecoder::Selection& selection);
+  // True if training computes every position of the text.
+  bool computes_all_rows() const { return decoder_.drops() || !options_.pack_text; }
 
  private:
+  void check_batch(const HostBatch& batch, const Inputs& into) const;
+  void fill(const HostBatch& batch, const Draws& draws, const Inputs& into) const;
   CaptionDecoder::Memory memory(const Inputs& inputs, View encoded) const;
-  void place(nn::Context& ctx);
+  void select(const nn::Context& ctx, const Inputs& inputs, State& state) const;
+  void place(nn::Context& ctx, State& state) const;
+  View decode(nn::Context& ctx, const Inputs& inputs, State& state) const;
 
   CappaOptions options_;
-  LossOptions loss_;
   ParameterList list_;
   Vit encoder_;
   CaptionDecoder decoder_;
   CaptionHead head_;
   bool bytes_ = false;  // images come as bytes
-  CaptionDecoder::Selection selection_;  // of the pass under way
-  std::vector<int64_t> seen_, wanted_;   // by example: positions that others or the loss depend on; the loss alone
-  std::vector<float> row_loss_;
 };
-
-std::unique_ptr<Model> make_cappa(const config::Table::Variant& options, const LossOptions& loss, const MemoryOptions& memory);
 
 }  // namespace models

@@ -77,6 +77,17 @@ void CappaOptions::bind(config::Table& t) {
   t.key("posemb", posemb, "position tables of encoder and decoder").one_of({"learn", "sincos2d"}).on_resume(never);
   t.key("masked_pred_prob", masked_pred_prob, "share of the examples predicted in parallel; 0 = Cap").min(0).max(1);
   t.key("masking_ratio", masking_ratio, "share of a parallel example's input tokens that are masked").min(0).max(1);
+  t.key("label_smoothing", label_smoothing, "share of the target given to all other tokens").min(0).max(0.99);
+  t.key("pad_id", pad_id, "labels equal to this carry no loss").min(0);
+  t.key("logits_mb", logits_mb, "largest chunk of the [tokens, vocabulary] logits")
+      .min(1)
+      .unit("MiB")
+      .on_resume(config::OnResume::may_change);
+  t.key("pack_text", pack_text,
+        "compute only the text positions that the loss depends on; false computes all of them: the same results, for comparison")
+      .on_resume(config::OnResume::may_change);
+  if (pad_id >= vocab_size)
+    t.error("pad_id", fmt::format("{} lies outside the vocabulary: model.vocab_size = {}", pad_id, vocab_size));
   t.table("encoder", encoder, "the ViT");
   t.table("decoder", decoder, "the caption decoder; width, mlp and heads default to the encoder's");
   if (encoder.patch > 0 && (height() % encoder.patch || this->width() % encoder.patch))
@@ -100,6 +111,42 @@ void CappaOptions::bind(config::Table& t) {
     t.error("masking_ratio", fmt::format("{:g} of seq_len = {} tokens masks none of them; use more than {:g}, or set "
                                          "masked_pred_prob = 0 for Cap",
                                          masking_ratio, length(), 1.0 / double(length())));
+}
+
+VitConfig CappaOptions::vit() const {
+  return {.image_height = height(),
+          .image_width = width(),
+          .patch_height = encoder.patch,
+          .patch_width = encoder.patch_columns(),
+          .depth = encoder.depth,
+          .width = encoder.width,
+          .mlp = encoder.mlp,
+          .heads = encoder.heads,
+          .dropout = float(encoder.dropout),
+          .learned_positions = posemb == "learn"};
+}
+
+DecoderConfig CappaOptions::decoder_config() const {
+  return {.depth = decoder.depth,
+          .width = decoder_width(),
+          .mlp = decoder_mlp(),
+          .heads = decoder_heads(),
+          .bias = decoder.bias,
+          .dropout = float(decoder.dropout),
+          .memory_length = patches(),
+          .memory_width = encoder.width,
+          .length = length(),
+          .position_rows = seq_len,
+          .embedding_rows = embedding_rows(),
+          .learned_positions = posemb == "learn"};
+}
+
+HeadConfig CappaOptions::head() const {
+  return {.width = decoder_width(),
+          .vocabulary = vocab_size,
+          .length = length(),
+          .logits_mb = logits_mb,
+          .smoothing = float(label_smoothing)};
 }
 
 }  // namespace models

@@ -2,6 +2,9 @@
 #pragma once
 
 #include "config/table.hpp"
+#include "models/caption_decoder.hpp"
+#include "models/caption_head.hpp"
+#include "models/vit.hpp"
 
 namespace models {
 
@@ -29,6 +32,10 @@ struct CappaOptions : config::Table::Variant {
   int64_t text_len = 0;  // L <= seq_len; 0 = seq_len (set by tests, not a key)
   std::string posemb = "learn";
   double masked_pred_prob = 0.75, masking_ratio = 1.0;
+  double label_smoothing = 0;
+  int64_t pad_id = 0;
+  int64_t logits_mb = 1024;
+  bool pack_text = true;
   EncoderOptions encoder;
   DecoderOptions decoder;
   void bind(config::Table& t) override;
@@ -43,6 +50,10 @@ struct CappaOptions : config::Table::Variant {
   bool masked() const { return masked_pred_prob > 0; }
   int64_t masked_tokens() const { return int64_t(masking_ratio * double(length())); }  // of a parallel example
   int64_t embedding_rows() const { return vocab_size + (masked() ? 1 : 0); }
+  // What the parts of the model need to know.
+  VitConfig vit() const;
+  DecoderConfig decoder_config() const;
+  HeadConfig head() const;
 };
 
 }  // namespace models

@@ -1,81 +1,96 @@
 // The caption decoder (cappa.md 1.5): token and position embedding, blocks of self-attention, cross-attention and MLP, all pre-norm.
-// Attention projections never have biases; norms and MLPs have them with decoder.bias.
+// Attention projections never have biases; norms and MLPs have them with `bias`.
 #pragma once
 
-#include "models/cappa_options.hpp"
-#include "models/model.hpp"
+#include "models/block_stack.hpp"
 #include "models/parameter_list.hpp"
 #include "models/text_rows.hpp"
 
 namespace models {
 
+// Everything that a decoder needs to know; a model makes it from its own keys.
+struct DecoderConfig {
+  int64_t depth = 0, width = 0, mlp = 0, heads = 0;
+  bool bias = false;
+  float dropout = 0;
+  int64_t memory_length = 0, memory_width = 0;  // of what it attends to, per example
+  int64_t length = 0;                           // positions of a text
+  int64_t position_rows = 0;                    // of the position table, at least `length`
+  int64_t embedding_rows = 0;                   // of the token table
+  bool learned_positions = true;                // otherwise sincos2d
+};
+
 class CaptionDecoder {
  public:
-  CaptionDecoder(const CappaOptions& options, Recompute recompute, ParameterList& list);
+  CaptionDecoder(const DecoderConfig& config, Recompute recompute, ParameterList& list);
 
   struct Memory {
-    View encoded;                    // [batch * patches, encoder width]
-    View flags;                      // u8 [batch], 1 = causal; none: all causal
+    View encoded;  // [batch * memory_length, memory_width]
+    View flags;    // u8 [batch], 1 = causal; none: all causal
   };
-  // What a pass computes; both hold until its backward is over. `rows`: in all layers but the last, where they serve as
-  // keys and values only; of `last`, which are among them, everything.
+  // The rows that a pass computes. `rows`: in all layers but the last, where they serve as keys and values only; of `last`, which
+  // are among them, everything.
   struct Selection {
     TextRows rows, last;
     View text_index{}, last_index{};  // of the rows in the whole text; of the last ones in the rows
-    // Puts what ops read of it where they do; it stays there until the arena is popped.
+    // Copies the indices to where ops read them. They stay there until the arena is popped.
     void place(nn::Context& ctx);
 
    private:
-    std::vector<int32_t> index_;      // reused
+    std::vector<int32_t> index_;  // reused
   };
-  // Whether training needs all rows: dropout numbers them.
-  bool drops() const { return dropout_ > 0; }
-  // As Vit::place.
-  void place(nn::Context& ctx) { table_there_ = positions_ < 0 ? ctx.table(true, position_table_) : View{}; }
-  // ids i32 [batch * length]; returns [selection.last.count(), width], before the final norm.
-  View forward(nn::Context& ctx, View ids, const Memory& memory, const Selection& selection, int next_block);
-  // d: gradient of forward's result, overwritten on the way; d_encoded is overwritten.
-  void backward(nn::Context& ctx, View d, View d_encoded, int next_block);
-  int64_t forward_flops() const;
-  int first_block() const { return embed_block_; }
-  int last_block() const { return blocks_.back().index; }
 
- private:
-  struct Block {
-    int index;
-    int layer;
+  struct Layer {
+    int number = 0;
     nn::LayerNorm norm1, norm2, norm3;
     nn::Attention self, cross;
     nn::Mlp mlp;
+    struct Saved {
+      View n1, n1_last, x, n2, y, n3;  // n1_last: n1 of the rows that go on, which are all but in the last layer
+      nn::LayerNorm::Saved norm1, norm2, norm3;
+      nn::Attention::Saved self, cross;
+      nn::Mlp::Saved mlp;
+    };
   };
-  struct Saved {
-    device::Arena::Mark mark{};
-    View t;                          // its input
-    View n1, n1_last, x, n2, y, n3;  // n1_last: n1 of the rows that go on, which are all but in the last layer
-    nn::LayerNorm::Saved norm1, norm2, norm3;
-    nn::Attention::Saved self, cross;
-    nn::Mlp::Saved mlp;
+  using Stack = BlockStack<Layer>;
+
+  // The state of one pass, from place() to the end of its backward pass.
+  struct Pass {
+    Selection selection;  // filled by the caller, before place()
+    View positions;       // the fixed table, where there is one
+    Memory memory;
+    View ids;
+    device::Arena::Mark start{};
+    Stack::Pass blocks;
   };
-  bool is_last(const Block& b) const { return &b == &blocks_.back(); }
-  void forward_block(nn::Context& ctx, const Block& block, Saved& s, View out, bool save) const;
-  void backward_of_block(nn::Context& ctx, const Block& block, Saved& s, View d, View d_all, View d_encoded,
-                         Write encoded_write) const;
-  void pick_last(nn::Context& ctx, View from, View to) const;
-  kernels::Mask mask() const { return memory_.flags.none() ? kernels::Mask::causal : kernels::Mask::per_example; }
 
-  CappaOptions options_;
-  Recompute recompute_;
-  int64_t patches_, width_, length_;
-  float dropout_;
-  int embed_block_ = 0, table_ = -1, positions_ = -1;
-  std::vector<float> position_table_;
-  std::vector<Block> blocks_;
+  // True if training needs all rows: dropout numbers them.
+  bool drops() const { return config_.dropout > 0; }
+  // Copies what the host has made to where ops read it. It stays there until the arena is popped.
+  void place(nn::Context& ctx, Pass& pass) const;
+  // ids i32 [batch * length]; returns [selection.last.count(), width], before the final norm.
+  View forward(nn::Context& ctx, View ids, const Memory& memory, int next_block, Pass& pass) const;
+  // d: gradient of forward's result, overwritten on the way; d_encoded is overwritten.
+  void backward(nn::Context& ctx, View d, View d_encoded, int next_block, Pass& pass) const;
+  int64_t forward_flops() const;
+  int first_block() const { return embed_block_; }
+  int last_block() const { return blocks_.last_block(); }
 
-  Memory memory_;                    // of the pass under way
-  const Selection* selection_ = nullptr;
-  View ids_, table_there_;
-  device::Arena::Mark start_{};
-  std::vector<Saved> saved_;
+ private:
+  void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View out, bool save, const Pass& pass) const;
+  void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d, View d_all, View d_encoded,
+                      const Pass& pass) const;
+  void backward_embedding(nn::Context& ctx, View d, const Pass& pass) const;
+  void pick_last(nn::Context& ctx, View from, View to, const Selection& selection) const;
+  static kernels::Mask mask(const Memory& memory) {
+    return memory.flags.none() ? kernels::Mask::causal : kernels::Mask::per_example;
+  }
+
+  DecoderConfig config_;
+  int embed_block_ = 0, table_ = -1;
+  int positions_ = -1;                 // parameter, or
+  std::vector<float> position_table_;  // fixed table
+  Stack blocks_;
 };
 
 }  // namespace models

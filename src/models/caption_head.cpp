@@ -9,13 +9,12 @@
 
 namespace models {
 
-CaptionHead::CaptionHead(const CappaOptions& options, const LossOptions& loss, int64_t logits_mb, ParameterList& list)
-    : options_(options), loss_(loss), logits_mb_(logits_mb), width_(options.decoder_width()), length_(options.length()) {
+CaptionHead::CaptionHead(const HeadConfig& config, ParameterList& list) : config_(config) {
   block_ = list.begin_block("decoder/head");
-  norm_ = list.layer_norm("decoder/LayerNorm", width_, true);
-  head_ = {.in = width_, .out = options.vocab_size};
-  head_.kernel = list.add_operand("decoder/LogitsDense/kernel", {width_, options.vocab_size}, ParameterList::zeros());
-  head_.bias = list.add("decoder/LogitsDense/bias", {options.vocab_size}, ParameterList::zeros());
+  norm_ = list.layer_norm("decoder/LayerNorm", config_.width, true);
+  head_ = {.in = config_.width, .out = config.vocabulary};
+  head_.kernel = list.add_operand("decoder/LogitsDense/kernel", {config_.width, config.vocabulary}, ParameterList::zeros());
+  head_.bias = list.add("decoder/LogitsDense/bias", {config.vocabulary}, ParameterList::zeros());
 }
 
 int64_t CaptionHead::chunk_rows(nn::Context& ctx) const {
@@ -23,82 +22,99 @@ int64_t CaptionHead::chunk_rows(nn::Context& ctx) const {
   // nothing on average. On CPUs more rows than 256 gain no speed; a GPU needs thousands to be busy with the gradients' products, and
   // gets equal chunks in whole tiles of 128 rows.
   const bool on_gpu = ctx.queue.device() == device::Kind::cuda;
-  const int64_t rows = ctx.batch / ctx.slices * length_;
-  const int64_t budget = std::clamp<int64_t>((logits_mb_ << 20) / (4 * options_.vocab_size), 1, on_gpu ? 4096 : 256);
+  const int64_t rows = ctx.batch / ctx.slices * config_.length;
+  const int64_t budget = std::clamp<int64_t>((config_.logits_mb << 20) / (4 * config_.vocabulary), 1, on_gpu ? 4096 : 256);
   const int64_t even = base::round_up(base::ceil_div(rows, base::ceil_div(rows, budget)), 128);
   return std::min({on_gpu ? even : budget, budget, rows});
 }
 
 CaptionHead::Chunk CaptionHead::make_chunk(nn::Context& ctx, int64_t rows, bool gradient) const {
-  return {.x = ctx.make_activation(false, rows * width_), .logits = ctx.arena.temporary(rows * options_.vocab_size),
-          .dx = gradient ? ctx.arena.temporary(rows * width_) : View{}};
+  return {.x = ctx.make_activation(false, rows * config_.width), .logits = ctx.arena.temporary(rows * config_.vocabulary),
+          .dx = gradient ? ctx.arena.temporary(rows * config_.width) : View{}};
 }
 
 void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, int64_t example, int64_t global_batch,
-                              bool on_paper) {
+                              bool on_paper, Pass& pass) const {
+  const int64_t length = config_.length;
   const int32_t first = rows.offsets[size_t(example)], computed = rows.rows_of(size_t(example));
-  examples_.push_back(int32_t(index_.size()));
+  pass.examples.push_back(int32_t(pass.index.size()));
   auto add = [&](int64_t position, int64_t row, int32_t label, float scale) {
-    positions_.push_back(int32_t(position)), index_.push_back(int32_t(row)), labels_.push_back(label), scale_.push_back(scale);
+    pass.positions.push_back(int32_t(position));
+    pass.index.push_back(int32_t(row));
+    pass.labels.push_back(label);
+    pass.scale.push_back(scale);
   };
   if (on_paper) {
-    for (int64_t l = 0; l < computed; ++l) add(example * length_ + l, first + l, 0, 0);
+    for (int64_t l = 0; l < computed; ++l) add(example * length + l, first + l, 0, 0);
     return;
   }
-  const float* w = weights.f32() + example * length_;
+  const float* w = weights.f32() + example * length;
   double n = 0;
-  for (int64_t l = 0; l < length_; ++l) n += double(w[l]);
-  for (int64_t l = 0; l < length_; ++l) {
+  for (int64_t l = 0; l < length; ++l) n += double(w[l]);
+  for (int64_t l = 0; l < length; ++l) {
     if (!(w[l] > 0)) continue;
     CHECK(l < computed, "position {} of example {} carries weight and was not computed", l, example);
-    const int64_t position = example * length_ + l;
-    add(position, first + l, labels.i32()[position], global_batch && n > 0 ? float(double(w[l]) / n / double(global_batch)) : 0);
+    const int64_t position = example * length + l;
+    const float scale = global_batch && n > 0 ? float(double(w[l]) / n / double(global_batch)) : 0;
+    add(position, first + l, labels.i32()[position], scale);
   }
 }
 
-CaptionHead::Targets CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View labels, View weights,
-                                                int64_t global_batch) {
+void CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View labels, View weights, int64_t global_batch,
+                                Pass& pass) const {
   const bool on_paper = ctx.queue.kind() == device::Kind::plan;
   const int64_t chunk = chunk_rows(ctx), slices = global_batch ? ctx.slices : 1, examples = ctx.batch / slices;
-  const size_t most = size_t(slices * base::round_up(examples * length_, chunk));
+  const size_t most = size_t(slices * base::round_up(examples * config_.length, chunk));
   auto pad = [&](int64_t n) {
-    positions_.resize(size_t(n), -1), index_.resize(size_t(n), -1), labels_.resize(size_t(n), 0), scale_.resize(size_t(n), 0);
+    pass.positions.resize(size_t(n), -1);
+    pass.index.resize(size_t(n), -1);
+    pass.labels.resize(size_t(n), 0);
+    pass.scale.resize(size_t(n), 0);
   };
-  pad(0), first_.assign(1, 0), examples_.clear();
-  examples_.reserve(size_t(ctx.batch));
-  positions_.reserve(most), index_.reserve(most), labels_.reserve(most), scale_.reserve(most);
+  pad(0);
+  pass.first.assign(1, 0);
+  pass.examples.clear();
+  pass.examples.reserve(size_t(ctx.batch));
+  for (std::vector<int32_t>* v : {&pass.positions, &pass.index, &pass.labels}) v->reserve(most);
+  pass.scale.reserve(most);
   for (int64_t j = 0; j < slices; ++j) {
-    for (int64_t b = j * examples; b < (j + 1) * examples; ++b) add_targets(rows, labels, weights, b, global_batch, on_paper);
+    for (int64_t b = j * examples; b < (j + 1) * examples; ++b)
+      add_targets(rows, labels, weights, b, global_batch, on_paper, pass);
     // At least one chunk: a slice without any target must still write its (zero) gradient.
-    const int64_t chunks = base::ceil_div(int64_t(index_.size()), chunk);
-    first_.push_back(global_batch ? std::max(chunks, first_.back() + 1) : chunks);
-    pad(first_.back() * chunk);
+    const int64_t chunks = base::ceil_div(int64_t(pass.index.size()), chunk);
+    pass.first.push_back(global_batch ? std::max(chunks, pass.first.back() + 1) : chunks);
+    pad(pass.first.back() * chunk);
   }
-  return {chunk, first_, ctx.table(true, index_), ctx.table(true, labels_), ctx.table(true, scale_),
-          ctx.arena.save(int64_t(index_.size())), global_batch ? ctx.table(true, examples_) : View{}};
+  pass.targets = {chunk,
+                  ctx.table(true, pass.index),
+                  ctx.table(true, pass.labels),
+                  ctx.table(true, pass.scale),
+                  ctx.arena.save(int64_t(pass.index.size())),
+                  global_batch ? ctx.table(true, pass.examples) : View{}};
 }
 
-void CaptionHead::read_losses(nn::Context& ctx, const Targets& targets, std::vector<float>& row_loss) const {
+void CaptionHead::read_losses(nn::Context& ctx, const Pass& pass, std::vector<float>& row_loss) const {
   std::fill(row_loss.begin(), row_loss.end(), 0.0f);
-  device::read_on_host(targets.loss, ctx.queue, [&](View loss) {
-    for (size_t i = 0; i < positions_.size(); ++i)
-      if (positions_[i] >= 0) row_loss[size_t(positions_[i])] = loss.f32()[i];
+  device::read_on_host(pass.targets.loss, ctx.queue, [&](View loss) {
+    for (size_t i = 0; i < pass.positions.size(); ++i)
+      if (pass.positions[i] >= 0) row_loss[size_t(pass.positions[i])] = loss.f32()[i];
   });
 }
 
 void CaptionHead::forward_chunk(nn::Context& ctx, const Chunk& c, View normed, View index, View kernel) const {
-  ctx.run(kernels::GatherRows{.y = c.x, .x = normed, .index = index, .rows = index.count, .width = width_,
-                              .source_rows = normed.count / width_});
+  ctx.run(kernels::GatherRows{.y = c.x, .x = normed, .index = index, .rows = index.count, .width = config_.width,
+                              .source_rows = normed.count / config_.width});
   ctx.run(kernels::Gemm{.c = c.logits, .a = c.x, .b = kernel, .bias = ctx.weight(head_.bias), .m = index.count, .n = head_.out,
-                        .k = width_});
+                        .k = config_.width});
 }
 
-void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& text, const Targets& targets, View dy,
-                                   int next_block) {
+void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& text, View dy, int next_block,
+                                   Pass& pass) const {
+  const Targets& targets = pass.targets;
   backward_block(ctx, block_, next_block, [&] {
     device::Arena::Scope scope(ctx.arena);
     const int64_t rows = text.count(), chunk = targets.rows, examples = ctx.batch / ctx.slices;
-    View normed = ctx.make_activation(false, rows * width_), dnormed = ctx.arena.temporary(rows * width_);
+    View normed = ctx.make_activation(false, rows * config_.width), dnormed = ctx.arena.temporary(rows * config_.width);
     nn::LayerNorm::Saved saved = norm_.make_saved(ctx, false, rows);
     norm_.forward(ctx, y, rows, normed, saved);
     ctx.run(kernels::Fill{.y = dnormed, .value = 0});
@@ -108,24 +124,24 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
       // How many chunks there are depends on the captions. The product that adds a second chunk's gradient must exist before the
       // first such captions come, so that nothing is made later: it runs once where the first chunk then overwrites.
       const bool real = ctx.queue.kind() != device::Kind::plan;
-      if (real && !adds_ && chunk < examples * length_ && !t[0].view.none() && t[0].write == Write::overwrite) {
+      if (real && !pass.adds && chunk < examples * config_.length && !t[0].view.none() && t[0].write == Write::overwrite) {
         device::Arena::Scope operands(ctx.arena);
         const View sums = t[1].write == Write::overwrite ? t[1].view : View{};
         head_.parameter_gradients(ctx, {t[0].view, Write::accumulate}, {sums, Write::accumulate}, ctx.operand(c.logits), c.x, chunk);
-        adds_ = true;
+        pass.adds = true;
       }
-      for (int64_t i = targets.first[size_t(j)]; i < targets.first[size_t(j) + 1]; ++i) {
+      for (int64_t i = pass.first[size_t(j)]; i < pass.first[size_t(j) + 1]; ++i) {
         auto part = [&](View v) { return v.slice(i * chunk, chunk); };
         const View index = part(targets.index);
         device::Arena::Scope operands(ctx.arena);
         forward_chunk(ctx, c, normed, index, kernel);
         ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = part(targets.labels), .row_scale = part(targets.scale),
                                      .loss = part(targets.loss), .rows = chunk, .columns = head_.out,
-                                     .smoothing = float(loss_.label_smoothing), .loss_scale = ctx.loss_scale});
+                                     .smoothing = config_.smoothing, .loss_scale = ctx.loss_scale});
         View d = ctx.operand(c.logits);
-        ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = width_, .k = head_.out, .trans_b = true});
-        ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = index, .rows = chunk, .width = width_, .target_rows = rows});
-        const bool more = i > targets.first[size_t(j)];
+        ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = config_.width, .k = head_.out, .trans_b = true});
+        ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = index, .rows = chunk, .width = config_.width, .target_rows = rows});
+        const bool more = i > pass.first[size_t(j)];
         auto target = [&](nn::Linear::Target to) { return nn::Linear::Target{to.view, more ? Write::accumulate : to.write}; };
         head_.parameter_gradients(ctx, target(t[0]), target(t[1]), d, c.x, chunk);
       }
@@ -134,15 +150,16 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
   });
 }
 
-void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, const Targets& targets) {
+void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, const Pass& pass) const {
+  const Targets& targets = pass.targets;
   ForwardBlock block(ctx, block_, -1);
   device::Arena::Scope scope(ctx.arena);
   const int64_t rows = text.count(), chunk = targets.rows;
-  View normed = ctx.make_activation(false, rows * width_);
+  View normed = ctx.make_activation(false, rows * config_.width);
   norm_.forward(ctx, y, rows, normed, norm_.make_saved(ctx, false, rows));
   Chunk c = make_chunk(ctx, chunk, false);
   View kernel = ctx.weight_operand(head_.kernel);
-  for (int64_t i = 0; i < targets.first.back(); ++i) {
+  for (int64_t i = 0; i < pass.first.back(); ++i) {
     auto part = [&](View v) { return v.slice(i * chunk, chunk); };
     forward_chunk(ctx, c, normed, part(targets.index), kernel);
     ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = part(targets.labels), .loss = part(targets.loss), .rows = chunk,
@@ -150,15 +167,13 @@ void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, const
   }
 }
 
-void CaptionHead::logits(nn::Context& ctx, View y, View out) {
+void CaptionHead::logits(nn::Context& ctx, View y, View out) const {
   ForwardBlock block(ctx, block_, -1);
   device::Arena::Scope scope(ctx.arena);
-  int64_t rows = ctx.batch * length_;
-  View normed = ctx.make_activation(false, rows * width_);
+  int64_t rows = ctx.batch * config_.length;
+  View normed = ctx.make_activation(false, rows * config_.width);
   norm_.forward(ctx, y, rows, normed, norm_.make_saved(ctx, false, rows));
   head_.forward(ctx, normed, rows, out);
 }
-
-int64_t CaptionHead::forward_flops() const { return 2 * options_.seq_len * width_ * options_.vocab_size; }
 
 }  // namespace models

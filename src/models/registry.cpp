@@ -33,10 +33,10 @@ void ModelOptions::bind(config::Table& t) {
 
 void MemoryOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
+  t.moved("logits_mb", "model.logits_mb");
   t.key("recompute", recompute, "what backward computes again instead of keeping")
       .one_of({"none", "gelu", "mlp", "block"})
       .on_resume(may);
-  t.key("logits_mb", logits_mb, "largest chunk of the [tokens, vocabulary] logits").min(1).unit("MiB").on_resume(may);
 }
 
 Recompute MemoryOptions::policy() const {
@@ -45,8 +45,8 @@ Recompute MemoryOptions::policy() const {
   return recompute == "mlp" ? Recompute::mlp : Recompute::block;
 }
 
-std::unique_ptr<Model> make_model(const ModelOptions& options, const LossOptions& loss, const MemoryOptions& memory) {
-  return row(options.kind).make(*options.options, loss, memory);
+std::unique_ptr<Model> make_model(const ModelOptions& options, const MemoryOptions& memory) {
+  return row(options.kind).make(*options.options, memory);
 }
 
 }  // namespace models

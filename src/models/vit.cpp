@@ -4,7 +4,6 @@
 
 #include "kernels/gemm.hpp"
 #include "kernels/patchify.hpp"
-#include "models/block_scope.hpp"
 
 namespace models {
 
@@ -23,162 +22,142 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
   return out;
 }
 
-Vit::Vit(const CappaOptions& options, Recompute recompute, ParameterList& list)
-    : options_(options), recompute_(recompute), patches_(options.patches()), width_(options.encoder.width),
-      dropout_(float(options.encoder.dropout)) {
-  const EncoderOptions& e = options.encoder;
+Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list) : config_(config), blocks_(recompute) {
+  const int64_t width = config.width;
   stem_block_ = list.begin_block("encoder/stem");
-  int64_t inputs = e.patch * e.patch_columns() * 3;
-  stem_ = {.in = inputs, .out = width_};
-  stem_.kernel = list.add_operand("encoder/embedding/kernel", {e.patch, e.patch_columns(), 3, width_}, ParameterList::lecun(inputs));
-  stem_.bias = list.add("encoder/embedding/bias", {width_}, ParameterList::zeros());
-  if (options.posemb == "learn")
-    positions_ = list.add("encoder/pos_embedding", {1, patches_, width_}, ParameterList::normal(1 / std::sqrt(double(width_))));
+  const int64_t inputs = config.patch_height * config.patch_width * 3;
+  stem_ = {.in = inputs, .out = width};
+  stem_.kernel = list.add_operand("encoder/embedding/kernel", {config.patch_height, config.patch_width, 3, width},
+                                  ParameterList::lecun(inputs));
+  stem_.bias = list.add("encoder/embedding/bias", {width}, ParameterList::zeros());
+  if (config.learned_positions)
+    positions_ = list.add("encoder/pos_embedding", {1, config.patches(), width},
+                          ParameterList::normal(1 / std::sqrt(double(width))));
   else
-    table_ = sincos2d(options.height() / e.patch, options.width() / e.patch_columns(), width_);
-  for (int64_t i = 0; i < e.depth; ++i) {
-    std::string path = fmt::format("encoder/Transformer/encoderblock_{}", i);
-    Block b;
-    b.index = list.begin_block(path);
-    b.norm0 = list.layer_norm(path + "/LayerNorm_0", width_, true);
-    b.norm1 = list.layer_norm(path + "/LayerNorm_1", width_, true);
-    b.attention = list.attention(path + "/MultiHeadDotProductAttention_0", width_, width_, e.heads, true, ParameterList::xavier);
-    b.mlp = list.mlp(path + "/MlpBlock_0", width_, e.mlp, true);
-    b.mlp.dropout_rate = dropout_, b.mlp.dropout_name = "encoder/mlp", b.mlp.layer = int(i);
-    blocks_.push_back(b);
+    table_ = sincos2d(config.grid_height(), config.grid_width(), width);
+  for (int64_t i = 0; i < config.depth; ++i) {
+    const std::string path = fmt::format("encoder/Transformer/encoderblock_{}", i);
+    const int block = list.begin_block(path);
+    Layer layer;
+    layer.norm0 = list.layer_norm(path + "/LayerNorm_0", width, true);
+    layer.norm1 = list.layer_norm(path + "/LayerNorm_1", width, true);
+    layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", width, width, config.heads, true,
+                                     ParameterList::xavier);
+    layer.mlp = list.mlp(path + "/MlpBlock_0", width, config.mlp, true);
+    layer.mlp.dropout_rate = config.dropout;
+    layer.mlp.dropout_name = "encoder/mlp";
+    layer.mlp.layer = int(i);
+    blocks_.add(block, layer);
   }
   norm_block_ = list.begin_block("encoder/Transformer/encoder_norm");
-  norm_ = list.layer_norm("encoder/Transformer/encoder_norm", width_, true);
-  saved_.resize(blocks_.size());
+  norm_ = list.layer_norm("encoder/Transformer/encoder_norm", width, true);
 }
 
-View Vit::forward(nn::Context& ctx, View image, int next_block) {
-  int64_t rows = ctx.batch * patches_;
-  bool drop = ctx.train && dropout_ > 0;
-  start_ = ctx.arena.low();
-  // Without a backward pass two buffers are enough: a block reads one and writes the other.
-  View spare[2];
-  if (!ctx.keep)
-    for (View& v : spare) v = ctx.arena.save(rows * width_);
-  int turn = 0;
-  auto output = [&] { return ctx.keep ? ctx.arena.save(rows * width_) : spare[turn ^= 1]; };
-
-  View x = output();
+View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) const {
+  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  pass.start = ctx.arena.low();
+  Outputs outputs(ctx, rows * width);
+  View x = outputs.make(rows * width);
   {
-    ForwardBlock weights(ctx, stem_block_, blocks_.front().index);
+    ForwardBlock weights(ctx, stem_block_, blocks_.first_block());
     device::Arena::Scope scope(ctx.arena);
-    patch_rows_ = ctx.make_activation(ctx.keep, rows * stem_.in);
-    ctx.run(kernels::Patchify{.patches = patch_rows_, .image = image, .batch = ctx.batch, .height = options_.height(),
-                              .width = options_.width(), .patch = options_.encoder.patch,
-                              .patch_width = options_.encoder.patch_width, .range = bytes_});
-    stem_.forward(ctx, patch_rows_, rows, x);
-    View table = positions_ < 0 ? table_there_ : ctx.weight(positions_);
-    ctx.run(kernels::AddTable{.y = x, .x = x, .table = table, .rows = rows, .width = width_, .length = patches_});
-    if (drop) nn::dropout(ctx, x, x, dropout_, "encoder/posemb", 0, patches_ * width_);
+    pass.patches = ctx.make_activation(ctx.keep, rows * stem_.in);
+    ctx.run(kernels::Patchify{.patches = pass.patches, .image = image, .batch = ctx.batch,
+                              .height = config_.image_height, .width = config_.image_width,
+                              .patch = config_.patch_height, .patch_width = config_.patch_width, .range = bytes_});
+    stem_.forward(ctx, pass.patches, rows, x);
+    const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
+    ctx.run(kernels::AddTable{.y = x, .x = x, .table = table, .rows = rows, .width = width, .length = length});
+    if (ctx.train && drops()) nn::dropout(ctx, x, x, config_.dropout, "encoder/posemb", 0, length * width);
   }
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    Saved& s = saved_[i];
-    ForwardBlock weights(ctx, blocks_[i].index, i + 1 < blocks_.size() ? blocks_[i + 1].index : norm_block_);
-    device::Arena::Scope scope(ctx.arena);
-    s.mark = ctx.arena.low();
-    s.x = x;
-    View y = output();
-    forward_block(ctx, blocks_[i], s, y, ctx.keep && recompute_ != Recompute::block);
-    x = y;
-  }
-  last_ = x;
-  norm_mark_ = ctx.arena.low();
-  View encoded = ctx.arena.save(rows * width_, ctx.activation());
+  auto count = [&](const Layer&) { return rows * width; };
+  auto run = [&](const Layer& layer, Stack::Kept& kept, View y, bool save) { forward_layer(ctx, layer, kept, y, save); };
+  pass.tokens = blocks_.forward(ctx, outputs, x, norm_block_, pass.blocks, count, run);
+  pass.norm_mark = ctx.arena.low();
+  View encoded = ctx.arena.save(rows * width, ctx.activation());
   ForwardBlock weights(ctx, norm_block_, next_block);
-  norm_saved_ = norm_.make_saved(ctx, true, rows);
-  norm_.forward(ctx, x, rows, encoded, norm_saved_);
+  pass.norm = norm_.make_saved(ctx, true, rows);
+  norm_.forward(ctx, pass.tokens, rows, encoded, pass.norm);
   return encoded;
 }
 
-// y: none when only what backward needs is wanted.
-void Vit::forward_block(nn::Context& ctx, const Block& b, Saved& s, View y, bool save) const {
-  int64_t rows = ctx.batch * patches_;
-  bool drop = ctx.train && dropout_ > 0;
-  int layer = b.mlp.layer;
-  s.n0 = ctx.make_activation(save, rows * width_);
-  s.norm0 = b.norm0.make_saved(ctx, save, rows);
-  b.norm0.forward(ctx, s.x, rows, s.n0, s.norm0);
-  nn::Sequences all{patches_, rows};
-  s.attention = b.attention.make_saved(ctx, save, all, all);
-  b.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
-  s.a = ctx.make(save, rows * width_);
-  b.attention.forward_output(ctx, s.attention, rows, s.a, drop ? View{} : s.x);
+// y: none where only what backward needs is made again.
+void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y, bool save) const {
+  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  const bool drop = ctx.train && drops();
+  const int number = layer.mlp.layer;
+  Layer::Saved& s = kept.saved;
+  s.n0 = ctx.make_activation(save, rows * width);
+  s.norm0 = layer.norm0.make_saved(ctx, save, rows);
+  layer.norm0.forward(ctx, kept.x, rows, s.n0, s.norm0);
+  const nn::Sequences all{length, rows};
+  s.attention = layer.attention.make_saved(ctx, save, all, all);
+  layer.attention.forward_heads(ctx, s.n0, all, s.n0, all, kernels::Mask::full, {}, s.attention);
+  s.a = ctx.make(save, rows * width);
+  layer.attention.forward_output(ctx, s.attention, rows, s.a, drop ? View{} : kept.x);
   if (drop) {
-    nn::dropout(ctx, s.a, s.a, dropout_, "encoder/attention", layer, patches_ * width_);
-    ctx.run(kernels::Add{.y = s.a, .a = s.a, .b = s.x});
+    nn::dropout(ctx, s.a, s.a, config_.dropout, "encoder/attention", number, length * width);
+    ctx.run(kernels::Add{.y = s.a, .a = s.a, .b = kept.x});
   }
-  s.n1 = ctx.make_activation(save, rows * width_);
-  s.norm1 = b.norm1.make_saved(ctx, save, rows);
-  b.norm1.forward(ctx, s.a, rows, s.n1, s.norm1);
-  s.mlp = b.mlp.make_saved(ctx, save && recompute_ < Recompute::mlp, save && recompute_ == Recompute::none, rows);
-  if (y.none()) return b.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
-  b.mlp.forward(ctx, s.n1, rows, s.mlp, y, drop ? View{} : s.a);
+  s.n1 = ctx.make_activation(save, rows * width);
+  s.norm1 = layer.norm1.make_saved(ctx, save, rows);
+  layer.norm1.forward(ctx, s.a, rows, s.n1, s.norm1);
+  s.mlp = blocks_.make_saved(ctx, layer.mlp, save, rows);
+  if (y.none()) return layer.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
+  layer.mlp.forward(ctx, s.n1, rows, s.mlp, y, drop ? View{} : s.a);
   if (drop) {
-    nn::dropout(ctx, y, y, dropout_, "encoder/mlp_output", layer, patches_ * width_);
+    nn::dropout(ctx, y, y, config_.dropout, "encoder/mlp_output", number, length * width);
     ctx.run(kernels::Add{.y = y, .a = y, .b = s.a});
   }
 }
 
-void Vit::backward_of_block(nn::Context& ctx, const Block& b, Saved& s, View d) const {
-  device::Arena::Scope scope(ctx.arena);
-  int64_t rows = ctx.batch * patches_;
-  bool drop = ctx.train && dropout_ > 0;
-  int layer = b.mlp.layer;
-  if (recompute_ == Recompute::block) forward_block(ctx, b, s, {}, false);
-  if (recompute_ == Recompute::gelu) {
-    s.mlp.after_gelu = ctx.make_activation(false, rows * b.mlp.hidden.out);
-    b.mlp.activate(ctx, rows, s.mlp);
-  }
-  if (recompute_ == Recompute::mlp) {
-    s.mlp = b.mlp.make_saved(ctx, false, false, rows);
-    b.mlp.forward_hidden(ctx, s.n1, rows, s.mlp);
-  }
-  View dn = ctx.arena.temporary(rows * width_);
-  View dropped = drop ? ctx.arena.temporary(rows * width_) : d;
-  if (drop) nn::dropout(ctx, dropped, d, dropout_, "encoder/mlp_output", layer, patches_ * width_);
-  b.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
-  b.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
-  if (drop) nn::dropout(ctx, dropped, d, dropout_, "encoder/attention", layer, patches_ * width_);
-  nn::Sequences all{patches_, rows};
-  b.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention, dn, {}, Write::overwrite);
-  b.norm0.backward(ctx, dn, s.x, rows, s.norm0, d, Write::accumulate);
+void Vit::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d) const {
+  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  const bool drop = ctx.train && drops();
+  const int number = layer.mlp.layer;
+  Layer::Saved& s = kept.saved;
+  blocks_.make_again(ctx, layer.mlp, s.n1, rows, s.mlp);
+  View dn = ctx.arena.temporary(rows * width);
+  View dropped = drop ? ctx.arena.temporary(rows * width) : d;
+  if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "encoder/mlp_output", number, length * width);
+  layer.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
+  layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
+  if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "encoder/attention", number, length * width);
+  const nn::Sequences all{length, rows};
+  layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention, dn, {},
+                           Write::overwrite);
+  layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);
 }
 
-void Vit::backward(nn::Context& ctx, View d) {
-  int64_t rows = ctx.batch * patches_;
-  backward_block(ctx, norm_block_, blocks_.back().index, [&] {
+void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
+  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  backward_block(ctx, norm_block_, blocks_.last_block(), [&] {
     device::Arena::Scope scope(ctx.arena);
-    View dx = ctx.arena.temporary(rows * width_);
-    norm_.backward(ctx, d, last_, rows, norm_saved_, dx, Write::overwrite);
+    View dx = ctx.arena.temporary(rows * width);
+    norm_.backward(ctx, d, pass.tokens, rows, pass.norm, dx, Write::overwrite);
     ctx.run(kernels::Copy{.y = d, .x = dx});
   });
-  ctx.arena.pop_low(norm_mark_);
-  for (size_t i = blocks_.size(); i-- > 0;) {
-    backward_block(ctx, blocks_[i].index, i ? blocks_[i - 1].index : stem_block_,
-                   [&] { backward_of_block(ctx, blocks_[i], saved_[i], d); });
-    ctx.arena.pop_low(saved_[i].mark);
-  }
+  ctx.arena.pop_low(pass.norm_mark);
+  blocks_.backward(
+      ctx, stem_block_, pass.blocks,
+      [&](const Layer& layer, Stack::Kept& kept) { forward_layer(ctx, layer, kept, {}, false); },
+      [&](const Layer& layer, Stack::Kept& kept) { backward_layer(ctx, layer, kept, d); });
   backward_block(ctx, stem_block_, -1, [&] {
-    if (ctx.train && dropout_ > 0) nn::dropout(ctx, d, d, dropout_, "encoder/posemb", 0, patches_ * width_);
-    int64_t examples = ctx.batch / ctx.slices, columns = patches_ * width_;
+    const int64_t examples = ctx.batch / ctx.slices, columns = length * width;
+    if (ctx.train && drops()) nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, columns);
     if (!ctx.gradient(positions_).view.none())
       nn::sum_over_slices(ctx, {positions_}, [&](int64_t j, const auto& t) {
-        ctx.run(kernels::ColumnSum{.out = t[0].view, .x = d.slice(j * examples * columns, examples * columns), .m = examples,
-                                   .n = columns, .write = t[0].write});
+        ctx.run(kernels::ColumnSum{.out = t[0].view, .x = d.slice(j * examples * columns, examples * columns),
+                                   .m = examples, .n = columns, .write = t[0].write});
       });
-    stem_.backward(ctx, d, patch_rows_, rows, {});
+    stem_.backward(ctx, d, pass.patches, rows, {});
   });
-  ctx.arena.pop_low(start_);
+  ctx.arena.pop_low(pass.start);
 }
 
 int64_t Vit::forward_flops() const {
-  int64_t p = patches_, e = width_, m = options_.encoder.mlp;
-  return input_flops() + options_.encoder.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
+  const int64_t p = config_.patches(), e = config_.width, m = config_.mlp;
+  return input_flops() + config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
 }
 
 }  // namespace models

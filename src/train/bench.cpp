@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "data/host_batch.hpp"
 #include "device/gpu.hpp"
 #include "train/console.hpp"
 #include "train/device_choice.hpp"
@@ -104,9 +105,7 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
   auto submit = [&](int64_t step) {
     engine.submit(step, [&](int64_t, const models::Inputs& into) {
       data::BatchPtr batch = loader.next();
-      models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
-      for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
-      engine.model().prepare(host, true, engine.draws(step), nullptr, into);
+      engine.train_pass().prepare(data::host_batch(*batch, batch->positions[0]), engine.draws(step), into);
     });
   };
   base::Stopwatch timed, watch;
@@ -118,7 +117,7 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
     while (submitted < step + ahead) submit(++submitted);
     const StepReport& report = engine.report(step);
     double s = world.max(watch.restart());
-    times.loss = report.loss, times.transfers = report.transfers;
+    times.loss = report.loss(), times.transfers = report.transfers;
     if (step <= warmup) continue;
     times.data_s += report.data_s, times.comm_s += report.comm_s;
     times.all.push_back(s * 1e3);
@@ -241,7 +240,7 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                             .run_index_dir = "",
                             .write_index = false,
                             .substitutes = recipe.data.loader.substitutes(),
-                            .bytes_field = device.kind == device::Kind::cuda && recipe.byte_scale() ? kImageField : "",
+                            .bytes_field = recipe.bytes_field(device.kind),
                             .stage_dir = stage_data(session, recipe)};
   std::unique_ptr<data::Mixture> input = open_training_data(recipe, tokenizers, context);
   std::vector<const data::Dataset*> sets;

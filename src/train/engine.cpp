@@ -1,6 +1,5 @@
 #include "train/engine.hpp"
 
-#include <limits>
 #include <utility>
 
 #include "base/clock.hpp"
@@ -17,10 +16,15 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       mesh_(mesh),
       queue_(kind, options.threads, options.determinism.mesh(), options.paper_of),
       geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape, options.determinism)),
-      model_(models::make_model(options.model, options.loss, options.memory)) {
+      model_(models::make_model(options.model, options.memory)) {
   queue_.count_scratch(ledger_);
   queue_.set_tf32(options.tf32);
   if (options.bytes) model_->take_bytes(*options.bytes);
+  train_pass_ = model_->make_train_pass();
+  for (const MakePass& make : options.passes) {
+    std::unique_ptr<models::ForwardPass> made = make(*model_);
+    if (made && !find_pass(made->name())) forward_passes_.push_back(std::move(made));
+  }
   std::vector<shard::Parameter> parameters = model_->parameters();
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
@@ -40,12 +44,14 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
                                                options.groups, options.loss_scale);
   make_inputs();
-  const int64_t row = models::Sums::count * device::size_of(DType::f64);
+  measures_ = model_->measures();
+  columns_ = model_->sum_columns();
+  const int64_t row = columns_ * device::size_of(DType::f64);
   sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.accumulation * row);
   const bool repeats = options_.graphs > 0 && graphs_problem().empty();
   if (geometry_.slices > 1 || repeats) slice_sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.slices * row);
   if (kind == Kind::cuda && repeats) graphs_ = std::make_unique<device::Graphs>(queue_, options_.graphs, "passes");
-  sums_there_ = device::Fetched(kind, row);
+  host_sums_ = device::Fetched(kind, row);
   const int64_t activations = measure_arena();
   if (kind == Kind::cuda && options.choose_products) options.choose_products(queue_);
   arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", activations);
@@ -54,17 +60,36 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 
 Engine::~Engine() = default;
 
+models::ForwardPass* Engine::find_pass(const std::string& name) const {
+  for (const auto& pass : forward_passes_)
+    if (pass->name() == name) return pass.get();
+  return nullptr;
+}
+
+// Passes run one after the other, so inputs of one name lie in one buffer, as large as the largest of them.
 void Engine::make_inputs() {
   const Kind kind = queue_.kind();
+  const size_t passes = 1 + forward_passes_.size();
+  auto bytes_of = [&](const models::InputSpec& spec) {
+    return spec.per_example * geometry_.micro_batch * device::size_of(spec.type);
+  };
+  std::map<std::string, int64_t> bytes;
+  for (size_t p = 0; p < passes; ++p)
+    for (const models::InputSpec& spec : pass_at(p).inputs()) bytes[spec.name] = std::max(bytes[spec.name], bytes_of(spec));
   sets_.resize(queue_.device() == Kind::cuda ? 2 : 1);
-  for (InputSet& set : sets_)
-    for (const models::InputSpec& spec : model_->inputs()) {
-      int64_t count = spec.per_example * geometry_.micro_batch;
-      set.buffers.emplace_back(kind, ledger_, "batch", count * device::size_of(spec.type));
-      models::Input input = set.buffers.back().view(spec.type).slice(0, count);
-      if (kind == Kind::cuda) input.host.data = set.host.emplace_back(kind, input.host.bytes()).data();
-      set.inputs[spec.name] = input;
+  for (InputSet& set : sets_) {
+    for (const auto& [name, size] : bytes) {
+      set.buffers[name] = device::Buffer(kind, ledger_, "batch", size);
+      if (kind == Kind::cuda) set.host[name] = device::HostBuffer(kind, size);
     }
+    set.inputs.resize(passes);
+    for (size_t p = 0; p < passes; ++p)
+      for (const models::InputSpec& spec : pass_at(p).inputs()) {
+        models::Input input = set.buffers[spec.name].view(spec.type).slice(0, spec.per_example * geometry_.micro_batch);
+        if (kind == Kind::cuda) input.host.data = set.host[spec.name].data();
+        set.inputs[p][spec.name] = input;
+      }
+  }
   if (kind == Kind::cuda) copies_ = std::make_unique<device::Queue>(kind);
 }
 
@@ -80,7 +105,7 @@ int64_t Engine::measure_arena() {
   device::Arena arena;
   shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
-  const int64_t sets = queue.prepares() ? model_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
+  const int64_t sets = queue.prepares() ? train_pass_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
@@ -94,7 +119,7 @@ int64_t Engine::measure_arena() {
                   .batch = geometry_.micro_batch,
                   .slices = geometry_.slices,
                   .keep = false};
-  model_->evaluate(ctx, inputs(), nullptr, nullptr);
+  for (size_t p = 0; p < forward_passes_.size(); ++p) forward_passes_[p]->plan(ctx, sets_[set_].inputs[p + 1]);
   if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
   if (queue_.kind() == Kind::plan) queue_.need_scratch(queue.scratch_bytes());
   return arena.peak();
@@ -117,9 +142,9 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
                   .graph_kind = int64_t(set_) * 2 + (m > 0)};  // where inputs are; whether gradients are added to
   gradients.begin_micro_batch(m);
   const device::View sums = slice_sums_.bytes() > 0
-                                ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * models::Sums::count)
+                                ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * columns_)
                                 : sums_of_pass(m);
-  model_->forward_backward(ctx, inputs(), geometry_.global_batch, sums);
+  train_pass_->run(ctx, inputs(), geometry_.global_batch, sums);
 }
 
 // Why passes cannot be repeated by graphs; empty where they can.
@@ -151,11 +176,11 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
     if (feed) {
-      const models::Inputs& into = begin_inputs();  // may wait for the GPU, which is not to wait for data
+      const models::Inputs& into = begin_inputs(0);  // may wait for the GPU, which is not to wait for data
       base::Stopwatch watch;
       feed(m, into);
       data_s_ += watch.seconds();
-      upload_inputs();
+      upload_inputs(0);
     }
     pass(*weights_, *gradients_, queue_, *arena_, step, m);
     sets_[set_].used.record(queue_);
@@ -172,7 +197,7 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
     u.gradient = layout_->units()[size_t(u.unit)].trainable ? gradients_->owned(u.unit) : device::View{};
   }
   device::Range range("update");
-  optimizer_->inspect(step, owned_, sums_of_pass(0).slice(models::Sums::loss, 1));
+  optimizer_->inspect(step, owned_, sums_of_pass(0).slice(0, 1));
   optimizer_->apply(step);
   weights_->publish(true);
   comm_s_ += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
@@ -180,30 +205,30 @@ void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
   report.transfers = device::transfers().since(transfers_before);
 }
 
-const models::Inputs& Engine::begin_inputs() {
+const models::Inputs& Engine::begin_inputs(size_t pass) {
   set_ = (set_ + 1) % sets_.size();
   device::MayWait lifted;  // the GPU is two passes behind: nobody gains from more
   sets_[set_].copied.synchronize("inputs on their way to the GPU");
-  return inputs();
+  return sets_[set_].inputs[pass];
 }
 
-void Engine::upload_inputs() {
+void Engine::upload_inputs(size_t pass) {
   if (!copies_) return;
   InputSet& set = sets_[set_];
   set.used.wait(*copies_);
-  for (const auto& [name, input] : set.inputs) device::upload_pinned(input.device, input.host.data, *copies_);
+  for (const auto& [name, input] : set.inputs[pass]) device::upload_pinned(input.device, input.host.data, *copies_);
   set.copied.record(*copies_);
   set.copied.wait(queue_);
 }
 
 device::View Engine::sums_of_pass(int64_t m) const {
-  return sums_.view(DType::f64).slice(m * models::Sums::count, models::Sums::count);
+  return sums_.view(DType::f64).slice(m * columns_, columns_);
 }
 
 // Sums over slices follow the tree: within the pass, over fsdp, over passes, over replicas.
 void Engine::add_slices(int64_t m) {
   if (slice_sums_.bytes() == 0) return;
-  auto slot = [&](int64_t j) { return slice_sums_.view(DType::f64).slice(j * models::Sums::count, models::Sums::count); };
+  auto slot = [&](int64_t j) { return slice_sums_.view(DType::f64).slice(j * columns_, columns_); };
   auto add = [&](int into, int from) { kernels::run(kernels::AddSums{slot(into), slot(into), slot(from)}, queue_); };
   base::TreeSum tree;
   // Slot s <= j always, so finished slices can fold in place at the front.
@@ -216,7 +241,7 @@ void Engine::add_slices(int64_t m) {
 }
 
 void Engine::add_sums(int64_t step) {
-  mesh_.fsdp->all_reduce(sums_.view(DType::f64).slice(0, geometry_.accumulation * models::Sums::count), queue_).wait();
+  mesh_.fsdp->all_reduce(sums_.view(DType::f64).slice(0, geometry_.accumulation * columns_), queue_).wait();
   auto add = [&](int into, int from) {
     kernels::run(kernels::AddSums{sums_of_pass(into), sums_of_pass(into), sums_of_pass(from)}, queue_);
   };
@@ -227,7 +252,7 @@ void Engine::add_sums(int64_t step) {
   }
   tree.finish(add);
   mesh_.replica->all_reduce(sums_of_pass(0), queue_).wait();
-  sums_there_.fetch(step, sums_of_pass(0), queue_);
+  host_sums_.fetch(step, sums_of_pass(0), queue_);
 }
 
 const StepReport& Engine::report(int64_t step) {
@@ -237,14 +262,10 @@ const StepReport& Engine::report(int64_t step) {
   report.finite = update.gradients.applied;
   report.data_s = std::exchange(data_s_, 0), report.comm_s = std::exchange(comm_s_, 0);
   if (queue_.kind() == Kind::plan) return report;
-  const double* v = sums_there_.read(step).f64();
-  auto ratio = [](double a, double b) { return b > 0 ? a / b : std::numeric_limits<double>::quiet_NaN(); };
-  using S = models::Sums;
-  report.loss = v[S::loss] / double(geometry_.global_batch);
-  report.loss_ar = ratio(v[S::loss_ar], v[S::examples_ar]);
-  report.loss_parallel = ratio(v[S::loss_parallel], v[S::examples_parallel]);
-  report.token_nll = ratio(v[S::token_nll], v[S::tokens]);
-  report.examples_ar = v[S::examples_ar], report.examples_parallel = v[S::examples_parallel];
+  const double* v = host_sums_.read(step).f64();
+  report.sums.assign(v, v + columns_);
+  report.measures.clear();
+  for (const models::Measure& m : measures_) report.measures.push_back(m.value(v, geometry_.global_batch));
   return report;
 }
 
@@ -258,11 +279,14 @@ nn::Context Engine::forward_context() {
           .keep = false};
 }
 
-void Engine::evaluate(const models::HostBatch& batch, double* nll, double* weight) {
-  model_->prepare(batch, false, {}, nullptr, begin_inputs());
-  upload_inputs();
+void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run) {
+  size_t number = 1;
+  while (number <= forward_passes_.size() && forward_passes_[number - 1].get() != &pass) ++number;
+  CHECK(number <= forward_passes_.size(), "the pass \"{}\" is not among those that were planned", pass.name());
+  prepare(begin_inputs(number));
+  upload_inputs(number);
   nn::Context ctx = forward_context();
-  model_->evaluate(ctx, inputs(), nll, weight);
+  run(ctx, sets_[set_].inputs[number]);
   sets_[set_].used.record(queue_);
 }
 

@@ -18,9 +18,11 @@
 
 namespace train {
 
+// Makes a pass that the run uses beside training; null if the model lacks the capability.
+using MakePass = std::function<std::unique_ptr<models::ForwardPass>(const models::Model&)>;
+
 struct EngineOptions {
   models::ModelOptions model;
-  models::LossOptions loss;
   models::MemoryOptions memory;
   shard::ShardingOptions sharding;
   DeterminismOptions determinism;
@@ -35,6 +37,7 @@ struct EngineOptions {
   device::Kind paper_of = device::Kind::cpu;  // kind plan: what is planned for
   // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before activations have their memory.
   std::function<void(device::Queue&)> choose_products;
+  std::vector<MakePass> passes;              // beside training; those of one name are made once
   std::optional<kernels::PixelRange> bytes;  // images come as bytes, which stand for that
   int64_t graphs = 0;                        // on GPUs: so many CUDA graphs of passes at most; 0: passes run without
   bool forbid_waits = false;                 // a host that waits for its GPU within a step, from the third on, is an error
@@ -48,12 +51,12 @@ struct EngineOptions {
 inline constexpr char kTreeInPasses[] = "determinism.level = \"mesh\" exchanges and adds gradients within passes";
 
 struct StepReport {
-  double loss = 0, loss_ar = 0, loss_parallel = 0;  // means over the examples of each kind; NaN where there were none
-  double token_nll = 0;                             // summed NLL / summed tokens
-  double examples_ar = 0, examples_parallel = 0;
+  std::vector<double> sums;      // over the examples of the step: models::Model::sum_columns(); empty on paper
+  std::vector<double> measures;  // in the order of models::Model::measures(); empty on paper
+  double loss() const { return measures.empty() ? 0 : measures.front(); }
   bool finite = true;  // false: nothing was updated
   // Only because gradients were too large for fp16 at their loss scale, which has become smaller.
-  bool overflow() const { return !finite && std::isfinite(loss) && gradients.next_loss_scale < gradients.loss_scale; }
+  bool overflow() const { return !finite && std::isfinite(loss()) && gradients.next_loss_scale < gradients.loss_scale; }
   optim::Inspection gradients;
   optim::UpdateReport update;
   int64_t flops = 0;  // of this rank's products, recomputed ones included
@@ -91,17 +94,21 @@ class Engine {
   void initialise() { weights_->initialise(uint64_t(options_.seed)); }
   void publish() { weights_->publish(); }
 
-  // Forward only, for one batch of geometry().micro_batch examples: NLL and token weight per example.
-  void evaluate(const models::HostBatch& batch, double* nll, double* weight);
-  // Context for tests and other forward passes.
+  // The pass of that name among options.passes; null if the run has none.
+  models::ForwardPass* find_pass(const std::string& name) const;
+  // Runs a pass of options.passes on geometry().micro_batch examples: `prepare` fills its inputs on the host.
+  using Prepare = std::function<void(const models::Inputs& into)>;
+  using Run = std::function<void(nn::Context& ctx, const models::Inputs& inputs)>;
+  void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run);
+  // A context for forward passes, and the inputs of the training pass that was begun last: for tests.
   nn::Context forward_context();
-  const models::Inputs& inputs() const { return sets_[set_].inputs; }  // of the pass last begun
-  const models::Inputs& begin_inputs();  // the host may fill them
-  void upload_inputs();                  // it has
+  const models::Inputs& inputs() const { return sets_[set_].inputs[0]; }
 
   models::Model& model() { return *model_; }
+  const models::TrainPass& train_pass() const { return *train_pass_; }
   const shard::Layout& layout() const { return *layout_; }
   const Geometry& geometry() const { return geometry_; }
+  const std::vector<models::Measure>& measures() const { return measures_; }
   const device::Ledger& ledger() const { return ledger_; }
   device::Queue& queue() { return queue_; }
   int64_t arena_peak() const { return arena_->peak(); }
@@ -121,14 +128,19 @@ class Engine {
   // What passes take turns with, where the host's inputs are not those that ops read: one may be filled and copied while ops read
   // the other.
   struct InputSet {
-    std::vector<device::Buffer> buffers;
-    std::vector<device::HostBuffer> host;
-    models::Inputs inputs;
+    std::map<std::string, device::Buffer> buffers;  // by name; passes share them
+    std::map<std::string, device::HostBuffer> host;
+    std::vector<models::Inputs> inputs;  // by pass; the first is the training pass
     device::Event copied, used;
   };
   void run_passes(int64_t step, const Feed& feed, int64_t passes);
   std::string graphs_problem() const;
   void make_inputs();
+  const models::Inputs& begin_inputs(size_t pass);  // returns buffers for the host to fill
+  void upload_inputs(size_t pass);                  // starts the copy to the device
+  const models::Pass& pass_at(size_t i) const {
+    return i == 0 ? static_cast<const models::Pass&>(*train_pass_) : *forward_passes_[i - 1];
+  }
   int64_t measure_arena();
   device::View sums_of_pass(int64_t m) const;
   void add_slices(int64_t m);
@@ -141,6 +153,8 @@ class Engine {
   device::Ledger ledger_;
   Geometry geometry_;
   std::unique_ptr<models::Model> model_;
+  std::unique_ptr<models::TrainPass> train_pass_;
+  std::vector<std::unique_ptr<models::ForwardPass>> forward_passes_;
   std::unique_ptr<shard::Layout> layout_;
   std::unique_ptr<shard::WeightStore> weights_;
   std::unique_ptr<shard::GradientStore> gradients_;
@@ -149,9 +163,11 @@ class Engine {
   std::vector<InputSet> sets_;
   size_t set_ = 0;
   std::unique_ptr<device::Queue> copies_;   // of inputs; none: they are where ops read them
-  // models::Sums, by pass; of the pass under way, by slice (one: where graphs repeat passes, which write to one place).
+  std::vector<models::Measure> measures_;
+  int64_t columns_ = 0;  // of the model's sums
+  // The model's sums, by pass; of the pass under way, by slice (one: where graphs repeat passes, which write to one place).
   device::Buffer sums_, slice_sums_;
-  device::Fetched sums_there_;
+  device::Fetched host_sums_;  // a copy of the step's sums
   std::vector<optim::OwnedUnit> owned_;
   StepReport reports_[2];  // by turn
   double data_s_ = 0, comm_s_ = 0;  // since the last report

@@ -76,11 +76,7 @@ void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::N
 
 const std::vector<MetricInfo>& train_metrics() {
   static const std::vector<MetricInfo> list = {
-      {"loss", "nats/token",
-       "loss of this step's batch before the update: mean over examples of each caption's mean over its tokens"},
-      {"loss_ar", "nats/token", "the same over the examples that are predicted autoregressively"},
-      {"loss_parallel", "nats/token", "the same over the examples that are predicted in parallel"},
-      {"loss_per_token", "nats/token", "summed over summed tokens of the batch: every token counts the same"},
+      {"loss", "1", "what training minimises, of this step's batch before the update; the model says more"},
       {"l2_grads", "1",
        "norm of the gradients before clipping, frozen parameters left out; [G]: of parameters that match G"},
       {"l2_params", "1", "norm of the parameters after the update; [G]: of those that match G"},
@@ -172,8 +168,12 @@ void LogOptions::bind(config::Table& t) {
 }
 
 Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
-                 const LogOptions& options, bool killed)
-    : directory_(directory), writes_(writes), flush_s_(options.flush_s), attempt_(attempt) {
+                 const LogOptions& options, bool killed, std::vector<MetricInfo> measures)
+    : directory_(directory),
+      measures_(std::move(measures)),
+      writes_(writes),
+      flush_s_(options.flush_s),
+      attempt_(attempt) {
   if (!writes_) return;
   load(restored_step);
   jsonl_ = io::File(directory_ + "/metrics.jsonl", io::File::Mode::append);
@@ -259,9 +259,15 @@ void Metrics::append(const std::string& line) {
 void Metrics::train_row(int64_t step, const Row& values) {
   if (!writes_) return;
   for (const auto& [name, value] : values)
-    CHECK(find_metric(train_metrics(), name), "metric {} has no row in train_metrics()", name);
+    CHECK(find_train_metric(name), "metric {} is neither a measure of the model nor in train_metrics()", name);
   append(line_of({kTrainRows, step, values}));
   groups_[kTrainRows].add(step, values, true);
+}
+
+const MetricInfo* Metrics::find_train_metric(const std::string& name) const {
+  for (const MetricInfo& m : measures_)
+    if (m.name == name) return &m;
+  return find_metric(train_metrics(), name);
 }
 
 void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& values) {
@@ -355,7 +361,7 @@ void Metrics::write_h5() {
       std::string dataset = group + "/" + dataset_name(name);
       file.create_extendible(dataset, io::H5Type::f64, rows, chunk);
       file.write<double>(dataset, column);
-      const MetricInfo* info = find_metric(group == "/train" ? train_metrics() : eval_metrics(), name);
+      const MetricInfo* info = group == "/train" ? find_train_metric(name) : find_metric(eval_metrics(), name);
       file.set_attribute(dataset, "unit", info ? info->unit : std::string("1"));
       if (info) file.set_attribute(dataset, "doc", info->doc);
       if (dataset_name(name) != name) file.set_attribute(dataset, "name", name);

@@ -40,7 +40,8 @@ struct LogOptions {
   void bind(config::Table& t);
 };
 
-// Every metric has a row here. NAME also stands for NAME followed by digits and for NAME[anything].
+// A metric of the training loop or of evaluators has a row in one of these lists; a model declares its own. NAME also stands for
+// NAME followed by digits and for NAME[anything].
 struct MetricInfo {
   std::string name, unit, doc;
 };
@@ -56,11 +57,12 @@ class Metrics {
   // Brings both files in line with the step the run continues from (0: from the beginning): rows past that step, and
   // lines that are no rows, are moved to the abandoned ones. `attempt` counts starts; if the files know more, they
   // win. With `writes` = false (all ranks but 0) every call does nothing. `killed`: the attempt before was.
+  // `measures`: metrics of training that the model declares.
   Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes, const LogOptions& options,
-          bool killed = false);
+          bool killed = false, std::vector<MetricInfo> measures = {});
   ~Metrics();
 
-  void train_row(int64_t step, const Row& values);  // names must be in train_metrics()
+  void train_row(int64_t step, const Row& values);  // names must be the model's or in train_metrics()
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
   void flush();         // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough
@@ -73,6 +75,7 @@ class Metrics {
   double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
+  const MetricInfo* find_train_metric(const std::string& name) const;  // nullptr if there is none
   void load(int64_t restored_step);
   void note_uptime(const MetricRow& row, int64_t attempt);
   void append(const std::string& line);
@@ -81,6 +84,7 @@ class Metrics {
   bool h5_is_ours() const;
 
   std::string directory_;
+  std::vector<MetricInfo> measures_;
   bool writes_;
   double flush_s_;
   int64_t attempt_;

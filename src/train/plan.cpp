@@ -108,7 +108,7 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   }
   Plan plan = make_plan(recipe, deck, ranks, mesh_selector);
   const Geometry& g = plan.geometry;
-  auto model = models::make_model(recipe.model, recipe.loss(), recipe.memory);
+  auto model = models::make_model(recipe.model, recipe.memory);
   int64_t parameters = 0;
   for (const shard::Parameter& p : model->parameters()) parameters += p.count();
 

@@ -77,8 +77,7 @@ void TrainOptions::bind(config::Table& t) {
       .min(1)
       .max(1 << 24)
       .unit("blocks");
-  t.key("label_smoothing", label_smoothing, "share of the target given to all other tokens").min(0).max(0.99);
-  t.key("pad_id", pad_id, "labels equal to this carry no loss").min(0);
+  for (const char* name : {"label_smoothing", "pad_id"}) t.moved(name, fmt::format("model.{}", name));
   if (data.empty() && mixture.empty())
     t.error("data", "missing; name a [data.NAME] table, or give mixture = { NAME = weight, ... }");
   if (!data.empty() && !mixture.empty()) t.error("mixture", "there is train.data too: give one of them");
@@ -151,7 +150,7 @@ void Recipe::cross_check(config::Deck& deck) const {
   };
   for (const data::Problem& p : data.problems()) deck.error(p.key, p.text);
 
-  std::unique_ptr<models::Model> made = models::make_model(model, loss(), memory);
+  std::unique_ptr<models::Model> made = models::make_model(model, memory);
   // One string with one outcome has its problems once, however many sets use it (and themselves are used).
   std::vector<std::pair<std::string, data::Spec>> checked;
   auto use = [&](const std::string& key, const std::string& name) {
@@ -169,11 +168,11 @@ void Recipe::cross_check(config::Deck& deck) const {
   for (const auto& [name, weight] : train.parts()) use(train.mixture.empty() ? "train.data" : "train.mixture", name);
   if (!deck.problems().any()) check_mixture(deck);
   for (const auto& [name, e] : evals) use(fmt::format("eval.{}.data", name), e.data);
+  for (const auto& [name, e] : evals)
+    if (const eval::Registered& row = eval::row_of(e); !row.make_pass(*made))
+      deck.error(fmt::format("eval.{}.kind", name),
+                 fmt::format("{} needs a model that can {}, and model.kind = \"{}\" cannot", row.name, row.needs, model.kind));
   if (!show.data.empty()) use("show.data", show.data);
-  if (train.pad_id >= made->label_limit())
-    deck.error("train.pad_id", fmt::format("{} lies outside the vocabulary: {} = {}", train.pad_id, made->limit_key(),
-                                           made->label_limit()),
-               made->limit_key());
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 
@@ -260,14 +259,14 @@ void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const st
     bool array = has.kind == data::FieldSpec::Kind::array, same_type = array && has.type == takes.type;
     if (same_type && has.shape == takes.shape) continue;
     const char* way_out = !array || has.shape != takes.shape ? ""
-                          : has.type == device::DType::u8 && feature == "image"
+                          : has.type == device::DType::u8 && wanted.pixels
                               ? "; add value_range, as in value_range(-1, 1)"
                               : "; numbers of another type would be misread";
     deck.error(at, fmt::format("yields {} {} where the model takes {} ({}){}", feature, data::text_of(has),
                                data::text_of(takes), wanted.key, way_out),
                wanted.key);
   }
-  check_vocabulary(deck, made, name, spec);
+  check_limits(deck, made, name, spec);
   try {
     data::check_batchable(spec);
   } catch (const base::Error& e) {
@@ -275,17 +274,19 @@ void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const st
   }
 }
 
-void Recipe::check_vocabulary(config::Deck& deck, const models::Model& made, const std::string& name,
-                              const data::Spec& spec) const {
-  auto labels = spec.find("labels");
-  if (labels != spec.end() && labels->second.limit > made.label_limit())
-    deck.error(made.limit_key(), fmt::format("{} is smaller than the {} ids that [data.{}] can yield",
-                                             made.label_limit(), labels->second.limit, name));
+void Recipe::check_limits(config::Deck& deck, const models::Model& made, const std::string& name,
+                          const data::Spec& spec) const {
+  for (const auto& [feature, wanted] : made.features())
+    if (auto field = spec.find(feature); wanted.below > 0 && field != spec.end() && field->second.limit > wanted.below)
+      deck.error(wanted.limit_key, fmt::format("{} is smaller than the {} ids that [data.{}] can yield", wanted.below,
+                                               field->second.limit, name));
 }
 
 std::map<std::string, data::ValueLimit> Recipe::value_limits() const {
-  std::unique_ptr<models::Model> made = models::make_model(model, loss(), memory);
-  return {{"labels", {made->label_limit(), made->limit_key()}}};
+  std::map<std::string, data::ValueLimit> found;
+  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
+    if (wanted.below > 0) found[feature] = {wanted.below, wanted.limit_key};
+  return found;
 }
 
 void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
@@ -300,8 +301,8 @@ void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
 }
 
 void Recipe::check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const {
-  std::unique_ptr<models::Model> made = models::make_model(model, loss(), memory);
-  for (const auto& [name, spec] : specs) check_vocabulary(deck, *made, name, spec);
+  std::unique_ptr<models::Model> made = models::make_model(model, memory);
+  for (const auto& [name, spec] : specs) check_limits(deck, *made, name, spec);
   if (data_size > 0) check_lengths(deck, data_size);
   deck.throw_if_any();
 }
@@ -347,16 +348,20 @@ checkpoint::State Recipe::state(const std::string& deck, int64_t step, std::vect
           .texts = {{"deck", deck}, {"run", run.name}, {"notes", run.notes}, {"version", kVersion}}};
 }
 
-std::optional<data::ByteScale> Recipe::byte_scale() const {
+std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
+  std::vector<std::string> fields;
+  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
+    if (wanted.pixels) fields.push_back(feature);
+  if (fields.size() != 1) return {};
   std::set<std::string> names;
   for (const auto& [name, weight] : train.parts()) names.insert(name);
   for (const auto& [name, e] : evals) names.insert(e.data);
-  std::optional<data::ByteScale> all;
+  std::optional<BytePixels> all;
   for (const std::string& name : names) {
     try {
-      const std::optional<data::ByteScale> one = data.byte_scale_of(name, kImageField);
-      if (!one || (all && *all != *one)) return {};
-      all = one;
+      const std::optional<data::ByteScale> one = data.byte_scale_of(name, fields.front());
+      if (!one || (all && all->scale != *one)) return {};
+      all = BytePixels{fields.front(), *one};
     } catch (const base::Error&) {
       return {};  // a file that would tell is not here; whoever opens the set will say so
     }
@@ -364,14 +369,20 @@ std::optional<data::ByteScale> Recipe::byte_scale() const {
   return all;
 }
 
+std::string Recipe::bytes_field(device::Kind kind) const {
+  const std::optional<BytePixels> bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
+  return bytes ? bytes->field : "";
+}
+
 EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
   EngineOptions o;
   o.paper_of = kind;
-  if (const auto scale = byte_scale(); scale && kind == device::Kind::cuda)
-    o.bytes = kernels::PixelRange{scale->low, scale->width, scale->to_low, scale->to_width};
-  o.model = model, o.loss = loss(), o.memory = memory, o.sharding = sharding, o.determinism = determinism,
+  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
+    o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low, bytes->scale.to_width};
+  o.model = model, o.memory = memory, o.sharding = sharding, o.determinism = determinism,
   o.optimizer = optimizer;
   o.groups = log.groups;
+  for (const auto& [name, e] : evals) o.passes.push_back(eval::row_of(e).make_pass);
   o.global_batch = train.global_batch, o.micro_batch = train.micro_batch ? train.micro_batch : train.global_batch;
   o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;

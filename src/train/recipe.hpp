@@ -20,8 +20,6 @@
 
 namespace train {
 
-inline constexpr char kImageField[] = "image";  // of the data, that models read
-
 struct RunOptions {
   std::string name = "run";
   std::string dir;
@@ -42,8 +40,6 @@ struct TrainOptions {
   int64_t global_batch = 0, micro_batch = 0;
   std::string shuffle = "exact";
   int64_t shuffle_block = 512, shuffle_window = 128;
-  double label_smoothing = 0;
-  int64_t pad_id = 0;
   void bind(config::Table& t);
   // Data sets with their weights; one data set alone has weight 1.
   std::map<std::string, double> parts() const { return mixture.empty() ? std::map{std::pair{data, 1.0}} : mixture; }
@@ -113,21 +109,26 @@ struct Recipe {
   void check_tokenizers(config::Deck& deck) const;
 
   int64_t total_steps(int64_t data_size) const;
-  models::LossOptions loss() const { return {train.label_smoothing, train.pad_id}; }
   // What a checkpoint of this run holds; `deck`: the resolved deck.
   checkpoint::State state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,
                           std::map<std::string, double> numbers) const;
   // `data_size`: examples of the training set, for durations in epochs.
-  // `kind`: of the ranks, also of a plan for them. Those on GPUs take images as bytes where byte_scale() says so.
+  // `kind`: of the ranks, also of a plan for them. Those on GPUs take pixels as bytes where byte_pixels() says so.
   EngineOptions engine(int64_t data_size, int threads, device::Kind kind = device::Kind::cpu) const;
-  // How pixels are scaled, where that can be left to the model: all data sets in use make them from bytes in the same way.
-  std::optional<data::ByteScale> byte_scale() const;
+  // How pixels are scaled, where that can be left to the model: it has one field of pixels, and all data sets in use make it from
+  // bytes in the same way.
+  struct BytePixels {
+    std::string field;
+    data::ByteScale scale;
+  };
+  std::optional<BytePixels> byte_pixels() const;
+  // The field that data sets leave as bytes for the model on a device of this kind; "" = none.
+  std::string bytes_field(device::Kind kind) const;
 
  private:  // parts of the checks
   void feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
                    const data::Spec& spec) const;
-  void check_vocabulary(config::Deck& deck, const models::Model& made, const std::string& name,
-                        const data::Spec& spec) const;
+  void check_limits(config::Deck& deck, const models::Model& made, const std::string& name, const data::Spec& spec) const;
   void check_lengths(config::Deck& deck, int64_t data_size) const;
   void check_mixture(config::Deck& deck) const;
 };

@@ -6,9 +6,11 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "data/host_batch.hpp"
 #include "data/tokenizer_of.hpp"
 #include "io/files.hpp"
 #include "io/h5.hpp"
+#include "models/caption_scorer.hpp"
 #include "train/engine.hpp"
 #include "train/input.hpp"
 
@@ -117,12 +119,13 @@ void show_batch(const Recipe& recipe) {
   const std::map<std::string, data::Array>& fields = batch->arrays;
 
   // The model's own preparation, with the draws of that step.
-  std::unique_ptr<models::Model> model = models::make_model(recipe.model, recipe.loss(), recipe.memory);
-  models::HostBatch host{.features = {}, .examples = n, .first_position = first};
-  for (const auto& [field, array] : fields) host.features[field] = array.view();
+  std::unique_ptr<models::Model> model = models::make_model(recipe.model, recipe.memory);
+  const std::unique_ptr<models::TrainPass> train_pass = model->make_train_pass();
+  const auto* scorer = dynamic_cast<const models::CaptionScorer*>(model.get());
+  const std::unique_ptr<models::ScorePass> score_pass = training || !scorer ? nullptr : scorer->make_score_pass();
   std::map<std::string, data::Array> inputs;
   models::Inputs into;
-  for (const models::InputSpec& spec : model->inputs()) {
+  for (const models::InputSpec& spec : score_pass ? score_pass->inputs() : train_pass->inputs()) {
     std::vector<int64_t> shape{n};
     if (auto known = fields.find(spec.name); known != fields.end())
       shape = known->second.shape;
@@ -131,13 +134,20 @@ void show_batch(const Recipe& recipe) {
     inputs[spec.name].reset(spec.type, shape);
     into[spec.name] = inputs[spec.name].view();
   }
-  model->prepare(host, training, draws_of_step(recipe.run.seed, recipe.show.step), nullptr, into);
+  const models::HostBatch host = data::host_batch(*batch, first);
+  if (score_pass)
+    score_pass->prepare(host, into);
+  else
+    train_pass->prepare(host, draws_of_step(recipe.run.seed, recipe.show.step), into);
 
+  // The id after the last label is the mask token.
+  const std::map<std::string, models::FeatureSpec> features = model->features();
+  const int64_t mask_id = features.contains("labels") ? features.at("labels").below : 0;
   Json listed = Json::array();
   for (int64_t i = 0; i < n; ++i) {
     const data::Dataset& dataset = mixture->dataset(batch->parts[size_t(i)]);
     std::string name = data::tokenizer_of(recipe.data.preprocess_of(dataset.name()), "labels");
-    Reader reader(name.empty() ? nullptr : tokenizers.get(name), model->label_limit());
+    Reader reader(name.empty() ? nullptr : tokenizers.get(name), mask_id);
     Json example = {{"position", first + i}, {"data", dataset.name()}, {"key", dataset.key(batch->indices[size_t(i)])}};
     for (const char* input : {"labels", "decoder_ids"})
       if (auto ids = into.find(input); ids != into.end()) {
@@ -160,7 +170,7 @@ void show_batch(const Recipe& recipe) {
   file.set_attribute("/", "data", mixture->name());
   file.set_attribute("/", "preprocess", recipe.data.preprocess_of(mixture->dataset(0).name()));
   file.set_attribute("/", "step", training ? recipe.show.step : int64_t{0});
-  file.set_attribute("/", "mask_id", model->label_limit());
+  file.set_attribute("/", "mask_id", mask_id);
   int64_t offset = file.create_contiguous_text("/examples", int64_t(text.size()));
   file.close();
   io::File(path, io::File::Mode::write).write_at(text.data(), int64_t(text.size()), offset);

@@ -7,6 +7,7 @@
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "base/text.hpp"
+#include "data/host_batch.hpp"
 #include "device/range.hpp"
 #include "io/files.hpp"
 #include "train/failure.hpp"
@@ -97,9 +98,7 @@ void Trainer::feed(int64_t, const models::Inputs& into) {
   data::BatchPtr batch = loader_->next();
   if (!first_batch_told_) describe_first_batch(*batch);
   if (sample_log_) sample_log_->write(step_, *batch);
-  models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
-  for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
-  engine_->model().prepare(host, true, engine_->draws(step_), nullptr, into);
+  engine_->train_pass().prepare(data::host_batch(*batch, batch->positions[0]), engine_->draws(step_), into);
 }
 
 // Takes in what came of the steps so far, but for the last `ahead`. false: the run went back to a checkpoint.
@@ -127,7 +126,7 @@ bool Trainer::accept(const StepReport& report) {
       if (!std::isfinite(norms[i])) return engine_->layout().parameters()[i].path;
     return std::string();
   };
-  std::string problem = fmt::format("step {}: loss={}", settled_, report.loss);
+  std::string problem = fmt::format("step {}: loss={}", settled_, report.loss());
   if (!sound)
     problem +=
         fmt::format(", but after the update {} is not finite", first_bad(report.update.parameters.per_parameter));
@@ -135,7 +134,7 @@ bool Trainer::accept(const StepReport& report) {
     problem += fmt::format(" and the gradient of {} is not finite; nothing was updated", tensor);
   else
     problem += " is not finite; nothing was updated";
-  if (!report.finite && report.gradients.loss_scale > 0 && std::isfinite(report.loss))
+  if (!report.finite && report.gradients.loss_scale > 0 && std::isfinite(report.loss()))
     problem += fmt::format(" (loss scale {:g}{})", report.gradients.loss_scale,
                            report.overflow() ? "" : ", its minimum: precision.loss_scale.min");
   const char* way_out =
@@ -261,8 +260,8 @@ bool Trainer::evaluate(Which which) {
                           .dataset = *e.dataset,
                           .loader = loader_options_,
                           .batch = engine_->geometry().micro_batch,
-                          .likelihood = [this](const models::HostBatch& batch, double* nll,
-                                               double* weight) { engine_->evaluate(batch, nll, weight); },
+                          .pass = e.pass,
+                          .forward = [&](const auto& prepare, const auto& run) { engine_->forward(*e.pass, prepare, run); },
                           .interrupted = [this] { return asked_to_stop() > StopReason::save_file; }});
     if (result.interrupted) {
       log::line("eval={} step={} interrupted: made again when the run goes on", e.name, step_);

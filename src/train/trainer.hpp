@@ -43,6 +43,7 @@ class Trainer {
     std::unique_ptr<eval::Evaluator> evaluator;
     std::unique_ptr<data::Dataset> dataset;
     int64_t every = 0;
+    models::ForwardPass* pass = nullptr;  // of the engine
   };
   enum class Which { at_start, due, missing };  // missing: due at this step, and cut off in the attempt before
 

@@ -39,20 +39,19 @@ void Trainer::record(const StepReport& report, bool skipped) {
   double mfu = progress_.peak_flops > 0 ? double(engine_->model().train_flops()) * double(g.global_batch) * per_s : unknown;
   const double ran = double(report.flops) * mesh_.shape.ranks();  // the ranks have alike
   double hfu = progress_.peak_flops > 0 ? ran * per_s : unknown;
-  last_loss_ = report.loss;
+  last_loss_ = report.loss();
 
   const int64_t bad_samples = bad_samples_of_[settled_ % 2];
   progress_.bad_samples += bad_samples;
 
+  const std::vector<models::Measure>& measures = engine_->measures();
   bool metrics_due = config::is_time(settled_, recipe_.log.metrics_every_steps, total_);
   if (metrics_due) {
-    Metrics::Row row = {{"loss", report.loss},
-                        {"loss_ar", report.loss_ar},
-                        {"loss_parallel", report.loss_parallel},
-                        {"loss_per_token", report.token_nll},
-                        {"l2_grads", report.gradients.gradients.global},
-                        {"skipped", double(skipped)},
-                        {"skipped_updates", double(progress_.skipped_steps + progress_.overflowed_steps)}};
+    Metrics::Row row;
+    for (size_t i = 0; i < measures.size(); ++i) row.emplace_back(measures[i].name, report.measures[i]);
+    row.insert(row.end(), {{"l2_grads", report.gradients.gradients.global},
+                           {"skipped", double(skipped)},
+                           {"skipped_updates", double(progress_.skipped_steps + progress_.overflowed_steps)}});
     if (engine_->scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
     if (!skipped) {  // there was an update to speak of
       row.insert(row.end(), {{"l2_params", report.update.parameters.global},
@@ -90,9 +89,10 @@ void Trainer::record(const StepReport& report, bool skipped) {
     metrics_->train_row(settled_, row);
   }
   if (settled_ > 5 && !config::is_time(settled_, recipe_.log.console_every_steps, total_)) return;
-  std::string line =
-      fmt::format("step={} loss={} loss_ar={} loss_parallel={} l2_grads={:.4g}", settled_, loss_text(report.loss),
-                  loss_text(report.loss_ar), loss_text(report.loss_parallel), report.gradients.gradients.global);
+  std::string line = fmt::format("step={}", settled_);
+  for (size_t i = 0; i < measures.size(); ++i)
+    if (measures[i].on_console) line += fmt::format(" {}={}", measures[i].name, loss_text(report.measures[i]));
+  line += fmt::format(" l2_grads={:.4g}", report.gradients.gradients.global);
   for (size_t i = 0; i < report.update.schedules.size(); ++i)
     line += fmt::format(" schedule{}={:.4g}", i ? std::to_string(i) : "", report.update.schedules[i]);
   line += fmt::format(" ms={:.1f}", seconds * 1e3);
@@ -114,8 +114,12 @@ void Trainer::record(const StepReport& report, bool skipped) {
 void Trainer::describe_first_batch(const data::Batch& batch) {
   first_batch_told_ = true;
   std::string text;
+  const std::map<std::string, models::FeatureSpec> features = engine_->model().features();
   for (const auto& [field, array] : batch.arrays) {
     device::View v = array.view();
+    const auto feature = features.find(field);
+    const bool padded = feature != features.end() && feature->second.pad.has_value();
+    const double pad = padded ? *feature->second.pad : 0;
     const bool pixels = v.type == device::DType::f32 || v.type == device::DType::u8;
     if (v.count == 0 || (!pixels && v.type != device::DType::i32)) continue;
     double least = INFINITY, most = -INFINITY, sum = 0;
@@ -125,12 +129,11 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
                  : v.type == device::DType::u8 ? double(v.u8()[i])
                                                : double(v.i32()[i]);
       least = std::min(least, x), most = std::max(most, x), sum += x;
-      pads += x == double(recipe_.train.pad_id);
+      pads += padded && x == pad;
     }
-    text += pixels
-                ? fmt::format("  {} min {:.4g} mean {:.4g} max {:.4g}", field, least, sum / double(v.count), most)
-                : fmt::format("  {} min {:.0f} max {:.0f}, {:.1f} % pad", field, least, most,
-                              100 * double(pads) / double(v.count));
+    text += pixels ? fmt::format("  {} min {:.4g} mean {:.4g} max {:.4g}", field, least, sum / double(v.count), most)
+                   : fmt::format("  {} min {:.0f} max {:.0f}", field, least, most);
+    if (!pixels && padded) text += fmt::format(", {:.1f} % pad", 100 * double(pads) / double(v.count));
   }
   log::line("first batch{}", text);
 }

@@ -42,7 +42,7 @@ void Trainer::open_data(config::Deck& deck) {
                             .run_index_dir = recipe_.run.dir + "/index",
                             .substitutes = recipe_.data.loader.substitutes(),
                             .limits = recipe_.value_limits(),
-                            .bytes_field = device_.kind == device::Kind::cuda && recipe_.byte_scale() ? kImageField : "",
+                            .bytes_field = recipe_.bytes_field(device_.kind),
                             .stage_dir = stage_data(session_, recipe_, poll)};
   enter("open_data");
   std::vector<const data::Dataset*> sets;
@@ -138,6 +138,8 @@ void Trainer::print_start() {
   options.choose_products = product_chooser(*mesh_.world, recipe_.run, recipe_.run.dir + "/gemm_search.txt");
   need_memory(options);
   engine_ = std::make_unique<Engine>(options, mesh_, device_.kind);
+  for (Evaluation& e : evaluations_)
+    e.pass = engine_->find_pass(eval::row_of(e.options).make_pass(engine_->model())->name());
   const Geometry& g = engine_->geometry();
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
             g.micro_batch, g.accumulation,
@@ -282,8 +284,10 @@ void Trainer::initialise() {
 }
 
 void Trainer::open_metrics(bool after_kill) {
+  std::vector<MetricInfo> measures;
+  for (const models::Measure& m : engine_->measures()) measures.push_back({m.name, m.unit, m.doc});
   metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log,
-                                       after_kill);
+                                       after_kill, std::move(measures));
   progress_.attempts = mesh_.world->max(metrics_->attempt());
   metrics_->set_text("run", recipe_.run.name);
   metrics_->set_text("notes", recipe_.run.notes);

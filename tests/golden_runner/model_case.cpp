@@ -32,16 +32,16 @@ double loss_sum(const std::vector<float>& logits, const int32_t* labels, const f
 
 }  // namespace
 
-std::vector<float> Runner::logits(train::Engine& engine) const {
+std::vector<float> Runner::logits(train::Engine& engine, const train::Engine::Prepare& prepare) const {
   const models::CappaOptions& o = *case_.model;
   const int64_t count = geometry_.micro_batch * o.length() * o.vocab_size;
   device::Ledger ledger;
   device::Buffer out(settings_.device, ledger, "logits", 4 * count);
-  nn::Context ctx = engine.forward_context();
-  engine.upload_inputs();
-  dynamic_cast<models::Cappa&>(engine.model()).logits(ctx, engine.inputs(), out.view(device::DType::f32).slice(0, count));
+  const device::View view = out.view(device::DType::f32).slice(0, count);
+  auto& pass = dynamic_cast<LogitsPass&>(*engine.find_pass("logits"));
+  engine.forward(pass, prepare, [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, view); });
   std::vector<float> got(static_cast<size_t>(count));
-  device::download(got.data(), out.view(device::DType::f32).slice(0, count), engine.queue());
+  device::download(got.data(), view, engine.queue());
   return got;
 }
 
@@ -50,8 +50,7 @@ void Runner::run_forward(train::Engine& engine, Report& report) const {
   int64_t row = o.length() * o.vocab_size, n = geometry_.micro_batch;
   std::vector<float> want = file_.floats("forward/logits", {case_.batch, o.length(), o.vocab_size});
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
-    feed(engine, 1)(m, engine.inputs());
-    const std::vector<float> got = logits(engine);
+    const std::vector<float> got = logits(engine, [&](const models::Inputs& into) { feed(engine, 1)(m, into); });
     int64_t first = geometry_.first_example(mesh_, m);
     report.compare("logits", "forward/logits", got.data(), want.data() + first * row, n * row,
                    tolerance("forward/logits"));
@@ -73,12 +72,14 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     int64_t first = geometry_.first_example(mesh_, m);
     models::HostBatch batch = host_batch(1, first, n, true);
-    model.prepare(batch, false, {}, nullptr, engine.inputs());
-    const std::vector<float> got = logits(engine);
+    const std::vector<float> got = logits(engine, [&](const models::Inputs& into) { model.prepare(batch, false, {}, into); });
     report.compare("eval logits", set, got.data(), want.data() + first * row, n * row, tolerance(set));
     sums[0] += loss_sum(got, engine.inputs().at("labels").host.i32(), engine.inputs().at("weights").host.f32(), n, o.length(),
-                        o.vocab_size, case_.loss.label_smoothing);
-    engine.evaluate(batch, nll.data(), weight.data());
+                        o.vocab_size, o.label_smoothing);
+    auto& score = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
+    engine.forward(
+        score, [&](const models::Inputs& into) { score.prepare(batch, into); },
+        [&](nn::Context& ctx, const models::Inputs& inputs) { score.run(ctx, inputs, nll.data(), weight.data()); });
     for (size_t b = 0; b < nll.size(); ++b) sums[1] += weight[b] > 0 ? nll[b] / weight[b] : 0;
   }
   device::View all{sums, device::DType::f64, 2};
@@ -86,7 +87,7 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
   mesh_.replica->all_reduce(all).wait();
   double want_loss = double(file_.floats(loss_set, {})[0]), allowed = tolerance(loss_set);
   report.compare("eval loss", loss_set, sums[0] / double(case_.batch), want_loss, allowed);
-  if (case_.loss.label_smoothing == 0)  // evaluation never smooths
+  if (o.label_smoothing == 0)  // evaluation never smooths
     report.compare("eval loss (evaluate)", loss_set, sums[1] / double(case_.batch), want_loss, allowed);
 }
 
@@ -112,12 +113,12 @@ void Runner::run_model_case(train::Engine& engine, Report& report) const {
   run_forward(engine, report);
   train::StepReport step = engine.step(1, feed(engine, 1));
   report.require("loss", "finite", step.finite);
-  report.compare("loss", "forward/loss", step.loss, double(file_.floats("forward/loss", {})[0]),
+  report.compare("loss", "forward/loss", step.loss(), double(file_.floats("forward/loss", {})[0]),
                  tolerance("forward/loss"));
   compare_gradients(engine, report);
   if (std::string set = "forward/loss_without_label_masks"; file_.has(set)) {
     step = engine.step(2, feed(engine, 1, false));
-    report.compare("loss without label masks", set, step.loss, double(file_.floats(set, {})[0]), tolerance(set));
+    report.compare("loss without label masks", set, step.loss(), double(file_.floats(set, {})[0]), tolerance(set));
   }
   run_evaluation(engine, report);
 }

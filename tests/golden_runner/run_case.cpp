@@ -37,7 +37,7 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
 
 // The model's parameters by name and shape, and options that name parameters, before any rank waits for another.
 void Runner::check_parameters() const {
-  auto model = models::make_model({"cappa", case_.model}, case_.loss, {});
+  auto model = models::make_model({"cappa", case_.model}, {});
   std::vector<std::string> names = file_.below("params_init");
   std::vector<shard::Parameter> parameters = model->parameters();
   for (const shard::Parameter& p : parameters) {
@@ -83,7 +83,7 @@ models::HostBatch Runner::host_batch(int64_t step, int64_t first, int64_t n, boo
   return batch;
 }
 
-models::Draws Runner::draws(int64_t step, int64_t first, int64_t n) const {
+models::Cappa::Draws Runner::draws(int64_t step, int64_t first, int64_t n) const {
   int64_t at = (step - 1) * case_.batch + first, length = case_.model->length();
   return {{batch_.parallel.begin() + at, batch_.parallel.begin() + at + n},
           {batch_.ids.begin() + at * length, batch_.ids.begin() + (at + n) * length}};
@@ -92,18 +92,21 @@ models::Draws Runner::draws(int64_t step, int64_t first, int64_t n) const {
 train::Engine::Feed Runner::feed(train::Engine& engine, int64_t step, bool masks) const {
   return [this, &engine, step, masks](int64_t m, const models::Inputs& into) {
     int64_t first = geometry_.first_example(mesh_, m), n = geometry_.micro_batch;
-    models::Draws recorded;
-    if (has_draws()) recorded = draws(step, first, n);
-    engine.model().prepare(host_batch(step, first, n, masks), true, engine.draws(step),
-                           has_draws() ? &recorded : nullptr, into);
+    const models::HostBatch batch = host_batch(step, first, n, masks);
+    if (has_draws())
+      dynamic_cast<models::Cappa&>(engine.model()).prepare(batch, draws(step, first, n), into);
+    else
+      engine.train_pass().prepare(batch, engine.draws(step), into);
   };
 }
 
 train::EngineOptions Runner::engine_options() const {
   train::EngineOptions o;
   o.model = {"cappa", case_.model};
-  o.loss = case_.loss;
   o.memory.recompute = settings_.recompute;
+  auto cappa = [](const models::Model& model) -> const models::Cappa& { return dynamic_cast<const models::Cappa&>(model); };
+  o.passes = {[cappa](const models::Model& model) { return std::make_unique<LogitsPass>(cappa(model)); },
+              [cappa](const models::Model& model) { return cappa(model).make_score_pass(); }};
   o.sharding.parameters = settings_.strategy == "sharded" ? "sharded" : "replicated";
   o.sharding.optimizer = settings_.strategy == "replicated" ? "replicated" : "sharded";
   o.determinism = settings_.determinism;
@@ -158,7 +161,7 @@ void Runner::check_draws(train::Engine& engine, Report& report) const {
     const int32_t *label = batch_.labels.data() + b * length, *ids = batch_.ids.data() + b * length;
     std::string where = fmt::format("example {}", b);
     if (!batch_.parallel[size_t(b)]) {
-      models::Draws own = model.draw(label, 1, b, false, {});
+      models::Cappa::Draws own = model.draw(label, 1, b, false, {});
       report.compare("decoder ids", where, own.decoder_ids.data(), ids, length, 0);
       continue;
     }

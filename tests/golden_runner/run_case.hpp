@@ -3,10 +3,29 @@
 
 #include "case_file.hpp"
 #include "compare.hpp"
+#include "models/cappa.hpp"
 #include "train/engine.hpp"
 #include "translate.hpp"
 
 namespace golden {
+
+// The logits of every position, which no pass of the product forms.
+class LogitsPass : public models::ForwardPass {
+ public:
+  explicit LogitsPass(const models::Cappa& model) : model_(model) {}
+  std::string name() const override { return "logits"; }
+  std::vector<models::InputSpec> inputs() const override { return model_.inputs(); }
+  void plan(nn::Context& ctx, const models::Inputs& inputs) override {
+    const models::CappaOptions& o = model_.options();
+    device::Arena::Scope scope(ctx.arena);
+    run(ctx, inputs, ctx.arena.temporary(ctx.batch * o.length() * o.vocab_size));
+  }
+  void run(nn::Context& ctx, const models::Inputs& inputs, device::View out) { model_.logits(ctx, inputs, out, state_); }
+
+ private:
+  const models::Cappa& model_;
+  models::Cappa::State state_;
+};
 
 // How to run, from the command line; the same for all files.
 struct Settings {
@@ -38,7 +57,7 @@ class Runner {
   void check_parameters() const;
   // The examples [first, first + n) of a step: what the trainer would hand to the model.
   models::HostBatch host_batch(int64_t step, int64_t first, int64_t n, bool masks) const;
-  models::Draws draws(int64_t step, int64_t first, int64_t n) const;
+  models::Cappa::Draws draws(int64_t step, int64_t first, int64_t n) const;
   bool has_draws() const { return !batch_.ids.empty(); }
   train::Engine::Feed feed(train::Engine& engine, int64_t step, bool masks = true) const;
 
@@ -46,8 +65,8 @@ class Runner {
   double tolerance(const std::string& set) const;
   void load_parameters(train::Engine& engine) const;
   void check_draws(train::Engine& engine, Report& report) const;
-  // Of the passes in the engine's inputs: [examples, length, vocabulary].
-  std::vector<float> logits(train::Engine& engine) const;
+  // Logits of one micro-batch, whose inputs `prepare` fills: [examples, length, vocabulary].
+  std::vector<float> logits(train::Engine& engine, const train::Engine::Prepare& prepare) const;
   void run_forward(train::Engine& engine, Report& report) const;
   void run_evaluation(train::Engine& engine, Report& report) const;
   void compare_gradients(train::Engine& engine, Report& report) const;

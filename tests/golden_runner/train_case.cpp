@@ -46,7 +46,7 @@ void Runner::compare_steps(const std::vector<train::StepReport>& steps, const sh
       report.compare(name, fmt::format("step {}", s + 1), value(steps[s]), double(want[s]), file_.tolerance(set));
   };
   using Step = train::StepReport;
-  series("training_loss", [](const Step& s) { return s.loss; });
+  series("training_loss", [](const Step& s) { return s.loss(); });
   series("l2_grads", [](const Step& s) { return s.gradients.gradients.global; });
   series("l2_params", [](const Step& s) { return s.update.parameters.global; });
   series("l2_updates", [](const Step& s) { return s.update.updates.global; });

@@ -234,7 +234,7 @@ void translate_training(const CaseFile& file, Case& c) {
   c.wd_mults =
       translate_patterns<double>(file, wd ? *wd : usual, "config: train.wd_mults", number("config: train.wd_mults", 0));
   // The same number as loss.label_smoothing, or absent.
-  if (double s = k.number("label_smoothing", c.loss.label_smoothing); s != c.loss.label_smoothing)
+  if (double s = k.number("label_smoothing", c.model->label_smoothing); s != c.model->label_smoothing)
     k.wrong("label_smoothing", "not what loss.label_smoothing says");
   k.done();
 }
@@ -252,10 +252,10 @@ Case translate(const CaseFile& file) {
               c.training ? "options of a training run, but no recorded steps" : "recorded steps, but no train options");
 
   Keys loss(file, group(file, "loss"), "config: loss");
-  c.loss.label_smoothing = loss.number("label_smoothing", 0);
-  c.loss.pad_id = loss.integer("pad_token", 0);
-  loss.done();
   c.model = translate_model(file, c.training);
+  c.model->label_smoothing = loss.number("label_smoothing", 0);
+  c.model->pad_id = loss.integer("pad_token", 0);
+  loss.done();
   Shape image = file.shape("batch/image");
   c.steps = c.training ? image[0] : 1;
   c.batch = image[c.training ? 1 : 0];

@@ -36,7 +36,6 @@ struct Case {
   bool training = false;
   int64_t batch = 0, steps = 0;
   std::shared_ptr<models::CappaOptions> model;
-  models::LossOptions loss;
 
   // Training cases.
   optim::OptimizerOptions optimizer;

@@ -420,7 +420,7 @@ void metrics(Test& t) {
   io::File(jsonl, io::File::Mode::append).append("{\"kind\":\"train\",\"step\":11,\"lo");  // and tore its last line
   EXPECT(lines(jsonl) == 13);
   {
-    train::Metrics m(directory, 6, 1, true, {});
+    train::Metrics m(directory, 6, 1, true, {}, false, {{"loss", "nats/token", "as a model declares it"}});
     EXPECT(m.attempt() == 2 && !m.has_eval("val", 10) && m.has_eval("val", 0));
     EXPECT(column("/train/step") == (std::vector<double>{1, 2, 3, 4, 5, 6}));  // readable while the run goes on
     EXPECT(column("/train/loss")[4] == 1.0 / 5 && std::isnan(column("/train/mfu")[2]) &&
@@ -451,7 +451,7 @@ void metrics(Test& t) {
   {
     train::Metrics m(directory, 0, 1, true, {});
     EXPECT(m.attempt() == 4);
-    t.refused(*comm::make_plan_comm(1), base::Exit::internal, {"no row in train_metrics"}, [&] {
+    t.refused(*comm::make_plan_comm(1), base::Exit::internal, {"neither a measure of the model nor in train_metrics"}, [&] {
       m.train_row(1, {{"los", 1}});
     });
   }

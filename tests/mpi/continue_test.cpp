@@ -42,7 +42,7 @@ struct Run {
         engine(tests::engine_options(c, kSteps), mesh, device::Kind::cpu) {}
   std::vector<double> steps(int from, int to) {
     std::vector<double> losses;
-    for (int step = from; step <= to; ++step) losses.push_back(tests::run_step(engine, mesh, step).loss);
+    for (int step = from; step <= to; ++step) losses.push_back(tests::run_step(engine, mesh, step).loss());
     return losses;
   }
   uint64_t digest() {

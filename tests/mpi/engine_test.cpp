@@ -16,6 +16,7 @@
 namespace {
 
 using Floats = std::vector<float>;
+using models::Cappa;
 
 comm::Session* session = nullptr;
 int checks = 0, failures = 0;
@@ -112,7 +113,7 @@ void check_gradients(comm::Mesh& mesh, const std::string& name, tests::Case c, c
                                   }),
                        mesh, device::Kind::cpu);
   stir(engine);
-  auto loss = [&] { return engine.step(1, {}).loss; };  // the inputs stay where the first step put them
+  auto loss = [&] { return engine.step(1, {}).loss(); };  // the inputs stay where the first step put them
   tests::run_step(engine, mesh, 1);
   std::vector<shard::TensorSlice> state = engine.state();
   const auto gradients = whole_gradients(engine, mesh);
@@ -175,7 +176,7 @@ void gradients() {
   auto fixed = [](auto&, auto& m) {
     m.posemb = "sincos2d", m.masking_ratio = 1, m.decoder.width = m.decoder.heads = m.decoder.mlp = 0;
   };
-  auto shared = [](auto& o, auto&) { o.loss.label_smoothing = 0.1, o.memory.recompute = "mlp"; };
+  auto shared = [](auto& o, auto& m) { m.label_smoothing = 0.1, o.memory.recompute = "mlp"; };
   if (session->world().size() == 1) {
     check_gradients(alone.mesh, "CapPa", {}, {}, 4);
     check_gradients(alone.mesh, "CapPa, dropout", {.mesh = {}, .dropout = 0.2}, shared, 4);
@@ -198,10 +199,10 @@ uint64_t train_a_little(comm::Mesh& mesh, tests::Case c, const Change& change = 
   uint64_t digest = 0;
   for (int step = 1; step <= 3; ++step) {
     const train::StepReport& r = tests::run_step(engine, mesh, step);
-    expect(r.finite && std::isfinite(r.loss), "finite");
-    for (double v :
-         {r.loss, r.loss_ar, r.loss_parallel, r.token_nll, r.gradients.gradients.global, r.update.parameters.global})
-      digest = base::xxh3(&v, sizeof v, digest);
+    expect(r.finite && std::isfinite(r.loss()), "finite");
+    std::vector<double> numbers = r.measures;
+    numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global});
+    for (double v : numbers) digest = base::xxh3(&v, sizeof v, digest);
   }
   for (const auto& [name, bytes] : tests::whole_state(engine, *mesh.world))
     digest = base::xxh3(bytes.data(), bytes.size(), digest);
@@ -234,7 +235,7 @@ void dropout_on_every_mesh() {
   if (!power_of_two()) return;
   Alone alone;
   int compared = 0;
-  auto smoothing = [](auto& o, auto&) { o.loss.label_smoothing = 0.1; };
+  auto smoothing = [](auto&, auto& m) { m.label_smoothing = 0.1; };
   tests::Case c{.mesh = {}, .dropout = 0.25};
   const uint64_t reference = train_a_little(alone.mesh, c, smoothing);
   expect(train_a_little(alone.mesh, {.mesh = {}}, smoothing) != reference, "dropout changes nothing");
@@ -263,7 +264,7 @@ void sums() {
     tests::Case c{.mesh = {}, .level = level};
     train::Engine one(options_of(c, no_update), alone.mesh, device::Kind::cpu);
     stir(one);
-    const double loss = tests::run_step(one, alone.mesh, 1).loss;
+    const double loss = tests::run_step(one, alone.mesh, 1).loss();
     const auto expected = whole_gradients(one, alone.mesh);
     for (comm::MeshShape shape : shapes())
       for (auto [parameters, optimizer] :
@@ -275,7 +276,7 @@ void sums() {
           comm::Mesh mesh = comm::make_mesh(*session, shape, bits ? comm::SumOrder::tree : comm::SumOrder::library);
           train::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
           stir(engine);
-          double found = tests::run_step(engine, mesh, 1).loss;
+          double found = tests::run_step(engine, mesh, 1).loss();
           expect(bits ? found == loss : std::abs(found - loss) <= 1e-6 * loss,
                  c.text() + fmt::format(": loss {}, not {}", found, loss));
           for (const auto& [path, g] : whole_gradients(engine, mesh)) {
@@ -397,7 +398,7 @@ const train::StepReport& step_without_labels(train::Engine& engine, comm::Mesh& 
         for (int64_t l = i * 9; l < (i + 1) * 9; ++l)
           (by_mask ? masks[size_t(l)] : reinterpret_cast<float&>(batch.labels[size_t(l)])) = 0;
     if (by_mask) batch.host.features["label_masks"] = device::view(masks.data(), int64_t(masks.size()));
-    engine.model().prepare(batch.host, true, engine.draws(1), nullptr, into);
+    engine.train_pass().prepare(batch.host, engine.draws(1), into);
   });
 }
 
@@ -422,11 +423,12 @@ void without_labels() {
         stir(engine);
         const train::StepReport& r = step_without_labels(engine, mesh, 24, 48, by_mask);
         expect(r.finite, "finite");
-        expect(std::abs(2 * r.loss - expected.loss) <= 1e-5 * expected.loss,
-               fmt::format("loss {} of {}", r.loss, expected.loss));
-        expect(std::abs(r.token_nll - expected.token_nll) <= 1e-5 * expected.token_nll,
+        expect(std::abs(2 * r.loss() - expected.loss()) <= 1e-5 * expected.loss(),
+               fmt::format("loss {} of {}", r.loss(), expected.loss()));
+        const double per_token = expected.measures[Cappa::Measures::loss_per_token];
+        expect(std::abs(r.measures[Cappa::Measures::loss_per_token] - per_token) <= 1e-5 * per_token,
                "examples without labels have no tokens");
-        expect(r.examples_ar + r.examples_parallel == 48, "they are examples, though");
+        expect(r.sums[Cappa::Sums::examples_ar] + r.sums[Cappa::Sums::examples_parallel] == 48, "they are examples, though");
         std::vector<double> found = norms_of(r), wanted = norms_of(expected);
         for (size_t p = 0; p < found.size(); ++p)
           expect(std::abs(2 * found[p] - wanted[p]) <= 2e-5 * wanted[p] + 1e-7,
@@ -440,7 +442,7 @@ void without_labels() {
     train::Engine engine(options_of(c, {}), mesh, device::Kind::cpu);
     stir(engine);
     const train::StepReport& r = step_without_labels(engine, mesh, 0, 48, false);
-    expect(r.finite && r.loss == 0 && r.gradients.gradients.global == 0 && std::isnan(r.token_nll),
+    expect(r.finite && r.loss() == 0 && r.gradients.gradients.global == 0 && std::isnan(r.measures[Cappa::Measures::loss_per_token]),
            std::string(kind) + ": a batch without labels");
     tests::run_step(engine, mesh, 2);
     expect(std::isfinite(tests::run_step(engine, mesh, 3).update.parameters.global),
@@ -455,12 +457,12 @@ void without_labels() {
 void draws() {
   models::CappaOptions m = tests::small_cappa();
   m.masked_pred_prob = 0.75;
-  models::Cappa model(m, {}, {});
+  models::Cappa model(m, {});
   constexpr int64_t n = 4000;
   const int64_t length = m.seq_len, masked = 6;  // of 9 tokens with ratio 0.7, truncated
   tests::MadeBatch batch(m, 0, n);
   base::Stream stream(3, "draws");
-  models::Draws d = model.draw(batch.labels.data(), n, 0, true, stream);
+  models::Cappa::Draws d = model.draw(batch.labels.data(), n, 0, true, stream);
   double parallel = 0;
   std::vector<double> where(size_t(length), 0);
   bool right = true;
@@ -479,11 +481,11 @@ void draws() {
   expect(std::abs(parallel / double(n) - 0.75) < 0.027, fmt::format("{} of {} examples are parallel", parallel, n));
   for (double w : where)
     expect(std::abs(w / parallel - 6.0 / 9) < 0.035, fmt::format("{} of {} masks at one place", w, parallel));
-  models::Draws later = model.draw(batch.labels.data() + 100 * length, 50, 100, true, stream);
+  models::Cappa::Draws later = model.draw(batch.labels.data() + 100 * length, 50, 100, true, stream);
   expect(std::equal(later.decoder_ids.begin(), later.decoder_ids.end(), d.decoder_ids.begin() + 100 * length) &&
              std::equal(later.parallel.begin(), later.parallel.end(), d.parallel.begin() + 100),
          "draws belong to the position");
-  models::Draws calm = model.draw(batch.labels.data(), n, 0, false, stream);
+  models::Cappa::Draws calm = model.draw(batch.labels.data(), n, 0, false, stream);
   expect(std::count(calm.parallel.begin(), calm.parallel.end(), 0) == n, "evaluation is autoregressive");
 }
 
@@ -496,14 +498,15 @@ void cap() {
   double nll[48], weight[48], sum = 0;
   const int64_t n = engine.geometry().micro_batch;
   tests::MadeBatch batch(tests::small_cappa(), engine.geometry().first_example(mesh, 0), n);
-  engine.evaluate(batch.host, nll, weight);
+  tests::score(engine, batch.host, nll, weight);
   for (int64_t i = 0; i < n; ++i) sum += nll[i] / weight[i];
   mesh.fsdp->all_reduce({&sum, device::DType::f64, 1}).wait();
   const train::StepReport& r = tests::run_step(engine, mesh, 1);
-  expect(std::abs(r.loss - sum / 48) < 1e-6 * r.loss, fmt::format("evaluation says {}, training {}", sum / 48, r.loss));
-  expect(r.examples_parallel == 0 && r.examples_ar == 48 && std::isnan(r.loss_parallel) && r.loss_ar == r.loss,
+  expect(std::abs(r.loss() - sum / 48) < 1e-6 * r.loss(), fmt::format("evaluation says {}, training {}", sum / 48, r.loss()));
+  expect(r.sums[Cappa::Sums::examples_parallel] == 0 && r.sums[Cappa::Sums::examples_ar] == 48 &&
+             std::isnan(r.measures[Cappa::Measures::loss_parallel]) && r.measures[Cappa::Measures::loss_ar] == r.loss(),
          "Cap is autoregressive");
-  for (const models::InputSpec& spec : engine.model().inputs()) expect(spec.name != "causal", "Cap has no flags");
+  for (const models::InputSpec& spec : engine.train_pass().inputs()) expect(spec.name != "causal", "Cap has no flags");
 }
 
 // Evaluation is autoregressive in every model: a token is predicted from those before it and from no other.
@@ -524,7 +527,7 @@ void causality() {
       }
       batch.host.features["label_masks"] = device::view(masks.data(), int64_t(masks.size()));
       std::vector<double> out(48), weight(48);
-      engine.evaluate(batch.host, out.data(), weight.data());
+      tests::score(engine, batch.host, out.data(), weight.data());
       expect(weight[7] == double(to - from), "weights are the masks");
       return out;
     };
@@ -540,7 +543,7 @@ void inventory() {
     models::CappaOptions m;
     m.decoder.depth = 6;
     change(m);
-    models::Cappa model(m, {}, {});
+    models::Cappa model(m, {});
     int64_t elements = 0;
     std::set<std::string> paths;
     for (const shard::Parameter& p : model.parameters()) elements += p.count(), paths.insert(p.path);

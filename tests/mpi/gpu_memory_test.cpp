@@ -39,7 +39,7 @@ void compare(comm::Session& session, const tests::Case& c) {
   std::vector<double> nll(size_t(real.geometry().micro_batch)), weight(nll.size());
   const comm::Traffic gathered = mesh.fsdp->gathered(), scattered = mesh.fsdp->scattered(), reduced = mesh.fsdp->reduced();
   tests::MadeBatch batch(tests::small_cappa(), 0, real.geometry().micro_batch);
-  real.evaluate(batch.host, nll.data(), weight.data());
+  tests::score(real, batch.host, nll.data(), weight.data());
 
   auto world = comm::make_plan_comm(c.mesh.ranks());
   comm::Mesh on_paper = comm::make_plan_mesh(c.mesh, *world);

@@ -8,6 +8,7 @@
 #include "comm/mesh.hpp"
 #include "device/gpu.hpp"
 #include "kernels/cast.hpp"
+#include "models/cappa.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
 
@@ -39,7 +40,7 @@ void submit(train::Engine& engine, comm::Mesh& mesh, int64_t step, bool bytes, i
     }
     if (step == bad) batch.image[5] = NAN;
     if (bytes) batch.host.features["image"] = device::view(narrow.data(), int64_t(narrow.size()));
-    engine.model().prepare(batch.host, true, engine.draws(step), nullptr, into);
+    engine.train_pass().prepare(batch.host, engine.draws(step), into);
   });
 }
 
@@ -60,9 +61,9 @@ Outcome train(const train::EngineOptions& options, comm::Mesh& mesh, Kind kind, 
     const train::StepReport& r = engine.report(step);
     out.finite.push_back(r.finite), out.transfers.push_back(r.transfers);
     if (!r.finite) return;
-    for (double x : {r.loss, r.loss_ar, r.loss_parallel, r.token_nll, r.examples_ar, r.gradients.gradients.global,
-                     r.gradients.clip, r.update.parameters.global, r.update.updates.global})
-      out.numbers.push_back(x);
+    out.numbers.insert(out.numbers.end(), r.measures.begin(), r.measures.end());
+    out.numbers.insert(out.numbers.end(), {r.sums[models::Cappa::Sums::examples_ar], r.gradients.gradients.global, r.gradients.clip,
+                                           r.update.parameters.global, r.update.updates.global});
   };
   for (int64_t step = 1; step <= kSteps; ++step) {
     submit(engine, mesh, step, options.bytes.has_value(), bad);
@@ -140,7 +141,7 @@ void host_times() {
     engine.submit(step, [&](int64_t m, const models::Inputs& into) {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
       tests::MadeBatch batch(tests::small_cappa(), engine.geometry().first_example(mesh, m), engine.geometry().micro_batch);
-      engine.model().prepare(batch.host, true, engine.draws(step), nullptr, into);
+      engine.train_pass().prepare(batch.host, engine.draws(step), into);
     });
   };
   submit_slowly(1, 0), submit_slowly(2, kWait);

@@ -255,12 +255,12 @@ class MadeFeed {
         }
         auto& bytes = batches_.emplace_back();
         models::Inputs into;
-        for (const models::InputSpec& spec : engine.model().inputs()) {
+        for (const models::InputSpec& spec : engine.train_pass().inputs()) {
           std::string& memory = bytes[spec.name];
           memory.resize(size_t(spec.per_example * g.micro_batch * device::size_of(spec.type)));
           into[spec.name] = device::View{memory.data(), spec.type, spec.per_example * g.micro_batch};
         }
-        engine.model().prepare(batch.host, true, engine.draws(step), nullptr, into);
+        engine.train_pass().prepare(batch.host, engine.draws(step), into);
       }
     passes_ = g.accumulation;
     feed_ = [this](int64_t m, const models::Inputs& into) {
@@ -329,8 +329,8 @@ std::vector<Deck> decks() {
       [](train::EngineOptions& o) {
         auto m = std::make_shared<models::CappaOptions>(tests::small_cappa());
         m->masked_pred_prob = 0;
+        m->logits_mb = 1;
         o.model.options = m;
-        o.memory.logits_mb = 1;
         auto method = std::make_shared<optim::AdafactorOptions>();
         method->clipping_threshold = 1;
         o.optimizer.method = method;
@@ -399,7 +399,7 @@ void planning() {
 
       std::vector<double> nll(size_t(real.geometry().micro_batch)), weight(nll.size());
       tests::MadeBatch batch(tests::small_cappa(), 0, real.geometry().micro_batch);
-      real.evaluate(batch.host, nll.data(), weight.data());
+      tests::score(real, batch.host, nll.data(), weight.data());
       expect(real.arena_peak() == real.ledger().peak_of("activations"),
              name + ": the arena is as large as what is used of it");
       const auto &a = real.ledger().entries(), &b = paper.engine.ledger().entries();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "models/cappa.hpp"
 #include "ranks.hpp"
 #include "small_model.hpp"
 
@@ -28,10 +29,10 @@ Outcome run(comm::Session& session, const tests::Case& c) {
   Outcome out;
   for (int step = 1; step <= kSteps; ++step) {
     const train::StepReport& r = tests::run_step(engine, mesh, step);
-    for (double v : {r.loss, r.loss_ar, r.loss_parallel, r.gradients.gradients.global, r.update.parameters.global,
-                     r.update.updates.global})
-      out.digest = base::xxh3(&v, sizeof v, out.digest);
-    out.losses.push_back(r.loss);
+    std::vector<double> numbers = r.measures;
+    numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global, r.update.updates.global});
+    for (double v : numbers) out.digest = base::xxh3(&v, sizeof v, out.digest);
+    out.losses.push_back(r.loss());
   }
   for (const auto& [name, bytes] : tests::whole_state(engine, session.world()))
     out.digest = base::xxh3(bytes.data(), bytes.size(), out.digest);

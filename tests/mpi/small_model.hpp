@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/hash.hpp"
+#include "models/caption_scorer.hpp"
 #include "models/cappa_options.hpp"
 #include "optim/adafactor.hpp"
 #include "optim/registry.hpp"
@@ -47,6 +48,7 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.model.kind = "cappa";
   o.model.options = std::make_shared<models::CappaOptions>(small_cappa(c.dropout));
   o.memory.recompute = c.recompute;
+  o.passes = {[](const models::Model& model) { return dynamic_cast<const models::CaptionScorer&>(model).make_score_pass(); }};
   o.sharding.parameters = c.parameters, o.sharding.optimizer = c.optimizer;
   o.determinism.level = c.level, o.determinism.slices = c.slices;
   o.optimizer.kind = c.kind;
@@ -105,8 +107,16 @@ inline const train::StepReport& run_step(train::Engine& engine, comm::Mesh& mesh
   return engine.step(step, [&](int64_t m, const models::Inputs& into) {
     const train::Geometry& g = engine.geometry();
     MadeBatch batch(options, (step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
-    engine.model().prepare(batch.host, true, engine.draws(step), nullptr, into);
+    engine.train_pass().prepare(batch.host, engine.draws(step), into);
   });
+}
+
+// NLL and token weight of each example of a batch.
+inline void score(train::Engine& engine, const models::HostBatch& batch, double* nll, double* weight) {
+  auto& pass = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
+  engine.forward(
+      pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
+      [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, nll, weight); });
 }
 
 // Every tensor of the state, whole, at every rank: name -> bytes.

@@ -149,7 +149,9 @@ class Decks(harness.RunTest):
             "schedule of frozen parameters": (change(("decay_scale = 1.0", 'decay_scale = 1.0\nschedule = "slow"\nfrozen = true'),
                                                      ("[schedule.default]", '[schedule.slow]\nkind = "constant"\n[schedule.default]')),
                                               ["schedule.slow", "frozen"], "[schedule.slow]"),
-            "pad id": (change(("micro_batch = 6", "micro_batch = 6, pad_id = 400")), ["train.pad_id", "400", "model.vocab_size"]),
+            "pad id": (change(("masked_pred_prob = 0.5", "masked_pred_prob = 0.5\npad_id = 400")),
+                       ["model.pad_id", "400", "model.vocab_size"]),
+            "keys that moved": (change(("micro_batch = 6", "micro_batch = 6, pad_id = 0")), ["train.pad_id", "write model.pad_id"]),
             "nothing masked": (change(("masked_pred_prob = 0.5", "masked_pred_prob = 0.5\nmasking_ratio = 0.05")),
                                ["model.masking_ratio", "seq_len = 12"]),
             "mesh of too many": (change(("replica = 1,", "replica = 3000000000,")), ["mesh.replica", "out of range"]),
@@ -238,11 +240,10 @@ preprocess = "@train"
                     f"deck.toml:{self.line_of(text, 'warmup_stops')}")
         # The same for what only shows between sections.
         text = self.changed((" | value_range(-1, 1)", ""), ("warmup_steps = 2", "warmup_steps = 20"),
-                            ("total_steps = 12", "total_steps = 12, pad_id = 999"),
                             ('data        = "train"', 'data = "vla"'), ('match       = ".*/kernel"', 'match = ".*/kernle"'),
                             ("[schedule.default]", '[schedule.slow]\nkind = "constant"\n[schedule.default]'))
         self.refuse(text, *[f"deck.toml:{self.line_of(text, part)}: {key}" for part, key in (
-            ("preprocess", "data.train.preprocess"), ("warmup_steps = 20", "schedule.default.warmup_steps"), ("pad_id", "train.pad_id"),
+            ("preprocess", "data.train.preprocess"), ("warmup_steps = 20", "schedule.default.warmup_steps"),
             ('"vla"', "eval.val.data"), ("kernle", "optimizer.rule.0.match"), ("[schedule.slow]", "schedule.slow"))])
 
     def test_overrides(self):

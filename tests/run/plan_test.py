@@ -27,7 +27,7 @@ class Plan(harness.RunTest):
         for i, (name, change) in enumerate(decks.items()):
             with self.subTest(name):
                 # A plan is for texts of which every position counts: real padding leaves rows out, and the run needs less.
-                args = [self.deck(), *change, "--set", "train.pad_id=399", "--set", "train.total_steps=4", "--dir", f"{self.folder}/run{i}"]
+                args = [self.deck(), *change, "--set", "model.pad_id=399", "--set", "train.total_steps=4", "--dir", f"{self.folder}/run{i}"]
                 self.expect(0, args=[*args, "--mode", "plan", "--ranks", 2])
                 planned = self.number(r"checkpoint ([\d,]+) bytes")
                 tensors = self.number(r"of which ([\d,]+) are tensors")

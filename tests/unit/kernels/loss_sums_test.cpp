@@ -15,7 +15,7 @@ struct Pass {
   int64_t batch, length, slices;
   std::vector<float> weights, loss;
   std::vector<int32_t> first;
-  std::vector<uint8_t> causal;
+  std::vector<uint8_t> flags;
   std::vector<double> sums;
 
   Pass(int64_t b, int64_t l, int64_t s) : batch(b), length(l), slices(s), sums(size_t(s * C::count), -1.0) {
@@ -24,18 +24,18 @@ struct Pass {
     for (int64_t i = 0; i < l && b > 2; ++i) weights[size_t(2 * l + i)] = 0;  // an example without labels
     for (int64_t e = 0; e < b; ++e) {
       first.push_back(int32_t(loss.size()));
-      causal.push_back(e % 3 != 1);
+      flags.push_back(e % 3 != 1);
       for (int64_t i = 0; i < l; ++i)
         if (weights[size_t(e * l + i)] > 0) loss.push_back(float(1 + loss.size() % 7) / 3);
       if (e % 4 == 3) loss.insert(loss.end(), 3, NAN);  // padding of chunks
     }
   }
-  void run_op(bool masked, TestQueue& queue) {
+  void run_op(bool grouped, TestQueue& queue) {
     run(LossSums{{sums.data(), DType::f64, int64_t(sums.size())},
                  device::view(loss.data(), int64_t(loss.size())),
                  device::view(first.data(), batch),
                  device::view(weights.data(), batch * length),
-                 masked ? device::view(causal.data(), batch) : View{},
+                 grouped ? device::view(flags.data(), batch) : View{},
                  batch,
                  length,
                  slices},
@@ -45,25 +45,25 @@ struct Pass {
 
 TEST(LossSums, AreThoseOfPlainLoops) {
   for (auto [batch, length, slices] : {std::array<int64_t, 3>{1, 1, 1}, {12, 9, 3}, {300, 17, 1}, {520, 5, 2}})
-    for (bool masked : {true, false}) {
+    for (bool grouped : {true, false}) {
       Pass p(batch, length, slices);
       TestQueue queue(2);
-      p.run_op(masked, queue);
+      p.run_op(grouped, queue);
       std::vector<double> want(p.sums.size());
       for (int64_t b = 0; b < batch; ++b) {
-        double n = 0, nll = 0, tokens = 0;
+        double n = 0, nll = 0, rows = 0;
         const float* loss = p.loss.data() + p.first[size_t(b)];
         for (int64_t l = 0; l < length; ++l) {
           const double w = double(p.weights[size_t(b * length + l)]);
-          if (w > 0) n += w, nll += w * double(*loss++), ++tokens;
+          if (w > 0) n += w, nll += w * double(*loss++), ++rows;
         }
         double* s = &want[size_t(b / (batch / slices) * C::count)];
-        const bool parallel = masked && !p.causal[size_t(b)];
-        s[C::loss] += n > 0 ? nll / n : 0, s[parallel ? C::loss_parallel : C::loss_ar] += n > 0 ? nll / n : 0;
-        s[parallel ? C::examples_parallel : C::examples_ar] += 1;
-        s[C::tokens] += tokens, s[C::token_nll] += nll;
+        const bool second = grouped && !p.flags[size_t(b)];
+        s[C::loss] += n > 0 ? nll / n : 0, s[second ? C::loss_second : C::loss_first] += n > 0 ? nll / n : 0;
+        s[second ? C::examples_second : C::examples_first] += 1;
+        s[C::rows] += rows, s[C::row_loss] += nll;
       }
-      EXPECT_EQ(p.sums, want) << batch << " x " << length << " in " << slices << ", masked " << masked;
+      EXPECT_EQ(p.sums, want) << batch << " x " << length << " in " << slices << ", grouped " << grouped;
     }
 }
 

@@ -88,7 +88,7 @@ inline Views views(kernels::ClipGradient& a) {
   return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found};
 }
 inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
-inline Views views(kernels::LossSums& a) { return {&a.sums, &a.loss, &a.first, &a.weights, &a.causal}; }
+inline Views views(kernels::LossSums& a) { return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags}; }
 
 // Memory of the host that some views show, and its copy on the GPU while it lives. Views may overlap: what they share, their
 // copies share.

@@ -17,7 +17,7 @@ using Gradients = std::map<std::string, std::vector<double>>;
 Gradients pass(device::DType operands) {
   constexpr int64_t kExamples = 8;
   models::CappaOptions o = rig::small_options();
-  rig::World world(o, kExamples, 1, {}, {}, operands);
+  rig::World world(o, kExamples, 1, {}, operands);
   world.weights.initialise(5);
   for (const shard::Parameter& p : world.layout.parameters()) {
     device::View w = world.weight(p.path);
@@ -28,14 +28,14 @@ Gradients pass(device::DType operands) {
   world.weights.publish();
   rig::MadeBatch batch(o, kExamples);
   Gradients out;
-  world.model.prepare(batch.host(kExamples), true, base::Stream(9, "draws"), nullptr, world.inputs);
+  world.model.prepare(batch.host(kExamples), true, base::Stream(9, "draws"), world.inputs);
   world.forward_backward();
   for (const shard::Parameter& p : world.layout.parameters()) {
     const device::View g = world.gradient(p.path);
     out[p.path].assign(g.f32(), g.f32() + g.count);
   }
   std::vector<double> nll(kExamples), weight(kExamples);
-  world.model.prepare(batch.host(kExamples), false, base::Stream(9, "draws"), nullptr, world.inputs);
+  world.model.prepare(batch.host(kExamples), false, base::Stream(9, "draws"), world.inputs);
   world.evaluate(nll.data(), weight.data());
   out["losses of the evaluation"] = nll;
   return out;

@@ -7,12 +7,12 @@
 
 namespace {
 
-using models::Draws;
+using Draws = models::Cappa::Draws;
 
 models::Cappa model_with(double prob, double ratio, int64_t length = 9) {
   models::CappaOptions o = rig::small_options();
   o.masked_pred_prob = prob, o.masking_ratio = ratio, o.seq_len = length;
-  return models::Cappa(o, {}, {});
+  return models::Cappa(o, {});
 }
 const base::Stream kStream = base::Stream(12, "draws").sub(1);
 
@@ -87,7 +87,8 @@ TEST(Draws, DoNotDependOnWhoDraws) {
 
 TEST(Prepare, WeightsAndFlags) {
   models::CappaOptions o = rig::small_options();
-  rig::World world(o, 3, 1, {.label_smoothing = 0, .pad_id = 2});
+  o.pad_id = 2;
+  rig::World world(o, 3);
   rig::MadeBatch batch(o, 3);
   batch.labels = {5, 2, 0, 1, 2, 2, 2, 2, 2, 9, 8, 7, 6, 5, 4, 3, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2};
   rig::Floats masks(27, 1);
@@ -95,13 +96,13 @@ TEST(Prepare, WeightsAndFlags) {
   models::HostBatch host = batch.host(3);
   host.features["label_masks"] = device::view(masks.data(), 27);
   Draws recorded{{1, 0, 1}, std::vector<int32_t>(27, 61)};
-  world.model.prepare(host, true, {}, &recorded, world.inputs);
+  world.model.prepare(host, recorded, world.inputs);
   for (size_t i = 0; i < 27; ++i) {
     EXPECT_EQ(world.inputs.at("weights").host.f32()[i], batch.labels[i] == 2 ? 0 : masks[i]) << i;
     EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[i], 61);
   }
   for (size_t b = 0; b < 3; ++b) EXPECT_EQ(world.inputs.at("causal").host.u8()[b], b == 1);
-  world.model.prepare(host, false, {}, nullptr, world.inputs);
+  world.model.prepare(host, false, {}, world.inputs);
   for (size_t b = 0; b < 3; ++b) {
     EXPECT_EQ(world.inputs.at("causal").host.u8()[b], 1);
     EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[b * 9], 0) << "the leading id is 0, whatever the pad id";
@@ -115,7 +116,7 @@ TEST(Prepare, LabelsOutsideTheVocabulary) {
   for (int32_t bad : {-1, 61}) {
     batch.labels[12] = bad;
     try {
-      world.model.prepare(batch.host(2, 70), true, {}, nullptr, world.inputs);
+      world.model.prepare(batch.host(2, 70), true, {}, world.inputs);
       FAIL() << bad;
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), base::Exit::data);

@@ -75,7 +75,7 @@ std::map<std::string, Expected> inventory(bool masked, bool decoder_bias) {
 }
 
 std::vector<shard::Parameter> parameters_of(const models::CappaOptions& options) {
-  return models::Cappa(options, {}, {}).parameters();
+  return models::Cappa(options, {}).parameters();
 }
 int64_t total(const std::vector<shard::Parameter>& parameters, const std::string& prefix = "") {
   int64_t sum = 0;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,12 +51,14 @@ struct MadeBatch {
   }
 };
 
-template <class M>
-class WorldOf {
+// Sums over the examples of a slice or of a pass, by models::Cappa::Column.
+using Sums = std::array<double, models::Cappa::Sums::count>;
+
+class World {
  public:
-  WorldOf(const models::CappaOptions& options, int64_t batch, int64_t slices = 1, models::LossOptions loss = {},
-        models::MemoryOptions memory = {}, device::DType operands = device::DType::f32)
-      : model(options, loss, memory),
+  World(const models::CappaOptions& options, int64_t batch, int64_t slices = 1, models::MemoryOptions memory = {},
+        device::DType operands = device::DType::f32)
+      : model(options, memory),
         operands_(operands),
         ranks_(comm::make_plan_comm(1)),
         mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
@@ -75,8 +78,8 @@ class WorldOf {
     device::Arena measure;
     nn::Context forward_backward = context(paper, measure, true), forward = context(paper, measure, false);
     sums_.resize(size_t(slices));
-    model.forward_backward(forward_backward, inputs, batch, sums());
-    model.evaluate(forward, inputs, nullptr, nullptr);
+    train_->run(forward_backward, inputs, batch, sums());
+    score_->plan(forward, inputs);
     arena_ = std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
   }
 
@@ -91,29 +94,29 @@ class WorldOf {
     return gradients.owned(p.unit).slice(p.offset, p.size);
   }
   // Gradients of the mean loss over the batch; the sums over all slices.
-  models::Sums forward_backward() {
+  Sums forward_backward() {
     nn::Context ctx = context(queue_, *arena_, true);
     gradients.begin_step();
     gradients.begin_micro_batch(0);
-    model.forward_backward(ctx, inputs, batch_, sums());
+    train_->run(ctx, inputs, batch_, sums());
     gradients.finish_step();
-    models::Sums all;
-    for (const models::Sums& of_slice : sums_)
-      for (int i = 0; i < models::Sums::count; ++i) all.v[i] += of_slice.v[i];
+    Sums all{};
+    for (const Sums& of_slice : sums_)
+      for (size_t i = 0; i < all.size(); ++i) all[i] += of_slice[i];
     return all;
   }
   void evaluate(double* nll, double* weight) {
     nn::Context ctx = context(queue_, *arena_, false);
-    model.evaluate(ctx, inputs, nll, weight);
+    score_->run(ctx, inputs, nll, weight);
   }
   Floats logits() {
     Floats out(size_t(batch_ * model.options().length() * model.options().vocab_size));
     nn::Context ctx = context(queue_, *arena_, false);
-    model.logits(ctx, inputs, device::view(out.data(), int64_t(out.size())));
+    model.logits(ctx, inputs, device::view(out.data(), int64_t(out.size())), state_);
     return out;
   }
 
-  M model;
+  models::Cappa model;
 
  private:
   device::DType operands_;  // of products
@@ -128,12 +131,15 @@ class WorldOf {
             .train = train,
             .keep = train};
   }
-  View sums() { return {sums_.data(), device::DType::f64, int64_t(sums_.size()) * models::Sums::count}; }
+  View sums() { return {sums_.data(), device::DType::f64, int64_t(sums_.size()) * models::Cappa::Sums::count}; }
+  std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
+  std::unique_ptr<models::ScorePass> score_ = model.make_score_pass();
+  models::Cappa::State state_;
   std::unique_ptr<comm::Comm> ranks_;
   comm::Mesh mesh_;
   device::Queue queue_;
   device::Ledger ledger_;
-  std::vector<models::Sums> sums_;  // by slice
+  std::vector<Sums> sums_;  // by slice
 
  public:
   shard::Layout layout;
@@ -146,7 +152,5 @@ class WorldOf {
   std::vector<device::Buffer> buffers_;
   std::unique_ptr<device::Arena> arena_;
 };
-
-using World = WorldOf<models::Cappa>;
 
 }  // namespace rig

@@ -69,7 +69,7 @@ seq_len = 64
 encoder = { patch = 16, depth = 12, width = 768, mlp = 3072, heads = 12 }
 decoder = { depth = 6 }
 )").model;
-  auto model = models::make_model(options, {}, {});
+  auto model = models::make_model(options, {});
   const int64_t patches = 231'211'008, layer = 314'572'800 + 651'952'128 + 603'979'776;
   const int64_t forward = patches + 12 * int64_t{2'892'546'048} + 6 * layer + 3'145'728'000;
   EXPECT_EQ(model->forward_flops(), forward);

@@ -83,7 +83,7 @@ struct OnPaper {
 };
 OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
   Recipe recipe;
-  config::Deck deck({"deck.toml", kDeck, {"train.global_batch=6144", "run.device=" + device, "memory.logits_mb=" + logits_mb}}, recipe);
+  config::Deck deck({"deck.toml", kDeck, {"train.global_batch=6144", "run.device=" + device, "model.logits_mb=" + logits_mb}}, recipe);
   deck.throw_if_any();
   Plan plan = make_plan(recipe, deck, 4, "");
   const EngineOptions options = recipe.engine(4096, 1, device == "cuda" ? device::Kind::cuda : device::Kind::cpu);
