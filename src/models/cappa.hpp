@@ -22,7 +22,7 @@ class Cappa : public Model, public CaptionScorer {
   struct Measures {
     enum Index { loss, loss_ar, loss_parallel, loss_per_token };
   };
-  // Which examples are predicted in parallel, and the ids fed to the decoder.
+  // The decisions of a step: the examples that are predicted in parallel, and the ids fed to the decoder.
   struct Draws {
     std::vector<uint8_t> parallel;     // [n]
     std::vector<int32_t> decoder_ids;  // [n * length]
@@ -53,7 +53,7 @@ class Cappa : public Model, public CaptionScorer {
 
   // ---- what passes consist of
   std::vector<InputSpec> inputs() const;
-  // Which examples are predicted in parallel, and the ids fed to the decoder (cappa.md 1.6): a pure function of stream, position.
+  // Makes the decisions of a step (cappa.md 1.6): a pure function of stream and position.
   Draws draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train, base::Stream stream) const;
   // Fills the input buffers; Error(Exit::data) for a label outside the vocabulary.
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;

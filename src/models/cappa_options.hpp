@@ -50,7 +50,7 @@ struct CappaOptions : config::Table::Variant {
   bool masked() const { return masked_pred_prob > 0; }
   int64_t masked_tokens() const { return int64_t(masking_ratio * double(length())); }  // of a parallel example
   int64_t embedding_rows() const { return vocab_size + (masked() ? 1 : 0); }
-  // What the parts of the model need to know.
+  // The configurations of the model's parts.
   VitConfig vit() const;
   DecoderConfig decoder_config() const;
   HeadConfig head() const;

@@ -125,12 +125,12 @@ class Model {
   // A training pass sums so many columns over the examples of a slice, in f64; column 0 is the loss. The step's sums are added
   // along the tree; nothing is divided before.
   virtual int64_t sum_columns() const = 0;
-  // What is reported of them. The first is the loss: column 0 over all examples.
+  // The numbers that are reported, formed from these sums. The first is the loss: column 0 over all examples.
   virtual std::vector<Measure> measures() const = 0;
 
   virtual std::unique_ptr<TrainPass> make_train_pass() const = 0;
-  // Why arguments of ops differ from pass to pass whatever the shapes, so that no training pass can be repeated; empty where they
-  // do not.
+  // Returns why arguments of ops differ from pass to pass whatever the shapes, so that no training pass can be repeated; "" if
+  // they do not.
   virtual std::string changing_arguments() const { return ""; }
 
   // Multiply-adds x 2 of all products of one example's forward pass, padding counted: what MFU is counted in.

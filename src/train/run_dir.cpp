@@ -153,7 +153,7 @@ bool RunDirectory::keep_lock() {
   io::make_directories(path_);
   io::File fresh(path_ + "/lock", io::File::Mode::update);
   const std::string found = content_of(fresh);
-  // Where there are no locks, only the name tells.
+  // On file systems without locks the name in the file must do.
   if (!lock(fresh) || (!found.empty() && !found.starts_with(holder_ + " "))) {
     lost_ = true;
     set_report_file("");  // it would be the other job's

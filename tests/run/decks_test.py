@@ -416,7 +416,7 @@ fields = {{ image = "png", text = "txt" }}
             text = f.read().replace('kind          = "adafactor"', 'kind          = "adamw"')
         self.expect(2, 'optimizer.eps: is this meant for kind = "adamw"', "optimizer.momentum_type: is this meant",
                     "optimizer.factor_min: key factor_min belongs", args=[self.deck(text), "--validate"])
-        # What was dropped stands in no resolved deck, and the digest tells.
+        # A dropped key stands in no resolved deck, and the digest changes.
         self.expect(0, "overrides=3", args=[self.deck(), "--unset", "optimizer.clip_norm", "--set", "train.total_steps=3",
                                             "--dir", self.dir])
         with open(self.dir + "/deck.resolved.toml") as f:

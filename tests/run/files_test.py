@@ -8,33 +8,13 @@ import subprocess
 import h5py
 
 import harness
+from live_harness import LiveTest
 
 LONG = ["--set", "train.total_steps=1000000"]
 QUICK = ["--set", "log.flush_s=0.2", "--set", "eval.val.every_steps=0", "--set", "eval.val.at_end=false"]
 
 
-class Files(harness.RunTest):
-    def start(self, *args, ranks=2):
-        return subprocess.Popen(["mpirun", "-np", str(ranks), harness.TRAINER, self.deck(), *args], stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, cwd=self.folder, text=True)
-
-    def until(self, job, text):
-        """Reads the job's output up to a line that holds the text."""
-        seen = ""
-        for line in job.stdout:
-            seen += line
-            if text in line:
-                return seen
-        self.fail(f"{text} never came:\n{seen}")
-
-    def ended(self, job, code):
-        output = job.communicate(timeout=300)[0]
-        self.assertEqual(job.returncode, code, output)
-        return output
-
-    def newest(self):
-        return int(self.checkpoints()[-1][:10])
-
+class Files(LiveTest):
     def both(self):
         """Training steps as both files of the metrics have them."""
         steps = [row["step"] for row in self.rows()]
@@ -138,7 +118,7 @@ class Files(harness.RunTest):
         """It begins after the directory was removed and before the first job looks: that one ends, and leaves its files alone."""
         first = self.start(*LONG, *QUICK, ranks=1)
         self.until(first, "step=3 ")
-        rank, = map(int, subprocess.run(["pgrep", "-P", str(first.pid), "-f", "deck.toml"], capture_output=True, text=True).stdout.split())
+        rank, = self.ranks(first, 1)
         os.kill(rank, signal.SIGSTOP)
         os.rename(self.dir, self.folder + "/away")
         second = self.start(*LONG, *QUICK, "--set", "run.notes=second", ranks=1)

@@ -1,0 +1,46 @@
+// Keys that moved to another table: an error that names the new place, and a value that is read there all the same.
+#include <gtest/gtest.h>
+
+#include "config/table.hpp"
+
+namespace {
+
+struct MovedTrain {
+  void bind(config::Table& t) { t.moved("pad_id", "model.pad_id"); }
+};
+struct MovedModel {
+  int64_t pad_id = 0;
+  void bind(config::Table& t) { t.key("pad_id", pad_id, "labels equal to this carry no loss").min(0); }
+};
+struct MovedRoot {
+  MovedTrain train;
+  MovedModel model;
+  void bind(config::Table& t) {
+    t.table("train", train, "");
+    t.table("model", model, "");
+  }
+};
+
+TEST(Moved, OldPlaceNamesTheNewOne) {
+  MovedRoot root;
+  config::Deck deck({"deck.toml", "[train]\npad_id = 3\n[model]\n", {}}, root);
+  EXPECT_EQ(deck.problems().lines, (std::vector<std::string>{"deck.toml:2: train.pad_id: has moved: write model.pad_id"}));
+  EXPECT_EQ(root.model.pad_id, 3) << "the deck of an old checkpoint is not understood";
+  EXPECT_EQ(deck.flat().at("model.pad_id"), "3");
+}
+
+TEST(Moved, NewPlaceWins) {
+  MovedRoot root;
+  config::Deck deck({"deck.toml", "[train]\npad_id = 3\n[model]\npad_id = 5\n", {}}, root);
+  EXPECT_EQ(deck.problems().lines.size(), 1u);
+  EXPECT_EQ(root.model.pad_id, 5);
+}
+
+TEST(Moved, NoDeckNoError) {
+  MovedRoot root;
+  config::Deck deck({"deck.toml", "[model]\npad_id = 2\n", {}}, root);
+  EXPECT_FALSE(deck.problems().any());
+  EXPECT_EQ(root.model.pad_id, 2);
+}
+
+}  // namespace
