@@ -81,8 +81,8 @@ class Slurm(JobTest):
     @classmethod
     def play_wall_time(cls):
         """The trainer itself asks SLURM how much time it has, and stops before the lead."""
-        return cls.ends(cls.submit("wall_time", "--time=1", "--signal=B:USR1@1", TRAINER="./slow", SLOW_PARTS="unsaved", arguments=[
-            "--set", "limits.wall_time=auto", "--set", "limits.margin_s=40"]))
+        return cls.ends(cls.submit("wall_time", "--time=2", "--signal=B:USR1@1", TRAINER="./slow", SLOW_PARTS="unsaved", arguments=[
+            "--set", "limits.wall_time=auto", "--set", "limits.margin_s=75"]))
 
     @classmethod
     def play_preempted(cls):
