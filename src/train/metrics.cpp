@@ -292,7 +292,8 @@ bool Metrics::has_eval(const std::string& evaluator, int64_t step) const {
   return series != groups_.end() && std::binary_search(series->second.steps.begin(), series->second.steps.end(), step);
 }
 
-void Metrics::flush() {
+void Metrics::flush(const std::function<void()>& look) {
+  look();
   if (!writes_) return;
   flushed_s_ = base::now_s();
   try {
@@ -302,6 +303,7 @@ void Metrics::flush() {
     base::log::warning("metrics: {}; the newest rows may be lost if this machine dies", e.what());
   }
   const bool ours = h5_is_ours();
+  if (!ours) look();  // the sync before may have taken long
   const bool cheap = written_s_ == 0 || flushed_s_ - written_s_ >= cost_s_ / kShare;
   if (ours && (!stale_ || !cheap)) return;
   try {

@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -65,7 +66,9 @@ class Metrics {
   void train_row(int64_t step, const Row& values);  // names must be the model's or in train_metrics()
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
-  void flush();         // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough
+  // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough. `look` throws if the directory has
+  // become another job's: it is called first, and again before a metrics.h5 that is not this job's is replaced.
+  void flush(const std::function<void()>& look = [] {});
   bool flush_due() const;  // flush_s after the last flush
   // Writes nothing from now on: the directory belongs to another job.
   void let_go() { writes_ = false; }

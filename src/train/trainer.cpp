@@ -347,10 +347,8 @@ void Trainer::watch_directory(bool now) {
   if (watched.made_again) write_deck(true);
 }
 
-// The directory is looked at first: metrics are made again only in one that is this job's.
 void Trainer::flush_metrics() {
-  watch_directory(true);
-  metrics_->flush();
+  metrics_->flush([this] { watch_directory(true); });
 }
 
 // Rank 0. `or_warn`: the run can do without.

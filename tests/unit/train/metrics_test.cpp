@@ -288,6 +288,25 @@ TEST_F(MetricHarm, a_job_that_lost_its_directory_writes_nothing) {
   EXPECT_TRUE(io::list_directory(directory_).empty());
 }
 
+// Another job can take the directory while this one syncs its log: its metrics.h5 must stay.
+TEST_F(MetricHarm, the_directory_is_looked_at_again_before_h5_is_replaced) {
+  auto m = open(0);
+  write(*m, 1, 5);
+  m->flush();
+  int looks = 0;
+  m->flush([&] { ++looks; });
+  EXPECT_EQ(looks, 1) << "metrics.h5 is this job's";
+  io::write_file_atomically(h5_, "of another job");
+  write(*m, 6, 6);
+  looks = 0;
+  EXPECT_THROW(m->flush([&] {
+    if (++looks == 2) base::fail(base::Exit::checkpoint, "another job has used it since");
+  }),
+               base::Error);
+  EXPECT_EQ(io::read_file(h5_), "of another job");
+}
+
+
 // A disk that takes half a row and no more: the half is cut off, the rows wait, and all come when there is room.
 TEST_F(MetricHarm, half_a_row_never_stays) {
   std::signal(SIGXFSZ, SIG_IGN);
