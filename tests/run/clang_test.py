@@ -8,12 +8,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 
 CLANG = "clang++-14"
 # Folders that preset fuzz compiles with the same Clang, warnings being errors there as well (test fuzz_build), and the GPU's sources
 # with their emulator, which would take a quarter of the time.
 LEFT_OUT = ("trainer_base", "trainer_device", "trainer_config", "trainer_io", "trainer_data", "cuda_on_cpu", "nccl_on_cpu")
 GCC_ONLY = ("-Wno-restrict",)
+# Headers that most sources include, so that Clang reads them once. Reading is most of what this test does.
+COMMON = ("algorithm", "array", "atomic", "bit", "cmath", "condition_variable", "cstdint", "cstring", "filesystem", "functional", "limits",
+          "map", "memory", "mutex", "numeric", "optional", "regex", "set", "span", "string", "thread", "unordered_map", "variant", "vector",
+          "fmt/format.h", "fmt/ranges.h", "fmt/chrono.h")
 # These use instructions that a pragma allows: the code generator says where it does not.
 GENERATED = ("vector_avx2.cpp", "vector_avx512.cpp", "vector_avx512_bf16.cpp")
 
@@ -35,6 +40,22 @@ def commands(path):
     return found
 
 
+def clang(arguments, folder):
+    return subprocess.run([CLANG, *arguments, "-ffp-contract=fast", "-Wall", "-Wextra", "-Wshadow", "-Werror"], cwd=folder, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+
+
+def compiled_headers(scratch, arguments):
+    """The path of COMMON, compiled with the options of one of the sources."""
+    with open(f"{scratch}/common.hpp", "w", encoding="utf-8") as f:
+        f.writelines(f"#include <{name}>\n" for name in COMMON)
+    options = [w for i, w in enumerate(arguments) if w not in ("-c", "-fsyntax-only") and arguments[i - 1] != "-c"]
+    done = clang([*options, "-x", "c++-header", f"{scratch}/common.hpp", "-o", f"{scratch}/common.pch"], scratch)
+    if done.returncode:
+        raise SystemExit(f"{CLANG} cannot compile common headers:\n{done.stdout}")
+    return f"{scratch}/common.pch"
+
+
 def works():
     """Why this test cannot run here, or nothing."""
     if not shutil.which(CLANG):
@@ -53,12 +74,14 @@ def main():
     wanted = sys.argv[1] if len(sys.argv) > 1 else "^(?!tests/)"  # the tests' own sources would take most of the time
     found = {name: run for name, run in found.items() if re.search(wanted, name)}
     bad = 0
-    for name, (folder, arguments) in found.items():
-        done = subprocess.run([CLANG, *arguments, "-ffp-contract=fast", "-Wall", "-Wextra", "-Wshadow", "-Werror"], cwd=folder, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        if done.returncode or done.stdout:
-            bad += 1
-            print(f"{name}\n{done.stdout}")
+    with tempfile.TemporaryDirectory() as scratch:
+        common = compiled_headers(scratch, next(iter(found.values()))[1]) if found else ""
+        for name, (folder, arguments) in found.items():
+            headers = ["-include-pch", common] if "-fsyntax-only" in arguments else []
+            done = clang([*headers, *arguments], folder)
+            if done.returncode or done.stdout:
+                bad += 1
+                print(f"{name}\n{done.stdout}")
     times = os.times()
     print(f"{len(found)} sources and batches read by {CLANG} in {times.children_user + times.children_system:.0f} s of CPU,",
           f"{bad} with warnings or errors")

@@ -14,6 +14,13 @@ def sets(*settings):
 
 
 class CudaTest(harness.RunTest):
+    def setUp(self):
+        """Evaluators take few examples, because the emulator is slow."""
+        super().setUp()
+        of_train = self.good[self.good.index("[data.train]"):self.good.index("[eval.val]")]
+        self.good = self.changed(('data        = "train"', 'data        = "few"'))
+        self.good += of_train.replace("[data.train]", "[data.few]\nlimit = 6")
+
     def train(self, name, device, *settings, ranks=0, args=()):
         """Runs the deck in a folder of this name; its rows of training."""
         harness.TRAINER = EMULATED if device == "cuda" else CPU

@@ -81,13 +81,13 @@ class JobTest(unittest.TestCase):
             print(f"{name}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
 
     @classmethod
-    def wait(cls, what, condition):
+    def wait(cls, what, condition, pause=0.1):
         end = time.monotonic() + harness.GUARD
         while time.monotonic() < end:
             value = condition()
             if value:
                 return value
-            time.sleep(0.1)
+            time.sleep(pause)
         raise AssertionError(f"{what}: never came\n{cls.everything()}")
 
     @classmethod

@@ -11,7 +11,7 @@ import harness
 
 QUICKSTART = os.path.join(harness.SOURCE, "tools", "quickstart")
 SMALL = ("--set", "model.encoder.depth=1", "--set", "model.decoder.depth=1",
-         "--set", "train.global_batch=8", "--set", "train.micro_batch=4")
+         "--set", "train.global_batch=8", "--set", "train.micro_batch=4", "--set", "data.val.limit=40")
 LONG = (*SMALL, "--set", "train.total_steps=100000", "--set", "eval.val.every_steps=0", "--set", "eval.val_shuffled.every_steps=0",
         "--set", "log.console_every_steps=1")
 

@@ -62,7 +62,8 @@ class Slurm(JobTest):
         def ended():
             job = cls.cluster.job(number)
             return job if job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED") else None
-        return cls.wait(f"end of job {number}", ended)
+        # Each question starts a program, and a dozen scenarios ask at the same time.
+        return cls.wait(f"end of job {number}", ended, pause=0.7)
 
     @classmethod
     def signal(cls, number):

@@ -15,7 +15,7 @@ using device::DType;
 // On bf16 instructions, if this CPU has them, and without.
 template <class F>
 void both_ways(const F& body) {
-  for (bool emulated : {false, true}) {
+  for (bool emulated : bf16_ways()) {
     force_bf16_emulation(emulated);
     SCOPED_TRACE(emulated ? "emulated" : bf16_is_native() ? "native" : "no bf16 instructions here");
     body();

@@ -22,7 +22,7 @@ std::vector<float> inputs() {
 
 TEST(Cast, RoundsAsTheScalarDoesAndComesBack) {
   for_each_narrow_type([] { for_each_table([] {
-    for (int threads : {1, 2}) {
+    for (int threads : thread_counts({1, 2})) {
       TestQueue queue(threads);
       std::vector<float> all = inputs();
       for (size_t count :

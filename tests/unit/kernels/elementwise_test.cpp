@@ -21,7 +21,7 @@ using namespace rig;
 const int64_t kCounts[] = {0, 1, 7, 16, 33, 1000, 40001};
 
 TEST(Elementwise, AddCopyFill) {
-  for (int threads : {1, 2, 3})
+  for (int threads : thread_counts({1, 2, 3}))
     for (int64_t n : kCounts) {
       TestQueue queue(threads);
       Tensor a(normals(n, "a"), 1), b(normals(n, "b"), 3), y(n, 5), z(n), f(n, 7);
@@ -51,7 +51,7 @@ TEST(Elementwise, CopyOfAnyType) {
 }
 
 TEST(Elementwise, AddTable) {
-  for (int threads : {1, 2})
+  for (int threads : thread_counts({1, 2}))
     for (auto [rows, width, length] :
          {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {10, 5, 4}, {700, 33, 100}, {3, 9, 8}}) {
       TestQueue queue(threads);
@@ -64,7 +64,7 @@ TEST(Elementwise, AddTable) {
 }
 
 TEST(Elementwise, GatherAndScatter) {
-  for (int threads : {1, 2})
+  for (int threads : thread_counts({1, 2}))
     for (auto [rows, width, others] : {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {9, 5, 20}, {700, 33, 900}}) {
       TestQueue queue(threads);
       std::vector<int32_t> index(static_cast<size_t>(rows));
@@ -100,7 +100,7 @@ TEST(Elementwise, GatherAndScatter) {
 TEST(Elementwise, DropoutFollowsTheStream) {
   base::Stream stream(99, "dropout");
   for_each_table([&] {
-    for (int threads : {1, 2})
+    for (int threads : thread_counts({1, 2}))
       for (int64_t n : kCounts)
         for (int64_t first : {int64_t{0}, int64_t{1}, int64_t{1003}, (int64_t{1} << 34) - 50})
           for (float rate : {0.1f, 0.7f}) {
@@ -130,7 +130,7 @@ TEST(Elementwise, DropoutRates) {
 }
 
 TEST(Elementwise, MeanRows) {
-  for (int threads : {1, 2})
+  for (int threads : thread_counts({1, 2}))
     for (auto [batch, rows, width] : {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {2, 7, 5}, {12, 196, 33}}) {
       TestQueue queue(threads);
       Tensor x(normals(batch * rows * width, "x"), 1), y(batch * width, 3);

@@ -28,7 +28,7 @@ const Shape kShapes[] = {{0, 3, 4, 2},   {1, 1, 1, 1},      {7, 5, 3, 7},
                          {12, 16, 9, 4}, {600, 33, 50, 24}, {500, 130, 20, 100}};
 
 TEST(Embedding, Forward) {
-  for (int threads : {1, 2})
+  for (int threads : thread_counts({1, 2}))
     for (const Shape& s : kShapes) {
       TestQueue queue(threads);
       std::vector<int32_t> ids = skewed_ids(s.rows, s.vocabulary);
@@ -52,7 +52,7 @@ std::vector<float> run_backward(const Shape& s, Write write, TestQueue& queue) {
 }
 
 TEST(Embedding, BackwardAddsInRowOrder) {
-  for (int threads : {1, 2})
+  for (int threads : thread_counts({1, 2}))
     for (Write write : {Write::overwrite, Write::accumulate})
       for (const Shape& s : kShapes) {
         TestQueue queue(threads);
@@ -104,7 +104,7 @@ TEST(Embedding, CostAndChecks) {
 }
 
 TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
-  for (int threads : {1, 2})
+  for (int threads : thread_counts({1, 2}))
     for (auto [batch, height, width, patch] :
          {std::array<int64_t, 4>{2, 4, 6, 2}, {1, 1, 1, 1}, {0, 4, 4, 2}, {3, 24, 16, 8}, {2, 11, 9, 4},
           {2, 64, 64, 8}}) {

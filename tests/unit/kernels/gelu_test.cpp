@@ -55,7 +55,7 @@ TEST(VectorExp, Extremes) {
 
 TEST(Gelu, AgreesWithReference) {
   for_each_table([] {
-    for (int threads : {1, 2})
+    for (int threads : thread_counts({1, 2}))
       for (int64_t count : {0, 1, 7, 8, 15, 16, 17, 100, 40001}) {
         TestQueue queue(threads);
         Tensor x(inputs(count), 1), y(count, 3), dy(normals(count, "dy")), dx(count, 5);

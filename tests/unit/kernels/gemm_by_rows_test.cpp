@@ -91,11 +91,11 @@ void check_rows(DType type, int64_t m, int threads, bool fixed) {
 
 TEST(GemmByRows, IsOneAfterTheOther) {
   if (on_cuda()) GTEST_SKIP() << "on GPUs they run one after the other";
-  for (bool emulated : {false, true}) {
+  for (bool emulated : bf16_ways()) {
     force_bf16_emulation(emulated);
     for (DType type : {DType::f32, DType::bf16})
       for (int64_t m : {1, 150, 1000, 1337})
-        for (int threads : {1, 2, 3})
+        for (int threads : thread_counts({1, 2, 3}))
           for (bool fixed : {false, true}) {
             SCOPED_TRACE(fmt::format("{} rows of {}, {} threads, fixed {}, emulated {}", m, device::name_of(type),
                                      threads, fixed, emulated));

@@ -70,14 +70,14 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
 
 TEST(GemmGelu, IsTheOpOnTheResult) {
   for_each_table([] {
-    for (bool emulated : {false, true}) {
+    for (bool emulated : bf16_ways()) {
       force_bf16_emulation(emulated);
       for (auto [m, n, k] :
            {std::array<int64_t, 3>{200, 800, 33}, {5, 7, 3}, {130, 1536, 64}, {900, 200, 384}, {0, 4, 4}, {4, 4, 0}})
         for (auto [operands, result] :
              {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
           for (bool fixed : {false, true})
-            for (int threads : {1, 2}) compare(m, n, k, operands, result, fixed, threads);
+            for (int threads : thread_counts({1, 2})) compare(m, n, k, operands, result, fixed, threads);
     }
     force_bf16_emulation(false);
   });

@@ -94,7 +94,7 @@ std::vector<Case> all_cases() {
 }
 
 TEST(Gemm, AgreesWithReference) {
-  for (int threads : {1, 2})
+  for (int threads : thread_counts({1, 2}))
     for (bool fixed_order : {false, true}) {
       TestQueue queue(threads, fixed_order);
       for (const Case& s : all_cases()) {
@@ -107,7 +107,7 @@ TEST(Gemm, AgreesWithReference) {
 
 // Rows enough for several blocks per thread, the last one shorter.
 TEST(Gemm, ManyRowsAgreeWithReference) {
-  for (int threads : {1, 2, 3}) {
+  for (int threads : thread_counts({1, 2, 3})) {
     TestQueue queue(threads);
     for (int flags = 0; flags < 4; ++flags)
       for (int64_t pad : {0, 3}) {
@@ -220,7 +220,7 @@ std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, TestQueue& 
 }
 
 TEST(ColumnSum, AgreesWithReference) {
-  for (int threads : {1, 2}) {
+  for (int threads : thread_counts({1, 2})) {
     TestQueue queue(threads);
     for (auto [m, n] : {std::pair<int64_t, int64_t>{0, 5},
                         {1, 1},

@@ -90,7 +90,7 @@ const std::pair<int64_t, int64_t> kShapes[] = {{0, 5},   {1, 1},   {1, 7},    {3
 
 TEST(LayerNorm, Forward) {
   for_each_table([] {
-    for (int threads : {1, 2})
+    for (int threads : thread_counts({1, 2}))
       for (auto [rows, columns] : kShapes)
         for (bool with_bias : {true, false}) {
           SCOPED_TRACE(fmt::format("{} x {}", rows, columns));
@@ -123,7 +123,7 @@ TEST(LayerNorm, VarianceDoesNotCancel) {
 
 TEST(LayerNorm, Backward) {
   for_each_table([] {
-    for (int threads : {1, 2})
+    for (int threads : thread_counts({1, 2}))
       for (auto [rows, columns] : kShapes)
         for (int flags = 0; flags < 32; ++flags) {
           bool want_dx = flags & 1, want_scale = flags & 2, want_bias = flags & 4;

@@ -41,7 +41,7 @@ struct Both {
 void for_all(const std::function<void(TestQueue&)>& body) {
   for_each_narrow_type([&] {
     for_each_table([&] {
-      for (int threads : {1, 2}) {
+      for (int threads : thread_counts({1, 2})) {
         TestQueue queue(threads);
         body(queue);
       }

@@ -54,7 +54,7 @@ TEST(SoftmaxXent, ReferenceGradientIsTheDerivative) {
 
 TEST(SoftmaxXent, AgreesWithReference) {
   for_each_table([] {
-    for (int threads : {1, 2})
+    for (int threads : thread_counts({1, 2}))
       for (auto [rows, columns] : {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {5, 7}, {6, 16}, {5, 33},
                                    {9, 1025}, {4, 2048}, {5, 32000}, {4, 65521}})
         for (float smoothing : {0.0f, 0.1f})
