@@ -66,7 +66,7 @@ const std::vector<Include>& includes() {
 std::string at(const Include& i) { return i.file + ":" + std::to_string(i.line) + ": includes " + i.target; }
 
 TEST(IncludeOrder, EveryFolderHasItsPlace) {
-  const std::set<std::string> program = {"main", "command_line"};
+  const std::set<std::string> program = {"main", "command_line", "README"};
   for (const auto& entry : fs::directory_iterator(fs::path(TRAINER_SOURCE_DIR) / "src"))
     EXPECT_TRUE(entry.is_directory() ? place_of(entry.path().filename().string()) >= 0
                                      : program.count(entry.path().stem().string()) > 0)
@@ -135,6 +135,16 @@ bool is_text_of_ours(const fs::path& file) {
   if (!name.starts_with("tools/") || file.has_extension()) return false;
   std::vector<std::string> lines = lines_of(file);
   return !lines.empty() && lines[0].starts_with("#!");
+}
+
+TEST(Style, TopLevelIsSmall) {
+  const std::set<std::string> allowed = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", "CHANGELOG.md",
+                                         "src",            "kernels",           "inputs",    "jobs",    "tests",
+                                         "tools",          "build",             "data",      "runs"};
+  for (const auto& entry : fs::directory_iterator(TRAINER_SOURCE_DIR)) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(name.starts_with(".") || allowed.count(name)) << name << ": has no place at the top level";
+  }
 }
 
 // Characters, not bytes, of UTF-8 text.
