@@ -1,18 +1,21 @@
 # shellcheck shell=bash
-# Sourced by slurm.sh and pbs.sh: what is the same under every scheduler. Results are in options, words, binding, passed_on and rc.
-# shellcheck disable=SC2034  # they are used there
+# Functions for slurm.sh and pbs.sh, which source this file. Results are in options, words, binding,
+# passed_on and rc.
+# shellcheck disable=SC2034  # slurm.sh and pbs.sh use the results
 
 wrong() {
   echo "error: $*" >&2
   exit 2
 }
 
-# check_number NAME VALUE LEAST: VALUE is a whole number, without a sign or leading zeros, and at least LEAST.
+# check_number NAME VALUE LEAST: VALUE is a whole number, without a sign or leading zeros, and at
+# least LEAST.
 check_number() {
   [[ $2 =~ ^(0|[1-9][0-9]{0,8})$ && $2 -ge $3 ]] || wrong "$1=$2; it is a whole number, $3 or more"
 }
 
-# split_words TEXT: its words, in options. Quotes and backslashes hold a word together, as in a shell; nothing is expanded.
+# split_words TEXT: splits the text into options. Quotes and backslashes hold a word together, as in
+# a shell, and nothing is expanded.
 split_words() {
   local text=$1
   options=()
@@ -21,15 +24,17 @@ split_words() {
   mapfile -d '' -t options < <(xargs printf '%s\0' <<< "$text")
 }
 
-# The lead may come at any time from now on, and bash would die of it. USR1, not TERM, goes to mpirun: it passes USR1 on to all ranks
-# and waits for them, but kills them 2 s after a TERM.
+# The scheduler's warning (USR1) may come at any time from now on, and would end bash without this
+# trap. mpirun gets USR1, not TERM: it passes USR1 on to all ranks and waits for them, but kills
+# them 2 s after a TERM.
 run='' asked='' asking=''
 trap 'asked=1; if [ -n "$run" ] && [ -z "$asking" ]; then ask_to_stop "$run" </dev/null >/dev/null 2>&1 & asking=$!; fi' USR1
-# A TERM reaches mpirun as well, which then ends within seconds; this script outlives it to clean up.
+# A TERM reaches mpirun as well, which then ends within seconds. This script survives it to clean
+# up.
 trap : TERM
 
-# ask_to_stop PROCESS: mpirun passes USR1 on only to ranks that it has started. One that comes while it still looks for hosts is lost,
-# so it is sent again and again, ever less often; the trainer takes the first one.
+# ask_to_stop PROCESS: sends USR1 again and again, at growing intervals. mpirun loses a USR1 that
+# arrives before it has started its ranks. The trainer acts on the first one that reaches it.
 ask_to_stop() {
   local pause
   trap - USR1
@@ -39,7 +44,8 @@ ask_to_stop() {
   done
 }
 
-# fill_in INDEX WORD...: in an array job %a in the deck and its options stands for the task's index: a deck or a seed for each task.
+# fill_in INDEX WORD...: in an array job, replaces %a in the deck and its options by the task's
+# index.
 fill_in() {
   local index=$1 given=${*:2}
   words=("${@:2}")
@@ -49,7 +55,7 @@ fill_in() {
       wrong "all tasks of this array would train the same in one directory; %a stands for the task's number, for example" \
         "inputs/run.toml --set run.seed=%a --dir runs/seed-%a, or inputs/sweep-%a.toml"
   elif [[ $given == *%a* ]]; then
-    wrong "%a in '$given' is the task's number in an array job, and this is none"
+    wrong "%a in '$given' is the task's number in an array job, but this job is no array"
   fi
 }
 
@@ -57,8 +63,8 @@ check_program() {
   [ -x "$1" ] || wrong "no program $1 in $PWD: build it, submit from the project's folder, or set TRAINER=/path/to/trainer"
 }
 
-# threads_of SELECT: threads per rank that a select of PBS means: ompthreads of a chunk, or ncpus / mpiprocs; the smallest of all
-# chunks, at least 1.
+# threads_of SELECT: prints the threads per rank of a PBS select: ompthreads of a chunk, or ncpus /
+# mpiprocs; the smallest of all chunks, at least 1.
 threads_of() {
   tr + '\n' <<< "$1" | awk -F: '{
     n["ncpus"] = n["mpiprocs"] = 1; n["ompthreads"] = 0
@@ -68,19 +74,21 @@ threads_of() {
   } END { print least < 1 ? 1 : least }'
 }
 
-# bind_ranks HOW THREADS. Without it a rank with threads is bound to a single core, and its threads share it.
+# bind_ranks HOW THREADS. Without binding options a rank is bound to a single core, and its threads
+# share that core.
 bind_ranks() {
   case $1 in
     core)
       binding=(--map-by "slot:PE=$2" --bind-to core)
-      # And each of its threads to one of them, not to a hardware thread: a step takes up to a tenth less.
+      # Each thread is bound to a core, not to a hardware thread. Steps then take up to a tenth less
+      # time.
       export OMP_PROC_BIND=${OMP_PROC_BIND:-true} OMP_PLACES=${OMP_PLACES:-cores}
       ;;
     none) binding=(--bind-to none) ;;
     *) wrong "BIND=$1; it is core or none" ;;
   esac
   export OMP_NUM_THREADS=$2
-  # Where mpirun starts ranks by ssh, they get only the variables that are named.
+  # Ranks that mpirun starts by ssh get only the variables that are named.
   passed_on=(-x OMP_NUM_THREADS)
   local name
   for name in LD_LIBRARY_PATH OMP_PROC_BIND OMP_PLACES TRAINER_MESH_SELECTOR; do
@@ -88,7 +96,7 @@ bind_ranks() {
   done
 }
 
-# on_each_node NODES [mpirun options] -- COMMAND...
+# on_each_node NODES [mpirun options] -- COMMAND...: runs the command once on every node.
 on_each_node() {
   local nodes=$1 hosts=()
   shift
@@ -97,8 +105,10 @@ on_each_node() {
   if [ "$nodes" = 1 ]; then "$@"; else mpirun "${hosts[@]}" --map-by ppr:1:node --bind-to none "$@"; fi
 }
 
-# make_tmpdir JOB NODES [mpirun options]: TMPDIR becomes a directory of this job alone on every node's own disk (LOCAL_DIR, or /tmp), for
-# decks that say stage_dir = "$TMPDIR"; remove_tmpdir at the end. A site that makes one for each job has its number in the name.
+# make_tmpdir JOB NODES [mpirun options]: makes a directory of this job on every node's own disk
+# (LOCAL_DIR, or /tmp) and sets TMPDIR to it, for decks with stage_dir = "$TMPDIR". Call
+# remove_tmpdir at the end. A TMPDIR whose name contains the job's number was made by the site, and
+# is kept.
 made_tmpdir='' tmpdir_before=''
 make_tmpdir() {
   local job=$1 dir
@@ -108,8 +118,8 @@ make_tmpdir() {
     return
   fi
   dir=${LOCAL_DIR:-/tmp}/trainer-$(id -un)-$job
-  [ "${dir:0:1}" = / ] || wrong "LOCAL_DIR=$LOCAL_DIR; it is a directory on the nodes' own disks, from / on"
-  # Somebody else may have made it: /tmp is everybody's.
+  [ "${dir:0:1}" = / ] || wrong "LOCAL_DIR=$LOCAL_DIR; it must be the absolute path of a directory on the nodes' own disks"
+  # Another user may own a directory of this name: all users share /tmp.
   # shellcheck disable=SC2016  # the inner shell's $1
   on_each_node "${@:2}" -- sh -c 'mkdir -p -m 700 "$1" && test -O "$1"' sh "$dir" ||
     wrong "cannot make $dir on every node; set LOCAL_DIR to a directory on the nodes' own disks"
@@ -118,14 +128,16 @@ make_tmpdir() {
   export TMPDIR=$dir
 }
 
-# remove_tmpdir NODES [mpirun options]. A successor must not inherit the name: SLURM would make the directory again.
+# remove_tmpdir NODES [mpirun options]: restores TMPDIR and removes the directory. A successor must
+# not inherit the name, because SLURM would make the directory again.
 remove_tmpdir() {
   [ -n "$made_tmpdir" ] || return 0
   if [ -n "$tmpdir_before" ]; then TMPDIR=$tmpdir_before; else unset TMPDIR; fi
   on_each_node "$@" -- rm -rf -- "$made_tmpdir"
 }
 
-# What this job runs with, for whoever must repeat it or find out why it is slow. Nothing that looks like a secret.
+# Prints the system, programs, libraries, limits and variables of this job, for users who must
+# repeat it or find out why it is slow. Leaves out variables whose names look like those of secrets.
 describe_environment() {
   echo "--- environment"
   echo "system    $(uname -srm), $(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release 2>/dev/null)"
@@ -144,8 +156,9 @@ describe_environment() {
   echo "---"
 }
 
-# Open MPI calls every job "aborted" that does not end with 0, also one that has saved and asks to be continued. This sed script drops
-# two of its texts: the one that names 75 or 8, and the one that names no code; the line "ended with" has it.
+# Open MPI calls every job "aborted" that does not end with 0, even one that saved and asks to be
+# continued. This sed script drops two of its texts: the one that names 75 or 8, and the one that
+# names no code. The line "ended with" has the code.
 ORDERLY='/^-\{70,\}$/ {
   :more
   N
@@ -154,21 +167,22 @@ ORDERLY='/^-\{70,\}$/ {
   /exited with non-zero status.*Exit code: *\(75\|8\)\n/ d
 }'
 
-# run_trainer WORD...: mpirun with these words; its exit code in rc. In the background: in the foreground bash would keep the signal until
-# it ends.
+# run_trainer WORD...: runs mpirun with these words and sets rc to its exit code. mpirun runs in the
+# background, because bash delays signals until a foreground command ends.
 run_trainer() {
   if [ -n "$asked" ]; then
-    echo "told to stop before the start"
+    echo "asked to stop before the start"
     rc=75
     return
   fi
-  # mpirun's stderr goes through a filter, which outlives the signals that end the rest.
+  # mpirun's stderr goes through a filter, which ignores the signals that end the other processes.
   local err filter
   exec {err}> >(trap '' TERM INT HUP USR1; exec sed -u "$ORDERLY" >&2)
   filter=$!
   mpirun "$@" 2>&"$err" {err}>&- & run=$!
   exec {err}>&-
-  # A signal ends `wait` early with 128 + its number: wait again, as long as mpirun lives, and once more for its true exit code.
+  # A signal ends `wait` early with 128 + its number. Wait again while mpirun lives, and once more
+  # for its exit code.
   while :; do
     wait "$run"; rc=$?
     [ "$rc" -gt 128 ] && kill -0 "$run" 2>/dev/null && continue
@@ -177,20 +191,22 @@ run_trainer() {
   done
   run=''
   if [ -n "$asking" ]; then kill "$asking" 2>/dev/null; fi
-  # Its last lines; a helper that was left behind may hold the filter open for ever.
+  # Wait for mpirun's last lines, but not forever: a helper process that survives may keep the
+  # filter open.
   for _ in {1..30}; do kill -0 "$filter" 2>/dev/null || break; sleep 0.1; done
-  # Killed by the lead itself, because it came before the trainer could listen: nothing is wrong and nothing is lost.
+  # The warning itself killed a trainer that had no handler yet. Nothing is lost.
   if [ -n "$asked" ] && [ "$rc" = 138 ]; then
-    echo "told to stop while starting"
+    echo "asked to stop while starting"
     rc=75
   fi
 }
 
-# may_continue PART MAX_PARTS: only 75 means "stopped early with a checkpoint, go on later". Errors would come again, and 8 asks
-# not to be continued: stopped by hand, out of budget, or a time limit that leaves no room for a step.
+# may_continue PART MAX_PARTS: only 75 means "stopped early with a checkpoint, continue later".
+# Errors would come again. 8 asks not to be continued: stopped by hand, out of budget, or a time
+# limit that leaves no room for a step.
 may_continue() {
   [ "$rc" = 75 ] || return 1
   [ "$1" -lt "$2" ] && return 0
-  echo "not continued: part $1 of at most $2 (MAX_PARTS); the last checkpoint is good, submit again to go on" >&2
+  echo "not continued: part $1 of at most $2 (MAX_PARTS); the last checkpoint is good, submit again to continue" >&2
   return 1
 }

@@ -1,9 +1,10 @@
 #!/bin/sh
-# pbs_agent.sh HOST COMMAND...: what ssh is to Open MPI, by PBS: runs the command on a node of this job. For an Open MPI that was built
-# without PBS support, where nodes refuse ssh; jobs/pbs.sh gives it to mpirun by itself.
+# pbs_agent.sh HOST COMMAND...: runs the command on a node of this job by PBS. It replaces ssh for
+# an Open MPI that was built without PBS support, on nodes that refuse ssh. jobs/pbs.sh passes it to
+# mpirun.
 host=$1
 shift
-# pbsdsh counts the lines of the node file. Open MPI may have cut the host's domain off.
+# pbsdsh counts the lines of the node file. Open MPI may have removed the host's domain.
 line=$(awk -v h="$host" '$1 == h {print NR - 1; exit}' "$PBS_NODEFILE")
 [ -n "$line" ] || line=$(awk -v h="${host%%.*}" '{sub(/\..*/, "", $1)} $1 == h {print NR - 1; exit}' "$PBS_NODEFILE")
 if [ -z "$line" ]; then

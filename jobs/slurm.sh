@@ -4,18 +4,20 @@
 #   several seeds    sbatch --array=1-5 jobs/slurm.sh inputs/run.toml --set run.seed=%a --dir runs/seed-%a
 #   several decks    sbatch --array=0-2 jobs/slurm.sh inputs/sweep-%a.toml
 #
-# Change the numbers below, or override them: sbatch --nodes=8 --time=12:00:00 jobs/slurm.sh inputs/run.toml
-# One deck serves every number of nodes. A job that runs out of time, or is preempted with a warning, saves a checkpoint, exits
-# with 75 and is put back into the queue by this script; it goes on where it stopped, also on other nodes.
+# Change the numbers below, or override them:
+#   sbatch --nodes=8 --time=12:00:00 jobs/slurm.sh inputs/run.toml
+# One deck serves every number of nodes. A job that runs out of time, or is
+# preempted with a warning, saves a checkpoint and exits with 75. This script requeues it, and it
+# continues from the checkpoint, also on other nodes.
 #
 # Variables, for example BIND=none sbatch ...:
-#   CONTINUE   requeue: the same job again. chain: another job after it, where a site allows no requeueing; it gets nodes, tasks, threads,
-#              partition and time from the command line of the first, all else from the lines below
-#   MAX_PARTS  after so many parts the job is not continued (20)
-#   BIND       core: every rank keeps its own cores, right for whole nodes (--exclusive). none: for nodes shared with other jobs
-#   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); not used where the site sets a TMPDIR per job
+#   CONTINUE   requeue: the same job again. chain: another job after it, for sites that forbid requeueing; it gets nodes,
+#              tasks, threads, partition and time from the first command line, and all else from the lines below
+#   MAX_PARTS  largest number of parts; after the last one the job is not continued (20)
+#   BIND       core: every rank keeps its own cores, for whole nodes (--exclusive). none: for nodes shared with other jobs
+#   LOCAL_DIR  the nodes' own disk, for $TMPDIR (/tmp); unused if the site sets a TMPDIR per job
 #   TRAINER    the program (build/trainer).   SCRIPT  this file (jobs/slurm.sh)
-#   TRAINER_MESH_SELECTOR  picks a [[mesh.rule]] of the deck
+#   TRAINER_MESH_SELECTOR  chooses a [[mesh.rule]] of the deck
 #
 #SBATCH --job-name=trainer
 #SBATCH --nodes=2
@@ -24,9 +26,10 @@
 #SBATCH --exclusive
 #SBATCH --time=24:00:00
 #SBATCH --output=%x-%j.log
-# The warning: USR1, 300 s before the end, to this script only (B:). Must be longer than one step, one evaluation and one save.
+# The warning: USR1, 300 s before the end, to this script only (B:). The time must exceed one step,
+# one evaluation and one save.
 #SBATCH --signal=B:USR1@300
-# Requeueing is off at some sites unless asked for; append keeps what the earlier parts of the job wrote.
+# Some sites requeue only on request. append keeps the output of the job's earlier parts.
 #SBATCH --requeue
 #SBATCH --open-mode=append
 # Sites often want these as well:
@@ -37,7 +40,7 @@ set -u
 trainer=${TRAINER:-build/trainer}
 continue=${CONTINUE:-requeue}
 max_parts=${MAX_PARTS:-20}
-# SLURM's copy of this file lies elsewhere; its neighbour and a successor need the file itself.
+# SLURM runs a copy of this file from elsewhere. common.sh and a successor need the original.
 script=${SCRIPT:-jobs/slurm.sh}
 part=$((${PART:-1} + ${SLURM_RESTART_COUNT:-0}))
 
@@ -58,32 +61,33 @@ case $continue in
   requeue | chain) ;;
   *) wrong "CONTINUE=$continue; it is requeue or chain" ;;
 esac
-# A task's own number can be that of the whole array, and then means all its tasks.
+# A task's own job number can be that of the whole array, which means all tasks.
 job=$SLURM_JOB_ID
 [ -n "${SLURM_ARRAY_TASK_ID:-}" ] && job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 check_number MAX_PARTS "$max_parts" 1
 check_program "$trainer"
 fill_in "${SLURM_ARRAY_TASK_ID:-}" "$@"
-# Whatever mpirun and the trainer need from the site goes here, for example:  module load openmpi
+# Add commands that mpirun and the trainer need at the site here, for example:  module load openmpi
 
 bind_ranks "${BIND:-core}" "${SLURM_CPUS_PER_TASK:-1}"
 make_tmpdir "$SLURM_JOB_ID" "$SLURM_JOB_NUM_NODES"
 
 echo "job $job part $part on ${SLURM_JOB_NODELIST:-?} at $(date -Is): ${words[*]}"
 describe_environment "$trainer"
-# mpirun takes hosts and slots from SLURM.
+# mpirun gets hosts and slots from SLURM.
 run_trainer "${binding[@]}" "${passed_on[@]}" "$trainer" "${words[@]}"
 remove_tmpdir "$SLURM_JOB_NUM_NODES"
 echo "job $job part $part ended with $rc at $(date -Is)"
 
 if may_continue "$part" "$max_parts"; then
   if [ "$continue" = requeue ]; then
-    # SLURM ends this script with a TERM, and with a KILL if it does not go.
+    # SLURM ends this script with a TERM, and later with a KILL.
     trap 'exit 75' TERM
     if scontrol requeue "$job"; then
       sleep 60 & wait $!
     else
-      echo "not continued: SLURM refused (message above); the last checkpoint is good, submit again to go on, or use CONTINUE=chain" >&2
+      echo "not continued: SLURM refused (message above); the last checkpoint is good," \
+        "submit again to continue, or use CONTINUE=chain" >&2
     fi
   else
     limit=$(squeue -h -j "$job" -o %l | head -n 1)
@@ -93,12 +97,12 @@ if may_continue "$part" "$max_parts"; then
     [ -n "${SLURM_CPUS_PER_TASK:-}" ] && options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
     [ -n "$limit" ] && options+=(--time="$limit")
     [ -n "${SLURM_ARRAY_TASK_ID:-}" ] && options+=(--array="$SLURM_ARRAY_TASK_ID")
-    # The variables go on to the successor; this one would make it count a restart of ours.
+    # The successor inherits the variables. This one would make it count a restart of this job.
     unset SLURM_RESTART_COUNT
     if PART=$((part + 1)) sbatch --dependency=afterany:"$job" "${options[@]}" "$script" "$@"; then
       echo "continued by the job above"
     else
-      echo "not continued: SLURM refused (message above); the last checkpoint is good, submit again to go on" >&2
+      echo "not continued: SLURM refused (message above); the last checkpoint is good, submit again to continue" >&2
     fi
   fi
 fi

@@ -66,14 +66,14 @@ class Pbs(PbsTest):
 
     @classmethod
     def play_array(cls):
-        """A task of an array, told to stop by its own timer, whose lead is cut."""
+        """A task of an array, asked to stop by its own timer, whose lead is cut."""
         first = cls.stopped("array-3", DECK="deck-%a.toml", OPTIONS="--dir runs/array-%a --set run.seed=%a", TRAINER="./slow",
                             SLOW_PARTS="1", index=3)
         return first, cls.run_successor("array-3", first[2], SLOW_PARTS="1")
 
     @classmethod
     def play_walltime(cls):
-        """PBS tells no walltime, so nothing warns of its end."""
+        """PBS shows no walltime, so nothing warns of its end."""
         job, process = cls.start("walltime", **cls.slow("walltime"), tmpdir=False, tells_walltime=False)
         try:
             cls.trains("walltime", 1)
@@ -133,7 +133,7 @@ class Pbs(PbsTest):
 
     @classmethod
     def probing(cls, name, seed, **more):
-        """A job that is told to stop before its program listens."""
+        """A job that is asked to stop before its program listens."""
         job, process = cls.start(name, DECK="deck.toml", OPTIONS=f"--set run.seed={seed}", TRAINER="./probe", **more)
         try:
             for rank in (0, 1):
@@ -228,7 +228,7 @@ class Pbs(PbsTest):
         log = self.log("walltime")
         self.assertIsNone(successor)
         self.assertIn("part 1 ended with 1 ", log)  # mpirun's code after a TERM
-        self.assertIn("qstat tells no walltime", log)
+        self.assertIn("qstat shows no walltime", log)
 
     def test_own_clock_and_qalter(self):
         _, code, (words, _) = self.result("qalter")
@@ -272,7 +272,7 @@ class Pbs(PbsTest):
         (first, code, _), (second, second_code, none) = self.result("probe")
         log = self.log("probe")
         self.assertEqual((code, second_code, none), (75, 0, None), log)
-        self.assertIn("told to stop while starting", log)
+        self.assertIn("asked to stop while starting", log)
         # What the other node's shell does not know is passed on; the directory is the job's own.
         ranks = re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-\S+-{second} mesh=pair "
                            "words=deck.toml --set run.seed=7", log)

@@ -179,7 +179,7 @@ class Slurm(JobTest):
 
     @classmethod
     def play_array(cls):
-        """Each task is told to stop on its own; the number of the last one as a job is that of the whole array."""
+        """Each task is asked to stop on its own. The job number of the last task is that of the whole array."""
         number = cls.submit("array-%a", "--array=0-1", directory="runs/array-%a", arguments=["--set", "run.seed=%a"], TRAINER="./slow",
                             SLOW_PARTS="1")
         for task in (0, 1):
@@ -314,7 +314,7 @@ class Slurm(JobTest):
         number, job = self.result("probe")
         self.ended(job, "COMPLETED", "0:0", 1)
         log = self.log("probe")
-        self.assertIn("told to stop while starting", log)
+        self.assertIn("asked to stop while starting", log)
         ranks = dict(re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-nobody-{number} cores=(\S+)", log))
         self.assertEqual(sorted(ranks), ["0", "1"], log)
         if len(os.sched_getaffinity(0)) > 1:
