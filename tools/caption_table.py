@@ -20,7 +20,7 @@ def read_text(path):
 
 
 def unsafe_name(name):
-    """Why the trainer does not follow such a name, or ""."""
+    """Returns why the trainer refuses such a name, or ""."""
     if not name:
         return "is empty"
     if name.startswith("/"):
@@ -46,7 +46,7 @@ def csv_rows(path, text):
         for cells in reader:
             if cells:
                 yield reader.line_num, cells
-    except csv.Error as error:  # a quote that is never closed would swallow the rows after it
+    except csv.Error as error:  # an open quote would swallow the rows after it
         raise Failure(f"{path}:{reader.line_num}: {error}") from None
 
 
@@ -58,7 +58,7 @@ def tsv_rows(text):
 
 
 class Columns:
-    """Where image, caption and label stand in a row."""
+    """Positions of image, caption and label in a row."""
 
     def __init__(self, path, line, cells, image, caption, label):
         self.header = bool(image or caption)
@@ -92,7 +92,7 @@ class Columns:
 
 
 def read_table(path, image="", caption="", label=""):
-    """Rows of a table, and what is wrong with its other lines. Columns: their names in the header, "" = found by the usual names."""
+    """Returns (rows of a table, problems of its other lines). image, caption, label: column names; "" means the usual names."""
     text = read_text(path)
     tsv = not path.lower().endswith(".csv")
     lines = tsv_rows(text) if tsv else csv_rows(path, text)

@@ -1,4 +1,4 @@
-"""How the tools end, and how they print numbers and times. Not a tool itself."""
+"""Ends the tools with the right exit code, and formats numbers and times. Not a tool itself."""
 import os
 import signal
 import sys
@@ -11,13 +11,13 @@ class Failure(Exception):
 def run(main, failed=1):
     """Runs a tool's main() and ends the process with the exit code that it returns (None: 0).
 
-    A Failure or an OSError becomes one line on stderr and exit code `failed`. A closed pipe (`tool | head`) and Ctrl-C end the tool
-    without a message, with the exit codes of a program that has died of these signals; `with` and `finally` blocks have run by then.
+    A Failure or an OSError becomes one line on stderr and exit code `failed`. A closed pipe (`tool | head`) and Ctrl-C end
+    the tool without a message, after all `with` and `finally` blocks, with the exit codes of these signals.
     """
     try:
         try:
             code = main() or 0
-        except SystemExit as end:  # of argparse: after --help, for one
+        except SystemExit as end:  # argparse raises it, for example after --help
             code = end.code
         sys.stdout.flush()
     except BrokenPipeError:
@@ -33,7 +33,7 @@ def run(main, failed=1):
 
 
 def span(seconds):
-    """A time rounded down to its unit: "59s", "8m", "1h6m", "2d7h33m"."""
+    """Returns a time rounded down to its unit: "59s", "8m", "1h6m", "2d7h33m"."""
     seconds = max(0, int(seconds))
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     if seconds < 60:
@@ -42,5 +42,5 @@ def span(seconds):
 
 
 def number(value):
-    """Six digits are enough for people; the files have all of them."""
+    """Returns a float with six digits; the files have all digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
 """Text in pictures: draws each piece with the first font that has its glyphs. Not a tool itself.
 
-DejaVu Sans has no Chinese, Japanese or Korean characters and no emoji, so other fonts of the machine step in where they are installed.
+DejaVu Sans has no Chinese, Japanese or Korean characters and no emoji. Other installed fonts draw them.
 """
 import glob
 import os
@@ -10,20 +10,20 @@ from fontTools.ttLib import TTCollection, TTFont, TTLibError
 from PIL import Image, ImageDraw, ImageFont, features
 
 FIRST = "DejaVuSans.ttf"
-# Parts of file names: where several fonts have a glyph, the first of these is taken.
+# Parts of file names: the first of these draws a glyph that several fonts have.
 PREFERRED = ("NotoColorEmoji", "NotoSansCJK", "NotoSans-Regular", "NotoSans", "wqy", "DroidSansFallback", "unifont")
 BITMAP_SIZE = 109   # pixels, the only size of NotoColorEmoji's pictures
 SHAPING = features.check("raqm")    # joins emoji of several code points
 
 
 def folders():
-    """Where fonts are installed."""
+    """Returns the folders of installed fonts."""
     data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return [os.path.join(data, "fonts"), os.path.expanduser("~/.fonts"), "/usr/local/share/fonts", "/usr/share/fonts"]
 
 
 def installed():
-    """Font files, preferred ones first, else by name."""
+    """Returns font files, preferred ones first, the others by name."""
     found = [path for folder in folders() for kind in ("ttf", "otf", "ttc")
              for path in sorted(glob.glob(os.path.join(glob.escape(folder), "**", f"*.{kind}"), recursive=True))]
 
@@ -84,8 +84,8 @@ class Face:
 class Text:
     """Measures and draws text of one size."""
 
-    faces = None        # of all sizes, read when the first font lacks a glyph
-    missing = set()     # characters that were asked for and have no glyph in any font
+    faces = None        # shared by all sizes; read when the first font lacks a glyph
+    missing = set()     # requested characters without a glyph in any font
 
     def __init__(self, size):
         self.size = size
@@ -107,7 +107,7 @@ class Text:
                 try:
                     cls.faces.append(Face(path))
                 except (TTLibError, OSError, AssertionError):
-                    continue    # no font, or one that cannot be read: as if absent
+                    continue    # not a font, or unreadable: treated as absent
         return cls.faces
 
     def face_of(self, character):
@@ -120,7 +120,7 @@ class Text:
         return face or self.first
 
     def runs(self, text):
-        """(face, piece) of neighbours that one font draws."""
+        """Returns (face, piece) for runs of characters that one font draws."""
         out = []
         for character in text:
             if out and joins(character):

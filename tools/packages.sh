@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by tools/test and tools/quickstart: the Debian packages this project needs, and the environment its MPI runs need.
+# The Debian packages that this project needs, and the environment of its MPI runs. tools/test,
+# tools/quickstart and others source this file.
 
 TRAINER_PACKAGES=(
   # build
@@ -12,15 +13,17 @@ TRAINER_PACKAGES=(
   libspdlog-dev libfmt-dev libcli11-dev libxxhash-dev libssl-dev nlohmann-json3-dev libgtest-dev
   # tools
   python3 python3-h5py python3-xxhash python3-numpy python3-matplotlib python3-pil python3-fonttools python3-sentencepiece
-  # what the emoji data set is made of
+  # sources of the emoji data set
   fonts-noto-color-emoji unicode-data unicode-cldr-core
 )
 
-# Only for tests, which are skipped without them: a SLURM for jobs/slurm.sh (a test starts and stops it itself), the checker of scripts,
-# the compiler with libFuzzer for tools/fuzz and for what Clang says of the sources.
+# For tests, which are skipped without these packages: SLURM for jobs/slurm.sh (a test starts and
+# stops it), the checker of scripts, the compiler with libFuzzer for tools/fuzz and for Clang's
+# warnings.
 TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev)
 
-# Prints which of the given packages are not installed. Asks dpkg only, so it needs neither rights nor a network.
+# Prints the given packages that are not installed. Asks dpkg only, so it needs neither rights nor a
+# network.
 missing_packages() {
   local package status
   for package in "$@"; do
@@ -35,7 +38,8 @@ install_test_packages() {
   install_listed "${TRAINER_TEST_PACKAGES[@]}" || echo "warning: tests that need ${TRAINER_TEST_PACKAGES[*]} will be skipped" >&2
 }
 
-# Installs what is missing of the given packages; does nothing, and needs nobody's permission, when all is there.
+# Installs the missing ones of the given packages. Does nothing, and needs no rights, if none is
+# missing.
 install_listed() {
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     echo "error: this script installs Debian packages and found no apt-get. On another system provide the equivalents of:" >&2
@@ -58,7 +62,7 @@ install_listed() {
     fi
     as_root=(sudo)
   fi
-  # Another apt on the machine is waited for instead of failing at its lock.
+  # apt waits for another apt on the machine instead of failing at its lock.
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
   if ! "${apt[@]}" update -qq; then
     echo "error: apt-get update failed: is there a network, and is /etc/apt/sources.list right?" >&2
@@ -70,34 +74,40 @@ install_listed() {
   fi
 }
 
-# What Open MPI needs to run everywhere we start it: as root in a container, more ranks than cores, several jobs on one machine.
-# A value that the user has set stays. Cluster jobs do not use this (jobs/ has its own, and wants binding).
+# Sets the variables that Open MPI needs as root in a container, with more ranks than cores, and
+# with several jobs on one machine. Values of the user stay. Cluster jobs do not use this function:
+# jobs/ has its own, with binding.
 mpi_environment() {
   export OMPI_ALLOW_RUN_AS_ROOT=${OMPI_ALLOW_RUN_AS_ROOT-1} OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM-1}
   export OMPI_MCA_rmaps_base_oversubscribe=${OMPI_MCA_rmaps_base_oversubscribe-1}
-  # Waiting ranks give way: with more ranks than cores a spinning one would hold up those that still compute.
+  # Waiting ranks yield. With more ranks than cores a spinning rank would delay those that compute.
   export OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle-1}
-  # Every job would bind its ranks to cores 0, 1, ...: two tests at once would share them, and threads of a rank one core.
+  # No binding. Every job would bind its ranks to cores 0, 1, ..., so two tests at once would share
+  # them, and all threads of a rank would share one core.
   export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy-none}
-  # Reading another process's memory directly (CMA) is forbidden in many containers; copying twice always works.
+  # Reading another process's memory directly (CMA) is forbidden in many containers; copying twice
+  # always works.
   export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism-none}
-  # Without /sys, as in a bare chroot, hwloc complains once per process; it finds the cores another way.
+  # Without /sys, as in a bare chroot, hwloc complains once per process; it finds the cores another
+  # way.
   export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS-2}
-  # The ranks fill the cores. Whoever wants threads in a rank asks for them.
+  # One thread per rank unless the user asks for more: the ranks fill the cores.
   export OMP_NUM_THREADS=${OMP_NUM_THREADS-1}
-  # Threads that wait give way as well.
+  # Waiting threads yield as well.
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY-passive}
 }
 
-# Cores that this process may use; nproc alone would answer OMP_NUM_THREADS.
+# Prints the number of cores that this process may use. nproc alone would print OMP_NUM_THREADS.
 cores() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
 
-# Configures and builds into build/; options go to the build: "--target trainer" leaves out the tests.
+# Configures and builds into build/; options go to the build: "--target trainer" leaves out the
+# tests.
 build_release() { build_preset release "$@"; }
 
-# ccache keeps its files where it always does unless CCACHE_DIR says otherwise.
+# Builds a preset with ccache, whose files are at their usual place unless CCACHE_DIR names another
+# one.
 build_preset() {
   export CCACHE_DIR=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/ccache}
-  export CCACHE_DEPEND=1  # what it has not seen goes through the preprocessor once, not twice
+  export CCACHE_DEPEND=1  # new sources go through the preprocessor once, not twice
   cmake --preset "$1" && cmake --build --preset "$1" --parallel "$(cores)" "${@:2}"
 }

@@ -1,4 +1,4 @@
-"""Where the trainer program is, and how the tools that are fronts to it start it. Not a tool itself."""
+"""Finds the trainer program and starts it for other tools. Not a tool itself."""
 import os
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from console import Failure
 
 
 def find():
-    """$TRAINER, else build/trainer beside tools/, else an installed one."""
+    """Returns $TRAINER, else build/trainer beside tools/, else an installed program."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for path in (os.environ.get("TRAINER"), os.path.join(here, "build", "trainer"), shutil.which("trainer")):
         if path and os.access(path, os.X_OK):
@@ -16,7 +16,8 @@ def find():
 
 
 def run(arguments, quiet=False, leave_out=None):
-    """Starts the trainer and returns its exit code. Its output is shown, but for a line `leave_out`; with `quiet` only if it fails."""
+    """Starts the trainer and returns its exit code. Shows its output without the line `leave_out`; with `quiet`, only if it
+    fails."""
     command = [find(), *arguments]
     if not quiet:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as trainer:

@@ -1,4 +1,4 @@
-"""What the files of a run directory say: the lock, rows of the metrics, checkpoints, and how the newest attempt ended. Not a tool itself.
+"""Reads the files of a run directory: lock, metrics, checkpoints, and the end of the newest attempt. Not a tool itself.
 
 Reading takes no lock and needs neither mpirun nor the trainer program.
 """
@@ -11,7 +11,8 @@ import struct
 
 
 def lock_of(run):
-    """(True if a job holds the lock, its lines: who, and what it is doing). Asks without taking it. A killed job leaves its lines."""
+    """Returns (true if a job holds the lock, the lock's lines: owner and activity). Does not take the lock. A killed job
+    leaves its lines."""
     try:
         with open(os.path.join(run, "lock"), "rb") as file:
             ask = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -24,7 +25,7 @@ def lock_of(run):
 
 
 def rows(run):
-    """Whole rows of metrics.jsonl, oldest first."""
+    """Yields whole rows of metrics.jsonl, oldest first."""
     try:
         with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -39,13 +40,13 @@ def rows(run):
 
 
 def checkpoints(run):
-    """Files of the run's checkpoints, oldest step first."""
+    """Returns the run's checkpoint files, oldest step first."""
     files = glob.glob(os.path.join(glob.escape(run), "checkpoints", "*.h5"))
     return sorted((f for f in files if os.path.basename(f)[:-3].isdigit()), key=step_of)
 
 
 def unfinished(run):
-    """Names of checkpoints that are being written, or that a killed job has left half written."""
+    """Returns names of checkpoints that are being written, or that a killed job left unfinished."""
     return [os.path.basename(f)[:-4] for f in glob.glob(os.path.join(glob.escape(run), "checkpoints", "[0-9]*.h5.tmp"))]
 
 
@@ -58,7 +59,7 @@ def log_of(run):
 
 
 def last_words(run):
-    """Exit code that the newest attempt wrote to its log, None without one."""
+    """Returns the exit code that the newest attempt wrote to its log, or None."""
     code = None
     try:
         with open(log_of(run), encoding="utf-8", errors="replace") as file:
@@ -74,7 +75,7 @@ def last_words(run):
 
 
 def report_of(run):
-    """First line of report.txt: what failed; "" if nothing did."""
+    """Returns the first line of report.txt, which names the failure; "" without a failure."""
     try:
         with open(os.path.join(run, "report.txt"), encoding="utf-8", errors="replace") as file:
             return file.readline().strip()
@@ -83,7 +84,7 @@ def report_of(run):
 
 
 def state_of(run):
-    """(word, sentence): running, failed, killed, finished, stopped or unknown, and what became of the newest attempt."""
+    """Returns (word, sentence): running, failed, killed, finished, stopped or unknown, and the end of the newest attempt."""
     held, lock = lock_of(run)
     files = checkpoints(run)
     newest = f"; newest checkpoint: step {step_of(files[-1]):,}" if files else "; no checkpoint yet"
@@ -92,11 +93,11 @@ def state_of(run):
     if report := report_of(run):
         return "failed", f"failed: {report}"
     if lock:
-        return "killed", f"not running; its last job ({', '.join(lock)}) was killed{newest}; the same command goes on"
+        return "killed", f"not running; its last job ({', '.join(lock)}) was killed{newest}; the same command continues"
     code = last_words(run)
     if code == 0:
         return "finished", "finished"
     if code is not None:
         saved = f"with a checkpoint at step {step_of(files[-1]):,}" if files else "without a checkpoint"
         return "stopped", f"stopped (exit={code}) {saved}; start the same command to continue"
-    return "unknown", f"not running; it ended without a word{newest}; the same command goes on"
+    return "unknown", f"not running; it ended without a message{newest}; the same command continues"

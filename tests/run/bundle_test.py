@@ -20,7 +20,7 @@ def library(name):
 
 class Bundle(harness.RunTest):
     def bare_root(self):
-        """A root directory with /bin/sh and what the C library brings."""
+        """Makes a root directory with /bin/sh and the C library's files."""
         root = os.path.join(self.folder, "root")
         for folder in ("bin", "lib64", "lib/x86_64-linux-gnu", "tmp", "dev/shm", "proc"):
             os.makedirs(os.path.join(root, folder))
@@ -33,7 +33,7 @@ class Bundle(harness.RunTest):
             try:
                 os.mknod(device, 0o020666, os.makedev(1, minor))
                 open(device, "rb").close()
-            except PermissionError:  # as in containers without rights: an empty file stands for it
+            except PermissionError:  # containers without rights: an empty file replaces the device
                 if os.path.exists(device):
                     os.remove(device)
                 open(device, "wb").close()
@@ -75,7 +75,7 @@ class Bundle(harness.RunTest):
         self.assertEqual(code, 0, two)
         self.assertIn("2 ranks", two)
 
-        # The same run with this machine's own libraries.
+        # This machine's own libraries give the same run.
         self.expect(0, args=[self.deck()])
         losses = [[row["loss"] for row in self.rows(folder=folder)] for folder in (os.path.join(root, "run"), self.dir)]
         self.assertEqual(*losses)

@@ -11,20 +11,20 @@ import sys
 import tempfile
 
 CLANG = "clang++-14"
-# Folders that preset fuzz compiles with the same Clang, warnings being errors there as well (test fuzz_build), and the GPU's sources
-# with their emulator, which would take a quarter of the time.
+# Folders that preset fuzz compiles with the same Clang, warnings being errors there as well (test
+# fuzz_build), and the GPU's sources with their emulator, which would take a quarter of the time.
 LEFT_OUT = ("trainer_base", "trainer_device", "trainer_config", "trainer_io", "trainer_data", "cuda_on_cpu", "nccl_on_cpu")
 GCC_ONLY = ("-Wno-restrict",)
 # Headers that most sources include, so that Clang reads them once. Reading is most of what this test does.
 COMMON = ("algorithm", "array", "atomic", "bit", "cmath", "condition_variable", "cstdint", "cstring", "filesystem", "functional", "limits",
           "map", "memory", "mutex", "numeric", "optional", "regex", "set", "span", "string", "thread", "unordered_map", "variant", "vector",
           "fmt/format.h", "fmt/ranges.h", "fmt/chrono.h")
-# These use instructions that a pragma allows: the code generator says where it does not.
+# These files use instructions that a pragma allows; only the code generator finds forbidden ones.
 GENERATED = ("vector_avx2.cpp", "vector_avx512.cpp", "vector_avx512_bf16.cpp")
 
 
 def commands(path):
-    """{source or batch: (folder, arguments)} of a compile_commands.json, without what nvcc compiles."""
+    """Returns {source or batch: (folder, arguments)} of a compile_commands.json, without nvcc's files."""
     with open(path, encoding="utf-8") as f:
         entries = json.load(f)
     found = {}
@@ -57,7 +57,7 @@ def compiled_headers(scratch, arguments):
 
 
 def works():
-    """Why this test cannot run here, or nothing."""
+    """Returns why this test cannot run here, or nothing."""
     if not shutil.which(CLANG):
         return f"no {CLANG} in PATH"
     done = subprocess.run([CLANG, "-fopenmp", "-fsyntax-only", "-xc++", "-"], input="#include <omp.h>\n", text=True, stdout=subprocess.PIPE,

@@ -49,7 +49,7 @@ class Configure(unittest.TestCase):
         return path
 
     def configure(self, *args, code=0, **environment):
-        """What CMake prints when it configures anew; what it knows of the compiler is kept."""
+        """Returns CMake's output of a new configuration; its knowledge of the compiler is kept."""
         if os.path.exists(self.build + "/CMakeCache.txt"):
             os.remove(self.build + "/CMakeCache.txt")
         ninja = shutil.which("ninja")
@@ -64,7 +64,7 @@ class Configure(unittest.TestCase):
         return done.stdout
 
     def missing(self, output):
-        """{name: what stands beside it} of the message."""
+        """Returns {name: text beside it} of the message."""
         found = re.search(r"Missing libraries: (\d+)\n(.*?)Their packages, all in one command:(.*)", output, re.S)
         self.assertTrue(found, output)
         rows = {}
@@ -83,7 +83,8 @@ class Configure(unittest.TestCase):
         return rows
 
     def test_all_that_is_missing_at_once(self):
-        # Hides the system's libraries, MPI's wrapper and pkg-config. Versions that do not fit lie beside.
+        # The system's libraries, MPI's wrapper and pkg-config are hidden. Unsuitable versions are
+        # beside them.
         self.write("fmt/fmt-config.cmake", "")
         self.write("fmt/fmt-config-version.cmake", "set(PACKAGE_VERSION 7.1.3)\n")
         self.write("new/oneapi/dnnl/dnnl_version.h", "#define DNNL_VERSION_MAJOR 3\n")
@@ -120,7 +121,7 @@ class Configure(unittest.TestCase):
         self.configure(hidden, "-DTRAINER_TESTS=OFF")
 
     def hdf5(self, prefix, include, library, edit=lambda text: text):
-        """An HDF5 in a folder of its own, as Spack, conda and modules have it, made of the system's."""
+        """Makes an HDF5 in its own folder, as Spack, conda and modules do, from the system's."""
         os.makedirs(f"{self.folder}/{prefix}/include")
         for header in glob.glob(include + "/H5*.h") + [include + "/hdf5.h"]:
             with open(header, encoding="utf-8", errors="replace") as f:
@@ -134,7 +135,7 @@ class Configure(unittest.TestCase):
         # Debian's, without pkg-config.
         library = re.search(r"HDF5: (/\S*hdf5\S*\.so)", self.configure(WITHOUT_PKG_CONFIG, "-DTRAINER_TESTS=OFF"))[1]
         include = os.path.dirname(glob.glob("/usr/include/**/hdf5/openmpi/hdf5.h", recursive=True)[0])
-        # In a folder of its own: named, or found by the h5pcc in PATH.
+        # An HDF5 in its own folder is named, or found by the h5pcc in PATH.
         own = self.hdf5("own", include, library)
         want = f"HDF5: {own}/lib/libhdf5.so"
         self.assertIn(want, self.configure("-DTRAINER_TESTS=OFF", HDF5_ROOT=own))

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
-"""What GPUs can do, together: fp16 with exchanges, late work and rewinds; searched products on another mesh. And settings that are of no
-use: refused or told, never ignored in silence."""
+"""Combined features of GPUs: fp16 with exchanges, late work and rewinds; searched products on another mesh.
+
+Useless settings are refused or logged, never ignored in silence.
+"""
 import os
 import re
 import shutil
@@ -27,7 +29,7 @@ class Combinations(CudaTest):
         self.same_bits("late", "at_once")
 
     def test_fp16_and_a_batch_that_is_not_finite(self):
-        """It is no overflow, and guard.nonfinite decides; a rewind goes on with the checkpoint's scale."""
+        """It is no overflow, and guard.nonfinite decides; a rewind continues with the checkpoint's scale."""
         self.emulate(CUDA_ON_CPU_LATE="1")
         harness.TRAINER = EMULATED
         for policy, words in (("skip", "guard    1 steps without an update"), ("rewind", "went back to step 3; 12 examples are left out")):
@@ -57,7 +59,7 @@ class Combinations(CudaTest):
             shutil.copy(f"{self.folder}/one/gemm_search.txt", f"{self.folder}/{name}")
             return [r["loss"] for r in self.train(name, "cuda", "run.gemm_search=on", *settings, ranks=ranks)]
 
-        # As many examples in a pass: the same products.
+        # An equal number of examples per pass has the same products.
         same = go_on("same_shapes", "mesh.fsdp=2", ranks=2)
         self.assertIn(" 0 of them timed now", self.output)
         self.keep_only("one", 2, "first_proposals")
@@ -79,7 +81,7 @@ class Combinations(CudaTest):
         self.assertGreater(self.products()["kept"], 0)
 
     def products(self):
-        """Of the log's line: shapes timed now, and choices of the file for shapes that this job has not."""
+        """Returns two numbers of the log's line: shapes timed now, and choices in the file for other shapes."""
         timed, kept = re.search(r"^products \d+ shapes, (\d+) of them timed now.*?(?:; (\d+) choices of other jobs.*)?$", self.output,
                                 re.M).groups()
         return {"timed": int(timed), "kept": int(kept or 0)}
@@ -92,7 +94,8 @@ class Combinations(CudaTest):
         for setting, key in (("run.gemm_search=on", "run.gemm_search"), ("mesh.gpu_exchange=nccl", "mesh.gpu_exchange"),
                              ("mesh.gpu_timeout_s=9", "mesh.gpu_timeout_s"), ("profile.forbid_waits=true", "profile.forbid_waits")):
             self.refuse(f"{setting}: it is about", 'and run.device is "cpu": leave it out, or compute on GPUs', setting)
-            # What "auto" finds depends on the machine: the log tells, of a plan as well.
+            # The result of "auto" depends on the machine, so the log reports the key, also for a
+            # plan.
             for mode in (["--mode", "plan"], ["--mode", "bench", *sets("bench.steps=1", "bench.warmup_steps=1")], []):
                 self.expect(0, f"unused   {key}: it is about", "this job computes on CPUs",
                             args=[self.deck(), "--dir", f"{self.folder}/{key}", *mode, *sets(*SETTINGS, "run.device=auto", setting)])
@@ -111,7 +114,7 @@ class Combinations(CudaTest):
                     args=[self.deck(), "--mode", "plan",
                           *sets("train.shuffle_window=9", "determinism.slices=4", "loader.max_bad_sample_fraction=0.5", "guard.max_skips=3",
                                 "early_stop.metric=val/perplexity:min", "data.train.limit_seed=3")])
-        # What our own messages advise to switch off may leave such settings behind.
+        # A user who follows our own advice to switch something off may keep such settings.
         for compute in ("f32", "bf16", "tf32"):
             self.expect(0, f"unused   precision.loss_scale: it is fp16's, and precision.compute is \"{compute}\"",
                         args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", f"precision.compute={compute}",
@@ -120,7 +123,7 @@ class Combinations(CudaTest):
                     'unused   mesh.gpu_timeout_s: it is about exchanges by NCCL, and mesh.gpu_exchange is "mpi"',
                     args=[self.deck(), "--mode", "plan", *sets("run.device=cuda", "run.cuda_graph_limit=3", "mesh.gpu_exchange=mpi",
                                                                "mesh.gpu_timeout_s=9")])
-        # The resolved deck has every key, at its default where nobody said otherwise: nothing of it is of no use.
+        # The resolved deck has every key at its default, and no default is reported as unused.
         self.train("run", "cpu", "train.total_steps=1", "schedule.default.warmup_steps=0")
         self.expect(0, args=[f"{self.folder}/run/deck.resolved.toml", "--mode", "plan"])
         self.assertNotIn("unused ", self.output)

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
-"""Figures of runs on an emulated GPU, where the host learns of a step while the next one is under way: the parts of a step's time are of
-that time, nobody else is charged with it, and a bench times no warm-up."""
+"""Figures of runs on an emulated GPU, where the host learns the result of a step during the next one.
+
+The parts of a step's time belong to that time, no other phase is charged with it, and a bench times no warm-up.
+"""
 import glob
 import io
 import json
@@ -40,7 +42,7 @@ class Figures(CudaTest):
         return ["train.shuffle=none", "loader.prefetch=1"]
 
     def numbers(self, name, step):
-        """Those of a checkpoint."""
+        """Returns the numbers of a checkpoint."""
         with h5py.File(f"{self.folder}/{name}/checkpoints/{step:010}.h5") as f:
             return dict(f["state"].attrs) if "state" in f else dict(f.attrs)
 
@@ -63,14 +65,14 @@ class Figures(CudaTest):
             self.assertLess(checkpoint_ms, 0.8 * waited[row_with], "the wait for data was no part of a save")
 
     def test_a_busy_gpu_is_no_wait_for_data_or_others(self):
-        """Where the host is passes ahead it waits until a set of inputs is free; before an exchange through its memory, for what is
-        exchanged."""
+        """A host that is passes ahead waits for a free set of inputs; before an exchange through its memory it waits for the
+        data of the exchange."""
         settings = [*self.slow_data(100), "train.global_batch=8", "train.micro_batch=1", "train.total_steps=4", "checkpoint.every_steps=4"]
         self.emulate(CUDA_ON_CPU_LATE="1")
         for ranks in (1, 2):
             rows = self.train(f"ranks_{ranks}", "cuda", *settings, ranks=ranks)
             for part in ("data_ms", "comm_ms"):
-                parts = [r[part] / r["ms"] for r in rows[:-1]]  # beside the last one no other is under way
+                parts = [r[part] / r["ms"] for r in rows[:-1]]  # no other step runs beside the last one
                 # Others on the machine make ranks wait for each other, but not in each step.
                 self.assertLess(min(parts), 0.6, f"{part} on {ranks} ranks: {parts}")
 
@@ -78,7 +80,7 @@ class Figures(CudaTest):
         few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", "run.device=cuda"]
         harness.TRAINER = EMULATED
         results = {}
-        for slow_step in (2, 4):  # of the warm-up; the second of the timed ones
+        for slow_step in (2, 4):  # a warm-up step, then the second timed one
             args = [*sets(*few, *self.slow_data(slow_step))]
             self.expect(0, "ms to put ops into the GPU's queue", args=[self.deck(), "--mode", "bench", *args])
             results[slow_step] = json.loads(self.output.strip().splitlines()[-1])

@@ -1,6 +1,8 @@
 #!/usr/bin/python3
-"""run.cuda_graph on the emulated GPU: passes that graphs repeat have the bits of passes without, whatever changes between them;
-what no graph can repeat runs without and says so, or is refused."""
+"""run.cuda_graph on the emulated GPU: passes that graphs repeat have the bits of passes without graphs.
+
+Passes that no graph can repeat run without graphs and log this, or the key is refused.
+"""
 import re
 
 import harness
@@ -17,13 +19,13 @@ class CudaGraph(CudaTest):
         return super().train(name, device, *SETTINGS, *settings, ranks=ranks)
 
     def launches(self, ranks=0):
-        """Of graphs, by rank, as the emulated GPU has counted them."""
+        """Returns the launches of graphs by rank, as the emulated GPU counts them."""
         launched = [int(n) for n in re.findall(r"cuda_on_cpu: (\d+) graphs launched", self.output)]
         self.assertEqual(len(launched), max(ranks, 1), self.output)
         return launched
 
     def with_graphs(self, name, *settings, ranks=0):
-        """Rows, launches and graphs of rank 0."""
+        """Returns rows, launches and graphs of rank 0."""
         rows = self.train(name, "run.cuda_graph=on", *settings, ranks=ranks)
         said = GRAPHS.search(self.output)
         self.assertIn(int(said[1]), self.launches(ranks))
@@ -40,7 +42,7 @@ class CudaGraph(CudaTest):
         self.assertEqual(*(self.tensors(STEPS, folder) for folder in folders))
 
     def with_and_without(self, *settings, ranks=0, least):
-        """Launches and graphs; at least so many of each."""
+        """Returns launches and graphs, and checks the least number of graphs."""
         self.emulate(CUDA_ON_CPU_COUNT="1")
         without = self.train("off", *settings, ranks=ranks)
         self.assertEqual(set(self.launches(ranks)), {0})
@@ -54,14 +56,16 @@ class CudaGraph(CudaTest):
         return launched, graphs
 
     def test_same_bits(self):
-        # First and later passes of a step, from two sets of inputs, and more than one shape of text.
+        # First and later passes of a step, from two sets of inputs, and more than one shape of
+        # text.
         launched, graphs = self.with_and_without(least=5)
-        # As late as CUDA allows, and a host that may wait nowhere.
+        # Work runs as late as CUDA allows, and the host may not wait.
         self.emulate(CUDA_ON_CPU_LATE="1")
         _, late, _ = self.with_graphs("late", "profile.forbid_waits=true")
         self.assertEqual(late, launched)
         self.same("late", "off")
-        # No more than allowed: what is beyond runs without, which is said once.
+        # Graphs beyond the limit are not made; their passes run without, and the log reports it
+        # once.
         _, fewer, one = self.with_graphs("one", "run.cuda_graph_limit=1")
         self.assertEqual(one, 1)
         self.assertLess(fewer, launched)

@@ -1,4 +1,4 @@
-"""Runs the small deck on the CPU and, with TRAINER_ON_EMULATOR, on emulated GPUs, and compares what came out."""
+"""Runs the small deck on the CPU and, with TRAINER_ON_EMULATOR, on emulated GPUs, and compares the results."""
 import os
 import shutil
 
@@ -32,7 +32,8 @@ class CudaTest(harness.RunTest):
     def compare(self, got, want, part):
         self.assertEqual([r["step"] for r in got], [r["step"] for r in want])
         for one, other in zip(got, want):
-            # Adafactor makes updates of full size from the rounding noise that the gradients of key biases are.
+            # Adafactor makes updates of full size from the rounding noise that the gradients of key
+            # biases are.
             for key, allowed in (("loss", part), ("l2_grads", part), ("l2_params", part), ("l2_updates", max(part, 2e-3))):
                 delta = allowed * abs(other[key])
                 self.assertAlmostEqual(one[key], other[key], delta=delta, msg=f"{key} at step {one['step']}")
@@ -56,7 +57,7 @@ class CudaTest(harness.RunTest):
             self.addCleanup(os.environ.pop, name, None)
 
     def nccl_beside_mpi(self, ranks, part, *settings):
-        """The same run by both ways; of groups of two, whose sums have one order, the same bits (part = 0)."""
+        """Runs the deck by both exchanges; groups of two, whose sums have one order, give the same bits (part = 0)."""
         mpi = self.train("mpi", "cuda", *settings, ranks=ranks)
         self.assertIn("share one GPU", self.output)
         self.emulate(CUDA_ON_CPU_GPUS=str(ranks))

@@ -23,7 +23,8 @@ class Cuda(CudaTest):
         self.compare(gpu, cpu, 2e-5)
         values = [self.rows("eval", f"{self.folder}/{name}")[-1]["perplexity"] for name in ("cpu", "gpu")]
         self.assertAlmostEqual(values[0], values[1], delta=2e-5 * values[0])
-        # Again from the middle: the same bits. From the CPU's middle, and the CPU from the GPU's: the same within rounding.
+        # Again from the middle: the same bits. From the CPU's middle, and the CPU from the GPU's:
+        # the same within rounding.
         for start, device in (("gpu", "cuda"), ("cpu", "cuda"), ("gpu", "cpu")):
             name = f"{device}_after_{start}"
             self.keep_only(start, 2, name)
@@ -95,7 +96,8 @@ class Cuda(CudaTest):
     def test_search_of_algorithms(self):
         first = self.train("first", "cuda", ranks=2)
         self.assertNotIn("products ", self.output)
-        # The first proposal is the fastest there: nothing changes. Then another one is, for every product.
+        # The first proposal is the fastest there: nothing changes. Then another one is, for every
+        # product.
         same = self.train("same", "cuda", "run.gemm_search=on", ranks=2)
         self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: 0 take another")
         self.assertRegex(self.output, r"bias gradients go into 0 of [1-9]\d* kernels")
@@ -105,7 +107,8 @@ class Cuda(CudaTest):
         self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: \1 take another")
         self.assertNotEqual([r["loss"] for r in other], [r["loss"] for r in first])
         self.compare(other, first, 2e-5)
-        # What was chosen stays, whatever is the fastest when the run goes on: the same bits. Without the file others are.
+        # A continued run keeps the choices, though others are fastest now, and has the same bits;
+        # without the file it has not.
         os.environ["CUBLASLT_ON_CPU_FASTEST"] = "0"
         self.keep_only("other", 2, "resumed")
         shutil.copy(f"{self.folder}/other/gemm_search.txt", f"{self.folder}/resumed")
@@ -114,7 +117,7 @@ class Cuda(CudaTest):
         self.assertEqual([r["loss"] for r in resumed], [r["loss"] for r in other][2:])
         whole, again = (self.tensors(4, f"{self.folder}/{name}") for name in ("other", "resumed"))
         self.assertEqual(whole, again)
-        # Where the library's kernels with sums are faster, bias gradients come of them.
+        # If the library's kernels with sums are faster, they form the bias gradients.
         self.emulate(CUBLASLT_ON_CPU_SUMS="fast")
         together = self.train("together", "cuda", "run.gemm_search=on", ranks=2)
         self.assertRegex(self.output, r"bias gradients go into ([1-9]\d*) of \1 kernels")
@@ -155,7 +158,7 @@ class Cuda(CudaTest):
                 self.assertEqual(value, expected[tensor], f"{name}: {tensor}")
 
     def test_not_finite_and_known_one_step_later(self):
-        """The next step is under way when the host learns of it: what it decides is the same as on the CPU."""
+        """The host learns of it during the next step, and decides as on the CPU."""
         self.emulate(CUDA_ON_CPU_LATE="1")
         for policy, code, words in (("stop", 6, "step 4: loss=nan"), ("skip", 0, "guard    1 steps without an update"),
                                     ("rewind", 0, "went back to step 3; 12 examples are left out")):
@@ -216,7 +219,8 @@ class Cuda(CudaTest):
         self.assertNotEqual([r["loss"] for r in rows], [r["loss"] for r in exact])
         self.assertEqual([r["loss_scale"] for r in rows], [1024, 1024, 1024, 2048])
         self.assertNotIn("loss_scale", exact[0])
-        # From the middle: the same scale, moved at the same step; other bits than from another scale.
+        # From the middle: the same scale, moved at the same step; other bits than from another
+        # scale.
         self.keep_only("fp16", 2, "again")
         again = self.train("again", "cuda", *settings, *fp16, "precision.loss_scale.init=8")
         self.assertEqual([(r["loss"], r["loss_scale"]) for r in again], [(r["loss"], r["loss_scale"]) for r in rows[2:]])
@@ -225,7 +229,8 @@ class Cuda(CudaTest):
         self.keep_only("fp16", 2, "raised")
         raised = self.train("raised", "cuda", *settings, *fp16, "precision.loss_scale.init=4096", "precision.loss_scale.min=2048")
         self.assertEqual(raised[0]["loss_scale"], 2048)
-        # Another precision leaves it out and says so; back again, it begins anew.
+        # Another precision drops the scale with a warning; a return to fp16 starts with the initial
+        # scale.
         self.keep_only("fp16", 2, "cpu")
         self.compare(self.train("cpu", "cpu", *settings), exact[2:], 3e-3)
         self.assertIn('the checkpoint\'s loss scale, 1024, is left out: precision.compute = "f32" has none', self.output)
@@ -245,7 +250,8 @@ class Cuda(CudaTest):
         self.assertIn("step=1 overflow in fp16: no update; loss_scale=6.71089e+07 -> 1.04858e+06", self.output)
         self.assertIn(f"fp16     {sum(skipped):.0f} steps without an update because gradients overflowed; loss scale 1.04858e+06",
                       self.output)
-        # A scale that never fits: at its minimum it is an ordinary gradient that is not finite; and it may not go on for ever.
+        # A gradient that overflows at the smallest scale is an ordinary gradient that is not
+        # finite, and ends the run.
         harness.TRAINER = EMULATED
         sets = [arg for s in (*SETTINGS, *fp16, "run.device=cuda", "precision.loss_scale.init=1e15") for arg in ("--set", s)]
         self.expect(6, "step 2: loss=", "loss scale 5e+14, its minimum", "nothing was updated", ranks=2,

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Bad data and rank counts that do not fit: the documented exit code, the name of what is wrong, and nothing lost."""
+"""Bad data and unsuitable rank counts: the documented exit code, the name of the fault, and nothing lost."""
 import os
 import re
 import tarfile
@@ -30,7 +30,7 @@ class Data(harness.RunTest):
                 harness.add_member(tar, f"{i:06}.png", good[: len(good) // 2] if i == 7 else good)
                 harness.add_member(tar, f"{i:06}.txt", b"words")
         self.expect(4, "train-001.tar", "000007", args=[self.deck()], ranks=2)
-        # What the run had before is intact: it goes on as soon as the data are mended.
+        # The run's earlier files are intact: it continues with repaired data.
         harness.make_shards(self.data)
         self.expect(0, "done     exit=0", args=[self.deck()], ranks=2)
 
@@ -49,7 +49,7 @@ class Data(harness.RunTest):
         self.expect(4, "nowhere.model", args=[self.deck(), "--set", "tokenizer.words.path=/nowhere.model"])
 
     def test_labels_outside_the_vocabulary(self):
-        # What a tokenizer can yield is known before; labels from files are not.
+        # The ids of a tokenizer are known before the start; labels from files are not.
         self.expect(2, "vocab_size", "168 ids", args=[self.deck(), "--set", "model.vocab_size=5"])
         with tarfile.open(f"{self.data}/labels.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
             for i in range(12):
@@ -83,7 +83,8 @@ class Data(harness.RunTest):
                     args=[self.deck(text), "--dir", self.folder + "/b", "--mesh-selector", "pair-of-nodes"])
 
     def test_loss_not_finite(self):
-        # A learning rate that throws the weights to infinity: agreed stop, no checkpoint of it.
+        # A learning rate that makes the weights infinite: an agreed stop without a checkpoint of
+        # them.
         self.expect(6, "finite", "step", args=[self.deck(), "--set", "optimizer.learning_rate=1e38", "--set", "optimizer.clip_norm=0",
                                                "--set", "checkpoint.every_steps=1"], ranks=2)
         steps = [int(name[:10]) for name in self.checkpoints()]

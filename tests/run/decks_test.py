@@ -47,8 +47,8 @@ class Decks(harness.RunTest):
     def test_broken(self):
         change = self.changed
         fields, tars = 'fields     = { image = "png", text = "txt" }', 'kind       = "webdataset"'
-        # The line of the problem is that of the first change, unless a third element says which part of the deck is on it
-        # (None: the deck does not set the key).
+        # The line of the problem is that of the first change. A third element names another part of
+        # the deck (None: the deck does not set the key).
         cases = {
             "syntax": (change(("total_steps = 12", "total_steps = = 12")), ["deck.toml:3"]),
             "unknown key": (change(("clip_norm     = 1.0", "clip_nrom = 1.0")), ["clip_nrom", "clip_norm"]),
@@ -176,7 +176,7 @@ class Decks(harness.RunTest):
                 self.refuse(text, f"deck.toml:{line}: ", *fragments)
 
     def test_known_once_the_data_is_open(self):
-        # Epochs, and what the tokenizer can yield: still before the run directory is made.
+        # Epochs and the tokenizer's ids are checked before the run directory is made.
         text = self.changed(("warmup_steps = 2", "warmup_epochs = 4"))
         self.expect(0, args=[self.deck(text), "--validate"])
         for ranks in (0, 2):
@@ -198,7 +198,8 @@ class Decks(harness.RunTest):
         self.assertFalse(os.path.exists(self.dir))
 
     def test_threads_that_openmp_bound(self):
-        # OpenMP binds the thread that loads it to one core at once; that is not all that the rank has.
+        # OpenMP binds the thread that loads it to one core at once; that is not all that the rank
+        # has.
         cores = len(os.sched_getaffinity(0))
         few = ["--set", "bench.steps=1", "--set", "bench.warmup_steps=1", "--set", "run.threads=0"]
         for variable, value in (("OMP_PROC_BIND", "true"), ("OMP_PLACES", "cores"), ("OMP_PROC_BIND", "false")):
@@ -221,7 +222,7 @@ class Decks(harness.RunTest):
     def test_problems_come_once(self):
         self.run_trainer(self.deck(self.changed(("resize(16)", "resize(24)"))), "--validate")
         self.assertEqual(self.output.count("[24,24,3]"), 1, self.output)
-        # Sets that say "@train" repeat its problem no more than evaluators do.
+        # Data sets with "@train" do not repeat its problem, and neither do evaluators.
         for old, new, sign in (("resize(16)", "resize(24)", "[24,24,3]"), ("decode | resize(16)", "resize(16) | decode", "resize")):
             text = self.changed((old, new), ('data        = "train"', 'data = "val"'))
             text += f"""[data.val]
@@ -238,7 +239,7 @@ preprocess = "@train"
                             ("warmup_steps = 2", "warmup_stops = 2"))
         self.refuse(text, f"deck.toml:{self.line_of(text, 'global_batch')}", f"deck.toml:{self.line_of(text, 'heads')}",
                     f"deck.toml:{self.line_of(text, 'warmup_stops')}")
-        # The same for what only shows between sections.
+        # Problems between sections come all at once as well.
         text = self.changed((" | value_range(-1, 1)", ""), ("warmup_steps = 2", "warmup_steps = 20"),
                             ('data        = "train"', 'data = "vla"'), ('match       = ".*/kernel"', 'match = ".*/kernle"'),
                             ("[schedule.default]", '[schedule.slow]\nkind = "constant"\n[schedule.default]'))
@@ -330,7 +331,8 @@ preprocess = "@train"
         self.assertFalse(os.path.exists(self.dir))
 
     def test_an_untrained_model_costs_the_logarithm_of_the_vocabulary(self):
-        # The head begins at zero, so every token is as likely as any other, beside any image. The last batch is not full.
+        # The head starts at zero, so all tokens are equally likely for any image. The last batch is
+        # not full.
         tokens = set()
         for ranks, shuffled in ((1, "false"), (2, "true"), (3, "false")):
             folder = f"{self.folder}/on{ranks}"
@@ -345,7 +347,8 @@ preprocess = "@train"
         self.assertEqual(tokens.pop() % 1, 0)  # of 40 captions
 
     def test_no_result_without_targets(self):
-        # Captions that are empty give labels that are padding only: there is nothing that 0 nats could mean.
+        # Captions that are empty give labels that are padding only: there is nothing that 0 nats
+        # could mean.
         with tarfile.open(f"{self.folder}/blank.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
             for i in range(5):
                 harness.add_member(tar, f"{i}.png", harness.png(i))
@@ -411,12 +414,12 @@ fields = {{ image = "png", text = "txt" }}
         self.assertNotIn("beta2_cap:", self.output)
         self.expect(0, "valid", args=[*switch, *unset[:4], *unset[6:], "--set", "optimizer.eps=1e-8"])
         self.expect(0, "valid", args=[published, "--validate", "--set", 'optimizer={kind="adamw", learning_rate=1e-3}'])
-        # By hand: the keys that AdamW would take are named beside those that it lacks.
+        # An edited deck: the message names the keys for AdamW and the keys that AdamW lacks.
         with open(published) as f:
             text = f.read().replace('kind          = "adafactor"', 'kind          = "adamw"')
         self.expect(2, 'optimizer.eps: is this meant for kind = "adamw"', "optimizer.momentum_type: is this meant",
                     "optimizer.factor_min: key factor_min belongs", args=[self.deck(text), "--validate"])
-        # A dropped key stands in no resolved deck, and the digest changes.
+        # The resolved deck has no dropped key, and the digest changes.
         self.expect(0, "overrides=3", args=[self.deck(), "--unset", "optimizer.clip_norm", "--set", "train.total_steps=3",
                                             "--dir", self.dir])
         with open(self.dir + "/deck.resolved.toml") as f:
@@ -468,7 +471,8 @@ fields = {{ image = "png", text = "txt" }}
         self.assertFalse(os.path.exists(self.dir))
 
     def test_ranks_that_run_scripts(self):
-        # A rank may look first and train then, and one rank may look alone: neither waits for ranks that never come.
+        # A rank may look first and train then, and one rank may look alone: neither waits for ranks
+        # that never come.
         look, train = f"{harness.TRAINER} {self.deck()} --validate", f"{harness.TRAINER} {self.deck()} --set train.total_steps=3"
         self.assertEqual(self.launch(["-np", 2, "sh", "-c", f"{look} && {train}"]), 0, self.output)
         self.assertIn("exit=0", self.output)
@@ -486,7 +490,7 @@ fields = {{ image = "png", text = "txt" }}
             kept, skip = [], 0
             for line in self.output.splitlines():
                 if line.startswith("-----"):
-                    skip += 1  # what mpirun says stands between two rulers
+                    skip += 1  # mpirun's own text is between two rulers
                 elif skip % 2 == 0 and line:
                     kept.append(line)
             return kept

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""run.device on a machine without a GPU, also for a program that was built with CUDA: it starts, trains, and says what it chose."""
+"""run.device on a machine without a GPU, also for a program built with CUDA: it starts, trains and logs its choice."""
 import os
 import subprocess
 

@@ -368,7 +368,8 @@ class Docs(harness.RunTest):
             with Image.open(f"{self.folder}/{name}") as picture:
                 self.assertGreater(picture.size[0], 100)
         self.assertIn("step", self.out("inspect_checkpoint"))
-        # Longer, then back to 450 and on again: 500 steps once in the curves, and the other past is kept aside.
+        # Longer, then back to 450 and on again: 500 steps once in the curves, and the other past is
+        # kept aside.
         rows = self.rows("train", f"{self.folder}/runs/own")
         self.assertEqual([row["step"] for row in rows], list(range(1, 501)))
         self.assertIn("0000000500.h5", os.listdir(f"{self.folder}/runs/own/checkpoints"))

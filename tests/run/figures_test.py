@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Figures and pictures of the tools: known measurements go in, what is printed or drawn comes out. No trainer runs."""
+"""Figures and pictures of the tools from known measurements. No trainer runs."""
 import argparse
 import contextlib
 import io
@@ -19,7 +19,7 @@ class Figures(harness.RunTest):
         return os.path.join(self.folder, name)
 
     def test_figures_of_bench_scaling(self):
-        """Ratios, goals and medians of measurements that are known."""
+        """Ratios, goals and medians of known measurements."""
         tool = harness.loaded("bench_scaling")
         options = argparse.Namespace(rounds=3)
 
@@ -40,13 +40,15 @@ class Figures(harness.RunTest):
                     "other_ops_ms": 3, "planned_mib": 512, "examples_per_s": 1e3 * batch / ms, "comm_ms": 50 if ranks > 1 else 0}
         with unittest.mock.patch.object(tool, "bench", bench), \
                 unittest.mock.patch.object(tool, "planned_bytes", lambda *_: 512 << 20):
-            # Step of batch 64: 668 ms, 648 without the optimizer; 384 + 668 - 512 = 540 is what it is made of.
+            # Step of batch 64: 668 ms, 648 without the optimizer; its parts take 384 + 668 - 512 =
+            # 540.
             good, found = run(("| 64 | 668 | 10.1 | 512 | 384 | 3 | 1.237 | 512 | yes |",
                                "dearest over cheapest example: 1.012, goal at most 1.1\n",
                                "at most: 1.237, goal at most 1.15: **missed**"), tool.sweep, options, "batch")
             self.assertFalse(good)
             self.assertEqual(found["8"]["ms_per_step"], 100)
-            # 2 ranks: 800 ms; two programs of half the batch 180 ms, and 50 ms of communication. 4 ranks: twice as long as 2.
+            # 2 ranks: 800 ms; two programs of half the batch 180 ms, and 50 ms of communication. 4
+            # ranks: twice as long as 2.
             good, _ = run(("over half the batch and the all-reduce: 3.478, goal at most 1.1: **missed**",
                            "4 ranks over 2, both batch 32: 2.000, goal at most 1.5: **missed**",
                            "| 2 ranks x 1 thread, batch 32 | 800 | 40.00 | 50 | 512 |"), tool.ranks, options)
@@ -58,7 +60,7 @@ class Figures(harness.RunTest):
         self.assertTrue(table.good)
 
     def test_figures_of_bench_data(self):
-        """Rates per second of processor time, medians of ratios, shares and goals of measurements that are known."""
+        """Rates per second of processor time, medians of ratios, shares and goals of known measurements."""
         tool = harness.loaded("bench_data")
 
         class Runner:
@@ -194,7 +196,7 @@ class Figures(harness.RunTest):
             self.assertEqual(self.drawn("\U0001f44d\U0001f3fd")[1], width)
 
     def test_words_of_show_batch(self):
-        """What stands under an image, and above all of them, of a batch that is known."""
+        """The texts under an image, and above all images, of a known batch."""
         tool = harness.loaded("show_batch")
         batch = tool.Batch.__new__(tool.Batch)
         batch.arrays = {"image": np.full((2, 3, 5, 3), -0.5, np.float32), "causal": np.array([0, 1]), "weights": np.array([[1, 1, 0]] * 2),

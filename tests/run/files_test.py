@@ -23,7 +23,7 @@ class Files(LiveTest):
         return steps
 
     def check_whole(self, last):
-        """The run has a valid checkpoint of step `last` and all its rows, and goes on from there."""
+        """The run has a valid checkpoint of step `last` and all its rows, and continues from there."""
         self.assertEqual(self.newest(), last)
         self.assertEqual(self.both(), list(range(1, last + 1)))
         self.expect(0, "from=checkpoint", f"step={last + 1} ", ranks=2,
@@ -115,7 +115,8 @@ class Files(LiveTest):
         self.check_whole(self.newest())
 
     def test_another_job_takes_the_directory(self):
-        """It begins after the directory was removed and before the first job looks: that one ends, and leaves its files alone."""
+        """The second job starts after the directory was removed and before the first one looks. The first one ends, and leaves the
+        files of the second alone."""
         first = self.start(*LONG, *QUICK, ranks=1)
         self.until(first, "step=3 ")
         rank, = self.ranks(first, 1)
@@ -151,7 +152,7 @@ class Files(LiveTest):
                 break
         self.assertIn("from=checkpoint", self.output)
         with open(self.dir + "/deck.resolved.toml") as f:
-            self.assertRegex(f.read(), r"(?m)^every_s *= *900\b")  # what a deck that says nothing of it has
+            self.assertRegex(f.read(), r"(?m)^every_s *= *900\b")  # the default of a deck without periods
         shutil.rmtree(self.dir)
         self.expect(0, args=[self.deck(), "--set", "train.total_steps=3", "--set", "checkpoint.every_steps=4"])
         with open(self.dir + "/deck.resolved.toml") as f:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Run directories on a full disk: what is lost, what is not, and what the next start says."""
+"""Run directories on a full disk: lost data, kept data, and the messages of the next start."""
 import os
 import re
 import signal
@@ -14,7 +14,7 @@ from live_harness import LONG, LiveTest
 
 class FullDisk(LiveTest):
     def small_disk(self, kib=2560):
-        """A run directory on a file system of so many KiB, and what fills it up."""
+        """A run directory on a file system of a few KiB, and a way to fill it."""
         if place.no_small_disk():
             self.skipTest(place.no_small_disk())
         small = self.folder + "/small"
@@ -76,7 +76,8 @@ class FullDisk(LiveTest):
         self.assertGreater(len(kept), 1)
         for name in kept:
             self.tensors(int(name[:10]))
-        # With room again the same command goes on; with "continue" a full disk is only a warning until the last step.
+        # With room again the same command continues. With "continue" a full disk is only a warning
+        # until the last step.
         for name in kept[:-1]:
             os.remove(f"{self.dir}/checkpoints/{name}")
         self.expect(0, "from=checkpoint", ranks=2,

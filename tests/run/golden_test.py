@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The runner of recorded cases says so when results differ: copies of case files with one thing changed must fail, by name."""
+"""The runner of recorded cases reports different results: copies of case files with one change must fail, by name."""
 import os
 import shutil
 import subprocess

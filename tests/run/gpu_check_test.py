@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""tools/gpu_check with programs that stand in for those on a GPU: what fails is told with its reason, and the others go on."""
+"""tools/gpu_check with stand-ins for the programs on a GPU: it reports each failure with its reason and runs the other steps."""
 import glob
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 import harness
 
 CHECK = os.path.join(harness.SOURCE, "tools/gpu_check")
-# A step takes what its precision says: "ms_per_step", and the peak of that precision.
+# "ms_per_step" and the peak depend on the precision.
 TRAINER = '''for a; do case $a in precision.compute=*bf16*|precision.compute=*fp16*) ms=100 peak=989400;;
 precision.compute=*tf32*) ms=200 peak=494700;; precision.compute=*f32*) ms=1000 peak=66900;; esac; done
 echo "{\\"ms_per_step\\":$ms,\\"data_ms\\":1.5,\\"peak_gflops\\":$peak,\\"peak_memory_gib\\":20.5,\\"planned_mib\\":20480.0}"'''

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Losses that are not finite again and again, or finite and absurd: how often a run goes on, and what it says at its end."""
+"""Repeated losses that are not finite, or finite and absurd: how often a run continues, and its last messages."""
 import shutil
 import subprocess
 
@@ -16,7 +16,7 @@ class Guard(harness.RunTest):
         self.assertGreater(self.rows()[-1]["loss"], 12)
         status = subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout
         self.assertRegex(status, r"warnings    1; the last: .*the run has diverged")
-        # A run that is asked to stop says so as well; a run that learns does not.
+        # A run that stops early logs this as well; a run that learns does not.
         shutil.rmtree(self.dir)
         job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), *wild, "--set", "train.total_steps=50000"],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, text=True)
@@ -32,8 +32,9 @@ class Guard(harness.RunTest):
         self.assertNotIn("diverged", self.output)
 
     def test_nonfinite_rewind_ends(self):
-        # Batches 3, 5, 7, ... (from 0) are bad. Each rewind goes back to step 2 and leaves two batches out, so step 3 is
-        # sound and step 4 is bad every time. A sound step that is only made again does not begin a new count.
+        # Batches 3, 5, 7, ... (from 0) are bad. Each rewind goes back to step 2 and leaves two
+        # batches out, so step 3 is sound and step 4 is bad every time. A sound step that is only
+        # made again does not begin a new count.
         bad = [12 * batch for batch in range(3, 40, 2)]
         self.expect(6, "step 4: loss=", "3 times in a row (guard.max_skips)", ranks=2,
                     args=self.poisoned("rewind", "--set", "guard.max_skips=2", examples=480, bad=bad))
@@ -41,7 +42,8 @@ class Guard(harness.RunTest):
         self.assertEqual([row["step"] for row in self.rows()], [1, 2, 3])
 
     def test_nonfinite_rewinds_apart_are_not_in_a_row(self):
-        # Steps 4 and, after one rewind, 7 are bad: sound steps beyond the bad one lie between, so 1 in a row is allowed.
+        # Steps 4 and, after one rewind, 7 are bad: sound steps beyond the bad one lie between, so 1
+        # in a row is allowed.
         self.expect(0, "went back to step 2; 24 examples", "went back to step 6; 12 examples", ranks=2,
                     args=self.poisoned("rewind", "--set", "guard.max_skips=1", examples=480, bad=(12 * 3, 12 * 8)))
         self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))

@@ -1,4 +1,4 @@
-"""Runs the real program for tests: decks, small image-caption shards, mpirun, and what came out."""
+"""Runs the real program for tests: decks, small image-caption shards, mpirun, and the files of the run."""
 import glob
 import importlib.machinery
 import importlib.util
@@ -20,7 +20,7 @@ from PIL import Image
 TRAINER = os.environ["TRAINER"]  # build/trainer
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOKENIZER = os.path.join(SOURCE, "tests/golden/tokenizer/unigram.model")
-GUARD = 1800  # s: ends what hangs. Nothing else depends on it: a busy or slow machine may take its time.
+GUARD = 1800  # s: ends hung tests. No other check depends on it, so busy and slow machines pass
 
 
 def png(seed, size=20):
@@ -33,7 +33,7 @@ def png(seed, size=20):
 
 
 def wall_time(seconds):
-    """Words for a job that has so many seconds."""
+    """Returns the arguments of a job with this many seconds."""
     return ["--set", f"limits.wall_time={seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"]
 
 
@@ -44,7 +44,7 @@ def add_member(tar, name, data):
 
 
 def make_shards(folder, samples=40, shards=2):
-    """Image-caption shards train-000.tar ...: a sample's caption tells something of its image."""
+    """Makes image-caption shards train-000.tar ...: a sample's caption depends on its image."""
     words = ["a red house", "the small cat", "two birds on a wire", "blue water", "an old tree by the road"]
     for s in range(shards):
         with tarfile.open(f"{folder}/train-{s:03}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -108,7 +108,7 @@ keep_last   = 3
 
 
 class RunTest(unittest.TestCase):
-    """A folder of its own for each test, with shards in `data` and a good deck."""
+    """Each test has its own folder, with shards in `data` and a good deck."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="trainer_test_")
@@ -134,7 +134,7 @@ class RunTest(unittest.TestCase):
         return text
 
     def poisoned(self, policy, *more, examples=60, bad=(40,)):
-        """Images from an HDF5 file, some of which are NaN: by default one, in step 4 of batch 12 in order."""
+        """Returns arguments for images from an HDF5 file with some NaN: by default one, in step 4 of batch 12 in order."""
         images = np.random.default_rng(0).uniform(-1, 1, (examples, 16, 16, 3)).astype(np.float32)
         labels = np.random.default_rng(1).integers(3, 400, (examples, 12)).astype(np.int32)
         images[list(bad)] = np.nan
@@ -155,7 +155,7 @@ class RunTest(unittest.TestCase):
         return done.returncode
 
     def expect(self, code, *fragments, args=(), ranks=0, **more):
-        """Runs and checks the exit code and what must be in the output."""
+        """Runs the program, and checks the exit code and fragments of the output."""
         got = self.run_trainer(*args, ranks=ranks, **more)
         self.assertEqual(got, code, self.output)
         for fragment in fragments:
@@ -170,8 +170,8 @@ class RunTest(unittest.TestCase):
         return value
 
     def assert_no_slower(self, what, usual, factor, tries=10):
-        """`what` takes at most `factor` times as long as `usual`. Both run one after the other until this is so: others on the
-        machine disturb a try, but not each of them."""
+        """Checks that `what` takes at most `factor` times as long as `usual`. Both run in turn until this holds: other programs
+        on the machine disturb a try, but not each of them."""
         seen = []
         for _ in range(tries):
             moments = [time.monotonic()]
@@ -184,7 +184,7 @@ class RunTest(unittest.TestCase):
         self.fail(f"slower by these factors, not {factor}: {seen}")
 
     def phase(self, folder=None):
-        """What the job in the run directory is doing, by its lock: "train step=4"; "" if no job is there."""
+        """Returns the activity of the job in the run directory, from its lock: "train step=4"; "" without a job."""
         try:
             with open(f"{folder or self.dir}/lock") as f:
                 return f.read().strip().rpartition("\n")[2].partition(" since ")[0]

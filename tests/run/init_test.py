@@ -14,7 +14,8 @@ import harness
 try:
     from safetensors.numpy import save_file as save_safetensors
 except ImportError:
-    # Debian has no package of it: the documented format by hand (length, JSON header, data).
+    # Debian has no package of it, so the documented format is written by hand (length, JSON header,
+    # data).
     def save_safetensors(tensors, path, bf16=()):
         header, at = {}, 0
         names = {"float32": "F32", "float16": "F16", "float64": "F64", "uint16": "BF16", "int32": "I32"}
@@ -136,7 +137,7 @@ class Init(harness.RunTest):
                         self.assertIn("unused in the file 2", self.output)
         with h5py.File(self.path("run00") + "/metrics.h5") as f:
             self.assertEqual(f.attrs["origin"].decode(), "parameters of " + files["npz"])
-        # Its own checkpoints go before [init], even when that file is gone; the origin stays.
+        # The run's own checkpoints precede [init], even if that file is gone; the origin stays.
         os.remove(files["npz"])
         self.start(0, files["npz"], "from=checkpoint", "goes on from its own", dir="run01", ranks=2, extra=["--set", "train.total_steps=3"])
         self.assertEqual(self.params("run01", 3)[1], "parameters of " + files["npz"])
@@ -184,7 +185,8 @@ class Init(harness.RunTest):
     def test_own_checkpoint(self):
         self.start(0, self.npz(self.values), ranks=2, dir="a")
         after = self.params("a", 2)[0]
-        # A run directory stands for its newest checkpoint; only parameters come from it, not step or optimizer.
+        # A run directory means its newest checkpoint. Only parameters come from it, not step or
+        # optimizer.
         for source, ranks, dir in ((self.path("a"), 3, "b"), (self.path("a/checkpoints/0000000002.h5"), 0, "c")):
             self.start(0, source, "from=init", "start    step=0", ranks=ranks, dir=dir)
             self.same(self.params(dir)[0], after)
@@ -278,7 +280,7 @@ class Init(harness.RunTest):
         self.start(5, self.path("w.safetensors"), "w.safetensors", "outside", ranks=2)
         # Names are matched with patterns, by recursion over their characters.
         self.start(5, self.npz({"params/" + "a" * 30000: np.zeros(2, np.float32)}, "long.npz"), "30007 bytes, at most 1024")
-        # A pipe that nobody writes to.
+        # A pipe without a writer.
         for name in ("p.npz", "p.safetensors", "p.h5"):
             os.mkfifo(self.path(name))
             self.start(5, self.path(name), name, "not a regular file", ranks=2)
@@ -289,7 +291,8 @@ class Init(harness.RunTest):
         mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
         self.expect(0, args=[self.deck(), *mesh], ranks=2)  # steps 4, 8, 12
         parent = self.tensors(12)
-        # A run that begins from step 8 of it, with the same deck, on other meshes: the same bits at step 12.
+        # A run that begins from step 8 of the other, with the same deck, on other meshes: the same
+        # bits at step 12.
         for ranks, source in ((1, self.dir + "/checkpoints/0000000008.h5"), (4, self.path("cut"))):
             if ranks == 4:  # a directory: its newest file
                 os.makedirs(source + "/checkpoints")
@@ -309,9 +312,9 @@ class Init(harness.RunTest):
                 with h5py.File(f"{dir}/{file}") as f:
                     taken = source + "/checkpoints/0000000008.h5" if ranks == 4 else source
                     self.assertEqual(f.attrs["origin"].decode(), f"branch of {taken} at step 8")
-        # Its own checkpoint goes before the branch, on resume.
+        # The run's own checkpoint precedes the branch when it resumes.
         os.remove(dir + "/checkpoints/0000000012.h5")
-        self.expect(0, "branch   step=8", args=args, ranks=2)  # none of its own was left
+        self.expect(0, "branch   step=8", args=args, ranks=2)  # no own checkpoint was left
         self.expect(0, "from=checkpoint", "goes on from its own", args=[*args, "--set", "train.total_steps=13"], ranks=2)
         self.assertEqual(self.checkpoints(self.path("cut")), ["0000000008.h5"])
 

@@ -44,7 +44,7 @@ class Inspect(harness.RunTest):
         self.assertIn("values differ", output)
         code, output = self.tool("inspect_checkpoint", new, "--deck")
         self.assertIn("[optimizer]", output)
-        # Folders stand for the newest checkpoint.
+        # A folder means its newest checkpoint.
         for folder in (self.dir, f"{self.dir}/checkpoints", f"{self.dir}/checkpoints/"):
             code, output = self.tool("inspect_checkpoint", folder, "--verify")
             self.assertEqual(code, 0, output)
@@ -56,7 +56,8 @@ class Inspect(harness.RunTest):
             code, output = self.tool("inspect_checkpoint", *args)
             self.assertEqual(code, 2, output)
             self.assertIn(words, output)
-        # No complaint if the reader has gone away, and no exit code 0 for an answer that was not given.
+        # No complaint if the reader has gone away, and no exit code 0 for an answer that was not
+        # given.
         done = subprocess.run(["bash", "-c", f"{TOOLS}/inspect_checkpoint {new} | head -0; exit ${{PIPESTATUS[0]}}"], capture_output=True,
                               text=True)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (141, "", ""))
@@ -173,7 +174,7 @@ class Inspect(harness.RunTest):
         self.assertIn("eta ", output)
         self.assertRegex(output, r"(?m)^doing       (training|saving|evaluating)")
         self.assertRegex(output, r"(?m)^pace        .* waiting for data \d+ %")
-        # No traceback if nobody reads on.
+        # A closed pipe gives no traceback.
         done = subprocess.run(f"{TOOLS}/status {' '.join([self.dir] * 400)} | head -1", shell=True, capture_output=True, text=True)
         self.assertEqual((done.stdout.split()[0], done.stderr), ("run", ""))
         job.send_signal(signal.SIGUSR1)
@@ -189,7 +190,7 @@ class Inspect(harness.RunTest):
         self.assertRegex(self.tool("status", self.dir)[1], r"not running; its last job \(.*, \w+ step=\d+ since .*\) was killed")
 
     def test_status_tells_the_phase(self):
-        """A run with a long evaluation after each 5th step: it says so, and the ETA counts evaluations."""
+        """A run with a long evaluation after each 5th step: status shows it, and the ETA counts evaluations."""
         text = self.good + """
 [data.many]
 kind = "synthetic"

@@ -14,8 +14,9 @@ import harness
 
 STEPS = 600
 
-# Stands for the program, as on a slow node: in the first SLOW_PARTS parts of the job, or until there is a checkpoint (SLOW_PARTS=unsaved),
-# each row of metrics takes long to write, so it does a few steps per second (tests/inject/inject.cpp).
+# Stands for the program on a slow node: in the first SLOW_PARTS parts of the job, or until there is
+# a checkpoint (SLOW_PARTS=unsaved), each row of metrics takes long to write, so it does a few steps
+# per second (tests/inject/inject.cpp).
 SLOW = """#!/usr/bin/python3
 import glob, os, sys
 part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUNT", "0"))
@@ -50,7 +51,8 @@ class JobTest(unittest.TestCase):
                          ("mesh   = ", 'limits = { wall_time = "none" }\nmesh   = ')):
             assert deck.count(old) == 1, old
             deck = deck.replace(old, new)
-        # What Open MPI needs here, less what the job scripts decide. Killed ranks leave their shared memory behind: in the folder.
+        # The variables that Open MPI needs here, without those that the job scripts set. Killed
+        # ranks leave their shared memory in the folder.
         cls.mpi = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "HWLOC_", "RES_"))}
         cls.mpi.pop("OMPI_MCA_hwloc_base_binding_policy", None)
         cls.mpi.update(OMP_WAIT_POLICY="passive", OMPI_MCA_btl_vader_backing_directory=f"{home}/memory")

@@ -1,4 +1,4 @@
-"""For tests of jobs while they run: started, watched through what they print, and ended."""
+"""Starts jobs, watches their output while they run, and ends them."""
 import subprocess
 
 import harness

@@ -89,15 +89,15 @@ class OwnData(harness.RunTest):
             self.write(f"data/shards/{shard:05}_stats.json", "{}")
         deck = re.sub(r"\[data\.train\].*?(?=\n\[eval\])", lambda _: shards_of_the_page(), deck, flags=re.S)
         self.write("inputs/own.toml", deck)
-        for attempt in range(2):  # the second time, indexes lie beside the shards
+        for attempt in range(2):  # the second time, the shards have indexes
             self.command("mpirun -np 2 build/trainer inputs/own.toml --set train.total_steps=3")
         self.assertIn("44 of 60 samples of 3 tars", self.command("tools/index_dataset inputs/own.toml train"))
-        # One extension for all: refused before the first step, with what to write.
+        # One extension for all images is refused before the first step, with a correct line.
         self.expect(4, "field 'image': 45 of 60 samples have no member '.jpg'", 'image = "jpg;jpeg;png;webp"', args=[
             "inputs/own.toml", "--set", 'data.train.fields={image="jpg", text="txt"}', "--dir", "runs/refused"])
         self.expect(4, "no file matches 'data/shards/*.tra'", args=[
             "inputs/own.toml", "--set", "data.train.path=data/shards/*.tra", "--dir", "runs/refused"])
-        # A shard that came to the others: another data set, so the run does not go on unasked.
+        # A new shard makes another data set, so the run does not continue without permission.
         self.command("cp data/shards/00000.tar data/shards/00003.tar")
         self.expect(2, "train.data", args=["inputs/own.toml", "--set", "train.total_steps=4"])
 

@@ -1,9 +1,12 @@
-"""An IMITATION of PBS for tests: its documented environment, a server that knows each job's attributes, qstat, qsub, pbsdsh, a login
-shell in a session of its own with the script as its child, TERM and then KILL to the whole session at the end.
+"""An IMITATION of PBS for tests: its documented environment, a server with each job's attributes, qstat, qsub and pbsdsh.
 
-It keeps the habits of OpenPBS that jobs have stumbled over: resources_used.walltime stands still between two refreshes; without
-ompthreads OMP_NUM_THREADS is all cpus of a chunk; a successor has only what qsub is given and what its script says; the values of -v
-end at commas, but those that are taken from the environment by name do not.
+A job is a login shell in its own session with the script as its child. The whole session gets TERM and then KILL at its end.
+
+The imitation keeps the habits of OpenPBS that have troubled jobs:
+  * resources_used.walltime does not change between two refreshes.
+  * Without ompthreads, OMP_NUM_THREADS is all cpus of a chunk.
+  * A successor has only the arguments of qsub and the attributes of its script.
+  * Values of -v end at commas, but values that qsub reads from the environment by name do not.
 """
 import json
 import os
@@ -17,8 +20,8 @@ from job_harness import JobTest
 
 KILL_DELAY = 11  # s from TERM to KILL, as seen with OpenPBS
 
-# The attributes of a job lie in server/JOB, a line each; in server/JOB.time the moment of its start and the seconds between refreshes.
-# Long lines are folded.
+# The attributes of a job lie in server/JOB, a line each; in server/JOB.time the moment of its start
+# and the seconds between refreshes. Long lines are folded.
 QSTAT = """#!/bin/bash
 [ "$*" = "-f $PBS_JOBID" ] || exit 1
 read -r start refresh < "$HOME/server/$PBS_JOBID.time"
@@ -47,7 +50,8 @@ with open("qsub." + os.environ["PBS_JOBID"], "w") as f:
 print("1000.imitation")
 """
 
-# The timer of the job script is the test's: a long sleep ends when it says so. How long it would be is noted.
+# The test controls the timer of the job script: a long sleep ends on request, and its length is
+# recorded.
 SLEEP = """#!/bin/bash
 case $1 in
   [1-9][0-9]*)
@@ -57,7 +61,8 @@ case $1 in
 esac
 """
 
-# Runs a command on a node, by the number of its line in the node file; the shell there knows nothing of the job but PBS's variables.
+# Runs a command on a node, by the number of its line in the node file; the shell there knows
+# nothing of the job but PBS's variables.
 PBSDSH = """#!/bin/sh
 [ "$1 $3" = "-n --" ] || exit 1
 node=$(sed -n "$(($2 + 1))p" "$PBS_NODEFILE")
@@ -85,7 +90,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def attributes(cls, script, words):
-        """What qstat shows of a job: by the script's lines for PBS, and the words on the command line, which go first."""
+        """Returns qstat's attributes of a job, from the script's lines for PBS and from the command line, which precedes."""
         with open(f"{cls.home}/{script}") as f:
             given = [w for line in f if line.startswith("#PBS ") for w in line.split()[1:]] + list(words)
         found = {"Job_Name": "pbs.sh", "queue": "workq", "project": "_pbs_project_default", "Keep_Files": "n", "Join_Path": "n"}
@@ -170,7 +175,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def end_session(cls, process):
-        """TERM to every process at once, KILL to what is left after the kill delay."""
+        """Sends TERM to all processes at once, and KILL to the remaining ones after the kill delay."""
         for number, pause in ((signal.SIGTERM, KILL_DELAY), (signal.SIGKILL, 0)):
             for pid in cls.session(process):
                 try:
@@ -197,7 +202,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def stopped(cls, name, *words, **more):
-        """A job whose timer is over as soon as it trains: what end() returns, and the seconds the timer was set to."""
+        """Runs a job whose timer ends when it trains; returns end()'s result and the seconds of the timer."""
         job, process = cls.start(name, *words, **more)
         try:
             cls.trains(name, 1)
@@ -217,7 +222,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def run_successor(cls, name, successor, **more):
-        """What the server does with a qsub."""
+        """Does the server's part of a qsub."""
         words, variables = successor
         at = words.index("-v")
         return cls.whole(name, *words[:at], *words[at + 2:-1], script=words[-1], **variables, **more)

@@ -13,21 +13,22 @@ import place
 import slurm_cluster
 from pbs_imitation import PbsTest
 
-# ssh to another node; the login shell there knows nothing of the job's environment, and /tmp is the node's own.
+# ssh to another node; the login shell there knows nothing of the job's environment, and /tmp is the
+# node's own.
 AGENT = """#!/bin/sh
 mkdir -p "$HOME/tmp.$1"
 exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="$HOME/tmp.$1" \\
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh -c 'shift; eval "$*"' sh "$@"
 """
 
-# Stands for the program, which does not listen to signals yet when it is first started with these words.
+# Stands for the program. At its first start with these words it has no handler for signals yet.
 PROBE = """#!/bin/sh
 seen=probing.$(echo "$*" | tr -dc 0-9).$OMPI_COMM_WORLD_RANK  # a rank on another node has no PART
 [ -e $seen ] || { touch $seen; exec /bin/sleep 60; }
 echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR mesh=$TRAINER_MESH_SELECTOR words=$*"
 """
 
-# Tells its words, and wants to be continued in the first part.
+# Prints its words, and asks to be continued in the first part.
 WORDS = """#!/bin/sh
 [ $OMPI_COMM_WORLD_RANK = 0 ] && printf 'part=%s threads=%s<%s>\\n' "${PART:-1}" "$OMP_NUM_THREADS" "$(printf '|%s' "$@")"
 [ "${PART:-1}" != 1 ] || exit 75
@@ -83,7 +84,7 @@ class Pbs(PbsTest):
 
     @classmethod
     def play_qalter(cls):
-        """The trainer's own clock, beside a time used that is 100 s old; then the walltime is cut, to save and go on at once."""
+        """The trainer's own clock, beside a used time that is 100 s old. Then the user shortens the walltime to save and continue now."""
         words = ("-l", "walltime=00:17:40")
         job, process = cls.start("qalter", *words, **cls.slow("qalter", "--set limits.wall_time=auto --set limits.margin_s=20"), LEAD="0",
                                  started_s_ago=940)
@@ -176,7 +177,7 @@ class Pbs(PbsTest):
     def play_refused(cls):
         return cls.whole("refused", DECK="deck.toml", TRAINER="./words", IMITATED_REFUSAL="workq")
 
-    # What must have come of them
+    # Expected results
 
     def attributes_of(self, job):
         with open(f"{self.home}/server/{job}") as f:
@@ -273,7 +274,8 @@ class Pbs(PbsTest):
         log = self.log("probe")
         self.assertEqual((code, second_code, none), (75, 0, None), log)
         self.assertIn("asked to stop while starting", log)
-        # What the other node's shell does not know is passed on; the directory is the job's own.
+        # The script passes on the variables that the other node's shell lacks; the directory is the
+        # job's own.
         ranks = re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-\S+-{second} mesh=pair "
                            "words=deck.toml --set run.seed=7", log)
         self.assertEqual(sorted(ranks), ["0", "1"], log)
@@ -290,7 +292,8 @@ class Pbs(PbsTest):
         for text in ("place = free:shared", "Job_Name = my.run", "queue = short", "Account_Name = money", "project = captions",
                      "umask = 27", "Keep_Files = oe", "Join_Path = eo"):
             self.assertIn(text, self.attributes_of(second))
-        # Words are the same; 2 threads, of 5 and 6 cores for 2 ranks each, though PBS says 5.
+        # The words are the same. Each rank has 2 threads, from 5 and 6 cores for 2 ranks each,
+        # though PBS sets 5.
         words = "|deck.toml|--set|train.mixture={a = 1, b = 3}|--set|run.notes=it's, good|--dir|runs/a b"
         for part in (1, 2):
             self.assertIn(f"part={part} threads=2<{words}>", log)
@@ -330,7 +333,7 @@ class Pbs(PbsTest):
         self.assertNotIn(" part ", self.log("numbers"))
 
     def test_what_open_mpi_calls_aborted(self):
-        """Its texts about 75 and 8 are dropped, and nothing else."""
+        """The script drops Open MPI's texts about 75 and 8, and nothing else."""
         line = "-" * 74
         text = "\n".join(["one", line, "Primary job  terminated normally, but 1 process returned",
                           "a non-zero exit code. Per user-direction, the job has been aborted.", line, line,
@@ -353,7 +356,7 @@ class Pbs(PbsTest):
         self.assertEqual(os.listdir(f"{self.home}/local"), [])
 
 
-# The job script reads what mpirun writes through /dev/fd, and the imitation of the server looks at processes.
+# The job script reads mpirun's output through /dev/fd, and the imitated server reads /proc.
 place.skip(place.no_processes())
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""What the place where the tests run allows: root, a container, a bare chroot or an ordinary user each lack something else. Each function
-tries one thing, in seconds, and returns why it cannot be done, or "".
+"""Abilities of the place where the tests run: root, a container, a bare chroot and an ordinary user each lack others.
+
+Each function tries one thing, in seconds, and returns why it is impossible, or "".
 """
 import functools
 import os
@@ -9,7 +10,7 @@ import tempfile
 
 
 def attempt(command, what):
-    """Why a command fails here, in its own words, or ""."""
+    """Returns why a command fails here, with its own words, or ""."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     except OSError as error:
@@ -36,7 +37,7 @@ def no_small_disk():
 
 @functools.cache
 def new_root():
-    """How to run a command in another root directory, and why that cannot be done: (the words before its path, "") or ([], reason)."""
+    """Returns (the words before a command to run it in another root directory, "") or ([], the reason why that is impossible)."""
     reason = ""
     for words in (["chroot"], ["unshare", "--user", "--map-root-user", "chroot"]):
         reason = attempt([*words, "/", "/bin/sh", "-c", "true"], "needs to change the root directory")

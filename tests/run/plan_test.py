@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""--mode plan against what the run then does: checkpoint size, bytes of its tensors, memory, for five decks."""
+"""--mode plan against the run itself: checkpoint size, bytes of its tensors, memory, for five decks."""
 import os
 import re
 
@@ -26,7 +26,8 @@ class Plan(harness.RunTest):
         }
         for i, (name, change) in enumerate(decks.items()):
             with self.subTest(name):
-                # A plan is for texts of which every position counts: real padding leaves rows out, and the run needs less.
+                # A plan assumes texts whose every position counts. Padding leaves rows out, and
+                # such runs need less.
                 args = [self.deck(), *change, "--set", "model.pad_id=399", "--set", "train.total_steps=4", "--dir", f"{self.folder}/run{i}"]
                 self.expect(0, args=[*args, "--mode", "plan", "--ranks", 2])
                 planned = self.number(r"checkpoint ([\d,]+) bytes")
@@ -47,7 +48,7 @@ class Plan(harness.RunTest):
                 self.assertEqual(peak, memory)
 
     def test_plan_for_what_is_not_here(self):
-        # A login node has no GPU; what CPUs refuse is planned for one.
+        # A login node has no GPU, and can still plan for one, with settings that CPUs refuse.
         hidden = ["--mode", "plan", "--set", "run.device=auto"]
         for compute in ("fp16", "tf32"):
             with self.subTest(compute):

@@ -41,7 +41,8 @@ class Plot(harness.RunTest):
         one = self.picture(f"{self.dir}/metrics.png")
         self.assertEqual(self.plot(self.dir, f"{self.folder}/second", "-o", "both.png", "--line", "chance=4.4"), 0, self.output)
         self.picture(f"{self.folder}/both.png")
-        # The title is the run's name, not where it lies: the same run elsewhere gives the same picture.
+        # The title is the run's name, not where it lies: the same run elsewhere gives the same
+        # picture.
         shutil.copytree(self.dir, f"{self.folder}/elsewhere/deep/run")
         self.assertEqual(self.plot(f"{self.folder}/elsewhere/deep/run"), 0, self.output)
         with open(f"{self.dir}/metrics.png", "rb") as a, open(f"{self.folder}/elsewhere/deep/run/metrics.png", "rb") as b:
@@ -75,7 +76,7 @@ class Plot(harness.RunTest):
         return axes, [p.title for p in panels]
 
     def test_smoothing(self):
-        """Of a step function in 600 rows: means cover 1/60 of them, medians 1/30, and both keep their place."""
+        """Smoothing of a step function in 600 rows: means cover 1/60 of them, medians 1/30, and both keep their place."""
         rows = [{"step": i + 1, "loss": float(i >= 300), "examples_s": 100.0 + 100 * (i >= 300)} for i in range(600)]
         for i in (7, 100, 450):
             rows[i]["examples_s"] = 5000.0  # outliers

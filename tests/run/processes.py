@@ -1,4 +1,4 @@
-"""Processes as /proc shows them (place.no_processes says whether it does)."""
+"""Processes as /proc shows them (see place.no_processes)."""
 import os
 import re
 
@@ -22,13 +22,13 @@ def words(pid):
 
 
 def ended(pid):
-    """Whether a process is gone, or only its parent has not asked for it yet."""
+    """True if a process is gone, or waits for its parent to collect it."""
     fields = _read(pid, "stat").rpartition(")")[2].split()
     return not fields or fields[0] in "ZX"
 
 
 def catches(pid, number):
-    """Whether a process has a handler for the signal."""
+    """True if a process has a handler for the signal."""
     caught = re.search(r"SigCgt:\s*(\w+)", _read(pid, "status"))
     return bool(caught and int(caught.group(1), 16) >> (number - 1) & 1)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""tools/quickstart as a user meets it: Ctrl-C saves, the same command continues, and what is said is true. Builds nothing new."""
+"""tools/quickstart for a user: Ctrl-C saves, the same command continues, and all printed figures are true. Builds nothing new."""
 import json
 import os
 import re
@@ -18,7 +18,7 @@ LONG = (*SMALL, "--set", "train.total_steps=100000", "--set", "eval.val.every_st
 
 class Quickstart(harness.RunTest):
     def start(self, *args):
-        """In a process group of its own, as a terminal starts it."""
+        """Starts it in its own process group, as a terminal does."""
         return subprocess.Popen([QUICKSTART, "--dir", self.dir, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 stdin=subprocess.DEVNULL, text=True, start_new_session=True)
 
@@ -50,8 +50,8 @@ class Quickstart(harness.RunTest):
         os.killpg(job.pid, signal.SIGINT)  # Ctrl-C
         first = self.stopped(job)
         self.assertGreaterEqual(first, 4)
-        # The same command continues. Now mpirun gets a TERM itself. It answers with 1 although the ranks save, and kills those that take
-        # long: both are said.
+        # The same command continues. This time mpirun itself gets a TERM. It ends with 1 although
+        # the ranks save, and kills ranks that take long; the script reports both cases.
         job = self.start(*LONG)
         self.until(job, f"step={first + 1} ")
         mpirun = subprocess.run(["pgrep", "-P", str(job.pid), "mpirun"], capture_output=True, text=True).stdout.split()
@@ -61,7 +61,7 @@ class Quickstart(harness.RunTest):
         self.assertIn(code, (75, 1), output)
         self.assertNotIn("training failed", output)
         found = re.search(r"stopped \(exit=75\) with a checkpoint at step (\d+); start the same command to continue|"
-                          r"was killed; newest checkpoint: step (\d+); the same command goes on", output)
+                          r"was killed; newest checkpoint: step (\d+); the same command continues", output)
         self.assertTrue(found, output)
         second = int(found[1] or found[2])
         self.assertEqual(self.checkpoints()[-1], f"{second:010}.h5")
@@ -69,7 +69,7 @@ class Quickstart(harness.RunTest):
         # To the end, in a few steps more.
         code, output = self.ended(self.start(*SMALL, "--set", f"train.total_steps={second + 2}"))
         self.assertEqual(code, 0, output)
-        self.assertIn(f"What came out after {second + 2} steps", output)
+        self.assertIn(f"Result after {second + 2} steps", output)
         self.assertIn(f"{self.dir}/checkpoints/{second + 2:010}.h5", output)
         with open(harness.SOURCE + "/data/emoji/summary.json") as f:
             entropy = json.load(f)["unigram_entropy_nats"]
@@ -78,7 +78,7 @@ class Quickstart(harness.RunTest):
         for line in (f"validation loss per token       {val:.3f} nats", f"the same, images shuffled       {shuffled:.3f} nats",
                      f"unigram entropy of captions     {entropy:.3f} nats",
                      f"loss / unigram entropy          {val / entropy:.3f}        goal: at most 0.62   MISSED",
-                     f"what the image is worth         {shuffled - val:.3f} nats   goal: at least 0.5   MISSED"):
+                     f"worth of the image              {shuffled - val:.3f} nats   goal: at least 0.5   MISSED"):
             self.assertIn(line, output)
 
     def test_failed(self):

@@ -68,7 +68,8 @@ class Resume(harness.RunTest):
             self.assertAlmostEqual(loss, self.losses()[step], delta=1e-5 * loss)
 
     def test_again(self):
-        # Texts of 64 beside 196 patches, with threads: the same run gives the same bits (a small model of these lengths).
+        # Texts of 64 beside 196 patches, with threads: the same command gives the same bits (a
+        # small model of these lengths).
         small = {"model.encoder": "{ patch = 16, depth = 1, width = 128, mlp = 64, heads = 8 }", "model.vocab_size": 500,
                  "data.train.vocab_size": 500, "train.global_batch": 16, "train.total_steps": 8, "run.threads": 2,
                  "optimizer.learning_rate": 1e-3, "log.groups": '["decoder/.*/value/.*"]'}
@@ -86,7 +87,8 @@ class Resume(harness.RunTest):
             self.assertEqual(*rows)
 
     def test_bf16(self):
-        # Operands rounded to bf16: other numbers than f32, the same bits on other meshes and after a restart.
+        # Operands rounded to bf16: other numbers than f32, the same bits on other meshes and after
+        # a restart.
         mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
         exact = self.losses(self.straight(*mesh, ranks=1))
         narrow = ["--set", "precision.compute=bf16"]
@@ -99,7 +101,7 @@ class Resume(harness.RunTest):
         os.remove(f"{self.dir}/checkpoints/0000000012.h5")
         self.expect(0, "from=checkpoint", "step=9 ", args=[self.deck(), *mesh, *narrow], ranks=4)
         self.same(self.tensors(12), self.tensors(12, folder))
-        # Where the CPU has no such instructions (or oneDNN may not use them), the log says so.
+        # On CPUs without such instructions (or if oneDNN may not use them) the log reports it.
         native = self.losses(folder)
         rounding = {step: abs(native[step] - exact[step]) for step in exact}
         for limit in ("AVX2", "AVX512_CORE"):
@@ -108,10 +110,11 @@ class Resume(harness.RunTest):
                 self.expect(0, "compute  bf16=emulated", args=[self.deck(), "--dir", folder + limit, *mesh, *narrow], ranks=2)
             finally:
                 del os.environ["ONEDNN_MAX_CPU_ISA"]
-            # The same values are rounded (Bf16Rounding in test_kernels, Bf16 in test_models), and f32 sums have another
-            # order. Step 3 is the first whose loss depends on products. From then on, sums that differ in their last
-            # bit move roundings, and training doubles what that changes every step or two. In the end the two runs are
-            # as far apart as roundings can take them: each as far from f32 as the other, within a factor of 3.
+            # Both runs round the same values (Bf16Rounding in test_kernels, Bf16 in test_models),
+            # but add f32 sums in another order. Step 3 is the first one whose loss depends on
+            # products. After it, sums that differ in their last bit change roundings, and training
+            # doubles the difference every step or two. At the end roundings have moved the runs as
+            # far as they can: each is as far from f32 as the other, within a factor of 3.
             for step, loss in self.losses(folder + limit).items():
                 bound = 0.1 * rounding[3] if step <= 3 else 4 * max(rounding.values())
                 self.assertLessEqual(abs(loss - native[step]), bound, f"{limit}: step {step}")
@@ -128,7 +131,8 @@ class Resume(harness.RunTest):
             with self.subTest(what):
                 with open(newest, "wb") as f:
                     f.write(damaged)
-                # The one before is used, saying why, and the run ends with the same bits.
+                # The checkpoint before it is used, with the reason, and the run ends with the same
+                # bits.
                 self.expect(0, "0000000012.h5", "level=warning", "step=9 ", args=[self.deck()], ranks=2)
                 self.same(self.tensors(12), good)
         # None valid: never a fresh start.
@@ -169,7 +173,8 @@ class Resume(harness.RunTest):
         self.expect(0, "from=checkpoint", args=[self.deck(), "--set", "train.total_steps=%d" % (int(self.checkpoints()[-1][:10]) + 2)])
 
     def test_signal_stops_with_a_checkpoint(self):
-        # USR1 to mpirun is passed on to the ranks: checkpoint of the step under way, exit 75, and the same command goes on.
+        # mpirun passes USR1 on to the ranks: a checkpoint of the current step, exit 75, and the
+        # same command continues.
         job = subprocess.Popen(["mpirun", "-np", "2", harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"],
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, text=True)
         for line in job.stdout:

@@ -7,12 +7,12 @@ import subprocess
 import tempfile
 import unittest
 
-GUARD = 300  # s: ends what hangs
+GUARD = 300  # s: ends hung tests
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def scripts():
-    """Everything in jobs/, tools/ and .ci/ that says it is for bash or sh."""
+    """Returns all files in jobs/, tools/ and .ci/ whose first line names bash or sh."""
     found = []
     for folder in ("jobs", "tools", ".ci"):
         for name in sorted(os.listdir(f"{SOURCE}/{folder}")):
@@ -25,7 +25,8 @@ def scripts():
     return found
 
 
-# An mpirun that loses the first USR1, as Open MPI's does until it has started its ranks; they end with 75 at the second.
+# An mpirun that loses the first USR1, as Open MPI's does until it has started its ranks; they end
+# with 75 at the second.
 LOSES_ONE = """#!/bin/bash
 came=0
 trap 'came=$((came + 1)); [ "$came" -lt 2 ] || exit 75' USR1
@@ -35,7 +36,7 @@ while :; do sleep 0.1; done
 
 
 class Jobs(unittest.TestCase):
-    """What jobs/common.sh does with signals, without a scheduler."""
+    """Handling of signals in jobs/common.sh, without a scheduler."""
 
     def test_a_lost_request_to_stop_is_made_again(self):
         with tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
@@ -48,7 +49,7 @@ class Jobs(unittest.TestCase):
             try:
                 self.assertEqual(job.stdout.readline(), "ready\n")
                 job.send_signal(signal.SIGUSR1)
-                # Without the second request the job would go on for ever.
+                # Without the second request the job would run forever.
                 self.assertEqual(job.communicate(timeout=GUARD)[0], "rc=75 asked=1\n")
             finally:
                 try:

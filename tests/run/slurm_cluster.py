@@ -19,7 +19,7 @@ from processes import descendants
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "mpirun")
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-USER = "nobody"  # who owns the jobs: an ordinary user, as on a cluster
+USER = "nobody"  # owner of the jobs: an ordinary user, as on a cluster
 
 CONFIG = """ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -57,8 +57,8 @@ KillWait={kill_wait}
 MinJobAge=3600
 """
 
-# slurmd wants cgroups even where nothing is confined by them, and ends where it finds none, as in most containers. This plugin looks at
-# the folder when something is confined, so never.
+# slurmd wants cgroups even where nothing is confined by them, and ends where it finds none, as in
+# most containers. This plugin looks at the folder when something is confined, so never.
 CGROUPS = """CgroupPlugin=cgroup/v1
 CgroupMountpoint={folder}/cgroup
 CgroupAutomount=no
@@ -68,7 +68,7 @@ START_S = 300  # for the daemons to find each other, on a busy machine
 
 
 def missing():
-    """Why no cluster can be started here, or ""."""
+    """Returns why no cluster can be started here, or ""."""
     if os.geteuid() != 0:
         return "needs root: slurmd starts jobs under another user"
     absent = [p for p in PROGRAMS if not shutil.which(p, path=PATH)]
@@ -134,7 +134,7 @@ class Cluster:
         owner = pwd.getpwnam(USER)
         self.owner = dict(user=owner.pw_uid, group=owner.pw_gid, extra_groups=[])
         os.chmod(self.folder, 0o755)
-        # munged insists on folders that nobody else may write to.
+        # munged insists on folders that no other user may write to.
         for name, mode in (("munge", 0o755), ("state", 0o755), *((f"tmp-{n}", 0o1777) for n in nodes), ("home", 0o755)):
             os.mkdir(f"{self.folder}/{name}")
             os.chmod(f"{self.folder}/{name}", mode)
@@ -153,8 +153,8 @@ class Cluster:
             f.write("\n".join(partitions) + "\n")
 
     def _start(self, nodes):
-        """The daemons run below a guard, a process of its own, which ends everything as soon as a daemon ends, or nobody holds the
-        other end of its pipe: also when this process is killed. In the latter case it removes the folder."""
+        """Starts the daemons below a guard process. The guard ends all of them as soon as one ends, or when this process ends or is
+        killed and its end of the pipe closes. In the latter case the guard removes the folder."""
         munge = f"{self.folder}/munge"
         commands = [["munged", "--foreground", "--num-threads=2", f"--socket={munge}/socket", f"--key-file={munge}/key",
                      f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed"],
@@ -171,7 +171,7 @@ class Cluster:
             os.setsid()  # no Ctrl-C of the terminal
             for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(ignored, signal.SIG_IGN)
-            # What loses its parent (slurmstepd, ranks) becomes a child of the guard.
+            # Processes without a parent (slurmstepd, ranks) become children of the guard.
             if ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
                 raise OSError(ctypes.get_errno(), "prctl")
             with open(f"{self.folder}/daemons.log", "ab") as log:
@@ -225,7 +225,7 @@ class Cluster:
         return done.stdout.strip()
 
     def job(self, number):
-        """What SLURM knows about a job: JobState, ExitCode, Restarts, ..."""
+        """Returns SLURM's fields of a job: JobState, ExitCode, Restarts, ..."""
         text = self.command("scontrol", "show", "job", "-o", str(number)).splitlines()[0]
         return dict(word.split("=", 1) for word in text.split() if "=" in word)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain, array, two nodes, and what must not be requeued.
+"""jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain, array, two nodes, and jobs that must not
+be requeued.
 
 One node that mpirun knows as this machine, one for preemption, two simulated ones for a job on two nodes.
 """
@@ -15,7 +16,8 @@ import processes
 import slurm_cluster
 from job_harness import STEPS, JobTest
 
-# Stands for the program: tells what it was given; in the first part of a job with EARLY it has not come to listen to signals yet.
+# Stands for the program and prints its environment. With EARLY, the first part of a job has no
+# handler for signals yet.
 PROBE = """#!/bin/sh
 if [ -n "$EARLY" ] && [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 6000; fi
 cores=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
@@ -42,7 +44,7 @@ class Slurm(JobTest):
                 os.chown(f"{top}/{name}", cls.cluster.owner["user"], cls.cluster.owner["group"])
         cls.start_plays()
 
-    # What the scenarios are made of
+    # Parts of the scenarios
 
     @classmethod
     def submit(cls, name, *options, directory=None, arguments=(), tasks=2, **environment):
@@ -58,7 +60,7 @@ class Slurm(JobTest):
 
     @classmethod
     def ends(cls, number):
-        """Waits for the end of a job: what SLURM says of it."""
+        """Waits for the end of a job; returns SLURM's fields of it."""
         def ended():
             job = cls.cluster.job(number)
             return job if job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED") else None
@@ -205,7 +207,7 @@ class Slurm(JobTest):
     def play_threads(cls):
         return cls.ends(cls.submit("threads", "--cpus-per-task=2", tasks=1, TRAINER="./probe", BIND="core"))
 
-    # What must have come of them
+    # Expected results
 
     def ended(self, job, state, code, restarts=0):
         self.assertEqual((job["JobState"], job["ExitCode"], job["Restarts"]), (state, code, str(restarts)),
@@ -250,7 +252,7 @@ class Slurm(JobTest):
         self.ended(job, "FAILED", "75:0", 1)
         self.assertIn("not continued: part 2 of at most 2", self.log("limit"))
         self.assertLess(step, STEPS)
-        # Nothing is lost: submitted again it goes on.
+        # Nothing is lost: the job continues when it is submitted again.
         self.ended(again, "COMPLETED", "0:0")
         self.assertIn("from=checkpoint", self.log("again"))
         self.same_bits("limit")

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The same samples through every kind of source give the same run to the bit; label masks reach the loss; random ops are repeatable."""
+"""Every kind of source gives the same run to the bit for the same samples; label masks reach the loss; random ops are repeatable."""
 import io
 import json
 import os
@@ -79,7 +79,8 @@ class Sources(harness.RunTest):
                 text = self.with_data(*others[name])
                 self.assertEqual(self.outcome(text, "staged_" + name, "--set", f"loader.stage_dir={self.folder}/{name}"), expected)
                 self.assertIn(f"copied {copies} files", self.output)
-        # Decks are looked at where the data are not: what a file would tell is left for later, what is wrong is not.
+        # A deck can be checked without its data: checks that need a file come later, all others
+        # come now.
         text = self.with_data(*others["h5_untyped"])
         gone = text.replace(f"{self.folder}/a.h5", "/nowhere/a.h5")
         self.expect(0, args=[self.deck(gone), "--validate"])
@@ -89,7 +90,7 @@ class Sources(harness.RunTest):
                     args=[self.deck(text.replace("resize(16)", "decode | resize(16)")), "--validate"])
 
     def at_step(self, path, step):
-        """The checkpoint, telling that it is of another step; its name in the same folder."""
+        """Copies the checkpoint into its folder with another step; returns the name."""
         out = f"{os.path.dirname(path)}/{step:010}.h5"
         shutil.copy(path, out)
         with h5py.File(out, "r+") as f:
@@ -118,8 +119,8 @@ class Sources(harness.RunTest):
         return out
 
     def test_a_million_steps_on(self):
-        # Two steps from step 10 and from step 1,000,000: the same time, whatever is read in whatever order. Going through
-        # what lies before would take 120 million positions.
+        # Two steps from step 10 and from step 1,000,000 take the same time, for any source and
+        # order. Reading all earlier positions would take 120 million of them.
         png = [harness.png(i) for i in range(40)]
         os.mkdir(f"{self.folder}/images")
         for i in range(40):
@@ -222,7 +223,8 @@ class Sources(harness.RunTest):
         self.assertEqual(self.outcome(self.tar(masked.format("")), "empty"), plain)
         given = self.outcome(self.tar(masked.format("a photo: ")), "given")
         predicted = self.outcome(self.tar(masked.format("a photo: ").replace(', "label_masks")', ")")), "predicted")
-        # At the first update the head is zero: every token costs ln V, whatever is masked. Then the runs part.
+        # At the first update the head is zero: every token costs ln V, whatever is masked. Then the
+        # runs part.
         self.assertAlmostEqual(given[0][0], predicted[0][0], places=5)
         self.assertGreater(abs(given[0][2] - predicted[0][2]), 1e-4)
         # Through the evaluator as well.

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What people read of a run while it goes on: tools/status on directories whose numbers are known, a rank that hangs, the console's eta."""
+"""Information about a running job: tools/status on known directories, a rank that hangs, the console's eta."""
 import datetime
 import fcntl
 import json
@@ -34,7 +34,7 @@ class Status(harness.RunTest):
         return path
 
     def job(self, phase, step, seconds, held=True):
-        """The lock of a job that has been in this phase for so long; held by this process, as by a running job."""
+        """Writes the lock of a job that has been in this phase for a time. This process holds it, as a running job does."""
         since = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=seconds)
         path = self.write("lock", f"node7:123 since 2026-01-02 03:04:05 UTC\n{phase} step={step} since {since:%Y-%m-%dT%H:%M:%S} UTC\n")
         if held:
@@ -89,7 +89,7 @@ class Status(harness.RunTest):
                      "warnings    2; the last: two"):
             self.assertIn(line, text)
         self.assertNotRegex(text, r"\d\.\d{7,}", "digits that say nothing")
-        self.assertNotIn("stalled", text)  # 24 steps of 4 s, but less than 10 with what usually comes between them
+        self.assertNotIn("stalled", text)  # 24 steps of 4 s, but less than 10 with the usual time between them
         # The last step leaves nothing to wait for.
         self.metrics(self.start(), *self.train(range(991, 1001)))
         self.assertIn("eta         0s (10000.0 ms", self.status(self.dir))
@@ -107,9 +107,9 @@ class Status(harness.RunTest):
             self.assertIn(f"state       {state}", text)
             self.assertNotIn("eta ", text)
             self.assertTrue(self.status("--state", self.dir).startswith(state))
-        # An attempt that began after these words and said nothing.
+        # An attempt that started after these lines and wrote nothing.
         self.write("logs/rank00000.log", log.format(0) + "00:00:03 trainer 1.0 started\n")
-        self.assertIn("ended without a word", self.status("--state", self.dir))
+        self.assertIn("ended without a message", self.status("--state", self.dir))
         self.write("report.txt", "exit=4 rank=1 step=7: a broken sample\nmore\n")
         self.assertEqual(self.status("--state", self.dir), "failed: exit=4 rank=1 step=7: a broken sample\n")
         os.remove(self.dir + "/report.txt")
@@ -128,7 +128,8 @@ class Status(harness.RunTest):
         self.assertIn(int(found[1]), range(20, 26))
         self.assertAlmostEqual(int(found[2].replace(",", "")), int(found[1]) / 0.0075, delta=70)
         self.assertIn("no step since 5m", self.stalled("train", 3000, 301, fast))
-        # Not stalls: other phases, a phase that has just begun, slow steps, rows that are far apart, a moment.
+        # Not stalls: other phases, a phase that has just begun, slow steps, rows that are far
+        # apart, a moment.
         for phase in ("evaluate", "save", "rewind", "restore", "stage", "open_data", "start"):
             self.assertEqual(self.stalled(phase, 3000, 3000, fast), "", phase)
         self.assertEqual(self.stalled("train", 2, 3000, fast), "")
@@ -143,8 +144,8 @@ class Status(harness.RunTest):
         self.assertIn("no step since 2", self.status(self.dir))
 
     def test_a_stopped_rank(self):
-        # Without evaluations and saves: a rank that is stopped in one of those is no stalled step. The console goes to a file: a full
-        # pipe would stop the job as well.
+        # Without evaluations and saves: a rank that is stopped in one of those is no stalled step.
+        # The console goes to a file: a full pipe would stop the job as well.
         console = os.path.join(self.folder, "console.txt")
         command = ["mpirun", "-np", "2", harness.TRAINER, self.deck(), "--set", "train.total_steps=1000000", "--set",
                    "eval.val.every_steps=0", "--set", "checkpoint.every_steps=0"]
@@ -177,7 +178,7 @@ class Status(harness.RunTest):
     def test_console_eta(self):
         """(total - step) times the mean of the steps so far without the first two, at every step."""
         total, batch, ms = 30, 480, {}
-        while sum(ms.values()) < 2000:  # long enough to tell steps that are left from steps that are done
+        while sum(ms.values()) < 2000:  # long enough to distinguish steps that are left from steps that are done
             batch *= 2
             shutil.rmtree(self.dir, ignore_errors=True)
             self.expect(0, args=[self.deck(), "--set", f"train.total_steps={total}", "--set", f"train.global_batch={batch}", "--set",

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Why runs stop and how they go on: signals at any moment, wall time, files, budget, early stop, values that are not finite,
-changed decks, going back, and the report of what ended a job."""
+"""Stops and continued runs: signals at any moment, wall time, files, budget, early stop, values that are not finite, changed
+decks, going back, and the report of the end of a job."""
 import os
 import re
 import shutil
@@ -21,8 +21,8 @@ class Stops(LiveTest):
     # ---------------------------------------------------------------- signals
 
     def test_signals_within_products(self):
-        # A storm of them while products measure the machine, which comes after this line, until the end. oneDNN's products of
-        # AVX2 keep data below the stack pointer.
+        # A storm of them while products measure the machine, which comes after this line, until the
+        # end. oneDNN's products of AVX2 keep data below the stack pointer.
         for isa in ("AVX2", "ALL"):
             with self.subTest(isa=isa):
                 shutil.rmtree(self.dir, ignore_errors=True)
@@ -40,7 +40,8 @@ class Stops(LiveTest):
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_one_rank_is_enough_and_any_moment_will_do(self):
-        # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation that takes long.
+        # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation
+        # that takes long.
         slow = ["--set", "eval.val.every_steps=3", "--set", "train.micro_batch=1", "--set", "eval.val.data=many"]
         text = self.with_many()
         for moment, extra in (("lock taken", []), ("step=4 ", []), ("step=3 ", slow)):
@@ -117,8 +118,8 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
     # ---------------------------------------------------------------- limits
 
     def until_the_wall_time(self, wall_s, margin_s):
-        """A job of so many seconds, twice as many where a busy machine does no two steps in them. Returns its limit in seconds, and
-        those that were left when it stopped, as it was told."""
+        """Runs a job of `wall_s` seconds, twice as many if a busy machine does fewer than two steps in them. Returns its limit in
+        seconds, and the seconds that were left when it stopped, by its own report."""
         while True:
             code = self.run_trainer(self.deck(), *LONG, *harness.wall_time(wall_s), "--set", f"limits.margin_s={margin_s}", "--set",
                                     "log.console_every_steps=1000", ranks=2)
@@ -132,7 +133,8 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         self.assertRegex(self.output, said)
         left, kept, step, save = map(float, re.search(said, self.output).groups())
         rows = self.rows()
-        # Not too early, and not too late: it looks at its own clock after each row, and went on after the last but one.
+        # Neither too early nor too late: the job looks at its own clock after each row, and
+        # continued after the last but one.
         self.assertLess(left, kept + step + save + 1.2)
         self.assertLess(rows[-2]["uptime_s"], wall_s - kept + 0.5)
         self.assertLess(rows[-1]["uptime_s"], wall_s - left + 0.5)
@@ -243,7 +245,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
 
     def test_nonfinite_stop(self):
         self.expect(6, "step 4: loss=", "not finite", "guard.nonfinite", args=self.poisoned("stop"), ranks=2)
-        self.assertEqual(self.output.count("not finite; nothing was updated"), 1)  # told once, by rank 0
+        self.assertEqual(self.output.count("not finite; nothing was updated"), 1)  # rank 0 logs it once
         self.assertEqual(self.newest(), 2)
         with open(self.dir + "/report.txt") as f:
             first = f.readline()
@@ -267,7 +269,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
 
     def test_nonfinite_rewind_stays_in_this_past(self):
         self.expect(0, args=[self.deck()], ranks=2)
-        # Nothing of the new run is saved yet; what lies there is of the run that was given up.
+        # The new run has saved nothing yet; the files there belong to the abandoned run.
         self.expect(6, "there is no checkpoint to go back to", ranks=2,
                     args=[self.deck(), "--set", "checkpoint.resume=never", "--set", "optimizer.learning_rate=1e38", "--set",
                           "guard.nonfinite=rewind", "--set", "checkpoint.every_steps=10"])
@@ -289,7 +291,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
                     "--allow-change train.data", args=[self.deck(), *more], ranks=2)
         self.expect(0, "step=13 ", "level=warning", args=[self.deck(), *more, "--allow-change", "train.data"], ranks=2)
         self.expect(0, "step=15 ", args=[self.deck(), "--set", "train.total_steps=15"], ranks=2)
-        # As many samples, in other places.
+        # An equal number of samples at other places.
         first, second = (f"{self.data}/train-{s:03}.tar" for s in range(2))
         os.rename(first, first + ".old"), os.rename(second, first), os.rename(first + ".old", second)
         self.expect(2, "train 44 samples (", "--allow-change train.data", args=[self.deck(), "--set", "train.total_steps=16"], ranks=2)
@@ -308,7 +310,8 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
             self.assertIn("0.02", f.read())
 
     def test_what_can_never_change(self):
-        # With a computed position table other image sizes have the same shapes: only the key tells.
+        # With a computed position table other image sizes have the same shapes, and only the key
+        # differs.
         sincos = ["--set", "model.posemb=sincos2d", "--set", "train.total_steps=4"]
         self.expect(0, args=[self.deck(), *sincos])
         larger = self.changed(("image_size       = 16", "image_size       = 32"), ("resize(16)", "resize(32)"))
@@ -330,7 +333,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
                     args=[self.deck(), *every, "--set", "checkpoint.resume=never", "--set", "run.seed=9", "--set",
                           "train.total_steps=4"])
         self.assertEqual(self.checkpoints(), ["0000000002.h5", "0000000004.h5"])
-        # The second past that is left lies beside the first.
+        # The second abandoned past is beside the first.
         kept = sorted(os.listdir(self.dir + "/checkpoints/abandoned"))
         self.assertEqual(len(kept), 3 + 4)
         self.assertIn("0000000006.h5", kept)
@@ -343,10 +346,11 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         job.send_signal(signal.SIGUSR1)
         self.ended(job, 75)
         stopped = self.newest()
-        # What a job script repeats goes on from there.
+        # A job script that repeats the command continues from there.
         self.expect(0, "was carried out by the attempt", f"step={stopped + 1} ", ranks=2,
                     args=[self.deck(), *back, "--set", f"train.total_steps={stopped + 1}"])
-        # Also if the newest file is damaged: on from the one before, not back once more.
+        # With a damaged newest file, the run continues from the one before and does not go back
+        # again.
         newest, before = [int(name[:10]) for name in self.checkpoints()[:-3:-1]]
         with open(f"{self.dir}/checkpoints/{newest:010}.h5", "r+b") as f:
             f.truncate(5000)
@@ -378,7 +382,8 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
 
     @unittest.skipIf("ASAN_OPTIONS" in os.environ, "an address sanitizer needs more address space than the rank is left")
     def test_memory_that_one_rank_lacks(self):
-        # Out of memory while the data are opened, at one rank of two: all end, and the cause is told.
+        # Out of memory at one rank of two while the data are opened: all ranks end, and the report
+        # names the cause.
         os.mkdir(self.folder + "/images")
         with open(self.folder + "/images/a.png", "wb") as f:
             f.write(harness.png(1))
@@ -406,7 +411,7 @@ preprocess = '''{ops}'''
         # Two steps on one rank: cheaper by the step, but never less in all.
         self.expect(0, args=[self.deck(), "--set", "train.total_steps=14"], ranks=1)
         self.assertGreater(self.rows()[-1]["core_hours"], first)
-        # Killed: what came after the checkpoint is accounted for.
+        # A killed attempt: the time after the checkpoint is accounted for.
         os.remove(self.dir + "/checkpoints/0000000014.h5")
         self.expect(0, "lost     ", "redone after restart", args=[self.deck(), "--set", "train.total_steps=14"], ranks=2)
 
@@ -420,10 +425,11 @@ preprocess = '''{ops}'''
         good = [self.deck(), *LONG[:1], "train.total_steps=13"]
         self.expect(6, args=self.poisoned("stop"), ranks=2)
         self.assertRegex(self.report(), r"^rank=0 of 2 host=\S+ step=4 phase=train exit=6: step 4: loss=")
-        # Refused before anything runs: by the data at both ranks and at one, by the deck, by the mesh.
+        # Refused before anything runs: by the data at both ranks and at one, by the deck, by the
+        # mesh.
         os.rename(self.data + "/train-001.tar", self.data + "/away")
         self.expect(4, args=good, ranks=2)
-        self.assertRegex(self.report(), r"^rank=[01] of 2 host=\S+ step=0 phase=\w+ exit=4: .*train-001.tar")  # who was first
+        self.assertRegex(self.report(), r"^rank=[01] of 2 host=\S+ step=0 phase=\w+ exit=4: .*train-001.tar")  # either rank may be first
         os.rename(self.data + "/away", self.data + "/train-001.tar")
         self.expect(2, args=[*good, "--set", "optimizer.learning_rte=1"], ranks=2)
         self.assertRegex(self.report(), r"^rank=0 of 2 .* exit=2: .*learning_rte")
@@ -434,7 +440,7 @@ preprocess = '''{ops}'''
                              text=True, timeout=harness.GUARD, cwd=self.folder)
         self.assertEqual(job.returncode, 2, job.stdout + job.stderr)
         self.assertRegex(self.report(), r"^rank=1 of 2 .* exit=2: .*STAGE")
-        # What went before is told by the log; a run that goes well leaves none.
+        # The log reports the failed attempt before; a good run leaves no report.
         self.expect(0, "before   the attempt before failed: rank=1 of 2 ", "exit=2: ", ranks=2,
                     args=[*good, "--set", "checkpoint.resume=never"])
         self.assertFalse(os.path.exists(self.dir + "/report.txt"))
@@ -468,14 +474,14 @@ preprocess = '''{ops}'''
         return subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout
 
     def seconds(self, step):
-        """Where the time went, by category, in a checkpoint."""
+        """Returns the seconds by category, from a checkpoint."""
         names = ("setup_s", "training_s", "evaluation_s", "checkpoint_s", "redone_s")
         with h5py.File(f"{self.dir}/checkpoints/{step:010}.h5") as f:
             return {name: float(f.attrs[name]) for name in names}, float(f.attrs["uptime_s"])
 
     def assert_whole_time_is_counted(self, train):
-        """train() returns the seconds that a job has counted: all but what mpirun takes to start and to end, which a job that only
-        reads its deck shows. Others on the machine disturb a try, but not each of them."""
+        """train() returns the seconds that a job has counted: all but mpirun's start and end, whose length a job that only reads its
+        deck shows. Other programs on the machine disturb a try, but not each of them."""
         seen = []
         for _ in range(10):
             begin = time.monotonic()
@@ -492,7 +498,7 @@ preprocess = '''{ops}'''
         self.fail(f"not counted, in launches: {seen}")
 
     def assert_sum(self, times, seconds):
-        """The categories are all of the time, less what the save itself has taken so far."""
+        """The categories sum to all of the time, without the time of the save itself."""
         self.assertLess(sum(times.values()), seconds + 0.001)
         self.assertGreater(sum(times.values()), 0.9 * seconds)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What training reads, through the real program on three ranks: orders and mixtures through restarts on other rank
-counts, broken samples that are replaced and named once, copies on node-local disk."""
+"""The examples of training on three ranks of the real program: orders and mixtures through restarts on other rank counts,
+broken samples that are replaced and named once, copies on node-local disk."""
 import os
 import random
 import re
@@ -48,7 +48,8 @@ class Stream(harness.RunTest):
         return steps
 
     def test_restarts_on_other_rank_counts(self):
-        # Every step's batch is the uninterrupted run's, sample by sample; so every loss is, but for the order of sums.
+        # Every step's batch is the uninterrupted run's, sample by sample; so every loss is, but for
+        # the order of sums.
         draws = random.Random(4)
         every = sets("checkpoint.every_steps=1", "checkpoint.keep_last=12", "eval.val.every_steps=0",
                      "log.samples=true")
@@ -238,7 +239,8 @@ class BadSamples(BadMembers):
                                                "eval.val.at_end=false")])
         count = re.search(r"data\.train: (\d+) of 10,000 samples cannot be used", self.output)
         self.assertTrue(count, self.output)
-        # As soon as a step's batch brings it beyond 50; a bad neighbour of a bad sample counts at once.
+        # The run ends after the step whose batch exceeds 50; a bad neighbour of a bad sample counts
+        # at once.
         self.assertTrue(51 <= int(count[1]) <= 60, count[0])
         self.assertEqual(len(self.listed()), int(count[1]))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The data tools: what they say and draw is what the trainer sees; packing gives the same bytes twice and overwrites nothing."""
+"""The data tools show what the trainer sees; packing gives the same bytes twice and overwrites nothing."""
 import hashlib
 import io
 import json
@@ -46,7 +46,7 @@ class Tools(harness.RunTest):
             return {m.name: tar.extractfile(m).read() for m in tar}
 
     def test_closed_pipes_are_no_errors(self):
-        """TOOL | head: no Python tool says "Broken pipe" or shows a traceback, and none claims success."""
+        """TOOL | head: no Python tool prints "Broken pipe" or a traceback, and none claims success."""
         tools = []
         for name in sorted(os.listdir(f"{harness.SOURCE}/tools")):
             path = f"{harness.SOURCE}/tools/{name}"
@@ -84,7 +84,7 @@ class Tools(harness.RunTest):
 
     @unittest.skipUnless(os.path.realpath(harness.TRAINER) == harness.SOURCE + "/build/trainer", "measures build/ only")
     def test_bench_data(self):
-        # That it measures; what it measures is for quiet machines.
+        # Checks that the tool measures; the figures need quiet machines.
         quick = ("--seconds", 0.05, "--rounds", 2, "--images", 3, "--json", self.path("rates.json"))
         done = subprocess.run([f"{harness.SOURCE}/tools/bench_data", *map(str, quick)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
@@ -100,7 +100,7 @@ class Tools(harness.RunTest):
         self.tool("bench_data", "--python", "/nowhere/python", *quick, code=2)
 
     def test_bench_scaling(self):
-        # That it measures and adds up; the goals are for quiet machines.
+        # Checks that the tool measures and adds up; the goals need quiet machines.
         quick = ("batch", "--deck", self.deck(), "--rounds", 1, "--steps", 1, "--json", self.path("growth.json"))
         done = subprocess.run([f"{harness.SOURCE}/tools/bench_scaling", *map(str, quick)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, env={**os.environ, "TRAINER": harness.TRAINER})
@@ -132,7 +132,8 @@ class Tools(harness.RunTest):
             self.assertTrue(words[sample % 5].startswith(example["caption"]), example)
             self.assertEqual(len(example["labels"]), 12)
             np.testing.assert_array_equal(arrays["weights"][i], arrays["labels"][i] != 0)
-            # Fed: in parallel masks alone (masking_ratio 1), else the labels one later, beginning with 0.
+            # Fed: in parallel masks alone (masking_ratio 1), else the labels one later, beginning
+            # with 0.
             masked = arrays["decoder_ids"][i] >= about["mask_id"]
             self.assertEqual(masked.all() if not arrays["causal"][i] else not masked.any(), True)
             if arrays["causal"][i]:
@@ -152,7 +153,7 @@ class Tools(harness.RunTest):
         _, examples, about = self.show()
         self.assertEqual(about["data"].decode(), "train + val")
         self.assertEqual([sum(e["data"] == name for e in examples) for name in ("train", "val")], [3, 9])
-        # A broken sample: refused by name, or replaced as in training, saying so.
+        # A broken sample is refused by name, or replaced as in training, with a message.
         with tarfile.open(f"{self.data}/train-001.tar", "w") as tar:
             for i in range(20):
                 harness.add_member(tar, f"{i:06}.png", b"broken" if i % 2 else harness.png(i))
@@ -168,7 +169,7 @@ class Tools(harness.RunTest):
         picture = np.asarray(Image.open(self.path("a.png")))
         arrays, examples, _ = self.show("--set", "show.step=2", "--set", "show.examples=3")
         pixels = np.round((arrays["image"] + 1) / 2 * 255).astype(np.uint8)
-        # Each image stands there, enlarged by a whole factor, in a row.
+        # The picture has each image in a row, enlarged by a whole factor.
         tops = np.argwhere((picture != 255).any(axis=2).sum(axis=1) > 300)[0][0]
         for i in range(3):
             left = 10 + i * 170
@@ -221,7 +222,8 @@ class Tools(harness.RunTest):
                       "4 sizes, most are 20 high and 20 wide (54.1 %)", text)
         captions = report["captions"]["labels"]
         self.assertEqual(sum(n for _, n in captions["histogram"]), 37)
-        # "two birds on a wire" and "an old tree by the road" are longer than 12 tokens with this model: 8 of the first 20 samples.
+        # "two birds on a wire" and "an old tree by the road" are longer than 12 tokens with this
+        # model: 8 of the first 20 samples.
         self.assertEqual((captions["captions"], captions["cut"], captions["max_len"], captions["empty"]), (37, 8, 12, 0))
         self.assertAlmostEqual(captions["cut_share"], 8 / 37)
         lengths = sorted(length for length, n in captions["histogram"] for _ in range(n))
@@ -290,7 +292,8 @@ class Tools(harness.RunTest):
         self.assertIn(shards, text)
         report = self.tool("index_dataset", self.deck_of("out", shards=shards))
         self.assertIn("12 samples", report)
-        # Nothing is overwritten; another prefix may stand beside; shuffled is another order of the same samples.
+        # Nothing is overwritten; another prefix may be beside; shuffled is another order of the
+        # same samples.
         before = self.digests("out")
         self.assertIn("holds train-00000.tar", self.tool("pack_dataset", "in", "out", code=1))
         os.remove(self.path("out/train-00000.tar.index"))
@@ -363,7 +366,7 @@ class Tools(harness.RunTest):
         self.assertIn('captions = "json:captions"', text)
         self.assertEqual(json.loads(self.members("out/train-00000.tar")["000000000.json"]),
                          {"captions": ["blue water", "old tree", "a wire \u00e9"]})
-        # The trainer reads what the tool says it should.
+        # The trainer reads the files with the tool's advice.
         deck = self.deck_of("out", 'image = "png", captions = "json:captions"')
         with open(deck) as f:
             text = f.read().replace("| tokenize", '| choice(inkey="captions", outkey="text") | tokenize')

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Jobs that are hurt while they run: killed at every file-system call of their saves, killed and asked to stop at random moments,
-and given errors at every kind of call. A sample of it here; all of it with TORTURE=all (tools/torture), which takes an hour."""
+"""Running jobs that are hurt: killed at every file-system call of their saves, killed and asked to stop at random moments, and
+given errors at every kind of call. CTest runs a sample; TORTURE=all (tools/torture) runs everything in an hour."""
 import concurrent.futures
 import glob
 import os
@@ -24,7 +24,7 @@ LIBRARY = os.environ["INJECT_LIBRARY"]  # build/tests/libinject.so: see tests/in
 
 
 def sample(everything, count):
-    """All of a list, or `count` of it, by chance but with its first and last."""
+    """Returns a whole list, or `count` of its elements by chance, with the first and the last."""
     everything = list(everything)
     if ALL or len(everything) <= count:
         return everything
@@ -72,7 +72,7 @@ class Torture(harness.RunTest):
         return self.folder + "/trace"
 
     def calls(self, rank):
-        """What a rank has called so far, of that which counts: [name, path] each."""
+        """Returns the counted calls of a rank until now: [name, path] each."""
         with open(f"{self.trace()}/{rank}.calls") as f:
             return [line.split(" ", 2)[1:] for line in f.read().splitlines()]
 
@@ -99,7 +99,7 @@ class Torture(harness.RunTest):
             with self.subTest(rank=rank, action=action, call=i, what=calls[rank][i]):
                 shutil.rmtree(self.dir)
                 code, made = self.hurt(f"{rank}:{i}:{action}", under, *short)
-                if code == 0:  # the calls of a run differ a little in number: what polls, polls more or less often
+                if code == 0:  # the number of calls of a run varies a little, because some of them poll
                     self.assertLessEqual(len(made[rank]), i)
                     continue
                 killed += 1
@@ -183,8 +183,8 @@ class Torture(harness.RunTest):
         print(f"{kills} kills over {runs} runs", flush=True)
 
     def output_of(self, job):
-        """What a job wrote, when it has ended. Open MPI's own launcher may wait for ever, in PMIx_server_finalize, after a rank was
-        killed while it was connecting to it: if no rank of ours lives, the launcher is killed."""
+        """Returns a job's output after its end. Open MPI's launcher may wait forever, in PMIx_server_finalize, after a rank was killed
+        while it connected: without living ranks the launcher is killed."""
         with concurrent.futures.ThreadPoolExecutor(1) as reader:
             output = reader.submit(job.communicate)
             alone = 0  # looks at a launcher without ranks
@@ -268,7 +268,8 @@ class Torture(harness.RunTest):
                 ask(job)
                 self.check_stopped_while(phase, job, code)
                 self.assertLess(called(slow) - made, 5)
-        # Its time is over while it reads: a busy machine gets more of it, so that it comes to that.
+        # The job's time ends while it reads. A busy machine gets more time, until the job reaches
+        # that point.
         wall_s = 4
         while True:
             job = self.start_hurt(f"1:0:slow={1000 * wall_s}+", self.folder, *args, *harness.wall_time(wall_s), "--set",
@@ -291,10 +292,11 @@ class Torture(harness.RunTest):
 
     # ---------------------------------------------------------------- errors
 
-    # What happens at the n-th call of a name on paths that end so, in a run that begins from a checkpoint of step 4 (evaluations at
-    # 6 and 8, a checkpoint every 2 steps), and what must come of it: exit code, and a regular expression for the cause in the
-    # report's first line; for exit 0, and if the lock cannot be taken, so that the directory may be another job's, in the output. "0": at
-    # rank 0, which alone makes such calls.
+    # Errors at the n-th call of a name on paths with this end, in a run that begins from a
+    # checkpoint of step 4 (evaluations at 6 and 8, a checkpoint every 2 steps). Each row has the
+    # expected exit code and a regular expression for the cause. The cause is in the report's first
+    # line, and for exit 0, or if the lock cannot be taken, in the output. "0": at rank 0, which
+    # alone makes such calls.
     MEMORY = r"out of memory|std::bad_alloc"
     ERRORS = [
         ("open", "train-000.tar", 1, "errno=13", 4, r"train-000.tar': Permission denied"),
@@ -351,7 +353,7 @@ class Torture(harness.RunTest):
     ]
 
     def test_disk_error_is_no_bad_sample(self):
-        """A sample that cannot be read because the disk fails must not be replaced by another: the run ends and says so."""
+        """A disk failure must not replace a sample by another: the run ends and reports the failure."""
         with h5py.File(self.data + "/a.h5", "w") as f:
             f["pixels"] = np.random.default_rng(1).integers(0, 255, (40, 20, 20, 3), dtype=np.uint8)
             f["texts"] = ["a red house"] * 40

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Attempts whose wall time is over before they gained anything: they must not ask to be requeued, and say how much time they need."""
+"""Attempts whose wall time ends before they gain anything must not ask to be requeued, and name the time that they need."""
 import os
 import signal
 import subprocess
@@ -31,7 +31,7 @@ class WallTime(harness.RunTest):
         self.path = self.deck(self.good + MORE)
 
     def start(self, *args):
-        """A job of two ranks; with a file `left` it is one of SLURM, whose squeue says what the file holds."""
+        """Starts a job of two ranks. With a file `left` it is a SLURM job whose squeue prints the file."""
         os.makedirs(self.folder + "/bin", exist_ok=True)
         self.write("bin/squeue", f"#!/bin/sh\ncat {self.folder}/left\n")
         os.chmod(self.folder + "/bin/squeue", 0o755)
