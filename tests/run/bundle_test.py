@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""tools/bundle: the bundle runs where there is nothing but the C and C++ run time and a shell, in another place and with no environment."""
+"""tools/bundle: the bundle runs in another place with only the C and C++ run time, a shell and no environment."""
 import os
 import shutil
 import subprocess

@@ -1,6 +1,9 @@
 #!/usr/bin/python3
-"""Clang 14 reads the sources of this build's product without a warning. It generates code only where that is when its errors come. By hand:
-TRAINER=build/trainer tests/run/clang_test.py REGEX   picks object files, of the tests as well: "." reads all."""
+"""Clang 14 reads the sources of this build's product without a warning.
+
+It generates code only for files whose errors need that. To choose object files by hand, those of the tests as well:
+    TRAINER=build/trainer tests/run/clang_test.py REGEX      ("." reads all)
+"""
 import json
 import os
 import re
@@ -11,8 +14,9 @@ import sys
 import tempfile
 
 CLANG = "clang++-14"
-# Folders that preset fuzz compiles with the same Clang, warnings being errors there as well (test
-# fuzz_build), and the GPU's sources with their emulator, which would take a quarter of the time.
+# Two groups are left out. Preset fuzz compiles the first folders with the same Clang, with warnings
+# as errors (test fuzz_build). The GPU's sources with their emulator would take a quarter of the
+# time.
 LEFT_OUT = ("trainer_base", "trainer_device", "trainer_config", "trainer_io", "trainer_data", "cuda_on_cpu", "nccl_on_cpu")
 GCC_ONLY = ("-Wno-restrict",)
 # Headers that most sources include, so that Clang reads them once. Reading is most of what this test does.

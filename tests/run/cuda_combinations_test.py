@@ -15,7 +15,7 @@ FP16 = ["precision.compute=fp16", "precision.loss_scale.init=1024", "precision.l
 
 class Combinations(CudaTest):
     def test_fp16_over_nccl(self):
-        """Rounded weights, and the decision about an update, which every rank must take alike."""
+        """Rounded weights, and the decision about an update, which must be equal on all ranks."""
         self.nccl_beside_mpi(2, 0, "mesh.fsdp=2", "train.micro_batch=1", *FP16)
         self.assertEqual([r["loss_scale"] for r in self.rows(folder=f"{self.folder}/nccl")], [1024, 1024, 2048, 2048])
 
@@ -47,7 +47,7 @@ class Combinations(CudaTest):
                 self.assertEqual([r["loss_scale"] for r in rows], [1024, 1024, 2048, 2048, 1024, 1024, 2048, 2048])
 
     def test_searched_products_on_another_mesh(self):
-        """Shapes that both meshes have keep their choice; new ones are timed; none is lost."""
+        """Shapes of both meshes keep their choice; new ones are timed; none is lost."""
         self.emulate(CUBLASLT_ON_CPU_FASTEST="2")
         self.train("one", "cuda", "run.gemm_search=on")
         with open(f"{self.folder}/one/gemm_search.txt") as f:
@@ -65,7 +65,7 @@ class Combinations(CudaTest):
         self.keep_only("one", 2, "first_proposals")
         first = [r["loss"] for r in self.train("first_proposals", "cuda", "mesh.fsdp=2", ranks=2)]
         self.assertNotEqual(same, first)
-        # Half as many: others, and those without a batch in them.
+        # Half as many examples per pass: other shapes, and those without a batch in them.
         go_on("other_shapes", "mesh.fsdp=2", "train.micro_batch=1", ranks=2)
         found = self.products()
         self.assertGreater(found["timed"], 0)

@@ -31,7 +31,7 @@ class Figures(CudaTest):
         self.good += of_train.replace("[data.train]", "[data.quick]").replace("train-{000..001}.tar", "quick.tar")
 
     def slow_data(self, slow_step):
-        """The images of one step's batch of four take long to decode; other batches, and those of evaluators, do not."""
+        """Makes data in which one step's batch of four takes long to decode; other batches, and those of evaluators, do not."""
         for name, slow in (("slow", range(4 * slow_step - 4, 4 * slow_step)), ("quick", ())):
             with tarfile.open(f"{self.data}/{name}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
                 for i in range(40):
@@ -47,7 +47,7 @@ class Figures(CudaTest):
             return dict(f["state"].attrs) if "state" in f else dict(f.attrs)
 
     def test_parts_of_a_step_are_of_its_time(self):
-        """The data of step 4 are waited for while step 3 is under way; those of step 3 just after an evaluation and a save."""
+        """The host waits for the data of step 4 during step 3, and for those of step 3 just after an evaluation and a save."""
         for slow_step, every, row_with in ((4, 100, 3), (3, 2, 3)):
             settings = self.slow_data(slow_step)
             name = f"slow_{slow_step}"
@@ -73,7 +73,8 @@ class Figures(CudaTest):
             rows = self.train(f"ranks_{ranks}", "cuda", *settings, ranks=ranks)
             for part in ("data_ms", "comm_ms"):
                 parts = [r[part] / r["ms"] for r in rows[:-1]]  # no other step runs beside the last one
-                # Others on the machine make ranks wait for each other, but not in each step.
+                # Other programs on the machine make ranks wait for each other, but not in each
+                # step.
                 self.assertLess(min(parts), 0.6, f"{part} on {ranks} ranks: {parts}")
 
     def test_a_bench_times_no_warm_up(self):

@@ -32,8 +32,8 @@ class CudaTest(harness.RunTest):
     def compare(self, got, want, part):
         self.assertEqual([r["step"] for r in got], [r["step"] for r in want])
         for one, other in zip(got, want):
-            # Adafactor makes updates of full size from the rounding noise that the gradients of key
-            # biases are.
+            # The gradients of key biases are rounding noise, from which Adafactor makes updates of
+            # full size.
             for key, allowed in (("loss", part), ("l2_grads", part), ("l2_params", part), ("l2_updates", max(part, 2e-3))):
                 delta = allowed * abs(other[key])
                 self.assertAlmostEqual(one[key], other[key], delta=delta, msg=f"{key} at step {one['step']}")

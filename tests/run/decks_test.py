@@ -239,7 +239,7 @@ preprocess = "@train"
                             ("warmup_steps = 2", "warmup_stops = 2"))
         self.refuse(text, f"deck.toml:{self.line_of(text, 'global_batch')}", f"deck.toml:{self.line_of(text, 'heads')}",
                     f"deck.toml:{self.line_of(text, 'warmup_stops')}")
-        # Problems between sections come all at once as well.
+        # Problems between sections are reported all at once as well.
         text = self.changed((" | value_range(-1, 1)", ""), ("warmup_steps = 2", "warmup_steps = 20"),
                             ('data        = "train"', 'data = "vla"'), ('match       = ".*/kernel"', 'match = ".*/kernle"'),
                             ("[schedule.default]", '[schedule.slow]\nkind = "constant"\n[schedule.default]'))
@@ -265,7 +265,7 @@ preprocess = "@train"
                              ('device = "cpu"', 'device = "cuda"'))
         for mode in ("train", "bench"):
             self.expect(3, "run.device", "CUDA cannot be used here", args=[self.deck(ruled), "--mode", mode])
-        self.expect(0, "device   cuda", args=[self.deck(ruled), "--mode", "plan"])  # made where no GPU is
+        self.expect(0, "device   cuda", args=[self.deck(ruled), "--mode", "plan"])  # a plan needs no GPU
         self.expect(0, "device   cpu (auto: ", args=[self.deck(ruled.replace('"cuda"', '"auto"')), "--mode", "plan"])
         ruled = ruled.replace('"cuda"', '"cpu"')
         self.expect(3, "--mesh-selector", '"b1" matches no', '"a.*"', args=[self.deck(ruled), "--mode", "plan", "--mesh-selector", "b1"])
@@ -347,8 +347,7 @@ preprocess = "@train"
         self.assertEqual(tokens.pop() % 1, 0)  # of 40 captions
 
     def test_no_result_without_targets(self):
-        # Captions that are empty give labels that are padding only: there is nothing that 0 nats
-        # could mean.
+        # Empty captions give labels of padding only, for which 0 nats would mean nothing.
         with tarfile.open(f"{self.folder}/blank.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
             for i in range(5):
                 harness.add_member(tar, f"{i}.png", harness.png(i))
@@ -471,17 +470,17 @@ fields = {{ image = "png", text = "txt" }}
         self.assertFalse(os.path.exists(self.dir))
 
     def test_ranks_that_run_scripts(self):
-        # A rank may look first and train then, and one rank may look alone: neither waits for ranks
-        # that never come.
+        # Ranks may look first and then train, and one rank may look alone: neither waits for ranks
+        # that never start.
         look, train = f"{harness.TRAINER} {self.deck()} --validate", f"{harness.TRAINER} {self.deck()} --set train.total_steps=3"
         self.assertEqual(self.launch(["-np", 2, "sh", "-c", f"{look} && {train}"]), 0, self.output)
         self.assertIn("exit=0", self.output)
         self.assertEqual(self.launch(["-np", 2, "sh", "-c", f"if [ $OMPI_COMM_WORLD_RANK = 0 ]; then {look}; fi"]), 0, self.output)
         self.assertEqual(self.output.count(": valid"), 1, self.output)
-        # A rank that trains while a script of another one only looks gives up.
+        # A rank that trains gives up if the script of another rank only looks.
         with mock.patch.dict(os.environ, {"TRAINER_MPI_START_S": "2"}):
             code = self.launch(["-np", 1, harness.TRAINER, self.deck()], ["-np", 1, "sh", "-c", f"{look}; true"])
-        self.assertIn(code, (1, 2), self.output)  # Open MPI's own 1 where it sees first that the other rank never joined
+        self.assertIn(code, (1, 2), self.output)  # 1 if Open MPI notices first that the other rank never joined
         self.assertIn("error: MPI has not started within 2 s: some ranks never called it", self.output)
 
     def test_one_error_in_one_form(self):

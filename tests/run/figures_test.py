@@ -112,7 +112,7 @@ class Figures(harness.RunTest):
             self.assertEqual(expected, os.path.getsize(path), sizes)
 
     def test_figures_of_make_emoji_dataset(self):
-        """Tokens as the trainer sees them: the end token is one of them, long captions are cut with it kept."""
+        """Tokens as the trainer sees them: with the end token; long captions are cut, and keep it."""
         tool = harness.loaded("make_emoji_dataset")
 
         class Pieces:

@@ -93,7 +93,7 @@ class Files(LiveTest):
         self.until(job, "was removed or renamed while this job writes to it. It was made again, and its lock taken")
         self.until(job, "metrics.jsonl was removed while this job writes it: made again with all its rows")
         self.until(job, "checkpoint step=")
-        self.expect(2, "is in use by another job: ", args=[self.deck()])  # the lock is this job's still
+        self.expect(2, "is in use by another job: ", args=[self.deck()])  # this job still holds the lock
         self.assertIn("running: ", subprocess.run([harness.SOURCE + "/tools/status", self.dir], capture_output=True, text=True).stdout)
         job.send_signal(signal.SIGUSR1)
         self.ended(job, 75)

@@ -8,7 +8,8 @@ import harness
 
 class Guard(harness.RunTest):
     def test_a_loss_far_above_a_uniform_guess_is_said(self):
-        # Finite, so no guard stops it: every update is thousands of times too large.
+        # The loss stays finite, so no guard stops the run, but every update is thousands of times
+        # too large.
         wild = ["--set", "optimizer.learning_rate=1e4", "--set", "eval.val.at_end=false", "--set", "eval.val.every_steps=0"]
         self.expect(0, "the run has diverged: its last loss, ", "is far above 5.99146, the loss of a uniform guess",
                     "optimizer.learning_rate", "warnings 1 in", "done     exit=0", ranks=2, args=[self.deck(), *wild])
@@ -33,8 +34,8 @@ class Guard(harness.RunTest):
 
     def test_nonfinite_rewind_ends(self):
         # Batches 3, 5, 7, ... (from 0) are bad. Each rewind goes back to step 2 and leaves two
-        # batches out, so step 3 is sound and step 4 is bad every time. A sound step that is only
-        # made again does not begin a new count.
+        # batches out, so step 3 is good and step 4 is bad every time. A good step that is only
+        # repeated does not reset the count.
         bad = [12 * batch for batch in range(3, 40, 2)]
         self.expect(6, "step 4: loss=", "3 times in a row (guard.max_skips)", ranks=2,
                     args=self.poisoned("rewind", "--set", "guard.max_skips=2", examples=480, bad=bad))
@@ -42,8 +43,8 @@ class Guard(harness.RunTest):
         self.assertEqual([row["step"] for row in self.rows()], [1, 2, 3])
 
     def test_nonfinite_rewinds_apart_are_not_in_a_row(self):
-        # Steps 4 and, after one rewind, 7 are bad: sound steps beyond the bad one lie between, so 1
-        # in a row is allowed.
+        # Steps 4 and, after one rewind, 7 are bad. Good steps between them reset the count, so a
+        # limit of 1 suffices.
         self.expect(0, "went back to step 2; 24 examples", "went back to step 6; 12 examples", ranks=2,
                     args=self.poisoned("rewind", "--set", "guard.max_skips=1", examples=480, bad=(12 * 3, 12 * 8)))
         self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))

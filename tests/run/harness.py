@@ -220,7 +220,7 @@ def loaded(name):
 
 
 def main():
-    """Runs all tests of a script. Where each of them was skipped so is the script, as CTest knows it."""
+    """Runs all tests of a script. If all of them were skipped, the script ends with CTest's code for that."""
     result = unittest.main(verbosity=2, exit=False).result
     skipped = len(result.skipped) == result.testsRun > 0
     sys.exit(1 if not result.wasSuccessful() else 77 if skipped else 0)

@@ -96,7 +96,7 @@ class Init(harness.RunTest):
                     args=[self.deck(), "--dir", self.path(dir), "--set", f"init.from={source}", *ONE_STEP, *extra])
 
     def params(self, dir="run", step=1):
-        """After step 1: the schedule is 0 there (warm-up), so these are the values the run began with."""
+        """Returns the values after step 1: the schedule is 0 there (warm-up), so the run began with them."""
         with h5py.File(f"{self.path(dir)}/checkpoints/{step:010}.h5") as f:
             out = {}
             f["params"].visititems(lambda name, d: out.__setitem__(name, d[()]) if isinstance(d, h5py.Dataset) else None)
@@ -171,8 +171,10 @@ class Init(harness.RunTest):
             self.same(self.params("b")[0], want)
 
     def test_file_of_the_safetensors_library(self):
-        """data/weights_of_python.safetensors was written by safetensors 0.8.0 (safetensors.torch.save_file, torch 2.15): bf16, f16, f32
-        and f64 by turns, tensor n of the sorted names holds (37 k + 101 n) mod 255 - 127 over 256 at its element k, exact in all."""
+        """data/weights_of_python.safetensors was written by safetensors 0.8.0 (safetensors.torch.save_file, torch 2.15).
+
+        The types take turns: bf16, f16, f32 and f64. Tensor n of the sorted names holds (37 k + 101 n) mod 255 - 127 over 256
+        at its element k, exact in all types."""
         def value(number, shape):
             k = np.arange(np.prod(shape), dtype=np.int64)
             return (((k * 37 + number * 101) % 255 - 127).astype(np.float32) / 256).reshape(shape)

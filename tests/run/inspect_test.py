@@ -116,7 +116,7 @@ class Inspect(harness.RunTest):
             self.assertIn(words, out.getvalue())
 
     def test_diff_of_other_models(self):
-        """Tensors that only one of two files has make them differ, even if all others are alike."""
+        """Two files differ if only one of them has some tensor, though all others are equal."""
         few = ["--set", "train.total_steps=4", "--set", "eval.val.every_steps=0"]
         self.expect(0, args=[self.deck(), *few])
         other = f"{self.folder}/other"
@@ -142,7 +142,8 @@ class Inspect(harness.RunTest):
         path = f"{self.dir}/checkpoints/0000000012.h5"
         with open(path, "rb") as f:
             good = f.read()
-        # A byte of a tensor, of the header, of HDF5's own structure; a cut; nothing at all.
+        # Damage to a byte of a tensor, of the header, of HDF5's own structure; a cut; an empty
+        # file.
         import h5py
         with h5py.File(path) as f:
             tensor = f["params/encoder/embedding/kernel"].id.get_offset()
@@ -197,7 +198,7 @@ kind = "synthetic"
 image_size = 16
 seq_len = 12
 vocab_size = 400
-examples = 40000  # even a fast machine is still at it when the tool has started
+examples = 40000  # long enough for the tool to start, also on a fast machine
 preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
 """
         job = subprocess.Popen([harness.TRAINER, self.deck(text), "--set", "train.total_steps=1000", "--set", "eval.val.data=many", "--set",
@@ -207,7 +208,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
             evaluations += line.startswith("eval=val ")
             if evaluations == 2 and line.startswith("step=15 "):
                 break
-        # Held there: the tool may take as long to start as the evaluation would.
+        # The job is stopped there, because the tool may take as long to start as the evaluation.
         self.wait("the evaluation", lambda: self.phase() == "evaluate step=15")
         job.send_signal(signal.SIGSTOP)
         output = self.tool("status", self.dir)[1]

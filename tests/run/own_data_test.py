@@ -56,7 +56,7 @@ class OwnData(harness.RunTest):
         self.write("data/own/captions.tsv", "\n".join(rows) + "\n")
 
     def project(self):
-        """The project's folder as the page's commands see it, and its deck with a model of a few parameters."""
+        """Makes the project's folder for the page's commands, and its deck with a model of a few parameters."""
         os.makedirs(f"{self.folder}/build")
         os.makedirs(f"{self.folder}/inputs")
         os.symlink(harness.TRAINER, f"{self.folder}/build/trainer")
@@ -130,7 +130,7 @@ class OwnData(harness.RunTest):
             return [e["caption"] for e in examples], f["model/image"][()], [e["key"] for e in examples]
 
     def packed(self, *args):
-        """The table that the packer prints, and the op that makes its captions one text."""
+        """Returns the table that the packer prints, and the op that makes its captions one text."""
         done = subprocess.run([f"{harness.SOURCE}/tools/pack_dataset", *args], cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         table = re.search(r'^kind.*?^fields[^\n]*', done.stdout, re.S | re.M)[0].replace('"out', f'"{self.folder}/out')

@@ -32,7 +32,7 @@ sed -e 's/^/    /' -e 's/^\\(.\\{40\\}.*[:=,]\\)/\\1\\n\\t/' "$HOME/server/$PBS_
 echo "    stime = $(LC_ALL=C date -d "@$start" '+%a %b %e %H:%M:%S %Y')"
 """
 
-# Notes the words and the values of -v; the test starts the job, or not.
+# Records the words and the values of -v; a test decides if the job starts.
 QSUB = """#!/usr/bin/python3
 import json, os, re, sys
 words = sys.argv[1:]
@@ -189,7 +189,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def end(cls, job, process):
-        """Waits for a job's end: (its id, the exit code, [words, variables] of its successor's qsub or None)."""
+        """Waits for a job's end; returns (its id, the exit code, [words, variables] of its successor's qsub or None)."""
         try:
             code = process.wait(timeout=240)
         finally:

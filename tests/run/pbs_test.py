@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""jobs/pbs.sh under an IMITATION of PBS (pbs_imitation.py). No PBS server runs here (Debian has none), so this does not replace a run on
-a site.
+"""jobs/pbs.sh under an IMITATION of PBS (pbs_imitation.py).
+
+Debian has no PBS server, so no real one runs here. This test does not replace a run on a site.
 """
 import os
 import re
@@ -74,7 +75,7 @@ class Pbs(PbsTest):
 
     @classmethod
     def play_walltime(cls):
-        """PBS shows no walltime, so nothing warns of its end."""
+        """PBS shows no walltime, so the job gets no warning of its end."""
         job, process = cls.start("walltime", **cls.slow("walltime"), tmpdir=False, tells_walltime=False)
         try:
             cls.trains("walltime", 1)
@@ -279,7 +280,7 @@ class Pbs(PbsTest):
         ranks = re.findall(rf"rank=(\d) threads=1 tmpdir={self.home}/local/trainer-\S+-{second} mesh=pair "
                            "words=deck.toml --set run.seed=7", log)
         self.assertEqual(sorted(ranks), ["0", "1"], log)
-        # The site's agent goes before PBS, and PBS before ssh. Open MPI cuts domains off.
+        # The site's agent precedes PBS, and PBS precedes ssh. Open MPI removes domains.
         self.assertFalse(os.path.exists(f"{self.home}/pbsdsh.{first}"))
         with open(f"{self.home}/pbsdsh.{second}") as f:
             self.assertEqual(set(f.read().splitlines()), {"pbsdsh 0 node0.site", "pbsdsh 1 node1.site"})

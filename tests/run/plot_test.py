@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""tools/plot_metrics on real runs: one, several, one that has been cut, and folders that are none."""
+"""tools/plot_metrics on real runs: one, several, an interrupted one, and folders without a run."""
 import contextlib
 import io
 import json
@@ -41,8 +41,7 @@ class Plot(harness.RunTest):
         one = self.picture(f"{self.dir}/metrics.png")
         self.assertEqual(self.plot(self.dir, f"{self.folder}/second", "-o", "both.png", "--line", "chance=4.4"), 0, self.output)
         self.picture(f"{self.folder}/both.png")
-        # The title is the run's name, not where it lies: the same run elsewhere gives the same
-        # picture.
+        # The title is the run's name, not its place: a copy elsewhere gives the same picture.
         shutil.copytree(self.dir, f"{self.folder}/elsewhere/deep/run")
         self.assertEqual(self.plot(f"{self.folder}/elsewhere/deep/run"), 0, self.output)
         with open(f"{self.dir}/metrics.png", "rb") as a, open(f"{self.folder}/elsewhere/deep/run/metrics.png", "rb") as b:

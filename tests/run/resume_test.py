@@ -26,7 +26,8 @@ class Resume(harness.RunTest):
 
     def test_resume_is_the_same_run(self):
         folder = self.straight()
-        # Killed after the checkpoint of step 8: rows 9.. are lost, step 12 must come out the same.
+        # As after a kill behind the checkpoint of step 8: rows 9.. are lost, and step 12 must have
+        # the same bits.
         self.expect(0, args=[self.deck()], ranks=2)
         os.remove(f"{self.dir}/checkpoints/0000000012.h5")
         self.expect(0, "from=checkpoint", "step=9 ", "done     exit=0", args=[self.deck()], ranks=2)
@@ -135,7 +136,7 @@ class Resume(harness.RunTest):
                 # bits.
                 self.expect(0, "0000000012.h5", "level=warning", "step=9 ", args=[self.deck()], ranks=2)
                 self.same(self.tensors(12), good)
-        # None valid: never a fresh start.
+        # Without a valid checkpoint the run never starts afresh.
         for name in self.checkpoints():
             with open(f"{self.dir}/checkpoints/{name}", "r+b") as f:
                 f.truncate(5000)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""All scripts for bash: shellcheck finds nothing (Debian's version), bash can read them, and a job that is asked to stop does so."""
+"""All scripts for bash: shellcheck finds nothing (Debian's version), bash can read them, and jobs stop on request."""
 import os
 import shutil
 import signal

@@ -57,8 +57,8 @@ KillWait={kill_wait}
 MinJobAge=3600
 """
 
-# slurmd wants cgroups even where nothing is confined by them, and ends where it finds none, as in
-# most containers. This plugin looks at the folder when something is confined, so never.
+# slurmd requires cgroups even if it confines nothing by them, and ends without them, as in most
+# containers. This plugin looks at the folder only when it confines something, so never.
 CGROUPS = """CgroupPlugin=cgroup/v1
 CgroupMountpoint={folder}/cgroup
 CgroupAutomount=no

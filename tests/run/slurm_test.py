@@ -228,7 +228,7 @@ class Slurm(JobTest):
         job = self.result("lead")
         self.ended(job, "COMPLETED", "0:0", job["Restarts"])
         self.assertGreaterEqual(int(job["Restarts"]), 1)
-        # On a busy machine the lead may come before the first step, and again in the next part.
+        # On a busy machine the warning may come before the first step, and again in the next part.
         self.assertRegex(self.log("lead"), r"(?s)stopped  step=[1-9].*signal USR1.*part \d+ ended with 75.*"
                                            r"part \d+ on .*from=checkpoint.*ended with 0")
         self.same_bits("lead")
@@ -275,7 +275,7 @@ class Slurm(JobTest):
     def test_no_requeue(self):
         self.ended(self.result("no_requeue"), "FAILED", "75:0")
         self.assertIn("not continued: SLURM refused", self.log("no_requeue"))
-        # Saved, on a busy machine perhaps a planned time before as well, and no second part.
+        # The job saved, on a busy machine perhaps once more by plan, and has no second part.
         self.assertGreaterEqual(len(self.checkpoints("no_requeue")), 1)
         self.assertNotIn(" part 2 on ", self.log("no_requeue"))
 

@@ -227,7 +227,7 @@ class Sources(harness.RunTest):
         # runs part.
         self.assertAlmostEqual(given[0][0], predicted[0][0], places=5)
         self.assertGreater(abs(given[0][2] - predicted[0][2]), 1e-4)
-        # Through the evaluator as well.
+        # The evaluator uses the masks as well.
         last = [self.rows("eval", f"{self.folder}/run_{n}")[-1]["perplexity_per_token"] for n in ("given", "predicted")]
         self.assertGreater(abs(last[0] - last[1]), 1e-4)
 

@@ -43,7 +43,7 @@ class Status(harness.RunTest):
             fcntl.lockf(file, fcntl.LOCK_EX)
 
     def train(self, steps, total=1000, ms=4000, every_s=10, pause_s=0):
-        """Rows of an attempt. Its first two steps are slower, and every tenth; there is a pause before the 20th."""
+        """Writes rows of an attempt. Its first two steps are slow, and every tenth; there is a pause before the 20th."""
         rows = []
         for i, step in enumerate(steps):
             took = ms * (10 if i < 2 else 3 if step % 10 == 0 else 0.5 if step % 10 == 1 else 1)
@@ -144,8 +144,8 @@ class Status(harness.RunTest):
         self.assertIn("no step since 2", self.status(self.dir))
 
     def test_a_stopped_rank(self):
-        # Without evaluations and saves: a rank that is stopped in one of those is no stalled step.
-        # The console goes to a file: a full pipe would stop the job as well.
+        # No evaluations and saves: a rank that is stopped in one of them is no stalled step. The
+        # console is a file, because a full pipe would stop the job as well.
         console = os.path.join(self.folder, "console.txt")
         command = ["mpirun", "-np", "2", harness.TRAINER, self.deck(), "--set", "train.total_steps=1000000", "--set",
                    "eval.val.every_steps=0", "--set", "checkpoint.every_steps=0"]
@@ -176,7 +176,7 @@ class Status(harness.RunTest):
         self.assertEqual(job.wait(timeout=harness.GUARD), 75)
 
     def test_console_eta(self):
-        """(total - step) times the mean of the steps so far without the first two, at every step."""
+        """The eta is (total - step) times the mean of the earlier steps without the first two, at every step."""
         total, batch, ms = 30, 480, {}
         while sum(ms.values()) < 2000:  # long enough to distinguish steps that are left from steps that are done
             batch *= 2

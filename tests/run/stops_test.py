@@ -21,8 +21,8 @@ class Stops(LiveTest):
     # ---------------------------------------------------------------- signals
 
     def test_signals_within_products(self):
-        # A storm of them while products measure the machine, which comes after this line, until the
-        # end. oneDNN's products of AVX2 keep data below the stack pointer.
+        # A storm of signals from the measurement of products, which follows this line, to the end.
+        # oneDNN's AVX2 products keep data below the stack pointer.
         for isa in ("AVX2", "ALL"):
             with self.subTest(isa=isa):
                 shutil.rmtree(self.dir, ignore_errors=True)
@@ -40,8 +40,8 @@ class Stops(LiveTest):
 
     @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_one_rank_is_enough_and_any_moment_will_do(self):
-        # TERM to a single rank, not to mpirun; early (setting up), in training, in an evaluation
-        # that takes long.
+        # TERM to a single rank, not to mpirun: during the set-up, in training, and in a long
+        # evaluation.
         slow = ["--set", "eval.val.every_steps=3", "--set", "train.micro_batch=1", "--set", "eval.val.data=many"]
         text = self.with_many()
         for moment, extra in (("lock taken", []), ("step=4 ", []), ("step=3 ", slow)):
@@ -66,7 +66,7 @@ class Stops(LiveTest):
                     self.assertEqual([row["step"] for row in self.rows("eval")], [3, 4])
 
     def with_many(self):
-        """The good deck and a data set whose evaluation takes long."""
+        """Returns the good deck with a data set whose evaluation takes long."""
         return self.good + """
 [data.many]
 kind = "synthetic"
@@ -191,7 +191,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         open(self.dir + "/save", "w").close()
         self.until(job, "checkpoint step=")
         self.assertFalse(os.path.exists(self.dir + "/save"))
-        for _ in range(50):  # however many came while it was written
+        for _ in range(50):  # more rows than any save takes
             self.until(job, " schedule=")
         self.assertEqual(len(self.checkpoints()), 1)  # once
         open(self.dir + "/stop", "w").close()
@@ -503,7 +503,7 @@ preprocess = '''{ops}'''
         self.assertGreater(sum(times.values()), 0.9 * seconds)
 
     def test_times_add_up(self):
-        # One attempt; one that was killed and the one after it; one that went back.
+        # One attempt; a killed one and the next; one that went back.
         def straight():
             self.expect(0, args=[self.deck()], ranks=2)
             return self.seconds(12)[1]

@@ -48,7 +48,7 @@ class Stream(harness.RunTest):
         return steps
 
     def test_restarts_on_other_rank_counts(self):
-        # Every step's batch is the uninterrupted run's, sample by sample; so every loss is, but for
+        # Every step has the batch of the uninterrupted run, sample by sample. Losses differ only by
         # the order of sums.
         draws = random.Random(4)
         every = sets("checkpoint.every_steps=1", "checkpoint.keep_last=12", "eval.val.every_steps=0",
@@ -146,13 +146,13 @@ def broken_images():
 
 
 class BadMembers(harness.RunTest):
-    """One sample of a hundred is broken, in every way there is by turns."""
+    """One sample of a hundred is broken, by turns in every possible way."""
     SIZE = 10_000
     missing = True  # of members, which is found before any sample is read
 
     def setUp(self):
         super().setUp()
-        # The first is of the image; a text, when there is one, is given in its place.
+        # Each row is an image and a text; one of them is broken.
         kinds = [(image, b"a red house") for image in broken_images().values()]
         good = harness.png(3)
         kinds += [(good, "caf\u00e9 au lait".encode("latin-1")), (good, b"a\0b"), (good, b"a" * (1 << 20) + b"b")]

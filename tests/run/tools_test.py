@@ -305,7 +305,8 @@ class Tools(harness.RunTest):
         self.assertNotEqual([shuffled[f"{i:09}.txt"] for i in range(12)], [everything[f"{i:09}.txt"] for i in range(12)])
 
     def test_pack_keeps_the_limit(self):
-        """Samples of unlike size: no shard exceeds --shard-mb, none has room for the first sample of the next, the words are true."""
+        """Samples of different sizes: no shard exceeds --shard-mb, no shard has room for the next one's first sample, and the
+        printed figures are true."""
         draw = random.Random(4)
         for i in range(60):
             size = 150000 if i == 20 else draw.choice((100, 511, 512, 513, 3000, 20000))

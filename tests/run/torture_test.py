@@ -77,7 +77,7 @@ class Torture(harness.RunTest):
             return [line.split(" ", 2)[1:] for line in f.read().splitlines()]
 
     def hurt(self, order, under, *args, ranks=2, **which):
-        """One such run to its end: exit code, and each rank's calls."""
+        """Runs such a job to its end; returns the exit code and each rank's calls."""
         job = self.start_hurt(order, under, *args, ranks=ranks, **which)
         self.output = job.communicate(timeout=harness.GUARD)[0]
         return job.returncode, [self.calls(rank) for rank in range(ranks)]
@@ -85,7 +85,7 @@ class Torture(harness.RunTest):
     # ---------------------------------------------------------------- killed at a call
 
     def test_killed_at_each_call(self):
-        # Few tensors, so few calls: parameters alone.
+        # Parameters alone, so few tensors and few calls.
         short = ["--set", "train.total_steps=4", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=1", "--set",
                  "eval.val.every_steps=3", "--set", "optimizer.kind=sgd"]
         reference = self.reference(*short)
@@ -217,7 +217,7 @@ class Torture(harness.RunTest):
             while [processes.catches(p, signal.SIGUSR1) for p in children_of(job.pid)] != [True, True]:
                 self.assertIsNone(job.poll())
                 time.sleep(0.002)
-            if n % 3:  # however long the start takes here
+            if n % 3:  # for any length of the start
                 self.wait("training", lambda: self.phase().startswith("train ") or job.poll() is not None)
             time.sleep(chance.uniform(0, 0.6))
             to, number = (job.pid, signal.SIGUSR1) if n % 2 else (chance.choice(children_of(job.pid)),
@@ -228,7 +228,7 @@ class Torture(harness.RunTest):
             slowest = max(slowest, time.monotonic() - begin)
             with self.subTest(n=n, number=number):
                 self.assertEqual(job.returncode, 75, output)
-                # Before it has restored there is nothing to save.
+                # Before the restore there is nothing to save.
                 early = "stopped  before the first step (" in output
                 stopped = last if early else int(re.search(r"stopped  step=(\d+)", output).group(1))
                 if not stopped and early:
@@ -243,8 +243,8 @@ class Torture(harness.RunTest):
         print(f"slowest stop {slowest:.2f} s, {last} steps", flush=True)
 
     def test_asked_to_stop_while_starting(self):
-        """Copying data, walking through shards, reading a checkpoint: each takes many calls. They are slow here, and after the request
-        few more are made."""
+        """Copying data, walking through shards and reading a checkpoint take many calls each. They are slow here, and after the
+        request only a few more are made."""
         harness.make_shards(self.data, shards=20)
         self.good = self.changed(("train-{000..001}", "train-{000..019}"))
         args = ["--set", "train.total_steps=8", "--set", f'loader.stage_dir="{self.folder}/local"', "--set", "loader.threads=1"]
@@ -321,7 +321,7 @@ class Torture(harness.RunTest):
         ("pwritev", "0000000006.h5.tmp", 3, "nomem", 3, r"checkpoint of step 6 .* rank {rank}: out of memory"),
         ("pwritev", "0000000006.h5.tmp", 3, "signal=8", 1, r"signal SIGFPE"),
         ("fsync", "0000000006.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot sync: Input/output error"),
-        # Rank 0's second one comes before the file gets its name; the folder's after it.
+        # Rank 0's second sync comes before the file gets its name, and that of the folder after it.
         ("fsync", "0000000006.h5.tmp", 1, "errno=5", 5, r"checkpoint of step 6 .* rank 0: .*6.h5.tmp: cannot sync: Input/output", "0"),
         ("fsync", "run/checkpoints", 0, "errno=5", 5, r"checkpoint of step 6 .* rank 0: .*checkpoints: cannot sync: Input/output", "0"),
         ("fsync", "metrics.jsonl", 1, "errno=5", 0, r"level=warning.*metrics.jsonl: cannot sync: Input/output error", "0"),

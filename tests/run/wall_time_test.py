@@ -64,7 +64,7 @@ class WallTime(harness.RunTest):
         self.assertRegex(self.ended(job, 8), r"stopped  step=0 of 12: " + IN_VAIN)
         with open(self.dir + "/report.txt") as f:
             self.assertRegex(f.read(), r"^rank=0 of 2 host=\S+ step=0 phase=\S+ exit=8: " + IN_VAIN)
-        # One that was over before the first look, wherever that comes.
+        # An attempt whose time ended before the first look at the clock.
         os.remove(self.folder + "/left")
         output = self.ended(self.start("--set", "limits.wall_time=00:00:01"), 8)
         self.assertIn("the attempt before failed: ", output)
