@@ -111,7 +111,7 @@ for i, text in enumerate([
 ]):
     write("preprocess", f"{i:02}", text)
 
-# ---- tar shards, whole and with a first byte that says more (tar.cpp)
+# ---- tar shards, plain and with a first byte of flags (tar.cpp)
 
 
 def tar(members, fmt=tarfile.USTAR_FORMAT, prefix=b"", extra=b"", **pax):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 S = json.loads(sys.argv[1])
-if S["precision"] == "tf32":  # GPUs do so anyway, unless the environment says otherwise
+if S["precision"] == "tf32":  # the default of GPUs, unless the environment changes it
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")
 D, HEADS, TEXT, BATCH, VOCABULARY, PATCH = S["width"], S["heads"], S["text"], S["batch"], S["vocabulary"], S["patch"]
 SIDE = S["side"] // PATCH
