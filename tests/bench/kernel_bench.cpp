@@ -13,6 +13,7 @@
 
 #include "kernels/attention.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/cpu/vector_table.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
@@ -20,7 +21,6 @@
 #include "kernels/layer_norm.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"
-#include "kernels/vector_table.hpp"
 
 namespace {
 

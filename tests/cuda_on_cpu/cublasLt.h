@@ -1,4 +1,4 @@
-// What kernels/gemm_cublaslt.cpp uses of cuBLASLt, with the names and rules of the real one; cublaslt.cpp computes.
+// What kernels/cuda/gemm_cublaslt.cpp uses of cuBLASLt, with the names and rules of the real one; cublaslt.cpp computes.
 #pragma once
 
 #include <cstddef>

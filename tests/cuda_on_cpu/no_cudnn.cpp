@@ -1,5 +1,5 @@
 // There is no cuDNN on the emulated GPU: attention runs on our own kernels.
-#include "kernels/attention_cudnn.hpp"
+#include "kernels/cuda/attention_cudnn.hpp"
 
 namespace kernels {
 bool attention_by_cudnn(const AttentionForward&, Queue&) { return false; }

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/attention_cudnn.hpp"
+#include "kernels/cuda/attention_cudnn.hpp"
 
 namespace {
 

@@ -10,9 +10,9 @@
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
 #include "device/range.hpp"
-#include "kernels/block.cuh"
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/elementwise.hpp"
-#include "kernels/launch.cuh"
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "kernels/parallel.hpp"
+#include "kernels/cpu/parallel.hpp"
 #include "rig.hpp"
 
 COVERS(gemm);

@@ -1,8 +1,8 @@
 // Arithmetic on the host that CUDA's launches are made of: covers, alignment, tables of segments and tiles.
-#include "kernels/launch_shapes.hpp"
+#include "kernels/cuda/launch_shapes.hpp"
 
-#include "kernels/adafactor_tiles.hpp"
-#include "kernels/embedding_plan.hpp"
+#include "kernels/cuda/adafactor_tiles.hpp"
+#include "kernels/cuda/embedding_plan.hpp"
 #include "rig.hpp"
 
 namespace {

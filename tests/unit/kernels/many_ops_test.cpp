@@ -4,7 +4,7 @@
 #include "kernels/adamw_update.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cast.hpp"
-#include "kernels/launch_shapes.hpp"
+#include "kernels/cuda/launch_shapes.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
 #include "rig.hpp"

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/random.hpp"
-#include "kernels/vector_table.hpp"
+#include "kernels/cpu/vector_table.hpp"
 #include "mirror.hpp"
 
 namespace rig {

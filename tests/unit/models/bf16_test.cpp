@@ -5,8 +5,8 @@
 
 #include <cmath>
 
+#include "kernels/cpu/vector_table.hpp"
 #include "kernels/gemm.hpp"
-#include "kernels/vector_table.hpp"
 #include "rig.hpp"
 
 namespace {

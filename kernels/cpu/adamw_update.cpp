@@ -1,0 +1,48 @@
+#include "kernels/adamw_update.hpp"
+
+#include "kernels/bf16_value.hpp"
+#include "kernels/cpu/update_loop.hpp"
+
+namespace kernels {
+namespace {
+
+template <class T>
+void run_typed(const AdamwUpdate& a, Queue& queue) {
+  T* all_mu = static_cast<T*>(a.mu.data);
+  float* all_nu = a.nu.f32();
+  const float keep1 = a.keep1, add1 = a.add1, keep2 = a.keep2, add2 = a.add2;
+  const float c1 = a.correction1, c2 = a.correction2, eps = a.eps, eps_root = a.eps_root;
+  loops::update_elements(a.update, queue, [=](int64_t begin, int64_t n, const float* g, float* out) {
+    T* mu = all_mu + begin;
+    float* nu = all_nu + begin;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      float m = std::fma(keep1, loops::to_float(mu[i]), add1 * g[i]);
+      float v = std::fma(keep2, nu[i], add2 * (g[i] * g[i]));
+      mu[i] = loops::store_as<T>(m);
+      nu[i] = v;
+      out[i] = m / c1 / (std::sqrt(v / c2 + eps_root) + eps);
+    }
+  });
+}
+
+}  // namespace
+
+void check(const AdamwUpdate& a) {
+  check(a.update);
+  CHECK(a.mu.type == DType::f32 || a.mu.type == DType::bf16, "mu of {}", name_of(a.mu.type));
+  CHECK(a.mu.count == a.update.count() && a.nu.count == a.update.count() && a.nu.type == DType::f32);
+}
+
+Cost cost(const AdamwUpdate& a) {
+  return {14 * a.update.count(), 12 * a.update.count() + 2 * a.mu.bytes() + 2 * a.nu.bytes()};
+}
+
+void run_cpu(const AdamwUpdate& a, Queue& queue) {
+  if (a.mu.type == DType::bf16)
+    run_typed<loops::Bf16>(a, queue);
+  else
+    run_typed<float>(a, queue);
+}
+
+}  // namespace kernels

@@ -1,0 +1,166 @@
+#include "kernels/elementwise.hpp"
+
+#include <cstring>
+
+#include "kernels/check_views.hpp"
+#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/vector_table.hpp"
+
+namespace kernels {
+
+void check(const Add& a) {
+  need_view(a.op, "y", a.y, DType::f32, {a.a.count});
+  need_view(a.op, "a", a.a, DType::f32, {a.a.count});
+  need_view(a.op, "b", a.b, DType::f32, {a.a.count});
+}
+Cost cost(const Add& a) { return {a.y.count, 12 * a.y.count}; }
+
+void run_cpu(const Add& args, Queue& queue) {
+  float *y = args.y.f32(), *a = args.a.f32(), *b = args.b.f32();
+  for_ranges(queue, args.y.count, args.y.count, 64, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
+  });
+}
+
+void check(const AddTable& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "width", a.width, 1);
+  need_size(a.op, "length", a.length, 1);
+  need_view(a.op, "y", a.y, DType::f32, {a.rows, a.width});
+  need_view(a.op, "x", a.x, DType::f32, {a.rows, a.width});
+  need_view(a.op, "table", a.table, DType::f32, {a.length, a.width});
+}
+Cost cost(const AddTable& a) {
+  int64_t n = a.rows * a.width;
+  return {n, 4 * (2 * n + std::min(a.rows, a.length) * a.width)};
+}
+
+void run_cpu(const AddTable& a, Queue& queue) {
+  float *y = a.y.f32(), *x = a.x.f32(), *table = a.table.f32();
+  for_ranges(queue, a.rows, a.rows * a.width, 1, [&](int64_t r, int64_t end) {
+    for (; r < end; ++r) {
+      float* out = y + r * a.width;
+      const float *in = x + r * a.width, *row = table + r % a.length * a.width;
+#pragma omp simd
+      for (int64_t j = 0; j < a.width; ++j) out[j] = in[j] + row[j];
+    }
+  });
+}
+
+void check(const Copy& a) {
+  need_view(a.op, "y", a.y, a.x.type, {a.x.count});
+  need_view(a.op, "x", a.x, a.x.type, {a.x.count});
+}
+Cost cost(const Copy& a) { return {0, 2 * a.x.bytes()}; }
+
+void run_cpu(const Copy& a, Queue& queue) {
+  char *y = static_cast<char*>(a.y.data), *x = static_cast<char*>(a.x.data);
+  if (x == y) return;
+  for_ranges(queue, a.x.bytes(), a.x.bytes() / 4, 4096,
+             [&](int64_t i, int64_t end) { std::memcpy(y + i, x + i, size_t(end - i)); });
+}
+
+void check(const Fill& a) { need_view(a.op, "y", a.y, DType::f32, {a.y.count}); }
+Cost cost(const Fill& a) { return {0, a.y.bytes()}; }
+
+void run_cpu(const Fill& a, Queue& queue) {
+  float* y = a.y.f32();
+  for_ranges(queue, a.y.count, a.y.count, 1024, [&](int64_t i, int64_t end) { std::fill(y + i, y + end, a.value); });
+}
+
+void check(const GatherRows& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "width", a.width, 1);
+  need_size(a.op, "source_rows", a.source_rows);
+  need_view(a.op, "y", a.y, a.x.type, {a.rows, a.width});
+  need_activation(a.op, "x", a.x, {a.source_rows, a.width});
+  need_view(a.op, "index", a.index, DType::i32, {a.rows});
+}
+Cost cost(const GatherRows& a) { return {0, 2 * a.y.bytes() + 4 * a.rows}; }
+
+void run_cpu(const GatherRows& a, Queue& queue) {
+  const int32_t* index = a.index.i32();
+  need_ids(a.op, index, a.rows, INT32_MIN, a.source_rows);
+  char *y = static_cast<char*>(a.y.data), *x = static_cast<char*>(a.x.data);
+  int64_t row = a.width * device::size_of(a.x.type);
+  for_ranges(queue, a.rows, a.rows * a.width, 1, [&](int64_t r, int64_t end) {
+    for (; r < end; ++r)
+      if (index[r] >= 0)
+        std::memcpy(y + r * row, x + index[r] * row, size_t(row));
+      else
+        std::memset(y + r * row, 0, size_t(row));
+  });
+}
+
+void check(const ScatterRows& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "width", a.width, 1);
+  need_size(a.op, "target_rows", a.target_rows);
+  need_view(a.op, "y", a.y, DType::f32, {a.target_rows, a.width});
+  need_view(a.op, "x", a.x, DType::f32, {a.rows, a.width});
+  need_view(a.op, "index", a.index, DType::i32, {a.rows});
+}
+Cost cost(const ScatterRows& a) { return {0, 4 * (2 * a.rows * a.width + a.rows)}; }
+
+void run_cpu(const ScatterRows& a, Queue& queue) {
+  const int32_t* index = a.index.i32();
+  need_ids(a.op, index, a.rows, INT32_MIN, a.target_rows);
+  float *y = a.y.f32(), *x = a.x.f32();
+  for_ranges(queue, a.rows, a.rows * a.width, 1, [&](int64_t r, int64_t end) {
+    for (; r < end; ++r)
+      if (index[r] >= 0) {
+        float* __restrict out = y + index[r] * a.width;
+        const float* in = x + r * a.width;
+        if (a.write == Write::overwrite)
+          std::memcpy(out, in, size_t(a.width) * sizeof(float));
+        else
+          for (int64_t j = 0; j < a.width; ++j) out[j] += in[j];
+      }
+  });
+}
+
+void check(const Dropout& a) {
+  need_view(a.op, "y", a.y, a.x.type, {a.x.count});
+  need_activation(a.op, "x", a.x, {a.x.count});
+  need_size(a.op, "first", a.first);
+  CHECK(a.rate >= 0 && a.rate < 1, "{}: rate is {}, must lie in [0, 1)", name_of(a.op), a.rate);
+}
+Cost cost(const Dropout& a) { return {a.x.count, 2 * a.x.bytes()}; }
+
+void run_cpu(const Dropout& a, Queue& queue) {
+  if (a.rate == 0) return run_cpu(Copy{a.y, a.x}, queue);  // an exact no-op
+  vector_table().with(a.x.type, [&](const auto& loops, auto element) {
+    auto *y = static_cast<decltype(element)*>(a.y.data), *x = static_cast<decltype(element)*>(a.x.data);
+    for_ranges(queue, a.x.count, a.x.count, 256, [&](int64_t i, int64_t end) {
+      loops.dropout({.y = y + i, .x = x + i, .count = end - i, .first = uint64_t(a.first + i), .key = a.stream.key(),
+                     .rate = a.rate});
+    });
+  });
+}
+
+void check(const MeanRows& a) {
+  need_size(a.op, "batch", a.batch);
+  need_size(a.op, "rows", a.rows, 1);
+  need_size(a.op, "width", a.width, 1);
+  need_view(a.op, "y", a.y, DType::f32, {a.batch, a.width});
+  need_view(a.op, "x", a.x, DType::f32, {a.batch, a.rows, a.width});
+}
+Cost cost(const MeanRows& a) { return {a.x.count, 4 * (a.x.count + a.y.count)}; }
+
+void run_cpu(const MeanRows& a, Queue& queue) {
+  float *y = a.y.f32(), *x = a.x.f32();
+  for_ranges(queue, a.batch, a.x.count, 1, [&](int64_t b, int64_t end) {
+    for (; b < end; ++b) {
+      float* __restrict out = y + b * a.width;
+      std::memset(out, 0, size_t(a.width) * sizeof(float));
+      for (int64_t r = 0; r < a.rows; ++r) {
+        const float* in = x + (b * a.rows + r) * a.width;
+        for (int64_t j = 0; j < a.width; ++j) out[j] += in[j];
+      }
+      for (int64_t j = 0; j < a.width; ++j) out[j] /= float(a.rows);
+    }
+  });
+}
+
+}  // namespace kernels

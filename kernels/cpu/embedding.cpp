@@ -1,0 +1,71 @@
+#include "kernels/embedding.hpp"
+
+#include <cstring>
+
+#include "kernels/check_views.hpp"
+#include "kernels/cpu/parallel.hpp"
+
+namespace kernels {
+
+void check(const EmbeddingForward& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "width", a.width, 1);
+  need_size(a.op, "vocabulary", a.vocabulary, 1);
+  need_size(a.op, "length", a.length, 1);
+  need_view(a.op, "y", a.y, DType::f32, {a.rows, a.width});
+  need_view(a.op, "ids", a.ids, DType::i32, {a.rows});
+  need_view(a.op, "table", a.table, DType::f32, {a.vocabulary, a.width});
+  need_view(a.op, "positions", a.positions, DType::f32, {a.length, a.width});
+}
+
+Cost cost(const EmbeddingForward& a) {
+  int64_t n = a.rows * a.width;
+  return {n, 4 * (2 * n + std::min(a.rows, a.length) * a.width + a.rows)};
+}
+
+void run_cpu(const EmbeddingForward& a, Queue& queue) {
+  const int32_t* ids = a.ids.i32();
+  need_ids(a.op, ids, a.rows, 0, a.vocabulary);
+  float *y = a.y.f32(), *table = a.table.f32(), *positions = a.positions.f32();
+  for_ranges(queue, a.rows, a.rows * a.width, 1, [&](int64_t r, int64_t end) {
+    for (; r < end; ++r) {
+      float* __restrict out = y + r * a.width;
+      const float *word = table + ids[r] * a.width, *position = positions + r % a.length * a.width;
+      for (int64_t j = 0; j < a.width; ++j) out[j] = word[j] + position[j];
+    }
+  });
+}
+
+void check(const EmbeddingBackward& a) {
+  need_size(a.op, "rows", a.rows);
+  need_size(a.op, "width", a.width, 1);
+  need_size(a.op, "vocabulary", a.vocabulary, 1);
+  need_view(a.op, "dtable", a.dtable, DType::f32, {a.vocabulary, a.width});
+  need_view(a.op, "dy", a.dy, DType::f32, {a.rows, a.width});
+  need_view(a.op, "ids", a.ids, DType::i32, {a.rows});
+}
+
+Cost cost(const EmbeddingBackward& a) {
+  int64_t n = a.rows * a.width, table = a.write == Write::overwrite ? a.vocabulary * a.width : 2 * n;
+  return {n, 4 * (n + a.rows + table)};
+}
+
+// Threads share columns, not rows: three rows in four may have the same id (the mask token), and no two threads may add
+// to the same element. Every element gets its rows in row order.
+void run_cpu(const EmbeddingBackward& a, Queue& queue) {
+  const int32_t* ids = a.ids.i32();
+  need_ids(a.op, ids, a.rows, 0, a.vocabulary);
+  float *dtable = a.dtable.f32(), *dy = a.dy.f32();
+  if (a.write == Write::overwrite)
+    for_ranges(queue, a.dtable.count, a.dtable.count, 1024,
+               [&](int64_t i, int64_t end) { std::memset(dtable + i, 0, size_t(end - i) * sizeof(float)); });
+  for_ranges(queue, a.width, a.rows * a.width, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t r = 0; r < a.rows; ++r) {
+      float* __restrict out = dtable + ids[r] * a.width;
+      const float* in = dy + r * a.width;
+      for (int64_t j = begin; j < end; ++j) out[j] += in[j];
+    }
+  });
+}
+
+}  // namespace kernels

@@ -1,0 +1,51 @@
+#include "kernels/momentum_update.hpp"
+
+#include "kernels/bf16_value.hpp"
+#include "kernels/cpu/update_loop.hpp"
+
+namespace kernels {
+namespace {
+
+template <class T>
+void run_typed(const MomentumUpdate& a, Queue& queue) {
+  T* trace = static_cast<T*>(a.trace.data);
+  const float keep = a.keep, ahead = a.nesterov ? a.momentum : 0.0f;
+  const bool nesterov = a.nesterov;
+  loops::update_elements(a.update, queue, [=](int64_t begin, int64_t n, const float* g, float* out) {
+    T* t = trace + begin;
+    if (nesterov) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        float next = std::fma(keep, loops::to_float(t[i]), g[i]);
+        t[i] = loops::store_as<T>(next);
+        out[i] = std::fma(ahead, next, g[i]);
+      }
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        float next = std::fma(keep, loops::to_float(t[i]), g[i]);
+        t[i] = loops::store_as<T>(next);
+        out[i] = next;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void check(const MomentumUpdate& a) {
+  check(a.update);
+  CHECK(a.trace.type == DType::f32 || a.trace.type == DType::bf16, "trace of {}", name_of(a.trace.type));
+  CHECK(a.trace.count == a.update.count());
+}
+
+Cost cost(const MomentumUpdate& a) { return {5 * a.update.count(), 12 * a.update.count() + 2 * a.trace.bytes()}; }
+
+void run_cpu(const MomentumUpdate& a, Queue& queue) {
+  if (a.trace.type == DType::bf16)
+    run_typed<loops::Bf16>(a, queue);
+  else
+    run_typed<float>(a, queue);
+}
+
+}  // namespace kernels

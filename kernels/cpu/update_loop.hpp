@@ -1,0 +1,70 @@
+// The loop behind the update ops: fixed blocks over threads, and in each block chunks that stay in the first-level
+// cache, so that the optimizer's rule, the update and both norms read memory once. Private to the optimizer's ops.
+//
+// Element values do not depend on where blocks begin: every product that feeds a sum is an explicit std::fma, so vector
+// body and tail round alike.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/narrow.hpp"
+#include "kernels/apply_update.hpp"
+#include "kernels/cpu/square_sum_loop.hpp"
+
+namespace kernels::loops {
+
+constexpr int64_t kUpdateBlock = 16384;
+constexpr int64_t kUpdateChunk = 512;
+
+// The gradient as clipping leaves it: itself, or a scaled copy in `buffer`.
+inline const float* clipped(const float* gradient, float divisor, float factor, int64_t n, float* buffer) {
+  if (divisor == 1 && factor == 1) return gradient;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) buffer[i] = gradient[i] / divisor * factor;
+  return buffer;
+}
+
+// u = -schedule * (rate * d + decay * w), w += u; `d` holds u afterwards.
+inline void apply_chunk(const Update& a, float* __restrict w, float* __restrict d, int64_t n) {
+  const float rate = a.rate, decay = a.decay, negative = -a.schedule;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float wanted = std::fma(decay, w[i], rate * d[i]);
+    d[i] = negative * wanted;
+    w[i] = std::fma(negative, wanted, w[i]);
+  }
+}
+
+// `direction(begin, n, g, out)` writes out[i] for the elements [begin, begin + n) of the view, given their clipped
+// gradients.
+template <class Direction>
+void update_elements(const Update& a, Queue& queue, Direction direction) {
+  const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateBlock);
+  float* weights = a.weights.f32();
+  const float* gradient = a.gradient.f32();
+  const Clip::Numbers clip = a.clip.numbers();
+  auto* partial = static_cast<double*>(queue.scratch(size_t(2 * blocks) * sizeof(double)));
+#pragma omp parallel for schedule(static) num_threads(queue.threads()) if (blocks > 1)
+  for (int64_t b = 0; b < blocks; ++b) {
+    alignas(64) float scaled[kUpdateChunk], out[kUpdateChunk];
+    double of_weights = 0, of_updates = 0;
+    const int64_t end = std::min(count, (b + 1) * kUpdateBlock);
+    for (int64_t at = b * kUpdateBlock; at < end; at += kUpdateChunk) {
+      const int64_t n = std::min(kUpdateChunk, end - at);
+      if (clip.apply) {
+        direction(at, n, clipped(gradient + at, clip.divisor, clip.factor, n, scaled), out);
+        apply_chunk(a, weights + at, out, n);
+      } else {
+        std::fill(out, out + n, 0.0f);
+      }
+      of_weights += square_sum(weights + at, n);
+      of_updates += square_sum(out, n);
+    }
+    partial[b] = of_weights, partial[blocks + b] = of_updates;
+  }
+  a.sums.f64()[0] = plain_sum(partial, blocks);
+  a.sums.f64()[1] = plain_sum(partial + blocks, blocks);
+}
+
+}  // namespace kernels::loops

@@ -1,0 +1,12 @@
+// The vector loops for x86-64-v3, the floor of the build.
+#include <cstdint>
+
+#include "kernels/cpu/attention_head.hpp"
+#include "kernels/cpu/vector_loops.hpp"
+#include "kernels/cpu/vector_table.hpp"
+
+namespace kernels {
+
+const VectorTable kAvx2Table = vector_loops("avx2");
+
+}  // namespace kernels

@@ -1,0 +1,35 @@
+// The same loops for AVX-512; called only where the CPU has it. Headers with inline functions come before the pragma:
+// what follows it must not leave a symbol that another file could be linked to.
+
+// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug 105593).
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/vector_table.hpp"
+
+// KERNELS_AVX512 picks the wide half of vector_math.hpp; GCC 12 does not define __AVX512F__ after the pragma in C++.
+#define KERNELS_AVX512
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,prefer-vector-width=512")
+#endif
+
+#include "kernels/cpu/attention_head.hpp"
+#include "kernels/cpu/vector_loops.hpp"
+
+namespace kernels {
+
+const VectorTable kAvx512Table = vector_loops("avx512");
+
+}  // namespace kernels
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

@@ -1,0 +1,36 @@
+// The same loops for AVX-512 with bf16 instructions; called only where the CPU has them. Order as in vector_avx512.cpp.
+
+// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug
+// 105593).
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/vector_table.hpp"
+
+// KERNELS_AVX512_BF16 picks the instruction that vector_math.hpp's add_product has for pairs.
+#define KERNELS_AVX512
+#define KERNELS_AVX512_BF16
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,prefer-vector-width=512")
+#endif
+
+#include "kernels/cpu/attention_head.hpp"
+#include "kernels/cpu/vector_loops.hpp"
+
+namespace kernels {
+
+const VectorTable kAvx512Bf16Table = vector_loops("avx512_bf16");
+
+}  // namespace kernels
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

@@ -1,0 +1,28 @@
+// The table of one instruction set; see vector_math.hpp for how it is compiled.
+#pragma once
+
+#include "kernels/cpu/attention_head.hpp"
+#include "kernels/cpu/vector_rows.hpp"
+
+namespace kernels {
+namespace {
+
+template <class T>
+constexpr ActivationLoops<T> activation_loops() {
+  return {gelu_forward<T>, gelu_backward<T>, layer_norm_forward<T>, dropout<T>, add_rows<T>, attention_forward<T>,
+          attention_backward<T>, attention_forward_scratch<T>, attention_backward_scratch<T>};
+}
+
+constexpr VectorTable vector_loops(const char* name) {
+  return {.name = name,
+          .f32 = activation_loops<float>(),
+          .bf16 = activation_loops<uint16_t>(),
+          .to_bf16 = convert<uint16_t, float>,
+          .from_bf16 = convert<float, uint16_t>,
+          .exp_of = exp_of,
+          .softmax_xent_row = softmax_xent_row,
+          .layer_norm_backward = layer_norm_backward};
+}
+
+}  // namespace
+}  // namespace kernels

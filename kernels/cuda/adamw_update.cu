@@ -1,0 +1,41 @@
+#include "kernels/adamw_update.hpp"
+#include "kernels/cuda/update_loop.cuh"
+
+namespace kernels {
+namespace {
+
+template <class T>
+struct AdamwDirection {
+  T* mu;
+  float* nu;
+  float keep1, add1, keep2, add2, correction1, correction2, eps, eps_root;
+
+  static AdamwDirection of(const AdamwUpdate& a) {
+    return {static_cast<T*>(a.mu.data), a.nu.f32(), a.keep1, a.add1, a.keep2, a.add2, a.correction1, a.correction2,
+            a.eps, a.eps_root};
+  }
+  static bool is_for(const AdamwUpdate& a) { return size_of(a.mu.type) == sizeof(T); }
+  static bool packs_fit_state(const AdamwUpdate& a) { return packs_fit(kUpdatePack, 0, {a.mu, a.nu}); }
+
+  template <int N>
+  __device__ Floats<N> of(int64_t i, const Floats<N>& g) const {
+    Floats<N> m = load<true, N>(mu + i, N), v = load<true, N>(nu + i, N), d;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      m[k] = fmaf(keep1, m[k], add1 * g[k]);
+      v[k] = fmaf(keep2, v[k], add2 * (g[k] * g[k]));
+      d[k] = m[k] / correction1 / (sqrtf(v[k] / correction2 + eps_root) + eps);
+    }
+    store<true>(mu + i, m, N);
+    store<true>(nu + i, v, N);
+    return d;
+  }
+};
+
+}  // namespace
+
+void run_cuda(std::span<const AdamwUpdate> all, Queue& queue) {
+  update_all<AdamwDirection<uint16_t>, AdamwDirection<float>>(all, queue);
+}
+
+}  // namespace kernels

@@ -1,0 +1,157 @@
+#include "kernels/cuda/graph_cudnn.hpp"
+
+#include "base/error.hpp"
+
+namespace kernels::cudnn {
+
+void check_status(cudnnStatus_t status, const char* what) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  char more[1024] = {};
+  DNN(cudnnGetLastErrorString)(more, sizeof more);
+  base::fail(base::Exit::mesh, "cuDNN: {}: {} ({})", what, DNN(cudnnGetErrorString)(status), more);
+}
+
+Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
+  cudnnBackendDescriptor_t made = nullptr;
+  check_status(DNN(cudnnBackendCreateDescriptor)(type, &made), "making a descriptor");
+  descriptor_ = {made, [](void* d) { DNN(cudnnBackendDestroyDescriptor)(d); }};
+}
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                            const void* values) {
+  check_status(DNN(cudnnBackendSetAttribute)(get(), name, type, count, values), "describing a graph");
+  return *this;
+}
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, const Descriptor& other) {
+  cudnnBackendDescriptor_t raw = other.get();
+  return set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw);
+}
+Descriptor& Descriptor::finish() {
+  check_status(DNN(cudnnBackendFinalize)(get()), "finishing a descriptor");
+  return *this;
+}
+
+Tensor Graph::make(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type, bool is_virtual, bool by_value) {
+  Tensor t{Descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR), sizes, strides};
+  t.descriptor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
+      .set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, sizes.data())
+      .set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides.data())
+      .set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id)
+      .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, int64_t{16});
+  if (is_virtual) t.descriptor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, true);
+  if (by_value) t.descriptor.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, true);
+  t.descriptor.finish();
+  return t;
+}
+
+void Graph::multiply(const Tensor& a, const Tensor& b, const Tensor& c) {
+  Descriptor how(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  how.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT).finish();
+  Descriptor operation(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.descriptor)
+      .set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.descriptor)
+      .set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.descriptor)
+      .set(CUDNN_ATTR_OPERATION_MATMUL_DESC, how)
+      .finish();
+  operations_.push_back(operation);
+}
+
+void Graph::pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor* b, const Tensor* t, const Tensor& y,
+                      cudnnDataType_t computed, int64_t axis) {
+  Descriptor how(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
+      .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, computed);
+  if (axis >= 0) how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis);
+  how.finish();
+  Descriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how).set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.descriptor);
+  if (b) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->descriptor);
+  if (t) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->descriptor);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.descriptor).finish();
+  operations_.push_back(operation);
+}
+
+void Graph::reduce(cudnnReduceTensorOp_t how, const Tensor& x, const Tensor& y) {
+  Descriptor reduction(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+  reduction.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, how)
+      .set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT)
+      .finish();
+  Descriptor operation(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.descriptor)
+      .set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.descriptor)
+      .set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, reduction)
+      .finish();
+  operations_.push_back(operation);
+}
+
+void Graph::reshape(const Tensor& x, const Tensor& y) {
+  Descriptor operation(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.descriptor)
+      .set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.descriptor)
+      .finish();
+  operations_.push_back(operation);
+}
+
+Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device) {
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const Descriptor& d : graph.operations()) raw.push_back(d.get());
+  graph_ = Descriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(raw.size()), raw.data());
+  if (handle) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
+  graph_.finish();
+
+  Descriptor described;
+  if (!handle) {
+    described = Descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    described.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, int64_t(device.size()), device.data()).finish();
+  }
+  Descriptor proposals(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  proposals.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_)
+      .set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, CUDNN_HEUR_MODE_A);
+  if (!handle) proposals.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, described);
+  proposals.finish();
+  int64_t count = 0;
+  check_status(DNN(cudnnBackendGetAttribute)(proposals.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0,
+                                             &count, nullptr),
+               "asking for plans");
+  std::vector<Descriptor> configurations;
+  raw.clear();
+  for (int64_t i = 0; i < count; ++i) {
+    configurations.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+    raw.push_back(configurations.back().get());
+  }
+  if (count > 0)
+    check_status(DNN(cudnnBackendGetAttribute)(proposals.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                               count, &count, raw.data()),
+                 "asking for plans");
+  std::string problems;
+  for (const Descriptor& configuration : configurations) try {
+      Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+      if (handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+      if (!handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, described);
+      plan.finish();
+      int64_t one = 0;
+      check_status(DNN(cudnnBackendGetAttribute)(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one,
+                                                 &workspace_),
+                   "asking for a plan's workspace");
+      plan_ = plan;
+      return;
+    } catch (const base::Error& e) {
+      problems += std::string("; ") + e.what();
+    }
+  base::fail(base::Exit::mesh, "cuDNN has no plan among {}{}", count, problems);
+}
+
+void Plan::run(cudnnHandle_t handle, const std::vector<Argument>& arguments, void* workspace) const {
+  std::vector<int64_t> ids;
+  std::vector<void*> data;
+  for (const Argument& a : arguments) ids.push_back(a.id), data.push_back(const_cast<void*>(a.data));
+  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(data.size()), data.data())
+      .set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, int64_t(ids.size()), ids.data())
+      .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
+      .finish();
+  check_status(DNN(cudnnBackendExecute)(handle, plan_.get(), pack.get()), "running attention");
+}
+
+}  // namespace kernels::cudnn

@@ -1,0 +1,212 @@
+// CUDA form of layer normalisation: a warp per row, which is read once. Backward forms dx and the sums for scale and
+// bias in one pass: each warp adds its rows' parts in registers, then the warps of a block in order, then the blocks in
+// order.
+#include "base/narrow.hpp"
+#include "kernels/cpu/vector_table.hpp"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/layer_norm_rows.cuh"
+#include "kernels/cuda/partial_sums.cuh"
+#include "kernels/layer_norm.hpp"
+
+namespace kernels {
+namespace {
+
+template <bool kAligned, int kPacks, class T>
+__global__ void __launch_bounds__(kNormThreads, 6) norm_forward_rows(LayerNormRows<T> a) {
+  const int64_t row = int64_t(blockIdx.x) * kNormWarps + threadIdx.x / kWarp, n = a.columns;
+  if (row >= a.rows) return;
+  const NormRow<kAligned, kPacks> x(a.x + row * n, n);
+  float sum = 0;
+  for_packs<kPacks>(n, [&](int k, int64_t column) {
+    NormFloats p = x.at(k, column);
+    sum += (p[0] + p[1]) + (p[2] + p[3]);
+  });
+  const float mean = warp_sum(sum) / float(n);
+  float squares = 0;
+  for_packs<kPacks>(n, [&](int k, int64_t column) {
+    NormFloats p = x.at(k, column);
+#pragma unroll
+    for (int i = 0; i < kNormPack; ++i)
+      if (kAligned || column + i < n) squares = fmaf(p[i] - mean, p[i] - mean, squares);
+  });
+  const float rstd = 1 / sqrtf(warp_sum(squares) / float(n) + a.eps);
+  if (threadIdx.x % kWarp == 0) a.mean[row] = mean, a.rstd[row] = rstd;
+  for_packs<kPacks>(n, [&](int k, int64_t column) {
+    NormFloats p = x.at(k, column), scale = load<kAligned, kNormPack>(a.scale + column, n - column), bias{};
+    if (a.bias) bias = load<kAligned, kNormPack>(a.bias + column, n - column);
+#pragma unroll
+    for (int i = 0; i < kNormPack; ++i) p[i] = (p[i] - mean) * (rstd * scale[i]) + bias[i];
+    store<kAligned>(a.y + row * n + column, p, n - column);
+  });
+}
+
+template <class T>
+void forward(const LayerNormForward& a, Queue& queue) {
+  LayerNormRows<T> rows{.y = static_cast<T*>(a.y.data),
+                        .mean = a.mean.f32(),
+                        .rstd = a.rstd.f32(),
+                        .x = a.x.f32(),
+                        .scale = a.scale.f32(),
+                        .bias = a.bias.none() ? nullptr : a.bias.f32(),
+                        .rows = a.rows,
+                        .columns = a.columns,
+                        .eps = a.eps};
+  auto start = [&](auto* kernel) {
+    launch(kernel, blocks_for(a.rows, kNormWarps), dim3(kNormThreads), 0, queue, rows);
+  };
+  if (!packs_fit(kNormPack, a.columns, {a.y, a.x, a.scale, a.bias})) return start(norm_forward_rows<false, 0, T>);
+  switch (norm_packs(a.columns)) {
+    case 3:
+      return start(norm_forward_rows<true, 3, T>);
+    case 6:
+      return start(norm_forward_rows<true, 6, T>);
+    case 8:
+      return start(norm_forward_rows<true, 8, T>);
+    default:
+      return start(norm_forward_rows<true, 0, T>);
+  }
+}
+
+// The sums over a row that dx needs: means of g = dy * scale and of g * z.
+struct RowMeans {
+  float g, gz;
+};
+template <bool kAligned, int kPacks>
+__device__ RowMeans row_means(const NormRow<kAligned, kPacks>& x, const NormRow<kAligned, kPacks>& dy,
+                              const float* scale, float mean, float rstd) {
+  const int64_t n = x.columns;
+  float g_sum = 0, gz_sum = 0;
+  for_packs<kPacks>(n, [&](int k, int64_t column) {
+    NormFloats p = x.at(k, column), d = dy.at(k, column), s = load<kAligned, kNormPack>(scale + column, n - column);
+#pragma unroll
+    for (int i = 0; i < kNormPack; ++i) {  // past the end g is 0
+      const float g = d[i] * s[i];
+      g_sum += g;
+      gz_sum = fmaf(g, (p[i] - mean) * rstd, gz_sum);
+    }
+  });
+  return {warp_sum(g_sum) / float(n), warp_sum(gz_sum) / float(n)};
+}
+
+// dx of a block's rows and, if there are `partial` sums [block][dscale, dbias][columns], their parts of those.
+template <bool kAligned, int kPacks>
+__global__ void __launch_bounds__(kNormThreads)
+    norm_backward_rows(LayerNormGradientRows a, int64_t rows_per_block, float* partial) {
+  constexpr int kSums = kPacks > 0 ? kPacks : 1, kWidth = kSums * kWarp * kNormPack;
+  __shared__ float shared[kPacks > 0 ? 2 * kWidth : 1];
+  const int warp = threadIdx.x / kWarp;
+  const int64_t n = a.columns, first = int64_t(blockIdx.x) * rows_per_block;
+  const int64_t end = first + rows_per_block < a.rows ? first + rows_per_block : a.rows;
+  NormFloats dscale[kSums] = {}, dbias[kSums] = {};
+
+  for (int64_t row = first + warp; row < end; row += kNormWarps) {
+    const NormRow<kAligned, kPacks> x(a.x + row * n, n), dy(a.dy + row * n, n);
+    const float mean = a.mean[row], rstd = a.rstd[row];
+    const RowMeans means = row_means(x, dy, a.scale, mean, rstd);
+    for_packs<kPacks>(n, [&](int k, int64_t column) {
+      NormFloats p = x.at(k, column), d = dy.at(k, column), out{};
+      NormFloats s = load<kAligned, kNormPack>(a.scale + column, n - column);
+      float* dx = a.dx + row * n + column;
+      if (a.add_dx) out = load<kAligned, kNormPack>(dx, n - column);
+#pragma unroll
+      for (int i = 0; i < kNormPack; ++i) {
+        const float z = (p[i] - mean) * rstd;
+        out[i] += rstd * (fmaf(d[i], s[i], -means.g) - z * means.gz);
+        if constexpr (kPacks > 0) {
+          dscale[k][i] = fmaf(d[i], z, dscale[k][i]);
+          dbias[k][i] += d[i];
+        }
+      }
+      store<kAligned>(dx, out, n - column);
+    });
+  }
+
+  if constexpr (kPacks > 0) {
+    for (int w = 0; w < kNormWarps; ++w) {
+      if (w == warp)
+        for_packs<kPacks>(n, [&](int k, int64_t column) {
+#pragma unroll
+          for (int i = 0; i < kNormPack; ++i) {
+            float *s = shared + column + i, *b = s + kWidth;
+            *s = w == 0 ? dscale[k][i] : *s + dscale[k][i];
+            *b = w == 0 ? dbias[k][i] : *b + dbias[k][i];
+          }
+        });
+      __syncthreads();
+    }
+    float* out = partial + int64_t(blockIdx.x) * 2 * n;
+    for (int64_t j = threadIdx.x; j < n; j += kNormThreads) out[j] = shared[j], out[n + j] = shared[kWidth + j];
+  }
+}
+
+// The sums alone, any number of columns: a thread per column, the threads of one column take turns with the rows.
+constexpr int kNormTurns = 8;
+__global__ void __launch_bounds__(kWarp* kNormTurns)
+    norm_backward_columns(LayerNormGradientRows a, int64_t rows_per_block, float* partial) {
+  __shared__ float sums[2][kNormTurns][kWarp];
+  const int64_t j = int64_t(blockIdx.x) * kWarp + threadIdx.x, n = a.columns, first = blockIdx.y * rows_per_block;
+  const int64_t end = first + rows_per_block < a.rows ? first + rows_per_block : a.rows;
+  float dscale = 0, dbias = 0;
+  if (j < n)
+    for (int64_t row = first + threadIdx.y; row < end; row += kNormTurns) {
+      const float d = a.dy[row * n + j];
+      dscale = fmaf(d, (a.x[row * n + j] - a.mean[row]) * a.rstd[row], dscale);
+      dbias += d;
+    }
+  sums[0][threadIdx.y][threadIdx.x] = dscale, sums[1][threadIdx.y][threadIdx.x] = dbias;
+  __syncthreads();
+  if (threadIdx.y >= 2 || j >= n) return;
+  float total = 0;
+  for (int t = 0; t < kNormTurns; ++t) total += sums[threadIdx.y][t][threadIdx.x];
+  partial[(int64_t(blockIdx.y) * 2 + threadIdx.y) * n + j] = total;
+}
+
+}  // namespace
+
+void run_cuda(const LayerNormForward& a, Queue& queue) {
+  with_activation(a.y.type, [&](auto element) { forward<decltype(element)>(a, queue); });
+}
+
+void run_cuda(const LayerNormBackward& a, Queue& queue) {
+  const bool scale = !a.dscale.none(), bias = !a.dbias.none(), params = scale || bias;
+  LayerNormGradientRows rows{.dx = a.dx.none() ? nullptr : a.dx.f32(),
+                             .dscale = nullptr,
+                             .dbias = nullptr,
+                             .dy = a.dy.f32(),
+                             .x = a.x.f32(),
+                             .mean = a.mean.f32(),
+                             .rstd = a.rstd.f32(),
+                             .scale = a.scale.f32(),
+                             .rows = a.rows,
+                             .columns = a.columns,
+                             .add_dx = a.dx_write == Write::accumulate};
+  const RowCuts cuts = norm_backward_cuts(a.rows);
+  float* partial = nullptr;  // [block][dscale, dbias][columns]
+  if (params) partial = static_cast<float*>(queue.scratch(cuda_scratch(a)));
+
+  const bool aligned = packs_fit(kNormPack, a.columns, {a.dx, a.dy, a.x, a.scale});
+  const int packs = aligned && params ? norm_packs(a.columns) : 0;
+  auto start = [&](auto* kernel) {
+    launch(kernel, dim3(unsigned(cuts.count())), dim3(kNormThreads), 0, queue, rows, cuts.block, partial);
+  };
+  if (rows.dx) {
+    if (packs == 3)
+      start(norm_backward_rows<true, 3>);
+    else if (packs == 6)
+      start(norm_backward_rows<true, 6>);
+    else if (packs == 8)
+      start(norm_backward_rows<true, 8>);
+    else if (aligned)
+      start(norm_backward_rows<true, 0>);
+    else
+      start(norm_backward_rows<false, 0>);
+  }
+  if (params && (packs == 0 || !rows.dx))
+    launch(norm_backward_columns, dim3(blocks_for(a.columns, kWarp).x, unsigned(cuts.count())), dim3(kWarp, kNormTurns),
+           0, queue, rows, cuts.block, partial);
+  if (scale) add_partials(a.dscale.f32(), partial, cuts.count(), 2 * a.columns, a.columns, a.param_write, queue);
+  if (bias)
+    add_partials(a.dbias.f32(), partial + a.columns, cuts.count(), 2 * a.columns, a.columns, a.param_write, queue);
+}
+
+}  // namespace kernels

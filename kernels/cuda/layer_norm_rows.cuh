@@ -1,0 +1,52 @@
+// One warp reads one row: lane l has the packs l, l + 32, ... of four columns. Private to layer_norm.cu.
+#pragma once
+
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/floats.cuh"
+
+namespace kernels {
+
+constexpr int kNormPack = 4, kNormWarps = 4, kNormThreads = kNormWarps * kWarp;
+using NormFloats = Floats<kNormPack>;
+
+// How many packs of a lane are kept in registers for rows of that many columns: 0 = none, they are read again.
+constexpr int norm_packs(int64_t columns) {
+  int64_t packs = (columns + kWarp * kNormPack - 1) / (kWarp * kNormPack);
+  return packs <= 3 ? 3 : packs <= 6 ? 6 : packs <= 8 ? 8 : 0;
+}
+
+// f(k, column) for each pack of the lane.
+template <int kPacks, class F>
+__device__ inline void for_packs(int64_t columns, const F& f) {
+  int lane = threadIdx.x % kWarp;
+  if constexpr (kPacks > 0) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k)
+      if (int column = (k * kWarp + lane) * kNormPack; column < columns) f(k, column);
+  } else {
+    for (int64_t column = lane * kNormPack; column < columns; column += kWarp * kNormPack) f(0, column);
+  }
+}
+
+// A row of floats that is read once if it fits the registers.
+template <bool kAligned, int kPacks>
+struct NormRow {
+  const float* from;
+  int64_t columns;
+  NormFloats kept[kPacks > 0 ? kPacks : 1];
+
+  __device__ NormRow(const float* row, int64_t count) : from(row), columns(count) {
+    if constexpr (kPacks > 0) for_packs<kPacks>(columns, [&](int k, int64_t column) { kept[k] = read(column); });
+  }
+  __device__ NormFloats at(int k, int64_t column) const {
+    if constexpr (kPacks > 0)
+      return kept[k];
+    else
+      return read(column);
+  }
+  __device__ NormFloats read(int64_t column) const {
+    return load<kAligned, kNormPack>(from + column, columns - column);
+  }
+};
+
+}  // namespace kernels

@@ -1,0 +1,69 @@
+// One launch for many tensors: what a kernel must know of each travels in the kernel's arguments, and a block finds its tensor
+// among them. Up to 4 KiB, which every GPU and driver takes; nothing is copied, nothing waits.
+#pragma once
+
+#include "base/narrow.hpp"
+#include "kernels/cuda/launch.cuh"
+
+namespace kernels {
+
+// The argument of such a kernel: `const ManyItems<Item> __grid_constant__ all`, which blocks read where the launch has put it.
+template <class Item>
+struct ManyItems {
+  static constexpr size_t kBytes = 4096;
+  static constexpr int kMost = int((kBytes - 8) / (sizeof(Item) + sizeof(int32_t)));
+  Item items[kMost];
+  int32_t first[kMost];  // block of the launch
+  int32_t count;
+};
+
+// Which item a block works for, and which of the item's blocks it is.
+struct Share {
+  int item;
+  uint32_t block;
+};
+template <class Item>
+__device__ Share share_of_block(const ManyItems<Item>& all) {
+  int item = 0;
+  for (int end = all.count; end - item > 1;) {
+    const int middle = (item + end) / 2;
+    if (all.first[middle] <= int(blockIdx.x))
+      item = middle;
+    else
+      end = middle;
+  }
+  return {item, blockIdx.x - uint32_t(all.first[item])};
+}
+
+// Collects items with so many blocks each, and starts the kernel when its argument is full, and for the rest at `start`.
+template <class Item, class Kernel>
+class ManyLaunch {
+ public:
+  ManyLaunch(Kernel* kernel, int threads, Queue& queue) : kernel_(kernel), threads_(threads), queue_(queue) {
+    static_assert(sizeof(ManyItems<Item>) <= ManyItems<Item>::kBytes);
+  }
+  void add(const Item& item, int64_t blocks) {
+    if (blocks == 0) return;
+    if (all_.count == ManyItems<Item>::kMost) start();
+    all_.items[all_.count] = item;
+    all_.first[all_.count++] = base::narrow<int32_t>(blocks_);
+    blocks_ += blocks;
+  }
+  void start() {
+    launch(kernel_, blocks_for(blocks_, 1), dim3(unsigned(threads_)), 0, queue_, all_);
+    all_.count = 0, blocks_ = 0;
+  }
+
+ private:
+  Kernel* kernel_;
+  int threads_;
+  Queue& queue_;
+  ManyItems<Item> all_{};
+  int64_t blocks_ = 0;
+};
+template <class Item>
+ManyLaunch(void (*)(ManyItems<Item>), int, Queue&) -> ManyLaunch<Item, void(ManyItems<Item>)>;
+template <class Item>  // on the CPU, see __grid_constant__ there
+ManyLaunch(void (*)(const ManyItems<Item>&), int, Queue&) -> ManyLaunch<Item, void(const ManyItems<Item>&)>;
+
+}  // namespace kernels

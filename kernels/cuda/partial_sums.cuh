@@ -1,0 +1,39 @@
+// Second stage of sums over many blocks: partial sums are added in an order that their number alone decides.
+#pragma once
+
+#include "kernels/cuda/launch_shapes.hpp"
+#include "kernels/cuda/many.cuh"
+
+namespace kernels {
+
+// out[j] = (+=) sum over b of partial[b * stride + j], j < columns, b < blocks. All on the queue's device.
+void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns, Write write,
+                  Queue& queue);
+
+// Where the blocks of one op leave their sums of doubles: [sum][block] in `scratch`, which moves on behind them, or where the sums
+// go if there is one block.
+struct DoublePartials {
+  double *out, *data;
+  int64_t blocks, sums;
+
+  static DoublePartials of(const View& out, int64_t blocks, double*& scratch) {
+    DoublePartials p{out.f64(), blocks == 1 ? out.f64() : scratch, blocks, out.count};
+    scratch += partial_doubles(blocks, p.sums);
+    return p;
+  }
+};
+
+// out[s] = sum over blocks, a block for each sum.
+constexpr int kSumThreads = 256;
+__global__ void add_double_partials(const ManyItems<DoublePartials> __grid_constant__ all);
+
+// The same for each op: partials_of(op, scratch) is where its blocks have left theirs.
+template <class Args, class F>
+void add_partials_of(std::span<const Args> all, double* scratch, Queue& queue, const F& partials_of) {
+  ManyLaunch launch_sums(add_double_partials, kSumThreads, queue);
+  for (const Args& args : all)
+    if (const DoublePartials p = partials_of(args, scratch); p.blocks != 1) launch_sums.add(p, p.sums);
+  launch_sums.start();
+}
+
+}  // namespace kernels

@@ -1,0 +1,87 @@
+// Scratch that ops take on GPUs, for them and for plans, which are made anywhere. Those that are not here take some kilobytes, far
+// less than any product.
+#include "base/narrow.hpp"
+#include "kernels/adamw_update.hpp"
+#include "kernels/cuda/adafactor_tiles.hpp"
+#include "kernels/cuda/attention_cudnn.hpp"
+#include "kernels/cuda/embedding_plan.hpp"
+#include "kernels/cuda/launch_shapes.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/layer_norm.hpp"
+#include "kernels/momentum_update.hpp"
+#include "kernels/square_sums.hpp"
+
+namespace kernels {
+
+static_assert(kSharedScratch <= kGemmWorkspace);
+
+// The library has no epilogue for a bias before GELU's derivative, and wants a residual of c's type and whole 16 bytes in a row of
+// what GELU is taken of.
+bool is_one_kernel(const Gemm& a) {
+  if (!a.bias.none() && !a.gelu_of.none()) return false;
+  if (!a.gelu.none() && !a.gelu_of.none()) return false;
+  if (!a.residual.none() && a.c.type != DType::f32) return false;
+  const int64_t of_gelu = !a.gelu.none() ? (a.ldc ? a.ldc : a.n) : !a.gelu_of.none() ? a.n : 0;
+  return of_gelu % 8 == 0;
+}
+
+size_t cuda_scratch(const Gemm& a) {
+  // Sums that are to be added to come beside the workspace; without such a kernel they are an op of their own.
+  if (!a.sums.none()) return std::max(kGemmWorkspace + size_t(a.n) * sizeof(float), cuda_scratch(sums_of(a)));
+  if (a.m == 0 || a.n == 0 || a.k == 0) return 0;
+  return kGemmWorkspace + (is_one_kernel(a) ? 0 : size_t(a.m * a.n) * sizeof(float));
+}
+
+size_t cuda_scratch(const ColumnSum& a) { return size_t(column_sum_cuts(a.m).count() * a.n) * sizeof(float); }
+
+size_t cuda_scratch(const LayerNormBackward& a) {
+  if (a.dscale.none() && a.dbias.none()) return 0;
+  return size_t(norm_backward_cuts(a.rows).count() * 2 * a.columns) * sizeof(float);
+}
+
+size_t cuda_scratch(const EmbeddingBackward& a) { return size_t(EmbeddingPlan(a.rows, a.vocabulary, a.width).bytes()); }
+
+namespace {
+size_t scratch_of_sums(int64_t count, int64_t per_block, int64_t sums) {
+  return size_t(partial_doubles(base::ceil_div(count, per_block), sums)) * sizeof(double);
+}
+}  // namespace
+
+size_t cuda_scratch(const SquareSums& a) { return scratch_of_sums(a.x.count, kSquareCudaBlock, 1); }
+
+size_t cuda_scratch(const AdafactorSums& a) {
+  if (a.g.count == 0) return 0;
+  if (!AdafactorTiles::fit(a.shape)) return scratch_of_sums(a.shape.over_y(), 1, 1);
+  return size_t(AdafactorTiles(a.shape, a.begin, a.g.count).doubles()) * sizeof(double);
+}
+
+size_t cuda_scratch(const AdafactorRms& a) { return scratch_of_sums(a.gradient.count, kUpdateCudaBlock, 1); }
+size_t cuda_scratch(const AdafactorUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+size_t cuda_scratch(const AdamwUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+size_t cuda_scratch(const MomentumUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+size_t cuda_scratch(const ApplyUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+
+bool is_for_cudnn(const AttentionShape& s, DType type) {
+  return type != DType::f32 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() && s.key_offsets.none() &&
+         s.head_dim % 8 == 0 && s.head_dim <= 128;
+}
+
+CudnnScratch::CudnnScratch(const AttentionShape& s, int64_t workspace)
+    : sums(base::round_up(workspace, 256)),
+      shifts(sums + base::round_up(4 * s.batch * s.heads * s.query_length, 256)),
+      bytes(shifts + 4 * s.batch) {}
+
+size_t cuda_scratch(const AttentionForward& a) {
+  return is_for_cudnn(a.shape, a.q.type) ? size_t(CudnnScratch(a.shape, 0).bytes) : 0;
+}
+
+// What the plans of cuDNN 9 for H100 and H200 ask for: room for the gradients of the scores, whose order of summation is fixed.
+size_t cuda_scratch(const AttentionBackward& a) {
+  const AttentionShape& s = a.shape;
+  if (!is_for_cudnn(s, a.q.type)) return 0;
+  const int64_t scores = base::round_up(s.query_length, 64) * base::round_up(s.key_length, 128);
+  return size_t(CudnnScratch(s, s.batch * s.heads * scores * 2).bytes);
+}
+
+}  // namespace kernels

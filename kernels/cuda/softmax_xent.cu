@@ -1,0 +1,128 @@
+// CUDA form of softmax cross-entropy: a block per row. Up to 32,768 columns a thread keeps its 32 logits in registers,
+// so that the row is read once and its gradient written once; longer ones, and rows that are no whole packs, are read
+// three times.
+#include "base/narrow.hpp"
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/floats.cuh"
+#include "kernels/softmax_xent.hpp"
+
+namespace kernels {
+namespace {
+
+constexpr int kXentPack = 4, kXentPacks = 8, kXentColumns = kXentPack * kXentPacks, kXentMostThreads = 1024;
+
+struct XentRows {
+  float* logits;
+  const int32_t* labels;
+  const float* row_scale;   // null: no gradient
+  const float* loss_scale;  // null: 1
+  float* loss;
+  int columns;
+  float on, off;
+};
+
+// f(k, column) for each pack of this thread.
+template <bool kResident, class F>
+__device__ inline void for_xent_packs(int columns, const F& f) {
+  if constexpr (kResident) {
+#pragma unroll
+    for (int k = 0; k < kXentPacks; ++k)
+      if (int column = (k * int(blockDim.x) + int(threadIdx.x)) * kXentPack; column < columns) f(k, column);
+  } else {
+    for (int column = int(threadIdx.x) * kXentPack; column < columns; column += int(blockDim.x) * kXentPack)
+      f(0, column);
+  }
+}
+
+// kResident needs kAligned.
+template <bool kAligned, bool kResident>
+__global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
+  __shared__ BlockShared<float> shared;
+  const int n = a.columns, row = int(blockIdx.x);
+  float* x = a.logits + int64_t(row) * n;
+  const int label = a.labels[row];
+  const bool inside = label >= 0 && label < n;
+  const float on_logit = inside ? x[label] : 0;  // before anybody writes
+
+  Floats<kXentPack> kept[kResident ? kXentPacks : 1];
+  auto read = [&](int column) { return load<kAligned, kXentPack>(x + column, n - column); };
+  if constexpr (kResident) for_xent_packs<true>(n, [&](int k, int column) { kept[k] = read(column); });
+  auto at = [&](int k, int column) {
+    if constexpr (kResident)
+      return kept[k];
+    else
+      return read(column);
+  };
+  auto valid = [&](int column, int i) { return kAligned || column + i < n; };
+
+  float top = -INFINITY;  // skips NaN: its exp makes the sum NaN anyway
+  for_xent_packs<kResident>(n, [&](int k, int column) {
+    const Floats<kXentPack> v = at(k, column);
+#pragma unroll
+    for (int i = 0; i < kXentPack; ++i)
+      if (valid(column, i)) top = fmaxf(top, v[i]);
+  });
+  top = block_max(top, shared);
+
+  // The exponentials take the place of the logits where those are kept.
+  float e_sum = 0, d_sum = 0;
+  for_xent_packs<kResident>(n, [&](int k, int column) {
+    Floats<kXentPack> v = at(k, column);
+#pragma unroll
+    for (int i = 0; i < kXentPack; ++i) {
+      if (!valid(column, i)) continue;
+      const float d = v[i] - top, e = expf(d);
+      e_sum += e;
+      d_sum += d;
+      if (kResident) kept[k][i] = e;
+    }
+  });
+  const double sum = double(block_sum(e_sum, shared));
+  const double shifted_sum = a.off != 0 ? double(block_sum(d_sum, shared)) : 0;
+
+  const double lift = inside ? double(a.on) - double(a.off) : 0;
+  if (threadIdx.x == 0) {
+    const double log_sum = log(sum);
+    double loss = a.off != 0 ? double(a.off) * (double(n) * log_sum - shifted_sum) : 0;
+    if (inside) loss += lift * (log_sum - (double(on_logit) - double(top)));
+    a.loss[row] = float(loss);
+  }
+  if (!a.row_scale) return;
+  const float scale = a.row_scale[row] * (a.loss_scale ? *a.loss_scale : 1);
+  const float factor = float(double(scale) * (double(a.off) * double(n) + lift) / sum), off = -scale * a.off;
+  const float at_label = inside ? scale * (a.on - a.off) : 0;
+  for_xent_packs<kResident>(n, [&](int k, int column) {
+    Floats<kXentPack> v = at(k, column);
+#pragma unroll
+    for (int i = 0; i < kXentPack; ++i) {
+      if (!kResident) v[i] = expf(v[i] - top);
+      v[i] = fmaf(v[i], factor, off);
+      if (column + i == label) v[i] -= at_label;
+    }
+    store<kAligned>(x + column, v, n - column);
+  });
+}
+
+}  // namespace
+
+void run_cuda(const SoftmaxXent& a, Queue& queue) {
+  const float on = 1 - a.smoothing, off = a.smoothing > 0 ? (1 - on) / float(a.columns - 1) : 0;
+  CHECK(a.columns <= INT32_MAX, "{}: {} columns", name_of(a.op), a.columns);
+  XentRows rows{
+      a.logits.f32(),   a.labels.i32(), a.gradient ? a.row_scale.f32() : nullptr, a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
+      a.loss.f32(), int(a.columns), on,           off};
+  const int64_t threads = base::round_up(base::ceil_div(a.columns, kXentColumns), kWarp);
+  const bool aligned = packs_fit(kXentPack, a.columns, {a.logits});
+  auto start = [&](auto* kernel) {
+    const unsigned block = unsigned(std::min<int64_t>(threads, kXentMostThreads));
+    launch(kernel, blocks_for(a.rows, 1), dim3(block), 0, queue, rows);
+  };
+  if (!aligned)
+    start(xent_rows<false, false>);
+  else if (threads > kXentMostThreads)
+    start(xent_rows<true, false>);
+  else
+    start(xent_rows<true, true>);
+}
+
+}  // namespace kernels

@@ -1,0 +1,143 @@
+// The kernel behind the update ops: like update_loop.hpp, one pass in which the optimizer's rule, the update and both
+// norms read memory once, for many tensors in one launch. Element values are those of the CPU: every product that feeds a sum is an
+// explicit fma.
+#pragma once
+
+#include "base/narrow.hpp"
+#include "kernels/apply_update.hpp"
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/floats.cuh"
+#include "kernels/cuda/partial_sums.cuh"
+
+namespace kernels {
+
+constexpr int kUpdateThreads = 256, kUpdatePack = 4;
+
+// The gradient as clipping leaves it. A kernel calls `decide` first.
+struct ClippedGradient {
+  const float* gradient;
+  float divisor, factor;
+  const float* decided;  // may be null
+  bool apply;
+
+  static ClippedGradient of(const View& g, const Clip& clip) {
+    return {g.f32(), clip.divisor, clip.factor, clip.decided.none() ? nullptr : clip.decided.f32(), true};
+  }
+  __device__ void decide() {
+    if (decided) divisor = decided[0], factor = decided[1], apply = decided[2] != 0;
+  }
+  template <bool kAligned, int N>
+  __device__ Floats<N> at(int64_t i) const {
+    Floats<N> g = load<kAligned, N>(gradient + i, N);
+    if (divisor == 1 && factor == 1) return g;
+#pragma unroll
+    for (int k = 0; k < N; ++k) g[k] = g[k] / divisor * factor;
+    return g;
+  }
+};
+
+// f.step<N>(i) for this thread's packs of the elements of a tensor's block.
+template <bool kAligned, class F>
+__device__ void for_update_packs(uint32_t block, int64_t count, F& f) {
+  const int64_t begin = int64_t(block) * kUpdateCudaBlock;
+  const int64_t end = begin + kUpdateCudaBlock < count ? begin + kUpdateCudaBlock : count;
+  for (int64_t i = begin + int64_t(threadIdx.x) * kUpdatePack; i < end; i += kUpdateThreads * kUpdatePack) {
+    if (kAligned && i + kUpdatePack <= end) {
+      f.template step<kUpdatePack>(i);
+    } else {
+      for (int64_t j = i; j < end && j < i + kUpdatePack; ++j) f.template step<1>(j);
+    }
+  }
+}
+
+template <int N>
+__device__ inline void add_squares(double& sum, const Floats<N>& x) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) sum = fma(double(x[k]), double(x[k]), sum);
+}
+
+// What a launch knows of a tensor: u = -schedule * (rate * d + decay * w), w += u.
+template <class Direction>
+struct UpdateItem {
+  float* weights;
+  ClippedGradient gradient;
+  float rate, decay, negative_schedule;
+  Direction direction;
+  int64_t count;
+  double *of_weights, *of_updates;  // where blocks leave their sums of squares
+};
+
+// One thread's work, and its sums of squares.
+template <class Direction>
+struct UpdateStep {
+  UpdateItem<Direction> a;
+  double of_weights, of_updates;
+
+  template <int N>
+  __device__ void step(int64_t i) {
+    Floats<N> w = load<true, N>(a.weights + i, N);
+    if (!a.gradient.apply) return add_squares(of_weights, w);
+    Floats<N> u = a.direction.template of<N>(i, a.gradient.template at<true, N>(i));
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float wanted = fmaf(a.decay, w[k], a.rate * u[k]);
+      u[k] = a.negative_schedule * wanted;
+      w[k] = fmaf(a.negative_schedule, wanted, w[k]);
+    }
+    store<true>(a.weights + i, w, N);
+    add_squares(of_weights, w);
+    add_squares(of_updates, u);
+  }
+};
+
+// Three blocks of a multiprocessor have more loads under way than its memory takes, and registers for what is told of a tensor.
+template <bool kAligned, class Direction>
+__global__ void __launch_bounds__(kUpdateThreads, 3)
+    update_blocks(const ManyItems<UpdateItem<Direction>> __grid_constant__ all) {
+  __shared__ BlockShared<double> shared;
+  const Share share = share_of_block(all);
+  UpdateStep<Direction> step{all.items[share.item], 0, 0};
+  step.a.gradient.decide();
+  if constexpr (requires { step.a.direction.decide(); }) step.a.direction.decide();
+  for_update_packs<kAligned>(share.block, step.a.count, step);
+  const double of_weights = block_sum(step.of_weights, shared), of_updates = block_sum(step.of_updates, shared);
+  if (threadIdx.x == 0) step.a.of_weights[share.block] = of_weights, step.a.of_updates[share.block] = of_updates;
+}
+
+inline DoublePartials partials_of(const Update& a, double*& scratch) {
+  return DoublePartials::of(a.sums, base::ceil_div(a.count(), kUpdateCudaBlock), scratch);
+}
+
+// Of ops that share the scratch, those that Direction is for.
+template <class Direction, class Args>
+void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
+  ManyLaunch aligned(update_blocks<true, Direction>, kUpdateThreads, queue);
+  ManyLaunch other(update_blocks<false, Direction>, kUpdateThreads, queue);
+  for (const Args& args : some) {
+    const Update& a = args.update;
+    const DoublePartials p = partials_of(a, scratch);
+    if (!Direction::is_for(args)) continue;
+    const bool fits = packs_fit(kUpdatePack, 0, {a.weights, a.gradient}) && Direction::packs_fit_state(args);
+    (fits ? aligned : other)
+        .add({a.weights.f32(), ClippedGradient::of(a.gradient, a.clip), a.rate, a.decay, -a.schedule,
+              Direction::of(args), a.count(), p.data, p.data + p.blocks},
+             p.blocks);
+  }
+  aligned.start(), other.start();
+}
+
+// Each op is updated with the one of the Directions that is_for(op). A direction:
+//   of<N>(i, g)             the optimizer's direction for the elements [i, i + N) of the view with clipped gradients g; it moves
+//                           its own state
+//   decide()                reads before what it depends on from memory, if there is such a thing
+//   of(op), is_for(op), packs_fit_state(op)   on the host: makes it; whether state may be moved in packs
+template <class... Directions, class Args>
+void update_all(std::span<const Args> all, Queue& queue) {
+  for_shared_scratch(all, [&](std::span<const Args> some, size_t bytes) {
+    auto* scratch = static_cast<double*>(queue.scratch(bytes));
+    (update_with<Directions>(some, scratch, queue), ...);
+    add_partials_of(some, scratch, queue, [](const Args& a, double*& at) { return partials_of(a.update, at); });
+  });
+}
+
+}  // namespace kernels
