@@ -29,6 +29,11 @@ struct Gemm {
   View gelu{};            // optional [m, n] packed, of c's type: only with overwrite
   View gelu_of{};         // the same
   View sums{};            // optional f32 [n], with f32 c, packed b that is not transposed, and none of the above
+
+  // Elements from one stored row to the next.
+  int64_t leading_of_a() const { return lda ? lda : trans_a ? m : k; }
+  int64_t leading_of_b() const { return ldb ? ldb : trans_b ? k : n; }
+  int64_t leading_of_c() const { return ldc ? ldc : n; }
 };
 void check(const Gemm&);
 Cost cost(const Gemm&);
@@ -38,6 +43,7 @@ void run_cuda(const Gemm&, Queue&);
 // Results are those of one after the other, to the bit. On CPUs a thread runs all of them for some rows before it takes others
 // (if they are cut into the same blocks of rows): what they share is in cache.
 void run_by_rows(std::span<const Gemm> products, Queue& queue);
+bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue);  // whether they could be run so
 // Makes what run_cpu makes at the first use of a shape; the data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
 // Of run_cuda: whether one kernel of the library does all of it, the scratch it takes, and what makes the shape known to

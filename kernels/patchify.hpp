@@ -13,6 +13,7 @@ struct PixelRange {
 
 struct Patchify {
   static constexpr Op op = Op::patchify;
+  static constexpr int64_t kChannels = 3;
   View patches;           // f32, bf16 or f16 [batch * (height/patch) * (width/patch_width), patch * patch_width * 3]
   View image;             // f32 or u8 [batch, height, width, 3]
   int64_t batch = 0, height = 0, width = 0;

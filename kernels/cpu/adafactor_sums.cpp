@@ -61,15 +61,6 @@ void add_piece(const float* g, int64_t column, int64_t n, int64_t inner, double*
 
 }  // namespace
 
-void check(const AdafactorSums& a) {
-  CHECK(a.total.type == DType::f64 && a.total.count == 1);
-  CHECK(a.over_x.type == DType::f64 && a.over_x.count == a.shape.over_x());
-  CHECK(a.over_y.type == DType::f64 && a.over_y.count == a.shape.over_y());
-  CHECK(a.g.type == DType::f32 && a.begin >= 0 && a.begin + a.g.count <= a.shape.count());
-}
-
-Cost cost(const AdafactorSums& a) { return {3 * a.g.count, a.g.bytes()}; }
-
 void run_cpu(const AdafactorSums& a, Queue& queue) {
   *a.total.f64() = 0;
   if (a.g.count == 0) return;
@@ -124,19 +115,6 @@ void run_cpu(const AdafactorSums& a, Queue& queue) {
       for (int64_t c = first; c < std::min(first + kColumns, t.width); ++c) into[c] += from[c];
     }
   *a.total.f64() = loops::plain_sum(pieces, rows * row_sums);
-}
-
-void check(const AdafactorFactors& a) {
-  check(a.clip);
-  const int64_t nx = a.shape.over_x(), ny = a.shape.over_y();
-  CHECK(a.over_x.type == DType::f64 && a.over_y.type == DType::f64 && a.over_x.count == nx && a.over_y.count == ny);
-  for (const View& v : {a.v_over_x, a.factor_over_x}) CHECK(v.type == DType::f32 && v.count == nx);
-  for (const View& v : {a.v_over_y, a.factor_over_y}) CHECK(v.type == DType::f32 && v.count == ny);
-}
-
-Cost cost(const AdafactorFactors& a) {
-  const int64_t n = a.shape.over_x() + a.shape.over_y();
-  return {8 * n, 20 * n};
 }
 
 namespace {

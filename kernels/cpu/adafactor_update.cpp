@@ -72,32 +72,7 @@ void run_typed(const AdafactorUpdate& a, Queue& queue) {
   });
 }
 
-void check(const AdafactorScaling& a, int64_t count) {
-  if (!a.v.none()) {
-    CHECK(a.v.type == DType::f32 && a.v.count == count);
-    return;
-  }
-  CHECK(a.factor_over_x.type == DType::f32 && a.factor_over_x.count == a.shape.over_x());
-  CHECK(a.factor_over_y.type == DType::f32 && a.factor_over_y.count == a.shape.over_y());
-  CHECK(a.begin >= 0 && a.begin + count <= a.shape.count());
-}
-
 }  // namespace
-
-void check(const AdafactorUpdate& a) {
-  check(a.update);
-  check(a.scaling, a.update.count());
-  CHECK(a.momentum.none() || a.momentum.type == DType::f32 || a.momentum.type == DType::bf16);
-  CHECK(a.momentum.none() || a.momentum.count == a.update.count());
-  CHECK(a.rms.square.none() || (a.rms.square.type == DType::f64 && a.rms.square.count == 1));
-  CHECK(a.rms.square.none() || (a.rms.elements >= a.update.count() && a.rms.threshold > 0));
-}
-
-Cost cost(const AdafactorUpdate& a) {
-  const int64_t n = a.update.count();
-  const bool element = !a.scaling.v.none();
-  return {(element ? 13 : 10) * n, 12 * n + (element ? 8 * n : 0) + 2 * a.momentum.bytes()};
-}
 
 void run_cpu(const AdafactorUpdate& a, Queue& queue) {
   if (!a.momentum.none() && a.momentum.type == DType::bf16)
@@ -105,15 +80,6 @@ void run_cpu(const AdafactorUpdate& a, Queue& queue) {
   else
     run_typed<float>(a, queue);
 }
-
-void check(const AdafactorRms& a) {
-  CHECK(a.sum.type == DType::f64 && a.sum.count == 1);
-  CHECK(a.gradient.type == DType::f32);
-  check(a.clip);
-  check(a.scaling, a.gradient.count);
-}
-
-Cost cost(const AdafactorRms& a) { return {6 * a.gradient.count, (a.scaling.v.none() ? 4 : 12) * a.gradient.count}; }
 
 void run_cpu(const AdafactorRms& a, Queue& queue) {
   const int64_t count = a.gradient.count, blocks = base::ceil_div(count, loops::kUpdateBlock);

@@ -28,16 +28,6 @@ void run_typed(const AdamwUpdate& a, Queue& queue) {
 
 }  // namespace
 
-void check(const AdamwUpdate& a) {
-  check(a.update);
-  CHECK(a.mu.type == DType::f32 || a.mu.type == DType::bf16, "mu of {}", name_of(a.mu.type));
-  CHECK(a.mu.count == a.update.count() && a.nu.count == a.update.count() && a.nu.type == DType::f32);
-}
-
-Cost cost(const AdamwUpdate& a) {
-  return {14 * a.update.count(), 12 * a.update.count() + 2 * a.mu.bytes() + 2 * a.nu.bytes()};
-}
-
 void run_cpu(const AdamwUpdate& a, Queue& queue) {
   if (a.mu.type == DType::bf16)
     run_typed<loops::Bf16>(a, queue);

@@ -6,21 +6,6 @@
 
 namespace kernels {
 
-void check(const Clip& a) {
-  CHECK(a.decided.none() || (a.decided.type == DType::f32 && a.decided.count == 3), "a clip decision is three f32");
-}
-
-void check(const Update& a) {
-  check(a.clip);
-  CHECK(a.weights.type == DType::f32 && a.gradient.type == DType::f32, "weights and gradients are f32");
-  CHECK(a.weights.count == a.gradient.count, "{} weights, {} gradients", a.weights.count, a.gradient.count);
-  CHECK(a.sums.type == DType::f64 && a.sums.count == 2);
-}
-
-void check(const ApplyUpdate& a) { check(a.update); }
-
-Cost cost(const ApplyUpdate& a) { return {3 * a.update.count(), 12 * a.update.count()}; }
-
 void run_cpu(const ApplyUpdate& a, Queue& queue) {
   loops::update_elements(a.update, queue, [](int64_t, int64_t n, const float* g, float* out) {
     std::memcpy(out, g, size_t(n) * sizeof(float));

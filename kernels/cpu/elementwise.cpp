@@ -8,32 +8,12 @@
 
 namespace kernels {
 
-void check(const Add& a) {
-  need_view(a.op, "y", a.y, DType::f32, {a.a.count});
-  need_view(a.op, "a", a.a, DType::f32, {a.a.count});
-  need_view(a.op, "b", a.b, DType::f32, {a.a.count});
-}
-Cost cost(const Add& a) { return {a.y.count, 12 * a.y.count}; }
-
 void run_cpu(const Add& args, Queue& queue) {
   float *y = args.y.f32(), *a = args.a.f32(), *b = args.b.f32();
   for_ranges(queue, args.y.count, args.y.count, 64, [&](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) y[i] = a[i] + b[i];
   });
-}
-
-void check(const AddTable& a) {
-  need_size(a.op, "rows", a.rows);
-  need_size(a.op, "width", a.width, 1);
-  need_size(a.op, "length", a.length, 1);
-  need_view(a.op, "y", a.y, DType::f32, {a.rows, a.width});
-  need_view(a.op, "x", a.x, DType::f32, {a.rows, a.width});
-  need_view(a.op, "table", a.table, DType::f32, {a.length, a.width});
-}
-Cost cost(const AddTable& a) {
-  int64_t n = a.rows * a.width;
-  return {n, 4 * (2 * n + std::min(a.rows, a.length) * a.width)};
 }
 
 void run_cpu(const AddTable& a, Queue& queue) {
@@ -48,12 +28,6 @@ void run_cpu(const AddTable& a, Queue& queue) {
   });
 }
 
-void check(const Copy& a) {
-  need_view(a.op, "y", a.y, a.x.type, {a.x.count});
-  need_view(a.op, "x", a.x, a.x.type, {a.x.count});
-}
-Cost cost(const Copy& a) { return {0, 2 * a.x.bytes()}; }
-
 void run_cpu(const Copy& a, Queue& queue) {
   char *y = static_cast<char*>(a.y.data), *x = static_cast<char*>(a.x.data);
   if (x == y) return;
@@ -61,23 +35,10 @@ void run_cpu(const Copy& a, Queue& queue) {
              [&](int64_t i, int64_t end) { std::memcpy(y + i, x + i, size_t(end - i)); });
 }
 
-void check(const Fill& a) { need_view(a.op, "y", a.y, DType::f32, {a.y.count}); }
-Cost cost(const Fill& a) { return {0, a.y.bytes()}; }
-
 void run_cpu(const Fill& a, Queue& queue) {
   float* y = a.y.f32();
   for_ranges(queue, a.y.count, a.y.count, 1024, [&](int64_t i, int64_t end) { std::fill(y + i, y + end, a.value); });
 }
-
-void check(const GatherRows& a) {
-  need_size(a.op, "rows", a.rows);
-  need_size(a.op, "width", a.width, 1);
-  need_size(a.op, "source_rows", a.source_rows);
-  need_view(a.op, "y", a.y, a.x.type, {a.rows, a.width});
-  need_activation(a.op, "x", a.x, {a.source_rows, a.width});
-  need_view(a.op, "index", a.index, DType::i32, {a.rows});
-}
-Cost cost(const GatherRows& a) { return {0, 2 * a.y.bytes() + 4 * a.rows}; }
 
 void run_cpu(const GatherRows& a, Queue& queue) {
   const int32_t* index = a.index.i32();
@@ -92,16 +53,6 @@ void run_cpu(const GatherRows& a, Queue& queue) {
         std::memset(y + r * row, 0, size_t(row));
   });
 }
-
-void check(const ScatterRows& a) {
-  need_size(a.op, "rows", a.rows);
-  need_size(a.op, "width", a.width, 1);
-  need_size(a.op, "target_rows", a.target_rows);
-  need_view(a.op, "y", a.y, DType::f32, {a.target_rows, a.width});
-  need_view(a.op, "x", a.x, DType::f32, {a.rows, a.width});
-  need_view(a.op, "index", a.index, DType::i32, {a.rows});
-}
-Cost cost(const ScatterRows& a) { return {0, 4 * (2 * a.rows * a.width + a.rows)}; }
 
 void run_cpu(const ScatterRows& a, Queue& queue) {
   const int32_t* index = a.index.i32();
@@ -120,14 +71,6 @@ void run_cpu(const ScatterRows& a, Queue& queue) {
   });
 }
 
-void check(const Dropout& a) {
-  need_view(a.op, "y", a.y, a.x.type, {a.x.count});
-  need_activation(a.op, "x", a.x, {a.x.count});
-  need_size(a.op, "first", a.first);
-  CHECK(a.rate >= 0 && a.rate < 1, "{}: rate is {}, must lie in [0, 1)", name_of(a.op), a.rate);
-}
-Cost cost(const Dropout& a) { return {a.x.count, 2 * a.x.bytes()}; }
-
 void run_cpu(const Dropout& a, Queue& queue) {
   if (a.rate == 0) return run_cpu(Copy{a.y, a.x}, queue);  // an exact no-op
   vector_table().with(a.x.type, [&](const auto& loops, auto element) {
@@ -138,15 +81,6 @@ void run_cpu(const Dropout& a, Queue& queue) {
     });
   });
 }
-
-void check(const MeanRows& a) {
-  need_size(a.op, "batch", a.batch);
-  need_size(a.op, "rows", a.rows, 1);
-  need_size(a.op, "width", a.width, 1);
-  need_view(a.op, "y", a.y, DType::f32, {a.batch, a.width});
-  need_view(a.op, "x", a.x, DType::f32, {a.batch, a.rows, a.width});
-}
-Cost cost(const MeanRows& a) { return {a.x.count, 4 * (a.x.count + a.y.count)}; }
 
 void run_cpu(const MeanRows& a, Queue& queue) {
   float *y = a.y.f32(), *x = a.x.f32();

@@ -374,18 +374,14 @@ View widened(const View& x, std::vector<float>& room, Queue& queue) {
   return y;
 }
 
-int64_t leading_of_a(const Gemm& a) { return a.lda ? a.lda : a.trans_a ? a.m : a.k; }
-int64_t leading_of_b(const Gemm& a) { return a.ldb ? a.ldb : a.trans_b ? a.k : a.n; }
-int64_t leading_of_c(const Gemm& a) { return a.ldc ? a.ldc : a.n; }
-
 Key key_of(const Gemm& a, const Queue& queue) {
   const bool bf16 = a.a.type == DType::bf16, narrow = bf16 && bf16_is_native();
   Key key{.m = a.m,
           .n = a.n,
           .k = a.k,
-          .lda = leading_of_a(a),
-          .ldb = leading_of_b(a),
-          .ldc = leading_of_c(a),
+          .lda = a.leading_of_a(),
+          .ldb = a.leading_of_b(),
+          .ldc = a.leading_of_c(),
           .trans_a = a.trans_a,
           .trans_b = a.trans_b,
           .bias = !a.bias.none(),
@@ -417,7 +413,7 @@ Operands operands_of(const Gemm& a, size_t i, Queue& queue) {
 
 // What is done to c, where no block was in cache.
 void activate_all(const Gemm& a, Queue& queue) {
-  CHECK(leading_of_c(a) == a.n || (a.gelu.none() && a.gelu_of.none()), "gemm: GELU of rows that are apart");
+  CHECK(a.leading_of_c() == a.n || (a.gelu.none() && a.gelu_of.none()), "gemm: GELU of rows that are apart");
   if (!a.gelu.none()) run_cpu(GeluForward{.y = a.gelu, .x = a.c}, queue);
   if (!a.gelu_of.none()) run_cpu(GeluBackward{.dx = a.c, .dy = a.c, .x = a.gelu_of}, queue);
 }
@@ -432,15 +428,15 @@ void run_widened(const Gemm& a, Queue& queue) {
   // Rows of c that are apart: what lies between them must stay, so each is narrowed alone.
   f.c = device::view(Wide::room(wide.c, a.m * a.n), a.m * a.n), f.ldc = 0;
   run_cpu(f, queue);
-  for (int64_t r = 0, n = leading_of_c(a) == a.n ? a.m : 1; r < a.m; r += n)
-    run_cpu(Cast{.y = a.c.slice(r * leading_of_c(a), n * a.n), .x = f.c.slice(r * a.n, n * a.n)}, queue);
+  for (int64_t r = 0, n = a.leading_of_c() == a.n ? a.m : 1; r < a.m; r += n)
+    run_cpu(Cast{.y = a.c.slice(r * a.leading_of_c(), n * a.n), .x = f.c.slice(r * a.n, n * a.n)}, queue);
   activate_all(a, queue);
 }
 
 void for_rows_of_c(const Gemm& a, Queue& queue, auto&& f) {
   float* c = a.c.f32();
   for_ranges(queue, a.m, a.m * a.n, 1, [&](int64_t r, int64_t end) {
-    for (; r < end; ++r) f(c + r * leading_of_c(a), r);
+    for (; r < end; ++r) f(c + r * a.leading_of_c(), r);
   });
 }
 
@@ -459,36 +455,6 @@ std::vector<GemmUse> gemm_uses() {
 
 void reset_gemm_uses() {
   for (const auto& [key, plan] : plans) plan->reset_use();
-}
-
-void check(const Gemm& a) {
-  need_size(a.op, "m", a.m), need_size(a.op, "n", a.n), need_size(a.op, "k", a.k);
-  const bool narrow = a.a.type == DType::bf16 || a.a.type == DType::f16, narrow_c = narrow && a.c.type == a.a.type;
-  const DType operands = narrow ? a.a.type : DType::f32;
-  need_matrix(a.op, "c", a.c, narrow_c ? operands : DType::f32, a.m, a.n, leading_of_c(a));
-  need_matrix(a.op, "a", a.a, operands, a.trans_a ? a.k : a.m, a.trans_a ? a.m : a.k, leading_of_a(a));
-  need_matrix(a.op, "b", a.b, operands, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n, leading_of_b(a));
-  allow_view(a.op, "bias", a.bias, a.c.type, {a.n});
-  allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
-  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is {}", name_of(a.op),
-        device::name_of(operands));
-  allow_view(a.op, "gelu", a.gelu, a.c.type, {a.m, a.n});
-  allow_view(a.op, "gelu_of", a.gelu_of, a.c.type, {a.m, a.n});
-  CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
-        "{}: bias, residual and GELU go with overwrite only", name_of(a.op));
-  allow_view(a.op, "sums", a.sums, DType::f32, {a.n});
-  const bool alone = a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none();
-  CHECK(a.sums.none() || (alone && !narrow_c && !a.trans_b && leading_of_b(a) == a.n),
-        "{}: sums go with f32 c, packed b that is not transposed, and nothing else", name_of(a.op));
-}
-
-Cost cost(const Gemm& a) {
-  int64_t c = a.m * a.n, reads_c = a.write == Write::accumulate || !a.residual.none() ? c : 0;
-  int64_t more = a.gelu.count + a.gelu_of.count;
-  const int64_t sums = a.sums.none() ? 0 : cost(sums_of(a)).flops;
-  const int64_t read = a.m * a.k + a.k * a.n, written = c + more;
-  return {2 * c * a.k + 8 * more + sums, device::size_of(a.a.type) * read + device::size_of(a.c.type) * written + a.bias.bytes() +
-                                             4 * (reads_c + (a.write == Write::accumulate ? 2 : 1) * a.sums.count)};
 }
 
 void run_cpu(const Gemm& a, Queue& queue) {
@@ -520,9 +486,6 @@ void run_cpu(const Gemm& a, Queue& queue) {
   plan_for(key).run(p, queue);
 }
 
-namespace {
-
-// Whether they could be run so.
 bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
   CHECK(products.size() <= kMostByRows, "gemm: {} products by rows, {} at most", products.size(), kMostByRows);
   Plan* plan[kMostByRows] = {};
@@ -571,13 +534,6 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
     queue.account(int(Gemm::op), c.flops, c.bytes, share);
   }
   return true;
-}
-
-}  // namespace
-
-void run_by_rows(std::span<const Gemm> products, Queue& queue) {
-  if (queue.kind() == device::Kind::cpu && run_cpu_by_rows(products, queue)) return;
-  for (const Gemm& a : products) run(a, queue);
 }
 
 void prepare_cpu(const Gemm& a, const Queue& queue) {

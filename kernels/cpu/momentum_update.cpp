@@ -33,14 +33,6 @@ void run_typed(const MomentumUpdate& a, Queue& queue) {
 
 }  // namespace
 
-void check(const MomentumUpdate& a) {
-  check(a.update);
-  CHECK(a.trace.type == DType::f32 || a.trace.type == DType::bf16, "trace of {}", name_of(a.trace.type));
-  CHECK(a.trace.count == a.update.count());
-}
-
-Cost cost(const MomentumUpdate& a) { return {5 * a.update.count(), 12 * a.update.count() + 2 * a.trace.bytes()}; }
-
 void run_cpu(const MomentumUpdate& a, Queue& queue) {
   if (a.trace.type == DType::bf16)
     run_typed<loops::Bf16>(a, queue);

@@ -4,13 +4,12 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/check_views.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
 namespace {
-constexpr int64_t kChannels = 3;
+constexpr int64_t kChannels = Patchify::kChannels;
 
 // The value of each byte. A fused multiplication and addition would give other bits than value_range (TRAINER_UNFUSED in
 // CMakeLists.txt).
@@ -20,23 +19,6 @@ std::array<float, 256> table_of(const PixelRange& r) {
   return table;
 }
 }  // namespace
-
-void check(const Patchify& a) {
-  need_size(a.op, "batch", a.batch);
-  need_size(a.op, "patch", a.patch, 1);
-  need_size(a.op, "height", a.height, a.patch);
-  need_size(a.op, "patch_width", a.patch_width);
-  need_size(a.op, "width", a.width, a.columns());
-  int64_t rows = a.height / a.patch, columns = a.width / a.columns();  // what is left over at the edges is not used
-  need_activation(a.op, "patches", a.patches, {a.batch * rows * columns, a.patch * a.columns() * kChannels});
-  need_view(a.op, "image", a.image, a.image.type == DType::u8 ? DType::u8 : DType::f32,
-            {a.batch, a.height, a.width, kChannels});
-  CHECK(a.range.width != 0, "{}: the range of bytes has no width", name_of(a.op));
-}
-
-Cost cost(const Patchify& a) {
-  return {0, a.patches.bytes() + device::size_of(a.image.type) * a.patches.count};
-}
 
 void run_cpu(const Patchify& a, Queue& queue) {
   const bool bytes = a.image.type == DType::u8;

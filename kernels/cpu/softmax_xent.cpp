@@ -1,27 +1,9 @@
 #include "kernels/softmax_xent.hpp"
 
-#include "kernels/check_views.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
 
 namespace kernels {
-
-void check(const SoftmaxXent& a) {
-  need_size(a.op, "rows", a.rows);
-  need_size(a.op, "columns", a.columns, 1);
-  need_view(a.op, "logits", a.logits, DType::f32, {a.rows, a.columns});
-  need_view(a.op, "labels", a.labels, DType::i32, {a.rows});
-  if (a.gradient) need_view(a.op, "row_scale", a.row_scale, DType::f32, {a.rows});
-  allow_view(a.op, "loss_scale", a.loss_scale, DType::f32, {1});
-  need_view(a.op, "loss", a.loss, DType::f32, {a.rows});
-  CHECK(a.smoothing >= 0 && a.smoothing < 1, "{}: smoothing is {}, must lie in [0, 1)", name_of(a.op), a.smoothing);
-  CHECK(a.smoothing == 0 || a.columns > 1, "{}: smoothing needs two columns", name_of(a.op));
-}
-
-Cost cost(const SoftmaxXent& a) {
-  int64_t n = a.rows * a.columns;
-  return {(a.gradient ? 6 : 4) * n, 4 * ((a.gradient ? 2 : 1) * n + 3 * a.rows)};
-}
 
 void run_cpu(const SoftmaxXent& a, Queue& queue) {
   auto kernel = vector_table().softmax_xent_row;

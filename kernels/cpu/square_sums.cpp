@@ -10,13 +10,6 @@ namespace {
 constexpr int64_t kBlock = 16384;  // elements per partial sum
 }
 
-void check(const SquareSums& a) {
-  CHECK(a.sum.type == DType::f64 && a.sum.count == 1, "sum of squares goes to one double");
-  CHECK(a.x.type == DType::f32, "sum of squares of {}", name_of(a.x.type));
-}
-
-Cost cost(const SquareSums& a) { return {2 * a.x.count, a.x.bytes()}; }
-
 void run_cpu(const SquareSums& a, Queue& queue) {
   const float* x = a.x.f32();
   const int64_t n = a.x.count, blocks = base::ceil_div(n, kBlock);
@@ -24,17 +17,6 @@ void run_cpu(const SquareSums& a, Queue& queue) {
 #pragma omp parallel for schedule(static) num_threads(queue.threads()) if (blocks > 1)
   for (int64_t b = 0; b < blocks; ++b) partial[b] = loops::square_sum(x + b * kBlock, std::min(kBlock, n - b * kBlock));
   *a.sum.f64() = loops::plain_sum(partial, blocks);
-}
-
-void check(const AddSums& a) {
-  CHECK(a.y.type == DType::f64);
-  CHECK(a.a.none() || (a.a.type == DType::f64 && a.a.count == a.y.count));
-  CHECK(a.b.none() || (a.b.type == DType::f64 && a.b.count == a.y.count));
-}
-
-Cost cost(const AddSums& a) {
-  int operands = int(!a.a.none()) + int(!a.b.none());
-  return {operands == 2 ? a.y.count : 0, a.y.bytes() * (1 + operands)};
 }
 
 void run_cpu(const AddSums& args, Queue& queue) {

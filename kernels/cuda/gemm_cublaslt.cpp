@@ -38,7 +38,6 @@ constexpr int kProposals = 8;
 cudaDataType_t type_of(DType type) {
   return type == DType::bf16 ? CUDA_R_16BF : type == DType::f16 ? CUDA_R_16F : CUDA_R_32F;
 }
-int64_t or_else(int64_t leading, int64_t packed) { return leading ? leading : packed; }
 
 // The largest power of two up to 64 that divides an address: kernels are chosen by it. Activations lie at multiples of 64, and no
 // more can be said of them on paper.
@@ -83,8 +82,8 @@ Call plain_call(const Gemm& a, void* d, DType d_type, int64_t ldd, const Queue& 
   return {.m = a.n,
           .n = a.m,
           .k = a.k,
-          .lda = or_else(a.ldb, a.trans_b ? a.k : a.n),
-          .ldb = or_else(a.lda, a.trans_a ? a.m : a.k),
+          .lda = a.leading_of_b(),
+          .ldb = a.leading_of_a(),
           .ldc = ldd,
           .ldd = ldd,
           .trans_a = a.trans_b,
@@ -104,7 +103,7 @@ void* const kSomeScratch = reinterpret_cast<void*>(4096);
 
 // `scratch`: where sums go that are to be added to others, as the library only overwrites them.
 Call fused_call(const Gemm& a, const Queue& queue, void* scratch = kSomeScratch) {
-  int64_t ldc = or_else(a.ldc, a.n);
+  int64_t ldc = a.leading_of_c();
   Call call = plain_call(a, a.c.data, a.c.type, ldc, queue);
   call.fused = true;
   if (!a.gelu.none()) {

@@ -50,7 +50,7 @@ void finish(const Gemm& a, const float* x, Queue& queue) {
                      x,
                      static_cast<const float*>(a.residual.data),
                      a.n,
-                     a.ldc ? a.ldc : a.n,
+                     a.leading_of_c(),
                      a.write == Write::accumulate};
   const View whole_x{const_cast<float*>(x), DType::f32, a.m * a.n};
   bool aligned = body.ldc % 4 == 0 && packs_fit(4, a.n, {a.c, a.gelu, a.gelu_of, a.bias, a.residual, whole_x});

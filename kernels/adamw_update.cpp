@@ -1,0 +1,15 @@
+#include "kernels/adamw_update.hpp"
+
+namespace kernels {
+
+void check(const AdamwUpdate& a) {
+  check(a.update);
+  CHECK(a.mu.type == DType::f32 || a.mu.type == DType::bf16, "mu of {}", name_of(a.mu.type));
+  CHECK(a.mu.count == a.update.count() && a.nu.count == a.update.count() && a.nu.type == DType::f32);
+}
+
+Cost cost(const AdamwUpdate& a) {
+  return {14 * a.update.count(), 12 * a.update.count() + 2 * a.mu.bytes() + 2 * a.nu.bytes()};
+}
+
+}  // namespace kernels

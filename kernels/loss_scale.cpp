@@ -1,0 +1,15 @@
+#include "kernels/loss_scale.hpp"
+
+#include "kernels/check_views.hpp"
+
+namespace kernels {
+
+void check(const LossScale& a) {
+  need_view(a.op, "decision", a.decision, DType::f32, {3});
+  need_view(a.op, "norm", a.norm, DType::f64, {1});
+  need_view(a.op, "state", a.state, DType::f32, {3});
+}
+
+Cost cost(const LossScale&) { return {8, 32}; }
+
+}  // namespace kernels
