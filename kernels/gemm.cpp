@@ -6,18 +6,22 @@ namespace kernels {
 
 void check(const Gemm& a) {
   need_size(a.op, "m", a.m), need_size(a.op, "n", a.n), need_size(a.op, "k", a.k);
-  const bool narrow = a.a.type == DType::bf16 || a.a.type == DType::f16, narrow_c = narrow && a.c.type == a.a.type;
+  const bool narrow = a.a.type == DType::bf16 || a.a.type == DType::f16,
+             narrow_c = narrow && a.c.type == a.a.type;
   const DType operands = narrow ? a.a.type : DType::f32;
   need_matrix(a.op, "c", a.c, narrow_c ? operands : DType::f32, a.m, a.n, a.leading_of_c());
-  need_matrix(a.op, "a", a.a, operands, a.trans_a ? a.k : a.m, a.trans_a ? a.m : a.k, a.leading_of_a());
-  need_matrix(a.op, "b", a.b, operands, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n, a.leading_of_b());
+  need_matrix(a.op, "a", a.a, operands, a.trans_a ? a.k : a.m, a.trans_a ? a.m : a.k,
+              a.leading_of_a());
+  need_matrix(a.op, "b", a.b, operands, a.trans_b ? a.n : a.k, a.trans_b ? a.k : a.n,
+              a.leading_of_b());
   allow_view(a.op, "bias", a.bias, a.c.type, {a.n});
   allow_view(a.op, "residual", a.residual, DType::f32, {a.m, a.n});
-  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is {}", name_of(a.op),
-        device::name_of(operands));
+  CHECK(a.write == Write::overwrite || !narrow_c, "{}: sums are kept in f32, c is {}",
+        name_of(a.op), device::name_of(operands));
   allow_view(a.op, "gelu", a.gelu, a.c.type, {a.m, a.n});
   allow_view(a.op, "gelu_of", a.gelu_of, a.c.type, {a.m, a.n});
-  CHECK(a.write == Write::overwrite || (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
+  CHECK(a.write == Write::overwrite ||
+            (a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none()),
         "{}: bias, residual and GELU go with overwrite only", name_of(a.op));
   allow_view(a.op, "sums", a.sums, DType::f32, {a.n});
   const bool alone = a.bias.none() && a.residual.none() && a.gelu.none() && a.gelu_of.none();
@@ -30,8 +34,9 @@ Cost cost(const Gemm& a) {
   int64_t more = a.gelu.count + a.gelu_of.count;
   const int64_t sums = a.sums.none() ? 0 : cost(sums_of(a)).flops;
   const int64_t read = a.m * a.k + a.k * a.n, written = c + more;
-  return {2 * c * a.k + 8 * more + sums, device::size_of(a.a.type) * read + device::size_of(a.c.type) * written + a.bias.bytes() +
-                                             4 * (reads_c + (a.write == Write::accumulate ? 2 : 1) * a.sums.count)};
+  return {2 * c * a.k + 8 * more + sums,
+          device::size_of(a.a.type) * read + device::size_of(a.c.type) * written + a.bias.bytes() +
+              4 * (reads_c + (a.write == Write::accumulate ? 2 : 1) * a.sums.count)};
 }
 
 void check(const ColumnSum& a) {
@@ -51,8 +56,8 @@ void run_by_rows(std::span<const Gemm> products, Queue& queue) {
 }
 
 void run_with_sums(const Gemm& product, const ColumnSum& sums, Queue& queue) {
-  CHECK(sums.x.data == product.b.data && sums.m == product.k && sums.n == product.n, "{}: the sums of another matrix",
-        name_of(Gemm::op));
+  CHECK(sums.x.data == product.b.data && sums.m == product.k && sums.n == product.n,
+        "{}: the sums of another matrix", name_of(Gemm::op));
   // Not by products that round f32 operands: the library may add the rounded ones.
   const bool exact = !queue.tf32() || product.b.type != DType::f32;
   if (queue.device() == device::Kind::cuda && product.write == sums.write && exact) {

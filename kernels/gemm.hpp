@@ -62,9 +62,8 @@ struct GemmUse {
   DType type = DType::f32, result = DType::f32;  // of a and b; of c
   bool gelu = false, gelu_of = false;
 };
-// Whether bf16 products run on bf16 instructions. For tests: never, or (false) as the CPU has it again.
+// True if bf16 products run on bf16 instructions.
 bool bf16_is_native();
-void force_bf16_emulation(bool forced);
 
 std::vector<GemmUse> gemm_uses();
 void reset_gemm_uses();

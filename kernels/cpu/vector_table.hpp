@@ -93,13 +93,7 @@ struct VectorTable {
 
 extern const VectorTable kAvx2Table, kAvx512Table, kAvx512Bf16Table;
 
-bool cpu_has_avx512();
-bool cpu_has_avx512_bf16();
-
 // The widest table this CPU can run; with bf16 instructions if products use them (bf16_is_native).
 const VectorTable& vector_table();
-
-// For tests: use this table instead; nullptr goes back to the widest.
-void force_vector_table(const VectorTable* table);
 
 }  // namespace kernels

@@ -4,6 +4,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/testing.hpp"
 #include "narrow_type.hpp"
 
 namespace {
@@ -16,11 +17,11 @@ using device::DType;
 template <class F>
 void both_ways(const F& body) {
   for (bool emulated : bf16_ways()) {
-    force_bf16_emulation(emulated);
+    testing::force_bf16_emulation(emulated);
     SCOPED_TRACE(emulated ? "emulated" : bf16_is_native() ? "native" : "no bf16 instructions here");
     body();
   }
-  force_bf16_emulation(false);
+  testing::force_bf16_emulation(false);
 }
 
 float rounded(float x) { return widened(narrowed(x)); }

@@ -3,6 +3,7 @@
 #include "kernels/cast.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/testing.hpp"
 #include "rig.hpp"
 
 namespace {
@@ -71,7 +72,7 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
 TEST(GemmGelu, IsTheOpOnTheResult) {
   for_each_table([] {
     for (bool emulated : bf16_ways()) {
-      force_bf16_emulation(emulated);
+      testing::force_bf16_emulation(emulated);
       for (auto [m, n, k] :
            {std::array<int64_t, 3>{200, 800, 33}, {5, 7, 3}, {130, 1536, 64}, {900, 200, 384}, {0, 4, 4}, {4, 4, 0}})
         for (auto [operands, result] :
@@ -79,7 +80,7 @@ TEST(GemmGelu, IsTheOpOnTheResult) {
           for (bool fixed : {false, true})
             for (int threads : thread_counts({1, 2})) compare(m, n, k, operands, result, fixed, threads);
     }
-    force_bf16_emulation(false);
+    testing::force_bf16_emulation(false);
   });
 }
 

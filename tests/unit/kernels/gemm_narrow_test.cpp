@@ -1,6 +1,7 @@
 // Products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to f32; on CUDA of binary16 as well.
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/testing.hpp"
 #include "narrow_type.hpp"
 
 namespace {
@@ -94,10 +95,10 @@ void both_ways(const F& body) {
     body();
   }
   SCOPED_TRACE("widened");
-  force_bf16_emulation(true);
+  testing::force_bf16_emulation(true);
   EXPECT_FALSE(bf16_is_native());
   for_each_narrow_type(body);
-  force_bf16_emulation(false);
+  testing::force_bf16_emulation(false);
 }
 
 TEST(GemmNarrow, AgreesWithReference) {

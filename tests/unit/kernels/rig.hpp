@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "kernels/cpu/instructions.hpp"
 #include "kernels/cpu/vector_table.hpp"
+#include "kernels/testing.hpp"
 #include "mirror.hpp"
 
 namespace rig {
@@ -119,10 +121,10 @@ void for_each_table(const F& body) {
   if (kernels::cpu_has_avx512_bf16()) tables.push_back(&kernels::kAvx512Bf16Table);
   for (const auto* table : tables) {
     SCOPED_TRACE(table->name);
-    kernels::force_vector_table(table);
+    kernels::testing::force_vector_table(table);
     body();
   }
-  kernels::force_vector_table(nullptr);
+  kernels::testing::force_vector_table(nullptr);
 }
 
 // `outputs(queue)` runs an op and returns what it wrote: the same bits for 1, 2 and 3 threads (on CUDA: twice).

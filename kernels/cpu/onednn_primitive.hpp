@@ -1,0 +1,48 @@
+// One oneDNN matrix product of fixed shape, which several threads may run at the same time.
+#pragma once
+
+#include <omp.h>
+
+#include <dnnl.hpp>
+#include <vector>
+
+#include "kernels/cpu/gemm_key.hpp"
+
+namespace kernels {
+
+// oneDNN asks OpenMP how many threads to use, when a primitive is made and when it runs.
+class ThreadScope {
+ public:
+  explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
+    if (threads != before_) omp_set_num_threads(threads);
+  }
+  ~ThreadScope() {
+    if (before_ != omp_get_max_threads()) omp_set_num_threads(before_);
+  }
+  ThreadScope(const ThreadScope&) = delete;
+
+ private:
+  int before_;
+};
+
+// The primitive and what each of `workers` threads needs to run it beside the others.
+class OnednnPrimitive {
+ public:
+  OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers);
+
+  size_t scratch_bytes() const { return scratch_bytes_; }
+  dnnl_status_t run(int worker, const GemmOperands& p, void* scratch);  // does not throw
+
+ private:
+  struct Worker {
+    dnnl::stream stream;
+    std::vector<dnnl::memory> memories;
+    std::vector<dnnl_exec_arg_t> arguments;
+  };
+  dnnl::matmul primitive_;
+  std::vector<Worker> workers_;
+  size_t scratch_bytes_ = 0;
+  int scratch_index_ = -1, bias_index_ = -1, residual_index_ = -1;
+};
+
+}  // namespace kernels
