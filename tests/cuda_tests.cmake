@@ -3,11 +3,12 @@
 # The .cu files and the CUDA side of device, compiled by g++ against tests/cuda_on_cpu. Linked as objects, they go before their
 # namesakes in the libraries.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+file(GLOB cublaslt_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cublaslt.cpp)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
 list(FILTER emulator_sources EXCLUDE REGEX "/nccl\\.cpp$")
 set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX)
 add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURCE_DIR}/src/device/cuda.cpp
-            ${CMAKE_SOURCE_DIR}/kernels/cuda/gemm_cublaslt.cpp)
+            ${cublaslt_sources})
 set_target_properties(cuda_on_cpu PROPERTIES UNITY_BUILD OFF)
 target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_link_libraries(cuda_on_cpu PRIVATE trainer_base)

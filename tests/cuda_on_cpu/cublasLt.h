@@ -1,4 +1,4 @@
-// What kernels/cuda/gemm_cublaslt.cpp uses of cuBLASLt, with the names and rules of the real one; cublaslt.cpp computes.
+// The names and rules of cuBLASLt that kernels/cuda/*_cublaslt.cpp use; cublaslt.cpp computes.
 #pragma once
 
 #include <cstddef>

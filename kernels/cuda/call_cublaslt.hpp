@@ -1,0 +1,70 @@
+// Calls of cuBLASLt for products, in the library's own terms. It thinks in columns: a row-major [m,
+// n] is its column-major [n, m]. So it is asked for C^T = B^T A^T, with b as its first operand, and
+// a bias over the n columns of c is its bias over rows. Sums over rows of b are those of its first
+// operand over the common dimension (BGRADA), which it writes in c's type, f32. Its other epilogue
+// with sums, of GELU's derivative, would write those in the type of the activations.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <string>
+#include <tuple>
+
+#include "device/cuda_library.hpp"
+#include "kernels/gemm.hpp"
+
+#define LT(function) LIBRARY_FUNCTION("libcublasLt.so.13", function)
+
+namespace kernels::cublaslt {
+
+constexpr size_t kWorkspace = kGemmWorkspace;
+
+// The largest power of two up to 64 that divides an address: kernels are chosen by it. Activations
+// lie at multiples of 64, and no more can be said of them on paper.
+inline uint32_t alignment_of(const void* p) {
+  uintptr_t address = reinterpret_cast<uintptr_t>(p) | 64;
+  return uint32_t(address & ~(address - 1));
+}
+
+// The library's call in its own terms. `into` is where the product goes: c itself, gelu (then c is
+// the auxiliary output), or f32 scratch that finish_gemm reads.
+struct Call {
+  bool fused = false;
+  int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
+  bool trans_a = false, trans_b = false, tf32 = false;
+  DType operands = DType::f32, c_type = DType::f32, d_type = DType::f32;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  float beta = 0;
+  void *a = nullptr, *b = nullptr, *c = nullptr, *d = nullptr, *bias = nullptr, *aux = nullptr;
+
+  auto key() const {
+    return std::tuple(fused, m, n, k, lda, ldb, ldc, ldd, ld_aux, trans_a, trans_b, tf32, operands,
+                      c_type, d_type, int(epilogue), beta,
+                      std::tuple(alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(d),
+                                 alignment_of(bias), alignment_of(aux)));
+  }
+};
+
+using Key = decltype(Call().key());
+
+cudaDataType_t type_of(DType type);
+void check_lt(cublasStatus_t status, const char* what, const Call& c);
+cublasLtHandle_t handle(const Call& c);  // the process's; c is for messages
+
+// On paper and in what tells calls apart, scratch lies at any aligned address.
+inline void* const kSomeScratch = reinterpret_cast<void*>(4096);
+
+// `scratch`: where sums go that are to be added to others, as the library only overwrites them.
+Call fused_call(const Gemm& a, const Queue& queue, void* scratch = kSomeScratch);
+// The product alone, for finish_gemm to read.
+Call product_call(const Gemm& a, void* workspace, const Queue& queue);
+
+inline bool has_sums(const Call& call) { return call.epilogue == CUBLASLT_EPILOGUE_BGRADA; }
+
+inline Call without_sums(Call call) {
+  call.epilogue = CUBLASLT_EPILOGUE_DEFAULT, call.bias = nullptr;
+  return call;
+}
+std::string text_of(const Call& c);  // names the shape in choices of algorithms
+
+}  // namespace kernels::cublaslt
