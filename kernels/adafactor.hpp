@@ -28,10 +28,6 @@ struct AdafactorSums {  // total = sum of g^2; over_x += ..., over_y += ... for 
   int64_t begin = 0;
   Factored shape;
 };
-void check(const AdafactorSums&);
-Cost cost(const AdafactorSums&);
-void run_cpu(const AdafactorSums&, Queue&);
-void run_cuda(std::span<const AdafactorSums>, Queue&);
 size_t cuda_scratch(const AdafactorSums&);
 
 // With R the moment that misses the largest dimension and C the other:
@@ -45,10 +41,6 @@ struct AdafactorFactors {
   Clip clip{};       // squares are scaled by (factor / divisor)^2
   float beta2 = 0, eps = 0;
 };
-void check(const AdafactorFactors&);
-Cost cost(const AdafactorFactors&);
-void run_cpu(const AdafactorFactors&, Queue&);
-void run_cuda(std::span<const AdafactorFactors>, Queue&);
 
 // A = g scaled: factored tensors by the two factors; others by v^-1/2 after v = beta2 v + (1 - beta2) (g^2 + eps).
 struct AdafactorScaling {
@@ -75,10 +67,6 @@ struct AdafactorUpdate {
   float keep = 0, add = 1;
   RmsClip rms{};
 };
-void check(const AdafactorUpdate&);
-Cost cost(const AdafactorUpdate&);
-void run_cpu(const AdafactorUpdate&, Queue&);
-void run_cuda(std::span<const AdafactorUpdate>, Queue&);
 size_t cuda_scratch(const AdafactorUpdate&);
 
 // First pass of update clipping: sum = sum of A^2. It moves v on; the update that follows takes beta2 = 1.
@@ -89,10 +77,6 @@ struct AdafactorRms {
   Clip clip{};
   AdafactorScaling scaling;
 };
-void check(const AdafactorRms&);
-Cost cost(const AdafactorRms&);
-void run_cpu(const AdafactorRms&, Queue&);
-void run_cuda(std::span<const AdafactorRms>, Queue&);
 size_t cuda_scratch(const AdafactorRms&);
 
 }  // namespace kernels

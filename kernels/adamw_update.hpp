@@ -18,10 +18,6 @@ struct AdamwUpdate {
   float correction2 = 1;      // c2 = 1 - b2^step
   float eps = 0, eps_root = 0;
 };
-void check(const AdamwUpdate&);
-Cost cost(const AdamwUpdate&);
-void run_cpu(const AdamwUpdate&, Queue&);
-void run_cuda(std::span<const AdamwUpdate>, Queue&);
 size_t cuda_scratch(const AdamwUpdate&);
 
 }  // namespace kernels

@@ -45,10 +45,6 @@ struct ApplyUpdate {  // d = g: plain gradient descent
   static constexpr Op op = Op::apply_update;
   Update update;
 };
-void check(const ApplyUpdate&);
-Cost cost(const ApplyUpdate&);
-void run_cpu(const ApplyUpdate&, Queue&);
-void run_cuda(std::span<const ApplyUpdate>, Queue&);
 size_t cuda_scratch(const ApplyUpdate&);
 
 }  // namespace kernels

@@ -36,10 +36,6 @@ struct AttentionForward {
   View q, k, v;
   AttentionShape shape;
 };
-void check(const AttentionForward&);
-Cost cost(const AttentionForward&);
-void run_cpu(const AttentionForward&, Queue&);
-void run_cuda(const AttentionForward&, Queue&);
 size_t cuda_scratch(const AttentionForward&);
 
 struct AttentionBackward {
@@ -49,10 +45,6 @@ struct AttentionBackward {
   View q, k, v, o, lse;
   AttentionShape shape;
 };
-void check(const AttentionBackward&);
-Cost cost(const AttentionBackward&);
-void run_cpu(const AttentionBackward&, Queue&);
-void run_cuda(const AttentionBackward&, Queue&);
 size_t cuda_scratch(const AttentionBackward&);
 
 }  // namespace kernels

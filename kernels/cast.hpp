@@ -10,9 +10,5 @@ struct Cast {
   static constexpr Op op = Op::cast;
   View y, x;              // same count; f32 to bf16 or f16, or back
 };
-void check(const Cast&);
-Cost cost(const Cast&);
-void run_cpu(const Cast&, Queue&);
-void run_cuda(std::span<const Cast>, Queue&);
 
 }  // namespace kernels

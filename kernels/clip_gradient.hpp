@@ -19,9 +19,5 @@ struct ClipGradient {
   View found{};           // optional f64, as places: squares[places[i]]
   float bound = 0;
 };
-void check(const ClipGradient&);
-Cost cost(const ClipGradient&);
-void run_cpu(const ClipGradient&, Queue&);
-void run_cuda(const ClipGradient&, Queue&);
 
 }  // namespace kernels

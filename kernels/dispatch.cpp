@@ -4,13 +4,22 @@ namespace kernels {
 
 const char* name_of(Op op) {
   switch (op) {
-#define OP(name, Args) \
+#define OP(name, Args, group) \
   case Op::name: return #name;
 #include "kernels/ops.def"
 #undef OP
     case Op::count: break;
   }
   return "?";
+}
+
+OpGroup group_of(Op op) {
+  constexpr OpGroup kGroups[] = {
+#define OP(name, Args, group) OpGroup::group,
+#include "kernels/ops.def"
+#undef OP
+  };
+  return kGroups[int(op)];
 }
 
 }  // namespace kernels

@@ -1,8 +1,8 @@
-// Ops. One op = one stem: `layer_norm.hpp` is the contract (plain argument struct with shapes in comments, check, cost),
-// `.cpp` the CPU implementation, `.cu` the CUDA one. kernels knows views and queues; no model, no rank, no configuration.
+// Ops. One op = one stem: layer_norm.hpp and .cpp are the contract (plain argument struct with shapes in comments, check, cost),
+// cpu/layer_norm.cpp and cuda/layer_norm.cu its two forms. kernels knows views and queues; no model, no rank, no configuration.
 //
-// To add an op: a line in ops.def, a header with the struct and the declarations `check`, `cost`, `run_cpu`, `run_cuda`, a
-// .cpp and a .cu, and a case in tests/unit/kernels (a coverage test reads ops.def), which runs on both back ends.
+// To add an op: a line in ops.def, a header x.hpp with the struct, x.cpp with check and cost, cpu/x.cpp with run_cpu, cuda/x.cu
+// with run_cuda, and a case in tests/unit/kernels (a coverage test reads ops.def), which runs on both back ends.
 // Where a step has one op for every tensor, run_cuda takes all of them (run_all, OpList): a launch each would cost more than its work.
 //
 // Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found by the code that
@@ -25,12 +25,15 @@ using device::Queue;
 using device::View;
 
 enum class Op : int {
-#define OP(name, Args) name,
+#define OP(name, Args, group) name,
 #include "kernels/ops.def"
 #undef OP
   count
 };
 const char* name_of(Op op);
+
+enum class OpGroup { model, optimizer };
+OpGroup group_of(Op op);
 
 struct Cost {
   int64_t flops = 0;  // multiply-adds count two; only what is proportional to the useful work
@@ -39,6 +42,23 @@ struct Cost {
 
 // Results are written or added to: there is no separate pass that zeroes gradients.
 enum class Write { overwrite, accumulate };
+
+// Each op of ops.def has these functions; its header defines the struct of its arguments. `check` refuses wrong shapes for all back
+// ends, `cost` counts the work.
+#define OP_CONTRACT(Args)       \
+  struct Args;                  \
+  void check(const Args& args); \
+  Cost cost(const Args& args);  \
+  void run_cpu(const Args& args, Queue& queue);
+#define OP(name, Args, group) \
+  OP_CONTRACT(Args)           \
+  void run_cuda(const Args& args, Queue& queue);
+#define OP_TOGETHER(name, Args, group) \
+  OP_CONTRACT(Args)                    \
+  void run_cuda(std::span<const Args> all, Queue& queue);
+#include "kernels/ops.def"
+#undef OP
+#undef OP_CONTRACT
 
 // Ops whose run_cuda takes many at a time.
 template <class Args>

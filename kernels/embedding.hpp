@@ -13,10 +13,6 @@ struct EmbeddingForward {
   View positions;         // [length, width]; row r gets positions[r % length] added
   int64_t rows = 0, width = 0, vocabulary = 0, length = 0;
 };
-void check(const EmbeddingForward&);
-Cost cost(const EmbeddingForward&);
-void run_cpu(const EmbeddingForward&, Queue&);
-void run_cuda(const EmbeddingForward&, Queue&);
 
 // dtable[id] = (+=) sum of dy over the rows with that id, in row order whatever the threads. overwrite zeroes unused rows.
 struct EmbeddingBackward {
@@ -27,10 +23,6 @@ struct EmbeddingBackward {
   int64_t rows = 0, width = 0, vocabulary = 0;
   Write write = Write::overwrite;
 };
-void check(const EmbeddingBackward&);
-Cost cost(const EmbeddingBackward&);
-void run_cpu(const EmbeddingBackward&, Queue&);
-void run_cuda(const EmbeddingBackward&, Queue&);
 size_t cuda_scratch(const EmbeddingBackward&);
 
 }  // namespace kernels

@@ -9,18 +9,10 @@ struct GeluForward {
   static constexpr Op op = Op::gelu_forward;
   View y, x;              // same count and type, f32, bf16 or f16
 };
-void check(const GeluForward&);
-Cost cost(const GeluForward&);
-void run_cpu(const GeluForward&, Queue&);
-void run_cuda(const GeluForward&, Queue&);
 
 struct GeluBackward {
   static constexpr Op op = Op::gelu_backward;
   View dx, dy, x;         // same count and type, f32, bf16 or f16; dx may be dy
 };
-void check(const GeluBackward&);
-Cost cost(const GeluBackward&);
-void run_cpu(const GeluBackward&, Queue&);
-void run_cuda(const GeluBackward&, Queue&);
 
 }  // namespace kernels

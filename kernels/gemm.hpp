@@ -35,10 +35,6 @@ struct Gemm {
   int64_t leading_of_b() const { return ldb ? ldb : trans_b ? k : n; }
   int64_t leading_of_c() const { return ldc ? ldc : n; }
 };
-void check(const Gemm&);
-Cost cost(const Gemm&);
-void run_cpu(const Gemm&, Queue&);
-void run_cuda(const Gemm&, Queue&);
 // Products of which each may read, of what those before it made, the rows that it makes itself, and may add to them; at most 4.
 // Results are those of one after the other, to the bit. On CPUs a thread runs all of them for some rows before it takes others
 // (if they are cut into the same blocks of rows): what they share is in cache.
@@ -76,10 +72,6 @@ struct ColumnSum {
   int64_t m = 0, n = 0;
   Write write = Write::overwrite;
 };
-void check(const ColumnSum&);
-Cost cost(const ColumnSum&);
-void run_cpu(const ColumnSum&, Queue&);
-void run_cuda(const ColumnSum&, Queue&);
 size_t cuda_scratch(const ColumnSum&);
 
 // Those of a product, alone.

@@ -16,10 +16,6 @@ struct LayerNormForward {
   int64_t rows = 0, columns = 0;
   float eps = 1e-6f;
 };
-void check(const LayerNormForward&);
-Cost cost(const LayerNormForward&);
-void run_cpu(const LayerNormForward&, Queue&);
-void run_cuda(const LayerNormForward&, Queue&);
 
 struct LayerNormBackward {
   static constexpr Op op = Op::layer_norm_backward;
@@ -32,10 +28,6 @@ struct LayerNormBackward {
   int64_t rows = 0, columns = 0;
   Write dx_write = Write::overwrite, param_write = Write::overwrite;
 };
-void check(const LayerNormBackward&);
-Cost cost(const LayerNormBackward&);
-void run_cpu(const LayerNormBackward&, Queue&);
-void run_cuda(const LayerNormBackward&, Queue&);
 size_t cuda_scratch(const LayerNormBackward&);
 
 }  // namespace kernels

@@ -26,10 +26,6 @@ struct LossScale {
   float bound = 0;
   LossScaleRule rule{};
 };
-void check(const LossScale&);
-Cost cost(const LossScale&);
-void run_cpu(const LossScale&, Queue&);
-void run_cuda(const LossScale&, Queue&);
 
 // The op's arithmetic, of both back ends.
 constexpr void step_loss_scale(float* decision, double* norm, float* state, float bound, const LossScaleRule& rule) {

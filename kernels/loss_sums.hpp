@@ -23,10 +23,6 @@ struct LossSums {
   View flags{};   // optional u8 [batch]: 0 = second group; none: all examples are of the first
   int64_t batch = 0, length = 0, slices = 1;
 };
-void check(const LossSums&);
-Cost cost(const LossSums&);
-void run_cpu(const LossSums&, Queue&);
-void run_cuda(const LossSums&, Queue&);
 
 // One example's, of its rows and its weights.
 struct ExampleLoss {

@@ -14,10 +14,6 @@ struct MomentumUpdate {
   float momentum = 0;  // unrounded, for Nesterov
   bool nesterov = false;
 };
-void check(const MomentumUpdate&);
-Cost cost(const MomentumUpdate&);
-void run_cpu(const MomentumUpdate&, Queue&);
-void run_cuda(std::span<const MomentumUpdate>, Queue&);
 size_t cuda_scratch(const MomentumUpdate&);
 
 }  // namespace kernels

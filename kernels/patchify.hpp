@@ -21,9 +21,5 @@ struct Patchify {
   PixelRange range{};     // of bytes
   int64_t columns() const { return patch_width ? patch_width : patch; }  // of one patch
 };
-void check(const Patchify&);
-Cost cost(const Patchify&);
-void run_cpu(const Patchify&, Queue&);
-void run_cuda(const Patchify&, Queue&);
 
 }  // namespace kernels

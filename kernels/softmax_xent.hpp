@@ -18,9 +18,5 @@ struct SoftmaxXent {
   bool gradient = true;
   View loss_scale{};      // optional [1]: the gradient is multiplied by it as well
 };
-void check(const SoftmaxXent&);
-Cost cost(const SoftmaxXent&);
-void run_cpu(const SoftmaxXent&, Queue&);
-void run_cuda(const SoftmaxXent&, Queue&);
 
 }  // namespace kernels

@@ -11,10 +11,6 @@ struct SquareSums {  // sum = sum of x[i]^2
   View sum;  // f64 [1]
   View x;    // f32
 };
-void check(const SquareSums&);
-Cost cost(const SquareSums&);
-void run_cpu(const SquareSums&, Queue&);
-void run_cuda(std::span<const SquareSums>, Queue&);
 size_t cuda_scratch(const SquareSums&);
 
 struct AddSums {  // y = a + b; an absent operand counts as zero; y may be a or b
@@ -22,9 +18,5 @@ struct AddSums {  // y = a + b; an absent operand counts as zero; y may be a or 
   View y;         // f64
   View a{}, b{};  // f64, same count
 };
-void check(const AddSums&);
-Cost cost(const AddSums&);
-void run_cpu(const AddSums&, Queue&);
-void run_cuda(const AddSums&, Queue&);
 
 }  // namespace kernels

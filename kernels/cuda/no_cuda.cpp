@@ -20,9 +20,9 @@
 
 namespace kernels {
 
-#define OP(name, Args) \
+#define OP(name, Args, group) \
   void run_cuda(const Args& args, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(args.op)); }
-#define OP_TOGETHER(name, Args) \
+#define OP_TOGETHER(name, Args, group) \
   void run_cuda(std::span<const Args>, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(Args::op)); }
 #include "kernels/ops.def"
 #undef OP

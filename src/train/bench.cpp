@@ -138,15 +138,6 @@ Times time_steps(comm::Session& session, const Recipe& recipe, data::Mixture& in
   return times;
 }
 
-bool is_of_the_optimizer(kernels::Op op) {
-  using kernels::Op;
-  for (Op one : {Op::square_sums, Op::add_sums, Op::adafactor_sums, Op::adafactor_factors, Op::adafactor_rms,
-                 Op::adafactor_update, Op::adamw_update, Op::momentum_update, Op::apply_update, Op::clip_gradient,
-                 Op::loss_scale})
-    if (one == op) return true;
-  return false;
-}
-
 // Seconds of all timed steps: what ops took, and what they would take at the machine's limits.
 struct OpTimes {
   double all = 0, products = 0, optimizer = 0;
@@ -170,7 +161,7 @@ OpTimes print_ops(comm::Comm& world, Engine& engine, const Times& times, int thr
                                            : std::max(double(c.bytes) / copy, double(c.flops) * world.size() / peak);
     sums.all += c.seconds, sums.limit += limit;
     if (op == kernels::Op::gemm) sums.products += c.seconds;
-    if (is_of_the_optimizer(op)) sums.optimizer += c.seconds;
+    if (kernels::group_of(op) == kernels::OpGroup::optimizer) sums.optimizer += c.seconds;
     log::line("{:<22}{:>8.0f}{:>12.2f}{:>10.1f}{:>10.2f}{:>9.1f}%{:>8.1f}%", kernels::name_of(op), double(c.calls) / n,
               c.seconds / n * 1e3, double(c.flops) / c.seconds / 1e9, double(c.bytes) / c.seconds / 1e9,
               100 * limit / c.seconds, c.seconds / n / median * 1e5);
