@@ -14,10 +14,6 @@ To narrow(From value) {
   return out;
 }
 
-inline int64_t exact_div(int64_t a, int64_t b) {
-  CHECK(b != 0 && a % b == 0, "{} is not divisible by {}", a, b);
-  return a / b;
-}
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t round_up(int64_t a, int64_t multiple) { return ceil_div(a, multiple) * multiple; }
 

@@ -38,7 +38,6 @@ class Saver {
   // Bytes of host memory per rank that a state of this kind is copied to; 0 if saving holds the main thread until the
   // file is durable (checkpoint.async = false, or more than staging_mb on some rank: all ranks must call).
   int64_t stage(const State& state);
-  int64_t staging_bytes() const { return staging_bytes_; }
   // All ranks: bytes of a file of such a state. Saves of it begin sooner when it has been called.
   int64_t plan(const State& state);
 
