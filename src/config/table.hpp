@@ -27,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/registry.hpp"
 #include "config/duration.hpp"
 
 namespace config {
@@ -114,7 +115,7 @@ class Table {
 
   // A registered variant: `kind` picks one of `names`; `make(kind)` builds its options, whose own bind adds further
   // keys to this same table. Describing lists the keys of every kind, each marked with the kinds that have it.
-  //   t.kind("kind", kind, options, optimizer_kinds(), make_optimizer_options, "which optimizer");
+  //   t.kind("kind", kind, options, methods(), "which optimizer");
   struct Variant {
     virtual ~Variant() = default;
     virtual void bind(Table&) {}
@@ -122,6 +123,12 @@ class Table {
   void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
             std::vector<std::string> names, std::function<std::shared_ptr<Variant>(const std::string&)> make,
             std::string_view doc);
+  // The same with the rows of a registry.
+  template <class R>
+  void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options, const base::Registry<R>& rows,
+            std::string_view doc) {
+    kind(name, member, options, rows.names(), [&rows](const std::string& k) { return rows.at(k).make_options(); }, doc);
+  }
 
   // A key that earlier versions had in this table and that is now `to` ("model.pad_id"), in a table that is bound later. A deck that
   // sets it gets an error that names the new place. The value is read there all the same, so that the deck of an old checkpoint is

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "base/registry.hpp"
 #include "data/array.hpp"
 #include "data/call_parser.hpp"
 #include "data/tokenizer.hpp"
@@ -116,8 +117,7 @@ struct OpRow {
   std::vector<Parameter> parameters;
   std::unique_ptr<Op> (*make)(const Arguments& arguments, const OpEnvironment& environment);
 };
-std::span<const OpRow> op_rows();
-std::vector<std::string> op_names();
+const base::Registry<OpRow>& op_rows();
 std::string signature(const OpRow& row);  // "resize(size, key=None, ...)" for --list and messages
 
 // The parameters inkey, outkey, key (which overrides both) that most ops share, and their meaning.

@@ -29,9 +29,7 @@ bool is_reference(const std::string& preprocess) { return preprocess.starts_with
 }  // namespace
 
 void DataOptions::bind(config::Table& t) {
-  t.kind(
-      "kind", kind, source, source_names(), [](const std::string& k) { return make_source_options(k); },
-      "where the samples come from");
+  t.kind("kind", kind, source, source_rows(), "where the samples come from");
   t.key("preprocess", preprocess,
         "ops from left to right, 'decode | resize(224) | ...'; \"@NAME\": the same as [data.NAME]; \"\": none")
       .check([this] { return is_reference(preprocess) ? std::string() : syntax_problem(preprocess); });
@@ -41,9 +39,7 @@ void DataOptions::bind(config::Table& t) {
 }
 
 void TokenizerOptions::bind(config::Table& t) {
-  t.kind(
-      "kind", kind, model, tokenizer_kind_names(), [](const std::string& k) { return make_tokenizer_options(k); },
-      "how text becomes ids");
+  t.kind("kind", kind, model, tokenizer_rows(), "how text becomes ids");
 }
 
 void LoaderOptions::bind(config::Table& t) {

@@ -26,12 +26,8 @@ void check_sizes(const Spec& spec) {
 }
 
 const OpRow& row_of(const Call& call, std::string_view text) {
-  std::span<const OpRow> rows = op_rows();
-  auto it = std::find_if(rows.begin(), rows.end(), [&](const OpRow& r) { return r.name == call.name; });
-  if (it != rows.end()) return *it;
-  std::vector<std::string> names = op_names();
-  base::fail(Exit::config, "{}: unknown op '{}'{}; ops: {}", place(text, call.at), call.name,
-             nearest_hint(call.name, names), list_of(names));
+  if (const OpRow* row = op_rows().find(call.name)) return *row;
+  base::fail(Exit::config, "{}: unknown op '{}'{}", place(text, call.at), call.name, op_rows().way_out(call.name));
 }
 
 }  // namespace

@@ -1,8 +1,4 @@
 // Everything that a deck can name in [data.*], [tokenizer.*] and preprocessing strings.
-#include <algorithm>
-
-#include "base/error.hpp"
-#include "data/hint.hpp"
 #include "data/op.hpp"
 #include "data/source.hpp"
 #include "data/tokenizer.hpp"
@@ -18,58 +14,8 @@ namespace data {
       ROW(inception_crop) ROW(keep) ROW(lower) ROW(onehot) ROW(pad_to_shape) ROW(random_crop) ROW(randu) ROW(reshape) \
           ROW(resize) ROW(resize_long) ROW(resize_small) ROW(tokenize) ROW(value_range) ROW(vgg_value_range)
 
-#define DECLARE_SOURCE(name) SourceRow name##_row();
-#define DECLARE_TOKENIZER(name) TokenizerRow name##_row();
-#define DECLARE_OP(name) OpRow name##_row();
-#define CALL(name) name##_row(),
-SOURCES(DECLARE_SOURCE)
-TOKENIZERS(DECLARE_TOKENIZER)
-OPS(DECLARE_OP)
-
-std::span<const SourceRow> source_rows() {
-  static const SourceRow rows[] = {SOURCES(CALL)};
-  return rows;
-}
-
-std::span<const TokenizerRow> tokenizer_rows() {
-  static const TokenizerRow rows[] = {TOKENIZERS(CALL)};
-  return rows;
-}
-
-std::span<const OpRow> op_rows() {
-  static const OpRow rows[] = {OPS(CALL)};
-  return rows;
-}
-
-namespace {
-
-template <class Row>
-std::vector<std::string> names_of(std::span<const Row> rows) {
-  std::vector<std::string> out;
-  for (const Row& r : rows) out.push_back(r.name);
-  return out;
-}
-
-template <class Row>
-const Row& row_named(std::span<const Row> rows, const std::string& name, const char* what) {
-  auto it = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
-  if (it != rows.end()) return *it;
-  std::vector<std::string> names = names_of(rows);
-  base::fail(base::Exit::config, "unknown kind of {} '{}'{}; known: {}", what, name, nearest_hint(name, names),
-             list_of(names));
-}
-
-}  // namespace
-
-std::vector<std::string> source_names() { return names_of(source_rows()); }
-std::vector<std::string> tokenizer_kind_names() { return names_of(tokenizer_rows()); }
-std::vector<std::string> op_names() { return names_of(op_rows()); }
-
-std::shared_ptr<SourceOptions> make_source_options(const std::string& kind) {
-  return row_named(source_rows(), kind, "data source").make();
-}
-std::shared_ptr<TokenizerKindOptions> make_tokenizer_options(const std::string& kind) {
-  return row_named(tokenizer_rows(), kind, "tokenizer").make();
-}
+REGISTRY(source_rows, SourceRow, "data source", SOURCES)
+REGISTRY(tokenizer_rows, TokenizerRow, "tokenizer", TOKENIZERS)
+REGISTRY(op_rows, OpRow, "op", OPS)
 
 }  // namespace data

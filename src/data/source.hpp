@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/registry.hpp"
 #include "config/table.hpp"
 #include "data/array.hpp"
 
@@ -80,10 +81,8 @@ struct SourceOptions : config::Table::Variant {
 
 struct SourceRow {
   std::string name, doc;
-  std::shared_ptr<SourceOptions> (*make)();
+  std::shared_ptr<SourceOptions> (*make_options)();
 };
-std::span<const SourceRow> source_rows();
-std::vector<std::string> source_names();
-std::shared_ptr<SourceOptions> make_source_options(const std::string& kind);  // Error(Exit::config) for an unknown kind
+const base::Registry<SourceRow>& source_rows();
 
 }  // namespace data

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/registry.hpp"
 #include "config/table.hpp"
 
 namespace data {
@@ -38,12 +39,9 @@ struct TokenizerKindOptions : config::Table::Variant {
 
 struct TokenizerRow {
   std::string name, doc;
-  std::shared_ptr<TokenizerKindOptions> (*make)();
+  std::shared_ptr<TokenizerKindOptions> (*make_options)();
 };
-std::span<const TokenizerRow> tokenizer_rows();
-std::vector<std::string> tokenizer_kind_names();
-std::shared_ptr<TokenizerKindOptions> make_tokenizer_options(
-    const std::string& kind);  // Error(Exit::config) if unknown
+const base::Registry<TokenizerRow>& tokenizer_rows();
 
 // The tokenizers a deck names. Each is opened when first asked for, once for all data sets.
 class Tokenizers {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/registry.hpp"
 #include "comm/mesh.hpp"
 #include "config/table.hpp"
 #include "data/dataset.hpp"
@@ -65,7 +66,7 @@ struct Registered {
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Evaluator> (*make)(const config::Table::Variant& options);
 };
-const std::vector<Registered>& registry();
+const base::Registry<Registered>& registry();
 const Registered& row_of(const EvalOptions& options);
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
 

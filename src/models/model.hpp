@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/registry.hpp"
 #include "config/table.hpp"
 #include "kernels/patchify.hpp"
 #include "nn/context.hpp"
@@ -159,7 +160,7 @@ struct Registered {
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Model> (*make)(const config::Table::Variant& options, const MemoryOptions& memory);
 };
-const std::vector<Registered>& registry();
+const base::Registry<Registered>& registry();
 std::unique_ptr<Model> make_model(const ModelOptions& options, const MemoryOptions& memory);
 
 }  // namespace models

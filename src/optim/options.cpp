@@ -50,9 +50,7 @@ void LossScaleOptions::bind(config::Table& t) {
 }
 
 void OptimizerOptions::bind(config::Table& t) {
-  t.kind(
-      "kind", kind, method, method_names(), [](const std::string& k) { return make_method_options(k); },
-      "which optimizer");
+  t.kind("kind", kind, method, methods(), "which optimizer");
   t.key("learning_rate", learning_rate, "scales the optimizer's direction; the schedule multiplies it")
       .required()
       .min(0);
@@ -67,7 +65,7 @@ const MethodOptions& OptimizerOptions::method_options() const {
     CHECK(options, "optimizer options of another family");
     return *options;
   }
-  if (!defaults_) defaults_ = make_method_options(kind);
+  if (!defaults_) defaults_ = methods().at(kind).make_options();
   return *defaults_;
 }
 

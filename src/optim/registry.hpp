@@ -2,9 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "base/registry.hpp"
 #include "optim/method.hpp"
 
 namespace optim {
@@ -14,9 +13,6 @@ struct MethodRow {
   const char* doc;
   std::shared_ptr<MethodOptions> (*make_options)();
 };
-const std::vector<MethodRow>& methods();
-
-std::vector<std::string> method_names();
-std::shared_ptr<MethodOptions> make_method_options(const std::string& kind);
+const base::Registry<MethodRow>& methods();
 
 }  // namespace optim

@@ -13,11 +13,6 @@ template <class T>
 std::shared_ptr<ScheduleShape> make_shape() {
   return std::make_shared<T>();
 }
-std::vector<std::string> schedule_kinds() {
-  std::vector<std::string> names;
-  for (const ScheduleRow& row : schedule_rows()) names.push_back(row.name);
-  return names;
-}
 
 constexpr int64_t kDefaultTimescale = 10000;
 
@@ -54,8 +49,8 @@ float progress(int64_t step, int64_t warmup, int64_t total) {
 
 }  // namespace
 
-const std::vector<ScheduleRow>& schedule_rows() {
-  static const std::vector<ScheduleRow> rows = {
+const base::Registry<ScheduleRow>& schedule_rows() {
+  static const base::Registry<ScheduleRow> rows("schedule", {
       {"constant", "1 throughout", make_shape<ConstantShape>},
       {"linear", "a straight line from 1 to `end`", make_shape<LinearShape>},
       {"polynomial", "from 1 to `end`, by a power of the share of the run that is left", make_shape<PolynomialShape>},
@@ -63,20 +58,12 @@ const std::vector<ScheduleRow>& schedule_rows() {
       {"rsqrt", "falls as 1 / sqrt(1 + steps / timescale), whatever the length of the run", make_shape<RsqrtShape>},
       {"stair", "steps: another multiplier from each boundary on", make_shape<StairShape>},
       {"composite", "other schedules one after the other, [[schedule.NAME.part]]", make_shape<CompositeShape>},
-  };
+  });
   return rows;
 }
 
-std::shared_ptr<ScheduleShape> make_schedule_shape(const std::string& kind) {
-  for (const ScheduleRow& row : schedule_rows())
-    if (kind == row.name) return row.make();
-  base::fail(base::Exit::config, "no schedule \"{}\"", kind);
-}
-
 void ScheduleOptions::bind(config::Table& t) {
-  t.kind(
-      "kind", kind, shape, schedule_kinds(), [](const std::string& k) { return make_schedule_shape(k); },
-      "shape of the multiplier over the run");
+  t.kind("kind", kind, shape, schedule_rows(), "shape of the multiplier over the run");
   t.key("mult", mult, "value that shape, warm-up and cooldown multiply").min(0);
   t.key("scale_with_batch", scale_with_batch, "times global_batch / 256");
   t.duration("warmup", warmup, "rise from 0, which is the first update's value, to the full value");
@@ -90,7 +77,7 @@ std::vector<Problem> ScheduleOptions::problems(const Clock& clock, const std::st
   if (rise && *rise >= clock.total_steps && clock.total_steps > 1)
     out.push_back(
         {name + ".warmup", fmt::format("a warm-up of {} steps does not fit into {} steps", *rise, clock.total_steps)});
-  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : make_schedule_shape(kind);
+  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : schedule_rows().at(kind).make_options();
   CHECK(made, "schedule options of another family");
   made->find_problems(clock, name, out);
   return out;
@@ -103,7 +90,7 @@ Schedule ScheduleOptions::make(const Clock& clock, const std::string& name) cons
                 cooldown_steps = ramp_of(cooldown, clock);
   float base_value = float(mult);
   if (scale_with_batch) base_value = float(mult * (double(clock.global_batch) / 256.0));
-  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : make_schedule_shape(kind);
+  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : schedule_rows().at(kind).make_options();
   ScheduleShape::Curve curve = made->curve(clock, warmup_steps, name);
   return Schedule([=](int64_t step) {
     float value = curve(base_value, step);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/registry.hpp"
 #include "config/table.hpp"
 
 namespace optim {
@@ -61,10 +62,9 @@ struct ScheduleOptions {
 // The registered kinds.
 struct ScheduleRow {
   std::string name, doc;
-  std::shared_ptr<ScheduleShape> (*make)();
+  std::shared_ptr<ScheduleShape> (*make_options)();
 };
-const std::vector<ScheduleRow>& schedule_rows();
-std::shared_ptr<ScheduleShape> make_schedule_shape(const std::string& kind);
+const base::Registry<ScheduleRow>& schedule_rows();
 
 // ---- the shapes
 

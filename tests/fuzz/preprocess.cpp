@@ -53,7 +53,7 @@ data::Sample sample() {
 
 void preprocess(std::string_view input) {
   bool sound = data::syntax_problem(input).empty();
-  data::Tokenizers tokenizers({{"b", data::make_tokenizer_options("bytes")}});
+  data::Tokenizers tokenizers({{"b", data::tokenizer_rows().at("bytes").make_options()}});
   if (sound) data::tokenizer_of(input, "labels");
   data::Pipeline pipeline(input, spec(), {.tokenizers = &tokenizers}, 7);
   expect(sound, "a string with a syntax problem was made into ops");

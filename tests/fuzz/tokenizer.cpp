@@ -16,7 +16,7 @@ const data::Tokenizers& tokenizers() {
       options->path = path;
       return options;
     };
-    return data::Tokenizers({{"bytes", data::make_tokenizer_options("bytes")},
+    return data::Tokenizers({{"bytes", data::tokenizer_rows().at("bytes").make_options()},
                              {"unigram", model(TRAINER_GOLDEN_DIR "/tokenizer/unigram.model")},
                              {"bpe", model(TRAINER_GOLDEN_DIR "/tokenizer/bpe.model")}});
   }();

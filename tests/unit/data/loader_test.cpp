@@ -261,7 +261,7 @@ TEST_F(LoaderTest, MemoryStaysFlat) {
   test::write_file(dir / "s.tar", tar.end());
   WebdatasetOptions o;
   o.path = dir / "s.tar", o.fields = {{"image", "img"}, {"text", "txt"}};
-  Tokenizers tokenizers({{"b", make_tokenizer_options("bytes")}});
+  Tokenizers tokenizers({{"b", tokenizer_rows().at("bytes").make_options()}});
   Dataset set("train", o.open({}),
               Pipeline("decode | inception_crop(48) | flip_lr | value_range | tokenize('b', max_len=64, inkey='text', "
                        "outkey='labels') | keep('image', 'labels')",

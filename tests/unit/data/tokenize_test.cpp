@@ -10,7 +10,7 @@ namespace {
 using base::Exit;
 using test::expect_error;
 
-Tokenizers bytes() { return Tokenizers({{"b", make_tokenizer_options("bytes")}}); }
+Tokenizers bytes() { return Tokenizers({{"b", tokenizer_rows().at("bytes").make_options()}}); }
 
 TEST(Bytes, IdsAndPieces) {
   Tokenizers tokenizers = bytes();
