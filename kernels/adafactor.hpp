@@ -3,8 +3,8 @@
 // and y are its two largest dimensions as they lie in memory: a heads kernel [768, 12, 64] is [1, 768, 12, 64, 1], so
 // heads are a batch axis.
 //   over_x = sums over x, one per (outer, middle, y, inner);  over_y = sums over y, one per (outer, x, middle, inner)
-// For the view of a rank that holds only elements [begin, begin + count) of the tensor, sums are partial and are added
-// later.
+// A rank that holds only elements [begin, begin + count) of the tensor makes partial sums; they are
+// added later.
 #pragma once
 
 #include "kernels/apply_update.hpp"
@@ -51,14 +51,15 @@ struct AdafactorScaling {
   float beta2 = 0, eps = 0;
 };
 
-// Update clipping: A is divided by max(1, RMS of A over the tensor / threshold), where the tensor's sum of A^2 is known.
+// Update clipping: A is divided by max(1, RMS of A over the tensor / threshold).
 struct RmsClip {
-  View square{};  // optional f64 [1]; none: A is not clipped
+  View square{};  // optional f64 [1]: the tensor's sum of A^2; none: A is not clipped
   int64_t elements = 0;
   float threshold = 1;
 };
 
-// d = add * A / rms + keep * M, M = d rounded to its type; without momentum d = A / rms. A, rms: see above.
+// d = add * A / rms + keep * M, and M = d rounded to its type; without momentum d = A / rms. A is
+// AdafactorScaling's, rms the divisor of RmsClip.
 struct AdafactorUpdate {
   static constexpr Op op = Op::adafactor_update;
   Update update;
@@ -69,7 +70,8 @@ struct AdafactorUpdate {
 };
 size_t cuda_scratch(const AdafactorUpdate&);
 
-// First pass of update clipping: sum = sum of A^2. It moves v on; the update that follows takes beta2 = 1.
+// First pass of update clipping: sum = sum of A^2. It also updates v, so the update that follows has
+// beta2 = 1.
 struct AdafactorRms {
   static constexpr Op op = Op::adafactor_rms;
   View sum;       // f64 [1]

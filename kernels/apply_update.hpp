@@ -1,21 +1,23 @@
-// What every optimizer does around its own rule, in one pass over the elements (big_vision's order of transformations):
+// The update that every optimizer makes around its own rule, in one pass over the elements, in
+// big_vision's order of transformations:
 //   g = gradient / clip.divisor * clip.factor           divide first, as optax does; 1 and 1 = not clipped
 //   d = the optimizer's direction for g
 //   u = -schedule * (rate * d + decay * weight)
 //   weight += u
-// and the sums of squares of the new weights and of the updates u, in double, in an order that follows from the count
-// alone.
+// It also sums the squares of the new weights and of the updates u, in double, in an order that
+// follows from the count alone.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
-// What the inspection of a step's gradients decided. Where it is decided on a GPU (op clip_gradient) it stays there: `decided`
-// then stands for the numbers.
+// The decision that the inspection of a step's gradients made. A decision made on a GPU (op
+// clip_gradient) stays there: `decided` then replaces the two numbers.
 struct Clip {
   float divisor = 1, factor = 1;
-  View decided{};  // optional f32 [3] in the queue's memory: divisor, factor, apply; apply = 0: weights and state stay
+  // Optional f32 [3] in the queue's memory: divisor, factor, apply. apply = 0: weights and state stay.
+  View decided{};
 
   struct Numbers {
     float divisor, factor;

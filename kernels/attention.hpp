@@ -1,5 +1,6 @@
-// Multi-head scaled dot-product attention without keeping the score matrix (cappa.md 1.3): scores are divided by
-// sqrt(head_dim) in f32, masked scores are replaced by the lowest float, softmax by row. Optional dropout on the weights.
+// Multi-head scaled dot-product attention that never stores the score matrix (cappa.md 1.3): scores are
+// divided by sqrt(head_dim) in f32, masked scores become the lowest float, and each row goes through a
+// softmax. Dropout on the weights is optional.
 #pragma once
 
 #include "base/random.hpp"
@@ -20,14 +21,16 @@ struct AttentionShape {
   float dropout = 0;         // rate on the attention weights; draw index of weight (b,h,i,j):
   base::Stream stream{};     //   (((first_example + b) * heads + h) * query_length + i) * key_length + j
   int64_t first_example = 0; // keep if stream.uniform(index) >= dropout, kept values divided by (1 - dropout)
-  // Packed rows: example b has rows [offsets[b], offsets[b + 1]) of q and o (k and v), at most query_length (key_length); the
-  // first ones of its sequence. i32 [batch + 1]; none: query_length (key_length) rows each. Not with dropout.
+  // Packed rows, i32 [batch + 1]: example b has rows [offsets[b], offsets[b + 1]) of q and o (k and v),
+  // the first ones of its sequence, at most query_length (key_length). Without offsets every example has
+  // query_length (key_length) rows. Packed rows exclude dropout.
   View query_offsets{}, key_offsets{};
 };
 
-// All of one type, f32, bf16 or (on GPUs) f16; lse is f32 and has query_length elements for every head. Of narrow tensors
-// softmax and sums are f32; the weights (forward: before they are divided by their sum) and the gradients of the scores are
-// rounded to the tensors' type for the products that read them.
+// All tensors are of one type, f32, bf16 or (on GPUs) f16; lse is f32 and has query_length elements for
+// every head. For 16-bit tensors, softmax and sums are f32. The weights (forward: before they are
+// divided by their sum) and the gradients of the scores are rounded to the tensors' type for the
+// products that read them.
 // Layout of q, o: [batch, query_length, heads, head_dim]; k, v: [batch, key_length, heads, head_dim]; packed.
 struct AttentionForward {
   static constexpr Op op = Op::attention_forward;

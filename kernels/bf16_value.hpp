@@ -1,4 +1,4 @@
-// Conversions between float and bfloat16, for stored optimizer state: the optimizer's ops and optim use them.
+// Conversions between float and bfloat16, for the stored state of optimizers.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ struct Bf16 {
 constexpr float to_float(Bf16 x) { return std::bit_cast<float>(uint32_t(x.bits) << 16); }
 constexpr float to_float(float x) { return x; }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Rounds to the nearest, ties to even; NaN stays NaN.
 constexpr Bf16 round_to_bf16(float x) {
   uint32_t u = std::bit_cast<uint32_t>(x);
   uint32_t rounded = (u + 0x7FFFu + (u >> 16 & 1u)) >> 16;

@@ -1,5 +1,5 @@
-// Between float32 and bfloat16 or binary16: what a narrow product's operands go through. To the nearest, ties to even; what is
-// too large for binary16 becomes infinite. Binary16 is for GPUs.
+// Conversion between float32 and bfloat16 or binary16, for the operands of 16-bit products. It rounds
+// to the nearest, ties to even; values too large for binary16 become infinite. Binary16 is for GPUs.
 #pragma once
 
 #include "kernels/dispatch.hpp"

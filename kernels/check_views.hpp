@@ -1,5 +1,4 @@
-// Checks that ops share. They look at types and counts only, so they hold under the plan back end, whose data nobody
-// may read.
+// Checks that ops share. They look at types and counts only: the plan back end has no data to read.
 #pragma once
 
 #include <initializer_list>
@@ -8,19 +7,21 @@
 
 namespace kernels {
 
-// A size of an op: not negative, and not zero where that would make no sense.
+// Refuses a size below `least`.
 void need_size(Op op, const char* name, int64_t size, int64_t least = 0);
 
-// A view that must be there, of that type and with exactly the product of `dims` elements (null only if that is 0).
+// Refuses a view of another type or another number of elements than the product of `dims`. It may be
+// null only if that product is 0.
 void need_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
 
-// The same for activations: f32, bf16 or, on GPUs, f16.
+// need_view for activations: f32, bf16 or, on GPUs, f16.
 void need_activation(Op op, const char* name, const View& view, std::initializer_list<int64_t> dims);
 
-// need_view for a view that may be absent.
+// need_view for an optional view.
 void allow_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
 
-// A matrix with a leading dimension: exactly rows * columns elements if packed, at least up to its last element if not.
+// need_view for a matrix with a leading dimension: exactly rows * columns elements if packed, else at
+// least up to its last element.
 void need_matrix(Op op, const char* name, const View& view, DType type, int64_t rows, int64_t columns,
                  int64_t leading);
 

@@ -1,12 +1,15 @@
-// Ops. One op = one stem: layer_norm.hpp and .cpp are the contract (plain argument struct with shapes in comments, check, cost),
-// cpu/layer_norm.cpp and cuda/layer_norm.cu its two forms. kernels knows views and queues; no model, no rank, no configuration.
+// Ops. One op = one stem: layer_norm.hpp and .cpp are its contract (a plain argument struct with
+// shapes in comments, check, cost), cpu/layer_norm.cpp and cuda/layer_norm.cu its two forms. kernels
+// knows views and queues, but no model, no rank and no configuration.
 //
-// To add an op: a line in ops.def, a header x.hpp with the struct, x.cpp with check and cost, cpu/x.cpp with run_cpu, cuda/x.cu
-// with run_cuda, and a case in tests/unit/kernels (a coverage test reads ops.def), which runs on both back ends.
-// Where a step has one op for every tensor, run_cuda takes all of them (run_all, OpList): a launch each would cost more than its work.
+// Adding an op takes a line in ops.def, x.hpp with the struct, x.cpp with check and cost, cpu/x.cpp
+// with run_cpu, cuda/x.cu with run_cuda, and a case in tests/unit/kernels, which runs on both back
+// ends (a coverage test reads ops.def). An op that a step runs for every tensor takes all of them in
+// one run_cuda (run_all, OpList): a launch for each would cost more than its work.
 //
-// Three back ends: cpu, cuda and plan, which only checks and counts, so that memory, FLOPs and traffic of a run are found by the code that
-// runs it; for that, ops say what scratch they take on CUDA (`cuda_scratch`). An op there is put into the queue's stream; none waits.
+// There are three back ends: cpu, cuda and plan. plan only checks and counts, so the code that runs a
+// step also finds its memory, FLOPs and traffic. For that, `cuda_scratch` returns the scratch that an
+// op needs on CUDA. Ops on CUDA are put into the queue's stream; none waits.
 #pragma once
 
 #include <span>
@@ -36,15 +39,15 @@ enum class OpGroup { model, optimizer };
 OpGroup group_of(Op op);
 
 struct Cost {
-  int64_t flops = 0;  // multiply-adds count two; only what is proportional to the useful work
+  int64_t flops = 0;  // a multiply-add counts two; only work proportional to the useful one counts
   int64_t bytes = 0;
 };
 
-// Results are written or added to: there is no separate pass that zeroes gradients.
+// A result overwrites memory or is added to it, so no separate pass zeroes gradients.
 enum class Write { overwrite, accumulate };
 
-// Each op of ops.def has these functions; its header defines the struct of its arguments. `check` refuses wrong shapes for all back
-// ends, `cost` counts the work.
+// Each op of ops.def has these functions; its header defines the struct of its arguments. `check`
+// refuses wrong shapes for all back ends, `cost` counts the work.
 #define OP_CONTRACT(Args)       \
   struct Args;                  \
   void check(const Args& args); \
@@ -60,11 +63,11 @@ enum class Write { overwrite, accumulate };
 #undef OP
 #undef OP_CONTRACT
 
-// Ops whose run_cuda takes many at a time.
+// True for ops whose run_cuda takes many at a time.
 template <class Args>
 concept RunsTogether = requires(std::span<const Args> all, Queue& queue) { run_cuda(all, queue); };
 
-// Runs an op: the argument struct names the op, `check` refuses wrong shapes for every back end.
+// Runs an op, which the struct of its arguments names.
 template <class Args>
 void run(const Args& args, Queue& queue) {
   check(args);
@@ -94,10 +97,11 @@ void run(const Args& args, Queue& queue) {
   queue.account(int(Args::op), c.flops, c.bytes, base::now_s() - begin);
 }
 
-// Ops that run together have their scratch side by side, at most so much of it, or one op's: no more than a product takes.
+// Ops that run together have their scratch side by side: at most this much, or the scratch of one op.
+// A product takes no less.
 constexpr size_t kSharedScratch = size_t(32) << 20;
 
-// f(ops, bytes) for neighbours that share the scratch, and how much they need; then the next ones.
+// Calls f(ops, bytes) for each group of neighbours that shares the scratch; `bytes` is its size.
 template <RunsTogether Args, class F>
 void for_shared_scratch(std::span<const Args> all, const F& f) {
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
@@ -107,8 +111,8 @@ void for_shared_scratch(std::span<const Args> all, const F& f) {
   }
 }
 
-// Runs ops of which none reads or writes what another one writes: one by one, but on GPUs many tensors in one launch. Bits, and what is
-// counted, are those of `run` for each.
+// Runs ops that are independent: none reads or writes the results of another. On GPUs one launch
+// serves many tensors. Bits and counts equal those of `run` for each op.
 template <RunsTogether Args>
 void run_all(std::span<const Args> all, Queue& queue) {
   if (all.empty()) return;
@@ -133,7 +137,8 @@ void run_all(std::span<const Args> all, Queue& queue) {
   }
 }
 
-// Ops of one kind that are collected and then run together. Their memory is kept: the same ops again allocate nothing.
+// Collects ops of one kind and runs them together. It keeps its memory, so the same ops again
+// allocate nothing.
 template <RunsTogether Args>
 class OpList {
  public:

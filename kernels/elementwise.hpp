@@ -1,4 +1,4 @@
-// Small memory-bound ops: sums, copies, row gathers, dropout, means.
+// Small memory-bound ops: sums, copies, gathers of rows, dropout, means.
 #pragma once
 
 #include "base/random.hpp"
@@ -46,8 +46,8 @@ struct ScatterRows {      // y[index[i]] = (+=) x[i] where index[i] >= 0 (indice
   Write write = Write::overwrite;
 };
 
-// y[i] = keep(i) ? x[i] / (1 - rate) : 0, keep(i) = stream.uniform(first + i) >= rate. y may be x. Never saved: backward runs
-// the same op on the gradient.
+// y[i] = keep(i) ? x[i] / (1 - rate) : 0, keep(i) = stream.uniform(first + i) >= rate. y may be x. No
+// mask is saved: backward runs the same op on the gradient.
 struct Dropout {
   static constexpr Op op = Op::dropout;
   View y, x;              // same count and type, f32, bf16 or f16

@@ -1,4 +1,4 @@
-// Conversions between float and IEEE 754 binary16, by hand: not every compiler has the type.
+// Conversions between float and IEEE 754 binary16 in integer code: some compilers lack the type.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ constexpr float to_float(F16 x) {
   return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
 }
 
-// To the nearest, ties to even; infinite from 65,520 on; NaN stays NaN.
+// Rounds to the nearest, ties to even. Values from 65,520 on become infinite; NaN stays NaN.
 constexpr F16 round_to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000, size = u & 0x7FFFFFFF;
   if (size > 0x7F800000) return {uint16_t(sign | 0x7E00)};

@@ -1,11 +1,12 @@
-// Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b); and what is done to each block of c while it is in
-// cache: gelu = GELU(c), or c *= the derivative of GELU at gelu_of. And sums (+)= the sum over the k rows of b, as c is written:
-// where c is the gradient of a kernel and b that of an output, that is the gradient of the bias.
+// Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b). Optional work on each
+// block of c while it is in cache: gelu = GELU(c), or c *= the derivative of GELU at gelu_of. Optional
+// sums (+)= the sum over the k rows of b. If c is the gradient of a kernel and b the gradient of an
+// output, these sums are the gradient of the bias.
 //
-// a and b are both f32, or both bf16 or (on GPUs) f16: then products are summed in f32, and c is f32 or (with overwrite) of their
-// type. Where the CPU has no bf16 instructions the operands are widened and the f32 product runs: the same values are rounded.
-// A bias is of c's type: cuBLASLt adds no other one in its own kernel.
-// On GPUs f32 operands are rounded to tf32 if the queue says so.
+// a and b are both f32, both bf16 or (on GPUs) both f16. Products of 16-bit types are summed in f32;
+// c is f32 then or (with overwrite) of their type. A CPU without bf16 instructions widens the operands
+// and runs the f32 product; the same values are rounded. A bias is of c's type: cuBLASLt's own kernel
+// adds no other. On GPUs f32 operands are rounded to tf32 if the queue's tf32() is true.
 #pragma once
 
 #include <span>
@@ -27,7 +28,7 @@ struct Gemm {
   Write write = Write::overwrite;
   int64_t lda = 0, ldb = 0, ldc = 0;
   View gelu{};            // optional [m, n] packed, of c's type: only with overwrite
-  View gelu_of{};         // the same
+  View gelu_of{};         // as gelu
   View sums{};            // optional f32 [n], with f32 c, packed b that is not transposed, and none of the above
 
   // Elements from one stored row to the next.
@@ -35,21 +36,21 @@ struct Gemm {
   int64_t leading_of_b() const { return ldb ? ldb : trans_b ? k : n; }
   int64_t leading_of_c() const { return ldc ? ldc : n; }
 };
-// Products of which each may read, of what those before it made, the rows that it makes itself, and may add to them; at most 4.
-// Results are those of one after the other, to the bit. On CPUs a thread runs all of them for some rows before it takes others
-// (if they are cut into the same blocks of rows): what they share is in cache.
+// Runs at most 4 products, with the bits of one after the other. A product may read results of earlier
+// ones, and add to them, in the rows that it writes itself. On CPUs a thread runs all of them for a
+// block of rows before it goes on to the next, so the rows that they share stay in cache.
 void run_by_rows(std::span<const Gemm> products, Queue& queue);
-bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue);  // whether they could be run so
-// Makes what run_cpu makes at the first use of a shape; the data need not exist.
+// Returns false, and runs nothing, if the products are not cut into the same blocks of rows.
+bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue);
+// Prepares run_cpu for the shape, which its first use would do; the data need not exist.
 void prepare_cpu(const Gemm&, const Queue&);
-// Of run_cuda: whether one kernel of the library does all of it, the scratch it takes, and what makes the shape known to
-// search_gemms (gemm_search.hpp).
-bool is_one_kernel(const Gemm&);
-size_t cuda_scratch(const Gemm&);
-void prepare_cuda(const Gemm&, const Queue&);
-constexpr size_t kGemmWorkspace = size_t(32) << 20;  // what the library asks for on H100
 
-// What the calling thread's products took, by shape: a benchmark runs the same ones alone.
+bool is_one_kernel(const Gemm&);  // true if one kernel of cuBLASLt can do all of the product
+size_t cuda_scratch(const Gemm&);
+void prepare_cuda(const Gemm&, const Queue&);  // makes the shape known to search_gemms (gemm_search.hpp)
+constexpr size_t kGemmWorkspace = size_t(32) << 20;  // cuBLASLt's request on H100
+
+// Calls and seconds of the calling thread's products, by shape: a benchmark runs the same ones alone.
 struct GemmUse {
   int64_t m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false;
@@ -64,7 +65,8 @@ bool bf16_is_native();
 std::vector<GemmUse> gemm_uses();
 void reset_gemm_uses();
 
-// out[n] = (+=) sum over rows of x[m, n]: bias gradients, position-table gradients. Order of the sum is fixed by m alone.
+// out[n] = (+=) sum over rows of x[m, n]: gradients of biases and of position tables. m alone fixes the
+// order of the sum.
 struct ColumnSum {
   static constexpr Op op = Op::column_sum;
   View out;               // [n]
@@ -74,11 +76,12 @@ struct ColumnSum {
 };
 size_t cuda_scratch(const ColumnSum&);
 
-// Those of a product, alone.
+// Returns the op that computes a product's sums alone.
 inline ColumnSum sums_of(const Gemm& a) { return {.out = a.sums, .x = a.b, .m = a.k, .n = a.n, .write = a.write}; }
-// Both, sums.x being product.b. On GPUs by one kernel (Gemm::sums) where that was timed and found faster (gemm_search.hpp): the
-// library's kernels with sums are fewer, and can be far slower than two of which each is the best.
+// Runs both ops; sums.x is product.b. On GPUs one kernel (Gemm::sums) runs both where the search timed
+// it as faster (gemm_search.hpp): the library has fewer kernels with sums, and they can be far slower
+// than the best two kernels.
 void run_with_sums(const Gemm& product, const ColumnSum& sums, Queue& queue);
-bool sums_pay(const Gemm&, const Queue&);
+bool sums_pay(const Gemm&, const Queue&);  // true if the search chose one kernel for both
 
 }  // namespace kernels

@@ -1,6 +1,7 @@
-// Which algorithm of cuBLASLt a product on the GPU runs with: the library's first proposal, the same in every run, or the one that
-// was the fastest when several were timed. Choices are text, so that all ranks and later jobs take the same ones: other algorithms
-// add in other orders. Sums that may go into a product's kernel (run_with_sums) do where that is faster than two ops.
+// The choice of cuBLASLt's algorithm for each product: the library's first proposal, which is the same
+// in every run, or the fastest of several that were timed. Choices are text, so that all ranks and
+// later jobs use the same ones: other algorithms add in other orders. Sums go into a product's kernel
+// (run_with_sums) where that is faster than two ops.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +11,22 @@
 
 namespace kernels {
 
-// What choices are good for: GPU and version of the library.
+// Returns the GPU and the version of the library, for which choices are valid.
 std::string gemm_platform();
 
 struct GemmSearch {
-  std::string choices;                // the known ones and those of all shapes that were prepared (prepare_cuda), a line each
-  int64_t shapes = 0, timed = 0;      // timed: those that `known` had no choice for
-  int64_t kept = 0;                   // known choices for shapes that were not prepared: of jobs with another mesh or batch
-  int64_t changed = 0;                // of the timed ones: another than the first proposal
-  double first_s = 0, chosen_s = 0;   // one call of each timed shape without sums
-  int64_t sums = 0, together = 0;     // of the timed ones: with sums; those whose sums go into the product's kernel
+  std::string choices;               // known ones, and one of each prepared shape (prepare_cuda), a line each
+  int64_t shapes = 0, timed = 0;     // timed: shapes without a known choice
+  int64_t kept = 0;                  // known choices for shapes of other meshes or batches
+  int64_t changed = 0;               // timed shapes whose choice is not the first proposal
+  double first_s = 0, chosen_s = 0;  // one call of each timed shape without sums
+  int64_t sums = 0, together = 0;    // timed shapes with sums; those that compute them in the product's kernel
 };
-// Times up to eight proposals of every prepared shape that `known` (choices of before) lacks. Takes the memory of one product
-// meanwhile.
+// Times up to eight proposals of every prepared shape that `known`, earlier choices, lacks. It uses the
+// memory of one product meanwhile.
 GemmSearch search_gemms(const std::string& known, device::Queue& queue);
 
-// From now on products run with these; Error(Exit::mesh) where one is not for this GPU.
+// Makes products run with these choices. Error(Exit::mesh) if one is not for this GPU.
 void use_gemm_choices(const std::string& choices);
 
 }  // namespace kernels

@@ -1,5 +1,6 @@
 // Layer normalisation over the last axis (cappa.md 1.3): biased variance, y = (x - mean) * (rstd * scale) + bias.
-// Two-pass variance (never E[x^2] - mean^2, which cancels; the published code's difference lies inside the tolerance).
+// The variance takes two passes: E[x^2] - mean^2, the published form, cancels. The difference lies
+// inside the tolerance of the golden cases.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -19,8 +20,8 @@ struct LayerNormForward {
 
 struct LayerNormBackward {
   static constexpr Op op = Op::layer_norm_backward;
-  View dx{};              // optional [rows, columns]; dx_write says whether it is added to (residual path)
-  View dscale{}, dbias{}; // optional [columns]; param_write; order of the sum over rows fixed by rows alone
+  View dx{};              // optional [rows, columns], written by dx_write (accumulate: residual path)
+  View dscale{}, dbias{}; // optional [columns], written by param_write; `rows` alone fixes the order of sums
   View dy;                // [rows, columns]
   View x;                 // [rows, columns]
   View mean, rstd;        // [rows]

@@ -1,6 +1,7 @@
-// fp16's dynamic loss scale. Gradients are formed times a scale, so that small ones do not vanish in 16 bits; where one
-// of them overflows the update is left out and the scale shrinks. Decided where the gradients are; a norm that is not
-// finite, which all ranks share, says that something overflowed somewhere.
+// Dynamic loss scale of fp16. Gradients are multiplied by a scale, so that small ones do not vanish in
+// 16 bits. If one of them overflows, the update is skipped and the scale shrinks. The decision is made
+// on the device that holds the gradients. All ranks share the norm; it is not finite after an overflow
+// on any of them.
 #pragma once
 
 #include <cmath>
@@ -10,26 +11,27 @@
 namespace kernels {
 
 struct LossScaleRule {
-  float growth = 2, backoff = 0.5f;  // what the scale is multiplied with
-  float least = 1;                   // it does not shrink below this
+  float growth = 2, backoff = 0.5f;  // factors of the scale when it grows and when it shrinks
+  float least = 1;                   // the scale does not shrink below this
   int64_t growth_interval = 2000;    // updates without an overflow before it grows
 };
 
-// After op clip_gradient with bound 0, whose norm and decision are of the gradients times the scale. norm /= scale;
-// decision's divisor and factor clip by `bound` (as clip_gradient does) and take the scale away. Then the scale moves:
-// it shrinks if the norm was not finite, and grows after `growth_interval` updates in a row.
+// Runs after op clip_gradient with bound 0, whose norm and decision belong to gradients times the
+// scale. norm /= scale; the decision's divisor and factor clip by `bound`, as clip_gradient does, and
+// remove the scale. Then the scale shrinks if the norm was not finite, and grows after
+// `growth_interval` consecutive updates.
 struct LossScale {
   static constexpr Op op = Op::loss_scale;
   View decision;  // f32 [3]: see Clip
   View norm;      // f64 [1]
-  View state;     // f32 [3]: scale, updates since it moved, the scale that these gradients had (out)
+  View state;     // f32 [3]: scale, updates since it changed, the scale of these gradients (out)
   float bound = 0;
   LossScaleRule rule{};
 };
 
-// The op's arithmetic, of both back ends.
+// The arithmetic that both back ends share.
 constexpr void step_loss_scale(float* decision, double* norm, float* state, float bound, const LossScaleRule& rule) {
-  constexpr float kMost = 0x1p100f;  // of gradients that are all zero it would grow without end
+  constexpr float kMost = 0x1p100f;  // gradients that are all zero would let the scale grow without end
   const float scale = state[0];
   const bool overflow = !(*norm < double(INFINITY));
   *norm /= double(scale);

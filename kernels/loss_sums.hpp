@@ -1,30 +1,32 @@
-// Sums of a pass over its examples, from the losses of the rows that were predicted. Metrics are made of these sums, and the first
-// says whether the loss is finite.
+// Sums of a pass over its examples, from the losses of the predicted rows. Metrics are formed from
+// these sums; the first shows if the loss is finite.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
-// Columns of the sums over the examples of a slice; nothing is divided. Examples whose flag is 0 form the second group, all others
-// the first. Rows are the positions whose weight is above 0; row_loss sums weight * loss over them.
+// Columns of the sums over the examples of a slice; nothing is divided. Examples whose flag is 0 form
+// the second group, all others the first. Rows are the positions whose weight is above 0; row_loss sums
+// weight * loss over them.
 struct LossColumns {
   enum Index { loss, loss_first, loss_second, examples_first, examples_second, rows, row_loss, count };
 };
 
-// For each example: n = sum of its weights, nll = sum of weight * loss over its positions whose weight is above 0, in double, in
-// order; its loss is nll / n, or 0 where n is 0. sums[j] = the sums over slice j's examples, in order.
+// For each example: n = sum of its weights, nll = sum of weight * loss over its positions whose weight
+// is above 0, in double, in order. The loss of the example is nll / n, or 0 if n is 0. sums[j] = the
+// sums over the examples of slice j, in order.
 struct LossSums {
   static constexpr Op op = Op::loss_sums;
   View sums;      // f64 [slices, LossColumns::count]
-  View loss;      // f32 [any]: of the rows that were predicted
-  View first;     // i32 [batch]: where an example's rows begin: one for each of its positions whose weight is above 0
+  View loss;      // f32 [any], of the predicted rows
+  View first;     // i32 [batch]: first row of an example, which has one per position of weight above 0
   View weights;   // f32 [batch, length]
-  View flags{};   // optional u8 [batch]: 0 = second group; none: all examples are of the first
+  View flags{};   // optional u8 [batch]: 0 = second group; none: all examples are in the first
   int64_t batch = 0, length = 0, slices = 1;
 };
 
-// One example's, of its rows and its weights.
+// Sums of one example.
 struct ExampleLoss {
   double n = 0, nll = 0, rows = 0;
   constexpr double loss() const { return n > 0 ? nll / n : 0; }

@@ -1,12 +1,14 @@
-// Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the stem becomes a product. Images
-// may come as bytes, a quarter of what goes to the device; then they are scaled on the way.
+// Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the stem
+// becomes a product. Images may come as bytes, a quarter of the traffic to the device; the op scales
+// them then.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
-// A byte becomes to_low + (byte - low) / width * to_width, each operation rounded: as the preprocessing op value_range does it.
+// A byte becomes to_low + (byte - low) / width * to_width. Each operation is rounded, as in the
+// preprocessing op value_range.
 struct PixelRange {
   float low = 0, width = 255, to_low = -1, to_width = 2;
 };

@@ -16,7 +16,7 @@ struct SoftmaxXent {
   int64_t rows = 0, columns = 0;
   float smoothing = 0;
   bool gradient = true;
-  View loss_scale{};      // optional [1]: the gradient is multiplied by it as well
+  View loss_scale{};      // optional [1]: another factor of the gradient
 };
 
 }  // namespace kernels

@@ -1,5 +1,5 @@
-// Sums of squares in double, and the additions that carry such sums along a tree. The order of a sum follows from the
-// number of elements alone: never from threads, addresses or neighbours.
+// Sums of squares in double, and the additions that carry such sums along a tree. The number of
+// elements alone fixes the order of a sum: threads, addresses and neighbours do not.
 #pragma once
 
 #include "kernels/dispatch.hpp"
