@@ -24,14 +24,15 @@ split_words() {
   mapfile -d '' -t options < <(xargs printf '%s\0' <<< "$text")
 }
 
-# The scheduler's warning (USR1) may come at any time from now on, and would end bash without this
-# trap. mpirun gets USR1, not TERM: it passes USR1 on to all ranks and waits for them, but kills
-# them 2 s after a TERM.
 run='' asked='' asking=''
-trap 'asked=1; if [ -n "$run" ] && [ -z "$asking" ]; then ask_to_stop "$run" </dev/null >/dev/null 2>&1 & asking=$!; fi' USR1
-# A TERM reaches mpirun as well, which then ends within seconds. This script survives it to clean
-# up.
-trap : TERM
+# pass_on: asks mpirun to stop, as soon as it runs.
+pass_on() {
+  asked=1
+  if [ -n "$run" ] && [ -z "$asking" ]; then
+    ask_to_stop "$run" </dev/null >/dev/null 2>&1 &
+    asking=$!
+  fi
+}
 
 # ask_to_stop PROCESS: sends USR1 again and again, at growing intervals. mpirun loses a USR1 that
 # arrives before it has started its ranks. The trainer acts on the first one that reaches it.
@@ -43,6 +44,14 @@ ask_to_stop() {
     sleep "$pause"
   done
 }
+
+# The scheduler's warning (USR1) may come at any time from now on, and would end bash without this
+# trap. mpirun gets USR1, not TERM: it passes USR1 on to all ranks and waits for them, but kills
+# them 2 s after a TERM.
+trap pass_on USR1
+# A TERM reaches mpirun as well, which then ends within seconds. This script survives it to clean
+# up.
+trap : TERM
 
 # fill_in INDEX WORD...: in an array job, replaces %a in the deck and its options by the task's
 # index.
@@ -180,6 +189,8 @@ run_trainer() {
   exec {err}> >(trap '' TERM INT HUP USR1; exec sed -u "$ORDERLY" >&2)
   filter=$!
   mpirun "$@" 2>&"$err" {err}>&- & run=$!
+  # The warning may have come after mpirun's start and before run was set.
+  if [ -n "$asked" ]; then pass_on; fi
   exec {err}>&-
   # A signal ends `wait` early with 128 + its number. Wait again while mpirun lives, and once more
   # for its exit code.

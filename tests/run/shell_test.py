@@ -38,25 +38,48 @@ while :; do sleep 0.1; done
 class Jobs(unittest.TestCase):
     """Handling of signals in jobs/common.sh, without a scheduler."""
 
+    def start(self, script, **environment):
+        return subprocess.Popen(["bash", "-c", script], env=os.environ | environment, text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+
+    def end(self, job):
+        """Kills all that is left of the job."""
+        try:
+            os.killpg(job.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        job.wait()
+
+    def test_a_request_while_mpirun_starts_is_passed_on(self):
+        """A USR1 between the start of mpirun and the assignment of its process id is not lost."""
+        with open(f"{SOURCE}/jobs/common.sh", encoding="utf-8") as f:
+            text = f.read()
+        start = "& run=$!\n"
+        self.assertEqual(text.count(start), 1)
+        script = text.replace(start, "& started=$!; kill -USR1 $$; run=$started\n") + """
+mpirun() { trap 'exit 75' USR1; while :; do sleep 0.1; done; }
+run_trainer; echo "rc=$rc asked=$asked"
+"""
+        job = self.start(script)
+        try:
+            self.assertEqual(job.communicate(timeout=GUARD)[0], "rc=75 asked=1\n")
+        finally:
+            self.end(job)
+
     def test_a_lost_request_to_stop_is_made_again(self):
         with tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
             with open(f"{folder}/mpirun", "w") as f:
                 f.write(LOSES_ONE)
             os.chmod(f"{folder}/mpirun", 0o755)
             script = f'. {SOURCE}/jobs/common.sh; run_trainer; echo "rc=$rc asked=$asked"'
-            job = subprocess.Popen(["bash", "-c", script], env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}, text=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+            job = self.start(script, PATH=f"{folder}:{os.environ['PATH']}")
             try:
                 self.assertEqual(job.stdout.readline(), "ready\n")
                 job.send_signal(signal.SIGUSR1)
                 # Without the second request the job would run forever.
                 self.assertEqual(job.communicate(timeout=GUARD)[0], "rc=75 asked=1\n")
             finally:
-                try:
-                    os.killpg(job.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-                job.wait()
+                self.end(job)
 
 
 @unittest.skipUnless(shutil.which("shellcheck"), "not installed: shellcheck (Debian package shellcheck)")
