@@ -6,13 +6,13 @@
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "command_line.hpp"
-#include "train/bench.hpp"
-#include "train/dataset_report.hpp"
+#include "modes/bench.hpp"
+#include "modes/index.hpp"
 #include "train/failure.hpp"
 #include "train/file_check.hpp"
-#include "train/plan.hpp"
+#include "modes/plan.hpp"
 #include "train/report.hpp"
-#include "train/show.hpp"
+#include "modes/show.hpp"
 #include "train/stops.hpp"
 #include "train/threads.hpp"
 #include "train/trainer.hpp"
@@ -55,9 +55,9 @@ int look(const CommandLine& c) {
     std::printf("%s: valid\n", c.deck.c_str());
     if (!c.files) train::print_unchecked_files(recipe, *deck);
   }
-  if (c.mode == "plan") train::print_plan(recipe, *deck, c.ranks, c.mesh_selector);
-  if (!c.validate && c.mode == "show") train::show_batch(recipe);
-  return !c.validate && c.mode == "index" ? int(train::report_datasets(recipe)) : 0;
+  if (c.mode == "plan") modes::print_plan(recipe, *deck, c.ranks, c.mesh_selector);
+  if (!c.validate && c.mode == "show") modes::show_batch(recipe);
+  return !c.validate && c.mode == "index" ? int(modes::report_datasets(recipe)) : 0;
 }
 
 int run(int argc, char** argv) {
@@ -101,7 +101,7 @@ int run(int argc, char** argv) {
   // 4. Mesh, data, model: refused on one rank, refused on all, before anything runs
   if (c.mode == "bench")
     return train::end_all_on_error(session,
-                                   [&] { return train::run_bench(session, recipe, *deck, c.mesh_selector), 0; });
+                                   [&] { return modes::run_bench(session, recipe, *deck, c.mesh_selector), 0; });
   train::catch_stop_signals(recipe.limits.signals);
   std::unique_ptr<train::Trainer> trainer;
   if (int failed = train::try_on_all(session.world(), [&] {

@@ -44,7 +44,7 @@ set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES LABELS "un
 
 # The whole program on the emulated GPU, and the golden cases.
 add_executable(trainer_on_emulator $<TARGET_OBJECTS:trainer_main> $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
-target_link_libraries(trainer_on_emulator PRIVATE trainer_train ${TRAINER_main_LIBRARIES})
+target_link_libraries(trainer_on_emulator PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
 set_target_properties(trainer_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
 add_executable(test_cuda_on_cpu unit/cuda_on_cpu/emulator_test.cpp unit/cuda_on_cpu/gemm_search_test.cpp

@@ -94,17 +94,6 @@ void PrecisionOptions::bind(config::Table& t) {
           "rank) and grows again; 1 / scale comes before norms and clipping; checkpoints hold it");
 }
 
-void BenchOptions::bind(config::Table& t) {
-  t.key("warmup_steps", warmup_steps, "steps before the timed ones (--mode bench)")
-      .min(1)
-      .on_resume(OnResume::may_change);
-  t.key("steps", steps, "timed steps").min(1).on_resume(OnResume::may_change);
-  t.key("max_s", max_s, "stop timing after this, with at least two timed steps")
-      .above(0)
-      .unit("s")
-      .on_resume(OnResume::may_change);
-}
-
 void Recipe::bind(config::Table& t) {
   t.key("format", format, "version of the deck format").min(1).max(1);
   t.table("run", run, "where and as what");

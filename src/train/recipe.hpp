@@ -15,6 +15,7 @@
 #include "train/guard.hpp"
 #include "train/metrics.hpp"
 #include "train/mfu.hpp"
+#include "train/mode_options.hpp"
 #include "train/stops.hpp"
 #include "train/tracker.hpp"
 
@@ -52,23 +53,6 @@ struct PrecisionOptions {
   device::DType type() const {
     return compute == "bf16" ? device::DType::bf16 : compute == "fp16" ? device::DType::f16 : device::DType::f32;
   }
-  void bind(config::Table& t);
-};
-
-struct BenchOptions {
-  int64_t warmup_steps = 2, steps = 6;
-  double max_s = 120;
-  void bind(config::Table& t);
-};
-
-struct ShowOptions {  // show.cpp
-  std::string data;
-  int64_t step = 1, examples = 16;
-  void bind(config::Table& t);
-};
-
-struct IndexOptions {  // dataset_report.cpp
-  std::vector<std::string> data;
   void bind(config::Table& t);
 };
 

@@ -18,7 +18,7 @@ std::array<bool, 65> g_caught{};  // by catch_stop_signals
 const std::vector<std::pair<std::string, int>> kSignals = {
     {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM}, {"INT", SIGINT}, {"HUP", SIGHUP}};
 
-constexpr double kLook_s = 1;  // files on a shared file system are asked for so often
+constexpr double kLookAtFiles_s = 1;  // files on a shared file system are asked for so often
 
 // Rank 0 alone looks, so it must not fail alone: what cannot be looked at now is looked at again in a second, and what
 // cannot be removed is told.
@@ -147,7 +147,7 @@ StopReason Stops::look(const Outlook& outlook) {
   if (options_.core_hours > 0 && outlook.core_hours >= options_.core_hours)
     see(StopReason::budget, fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
                                         outlook.core_hours, options_.core_hours));
-  if (const double now = now_s_(); now - looked_s_ >= kLook_s) {
+  if (const double now = now_s_(); now - looked_s_ >= kLookAtFiles_s) {
     looked_s_ = now;
     if (!old_stop_file_ && is_there(stop_file_)) see(StopReason::stop_file, fmt::format("file {}", stop_file_));
     // One that a save under way is for, or that could not be carried out, is not seen again until a save succeeds.

@@ -4,10 +4,10 @@
 
 #include "train/recipe.hpp"
 
-namespace train {
+namespace modes {
 
 // Prints the report and writes RUN/datasets.json. Returns Exit::data if any sample is broken, else Exit::finished.
 // Needs neither ranks nor the lock of the run directory.
-base::Exit report_datasets(const Recipe& recipe);
+base::Exit report_datasets(const train::Recipe& recipe);
 
-}  // namespace train
+}  // namespace modes

@@ -3,16 +3,16 @@
 
 #include "train/recipe.hpp"
 
-namespace train {
+namespace modes {
 
 // Prints the plan to stdout; `ranks` = 0: as many as the deck's mesh asks for. Needs no mpirun, no data (without it,
 // lengths in epochs cannot be resolved) and no GPU.
-void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector);
+void print_plan(const train::Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector);
 
 // The figures, for tests.
 struct Plan {
   comm::MeshShape mesh;
-  Geometry geometry;
+  train::Geometry geometry;
   int64_t total_steps = 0;
   std::map<std::string, int64_t> memory;  // category -> bytes per rank
   int64_t arena_peak = 0;
@@ -20,6 +20,6 @@ struct Plan {
   comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;  // per step, this rank's calls and bytes
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
 };
-Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector);
+Plan make_plan(const train::Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector);
 
-}  // namespace train
+}  // namespace modes

@@ -3,7 +3,7 @@
 
 #include "train/recipe.hpp"
 
-namespace train {
+namespace modes {
 
 // Writes RUN/show.h5 and prints a line per example. Needs neither ranks nor the lock of the run directory.
 //   /model/NAME      every input of the model, [n, ...]: image, labels, weights (0 = carries no loss), decoder_ids
@@ -12,6 +12,6 @@ namespace train {
 //   /fields/NAME     every field of the data that the model does not take
 //   /examples        JSON text: position, data set, key, caption (labels as text), and one text per token of labels and
 //                    decoder_ids
-void show_batch(const Recipe& recipe);
+void show_batch(const train::Recipe& recipe);
 
-}  // namespace train
+}  // namespace modes

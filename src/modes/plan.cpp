@@ -1,4 +1,4 @@
-#include "train/plan.hpp"
+#include "modes/plan.hpp"
 
 #include <array>
 
@@ -11,7 +11,8 @@
 #include "train/progress.hpp"
 #include "train/unused.hpp"
 
-namespace train {
+namespace modes {
+using namespace train;
 namespace log = base::log;
 namespace {
 
@@ -169,4 +170,4 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   }
 }
 
-}  // namespace train
+}  // namespace modes

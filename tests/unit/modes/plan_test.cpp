@@ -1,11 +1,12 @@
 // --mode plan walks through a few passes of a step and counts the others: exactly what walking through all would give.
-#include "train/plan.hpp"
+#include "modes/plan.hpp"
 
 #include <gtest/gtest.h>
 
 #include "kernels/gemm.hpp"
 
-namespace train {
+namespace modes {
+using namespace train;
 namespace {
 
 const char* kDeck = R"(
@@ -106,4 +107,4 @@ TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace modes

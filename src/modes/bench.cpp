@@ -1,4 +1,4 @@
-#include "train/bench.hpp"
+#include "modes/bench.hpp"
 
 #include <sys/resource.h>
 
@@ -23,7 +23,8 @@
 #include "train/threads.hpp"
 #include "train/unused.hpp"
 
-namespace train {
+namespace modes {
+using namespace train;
 namespace log = base::log;
 
 namespace {
@@ -333,4 +334,4 @@ void run_bench(comm::Session& session, const Recipe& recipe, config::Deck& deck,
   log::line("{}", out.dump());
 }
 
-}  // namespace train
+}  // namespace modes

@@ -1,4 +1,4 @@
-#include "train/show.hpp"
+#include "modes/show.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -14,7 +14,8 @@
 #include "train/engine.hpp"
 #include "train/input.hpp"
 
-namespace train {
+namespace modes {
+using namespace train;
 namespace {
 
 using Json = nlohmann::json;
@@ -72,14 +73,6 @@ void write(io::H5File& file, const std::string& name, const device::View& values
 }
 
 }  // namespace
-
-void ShowOptions::bind(config::Table& t) {
-  auto may = config::OnResume::may_change;
-  t.key("data", data, "whose examples: \"\" = the training stream at `step`; a [data.NAME] = its first, unshuffled")
-      .on_resume(may);
-  t.key("step", step, "step of training whose batch is shown").min(1).on_resume(may);
-  t.key("examples", examples, "how many of it").min(1).max(4096).unit("examples").on_resume(may);
-}
 
 void show_batch(const Recipe& recipe) {
   const bool training = recipe.show.data.empty();
@@ -178,4 +171,4 @@ void show_batch(const Recipe& recipe) {
                   training ? fmt::format(" at step {}", recipe.show.step) : "", path);
 }
 
-}  // namespace train
+}  // namespace modes

@@ -1,4 +1,4 @@
-#include "train/dataset_report.hpp"
+#include "modes/index.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,8 @@
 #include "data/dataset.hpp"
 #include "io/files.hpp"
 
-namespace train {
+namespace modes {
+using namespace train;
 namespace {
 
 namespace log = base::log;
@@ -179,10 +180,6 @@ Json report(const data::Dataset& set, const Findings& found) {
 
 }  // namespace
 
-void IndexOptions::bind(config::Table& t) {
-  t.key("data", data, "names of [data.NAME] to read (--mode index); [] = all").on_resume(config::OnResume::may_change);
-}
-
 base::Exit report_datasets(const Recipe& recipe) {
   std::vector<std::string> names = recipe.index.data;
   if (names.empty())
@@ -215,4 +212,4 @@ base::Exit report_datasets(const Recipe& recipe) {
   return broken ? base::Exit::data : base::Exit::finished;
 }
 
-}  // namespace train
+}  // namespace modes
