@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "data/op.hpp"
+#include "modes/mode.hpp"
 #include "optim/registry.hpp"
 #include "train/console.hpp"
 #include "train/recipe.hpp"
@@ -49,15 +50,25 @@ void add_deck_options(CLI::App& app, CommandLine& c, std::string& dir) {
       ->group(group);
 }
 
+std::vector<std::string> mode_names() {
+  std::vector<std::string> out;
+  for (const modes::Mode& mode : modes::registry()) out.push_back(mode.name);
+  return out;
+}
+
+// A line for each mode: "bench: time per op".
+std::string mode_lines() {
+  std::string text;
+  for (const modes::Mode& mode : modes::registry())
+    text += fmt::format("{}{}: {}{}", text.empty() ? "" : "\n", mode.name, mode.doc,
+                        mode.on_ranks ? "" : " (without mpirun)");
+  return text;
+}
+
 // Options that say what to do.
 void add_mode_options(CLI::App& app, CommandLine& c) {
   const std::string run = "What to do", ask = "Explanations";
-  app.add_option("--mode", c.mode,
-                 "train; bench: time per op; and without mpirun:\n"
-                 "plan: memory, FLOPs, traffic, disk; show: a batch as the model sees it, to\n"
-                 "DIR/show.h5; index: what the data sets hold, to DIR/datasets.json")
-      ->check(CLI::IsMember({"train", "plan", "bench", "show", "index"}))
-      ->group(run);
+  app.add_option("--mode", c.mode, mode_lines())->check(CLI::IsMember(mode_names()))->group(run);
   app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
@@ -80,7 +91,7 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   app.footer(kExamples);
   app.parse(argc, argv);
   c.describe_given = app.count("--describe") > 0;
-  if (c.ranks && c.mode != "plan")
+  if (c.ranks && !modes::mode_named(c.mode).on_paper)
     throw CLI::ValidationError("--ranks", "is for --mode plan; a run has the ranks that mpirun starts");
   if (c.files && !c.validate) throw CLI::ValidationError("--files", "is for --validate");
   if (app.count("--dir") && dir.empty()) throw CLI::ValidationError("--dir", "is empty; name a directory");
@@ -124,6 +135,10 @@ std::string lines_of(const CommandLine& c) {
 }
 
 }  // namespace
+
+bool CommandLine::looks() const {
+  return validate || describe_given || !list.empty() || !modes::mode_named(mode).on_ranks;
+}
 
 std::optional<Answer> parse_command_line(int argc, char** argv, CommandLine& c) {
   CLI::App app{"Pretrains CapPa image captioners on a mesh of MPI ranks.", "trainer"};

@@ -14,8 +14,8 @@ struct CommandLine {
   std::map<std::string, std::string> given;  // what all ranks must have alike: options by name
   int ranks = 0;
   bool validate = false, files = false, describe_given = false;
-  // True if one process does all the work: nothing is trained or timed.
-  bool looks() const { return validate || describe_given || !list.empty() || (mode != "train" && mode != "bench"); }
+  // True if one process does all the work, without MPI.
+  bool looks() const;
 };
 
 // A command line that is answered at once: help, the version, or what is wrong with it.

@@ -6,16 +6,12 @@
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "command_line.hpp"
-#include "modes/bench.hpp"
-#include "modes/index.hpp"
+#include "modes/mode.hpp"
 #include "train/failure.hpp"
 #include "train/file_check.hpp"
-#include "modes/plan.hpp"
 #include "train/report.hpp"
-#include "modes/show.hpp"
 #include "train/stops.hpp"
 #include "train/threads.hpp"
-#include "train/trainer.hpp"
 
 namespace {
 
@@ -37,27 +33,41 @@ int give(const Answer& answer) {
   return answer.exit;
 }
 
-// Does the work of one process without MPI.
-int look(const CommandLine& c) {
+modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::Deck& deck, double begin_s) {
+  const int64_t overrides = int64_t(c.set.size() + c.unset.size());
+  return {.recipe = recipe,
+          .deck = deck,
+          .start = {c.deck, c.mesh_selector, overrides, c.allow_change, begin_s},
+          .ranks = c.ranks};
+}
+
+// Explains keys. A name that no key and no variant has is an error.
+int describe(const CommandLine& c) {
   train::Recipe recipe;
-  if (!c.list.empty()) return list_variants(c.list), 0;
-  if (c.describe_given) {
-    const bool known = print_variants(c.describe);
-    std::cout << config::describe([&](config::Table& t) { recipe.bind(t); }, c.describe, !known);
+  const bool known = print_variants(c.describe);
+  std::cout << config::describe([&](config::Table& t) { recipe.bind(t); }, c.describe, !known);
+  return 0;
+}
+
+// Does the work of one process without MPI.
+int look(const CommandLine& c, double begin_s) {
+  if (!c.list.empty()) {
+    list_variants(c.list);
     return 0;
   }
+  if (c.describe_given) return describe(c);
+  train::Recipe recipe;
   std::unique_ptr<config::Deck> deck = load(c, recipe);
   check(recipe, *deck);
   recipe.check_tokenizers(*deck);
-  if (c.validate) {
-    comm::wanted_ranks(recipe.mesh, c.mesh_selector);
-    if (c.files) train::check_files(recipe, *deck);
-    std::printf("%s: valid\n", c.deck.c_str());
-    if (!c.files) train::print_unchecked_files(recipe, *deck);
-  }
-  if (c.mode == "plan") modes::print_plan(recipe, *deck, c.ranks, c.mesh_selector);
-  if (!c.validate && c.mode == "show") modes::show_batch(recipe);
-  return !c.validate && c.mode == "index" ? int(modes::report_datasets(recipe)) : 0;
+  const modes::Mode& mode = modes::mode_named(c.mode);
+  modes::Call call = call_of(c, recipe, *deck, begin_s);
+  if (!c.validate) return mode.run(call);
+  comm::wanted_ranks(recipe.mesh, c.mesh_selector);
+  if (c.files) train::check_files(recipe, *deck);
+  std::printf("%s: valid\n", c.deck.c_str());
+  if (!c.files) train::print_unchecked_files(recipe, *deck);
+  return mode.on_paper ? mode.run(call) : 0;
 }
 
 int run(int argc, char** argv) {
@@ -76,43 +86,34 @@ int run(int argc, char** argv) {
     }
     if (comm::launched_rank() > 0) return answer ? answer->exit : 0;
     base::set_rank(0, 1);
-    return answer ? give(*answer) : look(c);
+    return answer ? give(*answer) : look(c, begin_s);
   }
 
   // 2. MPI, and the same deck on every rank: all problems at once
   constexpr int64_t kLibraries = int64_t{160} << 20;  // MPI, HDF5 and their threads
   base::need_address_space(kLibraries, "starting MPI");
-  if (c.mode == "train") train::catch_stop_signals({"USR1", "TERM", "HUP"});  // those of the deck are known a little later
+  const modes::Mode& mode = modes::mode_named(c.mode);
+  // The deck's own signals are known a little later.
+  if (mode.keeps_run_directory) train::catch_stop_signals({"USR1", "TERM", "HUP"});
   comm::Session session(argc, argv);
+  comm::Comm& world = session.world();
   train::catch_fatal_signals();
-  base::set_rank(session.world().rank(), session.world().size());
-  if (!agree_on_command(session.world(), c)) return int(base::Exit::config);
+  base::set_rank(world.rank(), world.size());
+  if (!agree_on_command(world, c)) return int(base::Exit::config);
   train::Recipe recipe;
   std::unique_ptr<config::Deck> deck;
-  if (int failed = train::try_on_all(session.world(), [&] { deck = load(c, recipe); })) return failed;
-  if (!agree_on_deck(session.world(), c, deck->digest())) return int(base::Exit::config);
+  if (int failed = train::try_on_all(world, [&] { deck = load(c, recipe); })) return failed;
+  if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);
 
   // 3. The run directory, where there is one already: whatever ends this job from here on is in its report
-  std::unique_ptr<train::RunDirectory> directory;
-  auto open_directory = [&] { directory = train::open_run_directory(session.world(), recipe.run.dir, true); };
-  if (int failed = c.mode == "train" ? train::try_on_all(session.world(), open_directory) : 0) return failed;
-  if (int failed = train::try_on_all(session.world(), [&] { check(recipe, *deck); })) return failed;
+  modes::Call call = call_of(c, recipe, *deck, begin_s);
+  call.session = &session;
+  auto open_directory = [&] { call.directory = train::open_run_directory(world, recipe.run.dir, true); };
+  if (int failed = mode.keeps_run_directory ? train::try_on_all(world, open_directory) : 0) return failed;
+  if (int failed = train::try_on_all(world, [&] { check(recipe, *deck); })) return failed;
 
-  // 4. Mesh, data, model: refused on one rank, refused on all, before anything runs
-  if (c.mode == "bench")
-    return train::end_all_on_error(session,
-                                   [&] { return modes::run_bench(session, recipe, *deck, c.mesh_selector), 0; });
-  train::catch_stop_signals(recipe.limits.signals);
-  std::unique_ptr<train::Trainer> trainer;
-  if (int failed = train::try_on_all(session.world(), [&] {
-        trainer = std::make_unique<train::Trainer>(
-            session, recipe, *deck, std::move(directory),
-            train::Start{c.deck, c.mesh_selector, int64_t(c.set.size() + c.unset.size()), c.allow_change, begin_s});
-      }))
-    return failed;
-
-  // 5. The run
-  return train::end_all_on_error(session, [&] { return int(trainer->run()); });
+  // 4. The mode
+  return mode.run(call);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-#include "modes/index.hpp"
+// --mode index: reads every sample of data sets once, through all their ops, and reports what is there: indexes are
+// made, broken samples named, sizes of images and lengths of captions counted. Writes RUN/datasets.json. Needs neither
+// ranks nor the lock of the run directory. Exit::data if any sample is broken.
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +15,8 @@
 #include "data/bad_sample.hpp"
 #include "data/dataset.hpp"
 #include "io/files.hpp"
+#include "modes/mode.hpp"
+#include "train/job.hpp"
 
 namespace modes {
 using namespace train;
@@ -178,29 +182,24 @@ Json report(const data::Dataset& set, const Findings& found) {
   return json;
 }
 
-}  // namespace
-
-base::Exit report_datasets(const Recipe& recipe) {
+int run_index(Call& call) {
+  const Recipe& recipe = call.recipe;
   std::vector<std::string> names = recipe.index.data;
   if (names.empty())
     for (const auto& [name, options] : recipe.data.data) names.push_back(name);
-  data::Tokenizers tokenizers = recipe.data.tokenizers();
-  data::OpenContext context{.seed = uint64_t(recipe.run.seed),
-                            .threads = int(recipe.data.loader.threads),
-                            .index_dir = recipe.data.loader.index_dir,
-                            .run_index_dir = recipe.run.dir + "/index",
-                            .substitutes = true,  // what a sample lacks is that sample's fault, here
-                            .limits = recipe.value_limits()};
+  // What a sample lacks is that sample's fault, here.
+  const Job job(recipe, call.deck, nullptr, "", {.spares_samples = true});
   Json json = Json::object();
   int64_t broken = 0;
   for (const std::string& name : names) {
     base::Stopwatch watch;
-    std::unique_ptr<data::Dataset> set = data::open_dataset(recipe.data, tokenizers, name, context);
+    std::unique_ptr<data::Dataset> set = job.open_set(name);
     double indexed_s = watch.restart();
     Findings found = look_at_all(*set, recipe.data.loader.threads);
     json[name] = report(*set, found);
     double read_s = watch.seconds();
-    json[name]["indexed_s"] = indexed_s, json[name]["read_s"] = read_s;
+    json[name]["indexed_s"] = indexed_s;
+    json[name]["read_s"] = read_s;
     log::line("time       index {:.2f} s  samples {:.2f} s = {:.0f}/s with {} threads", indexed_s, read_s,
               double(set->size()) / read_s, recipe.data.loader.threads);
     broken += found.broken;
@@ -209,7 +208,13 @@ base::Exit report_datasets(const Recipe& recipe) {
   std::string path = recipe.run.dir + "/datasets.json";
   io::write_file_atomically(path, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   log::line("report   {}", path);
-  return broken ? base::Exit::data : base::Exit::finished;
+  return int(broken ? base::Exit::data : base::Exit::finished);
+}
+
+}  // namespace
+
+Mode index_mode() {
+  return {.name = "index", .doc = "what the data sets hold, to DIR/datasets.json", .run = run_index};
 }
 
 }  // namespace modes

@@ -5,9 +5,8 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "train/console.hpp"
-#include "train/device_choice.hpp"
-#include "train/input.hpp"
+#include "modes/mode.hpp"
+#include "train/job.hpp"
 #include "train/progress.hpp"
 #include "train/unused.hpp"
 
@@ -15,30 +14,6 @@ namespace modes {
 using namespace train;
 namespace log = base::log;
 namespace {
-
-// Size of the training set; 0 if it cannot be had here.
-int64_t data_size(const Recipe& recipe) {
-  try {
-    data::Tokenizers tokenizers = recipe.data.tokenizers();
-    data::OpenContext context{.seed = uint64_t(recipe.run.seed),
-                              .threads = 1,
-                              .index_dir = recipe.data.loader.index_dir,
-                              .run_index_dir = "",
-                              .write_index = false,
-                              .substitutes = recipe.data.loader.substitutes()};
-    return open_training_data(recipe, tokenizers, context)->size();
-  } catch (const base::Error&) {
-    return 0;
-  }
-}
-
-// A plan is made anywhere, for either device.
-DeviceChoice planned_device(const std::string& asked, const std::string& compute) {
-  if (asked == "cuda") return {device::Kind::cuda, "cuda (one rank per GPU)"};
-  if (asked == "auto" && !problem_on_cpus(compute).empty())
-    return {device::Kind::cuda, fmt::format("cuda (auto: CPUs have no {})", compute)};
-  return device_here(asked, compute);
-}
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
 
@@ -73,64 +48,45 @@ void count_step(Engine& engine, comm::Mesh& mesh, Plan& plan) {
     t->calls = all[at++], t->bytes = all[at++];
 }
 
-}  // namespace
-
-Plan make_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector) {
-  Plan plan;
-  plan.mesh = comm::resolve_mesh(recipe.mesh, ranks, mesh_selector);
-  auto world = comm::make_plan_comm(ranks);
-  comm::Mesh mesh = comm::make_plan_mesh(plan.mesh, *world);
-  int64_t examples = data_size(recipe);
-  using Unit = config::Duration::Unit;
-  if (examples == 0 && recipe.train.total.unit == Unit::epochs)
-    base::fail(base::Exit::data,
-               "train.total_epochs: the size of the training data is not known here; their files cannot be read");
-  plan.total_steps = recipe.total_steps(examples);
-  const device::Kind kind = planned_device(recipe.run.device, recipe.precision.compute).kind;
-  Engine engine(recipe.engine(examples, 1, kind), mesh, device::Kind::plan);
-  plan.geometry = engine.geometry();
-  count_step(engine, mesh, plan);
-  for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
-  plan.arena_peak = engine.ledger().peak_of("activations");
-  std::vector<shard::TensorSlice> state = engine.state();
-  plan.dataset_bytes = checkpoint::planned_dataset_bytes(state);
-  plan.checkpoint_bytes =
-      checkpoint::planned_bytes(recipe.state(deck.resolved(), 1, std::move(state), Progress().save()));
-  return plan;
+// Opens the training data where they can be had: they say how long an epoch is.
+void open_if_there(Job& job) {
+  try {
+    job.open_data();
+  } catch (const base::Error&) {
+    using Unit = config::Duration::Unit;
+    if (job.recipe().train.total.unit == Unit::epochs)
+      base::fail(base::Exit::data,
+                 "train.total_epochs: the size of the training data is not known here; their files cannot be read");
+  }
 }
 
-void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector) {
-  if (ranks == 0) {
-    int64_t wanted = comm::wanted_ranks(recipe.mesh, mesh_selector);
-    if (wanted > comm::kMostRanks)
-      base::fail(base::Exit::mesh, "mesh.replica x mesh.fsdp = {} ranks; at most {} can be planned for",
-                 base::with_commas(wanted), base::with_commas(comm::kMostRanks));
-    ranks = int(wanted);
-  }
-  Plan plan = make_plan(recipe, deck, ranks, mesh_selector);
-  const Geometry& g = plan.geometry;
-  auto model = models::make_model(recipe.model, recipe.memory);
-  int64_t parameters = 0;
-  for (const shard::Parameter& p : model->parameters()) parameters += p.count();
+int ranks_of(const Recipe& recipe, const std::string& mesh_selector) {
+  const int64_t wanted = comm::wanted_ranks(recipe.mesh, mesh_selector);
+  if (wanted > comm::kMostRanks)
+    base::fail(base::Exit::mesh, "mesh.replica x mesh.fsdp = {} ranks; at most {} can be planned for",
+               base::with_commas(wanted), base::with_commas(comm::kMostRanks));
+  return int(wanted);
+}
 
-  log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
-            plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
-            recipe.memory.recompute);
-  const DeviceChoice device = planned_device(recipe.run.device, recipe.precision.compute);
-  log::line("device   {}", device.text);
-  print_unused(recipe, device.kind);
-  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, ranks, g.micro_batch,
-            g.accumulation,
+void print_size(const Recipe& recipe, const Plan& plan, const models::Model& model) {
+  int64_t parameters = 0;
+  for (const shard::Parameter& p : model.parameters()) parameters += p.count();
+  const Geometry& g = plan.geometry;
+  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, plan.mesh.ranks(),
+            g.micro_batch, g.accumulation,
             recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
   log::line("length   {} steps = {} examples", base::with_commas(plan.total_steps),
             base::with_commas(plan.total_steps * g.global_batch));
   log::line("model    {}  {} parameters in {} tensors", recipe.model.kind, base::with_commas(parameters),
-            model->parameters().size());
+            model.parameters().size());
+  const double flops = double(model.train_flops()), batch = double(g.global_batch);
   log::line(
       "flops    {:.4g} GFLOP per example forward+backward (products of the model, padding counted); {:.4g} TFLOP per "
       "step; {:.4g} EFLOP in all",
-      double(model->train_flops()) / 1e9, double(model->train_flops()) * double(g.global_batch) / 1e12,
-      double(model->train_flops()) * double(g.global_batch) * double(plan.total_steps) / 1e18);
+      flops / 1e9, flops * batch / 1e12, flops * batch * double(plan.total_steps) / 1e18);
+}
+
+void print_memory_and_traffic(const Plan& plan) {
   log::line("memory   per rank, by category");
   int64_t total = 0;
   for (const auto& [name, bytes] : plan.memory) {
@@ -139,7 +95,8 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   }
   log::line("           {:<14}{:>16} bytes  {:>8} MiB", "total", base::with_commas(total), base::mebibytes(total));
   if (plan.memory.count("scratch"))
-    log::line("           beside it: what CUDA, its libraries and NCCL keep for themselves (--mode bench tells what is in use)");
+    log::line("           beside it: what CUDA, its libraries and NCCL keep for themselves (--mode bench tells what is "
+              "in use)");
   log::line("traffic  per rank and step");
   auto traffic = [](const char* name, const comm::Traffic& t) {
     if (t.calls) log::line("           {:<24}{:>6} calls {:>18} bytes", name, t.calls, base::with_commas(t.bytes));
@@ -148,14 +105,14 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
   traffic("fsdp reduce-scatter", plan.fsdp_scatter);
   traffic("fsdp all-reduce", plan.fsdp_reduce);
   traffic("replica all-reduce", plan.replica_reduce);
-  log::line("disk     checkpoint {} bytes ({}), of which {} are tensors; keeps {} = {}",
-            base::with_commas(plan.checkpoint_bytes), gib(plan.checkpoint_bytes), base::with_commas(plan.dataset_bytes),
-            recipe.checkpoint.keep_last, gib(plan.checkpoint_bytes * recipe.checkpoint.keep_last));
+}
+
+void print_schedules(const Recipe& recipe, const Plan& plan, const models::Model& model) {
   std::vector<std::string> paths;
-  for (const shard::Parameter& p : model->parameters()) paths.push_back(p.path);
+  for (const shard::Parameter& p : model.parameters()) paths.push_back(p.path);
   optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, paths);
-  std::vector<optim::Schedule> schedules =
-      optim::make_schedules(policies.schedules, recipe.schedule, {plan.total_steps, g.global_batch, data_size(recipe)});
+  std::vector<optim::Schedule> schedules = optim::make_schedules(
+      policies.schedules, recipe.schedule, {plan.total_steps, plan.geometry.global_batch, plan.examples});
   log::line("schedule at step (the first is 1; x learning_rate {:g} for the rate)", recipe.optimizer.learning_rate);
   for (size_t i = 0; i < schedules.size(); ++i) {
     std::string text;
@@ -168,6 +125,54 @@ void print_plan(const Recipe& recipe, const config::Deck& deck, int ranks, const
     }
     log::line("           {:<10}{}", policies.schedules[i], text);
   }
+}
+
+int run_plan(Call& call) {
+  const Recipe& recipe = call.recipe;
+  const std::string& selector = call.start.mesh_selector;
+  const int ranks = call.ranks ? call.ranks : ranks_of(recipe, selector);
+  const Plan plan = make_plan(recipe, call.deck, ranks, selector);
+  auto model = models::make_model(recipe.model, recipe.memory);
+  log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
+            plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
+            recipe.memory.recompute);
+  log::line("device   {}", plan.device.text);
+  print_unused(recipe, plan.device.kind);
+  print_size(recipe, plan, *model);
+  print_memory_and_traffic(plan);
+  log::line("disk     checkpoint {} bytes ({}), of which {} are tensors; keeps {} = {}",
+            base::with_commas(plan.checkpoint_bytes), gib(plan.checkpoint_bytes), base::with_commas(plan.dataset_bytes),
+            recipe.checkpoint.keep_last, gib(plan.checkpoint_bytes * recipe.checkpoint.keep_last));
+  print_schedules(recipe, plan, *model);
+  return 0;
+}
+
+}  // namespace
+
+Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks, const std::string& mesh_selector) {
+  Job job(recipe, deck, nullptr, mesh_selector, {.writes_indexes = false});
+  job.connect_on_paper(ranks);
+  open_if_there(job);
+  job.build_engine();
+  Engine& engine = job.engine();
+  Plan plan;
+  plan.mesh = job.mesh().shape;
+  plan.device = job.device();
+  plan.examples = job.data_size();
+  plan.total_steps = recipe.total_steps(plan.examples);
+  plan.geometry = engine.geometry();
+  count_step(engine, job.mesh(), plan);
+  for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
+  plan.arena_peak = engine.ledger().peak_of("activations");
+  std::vector<shard::TensorSlice> state = engine.state();
+  plan.dataset_bytes = checkpoint::planned_dataset_bytes(state);
+  plan.checkpoint_bytes =
+      checkpoint::planned_bytes(recipe.state(deck.resolved(), 1, std::move(state), Progress().save()));
+  return plan;
+}
+
+Mode plan_mode() {
+  return {.name = "plan", .doc = "memory, FLOPs, traffic, disk", .on_paper = true, .run = run_plan};
 }
 
 }  // namespace modes

@@ -1,25 +1,24 @@
-// --mode plan: what a run on N ranks would take, found by running one step under the plan back end: the same code with no memory.
+// --mode plan: what a run on N ranks would take, found by running one step under the plan back end: the same code with
+// no memory. Needs no mpirun, no data (without them, lengths in epochs cannot be resolved) and no GPU.
 #pragma once
 
+#include "train/device_choice.hpp"
 #include "train/recipe.hpp"
 
 namespace modes {
 
-// Prints the plan to stdout; `ranks` = 0: as many as the deck's mesh asks for. Needs no mpirun, no data (without it,
-// lengths in epochs cannot be resolved) and no GPU.
-void print_plan(const train::Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector);
-
-// The figures, for tests.
 struct Plan {
   comm::MeshShape mesh;
+  train::DeviceChoice device;
   train::Geometry geometry;
+  int64_t examples = 0;  // of the training data; 0: not known here
   int64_t total_steps = 0;
   std::map<std::string, int64_t> memory;  // category -> bytes per rank
   int64_t arena_peak = 0;
-  int64_t step_flops = 0;                 // of all ops of one step on one rank
+  int64_t step_flops = 0;  // of all ops of one step on one rank
   comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;  // per step, this rank's calls and bytes
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
 };
-Plan make_plan(const train::Recipe& recipe, const config::Deck& deck, int ranks, const std::string& mesh_selector);
+Plan make_plan(const train::Recipe& recipe, config::Deck& deck, int ranks, const std::string& mesh_selector);
 
 }  // namespace modes

@@ -1,4 +1,10 @@
-#include "modes/show.hpp"
+// --mode show: a batch as the model would see it, after all ops, in a file to look at (tools/show_batch draws it).
+// Writes RUN/show.h5 and prints a line per example. Needs neither ranks nor the lock of the run directory.
+//   /model/NAME      every input of the model, [n, ...]: image, labels, weights (0 = carries no loss), decoder_ids (the
+//                    decoder's input; >= attribute mask_id is the mask token), causal (0 = predicted in parallel)
+//   /fields/NAME     every field of the data that the model does not take
+//   /examples        JSON text: position, data set, key, caption (labels as text), and one text per token of labels and
+//                    decoder_ids
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -11,8 +17,8 @@
 #include "io/files.hpp"
 #include "io/h5.hpp"
 #include "models/caption_scorer.hpp"
-#include "train/engine.hpp"
-#include "train/input.hpp"
+#include "modes/mode.hpp"
+#include "train/job.hpp"
 
 namespace modes {
 using namespace train;
@@ -72,103 +78,148 @@ void write(io::H5File& file, const std::string& name, const device::View& values
   }
 }
 
-}  // namespace
+// The examples to show: those of one step of training, or the first ones of a data set in its own order, as evaluators
+// read them.
+struct Shown {
+  std::unique_ptr<data::Dataset> set;  // null: training
+  std::unique_ptr<data::Mixture> alone;
+  const data::Mixture* stream = nullptr;
+  int64_t first = 0, count = 0;  // positions
+  bool training() const { return !set; }
+};
 
-void show_batch(const Recipe& recipe) {
-  const bool training = recipe.show.data.empty();
-  data::Tokenizers tokenizers = recipe.data.tokenizers();
-  data::OpenContext context{.seed = uint64_t(recipe.run.seed),
-                            .threads = int(recipe.data.loader.threads),
-                            .index_dir = recipe.data.loader.index_dir,
-                            .run_index_dir = recipe.run.dir + "/index",
-                            .substitutes = recipe.data.loader.substitutes()};
-  // The examples of one step of training, or the first ones of a data set in its own order, as evaluators read them.
-  std::unique_ptr<data::Dataset> evaluated;
-  std::unique_ptr<data::Mixture> mixture;
-  if (training) {
-    mixture = open_training_data(recipe, tokenizers, context);
+Shown choose(Job& job) {
+  const Recipe& recipe = job.recipe();
+  Shown shown;
+  if (recipe.show.data.empty()) {
+    job.open_data();
+    shown.stream = &job.data();
+    shown.first = (recipe.show.step - 1) * recipe.train.global_batch;
   } else {
-    evaluated = data::open_dataset(recipe.data, tokenizers, recipe.show.data, context);
-    if (evaluated->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", evaluated->name());
-    mixture = std::make_unique<data::Mixture>(
-        *evaluated, data::Order(data::Shuffle::none, evaluated->size(), uint64_t(recipe.run.seed)));
+    shown.set = job.open_set(recipe.show.data);
+    if (shown.set->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", shown.set->name());
+    const data::Order as_they_lie(data::Shuffle::none, shown.set->size(), uint64_t(recipe.run.seed));
+    shown.alone = std::make_unique<data::Mixture>(*shown.set, as_they_lie);
+    shown.stream = shown.alone.get();
   }
-  const int64_t first = training ? (recipe.show.step - 1) * recipe.train.global_batch : 0;
-  const int64_t n = std::min(recipe.show.examples, training ? recipe.train.global_batch : mixture->size());
+  const int64_t most = shown.training() ? recipe.train.global_batch : shown.stream->size();
+  shown.count = std::min(recipe.show.examples, most);
+  return shown;
+}
+
+data::BatchPtr load(const Recipe& recipe, const Shown& shown) {
   data::LoaderOptions options = recipe.data.loader;
   options.log = std::make_shared<data::BadSampleLog>();
-  data::LoaderPlan plan{.positions =
-                            [first, n](int64_t) {
-                              std::vector<int64_t> positions(static_cast<size_t>(n));
-                              std::iota(positions.begin(), positions.end(), first);
-                              return positions;
-                            },
-                        .first = 0,
-                        .end = 1};
-  data::Loader loader(*mixture, options, plan);
+  auto positions = [first = shown.first, n = shown.count](int64_t) {
+    std::vector<int64_t> out(static_cast<size_t>(n));
+    std::iota(out.begin(), out.end(), first);
+    return out;
+  };
+  data::Loader loader(*shown.stream, options, {.positions = positions, .first = 0, .end = 1});
   data::BatchPtr batch = loader.next();
   for (const data::BadSample& bad : options.log->found)
     base::log::warning("replaced: data.{}: {}: {}", bad.dataset, bad.key, bad.why);
-  const std::map<std::string, data::Array>& fields = batch->arrays;
+  return batch;
+}
 
-  // The model's own preparation, with the draws of that step.
-  std::unique_ptr<models::Model> model = models::make_model(recipe.model, recipe.memory);
-  const std::unique_ptr<models::TrainPass> train_pass = model->make_train_pass();
-  const auto* scorer = dynamic_cast<const models::CaptionScorer*>(model.get());
-  const std::unique_ptr<models::ScorePass> score_pass = training || !scorer ? nullptr : scorer->make_score_pass();
-  std::map<std::string, data::Array> inputs;
-  models::Inputs into;
-  for (const models::InputSpec& spec : score_pass ? score_pass->inputs() : train_pass->inputs()) {
-    std::vector<int64_t> shape{n};
-    if (auto known = fields.find(spec.name); known != fields.end())
-      shape = known->second.shape;
-    else if (spec.per_example > 1)
-      shape.push_back(spec.per_example);
-    inputs[spec.name].reset(spec.type, shape);
-    into[spec.name] = inputs[spec.name].view();
+// The inputs of the model for a batch, prepared as in training with the draws of that step, or as evaluators do.
+class Prepared {
+ public:
+  Prepared(const Recipe& recipe, const models::Model& model, const Shown& shown, const data::Batch& batch) {
+    const std::unique_ptr<models::TrainPass> train_pass = model.make_train_pass();
+    const auto* scorer = dynamic_cast<const models::CaptionScorer*>(&model);
+    const std::unique_ptr<models::ScorePass> score_pass =
+        shown.training() || !scorer ? nullptr : scorer->make_score_pass();
+    for (const models::InputSpec& spec : score_pass ? score_pass->inputs() : train_pass->inputs()) {
+      std::vector<int64_t> shape{shown.count};
+      if (auto known = batch.arrays.find(spec.name); known != batch.arrays.end())
+        shape = known->second.shape;
+      else if (spec.per_example > 1)
+        shape.push_back(spec.per_example);
+      arrays_[spec.name].reset(spec.type, shape);
+      into_[spec.name] = arrays_[spec.name].view();
+    }
+    const models::HostBatch host = data::host_batch(batch, shown.first);
+    if (score_pass)
+      score_pass->prepare(host, into_);
+    else
+      train_pass->prepare(host, draws_of_step(recipe.run.seed, recipe.show.step), into_);
   }
-  const models::HostBatch host = data::host_batch(*batch, first);
-  if (score_pass)
-    score_pass->prepare(host, into);
-  else
-    train_pass->prepare(host, draws_of_step(recipe.run.seed, recipe.show.step), into);
 
-  // The id after the last label is the mask token.
-  const std::map<std::string, models::FeatureSpec> features = model->features();
-  const int64_t mask_id = features.contains("labels") ? features.at("labels").below : 0;
+  const std::map<std::string, data::Array>& arrays() const { return arrays_; }
+  // Returns the ids of all examples; null if the model has no such input.
+  const device::View* ids(const std::string& input) const {
+    auto found = into_.find(input);
+    return found == into_.end() ? nullptr : &found->second.host;
+  }
+
+ private:
+  std::map<std::string, data::Array> arrays_;
+  models::Inputs into_;
+};
+
+Json describe(const Job& job, const Shown& shown, const data::Batch& batch, const Prepared& prepared, int64_t mask_id) {
   Json listed = Json::array();
-  for (int64_t i = 0; i < n; ++i) {
-    const data::Dataset& dataset = mixture->dataset(batch->parts[size_t(i)]);
-    std::string name = data::tokenizer_of(recipe.data.preprocess_of(dataset.name()), "labels");
-    Reader reader(name.empty() ? nullptr : tokenizers.get(name), mask_id);
-    Json example = {{"position", first + i}, {"data", dataset.name()}, {"key", dataset.key(batch->indices[size_t(i)])}};
-    for (const char* input : {"labels", "decoder_ids"})
-      if (auto ids = into.find(input); ids != into.end()) {
-        int64_t length = ids->second.host.count / n;
-        const int32_t* row = ids->second.host.i32() + i * length;
-        if (std::string_view(input) == "labels") example["caption"] = reader.caption(row, length);
+  for (int64_t i = 0; i < shown.count; ++i) {
+    const data::Dataset& dataset = shown.stream->dataset(batch.parts[size_t(i)]);
+    std::string name = data::tokenizer_of(job.recipe().data.preprocess_of(dataset.name()), "labels");
+    Reader reader(name.empty() ? nullptr : job.tokenizers().get(name), mask_id);
+    const int64_t position = shown.first + i;
+    Json example = {
+        {"position", position}, {"data", dataset.name()}, {"key", dataset.key(batch.indices[size_t(i)])}};
+    for (const std::string input : {"labels", "decoder_ids"})
+      if (const device::View* ids = prepared.ids(input)) {
+        int64_t length = ids->count / shown.count;
+        const int32_t* row = ids->i32() + i * length;
+        if (input == "labels") example["caption"] = reader.caption(row, length);
         example[input] = reader.pieces(row, length);
       }
-    base::log::line("position={} key={} caption={}", first + i, example["key"].get<std::string>(),
+    base::log::line("position={} key={} caption={}", position, example["key"].get<std::string>(),
                     base::quoted(example.value("caption", ""), 1000));
     listed.push_back(std::move(example));
   }
+  return listed;
+}
 
-  io::make_directories(recipe.run.dir);
-  std::string path = recipe.run.dir + "/show.h5", text = listed.dump(-1, ' ', false, Json::error_handler_t::replace);
+void write_all(const std::string& path, const Recipe& recipe, const Shown& shown, const data::Batch& batch,
+               const Prepared& prepared, const Json& listed, int64_t mask_id) {
+  const std::string text = listed.dump(-1, ' ', false, Json::error_handler_t::replace);
   io::H5File file = io::H5File::create(path);
-  for (const auto& [name, array] : inputs) write(file, "/model/" + name, array.view(), array.shape);
-  for (const auto& [name, array] : fields)
-    if (!inputs.contains(name)) write(file, "/fields/" + name, array.view(), array.shape);
-  file.set_attribute("/", "data", mixture->name());
-  file.set_attribute("/", "preprocess", recipe.data.preprocess_of(mixture->dataset(0).name()));
-  file.set_attribute("/", "step", training ? recipe.show.step : int64_t{0});
+  for (const auto& [name, array] : prepared.arrays()) write(file, "/model/" + name, array.view(), array.shape);
+  for (const auto& [name, array] : batch.arrays)
+    if (!prepared.arrays().contains(name)) write(file, "/fields/" + name, array.view(), array.shape);
+  file.set_attribute("/", "data", shown.stream->name());
+  file.set_attribute("/", "preprocess", recipe.data.preprocess_of(shown.stream->dataset(0).name()));
+  file.set_attribute("/", "step", shown.training() ? recipe.show.step : int64_t{0});
   file.set_attribute("/", "mask_id", mask_id);
   int64_t offset = file.create_contiguous_text("/examples", int64_t(text.size()));
   file.close();
   io::File(path, io::File::Mode::write).write_at(text.data(), int64_t(text.size()), offset);
-  base::log::line("show     {} examples of {}{} in {}", n, mixture->name(),
-                  training ? fmt::format(" at step {}", recipe.show.step) : "", path);
+}
+
+int run_show(Call& call) {
+  const Recipe& recipe = call.recipe;
+  Job job(recipe, call.deck, nullptr, "", {});
+  const Shown shown = choose(job);
+  const data::BatchPtr batch = load(recipe, shown);
+  const std::unique_ptr<models::Model> model = models::make_model(recipe.model, recipe.memory);
+  const Prepared prepared(recipe, *model, shown, *batch);
+  // The id after the last label is the mask token.
+  const std::map<std::string, models::FeatureSpec> features = model->features();
+  const int64_t mask_id = features.contains("labels") ? features.at("labels").below : 0;
+  const Json listed = describe(job, shown, *batch, prepared, mask_id);
+  io::make_directories(recipe.run.dir);
+  const std::string path = recipe.run.dir + "/show.h5";
+  write_all(path, recipe, shown, *batch, prepared, listed, mask_id);
+  base::log::line("show     {} examples of {}{} in {}", shown.count, shown.stream->name(),
+                  shown.training() ? fmt::format(" at step {}", recipe.show.step) : "", path);
+  return 0;
+}
+
+}  // namespace
+
+Mode show_mode() {
+  return {.name = "show", .doc = "a batch as the model sees it, to DIR/show.h5", .run = run_show};
 }
 
 }  // namespace modes

@@ -44,6 +44,13 @@ DeviceChoice device_here(const std::string& asked, const std::string& compute) {
   return on_cpus(compute, gpus.none_because);
 }
 
+DeviceChoice planned_device(const std::string& asked, const std::string& compute) {
+  if (asked == "cuda") return {device::Kind::cuda, "cuda (one rank per GPU)"};
+  if (asked == "auto" && !problem_on_cpus(compute).empty())
+    return {device::Kind::cuda, fmt::format("cuda (auto: CPUs have no {})", compute)};
+  return device_here(asked, compute);
+}
+
 DeviceChoice choose_device(comm::Session& session, const std::string& asked, const std::string& compute) {
   if (asked == "cpu") return device_here(asked, compute);
   comm::Comm& world = session.world();

@@ -22,6 +22,9 @@ std::string problem_on_cpus(const std::string& compute);
 // Error(Exit::config) where it is a CPU, which cannot compute so.
 DeviceChoice device_here(const std::string& asked, const std::string& compute);
 
+// Returns the device of a job on paper: a plan is made anywhere, for either device.
+DeviceChoice planned_device(const std::string& asked, const std::string& compute);
+
 // The same for all ranks, which call together: all on GPUs or all on CPUs. Each rank takes a GPU of its node by its number there;
 // ranks share them where there are more ranks. The error, on all, names a rank that has none, or one that cannot compute so.
 DeviceChoice choose_device(comm::Session& session, const std::string& asked, const std::string& compute);

@@ -158,6 +158,7 @@ std::string Engine::graphs_problem() const {
 }
 
 std::string Engine::graphs_text() const {
+  if (options_.graphs == 0) return "";
   if (const std::string problem = graphs_problem(); !problem.empty()) return "none, though run.cuda_graph = \"on\": " + problem;
   return fmt::format("forward and backward of a pass are recorded when their shapes come again, then one launch; at most {} graphs "
                      "(run.cuda_graph_limit); evaluations and updates run without",

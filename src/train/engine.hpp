@@ -87,7 +87,7 @@ class Engine {
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
   // plan: with fewer passes. From the second pass on, each adds the same to every count of the step.
   void plan_step(int64_t passes) { run_passes(1, {}, passes); }
-  // What options.graphs > 0 comes to, for the log: what CUDA graphs repeat, or why they repeat nothing.
+  // Returns, for the log, what CUDA graphs repeat, or why they repeat nothing; "" without options.graphs.
   std::string graphs_text() const;
   const device::Graphs* graphs() const { return graphs_.get(); }  // null: passes run without
   // Weights changed from outside (initialise, restore): bring every copy up to date.

@@ -372,7 +372,7 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   o.optimizer = optimizer;
   o.groups = log.groups;
   for (const auto& [name, e] : evals) o.passes.push_back(eval::row_of(e).make_pass);
-  o.global_batch = train.global_batch, o.micro_batch = train.micro_batch ? train.micro_batch : train.global_batch;
+  o.global_batch = train.global_batch, o.micro_batch = train.most_per_pass();
   o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;

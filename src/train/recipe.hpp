@@ -42,6 +42,7 @@ struct TrainOptions {
   std::string shuffle = "exact";
   int64_t shuffle_block = 512, shuffle_window = 128;
   void bind(config::Table& t);
+  int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }  // examples of a rank
   // Data sets with their weights; one data set alone has weight 1.
   std::map<std::string, double> parts() const { return mixture.empty() ? std::map{std::pair{data, 1.0}} : mixture; }
 };

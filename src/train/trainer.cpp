@@ -5,42 +5,27 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "data/host_batch.hpp"
 #include "device/range.hpp"
 #include "io/files.hpp"
 #include "train/failure.hpp"
-#include "train/input.hpp"
-#include "train/threads.hpp"
 
 namespace train {
 namespace log = base::log;
 
 Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                  std::unique_ptr<RunDirectory> directory, const Start& start)
-    : session_(session),
-      recipe_(recipe),
-      deck_(deck),
+    : recipe_(recipe),
+      job_(recipe, deck, &session, start.mesh_selector, {}),
       started_(start),
-      threads_(choose_threads(recipe.run.threads, session.local_size())),
       directory_(std::move(directory)) {
   start_s_ = start.begin_s;
-  base::need_address_space(base::stack_bytes(threads_) + (int64_t{64} << 20),
-                           fmt::format("starting {} threads (run.threads)", threads_));
-  start_threads(threads_);
   const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
-  device_ = choose_device(session, recipe.run.device, recipe.precision.compute);
-  comm::MeshShape shape = comm::resolve_mesh(recipe.mesh, session.world().size(), start.mesh_selector);
-  // Everything that can be refused is refused before anything is created.
-  derive_geometry(recipe.train.global_batch,
-                  recipe.train.micro_batch ? recipe.train.micro_batch : recipe.train.global_batch, shape,
-                  recipe.determinism);
-  mesh_ = connect_ranks(session, recipe.mesh, shape,
-                        recipe.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device_);
-  stops_ = std::make_unique<Stops>(*mesh_.world, recipe.limits, recipe.run.dir, start.begin_s);
-  open_data(deck);
-  progress_.cores = double(threads_) * shape.ranks();
+  job_.connect();
+  stops_ = std::make_unique<Stops>(*job_.mesh().world, recipe.limits, recipe.run.dir, start.begin_s);
+  open_data();
+  progress_.cores = double(job_.threads()) * job_.mesh().shape.ranks();
   progress_.add(&Progress::Times::setup, before_s, progress_.cores);
   if (!recipe.checkpoint.best.empty())
     best_ = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evals));
@@ -57,10 +42,10 @@ base::Exit Trainer::run() {
   bool early = stopped_early();
   while (step_ < total_ && stop <= StopReason::save_file && !early) {
     base::set_step(++step_);
-    engine_->submit(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
+    job_.engine().submit(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
     bad_samples_of_[step_ % 2] = loader_options_.substitutes() ? bad_samples_->agree() : 0;
     // A GPU is at work on this step while the host takes in the one before, unless something is due that needs this one.
-    const bool ahead = engine_->runs_ahead() && step_ < total_ && !stopped_early() && !evaluation_due();
+    const bool ahead = job_.engine().runs_ahead() && step_ < total_ && !stopped_early() && !evaluation_due();
     if (!settle(ahead ? 1 : 0)) continue;  // the run went back to a checkpoint
     complete_ = evaluate(Which::due);
     // The run has just found out that this was its last step: the evaluators of the end come now.
@@ -98,7 +83,7 @@ void Trainer::feed(int64_t, const models::Inputs& into) {
   data::BatchPtr batch = loader_->next();
   if (!first_batch_told_) describe_first_batch(*batch);
   if (sample_log_) sample_log_->write(step_, *batch);
-  engine_->train_pass().prepare(data::host_batch(*batch, batch->positions[0]), engine_->draws(step_), into);
+  job_.engine().train_pass().prepare(data::host_batch(*batch, batch->positions[0]), job_.engine().draws(step_), into);
 }
 
 // Takes in what came of the steps so far, but for the last `ahead`. false: the run went back to a checkpoint.
@@ -106,7 +91,7 @@ bool Trainer::settle(int64_t ahead) {
   bool stands = true;
   while (stands && settled_ < step_ - ahead) {
     base::set_step(++settled_);
-    stands = accept(engine_->report(settled_));
+    stands = accept(job_.engine().report(settled_));
   }
   base::set_step(step_);
   return stands;
@@ -123,7 +108,7 @@ bool Trainer::accept(const StepReport& report) {
   }
   auto first_bad = [&](const std::vector<double>& norms) {
     for (size_t i = 0; i < norms.size(); ++i)
-      if (!std::isfinite(norms[i])) return engine_->layout().parameters()[i].path;
+      if (!std::isfinite(norms[i])) return job_.engine().layout().parameters()[i].path;
     return std::string();
   };
   std::string problem = fmt::format("step {}: loss={}", settled_, report.loss());
@@ -163,7 +148,7 @@ bool Trainer::accept(const StepReport& report) {
   }
   if (!sound) give_up(": too late to skip it (guard.nonfinite = \"rewind\" could go back)");
   ++progress_.skipped_steps;
-  if (mesh_.rank() == 0) log::warning("{}: skipped", problem);
+  if (job_.mesh().rank() == 0) log::warning("{}: skipped", problem);
   record(report, true);
   return true;
 }
@@ -179,7 +164,7 @@ void Trainer::rewind(const std::string& problem) {
   checkpoint::CheckpointOptions options = recipe_.checkpoint;
   options.resume = "auto";
   // Files of a past that this run went back from lie there until its first commit.
-  auto restored = checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, options,
+  auto restored = checkpoint::restore(*job_.mesh().world, directory_->checkpoints(), state, options,
                                       [this](int64_t step) { return saver_->of_this_past(step); });
   if (!restored)
     throw base::Error(base::Exit::nonfinite,
@@ -189,10 +174,10 @@ void Trainer::rewind(const std::string& problem) {
   progress_.add(&Progress::Times::redone, before.times.total() - progress_.times.total(), 0);
   progress_.core_s = before.core_s, progress_.attempts = before.attempts + 1;
   CHECK(step_ <= bad_step, "went back from step {} to step {}", bad_step, step_);
-  const int64_t left_out = (bad_step - step_) * engine_->geometry().global_batch;
+  const int64_t left_out = (bad_step - step_) * job_.engine().geometry().global_batch;
   progress_.skipped_examples = before.skipped_examples + left_out;
   progress_.stream_offset = before.stream_offset + left_out;
-  engine_->publish();
+  job_.engine().publish();
   saver_->continue_from(step_);
   saved_step_ = step_;
   metrics_.reset();
@@ -200,14 +185,14 @@ void Trainer::rewind(const std::string& problem) {
   open_metrics(false);
   open_loader();
   progress_.charge(&Progress::Times::redone), step_s_ = 0;
-  if (mesh_.rank() == 0)
+  if (job_.mesh().rank() == 0)
     log::warning("{}: went back to step {}; {} examples are left out", problem, step_, base::with_commas(left_out));
   enter("train");
 }
 
 // 0 = never, in every unit (as a length, 0 epochs would be one step).
 int64_t Trainer::period(const config::Duration& every, int64_t total) const {
-  return every.value == 0 ? 0 : every.steps(recipe_.train.global_batch, data_->size(), total);
+  return every.value == 0 ? 0 : every.steps(recipe_.train.global_batch, job_.data().size(), total);
 }
 
 Outlook Trainer::outlook() const {
@@ -251,17 +236,17 @@ bool Trainer::evaluate(Which which) {
                    ? e.options.at_start
                    : config::is_time(step_, e.every, total_, e.options.at_end, false) || (e.options.at_end && last);
     if (!now) continue;
-    if (which == Which::missing && mesh_.world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
+    if (which == Which::missing && job_.mesh().world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
     if (!std::exchange(any, true)) enter("evaluate");
     device::Range range(("evaluate " + e.name).c_str());
     base::Stopwatch watch;
     eval::Result result =
-        e.evaluator->run({.world = *mesh_.world,
+        e.evaluator->run({.world = *job_.mesh().world,
                           .dataset = *e.dataset,
                           .loader = loader_options_,
-                          .batch = engine_->geometry().micro_batch,
+                          .batch = job_.engine().geometry().micro_batch,
                           .pass = e.pass,
-                          .forward = [&](const auto& prepare, const auto& run) { engine_->forward(*e.pass, prepare, run); },
+                          .forward = [&](const auto& prepare, const auto& run) { job_.engine().forward(*e.pass, prepare, run); },
                           .interrupted = [this] { return asked_to_stop() > StopReason::save_file; }});
     if (result.interrupted) {
       log::line("eval={} step={} interrupted: made again when the run goes on", e.name, step_);
@@ -296,7 +281,7 @@ bool Trainer::evaluate(Which which) {
 // What a checkpoint fills.
 checkpoint::State Trainer::target() {
   checkpoint::State state;
-  state.tensors = engine_->state(), state.queue = &engine_->queue();
+  state.tensors = job_.engine().state(), state.queue = &job_.engine().queue();
   return state;
 }
 
@@ -304,13 +289,13 @@ checkpoint::State Trainer::snapshot() {
   std::map<std::string, double> numbers = progress_.save();
   best_.save(numbers), patience_.save(numbers);
   numbers["uptime_s"] = base::now_s() - start_s_;
-  if (engine_->scales_loss()) {
-    const optim::Engine::ScaleState scale = engine_->scale_state();
+  if (job_.engine().scales_loss()) {
+    const optim::Engine::ScaleState scale = job_.engine().scale_state();
     numbers["loss_scale"] = scale.scale, numbers["loss_scale_updates"] = scale.updates;
   }
-  numbers["global_batch"] = double(engine_->geometry().global_batch);
-  checkpoint::State state = recipe_.state(deck_.resolved(), step_, engine_->state(), std::move(numbers));
-  state.queue = &engine_->queue();
+  numbers["global_batch"] = double(job_.engine().geometry().global_batch);
+  checkpoint::State state = recipe_.state(job_.deck().resolved(), step_, job_.engine().state(), std::move(numbers));
+  state.queue = &job_.engine().queue();
   state.texts["origin"] = origin_, state.texts["data"] = data_identity_;
   state.texts[checkpoint::kResumed] = recipe_.checkpoint.resume;
   return state;
@@ -354,7 +339,7 @@ void Trainer::flush_metrics() {
 // Rank 0. `or_warn`: the run can do without.
 void Trainer::write_deck(bool or_warn) {
   try {
-    io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", deck_.resolved());
+    io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", job_.deck().resolved());
   } catch (const io::Failure& e) {
     if (!or_warn) throw;
     log::warning("{}; the run goes on, its checkpoints hold the deck", e.what());
@@ -365,7 +350,7 @@ void Trainer::write_deck(bool or_warn) {
 void Trainer::watch_save(bool wait) {
   if (!saver_->pending()) return;
   // Rank 0 gives the file its name, which may stand in another job's directory by now.
-  if (mesh_.rank() == 0) watch_directory(true);
+  if (job_.mesh().rank() == 0) watch_directory(true);
   if (step_ > settled_) charge_training();  // a step that is under way on a GPU: the save may have no part of its time
   std::optional<checkpoint::Saved> saved = wait ? saver_->finish() : saver_->poll();
   progress_.charge(&Progress::Times::checkpoint);
@@ -375,7 +360,7 @@ void Trainer::watch_save(bool wait) {
     save_error_ = saved->error;
     if (saved_step_ == saved->step) saved_step_ = -1;
     if (recipe_.checkpoint.on_error == "stop") throw base::Error(saved->code, saved->error, true, saved->failed_rank);
-    if (mesh_.rank() == 0)
+    if (job_.mesh().rank() == 0)
       log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned{}", saved->error,
                    saved->best ? fmt::format("; the best weights so far, those of this step, are lost") : "");
     return;

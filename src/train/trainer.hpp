@@ -8,6 +8,7 @@
 #include "data/loader.hpp"
 #include "train/bad_samples.hpp"
 #include "train/console.hpp"
+#include "train/job.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
 #include "train/run_dir.hpp"
@@ -41,17 +42,16 @@ class Trainer {
     std::string name;
     eval::EvalOptions options;
     std::unique_ptr<eval::Evaluator> evaluator;
-    std::unique_ptr<data::Dataset> dataset;
+    const data::Dataset* dataset = nullptr;  // of the job
     int64_t every = 0;
     models::ForwardPass* pass = nullptr;  // of the engine
   };
   enum class Which { at_start, due, missing };  // missing: due at this step, and cut off in the attempt before
 
   // Starting (trainer_start.cpp)
-  void open_data(config::Deck& deck);
+  void open_data();
   void start();
   void print_start();
-  void need_memory(const EngineOptions& options) const;
   bool restore();  // this run's own newest checkpoint
   bool branch();   // another run's
   void check_data(const checkpoint::State& state) const;
@@ -94,17 +94,11 @@ class Trainer {
   Outlook first_outlook() const;
   void finish();
 
-  comm::Session& session_;
   const Recipe& recipe_;
-  const config::Deck& deck_;
+  Job job_;
   Start started_;
-  int threads_;
-  DeviceChoice device_;
-  comm::Mesh mesh_;
-  std::unique_ptr<data::Mixture> data_;
   std::vector<Evaluation> evaluations_;
   std::unique_ptr<RunDirectory> directory_;
-  std::unique_ptr<Engine> engine_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<BadSamples> bad_samples_;
   data::LoaderOptions loader_options_;

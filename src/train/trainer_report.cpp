@@ -27,24 +27,24 @@ double host_mib() {
 
 }  // namespace
 
-int64_t Trainer::examples_seen() const { return settled_ * engine_->geometry().global_batch + progress_.seen_offset; }
+int64_t Trainer::examples_seen() const { return settled_ * job_.engine().geometry().global_batch + progress_.seen_offset; }
 
 void Trainer::record(const StepReport& report, bool skipped) {
-  const Geometry& g = engine_->geometry();
+  const Geometry& g = job_.engine().geometry();
   charge_training();
   const double seconds = std::exchange(step_s_, 0);
   progress_.step_done(seconds, g.global_batch);
   const double per_s = 1 / (seconds * progress_.peak_flops);  // infinite where the peak is not known
   const double unknown = std::numeric_limits<double>::quiet_NaN();
-  double mfu = progress_.peak_flops > 0 ? double(engine_->model().train_flops()) * double(g.global_batch) * per_s : unknown;
-  const double ran = double(report.flops) * mesh_.shape.ranks();  // the ranks have alike
+  double mfu = progress_.peak_flops > 0 ? double(job_.engine().model().train_flops()) * double(g.global_batch) * per_s : unknown;
+  const double ran = double(report.flops) * job_.mesh().shape.ranks();  // the ranks have alike
   double hfu = progress_.peak_flops > 0 ? ran * per_s : unknown;
   last_loss_ = report.loss();
 
   const int64_t bad_samples = bad_samples_of_[settled_ % 2];
   progress_.bad_samples += bad_samples;
 
-  const std::vector<models::Measure>& measures = engine_->measures();
+  const std::vector<models::Measure>& measures = job_.engine().measures();
   bool metrics_due = config::is_time(settled_, recipe_.log.metrics_every_steps, total_);
   if (metrics_due) {
     Metrics::Row row;
@@ -52,7 +52,7 @@ void Trainer::record(const StepReport& report, bool skipped) {
     row.insert(row.end(), {{"l2_grads", report.gradients.gradients.global},
                            {"skipped", double(skipped)},
                            {"skipped_updates", double(progress_.skipped_steps + progress_.overflowed_steps)}});
-    if (engine_->scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
+    if (job_.engine().scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
     if (!skipped) {  // there was an update to speak of
       row.insert(row.end(), {{"l2_params", report.update.parameters.global},
                              {"l2_updates", report.update.updates.global},
@@ -74,15 +74,15 @@ void Trainer::record(const StepReport& report, bool skipped) {
                            {"mfu", mfu},
                            {"hfu", hfu},
                            {"examples_seen", double(examples_seen())},
-                           {"epoch", double(examples_seen()) / double(data_->size())},
+                           {"epoch", double(examples_seen()) / double(job_.data().size())},
                            {"bad_samples", double(bad_samples)},
                            {"progress", double(settled_) / double(total_)},
                            {"core_hours", progress_.core_hours()},
                            {"host_mib", host_mib()},
                            {"uptime_s", base::now_s() - start_s_}});
-    for (int k = 0; recipe_.train.mixture.size() > 0 && k < int(data_->parts().size()); ++k) {
-      const data::Dataset& set = data_->dataset(k);
-      double seen = double(data_->seen(k, settled_ * g.global_batch + progress_.stream_offset));
+    for (int k = 0; recipe_.train.mixture.size() > 0 && k < int(job_.data().parts().size()); ++k) {
+      const data::Dataset& set = job_.data().dataset(k);
+      double seen = double(job_.data().seen(k, settled_ * g.global_batch + progress_.stream_offset));
       row.emplace_back(fmt::format("examples_seen[{}]", set.name()), seen);
       row.emplace_back(fmt::format("epoch[{}]", set.name()), seen / double(set.size()));
     }
@@ -104,7 +104,7 @@ void Trainer::record(const StepReport& report, bool skipped) {
                         base::hms(double(total_ - settled_) * progress_.mean_step_s()));
   log::line("{}", line);
   if (!progress_.timed() || utilisation_explained_) return;
-  const bool measured = engine_->queue().kind() == device::Kind::cpu && recipe_.profile.peak_tflops == 0;
+  const bool measured = job_.engine().queue().kind() == device::Kind::cpu && recipe_.profile.peak_tflops == 0;
   const std::string note = utilisation_note(mfu, hfu, progress_.peak_flops, measured);
   utilisation_explained_ = !note.empty();
   if (utilisation_explained_) log::line("compute  {}", note);
@@ -114,7 +114,7 @@ void Trainer::record(const StepReport& report, bool skipped) {
 void Trainer::describe_first_batch(const data::Batch& batch) {
   first_batch_told_ = true;
   std::string text;
-  const std::map<std::string, models::FeatureSpec> features = engine_->model().features();
+  const std::map<std::string, models::FeatureSpec> features = job_.engine().model().features();
   for (const auto& [field, array] : batch.arrays) {
     device::View v = array.view();
     const auto feature = features.find(field);
@@ -141,8 +141,8 @@ void Trainer::describe_first_batch(const data::Batch& batch) {
 // A finite loss stops no run (guard.nonfinite), but one that is worse than knowing nothing must not end in silence.
 void Trainer::warn_if_diverged() const {
   constexpr double kFar = 2;  // times the loss of a uniform guess; a run that learns begins near 1
-  const double guess = engine_->model().uniform_loss();
-  if (mesh_.rank() != 0 || !(last_loss_ > kFar * guess)) return;  // NaN: no step was made, or there is no such loss
+  const double guess = job_.engine().model().uniform_loss();
+  if (job_.mesh().rank() != 0 || !(last_loss_ > kFar * guess)) return;  // NaN: no step was made, or there is no such loss
   log::warning("the run has diverged: its last loss, {:.6g}, is far above {:.6g}, the loss of a uniform guess. Lower "
                "optimizer.learning_rate or set optimizer.clip_norm, and train again in another run.dir or from an "
                "earlier checkpoint (checkpoint.resume)",
@@ -159,7 +159,7 @@ base::Exit Trainer::leave(StopReason stop) {
   std::string way_out = stop == StopReason::budget ? "raise limits.core_hours to continue" : "start the same command to continue";
   if (stops_->too_short(gained)) {
     way_out = stops_->way_out(first_outlook());
-    if (mesh_.rank() == 0) write_report(int(code), fmt::format("{}; {}", stops_->text(), way_out));
+    if (job_.mesh().rank() == 0) write_report(int(code), fmt::format("{}; {}", stops_->text(), way_out));
   }
   log::line("stopped  step={} of {}: {}; {}", step_, total_, stops_->text(), way_out);
   log::line("done     exit={}", int(code));
@@ -169,7 +169,7 @@ base::Exit Trainer::leave(StopReason stop) {
 // The outlook of an attempt that has measured no step: its time is counted from FLOPs, where the peak is known.
 Outlook Trainer::first_outlook() const {
   Outlook o = outlook();
-  const double flops = double(engine_->model().train_flops()) * double(engine_->geometry().global_batch);
+  const double flops = double(job_.engine().model().train_flops()) * double(job_.engine().geometry().global_batch);
   if (progress_.peak_flops > 0) o.step_s = std::max(o.step_s, flops / progress_.peak_flops);
   return o;
 }
@@ -181,7 +181,7 @@ void Trainer::finish() {
   double total = t.total();
   auto share = [&](double seconds) { return 100 * seconds / std::max(total, 1e-9); };
   log::line("finished step={} examples={} epochs={:.1f}{} attempts={}{}", step_, examples_seen(),
-            double(examples_seen()) / double(data_->size()),
+            double(examples_seen()) / double(job_.data().size()),
             std::isnan(last_loss_) ? "" : fmt::format(" loss={:.6f}", last_loss_), progress_.attempts,
             step_ < total_ ? fmt::format("  early_stop: {} has not improved on {:.6g} (step {}) in {} evaluations",
                                          patience_.text(), patience_.value(), patience_.step(), patience_.waiting())
@@ -196,20 +196,20 @@ void Trainer::finish() {
   if (progress_.bad_samples)
     log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
               base::with_commas(progress_.bad_samples), base::with_commas(bad_samples_->known()), recipe_.run.dir);
-  print_captions(*mesh_.world, *data_);
+  print_captions(*job_.mesh().world, job_.data());
   if (progress_.skipped_steps || progress_.skipped_examples)
     log::line("guard    {} steps without an update, {} examples left out", progress_.skipped_steps,
               base::with_commas(progress_.skipped_examples));
-  if (engine_->scales_loss())
+  if (job_.engine().scales_loss())
     log::line("fp16     {} steps without an update because gradients overflowed; loss scale {:g}", progress_.overflowed_steps,
-              engine_->scale_state().scale);
-  if (engine_->graphs()) {
-    const device::Graphs::Counts& c = engine_->graphs()->counts();
+              job_.engine().scale_state().scale);
+  if (job_.engine().graphs()) {
+    const device::Graphs::Counts& c = job_.engine().graphs()->counts();
     log::line("graphs   {} of {} passes of this attempt were one launch; {} graphs of {} kernels and copies, about {} MiB of the GPU",
               base::with_commas(c.launches), base::with_commas(c.runs), c.graphs, base::with_commas(c.nodes), base::mebibytes(c.bytes));
   }
   log::line("memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at rank 0",
-            base::with_commas(engine_->arena_peak()), base::with_commas(engine_->ledger().peak_of("activations")),
+            base::with_commas(job_.engine().arena_peak()), base::with_commas(job_.engine().ledger().peak_of("activations")),
             host_mib());
   warn_if_diverged();
   if (log::warnings_so_far()) log::line("warnings {} in {}/logs/warnings.txt", log::warnings_so_far(), recipe_.run.dir);

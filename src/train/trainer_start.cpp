@@ -1,12 +1,10 @@
 // How a run comes to its first step.
 #include "base/hash.hpp"
 #include "base/log.hpp"
-#include "base/memory_limit.hpp"
 #include "base/text.hpp"
 #include "checkpoint/together.hpp"
 #include "io/files.hpp"
 #include "train/changes.hpp"
-#include "train/gemm_choice.hpp"
 #include "train/input.hpp"
 #include "train/mfu.hpp"
 #include "train/trainer.hpp"
@@ -33,49 +31,30 @@ double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
 
 }  // namespace
 
-void Trainer::open_data(config::Deck& deck) {
+void Trainer::open_data() {
   auto poll = [this] { stop_while_starting(); };
   enter("stage");
-  data::OpenContext context{.seed = uint64_t(recipe_.run.seed),
-                            .threads = int(recipe_.data.loader.threads),
-                            .index_dir = recipe_.data.loader.index_dir,
-                            .run_index_dir = recipe_.run.dir + "/index",
-                            .substitutes = recipe_.data.loader.substitutes(),
-                            .limits = recipe_.value_limits(),
-                            .bytes_field = recipe_.bytes_field(device_.kind),
-                            .stage_dir = stage_data(session_, recipe_, poll)};
+  job_.stage_data(poll);
   enter("open_data");
-  std::vector<const data::Dataset*> sets;
-  auto open = [&](const std::stop_token& token) -> std::string {
-    context.token = token;
-    data::Tokenizers tokenizers = recipe_.data.tokenizers();
-    data_ = open_training_data(recipe_, tokenizers, context);
-    for (const data::Mixture::Part& p : data_->parts()) sets.push_back(p.dataset.get());
-    for (const auto& [name, options] : recipe_.evals) {
-      Evaluation e{name, options, eval::make_evaluator(options),
-                   data::open_dataset(recipe_.data, tokenizers, options.data, context), 0};
-      e.evaluator->check(*e.dataset);
-      sets.push_back(e.dataset.get());
-      evaluations_.push_back(std::move(e));
-    }
-    return "";
-  };
-  checkpoint::beside(session_.world(), open, poll);
-  agree_on_data(session_.world(), sets);
-  for (const data::Mixture::Part& p : data_->parts())
+  std::set<std::string> names;
+  for (const auto& [name, options] : recipe_.evals) names.insert(options.data);
+  job_.open_data(names, poll);
+  total_ = recipe_.total_steps(job_.data_size());
+  for (const auto& [name, options] : recipe_.evals) {
+    Evaluation e{name, options, eval::make_evaluator(options), &job_.evaluated(options.data), 0};
+    e.evaluator->check(*e.dataset);
+    e.every = period(options.every, total_);
+    evaluations_.push_back(std::move(e));
+  }
+  for (const data::Mixture::Part& p : job_.data().parts())
     data_identity_ += fmt::format("{}{} {} samples ({:016x})", data_identity_.empty() ? "" : ", ", p.dataset->name(),
                                   base::with_commas(p.dataset->size()), p.dataset->fingerprint());
-  std::map<std::string, data::Spec> specs;
-  for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
-  recipe_.check_opened(deck, data_->size(), specs);
-  total_ = recipe_.total_steps(data_->size());
-  for (Evaluation& e : evaluations_) e.every = period(e.options.every, total_);
 }
 
 void Trainer::start() {
-  if (!directory_) directory_ = open_run_directory(*mesh_.world, recipe_.run.dir, false);
+  if (!directory_) directory_ = open_run_directory(*job_.mesh().world, recipe_.run.dir, false);
   enter("start");
-  saver_ = std::make_unique<checkpoint::Saver>(*mesh_.world, directory_->checkpoints(), recipe_.checkpoint);
+  saver_ = std::make_unique<checkpoint::Saver>(*job_.mesh().world, directory_->checkpoints(), recipe_.checkpoint);
   saver_->keep_free(int64_t(recipe_.limits.min_free_gb * 0x1p30));
   print_start();
 
@@ -85,13 +64,13 @@ void Trainer::start() {
   if (!resumed && !branched) initialise();
   saver_->continue_from(resumed ? step_ : -1);
   if (resumed) saved_step_ = step_;
-  if (mesh_.rank() == 0) write_deck(resumed);
-  engine_->publish();
-  std::string table = parameter_table(*engine_, mesh_);
-  if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);
+  if (job_.mesh().rank() == 0) write_deck(resumed);
+  job_.engine().publish();
+  std::string table = parameter_table(job_.engine(), job_.mesh());
+  if (job_.mesh().rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/parameters.txt", table);
   open_metrics(directory_->after_kill());
   account_lost();
-  int64_t staged = mesh_.world->max(saver_->stage(snapshot()));
+  int64_t staged = job_.mesh().world->max(saver_->stage(snapshot()));
   save_bytes_ = double(saver_->plan(snapshot()));
   double file_mib = save_bytes_ / 0x1p20;
   const double every_s = recipe_.checkpoint.every_s;
@@ -125,66 +104,44 @@ void Trainer::start() {
 void Trainer::print_start() {
   log::line("{}", version_line());
   log::line("deck     {} sha256={} overrides={}  everything resolved: {}/deck.resolved.toml", started_.deck_path,
-            deck_.digest().substr(0, 8), started_.overrides, recipe_.run.dir);
+            job_.deck().digest().substr(0, 8), started_.overrides, recipe_.run.dir);
   log::line("run      dir={} seed={} determinism={}  lock taken by {}", recipe_.run.dir, recipe_.run.seed,
             recipe_.determinism.mesh() ? "mesh (same bits on every power-of-two mesh)" : "run (same mesh, same bits)",
             directory_->holder());
-  print_mesh(session_, mesh_, recipe_, device_, threads_);
-  print_unused(recipe_, device_.kind);
+  print_mesh(job_.session(), job_.mesh(), recipe_, job_.device(), job_.threads());
+  print_unused(recipe_, job_.device().kind);
   log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
-            1e3 * all_reduce_s(*mesh_.world, *mesh_.world), 1e3 * all_reduce_s(*mesh_.fsdp, *mesh_.world),
-            1e3 * all_reduce_s(*mesh_.replica, *mesh_.world));
-  EngineOptions options = recipe_.engine(data_->size(), threads_, device_.kind);
-  options.choose_products = product_chooser(*mesh_.world, recipe_.run, recipe_.run.dir + "/gemm_search.txt");
-  need_memory(options);
-  engine_ = std::make_unique<Engine>(options, mesh_, device_.kind);
+            1e3 * all_reduce_s(*job_.mesh().world, *job_.mesh().world), 1e3 * all_reduce_s(*job_.mesh().fsdp, *job_.mesh().world),
+            1e3 * all_reduce_s(*job_.mesh().replica, *job_.mesh().world));
+  job_.build_engine(recipe_.run.dir + "/gemm_search.txt");
   for (Evaluation& e : evaluations_)
-    e.pass = engine_->find_pass(eval::row_of(e.options).make_pass(engine_->model())->name());
-  const Geometry& g = engine_->geometry();
-  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, mesh_.shape.ranks(),
+    e.pass = job_.engine().find_pass(eval::row_of(e.options).make_pass(job_.engine().model())->name());
+  const Geometry& g = job_.engine().geometry();
+  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, job_.mesh().shape.ranks(),
             g.micro_batch, g.accumulation,
             recipe_.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
   log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({})", base::with_commas(total_),
-            base::with_commas(total_ * g.global_batch), double(total_ * g.global_batch) / double(data_->size()),
-            data_->name(), base::with_commas(data_->size()));
-  log::line("data     {}  {}, {} samples  {}  order: {}", data_->name(), data_->summary(),
-            base::with_commas(data_->size()), data::text_of(data_->spec()), order_text(recipe_.train));
-  print_model(*engine_, recipe_);
-  const Peak peak = find_peak(*mesh_.world, engine_->queue().kind(), threads_, recipe_.precision.compute, recipe_.profile, 0.15);
+            base::with_commas(total_ * g.global_batch), double(total_ * g.global_batch) / double(job_.data().size()),
+            job_.data().name(), base::with_commas(job_.data().size()));
+  log::line("data     {}  {}, {} samples  {}  order: {}", job_.data().name(), job_.data().summary(),
+            base::with_commas(job_.data().size()), data::text_of(job_.data().spec()), order_text(recipe_.train));
+  print_model(job_.engine(), recipe_);
+  const Peak peak = find_peak(*job_.mesh().world, job_.engine().queue().kind(), job_.threads(), recipe_.precision.compute, recipe_.profile, 0.15);
   progress_.peak_flops = peak.flops;
   log::line("compute  {}; {:.4g} GFLOP per example forward+backward; {}", compute_text(recipe_.precision),
-            double(engine_->model().train_flops()) / 1e9, peak.text);
-  if (options.graphs > 0) log::line("graphs   {}", engine_->graphs_text());
-  print_memory(*engine_);
-}
-
-// The memory that training takes beside the memory in use, where the address space is limited: libraries crash at the limit.
-void Trainer::need_memory(const EngineOptions& options) const {
-  if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
-  auto world = comm::make_plan_comm(mesh_.shape.ranks());
-  comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
-  EngineOptions on_paper = options;
-  on_paper.choose_products = {};
-  Engine engine(on_paper, mesh, device::Kind::plan);
-  const device::Ledger& ledger = engine.ledger();
-  const int64_t planned = ledger.total_peak();
-  const int64_t copied = ledger.peak_of("weights") + ledger.peak_of("optimizer");  // for checkpoints, at most
-  // Loaders of training and of one evaluation, which may have two; one thread writes checkpoints.
-  const int64_t threads = 3 * recipe_.data.loader.threads + 1;
-  constexpr int64_t kLibraries = int64_t{160} << 20;  // code that oneDNN makes, buffers of MPI and HDF5
-  base::need_address_space(planned + copied + base::stack_bytes(threads) + kLibraries,
-                           fmt::format("training ({} MiB planned for this deck, see --mode plan; {} threads of loader.threads; libraries)",
-                                       base::mebibytes(planned), threads));
+            double(job_.engine().model().train_flops()) / 1e9, peak.text);
+  if (const std::string graphs = job_.engine().graphs_text(); !graphs.empty()) log::line("graphs   {}", graphs);
+  print_memory(job_.engine());
 }
 
 bool Trainer::restore() {
   checkpoint::State state = target();
   std::optional<checkpoint::Restored> restored =
-      checkpoint::restore(*mesh_.world, directory_->checkpoints(), state, recipe_.checkpoint, {},
+      checkpoint::restore(*job_.mesh().world, directory_->checkpoints(), state, recipe_.checkpoint, {},
                           [this] { stop_while_starting(); });
   if (!restored) return false;
-  checkpoint::on_first(*mesh_.world, [&] {
-    for (const KeyChange& c : check_changes(state.texts["deck"], deck_, started_.allow_change))
+  checkpoint::on_first(*job_.mesh().world, [&] {
+    for (const KeyChange& c : check_changes(state.texts["deck"], job_.deck(), started_.allow_change))
       log::line("changed  {}: {} -> {}{}", c.key, c.was, c.is, c.free ? "" : " (--allow-change)");
     return std::string();
   });
@@ -202,7 +159,7 @@ bool Trainer::branch() {
   const std::string& from = recipe_.checkpoint.branch_from;
   if (from.empty()) return false;
   checkpoint::State state = target();
-  checkpoint::Restored restored = checkpoint::branch(*mesh_.world, from, state, [this] { stop_while_starting(); });
+  checkpoint::Restored restored = checkpoint::branch(*job_.mesh().world, from, state, [this] { stop_while_starting(); });
   log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
             double(restored.bytes) / 0x1p20, restored.seconds);
   take_over(state);
@@ -232,7 +189,7 @@ void Trainer::check_data(const checkpoint::State& state) const {
                                   "or add --allow-change {}",
                                   text, key),
                       true);
-  if (mesh_.rank() == 0) log::warning("{} (--allow-change {})", text, key);
+  if (job_.mesh().rank() == 0) log::warning("{} (--allow-change {})", text, key);
 }
 
 void Trainer::take_over(const checkpoint::State& state) {
@@ -252,10 +209,10 @@ void Trainer::take_over(const checkpoint::State& state) {
     progress_.stream_offset += moved, progress_.seen_offset += moved;
   }
   if (auto scale = state.numbers.find("loss_scale"); scale != state.numbers.end()) {
-    if (engine_->scales_loss())
+    if (job_.engine().scales_loss())
       // Its minimum may have been raised since.
-      engine_->set_scale_state({std::max(scale->second, recipe_.precision.loss_scale.min), state.numbers.at("loss_scale_updates")});
-    else if (mesh_.rank() == 0)
+      job_.engine().set_scale_state({std::max(scale->second, recipe_.precision.loss_scale.min), state.numbers.at("loss_scale_updates")});
+    else if (job_.mesh().rank() == 0)
       log::warning("the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none", scale->second,
                    recipe_.precision.compute);
   }
@@ -264,11 +221,11 @@ void Trainer::take_over(const checkpoint::State& state) {
 }
 
 void Trainer::initialise() {
-  engine_->initialise();
+  job_.engine().initialise();
   const std::string& from = recipe_.init.from;
   if (from.empty()) return;
   checkpoint::InitReport report =
-      checkpoint::load_initial_weights(*mesh_.world, recipe_.init, target(), engine_->model().patch_tables(),
+      checkpoint::load_initial_weights(*job_.mesh().world, recipe_.init, target(), job_.engine().model().patch_tables(),
                                        [this] { stop_while_starting(); });
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
   constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others
@@ -279,16 +236,16 @@ void Trainer::initialise() {
     if (!text.starts_with("loaded ") && ++shown <= kMostLines) log::line("           {}", text);
   }
   if (shown > kMostLines) log::line("           and {} more in {}/logs/init.txt", shown - kMostLines, recipe_.run.dir);
-  if (mesh_.rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/init.txt", table);
+  if (job_.mesh().rank() == 0) io::write_file_atomically(recipe_.run.dir + "/logs/init.txt", table);
   origin_ = "parameters of " + from;
 }
 
 void Trainer::open_metrics(bool after_kill) {
   std::vector<MetricInfo> measures;
-  for (const models::Measure& m : engine_->measures()) measures.push_back({m.name, m.unit, m.doc});
-  metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, mesh_.rank() == 0, recipe_.log,
+  for (const models::Measure& m : job_.engine().measures()) measures.push_back({m.name, m.unit, m.doc});
+  metrics_ = std::make_unique<Metrics>(recipe_.run.dir, step_, progress_.attempts, job_.mesh().rank() == 0, recipe_.log,
                                        after_kill, std::move(measures));
-  progress_.attempts = mesh_.world->max(metrics_->attempt());
+  progress_.attempts = job_.mesh().world->max(metrics_->attempt());
   metrics_->set_text("run", recipe_.run.name);
   metrics_->set_text("notes", recipe_.run.notes);
   metrics_->set_text("origin", origin_);
@@ -297,7 +254,7 @@ void Trainer::open_metrics(bool after_kill) {
 
 // What the attempts before did after the checkpoint that was restored: told by the uptime in their last rows.
 void Trainer::account_lost() {
-  double lost = mesh_.world->max(metrics_->lost_s(restored_attempt_, restored_uptime_s_));
+  double lost = job_.mesh().world->max(metrics_->lost_s(restored_attempt_, restored_uptime_s_));
   if (lost <= 0) return;
   progress_.add(&Progress::Times::redone, lost, progress_.cores);
   log::line("lost     {} of earlier attempts, after the checkpoint: done again", base::hms(lost));
@@ -305,9 +262,9 @@ void Trainer::account_lost() {
 
 void Trainer::open_bad_samples() {
   std::map<std::string, int64_t> sizes;
-  for (const data::Mixture::Part& p : data_->parts()) sizes[p.dataset->name()] = p.dataset->size();
+  for (const data::Mixture::Part& p : job_.data().parts()) sizes[p.dataset->name()] = p.dataset->size();
   for (const Evaluation& e : evaluations_) sizes[e.dataset->name()] = e.dataset->size();
-  bad_samples_ = std::make_unique<BadSamples>(*mesh_.world, directory_->logs() + "/bad_samples.txt",
+  bad_samples_ = std::make_unique<BadSamples>(*job_.mesh().world, directory_->logs() + "/bad_samples.txt",
                                               recipe_.data.loader.max_bad_sample_fraction, std::move(sizes));
   loader_options_ = recipe_.data.loader;
   loader_options_.log = bad_samples_->log();
@@ -316,9 +273,9 @@ void Trainer::open_bad_samples() {
 void Trainer::open_loader() {
   loader_.reset();
   loader_ = std::make_unique<data::Loader>(
-      *data_, loader_options_, training_plan(engine_->geometry(), mesh_, step_, total_, progress_.stream_offset));
+      job_.data(), loader_options_, training_plan(job_.engine().geometry(), job_.mesh(), step_, total_, progress_.stream_offset));
   if (recipe_.log.samples)
-    sample_log_ = std::make_unique<SampleLog>(*mesh_.world, directory_->logs() + "/samples", step_, *data_);
+    sample_log_ = std::make_unique<SampleLog>(*job_.mesh().world, directory_->logs() + "/samples", step_, job_.data());
 }
 
 }  // namespace train

@@ -61,8 +61,12 @@ class Data(harness.RunTest):
                             ('fields     = { image = "png", text = "txt" }', 'fields = { image = "png", labels = "cls" }'),
                             ("train-{000..001}.tar", "labels.tar"))
         self.expect(4, "labels.tar:007", "field 'labels' holds 400", "model.vocab_size", args=[self.deck(text)])
-        self.expect(0, "labels.tar:007", "a fixed substitute is used",
-                    args=[self.deck(text), "--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.1"])
+        replace = [self.deck(text), "--set", "loader.on_bad_sample=substitute", "--set", "loader.max_bad_sample_fraction=0.1"]
+        self.expect(0, "labels.tar:007", "a fixed substitute is used", args=replace)
+        for mode in ("bench", "show"):  # the modes open data alike
+            self.expect(4, "labels.tar:007", "field 'labels' holds 400", args=[self.deck(text), "--mode", mode])
+        self.expect(0, '"ms_per_step"', args=[*replace, "--mode", "bench", "--set", "bench.steps=2"])
+        self.expect(0, "replaced: data.train: ", "labels.tar:007", "show     12 examples", args=[*replace, "--mode", "show"])
 
     def test_ranks_that_do_not_fit(self):
         self.expect(3, "global_batch", "5 ranks", args=[self.deck()], ranks=5)

@@ -1,0 +1,97 @@
+#include "modes/bench_steps.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "data/host_batch.hpp"
+#include "kernels/gemm.hpp"
+#include "train/limits.hpp"
+#include "train/stolen_time.hpp"
+
+namespace modes {
+using namespace train;
+
+namespace {
+
+// A step that no one took CPU time from, and how fast the cores were beside it.
+struct Undisturbed {
+  double ms, cores_s;
+};
+
+// Sorts the times, and picks the steps beside which the cores were about as fast as ever.
+void finish(StepTimes& times, const std::vector<Undisturbed>& alone) {
+  double fastest_s = 1e30;
+  for (const Undisturbed& one : alone) fastest_s = std::min(fastest_s, one.cores_s);
+  for (const Undisturbed& one : alone) {
+    times.alone.push_back(one.ms);
+    times.slowest_cores = std::min(times.slowest_cores, fastest_s / one.cores_s);
+    if (one.cores_s < 1.05 * fastest_s) times.at_speed.push_back(one.ms);
+  }
+  for (auto* sorted : {&times.all, &times.alone, &times.at_speed}) std::sort(sorted->begin(), sorted->end());
+}
+
+}  // namespace
+
+double StepTimes::mean() const { return std::accumulate(all.begin(), all.end(), 0.0) / double(all.size()); }
+
+double StepTimes::median() const { return median_of(all); }
+
+double p99_of(const std::vector<double>& sorted) {
+  return sorted[std::min(sorted.size() - 1, size_t(0.99 * double(sorted.size())))];
+}
+
+StepTimes time_steps(Job& job) {
+  comm::Comm& world = job.session().world();
+  Engine& engine = job.engine();
+  const BenchOptions& options = job.recipe().bench;
+  // A GPU has the next step before the host takes in one. Then the time from one report to the next is timed, and the
+  // cores are not probed meanwhile. One step more than the timed ones is submitted, so all are timed alike.
+  const bool ahead = engine.runs_ahead();
+  const int64_t warmup = options.warmup_steps, steps = warmup + options.steps;
+  int64_t submitted = 0;
+  data::Loader loader(job.data(), job.recipe().data.loader,
+                      training_plan(engine.geometry(), job.mesh(), 0, steps + ahead));
+  StolenTime stolen(world, job.session().local_size() == world.size());
+  StepTimes times;
+  const int threads = engine.queue().threads();
+  auto probe = [&] { return ahead ? 1.0 : probe_cores(world, threads); };
+  double cores_s = probe();
+  std::vector<Undisturbed> alone;
+  auto submit = [&](int64_t step) {
+    engine.submit(step, [&](int64_t, const models::Inputs& into) {
+      data::BatchPtr batch = loader.next();
+      engine.train_pass().prepare(data::host_batch(*batch, batch->positions[0]), engine.draws(step), into);
+    });
+  };
+  base::Stopwatch timed, watch;
+  for (int64_t step = 1; step <= steps; ++step) {
+    if (step == warmup + 1) {
+      engine.queue().reset_costs();
+      kernels::reset_gemm_uses();
+      timed.restart();
+    }
+    if (!ahead) world.barrier();
+    stolen.since_last();
+    if (!ahead) watch.restart();
+    while (submitted < step + ahead) submit(++submitted);
+    const StepReport& report = engine.report(step);
+    double s = world.max(watch.restart());
+    times.loss = report.loss();
+    times.transfers = report.transfers;
+    if (step <= warmup) continue;
+    times.data_s += report.data_s;
+    times.comm_s += report.comm_s;
+    times.all.push_back(s * 1e3);
+    const bool disturbed = StolenTime::is_much(stolen.since_last(), s);
+    const double before_s = std::exchange(cores_s, probe());
+    if (!disturbed) alone.push_back({s * 1e3, std::max(before_s, cores_s)});
+    if (times.all.size() >= 2 && world.max(timed.seconds()) > options.max_s) break;
+  }
+  if (ahead) engine.report(submitted);  // until it is done, the GPU is busy
+  finish(times, alone);
+  return times;
+}
+
+}  // namespace modes

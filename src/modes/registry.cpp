@@ -1,0 +1,22 @@
+#include "modes/mode.hpp"
+
+namespace modes {
+
+Mode train_mode();
+Mode bench_mode();
+Mode plan_mode();
+Mode show_mode();
+Mode index_mode();
+
+const std::vector<Mode>& registry() {
+  static const std::vector<Mode> rows = {train_mode(), bench_mode(), plan_mode(), show_mode(), index_mode()};
+  return rows;
+}
+
+const Mode& mode_named(const std::string& name) {
+  for (const Mode& row : registry())
+    if (row.name == name) return row;
+  base::fail(base::Exit::internal, "there is no mode \"{}\"", name);
+}
+
+}  // namespace modes

@@ -1,0 +1,26 @@
+// --mode train: the run itself.
+#include "modes/mode.hpp"
+#include "train/failure.hpp"
+
+namespace modes {
+namespace {
+
+int run_train(Call& call) {
+  train::catch_stop_signals(call.recipe.limits.signals);
+  // Mesh, data, model: refused on one rank, refused on all, before anything runs.
+  std::unique_ptr<train::Trainer> trainer;
+  auto set_up = [&] {
+    trainer = std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck, std::move(call.directory),
+                                               call.start);
+  };
+  if (int failed = train::try_on_all(call.session->world(), set_up)) return failed;
+  return train::end_all_on_error(*call.session, [&] { return int(trainer->run()); });
+}
+
+}  // namespace
+
+Mode train_mode() {
+  return {.name = "train", .doc = "train the model of the deck (the default)", .on_ranks = true, .keeps_run_directory = true, .run = run_train};
+}
+
+}  // namespace modes

@@ -1,0 +1,115 @@
+#include "train/job.hpp"
+
+#include <utility>
+
+#include "base/memory_limit.hpp"
+#include "base/text.hpp"
+#include "train/gemm_choice.hpp"
+#include "train/threads.hpp"
+
+namespace train {
+
+Job::Job(const Recipe& recipe, config::Deck& deck, comm::Session* session, std::string mesh_selector, Access access)
+    : recipe_(recipe),
+      deck_(deck),
+      session_(session),
+      mesh_selector_(std::move(mesh_selector)),
+      access_(access),
+      tokenizers_(recipe.data.tokenizers()) {}
+
+void Job::connect() {
+  threads_ = choose_threads(recipe_.run.threads, session_->local_size());
+  base::need_address_space(base::stack_bytes(threads_) + (int64_t{64} << 20),
+                           fmt::format("starting {} threads (run.threads)", threads_));
+  start_threads(threads_);
+  device_ = choose_device(*session_, recipe_.run.device, recipe_.precision.compute);
+  const comm::MeshShape shape = comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
+  // Everything that can be refused is refused before anything is created.
+  derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape, recipe_.determinism);
+  mesh_ = connect_ranks(*session_, recipe_.mesh, shape,
+                        recipe_.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device_);
+}
+
+void Job::connect_on_paper(int ranks) {
+  device_ = planned_device(recipe_.run.device, recipe_.precision.compute);
+  paper_ = comm::make_plan_comm(ranks);
+  mesh_ = comm::make_plan_mesh(comm::resolve_mesh(recipe_.mesh, ranks, mesh_selector_), *paper_);
+}
+
+void Job::stage_data(const checkpoint::Poll& poll) { stage_dir_ = train::stage_data(*session_, recipe_, poll); }
+
+data::OpenContext Job::context() const {
+  const data::LoaderOptions& loader = recipe_.data.loader;
+  return {.seed = uint64_t(recipe_.run.seed),
+          .threads = access_.writes_indexes ? int(loader.threads) : 1,
+          .index_dir = loader.index_dir,
+          .run_index_dir = access_.writes_indexes ? recipe_.run.dir + "/index" : "",
+          .write_index = access_.writes_indexes,
+          .substitutes = access_.spares_samples || loader.substitutes(),
+          .limits = recipe_.value_limits(),
+          .bytes_field = recipe_.bytes_field(device_.kind),
+          .stage_dir = stage_dir_};
+}
+
+void Job::open_data(const std::set<std::string>& evaluated, const checkpoint::Poll& poll) {
+  auto open = [&](const std::stop_token& token) -> std::string {
+    data::OpenContext with_token = context();
+    with_token.token = token;
+    data_ = open_training_data(recipe_, tokenizers_, with_token);
+    for (const std::string& name : evaluated)
+      evaluated_[name] = data::open_dataset(recipe_.data, tokenizers_, name, with_token);
+    return "";
+  };
+  if (!session_) {
+    open({});
+    return;
+  }
+  checkpoint::beside(session_->world(), open, poll);
+  agree_and_check();
+}
+
+void Job::agree_and_check() const {
+  std::vector<const data::Dataset*> sets;
+  for (const data::Mixture::Part& p : data_->parts()) sets.push_back(p.dataset.get());
+  for (const auto& [name, set] : evaluated_) sets.push_back(set.get());
+  agree_on_data(session_->world(), sets);
+  std::map<std::string, data::Spec> specs;
+  for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
+  recipe_.check_opened(deck_, data_->size(), specs);
+}
+
+std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
+  return data::open_dataset(recipe_.data, tokenizers_, name, context());
+}
+
+void Job::build_engine(const std::string& choices) {
+  EngineOptions options = recipe_.engine(data_size(), threads_, device_.kind);
+  if (session_) {
+    options.choose_products = product_chooser(*mesh_.world, recipe_.run, choices);
+    need_memory(options);
+  }
+  engine_ = std::make_unique<Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
+}
+
+// Checks the memory that training takes beside the memory in use, where the address space is limited: libraries crash
+// at the limit.
+void Job::need_memory(const EngineOptions& options) const {
+  if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
+  auto world = comm::make_plan_comm(mesh_.shape.ranks());
+  comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
+  EngineOptions on_paper = options;
+  on_paper.choose_products = {};
+  Engine engine(on_paper, mesh, device::Kind::plan);
+  const device::Ledger& ledger = engine.ledger();
+  const int64_t planned = ledger.total_peak();
+  const int64_t copied = ledger.peak_of("weights") + ledger.peak_of("optimizer");  // for checkpoints, at most
+  // Loaders of training and of one evaluation, which may have two; one thread writes checkpoints.
+  const int64_t threads = 3 * recipe_.data.loader.threads + 1;
+  constexpr int64_t kLibraries = int64_t{160} << 20;  // code that oneDNN makes, buffers of MPI and HDF5
+  base::need_address_space(planned + copied + base::stack_bytes(threads) + kLibraries,
+                           fmt::format("training ({} MiB planned for this deck, see --mode plan; {} threads of "
+                                       "loader.threads; libraries)",
+                                       base::mebibytes(planned), threads));
+}
+
+}  // namespace train

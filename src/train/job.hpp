@@ -1,0 +1,78 @@
+// A job, built by stages: session, threads, device, mesh, data, model and engine. Each mode goes as far as it needs,
+// so all of them refuse, open and build alike.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "train/device_choice.hpp"
+#include "train/engine.hpp"
+#include "train/input.hpp"
+#include "train/recipe.hpp"
+
+namespace train {
+
+class Job {
+ public:
+  // How data sets are opened.
+  struct Access {
+    bool writes_indexes = true;  // false: one thread looks, and no file is made
+    bool spares_samples = false;  // broken samples are no error of opening, whatever loader.on_bad_sample says
+  };
+
+  // `session`: null in one process without MPI. Otherwise all ranks call each stage.
+  Job(const Recipe& recipe, config::Deck& deck, comm::Session* session, std::string mesh_selector, Access access);
+
+  // Starts the compute threads, chooses the device and connects the mesh. Refuses a batch that the mesh cannot cut.
+  void connect();
+  // Chooses device and mesh of a job of so many ranks on paper.
+  void connect_on_paper(int ranks);
+  // Copies to loader.stage_dir what the data sets in use can have copied. `poll`: checkpoint::beside.
+  void stage_data(const checkpoint::Poll& poll = [] {});
+  // Opens the training data and the data sets of evaluators. With a session all ranks agree on them, and what the deck
+  // says is checked against them.
+  void open_data(const std::set<std::string>& evaluated = {}, const checkpoint::Poll& poll = [] {});
+  // Opens one data set for the caller.
+  std::unique_ptr<data::Dataset> open_set(const std::string& name) const;
+  // Builds model, stores and optimizer. Refuses what the address space cannot hold. `choices`: the file of
+  // run.gemm_search, "" = none.
+  void build_engine(const std::string& choices = "");
+
+  const Recipe& recipe() const { return recipe_; }
+  const config::Deck& deck() const { return deck_; }
+  comm::Session& session() const { return *session_; }
+  int threads() const { return threads_; }
+  const DeviceChoice& device() const { return device_; }
+  comm::Mesh& mesh() { return mesh_; }
+  const comm::Mesh& mesh() const { return mesh_; }
+  const data::Tokenizers& tokenizers() const { return tokenizers_; }
+  const data::Mixture& data() const { return *data_; }
+  const data::Dataset& evaluated(const std::string& name) const { return *evaluated_.at(name); }
+  // Examples of the training data; 0 if they are not open.
+  int64_t data_size() const { return data_ ? data_->size() : 0; }
+  Engine& engine() const { return *engine_; }
+
+ private:
+  data::OpenContext context() const;
+  void agree_and_check() const;
+  void need_memory(const EngineOptions& options) const;
+
+  const Recipe& recipe_;
+  config::Deck& deck_;
+  comm::Session* session_;
+  std::string mesh_selector_;
+  Access access_;
+  int threads_ = 1;
+  DeviceChoice device_;
+  std::unique_ptr<comm::Comm> paper_;  // the ranks of a job on paper
+  comm::Mesh mesh_;
+  std::string stage_dir_;
+  data::Tokenizers tokenizers_;
+  std::unique_ptr<data::Mixture> data_;
+  std::map<std::string, std::unique_ptr<data::Dataset>> evaluated_;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace train
