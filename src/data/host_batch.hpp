@@ -1,6 +1,8 @@
 // A batch of the data pipeline as models take it.
 #pragma once
 
+#include <utility>
+
 #include "data/loader.hpp"
 #include "models/model.hpp"
 
@@ -10,6 +12,13 @@ namespace data {
 inline models::HostBatch host_batch(const Batch& batch, int64_t first_position) {
   models::HostBatch host{.features = {}, .examples = batch.size(), .first_position = first_position};
   for (const auto& [field, array] : batch.arrays) host.features[field] = array.view();
+  return host;
+}
+
+// The same of a batch that the result keeps alive.
+inline models::HostBatch host_batch(BatchPtr batch) {
+  models::HostBatch host = host_batch(*batch, batch->positions[0]);
+  host.owner = std::move(batch);
   return host;
 }
 

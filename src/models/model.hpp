@@ -56,6 +56,7 @@ struct HostBatch {
   std::map<std::string, View> features;  // [n, ...], as Model::features() names them
   int64_t examples = 0;
   int64_t first_position = 0;            // global position of the first example
+  std::shared_ptr<const void> owner{};   // keeps the arrays alive, where the caller does not
 };
 
 // A number that a step reports, formed from the model's sums over the examples of the step. The engine, the metric files and the

@@ -60,10 +60,7 @@ StepTimes time_steps(Job& job) {
   double cores_s = probe();
   std::vector<Undisturbed> alone;
   auto submit = [&](int64_t step) {
-    engine.submit(step, [&](int64_t, const models::Inputs& into) {
-      data::BatchPtr batch = loader.next();
-      engine.train_pass().prepare(data::host_batch(*batch, batch->positions[0]), engine.draws(step), into);
-    });
+    engine.submit(step, [&](int64_t) { return data::host_batch(loader.next()); });
   };
   base::Stopwatch timed, watch;
   for (int64_t step = 1; step <= steps; ++step) {

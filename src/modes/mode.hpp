@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/run_dir.hpp"
-#include "train/trainer.hpp"
+#include "train/attempt.hpp"
 
 namespace modes {
 

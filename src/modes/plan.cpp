@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "modes/mode.hpp"
 #include "train/job.hpp"
-#include "train/progress.hpp"
+#include "train/run_state.hpp"
 #include "train/unused.hpp"
 
 namespace modes {
@@ -166,8 +166,9 @@ Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks, const std::s
   plan.arena_peak = engine.ledger().peak_of("activations");
   std::vector<shard::TensorSlice> state = engine.state();
   plan.dataset_bytes = checkpoint::planned_dataset_bytes(state);
-  plan.checkpoint_bytes =
-      checkpoint::planned_bytes(recipe.state(deck.resolved(), 1, std::move(state), Progress().save()));
+  RunState first(recipe, deck);
+  first.step = 1;
+  plan.checkpoint_bytes = checkpoint::planned_bytes(first.to_checkpoint(std::move(state)));
   return plan;
 }
 

@@ -1,6 +1,7 @@
 // --mode train: the run itself.
 #include "modes/mode.hpp"
 #include "train/failure.hpp"
+#include "train/trainer.hpp"
 
 namespace modes {
 namespace {
@@ -20,7 +21,11 @@ int run_train(Call& call) {
 }  // namespace
 
 Mode train_mode() {
-  return {.name = "train", .doc = "train the model of the deck (the default)", .on_ranks = true, .keeps_run_directory = true, .run = run_train};
+  return {.name = "train",
+          .doc = "train the model of the deck (the default)",
+          .on_ranks = true,
+          .keeps_run_directory = true,
+          .run = run_train};
 }
 
 }  // namespace modes

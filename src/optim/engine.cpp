@@ -66,8 +66,8 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
 
   for (Norms* n : {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates})
     n->per_parameter.assign(parameters.size(), 0), n->per_group.assign(groups_.size(), 0);
-  for (auto* schedules_of_turn : {&schedules_of_[0], &schedules_of_[1], &report_.update.schedules})
-    schedules_of_turn->assign(schedules_.size(), 0);
+  for (std::vector<float>& values : schedules_of_) values.assign(schedules_.size(), 0);
+  report_.update.schedules.assign(schedules_.size(), 0);
   owned_.resize(layout.units().size());
   if (scale_options_) set_scale_state({scale_options_->init, 0});
 }
@@ -155,7 +155,7 @@ const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
   update_.clip = info_.clip;
   update_.rate = float(learning_rate_ * policy.lr_scale);
   update_.decay = float(weight_decay_ * policy.decay_scale);
-  update_.schedule = schedules_of_[info_.step % 2][size_t(policy.schedule)];
+  update_.schedule = schedules_of_[info_.step][size_t(policy.schedule)];
   return update_;
 }
 
@@ -163,7 +163,7 @@ void Engine::apply(int64_t step) {
   CHECK(inspected_ == step && step >= 1, "apply of step {} needs its inspection", step);
   inspected_ = 0;
   info_.step = step;
-  for (size_t s = 0; s < schedules_.size(); ++s) schedules_of_[step % 2][s] = schedules_[s].at(step - 1);
+  for (size_t s = 0; s < schedules_.size(); ++s) schedules_of_[step][s] = schedules_[s].at(step - 1);
   method_->begin_step(info_, *gradient_sums_);
   if (measured_sums_) {
     measured_sums_->sum(
@@ -189,7 +189,7 @@ void Engine::apply(int64_t step) {
 }
 
 const Report& Engine::report(int64_t step) {
-  report_.update.schedules = schedules_of_[step % 2];
+  report_.update.schedules = schedules_of_[step];
   if (fabric_.queue.kind() == device::Kind::plan) return report_;
   const device::View found = found_there_.read(step);
   const auto* squares_of_gradients = static_cast<const double*>(found.data) + 1;

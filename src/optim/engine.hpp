@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "base/per_step.hpp"
 #include "optim/cut_sums.hpp"
 #include "optim/method.hpp"
 #include "optim/options.hpp"
@@ -119,7 +120,7 @@ class Engine {
   device::Buffer found_, places_buffer_;
   device::View places_;  // i32, by parameter: where the sum of its gradient's squares is
   device::Fetched found_there_, norms_there_;
-  std::vector<float> schedules_of_[2];  // by turn
+  base::PerStep<std::vector<float>> schedules_of_;
   Report report_;
 };
 

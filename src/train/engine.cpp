@@ -165,21 +165,28 @@ std::string Engine::graphs_text() const {
                      options_.graphs);
 }
 
-void Engine::run_passes(int64_t step, const Feed& feed, int64_t passes) {
+void Engine::submit(int64_t step, const Source& source) {
+  Fill fill;
+  if (source)
+    fill = [&](int64_t m, const models::Inputs& into) { train_pass_->prepare(source(m), draws(step), into); };
+  run_passes(step, fill, geometry_.accumulation);
+}
+
+void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes", passes);
   device::Range whole("step", step);
   device::NoWaits no_waits("step", options_.forbid_waits && ++submitted_ > 2);
   const device::Transfers transfers_before = device::transfers();
   const int64_t flops_before = hardware_flops(queue_);
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
-  StepReport& report = reports_[step % 2];
+  StepReport& report = reports_[step];
   gradients_->begin_step();
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
-    if (feed) {
+    if (fill) {
       const models::Inputs& into = begin_inputs(0);  // may wait for the GPU, which is not to wait for data
       base::Stopwatch watch;
-      feed(m, into);
+      fill(m, into);
       data_s_ += watch.seconds();
       upload_inputs(0);
     }
@@ -257,7 +264,7 @@ void Engine::add_sums(int64_t step) {
 }
 
 const StepReport& Engine::report(int64_t step) {
-  StepReport& report = reports_[step % 2];
+  StepReport& report = reports_[step];
   const optim::Report& update = optimizer_->report(step);
   report.gradients = update.gradients, report.update = update.update;
   report.finite = update.gradients.applied;

@@ -11,10 +11,12 @@
 #include <memory>
 #include <optional>
 
+#include "base/per_step.hpp"
 #include "device/transfers.hpp"
 #include "models/model.hpp"
 #include "optim/engine.hpp"
 #include "train/geometry.hpp"
+#include "train/step_report.hpp"
 
 namespace train {
 
@@ -50,22 +52,6 @@ struct EngineOptions {
 // Why level "mesh" lets no graph repeat a pass.
 inline constexpr char kTreeInPasses[] = "determinism.level = \"mesh\" exchanges and adds gradients within passes";
 
-struct StepReport {
-  std::vector<double> sums;      // over the examples of the step: models::Model::sum_columns(); empty on paper
-  std::vector<double> measures;  // in the order of models::Model::measures(); empty on paper
-  double loss() const { return measures.empty() ? 0 : measures.front(); }
-  bool finite = true;  // false: nothing was updated
-  // Only because gradients were too large for fp16 at their loss scale, which has become smaller.
-  bool overflow() const { return !finite && std::isfinite(loss()) && gradients.next_loss_scale < gradients.loss_scale; }
-  optim::Inspection gradients;
-  optim::UpdateReport update;
-  int64_t flops = 0;  // of this rank's products, recomputed ones included
-  device::Transfers transfers;  // while the step was put into the queue
-  // What the host waited, for data and for exchanges, since the report before: a part of the time between the two, whichever steps
-  // were submitted in it.
-  double data_s = 0, comm_s = 0;
-};
-
 // What a step's decisions about its examples are drawn from.
 inline base::Stream draws_of_step(int64_t seed, int64_t step) {
   return base::Stream(uint64_t(seed), "draws").sub(uint64_t(step));
@@ -77,12 +63,23 @@ class Engine {
   Engine(const EngineOptions& options, comm::Mesh& mesh, device::Kind kind);
   ~Engine();
 
-  // Fills the input buffers of pass m.
-  using Feed = std::function<void(int64_t m, const models::Inputs& into)>;
-  void submit(int64_t step, const Feed& feed) { run_passes(step, feed, geometry_.accumulation); }
-  // What came of a step that was submitted; to be asked before the step after the next is. On a GPU the host waits for it.
+  // Returns the examples of this rank's pass m.
+  using Source = std::function<models::HostBatch(int64_t m)>;
+  // Prepares and runs the passes of a step; without a source the inputs stay as they are.
+  void submit(int64_t step, const Source& source);
+  // Returns the report of a submitted step. Call it before submitting two more steps: only two reports are kept. On a
+  // GPU the host waits for it.
   const StepReport& report(int64_t step);
-  const StepReport& step(int64_t step, const Feed& feed) { return submit(step, feed), report(step); }
+  const StepReport& step(int64_t step, const Source& source) {
+    submit(step, source);
+    return report(step);
+  }
+  // Writes the inputs of pass m itself, with draws of its own: for tests.
+  using Fill = std::function<void(int64_t m, const models::Inputs& into)>;
+  const StepReport& step_filled(int64_t step, const Fill& fill) {
+    run_passes(step, fill, geometry_.accumulation);
+    return report(step);
+  }
   // Whether it is worth while to submit a step before the report of the one before is asked for.
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
   // plan: with fewer passes. From the second pass on, each adds the same to every count of the step.
@@ -133,7 +130,7 @@ class Engine {
     std::vector<models::Inputs> inputs;  // by pass; the first is the training pass
     device::Event copied, used;
   };
-  void run_passes(int64_t step, const Feed& feed, int64_t passes);
+  void run_passes(int64_t step, const Fill& fill, int64_t passes);
   std::string graphs_problem() const;
   void make_inputs();
   const models::Inputs& begin_inputs(size_t pass);  // returns buffers for the host to fill
@@ -169,7 +166,7 @@ class Engine {
   device::Buffer sums_, slice_sums_;
   device::Fetched host_sums_;  // a copy of the step's sums
   std::vector<optim::OwnedUnit> owned_;
-  StepReport reports_[2];  // by turn
+  base::PerStep<StepReport> reports_;
   double data_s_ = 0, comm_s_ = 0;  // since the last report
   int64_t submitted_ = 0;  // steps so far
 };

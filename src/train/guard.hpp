@@ -1,10 +1,14 @@
-// What to do when the loss, a gradient or a parameter is not finite. Every rank has the same sums, so all decide alike.
+// What to do when the loss, a gradient or a parameter is not finite. Every rank has the same sums,
+// so all decide alike.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "config/table.hpp"
+#include "shard/parameter.hpp"
+#include "train/step_report.hpp"
 
 namespace train {
 
@@ -15,12 +19,12 @@ struct GuardOptions {
 
   void bind(config::Table& t) {
     auto may = config::OnResume::may_change;
-    t.key("nonfinite", nonfinite,
-          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in this step (it "
-          "counts as one for "
-          "schedules and bias corrections); rewind: "
-          "back to "
-          "the newest checkpoint, and the examples since then are left out")
+    t.key(
+         "nonfinite", nonfinite,
+         "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in "
+         "this step (it counts as one for schedules and bias corrections); rewind: back to the "
+         "newest "
+         "checkpoint, and the examples since then are left out")
         .one_of({"stop", "skip", "rewind"})
         .on_resume(may);
     t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6")
@@ -28,6 +32,33 @@ struct GuardOptions {
         .unit("steps")
         .on_resume(may);
   }
+};
+
+// Decides whether a step is kept, and says why not. Counts consecutive bad steps.
+class Guard {
+ public:
+  enum class Action {
+    keep,      // the step is sound
+    overflow,  // no update, because gradients were too large for fp16
+    skip,      // no update
+    rewind,    // back to the newest checkpoint
+    give_up,   // the run ends
+  };
+  struct Verdict {
+    Action action = Action::keep;
+    std::string problem;  // for the log or the error; "" where the step is kept
+  };
+
+  explicit Guard(const GuardOptions& options) : options_(options) {}
+
+  // `parameters`: in the order in which the report counts them.
+  Verdict judge(int64_t step, const StepReport& report,
+                const std::vector<shard::Parameter>& parameters);
+
+ private:
+  const GuardOptions& options_;
+  int64_t consecutive_bad_ = 0;  // steps skipped, or rewinds
+  int64_t last_bad_step_ = 0;
 };
 
 }  // namespace train

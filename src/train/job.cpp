@@ -9,7 +9,8 @@
 
 namespace train {
 
-Job::Job(const Recipe& recipe, config::Deck& deck, comm::Session* session, std::string mesh_selector, Access access)
+Job::Job(const Recipe& recipe, config::Deck& deck, comm::Session* session,
+         std::string mesh_selector, Access access)
     : recipe_(recipe),
       deck_(deck),
       session_(session),
@@ -23,11 +24,14 @@ void Job::connect() {
                            fmt::format("starting {} threads (run.threads)", threads_));
   start_threads(threads_);
   device_ = choose_device(*session_, recipe_.run.device, recipe_.precision.compute);
-  const comm::MeshShape shape = comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
+  const comm::MeshShape shape =
+      comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
   // Everything that can be refused is refused before anything is created.
-  derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape, recipe_.determinism);
+  derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,
+                  recipe_.determinism);
   mesh_ = connect_ranks(*session_, recipe_.mesh, shape,
-                        recipe_.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device_);
+                        recipe_.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library,
+                        device_);
 }
 
 void Job::connect_on_paper(int ranks) {
@@ -36,7 +40,9 @@ void Job::connect_on_paper(int ranks) {
   mesh_ = comm::make_plan_mesh(comm::resolve_mesh(recipe_.mesh, ranks, mesh_selector_), *paper_);
 }
 
-void Job::stage_data(const checkpoint::Poll& poll) { stage_dir_ = train::stage_data(*session_, recipe_, poll); }
+void Job::stage_data(const checkpoint::Poll& poll) {
+  stage_dir_ = train::stage_data(*session_, recipe_, poll);
+}
 
 data::OpenContext Job::context() const {
   const data::LoaderOptions& loader = recipe_.data.loader;
@@ -91,8 +97,8 @@ void Job::build_engine(const std::string& choices) {
   engine_ = std::make_unique<Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
 }
 
-// Checks the memory that training takes beside the memory in use, where the address space is limited: libraries crash
-// at the limit.
+// Checks the memory that training takes beside the memory in use, where the address space is
+// limited: libraries crash at the limit.
 void Job::need_memory(const EngineOptions& options) const {
   if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
@@ -102,14 +108,17 @@ void Job::need_memory(const EngineOptions& options) const {
   Engine engine(on_paper, mesh, device::Kind::plan);
   const device::Ledger& ledger = engine.ledger();
   const int64_t planned = ledger.total_peak();
-  const int64_t copied = ledger.peak_of("weights") + ledger.peak_of("optimizer");  // for checkpoints, at most
+  const int64_t copied =
+      ledger.peak_of("weights") + ledger.peak_of("optimizer");  // for checkpoints, at most
   // Loaders of training and of one evaluation, which may have two; one thread writes checkpoints.
   const int64_t threads = 3 * recipe_.data.loader.threads + 1;
-  constexpr int64_t kLibraries = int64_t{160} << 20;  // code that oneDNN makes, buffers of MPI and HDF5
-  base::need_address_space(planned + copied + base::stack_bytes(threads) + kLibraries,
-                           fmt::format("training ({} MiB planned for this deck, see --mode plan; {} threads of "
-                                       "loader.threads; libraries)",
-                                       base::mebibytes(planned), threads));
+  constexpr int64_t kLibraries = int64_t{160}
+                                 << 20;  // code that oneDNN makes, buffers of MPI and HDF5
+  base::need_address_space(
+      planned + copied + base::stack_bytes(threads) + kLibraries,
+      fmt::format("training ({} MiB planned for this deck, see --mode plan; {} threads of "
+                  "loader.threads; libraries)",
+                  base::mebibytes(planned), threads));
 }
 
 }  // namespace train

@@ -1,5 +1,5 @@
-// A job, built by stages: session, threads, device, mesh, data, model and engine. Each mode goes as far as it needs,
-// so all of them refuse, open and build alike.
+// A job, built by stages: session, threads, device, mesh, data, model and engine. Each mode goes as
+// far as it needs, so all of them refuse, open and build alike.
 #pragma once
 
 #include <map>
@@ -19,25 +19,30 @@ class Job {
   // How data sets are opened.
   struct Access {
     bool writes_indexes = true;  // false: one thread looks, and no file is made
-    bool spares_samples = false;  // broken samples are no error of opening, whatever loader.on_bad_sample says
+    bool spares_samples =
+        false;  // broken samples are no error of opening, whatever loader.on_bad_sample says
   };
 
   // `session`: null in one process without MPI. Otherwise all ranks call each stage.
-  Job(const Recipe& recipe, config::Deck& deck, comm::Session* session, std::string mesh_selector, Access access);
+  Job(const Recipe& recipe, config::Deck& deck, comm::Session* session, std::string mesh_selector,
+      Access access);
 
-  // Starts the compute threads, chooses the device and connects the mesh. Refuses a batch that the mesh cannot cut.
+  // Starts the compute threads, chooses the device and connects the mesh. Refuses a batch that the
+  // mesh cannot cut.
   void connect();
   // Chooses device and mesh of a job of so many ranks on paper.
   void connect_on_paper(int ranks);
-  // Copies to loader.stage_dir what the data sets in use can have copied. `poll`: checkpoint::beside.
+  // Copies to loader.stage_dir what the data sets in use can have copied. `poll`:
+  // checkpoint::beside.
   void stage_data(const checkpoint::Poll& poll = [] {});
-  // Opens the training data and the data sets of evaluators. With a session all ranks agree on them, and what the deck
-  // says is checked against them.
-  void open_data(const std::set<std::string>& evaluated = {}, const checkpoint::Poll& poll = [] {});
+  // Opens the training data and the data sets of evaluators. With a session all ranks agree on
+  // them, and what the deck says is checked against them.
+  void open_data(
+      const std::set<std::string>& evaluated = {}, const checkpoint::Poll& poll = [] {});
   // Opens one data set for the caller.
   std::unique_ptr<data::Dataset> open_set(const std::string& name) const;
-  // Builds model, stores and optimizer. Refuses what the address space cannot hold. `choices`: the file of
-  // run.gemm_search, "" = none.
+  // Builds model, stores and optimizer. Refuses what the address space cannot hold. `choices`: the
+  // file of run.gemm_search, "" = none.
   void build_engine(const std::string& choices = "");
 
   const Recipe& recipe() const { return recipe_; }

@@ -16,14 +16,17 @@ void BenchOptions::bind(config::Table& t) {
 
 void ShowOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
-  t.key("data", data, "whose examples: \"\" = the training stream at `step`; a [data.NAME] = its first, unshuffled")
+  t.key("data", data,
+        "whose examples: \"\" = the training stream at `step`; a [data.NAME] = its first, "
+        "unshuffled")
       .on_resume(may);
   t.key("step", step, "step of training whose batch is shown").min(1).on_resume(may);
   t.key("examples", examples, "how many of it").min(1).max(4096).unit("examples").on_resume(may);
 }
 
 void IndexOptions::bind(config::Table& t) {
-  t.key("data", data, "names of [data.NAME] to read (--mode index); [] = all").on_resume(config::OnResume::may_change);
+  t.key("data", data, "names of [data.NAME] to read (--mode index); [] = all")
+      .on_resume(config::OnResume::may_change);
 }
 
 }  // namespace train

@@ -8,7 +8,6 @@
 #include "data/loader.hpp"
 #include "train/device_choice.hpp"
 #include "train/unused.hpp"
-#include "train/version.hpp"
 
 namespace train {
 using config::OnResume;
@@ -126,6 +125,88 @@ void Recipe::bind(config::Table& t) {
 
 int64_t Recipe::total_steps(int64_t data_size) const { return train.total.steps(train.global_batch, data_size, 0, 0); }
 
+namespace {
+
+// Checks that the metrics that steer the run exist.
+void check_metrics(const Recipe& recipe, config::Deck& deck) {
+  auto metric = [&](const std::string& key, const std::string& choice) {
+    if (choice.empty()) return;
+    try {
+      parse_metric_choice(choice, recipe.evals);
+    } catch (const base::Error& e) {
+      deck.error(key, e.what());
+    }
+  };
+  metric("checkpoint.best", recipe.checkpoint.best);
+  metric("early_stop.metric", recipe.early_stop.metric);
+}
+
+// Checks what the device cannot do, and batch arithmetic that no number of ranks can mend.
+void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
+  if (std::string problem = problem_on_cpus(recipe.precision.compute); recipe.run.device == "cpu" && !problem.empty())
+    deck.error("precision.compute", problem);
+  if (recipe.run.device == "cpu")
+    for (const Unused& u : only_for_gpus(recipe))
+      deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
+
+  if (recipe.determinism.mesh() && recipe.train.global_batch % recipe.determinism.slices)
+    deck.error("determinism.slices", fmt::format("train.global_batch = {} is not divisible by slices = {}",
+                                                 recipe.train.global_batch, recipe.determinism.slices),
+               "train.global_batch");
+
+  if (recipe.run.cuda_graph == "on") {
+    std::string problem = made.changing_arguments();
+    if (problem.empty() && recipe.determinism.mesh()) problem = kTreeInPasses;
+    if (!problem.empty()) deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
+  }
+}
+
+// Checks that each sharding rule matches a parameter that the rules before it leave.
+void check_sharding(const Recipe& recipe, config::Deck& deck, const std::vector<std::string>& paths) {
+  std::vector<std::string> left = paths;  // by the rules so far
+  for (size_t i = 0; i < recipe.sharding.rules.size(); ++i) {
+    std::regex match(recipe.sharding.rules[i].match);
+    auto matched = [&](const std::string& p) { return std::regex_match(p, match); };
+    if (std::none_of(paths.begin(), paths.end(), matched))
+      deck.error(fmt::format("sharding.rule.{}.match", i),
+                 fmt::format("\"{}\" matches no parameter", recipe.sharding.rules[i].match));
+    else if (std::erase_if(left, matched) == 0)
+      deck.error(fmt::format("sharding.rule.{}.match", i),
+                 fmt::format("\"{}\" is never reached: the rules before it take all that it matches",
+                             recipe.sharding.rules[i].match));
+  }
+}
+
+// Checks whatever names parameters by their paths.
+void check_paths(const Recipe& recipe, config::Deck& deck, const std::vector<std::string>& paths) {
+  for (const auto& [ours, theirs] : recipe.init.map)
+    if (!ours.empty() && std::none_of(paths.begin(), paths.end(), [&prefix = ours](const std::string& p) {
+          return p == prefix || p.starts_with(prefix + "/");
+        }))
+      deck.error("init.map",
+                 fmt::format("\"{}\" is neither a parameter of this model nor what comes before a '/' in one", ours));
+  if (!recipe.init.from.empty() && !recipe.checkpoint.branch_from.empty())
+    deck.error("init.from", "a run begins from these parameters or from checkpoint.branch_from, not from both");
+  for (const optim::Problem& p : optim::resolve_policies(recipe.optimizer, recipe.schedule, paths).problems)
+    deck.error(p.key, p.text);
+  check_sharding(recipe, deck, paths);
+  for (const std::string& group : recipe.log.groups)
+    if (std::regex match(group);
+        std::none_of(paths.begin(), paths.end(), [&](const std::string& p) { return std::regex_match(p, match); }))
+      deck.error("log.groups", fmt::format("\"{}\" matches no parameter; paths look like {}", group,
+                                           paths.empty() ? "" : paths[paths.size() / 2]));
+  for (const std::string& path : paths) {
+    try {
+      recipe.sharding.strategy_of(path);
+    } catch (const base::Error& e) {
+      deck.error("sharding.optimizer", e.what());
+      break;
+    }
+  }
+}
+
+}  // namespace
+
 void Recipe::cross_check(config::Deck& deck) const {
   // Data sets: names, ops, what they yield against what the model takes.
   auto known = [&](const std::string& key, const std::string& name) {
@@ -165,72 +246,11 @@ void Recipe::cross_check(config::Deck& deck) const {
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 
-  auto metric = [&](const std::string& key, const std::string& choice) {
-    if (choice.empty()) return;
-    try {
-      parse_metric_choice(choice, evals);
-    } catch (const base::Error& e) {
-      deck.error(key, e.what());
-    }
-  };
-  metric("checkpoint.best", checkpoint.best);
-  metric("early_stop.metric", early_stop.metric);
-
-  if (std::string problem = problem_on_cpus(precision.compute); run.device == "cpu" && !problem.empty())
-    deck.error("precision.compute", problem);
-  if (run.device == "cpu")
-    for (const Unused& u : only_for_gpus(*this))
-      deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
-
-  // Batch arithmetic that no number of ranks can mend.
-  if (determinism.mesh() && train.global_batch % determinism.slices)
-    deck.error("determinism.slices", fmt::format("train.global_batch = {} is not divisible by slices = {}",
-                                                 train.global_batch, determinism.slices),
-               "train.global_batch");
-
-  if (run.cuda_graph == "on") {
-    std::string problem = made->changing_arguments();
-    if (problem.empty() && determinism.mesh()) problem = kTreeInPasses;
-    if (!problem.empty()) deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
-  }
-
+  check_metrics(*this, deck);
+  check_machine(*this, deck, *made);
   std::vector<std::string> paths;
   for (const shard::Parameter& p : made->parameters()) paths.push_back(p.path);
-  for (const auto& [ours, theirs] : init.map)
-    if (!ours.empty() && std::none_of(paths.begin(), paths.end(), [&prefix = ours](const std::string& p) {
-          return p == prefix || p.starts_with(prefix + "/");
-        }))
-      deck.error("init.map",
-                 fmt::format("\"{}\" is neither a parameter of this model nor what comes before a '/' in one", ours));
-  if (!init.from.empty() && !checkpoint.branch_from.empty())
-    deck.error("init.from", "a run begins from these parameters or from checkpoint.branch_from, not from both");
-  for (const optim::Problem& p : optim::resolve_policies(optimizer, schedule, paths).problems)
-    deck.error(p.key, p.text);
-  std::vector<std::string> left = paths;  // by the rules so far
-  for (size_t i = 0; i < sharding.rules.size(); ++i) {
-    std::regex match(sharding.rules[i].match);
-    auto matched = [&](const std::string& p) { return std::regex_match(p, match); };
-    if (std::none_of(paths.begin(), paths.end(), matched))
-      deck.error(fmt::format("sharding.rule.{}.match", i),
-                 fmt::format("\"{}\" matches no parameter", sharding.rules[i].match));
-    else if (std::erase_if(left, matched) == 0)
-      deck.error(fmt::format("sharding.rule.{}.match", i),
-                 fmt::format("\"{}\" is never reached: the rules before it take all that it matches",
-                             sharding.rules[i].match));
-  }
-  for (const std::string& group : log.groups)
-    if (std::regex match(group);
-        std::none_of(paths.begin(), paths.end(), [&](const std::string& p) { return std::regex_match(p, match); }))
-      deck.error("log.groups", fmt::format("\"{}\" matches no parameter; paths look like {}", group,
-                                           paths.empty() ? "" : paths[paths.size() / 2]));
-  for (const std::string& path : paths) {
-    try {
-      sharding.strategy_of(path);
-    } catch (const base::Error& e) {
-      deck.error("sharding.optimizer", e.what());
-      break;
-    }
-  }
+  check_paths(*this, deck, paths);
 }
 
 void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
@@ -327,14 +347,6 @@ void Recipe::check_mixture(config::Deck& deck) const {
       // A file that would tell is not here; making the mixture looks again.
     }
   }
-}
-
-checkpoint::State Recipe::state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,
-                                std::map<std::string, double> numbers) const {
-  return {.step = step,
-          .tensors = std::move(tensors),
-          .numbers = std::move(numbers),
-          .texts = {{"deck", deck}, {"run", run.name}, {"notes", run.notes}, {"version", kVersion}}};
 }
 
 std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {

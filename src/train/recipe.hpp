@@ -3,7 +3,6 @@
 
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/options.hpp"
-#include "checkpoint/state.hpp"
 #include "comm/mesh.hpp"
 #include "config/table.hpp"
 #include "data/options.hpp"
@@ -85,18 +84,15 @@ struct Recipe {
 
   // Checks across sections; problems go to the deck, at their keys. Reads no data.
   void cross_check(config::Deck& deck) const;
-  // The same for what is known once files are read: Error(Exit::config) with all problems. `data_size`: examples of the
-  // training set, 0 = not known; `specs`: what opened data sets yield.
-  // What ids of the data must be below, by field: a sample with others is a bad one.
-  std::map<std::string, data::ValueLimit> value_limits() const;
+  // Checks against what is known once files are read: Error(Exit::config) with all problems. `data_size`: examples of
+  // the training set, 0 = not known; `specs`: what opened data sets yield.
   void check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const;
-  // Of it, what the tokenizers' files tell, where they can be read.
+  // Checks against the tokenizers' files that can be read.
   void check_tokenizers(config::Deck& deck) const;
+  // Returns what ids of the data must be below, by field: a sample with others is a bad one.
+  std::map<std::string, data::ValueLimit> value_limits() const;
 
   int64_t total_steps(int64_t data_size) const;
-  // What a checkpoint of this run holds; `deck`: the resolved deck.
-  checkpoint::State state(const std::string& deck, int64_t step, std::vector<shard::TensorSlice> tensors,
-                          std::map<std::string, double> numbers) const;
   // `data_size`: examples of the training set, for durations in epochs.
   // `kind`: of the ranks, also of a plan for them. Those on GPUs take pixels as bytes where byte_pixels() says so.
   EngineOptions engine(int64_t data_size, int threads, device::Kind kind = device::Kind::cpu) const;

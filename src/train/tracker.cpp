@@ -67,19 +67,11 @@ bool Tracker::update(const std::string& evaluator, const std::vector<std::pair<s
 
 std::string Tracker::text() const { return choice_.evaluator + "/" + choice_.metric; }
 
-void Tracker::save(std::map<std::string, double>& numbers) const {
+void Tracker::members(MemberList& list) {
   if (name_.empty()) return;
-  numbers[name_ + "_value"] = value_, numbers[name_ + "_step"] = double(step_),
-                  numbers[name_ + "_waiting"] = double(waiting_);
-}
-
-void Tracker::load(const std::map<std::string, double>& numbers) {
-  auto get = [&](const char* what, double otherwise) {
-    auto it = numbers.find(name_ + what);
-    return it == numbers.end() ? otherwise : it->second;
-  };
-  if (name_.empty()) return;
-  value_ = get("_value", 0), step_ = int64_t(get("_step", -1)), waiting_ = int64_t(get("_waiting", 0));
+  list.number(name_ + "_value", value_);
+  list.number(name_ + "_step", step_);
+  list.number(name_ + "_waiting", waiting_);
 }
 
 }  // namespace train

@@ -8,6 +8,7 @@
 
 #include "config/table.hpp"
 #include "eval/evaluator.hpp"
+#include "train/member_list.hpp"
 
 namespace train {
 
@@ -43,9 +44,8 @@ class Tracker {
   int64_t waiting() const { return waiting_; }  // evaluations since then
   std::string text() const;                     // "val/perplexity"
 
-  // To and from the numbers of a checkpoint.
-  void save(std::map<std::string, double>& numbers) const;
-  void load(const std::map<std::string, double>& numbers);
+  // Members that checkpoints hold: none if nothing is tracked.
+  void members(MemberList& list);
 
  private:
   std::string name_;

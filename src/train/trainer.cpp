@@ -1,376 +1,279 @@
 #include "train/trainer.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <set>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "data/host_batch.hpp"
-#include "device/range.hpp"
 #include "io/files.hpp"
+#include "train/console.hpp"
 #include "train/failure.hpp"
+#include "train/report.hpp"
+#include "train/start_lines.hpp"
 
 namespace train {
 namespace log = base::log;
 
+namespace {
+
+bool ends_run(StopReason reason) { return reason > StopReason::save_file; }
+
+// Names the data of the run: sizes and fingerprints.
+std::string identity_of(const data::Mixture& data) {
+  std::string text;
+  for (const data::Mixture::Part& p : data.parts())
+    text += fmt::format("{}{} {} samples ({:016x})", text.empty() ? "" : ", ", p.dataset->name(),
+                        base::with_commas(p.dataset->size()), p.dataset->fingerprint());
+  return text;
+}
+
+}  // namespace
+
 Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
                  std::unique_ptr<RunDirectory> directory, const Start& start)
-    : recipe_(recipe),
-      job_(recipe, deck, &session, start.mesh_selector, {}),
-      started_(start),
-      directory_(std::move(directory)) {
-  start_s_ = start.begin_s;
-  const double before_s = base::now_s() - start_s_;  // starting MPI, reading the deck
+    : job_(recipe, deck, &session, start.mesh_selector, {}),
+      attempt_(job_, start, std::move(directory)),
+      files_(attempt_),
+      feed_(attempt_, files_),
+      guard_(recipe.guard),
+      log_(attempt_, files_, feed_) {
+  const double before_s = attempt_.uptime_s();  // starting MPI, reading the deck
   job_.connect();
-  stops_ = std::make_unique<Stops>(*job_.mesh().world, recipe.limits, recipe.run.dir, start.begin_s);
-  open_data();
-  progress_.cores = double(job_.threads()) * job_.mesh().shape.ranks();
-  progress_.add(&Progress::Times::setup, before_s, progress_.cores);
-  if (!recipe.checkpoint.best.empty())
-    best_ = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evals));
-  const EarlyStopOptions& early = recipe.early_stop;
-  if (early.patience_evals > 0)
-    patience_ = Tracker("early_stop", parse_metric_choice(early.metric, recipe.evals), early.min_change);
+  attempt_.pace.cores = double(job_.threads()) * job_.mesh().shape.ranks();
+  attempt_.state.progress.add(&Progress::Times::setup, before_s, attempt_.pace.cores);
+  stops_ = std::make_unique<Stops>(attempt_.world(), recipe.limits, recipe.run.dir, start.begin_s);
+  auto poll = [this] { stop_while_starting(); };
+  attempt_.enter("stage");
+  job_.stage_data(poll);
+  attempt_.enter("open_data");
+  std::set<std::string> evaluated;
+  for (const auto& [name, options] : recipe.evals) evaluated.insert(options.data);
+  job_.open_data(evaluated, poll);
+  attempt_.total = recipe.total_steps(job_.data_size());
+  attempt_.state.data = identity_of(job_.data());
+  evaluations_ = std::make_unique<Evaluations>(attempt_, files_, feed_,
+                                               [this] { return ends_run(stop_request()); });
 }
 
 Trainer::~Trainer() = default;
 
 base::Exit Trainer::run() {
   start();
-  StopReason stop = asked_to_stop();
-  bool early = stopped_early();
-  while (step_ < total_ && stop <= StopReason::save_file && !early) {
-    base::set_step(++step_);
-    job_.engine().submit(step_, [this](int64_t m, const models::Inputs& into) { feed(m, into); });
-    bad_samples_of_[step_ % 2] = loader_options_.substitutes() ? bad_samples_->agree() : 0;
-    // A GPU is at work on this step while the host takes in the one before, unless something is due that needs this one.
-    const bool ahead = job_.engine().runs_ahead() && step_ < total_ && !stopped_early() && !evaluation_due();
-    if (!settle(ahead ? 1 : 0)) continue;  // the run went back to a checkpoint
-    complete_ = evaluate(Which::due);
-    // The run has just found out that this was its last step: the evaluators of the end come now.
-    if ((early = stopped_early()) && complete_) complete_ = evaluate(Which::missing);
-    stop = asked_to_stop();
-    if (save_due(stop) || early) {
-      if (!settle(0)) continue;
-      save();
-    }
-    watch_save(false);
-    if (metrics_->flush_due()) flush_metrics();
-  }
-  // Asked to stop before the first step, or an evaluation that was made up for found the best value.
-  if ((stop > StopReason::save_file && saved_step_ != step_) || save_best_) save();
-  if (saver_->pending()) enter("save");
-  watch_save(true);
-  if (saved_step_ != step_)
-    throw base::Error(base::Exit::checkpoint,
-                      fmt::format("the last checkpoint could not be written: {}. Mend that, or choose another run.dir, and "
-                                  "start the same command again",
-                                  save_error_),
-                      true);
-  if (stop > StopReason::save_file && ((step_ < total_ && !early) || !complete_)) return leave(stop);
-  finish();
+  loop();
+  finish_saves();
+  if (ends_run(stop_) && ((attempt_.state.step < attempt_.total && !early_) || !complete_))
+    return leave();
+  files_.flush();
+  stops_->done(StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
+  log_.finish();
   return base::Exit::finished;
 }
 
-// What reports and those who look at the run directory are told that this job is doing.
-void Trainer::enter(const char* phase) {
-  base::set_phase(phase);
-  if (directory_) directory_->tell(fmt::format("{} step={}", phase, step_));
+void Trainer::loop() {
+  const int64_t& step = attempt_.state.step;
+  stop_ = stop_request();
+  early_ = evaluations_->stopped_early();
+  while (step < attempt_.total && !ends_run(stop_) && !early_) {
+    base::set_step(++attempt_.state.step);
+    job_.engine().submit(step, [this](int64_t) { return feed_.next(attempt_.state.step); });
+    feed_.agree_on_step(step);
+    // A GPU works on this step while the host takes in the one before, unless something is due that
+    // needs this one.
+    const bool ahead = job_.engine().runs_ahead() && step < attempt_.total &&
+                       !evaluations_->stopped_early() && !evaluations_->due(step);
+    if (!settle(ahead ? 1 : 0)) continue;  // the run went back to a checkpoint
+    evaluate(Which::due);
+    // The run has just found out that this was its last step: the evaluators of the end come now.
+    early_ = evaluations_->stopped_early();
+    if (early_ && complete_) evaluate(Which::missing);
+    stop_ = stop_request();
+    if (save_due()) {
+      if (!settle(0)) continue;
+      save();
+    }
+    saves_->watch(false);
+    if (files_.metrics().flush_due()) files_.flush();
+  }
 }
 
-void Trainer::feed(int64_t, const models::Inputs& into) {
-  data::BatchPtr batch = loader_->next();
-  if (!first_batch_told_) describe_first_batch(*batch);
-  if (sample_log_) sample_log_->write(step_, *batch);
-  job_.engine().train_pass().prepare(data::host_batch(*batch, batch->positions[0]), job_.engine().draws(step_), into);
-}
-
-// Takes in what came of the steps so far, but for the last `ahead`. false: the run went back to a checkpoint.
 bool Trainer::settle(int64_t ahead) {
-  bool stands = true;
-  while (stands && settled_ < step_ - ahead) {
-    base::set_step(++settled_);
-    stands = accept(job_.engine().report(settled_));
+  bool kept = true;
+  while (kept && attempt_.settled < attempt_.state.step - ahead) {
+    base::set_step(++attempt_.settled);
+    kept = accept(job_.engine().report(attempt_.settled));
   }
-  base::set_step(step_);
-  return stands;
+  base::set_step(attempt_.state.step);
+  return kept;
 }
 
-// Whether the step stands: settled_, which is the last one, or the one before it: what has gone into the queue since has changed
-// neither files nor the run's numbers, and is forgotten when the run goes back. Every rank has the same sums, so all decide alike.
+// Decides whether the settled step is kept. At most one later step is queued; a rewind drops it,
+// because it has written nothing yet. All ranks hold the same sums and decide alike.
 bool Trainer::accept(const StepReport& report) {
-  bool sound = !report.finite || std::isfinite(report.update.parameters.global);
-  if (report.finite && sound) {
-    if (settled_ > last_bad_step_) in_a_row_ = 0;
-    record(report, false);
-    return true;
+  const Guard::Verdict verdict =
+      guard_.judge(attempt_.settled, report, job_.engine().layout().parameters());
+  Progress& progress = attempt_.state.progress;
+  switch (verdict.action) {
+    case Guard::Action::keep:
+      log_.record(report, false);
+      return true;
+    case Guard::Action::overflow:
+      ++progress.overflowed_steps;
+      log::line("{}", verdict.problem);
+      break;
+    case Guard::Action::skip:
+      ++progress.skipped_steps;
+      if (attempt_.leads()) log::warning("{}: skipped", verdict.problem);
+      break;
+    case Guard::Action::rewind:
+      rewind(verdict.problem);
+      return false;
+    case Guard::Action::give_up:
+      give_up(verdict.problem);
   }
-  auto first_bad = [&](const std::vector<double>& norms) {
-    for (size_t i = 0; i < norms.size(); ++i)
-      if (!std::isfinite(norms[i])) return job_.engine().layout().parameters()[i].path;
-    return std::string();
-  };
-  std::string problem = fmt::format("step {}: loss={}", settled_, report.loss());
-  if (!sound)
-    problem +=
-        fmt::format(", but after the update {} is not finite", first_bad(report.update.parameters.per_parameter));
-  else if (std::string tensor = first_bad(report.gradients.gradients.per_parameter); !tensor.empty())
-    problem += fmt::format(" and the gradient of {} is not finite; nothing was updated", tensor);
-  else
-    problem += " is not finite; nothing was updated";
-  if (!report.finite && report.gradients.loss_scale > 0 && std::isfinite(report.loss()))
-    problem += fmt::format(" (loss scale {:g}{})", report.gradients.loss_scale,
-                           report.overflow() ? "" : ", its minimum: precision.loss_scale.min");
-  const char* way_out =
-      "No checkpoint of it was written, the newest one is intact: lower optimizer.learning_rate, set "
-      "optimizer.clip_norm or "
-      "guard.nonfinite, and start again";
-  const GuardOptions& guard = recipe_.guard;
-  last_bad_step_ = std::max(last_bad_step_, settled_);
-  auto give_up = [&](const std::string& why) {
-    watch_save(true);  // of an earlier, sound step
-    throw base::Error(base::Exit::nonfinite, fmt::format("{}{}. {}", problem, why, way_out), true);
-  };
-  if (report.overflow()) {  // fp16's own business, unless it never ends
-    if (++in_a_row_ > guard.max_skips) give_up(fmt::format(", {} times in a row (guard.max_skips)", in_a_row_));
-    ++progress_.overflowed_steps;
-    log::line("step={} overflow in fp16: no update; loss_scale={:g} -> {:g}", settled_, report.gradients.loss_scale,
-              report.gradients.next_loss_scale);
-    record(report, true);
-    return true;
-  }
-  if (guard.nonfinite == "stop") give_up("");
-  if (++in_a_row_ > guard.max_skips) give_up(fmt::format(", {} times in a row (guard.max_skips)", in_a_row_));
-  if (guard.nonfinite == "rewind") {
-    rewind(problem);
-    return false;
-  }
-  if (!sound) give_up(": too late to skip it (guard.nonfinite = \"rewind\" could go back)");
-  ++progress_.skipped_steps;
-  if (job_.mesh().rank() == 0) log::warning("{}: skipped", problem);
-  record(report, true);
+  log_.record(report, true);
   return true;
 }
 
-// Back to the newest checkpoint; the examples since then are left out of the stream.
+void Trainer::give_up(const std::string& error) {
+  saves_->watch(true);  // of an earlier, sound step
+  throw base::Error(base::Exit::nonfinite, error, true);
+}
+
 void Trainer::rewind(const std::string& problem) {
-  enter("rewind");
-  watch_save(true);
-  flush_metrics();
-  const int64_t bad_step = settled_;
-  const Progress before = progress_;
-  checkpoint::State state = target();
-  checkpoint::CheckpointOptions options = recipe_.checkpoint;
-  options.resume = "auto";
-  // Files of a past that this run went back from lie there until its first commit.
-  auto restored = checkpoint::restore(*job_.mesh().world, directory_->checkpoints(), state, options,
-                                      [this](int64_t step) { return saver_->of_this_past(step); });
-  if (!restored)
-    throw base::Error(base::Exit::nonfinite,
-                      problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")", true);
-  progress_.times.setup = 0;  // it is in `before`
-  take_over(state);
-  progress_.add(&Progress::Times::redone, before.times.total() - progress_.times.total(), 0);
-  progress_.core_s = before.core_s, progress_.attempts = before.attempts + 1;
-  CHECK(step_ <= bad_step, "went back from step {} to step {}", bad_step, step_);
-  const int64_t left_out = (bad_step - step_) * job_.engine().geometry().global_batch;
-  progress_.skipped_examples = before.skipped_examples + left_out;
-  progress_.stream_offset = before.stream_offset + left_out;
-  job_.engine().publish();
-  saver_->continue_from(step_);
-  saved_step_ = step_;
-  metrics_.reset();
-  start_s_ = base::now_s();
-  open_metrics(false);
-  open_loader();
-  progress_.charge(&Progress::Times::redone), step_s_ = 0;
-  if (job_.mesh().rank() == 0)
-    log::warning("{}: went back to step {}; {} examples are left out", problem, step_, base::with_commas(left_out));
-  enter("train");
+  attempt_.enter("rewind");
+  saves_->watch(true);
+  files_.flush();
+  const int64_t left_out = continuation_->go_back(problem);
+  attempt_.begin_s = base::now_s();
+  files_.open_metrics(false);
+  feed_.open_loader();
+  attempt_.charge(&Progress::Times::redone);
+  attempt_.step_s = 0;
+  if (attempt_.leads())
+    log::warning("{}: went back to step {}; {} examples are left out", problem, attempt_.state.step,
+                 base::with_commas(left_out));
+  attempt_.enter("train");
 }
 
-// 0 = never, in every unit (as a length, 0 epochs would be one step).
-int64_t Trainer::period(const config::Duration& every, int64_t total) const {
-  return every.value == 0 ? 0 : every.steps(recipe_.train.global_batch, job_.data().size(), total);
+void Trainer::evaluate(Which which) {
+  const Evaluations::Outcome outcome = evaluations_->run(which);
+  if (!outcome.problem.empty()) give_up(outcome.problem);
+  complete_ = outcome.complete;
 }
 
-Outlook Trainer::outlook() const {
-  // A stop waits for the save under way and then makes its own. Before the first save was measured: a disk of 100 MB/s.
-  double save_s = progress_.save_s > 0 ? progress_.save_s : 0.5 + save_bytes_ / 100e6;
-  // On GPUs another step may be under way already.
-  const double step_s = std::max(progress_.mean_step_s(), progress_.last_step_s) * double(1 + step_ - settled_);
-  return {step_s, save_s * (saver_->pending() ? 2 : 1), progress_.core_hours()};
-}
-
-StopReason Trainer::asked_to_stop() {
-  watch_directory(false);
-  return stops_->agree(outlook());
-}
-
-void Trainer::stop_while_starting() {
-  StopReason stop = stops_->agree({});
-  if (stop <= StopReason::save_file) return;
-  stops_->done(stop);
-  throw AskedToStop(stops_->exit(false), stops_->text(), stops_->too_short(false) ? stops_->way_out({}) : "");
-}
-
-bool Trainer::stopped_early() {
-  const EarlyStopOptions& early = recipe_.early_stop;
-  return early.patience_evals > 0 && patience_.waiting() >= early.patience_evals &&
-         double(step_) >= early.not_before_fraction * double(total_);
-}
-
-bool Trainer::evaluation_due() const {
-  const bool last = step_ == total_;
-  return std::any_of(evaluations_.begin(), evaluations_.end(), [&](const Evaluation& e) {
-    return config::is_time(step_, e.every, total_, e.options.at_end, false) || (e.options.at_end && last);
-  });
-}
-
-// false: cut off, because the run must stop.
-bool Trainer::evaluate(Which which) {
-  bool complete = true, any = false, last = step_ == total_ || stopped_early();
-  for (Evaluation& e : evaluations_) {
-    bool now = which == Which::at_start
-                   ? e.options.at_start
-                   : config::is_time(step_, e.every, total_, e.options.at_end, false) || (e.options.at_end && last);
-    if (!now) continue;
-    if (which == Which::missing && job_.mesh().world->max(int64_t(metrics_->has_eval(e.name, step_)))) continue;
-    if (!std::exchange(any, true)) enter("evaluate");
-    device::Range range(("evaluate " + e.name).c_str());
-    base::Stopwatch watch;
-    eval::Result result =
-        e.evaluator->run({.world = *job_.mesh().world,
-                          .dataset = *e.dataset,
-                          .loader = loader_options_,
-                          .batch = job_.engine().geometry().micro_batch,
-                          .pass = e.pass,
-                          .forward = [&](const auto& prepare, const auto& run) { job_.engine().forward(*e.pass, prepare, run); },
-                          .interrupted = [this] { return asked_to_stop() > StopReason::save_file; }});
-    if (result.interrupted) {
-      log::line("eval={} step={} interrupted: made again when the run goes on", e.name, step_);
-      complete = false;
-      break;
-    }
-    std::string values;
-    for (const auto& [name, value] : result.values) {
-      values += fmt::format(" {}={:.6g}", name, value);
-      if (std::isfinite(value)) continue;
-      watch_save(true);  // of an earlier, sound step
-      throw base::Error(base::Exit::nonfinite,
-                        fmt::format("evaluator {}: {} is not finite at step {} (guard.nonfinite is about training): its data, "
-                                    "or weights that have grown too far",
-                                    e.name, name, step_),
-                        true);
-    }
-    bool best = which != Which::at_start && best_.update(e.name, result.values, step_);
-    if (which != Which::at_start) patience_.update(e.name, result.values, step_);
-    save_best_ |= best;
-    log::line("eval={} step={}{} {}={} s={:.1f}{}", e.name, step_, values, result.counted, result.examples,
-              watch.seconds(), best ? " best=yes" : "");
-    result.values.emplace_back("eval_s", watch.seconds());
-    metrics_->eval_row(e.name, step_, result.values);
-    caught_up_ |= which == Which::missing;
-    if (loader_options_.substitutes()) bad_samples_->agree();
-  }
-  if (any) progress_.charge(&Progress::Times::evaluation), enter("train");
-  return complete;
-}
-
-// What a checkpoint fills.
-checkpoint::State Trainer::target() {
-  checkpoint::State state;
-  state.tensors = job_.engine().state(), state.queue = &job_.engine().queue();
-  return state;
-}
-
-checkpoint::State Trainer::snapshot() {
-  std::map<std::string, double> numbers = progress_.save();
-  best_.save(numbers), patience_.save(numbers);
-  numbers["uptime_s"] = base::now_s() - start_s_;
-  if (job_.engine().scales_loss()) {
-    const optim::Engine::ScaleState scale = job_.engine().scale_state();
-    numbers["loss_scale"] = scale.scale, numbers["loss_scale_updates"] = scale.updates;
-  }
-  numbers["global_batch"] = double(job_.engine().geometry().global_batch);
-  checkpoint::State state = recipe_.state(job_.deck().resolved(), step_, job_.engine().state(), std::move(numbers));
-  state.queue = &job_.engine().queue();
-  state.texts["origin"] = origin_, state.texts["data"] = data_identity_;
-  state.texts[checkpoint::kResumed] = recipe_.checkpoint.resume;
-  return state;
-}
-
-void Trainer::charge_training() { step_s_ += progress_.charge(&Progress::Times::training); }
-
-bool Trainer::save_due(StopReason stop) {
-  return stop != StopReason::none || step_ == total_ || save_best_ ||
-         config::is_time(step_, period(recipe_.checkpoint.every, total_), total_, true, false);
+bool Trainer::save_due() const {
+  return stop_ != StopReason::none || early_ || evaluations_->found_best() || saves_->due();
 }
 
 void Trainer::save() {
-  enter("save");
-  watch_save(true);  // of the one before
-  flush_metrics();  // the checkpoint must never be ahead of its metrics
-  stops_->save_begins();
-  saver_->begin(snapshot(), best_.has_value() ? best_.step() : -1);
-  saved_step_ = step_, save_best_ = false;
-  progress_.charge(&Progress::Times::checkpoint);
-  enter("train");
+  saves_->begin();
+  evaluations_->forget_found_best();
 }
 
-// Makes again what was removed of the run directory; `now`: looks in any case.
-void Trainer::watch_directory(bool now) {
-  RunDirectory::Watched watched;
-  try {
-    watched = directory_->watch(now);
-  } catch (const base::Error&) {
-    if (directory_->lost()) metrics_->let_go();
-    throw;
+// The last checkpoint is written when this returns.
+void Trainer::finish_saves() {
+  // The run was asked to stop before its first step, or an evaluation that was made up for found
+  // the best value.
+  const bool lacks = ends_run(stop_) && saves_->saved_step() != attempt_.state.step;
+  if (lacks || evaluations_->found_best()) save();
+  if (saves_->pending()) attempt_.enter("save");
+  saves_->watch(true);
+  if (saves_->saved_step() == attempt_.state.step) return;
+  throw base::Error(
+      base::Exit::checkpoint,
+      fmt::format(
+          "the last checkpoint could not be written: {}. Mend that, or choose another run.dir, "
+          "and start the same command again",
+          saves_->error()),
+      true);
+}
+
+StopReason Trainer::stop_request() {
+  files_.watch(false);
+  return stops_->agree(outlook());
+}
+
+Outlook Trainer::outlook() const {
+  // On GPUs another step may be under way already.
+  const double step_s =
+      attempt_.pace.slowest_step_s() * double(1 + attempt_.state.step - attempt_.settled);
+  return {step_s, saves_->outlook_s(), attempt_.state.progress.core_hours()};
+}
+
+// The outlook of an attempt that has measured no step: its time is counted from FLOPs, where the
+// peak is known.
+Outlook Trainer::first_outlook() const {
+  Outlook o = outlook();
+  Engine& engine = job_.engine();
+  const double flops =
+      double(engine.model().train_flops()) * double(engine.geometry().global_batch);
+  if (attempt_.pace.peak_flops > 0) o.step_s = std::max(o.step_s, flops / attempt_.pace.peak_flops);
+  return o;
+}
+
+void Trainer::stop_while_starting() {
+  const StopReason stop = stops_->agree({});
+  if (!ends_run(stop)) return;
+  stops_->done(stop);
+  throw AskedToStop(stops_->exit(false), stops_->text(),
+                    stops_->too_short(false) ? stops_->way_out({}) : "");
+}
+
+void Trainer::start() {
+  const Recipe& recipe = attempt_.recipe;
+  if (!attempt_.directory)
+    attempt_.directory = open_run_directory(attempt_.world(), recipe.run.dir, false);
+  attempt_.enter("start");
+  saves_ = std::make_unique<Saves>(attempt_, files_, *stops_);
+  continuation_ =
+      std::make_unique<Continuation>(attempt_, *saves_, [this] { stop_while_starting(); });
+  job_.build_engine(recipe.run.dir + "/gemm_search.txt");
+  evaluations_->find_passes();
+  const Peak peak = find_peak(attempt_.world(), job_.device().kind, job_.threads(),
+                              recipe.precision.compute, recipe.profile, 0.15);
+  attempt_.pace.peak_flops = peak.flops;
+  print_start(attempt_, time_exchanges(job_.mesh()), peak);
+
+  attempt_.enter("restore");
+  const std::string from = continuation_->begin();
+  if (attempt_.leads()) files_.write_deck(from == "checkpoint");
+  const std::string table = parameter_table(job_.engine(), job_.mesh());
+  if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + "/logs/parameters.txt", table);
+  files_.open_metrics(attempt_.directory->after_kill());
+  continuation_->count_lost(files_.metrics());
+  saves_->plan();
+  log::line("limits   {}", stops_->describe());
+  if (const std::string evals = evaluations_->describe(); !evals.empty())
+    log::line("evals  {}", evals);
+  feed_.open_bad_samples();
+  feed_.open_loader();
+  log::line("start    step={} from={} setup_s={:.1f}  table: logs/parameters.txt",
+            attempt_.state.step, from, attempt_.uptime_s());
+  attempt_.charge(&Progress::Times::setup);
+  attempt_.first_step = attempt_.state.step;
+  stops_->started(recipe.checkpoint.every_s);
+  attempt_.enter("train");
+  evaluate(attempt_.state.step == 0 ? Which::at_start : Which::missing);
+}
+
+// After a stop: the run is not finished.
+base::Exit Trainer::leave() {
+  files_.flush();
+  log_.warn_if_diverged();
+  const bool gained = attempt_.state.step > attempt_.first_step || evaluations_->made_up();
+  const base::Exit code = stops_->exit(gained);
+  stops_->done(stop_);
+  std::string way_out = stop_ == StopReason::budget ? "raise limits.core_hours to continue"
+                                                    : "start the same command to continue";
+  if (stops_->too_short(gained)) {
+    way_out = stops_->way_out(first_outlook());
+    if (attempt_.leads()) write_report(int(code), fmt::format("{}; {}", stops_->text(), way_out));
   }
-  if (watched.ours && sample_log_) sample_log_->keep();
-  if (watched.made_again) write_deck(true);
-}
-
-void Trainer::flush_metrics() {
-  metrics_->flush([this] { watch_directory(true); });
-}
-
-// Rank 0. `or_warn`: the run can do without.
-void Trainer::write_deck(bool or_warn) {
-  try {
-    io::write_file_atomically(recipe_.run.dir + "/deck.resolved.toml", job_.deck().resolved());
-  } catch (const io::Failure& e) {
-    if (!or_warn) throw;
-    log::warning("{}; the run goes on, its checkpoints hold the deck", e.what());
-  }
-}
-
-// Moves the save under way on; `wait`: to its end.
-void Trainer::watch_save(bool wait) {
-  if (!saver_->pending()) return;
-  // Rank 0 gives the file its name, which may stand in another job's directory by now.
-  if (job_.mesh().rank() == 0) watch_directory(true);
-  if (step_ > settled_) charge_training();  // a step that is under way on a GPU: the save may have no part of its time
-  std::optional<checkpoint::Saved> saved = wait ? saver_->finish() : saver_->poll();
-  progress_.charge(&Progress::Times::checkpoint);
-  if (!saved) return;
-  progress_.save_s = saved->seconds;
-  if (!saved->error.empty()) {
-    save_error_ = saved->error;
-    if (saved_step_ == saved->step) saved_step_ = -1;
-    if (recipe_.checkpoint.on_error == "stop") throw base::Error(saved->code, saved->error, true, saved->failed_rank);
-    if (job_.mesh().rank() == 0)
-      log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned{}", saved->error,
-                   saved->best ? fmt::format("; the best weights so far, those of this step, are lost") : "");
-    return;
-  }
-  stops_->save_committed();
-  log::line(
-      "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} verified=yes kept=\"last "
-      "{}\"{}",
-      saved->step, saved->file, double(saved->bytes) / 0x1p20, saved->held_s, saved->seconds,
-      recipe_.checkpoint.keep_last, saved->best ? " best=yes" : "");
+  log::line("stopped  step={} of {}: {}; {}", attempt_.state.step, attempt_.total, stops_->text(),
+            way_out);
+  log::line("done     exit={}", int(code));
+  return code;
 }
 
 }  // namespace train

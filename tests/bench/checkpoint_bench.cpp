@@ -14,10 +14,12 @@
 
 #include "base/clock.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "data/host_batch.hpp"
 #include "io/files.hpp"
 #include "ranks.hpp"
 #include "train/console.hpp"
 #include "train/input.hpp"
+#include "train/run_state.hpp"
 #include "train/threads.hpp"
 
 namespace {
@@ -92,17 +94,16 @@ int run(comm::Session& session, int argc, char** argv) {
   auto train_step = [&] {
     world.barrier();
     base::Stopwatch watch;
-    engine.step(++step, [&](int64_t, const models::Inputs& into) {
-      data::BatchPtr batch = loader.next();
-      models::HostBatch host{.features = {}, .examples = batch->size(), .first_position = batch->positions[0]};
-      for (const auto& [name, array] : batch->arrays) host.features[name] = array.view();
-      engine.model().prepare(host, true, engine.draws(step), nullptr, into);
-    });
+    engine.step(++step, [&](int64_t) { return data::host_batch(loader.next()); });
     return world.max(watch.seconds());
   };
   if (argc <= 4) train_step();
   if (world.rank() == 0) io::make_directories(folder);
-  auto state = [&] { return recipe.state(deck.resolved(), step, engine.state(), {}); };
+  train::RunState run_state(recipe, deck);
+  auto state = [&] {
+    run_state.step = step;
+    return run_state.to_checkpoint(engine.state());
+  };
   checkpoint::CheckpointOptions options;
   options.keep_last = 1;
   // As in a run, which finds the places in its files when it starts.

@@ -111,13 +111,13 @@ void Runner::compare_gradients(train::Engine& engine, Report& report) const {
 
 void Runner::run_model_case(train::Engine& engine, Report& report) const {
   run_forward(engine, report);
-  train::StepReport step = engine.step(1, feed(engine, 1));
+  train::StepReport step = engine.step_filled(1, feed(engine, 1));
   report.require("loss", "finite", step.finite);
   report.compare("loss", "forward/loss", step.loss(), double(file_.floats("forward/loss", {})[0]),
                  tolerance("forward/loss"));
   compare_gradients(engine, report);
   if (std::string set = "forward/loss_without_label_masks"; file_.has(set)) {
-    step = engine.step(2, feed(engine, 1, false));
+    step = engine.step_filled(2, feed(engine, 1, false));
     report.compare("loss without label masks", set, step.loss(), double(file_.floats(set, {})[0]), tolerance(set));
   }
   run_evaluation(engine, report);

@@ -89,7 +89,7 @@ models::Cappa::Draws Runner::draws(int64_t step, int64_t first, int64_t n) const
           {batch_.ids.begin() + at * length, batch_.ids.begin() + (at + n) * length}};
 }
 
-train::Engine::Feed Runner::feed(train::Engine& engine, int64_t step, bool masks) const {
+train::Engine::Fill Runner::feed(train::Engine& engine, int64_t step, bool masks) const {
   return [this, &engine, step, masks](int64_t m, const models::Inputs& into) {
     int64_t first = geometry_.first_example(mesh_, m), n = geometry_.micro_batch;
     const models::HostBatch batch = host_batch(step, first, n, masks);

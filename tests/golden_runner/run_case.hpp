@@ -59,7 +59,7 @@ class Runner {
   models::HostBatch host_batch(int64_t step, int64_t first, int64_t n, bool masks) const;
   models::Cappa::Draws draws(int64_t step, int64_t first, int64_t n) const;
   bool has_draws() const { return !batch_.ids.empty(); }
-  train::Engine::Feed feed(train::Engine& engine, int64_t step, bool masks = true) const;
+  train::Engine::Fill feed(train::Engine& engine, int64_t step, bool masks = true) const;
 
   // Of a set of a model case: what the file suggests, or what its precision needs.
   double tolerance(const std::string& set) const;

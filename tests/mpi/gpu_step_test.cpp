@@ -30,17 +30,22 @@ void say(const std::string& text) {
 
 // `bad`: a step one of whose images is not finite.
 void submit(train::Engine& engine, comm::Mesh& mesh, int64_t step, bool bytes, int64_t bad = 0) {
-  engine.submit(step, [&](int64_t m, const models::Inputs& into) {
-    const train::Geometry& g = engine.geometry();
-    tests::MadeBatch batch(tests::small_cappa(), (step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
+  struct NarrowBatch : tests::MadeBatch {
+    using MadeBatch::MadeBatch;
     std::vector<uint8_t> narrow;
-    for (float& x : batch.image) {
+  };
+  engine.submit(step, [&](int64_t m) {
+    const train::Geometry& g = engine.geometry();
+    const int64_t first = (step - 1) * g.global_batch + g.first_example(mesh, m);
+    auto batch = std::make_shared<NarrowBatch>(tests::small_cappa(), first, g.micro_batch);
+    std::vector<uint8_t>& narrow = batch->narrow;
+    for (float& x : batch->image) {
       narrow.push_back(uint8_t((x + 1) / 2 * 255));
       x = -1 + float(narrow.back()) / 255 * 2;
     }
-    if (step == bad) batch.image[5] = NAN;
-    if (bytes) batch.host.features["image"] = device::view(narrow.data(), int64_t(narrow.size()));
-    engine.train_pass().prepare(batch.host, engine.draws(step), into);
+    if (step == bad) batch->image[5] = NAN;
+    if (bytes) batch->host.features["image"] = device::view(narrow.data(), int64_t(narrow.size()));
+    return tests::owned(batch);
   });
 }
 
@@ -138,10 +143,11 @@ void host_times() {
   engine.initialise(), engine.publish();
   constexpr double kWait = 1;
   auto submit_slowly = [&](int64_t step, double seconds) {
-    engine.submit(step, [&](int64_t m, const models::Inputs& into) {
+    engine.submit(step, [&](int64_t m) {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-      tests::MadeBatch batch(tests::small_cappa(), engine.geometry().first_example(mesh, m), engine.geometry().micro_batch);
-      engine.train_pass().prepare(batch.host, engine.draws(step), into);
+      const train::Geometry& g = engine.geometry();
+      return tests::owned(
+          std::make_shared<tests::MadeBatch>(tests::small_cappa(), g.first_example(mesh, m), g.micro_batch));
     });
   };
   submit_slowly(1, 0), submit_slowly(2, kWait);

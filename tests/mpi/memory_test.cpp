@@ -271,13 +271,13 @@ class MadeFeed {
   }
   const train::StepReport& step(train::Engine& engine, int64_t step) {
     step_ = step;
-    return engine.step(step, feed_);
+    return engine.step_filled(step, feed_);
   }
 
  private:
   std::vector<std::map<std::string, std::string>> batches_;  // by step and pass
   int64_t passes_ = 1, step_ = 0;
-  train::Engine::Feed feed_;
+  train::Engine::Fill feed_;
 };
 
 // ---- decks

@@ -102,12 +102,19 @@ struct MadeBatch {
   }
 };
 
+// A batch that lives as long as the engine needs it.
+inline models::HostBatch owned(std::shared_ptr<MadeBatch> batch) {
+  models::HostBatch host = batch->host;
+  host.owner = std::move(batch);
+  return host;
+}
+
 inline const train::StepReport& run_step(train::Engine& engine, comm::Mesh& mesh, int64_t step) {
   const auto options = small_cappa();
-  return engine.step(step, [&](int64_t m, const models::Inputs& into) {
+  return engine.step(step, [&](int64_t m) {
     const train::Geometry& g = engine.geometry();
-    MadeBatch batch(options, (step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
-    engine.train_pass().prepare(batch.host, engine.draws(step), into);
+    const int64_t first = (step - 1) * g.global_batch + g.first_example(mesh, m);
+    return owned(std::make_shared<MadeBatch>(options, first, g.micro_batch));
   });
 }
 

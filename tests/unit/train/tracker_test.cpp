@@ -109,37 +109,35 @@ TEST(Tracker, OthersMetricsAndEvaluatorsAreIgnored) {
 }
 
 TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
-  Numbers numbers;
-  Tracker best("best", kLoss), patience("early_stop", kScore, 0.25);
+  checkpoint::State saved;
+  MemberWriter writer(saved);
+  Tracker best("best", kLoss), patience("early_stop", kScore, 0.25), nothing;
   follow(best, "loss", {{5, true, 5, 10, 0}, {6, false, 5, 10, 1}});
   follow(patience, "score", {{1, true, 1, 10, 0}, {1, false, 1, 10, 1}, {1.125, false, 1, 10, 2}});
-  best.save(numbers), patience.save(numbers), Tracker().save(numbers);
-  EXPECT_EQ(numbers, (Numbers{{"best_value", 5},
-                              {"best_step", 10},
-                              {"best_waiting", 1},
-                              {"early_stop_value", 1},
-                              {"early_stop_step", 10},
-                              {"early_stop_waiting", 2}}));
+  for (Tracker* t : {&best, &patience, &nothing}) t->members(writer);
+  EXPECT_EQ(saved.numbers, (Numbers{{"best_value", 5},
+                                    {"best_step", 10},
+                                    {"best_waiting", 1},
+                                    {"early_stop_value", 1},
+                                    {"early_stop_step", 10},
+                                    {"early_stop_waiting", 2}}));
 
+  MemberReader reader(saved);
   Tracker best_again("best", kLoss), patience_again("early_stop", kScore, 0.25);
-  best_again.load(numbers), patience_again.load(numbers);
+  best_again.members(reader);
+  patience_again.members(reader);
   follow(best_again, "loss", {{5, false, 5, 10, 2}, {4, true, 4, 21, 0}}, 20);
   follow(patience_again, "score", {{1.2, false, 1, 10, 3}, {1.25, true, 1.25, 21, 0}}, 20);
 
-  // A checkpoint of a deck that tracked nothing; a run that forgets what it has seen.
-  for (bool load : {true, false}) {
-    Tracker t("best", kLoss);
-    EXPECT_TRUE(t.update("val", {{"loss", 1}}, 1));
-    EXPECT_FALSE(t.update("val", {{"loss", 2}}, 2));
-    if (load)
-      t.load({});
-    else
-      t.forget();
-    EXPECT_FALSE(t.has_value());
-    EXPECT_EQ(t.waiting(), 0);
-    EXPECT_TRUE(t.update("val", {{"loss", 9}}, 3));
-    EXPECT_EQ(t.value(), 9);
-  }
+  // A run that forgets what it has seen.
+  Tracker t("best", kLoss);
+  EXPECT_TRUE(t.update("val", {{"loss", 1}}, 1));
+  EXPECT_FALSE(t.update("val", {{"loss", 2}}, 2));
+  t.forget();
+  EXPECT_FALSE(t.has_value());
+  EXPECT_EQ(t.waiting(), 0);
+  EXPECT_TRUE(t.update("val", {{"loss", 9}}, 3));
+  EXPECT_EQ(t.value(), 9);
 }
 
 TEST(MetricChoice, IsReadFromTheDeck) {

@@ -1,0 +1,23 @@
+// Values of the newest steps. A GPU works on a step while the host takes in the report of the one
+// before, so two steps may be open at a time: a value must be read before two more steps begin.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace base {
+
+template <class T>
+class PerStep {
+ public:
+  T& operator[](int64_t step) { return slots_[size_t(step) % slots_.size()]; }
+  const T& operator[](int64_t step) const { return slots_[size_t(step) % slots_.size()]; }
+
+  auto begin() { return slots_.begin(); }
+  auto end() { return slots_.end(); }
+
+ private:
+  std::array<T, 2> slots_{};
+};
+
+}  // namespace base

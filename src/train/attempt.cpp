@@ -1,0 +1,14 @@
+#include "train/attempt.hpp"
+
+namespace train {
+
+int64_t Attempt::period(const config::Duration& every) const {
+  return every.value == 0 ? 0 : every.steps(recipe.train.global_batch, job.data().size(), total);
+}
+
+void Attempt::enter(const char* phase) const {
+  base::set_phase(phase);
+  if (directory) directory->tell(fmt::format("{} step={}", phase, state.step));
+}
+
+}  // namespace train

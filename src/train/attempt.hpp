@@ -1,0 +1,58 @@
+// What the parts of a run share: the job, the state that checkpoints hold, and where this attempt
+// stands.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "train/job.hpp"
+#include "train/progress.hpp"
+#include "train/run_dir.hpp"
+#include "train/run_state.hpp"
+
+namespace train {
+
+// How the program was started, beside the deck.
+struct Start {
+  std::string deck_path, mesh_selector;
+  int64_t overrides = 0;                  // number of --set
+  std::vector<std::string> allow_change;  // --allow-change
+  double begin_s = 0;                     // of the program, on base::now_s()
+};
+
+struct Attempt {
+  Attempt(Job& the_job, const Start& how, std::unique_ptr<RunDirectory> taken)
+      : job(the_job),
+        recipe(the_job.recipe()),
+        start(how),
+        directory(std::move(taken)),
+        state(the_job.recipe(), the_job.deck()),
+        begin_s(how.begin_s) {}
+
+  Job& job;
+  const Recipe& recipe;
+  Start start;
+  std::unique_ptr<RunDirectory> directory;
+  RunState state;
+  Pace pace;
+  int64_t total = 0;       // steps of the run
+  int64_t settled = 0;     // the newest step whose report is known; at most one before state.step
+  int64_t first_step = 0;  // that this attempt started from
+  double begin_s = 0;      // of the attempt, or of what follows a rewind
+  double step_s = 0;       // of training, since the last report
+
+  Engine& engine() const { return job.engine(); }
+  comm::Comm& world() const { return *job.mesh().world; }
+  bool leads() const { return job.mesh().rank() == 0; }
+  double uptime_s() const { return base::now_s() - begin_s; }
+  // Steps between two events; 0 = never, in every unit (as a length, 0 epochs would be one step).
+  int64_t period(const config::Duration& every) const;
+  void charge(double Progress::Times::*category) { pace.charge(state.progress, category); }
+  // Charges training; the seconds count for the step whose report comes next.
+  void charge_training() { step_s += pace.charge(state.progress, &Progress::Times::training); }
+  // Names what the job does from now on, for reports and for those who look at the run directory.
+  void enter(const char* phase) const;
+};
+
+}  // namespace train

@@ -1,0 +1,160 @@
+#include "train/continuation.hpp"
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "checkpoint/together.hpp"
+#include "io/files.hpp"
+#include "train/changes.hpp"
+
+namespace train {
+namespace log = base::log;
+
+std::string Continuation::begin() {
+  const bool resumed = resume(), branched = !resumed && branch();
+  attempt_.enter("start");
+  if (!resumed && !branched) initialise();
+  saves_.continue_from(resumed ? attempt_.state.step : -1);
+  attempt_.engine().publish();
+  if (resumed) return "checkpoint";
+  if (branched) return "branch";
+  return attempt_.recipe.init.from.empty() ? "random_init" : "init";
+}
+
+bool Continuation::resume() {
+  const std::optional<Saves::Found> found = saves_.restore(false, poll_);
+  if (!found) return false;
+  checkpoint::on_first(attempt_.world(), [&] {
+    for (const KeyChange& c :
+         check_changes(found->state.deck, attempt_.job.deck(), attempt_.start.allow_change))
+      log::line("changed  {}: {} -> {}{}", c.key, c.was, c.is, c.free ? "" : " (--allow-change)");
+    return std::string();
+  });
+  check_data(found->state);
+  log::line("restore  step={} file={} mib_per_rank={:.1f} s={:.2f}", found->from.step,
+            found->from.file, double(found->from.bytes) / 0x1p20, found->from.seconds);
+  continue_from(found->state);
+  if (!attempt_.recipe.init.from.empty() || !attempt_.recipe.checkpoint.branch_from.empty())
+    log::line(
+        "init     this run goes on from its own checkpoint; init.from and checkpoint.branch_from "
+        "were for its start");
+  return true;
+}
+
+bool Continuation::branch() {
+  const std::string& from = attempt_.recipe.checkpoint.branch_from;
+  if (from.empty()) return false;
+  checkpoint::State filled = saves_.target();
+  const checkpoint::Restored restored = checkpoint::branch(attempt_.world(), from, filled, poll_);
+  log::line("branch   step={} file={} mib_per_rank={:.1f} s={:.2f}", restored.step, restored.path,
+            double(restored.bytes) / 0x1p20, restored.seconds);
+  RunState& state = attempt_.state;
+  continue_from(state.read(filled));
+  if (state.step == attempt_.total)
+    base::fail(
+        base::Exit::config,
+        "checkpoint.branch_from: {} is at step {}, the end of this deck; raise train.total_*",
+        restored.path, state.step);
+  state.progress.attempts = 1;  // in this directory
+  restored_attempt_ = 0;
+  restored_uptime_s_ = 0;
+  for (Tracker* t : {&state.best, &state.patience}) t->forget();  // values of this run only
+  state.origin = fmt::format("branch of {} at step {}", restored.path, state.step);
+  return true;
+}
+
+// Compares how many samples each data set of training has: which example stands at which position
+// follows from it. Other data in the same files would go on in silence, at positions that mean
+// other examples.
+void Continuation::check_data(const RunState& saved) const {
+  const std::string& data = attempt_.state.data;
+  if (saved.data.empty() || saved.data == data) return;
+  const std::string text = fmt::format(
+      "the checkpoint was trained on {}, the deck's data are {} (in brackets: keys, sizes and "
+      "places)",
+      saved.data, data);
+  const std::string key = attempt_.recipe.train.mixture.empty() ? "train.data" : "train.mixture";
+  const std::vector<std::string>& allowed = attempt_.start.allow_change;
+  if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
+    throw base::Error(
+        base::Exit::config,
+        fmt::format("{}: positions would mean other examples from here on. Restore the data, "
+                    "or add --allow-change {}",
+                    text, key),
+        true);
+  if (attempt_.leads()) log::warning("{} (--allow-change {})", text, key);
+}
+
+void Continuation::continue_from(const RunState& saved) {
+  if (saved.step > attempt_.total)
+    base::fail(
+        base::Exit::config,
+        "the checkpoint is at step {}, beyond the end of this deck ({} steps); raise train.total_*",
+        saved.step, attempt_.total);
+  restored_attempt_ = saved.progress.attempts;
+  restored_uptime_s_ = saved.uptime_s;
+  attempt_.state.continue_from(saved, attempt_.pace.cores);
+  attempt_.settled = attempt_.state.step;
+  restore_loss_scale(saved);
+}
+
+void Continuation::restore_loss_scale(const RunState& saved) {
+  if (!saved.loss_scale) return;
+  const PrecisionOptions& precision = attempt_.recipe.precision;
+  const double scale = saved.loss_scale->scale;
+  if (attempt_.engine().scales_loss())
+    // Its minimum may have been raised since.
+    attempt_.engine().set_scale_state(
+        {std::max(scale, precision.loss_scale.min), saved.loss_scale->updates});
+  else if (attempt_.leads())
+    log::warning(
+        "the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none",
+        scale, precision.compute);
+}
+
+void Continuation::initialise() {
+  Engine& engine = attempt_.engine();
+  engine.initialise();
+  const Recipe& recipe = attempt_.recipe;
+  const std::string& from = recipe.init.from;
+  if (from.empty()) return;
+  const checkpoint::InitReport report = checkpoint::load_initial_weights(
+      attempt_.world(), recipe.init, saves_.target(), engine.model().patch_tables(), poll_);
+  log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
+  constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others
+  std::string table;
+  int shown = 0;
+  for (const std::string& text : report.lines) {
+    table += text + "\n";
+    if (!text.starts_with("loaded ") && ++shown <= kMostLines) log::line("           {}", text);
+  }
+  if (shown > kMostLines)
+    log::line("           and {} more in {}/logs/init.txt", shown - kMostLines, recipe.run.dir);
+  if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + "/logs/init.txt", table);
+  attempt_.state.origin = "parameters of " + from;
+}
+
+int64_t Continuation::go_back(const std::string& problem) {
+  const std::optional<Saves::Found> found = saves_.restore(true, [] {});
+  if (!found)
+    throw base::Error(
+        base::Exit::nonfinite,
+        problem + ", and there is no checkpoint to go back to (guard.nonfinite = \"rewind\")",
+        true);
+  const int64_t left_out = attempt_.state.go_back(found->state, attempt_.settled);
+  attempt_.settled = attempt_.state.step;
+  restore_loss_scale(found->state);
+  attempt_.engine().publish();
+  saves_.continue_from(attempt_.state.step);
+  return left_out;
+}
+
+void Continuation::count_lost(const Metrics& metrics) {
+  const double lost = attempt_.world().max(metrics.lost_s(restored_attempt_, restored_uptime_s_));
+  if (lost <= 0) return;
+  attempt_.state.progress.add(&Progress::Times::redone, lost, attempt_.pace.cores);
+  log::line("lost     {} of earlier attempts, after the checkpoint: done again", base::hms(lost));
+}
+
+}  // namespace train

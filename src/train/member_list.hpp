@@ -1,0 +1,55 @@
+// One list of members for saving and for restoring: a struct hands its members with their names to
+// a MemberList, which writes them to a checkpoint's numbers and texts or reads them.
+#pragma once
+
+#include <string>
+
+#include "checkpoint/state.hpp"
+
+namespace train {
+
+class MemberList {
+ public:
+  virtual ~MemberList() = default;
+  virtual void number(const std::string& name, double& value) = 0;
+  virtual void text(const std::string& name, std::string& value) = 0;
+  // Returns true if a member that may be absent is to follow: `now` when writing, what the
+  // checkpoint has when reading.
+  virtual bool has(const std::string& name, bool now) const = 0;
+  void number(const std::string& name, int64_t& value) {
+    double exact = double(value);
+    number(name, exact);
+    value = int64_t(exact);
+  }
+};
+
+class MemberWriter : public MemberList {
+ public:
+  explicit MemberWriter(checkpoint::State& to) : to_(to) {}
+  using MemberList::number;
+  void number(const std::string& name, double& value) override { to_.numbers[name] = value; }
+  void text(const std::string& name, std::string& value) override { to_.texts[name] = value; }
+  bool has(const std::string&, bool now) const override { return now; }
+
+ private:
+  checkpoint::State& to_;
+};
+
+// Members that the checkpoint lacks keep their value.
+class MemberReader : public MemberList {
+ public:
+  explicit MemberReader(const checkpoint::State& from) : from_(from) {}
+  using MemberList::number;
+  void number(const std::string& name, double& value) override {
+    if (auto it = from_.numbers.find(name); it != from_.numbers.end()) value = it->second;
+  }
+  void text(const std::string& name, std::string& value) override {
+    if (auto it = from_.texts.find(name); it != from_.texts.end()) value = it->second;
+  }
+  bool has(const std::string& name, bool) const override { return from_.numbers.contains(name); }
+
+ private:
+  const checkpoint::State& from_;
+};
+
+}  // namespace train

@@ -1,0 +1,59 @@
+#include "train/run_files.hpp"
+
+#include "base/log.hpp"
+#include "io/files.hpp"
+#include "train/console.hpp"
+
+namespace train {
+
+void RunFiles::open_metrics(bool after_kill) {
+  const Recipe& recipe = attempt_.recipe;
+  RunState& state = attempt_.state;
+  std::vector<MetricInfo> measures;
+  for (const models::Measure& m : attempt_.engine().measures())
+    measures.push_back({m.name, m.unit, m.doc});
+  metrics_.reset();
+  metrics_ =
+      std::make_unique<Metrics>(recipe.run.dir, state.step, state.progress.attempts,
+                                attempt_.leads(), recipe.log, after_kill, std::move(measures));
+  state.progress.attempts = attempt_.world().max(metrics_->attempt());
+  metrics_->set_text("run", recipe.run.name);
+  metrics_->set_text("notes", recipe.run.notes);
+  metrics_->set_text("origin", state.origin);
+  metrics_->set_text("version", version());
+}
+
+void RunFiles::open_sample_log() {
+  if (!attempt_.recipe.log.samples) return;
+  sample_log_ =
+      std::make_unique<SampleLog>(attempt_.world(), attempt_.directory->logs() + "/samples",
+                                  attempt_.state.step, attempt_.job.data());
+}
+
+void RunFiles::write_deck(bool or_warn) const {
+  try {
+    io::write_file_atomically(attempt_.recipe.run.dir + "/deck.resolved.toml",
+                              attempt_.job.deck().resolved());
+  } catch (const io::Failure& e) {
+    if (!or_warn) throw;
+    base::log::warning("{}; the run goes on, its checkpoints hold the deck", e.what());
+  }
+}
+
+void RunFiles::watch(bool now) {
+  RunDirectory::Watched watched;
+  try {
+    watched = attempt_.directory->watch(now);
+  } catch (const base::Error&) {
+    if (attempt_.directory->lost()) metrics_->let_go();
+    throw;
+  }
+  if (watched.ours && sample_log_) sample_log_->keep();
+  if (watched.made_again) write_deck(true);
+}
+
+void RunFiles::flush() {
+  metrics_->flush([this] { watch(true); });
+}
+
+}  // namespace train

@@ -1,0 +1,242 @@
+#include "train/run_log.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "checkpoint/catalogue.hpp"
+#include "train/console.hpp"
+#include "train/mfu.hpp"
+
+namespace train {
+namespace log = base::log;
+
+namespace {
+
+// Peak resident memory of this process, in MiB.
+double host_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return double(usage.ru_maxrss) / 1024;
+}
+
+}  // namespace
+
+void RunLog::record(const StepReport& report, bool skipped) {
+  attempt_.charge_training();
+  const double seconds = std::exchange(attempt_.step_s, 0);
+  attempt_.pace.step_done(seconds, attempt_.engine().geometry().global_batch);
+  last_loss_ = report.loss();
+  const int64_t step = attempt_.settled, total = attempt_.total;
+  attempt_.state.progress.bad_samples += feed_.replaced(step);
+  const Utilisation use = utilisation(report, seconds);
+  const LogOptions& options = attempt_.recipe.log;
+  if (config::is_time(step, options.metrics_every_steps, total))
+    write_row(report, skipped, seconds, use);
+  if (step > 5 && !config::is_time(step, options.console_every_steps, total)) return;
+  write_line(report, seconds, use);
+  explain(use);
+}
+
+RunLog::Utilisation RunLog::utilisation(const StepReport& report, double seconds) const {
+  const double peak = attempt_.pace.peak_flops;
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  if (!(peak > 0)) return {kUnknown, kUnknown};
+  const double per_s = 1 / (seconds * peak);
+  const double ran =
+      double(report.flops) * attempt_.job.mesh().shape.ranks();  // the ranks have alike
+  Engine& engine = attempt_.engine();
+  return {double(engine.model().train_flops()) * double(engine.geometry().global_batch) * per_s,
+          ran * per_s};
+}
+
+void RunLog::write_row(const StepReport& report, bool skipped, double seconds,
+                       const Utilisation& use) {
+  const int64_t step = attempt_.settled;
+  const Progress& progress = attempt_.state.progress;
+  const Engine& engine = attempt_.engine();
+  const std::vector<models::Measure>& measures = engine.measures();
+  Metrics::Row row;
+  for (size_t i = 0; i < measures.size(); ++i)
+    row.emplace_back(measures[i].name, report.measures[i]);
+  row.insert(row.end(),
+             {{"l2_grads", report.gradients.gradients.global},
+              {"skipped", double(skipped)},
+              {"skipped_updates", double(progress.skipped_steps + progress.overflowed_steps)}});
+  if (engine.scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
+  if (!skipped) {  // there was an update to speak of
+    row.insert(row.end(), {{"l2_params", report.update.parameters.global},
+                           {"l2_updates", report.update.updates.global},
+                           {"clip", report.gradients.clip}});
+    for (size_t i = 0; i < report.update.schedules.size(); ++i)
+      row.emplace_back(i ? fmt::format("schedule{}", i) : "schedule", report.update.schedules[i]);
+  }
+  const std::vector<std::string>& groups = attempt_.recipe.log.groups;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    row.emplace_back(fmt::format("l2_grads[{}]", groups[i]),
+                     report.gradients.gradients.per_group[i]);
+    if (skipped) continue;
+    row.emplace_back(fmt::format("l2_params[{}]", groups[i]),
+                     report.update.parameters.per_group[i]);
+    row.emplace_back(fmt::format("l2_updates[{}]", groups[i]), report.update.updates.per_group[i]);
+  }
+  const data::Mixture& data = attempt_.job.data();
+  const int64_t batch = engine.geometry().global_batch;
+  const double seen = double(attempt_.state.examples_seen(step));
+  row.insert(row.end(), {{"ms", seconds * 1e3},
+                         {"data_ms", report.data_s * 1e3},
+                         {"comm_ms", report.comm_s * 1e3},
+                         {"compute_ms", (seconds - report.data_s - report.comm_s) * 1e3},
+                         {"examples_s", double(batch) / seconds},
+                         {"mfu", use.mfu},
+                         {"hfu", use.hfu},
+                         {"examples_seen", seen},
+                         {"epoch", seen / double(data.size())},
+                         {"bad_samples", double(feed_.replaced(step))},
+                         {"progress", double(step) / double(attempt_.total)},
+                         {"core_hours", progress.core_hours()},
+                         {"host_mib", host_mib()},
+                         {"uptime_s", attempt_.uptime_s()}});
+  if (!attempt_.recipe.train.mixture.empty())
+    for (int k = 0; k < int(data.parts().size()); ++k) {
+      const data::Dataset& set = data.dataset(k);
+      const double own = double(data.seen(k, step * batch + progress.stream_offset));
+      row.emplace_back(fmt::format("examples_seen[{}]", set.name()), own);
+      row.emplace_back(fmt::format("epoch[{}]", set.name()), own / double(set.size()));
+    }
+  files_.metrics().train_row(step, row);
+}
+
+void RunLog::write_line(const StepReport& report, double seconds, const Utilisation& use) {
+  const int64_t step = attempt_.settled;
+  const Pace& pace = attempt_.pace;
+  const std::vector<models::Measure>& measures = attempt_.engine().measures();
+  std::string line = fmt::format("step={}", step);
+  for (size_t i = 0; i < measures.size(); ++i)
+    if (measures[i].on_console)
+      line += fmt::format(" {}={}", measures[i].name, loss_text(report.measures[i]));
+  line += fmt::format(" l2_grads={:.4g}", report.gradients.gradients.global);
+  const std::vector<float>& schedules = report.update.schedules;
+  for (size_t i = 0; i < schedules.size(); ++i)
+    line += fmt::format(" schedule{}={:.4g}", i ? std::to_string(i) : "", schedules[i]);
+  line += fmt::format(" ms={:.1f}", seconds * 1e3);
+  const double batch = double(attempt_.engine().geometry().global_batch);
+  if (!pace.timed())
+    line += " note=\"first steps, not timed\"";
+  else
+    line += fmt::format(" examples_s={:.1f} mfu={} data_ms={:.1f} comm_ms={:.1f} eta={}",
+                        batch / seconds,
+                        std::isnan(use.mfu) ? "unknown" : fmt::format("{:.1f}%", 100 * use.mfu),
+                        report.data_s * 1e3, report.comm_s * 1e3,
+                        base::hms(double(attempt_.total - step) * pace.mean_step_s()));
+  log::line("{}", line);
+}
+
+void RunLog::explain(const Utilisation& use) {
+  if (!attempt_.pace.timed() || utilisation_explained_) return;
+  const bool measured =
+      attempt_.job.device().kind == device::Kind::cpu && attempt_.recipe.profile.peak_tflops == 0;
+  const std::string note = utilisation_note(use.mfu, use.hfu, attempt_.pace.peak_flops, measured);
+  utilisation_explained_ = !note.empty();
+  if (utilisation_explained_) log::line("compute  {}", note);
+}
+
+void RunLog::warn_if_diverged() const {
+  constexpr double kFar = 2;  // times the loss of a uniform guess; a run that learns begins near 1
+  const double guess = attempt_.engine().model().uniform_loss();
+  if (!attempt_.leads() || !(last_loss_ > kFar * guess))
+    return;  // NaN: no step was made, or there is no such loss
+  log::warning(
+      "the run has diverged: its last loss, {:.6g}, is far above {:.6g}, the loss of a uniform "
+      "guess. Lower "
+      "optimizer.learning_rate or set optimizer.clip_norm, and train again in another run.dir or "
+      "from an "
+      "earlier checkpoint (checkpoint.resume)",
+      last_loss_, guess);
+}
+
+void RunLog::finish() const {
+  const RunState& state = attempt_.state;
+  const Progress& progress = state.progress;
+  const Progress::Times& t = progress.times;
+  const std::string& dir = attempt_.recipe.run.dir;
+  const double seen = double(state.examples_seen(attempt_.settled));
+  auto share = [&](double seconds) { return 100 * seconds / std::max(t.total(), 1e-9); };
+  log::line(
+      "finished step={} examples={} epochs={:.1f}{} attempts={}{}", state.step, int64_t(seen),
+      seen / double(attempt_.job.data().size()),
+      std::isnan(last_loss_) ? "" : fmt::format(" loss={:.6f}", last_loss_), progress.attempts,
+      state.step < attempt_.total
+          ? fmt::format("  early_stop: {} has not improved on {:.6g} (step {}) in {} evaluations",
+                        state.patience.text(), state.patience.value(), state.patience.step(),
+                        state.patience.waiting())
+          : "");
+  log::line(
+      "time     {} of job time: training {:.1f} %  evaluation {:.1f} %  checkpoints {:.1f} %  "
+      "start-up {:.1f} %  "
+      "redone after restart {:.1f} %",
+      base::hms(t.total()), share(t.training), share(t.evaluation), share(t.checkpoint),
+      share(t.setup), share(t.redone));
+  log::line("cost     {:.4f} core hours of all attempts; mean {:.1f} examples/s while training",
+            progress.core_hours(), attempt_.pace.examples_per_s());
+  if (progress.bad_samples)
+    log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
+              base::with_commas(progress.bad_samples), base::with_commas(feed_.broken_samples()),
+              dir);
+  print_captions(attempt_.world(), attempt_.job.data());
+  finish_guard();
+  finish_memory();
+  warn_if_diverged();
+  if (log::warnings_so_far())
+    log::line("warnings {} in {}/logs/warnings.txt", log::warnings_so_far(), dir);
+  finish_best();
+  log::line("files    {}: checkpoints/  metrics.h5  metrics.jsonl  deck.resolved.toml  logs/", dir);
+  log::line("next     tools/plot_metrics {}", dir);
+  log::line("done     exit=0");
+}
+
+void RunLog::finish_guard() const {
+  const Progress& progress = attempt_.state.progress;
+  if (progress.skipped_steps || progress.skipped_examples)
+    log::line("guard    {} steps without an update, {} examples left out", progress.skipped_steps,
+              base::with_commas(progress.skipped_examples));
+  if (attempt_.engine().scales_loss())
+    log::line("fp16     {} steps without an update because gradients overflowed; loss scale {:g}",
+              progress.overflowed_steps, attempt_.engine().scale_state().scale);
+}
+
+void RunLog::finish_memory() const {
+  const Engine& engine = attempt_.engine();
+  if (engine.graphs()) {
+    const device::Graphs::Counts& c = engine.graphs()->counts();
+    log::line(
+        "graphs   {} of {} passes of this attempt were one launch; {} graphs of {} kernels and "
+        "copies, about {} MiB "
+        "of the GPU",
+        base::with_commas(c.launches), base::with_commas(c.runs), c.graphs,
+        base::with_commas(c.nodes), base::mebibytes(c.bytes));
+  }
+  log::line(
+      "memory   peak of the activation arena {} bytes per rank (planned {}); host {:.0f} MiB at "
+      "rank 0",
+      base::with_commas(engine.arena_peak()),
+      base::with_commas(engine.ledger().peak_of("activations")), host_mib());
+}
+
+void RunLog::finish_best() const {
+  const Tracker& best = attempt_.state.best;
+  if (!best.has_value()) return;
+  const int64_t held = checkpoint::best_held(attempt_.directory->checkpoints());
+  const std::string file =
+      fmt::format("{}/checkpoints/{}", attempt_.recipe.run.dir, checkpoint::kBest);
+  log::line("best     {} {:.6g} at step {}{}", best.text(), best.value(), best.step(),
+            held == best.step() ? " -> " + file
+            : held < 0          ? std::string("; its weights were not kept")
+                       : fmt::format("; its weights were not kept, {} is of step {}", file, held));
+}
+
+}  // namespace train

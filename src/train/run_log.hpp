@@ -1,0 +1,47 @@
+// What a run writes about itself: a row of metrics and a line of the console per step, and the last
+// lines.
+#pragma once
+
+#include <limits>
+
+#include "train/attempt.hpp"
+#include "train/feed.hpp"
+#include "train/run_files.hpp"
+
+namespace train {
+
+class RunLog {
+ public:
+  RunLog(Attempt& attempt, RunFiles& files, const Feed& feed)
+      : attempt_(attempt), files_(files), feed_(feed) {}
+
+  // Takes in the report of the settled step: counts, metrics, console. `skipped`: it made no
+  // update.
+  void record(const StepReport& report, bool skipped);
+  // Warns of a run that ends worse than a uniform guess: a finite loss stops no run
+  // (guard.nonfinite).
+  void warn_if_diverged() const;
+  // The last lines of a finished run.
+  void finish() const;
+
+ private:
+  // Model and hardware FLOPs over time and peak; NaN where the peak is not known.
+  struct Utilisation {
+    double mfu, hfu;
+  };
+  Utilisation utilisation(const StepReport& report, double seconds) const;
+  void write_row(const StepReport& report, bool skipped, double seconds, const Utilisation& use);
+  void write_line(const StepReport& report, double seconds, const Utilisation& use);
+  void explain(const Utilisation& use);
+  void finish_guard() const;
+  void finish_memory() const;
+  void finish_best() const;
+
+  Attempt& attempt_;
+  RunFiles& files_;
+  const Feed& feed_;
+  bool utilisation_explained_ = false;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+};
+
+}  // namespace train

@@ -1,0 +1,106 @@
+#include "train/run_state.hpp"
+
+#include "train/version.hpp"
+
+namespace train {
+
+RunState::RunState(const Recipe& recipe, const config::Deck& resolved)
+    : global_batch(recipe.train.global_batch),
+      resume(recipe.checkpoint.resume),
+      deck(resolved.resolved()),
+      name(recipe.run.name),
+      notes(recipe.run.notes),
+      version(kVersion) {
+  if (!recipe.checkpoint.best.empty())
+    best = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evals));
+  const EarlyStopOptions& early = recipe.early_stop;
+  if (early.patience_evals > 0)
+    patience =
+        Tracker("early_stop", parse_metric_choice(early.metric, recipe.evals), early.min_change);
+}
+
+void RunState::members(MemberList& list) {
+  list.number("setup_s", progress.times.setup);
+  list.number("training_s", progress.times.training);
+  list.number("evaluation_s", progress.times.evaluation);
+  list.number("checkpoint_s", progress.times.checkpoint);
+  list.number("redone_s", progress.times.redone);
+  list.number("core_s", progress.core_s);
+  list.number("save_s", progress.save_s);
+  list.number("attempts", progress.attempts);
+  list.number("bad_samples", progress.bad_samples);
+  list.number("skipped_steps", progress.skipped_steps);
+  list.number("overflowed_steps", progress.overflowed_steps);
+  list.number("skipped_examples", progress.skipped_examples);
+  list.number("stream_offset", progress.stream_offset);
+  list.number("seen_offset", progress.seen_offset);
+  best.members(list);
+  patience.members(list);
+  list.number("uptime_s", uptime_s);
+  if (list.has("loss_scale", loss_scale.has_value())) {
+    if (!loss_scale) loss_scale.emplace();
+    list.number("loss_scale", loss_scale->scale);
+    list.number("loss_scale_updates", loss_scale->updates);
+  }
+  list.number("global_batch", global_batch);
+  list.text("origin", origin);
+  list.text("data", data);
+  list.text(checkpoint::kResumed, resume);
+  list.text("deck", deck);
+  list.text("run", name);
+  list.text("notes", notes);
+  list.text("version", version);
+}
+
+checkpoint::State RunState::to_checkpoint(std::vector<shard::TensorSlice> tensors) {
+  checkpoint::State out;
+  out.step = step;
+  out.tensors = std::move(tensors);
+  MemberWriter writer(out);
+  members(writer);
+  return out;
+}
+
+RunState RunState::read(const checkpoint::State& from) const {
+  RunState out;
+  out.step = from.step;
+  out.best = best;
+  out.patience = patience;
+  out.best.forget();
+  out.patience.forget();
+  MemberReader reader(from);
+  out.members(reader);
+  return out;
+}
+
+void RunState::continue_from(const RunState& saved, double cores) {
+  const double setup_s = progress.times.setup;
+  step = saved.step;
+  progress = saved.progress;
+  ++progress.attempts;
+  progress.add(&Progress::Times::setup, setup_s, cores);
+  if (saved.global_batch > 0) {
+    const int64_t moved = step * (saved.global_batch - global_batch);
+    progress.stream_offset += moved;
+    progress.seen_offset += moved;
+  }
+  best = saved.best;
+  patience = saved.patience;
+  origin = saved.origin;
+}
+
+int64_t RunState::go_back(const RunState& saved, int64_t bad_step) {
+  const Progress before = progress;
+  progress.times.setup = 0;  // it is in `before`
+  continue_from(saved, 0);
+  progress.add(&Progress::Times::redone, before.times.total() - progress.times.total(), 0);
+  progress.core_s = before.core_s;
+  progress.attempts = before.attempts + 1;
+  CHECK(step <= bad_step, "went back from step {} to step {}", bad_step, step);
+  const int64_t left_out = (bad_step - step) * global_batch;
+  progress.skipped_examples = before.skipped_examples + left_out;
+  progress.stream_offset = before.stream_offset + left_out;
+  return left_out;
+}
+
+}  // namespace train

@@ -1,0 +1,127 @@
+#include "train/saves.hpp"
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "io/files.hpp"
+
+namespace train {
+namespace log = base::log;
+
+Saves::Saves(Attempt& attempt, RunFiles& files, Stops& stops)
+    : attempt_(attempt),
+      files_(files),
+      stops_(stops),
+      saver_(attempt.world(), attempt.directory->checkpoints(), attempt.recipe.checkpoint),
+      every_(attempt.period(attempt.recipe.checkpoint.every)) {
+  saver_.keep_free(int64_t(attempt.recipe.limits.min_free_gb * 0x1p30));
+}
+
+void Saves::plan() {
+  const int64_t staged = attempt_.world().max(saver_.stage(snapshot()));
+  bytes_ = double(saver_.plan(snapshot()));
+  const double mib = bytes_ / 0x1p20;
+  const checkpoint::CheckpointOptions& options = attempt_.recipe.checkpoint;
+  const bool best = !options.best.empty();
+  log::line("disk     checkpoint {:.2f} MiB{}; keeps {}{} = {:.1f} MiB; {}; {} MiB free", mib,
+            options.every_s > 0 ? fmt::format(" every {:g} s", options.every_s) : "",
+            options.keep_last, best ? " + best" : "", mib * double(options.keep_last + best),
+            staged ? fmt::format("written beside training from a copy of {} MiB per rank",
+                                 base::mebibytes(staged))
+                   : "training waits for each save",
+            base::mebibytes(io::free_bytes(attempt_.recipe.run.dir)));
+}
+
+void Saves::continue_from(int64_t step) {
+  saver_.continue_from(step);
+  if (step >= 0) saved_step_ = step;
+}
+
+bool Saves::due() const {
+  const int64_t step = attempt_.state.step;
+  return step == attempt_.total || config::is_time(step, every_, attempt_.total, true, false);
+}
+
+void Saves::begin() {
+  attempt_.enter("save");
+  watch(true);     // the one before
+  files_.flush();  // the checkpoint must never be ahead of its metrics
+  stops_.save_begins();
+  const Tracker& best = attempt_.state.best;
+  saver_.begin(snapshot(), best.has_value() ? best.step() : -1);
+  saved_step_ = attempt_.state.step;
+  attempt_.charge(&Progress::Times::checkpoint);
+  attempt_.enter("train");
+}
+
+void Saves::watch(bool wait) {
+  if (!saver_.pending()) return;
+  // Rank 0 gives the file its name, which may stand in another job's directory by now.
+  if (attempt_.leads()) files_.watch(true);
+  // A step that is under way on a GPU: the save may have no part of its time.
+  if (attempt_.state.step > attempt_.settled) attempt_.charge_training();
+  std::optional<checkpoint::Saved> saved = wait ? saver_.finish() : saver_.poll();
+  attempt_.charge(&Progress::Times::checkpoint);
+  if (!saved) return;
+  attempt_.state.progress.save_s = saved->seconds;
+  const checkpoint::CheckpointOptions& options = attempt_.recipe.checkpoint;
+  if (!saved->error.empty()) {
+    error_ = saved->error;
+    if (saved_step_ == saved->step) saved_step_ = -1;
+    if (options.on_error == "stop")
+      throw base::Error(saved->code, saved->error, true, saved->failed_rank);
+    if (attempt_.leads())
+      log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned{}",
+                   saved->error,
+                   saved->best ? "; the best weights so far, those of this step, are lost" : "");
+    return;
+  }
+  stops_.save_committed();
+  log::line(
+      "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} "
+      "verified=yes "
+      "kept=\"last {}\"{}",
+      saved->step, saved->file, double(saved->bytes) / 0x1p20, saved->held_s, saved->seconds,
+      options.keep_last, saved->best ? " best=yes" : "");
+}
+
+double Saves::outlook_s() const {
+  // A stop waits for the save under way and then makes its own. Before the first save was measured:
+  // a disk of 100 MB/s.
+  const double measured_s = attempt_.state.progress.save_s;
+  const double save_s = measured_s > 0 ? measured_s : 0.5 + bytes_ / 100e6;
+  return save_s * (saver_.pending() ? 2 : 1);
+}
+
+checkpoint::State Saves::target() const {
+  checkpoint::State state;
+  state.tensors = attempt_.engine().state();
+  state.queue = &attempt_.engine().queue();
+  return state;
+}
+
+checkpoint::State Saves::snapshot() const {
+  RunState& state = attempt_.state;
+  Engine& engine = attempt_.engine();
+  state.uptime_s = attempt_.uptime_s();
+  if (engine.scales_loss()) state.loss_scale = engine.scale_state();
+  checkpoint::State out = state.to_checkpoint(engine.state());
+  out.queue = &engine.queue();
+  return out;
+}
+
+std::optional<Saves::Found> Saves::restore(bool going_back, const checkpoint::Poll& poll) {
+  checkpoint::State state = target();
+  checkpoint::CheckpointOptions options = attempt_.recipe.checkpoint;
+  checkpoint::Belongs belongs;
+  if (going_back) {
+    options.resume = "auto";
+    // Files of a past that this run went back from lie there until its first commit.
+    belongs = [this](int64_t step) { return saver_.of_this_past(step); };
+  }
+  std::optional<checkpoint::Restored> restored = checkpoint::restore(
+      attempt_.world(), attempt_.directory->checkpoints(), state, options, belongs, poll);
+  if (!restored) return {};
+  return Found{attempt_.state.read(state), *restored};
+}
+
+}  // namespace train

@@ -1,0 +1,72 @@
+#include "train/start_lines.hpp"
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "train/console.hpp"
+#include "train/unused.hpp"
+
+namespace train {
+namespace log = base::log;
+
+namespace {
+
+std::string order_text(const TrainOptions& train) {
+  if (train.shuffle != "blocks") return train.shuffle;
+  return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);
+}
+
+double all_reduce_s(comm::Comm& comm, comm::Comm& world) {
+  std::vector<float> probe(4 << 20);
+  world.barrier();
+  base::Stopwatch watch;
+  comm.all_reduce(device::view(probe.data(), int64_t(probe.size()))).wait();
+  return world.max(watch.seconds());
+}
+
+}  // namespace
+
+ExchangeTimes time_exchanges(const comm::Mesh& mesh) {
+  ExchangeTimes times;
+  times.world_s = all_reduce_s(*mesh.world, *mesh.world);
+  times.fsdp_s = all_reduce_s(*mesh.fsdp, *mesh.world);
+  times.replica_s = all_reduce_s(*mesh.replica, *mesh.world);
+  return times;
+}
+
+void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const Peak& peak) {
+  const Recipe& recipe = attempt.recipe;
+  Job& job = attempt.job;
+  Engine& engine = attempt.engine();
+  const Geometry& g = engine.geometry();
+  const data::Mixture& data = job.data();
+  const bool same_bits = recipe.determinism.mesh();
+  log::line("{}", version_line());
+  log::line("deck     {} sha256={} overrides={}  everything resolved: {}/deck.resolved.toml",
+            attempt.start.deck_path, job.deck().digest().substr(0, 8), attempt.start.overrides,
+            recipe.run.dir);
+  log::line(
+      "run      dir={} seed={} determinism={}  lock taken by {}", recipe.run.dir, recipe.run.seed,
+      same_bits ? "mesh (same bits on every power-of-two mesh)" : "run (same mesh, same bits)",
+      attempt.directory->holder());
+  print_mesh(job.session(), job.mesh(), recipe, job.device(), job.threads());
+  print_unused(recipe, job.device().kind);
+  log::line("check    all-reduce 16 MiB: world {:.1f} ms, fsdp {:.1f} ms, replica {:.1f} ms",
+            1e3 * exchanges.world_s, 1e3 * exchanges.fsdp_s, 1e3 * exchanges.replica_s);
+  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch,
+            job.mesh().shape.ranks(), g.micro_batch, g.accumulation,
+            same_bits ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
+  const int64_t examples = attempt.total * g.global_batch;
+  log::line("length   {} steps = {} examples = {:.1f} epochs of {} ({})",
+            base::with_commas(attempt.total), base::with_commas(examples),
+            double(examples) / double(data.size()), data.name(), base::with_commas(data.size()));
+  log::line("data     {}  {}, {} samples  {}  order: {}", data.name(), data.summary(),
+            base::with_commas(data.size()), data::text_of(data.spec()), order_text(recipe.train));
+  print_model(engine, recipe);
+  log::line("compute  {}; {:.4g} GFLOP per example forward+backward; {}",
+            compute_text(recipe.precision), double(engine.model().train_flops()) / 1e9, peak.text);
+  if (const std::string graphs = engine.graphs_text(); !graphs.empty())
+    log::line("graphs   {}", graphs);
+  print_memory(engine);
+}
+
+}  // namespace train

@@ -1,0 +1,30 @@
+// The report of one step.
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "device/transfers.hpp"
+#include "optim/engine.hpp"
+
+namespace train {
+
+struct StepReport {
+  std::vector<double> sums;      // over the examples: Model::sum_columns(); empty on paper
+  std::vector<double> measures;  // in the order of Model::measures(); empty on paper
+  double loss() const { return measures.empty() ? 0 : measures.front(); }
+  bool finite = true;  // false: nothing was updated
+  // True if gradients were too large for fp16 at their loss scale, which has become smaller.
+  bool overflow() const {
+    return !finite && std::isfinite(loss()) && gradients.next_loss_scale < gradients.loss_scale;
+  }
+  optim::Inspection gradients;
+  optim::UpdateReport update;
+  int64_t flops = 0;            // of this rank's products, recomputed ones included
+  device::Transfers transfers;  // while the step was put into the queue
+  // What the host waited, for data and for exchanges, since the report before: a part of the time
+  // between the two, whichever steps were submitted in it.
+  double data_s = 0, comm_s = 0;
+};
+
+}  // namespace train

@@ -1,0 +1,31 @@
+// The rows of the modes: what main and the command line rely on.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "modes/mode.hpp"
+
+namespace modes {
+namespace {
+
+TEST(Modes, HaveANameADocAndAFunction) {
+  std::set<std::string> names;
+  for (const Mode& mode : registry()) {
+    EXPECT_TRUE(names.insert(mode.name).second) << mode.name << " is there twice";
+    EXPECT_FALSE(mode.doc.empty()) << mode.name;
+    EXPECT_TRUE(mode.run != nullptr) << mode.name;
+    EXPECT_EQ(&mode_named(mode.name), &mode);
+  }
+  EXPECT_THROW(mode_named("trian"), base::Error);
+}
+
+// The lock of a run directory is agreed on over ranks, and a job on paper has none.
+TEST(Modes, NeedWhatTheirNeedsImply) {
+  for (const Mode& mode : registry()) {
+    EXPECT_TRUE(mode.on_ranks || !mode.keeps_run_directory) << mode.name;
+    EXPECT_FALSE(mode.on_ranks && mode.on_paper) << mode.name;
+  }
+}
+
+}  // namespace
+}  // namespace modes

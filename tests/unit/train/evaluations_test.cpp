@@ -1,0 +1,55 @@
+// When evaluators run: by their period, at start, at the end, and again where an attempt was cut
+// off.
+#include "train/evaluations.hpp"
+
+#include <gtest/gtest.h>
+
+namespace train {
+namespace {
+
+constexpr int64_t kTotal = 10;
+
+std::vector<int64_t> due_steps(const EvaluationTimes& times) {
+  std::vector<int64_t> out;
+  for (int64_t step = 1; step <= kTotal; ++step)
+    if (times.due(step, kTotal, step == kTotal)) out.push_back(step);
+  return out;
+}
+
+using Steps = std::vector<int64_t>;
+
+TEST(EvaluationTimes, AreThePeriodAndTheEnd) {
+  EXPECT_EQ(due_steps({.every = 3, .at_end = false}), (Steps{3, 6, 9}));
+  EXPECT_EQ(due_steps({.every = 4}), (Steps{4, 8, 10}));
+  EXPECT_EQ(due_steps({.every = 5}), (Steps{5, 10}));
+  EXPECT_EQ(due_steps({.every = 0}), (Steps{10}));
+  EXPECT_EQ(due_steps({.every = 0, .at_end = false}), Steps{});
+  // A period that ends close to the end gives way to the last step.
+  EXPECT_EQ(due_steps({.every = 9}), (Steps{10}));
+}
+
+// early_stop ends the run at a step that has no other reason to evaluate.
+TEST(EvaluationTimes, AnEarlyEndIsAnEnd) {
+  EXPECT_TRUE((EvaluationTimes{.every = 4}.due(5, kTotal, true)));
+  EXPECT_FALSE((EvaluationTimes{.every = 4}.due(5, kTotal, false)));
+  EXPECT_FALSE((EvaluationTimes{.every = 4, .at_end = false}.due(5, kTotal, true)));
+}
+
+TEST(IsWanted, OnlyMissingValuesAreMadeUpFor) {
+  const EvaluationTimes times{.every = 4, .at_start = true};
+  int asked = 0;
+  auto has = [&] { return ++asked, true; };
+  auto lacks = [&] { return ++asked, false; };
+  EXPECT_TRUE(is_wanted(times, Which::due, 4, kTotal, false, has));
+  EXPECT_TRUE(is_wanted(times, Which::at_start, 0, kTotal, false, has));
+  EXPECT_FALSE(is_wanted({.every = 4}, Which::at_start, 0, kTotal, false, has));
+  EXPECT_FALSE(is_wanted(times, Which::missing, 5, kTotal, false, lacks));
+  EXPECT_EQ(asked, 0);  // ranks exchange to answer: only where it matters
+  EXPECT_FALSE(is_wanted(times, Which::missing, 4, kTotal, false, has));
+  EXPECT_TRUE(is_wanted(times, Which::missing, 4, kTotal, false, lacks));
+  EXPECT_TRUE(is_wanted(times, Which::missing, 5, kTotal, true, lacks));
+  EXPECT_EQ(asked, 3);
+}
+
+}  // namespace
+}  // namespace train

@@ -1,0 +1,156 @@
+// Which steps are kept, which are skipped, when the run goes back, and when it ends.
+#include "train/guard.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace train {
+namespace {
+
+using Action = Guard::Action;
+
+const std::vector<shard::Parameter> kParameters = [] {
+  std::vector<shard::Parameter> out(2);
+  out[0].path = "encoder/a";
+  out[1].path = "head/b";
+  return out;
+}();
+
+StepReport sound() {
+  StepReport r;
+  r.measures = {2.5};
+  r.gradients.gradients.per_parameter = {1, 2};
+  r.update.parameters.per_parameter = {1, 2};
+  return r;
+}
+
+// A gradient that is not finite: nothing was updated.
+StepReport bad_gradient() {
+  StepReport r = sound();
+  r.finite = false;
+  r.gradients.gradients.per_parameter[1] = INFINITY;
+  return r;
+}
+
+// Parameters that are not finite after an update of finite gradients.
+StepReport bad_update() {
+  StepReport r = sound();
+  r.update.parameters.global = NAN;
+  r.update.parameters.per_parameter[0] = NAN;
+  return r;
+}
+
+StepReport overflow() {
+  StepReport r = bad_gradient();
+  r.gradients.loss_scale = 64;
+  r.gradients.next_loss_scale = 32;
+  return r;
+}
+
+GuardOptions options(const std::string& nonfinite, int64_t max_skips = 2) {
+  GuardOptions o;
+  o.nonfinite = nonfinite;
+  o.max_skips = max_skips;
+  return o;
+}
+
+TEST(Guard, KeepsSoundSteps) {
+  for (const char* nonfinite : {"stop", "skip", "rewind"}) {
+    const GuardOptions o = options(nonfinite);
+    Guard guard(o);
+    for (int64_t step = 1; step <= 5; ++step) {
+      const Guard::Verdict v = guard.judge(step, sound(), kParameters);
+      EXPECT_EQ(v.action, Action::keep);
+      EXPECT_EQ(v.problem, "");
+    }
+  }
+}
+
+TEST(Guard, DecidesByTheDeck) {
+  struct Case {
+    const char* nonfinite;
+    StepReport report;
+    Action action;
+    const char* says;
+  };
+  const std::vector<Case> cases = {
+      {"stop", bad_gradient(), Action::give_up,
+       "step 7: loss=2.5 and the gradient of head/b is not finite; nothing was updated. No "},
+      {"skip", bad_gradient(), Action::skip,
+       "step 7: loss=2.5 and the gradient of head/b is not finite; nothing was updated"},
+      {"rewind", bad_gradient(), Action::rewind, "the gradient of head/b"},
+      {"stop", bad_update(), Action::give_up, "but after the update encoder/a is not finite"},
+      {"skip", bad_update(), Action::give_up, "too late to skip it"},
+      {"rewind", bad_update(), Action::rewind, "after the update encoder/a"},
+      // What fp16 does with its own scale is no failure, whatever the deck says.
+      {"stop", overflow(), Action::overflow,
+       "step=7 overflow in fp16: no update; loss_scale=64 -> 32"},
+      {"skip", overflow(), Action::overflow, "64 -> 32"},
+      {"rewind", overflow(), Action::overflow, "64 -> 32"},
+  };
+  for (const Case& c : cases) {
+    const GuardOptions o = options(c.nonfinite);
+    const Guard::Verdict v = Guard(o).judge(7, c.report, kParameters);
+    EXPECT_EQ(v.action, c.action) << c.nonfinite << ": " << v.problem;
+    EXPECT_NE(v.problem.find(c.says), std::string::npos) << v.problem;
+  }
+}
+
+TEST(Guard, NamesALossThatIsNotFinite) {
+  StepReport r = sound();
+  r.finite = false;
+  r.measures = {NAN};
+  const GuardOptions o = options("skip");
+  EXPECT_EQ(Guard(o).judge(3, r, kParameters).problem,
+            "step 3: loss=nan is not finite; nothing was updated");
+}
+
+// A scale at its minimum cannot shrink: the step is judged like one without a scale.
+TEST(Guard, AScaleAtItsMinimumIsNoOverflow) {
+  StepReport r = overflow();
+  r.gradients.next_loss_scale = r.gradients.loss_scale;
+  const GuardOptions o = options("stop");
+  const Guard::Verdict v = Guard(o).judge(3, r, kParameters);
+  EXPECT_EQ(v.action, Action::give_up);
+  EXPECT_NE(v.problem.find("(loss scale 64, its minimum: precision.loss_scale.min)"),
+            std::string::npos)
+      << v.problem;
+}
+
+TEST(Guard, EndsTheRunAfterMaxSkipsInARow) {
+  for (const StepReport& bad : {bad_gradient(), overflow()}) {
+    const GuardOptions o = options("skip", 2);
+    Guard guard(o);
+    auto action = [&](int64_t step, const StepReport& r) {
+      return guard.judge(step, r, kParameters).action;
+    };
+    for (int64_t first : {10, 20}) {  // a sound step between them begins a new count
+      EXPECT_NE(action(first, bad), Action::give_up);
+      EXPECT_NE(action(first + 1, bad), Action::give_up);
+      EXPECT_EQ(action(first + 2, sound()), Action::keep);
+    }
+    EXPECT_NE(action(30, bad), Action::give_up);
+    EXPECT_NE(action(31, bad), Action::give_up);
+    const Guard::Verdict v = guard.judge(32, bad, kParameters);
+    EXPECT_EQ(v.action, Action::give_up);
+    EXPECT_NE(v.problem.find(", 3 times in a row (guard.max_skips)"), std::string::npos)
+        << v.problem;
+  }
+}
+
+// After a rewind the steps before the bad one are done again: they are sound, and must not end the
+// count.
+TEST(Guard, StepsDoneAgainDoNotEndTheCountOfRewinds) {
+  const GuardOptions o = options("rewind", 2);
+  Guard guard(o);
+  for (int64_t attempt = 1; attempt <= 3; ++attempt) {
+    for (int64_t step = 5; step < 8; ++step)
+      EXPECT_EQ(guard.judge(step, sound(), kParameters).action, Action::keep);
+    EXPECT_EQ(guard.judge(8, bad_gradient(), kParameters).action,
+              attempt <= 2 ? Action::rewind : Action::give_up);
+  }
+}
+
+}  // namespace
+}  // namespace train

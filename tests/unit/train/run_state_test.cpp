@@ -1,0 +1,182 @@
+// What checkpoints hold beside tensors: every member survives, under the names that older
+// checkpoints have; and how a run goes on from it and goes back to it.
+#include "train/run_state.hpp"
+
+#include <gtest/gtest.h>
+
+namespace train {
+namespace {
+
+RunState tracking() {
+  RunState s;
+  s.best = Tracker("best", {"val", "loss", true});
+  s.patience = Tracker("early_stop", {"val", "score", false});
+  s.global_batch = 32;
+  return s;
+}
+
+// A state whose members all differ from their defaults and from each other.
+RunState full() {
+  RunState s = tracking();
+  s.step = 7;
+  Progress& p = s.progress;
+  p.times = {1.5, 2.5, 3.5, 4.5, 5.5};
+  p.core_s = 6.5;
+  p.save_s = 7.5;
+  p.attempts = 3;
+  p.bad_samples = 11;
+  p.skipped_steps = 12;
+  p.overflowed_steps = 13;
+  p.skipped_examples = 14;
+  p.stream_offset = -15;
+  p.seen_offset = 16;
+  s.best.update("val", {{"loss", 0.25}}, 5);
+  s.patience.update("val", {{"score", 0.75}}, 4);
+  s.patience.update("val", {{"score", 0.5}}, 6);
+  s.uptime_s = 17.5;
+  s.loss_scale = {1024, 18};
+  s.origin = "branch of a";
+  s.data = "train 40 samples";
+  s.resume = "must";
+  s.deck = "format = 1";
+  s.name = "name";
+  s.notes = "notes";
+  s.version = "0.1.0";
+  return s;
+}
+
+const std::map<std::string, double> kNumbers = {{"setup_s", 1.5},
+                                                {"training_s", 2.5},
+                                                {"evaluation_s", 3.5},
+                                                {"checkpoint_s", 4.5},
+                                                {"redone_s", 5.5},
+                                                {"core_s", 6.5},
+                                                {"save_s", 7.5},
+                                                {"attempts", 3},
+                                                {"bad_samples", 11},
+                                                {"skipped_steps", 12},
+                                                {"overflowed_steps", 13},
+                                                {"skipped_examples", 14},
+                                                {"stream_offset", -15},
+                                                {"seen_offset", 16},
+                                                {"best_value", 0.25},
+                                                {"best_step", 5},
+                                                {"best_waiting", 0},
+                                                {"early_stop_value", 0.75},
+                                                {"early_stop_step", 4},
+                                                {"early_stop_waiting", 1},
+                                                {"uptime_s", 17.5},
+                                                {"loss_scale", 1024},
+                                                {"loss_scale_updates", 18},
+                                                {"global_batch", 32}};
+const std::map<std::string, std::string> kTexts = {
+    {"origin", "branch of a"}, {"data", "train 40 samples"},
+    {"resume", "must"},        {"deck", "format = 1"},
+    {"run", "name"},           {"notes", "notes"},
+    {"version", "0.1.0"}};
+
+TEST(RunState, CheckpointsHoldEveryMemberUnderItsName) {
+  const checkpoint::State saved = full().to_checkpoint({});
+  EXPECT_EQ(saved.step, 7);
+  EXPECT_EQ(saved.numbers, kNumbers);
+  EXPECT_EQ(saved.texts, kTexts);
+}
+
+TEST(RunState, EveryMemberIsRestored) {
+  checkpoint::State saved;
+  saved.step = 7;
+  saved.numbers = kNumbers;
+  saved.texts = kTexts;
+  RunState read = tracking().read(saved);
+  EXPECT_EQ(read.step, 7);
+  EXPECT_EQ(read.progress.attempts, 3);
+  EXPECT_EQ(read.progress.stream_offset, -15);
+  EXPECT_EQ(read.best.value(), 0.25);
+  EXPECT_EQ(read.patience.waiting(), 1);
+  EXPECT_EQ(read.loss_scale->updates, 18);
+  EXPECT_EQ(read.origin, "branch of a");
+  // Each member comes back: writing what was read gives the same.
+  const checkpoint::State again = read.to_checkpoint({});
+  EXPECT_EQ(again.numbers, kNumbers);
+  EXPECT_EQ(again.texts, kTexts);
+}
+
+TEST(RunState, ACheckpointMayLackMembers) {
+  RunState configured = tracking();
+  configured.best.update("val", {{"loss", 1}}, 3);
+  const RunState read = configured.read(checkpoint::State{});
+  EXPECT_FALSE(read.best.has_value());  // of a deck that tracked nothing
+  EXPECT_FALSE(read.loss_scale);
+  EXPECT_EQ(read.global_batch, 0);
+  EXPECT_EQ(read.origin, "random");
+  // A deck that tracks nothing and scales no loss saves no such members.
+  RunState plain;
+  const checkpoint::State saved = plain.to_checkpoint({});
+  EXPECT_FALSE(saved.numbers.contains("best_value"));
+  EXPECT_FALSE(saved.numbers.contains("loss_scale"));
+  EXPECT_EQ(saved.numbers.size(), 16u);
+}
+
+TEST(RunState, GoesOnAndKeepsWhatTheStartHasCost) {
+  RunState now = tracking();
+  now.progress.add(&Progress::Times::setup, 2, 4);
+  now.continue_from(full(), 4);
+  EXPECT_EQ(now.step, 7);
+  EXPECT_EQ(now.progress.attempts, 4);
+  EXPECT_EQ(now.progress.times.setup, 1.5 + 2);
+  EXPECT_EQ(now.progress.core_s, 6.5 + 2 * 4);
+  EXPECT_EQ(now.progress.times.training, 2.5);
+  EXPECT_EQ(now.progress.stream_offset, -15);  // the batch is the same
+  EXPECT_EQ(now.best.step(), 5);
+  EXPECT_EQ(now.patience.waiting(), 1);
+  EXPECT_EQ(now.origin, "branch of a");
+  EXPECT_EQ(now.data, "");  // of this attempt, not of the checkpoint
+}
+
+// The stream of examples goes on where it was, and so does the count of examples, when the batch
+// has changed.
+TEST(RunState, AnotherBatchGoesOnAtTheSameExample) {
+  RunState now = tracking();
+  now.global_batch = 8;
+  const RunState saved = full();
+  now.continue_from(saved, 1);
+  EXPECT_EQ(now.progress.stream_offset + now.step * 8,
+            saved.progress.stream_offset + saved.step * 32);
+  EXPECT_EQ(now.examples_seen(now.step), saved.examples_seen(saved.step));
+}
+
+TEST(RunState, GoesBackAndLeavesExamplesOut) {
+  RunState now = full();
+  now.step = 12;
+  now.progress.times.training += 10;
+  now.progress.core_s += 40;
+  now.progress.skipped_examples = 100;
+  now.progress.attempts = 5;
+  const Progress before = now.progress;
+  EXPECT_EQ(now.go_back(full(), 11), (11 - 7) * 32);
+  EXPECT_EQ(now.step, 7);
+  EXPECT_EQ(now.progress.times.total(), before.times.total());  // no second is lost
+  EXPECT_EQ(now.progress.times.redone, 5.5 + 10);
+  EXPECT_EQ(now.progress.times.training, 2.5);
+  EXPECT_EQ(now.progress.core_s, before.core_s);
+  EXPECT_EQ(now.progress.attempts, 6);
+  EXPECT_EQ(now.progress.skipped_examples, 100 + 128);
+  EXPECT_EQ(now.progress.stream_offset, -15 + 128);
+  EXPECT_EQ(now.progress.seen_offset, 16);  // examples that were left out were not seen
+}
+
+TEST(Pace, TheFirstTwoStepsAreNotTimed) {
+  Pace pace;
+  for (double s : {9.0, 8.0}) pace.step_done(s, 10);
+  EXPECT_FALSE(pace.timed());
+  EXPECT_EQ(pace.mean_step_s(), 8);
+  pace.step_done(1, 10);
+  pace.step_done(3, 10);
+  EXPECT_TRUE(pace.timed());
+  EXPECT_EQ(pace.mean_step_s(), 2);
+  EXPECT_EQ(pace.slowest_step_s(), 3);
+  EXPECT_EQ(pace.examples_per_s(), 5);
+}
+
+}  // namespace
+}  // namespace train
