@@ -6,6 +6,7 @@
 #include "kernels/cast.hpp"
 #include "kernels/clip_gradient.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/ema_update.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"

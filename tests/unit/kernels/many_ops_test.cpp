@@ -5,6 +5,7 @@
 #include "kernels/bf16_value.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/cuda/launch_shapes.hpp"
+#include "kernels/ema_update.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
 #include "rig.hpp"
@@ -198,6 +199,14 @@ TEST(ManyOps, MomentumAndPlainUpdate) {
     return MomentumUpdate{u, state_of(i, m, count_of(i)), 0.75f, 0.01f * float(i), i % 4 < 2};
   });
   expect_the_bits_of_each<ApplyUpdate>([](int i, Memory& m) { return ApplyUpdate{update_of(i, m, count_of(i))}; });
+}
+
+TEST(ManyOps, EmaUpdate) {
+  expect_the_bits_of_each<EmaUpdate>([](int i, Memory& m) {
+    const int64_t n = count_of(i);
+    const View average = m.normals(n, shift_of(i)), values = m.normals(n, i % 4 == 2);
+    return EmaUpdate{average, values, i % 3 ? m.squares(3) : View{}, i % 6 ? 0.01f * float(i % 100) : 0.0f};
+  });
 }
 
 TEST(ManyOps, Cast) {

@@ -13,6 +13,7 @@
 #include "kernels/cast.hpp"
 #include "kernels/clip_gradient.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/ema_update.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
@@ -87,6 +88,7 @@ inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
 inline Views views(kernels::ClipGradient& a) {
   return {&a.decision, &a.norm, &a.squares, &a.places, &a.must_be_finite, &a.found};
 }
+inline Views views(kernels::EmaUpdate& a) { return {&a.average, &a.values, &a.decided}; }
 inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
 inline Views views(kernels::LossSums& a) { return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags}; }
 

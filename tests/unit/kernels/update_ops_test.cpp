@@ -4,6 +4,7 @@
 #include "kernels/adamw_update.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/clip_gradient.hpp"
+#include "kernels/ema_update.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/square_sums.hpp"
@@ -20,6 +21,7 @@ COVERS(momentum_update);
 COVERS(apply_update);
 COVERS(clip_gradient);
 COVERS(loss_scale);
+COVERS(ema_update);
 
 namespace {
 
@@ -41,6 +43,40 @@ TEST(UpdateOps, Bf16RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(stored(NAN)));
   EXPECT_TRUE(std::isnan(stored(std::bit_cast<float>(0x7FFFFFFFu))));
   EXPECT_EQ(stored(INFINITY), INFINITY);
+}
+
+TEST(UpdateOps, EmaUpdate) {
+  for (int64_t n : {0, 1, 3, 4, 63, 1025, 40001}) {
+    const auto x = normals(n, "x"), before = normals(n, "y");
+    for (float keep : {0.0f, 0.75f, 0.9999f, 1.0f})
+      for (int64_t shift : {0, 1}) {
+        const int64_t m = std::max<int64_t>(0, n - shift);
+        std::vector<float> y = before, one = before;
+        std::vector<float> values = x, decided{1, 1, 0};
+        TestQueue queue(3), alone(1);
+        EmaUpdate a{view32(y).slice(n - m, m), view32(values).slice(n - m, m), view32(decided), keep};
+        run(a, queue);
+        EXPECT_EQ(y, before) << "a step that is not applied";
+        decided[2] = 1;
+        run(a, queue);
+        a.average = view32(one).slice(n - m, m), a.decided = {};
+        run(a, alone);
+        EXPECT_EQ(y, one) << "bits depend on threads or on the decision";
+        for (int64_t i = 0; i < n; ++i) {
+          const double from = before[size_t(i)], to = x[size_t(i)];
+          if (i < n - m || keep == 1)
+            ASSERT_EQ(y[size_t(i)], before[size_t(i)]);
+          else if (keep == 0)
+            ASSERT_EQ(y[size_t(i)], x[size_t(i)]);
+          else
+            ASSERT_NEAR(y[size_t(i)], double(keep) * from + (1 - double(keep)) * to, 5e-7);
+        }
+      }
+  }
+  std::vector<float> x(8), y(7);
+  TestQueue queue;
+  EXPECT_THROW(run(EmaUpdate{view32(y), view32(x), {}, 0.5f}, queue), base::Error);
+  EXPECT_THROW(run(EmaUpdate{view32(x), view32(x), {}, 1.5f}, queue), base::Error);
 }
 
 TEST(UpdateOps, SquareSumsAndAddSums) {
