@@ -214,6 +214,8 @@ void Table::child_list(std::string_view name, std::string_view doc, const void* 
   }
 }
 
+bool Table::describing() const { return !engine_.reading(); }
+
 bool Table::has(std::string_view name) const {
   if (!section_.node) return false;
   if (section_.node->find(name)) return true;

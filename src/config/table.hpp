@@ -89,6 +89,15 @@ class Table {
   void table(std::string_view name, T& member, std::string_view doc) {
     child(name, doc, type_tag<T>(), [&member](Table& t) { member.bind(t); });
   }
+  // A table that turns something on by being there: the member has a value exactly where the deck has the table.
+  template <class T>
+  void optional_table(std::string_view name, std::optional<T>& member, std::string_view doc) {
+    if (!describing() && !has(name)) return;
+    child(name, doc, type_tag<T>(), [this, &member](Table& t) {
+      if (describing()) return bind_scratch<T>(t);
+      member.emplace().bind(t);
+    });
+  }
   // Any number of named tables: [data.NAME]. Names are letters, digits, _ and -. Entries the map has already are
   // defaults.
   template <class T>
@@ -169,6 +178,7 @@ class Table {
     scratch.bind(t);
   }
   Table(Engine& engine, Section& section);
+  bool describing() const;  // not reading a deck
   Key make_row(std::unique_ptr<Row> row);
   void child(std::string_view name, std::string_view doc, const void* tag, const std::function<void(Table&)>& bind);
   void named_children(std::string_view name, std::string_view doc, const void* tag, const NamedMember& member);
