@@ -108,9 +108,7 @@ void print_memory_and_traffic(const Plan& plan) {
 }
 
 void print_schedules(const Recipe& recipe, const Plan& plan, const models::Model& model) {
-  std::vector<std::string> paths;
-  for (const shard::Parameter& p : model.parameters()) paths.push_back(p.path);
-  optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, paths);
+  optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, model.parameters());
   std::vector<optim::Schedule> schedules = optim::make_schedules(
       policies.schedules, recipe.schedule, {plan.total_steps, plan.geometry.global_batch, plan.examples});
   log::line("schedule at step (the first is 1; x learning_rate {:g} for the rate)", recipe.optimizer.learning_rate);

@@ -70,8 +70,8 @@ class Adafactor : public Method {
   void sum(const Piece& piece, device::View gradient, device::View sums) override;
   void run() override;
   void begin_step(const StepInfo& info, const TensorTotals& totals) override;
-  bool measures() const override { return options_.clipping_threshold > 0; }
-  void measure(const Piece& piece, device::View gradient, device::View sum) override;
+  int64_t measures(int) const override { return options_.clipping_threshold > 0 ? 1 : 0; }
+  void measure(const Piece& piece, device::View weights, device::View gradient, device::View sum) override;
   void measured(const TensorTotals& totals) override;
   void update(const Piece& piece, const kernels::Update& update) override;
   void list_state(std::vector<shard::TensorSlice>& out) override;
@@ -169,7 +169,7 @@ kernels::AdafactorScaling Adafactor::scaling(const Piece& piece) const {
   return s;
 }
 
-void Adafactor::measure(const Piece& piece, device::View gradient, device::View sum) {
+void Adafactor::measure(const Piece& piece, device::View, device::View gradient, device::View sum) {
   measures_.add({sum, gradient, info_.clip, scaling(piece)});
 }
 

@@ -17,7 +17,7 @@ ElementState::ElementState(const shard::Fabric& fabric, device::DType type, cons
       places_(fabric.layout.parameters().size()) {
   const shard::Layout& layout = fabric.layout;
   for (const shard::Unit& unit : layout.units())
-    for (int p : unit.parameters) places_[size_t(p)].kept = unit.trainable && keeps(p);
+    for (int p : unit.parameters) places_[size_t(p)].kept = unit.trained() && keeps(p);
   int64_t longest = 0;
   for (int f = 0; f < layout.fsdp(); ++f) {
     int64_t length = 0;

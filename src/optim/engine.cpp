@@ -1,5 +1,6 @@
 #include "optim/engine.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 
@@ -22,15 +23,16 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
   const shard::Layout& layout = fabric.layout;
   const auto& parameters = layout.parameters();
   CHECK(policies_.size() == parameters.size(), "{} policies for {} parameters", policies_.size(), parameters.size());
-  std::vector<int64_t> of_gradients, one, two;
+  std::vector<int64_t> of_gradients, measured, two;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    const bool trainable = layout.units()[size_t(parameters[p].unit)].trainable;
-    CHECK(trainable != policies_[p].frozen, "{}: frozen here, trainable in its unit, or the reverse",
-          parameters[p].path);
+    const shard::ParameterKind kind = layout.units()[size_t(parameters[p].unit)].kind;
+    const bool trained = kind == shard::ParameterKind::trained, state = kind == shard::ParameterKind::state;
+    CHECK(trained != policies_[p].frozen, "{}: frozen here, trained in its unit, or the reverse", parameters[p].path);
     CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.size()), "{}: no schedule",
           parameters[p].path);
-    of_gradients.push_back(trainable ? method_->sums(int(p)) : 0);
-    one.push_back(trainable), two.push_back(2);
+    of_gradients.push_back(trained ? method_->sums(int(p)) : 0);
+    measured.push_back(trained ? method_->measures(int(p)) : 0);
+    two.push_back(state ? 0 : 2);  // the norm of all parameters leaves state out
   }
   for (int u = 0; u < int(layout.units().size()); ++u) {
     auto& cuts = pieces_.emplace_back();
@@ -43,7 +45,8 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
     }
   }
   gradient_sums_ = std::make_unique<CutSums>(fabric, of_gradients);
-  if (method_->measures()) measured_sums_ = std::make_unique<CutSums>(fabric, one);
+  if (std::any_of(measured.begin(), measured.end(), [](int64_t n) { return n > 0; }))
+    measured_sums_ = std::make_unique<CutSums>(fabric, measured);
   norm_sums_ = std::make_unique<CutSums>(fabric, two);
 
   for (const std::string& group : groups) {
@@ -115,7 +118,7 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
           u.unit);
     const int64_t count = fabric_.layout.owned_count(u.unit);
     CHECK(u.weights.count == count, "unit {}: {} weights, {} owned", u.unit, u.weights.count, count);
-    CHECK(!fabric_.layout.units()[size_t(u.unit)].trainable || u.gradient.count == count, "unit {}: {} gradients",
+    CHECK(!fabric_.layout.units()[size_t(u.unit)].trained() || u.gradient.count == count, "unit {}: {} gradients",
           u.unit, u.gradient.count);
     owned_[size_t(u.unit)] = u;
   }
@@ -167,7 +170,10 @@ void Engine::apply(int64_t step) {
   method_->begin_step(info_, *gradient_sums_);
   if (measured_sums_) {
     measured_sums_->sum(
-        pieces_, [&](const Piece& piece, device::View sum) { method_->measure(piece, gradient(piece), sum); },
+        pieces_,
+        [&](const Piece& piece, device::View sums) {
+          if (sums.count > 0) method_->measure(piece, weights(piece), gradient(piece), sums);
+        },
         [&] { method_->run(); });
     measured_sums_->exchange();
     method_->measured(*measured_sums_);
@@ -175,7 +181,7 @@ void Engine::apply(int64_t step) {
   norm_sums_->sum(
       pieces_,
       [&](const Piece& piece, device::View sums) {
-        if (fabric_.layout.units()[size_t(piece.unit)].trainable)
+        if (fabric_.layout.units()[size_t(piece.unit)].trained())
           method_->update(piece, prepare(piece, sums));
         else
           frozen_.add({sums.slice(0, 1), weights(piece)});
@@ -203,8 +209,12 @@ const Report& Engine::report(int64_t step) {
   report_.gradients.clip = double(decided[1]) / double(decided[0]) * scale;
   report_.gradients.applied = decided[2] != 0;
   const device::View norms = norms_there_.read(step);
-  fill(report_.update.parameters, [&](int p) { return norms.f64()[norm_sums_->place(p)]; });
-  fill(report_.update.updates, [&](int p) { return norms.f64()[norm_sums_->place(p) + 1]; });
+  auto square = [&](int p, int which) {
+    const device::View sums = norm_sums_->of(p);
+    return sums.count > 0 ? norms.f64()[norm_sums_->place(p) + which] : 0;
+  };
+  fill(report_.update.parameters, [&](int p) { return square(p, 0); });
+  fill(report_.update.updates, [&](int p) { return square(p, 1); });
   return report_;
 }
 

@@ -75,6 +75,9 @@ class Engine {
   void apply(int64_t step);
   // What came of the step. All zero under plan.
   const Report& report(int64_t step);
+  // The decision of the last inspection, f32 [3] in the queue's memory (kernels::Clip::decided): whatever changes with a step reads
+  // it there.
+  device::View decision() const { return floats_found(0); }
 
   // With a loss scale: what the gradients to inspect must have been multiplied by, f32 [1] in the queue's memory; else none. Each
   // inspection moves it.
@@ -93,7 +96,6 @@ class Engine {
   // What an inspection leaves for the host: the norm, the squares it was made of by parameter, the decision, the loss scale.
   device::View norm() const { return found_.view(device::DType::f64).slice(0, 1); }
   device::View squares() const { return found_.view(device::DType::f64).slice(1, places_.count); }
-  device::View decision() const { return floats_found(0); }
   device::View scale_memory() const { return floats_found(1); }  // see op loss_scale
   device::View floats_found(int64_t which) const;
   // Norms from each parameter's square, which `square(p)` says.

@@ -51,10 +51,11 @@ class Method {
   virtual void run() { squares_.run(fabric_.queue); }
   virtual void begin_step(const StepInfo& /*info*/, const TensorTotals& /*totals*/) {}
 
-  // Methods that need a norm of their own direction before they can use it: one more pass, whose sums (one number per
-  // tensor) are exchanged as well.
-  virtual bool measures() const { return false; }
-  virtual void measure(const Piece& /*piece*/, device::View /*gradient*/, device::View /*sum*/) {}
+  // Methods that need further sums before an update, as a norm of the weights or of their own direction: one more pass over weights
+  // and gradients, after begin_step. Returns how many sums over the whole tensor; if no tensor has any there is no such pass.
+  virtual int64_t measures(int /*parameter*/) const { return 0; }
+  // Asks for a piece's part of these sums, which were zeroed for its cut. Not called for tensors without any.
+  virtual void measure(const Piece& /*piece*/, device::View /*weights*/, device::View /*gradient*/, device::View /*sums*/) {}
   virtual void measured(const TensorTotals& /*totals*/) {}
 
   // Asks for the update of the weights of a piece and of the state that belongs to them.
@@ -66,7 +67,7 @@ class Method {
  protected:
   explicit Method(shard::Fabric fabric) : fabric_(fabric) {}
   bool trainable(int parameter) const {
-    return fabric_.layout.units()[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)].trainable;
+    return fabric_.layout.units()[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)].trained();
   }
   shard::Fabric fabric_;
 

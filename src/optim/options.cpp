@@ -173,6 +173,18 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
   return out;
 }
 
+Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
+                          const std::vector<shard::Parameter>& parameters) {
+  auto is_state = [](const shard::Parameter& p) { return p.kind == shard::ParameterKind::state; };
+  std::vector<std::string> paths;
+  for (const shard::Parameter& p : parameters)
+    if (!is_state(p)) paths.push_back(p.path);
+  Policies out = resolve_policies(options, tables, paths);
+  for (size_t p = 0; p < parameters.size(); ++p)
+    if (is_state(parameters[p])) out.parameters.insert(out.parameters.begin() + std::ptrdiff_t(p), {.frozen = true});
+  return out;
+}
+
 std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock) {
   std::vector<Problem> out;
   for (const auto& [name, table] : tables)

@@ -66,6 +66,9 @@ using ScheduleTables = std::map<std::string, ScheduleOptions>;
 // that nothing uses.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<std::string>& paths);
+// For the parameters of a model: those of kind state need no rule and count as frozen.
+Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
+                          const std::vector<shard::Parameter>& parameters);
 
 // Problems of all tables, see ScheduleOptions::problems.
 std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock);

@@ -19,7 +19,7 @@ GradientStore::GradientStore(Fabric fabric, int64_t accumulation) : fabric_(fabr
     for (int u : block) {
       const Unit& unit = layout.units()[size_t(u)];
       UnitState& s = units_[size_t(u)];
-      if (!unit.trainable) continue;
+      if (!unit.trained()) continue;
       s.local = !fabric_.tree && (alone || !unit.strategy.parameters_sharded);
       if (s.local) s.full = device::Buffer(kind, fabric_.ledger, "gradients", unit.length * 4);
       int slots = fabric_.tree ? base::TreeSum::slots(accumulation_) : s.local && !scattered(unit) ? 0 : 1;
@@ -68,14 +68,14 @@ void GradientStore::open(int block) {
 GradientStore::Target GradientStore::gradient(int parameter) const {
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
   const UnitState& s = units_[size_t(p.unit)];
-  if (!p.trainable) return {};
+  if (!p.trained()) return {};
   return {full_view(p.unit).slice(p.offset, p.size),
           s.local && micro_ > 0 ? kernels::Write::accumulate : kernels::Write::overwrite};
 }
 
 void GradientStore::close(int block) {
   for (int u : fabric_.layout.units_of_block()[size_t(block)])
-    if (fabric_.layout.units()[size_t(u)].trainable && !units_[size_t(u)].local) exchange(u);
+    if (fabric_.layout.units()[size_t(u)].trained() && !units_[size_t(u)].local) exchange(u);
 }
 
 void GradientStore::exchange(int unit) {
@@ -121,7 +121,7 @@ void GradientStore::finish_step() {
   pool_block_[0] = pool_block_[1] = -1;
   for (size_t i = 0; i < units_.size(); ++i) {
     const Unit& u = fabric_.layout.units()[i];
-    if (!u.trainable) continue;
+    if (!u.trained()) continue;
     UnitState& s = units_[i];
     if (s.local && scattered(u)) fabric_.mesh.fsdp->reduce_scatter(full_view(int(i)), slot_view(int(i), 0), fabric_.queue).wait();
     if (s.local && !scattered(u)) fabric_.mesh.fsdp->all_reduce(full_view(int(i)), fabric_.queue).wait();

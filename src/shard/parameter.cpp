@@ -73,7 +73,7 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
     Strategy s = options.strategy_of(p.path);
     int found = -1;
     for (int u : units_of_block_.at(size_t(p.block)))
-      if (const Unit& unit = units_[size_t(u)]; unit.strategy == s && unit.trainable == p.trainable &&
+      if (const Unit& unit = units_[size_t(u)]; unit.strategy == s && unit.kind == p.kind &&
                                                 unit.element_state_bytes == p.element_state_bytes)
         found = u;
     if (found < 0) {
@@ -84,7 +84,7 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
           {nth == 1 ? block_names[size_t(p.block)] : fmt::format("{}#{}", block_names[size_t(p.block)], nth),
            p.block,
            s,
-           p.trainable,
+           p.kind,
            p.element_state_bytes,
            {},
            0,

@@ -1,5 +1,5 @@
 // Parameters and units (design 3.3). A parameter is a logical tensor: path and shape as big_vision names them. A unit is one
-// flat buffer of the parameters of one block that share strategy, trainability and optimizer state per element (so that
+// flat buffer of the parameters of one block that share strategy, kind and optimizer state per element (so that
 // equal parts of a unit carry equal state); only this folder knows units, padding and which rank holds what. Files and
 // messages know logical tensors and element ranges.
 #pragma once
@@ -24,12 +24,17 @@ struct Init {
   int64_t fan_in = 0, fan_out = 0;      // lecun_normal (fan_in), xavier_uniform
 };
 
+// trained: the optimizer changes it. frozen: nothing does. state: passes write its next value, which is taken over when a step
+// is applied (StateStore): running statistics, queues, centres, numbers that a loss keeps. All three are sharded, saved and
+// restored alike, below /params: one name space, as the files of other frameworks have it.
+enum class ParameterKind { trained, frozen, state };
+
 struct Parameter {
   std::string path;                     // "encoder/Transformer/encoderblock_0/LayerNorm_0/scale"
   std::vector<int64_t> shape;
   Init init;
   int block = 0;                        // index of the model's block
-  bool trainable = true;
+  ParameterKind kind = ParameterKind::trained;
   bool operand = false;                 // of matrix products, or added to activations: wanted in bf16 where these are
   int64_t element_state_bytes = 0;      // what the optimizer keeps per element
   // filled by the layout
@@ -38,6 +43,7 @@ struct Parameter {
   int64_t offset = 0;                   // of its first element in the unit
 
   int64_t count() const;
+  bool trained() const { return kind == ParameterKind::trained; }
 };
 
 // A strategy pair (replicated+replicated = data parallel, replicated+sharded = ZeRO-1, sharded+sharded = FSDP).
@@ -73,7 +79,7 @@ struct Unit {
   std::string name;                     // block name, plus what sets it apart
   int block = 0;
   Strategy strategy;
-  bool trainable = true;
+  ParameterKind kind = ParameterKind::trained;
   int64_t element_state_bytes = 0;
   std::vector<int> parameters;          // in the order of their offsets
   int64_t length = 0;                   // elements, padded to a multiple of `cuts`
@@ -81,6 +87,7 @@ struct Unit {
   // cut and added by a fixed binary tree over the cuts, so that they do not depend on who holds which cut.
   int64_t cuts = 1;
   int64_t cut_length() const { return length / cuts; }
+  bool trained() const { return kind == ParameterKind::trained; }
 };
 
 // All parameters of a model and how they lie in units; the same on every rank.

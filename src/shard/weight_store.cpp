@@ -18,8 +18,8 @@ device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType t
 
 }  // namespace
 
-WeightStore::WeightStore(Fabric fabric, int prefetch)
-    : fabric_(fabric), units_(fabric.layout.units().size()), operand_at_(fabric.layout.parameters().size(), -1) {
+WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
+    : fabric_(fabric), rest_(rest), units_(fabric.layout.units().size()), operand_at_(fabric.layout.parameters().size(), -1) {
   const Layout& layout = fabric_.layout;
   auto has_operands = [&](int unit) {
     const auto& of = layout.units()[size_t(unit)].parameters;
@@ -58,7 +58,7 @@ WeightStore::WeightStore(Fabric fabric, int prefetch)
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitState& s = units_[u];
     const int64_t length = layout.units()[u].length;
-    s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
+    if (!elsewhere(int(u))) s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
     if (s.gathered) continue;
     if (s.narrow && has_operands(int(u))) s.whole = buffer(narrow_weights, length * 2);
     if (!s.narrow) s.full = held(int(u));
@@ -229,6 +229,7 @@ device::View WeightStore::operand(int parameter) const {
 }
 
 device::View WeightStore::held(int unit) const {
+  if (elsewhere(unit)) return rest_->held(unit);
   return units_[size_t(unit)]
       .held.view(device::DType::f32)
       .slice(0, fabric_.layout.units()[size_t(unit)].length / (holds_part(unit) ? fabric_.layout.fsdp() : 1));
@@ -243,17 +244,18 @@ device::View WeightStore::owned(int unit) const {
   return held(unit).slice(fabric_.layout.owned_begin(unit, fabric_.mesh.fsdp_index), fabric_.layout.owned_count(unit));
 }
 
-void WeightStore::publish(bool trained_only) {
+void WeightStore::publish(bool changed_only) {
   for (size_t u = 0; u < units_.size(); ++u) {
     const UnitState& s = units_[u];
     const Unit& unit = fabric_.layout.units()[u];
+    const bool changes = unit.kind != ParameterKind::frozen;
     if (s.gathered) continue;
     if (s.narrow) {
-      if (!s.whole.view(fabric_.operands).none() && (unit.trainable || !trained_only))
+      if (!s.whole.view(fabric_.operands).none() && (changes || !changed_only))
         gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
       continue;
     }
-    if (unit.strategy.optimizer_sharded && unit.trainable)
+    if (unit.strategy.optimizer_sharded && changes)
       fabric_.mesh.fsdp->all_gather(owned(int(u)), held(int(u)), fabric_.queue).wait();
     round_operands(int(u));
   }
@@ -262,6 +264,7 @@ void WeightStore::publish(bool trained_only) {
 }
 
 void WeightStore::initialise(uint64_t seed) {
+  CHECK(!rest_, "the tensors that are not trained lie in another store");
   for (size_t u = 0; u < units_.size(); ++u) {
     device::View mine = held(int(u));
     for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count))

@@ -69,23 +69,23 @@ void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& re
 
 void print_model(Engine& engine, const Recipe& recipe) {
   std::map<std::string, int64_t> parts;
-  int64_t trainable = 0, frozen = 0;
+  int64_t frozen = 0;
   for (const shard::Parameter& p : engine.layout().parameters()) {
     parts[p.path.substr(0, p.path.find('/'))] += p.size;
-    (p.trainable ? trainable : frozen) += 1;
+    frozen += p.kind == shard::ParameterKind::frozen;
   }
   std::string by_part;
   for (const auto& [name, n] : parts) by_part += fmt::format("  {} {}", name, base::with_commas(n));
   log::line("model    {}  {} parameters in {} tensors:{}", recipe.model.kind,
             base::with_commas(engine.layout().total_elements()), engine.layout().parameters().size(), by_part);
-  std::vector<std::string> paths;
-  for (const shard::Parameter& p : engine.layout().parameters()) paths.push_back(p.path);
-  optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, paths);
+  const std::vector<shard::Parameter>& parameters = engine.layout().parameters();
+  optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters);
   int64_t decayed = 0, decayed_elements = 0, plain = 0, plain_elements = 0;
-  for (size_t i = 0; i < paths.size(); ++i) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].kind == shard::ParameterKind::state) continue;
     bool decays = policies.parameters[i].decay_scale > 0 && recipe.optimizer.weight_decay > 0;
     (decays ? decayed : plain) += 1;
-    (decays ? decayed_elements : plain_elements) += engine.layout().parameters()[i].size;
+    (decays ? decayed_elements : plain_elements) += parameters[i].size;
   }
   log::line("optim    {}  lr {:g}  clip {:g}  decay {:g} on {} tensors ({})  no decay on {} ({})  frozen {}",
             recipe.optimizer.kind, recipe.optimizer.learning_rate, recipe.optimizer.clip_norm,

@@ -30,8 +30,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   std::vector<optim::Schedule> schedules;
   options_.resolve(parameters, policies, schedules);
   for (size_t i = 0; i < parameters.size(); ++i) {
-    parameters[i].trainable = !policies[i].frozen;
-    if (parameters[i].trainable)
+    if (policies[i].frozen && parameters[i].trained()) parameters[i].kind = shard::ParameterKind::frozen;
+    if (parameters[i].trained())
       parameters[i].element_state_bytes = options.optimizer.method_options().element_state_bytes(parameters[i].shape);
   }
   int64_t cuts = options.determinism.mesh() ? geometry_.total_slices : mesh.shape.fsdp;
@@ -202,7 +202,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
 
   for (optim::OwnedUnit& u : owned_) {
     u.weights = weights_->owned(u.unit);
-    u.gradient = layout_->units()[size_t(u.unit)].trainable ? gradients_->owned(u.unit) : device::View{};
+    u.gradient = layout_->units()[size_t(u.unit)].trained() ? gradients_->owned(u.unit) : device::View{};
   }
   device::Range range("update");
   optimizer_->inspect(step, owned_, sums_of_pass(0).slice(0, 1));

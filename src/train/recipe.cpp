@@ -178,7 +178,9 @@ void check_sharding(const Recipe& recipe, config::Deck& deck, const std::vector<
 }
 
 // Checks whatever names parameters by their paths.
-void check_paths(const Recipe& recipe, config::Deck& deck, const std::vector<std::string>& paths) {
+void check_paths(const Recipe& recipe, config::Deck& deck, const std::vector<shard::Parameter>& parameters) {
+  std::vector<std::string> paths;
+  for (const shard::Parameter& p : parameters) paths.push_back(p.path);
   for (const auto& [ours, theirs] : recipe.init.map)
     if (!ours.empty() && std::none_of(paths.begin(), paths.end(), [&prefix = ours](const std::string& p) {
           return p == prefix || p.starts_with(prefix + "/");
@@ -187,7 +189,7 @@ void check_paths(const Recipe& recipe, config::Deck& deck, const std::vector<std
                  fmt::format("\"{}\" is neither a parameter of this model nor what comes before a '/' in one", ours));
   if (!recipe.init.from.empty() && !recipe.checkpoint.branch_from.empty())
     deck.error("init.from", "a run begins from these parameters or from checkpoint.branch_from, not from both");
-  for (const optim::Problem& p : optim::resolve_policies(recipe.optimizer, recipe.schedule, paths).problems)
+  for (const optim::Problem& p : optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters).problems)
     deck.error(p.key, p.text);
   check_sharding(recipe, deck, paths);
   for (const std::string& group : recipe.log.groups)
@@ -248,9 +250,7 @@ void Recipe::cross_check(config::Deck& deck) const {
 
   check_metrics(*this, deck);
   check_machine(*this, deck, *made);
-  std::vector<std::string> paths;
-  for (const shard::Parameter& p : made->parameters()) paths.push_back(p.path);
-  check_paths(*this, deck, paths);
+  check_paths(*this, deck, made->parameters());
 }
 
 void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
@@ -393,9 +393,7 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,
                                                                   std::vector<optim::Schedule>& schedules) {
-    std::vector<std::string> paths;
-    for (const shard::Parameter& p : parameters) paths.push_back(p.path);
-    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, paths);
+    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters);
     if (!resolved.problems.empty())
       base::fail(base::Exit::config, "{}: {}", resolved.problems[0].key, resolved.problems[0].text);
     policies = resolved.parameters;

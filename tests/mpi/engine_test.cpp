@@ -85,10 +85,10 @@ void set(const std::vector<shard::TensorSlice>& state, const std::string& name, 
 std::map<std::string, Floats> whole_gradients(train::Engine& engine, const comm::Mesh& mesh) {
   const shard::Layout& layout = engine.layout();
   std::map<std::string, Floats> out;
-  for (const shard::Parameter& p : layout.parameters()) out[p.path].assign(p.trainable ? size_t(p.size) : 0, 0);
+  for (const shard::Parameter& p : layout.parameters()) out[p.path].assign(p.trained() ? size_t(p.size) : 0, 0);
   for (int u = 0; u < int(layout.units().size()); ++u) {
     const shard::Unit& unit = layout.units()[size_t(u)];
-    if (!unit.trainable || mesh.replica_index != 0 || (!unit.strategy.optimizer_sharded && mesh.fsdp_index != 0))
+    if (!unit.trained() || mesh.replica_index != 0 || (!unit.strategy.optimizer_sharded && mesh.fsdp_index != 0))
       continue;
     device::View g = engine.owned_gradient(u);
     for (const shard::Segment& s : layout.segments(u, layout.owned_begin(u, mesh.fsdp_index), g.count))
@@ -329,7 +329,7 @@ void frozen() {
         const double norm = r.gradients.gradients.per_parameter[p], wanted = norms.per_parameter[p];
         const bool is_frozen = std::regex_match(parameter.path, re);
         many += is_frozen, squares += norm * norm;
-        expect(parameter.trainable != is_frozen, parameter.path + ": frozen or not");
+        expect(parameter.trained() != is_frozen, parameter.path + ": frozen or not");
         expect(is_frozen ? norm == 0 : std::abs(norm - wanted) <= 1e-5 * wanted + 1e-9,
                fmt::format("{}: norm {} where nothing is frozen {}", parameter.path, norm, wanted));
         expect(!is_frozen || r.update.updates.per_parameter[p] == 0, parameter.path + ": norm of the update");

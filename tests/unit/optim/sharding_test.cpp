@@ -95,6 +95,49 @@ Outcome run_all(Job s, int steps = 4) {
   return run(r, s.parameters, 1, steps);
 }
 
+// Needs the norms of weights and gradients before its update, as LARS does: two sums of each tensor but biases.
+struct TrustOptions : optim::MethodOptions {
+  std::unique_ptr<optim::Method> make(const shard::Fabric& fabric) const override;
+};
+
+class Trust : public optim::Method {
+ public:
+  explicit Trust(const shard::Fabric& fabric) : Method(fabric) {}
+  int64_t measures(int parameter) const override { return is_bias(parameter) ? 0 : 2; }
+  void measure(const optim::Piece& piece, device::View weights, device::View gradient, device::View sums) override {
+    EXPECT_FALSE(is_bias(piece.parameter));
+    squares_.add({sums.slice(0, 1), weights});
+    squares_.add({sums.slice(1, 1), gradient});
+  }
+  void measured(const optim::TensorTotals& totals) override {
+    ratios_.assign(fabric_.layout.parameters().size(), 1);
+    for (int p = 0; p < int(ratios_.size()); ++p)
+      if (trainable(p) && !is_bias(p)) {
+        const double* sums = totals.of(p).f64();
+        ratios_[size_t(p)] = std::sqrt(sums[0] / sums[1]);
+      }
+  }
+  void update(const optim::Piece& piece, const kernels::Update& update) override {
+    kernels::ApplyUpdate a{update};
+    a.update.rate = float(double(update.rate) * ratios_[size_t(piece.parameter)]);
+    updates_.add(a);
+  }
+  void run() override {
+    Method::run();
+    squares_.run(fabric_.queue);
+    updates_.run(fabric_.queue);
+  }
+  void list_state(std::vector<shard::TensorSlice>&) override {}
+
+ private:
+  bool is_bias(int parameter) const { return fabric_.layout.parameters()[size_t(parameter)].path.ends_with("bias"); }
+  std::vector<double> ratios_;  // by parameter
+  kernels::OpList<kernels::SquareSums> squares_;
+  kernels::OpList<kernels::ApplyUpdate> updates_;
+};
+
+std::unique_ptr<optim::Method> TrustOptions::make(const shard::Fabric& fabric) const { return std::make_unique<Trust>(fabric); }
+
 void expect_same_bits(const Outcome& a, const Outcome& b) {
   EXPECT_EQ(a.norms, b.norms);
   EXPECT_EQ(a.state.size(), b.state.size());
@@ -108,6 +151,51 @@ void expect_near(const Tensor& a, const Tensor& b, double relative, const std::s
   for (size_t i = 0; i < a.size(); ++i)
     largest = std::max(largest, std::abs(double(a[i]))), deviation = std::max(deviation, std::abs(double(a[i]) - b[i]));
   EXPECT_LE(deviation, relative * largest) << name;
+}
+
+TEST(Measures, SeveralSumsOfWeightsAndGradients) {
+  Job s = job_for("sgd");
+  s.kind = device::Kind::cpu;  // this method looks at its sums on the host
+  s.options.method = std::make_shared<TrustOptions>();
+  s.options.clip_norm = s.options.weight_decay = 0, s.cuts = 16;
+  const Outcome one = run_all(s, 1);
+  const Tensors weights = random_tensors(s.parameters, 1), gradients = random_tensors(s.parameters, 101);
+  for (const shard::Parameter& p : s.parameters) {
+    const Tensor &w = weights.at(p.path), &g = gradients.at(p.path), &now = one.weights.at(p.path);
+    double of_weights = 0, of_gradient = 0;
+    for (size_t i = 0; i < w.size(); ++i) of_weights += double(w[i]) * double(w[i]), of_gradient += double(g[i]) * double(g[i]);
+    const bool frozen = p.path == "b/out/kernel", bias = p.path.ends_with("bias");
+    const double rate = frozen ? 0 : 0.1 * (p.path == "pos" ? 0.3 : 1) * (bias ? 1 : std::sqrt(of_weights / of_gradient));
+    for (size_t i = 0; i < w.size(); ++i)
+      ASSERT_NEAR(now[i], double(w[i]) - rate * double(g[i]), 1e-5 * (1 + std::abs(w[i]) + rate * std::abs(g[i]))) << p.path;
+  }
+  for (auto [fsdp, sharding] : {std::pair{2, "sharded"}, {4, "sharded"}, {2, "replicated"}}) {
+    s.fsdp = fsdp, s.optimizer_sharding = sharding;
+    expect_same_bits(one, run_all(s, 1));
+  }
+}
+
+// State needs no policy, has no gradient, no optimizer state and no norm, and is left as it is.
+TEST(State, IsNoBusinessOfOptimizers) {
+  for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"}) {
+    Job s = job_for(kind);
+    const Outcome without = run_all(s, 2);
+    s.parameters.push_back(rig::parameter("a/mean", {130}));
+    s.parameters.back().kind = shard::ParameterKind::state;
+    s.policies.push_back({.frozen = true});
+    const Tensors before = random_tensors(s.parameters, 1);
+    Outcome with = run_all(s, 2);
+    EXPECT_EQ(with.weights.at("a/mean"), before.at("a/mean"));
+    EXPECT_EQ(with.state, without.state);
+    for (const auto& [path, t] : without.weights) EXPECT_EQ(t, with.weights.at(path)) << path;
+    EXPECT_EQ(without.norms.front(), with.norms.front());
+    optim::OptimizerOptions options;
+    options.rules = {{.match = ".*kernel|.*bias|.*scale|.*embedding|.*conv|pos"}};
+    const optim::Policies found = optim::resolve_policies(options, {}, s.parameters);
+    EXPECT_TRUE(found.problems.empty());
+    ASSERT_EQ(found.parameters.size(), s.parameters.size());
+    EXPECT_TRUE(found.parameters.back().frozen && !found.parameters.front().frozen);
+  }
 }
 
 class Sharding : public testing::TestWithParam<std::string> {};

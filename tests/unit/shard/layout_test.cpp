@@ -24,7 +24,7 @@ const std::vector<std::string> kBlocks = {"stem", "block", "head"};
 std::vector<Parameter> parameters() {
   std::vector<Parameter> p;
   auto add = [&](const std::string& path, std::vector<int64_t> shape, int block, bool trainable = true) {
-    p.push_back({.path = path, .shape = std::move(shape), .init = {}, .block = block, .trainable = trainable});
+    p.push_back({.path = path, .shape = std::move(shape), .init = {}, .block = block, .kind = trainable ? shard::ParameterKind::trained : shard::ParameterKind::frozen});
   };
   add("stem/kernel", {3, 5, 7}, 0);
   add("stem/bias", {7}, 0);
@@ -68,7 +68,7 @@ TEST(Layout, EveryParameterHasOnePlaceInAUnitOfItsKind) {
           ++seen[size_t(i)];
           EXPECT_EQ(p.unit, int(u));
           EXPECT_EQ(p.block, unit.block);
-          EXPECT_EQ(p.trainable, unit.trainable);
+          EXPECT_EQ(p.trained(), unit.trained());
           EXPECT_TRUE(options.strategy_of(p.path) == unit.strategy) << p.path;
           EXPECT_EQ(p.size, p.count());
           EXPECT_GE(p.offset, end) << p.path << " overlaps its neighbour";
@@ -100,7 +100,7 @@ TEST(Layout, UnitsBelongToBlocksAndDifferWithinThem) {
         EXPECT_EQ(unit.block, int(b));
         EXPECT_EQ(unit.name.rfind(kBlocks[b], 0), 0u) << unit.name;
         names.insert(unit.name);
-        kinds.push_back({unit.strategy.parameters_sharded, unit.strategy.optimizer_sharded, unit.trainable});
+        kinds.push_back({unit.strategy.parameters_sharded, unit.strategy.optimizer_sharded, unit.trained()});
         ++all;
       }
       std::sort(kinds.begin(), kinds.end());
@@ -118,7 +118,7 @@ TEST(Layout, UnitsBelongToBlocksAndDifferWithinThem) {
 TEST(Layout, EveryRankKeepsAnEqualPartOfTheStatePerElement) {
   std::vector<Parameter> given = parameters();
   for (Parameter& p : given)
-    if (p.trainable) p.element_state_bytes = p.shape.size() > 1 ? 2 : 6;
+    if (p.trained()) p.element_state_bytes = p.shape.size() > 1 ? 2 : 6;
   constexpr int kRanks = 4;
   Layout layout(given, kBlocks, sharding("sharded", "sharded"), kRanks, kRanks);
   int64_t whole = 0;
@@ -216,6 +216,22 @@ TEST(Layout, WithTheSameCutsTheUnitsAreTheSameOnEveryMesh) {
       }
       for (size_t p = 0; p < one.parameters().size(); ++p) EXPECT_EQ(one.parameters()[p].offset, other.parameters()[p].offset);
     }
+  }
+}
+
+// State is sharded and padded as weights are, in units that hold nothing else.
+TEST(Layout, StateLiesInUnitsOfItsOwn) {
+  std::vector<Parameter> all = parameters();
+  all.push_back({.path = "stem/mean", .shape = {19}, .init = {}, .block = 0, .kind = shard::ParameterKind::state});
+  for (const ShardingOptions& options : strategies()) {
+    Layout layout(all, kBlocks, options, 4, 16), without(parameters(), kBlocks, options, 4, 16);
+    ASSERT_EQ(layout.units().size(), without.units().size() + 1);
+    const Unit& unit = layout.units()[size_t(layout.parameters().back().unit)];
+    EXPECT_EQ(unit.kind, shard::ParameterKind::state);
+    EXPECT_FALSE(unit.trained());
+    EXPECT_EQ(unit.parameters, std::vector<int>{int(all.size()) - 1});
+    EXPECT_EQ(unit.length % (16 * shard::kLine), 0);
+    for (size_t p = 0; p + 1 < all.size(); ++p) EXPECT_EQ(layout.parameters()[p].offset, without.parameters()[p].offset);
   }
 }
 
