@@ -13,7 +13,8 @@
 #include "kernels/cast.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gemm.hpp"
-#include "shard/stores.hpp"
+#include "nn/batch_group.hpp"
+#include "shard/state_store.hpp"
 
 namespace nn {
 
@@ -36,6 +37,8 @@ struct Context {
   int64_t shape_set = 0;             // on paper: which of the model's sets of shapes
   device::Graphs* graphs = nullptr;  // GPUs: passes are repeated by these, if given;
   int64_t graph_kind = 0;            // what fixes the arguments of a pass beside its shapes and where the arena stands
+  BatchGroup* group = nullptr;       // training: the examples of all ranks' passes
+  shard::StateStore* states = nullptr;  // training: the next values of state tensors
 
   // Activations that only feed products are kept as these take them (precision.compute); the residual stream, statistics and
   // sums are f32.

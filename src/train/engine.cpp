@@ -41,6 +41,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.operands};
   weights_ = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   gradients_ = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
+  states_ = std::make_unique<shard::StateStore>(fabric);
+  group_ = std::make_unique<nn::BatchGroup>(mesh_, geometry_.slices);
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
                                                options.groups, options.loss_scale);
   make_inputs();
@@ -105,12 +107,14 @@ int64_t Engine::measure_arena() {
   device::Arena arena;
   shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
+  shard::StateStore states(fabric);
+  nn::BatchGroup group(mesh, geometry_.slices);
   const int64_t sets = queue.prepares() ? train_pass_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
     for (int64_t m = 0; m < std::min<int64_t>(geometry_.accumulation, 2); ++m)  // what is written first is added to later
-      pass(weights, gradients, queue, arena, 1, m, set);
+      pass({weights, gradients, states, group, queue, arena}, 1, m, set);
   }
   nn::Context ctx{.queue = queue,
                   .arena = arena,
@@ -125,12 +129,11 @@ int64_t Engine::measure_arena() {
   return arena.peak();
 }
 
-void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, device::Queue& queue,
-                  device::Arena& arena, int64_t step, int64_t m, int64_t shape_set) {
-  nn::Context ctx{.queue = queue,
-                  .arena = arena,
-                  .weights = weights,
-                  .gradients = &gradients,
+void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_set) {
+  nn::Context ctx{.queue = at.queue,
+                  .arena = at.arena,
+                  .weights = at.weights,
+                  .gradients = &at.gradients,
                   .batch = geometry_.micro_batch,
                   .slices = geometry_.slices,
                   .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
@@ -138,9 +141,11 @@ void Engine::pass(shard::WeightStore& weights, shard::GradientStore& gradients, 
                   .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
                   .loss_scale = optimizer_->loss_scale(),
                   .shape_set = shape_set,
-                  .graphs = &queue == &queue_ ? graphs_.get() : nullptr,
-                  .graph_kind = int64_t(set_) * 2 + (m > 0)};  // where inputs are; whether gradients are added to
-  gradients.begin_micro_batch(m);
+                  .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
+                  .graph_kind = int64_t(set_) * 2 + (m > 0),  // where inputs are; whether gradients are added to
+                  .group = &at.group,
+                  .states = &at.states};
+  at.gradients.begin_micro_batch(m);
   const device::View sums = slice_sums_.bytes() > 0
                                 ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * columns_)
                                 : sums_of_pass(m);
@@ -181,6 +186,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step];
   gradients_->begin_step();
+  states_->begin_step(*weights_);
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
     if (fill) {
@@ -190,7 +196,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
       data_s_ += watch.seconds();
       upload_inputs(0);
     }
-    pass(*weights_, *gradients_, queue_, *arena_, step, m);
+    pass({*weights_, *gradients_, *states_, *group_, queue_, *arena_}, step, m);
     sets_[set_].used.record(queue_);
     add_slices(m);
   }
@@ -207,6 +213,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   device::Range range("update");
   optimizer_->inspect(step, owned_, sums_of_pass(0).slice(0, 1));
   optimizer_->apply(step);
+  states_->commit(*weights_, optimizer_->decision());
   weights_->publish(true);
   comm_s_ += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = hardware_flops(queue_) - flops_before;
@@ -236,16 +243,8 @@ device::View Engine::sums_of_pass(int64_t m) const {
 // Sums over slices follow the tree: within the pass, over fsdp, over passes, over replicas.
 void Engine::add_slices(int64_t m) {
   if (slice_sums_.bytes() == 0) return;
-  auto slot = [&](int64_t j) { return slice_sums_.view(DType::f64).slice(j * columns_, columns_); };
-  auto add = [&](int into, int from) { kernels::run(kernels::AddSums{slot(into), slot(into), slot(from)}, queue_); };
-  base::TreeSum tree;
-  // Slot s <= j always, so finished slices can fold in place at the front.
-  for (int64_t j = 0; j < geometry_.slices; ++j) {
-    device::copy(slot(tree.next_slot()), slot(j), queue_);
-    tree.push(add);
-  }
-  tree.finish(add);
-  device::copy(sums_of_pass(m), slot(0), queue_);
+  const device::View slices = slice_sums_.view(DType::f64).slice(0, geometry_.slices * columns_);
+  device::copy(sums_of_pass(m), nn::add_along_tree(slices, geometry_.slices, queue_), queue_);
 }
 
 void Engine::add_sums(int64_t step) {

@@ -120,8 +120,16 @@ class Engine {
   std::vector<shard::TensorSlice> state();
 
  private:
-  void pass(shard::WeightStore& weights, shard::GradientStore& gradients, device::Queue& queue, device::Arena& arena,
-            int64_t step, int64_t m, int64_t shape_set = 0);
+  // What a training pass works with: the engine's own, or of a pass on paper.
+  struct Workplace {
+    shard::WeightStore& weights;
+    shard::GradientStore& gradients;
+    shard::StateStore& states;
+    nn::BatchGroup& group;
+    device::Queue& queue;
+    device::Arena& arena;
+  };
+  void pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_set = 0);
   // What passes take turns with, where the host's inputs are not those that ops read: one may be filled and copied while ops read
   // the other.
   struct InputSet {
@@ -155,6 +163,8 @@ class Engine {
   std::unique_ptr<shard::Layout> layout_;
   std::unique_ptr<shard::WeightStore> weights_;
   std::unique_ptr<shard::GradientStore> gradients_;
+  std::unique_ptr<shard::StateStore> states_;
+  std::unique_ptr<nn::BatchGroup> group_;
   std::unique_ptr<optim::Engine> optimizer_;
   std::unique_ptr<device::Arena> arena_;
   std::vector<InputSet> sets_;
