@@ -26,6 +26,9 @@ void InitOptions::bind(config::Table& t) {
         "position table of another image size. interpolate: resampled linearly, corners aligned, as published; keep: "
         "the new one stays random")
       .one_of({"interpolate", "keep"});
+  t.key("weights", weights,
+        "of a checkpoint: raw: the weights as trained; ema: their average, with what is not averaged (frozen tensors) as it is")
+      .one_of({"raw", "ema"});
 }
 
 }  // namespace checkpoint

@@ -15,6 +15,7 @@ struct InitOptions {
   std::vector<std::string> dont_load = {"(.*/)?head/(kernel|bias)", "(.*/)?cls"};
   std::map<std::string, std::string> map;  // our prefix -> their name or prefix
   std::string posemb = "interpolate";
+  std::string weights = "raw";
   void bind(config::Table& t);
 };
 

@@ -18,7 +18,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kPiece = int64_t{1} << 20;  // elements sent at a time: whole blocks of a checkpoint of ours
-inline const std::string kParams = "/params/";
 
 // Element `begin` of the tensor stands at values[0].
 void copy_into(const State& state, const shard::TensorSlice& tensor, int64_t begin, const char* values, int64_t count) {
@@ -102,9 +101,9 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
   std::vector<Wanted> wanted;
   std::vector<const shard::TensorSlice*> into;
   for (const shard::TensorSlice& t : target.tensors) {
-    if (!t.name.starts_with(kParams)) continue;
+    if (!t.name.starts_with(kWeightRoot)) continue;
     CHECK(t.type == device::DType::f32, "{} is not f32", t.name);
-    std::string path = t.name.substr(kParams.size());
+    std::string path = t.name.substr(kWeightRoot.size());
     wanted.push_back({path, t.shape, std::find(grids.begin(), grids.end(), path) != grids.end()});
     into.push_back(&t);
   }

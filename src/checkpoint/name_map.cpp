@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "checkpoint/resample.hpp"
+#include "checkpoint/state.hpp"
 
 namespace checkpoint {
 namespace {
@@ -107,6 +108,19 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
     problems.push_back(std::move(text));
   };
 
+  // The average of a tensor, where it is asked for and the file has it.
+  const std::string weight_root = kWeightRoot.substr(1), average_root = kAverageRoot.substr(1);
+  auto averaged = [&](const std::string& name) {
+    if (options.weights != "ema" || !name.starts_with(weight_root)) return index.end();
+    return index.find(average_root + name.substr(weight_root.size()));
+  };
+  if (options.weights == "ema" && std::none_of(tensors.begin(), tensors.end(), [&](const FileTensor& t) {
+        return t.name.starts_with(average_root);
+      }))
+    base::fail(base::Exit::checkpoint,
+               "init.weights = \"ema\": {} holds no average of weights; take \"raw\", or a checkpoint of a run with [ema]",
+               file.path());
+
   for (size_t w = 0; w < wanted.size(); ++w) {
     const Wanted& p = wanted[w];
     std::string ours = fmt::format("{} {}", p.path, shape_text(p.shape));
@@ -117,6 +131,10 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
       continue;
     }
     auto found = index.find(*theirs);
+    if (auto average = averaged(*theirs); average != index.end()) {
+      if (found != index.end()) taken[found->second] = true;
+      found = average;
+    }
     if (found == index.end()) {
       if (leave)
         plan.missing.push_back(ours);

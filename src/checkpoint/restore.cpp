@@ -226,6 +226,31 @@ class Landing {
   device::HostBuffer memory_;
 };
 
+// What is compared and read where only one of file and run keeps an average of the weights.
+struct Fitted {
+  FileLayout file, wanted;                  // to compare
+  std::vector<shard::TensorSlice> tensors;  // to read
+  std::string note;                         // for the log
+};
+
+Fitted fit_average(const FileLayout& file, const State& target, const std::vector<shard::TensorSlice>& tensors) {
+  Fitted f{file, layout_of(target), tensors, ""};
+  auto is_average = [](const auto& named) { return named.name.starts_with(kAverageRoot); };
+  const bool in_file = std::any_of(file.entries.begin(), file.entries.end(), is_average);
+  const bool wanted = std::any_of(tensors.begin(), tensors.end(), is_average);
+  if (in_file && !wanted) {
+    std::erase_if(f.file.entries, is_average);
+    f.note = "holds an average of the weights; it is left out, because the deck has no [ema]";
+  }
+  if (wanted && !in_file) {
+    std::erase_if(f.wanted.entries, is_average);
+    for (shard::TensorSlice& t : f.tensors)
+      if (is_average(t)) t.name = kWeightRoot + t.name.substr(kAverageRoot.size());
+    f.note = "holds no average of the weights: it starts from the weights";
+  }
+  return f;
+}
+
 // What to do, said with an error: the file belongs to another model; no file is valid.
 struct Advice {
   const char *other, *none;
@@ -234,7 +259,6 @@ struct Advice {
 Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target, const Advice& advice,
                       const Poll& poll) {
   base::Stopwatch watch;
-  FileLayout wanted = layout_of(target);
   const Landing landing(target);
   Restored restored;
   for (const Candidate& c : files) {
@@ -242,12 +266,14 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
     std::string reason = inspected.reason;
     if (reason.empty()) {
       const Manifest& m = *inspected.manifest;
-      if (std::vector<std::string> lines = differences(m.layout, wanted); !lines.empty())
+      const Fitted fitted = fit_average(m.layout, target, landing.tensors());
+      if (std::vector<std::string> lines = differences(fitted.file, fitted.wanted); !lines.empty())
         base::fail(base::Exit::checkpoint, "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
                    base::join(lines, "\n  "), advice.other);
-      reason = read_together(comm, c, m, landing.tensors(), restored.bytes, poll);
+      reason = read_together(comm, c, m, fitted.tensors, restored.bytes, poll);
       if (reason.empty()) {
         landing.deliver();
+        if (!fitted.note.empty()) log::line("ema      {} {}", c.path, fitted.note);
         target.step = m.state.step, target.numbers = m.state.numbers, target.texts = m.state.texts;
         restored.file = c.path.substr(c.path.rfind('/') + 1), restored.path = c.path, restored.step = c.step,
         restored.seconds = watch.seconds();

@@ -23,7 +23,8 @@ struct Restored {
 
 // Fills `target` from the newest valid file: step, numbers, texts, and the memory its tensors' parts point to (every
 // part, writing or not; memory of a device by way of a copy). target.tensors says what is wanted; the file must hold
-// exactly that. By options.resume:
+// exactly that, but for an average of the weights (kAverageRoot): one that the file lacks is filled with the weights, one that is not
+// wanted is left out. By options.resume:
 //   auto    nothing if there is no checkpoint at all
 //   must    an error if there is none
 //   never   nothing, whatever there is
