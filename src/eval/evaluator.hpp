@@ -54,8 +54,12 @@ struct EvalOptions {
   std::string data;
   config::Duration every;
   bool at_start = false, at_end = true;
+  std::string weights = "raw";  // "both": see evaluations()
   void bind(config::Table& t);
 };
+// The evaluations that [eval.NAME] tables ask for, by the name of their rows: NAME on the trained weights, NAME_ema on their average.
+// `weights` of each is "raw" or "ema".
+std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables);
 
 struct Registered {
   std::string name, doc;

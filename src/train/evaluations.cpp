@@ -13,7 +13,7 @@ namespace log = base::log;
 Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
                          std::function<bool()> must_stop)
     : attempt_(attempt), files_(files), feed_(feed), must_stop_(std::move(must_stop)) {
-  for (const auto& [name, options] : attempt.recipe.evals) {
+  for (const auto& [name, options] : attempt.recipe.evaluations()) {
     const EvaluationTimes times{attempt.period(options.every), options.at_start, options.at_end};
     evaluations_.push_back(
         {name, times, options, eval::make_evaluator(options), attempt.job.evaluated(options.data)});

@@ -65,7 +65,7 @@ class Evaluations {
   struct Evaluation {
     std::string name;
     EvaluationTimes times;
-    const eval::EvalOptions& options;
+    eval::EvalOptions options;
     std::unique_ptr<eval::Evaluator> evaluator;
     const data::Dataset& dataset;
     models::ForwardPass* pass = nullptr;  // of the engine

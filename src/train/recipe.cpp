@@ -132,7 +132,7 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
   auto metric = [&](const std::string& key, const std::string& choice) {
     if (choice.empty()) return;
     try {
-      parse_metric_choice(choice, recipe.evals);
+      parse_metric_choice(choice, recipe.evaluations());
     } catch (const base::Error& e) {
       deck.error(key, e.what());
     }

@@ -93,6 +93,7 @@ struct Recipe {
   std::map<std::string, data::ValueLimit> value_limits() const;
 
   int64_t total_steps(int64_t data_size) const;
+  std::map<std::string, eval::EvalOptions> evaluations() const { return eval::evaluations(evals); }
   // `data_size`: examples of the training set, for durations in epochs.
   // `kind`: of the ranks, also of a plan for them. Those on GPUs take pixels as bytes where byte_pixels() says so.
   EngineOptions engine(int64_t data_size, int threads, device::Kind kind = device::Kind::cpu) const;

@@ -12,11 +12,11 @@ RunState::RunState(const Recipe& recipe, const config::Deck& resolved)
       notes(recipe.run.notes),
       version(kVersion) {
   if (!recipe.checkpoint.best.empty())
-    best = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evals));
+    best = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evaluations()));
   const EarlyStopOptions& early = recipe.early_stop;
   if (early.patience_evals > 0)
     patience =
-        Tracker("early_stop", parse_metric_choice(early.metric, recipe.evals), early.min_change);
+        Tracker("early_stop", parse_metric_choice(early.metric, recipe.evaluations()), early.min_change);
 }
 
 void RunState::members(MemberList& list) {
