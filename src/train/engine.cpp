@@ -45,6 +45,7 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   group_ = std::make_unique<nn::BatchGroup>(mesh_, geometry_.slices);
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
                                                options.groups, options.loss_scale);
+  if (options.ema) ema_ = std::make_unique<optim::Ema>(fabric, *options.ema, *weights_);
   make_inputs();
   measures_ = model_->measures();
   columns_ = model_->sum_columns();
@@ -61,6 +62,18 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
 }
 
 Engine::~Engine() = default;
+
+void Engine::initialise() {
+  weights_->initialise(uint64_t(options_.seed));
+  ema_starts_ = true;
+}
+
+void Engine::publish() {
+  weights_->publish();
+  if (ema_ && ema_starts_) ema_->start();
+  if (ema_) ema_->changed();
+  ema_starts_ = false;
+}
 
 models::ForwardPass* Engine::find_pass(const std::string& name) const {
   for (const auto& pass : forward_passes_)
@@ -214,6 +227,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   optimizer_->inspect(step, owned_, sums_of_pass(0).slice(0, 1));
   optimizer_->apply(step);
   states_->commit(*weights_, optimizer_->decision());
+  if (ema_) ema_->update(step, optimizer_->decision());
   weights_->publish(true);
   comm_s_ += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
   report.flops = hardware_flops(queue_) - flops_before;
@@ -276,23 +290,24 @@ const StepReport& Engine::report(int64_t step) {
   return report;
 }
 
-nn::Context Engine::forward_context() {
+nn::Context Engine::forward_context(Weights on) {
+  CHECK(on == Weights::raw || ema_, "no average of the weights is kept");
   return {.queue = queue_,
           .arena = *arena_,
-          .weights = *weights_,
+          .weights = on == Weights::ema ? ema_->average() : *weights_,
           .gradients = nullptr,
           .batch = geometry_.micro_batch,
           .slices = geometry_.slices,
           .keep = false};
 }
 
-void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run) {
+void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run, Weights on) {
   size_t number = 1;
   while (number <= forward_passes_.size() && forward_passes_[number - 1].get() != &pass) ++number;
   CHECK(number <= forward_passes_.size(), "the pass \"{}\" is not among those that were planned", pass.name());
   prepare(begin_inputs(number));
   upload_inputs(number);
-  nn::Context ctx = forward_context();
+  nn::Context ctx = forward_context(on);
   run(ctx, sets_[set_].inputs[number]);
   sets_[set_].used.record(queue_);
 }
@@ -319,6 +334,7 @@ std::vector<shard::TensorSlice> Engine::state() {
         out[size_t(p)].writes = mesh_.replica_index == 0 && mesh_.fsdp_index == 0;
   }
   for (shard::TensorSlice& slice : optimizer_->state()) out.push_back(std::move(slice));
+  if (ema_) ema_->list_state(out);
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "base/per_step.hpp"
 #include "device/transfers.hpp"
 #include "models/model.hpp"
+#include "optim/ema.hpp"
 #include "optim/engine.hpp"
 #include "train/geometry.hpp"
 #include "train/step_report.hpp"
@@ -35,6 +36,7 @@ struct EngineOptions {
   int threads = 1;
   device::DType operands = device::DType::f32;  // of products
   std::optional<optim::LossScaleOptions> loss_scale;
+  std::optional<optim::EmaRule> ema;
   bool tf32 = false;                          // f32 operands are rounded to it, on GPUs
   device::Kind paper_of = device::Kind::cpu;  // kind plan: what is planned for
   // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before activations have their memory.
@@ -48,6 +50,9 @@ struct EngineOptions {
                      std::vector<optim::Schedule>&)>
       resolve;
 };
+
+// Which weights a forward pass runs on: those that are trained, or their average ([ema]).
+enum class Weights { raw, ema };
 
 // Why level "mesh" lets no graph repeat a pass.
 inline constexpr char kTreeInPasses[] = "determinism.level = \"mesh\" exchanges and adds gradients within passes";
@@ -87,18 +92,19 @@ class Engine {
   // Returns, for the log, what CUDA graphs repeat, or why they repeat nothing; "" without options.graphs.
   std::string graphs_text() const;
   const device::Graphs* graphs() const { return graphs_.get(); }  // null: passes run without
-  // Weights changed from outside (initialise, restore): bring every copy up to date.
-  void initialise() { weights_->initialise(uint64_t(options_.seed)); }
-  void publish() { weights_->publish(); }
+  // Weights changed from outside (initialise, restore): bring every copy up to date. After initialise the average begins from the
+  // weights that publish finds; after a restore it is the restored one.
+  void initialise();
+  void publish();
 
   // The pass of that name among options.passes; null if the run has none.
   models::ForwardPass* find_pass(const std::string& name) const;
   // Runs a pass of options.passes on geometry().micro_batch examples: `prepare` fills its inputs on the host.
   using Prepare = std::function<void(const models::Inputs& into)>;
   using Run = std::function<void(nn::Context& ctx, const models::Inputs& inputs)>;
-  void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run);
+  void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run, Weights on = Weights::raw);
   // A context for forward passes, and the inputs of the training pass that was begun last: for tests.
-  nn::Context forward_context();
+  nn::Context forward_context(Weights on = Weights::raw);
   const models::Inputs& inputs() const { return sets_[set_].inputs[0]; }
 
   models::Model& model() { return *model_; }
@@ -166,6 +172,8 @@ class Engine {
   std::unique_ptr<shard::StateStore> states_;
   std::unique_ptr<nn::BatchGroup> group_;
   std::unique_ptr<optim::Engine> optimizer_;
+  std::unique_ptr<optim::Ema> ema_;
+  bool ema_starts_ = false;  // at the next publish
   std::unique_ptr<device::Arena> arena_;
   std::vector<InputSet> sets_;
   size_t set_ = 0;

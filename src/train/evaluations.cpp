@@ -84,6 +84,7 @@ Evaluations::Outcome Evaluations::run(Which which) {
 eval::Result Evaluations::evaluate(const Evaluation& e) {
   device::Range range(("evaluate " + e.name).c_str());
   Engine& engine = attempt_.engine();
+  const Weights weights = e.options.weights == "ema" ? Weights::ema : Weights::raw;
   return e.evaluator->run(
       {.world = attempt_.world(),
        .dataset = e.dataset,
@@ -91,7 +92,7 @@ eval::Result Evaluations::evaluate(const Evaluation& e) {
        .batch = engine.geometry().micro_batch,
        .pass = e.pass,
        .forward = [&](const auto& prepare,
-                      const auto& run) { engine.forward(*e.pass, prepare, run); },
+                      const auto& run) { engine.forward(*e.pass, prepare, run, weights); },
        .interrupted = must_stop_});
 }
 

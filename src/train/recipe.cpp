@@ -108,6 +108,8 @@ void Recipe::bind(config::Table& t) {
   t.table("optimizer", optimizer, "the optimizer and the rules for parameters");
   t.named("schedule", schedule,
           "multipliers of the update, evaluated at step - 1; `default` is used unless a rule names another");
+  t.optional_table("ema", ema,
+                   "with this table the run keeps a moving average of the weights, for eval.NAME.weights and init.weights");
   data.bind(t);
   t.named("eval", evals, "evaluators, run in alphabetical order");
   t.table("checkpoint", checkpoint, "files to continue from");
@@ -248,6 +250,7 @@ void Recipe::cross_check(config::Deck& deck) const {
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 
+  check_average(deck);
   check_metrics(*this, deck);
   check_machine(*this, deck, *made);
   check_paths(*this, deck, made->parameters());
@@ -332,6 +335,20 @@ void Recipe::check_tokenizers(config::Deck& deck) const {
   check_opened(deck, 0, specs);
 }
 
+void Recipe::check_average(config::Deck& deck) const {
+  for (const auto& [name, options] : evals) {
+    if (options.weights == "raw") continue;
+    if (!ema)
+      deck.error(fmt::format("eval.{}.weights", name),
+                 fmt::format("\"{}\" needs the average of the weights, which a run keeps if its deck has an [ema] table",
+                             options.weights));
+    if (evals.contains(name + "_ema"))
+      deck.error(fmt::format("eval.{}.weights", name),
+                 fmt::format("\"{0}\" calls its rows {1}_ema, and there is an [eval.{1}_ema]: rename that one",
+                             options.weights, name));
+  }
+}
+
 void Recipe::check_mixture(config::Deck& deck) const {
   try {
     data::Proportions proportions(train.parts());
@@ -390,6 +407,7 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   o.forbid_waits = profile.forbid_waits;
   if (run.cuda_graph == "on" && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
+  if (ema) o.ema = optim::EmaRule(*ema, clock);
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
                                                                   std::vector<optim::ParameterPolicy>& policies,
                                                                   std::vector<optim::Schedule>& schedules) {

@@ -69,6 +69,7 @@ struct Recipe {
   checkpoint::InitOptions init;
   optim::OptimizerOptions optimizer;
   optim::ScheduleTables schedule;
+  std::optional<optim::EmaOptions> ema;
   data::Sections data;  // [tokenizer.*], [data.*], [loader]
   std::map<std::string, eval::EvalOptions> evals;
   checkpoint::CheckpointOptions checkpoint;
@@ -113,6 +114,7 @@ struct Recipe {
   void check_limits(config::Deck& deck, const models::Model& made, const std::string& name, const data::Spec& spec) const;
   void check_lengths(config::Deck& deck, int64_t data_size) const;
   void check_mixture(config::Deck& deck) const;
+  void check_average(config::Deck& deck) const;
 };
 
 }  // namespace train

@@ -87,11 +87,29 @@ void same_numbers(const Outcome& a, const Outcome& b, double part, const std::st
            fmt::format("{}: number {} is {}, not {}", what, i, a.numbers[i], b.numbers[i]));
 }
 
+// How far the average of the weights lies behind them: the same on both devices, as far as their weights are.
+void same_averages(const Outcome& a, const Outcome& b, const std::string& what) {
+  double square = 0, off = 0;
+  auto behind = [](const Outcome& o, const std::string& path, size_t i) {
+    auto at = [&](const char* root) { return reinterpret_cast<const float*>(o.state.at(root + path).data())[i]; };
+    return double(at("/params/")) - double(at("/ema/"));
+  };
+  for (const auto& [name, bytes] : a.state)
+    if (name.starts_with("/ema/"))
+      for (size_t i = 0; i < bytes.size() / 4; ++i) {
+        const double one = behind(a, name.substr(5), i), other = behind(b, name.substr(5), i);
+        square += other * other, off += (one - other) * (one - other);
+      }
+  expect(square > 0 && off < 0.01 * square, fmt::format("{}: averages are off by {} of {}", what, off, square));
+}
+
 void steps(const std::string& exchange, bool waits) {
   const int ranks = session->world().size();
   for (const char* kind : {"adafactor", "adamw"}) {
     tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .level = "run", .kind = kind, .global_batch = 16};
     auto options = tests::engine_options(c, kSteps);
+    options.ema.emplace();
+    options.ema->decay = 0.5;
     comm::Mesh on_cpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
     comm::Mesh on_gpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
     comm::MeshOptions mesh_options;
@@ -103,6 +121,7 @@ void steps(const std::string& exchange, bool waits) {
     options.forbid_waits = true;
     const Outcome gpu = train(options, on_gpu, Kind::cuda);
     same_numbers(gpu, floats, 2e-3, name);
+    same_averages(gpu, floats, name);
     options.bytes = kernels::PixelRange{0, 255, -1, 2};
     const Outcome bytes = train(options, on_gpu, Kind::cuda);
     expect(bytes.state == gpu.state && bytes.numbers == gpu.numbers, name + ": bytes are not the floats that they stand for");
@@ -112,7 +131,9 @@ void steps(const std::string& exchange, bool waits) {
       const int64_t bad = 3;
       const Outcome skipped = train(options, on_gpu, Kind::cuda, bad);
       options.forbid_waits = false;
-      same_numbers(skipped, train(options, on_cpu, Kind::cpu, bad), 2e-3, fmt::format("{}, step {} not finite", name, bad));
+      const Outcome wanted = train(options, on_cpu, Kind::cpu, bad);
+      same_numbers(skipped, wanted, 2e-3, fmt::format("{}, step {} not finite", name, bad));
+      same_averages(skipped, wanted, name);
       options.forbid_waits = true;
       expect(!skipped.finite[size_t(bad - 1)], name + ": a step that is not finite counts as finite");
     }

@@ -1,6 +1,6 @@
 // One small model on every mesh that this number of ranks allows (run with 1, 2, 3 and 4). Level "mesh": every mesh,
 // accumulation, sharding strategy, thread count and recompute policy must give identical bits of every loss and of
-// every tensor of the state. Level "run": losses close to those of one rank. With bf16 products the same: sharded weights travel
+// every tensor of the state, a moving average of the weights among them. Level "run": losses close to those of one rank. With bf16 products the same: sharded weights travel
 // rounded then, and replicated ones do not travel. One rank writes the reference to a file, other rank counts compare with it.
 //   mesh_bits REFERENCE_FILE
 #include <cmath>
@@ -23,7 +23,10 @@ struct Outcome {
 Outcome run(comm::Session& session, const tests::Case& c) {
   comm::Mesh mesh =
       comm::make_mesh(session, c.mesh, c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
-  train::Engine engine(tests::engine_options(c, kSteps), mesh, device::Kind::cpu);
+  train::EngineOptions options = tests::engine_options(c, kSteps);
+  options.ema.emplace();
+  options.ema->decay = 0.75, options.ema->every = 3;
+  train::Engine engine(options, mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
   Outcome out;

@@ -195,10 +195,10 @@ class RunTest(unittest.TestCase):
         return sorted(os.path.basename(p) for p in glob.glob((folder or self.dir) + "/checkpoints/*.h5"))
 
     def tensors(self, step, folder=None):
-        """Every dataset under /params and /optimizer, as bytes."""
+        """Every dataset under /params, /optimizer and /ema, as bytes."""
         out = {}
         with h5py.File(f"{folder or self.dir}/checkpoints/{step:010}.h5") as f:
-            for root in {"params", "optimizer"} & set(f):  # plain SGD keeps nothing
+            for root in {"params", "optimizer", "ema"} & set(f):  # plain SGD keeps nothing
                 f[root].visititems(lambda name, d, root=root: out.__setitem__(f"{root}/{name}", d[()].tobytes())
                                    if isinstance(d, h5py.Dataset) else None)
         return out

@@ -1,0 +1,61 @@
+// [ema]: an exponential moving average of the trained weights, for evaluation. A step that is applied moves it after the update, on the
+// device; one that is not leaves it. It lies as the weights do, so each rank keeps what it owns of them (and, where parameters are
+// replicated, room for the whole, which only evaluations fill). Frozen and state tensors are the weights' own.
+//
+// Checkpoints hold it as /ema/PATH. Nothing else is kept from step to step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/duration.hpp"
+#include "config/table.hpp"
+#include "kernels/ema_update.hpp"
+#include "optim/schedule.hpp"
+#include "shard/stores.hpp"
+
+namespace optim {
+
+struct EmaOptions {
+  double decay = 0.9999;
+  config::Duration warmup, every{config::Duration::Unit::steps, 1};
+  void bind(config::Table& t);
+};
+
+// The options in steps.
+struct EmaRule {
+  double decay = 0;
+  int64_t warmup = 0, every = 1;
+
+  EmaRule() = default;
+  EmaRule(const EmaOptions& options, const Clock& clock);
+  bool due(int64_t step) const { return step % every == 0; }
+  // How much of the average an update at `step` keeps.
+  float keep(int64_t step) const;
+};
+
+class Ema {
+ public:
+  // `weights` must outlive it.
+  Ema(shard::Fabric fabric, const EmaRule& rule, const shard::WeightStore& weights);
+
+  // Begins anew from the weights: for weights that changed from outside.
+  void start();
+  // After the update of `step`; `decided`: Engine::decision().
+  void update(int64_t step, device::View decided);
+  // The average, for forward passes. All ranks call: what was updated since is gathered.
+  shard::WeightStore& average();
+  // Call it after a restore has filled the listed tensors.
+  void changed() { gathered_ = false; }
+  void list_state(std::vector<shard::TensorSlice>& out) const;
+
+ private:
+  shard::Fabric fabric_;
+  EmaRule rule_;
+  const shard::WeightStore& weights_;
+  shard::WeightStore average_;
+  kernels::OpList<kernels::EmaUpdate> updates_;
+  bool gathered_ = false;
+};
+
+}  // namespace optim
