@@ -15,7 +15,8 @@ struct EmaItem {
 };
 
 template <bool kAligned>
-__global__ void __launch_bounds__(kEmaThreads) ema_blocks(const ManyItems<EmaItem> __grid_constant__ all) {
+__global__ void __launch_bounds__(kEmaThreads)
+    ema_blocks(const ManyItems<EmaItem> __grid_constant__ all) {
   const Share share = share_of_block(all);
   const EmaItem& a = all.items[share.item];
   if (a.decided && a.decided[2] == 0) return;
@@ -30,16 +31,19 @@ __global__ void __launch_bounds__(kEmaThreads) ema_blocks(const ManyItems<EmaIte
     store<true>(a.average + i, y, kEmaPack);
     return;
   }
-  for (const int64_t end = i + kEmaPack; i < end && i < a.count; ++i) a.average[i] = follow(a.average[i], a.values[i]);
+  for (const int64_t end = i + kEmaPack; i < end && i < a.count; ++i)
+    a.average[i] = follow(a.average[i], a.values[i]);
 }
 
 }  // namespace
 
 void run_cuda(std::span<const EmaUpdate> all, Queue& queue) {
-  ManyLaunch aligned(ema_blocks<true>, kEmaThreads, queue), other(ema_blocks<false>, kEmaThreads, queue);
+  ManyLaunch aligned(ema_blocks<true>, kEmaThreads, queue),
+      other(ema_blocks<false>, kEmaThreads, queue);
   for (const EmaUpdate& a : all)
     (packs_fit(kEmaPack, 0, {a.average, a.values}) ? aligned : other)
-        .add({a.average.f32(), a.values.f32(), a.decided.none() ? nullptr : a.decided.f32(), a.keep, a.average.count},
+        .add({a.average.f32(), a.values.f32(), a.decided.none() ? nullptr : a.decided.f32(), a.keep,
+              a.average.count},
              base::ceil_div(a.average.count, kEmaThreads * kEmaPack));
   aligned.start(), other.start();
 }

@@ -17,7 +17,8 @@ class CheckpointReader : public WeightFile {
       refuse(what);
     }
     for (const Entry& e : manifest_.layout.entries)
-      if (e.name.starts_with("/params/") || e.name.starts_with(kAverageRoot)) add({e.name.substr(1), e.shape, io::dtype_of(e.type), io::name_of(e.type)});
+      if (e.name.starts_with(kWeightRoot) || e.name.starts_with(kAverageRoot))
+        add({e.name.substr(1), e.shape, io::dtype_of(e.type), io::name_of(e.type)});
   }
 
  private:

@@ -27,7 +27,8 @@ void InitOptions::bind(config::Table& t) {
         "the new one stays random")
       .one_of({"interpolate", "keep"});
   t.key("weights", weights,
-        "of a checkpoint: raw: the weights as trained; ema: their average, with what is not averaged (frozen tensors) as it is")
+        "of a checkpoint: raw: the weights as trained; ema: their average, with what is not "
+        "averaged (frozen tensors) as it is")
       .one_of({"raw", "ema"});
 }
 

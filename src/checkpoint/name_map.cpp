@@ -114,11 +114,12 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
     if (options.weights != "ema" || !name.starts_with(weight_root)) return index.end();
     return index.find(average_root + name.substr(weight_root.size()));
   };
-  if (options.weights == "ema" && std::none_of(tensors.begin(), tensors.end(), [&](const FileTensor& t) {
-        return t.name.starts_with(average_root);
-      }))
+  if (options.weights == "ema" &&
+      std::none_of(tensors.begin(), tensors.end(),
+                   [&](const FileTensor& t) { return t.name.starts_with(average_root); }))
     base::fail(base::Exit::checkpoint,
-               "init.weights = \"ema\": {} holds no average of weights; take \"raw\", or a checkpoint of a run with [ema]",
+               "init.weights = \"ema\": {} holds no average of weights; take \"raw\", or a "
+               "checkpoint of a run with [ema]",
                file.path());
 
   for (size_t w = 0; w < wanted.size(); ++w) {

@@ -226,14 +226,15 @@ class Landing {
   device::HostBuffer memory_;
 };
 
-// What is compared and read where only one of file and run keeps an average of the weights.
+// A file and a run of which perhaps only one keeps an average of the weights.
 struct Fitted {
   FileLayout file, wanted;                  // to compare
   std::vector<shard::TensorSlice> tensors;  // to read
   std::string note;                         // for the log
 };
 
-Fitted fit_average(const FileLayout& file, const State& target, const std::vector<shard::TensorSlice>& tensors) {
+Fitted fit_average(const FileLayout& file, const State& target,
+                   const std::vector<shard::TensorSlice>& tensors) {
   Fitted f{file, layout_of(target), tensors, ""};
   auto is_average = [](const auto& named) { return named.name.starts_with(kAverageRoot); };
   const bool in_file = std::any_of(file.entries.begin(), file.entries.end(), is_average);

@@ -21,20 +21,21 @@ struct Restored {
   std::vector<std::string> refused;  // newer files and why, one line each
 };
 
-// Fills `target` from the newest valid file: step, numbers, texts, and the memory its tensors' parts point to (every
-// part, writing or not; memory of a device by way of a copy). target.tensors says what is wanted; the file must hold
-// exactly that, but for an average of the weights (kAverageRoot): one that the file lacks is filled with the weights, one that is not
-// wanted is left out. By options.resume:
+// Fills `target` from the newest valid file: step, numbers, texts, and the memory its tensors'
+// parts point to (every part, writing or not; memory of a device by way of a copy). target.tensors
+// says what is wanted; the file must hold exactly that, but for an average of the weights
+// (kAverageRoot): one that the file lacks is filled with the weights, one that is not wanted is
+// left out. By options.resume:
 //   auto    nothing if there is no checkpoint at all
 //   must    an error if there is none
 //   never   nothing, whatever there is
 //   STEP    that one or an error
-// Damaged files are refused with a warning and the one before is tried; if files are there but none is valid, the error
-// is Error(Exit::checkpoint), never a fresh start. An intact file of another structure is an error at once: going back
-// further would lose work without need. Nothing is moved or removed but temporary files; files of later steps than the
-// one taken are put aside by the next save. All ranks call and agree.
-// `belongs`, asked at rank 0, may leave out files by their step. `poll` is called while files are read (together.hpp): if
-// it throws, the target is half filled.
+// Damaged files are refused with a warning and the one before is tried; if files are there but none
+// is valid, the error is Error(Exit::checkpoint), never a fresh start. An intact file of another
+// structure is an error at once: going back further would lose work without need. Nothing is moved
+// or removed but temporary files; files of later steps than the one taken are put aside by the next
+// save. All ranks call and agree. `belongs`, asked at rank 0, may leave out files by their step.
+// `poll` is called while files are read (together.hpp): if it throws, the target is half filled.
 using Belongs = std::function<bool(int64_t step)>;
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
                                 const CheckpointOptions& options, const Belongs& belongs = {},

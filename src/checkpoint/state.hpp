@@ -43,7 +43,8 @@ struct State {
 };
 
 constexpr int kFormat = 2;
-// The average of the weights at /params ([ema]): a run may begin to keep one, or cease to, so files may lack it or hold it in vain.
+// The weights, and their average ([ema]). A run may begin to keep an average, or cease to: a file
+// may lack it, or hold one that the run does not want.
 inline const std::string kAverageRoot = "/ema/", kWeightRoot = "/params/";
 // The text that says with which checkpoint.resume the attempt was started that wrote the file.
 inline const char* const kResumed = "resume";

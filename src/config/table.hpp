@@ -89,7 +89,8 @@ class Table {
   void table(std::string_view name, T& member, std::string_view doc) {
     child(name, doc, type_tag<T>(), [&member](Table& t) { member.bind(t); });
   }
-  // A table that turns something on by being there: the member has a value exactly where the deck has the table.
+  // A table that turns something on by being there: the member has a value exactly where the deck
+  // has the table.
   template <class T>
   void optional_table(std::string_view name, std::optional<T>& member, std::string_view doc) {
     if (!describing() && !has(name)) return;

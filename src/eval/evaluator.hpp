@@ -57,8 +57,8 @@ struct EvalOptions {
   std::string weights = "raw";  // "both": see evaluations()
   void bind(config::Table& t);
 };
-// The evaluations that [eval.NAME] tables ask for, by the name of their rows: NAME on the trained weights, NAME_ema on their average.
-// `weights` of each is "raw" or "ema".
+// The evaluations that [eval.NAME] tables ask for, by the name of their rows: NAME on the trained
+// weights, NAME_ema on their average. `weights` of each is "raw" or "ema".
 std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables);
 
 struct Registered {

@@ -15,8 +15,8 @@ void EvalOptions::bind(config::Table& t) {
   t.key("at_start", at_start, "before the first step of a new run, too").on_resume(may);
   t.key("at_end", at_end, "after the last step, too").on_resume(may);
   t.key("weights", weights,
-        "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema in logs, metrics, plots, "
-        "checkpoint.best and early_stop; both: one after the other")
+        "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema "
+        "in logs, metrics, plots, checkpoint.best and early_stop; both: one after the other")
       .one_of({"raw", "ema", "both"})
       .on_resume(may);
 }

@@ -10,7 +10,9 @@ device::View add_along_tree(device::View values, int64_t rows, device::Queue& qu
   CHECK(rows > 0 && values.count % rows == 0, "{} numbers in {} rows", values.count, rows);
   const int64_t width = values.count / rows;
   auto row = [&](int64_t j) { return values.slice(j * width, width); };
-  auto add = [&](int into, int from) { kernels::run(kernels::AddSums{row(into), row(into), row(from)}, queue); };
+  auto add = [&](int into, int from) {
+    kernels::run(kernels::AddSums{row(into), row(into), row(from)}, queue);
+  };
   base::TreeSum tree;
   // Slot s <= j always, so finished rows can fold in place at the front.
   for (int64_t j = 0; j < rows; ++j) {
@@ -29,7 +31,8 @@ device::View BatchGroup::sum(device::View sums, device::Queue& queue) {
 }
 
 void BatchGroup::gather(device::View mine, device::View all, device::Queue& queue) {
-  CHECK(all.count == mine.count * ranks(), "{} elements of each of {} ranks into {}", mine.count, ranks(), all.count);
+  CHECK(all.count == mine.count * ranks(), "{} elements of each of {} ranks into {}", mine.count,
+        ranks(), all.count);
   const int64_t of_replica = mine.count * mesh_.shape.fsdp;
   const device::View replica = all.slice(mesh_.replica_index * of_replica, of_replica);
   mesh_.fsdp->all_gather(mine, replica, queue).wait();

@@ -71,7 +71,8 @@ class Adafactor : public Method {
   void run() override;
   void begin_step(const StepInfo& info, const TensorTotals& totals) override;
   int64_t measures(int) const override { return options_.clipping_threshold > 0 ? 1 : 0; }
-  void measure(const Piece& piece, device::View weights, device::View gradient, device::View sum) override;
+  void measure(const Piece& piece, device::View weights, device::View gradient,
+               device::View sum) override;
   void measured(const TensorTotals& totals) override;
   void update(const Piece& piece, const kernels::Update& update) override;
   void list_state(std::vector<shard::TensorSlice>& out) override;

@@ -1,6 +1,7 @@
-// [ema]: an exponential moving average of the trained weights, for evaluation. A step that is applied moves it after the update, on the
-// device; one that is not leaves it. It lies as the weights do, so each rank keeps what it owns of them (and, where parameters are
-// replicated, room for the whole, which only evaluations fill). Frozen and state tensors are the weights' own.
+// [ema]: an exponential moving average of the trained weights, for evaluation. A step that is
+// applied moves it after the update, on the device; one that is not leaves it. It lies as the
+// weights do: each rank keeps what it owns of them (and, where parameters are replicated, room for
+// the whole, which only evaluations fill). Frozen and state tensors are the weights' own.
 //
 // Checkpoints hold it as /ema/PATH. Nothing else is kept from step to step.
 #pragma once

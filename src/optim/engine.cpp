@@ -26,8 +26,10 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
   std::vector<int64_t> of_gradients, measured, two;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const shard::ParameterKind kind = layout.units()[size_t(parameters[p].unit)].kind;
-    const bool trained = kind == shard::ParameterKind::trained, state = kind == shard::ParameterKind::state;
-    CHECK(trained != policies_[p].frozen, "{}: frozen here, trained in its unit, or the reverse", parameters[p].path);
+    const bool trained = kind == shard::ParameterKind::trained,
+               state = kind == shard::ParameterKind::state;
+    CHECK(trained != policies_[p].frozen, "{}: frozen here, trained in its unit, or the reverse",
+          parameters[p].path);
     CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.size()), "{}: no schedule",
           parameters[p].path);
     of_gradients.push_back(trained ? method_->sums(int(p)) : 0);
@@ -118,8 +120,8 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
           u.unit);
     const int64_t count = fabric_.layout.owned_count(u.unit);
     CHECK(u.weights.count == count, "unit {}: {} weights, {} owned", u.unit, u.weights.count, count);
-    CHECK(!fabric_.layout.units()[size_t(u.unit)].trained() || u.gradient.count == count, "unit {}: {} gradients",
-          u.unit, u.gradient.count);
+    CHECK(!fabric_.layout.units()[size_t(u.unit)].trained() || u.gradient.count == count,
+          "unit {}: {} gradients", u.unit, u.gradient.count);
     owned_[size_t(u.unit)] = u;
   }
   gradient_sums_->sum(

@@ -75,8 +75,8 @@ class Engine {
   void apply(int64_t step);
   // What came of the step. All zero under plan.
   const Report& report(int64_t step);
-  // The decision of the last inspection, f32 [3] in the queue's memory (kernels::Clip::decided): whatever changes with a step reads
-  // it there.
+  // The decision of the last inspection, f32 [3] in the queue's memory (kernels::Clip::decided),
+  // for everything else that changes with a step.
   device::View decision() const { return floats_found(0); }
 
   // With a loss scale: what the gradients to inspect must have been multiplied by, f32 [1] in the queue's memory; else none. Each

@@ -51,11 +51,14 @@ class Method {
   virtual void run() { squares_.run(fabric_.queue); }
   virtual void begin_step(const StepInfo& /*info*/, const TensorTotals& /*totals*/) {}
 
-  // Methods that need further sums before an update, as a norm of the weights or of their own direction: one more pass over weights
-  // and gradients, after begin_step. Returns how many sums over the whole tensor; if no tensor has any there is no such pass.
+  // Methods that need further sums before an update, as a norm of the weights or of their own
+  // direction: one more pass over weights and gradients, after begin_step. Returns the number of
+  // sums over the whole tensor; if no tensor has any there is no such pass.
   virtual int64_t measures(int /*parameter*/) const { return 0; }
-  // Asks for a piece's part of these sums, which were zeroed for its cut. Not called for tensors without any.
-  virtual void measure(const Piece& /*piece*/, device::View /*weights*/, device::View /*gradient*/, device::View /*sums*/) {}
+  // Asks for a piece's part of these sums, which were zeroed for its cut. Not called for tensors
+  // without any.
+  virtual void measure(const Piece& /*piece*/, device::View /*weights*/, device::View /*gradient*/,
+                       device::View /*sums*/) {}
   virtual void measured(const TensorTotals& /*totals*/) {}
 
   // Asks for the update of the weights of a piece and of the state that belongs to them.
@@ -67,7 +70,8 @@ class Method {
  protected:
   explicit Method(shard::Fabric fabric) : fabric_(fabric) {}
   bool trainable(int parameter) const {
-    return fabric_.layout.units()[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)].trained();
+    return fabric_.layout.units()[size_t(fabric_.layout.parameters()[size_t(parameter)].unit)]
+        .trained();
   }
   shard::Fabric fabric_;
 

@@ -181,7 +181,8 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
     if (!is_state(p)) paths.push_back(p.path);
   Policies out = resolve_policies(options, tables, paths);
   for (size_t p = 0; p < parameters.size(); ++p)
-    if (is_state(parameters[p])) out.parameters.insert(out.parameters.begin() + std::ptrdiff_t(p), {.frozen = true});
+    if (is_state(parameters[p]))
+      out.parameters.insert(out.parameters.begin() + std::ptrdiff_t(p), {.frozen = true});
   return out;
 }
 

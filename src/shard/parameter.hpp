@@ -1,7 +1,8 @@
-// Parameters and units (design 3.3). A parameter is a logical tensor: path and shape as big_vision names them. A unit is one
-// flat buffer of the parameters of one block that share strategy, kind and optimizer state per element (so that
-// equal parts of a unit carry equal state); only this folder knows units, padding and which rank holds what. Files and
-// messages know logical tensors and element ranges.
+// Parameters and units (design 3.3). A parameter is a logical tensor: path and shape as big_vision
+// names them. A unit is one flat buffer of the parameters of one block that share strategy, kind
+// and optimizer state per element (so that equal parts of a unit carry equal state); only this
+// folder knows units, padding and which rank holds what. Files and messages know logical tensors
+// and element ranges.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,10 @@ struct Init {
   int64_t fan_in = 0, fan_out = 0;      // lecun_normal (fan_in), xavier_uniform
 };
 
-// trained: the optimizer changes it. frozen: nothing does. state: passes write its next value, which is taken over when a step
-// is applied (StateStore): running statistics, queues, centres, numbers that a loss keeps. All three are sharded, saved and
-// restored alike, below /params: one name space, as the files of other frameworks have it.
+// trained: the optimizer changes it. frozen: nothing does. state: passes write its next value,
+// which is taken over when a step is applied (StateStore): running statistics, queues, centres,
+// numbers that a loss keeps. All three are sharded, saved and restored alike, below /params: one
+// name space, as the files of other frameworks have it.
 enum class ParameterKind { trained, frozen, state };
 
 struct Parameter {

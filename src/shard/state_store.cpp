@@ -6,9 +6,10 @@ namespace shard {
 
 StateStore::StateStore(Fabric fabric) : fabric_(fabric) {
   for (const Unit& unit : fabric_.layout.units())
-    next_.push_back(unit.kind == ParameterKind::state
-                        ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, "state", unit.length * 4)
-                        : device::Buffer());
+    next_.push_back(
+        unit.kind == ParameterKind::state
+            ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, "state", unit.length * 4)
+            : device::Buffer());
 }
 
 device::View StateStore::whole(size_t unit) const {

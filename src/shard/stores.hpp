@@ -25,7 +25,8 @@ struct Fabric {
 // operands stay with the rank that owns them, and what is wanted in f32 (scales, other biases) goes to all ranks once a step.
 class WeightStore {
  public:
-  // `rest`: the store that holds the tensors that are not trained; this one then has no memory for them (an average, a teacher).
+  // `rest`: the store that holds the tensors that are not trained; this one then has no memory for
+  // them (an average, a teacher).
   WeightStore(Fabric fabric, int prefetch, const WeightStore* rest = nullptr);
 
   // Weights of a block become readable; `next` (or -1) is gathered ahead. Blocks are acquired and released one at a time.
@@ -37,9 +38,9 @@ class WeightStore {
   device::View owned(int unit) const;            // f32, [layout.owned_count(unit)]: what the optimizer updates
   device::View held(int unit) const;             // what this rank keeps: its part, or the whole unit
   int64_t held_begin(int unit) const;            // first element of `held` within the unit
-  // After the optimizer (or initialise, or a restore) changed the owned parts: what is not gathered by acquire is gathered, and
-  // rounded operands are made anew.
-  // changed_only: frozen units, which no step changes, are left as they are.
+  // After the optimizer (or initialise, or a restore) changed the owned parts: what is not gathered
+  // by acquire is gathered, and rounded operands are made anew. changed_only: frozen units, which
+  // no step changes, are left as they are.
   void publish(bool changed_only = false);
   // Fills every held weight from its initial distribution; a pure function of (seed, path, element).
   void initialise(uint64_t seed);
@@ -64,7 +65,9 @@ class WeightStore {
   bool holds_part(int unit) const { return units_[size_t(unit)].gathered || units_[size_t(unit)].narrow; }
   comm::Ticket gather_narrow(int unit, device::View whole);
   void round_operands(int unit);                 // of a unit whose f32 weights are all there: asks for the casts
-  bool elsewhere(int unit) const { return rest_ && !fabric_.layout.units()[size_t(unit)].trained(); }
+  bool elsewhere(int unit) const {
+    return rest_ && !fabric_.layout.units()[size_t(unit)].trained();
+  }
   void find_lines();
   void share_lines();
   Slot& gather(int block);

@@ -19,7 +19,10 @@ device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType t
 }  // namespace
 
 WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
-    : fabric_(fabric), rest_(rest), units_(fabric.layout.units().size()), operand_at_(fabric.layout.parameters().size(), -1) {
+    : fabric_(fabric),
+      rest_(rest),
+      units_(fabric.layout.units().size()),
+      operand_at_(fabric.layout.parameters().size(), -1) {
   const Layout& layout = fabric_.layout;
   auto has_operands = [&](int unit) {
     const auto& of = layout.units()[size_t(unit)].parameters;
@@ -58,7 +61,8 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitState& s = units_[u];
     const int64_t length = layout.units()[u].length;
-    if (!elsewhere(int(u))) s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
+    if (!elsewhere(int(u)))
+      s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
     if (s.gathered) continue;
     if (s.narrow && has_operands(int(u))) s.whole = buffer(narrow_weights, length * 2);
     if (!s.narrow) s.full = held(int(u));

@@ -30,7 +30,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   std::vector<optim::Schedule> schedules;
   options_.resolve(parameters, policies, schedules);
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (policies[i].frozen && parameters[i].trained()) parameters[i].kind = shard::ParameterKind::frozen;
+    if (policies[i].frozen && parameters[i].trained())
+      parameters[i].kind = shard::ParameterKind::frozen;
     if (parameters[i].trained())
       parameters[i].element_state_bytes = options.optimizer.method_options().element_state_bytes(parameters[i].shape);
   }
@@ -143,21 +144,23 @@ int64_t Engine::measure_arena() {
 }
 
 void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_set) {
-  nn::Context ctx{.queue = at.queue,
-                  .arena = at.arena,
-                  .weights = at.weights,
-                  .gradients = &at.gradients,
-                  .batch = geometry_.micro_batch,
-                  .slices = geometry_.slices,
-                  .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
-                  .train = true,
-                  .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
-                  .loss_scale = optimizer_->loss_scale(),
-                  .shape_set = shape_set,
-                  .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
-                  .graph_kind = int64_t(set_) * 2 + (m > 0),  // where inputs are; whether gradients are added to
-                  .group = &at.group,
-                  .states = &at.states};
+  nn::Context ctx{
+      .queue = at.queue,
+      .arena = at.arena,
+      .weights = at.weights,
+      .gradients = &at.gradients,
+      .batch = geometry_.micro_batch,
+      .slices = geometry_.slices,
+      .first_example = (step - 1) * geometry_.global_batch + geometry_.first_example(mesh_, m),
+      .train = true,
+      .dropout = base::Stream(uint64_t(options_.seed), "dropout").sub(uint64_t(step)),
+      .loss_scale = optimizer_->loss_scale(),
+      .shape_set = shape_set,
+      .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
+      .graph_kind =
+          int64_t(set_) * 2 + (m > 0),  // where inputs are; whether gradients are added to
+      .group = &at.group,
+      .states = &at.states};
   at.gradients.begin_micro_batch(m);
   const device::View sums = slice_sums_.bytes() > 0
                                 ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * columns_)
@@ -221,7 +224,8 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
 
   for (optim::OwnedUnit& u : owned_) {
     u.weights = weights_->owned(u.unit);
-    u.gradient = layout_->units()[size_t(u.unit)].trained() ? gradients_->owned(u.unit) : device::View{};
+    u.gradient =
+        layout_->units()[size_t(u.unit)].trained() ? gradients_->owned(u.unit) : device::View{};
   }
   device::Range range("update");
   optimizer_->inspect(step, owned_, sums_of_pass(0).slice(0, 1));
@@ -301,7 +305,8 @@ nn::Context Engine::forward_context(Weights on) {
           .keep = false};
 }
 
-void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run, Weights on) {
+void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run,
+                     Weights on) {
   size_t number = 1;
   while (number <= forward_passes_.size() && forward_passes_[number - 1].get() != &pass) ++number;
   CHECK(number <= forward_passes_.size(), "the pass \"{}\" is not among those that were planned", pass.name());

@@ -51,7 +51,7 @@ struct EngineOptions {
       resolve;
 };
 
-// Which weights a forward pass runs on: those that are trained, or their average ([ema]).
+// The weights of a forward pass: raw as they are trained, or their average ([ema]).
 enum class Weights { raw, ema };
 
 // Why level "mesh" lets no graph repeat a pass.
@@ -92,8 +92,8 @@ class Engine {
   // Returns, for the log, what CUDA graphs repeat, or why they repeat nothing; "" without options.graphs.
   std::string graphs_text() const;
   const device::Graphs* graphs() const { return graphs_.get(); }  // null: passes run without
-  // Weights changed from outside (initialise, restore): bring every copy up to date. After initialise the average begins from the
-  // weights that publish finds; after a restore it is the restored one.
+  // Call publish after initialise, and after a restore has filled state(): it brings every copy of
+  // the weights up to date. After initialise the average begins from the weights it finds.
   void initialise();
   void publish();
 
@@ -102,7 +102,8 @@ class Engine {
   // Runs a pass of options.passes on geometry().micro_batch examples: `prepare` fills its inputs on the host.
   using Prepare = std::function<void(const models::Inputs& into)>;
   using Run = std::function<void(nn::Context& ctx, const models::Inputs& inputs)>;
-  void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run, Weights on = Weights::raw);
+  void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run,
+               Weights on = Weights::raw);
   // A context for forward passes, and the inputs of the training pass that was begun last: for tests.
   nn::Context forward_context(Weights on = Weights::raw);
   const models::Inputs& inputs() const { return sets_[set_].inputs[0]; }
@@ -126,7 +127,7 @@ class Engine {
   std::vector<shard::TensorSlice> state();
 
  private:
-  // What a training pass works with: the engine's own, or of a pass on paper.
+  // Everything that a training pass works with: the engine's own, or that of a pass on paper.
   struct Workplace {
     shard::WeightStore& weights;
     shard::GradientStore& gradients;

@@ -109,7 +109,8 @@ void Recipe::bind(config::Table& t) {
   t.named("schedule", schedule,
           "multipliers of the update, evaluated at step - 1; `default` is used unless a rule names another");
   t.optional_table("ema", ema,
-                   "with this table the run keeps a moving average of the weights, for eval.NAME.weights and init.weights");
+                   "with this table the run keeps a moving average of the weights, for "
+                   "eval.NAME.weights and init.weights");
   data.bind(t);
   t.named("eval", evals, "evaluators, run in alphabetical order");
   t.table("checkpoint", checkpoint, "files to continue from");
@@ -340,12 +341,15 @@ void Recipe::check_average(config::Deck& deck) const {
     if (options.weights == "raw") continue;
     if (!ema)
       deck.error(fmt::format("eval.{}.weights", name),
-                 fmt::format("\"{}\" needs the average of the weights, which a run keeps if its deck has an [ema] table",
+                 fmt::format("\"{}\" needs the average of the weights, which a run keeps if its "
+                             "deck has an [ema] table",
                              options.weights));
     if (evals.contains(name + "_ema"))
-      deck.error(fmt::format("eval.{}.weights", name),
-                 fmt::format("\"{0}\" calls its rows {1}_ema, and there is an [eval.{1}_ema]: rename that one",
-                             options.weights, name));
+      deck.error(
+          fmt::format("eval.{}.weights", name),
+          fmt::format(
+              "\"{0}\" calls its rows {1}_ema, and there is an [eval.{1}_ema]: rename that one",
+              options.weights, name));
   }
 }
 
@@ -408,9 +412,10 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   if (run.cuda_graph == "on" && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   if (ema) o.ema = optim::EmaRule(*ema, clock);
-  o.resolve = [optimizer = optimizer, schedule = schedule, clock](const std::vector<shard::Parameter>& parameters,
-                                                                  std::vector<optim::ParameterPolicy>& policies,
-                                                                  std::vector<optim::Schedule>& schedules) {
+  o.resolve = [optimizer = optimizer, schedule = schedule, clock](
+                  const std::vector<shard::Parameter>& parameters,
+                  std::vector<optim::ParameterPolicy>& policies,
+                  std::vector<optim::Schedule>& schedules) {
     optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters);
     if (!resolved.problems.empty())
       base::fail(base::Exit::config, "{}: {}", resolved.problems[0].key, resolved.problems[0].text);

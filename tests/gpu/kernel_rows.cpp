@@ -241,7 +241,9 @@ void add_optimizer(std::vector<Row>& rows, const Model& m) {
     a.scaling.factor_over_x = t.filled(y, 1), a.scaling.factor_over_y = t.filled(x, 1), a.scaling.shape = shape;
     return a;
   });
-  add(rows, name, 0, [=](Memory& t) { return EmaUpdate{t.normals(n, kWide), t.normals(n, kWide), {}, 0.999f}; });
+  add(rows, name, 0, [=](Memory& t) {
+    return EmaUpdate{t.normals(n, kWide), t.normals(n, kWide), {}, 0.999f};
+  });
   add(rows, name, 0, [=](Memory& t) { return SquareSums{t.zeros(1, DType::f64), t.normals(n, kWide)}; });
   add(rows, name, 0, [=](Memory& t) {
     return AdamwUpdate{.update = update_of(t, n),

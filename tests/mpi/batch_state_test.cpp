@@ -1,5 +1,6 @@
-// The batch group and state tensors on every mesh of 1, 2 and 4 ranks: sums, gathered tensors and the state that follows from them must
-// have the bits of one rank alone; a step that is not applied leaves the state as it is; state is restored like weights.
+// The batch group and state tensors on every mesh of 1, 2 and 4 ranks. Sums, gathered tensors and
+// the state that follows from them must have the bits of one rank alone. A step that is not applied
+// must leave the state.
 #include <cmath>
 #include <cstdio>
 
@@ -14,25 +15,32 @@ using device::DType;
 using device::View;
 using Floats = std::vector<float>;
 
-constexpr int64_t kSlices = 16, kExamples = 48, kWidth = 37;  // of the global batch, which is one micro-batch
+// Of the global batch, which is one micro-batch.
+constexpr int64_t kSlices = 16, kExamples = 48, kWidth = 37;
 int checks = 0, failures = 0;
 comm::Session* session = nullptr;
 
 void expect(bool good, const std::string& text) {
   ++checks;
   if (good) return;
-  if (++failures <= 20) std::printf("FAILED on rank %d: %s\n", session->world().rank(), text.c_str());
+  if (++failures <= 20)
+    std::printf("FAILED on rank %d: %s\n", session->world().rank(), text.c_str());
 }
 
 struct Alone {
-  static std::unique_ptr<comm::Comm> one() { return session->split(session->world().rank(), 0, comm::SumOrder::tree); }
+  static std::unique_ptr<comm::Comm> one() {
+    return session->split(session->world().rank(), 0, comm::SumOrder::tree);
+  }
   std::unique_ptr<comm::Comm> world = one();
   comm::Mesh mesh{.shape = {1, 1}, .world = world.get(), .fsdp = one(), .replica = one()};
 };
 
 // A number of an example: a function of its place in the batch alone.
 double value(int64_t step, int64_t example, int64_t column) {
-  return base::Stream(5, "example").sub(uint64_t(step)).sub(uint64_t(example)).normal(uint64_t(column));
+  return base::Stream(5, "example")
+      .sub(uint64_t(step))
+      .sub(uint64_t(example))
+      .normal(uint64_t(column));
 }
 
 // [slices, kWidth] of this rank: sums over the examples of each slice.
@@ -60,7 +68,8 @@ Exchanged exchange(comm::Mesh& mesh, device::Queue& queue, int64_t step) {
   Floats mine(size_t(n * 3)), all(size_t(kExamples * 3));
   std::vector<int32_t> labels(static_cast<size_t>(n)), all_labels(static_cast<size_t>(kExamples));
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t c = 0; c < 3; ++c) mine[size_t(i * 3 + c)] = float(value(step, group.rank() * n + i, c));
+    for (int64_t c = 0; c < 3; ++c)
+      mine[size_t(i * 3 + c)] = float(value(step, group.rank() * n + i, c));
     labels[size_t(i)] = int32_t(group.rank() * n + i);
   }
   group.gather(device::view(mine.data(), n * 3), device::view(all.data(), kExamples * 3), queue);
@@ -72,12 +81,22 @@ Exchanged exchange(comm::Mesh& mesh, device::Queue& queue, int64_t step) {
 
 std::vector<shard::Parameter> parameters() {
   using Kind = shard::Init::Kind;
-  return {{.path = "stem/kernel", .shape = {5, 7}, .init = {.kind = Kind::normal, .std = 1}, .operand = true},
+  return {{.path = "stem/kernel",
+           .shape = {5, 7},
+           .init = {.kind = Kind::normal, .std = 1},
+           .operand = true},
           {.path = "stem/mean", .shape = {kWidth}, .init = {}, .kind = shard::ParameterKind::state},
           {.path = "stem/scale", .shape = {3}, .init = {.kind = Kind::ones}},
-          {.path = "loss/queue", .shape = {kExamples, 3}, .init = {.kind = Kind::normal, .std = 1}, .block = 1,
+          {.path = "loss/queue",
+           .shape = {kExamples, 3},
+           .init = {.kind = Kind::normal, .std = 1},
+           .block = 1,
            .kind = shard::ParameterKind::state},
-          {.path = "loss/place", .shape = {}, .init = {}, .block = 1, .kind = shard::ParameterKind::state}};
+          {.path = "loss/place",
+           .shape = {},
+           .init = {},
+           .block = 1,
+           .kind = shard::ParameterKind::state}};
 }
 
 struct Outcome {
@@ -102,10 +121,12 @@ Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType op
     Exchanged found = exchange(mesh, queue, step);
     weights.acquire(0, 1);
     View mean = states.next(1);
-    expect(std::equal(mean.f32(), mean.f32() + kWidth, weights.weight(1).f32()), "the next value begins as the present one");
+    expect(std::equal(mean.f32(), mean.f32() + kWidth, weights.weight(1).f32()),
+           "the next value begins as the present one");
     for (int pass = 0; pass < 2; ++pass)  // the second finds what the first has written
       for (int64_t c = 0; c < kWidth; ++c)
-        mean.f32()[c] = 0.75f * mean.f32()[c] + 0.25f * float(found.sums[size_t(c)] / double(kExamples));
+        mean.f32()[c] =
+            0.75f * mean.f32()[c] + 0.25f * float(found.sums[size_t(c)] / double(kExamples));
     weights.release(0);
     weights.acquire(1, -1);
     std::copy(found.embeddings.begin(), found.embeddings.end(), states.next(3).f32());
@@ -139,7 +160,8 @@ void on_paper(const comm::MeshShape& shape) {
   group.sum({nullptr, DType::f64, 4 * kWidth}, queue);
   group.gather({nullptr, DType::f32, 6}, {nullptr, DType::f32, 6 * shape.ranks()}, queue);
   auto both = [&](auto bytes_of) { return bytes_of(*mesh.fsdp) + bytes_of(*mesh.replica); };
-  expect(both([](const comm::Comm& c) { return c.reduced().bytes; }) > 0 && both([](const comm::Comm& c) { return c.gathered().bytes; }) > 0,
+  expect(both([](const comm::Comm& c) { return c.reduced().bytes; }) > 0 &&
+             both([](const comm::Comm& c) { return c.gathered().bytes; }) > 0,
          "a plan counts what the group exchanges");
 }
 
@@ -148,7 +170,8 @@ int body(comm::Session& s, int, char**) {
   Alone alone;
   device::Queue queue(device::Kind::cpu, 1, true);
   const Exchanged wanted = exchange(alone.mesh, queue, 1);
-  for (int64_t i = 0; i < kExamples; ++i) expect(wanted.labels[size_t(i)] == i, "the order of examples");
+  for (int64_t i = 0; i < kExamples; ++i)
+    expect(wanted.labels[size_t(i)] == i, "the order of examples");
   int cases = 0;
   for (int replica = 1; replica <= s.world().size(); replica *= 2) {
     comm::MeshShape shape{replica, s.world().size() / replica};
@@ -156,19 +179,24 @@ int body(comm::Session& s, int, char**) {
     const std::string name = fmt::format("mesh {}x{}", shape.replica, shape.fsdp);
     const Exchanged found = exchange(mesh, queue, 1);
     expect(found.sums == wanted.sums, name + ": sums");
-    expect(found.embeddings == wanted.embeddings && found.labels == wanted.labels, name + ": gathered tensors");
+    expect(found.embeddings == wanted.embeddings && found.labels == wanted.labels,
+           name + ": gathered tensors");
     if (s.world().size() > 1) on_paper(shape);
     for (DType operands : {DType::f32, DType::bf16})
-      for (auto [where, optimizer] :
-           {std::pair{"replicated", "replicated"}, {"replicated", "sharded"}, {"sharded", "sharded"}}) {
-        const Outcome one = run(alone.mesh, where, optimizer, operands), all = run(mesh, where, optimizer, operands);
-        expect(one.steps == all.steps, fmt::format("{}, {} parameters, {} optimizer: state", name, where, optimizer));
+      for (auto [where, optimizer] : {std::pair{"replicated", "replicated"},
+                                      {"replicated", "sharded"},
+                                      {"sharded", "sharded"}}) {
+        const Outcome one = run(alone.mesh, where, optimizer, operands),
+                      all = run(mesh, where, optimizer, operands);
+        expect(one.steps == all.steps,
+               fmt::format("{}, {} parameters, {} optimizer: state", name, where, optimizer));
         ++cases;
       }
   }
   const int64_t all_failures = s.world().sum(failures);
   if (s.world().rank() == 0)
-    std::printf("%d checks, %d cases on %d ranks, %d failures\n", checks, cases, s.world().size(), int(all_failures));
+    std::printf("%d checks, %d cases on %d ranks, %d failures\n", checks, cases, s.world().size(),
+                int(all_failures));
   return all_failures ? 1 : 0;
 }
 

@@ -85,10 +85,12 @@ void set(const std::vector<shard::TensorSlice>& state, const std::string& name, 
 std::map<std::string, Floats> whole_gradients(train::Engine& engine, const comm::Mesh& mesh) {
   const shard::Layout& layout = engine.layout();
   std::map<std::string, Floats> out;
-  for (const shard::Parameter& p : layout.parameters()) out[p.path].assign(p.trained() ? size_t(p.size) : 0, 0);
+  for (const shard::Parameter& p : layout.parameters())
+    out[p.path].assign(p.trained() ? size_t(p.size) : 0, 0);
   for (int u = 0; u < int(layout.units().size()); ++u) {
     const shard::Unit& unit = layout.units()[size_t(u)];
-    if (!unit.trained() || mesh.replica_index != 0 || (!unit.strategy.optimizer_sharded && mesh.fsdp_index != 0))
+    if (!unit.trained() || mesh.replica_index != 0 ||
+        (!unit.strategy.optimizer_sharded && mesh.fsdp_index != 0))
       continue;
     device::View g = engine.owned_gradient(u);
     for (const shard::Segment& s : layout.segments(u, layout.owned_begin(u, mesh.fsdp_index), g.count))

@@ -87,11 +87,13 @@ void same_numbers(const Outcome& a, const Outcome& b, double part, const std::st
            fmt::format("{}: number {} is {}, not {}", what, i, a.numbers[i], b.numbers[i]));
 }
 
-// How far the average of the weights lies behind them: the same on both devices, as far as their weights are.
+// The distance of the average from the weights must be the same on both devices.
 void same_averages(const Outcome& a, const Outcome& b, const std::string& what) {
   double square = 0, off = 0;
   auto behind = [](const Outcome& o, const std::string& path, size_t i) {
-    auto at = [&](const char* root) { return reinterpret_cast<const float*>(o.state.at(root + path).data())[i]; };
+    auto at = [&](const char* root) {
+      return reinterpret_cast<const float*>(o.state.at(root + path).data())[i];
+    };
     return double(at("/params/")) - double(at("/ema/"));
   };
   for (const auto& [name, bytes] : a.state)
@@ -100,7 +102,8 @@ void same_averages(const Outcome& a, const Outcome& b, const std::string& what) 
         const double one = behind(a, name.substr(5), i), other = behind(b, name.substr(5), i);
         square += other * other, off += (one - other) * (one - other);
       }
-  expect(square > 0 && off < 0.01 * square, fmt::format("{}: averages are off by {} of {}", what, off, square));
+  expect(square > 0 && off < 0.01 * square,
+         fmt::format("{}: averages are off by {} of {}", what, off, square));
 }
 
 void steps(const std::string& exchange, bool waits) {

@@ -1,7 +1,9 @@
-// One small model on every mesh that this number of ranks allows (run with 1, 2, 3 and 4). Level "mesh": every mesh,
-// accumulation, sharding strategy, thread count and recompute policy must give identical bits of every loss and of
-// every tensor of the state, a moving average of the weights among them. Level "run": losses close to those of one rank. With bf16 products the same: sharded weights travel
-// rounded then, and replicated ones do not travel. One rank writes the reference to a file, other rank counts compare with it.
+// One small model on every mesh that this number of ranks allows (run with 1, 2, 3 and 4). Level
+// "mesh": every mesh, accumulation, sharding strategy, thread count and recompute policy must give
+// identical bits of every loss and of every tensor of the state, a moving average of the weights
+// among them. Level "run": losses close to those of one rank. With bf16 products the same: sharded
+// weights travel rounded then, and replicated ones do not travel. One rank writes the reference to
+// a file, other rank counts compare with it.
 //   mesh_bits REFERENCE_FILE
 #include <cmath>
 #include <cstdio>

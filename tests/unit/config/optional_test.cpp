@@ -30,8 +30,9 @@ TEST(OptionalTable, IsThereWhereTheDeckHasIt) {
   EXPECT_EQ(without.resolved().find("extra"), std::string::npos);
   EXPECT_FALSE(without.flat().contains("extra.amount"));
 
-  for (const config::DeckSource& source : {config::DeckSource{"run.toml", "[extra]\namount = 0.25\n", {}},
-                                           config::DeckSource{"run.toml", "size = 3\n", {"extra.amount=0.25"}}}) {
+  for (const config::DeckSource& source :
+       {config::DeckSource{"run.toml", "[extra]\namount = 0.25\n", {}},
+        config::DeckSource{"run.toml", "size = 3\n", {"extra.amount=0.25"}}}) {
     RootWithExtra other;
     config::Deck deck(source, other);
     EXPECT_FALSE(deck.problems().any());
@@ -50,8 +51,11 @@ TEST(OptionalTable, IsThereWhereTheDeckHasIt) {
 }
 
 TEST(OptionalTable, IsDescribedAndChecked) {
-  EXPECT_NE(config::describe([](config::Table& t) { RootWithExtra().bind(t); }, "extra").find("how much"), std::string::npos);
-  for (const char* text : {"[extra]\namount = 2\n", "[extra]\namuont = 1\n", "extra = 3\n", "[extar]\namount = 1\n"}) {
+  EXPECT_NE(
+      config::describe([](config::Table& t) { RootWithExtra().bind(t); }, "extra").find("how much"),
+      std::string::npos);
+  for (const char* text :
+       {"[extra]\namount = 2\n", "[extra]\namuont = 1\n", "extra = 3\n", "[extar]\namount = 1\n"}) {
     RootWithExtra root;
     config::Deck deck({"run.toml", text, {}}, root);
     EXPECT_TRUE(deck.problems().any()) << text;

@@ -205,7 +205,8 @@ TEST(ManyOps, EmaUpdate) {
   expect_the_bits_of_each<EmaUpdate>([](int i, Memory& m) {
     const int64_t n = count_of(i);
     const View average = m.normals(n, shift_of(i)), values = m.normals(n, i % 4 == 2);
-    return EmaUpdate{average, values, i % 3 ? m.squares(3) : View{}, i % 6 ? 0.01f * float(i % 100) : 0.0f};
+    return EmaUpdate{average, values, i % 3 ? m.squares(3) : View{},
+                     i % 6 ? 0.01f * float(i % 100) : 0.0f};
   });
 }
 

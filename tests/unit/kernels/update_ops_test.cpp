@@ -54,7 +54,8 @@ TEST(UpdateOps, EmaUpdate) {
         std::vector<float> y = before, one = before;
         std::vector<float> values = x, decided{1, 1, 0};
         TestQueue queue(3), alone(1);
-        EmaUpdate a{view32(y).slice(n - m, m), view32(values).slice(n - m, m), view32(decided), keep};
+        EmaUpdate a{view32(y).slice(n - m, m), view32(values).slice(n - m, m), view32(decided),
+                    keep};
         run(a, queue);
         EXPECT_EQ(y, before) << "a step that is not applied";
         decided[2] = 1;

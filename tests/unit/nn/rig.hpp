@@ -52,7 +52,13 @@ struct World {
   static std::vector<shard::Parameter> parameters(const std::vector<Tensor>& tensors) {
     std::vector<shard::Parameter> out;
     for (const Tensor& t : tensors)
-      out.push_back({.path = t.path, .shape = t.shape, .init = {}, .block = 0, .kind = t.trainable ? shard::ParameterKind::trained : shard::ParameterKind::frozen, .operand = true});
+      out.push_back(
+          {.path = t.path,
+           .shape = t.shape,
+           .init = {},
+           .block = 0,
+           .kind = t.trainable ? shard::ParameterKind::trained : shard::ParameterKind::frozen,
+           .operand = true});
     return out;
   }
   void set(int parameter, const Doubles& values) {

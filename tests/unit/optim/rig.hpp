@@ -121,7 +121,8 @@ class Rig {
         r.weights.emplace_back(job_.kind, r.other, "weights", layout_.owned_count(u) * 4);
         r.gradients.emplace_back(job_.kind, r.other, "gradients", layout_.owned_count(u) * 4);
         r.units.push_back({u, r.weights.back().view(device::DType::f32), {}});
-        if (layout_.units()[size_t(u)].trained()) r.units.back().gradient = r.gradients.back().view(device::DType::f32);
+        if (layout_.units()[size_t(u)].trained())
+          r.units.back().gradient = r.gradients.back().view(device::DType::f32);
       }
     }
   }
@@ -235,7 +236,8 @@ class Rig {
     if (job_.policies.empty()) job_.policies.resize(job_.parameters.size());
     int blocks = 0;
     for (size_t p = 0; p < job_.parameters.size(); ++p) {
-      if (job_.policies[p].frozen && job_.parameters[p].trained()) job_.parameters[p].kind = shard::ParameterKind::frozen;
+      if (job_.policies[p].frozen && job_.parameters[p].trained())
+        job_.parameters[p].kind = shard::ParameterKind::frozen;
       blocks = std::max(blocks, job_.parameters[p].block + 1);
     }
     std::vector<std::string> names;

@@ -95,7 +95,8 @@ Outcome run_all(Job s, int steps = 4) {
   return run(r, s.parameters, 1, steps);
 }
 
-// Needs the norms of weights and gradients before its update, as LARS does: two sums of each tensor but biases.
+// Needs the norms of weights and gradients before its update, as LARS does: two sums of each tensor
+// but biases.
 struct TrustOptions : optim::MethodOptions {
   std::unique_ptr<optim::Method> make(const shard::Fabric& fabric) const override;
 };
@@ -104,7 +105,8 @@ class Trust : public optim::Method {
  public:
   explicit Trust(const shard::Fabric& fabric) : Method(fabric) {}
   int64_t measures(int parameter) const override { return is_bias(parameter) ? 0 : 2; }
-  void measure(const optim::Piece& piece, device::View weights, device::View gradient, device::View sums) override {
+  void measure(const optim::Piece& piece, device::View weights, device::View gradient,
+               device::View sums) override {
     EXPECT_FALSE(is_bias(piece.parameter));
     squares_.add({sums.slice(0, 1), weights});
     squares_.add({sums.slice(1, 1), gradient});
@@ -130,13 +132,17 @@ class Trust : public optim::Method {
   void list_state(std::vector<shard::TensorSlice>&) override {}
 
  private:
-  bool is_bias(int parameter) const { return fabric_.layout.parameters()[size_t(parameter)].path.ends_with("bias"); }
+  bool is_bias(int parameter) const {
+    return fabric_.layout.parameters()[size_t(parameter)].path.ends_with("bias");
+  }
   std::vector<double> ratios_;  // by parameter
   kernels::OpList<kernels::SquareSums> squares_;
   kernels::OpList<kernels::ApplyUpdate> updates_;
 };
 
-std::unique_ptr<optim::Method> TrustOptions::make(const shard::Fabric& fabric) const { return std::make_unique<Trust>(fabric); }
+std::unique_ptr<optim::Method> TrustOptions::make(const shard::Fabric& fabric) const {
+  return std::make_unique<Trust>(fabric);
+}
 
 void expect_same_bits(const Outcome& a, const Outcome& b) {
   EXPECT_EQ(a.norms, b.norms);
@@ -159,15 +165,21 @@ TEST(Measures, SeveralSumsOfWeightsAndGradients) {
   s.options.method = std::make_shared<TrustOptions>();
   s.options.clip_norm = s.options.weight_decay = 0, s.cuts = 16;
   const Outcome one = run_all(s, 1);
-  const Tensors weights = random_tensors(s.parameters, 1), gradients = random_tensors(s.parameters, 101);
+  const Tensors weights = random_tensors(s.parameters, 1),
+                gradients = random_tensors(s.parameters, 101);
   for (const shard::Parameter& p : s.parameters) {
     const Tensor &w = weights.at(p.path), &g = gradients.at(p.path), &now = one.weights.at(p.path);
     double of_weights = 0, of_gradient = 0;
-    for (size_t i = 0; i < w.size(); ++i) of_weights += double(w[i]) * double(w[i]), of_gradient += double(g[i]) * double(g[i]);
-    const bool frozen = p.path == "b/out/kernel", bias = p.path.ends_with("bias");
-    const double rate = frozen ? 0 : 0.1 * (p.path == "pos" ? 0.3 : 1) * (bias ? 1 : std::sqrt(of_weights / of_gradient));
     for (size_t i = 0; i < w.size(); ++i)
-      ASSERT_NEAR(now[i], double(w[i]) - rate * double(g[i]), 1e-5 * (1 + std::abs(w[i]) + rate * std::abs(g[i]))) << p.path;
+      of_weights += double(w[i]) * double(w[i]), of_gradient += double(g[i]) * double(g[i]);
+    const bool frozen = p.path == "b/out/kernel", bias = p.path.ends_with("bias");
+    const double rate = frozen ? 0
+                               : 0.1 * (p.path == "pos" ? 0.3 : 1) *
+                                     (bias ? 1 : std::sqrt(of_weights / of_gradient));
+    for (size_t i = 0; i < w.size(); ++i)
+      ASSERT_NEAR(now[i], double(w[i]) - rate * double(g[i]),
+                  1e-5 * (1 + std::abs(w[i]) + rate * std::abs(g[i])))
+          << p.path;
   }
   for (auto [fsdp, sharding] : {std::pair{2, "sharded"}, {4, "sharded"}, {2, "replicated"}}) {
     s.fsdp = fsdp, s.optimizer_sharding = sharding;

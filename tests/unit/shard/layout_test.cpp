@@ -23,8 +23,13 @@ const std::vector<std::string> kBlocks = {"stem", "block", "head"};
 // Odd sizes, several blocks, one frozen tensor.
 std::vector<Parameter> parameters() {
   std::vector<Parameter> p;
-  auto add = [&](const std::string& path, std::vector<int64_t> shape, int block, bool trainable = true) {
-    p.push_back({.path = path, .shape = std::move(shape), .init = {}, .block = block, .kind = trainable ? shard::ParameterKind::trained : shard::ParameterKind::frozen});
+  auto add = [&](const std::string& path, std::vector<int64_t> shape, int block,
+                 bool trainable = true) {
+    p.push_back({.path = path,
+                 .shape = std::move(shape),
+                 .init = {},
+                 .block = block,
+                 .kind = trainable ? shard::ParameterKind::trained : shard::ParameterKind::frozen});
   };
   add("stem/kernel", {3, 5, 7}, 0);
   add("stem/bias", {7}, 0);
@@ -100,7 +105,8 @@ TEST(Layout, UnitsBelongToBlocksAndDifferWithinThem) {
         EXPECT_EQ(unit.block, int(b));
         EXPECT_EQ(unit.name.rfind(kBlocks[b], 0), 0u) << unit.name;
         names.insert(unit.name);
-        kinds.push_back({unit.strategy.parameters_sharded, unit.strategy.optimizer_sharded, unit.trained()});
+        kinds.push_back(
+            {unit.strategy.parameters_sharded, unit.strategy.optimizer_sharded, unit.trained()});
         ++all;
       }
       std::sort(kinds.begin(), kinds.end());
@@ -222,7 +228,11 @@ TEST(Layout, WithTheSameCutsTheUnitsAreTheSameOnEveryMesh) {
 // State is sharded and padded as weights are, in units that hold nothing else.
 TEST(Layout, StateLiesInUnitsOfItsOwn) {
   std::vector<Parameter> all = parameters();
-  all.push_back({.path = "stem/mean", .shape = {19}, .init = {}, .block = 0, .kind = shard::ParameterKind::state});
+  all.push_back({.path = "stem/mean",
+                 .shape = {19},
+                 .init = {},
+                 .block = 0,
+                 .kind = shard::ParameterKind::state});
   for (const ShardingOptions& options : strategies()) {
     Layout layout(all, kBlocks, options, 4, 16), without(parameters(), kBlocks, options, 4, 16);
     ASSERT_EQ(layout.units().size(), without.units().size() + 1);
@@ -231,7 +241,8 @@ TEST(Layout, StateLiesInUnitsOfItsOwn) {
     EXPECT_FALSE(unit.trained());
     EXPECT_EQ(unit.parameters, std::vector<int>{int(all.size()) - 1});
     EXPECT_EQ(unit.length % (16 * shard::kLine), 0);
-    for (size_t p = 0; p + 1 < all.size(); ++p) EXPECT_EQ(layout.parameters()[p].offset, without.parameters()[p].offset);
+    for (size_t p = 0; p + 1 < all.size(); ++p)
+      EXPECT_EQ(layout.parameters()[p].offset, without.parameters()[p].offset);
   }
 }
 
