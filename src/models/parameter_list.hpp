@@ -25,6 +25,7 @@ class ParameterList {
   }
   static shard::Init zeros() { return {}; }
   static shard::Init ones() { return {.kind = shard::Init::Kind::ones}; }
+  static shard::Init constant(double value) { return {.kind = shard::Init::Kind::constant, .value = value}; }
   static shard::Init normal(double std) { return {.kind = shard::Init::Kind::normal, .std = std}; }
   static shard::Init lecun(int64_t fan_in) { return {.kind = shard::Init::Kind::lecun_normal, .fan_in = fan_in}; }
   static shard::Init xavier(int64_t fan_in, int64_t fan_out) {

@@ -29,6 +29,8 @@ void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, in
       return each([](uint64_t) { return 0.0; });
     case Init::Kind::ones:
       return each([](uint64_t) { return 1.0; });
+    case Init::Kind::constant:
+      return each([&](uint64_t) { return init.value; });
     case Init::Kind::normal:
       return each([&](uint64_t i) { return init.std * stream.normal(i); });
     case Init::Kind::lecun_normal: {

@@ -20,7 +20,8 @@ constexpr int64_t kLine = 16;  // elements: every tensor of a unit, and every cu
 
 // Initial distribution (cappa.md 1.7).
 struct Init {
-  enum class Kind { zeros, ones, normal, lecun_normal, xavier_uniform } kind = Kind::zeros;
+  enum class Kind { zeros, ones, constant, normal, lecun_normal, xavier_uniform } kind = Kind::zeros;
+  double value = 0;                     // constant
   double std = 0;                       // normal
   int64_t fan_in = 0, fan_out = 0;      // lecun_normal (fan_in), xavier_uniform
 };

@@ -47,6 +47,7 @@ const Init kXavier{.kind = Init::Kind::xavier_uniform, .fan_in = 768, .fan_out =
 TEST(Initialise, Constants) {
   for (float v : values(tensor("a", 1000, {}))) ASSERT_EQ(v, 0);
   for (float v : values(tensor("a", 1000, {.kind = Init::Kind::ones}))) ASSERT_EQ(v, 1);
+  for (float v : values(tensor("a", 1000, {.kind = Init::Kind::constant, .value = -4.6}))) ASSERT_EQ(v, -4.6f);
 }
 
 TEST(Initialise, Normal) {
