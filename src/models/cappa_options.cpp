@@ -2,53 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <map>
-
-#include "base/text.hpp"
-
 namespace models {
-namespace {
-
-struct Variant {
-  int64_t width, depth, mlp, heads;
-};
-const std::map<std::string, Variant> kVariants = {  // cappa.md 1.1
-    {"mu", {32, 1, 128, 2}},          {"Ti", {192, 12, 768, 3}},   {"S", {384, 12, 1536, 6}},
-    {"M", {512, 12, 2048, 8}},        {"B", {768, 12, 3072, 12}},  {"L", {1024, 24, 4096, 16}},
-    {"So400m", {1152, 27, 4304, 16}}, {"H", {1280, 32, 5120, 16}}, {"g", {1408, 40, 6144, 16}},
-    {"g-opt", {1536, 40, 6144, 16}},  {"G", {1664, 48, 8192, 16}}, {"G-opt", {1536, 48, 8192, 16}},
-    {"e", {1792, 56, 15360, 16}}};
-
-}  // namespace
-
-void EncoderOptions::bind(config::Table& t) {
-  t.key("variant", variant, "a size by name, as \"B/16\" (mu Ti S M B L So400m H g g-opt G G-opt e); explicit keys win")
-      .on_resume(config::OnResume::never);
-  if (!variant.empty()) {
-    size_t slash = variant.find('/');
-    auto found = kVariants.find(variant.substr(0, slash));
-    int64_t size = slash == std::string::npos ? 0 : std::atoll(variant.c_str() + slash + 1);
-    if (found == kVariants.end() || size <= 0) {
-      t.error(
-          "variant",
-          fmt::format("\"{}\" is no variant; give NAME/PATCH as \"B/16\", NAME one of mu Ti S M B L So400m H g g-opt "
-                      "G G-opt e",
-                      variant));
-    } else {
-      const Variant& v = found->second;
-      patch = size, width = v.width, depth = v.depth, mlp = v.mlp, heads = v.heads;
-    }
-  }
-  auto never = config::OnResume::never;
-  t.key("patch", patch, "side of a patch, in pixels").min(1).max(1024).on_resume(never);
-  t.key("depth", depth, "transformer blocks").min(1).max(1000).on_resume(never);
-  t.key("width", width, "embedding width").min(1).max(65536).on_resume(never);
-  t.key("mlp", mlp, "hidden width of the MLPs").min(1).max(1 << 20).on_resume(never);
-  t.key("heads", heads, "attention heads; must divide width").min(1).max(1024).on_resume(never);
-  t.key("dropout", dropout, "dropout rate").min(0).max(0.99);
-  if (heads > 0 && width % heads)
-    t.error(t.has("width") && !t.has("heads") ? "width" : "heads", fmt::format("width = {} is not divisible by heads = {}", width, heads));
-}
 
 void DecoderOptions::bind(config::Table& t) {
   auto never = config::OnResume::never;
@@ -113,18 +67,7 @@ void CappaOptions::bind(config::Table& t) {
                                          masking_ratio, length(), 1.0 / double(length())));
 }
 
-VitConfig CappaOptions::vit() const {
-  return {.image_height = height(),
-          .image_width = width(),
-          .patch_height = encoder.patch,
-          .patch_width = encoder.patch_columns(),
-          .depth = encoder.depth,
-          .width = encoder.width,
-          .mlp = encoder.mlp,
-          .heads = encoder.heads,
-          .dropout = float(encoder.dropout),
-          .learned_positions = posemb == "learn"};
-}
+VitConfig CappaOptions::vit() const { return vit_config(encoder, height(), width(), posemb); }
 
 DecoderConfig CappaOptions::decoder_config() const {
   return {.depth = decoder.depth,

@@ -4,19 +4,9 @@
 #include "config/table.hpp"
 #include "models/caption_decoder.hpp"
 #include "models/caption_head.hpp"
-#include "models/vit.hpp"
+#include "models/vit_options.hpp"
 
 namespace models {
-
-struct EncoderOptions {
-  std::string variant;  // "B/16": sets patch, depth, width, mlp, heads unless they are given
-  int64_t patch = 16, depth = 12, width = 768, mlp = 3072, heads = 12;
-  double dropout = 0;
-  int64_t patch_width = 0;  // patches that are not square (set by tests, not a key); 0 = patch
-  void bind(config::Table& t);
-
-  int64_t patch_columns() const { return patch_width ? patch_width : patch; }
-};
 
 struct DecoderOptions {
   int64_t depth = 6, width = 0, mlp = 0, heads = 0;  // 0 = the encoder's

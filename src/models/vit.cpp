@@ -35,6 +35,7 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list) : co
                           ParameterList::normal(1 / std::sqrt(double(width))));
   else
     table_ = sincos2d(config.grid_height(), config.grid_width(), width);
+  if (config.class_token) class_token_ = list.add("encoder/cls", {1, 1, width}, ParameterList::zeros());
   for (int64_t i = 0; i < config.depth; ++i) {
     const std::string path = fmt::format("encoder/Transformer/encoderblock_{}", i);
     const int block = list.begin_block(path);
@@ -53,23 +54,51 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list) : co
   norm_ = list.layer_norm("encoder/Transformer/encoder_norm", width, true);
 }
 
+void Vit::place(nn::Context& ctx, Pass& pass) const {
+  if (positions_ < 0) pass.positions = ctx.table(true, table_);
+  if (class_token_ < 0) return;
+  const int64_t patches = config_.patches(), length = config_.tokens();
+  std::vector<int32_t> from_patches, of_patches, of_class;
+  for (int64_t b = 0; b < ctx.batch; ++b) {
+    of_class.push_back(int32_t(b * length));
+    from_patches.push_back(int32_t(ctx.batch * patches));
+    for (int64_t p = 0; p < patches; ++p) {
+      of_patches.push_back(int32_t(b * length + 1 + p));
+      from_patches.push_back(int32_t(b * patches + p));
+    }
+  }
+  pass.from_patches = ctx.table(true, from_patches);
+  pass.of_patches = ctx.table(true, of_patches);
+  pass.of_class = ctx.table(true, of_class);
+}
+
+// Writes the tokens of the image to x [batch * tokens, width].
+void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
+  const int64_t patches = config_.patches(), width = config_.width, rows = ctx.batch * patches;
+  ForwardBlock weights(ctx, stem_block_, blocks_.first_block());
+  device::Arena::Scope scope(ctx.arena);
+  pass.patches = ctx.make_activation(ctx.keep, rows * stem_.in);
+  ctx.run(kernels::Patchify{.patches = pass.patches, .image = image, .batch = ctx.batch,
+                            .height = config_.image_height, .width = config_.image_width,
+                            .patch = config_.patch_height, .patch_width = config_.patch_width, .range = bytes_});
+  const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + 1) * width), embedded = all.slice(0, rows * width);
+  stem_.forward(ctx, pass.patches, rows, embedded);
+  const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
+  ctx.run(kernels::AddTable{.y = embedded, .x = embedded, .table = table, .rows = rows, .width = width, .length = patches});
+  if (class_token_ >= 0) {
+    ctx.run(kernels::Copy{.y = all.slice(rows * width, width), .x = ctx.weight(class_token_)});
+    ctx.run(kernels::GatherRows{.y = x, .x = all, .index = pass.from_patches, .rows = ctx.batch * config_.tokens(),
+                                .width = width, .source_rows = rows + 1});
+  }
+  if (ctx.train && drops()) nn::dropout(ctx, x, x, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
+}
+
 View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) const {
-  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  const int64_t width = config_.width, rows = ctx.batch * config_.tokens();
   pass.start = ctx.arena.low();
   Outputs outputs(ctx, rows * width);
   View x = outputs.make(rows * width);
-  {
-    ForwardBlock weights(ctx, stem_block_, blocks_.first_block());
-    device::Arena::Scope scope(ctx.arena);
-    pass.patches = ctx.make_activation(ctx.keep, rows * stem_.in);
-    ctx.run(kernels::Patchify{.patches = pass.patches, .image = image, .batch = ctx.batch,
-                              .height = config_.image_height, .width = config_.image_width,
-                              .patch = config_.patch_height, .patch_width = config_.patch_width, .range = bytes_});
-    stem_.forward(ctx, pass.patches, rows, x);
-    const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
-    ctx.run(kernels::AddTable{.y = x, .x = x, .table = table, .rows = rows, .width = width, .length = length});
-    if (ctx.train && drops()) nn::dropout(ctx, x, x, config_.dropout, "encoder/posemb", 0, length * width);
-  }
+  embed(ctx, image, x, pass);
   auto count = [&](const Layer&) { return rows * width; };
   auto run = [&](const Layer& layer, Stack::Kept& kept, View y, bool save) { forward_layer(ctx, layer, kept, y, save); };
   pass.tokens = blocks_.forward(ctx, outputs, x, norm_block_, pass.blocks, count, run);
@@ -83,7 +112,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) cons
 
 // y: none where only what backward needs is made again.
 void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y, bool save) const {
-  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  const int64_t length = config_.tokens(), width = config_.width, rows = ctx.batch * length;
   const bool drop = ctx.train && drops();
   const int number = layer.mlp.layer;
   Layer::Saved& s = kept.saved;
@@ -112,7 +141,7 @@ void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept,
 }
 
 void Vit::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d) const {
-  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  const int64_t length = config_.tokens(), width = config_.width, rows = ctx.batch * length;
   const bool drop = ctx.train && drops();
   const int number = layer.mlp.layer;
   Layer::Saved& s = kept.saved;
@@ -130,7 +159,7 @@ void Vit::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept
 }
 
 void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
-  const int64_t length = config_.patches(), width = config_.width, rows = ctx.batch * length;
+  const int64_t width = config_.width, rows = ctx.batch * config_.tokens();
   backward_block(ctx, norm_block_, blocks_.last_block(), [&] {
     device::Arena::Scope scope(ctx.arena);
     View dx = ctx.arena.temporary(rows * width);
@@ -142,21 +171,37 @@ void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
       ctx, stem_block_, pass.blocks,
       [&](const Layer& layer, Stack::Kept& kept) { forward_layer(ctx, layer, kept, {}, false); },
       [&](const Layer& layer, Stack::Kept& kept) { backward_layer(ctx, layer, kept, d); });
-  backward_block(ctx, stem_block_, -1, [&] {
-    const int64_t examples = ctx.batch / ctx.slices, columns = length * width;
-    if (ctx.train && drops()) nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, columns);
-    if (!ctx.gradient(positions_).view.none())
-      nn::sum_over_slices(ctx, {positions_}, [&](int64_t j, const auto& t) {
-        ctx.run(kernels::ColumnSum{.out = t[0].view, .x = d.slice(j * examples * columns, examples * columns),
-                                   .m = examples, .n = columns, .write = t[0].write});
-      });
-    stem_.backward(ctx, d, pass.patches, rows, {});
-  });
+  backward_block(ctx, stem_block_, -1, [&] { backward_stem(ctx, d, pass); });
   ctx.arena.pop_low(pass.start);
 }
 
+void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
+  const int64_t examples = ctx.batch / ctx.slices, width = config_.width, columns = config_.patches() * width;
+  if (ctx.train && drops()) nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
+  device::Arena::Scope scope(ctx.arena);
+  View of_patches = d;
+  auto gather = [&](View y, View index) {
+    ctx.run(kernels::GatherRows{.y = y, .x = d, .index = index, .rows = index.count, .width = width,
+                                .source_rows = d.count / width});
+    return y;
+  };
+  auto sum_over_examples = [&](int parameter, View x, int64_t n) {
+    if (ctx.gradient(parameter).view.none()) return;
+    nn::sum_over_slices(ctx, {parameter}, [&](int64_t j, const auto& t) {
+      ctx.run(kernels::ColumnSum{.out = t[0].view, .x = x.slice(j * examples * n, examples * n), .m = examples, .n = n,
+                                 .write = t[0].write});
+    });
+  };
+  if (class_token_ >= 0) {
+    of_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.of_patches);
+    sum_over_examples(class_token_, gather(ctx.arena.temporary(ctx.batch * width), pass.of_class), width);
+  }
+  sum_over_examples(positions_, of_patches, columns);
+  stem_.backward(ctx, of_patches, pass.patches, ctx.batch * config_.patches(), {});
+}
+
 int64_t Vit::forward_flops() const {
-  const int64_t p = config_.patches(), e = config_.width, m = config_.mlp;
+  const int64_t p = config_.tokens(), e = config_.width, m = config_.mlp;
   return input_flops() + config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
 }
 

@@ -1,4 +1,4 @@
-// A ViT without class token or pooling head (cappa.md 1.4). Output: normalised tokens [batch * patches, width].
+// A ViT without a pooling head (cappa.md 1.4). Output: normalised tokens [batch * tokens, width].
 #pragma once
 
 #include "kernels/patchify.hpp"
@@ -17,10 +17,12 @@ struct VitConfig {
   int64_t depth = 0, width = 0, mlp = 0, heads = 0;
   float dropout = 0;
   bool learned_positions = true;  // otherwise sincos2d
+  bool class_token = false;       // a learned token in front of those of the patches, without a position
 
   int64_t grid_height() const { return image_height / patch_height; }
   int64_t grid_width() const { return image_width / patch_width; }
   int64_t patches() const { return grid_height() * grid_width(); }
+  int64_t tokens() const { return patches() + class_token; }
 };
 
 class Vit {
@@ -43,6 +45,9 @@ class Vit {
   // The state of one pass, from place() to the end of its backward pass.
   struct Pass {
     View positions;                      // the fixed table, where there is one
+    // With a class token: for each token its row among those of the patches and the class token behind them; for each patch, and
+    // for each example's class token, its row among the tokens.
+    View from_patches, of_patches, of_class;
     View patches;                        // rows of pixels, the stem's input
     View tokens;                         // the last block's output
     device::Arena::Mark start{}, norm_mark{};
@@ -51,7 +56,7 @@ class Vit {
   };
 
   // Copies what the host has made to where ops read it. It stays there until the arena is popped.
-  void place(nn::Context& ctx, Pass& pass) const { pass.positions = positions_ < 0 ? ctx.table(true, table_) : View{}; }
+  void place(nn::Context& ctx, Pass& pass) const;
   // image [batch, height, width, 3]: f32, or u8 after take_bytes.
   View forward(nn::Context& ctx, View image, int next_block, Pass& pass) const;
   // d: gradient of forward's result; overwritten on the way.
@@ -63,8 +68,11 @@ class Vit {
   int64_t input_flops() const { return 2 * config_.patches() * stem_.in * config_.width; }
   bool drops() const { return config_.dropout > 0; }
   int last_block() const { return norm_block_; }
+  const VitConfig& config() const { return config_; }
 
  private:
+  void embed(nn::Context& ctx, View image, View x, Pass& pass) const;
+  void backward_stem(nn::Context& ctx, View d, Pass& pass) const;
   void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y, bool save) const;
   void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d) const;
 
@@ -74,6 +82,7 @@ class Vit {
   nn::Linear stem_;
   int positions_ = -1;        // parameter, or
   std::vector<float> table_;  // fixed table
+  int class_token_ = -1;      // parameter
   Stack blocks_;
   nn::LayerNorm norm_;
 };
