@@ -61,10 +61,16 @@ struct EvalOptions {
 // weights, NAME_ema on their average. `weights` of each is "raw" or "ema".
 std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables);
 
+// A number that an evaluator yields, as files and messages show it.
+struct Metric {
+  std::string name, unit, doc;
+};
+
 struct Registered {
   std::string name, doc;
-  std::vector<std::string> metrics;  // names of its values
-  std::string needs;                 // what a model must be able to do, for messages: "score captions"
+  // The numbers of a result, in its order; they may depend on the evaluator's keys.
+  std::vector<Metric> (*metrics)(const config::Table::Variant& options);
+  std::string needs;  // what a model must be able to do, for messages: "rank classes"
   // The pass that it runs; null if the model cannot do what it needs.
   std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
   std::shared_ptr<config::Table::Variant> (*make_options)();
@@ -72,7 +78,25 @@ struct Registered {
 };
 const base::Registry<Registered>& registry();
 const Registered& row_of(const EvalOptions& options);
+std::vector<Metric> metrics_of(const EvalOptions& options);
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
+
+// Hands every example of a set to one rank, in batches of equal size. All ranks run the same number of rounds, because weights
+// may have to be gathered; positions from the size of the set on are padding.
+class Rounds {
+ public:
+  explicit Rounds(const Context& context);
+  int64_t count() const { return count_; }
+  // Position of the first example of this rank's batch.
+  int64_t first(int64_t round) const { return (round * ranks_ + rank_) * batch_; }
+  // Loads the batches of this rank. `place`: the sample at a position.
+  std::unique_ptr<data::Loader> loader(const Context& context, const std::function<int64_t(int64_t position)>& place) const;
+  // Copies a batch's value i to the position of its example, padding left out.
+  void store(int64_t round, const std::vector<double>& of_batch, double* values) const;
+
+ private:
+  int64_t examples_, batch_, ranks_, rank_, count_;
+};
 
 // Adds up values that ranks hold for positions [0, n): each rank fills its own, zeros elsewhere. The sums over positions are taken
 // in the order of positions, so they do not depend on the number of ranks.

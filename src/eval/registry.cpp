@@ -38,9 +38,6 @@ std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options) {
   return registry().at(options.kind).make(*options.options);
 }
 
-void share_values(comm::Comm& world, std::vector<double>& values) {
-  // x + 0 is exact, so this sum only moves.
-  world.all_reduce({values.data(), device::DType::f64, int64_t(values.size())}).wait();
-}
+std::vector<Metric> metrics_of(const EvalOptions& options) { return row_of(options).metrics(*options.options); }
 
 }  // namespace eval

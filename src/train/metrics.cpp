@@ -111,9 +111,6 @@ const std::vector<MetricInfo>& train_metrics() {
 
 const std::vector<MetricInfo>& eval_metrics() {
   static const std::vector<MetricInfo> list = {
-      {"perplexity", "nats/caption",
-       "mean over captions of the summed negative log-likelihood (the published code's name for it)"},
-      {"perplexity_per_token", "nats/token", "summed negative log-likelihood over summed tokens"},
       {"attempt", "1", "number of this start of the run, from 1"},
       {"time", "s", "since 1970-01-01 UTC"},
       {"killed", "1", "1: the attempt before this one was killed: it ended without a report"},
@@ -168,9 +165,9 @@ void LogOptions::bind(config::Table& t) {
 }
 
 Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
-                 const LogOptions& options, bool killed, std::vector<MetricInfo> measures)
+                 const LogOptions& options, bool killed, DeclaredMetrics declared)
     : directory_(directory),
-      measures_(std::move(measures)),
+      declared_(std::move(declared)),
       writes_(writes),
       flush_s_(options.flush_s),
       attempt_(attempt) {
@@ -259,19 +256,22 @@ void Metrics::append(const std::string& line) {
 void Metrics::train_row(int64_t step, const Row& values) {
   if (!writes_) return;
   for (const auto& [name, value] : values)
-    CHECK(find_train_metric(name), "metric {} is neither a measure of the model nor in train_metrics()", name);
+    CHECK(find_declared(kTrainRows, name), "metric {} is neither a measure of the model nor in train_metrics()", name);
   append(line_of({kTrainRows, step, values}));
   groups_[kTrainRows].add(step, values, true);
 }
 
-const MetricInfo* Metrics::find_train_metric(const std::string& name) const {
-  for (const MetricInfo& m : measures_)
-    if (m.name == name) return &m;
-  return find_metric(train_metrics(), name);
+const MetricInfo* Metrics::find_declared(const std::string& group, const std::string& name) const {
+  if (auto list = declared_.find(group); list != declared_.end())
+    for (const MetricInfo& m : list->second)
+      if (m.name == name) return &m;
+  return find_metric(group == kTrainRows ? train_metrics() : eval_metrics(), name);
 }
 
 void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& values) {
   if (!writes_) return;
+  for (const auto& [name, value] : values)
+    CHECK(find_declared(eval_rows(evaluator), name), "metric {} is neither the evaluator's nor in eval_metrics()", name);
   append(line_of({eval_rows(evaluator), step, values}));
   groups_[eval_rows(evaluator)].add(step, values, true);
 }
@@ -363,7 +363,7 @@ void Metrics::write_h5() {
       std::string dataset = group + "/" + dataset_name(name);
       file.create_extendible(dataset, io::H5Type::f64, rows, chunk);
       file.write<double>(dataset, column);
-      const MetricInfo* info = group == "/train" ? find_train_metric(name) : find_metric(eval_metrics(), name);
+      const MetricInfo* info = find_declared(group, name);
       file.set_attribute(dataset, "unit", info ? info->unit : std::string("1"));
       if (info) file.set_attribute(dataset, "doc", info->doc);
       if (dataset_name(name) != name) file.set_attribute(dataset, "name", name);

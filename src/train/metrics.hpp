@@ -41,8 +41,8 @@ struct LogOptions {
   void bind(config::Table& t);
 };
 
-// A metric of the training loop or of evaluators has a row in one of these lists; a model declares its own. NAME also stands for
-// NAME followed by digits and for NAME[anything].
+// The training loop's own metrics have a row in one of these lists; models and evaluators declare theirs. NAME also stands for NAME
+// followed by digits and for NAME[anything].
 struct MetricInfo {
   std::string name, unit, doc;
 };
@@ -51,6 +51,9 @@ const std::vector<MetricInfo>& eval_metrics();
 const MetricInfo* find_metric(const std::vector<MetricInfo>& list,
                               const std::string& name);  // nullptr if there is none
 
+// The metrics that models and evaluators declare, by group of rows: kTrainRows, eval_rows(NAME).
+using DeclaredMetrics = std::map<std::string, std::vector<MetricInfo>>;
+
 class Metrics {
  public:
   using Row = MetricValues;
@@ -58,9 +61,8 @@ class Metrics {
   // Brings both files in line with the step the run continues from (0: from the beginning): rows past that step, and
   // lines that are no rows, are moved to the abandoned ones. `attempt` counts starts; if the files know more, they
   // win. With `writes` = false (all ranks but 0) every call does nothing. `killed`: the attempt before was.
-  // `measures`: metrics of training that the model declares.
   Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes, const LogOptions& options,
-          bool killed = false, std::vector<MetricInfo> measures = {});
+          bool killed = false, DeclaredMetrics declared = {});
   ~Metrics();
 
   void train_row(int64_t step, const Row& values);  // names must be the model's or in train_metrics()
@@ -78,7 +80,7 @@ class Metrics {
   double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
-  const MetricInfo* find_train_metric(const std::string& name) const;  // nullptr if there is none
+  const MetricInfo* find_declared(const std::string& group, const std::string& name) const;  // nullptr if there is none
   void load(int64_t restored_step);
   void note_uptime(const MetricRow& row, int64_t attempt);
   void append(const std::string& line);
@@ -87,7 +89,7 @@ class Metrics {
   bool h5_is_ours() const;
 
   std::string directory_;
-  std::vector<MetricInfo> measures_;
+  DeclaredMetrics declared_;
   bool writes_;
   double flush_s_;
   int64_t attempt_;

@@ -9,13 +9,16 @@ namespace train {
 void RunFiles::open_metrics(bool after_kill) {
   const Recipe& recipe = attempt_.recipe;
   RunState& state = attempt_.state;
-  std::vector<MetricInfo> measures;
+  DeclaredMetrics declared;
   for (const models::Measure& m : attempt_.engine().measures())
-    measures.push_back({m.name, m.unit, m.doc});
+    declared[kTrainRows].push_back({m.name, m.unit, m.doc});
+  for (const auto& [name, options] : recipe.evaluations())
+    for (const eval::Metric& m : eval::metrics_of(options))
+      declared[eval_rows(name)].push_back({m.name, m.unit, m.doc});
   metrics_.reset();
   metrics_ =
       std::make_unique<Metrics>(recipe.run.dir, state.step, state.progress.attempts,
-                                attempt_.leads(), recipe.log, after_kill, std::move(measures));
+                                attempt_.leads(), recipe.log, after_kill, std::move(declared));
   state.progress.attempts = attempt_.world().max(metrics_->attempt());
   metrics_->set_text("run", recipe.run.name);
   metrics_->set_text("notes", recipe.run.notes);

@@ -38,11 +38,12 @@ MetricChoice parse_metric_choice(const std::string& text, const std::map<std::st
     for (const auto& [name, options] : evals) names.push_back(name);
     base::fail(base::Exit::config, "there is no [eval.{}]{}", choice.evaluator, hint(choice.evaluator, names));
   }
-  for (const eval::Registered& row : eval::registry())
-    if (row.name == found->second.kind &&
-        std::find(row.metrics.begin(), row.metrics.end(), choice.metric) == row.metrics.end())
-      base::fail(base::Exit::config, "[eval.{}] yields no \"{}\"{}", choice.evaluator, choice.metric,
-                 hint(choice.metric, row.metrics));
+  if (!found->second.options) return choice;  // its kind is unknown, which is another problem
+  std::vector<std::string> metrics;
+  for (const eval::Metric& m : eval::metrics_of(found->second)) metrics.push_back(m.name);
+  if (std::find(metrics.begin(), metrics.end(), choice.metric) == metrics.end())
+    base::fail(base::Exit::config, "[eval.{}] yields no \"{}\"{}", choice.evaluator, choice.metric,
+               hint(choice.metric, metrics));
   return choice;
 }
 

@@ -406,7 +406,7 @@ void metrics(Test& t) {
   // The first attempt is killed in the middle: what it wrote is there, because every row goes to the system at once.
   pid_t child = ::fork();
   if (child == 0) {
-    train::Metrics m(directory, 0, 1, true, {});
+    train::Metrics m(directory, 0, 1, true, {}, false, {{"/eval/val", {{"perplexity", "nats/caption", "made up"}}}});
     m.eval_row("val", 0, {{"perplexity", 9}});
     for (int64_t step = 1; step <= 10; ++step)
       m.train_row(
@@ -420,7 +420,9 @@ void metrics(Test& t) {
   io::File(jsonl, io::File::Mode::append).append("{\"kind\":\"train\",\"step\":11,\"lo");  // and tore its last line
   EXPECT(lines(jsonl) == 13);
   {
-    train::Metrics m(directory, 6, 1, true, {}, false, {{"loss", "nats/token", "as a model declares it"}});
+    train::Metrics m(directory, 6, 1, true, {}, false,
+                     {{train::kTrainRows, {{"loss", "nats/token", "as a model declares it"}}},
+                      {"/eval/val", {{"perplexity", "nats/caption", "as an evaluator declares it"}}}});
     EXPECT(m.attempt() == 2 && !m.has_eval("val", 10) && m.has_eval("val", 0));
     EXPECT(column("/train/step") == (std::vector<double>{1, 2, 3, 4, 5, 6}));  // readable while the run goes on
     EXPECT(column("/train/loss")[4] == 1.0 / 5 && std::isnan(column("/train/mfu")[2]) &&
@@ -438,6 +440,7 @@ void metrics(Test& t) {
   {
     io::H5File file = io::H5File::open(directory + "/metrics.h5");
     EXPECT(std::get<std::string>(*file.attribute("/train/loss", "unit")) == "nats/token");
+    EXPECT(std::get<std::string>(*file.attribute("/eval/val/perplexity", "unit")) == "nats/caption");
     EXPECT(std::get<std::string>(*file.attribute("/train/l2_grads[a~.*]", "name")) == "l2_grads[a/.*]");
   }
   // A crash between the two files' writing: the same rows come again and are not counted twice.
@@ -453,6 +456,9 @@ void metrics(Test& t) {
     EXPECT(m.attempt() == 4);
     t.refused(*comm::make_plan_comm(1), base::Exit::internal, {"neither a measure of the model nor in train_metrics"}, [&] {
       m.train_row(1, {{"los", 1}});
+    });
+    t.refused(*comm::make_plan_comm(1), base::Exit::internal, {"perplexity is neither the evaluator's nor in eval_metrics"}, [&] {
+      m.eval_row("val", 1, {{"perplexity", 1}});
     });
   }
   io::H5File file = io::H5File::open(directory + "/metrics.h5");

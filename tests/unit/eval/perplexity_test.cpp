@@ -6,72 +6,10 @@
 #include <map>
 #include <set>
 
-#include "eval/evaluator.hpp"
 #include "models/caption_scorer.hpp"
+#include "rig.hpp"
 
 namespace {
-
-using device::DType;
-
-// Sample i: its number as a caption and as an image, from 1 on, so that padding (all zero) is none of them.
-class Numbers : public data::Source {
- public:
-  explicit Numbers(int64_t size) : size_(size) {}
-  int64_t size() const override { return size_; }
-  std::string key(int64_t index) const override { return fmt::format("numbers:{}", index); }
-  std::string summary() const override { return ""; }
-  data::Sample read(int64_t index) const override {
-    data::Array image(DType::f32, {1}), label(DType::i32, {1});
-    image.f32()[0] = float(index + 1), label.i32()[0] = int32_t(index + 1);
-    data::Sample sample;
-    sample["image"] = std::move(image), sample["labels"] = std::move(label);
-    return sample;
-  }
-  static data::Spec spec() {
-    return {{"image", data::FieldSpec::array(DType::f32, {1})}, {"labels", data::FieldSpec::array(DType::i32, {1})}};
-  }
-
- private:
-  int64_t size_;
-};
-
-// Ranks that run one after the other, twice. In the first round a sum only collects what each rank adds. In the second
-// round every rank gets the whole sum.
-class Ranks : public comm::Comm {
- public:
-  explicit Ranks(int size) : size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  comm::Ticket all_reduce(device::View view, device::Queue&) override {
-    total_.resize(size_t(view.count), 0.0);
-    for (int64_t i = 0; i < view.count; ++i) {
-      if (collecting_) total_[size_t(i)] += view.f64()[i];
-      if (!collecting_) view.f64()[i] = total_[size_t(i)];
-    }
-    return {};
-  }
-  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
-  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
-  void broadcast(device::View, int) override {}
-  void barrier() override {}
-  int64_t min(int64_t v) override { return v; }
-  int64_t max(int64_t v) override { return v; }
-  int64_t sum(int64_t v) override { return v; }
-  double max(double v) override { return v; }
-  std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
-  std::string broadcast_text(const std::string& t, int) override { return t; }
-
-  template <class F>
-  void run_all(const F& f) {
-    for (bool collecting : {true, false})
-      for (rank_ = 0, collecting_ = collecting; rank_ < size_; ++rank_) f(rank_, collecting);
-  }
-
- private:
-  int size_, rank_ = 0;
-  bool collecting_ = true;
-  std::vector<double> total_;
-};
 
 // The answer of the made-up model for caption c: any numbers whose sums are exact.
 double nll_of(int64_t caption) { return 1 + 0.25 * double(caption); }
@@ -91,25 +29,8 @@ struct Outcome {
   std::vector<int64_t> calls;                      // of the model, by rank
 };
 
-struct Root {
-  eval::EvalOptions options;
-  void bind(config::Table& t) { t.table("eval", options, ""); }
-};
-
 std::unique_ptr<eval::Evaluator> perplexity(bool shuffle_images) {
-  Root root;
-  config::Deck deck(config::DeckSource{"deck.toml",
-                                       fmt::format("[eval]\nkind = \"perplexity\"\ndata = \"val\"\nevery_steps = 1\n"
-                                                   "shuffle_images = {}\n",
-                                                   shuffle_images),
-                                       {}},
-                    root);
-  EXPECT_TRUE(deck.problems().lines.empty());
-  return eval::make_evaluator(root.options);
-}
-
-data::Dataset numbers(int64_t examples) {
-  return {"val", std::make_unique<Numbers>(examples), data::Pipeline("", Numbers::spec(), {})};
+  return eval::make_evaluator(rig::options("perplexity", fmt::format("shuffle_images = {}", shuffle_images)));
 }
 
 // A pass of a made-up model: `score` answers for the batch that was prepared last.
@@ -128,24 +49,11 @@ class MadeUpPass : public models::ScorePass {
 };
 
 Outcome evaluate(const Setting& s) {
-  const data::Dataset set = numbers(s.examples);
+  const data::Dataset set = rig::numbers("labels", s.examples);
   const std::unique_ptr<eval::Evaluator> evaluator = perplexity(s.shuffle_images);
-  Ranks ranks(s.ranks);
+  rig::Ranks ranks(s.ranks);
   Outcome out;
   out.results.resize(size_t(s.ranks)), out.calls.resize(size_t(s.ranks));
-  // The made-up pass uses no context.
-  auto forward = [](const auto& prepare, const auto& run) {
-    device::Queue queue(device::Kind::plan);
-    device::Ledger ledger;
-    device::Arena arena;
-    const shard::Layout layout({}, {}, {}, 1, 1);
-    const std::unique_ptr<comm::Comm> alone = comm::make_plan_comm(1);
-    comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
-    shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
-    nn::Context ctx{.queue = queue, .arena = arena, .weights = weights, .gradients = nullptr, .batch = 1};
-    prepare(models::Inputs{});
-    run(ctx, models::Inputs{});
-  };
   ranks.run_all([&](int rank, bool first_round) {
     int64_t& calls = out.calls[size_t(rank)] = 0;
     MadeUpPass pass([&](const models::HostBatch& batch, double* nll, double* weight) {
@@ -165,7 +73,7 @@ Outcome evaluate(const Setting& s) {
                                                 .loader = {},
                                                 .batch = s.batch,
                                                 .pass = &pass,
-                                                .forward = forward,
+                                                .forward = rig::forward,
                                                 .interrupted = [&] { return calls == s.interrupt_after; }});
   });
   return out;
@@ -210,10 +118,12 @@ TEST(Perplexity, ValuesHaveTheNamesOfTheRegistry) {
   const eval::Result result = evaluate({}).results[0];
   std::vector<std::string> names;
   for (const auto& [name, number] : result.values) names.push_back(name);
-  for (const eval::Registered& row : eval::registry())
-    if (row.name == "perplexity") {
-      EXPECT_EQ(row.metrics, names);
-    }
+  std::vector<std::string> declared;
+  for (const eval::Metric& m : eval::metrics_of(rig::options("perplexity"))) {
+    declared.push_back(m.name);
+    EXPECT_FALSE(m.unit.empty() || m.doc.empty()) << m.name;
+  }
+  EXPECT_EQ(declared, names);
 }
 
 // shuffle_images: the image half a set away, so that neighbours do not swap their images.
@@ -239,7 +149,7 @@ TEST(Perplexity, ShuffledImagesAreHalfASetAway) {
 }
 
 TEST(Perplexity, ShuffledImagesNeedTwoExamples) {
-  const data::Dataset one = numbers(1), two = numbers(2);
+  const data::Dataset one = rig::numbers("labels", 1), two = rig::numbers("labels", 2);
   perplexity(true)->check(two), perplexity(false)->check(one);
   try {
     perplexity(true)->check(one);

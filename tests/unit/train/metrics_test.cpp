@@ -35,7 +35,9 @@ class MetricFiles : public testing::Test {
   std::unique_ptr<train::Metrics> open(int64_t restored_step, double flush_s = 30) {
     train::LogOptions options;
     options.flush_s = flush_s;
-    return std::make_unique<train::Metrics>(directory_, restored_step, 1, true, options);
+    train::DeclaredMetrics declared;
+    declared["/eval/val"] = {{"perplexity", "nats/caption", "what a captioner's evaluator says of it"}};
+    return std::make_unique<train::Metrics>(directory_, restored_step, 1, true, options, false, declared);
   }
   static void write(train::Metrics& m, int64_t first, int64_t last) {
     for (int64_t step = first; step <= last; ++step) {

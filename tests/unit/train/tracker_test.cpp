@@ -143,6 +143,7 @@ TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
 TEST(MetricChoice, IsReadFromTheDeck) {
   std::map<std::string, eval::EvalOptions> evals;
   evals["val"].kind = "perplexity";
+  evals["val"].options = eval::row_of(evals["val"]).make_options();
   MetricChoice least = parse_metric_choice("val/perplexity:min", evals),
                most = parse_metric_choice("val/perplexity:max", evals);
   EXPECT_TRUE(least.smallest);

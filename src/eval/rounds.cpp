@@ -1,0 +1,36 @@
+#include <algorithm>
+
+#include "base/narrow.hpp"
+#include "eval/evaluator.hpp"
+
+namespace eval {
+
+Rounds::Rounds(const Context& context)
+    : examples_(context.dataset.size()),
+      batch_(context.batch),
+      ranks_(context.world.size()),
+      rank_(context.world.rank()),
+      count_(base::ceil_div(examples_, batch_ * ranks_)) {}
+
+std::unique_ptr<data::Loader> Rounds::loader(const Context& context,
+                                             const std::function<int64_t(int64_t)>& place) const {
+  auto positions = [rounds = *this, place](int64_t round) {
+    std::vector<int64_t> out(static_cast<size_t>(rounds.batch_));
+    for (int64_t i = 0; i < rounds.batch_; ++i) out[size_t(i)] = place(rounds.first(round) + i);
+    return out;
+  };
+  return std::make_unique<data::Loader>(context.dataset, data::Order(data::Shuffle::none, examples_, 0),
+                                        context.loader, data::LoaderPlan{positions, 0, count_, examples_});
+}
+
+void Rounds::store(int64_t round, const std::vector<double>& of_batch, double* values) const {
+  const int64_t begin = first(round), end = std::min(begin + batch_, examples_);
+  if (begin < end) std::copy(of_batch.begin(), of_batch.begin() + (end - begin), values + begin);
+}
+
+void share_values(comm::Comm& world, std::vector<double>& values) {
+  // x + 0 is exact, so this sum only moves.
+  world.all_reduce({values.data(), device::DType::f64, int64_t(values.size())}).wait();
+}
+
+}  // namespace eval

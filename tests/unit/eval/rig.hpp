@@ -1,0 +1,114 @@
+// Parts that tests of evaluators share: numbered samples, ranks that run one after the other, evaluators from keys.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "eval/evaluator.hpp"
+
+namespace rig {
+
+using device::DType;
+
+// Sample i: its number as an image and as the field `answer`, from 1 on, so that padding (all zero) is none of them.
+class Numbers : public data::Source {
+ public:
+  Numbers(std::string answer, int64_t size) : answer_(std::move(answer)), size_(size) {}
+  int64_t size() const override { return size_; }
+  std::string key(int64_t index) const override { return fmt::format("numbers:{}", index); }
+  std::string summary() const override { return ""; }
+  data::Sample read(int64_t index) const override {
+    data::Array image(DType::f32, {1}), answer(DType::i32, {1});
+    image.f32()[0] = float(index + 1), answer.i32()[0] = int32_t(index + 1);
+    data::Sample sample;
+    sample["image"] = std::move(image), sample[answer_] = std::move(answer);
+    return sample;
+  }
+  data::Spec spec() const {
+    return {{"image", data::FieldSpec::array(DType::f32, {1})}, {answer_, data::FieldSpec::array(DType::i32, {1})}};
+  }
+
+ private:
+  std::string answer_;
+  int64_t size_;
+};
+
+// Ranks that run one after the other, twice. In the first round a sum only collects what each rank adds. In the second
+// round every rank gets the whole sum.
+class Ranks : public comm::Comm {
+ public:
+  explicit Ranks(int size) : size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  comm::Ticket all_reduce(device::View view, device::Queue&) override {
+    total_.resize(size_t(view.count), 0.0);
+    for (int64_t i = 0; i < view.count; ++i) {
+      if (collecting_) total_[size_t(i)] += view.f64()[i];
+      if (!collecting_) view.f64()[i] = total_[size_t(i)];
+    }
+    return {};
+  }
+  comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
+  comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
+  void broadcast(device::View, int) override {}
+  void barrier() override {}
+  int64_t min(int64_t v) override { return v; }
+  int64_t max(int64_t v) override { return v; }
+  int64_t sum(int64_t v) override { return v; }
+  double max(double v) override { return v; }
+  std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
+  std::string broadcast_text(const std::string& t, int) override { return t; }
+
+  template <class F>
+  void run_all(const F& f) {
+    for (bool collecting : {true, false})
+      for (rank_ = 0, collecting_ = collecting; rank_ < size_; ++rank_) f(rank_, collecting);
+  }
+
+ private:
+  int size_, rank_ = 0;
+  bool collecting_ = true;
+  std::vector<double> total_;
+};
+
+struct Root {
+  eval::EvalOptions options;
+  void bind(config::Table& t) { t.table("eval", options, ""); }
+};
+
+// The options of [eval] with further keys of the kind.
+inline eval::EvalOptions options(const std::string& kind, const std::string& keys = "") {
+  Root root;
+  config::Deck deck(config::DeckSource{"deck.toml",
+                                       fmt::format("[eval]\nkind = \"{}\"\ndata = \"val\"\nevery_steps = 1\n{}\n", kind, keys),
+                                       {}},
+                    root);
+  EXPECT_TRUE(deck.problems().lines.empty());
+  return root.options;
+}
+
+inline data::Dataset numbers(const std::string& answer, int64_t examples) {
+  auto source = std::make_unique<Numbers>(answer, examples);
+  const data::Spec spec = source->spec();
+  return {"val", std::move(source), data::Pipeline("", spec, {})};
+}
+
+// Runs a made-up pass, which uses no context.
+inline void forward(const std::function<void(const models::Inputs&)>& prepare,
+                    const std::function<void(nn::Context&, const models::Inputs&)>& run) {
+  device::Queue queue(device::Kind::plan);
+  device::Ledger ledger;
+  device::Arena arena;
+  const shard::Layout layout({}, {}, {}, 1, 1);
+  const std::unique_ptr<comm::Comm> alone = comm::make_plan_comm(1);
+  comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
+  shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
+  nn::Context ctx{.queue = queue, .arena = arena, .weights = weights, .gradients = nullptr, .batch = 1};
+  prepare(models::Inputs{});
+  run(ctx, models::Inputs{});
+}
+
+}  // namespace rig
