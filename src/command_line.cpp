@@ -141,7 +141,7 @@ bool CommandLine::looks() const {
 }
 
 std::optional<Answer> parse_command_line(int argc, char** argv, CommandLine& c) {
-  CLI::App app{"Pretrains CapPa image captioners on a mesh of MPI ranks.", "trainer"};
+  CLI::App app{"Trains models of images on a mesh of MPI ranks.", "trainer"};
   std::optional<Answer> answer;
   try {
     parse(argc, argv, app, c);

@@ -140,7 +140,7 @@ class Table {
     kind(name, member, options, rows.names(), [&rows](const std::string& k) { return rows.at(k).make_options(); }, doc);
   }
 
-  // A key that earlier versions had in this table and that is now `to` ("model.pad_id"), in a table that is bound later. A deck that
+  // A key that earlier versions had in this table and that is now `to` ("model.seed"), in a table that is bound later. A deck that
   // sets it gets an error that names the new place. The value is read there all the same, so that the deck of an old checkpoint is
   // understood.
   void moved(std::string_view name, std::string_view to);

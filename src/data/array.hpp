@@ -68,7 +68,7 @@ struct Array {
   const int32_t* i32() const { return view().i32(); }
 };
 
-// Several texts that belong to one sample, such as all captions of an image.
+// Several texts that belong to one sample, such as all descriptions of an image.
 using Texts = std::vector<std::string>;
 
 // Undecoded file content | text | numbers | texts.

@@ -1,4 +1,4 @@
-// Samples that cannot be used - a broken image, a caption that is no text, a member that is too large - and what stands
+// Samples that cannot be used - a broken image, a text that is not UTF-8, a member that is too large - and what stands
 // in for them. Not meant: a file system that fails or a shard that vanishes (data::Unreadable), which no other sample
 // can make good.
 #pragma once

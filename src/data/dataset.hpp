@@ -23,8 +23,7 @@ class Dataset {
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
   uint64_t fingerprint() const { return source_->fingerprint(); }
-  // What the ops counted in this process, samples read ahead included: "labels.captions", "labels.captions_cut",
-  // "labels.captions_empty".
+  // Returns what the ops counted in this process, samples read ahead included (count_lines.hpp).
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 
   // Sample `index` after all ops, as it stands at `position` of the stream (random ops draw by it). Any thread.

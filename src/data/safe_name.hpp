@@ -1,4 +1,4 @@
-// Names of files that come from data: archives and captions files.
+// Names of files that come from data: archives and tables.
 #pragma once
 
 #include <string>

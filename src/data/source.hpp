@@ -17,7 +17,7 @@
 
 namespace data {
 
-// One member of a sample: an image file, a caption, a row. A larger one is taken for an attack or a mistake, and
+// One member of a sample: an image file, a text, a row. A larger one is taken for an attack or a mistake, and
 // refused before memory is taken.
 constexpr int64_t kMostMemberBytes = int64_t{256} << 20;
 
@@ -77,6 +77,8 @@ struct SourceOptions : config::Table::Variant {
   virtual std::unique_ptr<Source> open(const OpenContext& context) const = 0;
   // The files whose staged copies are read by context.local(path); none: a source that reads no file.
   virtual std::vector<std::string> files() const { return {}; }
+  // The key that names them, for messages.
+  virtual std::string files_key() const { return "path"; }
 };
 
 struct SourceRow {

@@ -20,6 +20,7 @@ struct FolderOptions : SourceOptions {
   std::string folder(const std::vector<std::string>& caption_files) const;
   Spec spec() const override;
   std::vector<std::string> files() const override;  // the images; Error(Exit::data) for a captions file that is no good
+  std::string files_key() const override { return path.empty() ? "captions" : "path"; }
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 
  private:

@@ -286,7 +286,7 @@ void WebdatasetOptions::bind(config::Table& t) {
   bind_shards(
       t, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\", \"shards/*.tar\" (by name)",
       "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; \"jpg;jpeg;png\": the first "
-      "of these that a sample has; .txt is text, .cls a number; \"json:captions\": the texts under that key of a .json",
+      "of these that a sample has; .txt is text, .cls a number; \"json:KEY\": the texts under that key of a .json",
       [this](const std::string& field, const std::string& text) { return field_problem(field, text); });
 }
 

@@ -20,7 +20,7 @@ double print_products(comm::Comm& world, int threads, double steps) {
             [](const auto& one, const auto& other) { return one.seconds > other.seconds; });
   double all = 0;
   for (const kernels::GemmUse& p : products) all += p.seconds;
-  // Ranks may have seen other captions, and must measure as often as each other.
+  // Ranks may have seen other examples, and must measure as often as each other.
   auto large = [&](const kernels::GemmUse& p) { return p.seconds > 0.005 * all; };
   size_t shown = size_t(world.min(int64_t(std::count_if(products.begin(), products.end(), large))));
   const std::vector<double> alone =

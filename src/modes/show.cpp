@@ -147,6 +147,14 @@ class Prepared {
   }
 
   const std::map<std::string, data::Array>& arrays() const { return arrays_; }
+  // Returns the whole numbers that the model reads of this example, one by input: classes, flags.
+  std::map<std::string, int32_t> numbers(int64_t example, int64_t examples) const {
+    std::map<std::string, int32_t> out;
+    for (const auto& [name, input] : into_)
+      if (input.host.type == device::DType::i32 && input.host.count == examples)
+        out[name] = input.host.i32()[example];
+    return out;
+  }
   // Returns the ids of all examples; null if the model has no such input.
   const device::View* ids(const std::string& input) const {
     auto found = into_.find(input);
@@ -174,8 +182,14 @@ Json describe(const Job& job, const Shown& shown, const data::Batch& batch, cons
         if (input == "labels") example["caption"] = reader.caption(row, length);
         example[input] = reader.pieces(row, length);
       }
-    base::log::line("position={} key={} caption={}", position, example["key"].get<std::string>(),
-                    base::quoted(example.value("caption", ""), 1000));
+    std::string shows;
+    if (example.contains("caption"))
+      shows = fmt::format(" caption={}", base::quoted(example["caption"].get<std::string>(), 1000));
+    for (const auto& [name, number] : prepared.numbers(i, shown.count)) {
+      example[name] = number;
+      shows += fmt::format(" {}={}", name, number);
+    }
+    base::log::line("position={} key={}{}", position, example["key"].get<std::string>(), shows);
     listed.push_back(std::move(example));
   }
   return listed;

@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "data/count_lines.hpp"
 #include "io/version.hpp"
 #include "kernels/gemm.hpp"
 #include "train/threads.hpp"
@@ -131,18 +132,11 @@ std::string parameter_table(Engine& engine, comm::Mesh& mesh) {
   return out + fmt::format("Total: {}\n", base::with_commas(engine.layout().total_elements()));
 }
 
-void print_captions(comm::Comm& world, const data::Mixture& data) {
-  constexpr std::string_view kSuffix = ".captions";
+void print_counts(comm::Comm& world, const data::Mixture& data) {
   for (const data::Mixture::Part& part : data.parts()) {
     std::map<std::string, int64_t> counts = part.dataset->counts();  // the same names on every rank
-    for (const auto& [name, count] : counts) {
-      if (!name.ends_with(kSuffix)) continue;
-      int64_t all = world.sum(count), cut = world.sum(counts.at(name + "_cut"));
-      int64_t empty = world.sum(counts.at(name + "_empty"));
-      log::line("captions {} {}: {:.2f} % of {} were cut at max_len{}", part.dataset->name(),
-                name.substr(0, name.size() - kSuffix.size()), all ? 100 * double(cut) / double(all) : 0.0,
-                base::with_commas(all), empty ? fmt::format(", {} were empty", base::with_commas(empty)) : "");
-    }
+    for (auto& [name, count] : counts) count = world.sum(count);
+    for (const std::string& line : data::count_lines(part.dataset->name(), counts)) log::line("{}", line);
   }
 }
 

@@ -29,8 +29,7 @@ std::string parameter_table(Engine& engine, comm::Mesh& mesh);
 std::string compute_text(const PrecisionOptions& precision);
 std::string loss_text(double loss);
 
-// How many captions were too long for max_len, over all ranks, which all call. Counts this attempt, samples read ahead
-// included.
-void print_captions(comm::Comm& world, const data::Mixture& data);
+// Logs what preprocessing counted, over all ranks, which all call. Counts this attempt, samples read ahead included.
+void print_counts(comm::Comm& world, const data::Mixture& data);
 
 }  // namespace train

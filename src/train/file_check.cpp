@@ -78,23 +78,20 @@ Found problem_of(const Place& place) {
 
 std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
   std::vector<Place> out;
-  auto path_of = [&](const std::string& table) {
-    for (const char* key : {".path", ".captions"})
-      if (deck.has(table + key)) return table + key;
-    return table + ".kind";
-  };
   const std::map<std::string, std::string> values = deck.flat();
   auto add = [&](const std::string& key, base::Exit code, std::function<std::string()> problem) {
     out.push_back({key, values.at(key), code, std::move(problem)});
   };
   for (const auto& [name, options] : recipe.data.tokenizer)
-    if (const std::string key = path_of("tokenizer." + name); !key.ends_with(".kind"))
+    if (const std::string key = fmt::format("tokenizer.{}.path", name); deck.has(key))
       add(key, base::Exit::data, [&model = options.model] {
         return std::dynamic_pointer_cast<const data::TokenizerKindOptions>(model)->open(), std::string();
       });
-  for (const auto& [name, options] : recipe.data.data)
-    if (const std::string key = path_of("data." + name); !key.ends_with(".kind"))
+  for (const auto& [name, options] : recipe.data.data) {
+    if (!options.source_options()) continue;
+    if (const std::string key = fmt::format("data.{}.{}", name, options.source_options()->files_key()); deck.has(key))
       add(key, base::Exit::data, [&options = options] { return dataset_problem(*options.source_options()); });
+  }
   for (const auto& [key, path] : {std::pair{"init.from", recipe.init.from}, {"checkpoint.branch_from", recipe.checkpoint.branch_from}})
     if (!path.empty())
       add(key, base::Exit::checkpoint, [path = path] { return checkpoint::open_weights(path), std::string(); });

@@ -187,7 +187,7 @@ void RunLog::finish() const {
     log::line("data     {} examples were replaced for {} bad samples: {}/logs/bad_samples.txt",
               base::with_commas(progress.bad_samples), base::with_commas(feed_.broken_samples()),
               dir);
-  print_captions(attempt_.world(), attempt_.job.data());
+  print_counts(attempt_.world(), attempt_.job.data());
   finish_guard();
   finish_memory();
   warn_if_diverged();

@@ -174,6 +174,47 @@ TEST(Style, FilesAreShortAndClean) {
   EXPECT_GT(files, 150) << "the search finds too few files";
 }
 
+// Files that may speak of captions, by the name without its extension. Any file in src/models may.
+const std::map<std::string, std::string>& caption_files() {
+  static const std::map<std::string, std::string> files = {
+      {"perplexity", "evaluator of captions"},
+      {"show", "mode that reads captions to people"},
+      {"dataset_report", "mode that counts captions"},
+      {"recipe", "keys that moved to the model give an error with the new place"},
+      {"caption_table", "tables of captions"},
+      {"captions_file", "tables of captions, and COCO's JSON"},
+      {"source_folder", "images with a file of captions"},
+      {"source_synthetic", "made-up images and captions"},
+      {"member_json", "captions in JSON members"},
+      {"op", "what tokenize found out about one sample, for the mode above"},
+      {"op_fields", "op coco_captions"},
+      {"op_tokenize", "op of captions"},
+      {"count_lines", "what that op counted"},
+      {"registry", "row of the op coco_captions"},
+      {"tokenizer", "pad piece of a tokenizer"},
+      {"tokenizer_bytes", "pad piece of a tokenizer"},
+      {"tokenizer_sentencepiece", "pad piece of a tokenizer"},
+  };
+  return files;
+}
+
+// A model declares what it measures and takes, so its words are its own.
+TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
+  const std::regex words("captio|loss_ar|loss_parallel|pad_id|label_smoothing|logits_mb|masked_pred|decoder_ids", std::regex::icase);
+  std::set<std::string> speaking;
+  for (const fs::path& file : files_under({"src", "kernels"})) {
+    const std::string name = in_repository(file), stem = file.stem().string();
+    if (name.starts_with("src/models/")) continue;
+    const std::vector<std::string> lines = lines_of(file);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      if (!std::regex_search(lines[i], words)) continue;
+      speaking.insert(stem);
+      EXPECT_TRUE(caption_files().count(stem)) << name << ":" << i + 1 << ": " << lines[i];
+    }
+  }
+  for (const auto& [stem, why] : caption_files()) EXPECT_TRUE(speaking.count(stem)) << stem << " needs no place in the list";
+}
+
 TEST(Style, HeadersAreGuardedAndSayWhatTheyAreFor) {
   for (const fs::path& file : files_under({"src", "kernels"})) {
     if (file.extension() != ".hpp") continue;
