@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.hpp"
@@ -184,6 +185,40 @@ std::string on_one_line(std::string_view text) {
   return out;
 }
 
+// One object per line, whose keys are the columns. Returns what the column holds: a text, or a whole number as it is written.
+std::string cell_of(const nlohmann::json& object, const std::string& path, int64_t line, const std::string& name,
+                    const char* key, const std::vector<std::string>& usual) {
+  auto fail = [&](const std::string& what) { base::fail(Exit::data, "'{}' line {}: {}", path, line, what); };
+  std::vector<std::string> columns;
+  for (const auto& [column, value] : object.items()) columns.push_back(column);
+  const std::vector<size_t> found = candidates(columns, name, usual);
+  if (found.empty())
+    fail(fmt::format("no \"{}\" ({}) among {}", name.empty() ? base::join(usual, ", ") : name, key, list(columns)));
+  if (found.size() > 1)
+    fail(fmt::format("\"{}\" and \"{}\" could both be meant: choose with {}", columns[found[0]], columns[found[1]], key));
+  const nlohmann::json& value = object.at(columns[found[0]]);
+  if (!value.is_string() && !value.is_number_integer())
+    fail(fmt::format("\"{}\" is {}, neither a text nor a whole number", columns[found[0]], value.type_name()));
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void read_json_lines(const std::string& path, std::string_view text, const TableColumns& columns, const OnCaption& row) {
+  int64_t number = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = base::trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (line.empty()) continue;
+    const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
+    if (!object.is_object()) base::fail(Exit::data, "'{}' line {}: is no JSON object: {}", path, number, base::quoted(line, 60));
+    row(cell_of(object, path, number, columns.image, "image_column", image_column_names()),
+        on_one_line(cell_of(object, path, number, columns.caption, "caption_column", caption_column_names())), number);
+  }
+}
+
+bool holds_json_lines(const std::string& path) { return lower(path).ends_with(".jsonl"); }
+
 }  // namespace
 
 const std::vector<std::string>& image_column_names() {
@@ -196,10 +231,16 @@ const std::vector<std::string>& caption_column_names() {
   return names;
 }
 
-bool is_table(const std::string& path) { return lower(path).ends_with(".tsv") || lower(path).ends_with(".csv"); }
+bool is_table(const std::string& path) {
+  return lower(path).ends_with(".tsv") || lower(path).ends_with(".csv") || holds_json_lines(path);
+}
 
 bool read_caption_table(const std::string& path, std::string_view text, const TableColumns& columns,
                         const OnCaption& row) {
+  if (holds_json_lines(path)) {
+    read_json_lines(path, text, columns, row);
+    return true;
+  }
   Rows rows(path, text);
   bool header = false;
   Layout layout;

@@ -1,4 +1,4 @@
-// Tables of images and captions: one row per caption, TSV or CSV, with or without a header line. tools/pack_dataset
+// Tables of images and captions: one row per caption, TSV or CSV, with or without a header line, or JSONL. tools/pack_dataset
 // reads them by the same rules (tests/run/own_data_test.py compares the two).
 //
 //   header   The first line is a header if one cell names the image (image, filepath, file_name, path, ...) and another
@@ -8,7 +8,8 @@
 //            tabs included.
 //   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them. Line breaks within a caption become
 //            one space.
-//   Both     Lines end in \n or \r\n. Empty lines are skipped. An empty caption is a caption.
+//   JSONL    An object per line, whose keys are the columns; its values are texts or whole numbers.
+//   All      Lines end in \n or \r\n. Empty lines are skipped. An empty caption is a caption.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct TableColumns {
   std::string image, caption;
 };
 
-bool is_table(const std::string& path);  // .tsv or .csv
+bool is_table(const std::string& path);  // .tsv, .csv or .jsonl
 
 // `line` is the row's first line in the file, from 1.
 using OnCaption = std::function<void(std::string_view image, std::string_view caption, int64_t line)>;

@@ -86,7 +86,7 @@ CaptionsFile::CaptionsFile(const std::vector<std::string>& paths, const TableCol
     else if (is_table(path))
       read_table(path, columns, collector);
     else
-      base::fail(Exit::data, "'{}' is neither .tsv, .csv nor .json", path);
+      base::fail(Exit::data, "'{}' is neither .tsv, .csv, .jsonl nor .json", path);
     if (captions_.size() == before) base::fail(Exit::data, "'{}' holds no captions", path);
   }
   collector.finish();

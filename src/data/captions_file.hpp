@@ -13,7 +13,7 @@ namespace data {
 
 class CaptionsFile {
  public:
-  // Format by the ending: .tsv, .csv (caption_table.hpp); .json, COCO's "images" (id, file_name) and "annotations"
+  // Format by the ending: .tsv, .csv, .jsonl (caption_table.hpp); .json, COCO's "images" (id, file_name) and "annotations"
   // (image_id, caption). Files are read one after the other. Images are numbered as they first appear, captions of an
   // image as they appear. Error(Exit::data) with file and line or number for anything that is not so, and for names
   // that are absolute or lead out of their folder.

@@ -176,7 +176,7 @@ void FolderOptions::bind(config::Table& t) {
   t.key("path", path,
         "folder of the images, which the names in `captions` are relative to; \"\" = the folder of `captions`");
   t.key("captions", captions,
-        "COCO captions .json, or a table, .tsv or .csv, one row per caption; a first line that names the columns "
+        "COCO captions .json, or a table, .tsv, .csv or .jsonl, one row per caption; a first line that names the columns "
         "(image, filepath, file_name, path, ... and caption, title, text, ...) is a header, without one they are "
         "image, caption; \"part-{0..3}.csv\", \"*.tsv\" (by name)")
       .required()
@@ -206,11 +206,11 @@ std::string FolderOptions::captions_problem() const {
   } catch (const base::Error& e) {
     return e.what();
   }
-  return captions.ends_with(".json") || is_table(captions) ? "" : "is neither .tsv, .csv nor .json";
+  return captions.ends_with(".json") || is_table(captions) ? "" : "is neither .tsv, .csv, .jsonl nor .json";
 }
 
 std::string FolderOptions::column_problem(const std::string& column) const {
-  return column.empty() || is_table(captions) ? "" : "is for tables (.tsv, .csv); COCO captions have no columns";
+  return column.empty() || is_table(captions) ? "" : "is for tables (.tsv, .csv, .jsonl); COCO captions have no columns";
 }
 
 std::vector<std::string> FolderOptions::caption_files() const {

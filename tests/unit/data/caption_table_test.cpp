@@ -33,6 +33,21 @@ TEST(CaptionTable, WithoutAHeader) {
   EXPECT_EQ(rows("t.tsv", "", {}, false), List{});
 }
 
+TEST(CaptionTable, LinesOfJson) {
+  EXPECT_EQ(rows("t.jsonl", R"({"file_name": "a.jpg", "text": "one\ntwo", "id": 7})" "\r\n\n" R"({"text":"","file_name":"b.jpg"})"),
+            (List{"1|a.jpg|one two", "3|b.jpg|"}));
+  EXPECT_EQ(rows("T.JSONL", "{\"image\": \"a.jpg\", \"kind\": 17}\n", {"image", "kind"}), List{"1|a.jpg|17"});
+  EXPECT_EQ(rows("t.jsonl", ""), List{});
+  for (const auto& [text, part] : {std::pair{"[1]", "line 1: is no JSON object"},
+                                   {"{\"image\": \"a\", \"text\": \"b\"}\n{\"image\": ", "line 2: is no JSON object"},
+                                   {"{\"image\": \"a\"}", "no \"caption, captions"},
+                                   {"{\"image\": \"a\", \"text\": \"b\", \"title\": \"c\"}", "choose with caption_column"},
+                                   {"{\"image\": \"a\", \"text\": 1.5}", "\"text\" is number, neither a text nor a whole number"}})
+    expect_error(Exit::data, {"'t.jsonl'", part}, [&, t = text] { rows("t.jsonl", t); });
+  expect_error(Exit::data, {"no \"kind\" (caption_column)", "\"image\""},
+               [&] { rows("t.jsonl", "{\"image\": \"a\"}", {"image", "kind"}); });
+}
+
 TEST(CaptionTable, HeadersByTheirNames) {
   for (const std::string& image : image_column_names())
     for (const std::string& caption : caption_column_names()) {

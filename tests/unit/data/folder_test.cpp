@@ -115,7 +115,7 @@ TEST_F(FolderTest, BadCaptions) {
   bad("c.json", R"({"images": [], "annotations": [{"image_id": 7, "caption": ""}]})", {"annotations[0]", "image 7"});
   bad("c.json", R"({"images": [{"id": 1, "file_name": "../x"}], "annotations": [{"image_id": 1, "caption": ""}]})",
       {"annotations[0]", "../x", "leads out"});
-  bad("c.txt", "a,b\n", {"neither .tsv, .csv nor .json"});
+  bad("c.txt", "a,b\n", {"neither .tsv, .csv, .jsonl nor .json"});
 }
 
 TEST_F(FolderTest, MissingFilesAreBadSamples) {
