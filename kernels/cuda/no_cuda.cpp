@@ -4,6 +4,7 @@
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/class_xent.hpp"
 #include "kernels/clip_gradient.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/ema_update.hpp"
@@ -14,10 +15,12 @@
 #include "kernels/layer_norm.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
+#include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/token_mean.hpp"
 
 namespace kernels {
 

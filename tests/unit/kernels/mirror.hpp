@@ -11,6 +11,7 @@
 #include "kernels/apply_update.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cast.hpp"
+#include "kernels/class_xent.hpp"
 #include "kernels/clip_gradient.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/ema_update.hpp"
@@ -20,10 +21,12 @@
 #include "kernels/layer_norm.hpp"
 #include "kernels/loss_scale.hpp"
 #include "kernels/loss_sums.hpp"
+#include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
+#include "kernels/token_mean.hpp"
 
 namespace rig {
 
@@ -60,6 +63,12 @@ inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.tabl
 inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
 inline Views views(kernels::SoftmaxXent& a) { return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss}; }
+inline Views views(kernels::ClassXent& a) {
+  return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.hits, &a.loss_scale};
+}
+inline Views views(kernels::MixImages& a) { return {&a.y, &a.x, &a.shares}; }
+inline Views views(kernels::TokenMeanForward& a) { return {&a.y, &a.x}; }
+inline Views views(kernels::TokenMeanBackward& a) { return {&a.dx, &a.dy}; }
 inline Views views(kernels::GatherRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::ScatterRows& a) { return {&a.y, &a.x, &a.index}; }
 inline Views views(kernels::Add& a) { return {&a.y, &a.a, &a.b}; }

@@ -1,0 +1,54 @@
+// Cross-entropy over classes, one row per example: softmax or sigmoid, smoothed labels, blends of
+// two labels; gradient in place.
+#pragma once
+
+#include "kernels/dispatch.hpp"
+
+namespace kernels {
+
+enum class ClassLoss { softmax, sigmoid };
+
+// The target of row r is q = shares[r] * t(labels[r]) + (1 - shares[r]) * t(others[r]), where t(l)
+// is 1 - smoothing at class l and smoothing / (columns - 1) elsewhere. Without others and shares, q
+// = t(labels[r]).
+//   softmax: loss[r] = -sum_c q_c log softmax(logits[r])_c, and its gradient is softmax - q.
+//   sigmoid: loss[r] = -sum_c (q_c log sigmoid(x_c) + (1 - q_c) log sigmoid(-x_c)), and its
+//   gradient is sigmoid - q.
+// ranks[r] counts the classes whose logit is larger than that of labels[r], and those before it
+// whose logit is equal. A logit that is NaN counts as larger.
+struct ClassXent {
+  static constexpr Op op = Op::class_xent;
+  View logits;    // [rows, columns], in and (if gradient) out: scale * gradient
+  View labels;    // i32 [rows], each in [0, columns)
+  View others{};  // optional i32 [rows], with shares
+  View shares{};  // [rows], with others
+  View loss;      // [rows], unscaled
+  View ranks{};   // optional i32 [rows]
+  View hits{};    // optional u8 [rows]: 1 where the rank is 0
+  int64_t rows = 0, columns = 0;
+  ClassLoss kind = ClassLoss::softmax;
+  float smoothing = 0;
+  bool gradient = true;
+  float scale = 1;    // factor of the gradient
+  View loss_scale{};  // optional [1]: another factor of the gradient
+};
+
+// The target of one row: `off` everywhere, `lift` * share more at the label, `lift` * (1 - share)
+// more at the other label.
+struct ClassTarget {
+  int label = 0, other = 0;
+  float share = 1, off = 0, lift = 1;
+
+  constexpr float at(int64_t column) const {
+    float q = off;
+    if (column == label) q += lift * share;
+    if (column == other) q += lift * (1 - share);
+    return q;
+  }
+};
+constexpr ClassTarget class_target(float smoothing, int64_t columns) {
+  const float off = columns > 1 ? smoothing / float(columns - 1) : 0;
+  return {.off = off, .lift = 1 - smoothing - off};
+}
+
+}  // namespace kernels

@@ -1,0 +1,223 @@
+// Cross-entropy over classes against a naive reference in double: softmax and sigmoid, smoothing,
+// blends of two labels, ranks.
+#include "kernels/class_xent.hpp"
+
+#include "rig.hpp"
+
+COVERS(class_xent);
+
+namespace {
+
+using namespace kernels;
+using namespace rig;
+
+struct Case {
+  int64_t rows, columns;
+  ClassLoss kind;
+  float smoothing;
+  bool blends;
+  std::vector<int32_t> labels = integers(rows, 0, columns, "labels"),
+                       others = integers(rows, 0, columns, "others");
+  std::vector<float> shares{};
+
+  std::string text() const {
+    return fmt::format("{} x {}, {}, smoothing {}, blends {}", rows, columns,
+                       kind == ClassLoss::softmax ? "softmax" : "sigmoid", smoothing, blends);
+  }
+};
+
+struct Reference {
+  std::vector<double> loss, gradient;
+};
+
+// The formulas, written out: the target as a vector, then sums over all classes.
+Reference reference(const std::vector<double>& x, const Case& c) {
+  Reference out{std::vector<double>(size_t(c.rows)), std::vector<double>(x.size())};
+  for (int64_t r = 0; r < c.rows; ++r) {
+    const double* z = x.data() + r * c.columns;
+    auto smoothed = [&](int64_t label, int64_t k) {
+      return k == label      ? 1 - double(c.smoothing)
+             : c.columns > 1 ? double(c.smoothing) / double(c.columns - 1)
+                             : 0;
+    };
+    double total = 0;
+    for (int64_t k = 0; k < c.columns; ++k) total += std::exp(z[k]);
+    for (int64_t k = 0; k < c.columns; ++k) {
+      const double share = c.blends ? double(c.shares[size_t(r)]) : 1;
+      const double q =
+          share * smoothed(c.labels[size_t(r)], k) + (1 - share) * smoothed(c.others[size_t(r)], k);
+      const double p =
+          c.kind == ClassLoss::softmax ? std::exp(z[k]) / total : 1 / (1 + std::exp(-z[k]));
+      out.loss[size_t(r)] -=
+          q * std::log(p) + (c.kind == ClassLoss::softmax ? 0 : (1 - q) * std::log(1 - p));
+      out.gradient[size_t(r * c.columns + k)] = p - q;
+    }
+  }
+  return out;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  for (auto [rows, columns] :
+       {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {7, 99}, {3, 1000}, {2, 3001}})
+    for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid})
+      for (float smoothing : {0.0f, 0.1f})
+        for (bool blends : {false, true}) {
+          if (columns == 1 && smoothing > 0) continue;
+          Case c{rows, columns, kind, smoothing, blends};
+          for (int64_t r = 0; r < rows; ++r)
+            c.shares.push_back(0.5f + 0.5f * float(r) / float(rows));
+          if (rows > 2) c.others[2] = c.labels[2];
+          out.push_back(c);
+        }
+  return out;
+}
+
+ClassXent arguments(const Case& c, View logits, View loss, bool gradient) {
+  ClassXent a{.logits = logits,
+              .labels = device::view(c.labels.data(), c.rows),
+              .loss = loss,
+              .rows = c.rows,
+              .columns = c.columns,
+              .kind = c.kind,
+              .smoothing = c.smoothing,
+              .gradient = gradient,
+              .scale = 0.25f};
+  if (c.blends) {
+    a.others = device::view(c.others.data(), c.rows);
+    a.shares = device::view(c.shares.data(), c.rows);
+  }
+  return a;
+}
+
+TEST(ClassXent, ReferenceGradientIsTheDerivative) {
+  for (const Case& c : cases()) {
+    if (c.rows != 4) continue;
+    const std::vector<double> z = doubles(normals(c.rows * c.columns, "z"));
+    const Reference f = reference(z, c);
+    for (size_t i = 0; i < z.size(); ++i) {
+      std::vector<double> up = z, down = z;
+      up[i] += 1e-5;
+      down[i] -= 1e-5;
+      const size_t r = i / size_t(c.columns);
+      EXPECT_NEAR(f.gradient[i], (reference(up, c).loss[r] - reference(down, c).loss[r]) / 2e-5,
+                  1e-8)
+          << c.text();
+    }
+  }
+}
+
+TEST(ClassXent, AgreesWithReference) {
+  for (const Case& c : cases())
+    for (bool gradient : {true, false}) {
+      SCOPED_TRACE(c.text());
+      TestQueue queue(2);
+      Tensor logits(normals(c.rows * c.columns, "z", 3, -2), 1), loss(c.rows, 3);
+      const std::vector<float> before = logits.values();
+      Reference f = reference(doubles(before), c);
+      run(arguments(c, logits, loss, gradient), queue);
+      expect_close(loss.values(), f.loss, 1e-6, "loss");
+      if (!gradient) {
+        EXPECT_TRUE(same_bits(logits.values(), before));
+        continue;
+      }
+      for (double& g : f.gradient) g *= 0.25;
+      expect_close(logits.values(), f.gradient, 1e-6, "gradient");
+    }
+}
+
+TEST(ClassXent, LossScaleIsOfTheGradientAlone) {
+  const Case c = cases().at(9);
+  TestQueue queue;
+  const int64_t n = c.rows * c.columns;
+  Tensor one(normals(n, "z")), other(normals(n, "z")), loss(c.rows), same_loss(c.rows),
+      by(std::vector<float>{1024});
+  run(arguments(c, one, loss, true), queue);
+  ClassXent scaled = arguments(c, other, same_loss, true);
+  scaled.loss_scale = by;
+  run(scaled, queue);
+  EXPECT_TRUE(same_bits(loss.values(), same_loss.values()));
+  for (int64_t i = 0; i < n; ++i) ASSERT_EQ(other[i], 1024 * one[i]) << i;
+}
+
+TEST(ClassXent, RanksCountLargerLogitsAndEqualOnesBefore) {
+  TestQueue queue;
+  const float x = NAN;
+  Tensor logits(std::vector<float>{3, 1, 2, 0, 5, 5, 5, 5, 0, x, 1, 2, x, 4, 1, 2}), loss(4);
+  std::vector<int32_t> labels{2, 1, 3, 0}, ranks(4, -1);
+  std::vector<uint8_t> hits(4, 7);
+  run(ClassXent{.logits = logits,
+                .labels = device::view(labels.data(), 4),
+                .loss = loss,
+                .ranks = device::view(ranks.data(), 4),
+                .hits = device::view(hits.data(), 4),
+                .rows = 4,
+                .columns = 4,
+                .gradient = false},
+      queue);
+  EXPECT_EQ(ranks, (std::vector<int32_t>{1, 1, 1, 3}))
+      << "ties: the first come first; NaN is larger than all";
+  EXPECT_EQ(hits, (std::vector<uint8_t>{0, 0, 0, 0}));
+  EXPECT_TRUE(std::isnan(loss[2]) && std::isnan(loss[3]));
+  labels = {0, 0, 2, 1};
+  run(ClassXent{.logits = logits,
+                .labels = device::view(labels.data(), 4),
+                .loss = loss,
+                .hits = device::view(hits.data(), 4),
+                .rows = 4,
+                .columns = 4},
+      queue);
+  EXPECT_EQ(hits, (std::vector<uint8_t>{1, 1, 0, 0}));
+}
+
+TEST(ClassXent, HugeLogitsStayFinite) {
+  for (ClassLoss kind : {ClassLoss::softmax, ClassLoss::sigmoid}) {
+    TestQueue queue;
+    Tensor logits(std::vector<float>{1e30f, -1e30f, 0, -1e30f, 1e30f, 0}), loss(2);
+    std::vector<int32_t> labels{0, 1};
+    run(ClassXent{.logits = logits,
+                  .labels = device::view(labels.data(), 2),
+                  .loss = loss,
+                  .rows = 2,
+                  .columns = 3,
+                  .kind = kind},
+        queue);
+    for (float v : logits.values()) EXPECT_TRUE(std::isfinite(v));
+    for (float v : loss.values()) EXPECT_LE(v, 1);
+  }
+}
+
+TEST(ClassXent, SameBitsForAllThreads) {
+  expect_same_bits(
+      [](TestQueue& queue) {
+        const Case c = cases().at(15);
+        Tensor logits(normals(c.rows * c.columns, "z")), loss(c.rows);
+        run(arguments(c, logits, loss, true), queue);
+        std::vector<float> out = logits.values(), more = loss.values();
+        out.insert(out.end(), more.begin(), more.end());
+        return out;
+      },
+      false);
+}
+
+TEST(ClassXent, CostAndChecks) {
+  std::vector<int32_t> labels(3);
+  Tensor logits(12), loss(3), shares(3);
+  ClassXent a{.logits = logits,
+              .labels = device::view(labels.data(), 3),
+              .loss = loss,
+              .rows = 3,
+              .columns = 4};
+  check(a);
+  EXPECT_EQ(cost(a).bytes, 4 * (24 + 9));
+  a.shares = shares;
+  EXPECT_ERROR(check(a), "class_xent", "others and shares come together");
+  a.shares = {};
+  a.smoothing = 1;
+  EXPECT_ERROR(check(a), "smoothing is 1");
+  a.smoothing = 0;
+  a.columns = 5;
+  EXPECT_ERROR(check(a), "logits has 12 elements", "[3, 5]");
+}
+
+}  // namespace
