@@ -3,7 +3,7 @@
 namespace models {
 
 // One row for each model: src/models/NAME.cpp ends in NAME_row().
-#define MODELS(ROW) ROW(cappa)
+#define MODELS(ROW) ROW(cappa) ROW(classifier)
 
 REGISTRY(registry, Registered, "model", MODELS)
 

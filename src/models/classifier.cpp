@@ -1,0 +1,310 @@
+#include "models/classifier.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/loss_sums.hpp"
+#include "kernels/mix_images.hpp"
+
+namespace models {
+
+using device::DType;
+using Columns =
+    kernels::LossColumns;  // the first group are the examples whose own class comes first
+
+ClassifierModel::ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory)
+    : options_(options),
+      encoder_(options.vit_config(), memory.policy(), list_),
+      pooling_(options.pooling(), memory.policy(), list_) {
+  const int64_t width = options.vit().size.width, classes = options.num_classes;
+  head_block_ = list_.begin_block("head");
+  head_ = {.in = width, .out = classes};
+  head_.kernel = list_.add_operand("head/kernel", {width, classes}, ParameterList::zeros());
+  head_.bias = list_.add("head/bias", {classes}, ParameterList::constant(options.init_head_bias));
+}
+
+std::vector<std::string> ClassifierModel::patch_tables() const {
+  if (options_.vit().posemb != "learn") return {};
+  return {"encoder/pos_embedding"};
+}
+
+std::map<std::string, FeatureSpec> ClassifierModel::features() const {
+  return {{"image",
+           {.type = DType::f32,
+            .shape = {options_.image_size, options_.image_size, 3},
+            .key = "model.image_size",
+            .pixels = true}},
+          {"label",
+           {.type = DType::i32,
+            .shape = {},
+            .key = "model.kind",
+            .below = options_.num_classes,
+            .limit_key = "model.num_classes"}}};
+}
+
+double ClassifierModel::uniform_loss() const {
+  const double n = double(options_.num_classes);
+  if (options_.class_loss() == kernels::ClassLoss::softmax) return std::log(n);
+  // Each class is given the probability 1 / n.
+  return n > 1 ? std::log(n) - (n - 1) * std::log1p(-1 / n)
+               : std::numeric_limits<double>::quiet_NaN();
+}
+
+void ClassifierModel::take_bytes(const kernels::PixelRange& range) {
+  bytes_ = true;
+  range_ = range;
+  encoder_.take_bytes(range);
+}
+
+int64_t ClassifierModel::sum_columns() const { return Columns::count; }
+
+std::vector<Measure> ClassifierModel::measures() const {
+  const char* unit =
+      options_.class_loss() == kernels::ClassLoss::softmax ? "nats" : "nats over all classes";
+  return {{"loss", unit,
+           "cross-entropy of this step's batch before the update, smoothing and mixup included",
+           Columns::loss},
+          {"accuracy", "1",
+           "share of this step's batch whose own class is the most likely one; of a blend, that of "
+           "the larger share",
+           Columns::examples_first}};
+}
+
+std::string ClassifierModel::changing_arguments() const {
+  return encoder_.drops() ? "dropout draws other numbers in each pass" : "";
+}
+
+int64_t ClassifierModel::forward_flops() const {
+  return encoder_.forward_flops() + pooling_.forward_flops() + 2 * head_.in * head_.out;
+}
+
+// ---------------------------------------------------------------- inputs
+
+std::vector<InputSpec> ClassifierModel::inputs(bool train) const {
+  std::vector<InputSpec> specs = {{"image", bytes_ ? DType::u8 : DType::f32, pixels()},
+                                  {"label", DType::i32, 1}};
+  if (train && mixes())
+    specs.insert(specs.end(), {{"other_label", DType::i32, 1}, {"share", DType::f32, 1}});
+  return specs;
+}
+
+// T of Student's distribution with 2p degrees of freedom (Bailey 1994) gives 1/2 (1 + T / sqrt(2p +
+// T^2)) of Beta(p, p); the larger share has |T|.
+float mixup_share(base::Stream stream, double p) {
+  const double u = 1 - stream.uniform64(0), angle = 2 * M_PI * stream.uniform64(1);
+  const double cosine = std::cos(angle),
+               square = (std::pow(u, -1 / p) - 1) * cosine * cosine;  // T^2 / 2p
+  const double share = std::isinf(square) ? 1 : 0.5 + 0.5 * std::sqrt(square / (1 + square));
+  return float(std::min(share, 1.0));
+}
+
+void ClassifierModel::check_batch(const HostBatch& batch, const Inputs& into) const {
+  const View image = batch.features.at("image"), label = batch.features.at("label");
+  const View buffer = into.at("image").host;
+  CHECK(image.count == buffer.count && label.count == batch.examples,
+        "batch of {} examples does not fit the buffers", batch.examples);
+  CHECK(image.type == buffer.type && label.type == DType::i32,
+        "the batch is of other types than the buffers");
+  for (int64_t b = 0; b < batch.examples; ++b)
+    if (int32_t c = label.i32()[b]; c < 0 || c >= options_.num_classes)
+      base::fail(base::Exit::data,
+                 "label {} of the example at position {} is not in [0, {}) (model.num_classes)", c,
+                 batch.first_position + b, options_.num_classes);
+}
+
+void ClassifierModel::prepare(const HostBatch& batch, bool train, base::Stream stream,
+                              const Inputs& into) const {
+  check_batch(batch, into);
+  const View image = batch.features.at("image"), label = batch.features.at("label");
+  std::memcpy(into.at("image").host.data, image.data, size_t(image.bytes()));
+  std::memcpy(into.at("label").host.data, label.data, size_t(label.bytes()));
+  if (!train || !mixes()) return;
+  const base::Stream shares = stream.sub(base::stream_id("mixup"));
+  for (int64_t b = 0; b < batch.examples; ++b) {
+    into.at("other_label").host.i32()[b] =
+        label.i32()[kernels::mix_partner(b, options_.mixup.group)];
+    into.at("share").host.f32()[b] =
+        mixup_share(shares.sub(uint64_t(batch.first_position + b)), options_.mixup.p);
+  }
+}
+
+// ---------------------------------------------------------------- passes
+
+// Copies everything that the host makes for the ops.
+void ClassifierModel::place(nn::Context& ctx, State& state) const {
+  encoder_.place(ctx, state.encoder);
+  pooling_.place(ctx, state.pooling);
+}
+
+// Runs the encoder and pools its tokens.
+View ClassifierModel::pool(nn::Context& ctx, View image, State& state) const {
+  View tokens = encoder_.forward(ctx, image, pooling_.has_block() ? pooling_.block() : head_block_,
+                                 state.encoder);
+  return pooling_.forward(ctx, tokens, head_block_, state.pooling);
+}
+
+View ClassifierModel::mixed(nn::Context& ctx, const Inputs& inputs) const {
+  const View image = inputs.at("image").device;
+  if (!mixes()) return image;
+  View y = ctx.arena.temporary(image.count);
+  ctx.run(kernels::MixImages{.y = y,
+                             .x = image,
+                             .shares = inputs.at("share").device,
+                             .batch = ctx.batch,
+                             .count = pixels(),
+                             .group = options_.mixup.group,
+                             .range = range_});
+  return y;
+}
+
+void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch,
+                                       View sums, State& state) const {
+  if (mixes() && ctx.batch % options_.mixup.group)
+    base::fail(base::Exit::mesh,
+               "model.mixup.group = {} does not divide the {} examples of a rank's pass, so "
+               "partners would be on several "
+               "ranks; choose another group, train.global_batch or train.micro_batch",
+               options_.mixup.group, ctx.batch);
+  const int64_t n = ctx.batch, classes = head_.out, width = head_.in;
+  device::Arena::Mark start = ctx.arena.low();
+  place(ctx, state);
+  std::vector<int32_t> first(static_cast<size_t>(n));
+  std::iota(first.begin(), first.end(), 0);
+  state.first = ctx.table(true, first);
+  state.ones = ctx.table(true, std::vector<float>(size_t(n), 1.0f));
+  ctx.repeat({n}, [&] {
+    device::Arena::Scope scope(ctx.arena);
+    View loss = ctx.arena.temporary(n), hits = ctx.arena.temporary(n, DType::u8),
+         d = ctx.arena.temporary(n * width);
+    View pooled;
+    {
+      device::Arena::Scope of_image(ctx.arena);
+      pooled = pool(ctx, mixed(ctx, inputs), state);
+    }
+    backward_block(ctx, head_block_,
+                   pooling_.has_block() ? pooling_.block() : encoder_.last_block(), [&] {
+                     device::Arena::Scope of_head(ctx.arena);
+                     View logits = ctx.arena.temporary(n * classes);
+                     head_.forward(ctx, pooled, n, logits);
+                     kernels::ClassXent xent{.logits = logits,
+                                             .labels = inputs.at("label").device,
+                                             .loss = loss,
+                                             .hits = hits,
+                                             .rows = n,
+                                             .columns = classes,
+                                             .kind = options_.class_loss(),
+                                             .smoothing = float(options_.label_smoothing),
+                                             .scale = 1 / float(global_batch),
+                                             .loss_scale = ctx.loss_scale};
+                     if (mixes()) {
+                       xent.others = inputs.at("other_label").device;
+                       xent.shares = inputs.at("share").device;
+                     }
+                     ctx.run(xent);
+                     head_.backward(ctx, logits, pooled, n, d);
+                   });
+    View d_tokens = ctx.arena.temporary(n * encoder_.config().tokens() * width);
+    pooling_.backward(ctx, d, d_tokens, encoder_.last_block(), state.pooling);
+    encoder_.backward(ctx, d_tokens, state.encoder);
+    ctx.run(kernels::LossSums{.sums = sums,
+                              .loss = loss,
+                              .first = state.first,
+                              .weights = state.ones,
+                              .flags = hits,
+                              .batch = n,
+                              .length = 1,
+                              .slices = ctx.slices});
+  });
+  ctx.arena.pop_low(start);
+}
+
+void ClassifierModel::classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks,
+                               State& state, View logits) const {
+  CHECK(!ctx.keep);
+  const int64_t n = ctx.batch;
+  device::Arena::Mark start = ctx.arena.low();
+  place(ctx, state);
+  {
+    device::Arena::Scope scope(ctx.arena);
+    View image = inputs.at("image").device;
+    View pooled = pool(ctx, image, state);
+    ForwardBlock weights(ctx, head_block_, -1);
+    View x = logits.none() ? ctx.arena.temporary(n * head_.out) : logits;
+    head_.forward(ctx, pooled, n, x);
+    ctx.run(kernels::ClassXent{.logits = x,
+                               .labels = inputs.at("label").device,
+                               .loss = loss,
+                               .ranks = ranks,
+                               .rows = n,
+                               .columns = head_.out,
+                               .kind = options_.class_loss(),
+                               .gradient = false});
+  }
+  ctx.arena.pop_low(start);
+}
+
+namespace {
+
+class ClassifierTrainPass : public TrainPass {
+ public:
+  explicit ClassifierTrainPass(const ClassifierModel& model) : model_(model) {}
+  std::string name() const override { return "train"; }
+  std::vector<InputSpec> inputs() const override { return model_.inputs(true); }
+  void prepare(const HostBatch& batch, base::Stream stream, const Inputs& into) const override {
+    model_.prepare(batch, true, stream, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums) override {
+    model_.forward_backward(ctx, inputs, global_batch, sums, state_);
+  }
+
+ private:
+  const ClassifierModel& model_;
+  ClassifierModel::State state_;
+};
+
+class ModelsClassifyPass : public ClassifyPass {
+ public:
+  explicit ModelsClassifyPass(const ClassifierModel& model) : model_(model) {}
+  std::string name() const override { return "classify"; }
+  std::vector<InputSpec> inputs() const override { return model_.inputs(false); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    model_.prepare(batch, false, {}, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) override {
+    device::Arena::Scope scope(ctx.arena);
+    View losses = ctx.arena.temporary(ctx.batch),
+         ranks = ctx.arena.temporary(ctx.batch, DType::i32);
+    model_.classify(ctx, inputs, losses, ranks, state_);
+    if (ctx.queue.kind() == device::Kind::plan) return;
+    device::read_on_host(losses, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, loss); });
+    device::read_on_host(ranks, ctx.queue, [&](View v) { std::copy_n(v.i32(), v.count, rank); });
+  }
+
+ private:
+  const ClassifierModel& model_;
+  ClassifierModel::State state_;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainPass> ClassifierModel::make_train_pass() const {
+  return std::make_unique<ClassifierTrainPass>(*this);
+}
+std::unique_ptr<ClassifyPass> ClassifierModel::make_classify_pass() const {
+  return std::make_unique<ModelsClassifyPass>(*this);
+}
+
+Registered classifier_row() {
+  return {
+      "classifier", "ViT and a linear head over classes, softmax or sigmoid cross-entropy",
+      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<ClassifierOptions>()); },
+      [](const config::Table::Variant& options,
+         const MemoryOptions& memory) -> std::unique_ptr<Model> {
+        return std::make_unique<ClassifierModel>(dynamic_cast<const ClassifierOptions&>(options),
+                                                 memory);
+      }};
+}
+
+}  // namespace models

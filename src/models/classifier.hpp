@@ -1,0 +1,70 @@
+// An image classifier: a ViT, a pooling of its tokens, a linear head over classes. Parameters have
+// the names and shapes of big_vision's ViT under "encoder/", but for its head:
+// "encoder/Transformer/encoderblock_0/...", "encoder/cls", "encoder/MAPHead_0/probe",
+// "head/kernel".
+#pragma once
+
+#include "models/classifier_options.hpp"
+#include "models/classify_pass.hpp"
+
+namespace models {
+
+// The share of an image in its blend: the larger one of a number of Beta(p, p) and its complement,
+// as published. A pure function of the stream.
+float mixup_share(base::Stream stream, double p);
+
+class ClassifierModel : public Model, public Classifier {
+ public:
+  ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory);
+
+  std::vector<std::string> blocks() const override { return list_.blocks(); }
+  std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
+  std::vector<std::string> patch_tables() const override;
+  std::map<std::string, FeatureSpec> features() const override;
+  double uniform_loss() const override;
+  void take_bytes(const kernels::PixelRange& range) override;
+  int64_t sum_columns() const override;
+  std::vector<Measure> measures() const override;
+  std::unique_ptr<TrainPass> make_train_pass() const override;
+  std::unique_ptr<ClassifyPass> make_classify_pass() const override;
+  int64_t num_classes() const override { return options_.num_classes; }
+  std::string changing_arguments() const override;
+  int64_t forward_flops() const override;
+  int64_t input_flops() const override { return encoder_.input_flops(); }
+
+  // ---- what passes consist of
+  // The state of one pass.
+  struct State {
+    Vit::Pass encoder;
+    Pooling::Pass pooling;
+    View first, ones;  // what the sums over examples take: places of the losses, and weights
+  };
+  bool mixes() const { return options_.mixup.p > 0; }
+  std::vector<InputSpec> inputs(bool train) const;
+  // Fills the input buffers; Error(Exit::data) for a label that is no class.
+  void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
+  void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
+                        State& state) const;
+  // loss f32 [batch] and ranks i32 [batch] of a forward pass; logits [batch, classes], where
+  // wanted, for tests.
+  void classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks, State& state,
+                View logits = {}) const;
+
+ private:
+  void check_batch(const HostBatch& batch, const Inputs& into) const;
+  void place(nn::Context& ctx, State& state) const;
+  View pool(nn::Context& ctx, View image, State& state) const;
+  View mixed(nn::Context& ctx, const Inputs& inputs) const;
+  int64_t pixels() const { return options_.image_size * options_.image_size * 3; }
+
+  ClassifierOptions options_;
+  ParameterList list_;
+  Vit encoder_;
+  Pooling pooling_;
+  int head_block_ = 0;
+  nn::Linear head_;
+  bool bytes_ = false;  // images come as bytes
+  kernels::PixelRange range_{};
+};
+
+}  // namespace models

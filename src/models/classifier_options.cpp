@@ -1,0 +1,109 @@
+#include "models/classifier_options.hpp"
+
+#include <fmt/format.h>
+
+namespace models {
+
+void VitTrunkOptions::bind(config::Table& t) {
+  auto never = config::OnResume::never;
+  size.bind(t);
+  t.key("posemb", posemb, "position table of the patches")
+      .one_of({"learn", "sincos2d"})
+      .on_resume(never);
+  t.key("pool", pool,
+        "how tokens become one vector: gap: their mean; tok: a class token in front of them; map: "
+        "attention of a learned "
+        "probe, then an MLP")
+      .one_of({"gap", "map", "tok"})
+      .on_resume(never);
+  if (posemb == "sincos2d" && size.width % 4)
+    t.error("posemb",
+            fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
+}
+
+Pool VitTrunkOptions::pooling() const {
+  if (pool == "gap") return Pool::gap;
+  return pool == "map" ? Pool::map : Pool::tok;
+}
+
+void TrunkOptions::bind(config::Table& t) {
+  t.kind(
+      "kind", kind, options, {"vit"},
+      [](const std::string&) -> std::shared_ptr<config::Table::Variant> {
+        return std::make_shared<VitTrunkOptions>();
+      },
+      "which trunk");
+}
+
+void MixupOptions::bind(config::Table& t) {
+  t.key("p", p,
+        "shares of an image and its partner are of Beta(p, p), the larger one its own; drawn for "
+        "each example from "
+        "(run.seed, step, position); 0 = off")
+      .min(0)
+      .max(1000);
+  t.key("group", group,
+        "consecutive examples of the global batch among which partners are chosen: each one's is "
+        "the example before it; "
+        "must divide the examples of a rank's pass")
+      .min(2)
+      .max(1 << 20)
+      .unit("examples");
+}
+
+void ClassifierOptions::bind(config::Table& t) {
+  auto never = config::OnResume::never;
+  t.key("image_size", image_size,
+        "height and width of the images, checked against what `preprocess` yields")
+      .min(1)
+      .max(16384)
+      .unit("pixels")
+      .on_resume(never);
+  t.key("num_classes", num_classes, "classes; labels are 0 to num_classes - 1")
+      .required()
+      .min(1)
+      .max(1 << 24)
+      .on_resume(never);
+  t.key("loss", loss,
+        "softmax: cross-entropy of one distribution over the classes; sigmoid: sum over the "
+        "classes of binary "
+        "cross-entropies")
+      .one_of({"softmax", "sigmoid"});
+  t.key("label_smoothing", label_smoothing, "share of the target given to all other classes")
+      .min(0)
+      .max(0.99);
+  t.key("init_head_bias", init_head_bias,
+        "initial bias of the logits; the published sigmoid runs use -10");
+  t.table("mixup", mixup, "blends of two images and their labels");
+  t.table("trunk", trunk, "what makes one vector of an image");
+  if (num_classes == 1 && (loss == "softmax" || label_smoothing > 0))
+    t.error("num_classes",
+            loss == "softmax"
+                ? "a softmax over 1 class has nothing to learn: use loss = \"sigmoid\""
+                : "label_smoothing needs a second class");
+  if (!trunk.options) return;
+  const int64_t patch = vit().size.patch;
+  if (patch > 0 && image_size % patch)
+    t.error("image_size",
+            fmt::format("{} is not divisible by model.trunk.patch = {}", image_size, patch));
+}
+
+VitConfig ClassifierOptions::vit_config() const {
+  VitConfig config = models::vit_config(vit().size, image_size, image_size, vit().posemb);
+  config.class_token = vit().pooling() == Pool::tok;
+  return config;
+}
+
+PoolingConfig ClassifierOptions::pooling() const {
+  return {.pool = vit().pooling(),
+          .tokens = vit_config().tokens(),
+          .width = vit().size.width,
+          .mlp = vit().size.mlp,
+          .heads = vit().size.heads};
+}
+
+kernels::ClassLoss ClassifierOptions::class_loss() const {
+  return loss == "sigmoid" ? kernels::ClassLoss::sigmoid : kernels::ClassLoss::softmax;
+}
+
+}  // namespace models

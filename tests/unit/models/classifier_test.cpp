@@ -1,0 +1,409 @@
+// The classifier: gradients against differences for every pooling, loss against a naive reference,
+// mixup, policies, bytes.
+#include "models/classifier.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "kernels/loss_sums.hpp"
+#include "kernels/mix_images.hpp"
+
+namespace {
+
+using device::DType;
+using device::View;
+using models::ClassifierModel;
+using models::ClassifierOptions;
+using Columns = kernels::LossColumns;
+using Floats = std::vector<float>;
+
+// A model small enough to run in a moment, with every size another.
+ClassifierOptions small(const std::string& pool, const std::string& loss = "softmax",
+                        double mixup = 0) {
+  ClassifierOptions o;
+  o.image_size = 16;
+  o.num_classes = 7;
+  o.loss = loss;
+  o.mixup.p = mixup;
+  auto trunk = std::make_shared<models::VitTrunkOptions>();
+  trunk->size = {.variant = "", .patch = 8, .depth = 2, .width = 24, .mlp = 40, .heads = 3};
+  trunk->pool = pool;
+  o.trunk = {"vit", trunk};
+  return o;
+}
+
+struct Batch {
+  Floats image;
+  std::vector<int32_t> label;
+  explicit Batch(int64_t examples) {
+    base::Stream s(3, "made batch");
+    for (int64_t i = 0; i < examples * 16 * 16 * 3; ++i)
+      image.push_back(2 * s.sub(0).uniform(uint64_t(i)) - 1);
+    for (int64_t b = 0; b < examples; ++b) label.push_back(int32_t(s.sub(1).bits(uint64_t(b)) % 7));
+  }
+  models::HostBatch host(int64_t first = 0) const {
+    return {.features = {{"image", device::view(image.data(), int64_t(image.size()))},
+                         {"label", device::view(label.data(), int64_t(label.size()))}},
+            .examples = int64_t(label.size()),
+            .first_position = first};
+  }
+};
+
+class World {
+ public:
+  World(const ClassifierOptions& options, int64_t batch, int64_t slices = 1,
+        const std::string& recompute = "none", DType operands = DType::f32)
+      : model(options, {.recompute = recompute}),
+        operands_(operands),
+        ranks_(comm::make_plan_comm(1)),
+        mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),
+        queue_(device::Kind::cpu, 1, true),
+        layout(model.parameters(), model.blocks(), {}, 1, 1),
+        weights(fabric(), 0),
+        gradients(fabric(), 1),
+        batch_(batch),
+        slices_(slices) {
+    for (const models::InputSpec& spec : model.inputs(true)) {
+      const int64_t count = spec.per_example * batch;
+      buffers_.emplace_back(device::Kind::cpu, ledger_, "batch",
+                            count * device::size_of(spec.type));
+      inputs[spec.name] = buffers_.back().view(spec.type).slice(0, count);
+    }
+    device::Queue paper(device::Kind::plan, 1, true);
+    device::Arena measure;
+    nn::Context train = context(paper, measure, true), forward = context(paper, measure, false);
+    sums_.resize(size_t(slices) * Columns::count);
+    train_->run(train, inputs, batch, sums());
+    classify_->plan(forward, inputs);
+    arena_ =
+        std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
+    // Other values than the initial ones, so that no gradient vanishes.
+    weights.initialise(5);
+    for (const shard::Parameter& p : layout.parameters()) {
+      View w = weight(p.path);
+      base::Stream s(5, "shake/" + p.path);
+      for (int64_t i = 0; i < w.count; ++i)
+        w.f32()[i] += float((p.path == "head/kernel" ? 0.3 : 0.1) * s.normal(uint64_t(i)));
+    }
+  }
+  View weight(const std::string& path) { return weights.weight(layout.find(path)); }
+  View gradient(const std::string& path) const {
+    const shard::Parameter& p = layout.parameters().at(size_t(layout.find(path)));
+    return gradients.owned(p.unit).slice(p.offset, p.size);
+  }
+  void prepare(const Batch& batch, int64_t first = 0) {
+    train_->prepare(batch.host(first), base::Stream(9, "draws"), inputs);
+  }
+  // Gradients of the mean loss; the sums over all slices.
+  std::vector<double> forward_backward() {
+    nn::Context ctx = context(queue_, *arena_, true);
+    gradients.begin_step();
+    gradients.begin_micro_batch(0);
+    train_->run(ctx, inputs, batch_, sums());
+    gradients.finish_step();
+    std::vector<double> all(Columns::count);
+    for (size_t i = 0; i < sums_.size(); ++i) all[i % Columns::count] += sums_[i];
+    return all;
+  }
+  double loss() { return forward_backward()[Columns::loss] / double(batch_); }
+  void classify(const Batch& batch, double* loss, double* rank) {
+    nn::Context ctx = context(queue_, *arena_, false);
+    classify_->prepare(batch.host(), inputs);
+    classify_->run(ctx, inputs, loss, rank);
+  }
+  // Logits of images as they are.
+  std::vector<double> logits(const Batch& batch) {
+    Floats out(size_t(batch_ * model.num_classes())), loss(static_cast<size_t>(batch_));
+    std::vector<int32_t> ranks(static_cast<size_t>(batch_));
+    nn::Context ctx = context(queue_, *arena_, false);
+    classify_->prepare(batch.host(), inputs);
+    models::ClassifierModel::State state;
+    model.classify(ctx, inputs, device::view(loss.data(), batch_),
+                   device::view(ranks.data(), batch_), state,
+                   device::view(out.data(), int64_t(out.size())));
+    return {out.begin(), out.end()};
+  }
+  std::vector<Floats> all_gradients() {
+    std::vector<Floats> out;
+    for (const shard::Parameter& p : layout.parameters()) {
+      View g = gradient(p.path);
+      out.emplace_back(g.f32(), g.f32() + g.count);
+    }
+    return out;
+  }
+
+  ClassifierModel model;
+
+ private:
+  DType operands_;
+  shard::Fabric fabric() { return {layout, mesh_, queue_, ledger_, false, operands_}; }
+  nn::Context context(device::Queue& queue, device::Arena& arena, bool train) {
+    return {.queue = queue,
+            .arena = arena,
+            .weights = weights,
+            .gradients = train ? &gradients : nullptr,
+            .batch = batch_,
+            .slices = slices_,
+            .train = train,
+            .keep = train};
+  }
+  View sums() { return {sums_.data(), DType::f64, int64_t(sums_.size())}; }
+  std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
+  std::unique_ptr<models::ClassifyPass> classify_ = model.make_classify_pass();
+  std::unique_ptr<comm::Comm> ranks_;
+  comm::Mesh mesh_;
+  device::Queue queue_;
+  device::Ledger ledger_;
+  std::vector<double> sums_;
+
+ public:
+  shard::Layout layout;
+  shard::WeightStore weights;
+  shard::GradientStore gradients;
+  models::Inputs inputs;
+
+ private:
+  int64_t batch_, slices_;
+  std::vector<device::Buffer> buffers_;
+  std::unique_ptr<device::Arena> arena_;
+};
+
+// The derivative along its own direction is the norm of a gradient: fourth-order differences,
+// tensor by tensor.
+TEST(Classifier, GradientsAgainstDifferences) {
+  for (auto [pool, loss, mixup] :
+       {std::tuple{"gap", "softmax", 0.0}, {"tok", "sigmoid", 0.3}, {"map", "softmax", 0.3}}) {
+    SCOPED_TRACE(fmt::format("{} {} mixup {}", pool, loss, mixup));
+    ClassifierOptions o = small(pool, loss, mixup);
+    o.label_smoothing = 0.1;
+    World world(o, 4);
+    world.prepare(Batch(4));
+    world.forward_backward();
+    const std::vector<Floats> gradients = world.all_gradients();
+    for (size_t p = 0; p < gradients.size(); ++p) {
+      const std::string& path = world.layout.parameters()[p].path;
+      double norm = 0;
+      for (float g : gradients[p]) norm += double(g) * double(g);
+      norm = std::sqrt(norm);
+      if (path.ends_with("key/bias")) {
+        EXPECT_LT(norm, 1e-6) << path << ": zero in exact arithmetic";
+        continue;
+      }
+      ASSERT_GT(norm, 1e-4) << path;
+      View w = world.weight(path);
+      const Floats before(w.f32(), w.f32() + w.count);
+      const double h = 0.004;
+      auto at = [&](double way) {
+        for (int64_t i = 0; i < w.count; ++i)
+          w.f32()[i] =
+              float(double(before[size_t(i)]) + way * double(gradients[p][size_t(i)]) / norm);
+        return world.loss();
+      };
+      const double difference = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h);
+      std::copy(before.begin(), before.end(), w.f32());
+      EXPECT_NEAR(difference, norm, 2e-3 * norm + 2e-5) << path;
+    }
+  }
+}
+
+// The loss of blended images and labels, from the logits of images that were blended by hand.
+TEST(Classifier, LossIsThatOfBlendedImagesAndLabels) {
+  for (const char* loss : {"softmax", "sigmoid"})
+    for (double mixup : {0.0, 0.4}) {
+      SCOPED_TRACE(fmt::format("{} mixup {}", loss, mixup));
+      ClassifierOptions o = small("gap", loss, mixup);
+      o.label_smoothing = 0.2;
+      o.mixup.group = 4;
+      World world(o, 8);
+      const Batch batch(8);
+      Batch blended = batch;
+      std::vector<double> share(8, 1.0);
+      for (int64_t b = 0; b < 8 && mixup > 0; ++b) {
+        const float s = models::mixup_share(
+            base::Stream(9, "draws").sub(base::stream_id("mixup")).sub(uint64_t(40 + b)), mixup);
+        share[size_t(b)] = double(s);
+        const int64_t other = b % 4 ? b - 1 : b + 3;
+        for (int64_t i = 0; i < 768; ++i)
+          blended.image[size_t(b * 768 + i)] =
+              s * batch.image[size_t(b * 768 + i)] + (1 - s) * batch.image[size_t(other * 768 + i)];
+      }
+      const std::vector<double> x = world.logits(blended);
+      double want = 0, hits = 0;
+      for (size_t b = 0; b < 8; ++b) {
+        const size_t other = size_t(b % 4 ? b - 1 : b + 3);
+        auto smoothed = [&](int32_t label, size_t k) { return k == size_t(label) ? 0.8 : 0.2 / 6; };
+        double total = 0;
+        for (size_t k = 0; k < 7; ++k) total += std::exp(x[b * 7 + k]);
+        size_t best = 0;
+        for (size_t k = 0; k < 7; ++k) {
+          const double z = x[b * 7 + k];
+          const double q = share[b] * smoothed(batch.label[b], k) +
+                           (1 - share[b]) * smoothed(batch.label[other], k);
+          const double p =
+              std::string_view(loss) == "softmax" ? std::exp(z) / total : 1 / (1 + std::exp(-z));
+          want -= q * std::log(p) +
+                  (std::string_view(loss) == "softmax" ? 0 : (1 - q) * std::log(1 - p));
+          if (z > x[b * 7 + best]) best = k;
+        }
+        hits += best == size_t(batch.label[b]);
+      }
+      world.prepare(batch, 40);
+      const std::vector<double> sums = world.forward_backward();
+      EXPECT_NEAR(sums[Columns::loss], want, 2e-5 * want);
+      EXPECT_EQ(sums[Columns::examples_first], hits);
+      const std::vector<models::Measure> measures = world.model.measures();
+      EXPECT_EQ(measures[0].name, "loss");
+      EXPECT_EQ(measures[1].value(sums.data(), 8), hits / 8);
+    }
+}
+
+// Beta(p, p): mean and variance of the larger share's distance from 1/2 have closed forms through
+// those of Beta itself.
+TEST(Classifier, SharesAreOfTheBetaDistribution) {
+  for (double p : {0.1, 0.2, 0.8, 1.0, 5.0}) {
+    const int n = 40000;
+    double square = 0, least = 1;
+    for (int i = 0; i < n; ++i) {
+      const double s = double(models::mixup_share(base::Stream(1, "shares").sub(uint64_t(i)), p));
+      ASSERT_TRUE(s >= 0.5 && s <= 1) << s;
+      square += (s - 0.5) * (s - 0.5) / n;
+      least = std::min(least, s);
+    }
+    // The variance of Beta(p, p) is 1 / (4 (2p + 1)).
+    EXPECT_NEAR(square, 1 / (4 * (2 * p + 1)), 0.004) << p;
+    EXPECT_LT(least, 0.51) << p;
+  }
+  EXPECT_EQ(models::mixup_share(base::Stream(1, "x"), 0.2),
+            models::mixup_share(base::Stream(1, "x"), 0.2));
+}
+
+TEST(Classifier, RecomputeAndSlicesChangeNoBit) {
+  for (const char* pool : {"gap", "map", "tok"}) {
+    std::vector<Floats> first;
+    for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
+      ClassifierOptions o = small(pool, "softmax", 0.3);
+      dynamic_cast<models::VitTrunkOptions&>(*o.trunk.options).size.dropout = 0.2;
+      World world(o, 4, 2, recompute);
+      world.prepare(Batch(4));
+      const double loss = world.loss();
+      std::vector<Floats> all = world.all_gradients();
+      all.push_back({float(loss)});
+      if (first.empty()) first = all;
+      for (size_t i = 0; i < all.size(); ++i)
+        EXPECT_EQ(std::memcmp(all[i].data(), first[i].data(), all[i].size() * 4), 0)
+            << pool << " " << recompute << " " << i;
+    }
+  }
+}
+
+TEST(Classifier, Bf16StaysNearF32) {
+  for (const char* pool : {"gap", "map", "tok"}) {
+    World wide(small(pool, "softmax", 0.3), 4),
+        narrow(small(pool, "softmax", 0.3), 4, 1, "none", DType::bf16);
+    wide.prepare(Batch(4));
+    narrow.prepare(Batch(4));
+    narrow.weights.publish();
+    const double loss = wide.loss();
+    EXPECT_NEAR(narrow.loss(), loss, 0.02 * loss) << pool;
+    const std::vector<Floats> a = wide.all_gradients(), b = narrow.all_gradients();
+    double dot = 0, square_a = 0, square_b = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      for (size_t k = 0; k < a[i].size(); ++k) {
+        dot += double(a[i][k]) * double(b[i][k]);
+        square_a += double(a[i][k]) * double(a[i][k]);
+        square_b += double(b[i][k]) * double(b[i][k]);
+      }
+    EXPECT_GT(dot / std::sqrt(square_a * square_b), 0.999) << pool;
+  }
+}
+
+// Loss and rank of an evaluation, without smoothing and without mixup, from the logits.
+TEST(Classifier, ClassifiesImagesAsTheyAre) {
+  ClassifierOptions o = small("map", "softmax", 0.3);
+  o.label_smoothing = 0.3;
+  World world(o, 6);
+  const Batch batch(6);
+  const std::vector<double> x = world.logits(batch);
+  std::vector<double> loss(6), rank(6);
+  world.classify(batch, loss.data(), rank.data());
+  for (size_t b = 0; b < 6; ++b) {
+    double total = 0, larger = 0;
+    const double own = x[b * 7 + size_t(batch.label[b])];
+    for (size_t k = 0; k < 7; ++k) {
+      total += std::exp(x[b * 7 + k]);
+      larger += x[b * 7 + k] > own;
+    }
+    EXPECT_NEAR(loss[b], std::log(total) - own, 1e-5);
+    EXPECT_EQ(rank[b], larger);
+  }
+}
+
+// Names and shapes are those of big_vision's ViT, under "encoder/" but for the head.
+TEST(Classifier, ParametersAreBigVisions) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const char* pool : {"map", "tok"})
+    for (const shard::Parameter& p : ClassifierModel(small(pool), {}).parameters())
+      shapes[p.path] = p.shape;
+  using Shape = std::vector<int64_t>;
+  const std::string map = "encoder/MAPHead_0/", attention = map + "MultiHeadDotProductAttention_0/";
+  for (const auto& [path, shape] : std::map<std::string, Shape>{
+           {"encoder/cls", {1, 1, 24}},
+           {"encoder/embedding/kernel", {8, 8, 3, 24}},
+           {"encoder/pos_embedding", {1, 4, 24}},
+           {"encoder/Transformer/encoderblock_1/MultiHeadDotProductAttention_0/query/kernel",
+            {24, 3, 8}},
+           {"encoder/Transformer/encoder_norm/scale", {24}},
+           {map + "probe", {1, 1, 24}},
+           {attention + "key/kernel", {24, 3, 8}},
+           {attention + "out/kernel", {3, 8, 24}},
+           {map + "LayerNorm_0/scale", {24}},
+           {map + "MlpBlock_0/Dense_0/kernel", {24, 40}},
+           {"head/kernel", {24, 7}},
+           {"head/bias", {7}}})
+    EXPECT_EQ(shapes[path], shape) << path;
+}
+
+TEST(Classifier, BeginsAtTheUniformLoss) {
+  ClassifierOptions o = small("gap");
+  o.label_smoothing = 0.1;
+  World world(o, 4);
+  world.weights.initialise(1);
+  world.prepare(Batch(4));
+  EXPECT_NEAR(world.loss(), std::log(7.0), 1e-6);
+  EXPECT_EQ(world.model.uniform_loss(), std::log(7.0));
+  o = small("tok", "sigmoid");
+  o.init_head_bias = -std::log(6.0);
+  World sigmoid(o, 4);
+  sigmoid.weights.initialise(1);
+  sigmoid.prepare(Batch(4));
+  EXPECT_NEAR(sigmoid.loss(), sigmoid.model.uniform_loss(), 1e-6)
+      << "each class has the probability 1/7";
+}
+
+TEST(Classifier, RefusesLabelsAndGroupsThatDoNotFit) {
+  auto refused = [](base::Exit code, const char* part, auto run) {
+    try {
+      run();
+      ADD_FAILURE() << part;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), code);
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  World world(small("gap"), 4);
+  for (int32_t label : {-1, 7}) {
+    Batch batch(4);
+    batch.label[2] = label;
+    refused(base::Exit::data, "position 12 is not in [0, 7) (model.num_classes)",
+            [&] { world.prepare(batch, 10); });
+  }
+  ClassifierOptions o = small("gap", "softmax", 0.2);
+  o.mixup.group = 4;
+  refused(base::Exit::mesh, "model.mixup.group = 4 does not divide the 6 examples",
+          [&] { World(o, 6); });
+}
+
+}  // namespace
