@@ -3,7 +3,7 @@
 namespace eval {
 
 // One row for each evaluator: src/eval/NAME.cpp ends in NAME_row().
-#define EVALUATORS(ROW) ROW(perplexity)
+#define EVALUATORS(ROW) ROW(classification) ROW(perplexity)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 
