@@ -23,7 +23,7 @@ function(mpi_test name ranks)
   endif()
 endfunction()
 
-foreach(name mesh_bits collectives_test engine_test memory_test checkpoint_test continue_test damage_test batch_state_test)
+foreach(name mesh_bits classifier_bits collectives_test engine_test memory_test checkpoint_test continue_test damage_test batch_state_test)
   mpi_program(${name})
 endforeach()
 
@@ -43,6 +43,13 @@ set_tests_properties(mesh_bits_mpi1 PROPERTIES FIXTURES_SETUP mesh_bits)
 foreach(ranks 2 3 4)
   set_tests_properties(mesh_bits_mpi${ranks} PROPERTIES FIXTURES_REQUIRED mesh_bits)
 endforeach()
+
+set(bits ${CMAKE_CURRENT_BINARY_DIR}/classifier_bits.txt)
+foreach(ranks 1 2 4)
+  mpi_test(classifier_bits ${ranks} ${bits})
+endforeach()
+set_tests_properties(classifier_bits_mpi1 PROPERTIES FIXTURES_SETUP classifier_bits)
+set_tests_properties(classifier_bits_mpi2 classifier_bits_mpi4 PROPERTIES FIXTURES_REQUIRED classifier_bits)
 
 # Saved on N ranks, continued on M: every pair. `continue_test load FOLDER all` by hand takes the steps for each of them.
 set(saved ${CMAKE_CURRENT_BINARY_DIR}/continue)

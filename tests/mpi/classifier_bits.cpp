@@ -1,0 +1,160 @@
+// A small classifier with mixup on every mesh that this number of ranks allows (run with 1, 2 and
+// 4), level "mesh": every mesh, accumulation, sharding strategy, thread count and recompute policy
+// gives identical bits of every loss, of every tensor of the state and of an evaluation's losses
+// and ranks, for each pooling. One rank writes the reference to a file.
+//   classifier_bits REFERENCE_FILE
+#include <cstdio>
+#include <fstream>
+
+#include "models/classifier.hpp"
+#include "ranks.hpp"
+#include "small_model.hpp"
+
+namespace {
+
+constexpr int kSteps = 6;
+constexpr int64_t kPixels = 16 * 16 * 3;
+
+models::ClassifierOptions small_classifier(const std::string& pool) {
+  models::ClassifierOptions o;
+  o.image_size = 16;
+  o.num_classes = 11;
+  o.loss = pool == "gap" ? "sigmoid" : "softmax";
+  o.label_smoothing = 0.1;
+  o.mixup = {.p = 0.3, .group = 3};
+  auto trunk = std::make_shared<models::VitTrunkOptions>();
+  trunk->size = {.variant = "", .patch = 8, .depth = 2, .width = 48, .mlp = 80, .heads = 3};
+  trunk->pool = pool;
+  o.trunk = {"vit", trunk};
+  return o;
+}
+
+// Images and classes of the examples at [first, first + n).
+struct MadeImages {
+  std::vector<float> image;
+  std::vector<int32_t> label;
+  models::HostBatch host;
+  MadeImages(int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      base::Stream s = base::Stream(7, "made").sub(uint64_t(first + i));
+      label.push_back(int32_t(s.bits(100000) % 11));
+      for (int64_t p = 0; p < kPixels; ++p)
+        image.push_back(s.uniform(uint64_t(p)) - 0.5f + (p % 11 == label.back() ? 1.0f : 0.0f));
+    }
+    host = {.features = {{"image", device::view(image.data(), int64_t(image.size()))},
+                         {"label", device::view(label.data(), n)}},
+            .examples = n,
+            .first_position = first};
+  }
+};
+
+struct Outcome {
+  double first = 0, last = 0;
+  uint64_t digest = 0;
+};
+
+Outcome run(comm::Session& session, const tests::Case& c, const std::string& pool) {
+  comm::Mesh mesh = comm::make_mesh(session, c.mesh, comm::SumOrder::tree);
+  train::EngineOptions options = tests::engine_options(c, kSteps);
+  options.model.kind = "classifier";
+  options.model.options = std::make_shared<models::ClassifierOptions>(small_classifier(pool));
+  options.groups = {"encoder/.*", "head/.*"};
+  options.passes = {[](const models::Model& model) {
+    return dynamic_cast<const models::Classifier&>(model).make_classify_pass();
+  }};
+  train::Engine engine(options, mesh, device::Kind::cpu);
+  engine.initialise();
+  engine.publish();
+  Outcome out;
+  const train::Geometry& g = engine.geometry();
+  for (int step = 1; step <= kSteps; ++step) {
+    const train::StepReport& r = engine.step(step, [&](int64_t m, const models::Inputs& into) {
+      MadeImages batch((step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
+      engine.train_pass().prepare(batch.host, engine.draws(step), into);
+    });
+    std::vector<double> numbers = r.measures;
+    numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global,
+                                   r.update.updates.global});
+    for (double v : numbers) out.digest = base::xxh3(&v, sizeof v, out.digest);
+    if (step == 1) out.first = r.loss();
+    out.last = r.loss();
+  }
+  for (const auto& [name, bytes] : tests::whole_state(engine, session.world()))
+    out.digest = base::xxh3(bytes.data(), bytes.size(), out.digest);
+  // An evaluation of 48 examples, whoever computes which.
+  std::vector<double> all(96), loss(static_cast<size_t>(g.micro_batch)), rank(loss.size());
+  auto& pass = dynamic_cast<models::ClassifyPass&>(*engine.find_pass("classify"));
+  for (int64_t round = 0; round * g.micro_batch * session.world().size() < 48; ++round) {
+    const int64_t first = (round * session.world().size() + session.world().rank()) * g.micro_batch;
+    MadeImages batch(1000 + first, g.micro_batch);
+    engine.forward(
+        pass, [&](const models::Inputs& into) { pass.prepare(batch.host, into); },
+        [&](nn::Context& ctx, const models::Inputs& inputs) {
+          pass.run(ctx, inputs, loss.data(), rank.data());
+        });
+    std::copy(loss.begin(), loss.end(), all.begin() + first);
+    std::copy(rank.begin(), rank.end(), all.begin() + 48 + first);
+  }
+  session.world().all_reduce({all.data(), device::DType::f64, 96}).wait();
+  out.digest = base::xxh3(all.data(), 96 * sizeof(double), out.digest);
+  return out;
+}
+
+int compare(comm::Session& session, int argc, char** argv) {
+  comm::Comm& world = session.world();
+  const int ranks = world.size();
+  const std::string file = argc > 1 ? argv[1] : "classifier_bits.txt";
+  const std::vector<std::string> pools = {"gap", "map", "tok"};
+  std::map<std::string, uint64_t> reference;
+  int failures = 0, cases = 0;
+  if (ranks == 1) {
+    std::ofstream out(file);
+    for (const std::string& pool : pools)
+      for (bool bf16 : {false, true}) {
+        const Outcome o = run(session, {.mesh = {1, 1}, .bf16 = bf16}, pool);
+        std::printf("%s %s: loss %.6f -> %.6f\n", pool.c_str(), bf16 ? "bf16" : "f32", o.first,
+                    o.last);
+        if (!(o.last < 0.99 * o.first)) {
+          ++failures;
+          std::printf("FAILED: it does not learn\n");
+        }
+        reference[pool + (bf16 ? " bf16" : "")] = o.digest;
+        out << o.digest << "\n";
+      }
+  } else {
+    std::ifstream in(file);
+    for (const std::string& pool : pools)
+      for (bool bf16 : {false, true}) in >> reference[pool + (bf16 ? " bf16" : "")];
+    if (!in) {
+      std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str());
+      return 2;
+    }
+  }
+  for (int replica = 1; replica <= ranks; replica *= 2)
+    for (auto [parameters, optimizer] :
+         {std::pair{"replicated", "sharded"}, {"sharded", "sharded"}})
+      for (int accumulation : {1, 4})
+        for (const std::string& pool : pools)
+          for (bool bf16 : {false, true}) {
+            const tests::Case c{.mesh = {replica, ranks / replica},
+                                .micro_batch = 48 / ranks / accumulation,
+                                .parameters = parameters,
+                                .optimizer = optimizer,
+                                .recompute = accumulation == 1 ? "block"
+                                             : bf16            ? "mlp"
+                                                               : "gelu",
+                                .threads = accumulation == 1 ? 2 : 1,
+                                .bf16 = bf16};
+            ++cases;
+            if (run(session, c, pool).digest == reference[pool + (bf16 ? " bf16" : "")]) continue;
+            ++failures;
+            if (world.rank() == 0)
+              std::printf("FAILED: %s pool=%s: bits differ\n", c.text().c_str(), pool.c_str());
+          }
+  if (world.rank() == 0) std::printf("%d cases on %d ranks, %d failures\n", cases, ranks, failures);
+  return failures ? 1 : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return tests::run_ranks(argc, argv, compare); }
