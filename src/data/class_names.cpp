@@ -5,7 +5,9 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "data/file.hpp"
 #include "data/hint.hpp"
+#include "data/source.hpp"
 #include "io/files.hpp"
 
 namespace data {
@@ -28,7 +30,13 @@ ClassNames::ClassNames(const std::string& from) : from_(from) {
   } else {
     if (!io::exists(from))
       base::fail(Exit::data, "there is no file or folder '{}' of class names", from);
-    for (const std::string& line : base::split(io::read_file(from), '\n'))
+    const File file(from);
+    if (file.size() > kMostMemberBytes)
+      base::fail(Exit::data, "'{}' has {} bytes; at most {} of class names are read", from,
+                 file.size(), kMostMemberBytes);
+    std::string text(size_t(file.size()), '\0');
+    file.read(0, text.data(), text.size());
+    for (const std::string& line : base::split(text, '\n'))
       if (const std::string_view name = base::trim(line); !name.empty()) names_.emplace_back(name);
     if (names_.empty()) base::fail(Exit::data, "'{}' holds no class name; give one per line", from);
   }
