@@ -4,7 +4,6 @@
 
 #include "base/clock.hpp"
 #include "device/range.hpp"
-#include "kernels/square_sums.hpp"
 #include "train/mfu.hpp"
 
 namespace train {
@@ -47,15 +46,12 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
                                                options.groups, options.loss_scale);
   if (options.ema) ema_ = std::make_unique<optim::Ema>(fabric, *options.ema, *weights_);
-  make_inputs();
-  measures_ = model_->measures();
-  columns_ = model_->sum_columns();
-  const int64_t row = columns_ * device::size_of(DType::f64);
-  sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.accumulation * row);
+  std::vector<const models::Pass*> passes = {train_pass_.get()};
+  for (const auto& pass : forward_passes_) passes.push_back(pass.get());
+  inputs_ = std::make_unique<PassInputs>(passes, geometry_.micro_batch, queue_, ledger_);
   const bool repeats = options_.graphs > 0 && graphs_problem().empty();
-  if (geometry_.slices > 1 || repeats) slice_sums_ = device::Buffer(kind, ledger_, "workspace", geometry_.slices * row);
+  sums_ = std::make_unique<StepSums>(*model_, geometry_, mesh_, queue_, ledger_, repeats);
   if (kind == Kind::cuda && repeats) graphs_ = std::make_unique<device::Graphs>(queue_, options_.graphs, "passes");
-  host_sums_ = device::Fetched(kind, row);
   const int64_t activations = measure_arena();
   if (kind == Kind::cuda && options.choose_products) options.choose_products(queue_);
   arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", activations);
@@ -80,33 +76,6 @@ models::ForwardPass* Engine::find_pass(const std::string& name) const {
   for (const auto& pass : forward_passes_)
     if (pass->name() == name) return pass.get();
   return nullptr;
-}
-
-// Passes run one after the other, so inputs of one name lie in one buffer, as large as the largest of them.
-void Engine::make_inputs() {
-  const Kind kind = queue_.kind();
-  const size_t passes = 1 + forward_passes_.size();
-  auto bytes_of = [&](const models::InputSpec& spec) {
-    return spec.per_example * geometry_.micro_batch * device::size_of(spec.type);
-  };
-  std::map<std::string, int64_t> bytes;
-  for (size_t p = 0; p < passes; ++p)
-    for (const models::InputSpec& spec : pass_at(p).inputs()) bytes[spec.name] = std::max(bytes[spec.name], bytes_of(spec));
-  sets_.resize(queue_.device() == Kind::cuda ? 2 : 1);
-  for (InputSet& set : sets_) {
-    for (const auto& [name, size] : bytes) {
-      set.buffers[name] = device::Buffer(kind, ledger_, "batch", size);
-      if (kind == Kind::cuda) set.host[name] = device::HostBuffer(kind, size);
-    }
-    set.inputs.resize(passes);
-    for (size_t p = 0; p < passes; ++p)
-      for (const models::InputSpec& spec : pass_at(p).inputs()) {
-        models::Input input = set.buffers[spec.name].view(spec.type).slice(0, spec.per_example * geometry_.micro_batch);
-        if (kind == Kind::cuda) input.host.data = set.host[spec.name].data();
-        set.inputs[p][spec.name] = input;
-      }
-  }
-  if (kind == Kind::cuda) copies_ = std::make_unique<device::Queue>(kind);
 }
 
 // A pass on paper finds what the arena and, on GPUs, the scratch must hold; passes of all shapes prepare what the real ones need, so
@@ -137,7 +106,7 @@ int64_t Engine::measure_arena() {
                   .batch = geometry_.micro_batch,
                   .slices = geometry_.slices,
                   .keep = false};
-  for (size_t p = 0; p < forward_passes_.size(); ++p) forward_passes_[p]->plan(ctx, sets_[set_].inputs[p + 1]);
+  for (size_t p = 0; p < forward_passes_.size(); ++p) forward_passes_[p]->plan(ctx, inputs_->of(p + 1));
   if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
   if (queue_.kind() == Kind::plan) queue_.need_scratch(queue.scratch_bytes());
   return arena.peak();
@@ -158,14 +127,11 @@ void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_se
       .shape_set = shape_set,
       .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
       .graph_kind =
-          int64_t(set_) * 2 + (m > 0),  // where inputs are; whether gradients are added to
+          inputs_->set() * 2 + (m > 0),  // where inputs are; whether gradients are added to
       .group = &at.group,
       .states = &at.states};
   at.gradients.begin_micro_batch(m);
-  const device::View sums = slice_sums_.bytes() > 0
-                                ? slice_sums_.view(DType::f64).slice(0, geometry_.slices * columns_)
-                                : sums_of_pass(m);
-  train_pass_->run(ctx, inputs(), geometry_.global_batch, sums);
+  train_pass_->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
 }
 
 // Why passes cannot be repeated by graphs; empty where they can.
@@ -206,20 +172,20 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
     if (fill) {
-      const models::Inputs& into = begin_inputs(0);  // may wait for the GPU, which is not to wait for data
+      const models::Inputs& into = inputs_->begin(0);  // may wait for the GPU, which is not to wait for data
       base::Stopwatch watch;
       fill(m, into);
       data_s_ += watch.seconds();
-      upload_inputs(0);
+      inputs_->upload(0);
     }
     pass({*weights_, *gradients_, *states_, *group_, queue_, *arena_}, step, m);
-    sets_[set_].used.record(queue_);
-    add_slices(m);
+    inputs_->queued();
+    sums_->finish_pass(m);
   }
   {
     device::Range range("reduce");
     gradients_->finish_step();
-    add_sums(step);
+    sums_->finish_step(step);
   }
 
   for (optim::OwnedUnit& u : owned_) {
@@ -228,7 +194,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
         layout_->units()[size_t(u.unit)].trained() ? gradients_->owned(u.unit) : device::View{};
   }
   device::Range range("update");
-  optimizer_->inspect(step, owned_, sums_of_pass(0).slice(0, 1));
+  optimizer_->inspect(step, owned_, sums_->loss());
   optimizer_->apply(step);
   states_->commit(*weights_, optimizer_->decision());
   if (ema_) ema_->update(step, optimizer_->decision());
@@ -238,48 +204,6 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   report.transfers = device::transfers().since(transfers_before);
 }
 
-const models::Inputs& Engine::begin_inputs(size_t pass) {
-  set_ = (set_ + 1) % sets_.size();
-  device::MayWait lifted;  // the GPU is two passes behind: nobody gains from more
-  sets_[set_].copied.synchronize("inputs on their way to the GPU");
-  return sets_[set_].inputs[pass];
-}
-
-void Engine::upload_inputs(size_t pass) {
-  if (!copies_) return;
-  InputSet& set = sets_[set_];
-  set.used.wait(*copies_);
-  for (const auto& [name, input] : set.inputs[pass]) device::upload_pinned(input.device, input.host.data, *copies_);
-  set.copied.record(*copies_);
-  set.copied.wait(queue_);
-}
-
-device::View Engine::sums_of_pass(int64_t m) const {
-  return sums_.view(DType::f64).slice(m * columns_, columns_);
-}
-
-// Sums over slices follow the tree: within the pass, over fsdp, over passes, over replicas.
-void Engine::add_slices(int64_t m) {
-  if (slice_sums_.bytes() == 0) return;
-  const device::View slices = slice_sums_.view(DType::f64).slice(0, geometry_.slices * columns_);
-  device::copy(sums_of_pass(m), nn::add_along_tree(slices, geometry_.slices, queue_), queue_);
-}
-
-void Engine::add_sums(int64_t step) {
-  mesh_.fsdp->all_reduce(sums_.view(DType::f64).slice(0, geometry_.accumulation * columns_), queue_).wait();
-  auto add = [&](int into, int from) {
-    kernels::run(kernels::AddSums{sums_of_pass(into), sums_of_pass(into), sums_of_pass(from)}, queue_);
-  };
-  base::TreeSum tree;
-  for (int64_t m = 0; m < geometry_.accumulation; ++m) {
-    device::copy(sums_of_pass(tree.next_slot()), sums_of_pass(m), queue_);
-    tree.push(add);
-  }
-  tree.finish(add);
-  mesh_.replica->all_reduce(sums_of_pass(0), queue_).wait();
-  host_sums_.fetch(step, sums_of_pass(0), queue_);
-}
-
 const StepReport& Engine::report(int64_t step) {
   StepReport& report = reports_[step];
   const optim::Report& update = optimizer_->report(step);
@@ -287,10 +211,7 @@ const StepReport& Engine::report(int64_t step) {
   report.finite = update.gradients.applied;
   report.data_s = std::exchange(data_s_, 0), report.comm_s = std::exchange(comm_s_, 0);
   if (queue_.kind() == Kind::plan) return report;
-  const double* v = host_sums_.read(step).f64();
-  report.sums.assign(v, v + columns_);
-  report.measures.clear();
-  for (const models::Measure& m : measures_) report.measures.push_back(m.value(v, geometry_.global_batch));
+  sums_->read(step, report);
   return report;
 }
 
@@ -310,11 +231,11 @@ void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, co
   size_t number = 1;
   while (number <= forward_passes_.size() && forward_passes_[number - 1].get() != &pass) ++number;
   CHECK(number <= forward_passes_.size(), "the pass \"{}\" is not among those that were planned", pass.name());
-  prepare(begin_inputs(number));
-  upload_inputs(number);
+  prepare(inputs_->begin(number));
+  inputs_->upload(number);
   nn::Context ctx = forward_context(on);
-  run(ctx, sets_[set_].inputs[number]);
-  sets_[set_].used.record(queue_);
+  run(ctx, inputs_->of(number));
+  inputs_->queued();
 }
 
 std::vector<shard::TensorSlice> Engine::state() {

@@ -17,7 +17,9 @@
 #include "optim/ema.hpp"
 #include "optim/engine.hpp"
 #include "train/geometry.hpp"
+#include "train/pass_inputs.hpp"
 #include "train/step_report.hpp"
+#include "train/step_sums.hpp"
 
 namespace train {
 
@@ -106,13 +108,13 @@ class Engine {
                Weights on = Weights::raw);
   // A context for forward passes, and the inputs of the training pass that was begun last: for tests.
   nn::Context forward_context(Weights on = Weights::raw);
-  const models::Inputs& inputs() const { return sets_[set_].inputs[0]; }
+  const models::Inputs& inputs() const { return inputs_->of(0); }
 
   models::Model& model() { return *model_; }
   const models::TrainPass& train_pass() const { return *train_pass_; }
   const shard::Layout& layout() const { return *layout_; }
   const Geometry& geometry() const { return geometry_; }
-  const std::vector<models::Measure>& measures() const { return measures_; }
+  const std::vector<models::Measure>& measures() const { return sums_->measures(); }
   const device::Ledger& ledger() const { return ledger_; }
   device::Queue& queue() { return queue_; }
   int64_t arena_peak() const { return arena_->peak(); }
@@ -137,26 +139,9 @@ class Engine {
     device::Arena& arena;
   };
   void pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_set = 0);
-  // What passes take turns with, where the host's inputs are not those that ops read: one may be filled and copied while ops read
-  // the other.
-  struct InputSet {
-    std::map<std::string, device::Buffer> buffers;  // by name; passes share them
-    std::map<std::string, device::HostBuffer> host;
-    std::vector<models::Inputs> inputs;  // by pass; the first is the training pass
-    device::Event copied, used;
-  };
   void run_passes(int64_t step, const Fill& fill, int64_t passes);
   std::string graphs_problem() const;
-  void make_inputs();
-  const models::Inputs& begin_inputs(size_t pass);  // returns buffers for the host to fill
-  void upload_inputs(size_t pass);                  // starts the copy to the device
-  const models::Pass& pass_at(size_t i) const {
-    return i == 0 ? static_cast<const models::Pass&>(*train_pass_) : *forward_passes_[i - 1];
-  }
   int64_t measure_arena();
-  device::View sums_of_pass(int64_t m) const;
-  void add_slices(int64_t m);
-  void add_sums(int64_t step);
 
   EngineOptions options_;
   comm::Mesh& mesh_;
@@ -176,14 +161,8 @@ class Engine {
   std::unique_ptr<optim::Ema> ema_;
   bool ema_starts_ = false;  // at the next publish
   std::unique_ptr<device::Arena> arena_;
-  std::vector<InputSet> sets_;
-  size_t set_ = 0;
-  std::unique_ptr<device::Queue> copies_;   // of inputs; none: they are where ops read them
-  std::vector<models::Measure> measures_;
-  int64_t columns_ = 0;  // of the model's sums
-  // The model's sums, by pass; of the pass under way, by slice (one: where graphs repeat passes, which write to one place).
-  device::Buffer sums_, slice_sums_;
-  device::Fetched host_sums_;  // a copy of the step's sums
+  std::unique_ptr<PassInputs> inputs_;
+  std::unique_ptr<StepSums> sums_;
   std::vector<optim::OwnedUnit> owned_;
   base::PerStep<StepReport> reports_;
   double data_s_ = 0, comm_s_ = 0;  // since the last report
