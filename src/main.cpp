@@ -33,7 +33,8 @@ int give(const Answer& answer) {
   return answer.exit;
 }
 
-modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::Deck& deck, double begin_s) {
+modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::Deck& deck,
+                    double begin_s) {
   const int64_t overrides = int64_t(c.set.size() + c.unset.size());
   return {.recipe = recipe,
           .deck = deck,
@@ -75,7 +76,8 @@ int run(int argc, char** argv) {
   train::free_main_thread();
   base::share_heap_if_limited();
 
-  // 1. Command line: ranks of one mpirun must have the same, also where only one of them has work to do
+  // 1. Command line: ranks of one mpirun must have the same, also where only one of them has work
+  // to do
   CommandLine c;
   const std::optional<Answer> answer = parse_command_line(argc, argv, c);
   if (answer || c.looks()) {
@@ -105,11 +107,15 @@ int run(int argc, char** argv) {
   if (int failed = train::try_on_all(world, [&] { deck = load(c, recipe); })) return failed;
   if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);
 
-  // 3. The run directory, where there is one already: whatever ends this job from here on is in its report
+  // 3. The run directory, where there is one already: whatever ends this job from here on is in its
+  // report
   modes::Call call = call_of(c, recipe, *deck, begin_s);
   call.session = &session;
-  auto open_directory = [&] { call.directory = train::open_run_directory(world, recipe.run.dir, true); };
-  if (int failed = mode.keeps_run_directory ? train::try_on_all(world, open_directory) : 0) return failed;
+  auto open_directory = [&] {
+    call.directory = train::open_run_directory(world, recipe.run.dir, true);
+  };
+  if (int failed = mode.keeps_run_directory ? train::try_on_all(world, open_directory) : 0)
+    return failed;
   if (int failed = train::try_on_all(world, [&] { check(recipe, *deck); })) return failed;
 
   // 4. The mode

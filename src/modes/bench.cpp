@@ -1,5 +1,5 @@
-// --mode bench: the deck's training step, timed, with the time of each op. Writes no file. The last line of output is
-// one JSON object for comparison with other programs:
+// --mode bench: the deck's training step, timed, with the time of each op. Writes no file. The last
+// line of output is one JSON object for comparison with other programs:
 // {"ms_per_step": .., "workload": run.name, "dtype": "f32", "batch": .., "peak_rss_mib": ..}
 #include <sys/resource.h>
 
@@ -29,9 +29,11 @@ void print_head(Job& job) {
   comm::Comm& world = job.session().world();
   const Geometry& g = job.engine().geometry();
   log::line("{}", version_line());
-  log::line("bench    {}  {} ranks x {} threads  batch {} = micro_batch {} x accumulation {} x ranks", recipe.run.name,
-            world.size(), job.threads(), g.global_batch, g.micro_batch, g.accumulation);
-  if (const std::string graphs = job.engine().graphs_text(); !graphs.empty()) log::line("graphs   {}", graphs);
+  log::line(
+      "bench    {}  {} ranks x {} threads  batch {} = micro_batch {} x accumulation {} x ranks",
+      recipe.run.name, world.size(), job.threads(), g.global_batch, g.micro_batch, g.accumulation);
+  if (const std::string graphs = job.engine().graphs_text(); !graphs.empty())
+    log::line("graphs   {}", graphs);
   log::line("compute  {}", compute_text(recipe.precision));
   print_binding(world, job.session().host(), job.threads());
   print_unused(recipe, job.device().kind);
@@ -48,26 +50,33 @@ struct Pace {
 void print_step(Job& job, const StepTimes& times, const Pace& pace) {
   const double median = times.median();
   const double given = job.recipe().profile.peak_tflops;
-  const char* source = given > 0 ? "given" : job.device().kind == device::Kind::cuda ? "listed" : "measured";
-  log::line("step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} GFLOP/s = {}  "
-            "loss {:.6f}",
-            median, times.all.front(), p99_of(times.all), times.all.back(), pace.examples_per_s,
-            pace.flops / median / 1e6,
-            pace.peak > 0 ? fmt::format("{:.1f} % of {:.1f} {}", 100 * pace.flops / median * 1e3 / pace.peak,
-                                        pace.peak / 1e9, source)
-                          : "a part that is not known of the GPU's peak",
-            times.loss);
+  const char* source = given > 0                                 ? "given"
+                       : job.device().kind == device::Kind::cuda ? "listed"
+                                                                 : "measured";
+  log::line(
+      "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} "
+      "GFLOP/s = {}  "
+      "loss {:.6f}",
+      median, times.all.front(), p99_of(times.all), times.all.back(), pace.examples_per_s,
+      pace.flops / median / 1e6,
+      pace.peak > 0
+          ? fmt::format("{:.1f} % of {:.1f} {}", 100 * pace.flops / median * 1e3 / pace.peak,
+                        pace.peak / 1e9, source)
+          : "a part that is not known of the GPU's peak",
+      times.loss);
   const size_t alone = times.alone.size(), at_speed = times.at_speed.size();
   auto steady = [](const std::vector<double>& ms) {
     if (ms.empty()) return std::string(" nothing can be said");
-    return fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", median_of(ms), p99_of(ms),
-                       p99_of(ms) / median_of(ms));
+    return fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", median_of(ms),
+                       p99_of(ms), p99_of(ms) / median_of(ms));
   };
-  log::line("steady   others took CPU time from {} of {} steps; of the {} left{}", times.all.size() - alone,
-            times.all.size(), alone, steady(times.alone));
+  log::line("steady   others took CPU time from {} of {} steps; of the {} left{}",
+            times.all.size() - alone, times.all.size(), alone, steady(times.alone));
   if (alone)
-    log::line("         beside these the cores computed at {:.0f} to 100 % of their best; of the {} steps above 95 %{}",
-              100 * times.slowest_cores, at_speed, steady(times.at_speed));
+    log::line(
+        "         beside these the cores computed at {:.0f} to 100 % of their best; of the {} "
+        "steps above 95 %{}",
+        100 * times.slowest_cores, at_speed, steady(times.at_speed));
 }
 
 int64_t largest_rss_kib(comm::Comm& world) {
@@ -120,9 +129,11 @@ void add_ops(nlohmann::ordered_json& summary, const OpTimes& ops, const StepTime
 }
 
 void add_transfers(nlohmann::ordered_json& summary, const device::Transfers& t) {
-  log::line("transfers per step: {} to the GPU ({} bytes), {} to the host ({} bytes); the host waited {} times",
-            t.uploads, base::with_commas(t.uploaded_bytes), t.downloads, base::with_commas(t.downloaded_bytes),
-            t.waits);
+  log::line(
+      "transfers per step: {} to the GPU ({} bytes), {} to the host ({} bytes); the host waited {} "
+      "times",
+      t.uploads, base::with_commas(t.uploaded_bytes), t.downloads,
+      base::with_commas(t.downloaded_bytes), t.waits);
   summary["uploads"] = t.uploads;
   summary["downloads"] = t.downloads;
   summary["waits"] = t.waits;
@@ -143,7 +154,9 @@ void bench(Job& job) {
   comm::Comm& world = job.session().world();
   const bool on_gpu = job.device().kind == device::Kind::cuda;
   Pace pace;
-  pace.peak = find_peak(world, job.device().kind, job.threads(), recipe.precision.compute, recipe.profile, 0.5).flops;
+  pace.peak = find_peak(world, job.device().kind, job.threads(), recipe.precision.compute,
+                        recipe.profile, 0.5)
+                  .flops;
 
   const StepTimes times = time_steps(job);
   const double n = double(times.all.size()), batch = double(engine.geometry().global_batch);
@@ -169,7 +182,8 @@ void bench(Job& job) {
 
 int run_bench(Call& call) {
   return end_all_on_error(*call.session, [&] {
-    Job job(call.recipe, call.deck, call.session, call.start.mesh_selector, {.writes_indexes = false});
+    Job job(call.recipe, call.deck, call.session, call.start.mesh_selector,
+            {.writes_indexes = false});
     bench(job);
     return 0;
   });
@@ -177,6 +191,8 @@ int run_bench(Call& call) {
 
 }  // namespace
 
-Mode bench_mode() { return {.name = "bench", .doc = "time per op", .on_ranks = true, .run = run_bench}; }
+Mode bench_mode() {
+  return {.name = "bench", .doc = "time per op", .on_ranks = true, .run = run_bench};
+}
 
 }  // namespace modes

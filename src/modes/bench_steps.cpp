@@ -29,12 +29,15 @@ void finish(StepTimes& times, const std::vector<Undisturbed>& alone) {
     times.slowest_cores = std::min(times.slowest_cores, fastest_s / one.cores_s);
     if (one.cores_s < 1.05 * fastest_s) times.at_speed.push_back(one.ms);
   }
-  for (auto* sorted : {&times.all, &times.alone, &times.at_speed}) std::sort(sorted->begin(), sorted->end());
+  for (auto* sorted : {&times.all, &times.alone, &times.at_speed})
+    std::sort(sorted->begin(), sorted->end());
 }
 
 }  // namespace
 
-double StepTimes::mean() const { return std::accumulate(all.begin(), all.end(), 0.0) / double(all.size()); }
+double StepTimes::mean() const {
+  return std::accumulate(all.begin(), all.end(), 0.0) / double(all.size());
+}
 
 double StepTimes::median() const { return median_of(all); }
 
@@ -46,8 +49,9 @@ StepTimes time_steps(Job& job) {
   comm::Comm& world = job.session().world();
   Engine& engine = job.engine();
   const BenchOptions& options = job.recipe().bench;
-  // A GPU has the next step before the host takes in one. Then the time from one report to the next is timed, and the
-  // cores are not probed meanwhile. One step more than the timed ones is submitted, so all are timed alike.
+  // A GPU has the next step before the host takes in one. Then the time from one report to the next
+  // is timed, and the cores are not probed meanwhile. One step more than the timed ones is
+  // submitted, so all are timed alike.
   const bool ahead = engine.runs_ahead();
   const int64_t warmup = options.warmup_steps, steps = warmup + options.steps;
   int64_t submitted = 0;

@@ -7,13 +7,14 @@
 
 namespace modes {
 
-// Times of the steps. Steps that others took CPU time from, and those that had slower cores, say nothing about how
-// steady a step is.
+// Times of the steps. Steps that others took CPU time from, and those that had slower cores, say
+// nothing about how steady a step is.
 struct StepTimes {
   std::vector<double> all, alone;  // ms, sorted
-  std::vector<double> at_speed;    // of those alone: the cores were about as fast as ever, before and after
-  double slowest_cores = 1;        // of the fastest
-  double data_s = 0, comm_s = 0;   // of all steps
+  std::vector<double>
+      at_speed;  // of those alone: the cores were about as fast as ever, before and after
+  double slowest_cores = 1;       // of the fastest
+  double data_s = 0, comm_s = 0;  // of all steps
   double loss = 0;
   device::Transfers transfers;  // of a step
   double mean() const;

@@ -1,4 +1,4 @@
-// What --mode bench prints of its timed steps: products, ops, launches.
+// The tables of --mode bench: products, ops and launches of its timed steps.
 #pragma once
 
 #include "modes/bench_steps.hpp"
@@ -15,7 +15,8 @@ struct OpTimes {
 OpTimes print_ops(train::Job& job, const StepTimes& times, double peak);
 // On GPUs: prints what ops cost the host.
 void print_launches(train::Engine& engine, const StepTimes& times);
-// Prints what graphs took the host; the ops in them are counted above, and took it nothing by themselves.
+// Prints what graphs took the host; the ops in them are counted above, and took it nothing by
+// themselves.
 void print_graphs(device::Queue& queue, double steps);
 
 }  // namespace modes

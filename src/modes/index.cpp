@@ -1,6 +1,7 @@
-// --mode index: reads every sample of data sets once, through all their ops, and reports what is there: indexes are
-// made, broken samples named, sizes of images and lengths of captions counted. Writes RUN/datasets.json. Needs neither
-// ranks nor the lock of the run directory. Exit::data if any sample is broken.
+// --mode index: reads every sample of data sets once, through all their ops, and reports what is
+// there: indexes are made, broken samples named, sizes of images and lengths of captions counted.
+// Writes RUN/datasets.json. Needs neither ranks nor the lock of the run directory. Exit::data if
+// any sample is broken.
 
 #include <algorithm>
 #include <atomic>
@@ -32,7 +33,8 @@ constexpr size_t kMostSizes = 20;
 using Histogram = std::map<int64_t, int64_t>;  // value -> how often
 
 int64_t total(const Histogram& h) {
-  return std::accumulate(h.begin(), h.end(), int64_t{0}, [](int64_t n, const auto& bin) { return n + bin.second; });
+  return std::accumulate(h.begin(), h.end(), int64_t{0},
+                         [](int64_t n, const auto& bin) { return n + bin.second; });
 }
 // The smallest value that at least `share` of all are not above.
 int64_t quantile(const Histogram& h, double share) {
@@ -61,10 +63,11 @@ struct Captions {
   int64_t cut = 0, empty = 0, max_len = 0;
 };
 
-// What was found in one part of the samples; parts are added.
+// Findings in one part of the samples; parts are added.
 struct Findings {
-  std::map<std::string, std::map<std::pair<int64_t, int64_t>, int64_t>> sizes;  // field -> height, width -> images
-  std::map<std::string, Captions> captions;                                     // by field
+  std::map<std::string, std::map<std::pair<int64_t, int64_t>, int64_t>>
+      sizes;                                 // field -> height, width -> images
+  std::map<std::string, Captions> captions;  // by field
   int64_t broken = 0;
   std::map<int64_t, std::string> why;  // the first of the broken samples -> why
 
@@ -74,7 +77,9 @@ struct Findings {
     for (const auto& [field, all] : other.captions) {
       Captions& own = captions[field];
       for (const auto& [length, count] : all.lengths) own.lengths[length] += count;
-      own.cut += all.cut, own.empty += all.empty, own.max_len = all.max_len;
+      own.cut += all.cut;
+      own.empty += all.empty;
+      own.max_len = all.max_len;
     }
     broken += other.broken;
     why.insert(other.why.begin(), other.why.end());
@@ -96,7 +101,8 @@ void look(const data::Dataset& set, int64_t index, Findings& into) {
   for (const auto& [field, size] : trace.images) ++into.sizes[field][size];
   for (const auto& [field, found] : trace.captions) {
     Captions& all = into.captions[field];
-    all.max_len = found.max_len, all.empty += found.empty;
+    all.max_len = found.max_len;
+    all.empty += found.empty;
     for (int64_t n : found.tokens) ++all.lengths[n], all.cut += n > found.max_len;
   }
 }
@@ -139,7 +145,8 @@ Json report(const data::Dataset& set, const Findings& found) {
   int64_t shown = 0;
   for (const auto& [index, why] : found.why) {
     json["broken_samples"].push_back({{"index", index}, {"key", set.key(index)}, {"why", why}});
-    if (shown++ < kMostPrinted) log::line("             {}: {}", base::one_line(set.key(index)), why);
+    if (shown++ < kMostPrinted)
+      log::line("             {}: {}", base::one_line(set.key(index)), why);
   }
   if (broken > kMostPrinted) log::line("             and {} more", broken - kMostPrinted);
 
@@ -158,26 +165,25 @@ Json report(const data::Dataset& set, const Findings& found) {
                              {"width", summary(width)},
                              {"sizes", sizes.size()},
                              {"most_frequent", list}};  // [height, width, images]
-    log::line("images     {}: {}  height {}  width {}  {} sizes, most are {} high and {} wide ({:.3g} %)", field,
-              base::with_commas(total(height)), range(json["images"][field]["height"]),
-              range(json["images"][field]["width"]), sizes.size(), common[0].second.first, common[0].second.second,
-              100 * share(-common[0].first, total(height)));
+    log::line(
+        "images     {}: {}  height {}  width {}  {} sizes, most are {} high and {} wide ({:.3g} %)",
+        field, base::with_commas(total(height)), range(json["images"][field]["height"]),
+        range(json["images"][field]["width"]), sizes.size(), common[0].second.first,
+        common[0].second.second, 100 * share(-common[0].first, total(height)));
   }
   for (const auto& [field, all] : found.captions) {
     int64_t captions = total(all.lengths);
     if (captions == 0) continue;  // lists of captions, all of them empty
     Json list = Json::array();
     for (const auto& [length, n] : all.lengths) list.push_back({length, n});
-    json["captions"][field] = {{"captions", captions},
-                               {"max_len", all.max_len},
-                               {"cut", all.cut},
-                               {"cut_share", share(all.cut, captions)},
-                               {"empty", all.empty},
-                               {"tokens", summary(all.lengths)},
+    json["captions"][field] = {{"captions", captions}, {"max_len", all.max_len},
+                               {"cut", all.cut},       {"cut_share", share(all.cut, captions)},
+                               {"empty", all.empty},   {"tokens", summary(all.lengths)},
                                {"histogram", list}};  // [tokens before the cut, captions]
-    log::line("captions   {}: {}  tokens {}  longer than max_len {}: {} ({:.3g} %)  empty {}", field,
-              base::with_commas(captions), range(json["captions"][field]["tokens"]), all.max_len,
-              base::with_commas(all.cut), 100 * share(all.cut, captions), base::with_commas(all.empty));
+    log::line("captions   {}: {}  tokens {}  longer than max_len {}: {} ({:.3g} %)  empty {}",
+              field, base::with_commas(captions), range(json["captions"][field]["tokens"]),
+              all.max_len, base::with_commas(all.cut), 100 * share(all.cut, captions),
+              base::with_commas(all.empty));
   }
   return json;
 }
@@ -187,7 +193,7 @@ int run_index(Call& call) {
   std::vector<std::string> names = recipe.index.data;
   if (names.empty())
     for (const auto& [name, options] : recipe.data.data) names.push_back(name);
-  // What a sample lacks is that sample's fault, here.
+  // A sample that lacks something is a broken sample here, and no error of opening.
   const Job job(recipe, call.deck, nullptr, "", {.spares_samples = true});
   Json json = Json::object();
   int64_t broken = 0;
@@ -200,8 +206,8 @@ int run_index(Call& call) {
     double read_s = watch.seconds();
     json[name]["indexed_s"] = indexed_s;
     json[name]["read_s"] = read_s;
-    log::line("time       index {:.2f} s  samples {:.2f} s = {:.0f}/s with {} threads", indexed_s, read_s,
-              double(set->size()) / read_s, recipe.data.loader.threads);
+    log::line("time       index {:.2f} s  samples {:.2f} s = {:.0f}/s with {} threads", indexed_s,
+              read_s, double(set->size()) / read_s, recipe.data.loader.threads);
     broken += found.broken;
   }
   io::make_directories(recipe.run.dir);
@@ -214,7 +220,8 @@ int run_index(Call& call) {
 }  // namespace
 
 Mode index_mode() {
-  return {.name = "index", .doc = "what the data sets hold, to DIR/datasets.json", .run = run_index};
+  return {
+      .name = "index", .doc = "what the data sets hold, to DIR/datasets.json", .run = run_index};
 }
 
 }  // namespace modes

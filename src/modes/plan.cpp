@@ -17,7 +17,7 @@ namespace {
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / 0x1p30); }
 
-// What a step counts: flops, then calls and bytes of the four kinds of traffic.
+// Counts of a step: flops, then calls and bytes of the four kinds of traffic.
 using Counts = std::array<int64_t, 9>;
 
 Counts counts_of(Engine& engine, comm::Mesh& mesh, int64_t passes) {
@@ -27,8 +27,8 @@ Counts counts_of(Engine& engine, comm::Mesh& mesh, int64_t passes) {
   Counts out{};
   for (const device::OpCost& cost : engine.queue().costs()) out[0] += cost.flops;
   size_t at = 1;
-  for (const comm::Traffic* t :
-       {&mesh.fsdp->gathered(), &mesh.fsdp->scattered(), &mesh.fsdp->reduced(), &mesh.replica->reduced()})
+  for (const comm::Traffic* t : {&mesh.fsdp->gathered(), &mesh.fsdp->scattered(),
+                                 &mesh.fsdp->reduced(), &mesh.replica->reduced()})
     out[at++] = t->calls, out[at++] = t->bytes;
   return out;
 }
@@ -44,7 +44,8 @@ void count_step(Engine& engine, comm::Mesh& mesh, Plan& plan) {
   }
   plan.step_flops = all[0];
   size_t at = 1;
-  for (comm::Traffic* t : {&plan.fsdp_gather, &plan.fsdp_scatter, &plan.fsdp_reduce, &plan.replica_reduce})
+  for (comm::Traffic* t :
+       {&plan.fsdp_gather, &plan.fsdp_scatter, &plan.fsdp_reduce, &plan.replica_reduce})
     t->calls = all[at++], t->bytes = all[at++];
 }
 
@@ -56,14 +57,16 @@ void open_if_there(Job& job) {
     using Unit = config::Duration::Unit;
     if (job.recipe().train.total.unit == Unit::epochs)
       base::fail(base::Exit::data,
-                 "train.total_epochs: the size of the training data is not known here; their files cannot be read");
+                 "train.total_epochs: the size of the training data is not known here; their files "
+                 "cannot be read");
   }
 }
 
 int ranks_of(const Recipe& recipe, const std::string& mesh_selector) {
   const int64_t wanted = comm::wanted_ranks(recipe.mesh, mesh_selector);
   if (wanted > comm::kMostRanks)
-    base::fail(base::Exit::mesh, "mesh.replica x mesh.fsdp = {} ranks; at most {} can be planned for",
+    base::fail(base::Exit::mesh,
+               "mesh.replica x mesh.fsdp = {} ranks; at most {} can be planned for",
                base::with_commas(wanted), base::with_commas(comm::kMostRanks));
   return int(wanted);
 }
@@ -72,16 +75,19 @@ void print_size(const Recipe& recipe, const Plan& plan, const models::Model& mod
   int64_t parameters = 0;
   for (const shard::Parameter& p : model.parameters()) parameters += p.count();
   const Geometry& g = plan.geometry;
-  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch, plan.mesh.ranks(),
-            g.micro_batch, g.accumulation,
-            recipe.determinism.mesh() ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices) : "");
+  log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch,
+            plan.mesh.ranks(), g.micro_batch, g.accumulation,
+            recipe.determinism.mesh()
+                ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices)
+                : "");
   log::line("length   {} steps = {} examples", base::with_commas(plan.total_steps),
             base::with_commas(plan.total_steps * g.global_batch));
-  log::line("model    {}  {} parameters in {} tensors", recipe.model.kind, base::with_commas(parameters),
-            model.parameters().size());
+  log::line("model    {}  {} parameters in {} tensors", recipe.model.kind,
+            base::with_commas(parameters), model.parameters().size());
   const double flops = double(model.train_flops()), batch = double(g.global_batch);
   log::line(
-      "flops    {:.4g} GFLOP per example forward+backward (products of the model, padding counted); {:.4g} TFLOP per "
+      "flops    {:.4g} GFLOP per example forward+backward (products of the model, padding "
+      "counted); {:.4g} TFLOP per "
       "step; {:.4g} EFLOP in all",
       flops / 1e9, flops * batch / 1e12, flops * batch * double(plan.total_steps) / 1e18);
 }
@@ -90,16 +96,21 @@ void print_memory_and_traffic(const Plan& plan) {
   log::line("memory   per rank, by category");
   int64_t total = 0;
   for (const auto& [name, bytes] : plan.memory) {
-    log::line("           {:<14}{:>16} bytes  {:>8} MiB", name, base::with_commas(bytes), base::mebibytes(bytes));
+    log::line("           {:<14}{:>16} bytes  {:>8} MiB", name, base::with_commas(bytes),
+              base::mebibytes(bytes));
     total += bytes;
   }
-  log::line("           {:<14}{:>16} bytes  {:>8} MiB", "total", base::with_commas(total), base::mebibytes(total));
+  log::line("           {:<14}{:>16} bytes  {:>8} MiB", "total", base::with_commas(total),
+            base::mebibytes(total));
   if (plan.memory.count("scratch"))
-    log::line("           beside it: what CUDA, its libraries and NCCL keep for themselves (--mode bench tells what is "
-              "in use)");
+    log::line(
+        "           beside it: what CUDA, its libraries and NCCL keep for themselves (--mode bench "
+        "tells what is in use)");
   log::line("traffic  per rank and step");
   auto traffic = [](const char* name, const comm::Traffic& t) {
-    if (t.calls) log::line("           {:<24}{:>6} calls {:>18} bytes", name, t.calls, base::with_commas(t.bytes));
+    if (t.calls)
+      log::line("           {:<24}{:>6} calls {:>18} bytes", name, t.calls,
+                base::with_commas(t.bytes));
   };
   traffic("fsdp all-gather", plan.fsdp_gather);
   traffic("fsdp reduce-scatter", plan.fsdp_scatter);
@@ -108,10 +119,13 @@ void print_memory_and_traffic(const Plan& plan) {
 }
 
 void print_schedules(const Recipe& recipe, const Plan& plan, const models::Model& model) {
-  optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, model.parameters());
-  std::vector<optim::Schedule> schedules = optim::make_schedules(
-      policies.schedules, recipe.schedule, {plan.total_steps, plan.geometry.global_batch, plan.examples});
-  log::line("schedule at step (the first is 1; x learning_rate {:g} for the rate)", recipe.optimizer.learning_rate);
+  optim::Policies policies =
+      optim::resolve_policies(recipe.optimizer, recipe.schedule, model.parameters());
+  std::vector<optim::Schedule> schedules =
+      optim::make_schedules(policies.schedules, recipe.schedule,
+                            {plan.total_steps, plan.geometry.global_batch, plan.examples});
+  log::line("schedule at step (the first is 1; x learning_rate {:g} for the rate)",
+            recipe.optimizer.learning_rate);
   for (size_t i = 0; i < schedules.size(); ++i) {
     std::string text;
     int64_t shown = 0;
@@ -131,23 +145,25 @@ int run_plan(Call& call) {
   const int ranks = call.ranks ? call.ranks : ranks_of(recipe, selector);
   const Plan plan = make_plan(recipe, call.deck, ranks, selector);
   auto model = models::make_model(recipe.model, recipe.memory);
-  log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}", ranks,
-            plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
-            recipe.memory.recompute);
+  log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}",
+            ranks, plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters,
+            recipe.sharding.optimizer, recipe.memory.recompute);
   log::line("device   {}", plan.device.text);
   print_unused(recipe, plan.device.kind);
   print_size(recipe, plan, *model);
   print_memory_and_traffic(plan);
   log::line("disk     checkpoint {} bytes ({}), of which {} are tensors; keeps {} = {}",
-            base::with_commas(plan.checkpoint_bytes), gib(plan.checkpoint_bytes), base::with_commas(plan.dataset_bytes),
-            recipe.checkpoint.keep_last, gib(plan.checkpoint_bytes * recipe.checkpoint.keep_last));
+            base::with_commas(plan.checkpoint_bytes), gib(plan.checkpoint_bytes),
+            base::with_commas(plan.dataset_bytes), recipe.checkpoint.keep_last,
+            gib(plan.checkpoint_bytes * recipe.checkpoint.keep_last));
   print_schedules(recipe, plan, *model);
   return 0;
 }
 
 }  // namespace
 
-Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks, const std::string& mesh_selector) {
+Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
+               const std::string& mesh_selector) {
   Job job(recipe, deck, nullptr, mesh_selector, {.writes_indexes = false});
   job.connect_on_paper(ranks);
   open_if_there(job);

@@ -1,5 +1,6 @@
-// --mode plan: what a run on N ranks would take, found by running one step under the plan back end: the same code with
-// no memory. Needs no mpirun, no data (without them, lengths in epochs cannot be resolved) and no GPU.
+// --mode plan: what a run on N ranks would take, found by running one step under the plan back end:
+// the same code with no memory. Needs no mpirun, no data (without them, lengths in epochs cannot be
+// resolved) and no GPU.
 #pragma once
 
 #include "train/device_choice.hpp"
@@ -16,9 +17,11 @@ struct Plan {
   std::map<std::string, int64_t> memory;  // category -> bytes per rank
   int64_t arena_peak = 0;
   int64_t step_flops = 0;  // of all ops of one step on one rank
-  comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;  // per step, this rank's calls and bytes
+  comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce,
+      replica_reduce;  // per step, this rank's calls and bytes
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
 };
-Plan make_plan(const train::Recipe& recipe, config::Deck& deck, int ranks, const std::string& mesh_selector);
+Plan make_plan(const train::Recipe& recipe, config::Deck& deck, int ranks,
+               const std::string& mesh_selector);
 
 }  // namespace modes

@@ -9,7 +9,8 @@ Mode show_mode();
 Mode index_mode();
 
 const std::vector<Mode>& registry() {
-  static const std::vector<Mode> rows = {train_mode(), bench_mode(), plan_mode(), show_mode(), index_mode()};
+  static const std::vector<Mode> rows = {train_mode(), bench_mode(), plan_mode(), show_mode(),
+                                         index_mode()};
   return rows;
 }
 

@@ -1,9 +1,13 @@
-// --mode show: a batch as the model would see it, after all ops, in a file to look at (tools/show_batch draws it).
-// Writes RUN/show.h5 and prints a line per example. Needs neither ranks nor the lock of the run directory.
-//   /model/NAME      every input of the model, [n, ...]: image, labels, weights (0 = carries no loss), decoder_ids (the
-//                    decoder's input; >= attribute mask_id is the mask token), causal (0 = predicted in parallel)
+// --mode show: a batch as the model would see it, after all ops, in a file to look at
+// (tools/show_batch draws it). Writes RUN/show.h5 and prints a line per example. Needs neither
+// ranks nor the lock of the run directory.
+//   /model/NAME      every input of the model, [n, ...]: image, labels, weights (0 = carries no
+//   loss), decoder_ids (the
+//                    decoder's input; >= attribute mask_id is the mask token), causal (0 =
+//                    predicted in parallel)
 //   /fields/NAME     every field of the data that the model does not take
-//   /examples        JSON text: position, data set, key, caption (labels as text), and one text per token of labels and
+//   /examples        JSON text: position, data set, key, caption (labels as text), and one text per
+//   token of labels and
 //                    decoder_ids
 
 #include <algorithm>
@@ -57,13 +61,16 @@ class Reader {
     return !tokenizer_ || id < 0 || id >= tokenizer_->vocab_size() || tokenizer_->pad_id() == id ||
            tokenizer_->end_id() == id;
   }
-  std::string decode(const std::vector<int32_t>& ids) const { return ids.empty() ? "" : tokenizer_->decode(ids); }
+  std::string decode(const std::vector<int32_t>& ids) const {
+    return ids.empty() ? "" : tokenizer_->decode(ids);
+  }
 
   std::shared_ptr<const data::Tokenizer> tokenizer_;
   int64_t mask_id_;
 };
 
-void write(io::H5File& file, const std::string& name, const device::View& values, std::vector<int64_t> shape) {
+void write(io::H5File& file, const std::string& name, const device::View& values,
+           std::vector<int64_t> shape) {
   using device::DType;
   size_t count = size_t(values.count);
   switch (values.type) {
@@ -74,12 +81,13 @@ void write(io::H5File& file, const std::string& name, const device::View& values
     case DType::u8:
       return file.create<uint8_t>(name, {values.u8(), count}, shape);
     default:
-      base::fail(base::Exit::internal, "{}: arrays of {} are not shown", name, device::name_of(values.type));
+      base::fail(base::Exit::internal, "{}: arrays of {} are not shown", name,
+                 device::name_of(values.type));
   }
 }
 
-// The examples to show: those of one step of training, or the first ones of a data set in its own order, as evaluators
-// read them.
+// The examples to show: those of one step of training, or the first ones of a data set in its own
+// order, as evaluators read them.
 struct Shown {
   std::unique_ptr<data::Dataset> set;  // null: training
   std::unique_ptr<data::Mixture> alone;
@@ -97,8 +105,10 @@ Shown choose(Job& job) {
     shown.first = (recipe.show.step - 1) * recipe.train.global_batch;
   } else {
     shown.set = job.open_set(recipe.show.data);
-    if (shown.set->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", shown.set->name());
-    const data::Order as_they_lie(data::Shuffle::none, shown.set->size(), uint64_t(recipe.run.seed));
+    if (shown.set->size() < 1)
+      base::fail(base::Exit::data, "[data.{}] holds no sample", shown.set->name());
+    const data::Order as_they_lie(data::Shuffle::none, shown.set->size(),
+                                  uint64_t(recipe.run.seed));
     shown.alone = std::make_unique<data::Mixture>(*shown.set, as_they_lie);
     shown.stream = shown.alone.get();
   }
@@ -122,10 +132,12 @@ data::BatchPtr load(const Recipe& recipe, const Shown& shown) {
   return batch;
 }
 
-// The inputs of the model for a batch, prepared as in training with the draws of that step, or as evaluators do.
+// The inputs of the model for a batch, prepared as in training with the draws of that step, or as
+// evaluators do.
 class Prepared {
  public:
-  Prepared(const Recipe& recipe, const models::Model& model, const Shown& shown, const data::Batch& batch) {
+  Prepared(const Recipe& recipe, const models::Model& model, const Shown& shown,
+           const data::Batch& batch) {
     const std::unique_ptr<models::TrainPass> train_pass = model.make_train_pass();
     const auto* scorer = dynamic_cast<const models::CaptionScorer*>(&model);
     const std::unique_ptr<models::ScorePass> score_pass =
@@ -166,15 +178,18 @@ class Prepared {
   models::Inputs into_;
 };
 
-Json describe(const Job& job, const Shown& shown, const data::Batch& batch, const Prepared& prepared, int64_t mask_id) {
+Json describe(const Job& job, const Shown& shown, const data::Batch& batch,
+              const Prepared& prepared, int64_t mask_id) {
   Json listed = Json::array();
   for (int64_t i = 0; i < shown.count; ++i) {
     const data::Dataset& dataset = shown.stream->dataset(batch.parts[size_t(i)]);
-    std::string name = data::tokenizer_of(job.recipe().data.preprocess_of(dataset.name()), "labels");
+    std::string name =
+        data::tokenizer_of(job.recipe().data.preprocess_of(dataset.name()), "labels");
     Reader reader(name.empty() ? nullptr : job.tokenizers().get(name), mask_id);
     const int64_t position = shown.first + i;
-    Json example = {
-        {"position", position}, {"data", dataset.name()}, {"key", dataset.key(batch.indices[size_t(i)])}};
+    Json example = {{"position", position},
+                    {"data", dataset.name()},
+                    {"key", dataset.key(batch.indices[size_t(i)])}};
     for (const std::string input : {"labels", "decoder_ids"})
       if (const device::View* ids = prepared.ids(input)) {
         int64_t length = ids->count / shown.count;
@@ -195,13 +210,16 @@ Json describe(const Job& job, const Shown& shown, const data::Batch& batch, cons
   return listed;
 }
 
-void write_all(const std::string& path, const Recipe& recipe, const Shown& shown, const data::Batch& batch,
-               const Prepared& prepared, const Json& listed, int64_t mask_id) {
+void write_all(const std::string& path, const Recipe& recipe, const Shown& shown,
+               const data::Batch& batch, const Prepared& prepared, const Json& listed,
+               int64_t mask_id) {
   const std::string text = listed.dump(-1, ' ', false, Json::error_handler_t::replace);
   io::H5File file = io::H5File::create(path);
-  for (const auto& [name, array] : prepared.arrays()) write(file, "/model/" + name, array.view(), array.shape);
+  for (const auto& [name, array] : prepared.arrays())
+    write(file, "/model/" + name, array.view(), array.shape);
   for (const auto& [name, array] : batch.arrays)
-    if (!prepared.arrays().contains(name)) write(file, "/fields/" + name, array.view(), array.shape);
+    if (!prepared.arrays().contains(name))
+      write(file, "/fields/" + name, array.view(), array.shape);
   file.set_attribute("/", "data", shown.stream->name());
   file.set_attribute("/", "preprocess", recipe.data.preprocess_of(shown.stream->dataset(0).name()));
   file.set_attribute("/", "step", shown.training() ? recipe.show.step : int64_t{0});

@@ -11,8 +11,8 @@ int run_train(Call& call) {
   // Mesh, data, model: refused on one rank, refused on all, before anything runs.
   std::unique_ptr<train::Trainer> trainer;
   auto set_up = [&] {
-    trainer = std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck, std::move(call.directory),
-                                               call.start);
+    trainer = std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,
+                                               std::move(call.directory), call.start);
   };
   if (int failed = train::try_on_all(call.session->world(), set_up)) return failed;
   return train::end_all_on_error(*call.session, [&] { return int(trainer->run()); });

@@ -1,5 +1,5 @@
-// What the parts of a run share: the job, the state that checkpoints hold, and where this attempt
-// stands.
+// The common ground of the parts of a run: the job, the state that checkpoints hold, and where this
+// attempt stands.
 #pragma once
 
 #include <memory>

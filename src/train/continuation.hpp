@@ -1,5 +1,5 @@
-// Where a run goes on from: its own newest checkpoint, another run's, or initial weights; and the
-// checkpoint that it goes back to after a bad step.
+// The places that a run goes on from: its own newest checkpoint, another run's, or initial weights;
+// and the checkpoint that it goes back to after a bad step.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What to do when the loss, a gradient or a parameter is not finite. Every rank has the same sums,
-// so all decide alike.
+// Decisions about steps whose loss, gradient or parameters are not finite. Every rank has the same
+// sums, so all decide alike.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Where the time of a run went, over all attempts at it, and how fast this attempt goes.
+// The time of a run, over all attempts at it, and the speed of this attempt.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a run writes about itself: a row of metrics and a line of the console per step, and the last
+// A run's writing about itself: a row of metrics and a line of the console per step, and the last
 // lines.
 #pragma once
 

@@ -22,8 +22,8 @@ struct StepReport {
   optim::UpdateReport update;
   int64_t flops = 0;            // of this rank's products, recomputed ones included
   device::Transfers transfers;  // while the step was put into the queue
-  // What the host waited, for data and for exchanges, since the report before: a part of the time
-  // between the two, whichever steps were submitted in it.
+  // Time that the host waited, for data and for exchanges, since the report before: a part of the
+  // time between the two, whichever steps were submitted in it.
   double data_s = 0, comm_s = 0;
 };
 

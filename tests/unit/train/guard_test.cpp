@@ -1,4 +1,4 @@
-// Which steps are kept, which are skipped, when the run goes back, and when it ends.
+// The guard keeps steps, skips them, sends the run back or ends it.
 #include "train/guard.hpp"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ TEST(Guard, DecidesByTheDeck) {
       {"stop", bad_update(), Action::give_up, "but after the update encoder/a is not finite"},
       {"skip", bad_update(), Action::give_up, "too late to skip it"},
       {"rewind", bad_update(), Action::rewind, "after the update encoder/a"},
-      // What fp16 does with its own scale is no failure, whatever the deck says.
+      // An overflow of fp16 is its own business, whatever the deck says.
       {"stop", overflow(), Action::overflow,
        "step=7 overflow in fp16: no update; loss_scale=64 -> 32"},
       {"skip", overflow(), Action::overflow, "64 -> 32"},
