@@ -17,7 +17,7 @@ void check_shape(Op op, const AttentionShape& s) {
   CHECK(s.dropout >= 0 && s.dropout < 1, "{}: dropout is {}, must lie in [0, 1)", name_of(op), s.dropout);
   allow_view(op, "query_offsets", s.query_offsets, DType::i32, {s.batch + 1});
   allow_view(op, "key_offsets", s.key_offsets, DType::i32, {s.batch + 1});
-  CHECK(s.dropout == 0 || (s.query_offsets.none() && s.key_offsets.none()), "{}: dropout of packed rows", name_of(op));
+  CHECK(s.dropout == 0 || (s.query_offsets.none() && s.key_offsets.none()), "{}: packed rows exclude dropout", name_of(op));
 }
 
 void check_tensor(Op op, const char* name, const View& view, const View& like, const AttentionShape& s, int64_t length,

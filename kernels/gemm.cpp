@@ -57,8 +57,8 @@ void run_by_rows(std::span<const Gemm> products, Queue& queue) {
 
 void run_with_sums(const Gemm& product, const ColumnSum& sums, Queue& queue) {
   CHECK(sums.x.data == product.b.data && sums.m == product.k && sums.n == product.n,
-        "{}: the sums of another matrix", name_of(Gemm::op));
-  // Not by products that round f32 operands: the library may add the rounded ones.
+        "{}: sums.x must be b of the product", name_of(Gemm::op));
+  // tf32 products round f32 operands, and the library may add the rounded ones: no sums then.
   const bool exact = !queue.tf32() || product.b.type != DType::f32;
   if (queue.device() == device::Kind::cuda && product.write == sums.write && exact) {
     Gemm both = product;

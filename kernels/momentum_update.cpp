@@ -4,7 +4,7 @@ namespace kernels {
 
 void check(const MomentumUpdate& a) {
   check(a.update);
-  CHECK(a.trace.type == DType::f32 || a.trace.type == DType::bf16, "trace of {}", name_of(a.trace.type));
+  CHECK(a.trace.type == DType::f32 || a.trace.type == DType::bf16, "momentum_update: trace holds {}, must be f32 or bf16", name_of(a.trace.type));
   CHECK(a.trace.count == a.update.count());
 }
 

@@ -3,8 +3,8 @@
 namespace kernels {
 
 void check(const SquareSums& a) {
-  CHECK(a.sum.type == DType::f64 && a.sum.count == 1, "sum of squares goes to one double");
-  CHECK(a.x.type == DType::f32, "sum of squares of {}", name_of(a.x.type));
+  CHECK(a.sum.type == DType::f64 && a.sum.count == 1, "square_sums: sum must be one f64");
+  CHECK(a.x.type == DType::f32, "square_sums: x holds {}, must be f32", name_of(a.x.type));
 }
 
 Cost cost(const SquareSums& a) { return {2 * a.x.count, a.x.bytes()}; }

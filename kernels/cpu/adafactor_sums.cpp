@@ -1,4 +1,4 @@
-// Row and column sums of squares in one pass, and the factors made of them.
+// Row and column sums of squares in one pass, and the factors that they give.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -82,7 +82,7 @@ void run_cpu(const AdafactorSums& a, Queue& queue) {
       std::fill(column + strip_first, column + strip_end, 0.0);
       const int64_t row_end = std::min(t.end_row(first_block + b), last_row + 1);
       for (int64_t row = std::max(t.first_row(first_block + b), first_row); row < row_end; ++row) {
-        // The part of this row that the view holds.
+        // [held_first, held_end) is the part of this row that the view holds.
         const int64_t held_first = std::max(a.begin - row * t.width, int64_t{0});
         const int64_t held_end = std::min(end - row * t.width, t.width);
         double* sums = pieces + (row - first_row) * row_sums + first_piece * inner;

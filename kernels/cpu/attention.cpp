@@ -27,7 +27,7 @@ bool is_causal(const AttentionShape& s, int64_t b) {
   return s.mask == Mask::causal || (s.mask == Mask::per_example && s.flags.u8()[b] != 0);
 }
 
-// Offsets that are there lead to every row of q and k, and to no other.
+// Refuses offsets that do not lead to all rows of q and k, and to no other.
 template <class Args>
 void need_rows(const Args& a) {
   const AttentionShape& s = a.shape;
@@ -36,8 +36,8 @@ void need_rows(const Args& a) {
   need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
 }
 
-// Runs `head(b, h, scratch)` for all heads. Heads of causal examples cost about half, so threads take the next one when
-// they are ready; which thread computes a head does not matter to its bits.
+// Runs `head(b, h, scratch)` for all heads. Heads of causal examples cost about half, so threads take
+// the next head when they are ready. The bits of a head do not depend on its thread.
 template <class F>
 void for_heads(const AttentionShape& s, Queue& queue, int64_t scratch_floats, const F& head) {
   int64_t items = s.batch * s.heads, work = items * s.query_length * s.key_length;
@@ -63,7 +63,8 @@ AttentionHead<T> head_of(const AttentionShape& s, int64_t b, int64_t h, int64_t 
   return a;
 }
 
-// Threads take heads in order, so the one after as many as there are threads is probably this thread's next.
+// Sets the head to prefetch. Threads take heads in order, so this thread's next head is probably as many
+// heads ahead as there are threads.
 template <class T>
 void look_ahead(AttentionHead<T>& a, const AttentionShape& s, int64_t b, int64_t h, int threads) {
   const int64_t item = b * s.heads + h + threads, next = item / s.heads;

@@ -1,7 +1,7 @@
-// Forward and backward of one (batch, head), block of queries by block of queries; see vector_math.hpp for how it is
-// compiled. Scores never leave a block: [block, key_length] floats of a thread's scratch. Of bfloat16 tensors the
-// products read bfloat16: the weights (before they are divided by their sum) and the gradients of the scores are
-// rounded to it.
+// Forward and backward of one (batch, head), block of queries by block of queries; vector_math.hpp
+// explains how it is compiled. Scores never leave a block: [block, key_length] floats of a thread's
+// scratch. Products of bfloat16 tensors read bfloat16: the weights (before they are divided by their sum)
+// and the gradients of the scores are rounded to it.
 #pragma once
 
 #include "kernels/cpu/attention_tile.hpp"
@@ -32,7 +32,7 @@ struct HeadSizes {
   }
 };
 
-// Hands out pieces of a thread's scratch, 64-byte aligned; floats and words have one size.
+// Divides a thread's scratch into pieces, 64-byte aligned; floats and words have one size.
 struct Scratch {
   float* next;
   int64_t used = 0;
@@ -105,7 +105,7 @@ KERNELS_INLINE void zero(Element* p, int64_t count) {
   __builtin_memset(p, 0, size_t(count) * sizeof(Element));
 }
 
-// A head's rows lie far apart in memory: asked for before they are needed.
+// Prefetches rows of a head, which lie far apart in memory.
 template <decltype(_MM_HINT_T0) Hint = _MM_HINT_T0, class T>
 KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, int64_t n) {
   for (int64_t r = 0; r < count; ++r, rows += stride)
@@ -113,8 +113,9 @@ KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, 
       _mm_prefetch(reinterpret_cast<const char*>(rows + j), Hint);
 }
 
-// Asks for what a head to come reads first, forward or backward, while scores of a tile of queries are computed: for as many rows as
-// make all of this head's in the end (those past the last do no harm). A head is short: of its time reading would take a fifth.
+// Prefetches the first reads of a later head, forward or backward, while scores of a tile of queries are
+// computed. Each tile fetches its share, so that all rows are fetched in the end; rows after the last do
+// no harm. A head is short: reading would take a fifth of its time.
 enum class Ahead { none, forward, backward };
 template <Ahead kAhead, class T>
 KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
@@ -136,8 +137,8 @@ KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
   }
 }
 
-// A block of queries (or their gradients) as left operand: packed rows of n elements, those past the last one up to a
-// whole tile zero.
+// Copies a block of queries (or their gradients) as left operand: packed rows of n elements, followed by
+// rows of zeros up to a whole tile.
 template <class T>
 KERNELS_INLINE void copy_block(float* out, const T* in, int64_t stride, int64_t rows, int64_t n) {
   convert_rows(out, n, in, stride, rows, n, 1);
@@ -152,8 +153,9 @@ KERNELS_INLINE void copy_block(uint32_t* out, const uint16_t* in, int64_t stride
   zero(out, (tile_up(rows) - rows) * steps);
 }
 
-// What products read of a block of weights [rows in whole tiles, row]: floats as they are (rounded, if the tensors are
-// bfloat16), or pairs in `out`. by_rows: pairs along a row; by_columns, to be read transposed: pairs of rows.
+// Operands of products from a block of weights [rows in whole tiles, row]: the floats themselves
+// (rounded, if the tensors are bfloat16), or pairs in `out`. by_rows makes pairs along a row; by_columns
+// pairs of rows, which are read transposed.
 template <class T>
 KERNELS_INLINE void round_weights(float* weights, int64_t count) {
   if (sizeof(T) == sizeof(float) || kPairs<T>) return;
@@ -163,7 +165,7 @@ KERNELS_INLINE const float* by_rows(float*, const float* weights, int64_t, int64
 KERNELS_INLINE const float* by_columns(float*, const float* weights, int64_t, int64_t) { return weights; }
 #ifdef KERNELS_AVX512_BF16
 KERNELS_INLINE const uint32_t* by_rows(uint32_t* out, const float* weights, int64_t rows, int64_t row) {
-  static_assert(kTileRows % 2 == 0);  // so there is an even number of vectors
+  static_assert(kTileRows % 2 == 0);  // the number of vectors is even
   for (int64_t j = 0; j < rows * row; j += 2 * kLanes)
     store_words(out + j / 2, bf16_of_two(load(weights + j), load(weights + j + kLanes)));
   return out;
@@ -178,7 +180,8 @@ KERNELS_INLINE const uint32_t* by_columns(uint32_t* out, const float* weights, i
 }
 #endif
 
-// Scores of a block: rows . packed keys, for whole tiles of rows. Causal: tiles past the diagonal are not computed.
+// Computes scores of a block: rows . packed keys, for whole tiles of rows. Causal heads skip tiles beyond
+// the diagonal.
 template <Ahead kAhead, class T>
 KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const Operand<T>* rows, const Operand<T>* packed,
                                 const AttentionHead<T>& h, int64_t first, int64_t count) {
@@ -191,7 +194,8 @@ KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const Operand
   }
 }
 
-// out[count in whole tiles, width] = weights . packed rows (of keys); causal: weights past the diagonal are zero.
+// out[count in whole tiles, width] = weights . packed rows (of keys). Causal heads have zero weights
+// beyond the diagonal.
 template <class T>
 KERNELS_INLINE void mix_block(float* out, const HeadSizes& s, const Operand<T>* weights, const Operand<T>* packed,
                               const AttentionHead<T>& h, int64_t first, int64_t count) {
@@ -216,7 +220,7 @@ KERNELS_INLINE void mix_transposed(float* out, const HeadSizes& s, const Operand
   }
 }
 
-// row = exp(scale * row - largest), where largest is that of scale * row; returns the sum.
+// row = exp(scale * row - largest) with the largest element of scale * row; returns the sum.
 KERNELS_INLINE float softmax_row(float* row, int64_t n, float scale, float& largest) {
   largest = largest_in(row, n) * scale;
   V f = broadcast(scale), m = broadcast(-largest), sum = zero();

@@ -1,5 +1,6 @@
-// Small matrix products for attention, whose operands stay in cache: a tile of C is held in registers while one
-// row-panel of B and broadcast elements of A stream by. See vector_math.hpp for how it is compiled.
+// Small matrix products for attention, whose operands stay in cache: a tile of C stays in registers
+// while one row-panel of B and broadcast elements of A stream by. vector_math.hpp explains how it is
+// compiled.
 //
 // Operands are floats (of bfloat16 tensors too), or, where instructions for them exist, words that hold a pair of
 // bfloat16: neighbours along the summed dimension, the earlier one in the low half. A step of a product sums over one
@@ -18,7 +19,7 @@ constexpr int64_t kPanel = kTileVectors * kLanes;  // columns of a packed panel
 KERNELS_INLINE int64_t lanes_up(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 KERNELS_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What products of T read.
+// The type of the operands of products of T.
 template <class T>
 struct OperandOf {
   using Type = float;
@@ -39,7 +40,7 @@ constexpr bool kSame<A, A> = true;
 template <class T>
 constexpr bool kPairs = kSame<Operand<T>, uint32_t>;
 
-// Steps that sum over k elements of T.
+// Returns the steps of a sum over k elements of T.
 template <class T>
 KERNELS_INLINE int64_t steps_of(int64_t k) {
   return kPairs<T> ? (k + 1) / 2 : k;
@@ -52,7 +53,7 @@ KERNELS_INLINE int64_t packed_size(int64_t k, int64_t n) {
   return steps_of<T>(k) * lanes_up(n);
 }
 
-// packed B [k, n] from rows of n elements.
+// Packs B [k, n] from rows of n elements.
 template <class T>
 KERNELS_INLINE void pack_rows(float* out, const T* rows, int64_t stride, int64_t k, int64_t n) {
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
@@ -88,7 +89,7 @@ KERNELS_INLINE __m256 load8(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
 }
 
-// Eight rows of eight floats (or words), transposed.
+// Transposes eight rows of eight floats (or words).
 template <class T>
 KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int64_t stride) {
   __m256 r[8], s[8];
@@ -112,7 +113,7 @@ KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int6
 KERNELS_INLINE float load1(const float* p) { return *p; }
 KERNELS_INLINE float load1(const uint16_t* p) { return __builtin_bit_cast(float, uint32_t(*p) << 16); }
 
-// packed B [k, n] from n rows of k elements: B is their transpose.
+// Packs B [k, n] from n rows of k elements: B is their transpose.
 template <class T>
 KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, int64_t k, int64_t n) {
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
@@ -130,7 +131,7 @@ KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, i
       for (int64_t i = j; i < width; ++i) panel[d * width + i] = i < there ? load1(rows + (j0 + i) * stride + d) : 0;
   }
 }
-// Pairs lie side by side in a row already: words are transposed.
+// Packs pairs, which lie side by side in a row already, by transposing words.
 KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t stride, int64_t k, int64_t n) {
   int64_t steps = steps_of<uint16_t>(k), whole = stride % 2 == 0 ? k / 16 * 8 : 0;  // steps in whole transpositions
   auto pair = [&](const uint16_t* row, int64_t t) {

@@ -23,7 +23,7 @@ constexpr int64_t kLeastWholeRows = 64;
 // measurement of these limits is recorded; bits of the fixed order depend on them.
 constexpr int64_t kMostRows = 128, kMostColumns = 768;
 constexpr int64_t kLeastRows = 32, kLeastColumns = 96;  // blocks are not halved below about these
-constexpr int64_t kEnoughBlocks = 12;                   // blocks are halved until there are so many
+constexpr int64_t kEnoughBlocks = 12;                   // blocks are halved up to this number
 constexpr int64_t kWorthHalving = int64_t{2} << 20;     // multiply-adds of a block
 
 bool packs_in_each_call() { return !onednn_has_avx512(); }

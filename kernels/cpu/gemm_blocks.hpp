@@ -1,4 +1,4 @@
-// How a product is cut into blocks, each computed by one thread. k is never cut.
+// Cuts of a product into blocks that each one thread computes. k is never cut.
 #pragma once
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 namespace kernels {
 
 bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
-  CHECK(products.size() <= kMostByRows, "gemm: {} products by rows, {} at most", products.size(),
+  CHECK(products.size() <= kMostByRows, "gemm: run_by_rows got {} products, at most {} are allowed", products.size(),
         kMostByRows);
   GemmPlan* plan[kMostByRows] = {};
   GemmOperands operands[kMostByRows];
@@ -21,7 +21,7 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
     if (a.m == 0 || a.n == 0 || a.k == 0 || a.trans_a || a.a.type == DType::f16 || !a.sums.none())
       return false;
     const GemmKey key = key_of(a, queue);
-    // What one product does before its blocks, all of them together would need room for.
+    // Widening or copying before the blocks would need scratch for all products at once.
     const bool alone = (a.a.type == DType::bf16 && !key.narrow) || (key.residual && key.ldc != a.n);
     if (alone || !runs_in_blocks(key)) return false;
     plan[i] = &plan_for(key);

@@ -12,15 +12,15 @@
 namespace kernels {
 namespace {
 
-// What is done to c, where no block was in cache.
+// Applies GELU or its derivative to the whole c, for products that run without blocks.
 void activate_all(const Gemm& a, Queue& queue) {
   CHECK(a.leading_of_c() == a.n || (a.gelu.none() && a.gelu_of.none()),
-        "gemm: GELU of rows that are apart");
+        "gemm: GELU needs rows of c without gaps");
   if (!a.gelu.none()) run_cpu(GeluForward{.y = a.gelu, .x = a.c}, queue);
   if (!a.gelu_of.none()) run_cpu(GeluBackward{.dx = a.c, .dy = a.c, .x = a.gelu_of}, queue);
 }
 
-// The f32 product of what bf16 operands hold.
+// Runs the f32 product of widened bf16 operands.
 void run_widened(const Gemm& a, Queue& queue) {
   Gemm f = a;
   WideBuffers& wide = wide_buffers();
@@ -29,7 +29,7 @@ void run_widened(const Gemm& a, Queue& queue) {
   if (!a.bias.none() && a.bias.type != DType::f32) f.bias = widened(a.bias, wide.bias[0], queue);
   if (a.c.type == DType::f32) return run_cpu(f, queue);
   f.gelu = f.gelu_of = {};
-  // Rows of c that are apart: what lies between them must stay, so each is narrowed alone.
+  // Memory between rows of c that are apart must stay, so each row is narrowed alone.
   f.c = float_view(wide.c, a.m * a.n);
   f.ldc = 0;
   run_cpu(f, queue);
@@ -71,7 +71,7 @@ void run_cpu(const Gemm& a, Queue& queue) {
   }
   if (key.residual &&
       key.ldc != a.n) {  // the library's binary post-op addresses both with one stride
-    CHECK(!key.narrow_c, "gemm: a residual with rows of c that are apart, and c in bf16");
+    CHECK(!key.narrow_c, "gemm: a bf16 c with a leading dimension cannot have a residual");
     for_rows_of_c(a, queue, [&](float* c, int64_t r) {
       std::memcpy(c, p.residual + r * a.n, size_t(a.n) * sizeof(float));
     });

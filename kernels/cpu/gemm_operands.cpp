@@ -40,8 +40,8 @@ GemmKey key_of(const Gemm& a, const Queue& queue) {
               .gelu = !a.gelu.none(),
               .gelu_of = !a.gelu_of.none(),
               .threads = queue.threads()};
-  // Of a stored transposed a block is a strip of every row: it is widened as a whole, like what is
-  // not cut.
+  // A block of a transposed a touches every stored row, so a is widened as a whole, as for products
+  // without blocks.
   key.widen = bf16 && !narrow && !a.trans_a &&
               (runs_in_blocks(key) || a.m >= kRowsWorthCutting * queue.threads());
   return key;

@@ -1,5 +1,5 @@
-// From a product's arguments to what oneDNN takes: the key of its plan, and its addresses. Operands
-// that the library does not take are widened to floats, in memory of the calling thread.
+// Conversion of a product's arguments: the key of its plan, and its addresses. Operands that oneDNN
+// cannot read are widened to floats, in memory of the calling thread.
 #pragma once
 
 #include "kernels/cpu/gemm_key.hpp"
@@ -7,7 +7,7 @@
 
 namespace kernels {
 
-constexpr size_t kMostByRows = 4;  // products that run_cpu_by_rows takes
+constexpr size_t kMostByRows = 4;  // products of one run_cpu_by_rows
 
 GemmKey key_of(const Gemm& a, const Queue& queue);
 

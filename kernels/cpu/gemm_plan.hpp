@@ -1,5 +1,4 @@
-// A product of fixed shape, ready to run: its primitives, how it is cut, and how long its runs
-// took.
+// A product of fixed shape, ready to run: its primitives, its blocks, and the time of its runs.
 #pragma once
 
 #include <memory>

@@ -22,7 +22,7 @@ void run_cpu(const LayerNormForward& a, Queue& queue) {
 }
 
 namespace {
-// out (+)= the blocks' partial sums in order; they are `stride` floats apart.
+// out (+)= the partial sums of blocks, in order; they lie `stride` floats apart.
 void add_blocks(float* __restrict out, const float* __restrict partial, int64_t blocks, int64_t stride, int64_t columns,
                 Write write) {
   if (write == Write::overwrite) std::memset(out, 0, size_t(columns) * sizeof(float));

@@ -1,5 +1,5 @@
-// How the CPU ops share work: contiguous ranges, one per thread, no parallel region for small problems. What a range
-// computes may not depend on where it begins, so bits never depend on the number of threads.
+// Division of work among threads: contiguous ranges, one per thread, and no parallel region for small
+// problems. Results of a range may not depend on its begin, so bits never depend on the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -13,7 +13,8 @@ namespace kernels {
 // Below this many elements touched, waking threads costs more than they save.
 constexpr int64_t kSmallWork = 16384;
 
-// All threads or one: OpenMP ends threads that a smaller team leaves over, and starts others for the next op.
+// Returns all threads or one. OpenMP would end the threads that a smaller team leaves over, and start
+// others for the next op.
 inline int threads_for(const device::Queue& queue, int64_t work, int64_t items) {
   return work < kSmallWork || items <= 1 ? 1 : queue.threads();
 }

@@ -11,8 +11,8 @@ namespace kernels {
 namespace {
 constexpr int64_t kChannels = Patchify::kChannels;
 
-// The value of each byte. A fused multiplication and addition would give other bits than value_range (TRAINER_UNFUSED in
-// CMakeLists.txt).
+// Returns the value of each byte. A fused multiplication and addition would give other bits than
+// value_range (TRAINER_UNFUSED in CMakeLists.txt).
 std::array<float, 256> table_of(const PixelRange& r) {
   std::array<float, 256> table;
   for (int byte = 0; byte < 256; ++byte) table[size_t(byte)] = r.to_low + (float(byte) - r.low) / r.width * r.to_width;

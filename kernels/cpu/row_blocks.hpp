@@ -1,5 +1,5 @@
-// Sums over rows in an order that the number of rows alone decides: rows are cut into blocks, each block is summed row
-// after row, the blocks' sums are added in order.
+// Sums over rows in an order that the number of rows alone fixes: rows are cut into blocks, each block is
+// summed row after row, and the sums of blocks are added in order.
 #pragma once
 
 #include <algorithm>

@@ -30,7 +30,7 @@ inline double square_sum(const float* x, int64_t n) {
   return sum_of_lanes(lane) + rest;
 }
 
-// The same, and each square is added to columns[i] as well.
+// square_sum, which also adds each square to columns[i].
 inline double square_sum_columns(const float* x, double* columns, int64_t n) {
   Double4 lane[4] = {};
   int64_t i = 0;

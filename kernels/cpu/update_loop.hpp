@@ -1,8 +1,8 @@
 // The loop behind the update ops: fixed blocks over threads, and in each block chunks that stay in the first-level
 // cache, so that the optimizer's rule, the update and both norms read memory once. Private to the optimizer's ops.
 //
-// Element values do not depend on where blocks begin: every product that feeds a sum is an explicit std::fma, so vector
-// body and tail round alike.
+// Element values do not depend on the borders of blocks: every product that feeds a sum is an explicit
+// std::fma, so vector body and tail round alike.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace kernels::loops {
 constexpr int64_t kUpdateBlock = 16384;
 constexpr int64_t kUpdateChunk = 512;
 
-// The gradient as clipping leaves it: itself, or a scaled copy in `buffer`.
+// Returns the gradient after clipping: itself, or a scaled copy in `buffer`.
 inline const float* clipped(const float* gradient, float divisor, float factor, int64_t n, float* buffer) {
   if (divisor == 1 && factor == 1) return gradient;
 #pragma omp simd

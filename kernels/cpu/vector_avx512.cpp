@@ -1,5 +1,5 @@
-// The same loops for AVX-512; called only where the CPU has it. Headers with inline functions come before the pragma:
-// what follows it must not leave a symbol that another file could be linked to.
+// The vector loops for AVX-512; they run only on CPUs that have it. Headers with inline functions come
+// before the pragma: code after it must not leave a symbol that another file could be linked to.
 
 // GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug 105593).
 #ifndef __clang__

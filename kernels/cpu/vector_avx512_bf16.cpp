@@ -1,4 +1,5 @@
-// The same loops for AVX-512 with bf16 instructions; called only where the CPU has them. Order as in vector_avx512.cpp.
+// The vector loops for AVX-512 with bf16 instructions; they run only on CPUs that have them. Includes
+// and pragmas come in the order of vector_avx512.cpp.
 
 // GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug
 // 105593).

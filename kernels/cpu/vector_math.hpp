@@ -1,7 +1,8 @@
-// Vectors of floats in the width of the instruction set this file is compiled for, and the functions that libm has no
-// vector form of. Included by vector_avx2.cpp and vector_avx512.cpp only, the latter after a `#pragma GCC target`: so
-// everything here has internal linkage (no AVX-512 code may reach the linker under a name that other files share) and
-// nothing includes a standard header that defines inline functions; the two .cpp files include those first.
+// Vectors of floats in the width of the instruction set that this file is compiled for, and functions
+// that libm has no vector form of. Only vector_avx2.cpp and vector_avx512*.cpp include it, the latter
+// after a `#pragma GCC target`. Everything here has internal linkage: no AVX-512 code may reach the
+// linker under a name that other files share. For that reason nothing here includes a standard header
+// with inline functions; the .cpp files include those first.
 #pragma once
 
 #include <immintrin.h>
@@ -37,7 +38,7 @@ KERNELS_INLINE void store(uint16_t* p, V a) {
 KERNELS_INLINE __mmask16 first_lanes(int64_t n) { return __mmask16((1u << n) - 1); }
 KERNELS_INLINE V load_part(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
 KERNELS_INLINE void store_part(float* p, V a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
-// Lanes from n on replaced by `fill`.
+// Replaces lanes from n on by `fill`.
 KERNELS_INLINE V keep_first(V a, int64_t n, V fill) { return _mm512_mask_blend_ps(first_lanes(n), fill, a); }
 KERNELS_INLINE V broadcast(float a) { return _mm512_set1_ps(a); }
 KERNELS_INLINE V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
@@ -45,7 +46,7 @@ KERNELS_INLINE V max(V a, V b) { return _mm512_max_ps(a, b); }  // b if either i
 KERNELS_INLINE V min(V a, V b) { return _mm512_min_ps(a, b); }  // b if either is NaN
 KERNELS_INLINE __m256 low_half(V a) { return _mm512_castps512_ps256(a); }
 KERNELS_INLINE __m256 high_half(V a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
-// value unless x < bound (so also where x is NaN), else 0
+// Returns value unless x < bound (also where x is NaN), else 0.
 KERNELS_INLINE V where_not_less(V x, V bound, V value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
 }
@@ -183,7 +184,8 @@ KERNELS_INLINE V zero() { return V{}; }
 
 KERNELS_INLINE V add_product(V sum, V a, V b) { return fma(a, b, sum); }
 #ifdef KERNELS_AVX512_BF16
-// These take denormal numbers as 0. Sum plus the products of both elements of the pairs, the later ones first.
+// Returns sum plus the products of both elements of the pairs, the later ones first. Denormal numbers
+// count as 0.
 #if defined(__clang__) && __clang_major__ == 16  // the optimizer of Clang 16 crashes on vectors of its type __bf16
 KERNELS_INLINE V add_product(V sum, Words a, Words b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -192,7 +194,7 @@ KERNELS_INLINE V add_product(V sum, Words a, Words b) {
 #else
 KERNELS_INLINE V add_product(V sum, Words a, Words b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 #endif
-// Rounded to bfloat16: all of `first`, then all of `second`; and one of each in turn.
+// Rounds to bfloat16: all of `first`, then all of `second`; pairs_of takes one of each in turn.
 KERNELS_INLINE Words bf16_of_two(V first, V second) { return (Words)_mm512_cvtne2ps_pbh(second, first); }
 alignas(64) constexpr uint16_t kInTurn[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -231,16 +233,16 @@ KERNELS_INLINE V exp_of_rest(V x, V n) {
   return fma(r * r, q, r) + broadcast(1.0f);
 }
 
-// For x within [-86, 88], where the result is a normal number.
+// exp for x within [-86, 88], where the result is a normal number.
 KERNELS_INLINE V exp_within(V x) {
   V t = fma(x, broadcast(1.44269504088896341f), broadcast(12582912.0f));
   return add_to_exponent(exp_of_rest(x, t - broadcast(12582912.0f)), t);
 }
 
-// What is outside is taken to the nearer end. NaN stays NaN.
+// x outside the range moves to its nearer end. NaN stays NaN.
 KERNELS_INLINE V exp_normal(V x) { return exp_within(max(broadcast(-86.0f), min(broadcast(87.0f), x))); }
 
-// For the x of a softmax, which are at most 0 up to rounding; 0 already below -86. NaN stays NaN.
+// exp for the x of a softmax, which are at most 0 up to rounding. Returns 0 below -86. NaN stays NaN.
 KERNELS_INLINE V exp_below(V x) {
   return where_not_less(x, broadcast(-86.0f), exp_within(max(broadcast(-86.0f), x)));
 }

@@ -1,5 +1,5 @@
-// Row and element loops of gelu, softmax cross-entropy, layer norm and dropout; see vector_math.hpp for how it is
-// compiled.
+// Row and element loops of gelu, softmax cross-entropy, layer norm and dropout. vector_math.hpp explains
+// how they are compiled.
 #pragma once
 
 #include "kernels/cpu/vector_math.hpp"
@@ -14,8 +14,8 @@ constexpr float kMinus2U3 = -1.5957691216057308f * 0.044715f;
 
 KERNELS_INLINE V gelu_power(V x) { return exp_normal(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1))); }
 
-// Below this gelu and its derivative are 0: less than 1e-36, and denormal with the gradients they are multiplied by, which some CPUs
-// are slow with. (The power is bounded, so a quotient would not become 0 by itself.)
+// Below this, gelu and its derivative are 0. They would be less than 1e-36, and denormal after products
+// with gradients, which is slow on some CPUs. (The power is bounded, so no quotient becomes 0 by itself.)
 constexpr float kGeluIsZero = -10;
 
 KERNELS_INLINE V gelu(V x) {
@@ -26,7 +26,7 @@ KERNELS_INLINE V gelu_gradient(V x) {
   V power = gelu_power(x), s = broadcast(1.0f) / (broadcast(1.0f) + power);
   // s (1 - s) as s (s exp(-2u)): 1 - s has no digits left where s is near 1.
   V slope = s * (s * power);
-  V near = min(broadcast(32.0f), x);  // far out the slope is 0, or nearly: it may not meet infinity
+  V near = min(broadcast(32.0f), x);  // far out the slope is about 0; it may not meet infinity
   V minus_2du = fma(broadcast(3 * kMinus2U3), near * near, broadcast(kMinus2U1));
   return where_not_less(x, broadcast(kGeluIsZero), s - near * minus_2du * slope);
 }
@@ -64,7 +64,7 @@ void convert(To* y, const From* x, int64_t count) {
 // ---- softmax cross-entropy of one row; three sweeps, the last two find the row in cache
 constexpr int64_t kSumBlock = 64 * kLanes;  // float sums stay short, their results are added in double
 
-KERNELS_INLINE float largest_in(const float* x, int64_t n) {  // skips NaN: its exp makes the sum NaN anyway
+KERNELS_INLINE float largest_in(const float* x, int64_t n) {  // ignores NaN: its exp makes the sum NaN anyway
   V m = broadcast(-__builtin_inff()), m1 = m, m2 = m, m3 = m;
   int64_t j = 0;
   for (; j + 4 * kLanes <= n; j += 4 * kLanes) {
@@ -255,7 +255,7 @@ void dropout(const DropoutRange<T>& a) {
     const T* x = a.x + begin;
     T* y = a.y + begin;
     int64_t j = 0;
-    // A dropped element is 0 whatever it held, as the contract says: NaN * 0 would stay NaN.
+    // A dropped element becomes 0 by the contract: NaN * 0 would stay NaN.
     for (; j + kLanes <= n; j += kLanes)
       store(y + j, where_not_less(load(factors + j), broadcast(1), load(x + j) / divisor));
     if (j < n)

@@ -1,5 +1,5 @@
-// The inner loops that are compiled once per instruction set. The build targets x86-64-v3; what a CPU offers above it
-// is chosen here, at run time.
+// The inner loops that are compiled once per instruction set. The build targets x86-64-v3; the loops for
+// wider instructions are chosen here, at run time.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct AttentionHead {
   const T* d_o;     // backward
   T *dq, *dk, *dv;  // backward
   int64_t query_length, key_length, head_dim, stride;
-  int64_t next_queries, next_keys;  // from rows of this head to those of a head to come, which are asked for meanwhile; 0: none
+  int64_t next_queries, next_keys;  // distance to the rows of a later head, to prefetch; 0: none
   bool causal;
   float dropout;
   uint64_t key, first_draw;  // stream and draw index of weight (0, 0)
@@ -82,18 +82,19 @@ struct VectorTable {
   float (*softmax_xent_row)(const SoftmaxRow&);             // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
 
-  // f(loops, type) for the loops over activations of that type.
+  // Calls f(loops, element) with the loops over activations of this type.
   template <class F>
   void with(device::DType type, const F& f) const {
     if (type == device::DType::bf16) return f(bf16, uint16_t{});
-    CHECK(type == device::DType::f32, "activations of {} are for GPUs", device::name_of(type));
+    CHECK(type == device::DType::f32, "only GPUs have activations of {}", device::name_of(type));
     f(f32, float{});
   }
 };
 
 extern const VectorTable kAvx2Table, kAvx512Table, kAvx512Bf16Table;
 
-// The widest table this CPU can run; with bf16 instructions if products use them (bf16_is_native).
+// Returns the widest table that this CPU runs, with bf16 instructions if products use them
+// (bf16_is_native).
 const VectorTable& vector_table();
 
 }  // namespace kernels

@@ -1,4 +1,4 @@
-// CUDA forms of Adafactor's sums of squares over x, over y and over everything, and of the factors made of them.
+// CUDA forms of Adafactor's sums of squares over x, over y and over all, and of the factors they give.
 #include "kernels/adafactor.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
 #include "kernels/cuda/block.cuh"
@@ -35,7 +35,7 @@ struct TileItem {
   double* scratch;
 };
 
-// One tile: its columns' sums over its rows, each span's sum, and all of it.
+// Sums of one tile: of each column over the rows, of each span, and of all.
 template <bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, 4) square_tiles(const ManyItems<TileItem> __grid_constant__ all) {
   __shared__ double sums[kTileWarps][AdafactorTiles::kColumns];
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kTileThreads, 4) square_tiles(const ManyItems<
   if (threadIdx.x == 0) scratch[t.totals() + tile * t.strips + strip] = total;
 }
 
-// What is left to add when a tensor's tiles are done: over_x += the tiles' sums of a column, over_y += the spans' sums of a
-// (row, middle), total = all tiles. Blocks come in that order.
+// Second stage after a tensor's tiles: over_x += the tiles' sums of a column, over_y += the spans' sums
+// of a (row, middle), total = all tiles. Blocks come in that order.
 struct TileSums {
   AdafactorTiles tiles;
   const double* scratch;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kTileThreads) add_tiles(const ManyItems<TileSu
   if (threadIdx.x == 0) *s.total = sum;
 }
 
-// Any shape: a thread per sum over x, a warp per sum over y.
+// Sums of any shape: a thread per sum over x, a warp per sum over y.
 struct AnyItem {
   HeldGradient held;
   Factored shape;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kLineWarps* kWarp) sum_any_over_y(const ManyIt
   if (threadIdx.x % kWarp == 0) a.over_y[i] += sum, a.lines[i] = sum;
 }
 
-// A moment, the sums it moves on by (over so many elements each), and the factor made of it.
+// A moment, the sums that update it with the number of elements in each, and the factor it gives.
 struct Moment {
   float *v, *factor;
   const double* sums;
@@ -191,7 +191,7 @@ struct FactorItem {
   int64_t lines, length, stride;  // R's means are over `length` entries `stride` apart
   double eps;
   float beta2, divisor, factor;
-  const float* decided;  // may be null; stands for divisor and factor
+  const float* decided;  // may be null; replaces divisor and factor
 
   static FactorItem of(const AdafactorFactors& a) {
     const Factored& s = a.shape;
@@ -218,7 +218,7 @@ struct FactorItem {
   }
 };
 
-// A block per line of R, then blocks of C.
+// One block per line of R, then blocks of C.
 constexpr int kFactorThreads = 256;
 __global__ void __launch_bounds__(kFactorThreads, 4) make_factors(const ManyItems<FactorItem> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;

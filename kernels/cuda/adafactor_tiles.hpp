@@ -1,5 +1,5 @@
-// How CUDA cuts a factored tensor for its sums of squares over x and over y. A row = everything behind (outer, x), as
-// wide as middle * y * inner; tiles = blocks of rows of one outer index x strips of columns.
+// Cuts of a factored tensor for CUDA's sums of squares over x and over y. A row = everything behind
+// (outer, x), of width middle * y * inner. Tiles = blocks of rows of one outer index x strips of columns.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct AdafactorTiles {
   int64_t strips, span, spans;  // span: columns that add to one sum over y in a tile; spans in a row
 
   AdafactorTiles() = default;
-  // For elements [begin, begin + count) of the tensor, count > 0.
+  // Cuts elements [begin, begin + count) of the tensor, count > 0.
   AdafactorTiles(const Factored& s, int64_t begin, int64_t count)
       : x(s.x), middle(s.middle), group(s.y * s.inner), width(middle * group) {
     first_row = begin / width, rows = (begin + count - 1) / width - first_row + 1;
@@ -29,8 +29,8 @@ struct AdafactorTiles {
     strips = base::ceil_div(width, kColumns);
     span = std::min<int64_t>(group, kColumns), spans = width / span;
   }
-  // Whether tiles can be used: spans are whole packs of four, and strips whole spans, so that lanes of a warp form a
-  // span's sum in halves. Other tensors are read twice.
+  // True if tiles can be used: spans are whole packs of four, and strips are whole spans, so that the
+  // lanes of a warp form a span's sum in halves. Other tensors are read twice.
   static bool fit(const Factored& s) {
     int64_t g = s.y;
     return s.inner == 1 && g % 4 == 0 && (g % kColumns == 0 || (g < kColumns && kColumns % g == 0));

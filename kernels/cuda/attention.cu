@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
 
   const int end = r.visible(first + kTile - 1 < r.queries ? first + kTile - 1 : r.queries - 1);
   for (int key = 0; key < end; key += kTile) {
-    __syncthreads();  // the tiles before are no longer read
+    __syncthreads();  // no thread reads the tiles before any more
     load_tile(k, stride, a.k, r.key_row, head, a, key, r.keys, 1.0f);
     load_tile(v, stride, a.v, r.key_row, head, a, key, r.keys, 1.0f);
     __syncthreads();
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
   store_tile(a.out, out, stride, r.query_row, head, a, first, r.queries, 1.0f);
 }
 
-// For one tile of queries and one of keys: weights P = exp(S - lse), with dropout applied in `dropped` (may be null), and the
-// gradient of the scores. q is scaled.
+// Computes, for one tile of queries and one of keys, the weights P = exp(S - lse), with dropout applied
+// in `dropped` (may be null), and the gradient of the scores. q is scaled.
 struct ScoreTiles {
   float *q, *k, *v, *d_o, *dropped, *gradient;
   const float *lse, *delta;  // [32], of the queries
@@ -88,7 +88,7 @@ __device__ void score_gradients(const ScoreTiles& s, int stride, const Attention
   }
 }
 
-// delta[i] = d_o . o of the queries of a tile, and their lse. d_o is in shared memory already.
+// Computes delta[i] = d_o . o of the queries of a tile, and loads their lse. d_o is in shared memory.
 template <class T>
 __device__ void query_sums(float* lse, float* delta, const float* d_o, int stride, const AttentionTensors<T>& a,
                            const HeadRange& r, int example, int head, int first) {
@@ -204,7 +204,7 @@ void launch_tiles(void (*kernel)(AttentionTensors<T>), const AttentionTensors<T>
   constexpr size_t kMostShared = 160 * 1024;  // of an A100's 163 KiB
   CHECK(shared <= kMostShared, "{}: head_dim {} needs {} KiB of a GPU's shared memory, which has 160", name_of(op), s.head_dim,
         shared / 1024);
-  // blockIdx.y ends at 65,535.
+  // 65,535 is the limit of blockIdx.y.
   CHECK(s.batch * s.heads <= 65535, "{}: {} examples of {} heads are more than a launch takes; use a smaller micro_batch",
         name_of(op), s.batch, s.heads);
   launch(kernel, dim3(blocks_for(rows, kTile).x, unsigned(s.batch * s.heads)), dim3(kTileThreads), shared, queue, t);

@@ -20,7 +20,8 @@ enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kScale, kLowest, kOne, kDo, kDq, k
 
 constexpr auto kWide = CUDNN_DATA_FLOAT;
 
-// Sizes and strides of what both directions have; [batch, rows, heads, dim] in memory is (batch, heads, rows, dim) to cuDNN.
+// Sizes and strides of the tensors of both directions. [batch, rows, heads, dim] in memory is (batch,
+// heads, rows, dim) to cuDNN.
 struct Sizes {
   int64_t b, h, queries, keys, d;
   explicit Sizes(const AttentionShape& s)
@@ -37,7 +38,7 @@ struct Sizes {
   Four sum_strides() const { return {h * queries, queries, 1, 1}; }
 };
 
-// Keeps score (i, j) where i + shift >= j; shift is 0 but for per-example masks.
+// Keeps score (i, j) where i + shift >= j; only per-example masks have a shift other than 0.
 Tensor masked(Graph& g, const Tensor& scores, Mask mask, int64_t batch) {
   if (mask == Mask::full) return scores;
   Tensor row = g.like(scores, CUDNN_DATA_INT32), column = g.like(scores, CUDNN_DATA_INT32);
@@ -55,7 +56,8 @@ Tensor masked(Graph& g, const Tensor& scores, Mask mask, int64_t batch) {
   return out;
 }
 
-// What cuDNN recognises as attention and makes one kernel of: scores, softmax by row, weighted values.
+// The pattern that cuDNN recognises as attention and runs in one kernel: scores, softmax by row,
+// weighted values.
 Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
@@ -83,7 +85,7 @@ Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   return g;
 }
 
-// dq is one product per query block, not a sum of parts in f32: so its order is fixed.
+// dq is one product per query block, not a sum of parts in f32, so the order of its sum is fixed.
 Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
@@ -139,7 +141,7 @@ cudnnHandle_t handle_on(Queue& queue) {
   return handle;
 }
 
-// Null where cuDNN has no plan.
+// Returns null if cuDNN has no plan.
 const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, Queue& queue) {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Mask, DType, bool>;
   static std::map<Key, std::unique_ptr<cudnn::Plan>> plans;  // shapes are fixed for a run; kept to its end
@@ -153,7 +155,8 @@ const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, 
   return it->second.get();
 }
 
-// Scratch of one call: cuDNN's workspace, one float for each query and head, and the masks' shifts.
+// Places of cuDNN's workspace, of one float for each query and head, and of the masks' shifts within
+// the scratch of one call.
 struct Scratch {
   char* workspace;
   float* sums;

@@ -1,6 +1,6 @@
-// Attention by our own kernels: every mask, packed rows, dropout, any head_dim that fits shared memory, f32 arithmetic. A block
-// has 32 queries (or, for the gradients of k and v, 32 keys) of one head; tiles of the other side pass through shared memory.
-// Scores never leave it. No sum depends on anything but the shape.
+// Attention by our own kernels: every mask, packed rows, dropout, any head_dim that fits shared memory,
+// f32 arithmetic. A block has 32 queries (for the gradients of k and v, 32 keys) of one head; tiles of
+// the other side pass through shared memory. Scores never leave it. Sums depend on the shape alone.
 #pragma once
 
 #include "kernels/attention.hpp"
@@ -14,7 +14,7 @@ constexpr int kTile = 32;           // rows of a tile: a warp's lanes are the ke
 constexpr int kTileThreads = 256;
 constexpr int kScoreStride = kTile + 1;
 
-// All operands; those that a kernel does not use are null. T is the type of the activations.
+// All operands; a kernel ignores some, which are null. T is the type of the activations.
 template <class T>
 struct AttentionTensors {
   const T *q, *k, *v, *o, *d_o;
@@ -25,7 +25,7 @@ struct AttentionTensors {
   int heads, query_length, key_length, dim;
   Mask mask;
   float scale;  // of q
-  float dropout, kept;  // rate, and what a kept weight is multiplied with
+  float dropout, kept;  // rate, and the factor of a kept weight
   base::Stream stream;
   int64_t first_example;
 };
@@ -53,7 +53,7 @@ __device__ HeadRange head_range(const AttentionTensors<T>& a, int example, int h
   return r;
 }
 
-// What is left of the weight of query i for key j: 0, or 1 / (1 - dropout).
+// Returns the dropout factor of the weight of query i for key j: 0, or 1 / (1 - dropout).
 template <class T>
 __device__ float kept(const AttentionTensors<T>& a, const HeadRange& r, int i, int j) {
   if (a.dropout == 0) return 1;
@@ -61,7 +61,8 @@ __device__ float kept(const AttentionTensors<T>& a, const HeadRange& r, int i, i
   return uniform_draw(a.stream, draw) >= a.dropout ? a.kept : 0;
 }
 
-// Shared memory for tiles of [32][dim], each row one float longer so that the same column of all rows lies in all banks.
+// Shared memory for tiles of [32][dim]. Rows are one float longer, so that a column of all rows lies in
+// all banks.
 struct TileStore {
   float* next;
   int stride;

@@ -1,4 +1,4 @@
-// What the threads of a block do together: sums and maxima in a fixed order, and the block's dynamic shared memory.
+// Work of all threads of a block: sums and maxima in a fixed order, and dynamic shared memory.
 // Blocks have whole warps, numbered along x.
 #pragma once
 
@@ -8,7 +8,7 @@ namespace kernels {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// The same result in every lane; order of the sum: pairs 16 apart first.
+// Returns the sum in every lane. It adds pairs 16 apart first.
 template <class T>
 __device__ T warp_sum(T x) {
 #pragma unroll
@@ -25,14 +25,14 @@ __device__ T warp_max(T x) {
   return x;
 }
 
-// One value per warp, on the way from warps to the block.
+// Shared memory with one value per warp.
 template <class T>
 struct BlockShared {
   T of_warp[32];
 };
 
-// The same result in every thread, in an order that follows from the block's size alone. All threads of the block must come
-// here; `shared` may be used again at once.
+// Returns the sum in every thread, in an order that follows from the block's size alone. All threads of
+// the block must call it; `shared` may be used again at once.
 template <class T>
 __device__ T block_sum(T x, BlockShared<T>& shared) {
   int lane = int(threadIdx.x % 32), warps = int(blockDim.x / 32);
@@ -54,7 +54,7 @@ __device__ T block_max(T x, BlockShared<T>& shared) {
   return x;
 }
 
-// The bytes that `launch` was asked for, 16-byte aligned.
+// Returns the dynamic shared memory of the launch, 16-byte aligned.
 template <class T>
 __device__ T* dynamic_shared() {
 #ifdef __CUDACC__

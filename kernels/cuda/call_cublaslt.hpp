@@ -1,8 +1,8 @@
-// Calls of cuBLASLt for products, in the library's own terms. It thinks in columns: a row-major [m,
-// n] is its column-major [n, m]. So it is asked for C^T = B^T A^T, with b as its first operand, and
-// a bias over the n columns of c is its bias over rows. Sums over rows of b are those of its first
-// operand over the common dimension (BGRADA), which it writes in c's type, f32. Its other epilogue
-// with sums, of GELU's derivative, would write those in the type of the activations.
+// Calls of cuBLASLt for products, in the library's own terms. Its matrices are column-major: a
+// row-major [m, n] is its [n, m]. A call computes C^T = B^T A^T with b as the first operand, so a bias
+// over the n columns of c is the library's bias over rows. Sums over rows of b are its sums of the first
+// operand over the common dimension (BGRADA), which it writes in c's type, f32. Its other epilogue with
+// sums, with GELU's derivative, would write them in the type of the activations.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,15 +19,15 @@ namespace kernels::cublaslt {
 
 constexpr size_t kWorkspace = kGemmWorkspace;
 
-// The largest power of two up to 64 that divides an address: kernels are chosen by it. Activations
-// lie at multiples of 64, and no more can be said of them on paper.
+// Returns the largest power of two up to 64 that divides an address: the choice of kernels depends on
+// it. Activations lie at multiples of 64; a plan knows no more about them.
 inline uint32_t alignment_of(const void* p) {
   uintptr_t address = reinterpret_cast<uintptr_t>(p) | 64;
   return uint32_t(address & ~(address - 1));
 }
 
-// The library's call in its own terms. `into` is where the product goes: c itself, gelu (then c is
-// the auxiliary output), or f32 scratch that finish_gemm reads.
+// One call of the library. d, the result, is c itself, gelu (then c is the auxiliary output), or f32
+// scratch that finish_gemm reads.
 struct Call {
   bool fused = false;
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
@@ -51,10 +51,10 @@ cudaDataType_t type_of(DType type);
 void check_lt(cublasStatus_t status, const char* what, const Call& c);
 cublasLtHandle_t handle(const Call& c);  // the process's; c is for messages
 
-// On paper and in what tells calls apart, scratch lies at any aligned address.
+// Place of scratch in plans and in keys of calls: any aligned address.
 inline void* const kSomeScratch = reinterpret_cast<void*>(4096);
 
-// `scratch`: where sums go that are to be added to others, as the library only overwrites them.
+// `scratch` receives sums to accumulate, because the library only overwrites them.
 Call fused_call(const Gemm& a, const Queue& queue, void* scratch = kSomeScratch);
 // The product alone, for finish_gemm to read.
 Call product_call(const Gemm& a, void* workspace, const Queue& queue);

@@ -4,7 +4,7 @@
 namespace kernels {
 namespace {
 
-// One block: all threads fetch, one adds, in the order of the CPU.
+// One block: all threads load, and one adds in the order of the CPU.
 constexpr int kClipThreads = 256;
 struct ClipArgs {
   const double* squares;

@@ -1,4 +1,4 @@
-// CUDA form of the sum over rows: blocks of rows side by side, then their sums in order.
+// CUDA form of the sum over rows: blocks of rows in parallel, then their sums in order.
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/partial_sums.cuh"
 #include "kernels/gemm.hpp"
@@ -9,7 +9,8 @@ namespace {
 constexpr int kColumnPack = 4, kColumnTurns = 8,
               kColumnWidth = kWarp * kColumnPack;  // a warp's lanes beside each other
 
-// partial[block of rows][n]: the threads of one column take turns with the rows, their sums are added in order.
+// partial[block of rows][n]: threads of one column take turns with the rows; their sums are added in
+// order.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kWarp* kColumnTurns)
     column_sum_blocks(const T* x, int64_t m, int64_t n, int64_t rows_per_block, float* partial) {

@@ -1,4 +1,4 @@
-// Ops that treat every element alike: several neighbours per thread, moved in one access of up to 16 bytes.
+// Loops that treat every element alike: a thread moves several neighbours in one access of up to 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ __global__ void each_pack(Body body, int64_t count) {
     for (; i < count; ++i) body.template run<1>(i);
 }
 
-// Calls body.run<N>(i) for the elements [i, i + N) of every pack, and run<1>(i) for what is left over, or for all where one
-// of the `pointers` is not aligned to 16 bytes. The order of calls is nobody's business.
+// Calls body.run<N>(i) for the elements [i, i + N) of every pack, and run<1>(i) for the remainder, or for
+// all elements if one of the `pointers` is not aligned to 16 bytes. Calls come in no order.
 template <int N, class Body>
 void for_each_element(const Body& body, int64_t count, Queue& queue, std::initializer_list<const void*> pointers) {
   constexpr int kThreads = 256;

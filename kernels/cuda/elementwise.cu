@@ -1,5 +1,5 @@
-// CUDA forms of the small memory-bound ops. Ids are not checked on the host, which never waits for the GPU: a row that
-// does not exist reads as NaN and is not written to.
+// CUDA forms of the small memory-bound ops. The host does not check ids, because it never waits for the
+// GPU: a row that does not exist reads as NaN and is not written to.
 #include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/elementwise.hpp"

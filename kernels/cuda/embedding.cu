@@ -1,6 +1,6 @@
-// CUDA forms of the embedding: forward is a gather, backward sums segments of rows with one id (embedding_plan.hpp)
-// without atomics and without the host. Ids are not checked on the host, which never waits for the GPU: an id that does
-// not exist reads as NaN, and its row adds to nothing.
+// CUDA forms of the embedding. Forward is a gather; backward sums segments of rows with one id
+// (embedding_plan.hpp) without atomics and without the host. The host does not check ids, because it
+// never waits for the GPU: an unknown id reads as NaN, and its row adds to nothing.
 #include "kernels/cuda/embedding_plan.hpp"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/embedding.hpp"
@@ -27,7 +27,7 @@ struct EmbeddingBody {
   }
 };
 
-// The plan's tables, as the kernels see them.
+// The plan's tables in memory.
 struct Segments {
   const int32_t* ids;
   int rows, vocabulary, tiles, width;
@@ -36,7 +36,7 @@ struct Segments {
   float* sums;
 };
 
-// A block per tile: counts of ids, and each row's rank among those of its id, by comparing all with all.
+// One block per tile: counts ids, and ranks each row among the rows of its id, by comparing all pairs.
 __global__ void __launch_bounds__(EmbeddingPlan::kTileRows) rank_rows(Segments s) {
   __shared__ int ids[EmbeddingPlan::kTileRows];
   const int t = int(threadIdx.x), row = int(blockIdx.x) * EmbeddingPlan::kTileRows + t;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(EmbeddingPlan::kTileRows) rank_rows(Segments s
   if (after == 0) s.counts[int64_t(blockIdx.x) * s.vocabulary + id] = before + 1;
 }
 
-// Per id: how many rows the tiles before have, and all have.
+// Counts the rows of each id in all earlier tiles, and in all tiles.
 __global__ void __launch_bounds__(256) add_tiles(Segments s) {
   const int id = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (id >= s.vocabulary) return;
@@ -79,7 +79,7 @@ struct SegmentCounts {
   }
 };
 
-// One block: where each segment begins. A thread has neighbouring ids.
+// One block: finds the begin of each segment. A thread has neighbouring ids.
 constexpr int kScanThreads = 1024;
 __global__ void __launch_bounds__(kScanThreads) place_segments(Segments s) {
   __shared__ SegmentCounts of_threads[kScanThreads];
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(256) sort_rows(Segments s) {
   s.piece_ids[piece] = id, s.piece_numbers[piece] = number;
 }
 
-// A row of the table that no row has.
+// Writes the gradient of an id without rows.
 struct ZeroUnusedBody {
   Segments s;
   float* dtable;
@@ -128,7 +128,7 @@ struct ZeroUnusedBody {
   }
 };
 
-// The pieces: of a segment that has one, the gradient itself; else its part of the sum.
+// Sums a piece: the gradient itself if its segment has one piece, else a part of it.
 struct SumPiecesBody {
   Segments s;
   const float* dy;
@@ -155,7 +155,7 @@ struct SumPiecesBody {
   }
 };
 
-// The parts of each long segment, in order.
+// Adds the parts of each long segment in order.
 struct SumLongBody {
   Segments s;
   float* dtable;

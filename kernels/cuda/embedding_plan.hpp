@@ -1,6 +1,6 @@
-// How the gradient of an embedding is cut for CUDA: sizes of the tables that its kernels fill. Rows of one id are a
-// segment; a segment is summed in pieces of kPieceRows rows, so that the mask token, which three rows in four may have,
-// is shared by many warps. The sum of a segment depends on its own rows alone.
+// Cuts of the gradient of an embedding for CUDA: sizes of the tables that its kernels fill. The rows of
+// one id are a segment. It is summed in pieces of kPieceRows rows, so that many warps share the mask
+// token, which three rows in four may have. The sum of a segment depends on its own rows alone.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@ struct EmbeddingPlan {
 
   EmbeddingPlan(int64_t rows_, int64_t vocabulary_, int64_t width_)
       : rows(rows_), vocabulary(vocabulary_), width(width_) {
-    CHECK(rows <= INT32_MAX && vocabulary <= INT32_MAX, "embedding_backward: {} rows, {} ids", rows, vocabulary);
+    CHECK(rows <= INT32_MAX && vocabulary <= INT32_MAX, "embedding_backward: {} rows or {} ids exceed 2^31 - 1", rows, vocabulary);
   }
   int64_t tiles() const { return base::ceil_div(rows, kTileRows); }
-  // Each piece but the last of a segment is full, and there are no more segments than rows or ids.
+  // Every piece but the last of a segment is full, and segments are at most as many as rows or ids.
   int64_t most_pieces() const { return std::min(rows, rows / kPieceRows + vocabulary); }
   // Segments of more than one piece, and their pieces.
   int64_t most_long() const { return rows / (kPieceRows + 1); }
@@ -35,7 +35,7 @@ struct EmbeddingPlan {
   int64_t piece_begin() const { return segment_begin() + vocabulary; }      // [id]: its first piece
   int64_t part_begin() const {
     return piece_begin() + vocabulary;
-  }                                                            // [id]: its first piece among those of long segments
+  }                                                            // [id]: its first piece in long segments
   int64_t ranks() const { return part_begin() + vocabulary; }  // [row]: rows of the same id before it in the tile
   int64_t order() const { return ranks() + rows; }             // rows sorted by id, in row order within one
   int64_t piece_ids() const { return order() + rows; }         // [piece]

@@ -1,4 +1,5 @@
-// How CUDA kernels read and write activations, f32, bf16 (as uint16_t) or f16: neighbouring elements as floats in registers.
+// Reads and writes of activations by CUDA kernels: neighbours of f32, bf16 (as uint16_t) or f16 become
+// floats in registers.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -29,7 +30,7 @@ __device__ inline float widen(loops::F16 x) {
 #endif
 }
 
-// To the nearest, ties to even, as the CPU rounds.
+// Rounds to the nearest, ties to even, as the CPU does.
 __device__ inline void narrow(float x, float& out) { out = x; }
 __device__ inline void narrow(float x, uint16_t& out) {
 #ifdef __CUDA_ARCH__
@@ -47,7 +48,7 @@ __device__ inline void narrow(float x, loops::F16& out) {
 #endif
 }
 
-// f(element) with an element of the type that stands for activations of this one.
+// Calls f(element) with an element of the type that represents activations of `type`.
 template <class F>
 void with_activation(DType type, const F& f) {
   if (type == DType::bf16)
@@ -58,8 +59,7 @@ void with_activation(DType type, const F& f) {
     f(float{});
 }
 
-// N elements at p. kAligned: as a pack; else one by one, the first `left` of them (all, if there are as many), the rest
-// 0.
+// Loads N elements at p: as a pack if kAligned, else one by one, with 0 from element `left` on.
 template <bool kAligned, int N, class T>
 __device__ Floats<N> load(const T* p, int64_t left) {
   Floats<N> out;

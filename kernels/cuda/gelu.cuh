@@ -1,6 +1,6 @@
-// GELU of one element and its derivative on the GPU; see vector_rows.hpp for the formulas, which are the same. The fast
-// exponential and division are a few units in the last place off (where the exponential is large, the result is small), and
-// let bf16 tensors pass at the speed of memory.
+// GELU of one element and its derivative on the GPU, by the formulas of cpu/vector_rows.hpp. The fast
+// exponential and division are a few units in the last place off; where the exponential is large, the
+// result is small. They let bf16 tensors pass at the speed of memory.
 #pragma once
 
 #include "device/cuda.hpp"

@@ -1,6 +1,6 @@
-// Products on the GPU by cuBLASLt: bias, residual, GELU and its derivative go into the product's
-// own kernel where the library has one for the shape, and into finish_gemm otherwise; sums as well,
-// or ColumnSum makes them. The algorithm is the library's first proposal, or what was chosen
+// Products on the GPU by cuBLASLt. Bias, residual, GELU and its derivative go into the product's own
+// kernel where the library has one for the shape, else into finish_gemm. Sums go there too, or
+// ColumnSum computes them. The algorithm is the library's first proposal or the search's choice
 // (gemm_search.hpp).
 #include "device/cuda.hpp"
 #include "kernels/cuda/gemm_finish.hpp"
@@ -50,7 +50,7 @@ void run_cuda(const Gemm& a, Queue& queue) {
     if (const Matmul& matmul = matmul_for(call); matmul.found)
       return execute(call, matmul, matmul.algorithm, queue.scratch(cuda_scratch(a)), queue);
   }
-  // Also where the library lacks what it should have.
+  // This path also serves products that is_one_kernel allows, but for which the library has no kernel.
   void* workspace = queue.scratch(kWorkspace + size_t(a.m * a.n) * sizeof(float));
   Call call = product_call(a, workspace, queue);
   const Matmul& matmul = matmul_for(call);
@@ -61,8 +61,7 @@ void run_cuda(const Gemm& a, Queue& queue) {
   finish_gemm(a, static_cast<float*>(call.d), queue);
 }
 
-// Both ways, where the library's answer is not known yet; what lies in no real memory is never
-// read.
+// Prepares the fused call if one kernel may do, else the plain one. Its pointers are never read.
 void prepare_cuda(const Gemm& a, const Queue& queue) {
   if (is_empty(a)) return;
   auto prepare = [](const Call& call) { shapes().prepared.try_emplace(call.key(), call); };

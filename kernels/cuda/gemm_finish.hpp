@@ -1,11 +1,13 @@
-// What follows a product where the library cannot do it in the same kernel: bias, residual, GELU or its derivative, rounding.
+// Work after a product that the library cannot do in its own kernel: bias, residual, GELU or its
+// derivative, rounding.
 #pragma once
 
 #include "kernels/gemm.hpp"
 
 namespace kernels {
 
-// c = (+=) x + bias + residual; then gelu = GELU(c) or c *= GELU'(gelu_of), as `a` asks. x: f32 [m, n] packed, or null for zeros.
+// c = (+=) x + bias + residual; then gelu = GELU(c) or c *= GELU'(gelu_of), where `a` has these views.
+// x: f32 [m, n] packed, or null for zeros.
 void finish_gemm(const Gemm& a, const float* x, Queue& queue);
 
 }  // namespace kernels

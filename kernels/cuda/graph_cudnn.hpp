@@ -1,5 +1,5 @@
-// Graphs of cuDNN's backend interface: tensors, the few operations that attention is written in, and plans that run them.
-// Errors are base::Error with cuDNN's own text.
+// Graphs of cuDNN's backend interface: tensors, the few operations that attention needs, and plans that
+// run them. Errors are base::Error with cuDNN's own text.
 #pragma once
 
 #include <cudnn.h>
@@ -18,7 +18,7 @@ namespace kernels::cudnn {
 
 void check_status(cudnnStatus_t status, const char* what);
 
-// A backend descriptor. `finish` ends its making; copies share it.
+// A backend descriptor, complete after `finish`. Copies share it.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -87,8 +87,8 @@ struct Argument {
 
 class Plan {
  public:
-  // The first of cuDNN's proposals that it can make; the proposals' order is the same in every run. With a null handle it is made
-  // for the device that `device` describes (JSON), which needs no GPU.
+  // Makes the first of cuDNN's proposals that works; their order is the same in every run. With a null
+  // handle the plan is for the device that `device` describes (JSON), which needs no GPU.
   Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device = "");
   size_t workspace_bytes() const { return size_t(workspace_); }
   void run(cudnnHandle_t handle, const std::vector<Argument>& arguments, void* workspace) const;

@@ -1,6 +1,7 @@
-// The one way to start a kernel: into the queue's stream, with arguments converted to the kernel's parameters, errors told.
-// Everything in .cu files is also compiled for the CPU and run by tests/cuda_on_cpu, so: no <<<>>>, no inline assembly, no
-// cooperative groups; what needs a barrier or another thread's register goes through block.cuh.
+// The one way to start a kernel: in the queue's stream, with arguments converted to the kernel's
+// parameters, and with errors reported. tests/cuda_on_cpu also compiles all .cu files for the CPU and
+// runs them. They have no <<<>>>, no inline assembly and no cooperative groups; barriers and registers
+// of other threads go through block.cuh.
 #pragma once
 
 #include "device/cuda.hpp"
@@ -8,14 +9,14 @@
 
 namespace kernels {
 
-// Blocks so that each of `count` items has its thread (or each of `count` parts of `per_block` items its block).
+// Returns the grid for `count` items, `per_block` of them in each block.
 inline dim3 blocks_for(int64_t count, int64_t per_block) {
   int64_t blocks = (count + per_block - 1) / per_block;
   CHECK(blocks <= 0x7fffffff, "{} blocks are more than a launch takes", blocks);
   return dim3(unsigned(blocks));
 }
 
-// An empty grid is no work and no launch. Dynamic shared memory may exceed 48 KiB.
+// Starts nothing for an empty grid. Dynamic shared memory may exceed 48 KiB.
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t dynamic_shared_bytes, Queue& queue, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;

@@ -1,5 +1,5 @@
-// How the CUDA ops cut their work: plain arithmetic on sizes and addresses, tested without a GPU. No shape depends on
-// the device, so no sum does.
+// Cuts of the work of CUDA ops: plain arithmetic on sizes and addresses, tested without a GPU. No cut
+// depends on the device, so no sum does.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@ namespace kernels {
 
 constexpr int kWarp = 32;
 
-// Elements of a block: of sums of squares, of updates.
+// Elements of a block in sums of squares and in updates.
 constexpr int64_t kSquareCudaBlock = 16384, kUpdateCudaBlock = 4096;
 
-// What blocks leave of sums in double until all are added; one block says all.
+// Returns the doubles that blocks write before all are added. A single block writes the result.
 inline int64_t partial_doubles(int64_t blocks, int64_t sums) { return blocks == 1 ? 0 : blocks * sums; }
 
-// Whether every multiple of `pack` elements of all views can be moved as 16-byte words (or as one smaller word, if a
-// pack is smaller), and rows of `row` elements are whole packs.
+// True if packs of `pack` elements of all views can be moved as words of 16 bytes, or of a pack's bytes
+// if they are fewer, and rows of `row` elements are whole packs.
 inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View> views) {
   if (row % pack != 0) return false;
   for (const device::View& v : views) {
@@ -29,16 +29,16 @@ inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View>
   return true;
 }
 
-// Elements per access of patchify: packs that neither cross from one row of a patch to the next nor start off their
-// alignment in any row of the image.
+// Returns the elements per access of patchify: packs that neither cross from one row of a patch to the
+// next nor lose their alignment in any row of the image.
 inline int patchify_pack(int64_t patch_row, int64_t image_row, const device::View& patches, const device::View& image) {
   for (int pack : {4, 2})
     if (image_row % pack == 0 && packs_fit(pack, patch_row, {patches, image})) return pack;
   return 1;
 }
 
-// Rows cut for a sum over them: so many rows for each block that there are enough blocks for any GPU, and few enough
-// for the second stage, which adds the blocks' sums in order. The number of rows alone decides.
+// Cuts rows for a sum over them. Blocks are enough for any GPU, and few enough for the second stage,
+// which adds their sums in order. The number of rows alone decides.
 struct RowCuts {
   int64_t rows, block;
   RowCuts(int64_t rows_, int64_t least, int64_t most)

@@ -1,6 +1,6 @@
-// CUDA form of layer normalisation: a warp per row, which is read once. Backward forms dx and the sums for scale and
-// bias in one pass: each warp adds its rows' parts in registers, then the warps of a block in order, then the blocks in
-// order.
+// CUDA form of layer normalisation: a warp per row, which it reads once. Backward forms dx and the
+// sums for scale and bias in one pass: each warp adds the parts of its rows in registers, then the
+// sums of warps are added in order, then those of blocks.
 #include "base/narrow.hpp"
 #include "kernels/cpu/vector_table.hpp"
 #include "kernels/cuda/launch.cuh"
@@ -67,7 +67,7 @@ void forward(const LayerNormForward& a, Queue& queue) {
   }
 }
 
-// The sums over a row that dx needs: means of g = dy * scale and of g * z.
+// Means over a row that dx needs: of g = dy * scale and of g * z.
 struct RowMeans {
   float g, gz;
 };
@@ -88,7 +88,8 @@ __device__ RowMeans row_means(const NormRow<kAligned, kPacks>& x, const NormRow<
   return {warp_sum(g_sum) / float(n), warp_sum(gz_sum) / float(n)};
 }
 
-// dx of a block's rows and, if there are `partial` sums [block][dscale, dbias][columns], their parts of those.
+// Computes dx of a block's rows and, unless `partial` [block][dscale, dbias][columns] is null, their
+// parts of the sums.
 template <bool kAligned, int kPacks>
 __global__ void __launch_bounds__(kNormThreads)
     norm_backward_rows(LayerNormGradientRows a, int64_t rows_per_block, float* partial) {
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 }
 
-// The sums alone, any number of columns: a thread per column, the threads of one column take turns with the rows.
+// Computes the sums alone, for any number of columns. The threads of one column take turns with rows.
 constexpr int kNormTurns = 8;
 __global__ void __launch_bounds__(kWarp* kNormTurns)
     norm_backward_columns(LayerNormGradientRows a, int64_t rows_per_block, float* partial) {

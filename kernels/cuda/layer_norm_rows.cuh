@@ -1,4 +1,4 @@
-// One warp reads one row: lane l has the packs l, l + 32, ... of four columns. Private to layer_norm.cu.
+// Rows that one warp reads: lane l has packs l, l + 32, ... of four columns. Private to layer_norm.cu.
 #pragma once
 
 #include "kernels/cuda/block.cuh"
@@ -9,13 +9,13 @@ namespace kernels {
 constexpr int kNormPack = 4, kNormWarps = 4, kNormThreads = kNormWarps * kWarp;
 using NormFloats = Floats<kNormPack>;
 
-// How many packs of a lane are kept in registers for rows of that many columns: 0 = none, they are read again.
+// Returns the packs of a lane that are kept in registers for rows of this width; 0 = rows are read again.
 constexpr int norm_packs(int64_t columns) {
   int64_t packs = (columns + kWarp * kNormPack - 1) / (kWarp * kNormPack);
   return packs <= 3 ? 3 : packs <= 6 ? 6 : packs <= 8 ? 8 : 0;
 }
 
-// f(k, column) for each pack of the lane.
+// Calls f(k, column) for each pack of the lane.
 template <int kPacks, class F>
 __device__ inline void for_packs(int64_t columns, const F& f) {
   int lane = threadIdx.x % kWarp;
@@ -28,7 +28,7 @@ __device__ inline void for_packs(int64_t columns, const F& f) {
   }
 }
 
-// A row of floats that is read once if it fits the registers.
+// A row of floats, read once if it fits the registers.
 template <bool kAligned, int kPacks>
 struct NormRow {
   const float* from;

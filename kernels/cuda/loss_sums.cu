@@ -1,4 +1,5 @@
-// CUDA form of the sums over examples: a block per slice; all threads have an example each, one adds them in order.
+// CUDA form of the sums over examples: a block per slice. Each thread computes an example; one adds them
+// in order.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/loss_sums.hpp"
 

@@ -1,5 +1,5 @@
-// One launch for many tensors: what a kernel must know of each travels in the kernel's arguments, and a block finds its tensor
-// among them. Up to 4 KiB, which every GPU and driver takes; nothing is copied, nothing waits.
+// One launch for many tensors. The kernel's argument describes all of them, and each block finds its
+// tensor there. It has at most 4 KiB, which every GPU and driver accepts. Nothing is copied or waited for.
 #pragma once
 
 #include "base/narrow.hpp"
@@ -7,7 +7,8 @@
 
 namespace kernels {
 
-// The argument of such a kernel: `const ManyItems<Item> __grid_constant__ all`, which blocks read where the launch has put it.
+// The argument of such a kernel, `const ManyItems<Item> __grid_constant__ all`: blocks read it in the
+// memory of the launch.
 template <class Item>
 struct ManyItems {
   static constexpr size_t kBytes = 4096;
@@ -17,7 +18,7 @@ struct ManyItems {
   int32_t count;
 };
 
-// Which item a block works for, and which of the item's blocks it is.
+// The item that a block works for, and the block's number among the item's blocks.
 struct Share {
   int item;
   uint32_t block;
@@ -35,7 +36,8 @@ __device__ Share share_of_block(const ManyItems<Item>& all) {
   return {item, blockIdx.x - uint32_t(all.first[item])};
 }
 
-// Collects items with so many blocks each, and starts the kernel when its argument is full, and for the rest at `start`.
+// Collects items, each with a number of blocks. Starts the kernel when its argument is full, and at
+// `start`.
 template <class Item, class Kernel>
 class ManyLaunch {
  public:
@@ -63,7 +65,7 @@ class ManyLaunch {
 };
 template <class Item>
 ManyLaunch(void (*)(ManyItems<Item>), int, Queue&) -> ManyLaunch<Item, void(ManyItems<Item>)>;
-template <class Item>  // on the CPU, see __grid_constant__ there
+template <class Item>  // on the emulator, whose __grid_constant__ makes a reference
 ManyLaunch(void (*)(const ManyItems<Item>&), int, Queue&) -> ManyLaunch<Item, void(const ManyItems<Item>&)>;
 
 }  // namespace kernels

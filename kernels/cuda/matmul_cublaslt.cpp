@@ -45,7 +45,7 @@ Matmul describe(const Call& call) {
     set(matmul.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, type_of(call.d_type),
         call);
   }
-  point_epilogue(matmul, call);  // proposals look at their alignment
+  point_epilogue(matmul, call);  // proposals depend on the alignment of these pointers
   auto layout = [&](cublasLtMatrixLayout_t* out, DType type, int64_t rows, int64_t columns,
                     int64_t leading) {
     check_lt(LT(cublasLtMatrixLayoutCreate)(out, type_of(type), uint64_t(rows), uint64_t(columns),
@@ -65,8 +65,8 @@ std::vector<cublasLtMatmulAlgo_t> proposals(const Matmul& matmul, const Call& ca
   cublasLtMatmulPreference_t preference = nullptr;
   check_lt(LT(cublasLtMatmulPreferenceCreate)(&preference), "describing it", call);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace, call);
-  // Not "in place": there the parts of a cut k are added in the order in which they come.
-  // Nor in the type of a narrow result: products are summed in f32.
+  // Reductions "in place" are excluded: they add the parts of a cut k in the order of arrival.
+  // Reductions in a 16-bit result type are excluded too: products are summed in f32.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t(call.d_type == DType::f32
                    ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE

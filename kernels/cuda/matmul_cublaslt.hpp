@@ -21,17 +21,16 @@ struct Matmul {
 
 Matmul describe(const Call& call);
 
-// The library's, best first, by its own judgement, which is the same in every run. What an epilogue
-// lacks comes as a status or as no proposal; of a plain product it is an error, which the caller
-// tells.
+// Returns the library's algorithms, best first by its own judgement, which is the same in every run.
+// The list is empty if it has no kernel with the epilogue; for a plain product that is an error, which
+// the caller reports.
 std::vector<cublasLtMatmulAlgo_t> proposals(const Matmul& matmul, const Call& call, int most);
 
-// By shape; kept to the end, because shapes are fixed for a run. Chosen: in the place of the first
-// proposal. Prepared: on paper.
+// Products by shape. They are kept to the end, because the shapes of a run are fixed.
 struct Shapes {
   std::map<Key, Matmul> matmuls;
-  std::map<Key, cublasLtMatmulAlgo_t> chosen;
-  std::map<Key, Call> prepared;
+  std::map<Key, cublasLtMatmulAlgo_t> chosen;  // replaces the first proposal
+  std::map<Key, Call> prepared;                // by a plan
 };
 Shapes& shapes();
 

@@ -1,4 +1,4 @@
-// Builds without CUDA (TRAINER_CUDA=OFF): no queue of kind cuda can be made there, so nothing here is ever reached.
+// Stubs for builds without CUDA (TRAINER_CUDA=OFF). They never run: such a build makes no CUDA queue.
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/apply_update.hpp"

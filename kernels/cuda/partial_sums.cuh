@@ -1,4 +1,4 @@
-// Second stage of sums over many blocks: partial sums are added in an order that their number alone decides.
+// Second stage of sums over many blocks: adds partial sums in an order that their number alone fixes.
 #pragma once
 
 #include "kernels/cuda/launch_shapes.hpp"
@@ -10,8 +10,8 @@ namespace kernels {
 void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns, Write write,
                   Queue& queue);
 
-// Where the blocks of one op leave their sums of doubles: [sum][block] in `scratch`, which moves on behind them, or where the sums
-// go if there is one block.
+// Place of the sums of doubles that the blocks of one op write: [sum][block] in `scratch`, which is
+// moved behind them. A single block writes the results themselves.
 struct DoublePartials {
   double *out, *data;
   int64_t blocks, sums;
@@ -23,11 +23,11 @@ struct DoublePartials {
   }
 };
 
-// out[s] = sum over blocks, a block for each sum.
+// out[s] = sum over blocks; one block of the launch per sum.
 constexpr int kSumThreads = 256;
 __global__ void add_double_partials(const ManyItems<DoublePartials> __grid_constant__ all);
 
-// The same for each op: partials_of(op, scratch) is where its blocks have left theirs.
+// Adds the partial sums of each op; partials_of(op, scratch) returns their place.
 template <class Args, class F>
 void add_partials_of(std::span<const Args> all, double* scratch, Queue& queue, const F& partials_of) {
   ManyLaunch launch_sums(add_double_partials, kSumThreads, queue);

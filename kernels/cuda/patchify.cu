@@ -15,8 +15,7 @@ struct PatchifyBody {
   int64_t height, image_row;         // of an image: rows of pixels, floats of one
   int patch, rows, columns, length;  // rows and columns of patches; rows of pixels of a patch, floats of one
 
-  // `row` counts the rows of pixels that belong to patches. Packs are whole, and do not cross from one patch to the
-  // next.
+  // `row` counts the rows of pixels that belong to patches. Packs are whole and lie within one patch.
   template <bool kAligned, int N>
   __device__ void run(int64_t row, int64_t column, int64_t) const {
     const int64_t patch_row = row / patch, b = patch_row / rows;

@@ -1,4 +1,4 @@
-// Draws of a random stream on the GPU: the same as base::Stream's.
+// Draws of a random stream on the GPU, equal to base::Stream's.
 #pragma once
 
 #include "base/random.hpp"
@@ -6,7 +6,7 @@
 
 namespace kernels {
 
-// Word i of a Philox block, without an indexed array: that would lie in memory.
+// Returns word i of a Philox block. An indexed array would lie in memory.
 __device__ inline uint32_t word_of(const base::Philox4& block, unsigned i) {
   return i == 0 ? block[0] : i == 1 ? block[1] : i == 2 ? block[2] : block[3];
 }

@@ -1,4 +1,4 @@
-// Ops over rows of elements: a warp has 32 neighbouring packs of one row.
+// Loops over rows of elements: a warp has 32 neighbouring packs of one row.
 #pragma once
 
 #include "kernels/cuda/floats.cuh"
@@ -14,8 +14,8 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp) each_row(Body body, int6
   if (row < rows && column < width) body.template run<kAligned, N>(row, column, width - column);
 }
 
-// Calls body.run<kAligned, N>(row, column, left) for the elements [column, column + min(N, left)) of every row.
-// kAligned if `aligned` (packs_fit): all of them are there, and where a pack of all tensors begins.
+// Calls body.run<kAligned, N>(row, column, left) for the elements [column, column + min(N, left)) of
+// every row. kAligned is `aligned` (packs_fit): left >= N then, and a pack of each tensor begins there.
 template <int N, class Body>
 void for_each_row(const Body& body, int64_t rows, int64_t width, bool aligned, Queue& queue) {
   const dim3 grid(blocks_for(rows, kRowsPerBlock).x, blocks_for(width, kWarp * N).x), block(kRowsPerBlock * kWarp);

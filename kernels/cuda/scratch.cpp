@@ -1,5 +1,5 @@
-// Scratch that ops take on GPUs, for them and for plans, which are made anywhere. Those that are not here take some kilobytes, far
-// less than any product.
+// Scratch that ops need on GPUs, for the ops and for plans, which are made on any machine. Ops that are
+// not listed need some kilobytes, far less than any product.
 #include "base/narrow.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
@@ -16,8 +16,8 @@ namespace kernels {
 
 static_assert(kSharedScratch <= kGemmWorkspace);
 
-// The library has no epilogue for a bias before GELU's derivative, and wants a residual of c's type and whole 16 bytes in a row of
-// what GELU is taken of.
+// cuBLASLt has no epilogue for a bias before GELU's derivative. A residual must be of c's type, and rows
+// of the argument of GELU must be multiples of 16 bytes.
 bool is_one_kernel(const Gemm& a) {
   if (!a.bias.none() && !a.gelu_of.none()) return false;
   if (!a.gelu.none() && !a.gelu_of.none()) return false;
@@ -27,7 +27,7 @@ bool is_one_kernel(const Gemm& a) {
 }
 
 size_t cuda_scratch(const Gemm& a) {
-  // Sums that are to be added to come beside the workspace; without such a kernel they are an op of their own.
+  // Sums to accumulate need memory beside the workspace. Without a kernel with sums, ColumnSum runs.
   if (!a.sums.none()) return std::max(kGemmWorkspace + size_t(a.n) * sizeof(float), cuda_scratch(sums_of(a)));
   if (a.m == 0 || a.n == 0 || a.k == 0) return 0;
   return kGemmWorkspace + (is_one_kernel(a) ? 0 : size_t(a.m * a.n) * sizeof(float));
@@ -76,7 +76,7 @@ size_t cuda_scratch(const AttentionForward& a) {
   return is_for_cudnn(a.shape, a.q.type) ? size_t(CudnnScratch(a.shape, 0).bytes) : 0;
 }
 
-// What the plans of cuDNN 9 for H100 and H200 ask for: room for the gradients of the scores, whose order of summation is fixed.
+// Scratch of the plans of cuDNN 9 on H100 and H200: the gradients of the scores, summed in fixed order.
 size_t cuda_scratch(const AttentionBackward& a) {
   const AttentionShape& s = a.shape;
   if (!is_for_cudnn(s, a.q.type)) return 0;

@@ -50,7 +50,7 @@ class Timer {
     device::check_cuda(cudaEventCreateWithFlags(&end_, 0), "making an event");
   }
   ~Timer() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
-  // Of one call: the least of several turns of some calls each.
+  // Returns the seconds of one call: the least of several turns of a few calls each.
   template <class Work>
   double seconds(Work work, Queue& queue) {
     constexpr int kTurns = 3, kCalls = 4;
@@ -105,7 +105,7 @@ std::map<std::string, std::string> lines_of(const std::string& choices) {
   return out;
 }
 
-// One that is faster by less than the noise of timing is no reason to leave the first.
+// Share of the time of the first proposal that another must beat: less is noise of timing.
 constexpr double kWorth = 0.98;
 
 struct Fastest {
@@ -127,11 +127,11 @@ Fastest fastest(const Matmul& matmul, const Call& call,
   return {proposed[best], first, least, best != 0};
 }
 
-// What is chosen where a product with sums is slower than one without and an op for the sums.
+// The choice for a product with sums that is slower than a product without and an op for the sums.
 const std::string kApart = "apart";
 
-// Whether a call with sums, at `real` places, is faster than one without, whose algorithm is
-// `plain`, and an op for the sums.
+// Returns true if a call with sums, at `real` places, is faster than two: one without sums, whose
+// algorithm is `plain`, and an op for the sums.
 bool sums_pay(const cublasLtMatmulAlgo_t& algorithm, const Matmul& matmul, const Call& real,
               const cublasLtMatmulAlgo_t& plain, void* workspace, Queue& queue) {
   const View out = device::view(static_cast<float*>(real.bias), real.m),
@@ -150,7 +150,7 @@ bool sums_pay(const cublasLtMatmulAlgo_t& algorithm, const Matmul& matmul, const
   return Timer().seconds(together, queue) < kWorth * Timer().seconds(apart, queue);
 }
 
-// The algorithm that a line chooses for a call, if it is one for this GPU.
+// Returns true, and the algorithm, if a line chooses one for the call that this GPU has.
 bool is_choice(const std::string& line, const Matmul& matmul, const Call& call,
                cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t result{};
@@ -173,7 +173,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
   for (const auto& [key, call] : shapes().prepared) most = std::max(most, Extents(call).all());
   device::Ledger ledger;
   device::Buffer memory(device::Kind::cuda, ledger, "algorithm search", int64_t(most));
-  // Small numbers: of zeros, some GPUs compute faster than they ever will.
+  // Memory holds small numbers: some GPUs are faster on zeros.
   device::check_cuda(cudaMemsetAsync(memory.data(), 0x3c, most, device::stream_of(queue)),
                      "filling memory");
   std::set<std::string> here;
@@ -183,7 +183,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
     if (lines.count(shape)) return;
     const Matmul matmul = describe(call);
     const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(matmul, call, kProposals);
-    if (proposed.empty()) return;  // the caller of the product tells, or goes another way
+    if (proposed.empty()) return;  // run_cuda reports it, or runs the product in another way
     ++out.timed;
     const Call real = placed(call, static_cast<char*>(memory.data()));
     void* workspace = queue.scratch(scratch);
@@ -196,7 +196,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
     ++out.sums;
     const Call alone = without_sums(call);
     cublasLtMatmulAlgo_t plain{};
-    // A damaged choice of before is told by who takes it.
+    // use_gemm_choices reports a damaged earlier choice.
     auto line = lines.find(text_of(alone));
     const bool known_alone =
         line != lines.end() && is_choice(line->second, describe(alone), alone, plain);
@@ -207,7 +207,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
   };
   for (const auto& [key, call] : shapes().prepared)
     if (!has_sums(call)) search(call, kWorkspace);
-  // These after those without, beside which they are timed.
+  // Shapes with sums come later: they are timed beside the same shapes without.
   for (const auto& [key, call] : shapes().prepared)
     if (has_sums(call))
       search(call, std::max(kWorkspace,
@@ -226,9 +226,8 @@ void use_gemm_choices(const std::string& choices) {
     cublasLtMatmulAlgo_t algorithm{};
     if (!is_choice(line->second, describe(call), call, algorithm))
       base::fail(base::Exit::mesh,
-                 "the algorithm chosen for the product {} is not for this GPU ({}): choose anew by "
-                 "removing the file "
-                 "gemm_search.txt of the run, or without run.gemm_search",
+                 "the algorithm chosen for the product {} is not for this GPU ({}): remove "
+                 "gemm_search.txt from the run directory to search again, or leave out run.gemm_search",
                  line->first, gemm_platform());
     shapes().chosen[key] = algorithm;
   }

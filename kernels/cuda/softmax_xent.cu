@@ -1,6 +1,6 @@
-// CUDA form of softmax cross-entropy: a block per row. Up to 32,768 columns a thread keeps its 32 logits in registers,
-// so that the row is read once and its gradient written once; longer ones, and rows that are no whole packs, are read
-// three times.
+// CUDA form of softmax cross-entropy: a block per row. In rows of up to 32,768 columns a thread keeps
+// its 32 logits in registers, so the row is read once and its gradient written once. Longer rows, and
+// rows that are not whole packs, are read three times.
 #include "base/narrow.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/floats.cuh"
@@ -21,7 +21,7 @@ struct XentRows {
   float on, off;
 };
 
-// f(k, column) for each pack of this thread.
+// Calls f(k, column) for each pack of this thread.
 template <bool kResident, class F>
 __device__ inline void for_xent_packs(int columns, const F& f) {
   if constexpr (kResident) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
   float* x = a.logits + int64_t(row) * n;
   const int label = a.labels[row];
   const bool inside = label >= 0 && label < n;
-  const float on_logit = inside ? x[label] : 0;  // before anybody writes
+  const float on_logit = inside ? x[label] : 0;  // before any thread writes
 
   Floats<kXentPack> kept[kResident ? kXentPacks : 1];
   auto read = [&](int column) { return load<kAligned, kXentPack>(x + column, n - column); };
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
   };
   auto valid = [&](int column, int i) { return kAligned || column + i < n; };
 
-  float top = -INFINITY;  // skips NaN: its exp makes the sum NaN anyway
+  float top = -INFINITY;  // the maximum skips NaN: its exp makes the sum NaN anyway
   for_xent_packs<kResident>(n, [&](int k, int column) {
     const Floats<kXentPack> v = at(k, column);
 #pragma unroll
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
   });
   top = block_max(top, shared);
 
-  // The exponentials take the place of the logits where those are kept.
+  // The exponentials replace the logits in registers.
   float e_sum = 0, d_sum = 0;
   for_xent_packs<kResident>(n, [&](int k, int column) {
     Floats<kXentPack> v = at(k, column);
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
 
 void run_cuda(const SoftmaxXent& a, Queue& queue) {
   const float on = 1 - a.smoothing, off = a.smoothing > 0 ? (1 - on) / float(a.columns - 1) : 0;
-  CHECK(a.columns <= INT32_MAX, "{}: {} columns", name_of(a.op), a.columns);
+  CHECK(a.columns <= INT32_MAX, "{}: {} columns exceed 2^31 - 1", name_of(a.op), a.columns);
   XentRows rows{
       a.logits.f32(),   a.labels.i32(), a.gradient ? a.row_scale.f32() : nullptr, a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
       a.loss.f32(), int(a.columns), on,           off};

@@ -1,4 +1,5 @@
-// CUDA form of sums of squares: blocks of elements side by side, then their sums in order. Squares of floats are exact.
+// CUDA form of sums of squares: blocks of elements in parallel, then their sums in order. Squares of
+// floats are exact in double.
 #include "base/narrow.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/floats.cuh"

@@ -1,6 +1,6 @@
-// The kernel behind the update ops: like update_loop.hpp, one pass in which the optimizer's rule, the update and both
-// norms read memory once, for many tensors in one launch. Element values are those of the CPU: every product that feeds a sum is an
-// explicit fma.
+// The kernel behind the update ops. As in cpu/update_loop.hpp, the optimizer's rule, the update and both
+// norms read memory once; one launch serves many tensors. Elements get the CPU's values, because every
+// product that feeds a sum is an explicit fma.
 #pragma once
 
 #include "base/narrow.hpp"
@@ -13,7 +13,7 @@ namespace kernels {
 
 constexpr int kUpdateThreads = 256, kUpdatePack = 4;
 
-// The gradient as clipping leaves it. A kernel calls `decide` first.
+// The gradient after clipping. A kernel calls `decide` first.
 struct ClippedGradient {
   const float* gradient;
   float divisor, factor;
@@ -36,7 +36,7 @@ struct ClippedGradient {
   }
 };
 
-// f.step<N>(i) for this thread's packs of the elements of a tensor's block.
+// Calls f.step<N>(i) for this thread's packs of the elements of a tensor's block.
 template <bool kAligned, class F>
 __device__ void for_update_packs(uint32_t block, int64_t count, F& f) {
   const int64_t begin = int64_t(block) * kUpdateCudaBlock;
@@ -56,7 +56,7 @@ __device__ inline void add_squares(double& sum, const Floats<N>& x) {
   for (int k = 0; k < N; ++k) sum = fma(double(x[k]), double(x[k]), sum);
 }
 
-// What a launch knows of a tensor: u = -schedule * (rate * d + decay * w), w += u.
+// A tensor in the argument of the launch: u = -schedule * (rate * d + decay * w), w += u.
 template <class Direction>
 struct UpdateItem {
   float* weights;
@@ -64,10 +64,10 @@ struct UpdateItem {
   float rate, decay, negative_schedule;
   Direction direction;
   int64_t count;
-  double *of_weights, *of_updates;  // where blocks leave their sums of squares
+  double *of_weights, *of_updates;  // sums of squares of each block
 };
 
-// One thread's work, and its sums of squares.
+// The work of one thread, and its sums of squares.
 template <class Direction>
 struct UpdateStep {
   UpdateItem<Direction> a;
@@ -90,7 +90,7 @@ struct UpdateStep {
   }
 };
 
-// Three blocks of a multiprocessor have more loads under way than its memory takes, and registers for what is told of a tensor.
+// Three blocks per multiprocessor keep its memory busy and leave registers for the tensor's description.
 template <bool kAligned, class Direction>
 __global__ void __launch_bounds__(kUpdateThreads, 3)
     update_blocks(const ManyItems<UpdateItem<Direction>> __grid_constant__ all) {
@@ -108,7 +108,7 @@ inline DoublePartials partials_of(const Update& a, double*& scratch) {
   return DoublePartials::of(a.sums, base::ceil_div(a.count(), kUpdateCudaBlock), scratch);
 }
 
-// Of ops that share the scratch, those that Direction is for.
+// Runs the ops of `all`, which share the scratch, that Direction is for.
 template <class Direction, class Args>
 void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
   ManyLaunch aligned(update_blocks<true, Direction>, kUpdateThreads, queue);
@@ -126,11 +126,12 @@ void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
   aligned.start(), other.start();
 }
 
-// Each op is updated with the one of the Directions that is_for(op). A direction:
-//   of<N>(i, g)             the optimizer's direction for the elements [i, i + N) of the view with clipped gradients g; it moves
-//                           its own state
-//   decide()                reads before what it depends on from memory, if there is such a thing
-//   of(op), is_for(op), packs_fit_state(op)   on the host: makes it; whether state may be moved in packs
+// Updates each op with the one of the Directions for which is_for(op) is true. A direction has:
+//   of<N>(i, g)          returns the direction for elements [i, i + N) with clipped gradients g, and
+//                        updates its own state
+//   decide()             reads values that it depends on from memory, before of<N>; optional
+//   of(op), is_for(op)   make it, and choose it, on the host
+//   packs_fit_state(op)  returns true, on the host, if state may be moved in packs
 template <class... Directions, class Args>
 void update_all(std::span<const Args> all, Queue& queue) {
   for_shared_scratch(all, [&](std::span<const Args> some, size_t bytes) {

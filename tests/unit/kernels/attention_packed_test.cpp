@@ -148,7 +148,7 @@ TEST(PackedAttention, Checks) {
   EXPECT_ERROR(run(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}, queue),
                "example 1 has rows [1, 6)");
   shape.dropout = 0.5f;
-  EXPECT_ERROR(check(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}), "dropout of packed rows");
+  EXPECT_ERROR(check(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}), "packed rows exclude dropout");
 }
 
 }  // namespace

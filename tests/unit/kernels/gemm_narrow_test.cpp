@@ -159,7 +159,7 @@ TEST(GemmNarrow, BinaryOf16BitsIsForGpus) {
   TestQueue queue;
   EXPECT_ERROR(run(Gemm{.c = {c.data(), f16, 8}, .a = {a.data(), f16, 6}, .b = {b.data(), f16, 12}, .m = 2, .n = 4, .k = 3}, queue),
                "gemm: products of f16 are for GPUs");
-  EXPECT_ERROR(run(GeluForward{.y = {a.data(), f16, 6}, .x = {b.data(), f16, 6}}, queue), "activations of f16 are for GPUs");
+  EXPECT_ERROR(run(GeluForward{.y = {a.data(), f16, 6}, .x = {b.data(), f16, 6}}, queue), "only GPUs have activations of f16");
 }
 
 // f32 operands rounded to tf32, if the queue says so: products of numbers that have no more bits are the same, others differ by

@@ -83,7 +83,7 @@ TEST(GemmSums, CostAndChecks) {
   EXPECT_ERROR(with([&](Gemm& h) { h.sums = c; }), "sums has 8 elements", "[4]");
   TestQueue queue;
   g.sums = {};
-  EXPECT_ERROR(run_with_sums(g, {.out = sums, .x = c, .m = 3, .n = 4}, queue), "sums of another matrix");
+  EXPECT_ERROR(run_with_sums(g, {.out = sums, .x = c, .m = 3, .n = 4}, queue), "sums.x must be b of the product");
 }
 
 }  // namespace

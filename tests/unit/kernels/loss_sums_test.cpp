@@ -92,7 +92,7 @@ TEST(LossSums, RefusesWrongShapes) {
     kernels::run(a, queue);
   };
   of([](LossSums&) {});
-  EXPECT_ERROR(of([](LossSums& a) { a.slices = 5; }), "loss_sums", "12 examples in 5 slices");
+  EXPECT_ERROR(of([](LossSums& a) { a.slices = 5; }), "loss_sums", "12 examples cannot be divided into 5 slices");
   EXPECT_ERROR(of([](LossSums& a) { a.sums.count -= 1; }), "loss_sums", "sums");
   EXPECT_ERROR(of([](LossSums& a) { a.first.count = 11; }), "loss_sums", "first");
 }
