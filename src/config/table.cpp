@@ -128,6 +128,16 @@ Key Table::duration(std::string_view name, Duration& member, std::string_view do
   return make_row(row_of(section_, Type::duration, name, member, doc));
 }
 
+Key Table::named_value(std::string_view name, const Names& names,
+                       std::function<void(const std::string&)> store, std::string_view doc) {
+  std::string now = names.now;
+  auto row = row_of(section_, Type::string, name, now, doc);
+  CHECK(!now.empty(), "{}: the default has no name", row->key());
+  row->choices = names.all;
+  row->store = [store = std::move(store)](const Value& value) { store(std::get<std::string>(value)); };
+  return make_row(std::move(row));
+}
+
 void Table::moved(std::string_view name, std::string_view to) { engine_.move(section_, name, to); }
 
 void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,

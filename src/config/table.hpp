@@ -19,12 +19,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/registry.hpp"
@@ -79,6 +82,24 @@ class Table {
   Key key(std::string_view name, std::map<std::string, std::string>& member,
           std::string_view doc);                                                                // { image = "png" }
   Key key(std::string_view name, std::map<std::string, double>& member, std::string_view doc);  // { a = 1.0 }
+
+  // A member of an enum (or a bool) whose values the deck names. Describing, dumps and comparisons on
+  // resume show the names, as for a string key with one_of.
+  //   t.choice("sums", sums, {{"f32", Sums::f32}, {"f64", Sums::f64}}, "type of sums");
+  template <class E>
+  Key choice(std::string_view name, E& member,
+             std::initializer_list<std::pair<const char*, std::type_identity_t<E>>> values, std::string_view doc) {
+    const std::vector<std::pair<std::string, E>> all(values.begin(), values.end());
+    Names names;
+    for (const auto& [text, value] : all) {
+      names.all.push_back(text);
+      if (value == member) names.now = text;
+    }
+    return named_value(name, names, [&member, all](const std::string& text) {
+      for (const auto& one : all)
+        if (one.first == text) member = one.second;
+    }, doc);
+  }
 
   // Exactly one (or, if not required, at most one) of NAME_steps | NAME_examples | NAME_epochs | NAME_fraction.
   // NAME_percent is refused with the hint that *_fraction is meant.
@@ -156,6 +177,12 @@ class Table {
 
  private:
   friend class Engine;
+  struct Names {
+    std::vector<std::string> all;
+    std::string now;  // the member's value on entry
+  };
+  Key named_value(std::string_view name, const Names& names, std::function<void(const std::string&)> store,
+                  std::string_view doc);
   struct NamedMember {
     std::function<void(const std::string&, Table&)> bind;
     std::vector<std::string> names;
