@@ -24,10 +24,9 @@ void RunOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("seed", seed, "of initial weights, sample order, draws and dropout").min(0);
   t.key("notes", notes, "free text, copied into metrics.h5 and every checkpoint").on_resume(OnResume::may_change);
-  t.key("cuda_graph", cuda_graph,
+  t.choice("cuda_graph", cuda_graph, {{"off", false}, {"on", true}},
         "GPUs: on: forward and backward of a pass are recorded as a CUDA graph when their shapes come again, then started by one call; the "
         "same bits; not where passes exchange (sharded parameters of several ranks, determinism.level \"mesh\") or drop out")
-      .one_of({"off", "on"})
       .on_resume(OnResume::may_change);
   t.key("cuda_graph_limit", cuda_graph_limit,
         "graphs kept at most; passes of further shapes run without. Their memory is the driver's, and not in the plan")
@@ -157,7 +156,7 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
                                                  recipe.train.global_batch, recipe.determinism.slices),
                "train.global_batch");
 
-  if (recipe.run.cuda_graph == "on") {
+  if (recipe.run.cuda_graph) {
     std::string problem = made.changing_arguments();
     if (problem.empty() && recipe.determinism.mesh()) problem = kTreeInPasses;
     if (!problem.empty()) deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
@@ -409,7 +408,7 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;
-  if (run.cuda_graph == "on" && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
+  if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
   if (ema) o.ema = optim::EmaRule(*ema, clock);
   o.resolve = [optimizer = optimizer, schedule = schedule, clock](

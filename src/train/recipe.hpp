@@ -28,7 +28,7 @@ struct RunOptions {
   int64_t seed = 0;
   std::string notes;
   std::string gemm_search = "off";
-  std::string cuda_graph = "off";
+  bool cuda_graph = false;
   int64_t cuda_graph_limit = 64;
   void bind(config::Table& t);
 };

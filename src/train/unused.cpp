@@ -22,7 +22,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   auto add = [&](bool given, const std::string& key, const std::string& why) {
     if (given) out.push_back({key, why});
   };
-  add(recipe.run.cuda_graph == "off" && recipe.run.cuda_graph_limit != plain.run.cuda_graph_limit, "run.cuda_graph_limit",
+  add(!recipe.run.cuda_graph && recipe.run.cuda_graph_limit != plain.run.cuda_graph_limit, "run.cuda_graph_limit",
       "run.cuda_graph is \"off\"");
   add(recipe.mesh.gpu_exchange == "mpi" && recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s, "mesh.gpu_timeout_s",
       "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
