@@ -34,10 +34,9 @@ void RunOptions::bind(config::Table& t) {
       .max(1 << 16)
       .unit("graphs")
       .on_resume(OnResume::may_change);
-  t.key("gemm_search", gemm_search,
+  t.choice("gemm_search", gemm_search, {{"off", false}, {"on", true}},
         "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every run; on: the fastest of eight, timed by rank "
         "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file has the same bits")
-      .one_of({"off", "on"})
       .on_resume(OnResume::may_change);
 }
 

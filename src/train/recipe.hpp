@@ -27,7 +27,7 @@ struct RunOptions {
   int64_t threads = 0;
   int64_t seed = 0;
   std::string notes;
-  std::string gemm_search = "off";
+  bool gemm_search = false;
   bool cuda_graph = false;
   int64_t cuda_graph_limit = 64;
   void bind(config::Table& t);
