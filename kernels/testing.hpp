@@ -5,7 +5,7 @@ namespace kernels {
 struct VectorTable;
 }
 
-namespace kernels::testing {
+namespace kernels::seams {
 
 // Makes bf16 products run without bf16 instructions (true), or as the CPU has them again (false).
 void force_bf16_emulation(bool forced);
@@ -13,4 +13,4 @@ void force_bf16_emulation(bool forced);
 // Makes ops use these loops; nullptr goes back to the widest that the CPU runs.
 void force_vector_table(const VectorTable* table);
 
-}  // namespace kernels::testing
+}  // namespace kernels::seams

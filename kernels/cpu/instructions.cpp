@@ -39,7 +39,7 @@ const VectorTable& vector_table() {
   return forced ? *forced : has_bf16 && bf16_is_native() ? kAvx512Bf16Table : *widest;
 }
 
-void testing::force_bf16_emulation(bool forced) { bf16_is_emulated = forced; }
-void testing::force_vector_table(const VectorTable* table) { forced_table = table; }
+void seams::force_bf16_emulation(bool forced) { bf16_is_emulated = forced; }
+void seams::force_vector_table(const VectorTable* table) { forced_table = table; }
 
 }  // namespace kernels

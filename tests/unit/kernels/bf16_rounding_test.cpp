@@ -17,11 +17,11 @@ using device::DType;
 template <class F>
 void both_ways(const F& body) {
   for (bool emulated : bf16_ways()) {
-    testing::force_bf16_emulation(emulated);
+    seams::force_bf16_emulation(emulated);
     SCOPED_TRACE(emulated ? "emulated" : bf16_is_native() ? "native" : "no bf16 instructions here");
     body();
   }
-  testing::force_bf16_emulation(false);
+  seams::force_bf16_emulation(false);
 }
 
 float rounded(float x) { return widened(narrowed(x)); }

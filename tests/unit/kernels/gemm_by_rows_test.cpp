@@ -93,7 +93,7 @@ void check_rows(DType type, int64_t m, int threads, bool fixed) {
 TEST(GemmByRows, IsOneAfterTheOther) {
   if (on_cuda()) GTEST_SKIP() << "on GPUs they run one after the other";
   for (bool emulated : bf16_ways()) {
-    testing::force_bf16_emulation(emulated);
+    seams::force_bf16_emulation(emulated);
     for (DType type : {DType::f32, DType::bf16})
       for (int64_t m : {1, 150, 1000, 1337})
         for (int threads : thread_counts({1, 2, 3}))
@@ -103,7 +103,7 @@ TEST(GemmByRows, IsOneAfterTheOther) {
             check_rows(type, m, threads, fixed);
           }
   }
-  testing::force_bf16_emulation(false);
+  seams::force_bf16_emulation(false);
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
 TEST(GemmGelu, IsTheOpOnTheResult) {
   for_each_table([] {
     for (bool emulated : bf16_ways()) {
-      testing::force_bf16_emulation(emulated);
+      seams::force_bf16_emulation(emulated);
       for (auto [m, n, k] :
            {std::array<int64_t, 3>{200, 800, 33}, {5, 7, 3}, {130, 1536, 64}, {900, 200, 384}, {0, 4, 4}, {4, 4, 0}})
         for (auto [operands, result] :
@@ -80,7 +80,7 @@ TEST(GemmGelu, IsTheOpOnTheResult) {
           for (bool fixed : {false, true})
             for (int threads : thread_counts({1, 2})) compare(m, n, k, operands, result, fixed, threads);
     }
-    testing::force_bf16_emulation(false);
+    seams::force_bf16_emulation(false);
   });
 }
 

@@ -95,10 +95,10 @@ void both_ways(const F& body) {
     body();
   }
   SCOPED_TRACE("widened");
-  testing::force_bf16_emulation(true);
+  seams::force_bf16_emulation(true);
   EXPECT_FALSE(bf16_is_native());
   for_each_narrow_type(body);
-  testing::force_bf16_emulation(false);
+  seams::force_bf16_emulation(false);
 }
 
 TEST(GemmNarrow, AgreesWithReference) {

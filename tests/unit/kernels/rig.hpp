@@ -121,10 +121,10 @@ void for_each_table(const F& body) {
   if (kernels::cpu_has_avx512_bf16()) tables.push_back(&kernels::kAvx512Bf16Table);
   for (const auto* table : tables) {
     SCOPED_TRACE(table->name);
-    kernels::testing::force_vector_table(table);
+    kernels::seams::force_vector_table(table);
     body();
   }
-  kernels::testing::force_vector_table(nullptr);
+  kernels::seams::force_vector_table(nullptr);
 }
 
 // `outputs(queue)` runs an op and returns what it wrote: the same bits for 1, 2 and 3 threads (on CUDA: twice).

@@ -57,14 +57,14 @@ TEST(Bf16, EveryCpuRoundsTheSameValues) {
   if (kernels::cpu_has_avx512()) tables.push_back(&kernels::kAvx512Table);
   if (kernels::cpu_has_avx512_bf16()) tables.push_back(&kernels::kAvx512Bf16Table);
   for (bool emulated : {true, false}) {
-    kernels::testing::force_bf16_emulation(emulated);
+    kernels::seams::force_bf16_emulation(emulated);
     if (!emulated && !kernels::bf16_is_native()) continue;
     for (const VectorTable* table : tables) {
-      kernels::testing::force_vector_table(table);
+      kernels::seams::force_vector_table(table);
       ways[fmt::format("{}, {}", emulated ? "emulated" : "native", table->name)] = pass(device::DType::bf16);
     }
   }
-  kernels::testing::force_bf16_emulation(false), kernels::testing::force_vector_table(nullptr);
+  kernels::seams::force_bf16_emulation(false), kernels::seams::force_vector_table(nullptr);
   const auto& [reference, first] = *ways.begin();
   for (const auto& [way, found] : ways)
     for (const auto& [name, values] : found) {
