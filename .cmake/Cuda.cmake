@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # TRAINER_CUDA=AUTO|ON|OFF: whether the CUDA back end is built. Sets TRAINER_HAS_CUDA and TRAINER_HAS_NCCL. Only the compiler, the static run time and
 # the headers of cuBLASLt and cuDNN are needed here: the libraries are opened by the program when a GPU is used, so it
 # starts on machines without any of them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What each folder links. Only the folder named may include these headers. The versions are the oldest that have all that is used here.
 include(Require)
 find_package(Threads REQUIRED)

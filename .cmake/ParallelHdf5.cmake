@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # trainer::hdf5, built with MPI. Debian and Fedora have a serial and a parallel one side by side (pkg-config: hdf5-openmpi). With Spack,
 # conda and the modules of most sites it is `hdf5` in a folder of its own: HDF5_ROOT, or the folder above the h5pcc in PATH.
 

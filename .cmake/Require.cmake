@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # trainer_require and its relatives look for one library each and note what is missing. trainer_require_done reports all of it at once, so
 # that a newcomer installs once.
 #

@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
 # Functions for slurm.sh and pbs.sh, which source this file. Results are in options, words, binding,
 # passed_on and rc.
 # shellcheck disable=SC2034  # slurm.sh and pbs.sh use the results

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # PBS job, submitted from the project's folder:
 #   one run          qsub -v DECK=inputs/run.toml jobs/pbs.sh
 #   several seeds    qsub -J 1-5 -v DECK=inputs/run.toml,OPTIONS="--set run.seed=%a --dir runs/seed-%a" jobs/pbs.sh

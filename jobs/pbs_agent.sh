@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # pbs_agent.sh HOST COMMAND...: runs the command on a node of this job by PBS. It replaces ssh for
 # an Open MPI that was built without PBS support, on nodes that refuse ssh. jobs/pbs.sh passes it to
 # mpirun.

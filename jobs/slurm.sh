@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # SLURM job, submitted from the project's folder:
 #   one run          sbatch jobs/slurm.sh inputs/run.toml [trainer options, for example --set train.total_steps=1000]
 #   several seeds    sbatch --array=1-5 jobs/slurm.sh inputs/run.toml --set run.seed=%a --dir runs/seed-%a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adafactor as big_vision runs it: gradients scaled by factored second moments (no bias correction, no parameter scale,
 // update clipping off by default), then momentum. A factored tensor is seen as [outer, x, middle, y, inner], where x
 // and y are its two largest dimensions as they lie in memory: a heads kernel [768, 12, 64] is [1, 768, 12, 64, 1], so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update that every optimizer makes around its own rule, in one pass over the elements, in
 // big_vision's order of transformations:
 //   g = gradient / clip.divisor * clip.factor           divide first, as optax does; 1 and 1 = not clipped

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversions between float and bfloat16, for the stored state of optimizers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/check_views.hpp"
 
 #include <fmt/ranges.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that ops share. They look at types and counts only: the plan back end has no data to read.
 #pragma once
 

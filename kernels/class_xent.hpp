@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross-entropy over classes, one row per example: softmax or sigmoid, smoothed labels, blends of
 // two labels; gradient in place.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/clip_gradient.hpp"
 
 #include "kernels/check_views.hpp"

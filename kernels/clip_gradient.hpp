@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decision how a step's gradients are clipped, and if they are applied at all. It is made from
 // their sums of squares, on the device that holds them.
 #pragma once

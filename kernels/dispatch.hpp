@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops. One op = one stem: layer_norm.hpp and .cpp are its contract (a plain argument struct with
 // shapes in comments, check, cost), cpu/layer_norm.cpp and cuda/layer_norm.cu its two forms. kernels
 // knows views and queues, but no model, no rank and no configuration.

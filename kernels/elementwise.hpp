@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small memory-bound ops: sums, copies, gathers of rows, dropout, means.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A moving average that follows values: y += (1 - keep) (x - y). With keep = 0, y becomes x to the
 // bit: then the op takes over a value that was computed before the step's decision.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token embedding: a row gather plus a position table, and its gradient without atomics.
 #pragma once
 

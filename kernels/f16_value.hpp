@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversions between float and IEEE 754 binary16 in integer code: some compilers lack the type.
 #pragma once
 

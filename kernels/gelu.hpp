@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (cappa.md 1.3).
 #pragma once
 

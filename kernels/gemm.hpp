@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix product: c = op(a) . op(b) + bias + residual, or c += op(a) . op(b). Optional work on each
 // block of c while it is in cache: gelu = GELU(c), or c *= the derivative of GELU at gelu_of. Optional
 // sums (+)= the sum over the k rows of b. If c is the gradient of a kernel and b the gradient of an

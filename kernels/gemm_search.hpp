@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of cuBLASLt's algorithm for each product: the library's first proposal, which is the same
 // in every run, or the fastest of several that were timed. Choices are text, so that all ranks and
 // later jobs use the same ones: other algorithms add in other orders. Sums go into a product's kernel

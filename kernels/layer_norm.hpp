@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layer normalisation over the last axis (cappa.md 1.3): biased variance, y = (x - mean) * (rstd * scale) + bias.
 // The variance takes two passes: E[x^2] - mean^2, the published form, cancels. The difference lies
 // inside the tolerance of the golden cases.

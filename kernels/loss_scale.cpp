@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/loss_scale.hpp"
 
 #include "kernels/check_views.hpp"

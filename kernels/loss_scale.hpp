@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dynamic loss scale of fp16. Gradients are multiplied by a scale, so that small ones do not vanish in
 // 16 bits. If one of them overflows, the update is skipped and the scale shrinks. The decision is made
 // on the device that holds the gradients. All ranks share the norm; it is not finite after an overflow

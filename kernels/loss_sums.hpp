@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of a pass over its examples, from the losses of the predicted rows. Metrics are formed from
 // these sums; the first shows if the loss is finite.
 #pragma once

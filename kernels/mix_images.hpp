@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixup (arXiv 1710.09412): each image becomes a blend with another one of the batch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the stem
 // becomes a product. Images may come as bytes, a quarter of the traffic to the device; the op scales
 // them then.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax cross-entropy over the vocabulary with label smoothing (cappa.md 3), gradient in place.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of squares in double, and the additions that carry such sums along a tree. The number of
 // elements alone fixes the order of a sum: threads, addresses and neighbours do not.
 #pragma once

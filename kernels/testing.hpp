@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seams for tests: they replace what the CPU's ops find out about the CPU.
 #pragma once
 

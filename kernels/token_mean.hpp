@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mean over the tokens of each example, and its gradient: global average pooling.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // trainer DECK: see `trainer --help`. This file is a table of contents.
 #include <cstdio>
 #include <iostream>

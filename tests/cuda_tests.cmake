@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA back end: its op suite on an emulated GPU (everywhere), and on a real one (skipped with exit code 77 without).
 
 # The .cu files and the CUDA side of device, compiled by g++ against tests/cuda_on_cpu. Linked as objects, they go before their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # build/tests/golden runs recorded cases of the published code through the real engine. Here: all of them, on meshes that two
 # cores can bear.
 file(GLOB golden_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/golden_runner/*.cpp)

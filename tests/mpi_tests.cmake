@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Plain programs that run on real ranks: tests/mpi/NAME.cpp, started by mpirun. The name of each test says how many ranks it takes.
 
 # Works as root, in containers, with more ranks than cores, several jobs on one machine.

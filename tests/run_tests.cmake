@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Damage at chosen calls (torture_test.py).
 add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})

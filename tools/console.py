@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends the tools with the right exit code, and formats numbers and times. Not a tool itself."""
 import os
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text in pictures: draws each piece with the first font that has its glyphs. Not a tool itself.
 
 DejaVu Sans has no Chinese, Japanese or Korean characters and no emoji. Other installed fonts draw them.

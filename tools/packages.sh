@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
 # The Debian packages that this project needs, and the environment of its MPI runs. tools/test,
 # tools/quickstart and others source this file.
 

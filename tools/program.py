@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the trainer program and starts it for other tools. Not a tool itself."""
 import os
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the files of a run directory: lock, metrics, checkpoints, and the end of the newest attempt. Not a tool itself.
 
 Reading takes no lock and needs neither mpirun nor the trainer program.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Row and column sums of squares in one pass, and the factors that they give.
 #include <algorithm>
 #include <cmath>

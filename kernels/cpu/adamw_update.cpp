@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/adamw_update.hpp"
 
 #include "kernels/bf16_value.hpp"

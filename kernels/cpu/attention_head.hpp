@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forward and backward of one (batch, head), block of queries by block of queries; vector_math.hpp
 // explains how it is compiled. Scores never leave a block: [block, key_length] floats of a thread's
 // scratch. Products of bfloat16 tensors read bfloat16: the weights (before they are divided by their sum)

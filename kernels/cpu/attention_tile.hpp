@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small matrix products for attention, whose operands stay in cache: a tile of C stays in registers
 // while one row-panel of B and broadcast elements of A stream by. vector_math.hpp explains how it is
 // compiled.

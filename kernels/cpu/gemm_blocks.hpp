@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts of a product into blocks that each one thread computes. k is never cut.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several products by oneDNN, row block by row block, so that the rows they share stay in cache.
 #include <omp.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that decides how oneDNN runs a product, and the addresses that one run of it works on.
 #pragma once
 

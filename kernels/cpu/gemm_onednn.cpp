@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products by oneDNN. A plan is made at the first use of a shape and kept; later uses only
 // point it at new data.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversion of a product's arguments: the key of its plan, and its addresses. Operands that oneDNN
 // cannot read are widened to floats, in memory of the calling thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A product of fixed shape, ready to run: its primitives, its blocks, and the time of its runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instruction sets that the CPU and oneDNN have.
 #pragma once
 

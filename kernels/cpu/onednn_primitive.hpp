@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One oneDNN matrix product of fixed shape, which several threads may run at the same time.
 #pragma once
 

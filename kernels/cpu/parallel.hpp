@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Division of work among threads: contiguous ranges, one per thread, and no parallel region for small
 // problems. Results of a range may not depend on its begin, so bits never depend on the number of threads.
 #pragma once

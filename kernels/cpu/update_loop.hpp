@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loop behind the update ops: fixed blocks over threads, and in each block chunks that stay in the first-level
 // cache, so that the optimizer's rule, the update and both norms read memory once. Private to the optimizer's ops.
 //

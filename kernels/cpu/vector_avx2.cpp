@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector loops for x86-64-v3, the floor of the build.
 #include <cstdint>
 

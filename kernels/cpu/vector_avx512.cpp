@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector loops for AVX-512; they run only on CPUs that have it. Headers with inline functions come
 // before the pragma: code after it must not leave a symbol that another file could be linked to.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector loops for AVX-512 with bf16 instructions; they run only on CPUs that have them. Includes
 // and pragmas come in the order of vector_avx512.cpp.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of one instruction set; see vector_math.hpp for how it is compiled.
 #pragma once
 

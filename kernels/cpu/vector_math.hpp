@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of floats in the width of the instruction set that this file is compiled for, and functions
 // that libm has no vector form of. Only vector_avx2.cpp and vector_avx512*.cpp include it, the latter
 // after a `#pragma GCC target`. Everything here has internal linkage: no AVX-512 code may reach the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Row and element loops of gelu, softmax cross-entropy, layer norm and dropout. vector_math.hpp explains
 // how they are compiled.
 #pragma once

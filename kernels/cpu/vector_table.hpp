@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops that are compiled once per instruction set. The build targets x86-64-v3; the loops for
 // wider instructions are chosen here, at run time.
 #pragma once

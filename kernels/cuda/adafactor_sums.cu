@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA forms of Adafactor's sums of squares over x, over y and over all, and of the factors they give.
 #include "kernels/adafactor.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"

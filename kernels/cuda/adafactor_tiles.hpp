@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts of a factored tensor for CUDA's sums of squares over x and over y. A row = everything behind
 // (outer, x), of width middle * y * inner. Tiles = blocks of rows of one outer index x strips of columns.
 #pragma once

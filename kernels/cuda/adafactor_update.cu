@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA forms of Adafactor's update and of the sum of squares that update clipping needs.
 #include "kernels/adafactor.hpp"
 #include "kernels/cuda/update_loop.cuh"

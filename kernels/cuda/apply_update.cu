@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/apply_update.hpp"
 #include "kernels/cuda/update_loop.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of bf16 and f16 tensors by cuDNN's fused kernels: full, causal and per-example masks, rows
 // that are not packed, no dropout. Backward is its deterministic form.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention by our own kernels: every mask, packed rows, dropout, any head_dim that fits shared memory,
 // f32 arithmetic. A block has 32 queries (for the gradients of k and v, 32 keys) of one head; tiles of
 // the other side pass through shared memory. Scores never leave it. Sums depend on the shape alone.

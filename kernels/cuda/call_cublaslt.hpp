@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls of cuBLASLt for products, in the library's own terms. Its matrices are column-major: a
 // row-major [m, n] is its [n, m]. A call computes C^T = B^T A^T with b as the first operand, so a bias
 // over the n columns of c is the library's bias over rows. Sums over rows of b are its sums of the first

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA form of the cross-entropy over classes: a block per row, which reads its row three times.
 // Rows are few, one per example.
 #include "base/narrow.hpp"

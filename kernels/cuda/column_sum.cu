@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA form of the sum over rows: blocks of rows in parallel, then their sums in order.
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/partial_sums.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops that treat every element alike: a thread moves several neighbours in one access of up to 16 bytes.
 #pragma once
 

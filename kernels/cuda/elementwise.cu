@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA forms of the small memory-bound ops. The host does not check ids, because it never waits for the
 // GPU: a row that does not exist reads as NaN and is not written to.
 #include "kernels/cuda/philox.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA forms of the embedding. Forward is a gather; backward sums segments of rows with one id
 // (embedding_plan.hpp) without atomics and without the host. The host does not check ids, because it
 // never waits for the GPU: an unknown id reads as NaN, and its row adds to nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts of the gradient of an embedding for CUDA: sizes of the tables that its kernels fill. The rows of
 // one id are a segment. It is summed in pieces of kPieceRows rows, so that many warps share the mask
 // token, which three rows in four may have. The sum of a segment depends on its own rows alone.

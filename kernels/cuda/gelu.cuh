@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GELU of one element and its derivative on the GPU, by the formulas of cpu/vector_rows.hpp. The fast
 // exponential and division are a few units in the last place off; where the exponential is large, the
 // result is small. They let bf16 tensors pass at the speed of memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products on the GPU by cuBLASLt. Bias, residual, GELU and its derivative go into the product's own
 // kernel where the library has one for the shape, else into finish_gemm. Sums go there too, or
 // ColumnSum computes them. The algorithm is the library's first proposal or the search's choice

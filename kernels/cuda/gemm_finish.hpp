@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work after a product that the library cannot do in its own kernel: bias, residual, GELU or its
 // derivative, rounding.
 #pragma once

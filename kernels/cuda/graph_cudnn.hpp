@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs of cuDNN's backend interface: tensors, the few operations that attention needs, and plans that
 // run them. Errors are base::Error with cuDNN's own text.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one way to start a kernel: in the queue's stream, with arguments converted to the kernel's
 // parameters, and with errors reported. tests/cuda_on_cpu also compiles all .cu files for the CPU and
 // runs them. They have no <<<>>>, no inline assembly and no cooperative groups; barriers and registers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cuts of the work of CUDA ops: plain arithmetic on sizes and addresses, tested without a GPU. No cut
 // depends on the device, so no sum does.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA form of layer normalisation: a warp per row, which it reads once. Backward forms dx and the
 // sums for scale and bias in one pass: each warp adds the parts of its rows in registers, then the
 // sums of warps are added in order, then those of blocks.

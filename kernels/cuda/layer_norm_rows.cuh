@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows that one warp reads: lane l has packs l, l + 32, ... of four columns. Private to layer_norm.cu.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA form of the sums over examples: a block per slice. Each thread computes an example; one adds them
 // in order.
 #include "kernels/cuda/launch.cuh"

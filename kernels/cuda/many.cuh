@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One launch for many tensors. The kernel's argument describes all of them, and each block finds its
 // tensor there. It has at most 4 KiB, which every GPU and driver accepts. Nothing is copied or waited for.
 #pragma once

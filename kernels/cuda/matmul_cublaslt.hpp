@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products that cuBLASLt has described, found algorithms for, and runs.
 #pragma once
 

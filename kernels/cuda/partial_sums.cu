@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launch_shapes.hpp"

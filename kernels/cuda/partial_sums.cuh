@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Second stage of sums over many blocks: adds partial sums in an order that their number alone fixes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA form of patchify: warps read along rows of pixels and write the pieces that are rows of patches.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/patchify.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Draws of a random stream on the GPU, equal to base::Stream's.
 #pragma once
 

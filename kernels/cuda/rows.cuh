@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops over rows of elements: a warp has 32 neighbouring packs of one row.
 #pragma once
 

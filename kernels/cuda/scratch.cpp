@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch that ops need on GPUs, for the ops and for plans, which are made on any machine. Ops that are
 // not listed need some kilobytes, far less than any product.
 #include "base/narrow.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search for the fastest algorithm of each product (gemm_search.hpp).
 #include <algorithm>
 #include <charconv>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA form of softmax cross-entropy: a block per row. In rows of up to 32,768 columns a thread keeps
 // its 32 logits in registers, so the row is read once and its gradient written once. Longer rows, and
 // rows that are not whole packs, are read three times.

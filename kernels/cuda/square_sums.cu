@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA form of sums of squares: blocks of elements in parallel, then their sums in order. Squares of
 // floats are exact in double.
 #include "base/narrow.hpp"

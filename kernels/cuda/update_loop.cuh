@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel behind the update ops. As in cpu/update_loop.hpp, the optimizer's rule, the update and both
 // norms read memory once; one launch serves many tensors. Elements get the CPU's values, because every
 // product that feeds a sum is an explicit fma.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Long work of one rank, in a thread of its own, which the main thread can ask to end early (checkpoint::beside).
 #pragma once
 

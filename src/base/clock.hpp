@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clocks. Steady time for durations; wall time only for what people read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of the whole program: what may be thrown, and the exit code a throw ends with.
 //
 // base holds what every folder may use and depends on nothing of ours: errors, log, random numbers, hashes, clocks,

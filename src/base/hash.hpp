@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hashes: XXH3-64 for checksums and digests that ranks compare, SHA-256 for names people compare.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limit of this process's address space (ulimit -v, and what batch systems make of a job's memory). At this limit
 // libraries crash instead of failing: MPI, HDF5 and the code generator of oneDNN do not look whether they got their
 // memory. So what is needed is compared with what is left beforehand, and refused with its purpose and the way out.

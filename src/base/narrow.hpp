@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversions and divisions that must be exact fail loudly.
 #pragma once
 

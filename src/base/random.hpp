@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random numbers as pure functions: value = f(seed, stream name, draw index). Philox-4x32-10 (Salmon et al., "Parallel
 // random numbers: as easy as 1, 2, 3", SC 2011). No state, so nothing depends on ranks, threads, order or time.
 #pragma once

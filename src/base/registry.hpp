@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists of named rows: what a deck or the command line may name, one row each. A row has `name`.
 //
 //   #define METHODS(ROW) ROW(adafactor) ROW(adamw)  // src/optim/NAME.cpp ends in MethodRow NAME_row()

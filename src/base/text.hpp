@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text for people: nearest names, thousands separators, durations, sizes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The binary counter that adds leaves along a binary tree, neighbours first, with log2(n) + 1 buffers (design 3.4).
 // Leaf i is written into slot `next_slot()`; `push` then adds finished neighbours; after `finish` the sum is in slot 0.
 #pragma once

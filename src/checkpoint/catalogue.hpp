@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checkpoint files of a run: which there are, which are good, which may go.
 #pragma once
 

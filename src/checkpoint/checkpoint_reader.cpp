@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Initial weights from a checkpoint of ours, every block proved by its checksum.
 #include "checkpoint/header.hpp"
 #include "checkpoint/restore.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checksums that depend on the data alone, never on ranks or part boundaries. A tensor's bytes (as they lie in the
 // file) are cut into blocks of 1 MiB, the last one shorter. Block hash = XXH3-64 of its bytes; tensor checksum =
 // XXH3-64 of its block hashes (8 bytes each, little endian, in order); file checksum = XXH3-64 of all tensor checksums,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first 4096 bytes of a checkpoint file: text that says what the file is and lets a reader prove it whole before
 // HDF5 parses a single byte (damaged metadata can crash the library). Written last, so a file without it was never
 // finished.

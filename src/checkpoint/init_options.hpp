@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // [init] of the deck: what the parameters of a new run start from.
 #pragma once
 

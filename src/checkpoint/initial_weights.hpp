@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts a new run's parameters from a file ([init]).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lies where in a checkpoint file:
 //
 //   0 .. 4096       text (header.hpp): HDF5's user block

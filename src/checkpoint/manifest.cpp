@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading what a file says it holds, and sending it between ranks.
 #include <bit>
 #include <cstring>

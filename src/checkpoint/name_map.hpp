@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tensor of a file goes where: our parameter paths against their names, as [init] asks.
 #pragma once
 

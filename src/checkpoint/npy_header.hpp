@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header of a NumPy array: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 #pragma once
 

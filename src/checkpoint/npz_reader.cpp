@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Initial weights from a .npz file: a zip archive of NumPy arrays, stored or deflated, read with libarchive. An array:
 // "\x93NUMPY", version, length of the header, a Python dictionary
 //   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which reader opens a file of initial weights.
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/weight_file.hpp"

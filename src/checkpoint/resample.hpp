@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Position tables of another image size.
 #pragma once
 

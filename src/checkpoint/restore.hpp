@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Continuing from a checkpoint.
 #pragma once
 

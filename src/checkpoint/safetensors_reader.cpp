@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Initial weights from a .safetensors file: 8 bytes length of the header (little endian), a JSON header
 //   {"__metadata__": {...}, "NAME": {"dtype": "F32", "shape": [3, 4], "data_offsets": [begin, end]}, ...}
 // and the data, to which the offsets refer; they must cover it without gaps or overlaps. Format:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing one checkpoint, in phases. The file has a temporary name until it is complete, checked and on disk, so
 // whatever happens the older ones stay as they were. All ranks write their parts of the one HDF5 file at the same time,
 // at offsets that they know; its structure (groups, dataset headers, attributes) is made by rank 0 alone, in memory,

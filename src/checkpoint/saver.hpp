@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saving beside training (design 3.13). begin() copies this rank's parts to host memory and returns; a thread of each
 // rank makes, writes, reads back and commits the file, phase by phase, while training goes on. Between two phases all
 // ranks agree that everybody is done, in poll(), on the main thread, which alone calls MPI; so saving never blocks on

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a checkpoint holds, as the rest of the program sees it: named logical tensors, counters and texts. Nothing of
 // units, padding or ranks, so any mesh can read what another one wrote.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work whose outcome all ranks agree on: either every rank goes on, or every rank throws the same error. Must stand
 // between any work that can fail on one rank and the next collective call, or the others would wait forever.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files with named tensors that a new run's parameters may start from ([init] from): a checkpoint of ours, .npz,
 // .safetensors. One reader each (checkpoint_reader, npz_reader, safetensors_reader); whatever type a file holds, values
 // come out as f32. Readers trust nothing in a file: names, types, shapes and places are checked when it is opened, data

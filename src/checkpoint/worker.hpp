@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One thread that does one piece of work at a time, for the main thread to look at without waiting.
 #pragma once
 

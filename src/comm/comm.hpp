@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators. comm is the only folder that calls MPI (later NCCL). Collectives only ever sum or move; nothing divides.
 // A group of one rank is a communicator like any other, whose operations copy or do nothing: callers never ask "more than one?".
 #pragma once

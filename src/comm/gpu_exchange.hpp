@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How ranks on GPUs exchange what lies in the GPUs' memory: by NCCL from GPU to GPU, or by MPI through host memory.
 #pragma once
 

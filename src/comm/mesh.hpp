@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mesh replica x fsdp (design 3.2): replica is the outer, fsdp the inner axis; rank = replica_index * fsdp + fsdp_index.
 #pragma once
 

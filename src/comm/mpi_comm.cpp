@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MPI back end. Only the main thread calls it (FUNNELED). What lies in a GPU's memory goes through pinned host memory: copied
 // there when an exchange begins, for which the host waits for the GPU, and back when it is waited for.
 #include <mpi.h>

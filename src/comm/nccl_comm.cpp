@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL back end. Communicators do not block (a rank that never comes, or an operation that cannot be put into the stream, is found
 // by asking), and every operation of this process goes into one stream beside the computing one: it starts when what the queue was
 // given before is done, and what the queue is given after wait() starts when it is done. The host waits for neither.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds without CUDA or without NCCL's header.
 #include "base/error.hpp"
 #include "comm/gpu_exchange.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes a tree of sections out again. Private to this folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lengths of time in training: exactly one of steps, examples, epochs, fraction of the run. Conversion and due rule are
 // big_vision's (cappa.md 5.1, 5.2; golden durations.json).
 #pragma once

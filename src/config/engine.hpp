@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the bind functions: once to learn the schema, once more to read a deck. Private to this folder.
 #pragma once
 

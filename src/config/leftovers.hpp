@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys that were written for another kind than the chosen one. Private to this folder.
 #pragma once
 

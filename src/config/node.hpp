@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The deck as a tree of our own: what TOML++ parsed (toml.cpp) with the overrides laid over it (overrides.cpp). Private
 // to this folder.
 #pragma once

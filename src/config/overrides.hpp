@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --unset a.b.c and --set a.b.c=value, applied to the deck. Private to this folder.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects the problems of a deck and its overrides and puts them in the order of the lines. Private to this folder.
 #pragma once
 

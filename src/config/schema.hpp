@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of one key (Row) and of one table (Section). The engine builds a tree of sections twice: from the bind
 // functions alone (the schema: names stand for any NAME, lists have one element, all kinds are there), and from a deck.
 // Private to this folder.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration engine. One row per key: name, type, default, range, unit, doc line, may-change-on-resume - all in
 // one chain beside the member it fills. The same `bind` function parses a deck, describes the keys and dumps the
 // resolved deck. The rows live with their owners (`struct TrainOptions { ...; void bind(config::Table& t); }`); this

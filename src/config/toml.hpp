@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TOML text to nodes. toml.cpp is the only file of the program that includes TOML++. Private to this folder.
 #pragma once
 

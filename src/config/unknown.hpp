@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and tables that no row knows. Private to this folder.
 #pragma once
 

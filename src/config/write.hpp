@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values as TOML text and as text for messages. Private to this folder.
 #pragma once
 

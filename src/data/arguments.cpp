@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks the arguments of a call against the op's parameters.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What flows from a source to the model: named values of one sample, and what is known about them before any is read.
 //
 // data holds everything between files and batches: sources, sample order, preprocessing ops, tokenizers, loader. It may

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Samples that cannot be used - a broken image, a text that is not UTF-8, a member that is too large - and what stands
 // in for them. Not meant: a file system that fails or a shard that vanishes (data::Unreadable), which no other sample
 // can make good.

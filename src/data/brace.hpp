@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // "train-{000..003}.tar" and "{a,b}/x-{0..9}.tar" as lists of names.
 #pragma once
 

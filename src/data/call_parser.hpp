@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The syntax of preprocessing strings: `op1 | op2(1, "a", key=[2, 3]) | ...`, arguments as in a Python call with
 // literals.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of images and captions: one row per caption, TSV or CSV, with or without a header line, or JSONL. tools/pack_dataset
 // reads them by the same rules (tests/run/own_data_test.py compares the two).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The captions of images, from tables (TSV, CSV) or COCO's captions JSON. Kept compactly: one block of text and places
 // in it.
 #pragma once

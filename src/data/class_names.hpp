@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of classes in the order of their numbers.
 #pragma once
 

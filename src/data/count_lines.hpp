@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines for the log from what preprocessing ops counted (Dataset::counts): a share of captions that were cut, per field.
 #pragma once
 

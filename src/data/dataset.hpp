@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A data set as the rest of the program sees it: a source with its preprocessing, any sample by number.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file opened for reading at any offset, by any thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of data files in a deck: "train-{000..003}.tar", "shards/*.tar", "{a,b}/[0-9]*.tar".
 #pragma once
 

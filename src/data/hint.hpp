@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way out of a misspelt name, as every message of this folder gives it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A batch of the data pipeline as models take it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoded images to u8 [height, width, 3] RGB, as TensorFlow's decoder makes them: grey becomes RGB, palettes are
 // expanded, alpha is dropped (not blended), 16 bits lose their low byte, CMYK is multiplied out without a colour
 // profile, rotation tags are ignored, and of an animation only the first frame is read. (WebP it does not read; here

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GIF through giflib: the first frame, on a canvas as large as the largest frame, as the published decoder makes it.
 #include <gif_lib.h>
 

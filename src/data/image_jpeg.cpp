@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JPEG through libjpeg-turbo.
 #include <turbojpeg.h>
 

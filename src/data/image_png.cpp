@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PNG through libpng. Its errors leave by longjmp, so the functions that call setjmp hold no C++ objects.
 #include <png.h>
 

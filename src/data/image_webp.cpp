@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WebP through libwebp; still images only.
 #include <webp/decode.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches, read and decoded ahead by threads, delivered in order. What a batch holds is decided by the caller's
 // function of its number and by the sample order; threads and prefetch change only when it is ready.
 #pragma once

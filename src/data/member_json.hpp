@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The member of a sample that becomes a field, and texts inside a JSON member: fields = { image = "jpg;png", captions =
 // "json:captions" }.
 #pragma once

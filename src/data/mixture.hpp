@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream that a loader reads: one data set in its order, or several interleaved by weight. Position -> data set and
 // sample is a pure function: resuming at any position costs nothing.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preprocessing ops. An op knows its effect on the spec, so that a deck is checked before any data is read, and applies
 // itself to one sample. Registry: registry.cpp.
 #pragma once

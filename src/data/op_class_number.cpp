@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // class_number: a text that names a class becomes its number.
 #include <charconv>
 #include <optional>

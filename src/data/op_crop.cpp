@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // central_crop, random_crop, inception_crop, flip_lr: which pixels are taken. Random ones draw by global position, so
 // an epoch's crops differ from the last one's and nothing depends on ranks or threads.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // keep, drop, copy: which fields a sample has.
 #include <algorithm>
 

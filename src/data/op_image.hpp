@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the ops on images share: the check of what they get, and the arguments of resizing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // onehot, randu, and the two fixed normalisations of pixels.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // resize, resize_small, resize_long. The published ones keep u8 as u8: clipped, then truncated.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // reshape and pad_to_shape.
 #include <algorithm>
 #include <cmath>

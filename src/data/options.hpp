@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The deck's [data.*], [tokenizer.*] and [loader] tables.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which sample stands at which position of a data set's stream: a pure function, so resuming anywhere costs nothing and
 // ranks, threads and restarts cannot change it. Position = number of examples since the start of training.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A preprocessing string made into ops: parsed, checked against what the source yields, ready to apply.
 #pragma once
 

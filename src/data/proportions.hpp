@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which data set of a mixture each position of the training stream belongs to: a pure function of the weights.
 //
 // Exact: if the weights have whole numbers n_k in their proportion with a sum of at most 10,000, that sum (the

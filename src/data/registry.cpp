@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that a deck can name in [data.*], [tokenizer.*] and preprocessing strings.
 #include "data/op.hpp"
 #include "data/source.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Resampling and cropping of images: u8 or f32 [height, width, channels].
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The resize methods besides plain bilinear. Each follows the order of float operations of TensorFlow's CPU kernel
 // (core/kernels/image: resize_nearest_neighbor, resize_bicubic, resize_area, scale_and_translate), so that truncation
 // to u8 falls on the same side.

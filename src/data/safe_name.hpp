@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of files that come from data: archives and tables.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "data/shard_options.hpp"
 
 #include "base/error.hpp"

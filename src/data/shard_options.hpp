@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sources of several files have in common: where the files are, and which part of a sample becomes which field.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where samples come from: a source answers how many there are and reads any one of them; order, resuming and sharding
 // are the business of others. Registry of kinds: registry.cpp.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "data/source_class_folder.hpp"
 
 #include <algorithm>

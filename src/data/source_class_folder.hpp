@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Image files in sub-folders, one sub-folder for each class.
 #pragma once
 

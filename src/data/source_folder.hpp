@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Image files in a folder, and files of captions: tables (TSV, CSV) or COCO captions JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HDF5 files: sample i is row i of some datasets, dense arrays, texts or whole image files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WebDataset: samples in plain tar shards, members of a sample share their name up to the first dot.
 #pragma once
 

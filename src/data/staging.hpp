@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of shards on node-local disk: made once per node, found again by the next start, read instead of the
 // originals.
 #pragma once

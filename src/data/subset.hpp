@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A part of a source: [data.NAME] limit, skip and limit_seed.
 #pragma once
 

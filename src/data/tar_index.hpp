@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lies where in one tar shard: samples (members grouped by name up to the first dot) in file order. Made once by
 // walking the headers, then kept in a small file beside the shard.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walks the headers of an uncompressed tar file (ustar, pax, GNU) and says where each regular file's bytes lie.
 // libarchive reads the formats too but does not tell data offsets, and random access needs nothing else.
 #pragma once

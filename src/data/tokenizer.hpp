@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokenizers turn text into ids. Registry of kinds: registry.cpp.
 #pragma once
 

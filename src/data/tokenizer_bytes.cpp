@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes of UTF-8 as ids: nothing to train, no file, every text has ids. The numbers are ByT5's (arXiv 2105.13626):
 // 0 pad, 1 end, 2 unknown (never made), byte b = 3 + b.
 #include "base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tokenizer makes a field, found in the preprocessing string.
 #pragma once
 

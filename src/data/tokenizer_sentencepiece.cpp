@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SentencePiece models: best segmentation, deterministic.
 #include <sentencepiece_processor.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only header that names types of CUDA's run time; .cu files and what calls CUDA's libraries include it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA's libraries (cuBLASLt, cuDNN, NCCL) are opened when their first function is called: the program starts on machines without
 // them, and does not map them where no GPU is used.
 #pragma once

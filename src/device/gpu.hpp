@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs as the rest of the program sees them: how many there are, which one this process uses. No CUDA type is named here;
 // cuda.cpp answers, or no_cuda.cpp in builds without CUDA.
 #pragma once

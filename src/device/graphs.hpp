@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work that is put into a GPU's queue again and again with the same arguments, started by one call: as a CUDA graph, instead of by
 // a call for each of its kernels.
 //

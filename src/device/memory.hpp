@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory: a ledger that knows who owns how many bytes, buffers that live as long as their owner, and the two-ended arena that
 // forward and backward use. Under plan nothing is allocated, so planned and real bytes come from the same code.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where work runs: a device and an ordered queue on it, with what each op cost. On the CPU a queue runs at once; on CUDA it
 // is a stream, and the host runs ahead of it. The `plan` kind runs nothing: ops are checked and counted only, or prepared
 // for a real queue as well.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How numbers cross between host and GPU without holding the host: through pinned memory, in a queue's order. On the CPU they are
 // plain copies.
 #pragma once

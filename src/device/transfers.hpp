@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What crosses between host and GPU, and how often the host waits for a GPU. A host that waits lets the GPU run dry: a training
 // step does it nowhere, and a guard can hold it to that.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types and untyped views: the only vocabulary that CPU and CUDA code share.
 //
 // device holds where memory lies and where work is queued: device kind, queue (stream), event, buffer, two-ended arena,

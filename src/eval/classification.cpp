@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Share of the images whose own class is among the k most likely ones, and the mean loss without
 // label smoothing. Exact for any size of the set, any number of ranks and any batch: an example's
 // numbers depend on the example alone, and are added in the order of positions.

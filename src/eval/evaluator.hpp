@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evaluators: each is one file here and one row in registry.cpp. An evaluator gets the data set, a way to run the model forward and
 // the ranks; it returns named numbers. It never changes the run: when it is due, and what follows from its numbers, the loop decides.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mean over the captions of their summed negative log-likelihood in nats (big_vision's proj.cappa.perplexity, never
 // exponentiated), and the same per token: summed NLL / summed tokens. Exact for any size of the set and any number of
 // ranks.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files as a run needs them: whole writes and reads, atomic replacement, durable renames. Every error names the call,
 // the path and the system's reason.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HDF5 files. The library is not thread safe: every call of a process takes one lock, which these classes do
 // themselves. Handles close themselves; errors are io::Failure with file, object and HDF5's own words.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Datasets and attributes of H5File.
 #include <algorithm>
 

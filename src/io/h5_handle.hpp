@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Inside io only: owning handles and error texts for h5*.cpp, the only files that include hdf5.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Single rows of a dataset, read at random: what a data set of samples needs. A row is everything at one index of the
 // first axis. The dataset stays open; every call takes HDF5's lock, so rows may be read by any thread.
 #pragma once

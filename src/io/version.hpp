@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Version of the HDF5 library in use.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Acquire and open a block for the time of its forward or backward pass.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A chain of like blocks, run forward and backward with the weights of one block at a time.
 //
 // BlockStack alone acquires, prefetches and releases the blocks' weights, opens and closes their gradients, decides where

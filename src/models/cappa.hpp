@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CapPa (arXiv 2306.07915): a ViT encoder and a caption decoder that predicts each example either autoregressively or, from mask
 // tokens, in parallel (cappa.md 1.6).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The caption decoder (cappa.md 1.5): token and position embedding, blocks of self-attention, cross-attention and MLP, all pre-norm.
 // Attention projections never have biases; norms and MLPs have them with `bias`.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "models/caption_head.hpp"
 
 #include <algorithm>

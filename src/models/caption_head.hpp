@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Final norm, logits and loss (cappa.md 1.5, 3). Only rows that carry weight reach the vocabulary: they are packed, in fixed chunks
 // (the last one padded), so that the shapes never depend on the captions. Loss and its gradient are made in one pass.
 #pragma once

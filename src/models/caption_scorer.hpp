@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capability of a model that scores captions: how likely is each caption, given its image?
 #pragma once
 

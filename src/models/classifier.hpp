@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An image classifier: a ViT, a pooling of its tokens, a linear head over classes. Parameters have
 // the names and shapes of big_vision's ViT under "encoder/", but for its head:
 // "encoder/Transformer/encoderblock_0/...", "encoder/cls", "encoder/MAPHead_0/probe",

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capability of a model that ranks classes: how likely is an image's own class, and how many others
 // are more likely?
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models. A model declares its blocks, parameters, fields and measures, and makes passes that run on them; it sees no mesh, no
 // optimizer, no file. To add one: a pair of files here and a row in registry.cpp.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collects a model's parameters in the order in which they are declared.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One vector per image from the tokens of a ViT, as the published ViT pools them: their mean (gap),
 // the class token (tok), or what a learned probe attends to (map: attention, layer norm, MLP with
 // residual).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rows of the text a pass computes. Positions that nobody looks at and that carry no loss need not be computed: of an
 // example that is predicted autoregressively, those after its last label; in the last layer, which hands no keys on, those of
 // every example. The rows of a micro-batch then lie packed, one example after the other, so nothing else changes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ViT without a pooling head (cappa.md 1.4). Output: normalised tokens [batch * tokens, width].
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of a ViT, for the models that have one.
 #pragma once
 

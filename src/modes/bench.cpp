@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --mode bench: the deck's training step, timed, with the time of each op. Writes no file. The last
 // line of output is one JSON object for comparison with other programs:
 // {"ms_per_step": .., "workload": run.name, "dtype": "f32", "batch": .., "peak_rss_mib": ..}

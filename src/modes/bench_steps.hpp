@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The timed steps of --mode bench.
 #pragma once
 

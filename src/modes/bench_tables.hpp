@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of --mode bench: products, ops and launches of its timed steps.
 #pragma once
 

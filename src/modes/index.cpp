@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --mode index: reads every sample of data sets once, through all their ops, and reports what is
 // there: indexes are made, broken samples named, sizes of images and lengths of captions counted.
 // Writes RUN/datasets.json. Needs neither ranks nor the lock of the run directory. Exit::data if

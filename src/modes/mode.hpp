@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modes: each thing that the program can do with a deck is a row of the registry and a file here.
 // To add one: a file with NAME_mode(), and its row in registry.cpp.
 #pragma once

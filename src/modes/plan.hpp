@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --mode plan: what a run on N ranks would take, found by running one step under the plan back end:
 // the same code with no memory. Needs no mpirun, no data (without them, lengths in epochs cannot be
 // resolved) and no GPU.

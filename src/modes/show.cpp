@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --mode show: a batch as the model would see it, after all ops, in a file to look at
 // (tools/show_batch draws it). Writes RUN/show.h5 and prints a line per example. Needs neither
 // ranks nor the lock of the run directory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --mode train: the run itself.
 #include "modes/mode.hpp"
 #include "train/failure.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "nn/batch_group.hpp"
 
 #include "base/tree_sum.hpp"

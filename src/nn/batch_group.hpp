@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The examples of a global micro-batch, which all ranks compute in one pass. A pass exchanges sums
 // over them (statistics of a norm) and small tensors (embeddings) here: they are over examples,
 // never over ranks.

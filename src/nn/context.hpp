@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layers: forward and backward by hand, in mirror order in one file, every saved tensor named in one `Saved` struct.
 //
 // nn knows ops, the arena and the weight and gradient stores; no model, no data, no optimizer. A layer is a struct of parameter

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense, layer norm, MLP, multi-head attention (cappa.md 1.3). Rows are examples * positions, or what of them is computed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // big_vision's Adafactor (scale_by_adafactor): factored second moments, no bias correction, EMA momentum in bfloat16.
 #pragma once
 

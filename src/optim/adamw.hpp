@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adam with decoupled weight decay: optax's scale_by_adam in big_vision's chain.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over whole tensors: a few doubles per tensor, formed per cut of a unit, added over the cuts along one binary
 // tree (neighbours first) and then over the ranks that share the unit, so that the bits do not depend on who owns which
 // cut.

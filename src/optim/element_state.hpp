@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // State with one number per element (momentum, second moment): kept only for the elements that this rank owns, packed.
 #pragma once
 

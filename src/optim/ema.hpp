@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // [ema]: an exponential moving average of the trained weights, for evaluation. A step that is
 // applied moves it after the update, on the device; one that is not leaves it. It lies as the
 // weights do: each rank keeps what it owns of them (and, where parameters are replicated, room for

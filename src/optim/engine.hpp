@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The update of one step, for whatever part of the parameters this rank owns.
 //
 // optim holds optimizers, schedules and what is common to them: the rules that give each parameter its scales, norms,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One optimizer = one Method: its state, what it must know of whole tensors before an update, and its rule for
 // elements. The engine does everything else (norms, clipping, learning rate, decay, schedule, exchange over ranks),
 // once for all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optim/momentum.hpp"
 
 #include "kernels/momentum_update.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The [optimizer] section, and what its rules mean for each parameter.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizers there are: one row each (registry.cpp).
 #pragma once
 

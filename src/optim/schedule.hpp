@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schedules: a multiplier of the update as a function of the number of updates already made (step - 1). The formulas
 // are big_vision's create_learning_rate_schedule, evaluated in float. Warm-up and cooldown multiply what the shape
 // gives.

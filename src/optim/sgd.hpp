@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain gradient descent: no state.
 #pragma once
 

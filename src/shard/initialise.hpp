@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Initial values (cappa.md 1.7), a pure function of (seed, path, element): the same on every mesh.
 #pragma once
 

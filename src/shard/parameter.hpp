@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters and units (design 3.3). A parameter is a logical tensor: path and shape as big_vision
 // names them. A unit is one flat buffer of the parameters of one block that share strategy, kind
 // and optimizer state per element (so that equal parts of a unit carry equal state); only this

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The next values of state tensors (ParameterKind::state) while a step runs. A pass reads the
 // present value like a weight and writes the next one here. The weights take it over only where the
 // step is applied, which is decided on the device.

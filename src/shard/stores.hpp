@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where weights and gradients live while a step runs (design 3.3). Models see acquire/release and open/close, never a mesh.
 #pragma once
 

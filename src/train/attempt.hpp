@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The common ground of the parts of a run: the job, the state that checkpoints hold, and where this
 // attempt stands.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The list of broken samples of a run: what the loaders of all ranks replaced, agreed over the ranks, each key named
 // once in RUN/logs/bad_samples.txt over all ranks, epochs and attempts:
 //   data set <tab> key <tab> what is wrong

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What differs between the deck of a checkpoint and the deck of the run that goes on from it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lines that people read, as ui/console: everything after "start" is key=value and greppable.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The places that a run goes on from: its own newest checkpoint, another run's, or initial weights;
 // and the checkpoint that it goes back to after a bad step.
 #pragma once

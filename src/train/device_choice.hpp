@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which device the ranks of a job compute on.
 #pragma once
 

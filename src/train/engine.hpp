@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step on this rank: micro-batches forward and backward, reduction, norms, update. Knows model, stores and
 // optimizer; no data set, no file, no clock but its own stopwatch. The same code runs under the plan back end, where it
 // only counts.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The evaluators of a run: when each is due, what follows from its values.
 #pragma once
 

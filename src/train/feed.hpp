@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The examples of training on their way to the engine: the loader, what it replaces, and the log of
 // samples.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --validate: the files that a deck names.
 #pragma once
 

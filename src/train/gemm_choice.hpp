@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // run.gemm_search: which algorithms the products on GPUs run with, the same on all ranks and in all jobs of a run.
 #pragma once
 

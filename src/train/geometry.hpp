@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the global batch is cut (design 3.2, 3.4): replicas x accumulation x fsdp x slices, by position.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decisions about steps whose loss, gradient or parameters are not finite. Every rank has the same
 // sums, so all decide alike.
 #pragma once

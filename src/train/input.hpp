@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What training reads: the data set or the mixture that the deck names, staged and opened, and which of its examples
 // each rank takes in each batch.
 #pragma once

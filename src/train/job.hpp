@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job, built by stages: session, threads, device, mesh, data, model and engine. Each mode goes as
 // far as it needs, so all of them refuse, open and build alike.
 #pragma once

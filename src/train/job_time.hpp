@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the scheduler says of the time that this job has left. It is asked again and again, in a thread of its own: squeue
 // and qstat may take long or never answer, and limits are changed while jobs run.
 #pragma once

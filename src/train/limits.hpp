@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this rank can do, measured in this process while every rank is busy with the same: what a step's time is
 // compared with.
 #pragma once

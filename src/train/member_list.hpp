@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One list of members for saving and for restoring: a struct hands its members with their names to
 // a MemberList, which writes them to a checkpoint's numbers and texts or reads them.
 #pragma once

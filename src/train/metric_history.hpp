@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows that earlier attempts left in metrics.jsonl and metrics.h5. A row counts if either file has it, so a file that
 // was removed, cut or garbled is made whole from the other one. Where both have a row, the line of metrics.jsonl holds.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of the metrics in their forms: a line of metrics.jsonl, and an element of columns of equal length (metrics.h5).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics of a run (design 3.14). Rank 0 alone writes.
 //
 //   metrics.jsonl             one JSON object per row, written as it comes, synced at flushes

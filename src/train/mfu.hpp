@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a step's FLOPs are compared with. Model FLOPs (models::Model::train_flops) are those of the mathematics, whatever is computed
 // twice or left out; hardware FLOPs those of the products that ran. Both over time and the dense peak of all devices: MFU and HFU.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sections of the deck that one mode alone reads (src/modes).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The input buffers of passes. Passes run one after the other, so inputs of one name lie in one
 // buffer, as large as the largest of them. On a GPU there are two sets: the host fills one and
 // copies it while ops read the other.

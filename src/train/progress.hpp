@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time of a run, over all attempts at it, and the speed of this attempt.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The deck: every section with its owner's options, and the checks that need more than one of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RUN/report.txt: what ended the job, in one line, by the rank that failed first:
 //   rank=1 of 4 host=n0113 step=120 phase=train exit=4: [data.train] shard.tar:000123: ...
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The run directory: made with its parents and sub-directories, and locked: one running job per directory. The lock is
 // the operating system's (fcntl, which network file systems pass on), so a dead job leaves none behind. What the file
 // says, for people and tools/status: who holds it, and what that job is doing; a job that ends by itself empties it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files that a run keeps in its directory beside checkpoints: metrics, the log of samples, the
 // resolved deck. What is removed meanwhile is made again, as long as the directory is this job's.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "train/run_log.hpp"
 
 #include <sys/resource.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run's writing about itself: a row of metrics and a line of the console per step, and the last
 // lines.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of a run beside its tensors: what checkpoints hold, in one list of members, and how a
 // run goes on from it. A new member is a member here and a line in members().
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which example every rank trained on, for those who want to see it (log.samples):
 //   RUN/logs/samples/from0000000400.rank00002.tsv     of the attempt that continued from step 400
 //       step <tab> position in the stream <tab> data set <tab> key of the sample (a substitute's own)

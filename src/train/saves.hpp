@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checkpoints of a run: when a save is due, the saves under way, and what is restored.
 #pragma once
 

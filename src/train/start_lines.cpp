@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "train/start_lines.hpp"
 
 #include "base/log.hpp"

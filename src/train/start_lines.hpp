@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lines that describe a run as it starts, in their order.
 #pragma once
 

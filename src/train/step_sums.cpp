@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "train/step_sums.hpp"
 
 #include "base/tree_sum.hpp"

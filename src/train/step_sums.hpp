@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model's sums over the examples of a step. They follow the tree: over the slices of a pass,
 // over fsdp, over passes, over replicas; so the bits depend on no mesh.
 #pragma once

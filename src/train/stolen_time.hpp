@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CPU time of this host that went to others: to other programs on it, or to other guests of its hypervisor. A
 // measurement that it disturbed says little about the program that was measured.
 #pragma once

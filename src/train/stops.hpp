@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a run stops before its end, or saves out of turn. Each rank hears its own signals; rank 0 looks at the clock, the
 // files RUN/stop and RUN/save, and the budget; every decision is agreed over all ranks, so one rank is enough and none
 // goes alone.

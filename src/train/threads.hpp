@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compute threads of a rank, and what is wrong with the cores that the launcher gave the ranks of a node.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long this job may run, by the deck or by the scheduler, and how much of the end is kept free. Rank 0 alone has
 // one.
 #pragma once

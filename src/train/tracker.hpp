@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The best value of an evaluator's metric so far: for checkpoints/best.h5 and for stopping early.
 #pragma once
 

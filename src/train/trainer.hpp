@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The run: sets everything up, continues from the newest checkpoint, and loops. The parts observe
 // and propose; only the loop decides. In their order:
 //   attempt        job, run state and counters, which all parts share

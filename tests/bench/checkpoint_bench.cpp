@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What saving costs: mpirun -np N build/tests/checkpoint_bench DECK FOLDER [ROUNDS [files]]
 //   1. write and read: checkpoint::save and restore of the deck's whole state against plain MPI-IO of as many bytes, in
 //      turn, fsync on both sides, files out of the page cache before they are read

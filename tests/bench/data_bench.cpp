@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Images a second of the data path, by the loader as a run has it, beside bare JPEG decoding. tools/bench_data starts
 // it and says in turn what to do, so that all that is compared alternates on the same core. A line of standard input is
 // a command, a line of standard output its answer, "IMAGES CPU_SECONDS WALL_SECONDS":

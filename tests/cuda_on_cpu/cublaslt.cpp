@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuBLASLt's products, in column-major terms and the plainest loops. It refuses what the real one refuses or may refuse: a bias of
 // another type than the result, epilogues whose leading dimensions are not multiples of 8 elements. It rounds operands to tf32 where
 // it is allowed to. There are four algorithms for everything; the first adds in double precision, the others in float, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA on the CPU: what the .cu files and src/device/cuda.cpp use of CUDA, for g++. This header stands in front of CUDA's own in
 // the include path; emulator.cpp runs the kernels, one fiber per CUDA thread. What is missing here is not used there (so far).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a kernel on the CPU: every CUDA thread of a block is a fiber, blocks come one after the other. At a barrier or a shuffle
 // a fiber gives way. What CUDA leaves undefined is an error here: threads of a block at different barriers, or gone while others
 // wait; lanes missing from a shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first: a missing

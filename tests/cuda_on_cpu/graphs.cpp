@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: what is put into a stream between begin and end of a capture is kept with the arguments it had, and run at each launch. What
 // real CUDA refuses in a capture is refused here, with its errors. Not emulated, and refused too: captures over several streams, and
 // graphs in graphs. CUDA_ON_CPU_COUNT=1: at its end the program says how many graphs were launched.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory between pages that nobody may touch, which is closed to the host while no kernel runs.
 #pragma once
 

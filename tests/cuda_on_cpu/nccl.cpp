@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL between processes of one machine, through shared memory. Communicators must not block; operations run when their stream is
 // asked for, in pieces that fit. Two ranks on one GPU are refused, as NCCL 2.28 does. What goes wrong on request: NCCL_ON_CPU=
 // "hang@N" (operation N of this process never takes part), "error@N" (the same, and its communicator has an asynchronous error),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's interface as src/comm uses it; nccl.cpp carries it out between processes of one machine.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // There is no cuDNN on the emulated GPU: attention runs on our own kernels.
 #include "kernels/cuda/attention_cudnn.hpp"
 

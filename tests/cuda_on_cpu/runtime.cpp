@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated CUDA run time: device memory is host memory that host code may not touch. A touch ends the program with a message
 // that says so; so does a kernel that runs past its memory's end.
 #include <signal.h>

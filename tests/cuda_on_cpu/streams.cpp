@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams and events. What is put into a stream runs at once, unless something before it in the stream cannot run yet: an operation
 // that needs other ranks (nccl.cpp), or the wait for an event of another stream. Then it runs when somebody asks for the stream or
 // waits for it, as late as CUDA may be: a wait that was forgotten shows as old data. With CUDA_ON_CPU_LATE=1 nothing runs at once.

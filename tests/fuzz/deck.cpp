@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A deck, and after a zero byte each: overrides. The schema is that part of the program's own which needs few folders:
 // data, tokenizer, loader, schedule, checkpoint, init; it has all types of keys, kinds, named tables, lists, durations.
 #include "base/text.hpp"

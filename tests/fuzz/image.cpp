@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An image file of any format, through the ops that follow in real decks. The chunks of a PNG get right checksums,
 // which no mutation would find, unless the file has an odd number of bytes.
 #include <algorithm>

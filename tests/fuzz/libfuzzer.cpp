@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a libFuzzer program of one target: -DFUZZ_TARGET=NAME.
 #include "targets.hpp"
 

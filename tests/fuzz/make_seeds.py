@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the seeds of the fuzzers: small inputs, valid and nearly valid, in corpus/TARGET/seed_*. Deterministic.
 
     tests/fuzz/make_seeds.py        (Debian's python3 with numpy and PIL)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that exists in memory only, for readers that want a path.
 #pragma once
 

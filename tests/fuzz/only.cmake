@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What preset fuzz does otherwise: its flags, and which files of its folders it leaves out because no fuzzer needs them
 # (the tests build it, so seconds count: several files at a time, too).
 target_compile_options(trainer_flags INTERFACE -O1 -gline-tables-only -fno-omit-frame-pointer

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A preprocessing string: checked as a deck's is, made into ops, applied to a sample that has every kind of field.
 #include <algorithm>
 #include <cstring>

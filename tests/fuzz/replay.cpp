@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs every file of the corpus through its target:   fuzz_replay CORPUS   (CORPUS/TARGET/FILE)
 // Without a fuzzer, so that inputs which once broke something are tried by every compiler.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first byte says as what the rest is read: 'i' a stored index, 'c' a shard whose headers get right checksums
 // (which no mutation would find), anything else a shard as it is.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is fuzzed: everything that reads bytes from outside. A target gets any bytes and feeds them to the readers as a
 // run would. A base::Error is an answer; anything else that leaves a target is a finding, and so are a failed CHECK
 // (Exit::internal), an answer that breaks its own promise, a leak, unbounded memory and a hang.

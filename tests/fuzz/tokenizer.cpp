@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captions. The first byte picks the tokenizer and how its op is called.
 #include <algorithm>
 

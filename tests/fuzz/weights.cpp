@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of initial weights, told apart by their first bytes: a zip archive is an .npz, '{' the text of a .npy header,
 // anything else a .safetensors.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads one HDF5 file in the format of tests/golden/README.md. Errors are Error(Exit::config) that name the file and
 // the set.
 #pragma once

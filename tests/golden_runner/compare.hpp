@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deviations from recorded results: the worst per quantity, over tensors, elements and ranks.
 #pragma once
 

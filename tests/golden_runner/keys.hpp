@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a JSON object key by key; what nobody asked for is an error.
 #pragma once
 

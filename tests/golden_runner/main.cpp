@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // golden FILE.h5...: runs recorded cases of the published code (tests/golden/README.md) through the real engine, on as
 // many ranks as mpirun starts, and prints the largest deviation of each quantity.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Model cases: logits, losses and gradients of one batch.
 #include <fmt/format.h>
 

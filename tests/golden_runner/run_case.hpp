@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs one case through the real engine and compares what comes out with what is recorded.
 #pragma once
 

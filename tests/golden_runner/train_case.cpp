@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training cases: what each step logs, and parameters and optimizer state after the last.
 #include <fmt/format.h>
 

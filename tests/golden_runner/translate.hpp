@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options of the published code (/config of a case file) -> ours. What is not known here is an error, never ignored.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ops of a CapPa training step on one GPU, with the shapes and how often each runs: what kernel_table measures.
 #pragma once
 

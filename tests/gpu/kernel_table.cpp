@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times every op at the shapes of CapPa B/16 and L/14 with batch 256 and sets it beside what the device can do,
 // measured in the same run: bytes per second of a copy, operations per second of a large bf16 product.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CapPa written plainly in JAX, timed: peer of tools/gpu_check. Argument: a JSON object with the shapes. Last line: JSON.
 
 jit, jax.nn.dot_product_attention (cuDNN in bf16), AdamW by hand; bf16 = products and activations, tf32 = f32

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CapPa written plainly in PyTorch, timed: peer of tools/gpu_check. Argument: a JSON object with the shapes. Last line: JSON.
 
 torch.compile, scaled_dot_product_attention, AdamW (fused); bf16 = autocast, tf32 = f32 with TF32 products."""

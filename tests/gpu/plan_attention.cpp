@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks cuDNN for plans of the attention of the S/16, B/16 and L/14 models on an A100 and an H200, from descriptions of these
 // devices. A plan takes a second to build, so S/16 and L/14 are asked for in bf16 on the H200 only, unless the argument is `all`.
 // It needs no GPU, but a libcuda.so.1: the toolkit's stub will do (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH). Exits 77

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Damage at a chosen file-system call: a library that a test puts before the C library of the ranks (LD_PRELOAD), so
 // that the program under test is the one that users run, and HDF5's own calls count as well.
 //   INJECT_UNDER=PATH          calls on files whose path begins so are counted from 0, in each rank;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The batch group and state tensors on every mesh of 1, 2 and 4 ranks. Sums, gathered tensors and
 // the state that follows from them must have the bits of one rank alone. A step that is not applied
 // must leave the state.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints over ranks: mpirun -np 1..4 checkpoint_test. Every group size up to the number of ranks saves, every
 // group size reads, with several ways of cutting tensors among the ranks; files are damaged, cut, left half done. Ends
 // with 0 or a message.

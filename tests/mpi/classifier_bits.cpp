@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small classifier with mixup on every mesh that this number of ranks allows (run with 1, 2 and
 // 4), level "mesh": every mesh, accumulation, sharding strategy, thread count and recompute policy
 // gives identical bits of every loss, of every tensor of the state and of an evaluation's losses

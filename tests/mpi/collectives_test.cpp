@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators on real ranks (run with 1, 2, 3 and 4): the suite on whole worlds in both orders of summation, groups and the mesh.
 #include <bit>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every communicator must pass, on real ranks, with what it exchanges in the memory of a queue: every collective against
 // what each rank can compute by itself, both orders of summation, tickets in flight, agreements, and traffic counters against
 // those of a plan.

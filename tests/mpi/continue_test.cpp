@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saved on N ranks, continued on M, as separate jobs:
 //   mpirun -np N continue_test save FOLDER        one checkpoint per mesh, sharding strategy and level, after step 10
 //   mpirun -np M continue_test load FOLDER [all]  each of them on each mesh and strategy of M ranks

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Whatever bytes are flipped, cleared,
 // swapped, cut off, appended or taken away, a restore either gives exactly what was saved (the damage hit unused
 // space), or refuses the file by name with the reason and gives exactly what the file before it holds.

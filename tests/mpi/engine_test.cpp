@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole small model through the real engine (run with 1, 2, 3 and 4 ranks): gradients of every parameter tensor
 // against central differences of the loss, recompute policies, frozen parameters, dropout on every mesh, examples
 // without labels, Cap and CapPa. Whatever several ranks compute is compared with what each rank computes alone in the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators of GPUs on the emulator, on 2 and 4 ranks: NCCL's (a double of it) and MPI's through host memory pass the suite of
 // all communicators, whole worlds and groups; what is computed before an exchange and after it keeps its order; which of the two a
 // mesh gets. With an argument, what goes wrong: the job must end as the message of the same name says.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans for GPUs, on emulated ones (run with 1 and 2 ranks): every category of memory is as planned, and their sum is what was
 // allocated there, to the byte; so is the traffic. What NCCL and CUDA keep for themselves has no double.
 #include <cstdio>

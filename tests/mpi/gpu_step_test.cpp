@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A step on an emulated GPU: the host puts it into the queue and waits for nothing, the report comes a step later, and all is as
 // on the CPU. Images as bytes are the floats that they stand for. Weights that products take are their masters rounded, frozen ones too.
 #include <chrono>

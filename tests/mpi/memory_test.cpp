@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of the engine on real ranks (run with 1, 2 and 4): what sharding saves, that a plan counts exactly what a
 // real step uses (ledger, arena peak, traffic, operations), and that from step 3 on our code allocates nothing in a
 // step.

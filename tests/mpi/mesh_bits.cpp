@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One small model on every mesh that this number of ranks allows (run with 1, 2, 3 and 4). Level
 // "mesh": every mesh, accumulation, sharding strategy, thread count and recompute policy must give
 // identical bits of every loss and of every tensor of the state, a moving average of the weights

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // main() of a test program that runs on ranks: an exception on one of them ends the job, where it would leave the
 // others waiting for ever.
 #pragma once

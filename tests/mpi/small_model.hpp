@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small CapPa and made-up batches, pure functions of (seed, position), for tests of the engine on real ranks.
 #pragma once
 

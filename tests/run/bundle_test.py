@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/bundle: the bundle runs in another place with only the C and C++ run time, a shell and no environment."""
 import os
 import shutil

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Clang 14 reads the sources of this build's product without a warning.
 
 It generates code only for files whose errors need that. To choose object files by hand, those of the tests as well:

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Classifiers as a user trains them: labels of every kind, values against NumPy, what is refused, modes, the deck of inputs/."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Configuring: all missing libraries in one message, HDF5 wherever a site has it, and warnings that stop the tests' build alone."""
 import glob
 import json

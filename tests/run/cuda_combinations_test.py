@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Combined features of GPUs: fp16 with exchanges, late work and rewinds; searched products on another mesh.
 
 Useless settings are refused or logged, never ignored in silence.

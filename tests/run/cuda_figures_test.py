@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Figures of runs on an emulated GPU, where the host learns the result of a step during the next one.
 
 The parts of a step's time belong to that time, no other phase is charged with it, and a bench times no warm-up.

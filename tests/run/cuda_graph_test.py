@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """run.cuda_graph on the emulated GPU: passes that graphs repeat have the bits of passes without graphs.
 
 Passes that no graph can repeat run without graphs and log this, or the key is refused.

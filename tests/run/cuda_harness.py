@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the small deck on the CPU and, with TRAINER_ON_EMULATOR, on emulated GPUs, and compares the results."""
 import os
 import shutil

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """run.device = "cuda" on the emulated GPU: the same losses as on the CPU, checkpoints that cross between the two, bits that a
 restart does not change, meshes of two ranks through host memory."""
 import os

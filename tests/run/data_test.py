@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Bad data and unsuitable rank counts: the documented exit code, the name of the fault, and nothing lost."""
 import os
 import re

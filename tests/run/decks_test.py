@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Broken decks and command lines: exit 2 at once, every problem with its place and the way out, nothing created."""
 import json
 import math

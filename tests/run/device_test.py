@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """run.device on a machine without a GPU, also for a program built with CUDA: it starts, trains and logs its choice."""
 import os
 import subprocess

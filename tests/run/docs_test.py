@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks every command of README.md and of the pages as its mark says.
 
 See tests/README.md, "Commands in pages", for the marks.

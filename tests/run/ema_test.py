@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """The average of the weights ([ema]) through the real program: against a replay in NumPy, on every
 mesh, after kills, in evaluations, as initial weights, added to a run and taken away from one."""
 import os

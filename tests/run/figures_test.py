@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Figures and pictures of the tools from known measurements. No trainer runs."""
 import argparse
 import contextlib

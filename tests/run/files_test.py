@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Files of a run that somebody removes or changes, between two jobs or under a running one."""
 import os
 import shutil

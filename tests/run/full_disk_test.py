@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Run directories on a full disk: lost data, kept data, and the messages of the next start."""
 import os
 import re

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/gpu_check with stand-ins for the programs on a GPU: it reports each failure with its reason and runs the other steps."""
 import glob
 import json

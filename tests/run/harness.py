@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the real program for tests: decks, small image-caption shards, mpirun, and the files of the run."""
 import glob
 import importlib.machinery

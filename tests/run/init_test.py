@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Initial weights ([init]) and branches through the real program: every tensor bit by bit, on several meshes; bad files."""
 import io
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/inspect_checkpoint and tools/status on runs of the real program."""
 import contextlib
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For tests of jobs/*.sh: the project's folder as a user of a cluster has it, with a deck of a few seconds, and how to watch its runs.
 
 Scenarios run at the same time, as threads. Those that are interrupted train slowly at first, so that there is time to interrupt them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts jobs, watches their output while they run, and ends them."""
 import subprocess
 

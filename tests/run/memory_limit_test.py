@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Little address space (ulimit -v, as batch systems set it): the job runs, or ends with exit 3 and names the purpose."""
 import resource
 import subprocess

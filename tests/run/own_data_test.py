@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Own data: shards of img2dataset, missing images, and tables of captions. The trainer and the packer read the same samples.
 
 The deck's tables of inputs/README.md are used; docs_test.py runs that page's commands.

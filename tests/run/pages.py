@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the commands of README.md and of the pages (tests/README.md, "Commands in pages")."""
 import os
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An IMITATION of PBS for tests: its documented environment, a server with each job's attributes, qstat, qsub and pbsdsh.
 
 A job is a login shell in its own session with the script as its child. The whole session gets TERM and then KILL at its end.

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """jobs/pbs.sh under an IMITATION of PBS (pbs_imitation.py).
 
 Debian has no PBS server, so no real one runs here. This test does not replace a run on a site.

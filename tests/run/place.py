@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Abilities of the place where the tests run: root, a container, a bare chroot and an ordinary user each lack others.
 
 Each function tries one thing, in seconds, and returns why it is impossible, or "".

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """--mode plan against the run itself: checkpoint size, bytes of its tensors, memory, for five decks."""
 import os
 import re

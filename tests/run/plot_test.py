@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/plot_metrics on real runs: one, several, an interrupted one, and folders without a run."""
 import contextlib
 import io

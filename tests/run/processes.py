@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes as /proc shows them (see place.no_processes)."""
 import os
 import re

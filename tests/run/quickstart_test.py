@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """tools/quickstart for a user: Ctrl-C saves, the same command continues, and all printed figures are true. Builds nothing new."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints and resuming through the real program: same bits, other meshes, damaged files, finished runs, the lock."""
 import json
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """All scripts for bash: shellcheck finds nothing (Debian's version), bash can read them, and jobs stop on request."""
 import os
 import shutil

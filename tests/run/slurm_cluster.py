@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A SLURM cluster on this machine for tests: munged, slurmctld and one slurmd per node, all in one folder, on the loopback only.
 
 Needs root and Debian's slurm-wlm and munge; leaves /etc, /run and /var alone, so a SLURM that is already here is not disturbed.

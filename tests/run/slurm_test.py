@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain, array, two nodes, and jobs that must not
 be requeued.
 

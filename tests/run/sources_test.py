@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Every kind of source gives the same run to the bit for the same samples; label masks reach the loss; random ops are repeatable."""
 import io
 import json

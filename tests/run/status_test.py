@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Information about a running job: tools/status on known directories, a rank that hangs, the console's eta."""
 import datetime
 import fcntl

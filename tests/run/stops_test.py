@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Stops and continued runs: signals at any moment, wall time, files, budget, early stop, values that are not finite, changed
 decks, going back, and the report of the end of a job."""
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """The examples of training on three ranks of the real program: orders and mixtures through restarts on other rank counts,
 broken samples that are replaced and named once, copies on node-local disk."""
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """The data tools show what the trainer sees; packing gives the same bytes twice and overwrites nothing."""
 import hashlib
 import io

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Running jobs that are hurt: killed at every file-system call of their saves, killed and asked to stop at random moments, and
 given errors at every kind of call. CTest runs a sample; TORTURE=all (tools/torture) runs everything in an hour."""
 import concurrent.futures

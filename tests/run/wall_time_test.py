@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Attempts whose wall time ends before they gain anything must not ask to be requeued, and name the time that they need."""
 import os
 import signal

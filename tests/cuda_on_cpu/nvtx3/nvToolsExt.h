@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVTX's ranges, which the emulator writes down.
 #pragma once
 

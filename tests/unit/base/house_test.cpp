@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The house rules that a machine can read: the order of the folders, who may see which library, and how files look.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages where the address space is limited.
 #include "base/memory_limit.hpp"
 

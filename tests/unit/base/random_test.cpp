@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Philox against its published vectors; what the rest of the program believes about streams.
 #include "base/random.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Registries: rows by name, in their order, and the message about a name that no row has.
 #include "base/registry.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text helpers, hashes, exact conversions and errors.
 #include "base/text.hpp"
 

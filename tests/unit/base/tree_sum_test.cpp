@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The binary counter adds along one fixed tree, neighbours first: checked on expressions, not on numbers.
 #include "base/tree_sum.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What needs no ranks; tests/mpi/checkpoint_test.cpp has the rest.
 #include "checkpoint/checkpoint.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A made-up state and ways of cutting it among ranks, for tests of checkpoints with and without MPI.
 #pragma once
 

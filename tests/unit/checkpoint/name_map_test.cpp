@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of files against ours, as published and as [init] asks; position tables against recorded ones.
 #include "checkpoint/name_map.hpp"
 

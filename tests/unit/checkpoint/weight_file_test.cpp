@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Readers of files with initial weights: every value exact, and nothing a file claims is believed.
 #include "checkpoint/weight_file.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes .npz and .safetensors files byte by byte, good and bad, for tests of their readers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who exchanges by NCCL.
 #include "comm/gpu_exchange.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which mesh a number of ranks gets, and what the communicators of a plan count.
 #include "comm/mesh.hpp"
 

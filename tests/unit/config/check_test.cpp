@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that owners add: of a key, of a table, across the deck.
 #include "recipe.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys of enums and bools whose values have names.
 #include "recipe.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The resolved deck, the flat view, --describe and the digest.
 #include "base/hash.hpp"
 #include "recipe.hpp"

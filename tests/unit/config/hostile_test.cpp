@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decks made to exhaust stack, memory or time, and decks that are noise.
 #include <chrono>
 

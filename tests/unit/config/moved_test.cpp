@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys that moved to another table: an error that names the new place, and a value that is read there all the same.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables that turn something on by being there.
 #include <gtest/gtest.h>
 

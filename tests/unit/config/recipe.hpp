@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small program's options that use everything the engine offers; the tests feed decks to it.
 #pragma once
 

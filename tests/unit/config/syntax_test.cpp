@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text that is no TOML, and files that are no decks.
 #include <unistd.h>
 

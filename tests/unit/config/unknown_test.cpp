@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names that nobody knows.
 #include "config/unknown.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading values: what a deck may say, and wrong types, ranges, missing keys and durations with the exact message.
 #include <algorithm>
 

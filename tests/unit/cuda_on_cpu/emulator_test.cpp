@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated GPU shows the mistakes that it is there to show.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search for algorithms of products, with the emulated library, whose fastest one a variable names.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Graphs: work is repeated as it was recorded, with what lies in memory by then; what cannot be recorded is told; and the emulated run
 // time refuses in a capture what a real one does.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many kernels start for ops that run together.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What crosses between host and GPU holds the host nowhere that it need not: uploads, numbers fetched for later, and the guard.
 #include <gtest/gtest.h>
 

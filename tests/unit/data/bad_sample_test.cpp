@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Broken samples: which stands in, what is reported, and what must stay an error.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of images and captions: headers, quotes, tabs, what is refused.
 #include "data/caption_table.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Classes of images: sub-folders, lists of names, numbers and names in texts.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of data files with braces and stars.
 #include "data/file_pattern.hpp"
 

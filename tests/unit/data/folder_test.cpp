@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Image folders with captions files, good and bad.
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preprocessing and tokenizing against arrays recorded from the published pipeline.
 #include <gtest/gtest.h>
 #include <hdf5.h>

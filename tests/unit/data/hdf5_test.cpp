@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The HDF5 source, on files made by the C library as h5py makes them.
 #include <gtest/gtest.h>
 #include <hdf5.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decoders beyond the recorded files: bit depths, interlacing, WebP, and everything broken.
 #include <gif_lib.h>
 #include <gtest/gtest.h>

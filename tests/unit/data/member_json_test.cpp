@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Captions in JSON members.
 #include "data/member_json.hpp"
 

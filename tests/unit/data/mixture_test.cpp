@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixtures by weight: proportions, spread, and the streams of their data sets.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops that no recorded file covers: random ones (they draw from seed, op and position, nothing else), fields, numbers.
 #include <gtest/gtest.h>
 

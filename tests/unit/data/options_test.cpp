@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The deck's tables, through the configuration engine.
 #include "data/options.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The preprocessing language: syntax, arguments, and specs before any data is read.
 #include "data/pipeline.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random choices as they were first made. A changed draw would change every run that is resumed, and no other test
 // would show it. Orders of samples are recorded in order_test, of mixtures in mixture_test, parts in subset_test.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies on node-local disk: made once, checked, whole or not at all.
 #include "data/staging.hpp"
 

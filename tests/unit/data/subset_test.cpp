@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts of a source: as many samples as were asked for, the same ones everywhere, and none in two parts.
 #include "data/subset.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of this folder share: temporary directories, tar files written byte by byte, expected errors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Walking tar headers: formats, long names, huge sizes, and files cut or damaged everywhere.
 #include <sys/stat.h>
 

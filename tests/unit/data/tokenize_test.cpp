@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bytes tokenizer, and prefixes that are given rather than predicted.
 #include <gtest/gtest.h>
 

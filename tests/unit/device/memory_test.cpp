@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Buffers, the ledger and the two-ended arena; and that what is measured on paper is what real memory then holds.
 #include "device/memory.hpp"
 

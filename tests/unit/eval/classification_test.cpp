@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The classification evaluator with made-up ranks and losses: who counts, for every k, on every
 // number of ranks.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The perplexity evaluator with a likelihood that is made up: which examples count, what they are divided by, and
 // which image stands beside which caption.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parts that tests of evaluators share: numbered samples, ranks that run one after the other, evaluators from keys.
 #pragma once
 

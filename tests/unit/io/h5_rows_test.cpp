@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Single rows: conversions, limits on lengths that a file may claim, and what is refused.
 #include "io/h5_rows.hpp"
 

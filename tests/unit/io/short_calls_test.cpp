@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that move less than they were asked to, or are interrupted: the system may do either at any time. The C library's
 // functions are replaced in this program by ones that do so when they are asked to.
 #include <dlfcn.h>

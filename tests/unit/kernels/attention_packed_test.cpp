@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over packed rows: each example's bits are those of the example alone, with as many queries and keys as it
 // has.
 #include "kernels/attention.hpp"

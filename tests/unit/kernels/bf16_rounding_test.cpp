@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where bf16 values are rounded. Operands are small whole numbers, so every sum is exact in f32 and its order changes
 // nothing. Each result is then one definite number, whatever the CPU: with bf16 instructions (AMX included) and
 // without, an op must give it bit for bit, and a rounding too many, too few or elsewhere shows.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross-entropy over classes against a naive reference in double: softmax and sigmoid, smoothing,
 // blends of two labels, ranks.
 #include "kernels/class_xent.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every op of ops.def has a test and a name.
 #include <fstream>
 #include <sstream>

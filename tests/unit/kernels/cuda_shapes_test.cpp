@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA forms at the widths and alignments that models have, against the CPU forms, and twice, to the bit. (The
 // other cases prefer odd sizes and shifted tensors, which take other paths.)
 #include "kernels/adafactor.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products that run together, block of rows by block of rows: the bits of one after the other.
 #include "kernels/gemm.hpp"
 #include "kernels/testing.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GELU and its derivative on the blocks of a product, against the ops on the whole.
 #include "kernels/bf16_value.hpp"
 #include "kernels/cast.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to f32; on CUDA of binary16 as well.
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"

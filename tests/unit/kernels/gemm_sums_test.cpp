@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over the rows of a product's b beside the product: the gradient of a bias beside that of its kernel.
 #include "kernels/gemm.hpp"
 #include "narrow_type.hpp"

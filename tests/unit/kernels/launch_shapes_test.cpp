@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arithmetic on the host that CUDA's launches are made of: covers, alignment, tables of segments and tiles.
 #include "kernels/cuda/launch_shapes.hpp"
 

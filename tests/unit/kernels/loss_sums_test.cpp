@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over the examples of a pass, against the plainest loops.
 #include "kernels/loss_sums.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The op tests: test_kernels [--kind=cuda] [options of GoogleTest]. Without a GPU --kind=cuda ends with 77 and says why;
 // test_kernels_on_emulator is the same program whose GPU is emulated (tests/cuda_on_cpu).
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops that run together (run_all): the bits of one op at a time, whatever is beside it, and the scratch that a plan says.
 #include "base/narrow.hpp"
 #include "kernels/adafactor.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The queue of the op tests. With --kind=cuda its memory is a GPU's: then `run` copies what an op's views show to the GPU,
 // between guard bands, runs the op there, and copies it back, so that the same cases test both back ends.
 #pragma once

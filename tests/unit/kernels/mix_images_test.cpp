@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixup against plain loops: who is blended with whom, of floats and of bytes.
 #include "kernels/mix_images.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ops whose activations may be bf16, or f16 on CUDA: they read what is there, compute in f32 as the f32 op does, and round what they
 // write. So for operands that are such values, every bit is that of the f32 op's result, rounded. Attention rounds
 // more.

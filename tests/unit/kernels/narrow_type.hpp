@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The narrow type that a test is about: bf16, and on CUDA f16 as well.
 #pragma once
 

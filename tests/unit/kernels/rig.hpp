@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of the ops share: buffers between guard bands, seeded numbers, comparison with double references, the
 // instruction sets and thread counts to try, and the list of ops that have a case.
 #pragma once

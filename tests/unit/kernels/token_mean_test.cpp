@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mean over tokens and its gradient, of f32 and of narrow tokens, against plain loops in double.
 #include "kernels/token_mean.hpp"
 

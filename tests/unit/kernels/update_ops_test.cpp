@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The optimizer's ops against naive double-precision loops: odd sizes, every layout of factored tensors, every thread
 // count.
 #include "kernels/adafactor.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole pass with bf16 operands. On bf16 instructions and without the same values are rounded, and only f32 sums may
 // have another order. Such a sum, off by its last bit, moves a rounding now and then. What that changes must be small
 // beside what rounding itself changes: a rounding point that one way lacks would change as much as rounding does.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The whole model: loss and gradients at initialisation, gradients against differences, packed logits, inputs.
 #include <gtest/gtest.h>
 

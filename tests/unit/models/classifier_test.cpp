@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The classifier: gradients against differences for every pooling, loss against a naive reference,
 // mixup, policies, bytes.
 #include "models/classifier.hpp"

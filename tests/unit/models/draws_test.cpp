@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which examples are predicted in parallel, what is fed to the decoder, and the weights of the loss (cappa.md 1.6, 3).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results of the published code: perplexity on the parameters of case_ar.h5 (predict.h5), position tables (posemb.h5).
 #include <gtest/gtest.h>
 

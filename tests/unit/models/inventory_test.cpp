@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names, shapes, initial distributions and totals of the parameters (cappa.md 1.7, 1.8).
 #include <gtest/gtest.h>
 

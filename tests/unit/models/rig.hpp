@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CapPa on one rank: parameters in real stores, an arena as large as it needs, and batches from host arrays.
 #pragma once
 

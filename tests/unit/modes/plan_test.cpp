@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --mode plan walks through a few passes of a step and counts the others: exactly what walking through all would give.
 #include "modes/plan.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of the modes: what main and the command line rely on.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention as a layer: projections, masks, dropout of the weights, self- and cross-attention.
 #include "nn/layers.hpp"
 #include "reference.hpp"

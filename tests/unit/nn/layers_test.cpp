@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear, LayerNorm, Mlp and dropout: values, gradients of inputs and parameters, slices.
 #include "nn/layers.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Naive layers in double, from the words of the specification (cappa.md 1.3).
 #pragma once
 

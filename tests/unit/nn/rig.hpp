@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One layer on one rank: its parameters in real stores, an arena, and a context. And the gradient check of layers:
 // forward and backward in float against a naive double reference and central differences of it, and slices against
 // slices added by hand.

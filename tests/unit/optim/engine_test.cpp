@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the engine does around every optimizer: order of transformations, clipping, freezing, norms, finiteness.
 #include "optim/engine.hpp"
 

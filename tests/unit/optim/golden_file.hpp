@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads golden HDF5 files: float, int and text, for these tests only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every optimizer against the published transformations on the same gradients (optimizers.h5), on several meshes.
 #include <gtest/gtest.h>
 

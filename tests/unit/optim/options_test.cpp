@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // [optimizer], [[optimizer.rule]] and [schedule.*]: from the deck to each parameter's policy.
 #include "optim/options.hpp"
 

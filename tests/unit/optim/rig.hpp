@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mesh of engines in one process: one thread per rank, in lock-step through a communicator that adds along a tree.
 // Tests see logical tensors only; how they lie on ranks is the rig's business, as it is the product's.
 #pragma once

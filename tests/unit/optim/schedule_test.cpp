@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schedules against the published function (schedules.h5) and its unit vectors.
 #include "optim/schedule.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who owns what must not matter: the same updates, norms and state on any number of shards; the same bits where the
 // tree of cuts is the same.
 #include <gtest/gtest.h>

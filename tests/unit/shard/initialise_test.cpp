@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Initial values: the distributions of cappa.md 1.7, and that no split of a tensor changes them.
 #include "shard/initialise.hpp"
 

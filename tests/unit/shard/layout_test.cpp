@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How parameters lie in units, and which elements belong to whom.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When evaluators run: by their period, at start, at the end, and again where an attempt was cut
 // off.
 #include "train/evaluations.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The guard keeps steps, skips them, sends the run back or ends it.
 #include "train/guard.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream of global batches: the same whatever ranks read it and wherever they were stopped, and as fast to enter at
 // step 1,000,000 as at 0.
 #include "train/input.hpp"

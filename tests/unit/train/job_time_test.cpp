@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the scheduler says of the remaining time: asked in a thread, of commands that may hang.
 #include "train/job_time.hpp"
 

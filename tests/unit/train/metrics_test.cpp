@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // metrics.jsonl and metrics.h5: rows are taken from whichever file has them, and nothing is dropped without a trace.
 #include "train/metrics.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What MFU and HFU are made of, against figures worked out by hand.
 #include "train/mfu.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which keys may change when a run continues: every key of every table and kind against the recorded list. A change of the
 // list decides what a user may do to a running experiment, so it must be meant. To record it anew, look at the difference that
 // the test prints, then run

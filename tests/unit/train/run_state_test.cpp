@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state that checkpoints hold beside tensors: every member survives, under the names that older
 // checkpoints have; and how a run goes on from it and goes back to it.
 #include "train/run_state.hpp"

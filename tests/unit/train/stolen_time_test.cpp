@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CPU time that went to others is told apart from our own.
 #include "train/stolen_time.hpp"
 

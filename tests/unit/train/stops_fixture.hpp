@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For tests of stops and time limits: a run whose clock, scheduler and other rank are the test's own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why runs stop: reasons, their order, the lead, files, signals and budgets.
 #include <gtest/gtest.h>
 

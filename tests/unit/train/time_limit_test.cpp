@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The time a job has: the margin, limits that a scheduler changes, answers of PBS that are old, and how much time an
 // attempt that gained nothing asks for.
 #include "train/time_limit.hpp"

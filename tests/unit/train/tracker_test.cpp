@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The best value of a metric so far: what counts as better, for how many evaluations nothing was, and how both survive
 // a restart.
 #include "train/tracker.hpp"
