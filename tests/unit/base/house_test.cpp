@@ -138,6 +138,37 @@ bool is_text_of_ours(const fs::path& file) {
   return !lines.empty() && lines[0].starts_with("#!");
 }
 
+// True for C++, CUDA, Python, shell and CMake: each such file has a line with its licence.
+bool is_source(const fs::path& file) {
+  const std::string name = in_repository(file);
+  if (name.find("__pycache__") != std::string::npos) return false;
+  static const std::set<std::string> extensions = {".hpp", ".h",  ".cpp",   ".cu", ".cuh",
+                                                   ".def", ".in", ".cmake", ".sh", ".py"};
+  if (extensions.count(file.extension().string()) || file.filename() == "CMakeLists.txt") return true;
+  if (file.has_extension()) return false;
+  const std::vector<std::string> lines = lines_of(file);
+  return !lines.empty() && lines[0].starts_with("#!");
+}
+
+TEST(Style, SourcesNameTheirLicence) {
+  std::vector<fs::path> files = files_under({"src", "kernels", "tests", "tools", "jobs", ".ci", ".cmake"});
+  files.push_back(fs::path(TRAINER_SOURCE_DIR) / "CMakeLists.txt");
+  int sources = 0;
+  for (const fs::path& file : files) {
+    if (!is_source(file)) continue;
+    ++sources;
+    const std::vector<std::string> lines = lines_of(file);
+    ASSERT_FALSE(lines.empty()) << in_repository(file);
+    // A line for the shell or for shellcheck must come first.
+    const size_t at = lines[0].starts_with("#!") || lines[0].starts_with("# shellcheck") ? 1 : 0;
+    const std::string comment = lines.size() > at ? lines[at] : "";
+    EXPECT_TRUE(comment == "// SPDX-License-Identifier: Apache-2.0" ||
+                comment == "# SPDX-License-Identifier: Apache-2.0")
+        << in_repository(file) << ":" << at + 1 << ": needs a line \"SPDX-License-Identifier: Apache-2.0\"";
+  }
+  EXPECT_GT(sources, 600) << "the search finds too few files";
+}
+
 TEST(Style, TopLevelIsSmall) {
   const std::set<std::string> allowed = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", "CHANGELOG.md",
                                          "src",            "kernels",           "inputs",    "jobs",    "tests",
@@ -221,8 +252,9 @@ TEST(Style, HeadersAreGuardedAndSayWhatTheyAreFor) {
     if (file.extension() != ".hpp") continue;
     std::vector<std::string> lines = lines_of(file);
     EXPECT_NE(std::find(lines.begin(), lines.end(), "#pragma once"), lines.end()) << in_repository(file);
-    ASSERT_FALSE(lines.empty());
-    EXPECT_TRUE(lines[0].starts_with("//")) << in_repository(file) << ": a header begins with what it is for";
+    ASSERT_GT(lines.size(), 2u) << in_repository(file);
+    // The first line is that of the licence.
+    EXPECT_TRUE(lines[1].starts_with("// ")) << in_repository(file) << ": a header begins with its purpose";
   }
 }
 
