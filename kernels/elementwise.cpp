@@ -62,13 +62,4 @@ void check(const Dropout& a) {
 }
 Cost cost(const Dropout& a) { return {a.x.count, 2 * a.x.bytes()}; }
 
-void check(const MeanRows& a) {
-  need_size(a.op, "batch", a.batch);
-  need_size(a.op, "rows", a.rows, 1);
-  need_size(a.op, "width", a.width, 1);
-  need_view(a.op, "y", a.y, DType::f32, {a.batch, a.width});
-  need_view(a.op, "x", a.x, DType::f32, {a.batch, a.rows, a.width});
-}
-Cost cost(const MeanRows& a) { return {a.x.count, 4 * (a.x.count + a.y.count)}; }
-
 }  // namespace kernels

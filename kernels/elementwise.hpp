@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small memory-bound ops: sums, copies, gathers of rows, dropout, means.
+// Small memory-bound ops: sums, copies, gathers of rows, dropout.
 #pragma once
 
 #include "base/random.hpp"
@@ -55,13 +55,6 @@ struct Dropout {
   float rate = 0;
   base::Stream stream;
   int64_t first = 0;      // draw index of element 0: global example number * elements per example
-};
-
-struct MeanRows {         // y[b] = mean over the rows of x[b]
-  static constexpr Op op = Op::mean_rows;
-  View y;                 // [batch, width]
-  View x;                 // [batch, rows, width]
-  int64_t batch = 0, rows = 0, width = 0;
 };
 
 }  // namespace kernels

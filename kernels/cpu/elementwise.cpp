@@ -83,19 +83,4 @@ void run_cpu(const Dropout& a, Queue& queue) {
   });
 }
 
-void run_cpu(const MeanRows& a, Queue& queue) {
-  float *y = a.y.f32(), *x = a.x.f32();
-  for_ranges(queue, a.batch, a.x.count, 1, [&](int64_t b, int64_t end) {
-    for (; b < end; ++b) {
-      float* __restrict out = y + b * a.width;
-      std::memset(out, 0, size_t(a.width) * sizeof(float));
-      for (int64_t r = 0; r < a.rows; ++r) {
-        const float* in = x + (b * a.rows + r) * a.width;
-        for (int64_t j = 0; j < a.width; ++j) out[j] += in[j];
-      }
-      for (int64_t j = 0; j < a.width; ++j) out[j] /= float(a.rows);
-    }
-  });
-}
-
 }  // namespace kernels

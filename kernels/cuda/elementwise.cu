@@ -127,27 +127,6 @@ struct DropoutBody {
   }
 };
 
-// One thread adds the rows of its columns in order, as the CPU does.
-struct MeanRowsBody {
-  float* y;
-  const float* x;
-  int64_t rows, width;
-  template <bool kAligned, int N>
-  __device__ void run(int64_t b, int64_t column, int64_t left) const {
-    const float* in = x + b * rows * width + column;
-    Floats<N> sum{};
-#pragma unroll 4
-    for (int64_t r = 0; r < rows; ++r) {
-      const Floats<N> v = load<kAligned, N>(in + r * width, left);
-#pragma unroll
-      for (int k = 0; k < N; ++k) sum[k] += v[k];
-    }
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] /= float(rows);
-    store<kAligned>(y + b * width + column, sum, left);
-  }
-};
-
 template <class T>
 void gather(const GatherRows& a, Queue& queue) {
   constexpr int kPack = int(16 / sizeof(T));
@@ -196,11 +175,6 @@ void run_cuda(const ScatterRows& a, Queue& queue) {
 void run_cuda(const Dropout& a, Queue& queue) {
   if (a.rate == 0) return run_cuda(Copy{a.y, a.x}, queue);  // an exact no-op
   with_activation(a.x.type, [&](auto element) { drop_out<decltype(element)>(a, queue); });
-}
-
-void run_cuda(const MeanRows& a, Queue& queue) {
-  MeanRowsBody body{a.y.f32(), a.x.f32(), a.rows, a.width};
-  for_each_row<4>(body, a.batch, a.width, packs_fit(4, a.width, {a.y, a.x}), queue);
 }
 
 }  // namespace kernels

@@ -137,7 +137,6 @@ void bench_rest(Queue& queue) {
   measure("copy big", Copy{y, x}, queue);
   measure("fill", Fill{ys, 1.0f}, queue);
   measure("dropout", Dropout{ys, xs, 0.1f, base::Stream(3, "bench"), 0}, queue);
-  measure("mean_rows", MeanRows{ys.slice(0, 32 * width), xs, 32, 196, width}, queue);
   View image = tensor(32 * 224 * 224 * 3), patches = tensor(32 * 224 * 224 * 3);
   measure("patchify", Patchify{patches, image, 32, 224, 224, 16}, queue);
   View table = tensor((vocabulary + 1) * width), words = ids(2048, int32_t(vocabulary + 1));

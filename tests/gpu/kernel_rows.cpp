@@ -349,9 +349,6 @@ std::vector<Row> rows_of(const Model& m) {
   add(rows, fmt::format("{}", n), 0, [=](Memory& t) {
     return Dropout{t.zeros(n, kNarrow), t.normals(n, kNarrow), 0.1f, base::Stream(1, "d"), 0};
   });
-  add(rows, fmt::format("{} x {} x {}", m.batch, m.tokens, d), 0, [=](Memory& t) {
-    return MeanRows{t.zeros(m.batch * d, kWide), t.normals(n, kWide), m.batch, m.tokens, d};
-  });
   return rows;
 }
 

@@ -12,7 +12,6 @@ COVERS(fill);
 COVERS(gather_rows);
 COVERS(scatter_rows);
 COVERS(dropout);
-COVERS(mean_rows);
 
 namespace {
 
@@ -130,27 +129,11 @@ TEST(Elementwise, DropoutRates) {
   EXPECT_NEAR(kept / 20000.0, 0.75, 0.015);
 }
 
-TEST(Elementwise, MeanRows) {
-  for (int threads : thread_counts({1, 2}))
-    for (auto [batch, rows, width] : {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {2, 7, 5}, {12, 196, 33}}) {
-      TestQueue queue(threads);
-      Tensor x(normals(batch * rows * width, "x"), 1), y(batch * width, 3);
-      run(MeanRows{y, x, batch, rows, width}, queue);
-      std::vector<double> expected(static_cast<size_t>(batch * width));
-      for (int64_t i = 0; i < batch * rows * width; ++i)
-        expected[size_t(i / (rows * width) * width + i % width)] += double(x[i]) / double(rows);
-      expect_close(y.values(), expected, 1e-6, "mean");
-    }
-}
-
 TEST(Elementwise, SameBitsForAllThreads) {
   expect_same_bits_for_all_threads([](TestQueue& queue) {
-    Tensor x(normals(120000, "x")), y(400 * 3), z(120000);
-    run(MeanRows{y, x, 3, 100, 400}, queue);
+    Tensor x(normals(120000, "x")), z(120000);
     run(Dropout{z, x, 0.3f, base::Stream(5, "d"), 7}, queue);
-    std::vector<float> out = y.values(), more = z.values();
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
+    return z.values();
   });
 }
 
@@ -165,7 +148,6 @@ TEST(Elementwise, CostAndChecks) {
   EXPECT_EQ(cost(GatherRows{a, b, ids, 3, 4, 3}).bytes, 4 * (24 + 3));
   EXPECT_EQ(cost(ScatterRows{a, b, ids, 3, 4, 3}).bytes, 4 * (24 + 3));
   EXPECT_EQ(cost(Dropout{a, b, 0.1f, {}, 0}).bytes, 96);
-  EXPECT_EQ(cost(MeanRows{c, a, 1, 3, 4}).bytes, 4 * 16);
   EXPECT_EQ(cost(Add{a, b, a}).flops, 12);
   EXPECT_ERROR(check(Add{a, b, c}), "add", "b has 4 elements", "[12]");
   EXPECT_ERROR(check(AddTable{a, b, c, 3, 4, 2}), "add_table", "table has 4 elements", "[2, 4]");
@@ -176,7 +158,6 @@ TEST(Elementwise, CostAndChecks) {
   EXPECT_ERROR(check(ScatterRows{a, b, ids, 3, 4, 2}), "scatter_rows", "y has 12 elements", "[2, 4]");
   EXPECT_ERROR(check(Dropout{a, b, 1, {}, 0}), "dropout", "rate is 1");
   EXPECT_ERROR(check(Dropout{a, b, 0.5f, {}, -1}), "dropout", "first is -1");
-  EXPECT_ERROR(check(MeanRows{c, a, 1, 0, 4}), "mean_rows", "rows is 0");
 }
 
 }  // namespace

@@ -78,7 +78,6 @@ inline Views views(kernels::Copy& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::Cast& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::Fill& a) { return {&a.y}; }
 inline Views views(kernels::Dropout& a) { return {&a.y, &a.x}; }
-inline Views views(kernels::MeanRows& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::SquareSums& a) { return {&a.sum, &a.x}; }
 inline Views views(kernels::AddSums& a) { return {&a.y, &a.a, &a.b}; }
 inline Views views(kernels::AdafactorSums& a) { return {&a.total, &a.over_x, &a.over_y, &a.g}; }
