@@ -5,8 +5,10 @@ namespace kernels {
 
 void check(const AdamwUpdate& a) {
   check(a.update);
-  CHECK(a.mu.type == DType::f32 || a.mu.type == DType::bf16, "adamw_update: mu holds {}, must be f32 or bf16", name_of(a.mu.type));
-  CHECK(a.mu.count == a.update.count() && a.nu.count == a.update.count() && a.nu.type == DType::f32);
+  CHECK(a.mu.type == DType::f32 || a.mu.type == DType::bf16,
+        "adamw_update: mu holds {}, must be f32 or bf16", name_of(a.mu.type));
+  CHECK(a.mu.count == a.update.count() && a.nu.count == a.update.count() &&
+        a.nu.type == DType::f32);
 }
 
 Cost cost(const AdamwUpdate& a) {

@@ -4,13 +4,16 @@
 namespace kernels {
 
 void check(const Clip& a) {
-  CHECK(a.decided.none() || (a.decided.type == DType::f32 && a.decided.count == 3), "a clip decision must be three f32");
+  CHECK(a.decided.none() || (a.decided.type == DType::f32 && a.decided.count == 3),
+        "a clip decision must be three f32");
 }
 
 void check(const Update& a) {
   check(a.clip);
-  CHECK(a.weights.type == DType::f32 && a.gradient.type == DType::f32, "weights and gradients must be f32");
-  CHECK(a.weights.count == a.gradient.count, "{} weights have {} gradients", a.weights.count, a.gradient.count);
+  CHECK(a.weights.type == DType::f32 && a.gradient.type == DType::f32,
+        "weights and gradients must be f32");
+  CHECK(a.weights.count == a.gradient.count, "{} weights have {} gradients", a.weights.count,
+        a.gradient.count);
   CHECK(a.sums.type == DType::f64 && a.sums.count == 2);
 }
 

@@ -13,27 +13,32 @@ void check_shape(Op op, const AttentionShape& s) {
   need_size(op, "key_length", s.key_length, 1);
   need_size(op, "head_dim", s.head_dim, 1);
   CHECK(s.mask == Mask::full || s.query_length == s.key_length,
-        "{}: a causal mask needs as many queries ({}) as keys ({})", name_of(op), s.query_length, s.key_length);
+        "{}: a causal mask needs as many queries ({}) as keys ({})", name_of(op), s.query_length,
+        s.key_length);
   if (s.mask == Mask::per_example) need_view(op, "flags", s.flags, DType::u8, {s.batch});
-  CHECK(s.dropout >= 0 && s.dropout < 1, "{}: dropout is {}, must lie in [0, 1)", name_of(op), s.dropout);
+  CHECK(s.dropout >= 0 && s.dropout < 1, "{}: dropout is {}, must lie in [0, 1)", name_of(op),
+        s.dropout);
   allow_view(op, "query_offsets", s.query_offsets, DType::i32, {s.batch + 1});
   allow_view(op, "key_offsets", s.key_offsets, DType::i32, {s.batch + 1});
-  CHECK(s.dropout == 0 || (s.query_offsets.none() && s.key_offsets.none()), "{}: packed rows exclude dropout", name_of(op));
+  CHECK(s.dropout == 0 || (s.query_offsets.none() && s.key_offsets.none()),
+        "{}: packed rows exclude dropout", name_of(op));
 }
 
-void check_tensor(Op op, const char* name, const View& view, const View& like, const AttentionShape& s, int64_t length,
-                  const View& offsets) {
-  if (offsets.none()) return need_view(op, name, view, like.type, {s.batch, length, s.heads, s.head_dim});
+void check_tensor(Op op, const char* name, const View& view, const View& like,
+                  const AttentionShape& s, int64_t length, const View& offsets) {
+  if (offsets.none())
+    return need_view(op, name, view, like.type, {s.batch, length, s.heads, s.head_dim});
   int64_t row = s.heads * s.head_dim;
   need_view(op, name, view, like.type, {like.count / row, row});
-  CHECK(view.count <= s.batch * length * row, "{}: {} has {} rows, more than {} of {}", name_of(op), name,
-        view.count / row, s.batch, length);
+  CHECK(view.count <= s.batch * length * row, "{}: {} has {} rows, more than {} of {}", name_of(op),
+        name, view.count / row, s.batch, length);
 }
 
-// Pairs of query and key that count. Flags and offsets may not be read here, so a per-example mask counts as full, and
-// so do the keys of packed rows.
+// Pairs of query and key that count. Flags and offsets may not be read here, so a per-example mask
+// counts as full, and so do the keys of packed rows.
 int64_t pairs(const AttentionShape& s, int64_t queries) {
-  return queries / s.head_dim * (s.mask == Mask::causal ? s.query_length + 1 : 2 * s.key_length) / 2;
+  return queries / s.head_dim * (s.mask == Mask::causal ? s.query_length + 1 : 2 * s.key_length) /
+         2;
 }
 
 }  // namespace
@@ -52,7 +57,8 @@ void check(const AttentionForward& a) {
 }
 
 Cost cost(const AttentionForward& a) {  // two products
-  return {4 * pairs(a.shape, a.q.count) * a.shape.head_dim, 2 * a.q.bytes() + 2 * a.k.bytes() + a.lse.bytes()};
+  return {4 * pairs(a.shape, a.q.count) * a.shape.head_dim,
+          2 * a.q.bytes() + 2 * a.k.bytes() + a.lse.bytes()};
 }
 
 void check(const AttentionBackward& a) {
@@ -68,8 +74,10 @@ void check(const AttentionBackward& a) {
   need_view(a.op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.query_length});
 }
 
-Cost cost(const AttentionBackward& a) {  // four products; the scores, recomputed, are not useful work
-  return {8 * pairs(a.shape, a.q.count) * a.shape.head_dim, 4 * a.q.bytes() + 4 * a.k.bytes() + a.lse.bytes()};
+Cost cost(
+    const AttentionBackward& a) {  // four products; the scores, recomputed, are not useful work
+  return {8 * pairs(a.shape, a.q.count) * a.shape.head_dim,
+          4 * a.q.bytes() + 4 * a.k.bytes() + a.lse.bytes()};
 }
 
 }  // namespace kernels

@@ -9,7 +9,8 @@ void check(const LossSums& a) {
   need_size(a.op, "batch", a.batch);
   need_size(a.op, "length", a.length, 1);
   need_size(a.op, "slices", a.slices, 1);
-  CHECK(a.batch % a.slices == 0, "{}: {} examples cannot be divided into {} slices", name_of(a.op), a.batch, a.slices);
+  CHECK(a.batch % a.slices == 0, "{}: {} examples cannot be divided into {} slices", name_of(a.op),
+        a.batch, a.slices);
   need_view(a.op, "sums", a.sums, DType::f64, {a.slices, LossColumns::count});
   need_view(a.op, "loss", a.loss, DType::f32, {a.loss.count});
   need_view(a.op, "first", a.first, DType::i32, {a.batch});

@@ -226,10 +226,11 @@ void use_gemm_choices(const std::string& choices) {
     if (line == lines.end() || line->second == kApart) continue;
     cublasLtMatmulAlgo_t algorithm{};
     if (!is_choice(line->second, describe(call), call, algorithm))
-      base::fail(base::Exit::mesh,
-                 "the algorithm chosen for the product {} is not for this GPU ({}): remove "
-                 "gemm_search.txt from the run directory to search again, or leave out run.gemm_search",
-                 line->first, gemm_platform());
+      base::fail(
+          base::Exit::mesh,
+          "the algorithm chosen for the product {} is not for this GPU ({}): remove "
+          "gemm_search.txt from the run directory to search again, or leave out run.gemm_search",
+          line->first, gemm_platform());
     shapes().chosen[key] = algorithm;
   }
 }
