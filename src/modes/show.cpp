@@ -201,9 +201,9 @@ Json describe(const Job& job, const Shown& shown, const data::Batch& batch,
     std::string shows;
     if (example.contains("caption"))
       shows = fmt::format(" caption={}", base::quoted(example["caption"].get<std::string>(), 1000));
-    for (const auto& [name, number] : prepared.numbers(i, shown.count)) {
-      example[name] = number;
-      shows += fmt::format(" {}={}", name, number);
+    for (const auto& [input, number] : prepared.numbers(i, shown.count)) {
+      example[input] = number;
+      shows += fmt::format(" {}={}", input, number);
     }
     base::log::line("position={} key={}{}", position, example["key"].get<std::string>(), shows);
     listed.push_back(std::move(example));

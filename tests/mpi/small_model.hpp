@@ -68,7 +68,7 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
                                                      std::vector<optim::Schedule>& schedules) {
     optim::ScheduleTables tables;
     tables["default"].kind = "cosine";
-    tables["default"].shape = optim::make_schedule_shape("cosine");
+    tables["default"].shape = optim::schedule_rows().at("cosine").make_options();
     tables["default"].warmup = {config::Duration::Unit::steps, 2};
     std::vector<std::string> paths;
     for (const auto& p : parameters) paths.push_back(p.path);

@@ -32,7 +32,7 @@ ScheduleOptions options_of(const json& a) {
   o.kind = a.value("decay_type", "stair");
   o.mult = a.value("base", 1.0), o.scale_with_batch = a.value("scale_with_batchsize", false);
   o.warmup = duration(a, "warmup"), o.cooldown = duration(a, "cooldown");
-  o.shape = optim::make_schedule_shape(o.kind);
+  o.shape = optim::schedule_rows().at(o.kind).make_options();
   if (auto* p = dynamic_cast<optim::PolynomialShape*>(o.shape.get()))
     p->end = a.value("end", a.value("linear_end", 0.0)), p->power = a.value("power", 1.0);
   if (auto* p = dynamic_cast<optim::RsqrtShape*>(o.shape.get()); p && a.contains("timescale"))
@@ -74,7 +74,7 @@ TEST(Schedule, UnitVectors) {
     ScheduleOptions o;
     o.kind = kind, o.mult = .5, o.scale_with_batch = true;
     o.warmup = o.cooldown = {Duration::Unit::steps, 5};
-    o.shape = optim::make_schedule_shape(kind);
+    o.shape = optim::schedule_rows().at(kind).make_options();
     set(o.shape.get());
     return o.make({21, 512, 0}, kind);
   };
