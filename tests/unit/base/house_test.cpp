@@ -211,7 +211,7 @@ const std::map<std::string, std::string>& caption_files() {
   static const std::map<std::string, std::string> files = {
       {"perplexity", "evaluator of captions"},
       {"show", "mode that reads captions to people"},
-      {"dataset_report", "mode that counts captions"},
+      {"index", "mode that counts captions"},
       {"recipe", "keys that moved to the model give an error with the new place"},
       {"caption_table", "tables of captions"},
       {"captions_file", "tables of captions, and COCO's JSON"},
