@@ -236,7 +236,7 @@ TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
   std::set<std::string> speaking;
   for (const fs::path& file : files_under({"src", "kernels"})) {
     const std::string name = in_repository(file), stem = file.stem().string();
-    if (name.starts_with("src/models/")) continue;
+    if (name.starts_with("src/models/") || file.extension() == ".md") continue;
     const std::vector<std::string> lines = lines_of(file);
     for (size_t i = 0; i < lines.size(); ++i) {
       if (!std::regex_search(lines[i], words)) continue;
