@@ -148,7 +148,7 @@ class Cuda(CudaTest):
         self.emulate(CUDA_ON_CPU_LATE="1")
         self.train("late", "cuda", "profile.forbid_waits=true")
         # Images as floats: the same values, because nothing is there to be cut off.
-        text = self.changed(("value_range(-1, 1)", "value_range(-1, 1, clip_values=True)"))
+        text = self.good.replace("value_range(-1, 1)", "value_range(-1, 1, clip_values=True)")
         self.deck(text)
         self.good = text
         self.train("floats", "cuda")
