@@ -227,7 +227,7 @@ class Landing {
   device::HostBuffer memory_;
 };
 
-// A file and a run of which perhaps only one keeps an average of the weights.
+// A file beside a run. Perhaps only one of the two keeps an average of the weights.
 struct Fitted {
   FileLayout file, wanted;                  // to compare
   std::vector<shard::TensorSlice> tensors;  // to read

@@ -155,7 +155,7 @@ class Table {
   void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
             std::vector<std::string> names, std::function<std::shared_ptr<Variant>(const std::string&)> make,
             std::string_view doc);
-  // The same with the rows of a registry.
+  // Takes the names and options of the rows of a registry.
   template <class R>
   void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options, const base::Registry<R>& rows,
             std::string_view doc) {

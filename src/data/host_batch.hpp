@@ -16,7 +16,7 @@ inline models::HostBatch host_batch(const Batch& batch, int64_t first_position) 
   return host;
 }
 
-// The same of a batch that the result keeps alive.
+// Views of the batch's arrays; the result keeps the batch alive.
 inline models::HostBatch host_batch(BatchPtr batch) {
   models::HostBatch host = host_batch(*batch, batch->positions[0]);
   host.owner = std::move(batch);

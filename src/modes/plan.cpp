@@ -106,7 +106,7 @@ void print_memory_and_traffic(const Plan& plan) {
   if (plan.memory.count("scratch"))
     log::line(
         "           beside it: what CUDA, its libraries and NCCL keep for themselves (--mode bench "
-        "tells what is in use)");
+        "shows how much)");
   log::line("traffic  per rank and step");
   auto traffic = [](const char* name, const comm::Traffic& t) {
     if (t.calls)

@@ -16,7 +16,7 @@ using device::DType;
 using device::View;
 using Floats = std::vector<float>;
 
-// Of the global batch, which is one micro-batch.
+// Sizes of the global batch, which is one micro-batch.
 constexpr int64_t kSlices = 16, kExamples = 48, kWidth = 37;
 int checks = 0, failures = 0;
 comm::Session* session = nullptr;
@@ -104,7 +104,7 @@ struct Outcome {
   std::vector<Floats> steps;  // every state tensor after each step, one after the other
 };
 
-// Running means and a queue over four steps, the third of which is not applied.
+// Runs four steps with running means and a queue. The third step is not applied.
 Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType operands) {
   device::Queue queue(device::Kind::cpu, 1, true);
   device::Ledger ledger;
