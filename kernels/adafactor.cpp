@@ -15,7 +15,8 @@ Cost cost(const AdafactorSums& a) { return {3 * a.g.count, a.g.bytes()}; }
 void check(const AdafactorFactors& a) {
   check(a.clip);
   const int64_t nx = a.shape.over_x(), ny = a.shape.over_y();
-  CHECK(a.over_x.type == DType::f64 && a.over_y.type == DType::f64 && a.over_x.count == nx && a.over_y.count == ny);
+  CHECK(a.over_x.type == DType::f64 && a.over_y.type == DType::f64 && a.over_x.count == nx &&
+        a.over_y.count == ny);
   for (const View& v : {a.v_over_x, a.factor_over_x}) CHECK(v.type == DType::f32 && v.count == nx);
   for (const View& v : {a.v_over_y, a.factor_over_y}) CHECK(v.type == DType::f32 && v.count == ny);
 }
@@ -61,6 +62,8 @@ void check(const AdafactorRms& a) {
   check(a.scaling, a.gradient.count);
 }
 
-Cost cost(const AdafactorRms& a) { return {6 * a.gradient.count, (a.scaling.v.none() ? 4 : 12) * a.gradient.count}; }
+Cost cost(const AdafactorRms& a) {
+  return {6 * a.gradient.count, (a.scaling.v.none() ? 4 : 12) * a.gradient.count};
+}
 
 }  // namespace kernels

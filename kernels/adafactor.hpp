@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adafactor as big_vision runs it: gradients scaled by factored second moments (no bias correction, no parameter scale,
-// update clipping off by default), then momentum. A factored tensor is seen as [outer, x, middle, y, inner], where x
-// and y are its two largest dimensions as they lie in memory: a heads kernel [768, 12, 64] is [1, 768, 12, 64, 1], so
-// heads are a batch axis.
-//   over_x = sums over x, one per (outer, middle, y, inner);  over_y = sums over y, one per (outer, x, middle, inner)
+// Adafactor as big_vision runs it: gradients scaled by factored second moments (no bias correction,
+// no parameter scale, update clipping off by default), then momentum. A factored tensor is seen as
+// [outer, x, middle, y, inner], where x and y are its two largest dimensions as they lie in memory:
+// a heads kernel [768, 12, 64] is [1, 768, 12, 64, 1], so heads are a batch axis.
+//   over_x = sums over x, one per (outer, middle, y, inner);  over_y = sums over y, one per (outer,
+//   x, middle, inner)
 // A rank that holds only elements [begin, begin + count) of the tensor makes partial sums; they are
 // added later.
 #pragma once
@@ -21,7 +22,8 @@ struct Factored {
   int64_t over_y() const { return outer * x * middle * inner; }
 };
 
-struct AdafactorSums {  // total = sum of g^2; over_x += ..., over_y += ... for g = elements [begin, begin + count)
+// total = sum of g^2; over_x += ..., over_y += ... for g = elements [begin, begin + count)
+struct AdafactorSums {
   static constexpr Op op = Op::adafactor_sums;
   View total;           // f64 [1]
   View over_x, over_y;  // f64, see above
@@ -32,18 +34,20 @@ struct AdafactorSums {  // total = sum of g^2; over_x += ..., over_y += ... for 
 size_t cuda_scratch(const AdafactorSums&);
 
 // With R the moment that misses the largest dimension and C the other:
-//   R = beta2 R + (1 - beta2) (scale * sum / size + eps), C likewise; factors (R / mean of R)^-1/2 and C^-1/2
+//   R = beta2 R + (1 - beta2) (scale * sum / size + eps), C likewise; factors (R / mean of R)^-1/2
+//   and C^-1/2
 struct AdafactorFactors {
   static constexpr Op op = Op::adafactor_factors;
   View v_over_x, v_over_y;            // f32 state, in place
   View factor_over_x, factor_over_y;  // f32, out
   View over_x, over_y;                // f64 sums of the raw gradient's squares
   Factored shape;
-  Clip clip{};       // squares are scaled by (factor / divisor)^2
+  Clip clip{};  // squares are scaled by (factor / divisor)^2
   float beta2 = 0, eps = 0;
 };
 
-// A = g scaled: factored tensors by the two factors; others by v^-1/2 after v = beta2 v + (1 - beta2) (g^2 + eps).
+// A = g scaled: factored tensors by the two factors; others by v^-1/2 after v = beta2 v + (1 -
+// beta2) (g^2 + eps).
 struct AdafactorScaling {
   View v{};                               // unfactored: f32 [count], in place
   View factor_over_x{}, factor_over_y{};  // factored: f32, of the whole tensor
@@ -71,8 +75,8 @@ struct AdafactorUpdate {
 };
 size_t cuda_scratch(const AdafactorUpdate&);
 
-// First pass of update clipping: sum = sum of A^2. It also updates v, so the update that follows has
-// beta2 = 1.
+// First pass of update clipping: sum = sum of A^2. It also updates v, so the update that follows
+// has beta2 = 1.
 struct AdafactorRms {
   static constexpr Op op = Op::adafactor_rms;
   View sum;       // f64 [1]

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The update that every optimizer makes around its own rule, in one pass over the elements, in
 // big_vision's order of transformations:
-//   g = gradient / clip.divisor * clip.factor           divide first, as optax does; 1 and 1 = not clipped
-//   d = the optimizer's direction for g
-//   u = -schedule * (rate * d + decay * weight)
-//   weight += u
+//   g = gradient / clip.divisor * clip.factor           divide first, as optax does; 1 and 1 = not
+//   clipped d = the optimizer's direction for g u = -schedule * (rate * d + decay * weight) weight
+//   += u
 // It also sums the squares of the new weights and of the updates u, in double, in an order that
 // follows from the count alone.
 #pragma once
@@ -17,7 +16,8 @@ namespace kernels {
 // clip_gradient) stays there: `decided` then replaces the two numbers.
 struct Clip {
   float divisor = 1, factor = 1;
-  // Optional f32 [3] in the queue's memory: divisor, factor, apply. apply = 0: weights and state stay.
+  // Optional f32 [3] in the queue's memory: divisor, factor, apply. apply = 0: weights and state
+  // stay.
   View decided{};
 
   struct Numbers {

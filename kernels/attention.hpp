@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multi-head scaled dot-product attention that never stores the score matrix (cappa.md 1.3): scores are
-// divided by sqrt(head_dim) in f32, masked scores become the lowest float, and each row goes through a
-// softmax. Dropout on the weights is optional.
+// Multi-head scaled dot-product attention that never stores the score matrix (cappa.md 1.3): scores
+// are divided by sqrt(head_dim) in f32, masked scores become the lowest float, and each row goes
+// through a softmax. Dropout on the weights is optional.
 #pragma once
 
 #include "base/random.hpp"
@@ -18,25 +18,29 @@ enum class Mask {
 struct AttentionShape {
   int64_t batch = 0, heads = 0, query_length = 0, key_length = 0, head_dim = 0;
   Mask mask = Mask::full;
-  View flags{};              // u8 [batch], only for per_example
-  float dropout = 0;         // rate on the attention weights; draw index of weight (b,h,i,j):
-  base::Stream stream{};     //   (((first_example + b) * heads + h) * query_length + i) * key_length + j
-  int64_t first_example = 0; // keep if stream.uniform(index) >= dropout, kept values divided by (1 - dropout)
-  // Packed rows, i32 [batch + 1]: example b has rows [offsets[b], offsets[b + 1]) of q and o (k and v),
-  // the first ones of its sequence, at most query_length (key_length). Without offsets every example has
-  // query_length (key_length) rows. Packed rows exclude dropout.
+  View flags{};  // u8 [batch], only for per_example
+  // Rate on the attention weights. Weight (b, h, i, j) has the draw index
+  // (((first_example + b) * heads + h) * query_length + i) * key_length + j. It is kept if
+  // stream.uniform(index) >= dropout; kept values are divided by 1 - dropout.
+  float dropout = 0;
+  base::Stream stream{};
+  int64_t first_example = 0;
+  // Packed rows, i32 [batch + 1]: example b has rows [offsets[b], offsets[b + 1]) of q and o (k and
+  // v), the first ones of its sequence, at most query_length (key_length). Without offsets every
+  // example has query_length (key_length) rows. Packed rows exclude dropout.
   View query_offsets{}, key_offsets{};
 };
 
-// All tensors are of one type, f32, bf16 or (on GPUs) f16; lse is f32 and has query_length elements for
-// every head. For 16-bit tensors, softmax and sums are f32. The weights (forward: before they are
-// divided by their sum) and the gradients of the scores are rounded to the tensors' type for the
-// products that read them.
-// Layout of q, o: [batch, query_length, heads, head_dim]; k, v: [batch, key_length, heads, head_dim]; packed.
+// All tensors are of one type, f32, bf16 or (on GPUs) f16; lse is f32 and has query_length elements
+// for every head. For 16-bit tensors, softmax and sums are f32. The weights (forward: before they
+// are divided by their sum) and the gradients of the scores are rounded to the tensors' type for
+// the products that read them. Layout of q, o: [batch, query_length, heads, head_dim]; k, v:
+// [batch, key_length, heads, head_dim]; packed.
 struct AttentionForward {
   static constexpr Op op = Op::attention_forward;
-  View o;                    // output
-  View lse{};                // optional [batch, heads, query_length]: log of the sum of exponentials, saved for backward
+  View o;  // output
+  // optional [batch, heads, query_length]: log of the sum of exponentials, saved for backward
+  View lse{};
   View q, k, v;
   AttentionShape shape;
 };
@@ -44,8 +48,8 @@ size_t cuda_scratch(const AttentionForward&);
 
 struct AttentionBackward {
   static constexpr Op op = Op::attention_backward;
-  View dq, dk, dv;           // overwritten
-  View d_o;                  // gradient of o
+  View dq, dk, dv;  // overwritten
+  View d_o;         // gradient of o
   View q, k, v, o, lse;
   AttentionShape shape;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversion between float32 and bfloat16 or binary16, for the operands of 16-bit products. It rounds
-// to the nearest, ties to even; values too large for binary16 become infinite. Binary16 is for GPUs.
+// Conversion between float32 and bfloat16 or binary16, for the operands of 16-bit products. It
+// rounds to the nearest, ties to even; values too large for binary16 become infinite. Binary16 is
+// for GPUs.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -9,7 +10,7 @@ namespace kernels {
 
 struct Cast {
   static constexpr Op op = Op::cast;
-  View y, x;              // same count; f32 to bf16 or f16, or back
+  View y, x;  // same count; f32 to bf16 or f16, or back
 };
 
 }  // namespace kernels

@@ -11,20 +11,23 @@ namespace kernels {
 // Refuses a size below `least`.
 void need_size(Op op, const char* name, int64_t size, int64_t least = 0);
 
-// Refuses a view of another type or another number of elements than the product of `dims`. It may be
-// null only if that product is 0.
-void need_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
+// Refuses a view of another type or another number of elements than the product of `dims`. It may
+// be null only if that product is 0.
+void need_view(Op op, const char* name, const View& view, DType type,
+               std::initializer_list<int64_t> dims);
 
 // need_view for activations: f32, bf16 or, on GPUs, f16.
-void need_activation(Op op, const char* name, const View& view, std::initializer_list<int64_t> dims);
+void need_activation(Op op, const char* name, const View& view,
+                     std::initializer_list<int64_t> dims);
 
 // need_view for an optional view.
-void allow_view(Op op, const char* name, const View& view, DType type, std::initializer_list<int64_t> dims);
+void allow_view(Op op, const char* name, const View& view, DType type,
+                std::initializer_list<int64_t> dims);
 
-// need_view for a matrix with a leading dimension: exactly rows * columns elements if packed, else at
-// least up to its last element.
-void need_matrix(Op op, const char* name, const View& view, DType type, int64_t rows, int64_t columns,
-                 int64_t leading);
+// need_view for a matrix with a leading dimension: exactly rows * columns elements if packed, else
+// at least up to its last element.
+void need_matrix(Op op, const char* name, const View& view, DType type, int64_t rows,
+                 int64_t columns, int64_t leading);
 
 // Refuses ids outside [begin, end); reads data, so only run_cpu may call it.
 void need_ids(Op op, const int32_t* ids, int64_t rows, int64_t begin, int64_t end);

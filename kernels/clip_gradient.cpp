@@ -14,6 +14,8 @@ void check(const ClipGradient& a) {
   allow_view(a.op, "found", a.found, DType::f64, {a.places.count});
 }
 
-Cost cost(const ClipGradient& a) { return {a.places.count, 12 * a.places.count + a.must_be_finite.bytes() + a.found.bytes()}; }
+Cost cost(const ClipGradient& a) {
+  return {a.places.count, 12 * a.places.count + a.must_be_finite.bytes() + a.found.bytes()};
+}
 
 }  // namespace kernels

@@ -7,9 +7,10 @@
 
 namespace kernels {
 
-// norm = sqrt of the sum of squares[places[i]], added in order in double. decision = divisor, factor,
-// apply (see Clip). Divisor and factor are norm and bound if bound > 0 and not norm < bound (in float,
-// as optax compares), else 1 and 1. apply = 1 if the norm and all of `must_be_finite` are finite.
+// norm = sqrt of the sum of squares[places[i]], added in order in double. decision = divisor,
+// factor, apply (see Clip). Divisor and factor are norm and bound if bound > 0 and not norm < bound
+// (in float, as optax compares), else 1 and 1. apply = 1 if the norm and all of `must_be_finite`
+// are finite.
 struct ClipGradient {
   static constexpr Op op = Op::clip_gradient;
   View decision;          // f32 [3]

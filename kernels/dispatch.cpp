@@ -6,10 +6,12 @@ namespace kernels {
 const char* name_of(Op op) {
   switch (op) {
 #define OP(name, Args, group) \
-  case Op::name: return #name;
+  case Op::name:              \
+    return #name;
 #include "kernels/ops.def"
 #undef OP
-    case Op::count: break;
+    case Op::count:
+      break;
   }
   return "?";
 }

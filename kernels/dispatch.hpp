@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops. One op = one stem: layer_norm.hpp and .cpp are its contract (a plain argument struct with
-// shapes in comments, check, cost), cpu/layer_norm.cpp and cuda/layer_norm.cu its two forms. kernels
-// knows views and queues, but no model, no rank and no configuration.
+// shapes in comments, check, cost), cpu/layer_norm.cpp and cuda/layer_norm.cu its two forms.
+// kernels knows views and queues, but no model, no rank and no configuration.
 //
 // Adding an op takes a line in ops.def, x.hpp with the struct, x.cpp with check and cost, cpu/x.cpp
 // with run_cpu, cuda/x.cu with run_cuda, and a case in tests/unit/kernels, which runs on both back
-// ends (a coverage test reads ops.def). An op that a step runs for every tensor takes all of them in
-// one run_cuda (run_all, OpList): a launch for each would cost more than its work.
+// ends (a coverage test reads ops.def). An op that a step runs for every tensor takes all of them
+// in one run_cuda (run_all, OpList): a launch for each would cost more than its work.
 //
-// There are three back ends: cpu, cuda and plan. plan only checks and counts, so the code that runs a
-// step also finds its memory, FLOPs and traffic. For that, `cuda_scratch` returns the scratch that an
-// op needs on CUDA. Ops on CUDA are put into the queue's stream; none waits.
+// There are three back ends: cpu, cuda and plan. plan only checks and counts, so the code that runs
+// a step also finds its memory, FLOPs and traffic. For that, `cuda_scratch` returns the scratch
+// that an op needs on CUDA. Ops on CUDA are put into the queue's stream; none waits.
 #pragma once
 
 #include <span>
@@ -66,7 +66,9 @@ enum class Write { overwrite, accumulate };
 
 // True for ops whose run_cuda takes many at a time.
 template <class Args>
-concept RunsTogether = requires(std::span<const Args> all, Queue& queue) { run_cuda(all, queue); };
+concept RunsTogether = requires(std::span<const Args> all, Queue& queue) {
+  run_cuda(all, queue);
+};
 
 // Runs an op, which the struct of its arguments names.
 template <class Args>
@@ -98,8 +100,8 @@ void run(const Args& args, Queue& queue) {
   queue.account(int(Args::op), c.flops, c.bytes, base::now_s() - begin);
 }
 
-// Ops that run together have their scratch side by side: at most this much, or the scratch of one op.
-// A product takes no less.
+// Ops that run together have their scratch side by side: at most this much, or the scratch of one
+// op. A product takes no less.
 constexpr size_t kSharedScratch = size_t(32) << 20;
 
 // Calls f(ops, bytes) for each group of neighbours that shares the scratch; `bytes` is its size.
@@ -107,7 +109,8 @@ template <RunsTogether Args, class F>
 void for_shared_scratch(std::span<const Args> all, const F& f) {
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     size_t bytes = cuda_scratch(all[end++]);
-    while (end < all.size() && bytes + cuda_scratch(all[end]) <= kSharedScratch) bytes += cuda_scratch(all[end++]);
+    while (end < all.size() && bytes + cuda_scratch(all[end]) <= kSharedScratch)
+      bytes += cuda_scratch(all[end++]);
     f(all.subspan(begin, end - begin), bytes);
   }
 }

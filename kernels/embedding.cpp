@@ -31,7 +31,8 @@ void check(const EmbeddingBackward& a) {
 }
 
 Cost cost(const EmbeddingBackward& a) {
-  int64_t n = a.rows * a.width, table = a.write == Write::overwrite ? a.vocabulary * a.width : 2 * n;
+  int64_t n = a.rows * a.width,
+          table = a.write == Write::overwrite ? a.vocabulary * a.width : 2 * n;
   return {n, 4 * (n + a.rows + table)};
 }
 

@@ -8,10 +8,10 @@ namespace kernels {
 
 struct EmbeddingForward {
   static constexpr Op op = Op::embedding_forward;
-  View y;                 // [rows, width]
-  View ids;               // i32 [rows], each in [0, vocabulary)
-  View table;             // [vocabulary, width]
-  View positions;         // [length, width]; row r gets positions[r % length] added
+  View y;          // [rows, width]
+  View ids;        // i32 [rows], each in [0, vocabulary)
+  View table;      // [vocabulary, width]
+  View positions;  // [length, width]; row r gets positions[r % length] added
   int64_t rows = 0, width = 0, vocabulary = 0, length = 0;
 };
 
@@ -19,9 +19,9 @@ struct EmbeddingForward {
 // overwrite zeroes the rows of unused ids.
 struct EmbeddingBackward {
   static constexpr Op op = Op::embedding_backward;
-  View dtable;            // [vocabulary, width]
-  View dy;                // [rows, width]
-  View ids;               // i32 [rows]
+  View dtable;  // [vocabulary, width]
+  View dy;      // [rows, width]
+  View ids;     // i32 [rows]
   int64_t rows = 0, width = 0, vocabulary = 0;
   Write write = Write::overwrite;
 };

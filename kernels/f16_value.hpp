@@ -13,8 +13,10 @@ struct F16 {
 };
 
 constexpr float to_float(F16 x) {
-  const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, exponent = (x.bits >> 10) & 31, mantissa = x.bits & 0x3ff;
-  if (exponent == 0) return std::bit_cast<float>(std::bit_cast<uint32_t>(float(mantissa) * 0x1p-24f) | sign);
+  const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, exponent = (x.bits >> 10) & 31,
+                 mantissa = x.bits & 0x3ff;
+  if (exponent == 0)
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(float(mantissa) * 0x1p-24f) | sign);
   const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
   return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
 }
@@ -24,9 +26,11 @@ constexpr F16 round_to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000, size = u & 0x7FFFFFFF;
   if (size > 0x7F800000) return {uint16_t(sign | 0x7E00)};
   if (size >= 0x477FF000) return {uint16_t(sign | 0x7C00)};
-  // Below 2^-14 the steps are 2^-24 apart: adding 0.5 leaves just the bits above them in a float's mantissa.
+  // Below 2^-14 the steps are 2^-24 apart: adding 0.5 leaves just the bits above them in a float's
+  // mantissa.
   if (size < 0x38800000)
-    return {uint16_t(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3F000000))};
+    return {
+        uint16_t(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3F000000))};
   return {uint16_t(sign | (size - 0x38000000 + 0xFFF + (size >> 13 & 1)) >> 13)};
 }
 

@@ -10,7 +10,8 @@ void check(const GeluForward& a) {
   need_activation(a.op, "x", a.x, {a.x.count});
 }
 
-// A handful of operations per element and an exponential: counted as published tables do, not as executed.
+// A handful of operations per element and an exponential: counted as published tables do, not as
+// executed.
 Cost cost(const GeluForward& a) { return {8 * a.x.count, 2 * a.x.bytes()}; }
 
 void check(const GeluBackward& a) {

@@ -8,12 +8,12 @@ namespace kernels {
 
 struct GeluForward {
   static constexpr Op op = Op::gelu_forward;
-  View y, x;              // same count and type, f32, bf16 or f16
+  View y, x;  // same count and type, f32, bf16 or f16
 };
 
 struct GeluBackward {
   static constexpr Op op = Op::gelu_backward;
-  View dx, dy, x;         // same count and type, f32, bf16 or f16; dx may be dy
+  View dx, dy, x;  // same count and type, f32, bf16 or f16; dx may be dy
 };
 
 }  // namespace kernels

@@ -38,7 +38,8 @@ void check(const LayerNormBackward& a) {
 Cost cost(const LayerNormBackward& a) {
   int64_t n = a.rows * a.columns;
   int64_t dx = a.dx.none() ? 0 : a.dx_write == Write::accumulate ? 2 * n : n;
-  int64_t params = (!a.dscale.none() + !a.dbias.none()) * a.columns * (a.param_write == Write::accumulate ? 2 : 1);
+  int64_t params = (!a.dscale.none() + !a.dbias.none()) * a.columns *
+                   (a.param_write == Write::accumulate ? 2 : 1);
   return {16 * n, 4 * (2 * n + dx + params + 2 * a.rows + a.columns)};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation over the last axis (cappa.md 1.3): biased variance, y = (x - mean) * (rstd * scale) + bias.
-// The variance takes two passes: E[x^2] - mean^2, the published form, cancels. The difference lies
-// inside the tolerance of the golden cases.
+// Layer normalisation over the last axis (cappa.md 1.3): biased variance, y = (x - mean) * (rstd *
+// scale) + bias. The variance takes two passes: E[x^2] - mean^2, the published form, cancels. The
+// difference lies inside the tolerance of the golden cases.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -10,23 +10,25 @@ namespace kernels {
 
 struct LayerNormForward {
   static constexpr Op op = Op::layer_norm_forward;
-  View y;                 // [rows, columns], f32, bf16 or f16
-  View mean, rstd;        // [rows], saved for backward
-  View x;                 // [rows, columns]
-  View scale;             // [columns]
-  View bias{};            // optional [columns]
+  View y;           // [rows, columns], f32, bf16 or f16
+  View mean, rstd;  // [rows], saved for backward
+  View x;           // [rows, columns]
+  View scale;       // [columns]
+  View bias{};      // optional [columns]
   int64_t rows = 0, columns = 0;
   float eps = 1e-6f;
 };
 
 struct LayerNormBackward {
   static constexpr Op op = Op::layer_norm_backward;
-  View dx{};              // optional [rows, columns], written by dx_write (accumulate: residual path)
-  View dscale{}, dbias{}; // optional [columns], written by param_write; `rows` alone fixes the order of sums
-  View dy;                // [rows, columns]
-  View x;                 // [rows, columns]
-  View mean, rstd;        // [rows]
-  View scale;             // [columns]
+  // optional [rows, columns], written by dx_write (accumulate: residual path)
+  View dx{};
+  // optional [columns], written by param_write; `rows` alone fixes the order of sums
+  View dscale{}, dbias{};
+  View dy;          // [rows, columns]
+  View x;           // [rows, columns]
+  View mean, rstd;  // [rows]
+  View scale;       // [columns]
   int64_t rows = 0, columns = 0;
   Write dx_write = Write::overwrite, param_write = Write::overwrite;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dynamic loss scale of fp16. Gradients are multiplied by a scale, so that small ones do not vanish in
-// 16 bits. If one of them overflows, the update is skipped and the scale shrinks. The decision is made
-// on the device that holds the gradients. All ranks share the norm; it is not finite after an overflow
-// on any of them.
+// Dynamic loss scale of fp16. Gradients are multiplied by a scale, so that small ones do not vanish
+// in 16 bits. If one of them overflows, the update is skipped and the scale shrinks. The decision
+// is made on the device that holds the gradients. All ranks share the norm; it is not finite after
+// an overflow on any of them.
 #pragma once
 
 #include <cmath>
@@ -18,8 +18,8 @@ struct LossScaleRule {
 };
 
 // Runs after op clip_gradient with bound 0, whose norm and decision belong to gradients times the
-// scale. norm /= scale; the decision's divisor and factor clip by `bound`, as clip_gradient does, and
-// remove the scale. Then the scale shrinks if the norm was not finite, and grows after
+// scale. norm /= scale; the decision's divisor and factor clip by `bound`, as clip_gradient does,
+// and remove the scale. Then the scale shrinks if the norm was not finite, and grows after
 // `growth_interval` consecutive updates.
 struct LossScale {
   static constexpr Op op = Op::loss_scale;
@@ -31,8 +31,10 @@ struct LossScale {
 };
 
 // The arithmetic that both back ends share.
-constexpr void step_loss_scale(float* decision, double* norm, float* state, float bound, const LossScaleRule& rule) {
-  constexpr float kMost = 0x1p100f;  // gradients that are all zero would let the scale grow without end
+constexpr void step_loss_scale(float* decision, double* norm, float* state, float bound,
+                               const LossScaleRule& rule) {
+  // gradients that are all zero would let the scale grow without end
+  constexpr float kMost = 0x1p100f;
   const float scale = state[0];
   const bool overflow = !(*norm < double(INFINITY));
   *norm /= double(scale);

@@ -7,23 +7,33 @@
 
 namespace kernels {
 
-// Columns of the sums over the examples of a slice; nothing is divided. Examples whose flag is 0 form
-// the second group, all others the first. Rows are the positions whose weight is above 0; row_loss sums
-// weight * loss over them.
+// Columns of the sums over the examples of a slice; nothing is divided. Examples whose flag is 0
+// form the second group, all others the first. Rows are the positions whose weight is above 0;
+// row_loss sums weight * loss over them.
 struct LossColumns {
-  enum Index { loss, loss_first, loss_second, examples_first, examples_second, rows, row_loss, count };
+  enum Index {
+    loss,
+    loss_first,
+    loss_second,
+    examples_first,
+    examples_second,
+    rows,
+    row_loss,
+    count
+  };
 };
 
-// For each example: n = sum of its weights, nll = sum of weight * loss over its positions whose weight
-// is above 0, in double, in order. The loss of the example is nll / n, or 0 if n is 0. sums[j] = the
-// sums over the examples of slice j, in order.
+// For each example: n = sum of its weights, nll = sum of weight * loss over its positions whose
+// weight is above 0, in double, in order. The loss of the example is nll / n, or 0 if n is 0.
+// sums[j] = the sums over the examples of slice j, in order.
 struct LossSums {
   static constexpr Op op = Op::loss_sums;
-  View sums;      // f64 [slices, LossColumns::count]
-  View loss;      // f32 [any], of the predicted rows
-  View first;     // i32 [batch]: first row of an example, which has one per position of weight above 0
-  View weights;   // f32 [batch, length]
-  View flags{};   // optional u8 [batch]: 0 = second group; none: all examples are in the first
+  View sums;  // f64 [slices, LossColumns::count]
+  View loss;  // f32 [any], of the predicted rows
+  // i32 [batch]: first row of an example, which has one per position of weight above 0
+  View first;
+  View weights;  // f32 [batch, length]
+  View flags{};  // optional u8 [batch]: 0 = second group; none: all examples are in the first
   int64_t batch = 0, length = 0, slices = 1;
 };
 

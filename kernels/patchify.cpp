@@ -11,8 +11,10 @@ void check(const Patchify& a) {
   need_size(a.op, "height", a.height, a.patch);
   need_size(a.op, "patch_width", a.patch_width);
   need_size(a.op, "width", a.width, a.columns());
-  int64_t rows = a.height / a.patch, columns = a.width / a.columns();  // what is left over at the edges is not used
-  need_activation(a.op, "patches", a.patches, {a.batch * rows * columns, a.patch * a.columns() * Patchify::kChannels});
+  // what is left over at the edges is not used
+  int64_t rows = a.height / a.patch, columns = a.width / a.columns();
+  need_activation(a.op, "patches", a.patches,
+                  {a.batch * rows * columns, a.patch * a.columns() * Patchify::kChannels});
   need_view(a.op, "image", a.image, a.image.type == DType::u8 ? DType::u8 : DType::f32,
             {a.batch, a.height, a.width, Patchify::kChannels});
   CHECK(a.range.width != 0, "{}: the range of bytes has no width", name_of(a.op));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the stem
-// becomes a product. Images may come as bytes, a quarter of the traffic to the device; the op scales
-// them then.
+// Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the
+// stem becomes a product. Images may come as bytes, a quarter of the traffic to the device; the op
+// scales them then.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -17,11 +17,12 @@ struct PixelRange {
 struct Patchify {
   static constexpr Op op = Op::patchify;
   static constexpr int64_t kChannels = 3;
-  View patches;           // f32, bf16 or f16 [batch * (height/patch) * (width/patch_width), patch * patch_width * 3]
-  View image;             // f32 or u8 [batch, height, width, 3]
+  // f32, bf16 or f16 [batch * (height/patch) * (width/patch_width), patch * patch_width * 3]
+  View patches;
+  View image;  // f32 or u8 [batch, height, width, 3]
   int64_t batch = 0, height = 0, width = 0;
-  int64_t patch = 0, patch_width = 0;  // patch_width 0: square
-  PixelRange range{};     // of bytes
+  int64_t patch = 0, patch_width = 0;                                    // patch_width 0: square
+  PixelRange range{};                                                    // of bytes
   int64_t columns() const { return patch_width ? patch_width : patch; }  // of one patch
 };
 

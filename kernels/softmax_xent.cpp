@@ -13,7 +13,8 @@ void check(const SoftmaxXent& a) {
   if (a.gradient) need_view(a.op, "row_scale", a.row_scale, DType::f32, {a.rows});
   allow_view(a.op, "loss_scale", a.loss_scale, DType::f32, {1});
   need_view(a.op, "loss", a.loss, DType::f32, {a.rows});
-  CHECK(a.smoothing >= 0 && a.smoothing < 1, "{}: smoothing is {}, must lie in [0, 1)", name_of(a.op), a.smoothing);
+  CHECK(a.smoothing >= 0 && a.smoothing < 1, "{}: smoothing is {}, must lie in [0, 1)",
+        name_of(a.op), a.smoothing);
   CHECK(a.smoothing == 0 || a.columns > 1, "{}: smoothing needs two columns", name_of(a.op));
 }
 

@@ -6,18 +6,19 @@
 
 namespace kernels {
 
-// loss[r] = -sum_v q_v log_softmax(logits[r])_v, q = 1 - smoothing at the label, smoothing / (columns - 1) elsewhere.
-// A label outside [0, columns) gives an all-off target. If `gradient`, logits become row_scale[r] * (softmax * sum(q) - q).
+// loss[r] = -sum_v q_v log_softmax(logits[r])_v, q = 1 - smoothing at the label, smoothing /
+// (columns - 1) elsewhere. A label outside [0, columns) gives an all-off target. If `gradient`,
+// logits become row_scale[r] * (softmax * sum(q) - q).
 struct SoftmaxXent {
   static constexpr Op op = Op::softmax_xent;
-  View logits;            // [rows, columns], in and (if gradient) out
-  View labels;            // i32 [rows]
-  View row_scale{};       // [rows], needed if gradient
-  View loss;              // [rows], unscaled
+  View logits;       // [rows, columns], in and (if gradient) out
+  View labels;       // i32 [rows]
+  View row_scale{};  // [rows], needed if gradient
+  View loss;         // [rows], unscaled
   int64_t rows = 0, columns = 0;
   float smoothing = 0;
   bool gradient = true;
-  View loss_scale{};      // optional [1]: another factor of the gradient
+  View loss_scale{};  // optional [1]: another factor of the gradient
 };
 
 }  // namespace kernels

@@ -16,7 +16,8 @@
 
 namespace {
 
-const std::vector<std::string> kLists = {"model", "optimizer", "schedule", "data", "op", "tokenizer", "evaluator"};
+const std::vector<std::string> kLists = {"model", "optimizer", "schedule", "data",
+                                         "op",    "tokenizer", "evaluator"};
 
 constexpr const char* kExamples = R"(Examples:
   mpirun -np 4 trainer inputs/emoji.toml                     train; the same command continues after a stop
@@ -31,15 +32,19 @@ constexpr const char* kExamples = R"(Examples:
 void add_deck_options(CLI::App& app, CommandLine& c, std::string& dir) {
   const std::string group = "The deck";
   app.add_option("deck", c.deck, "TOML deck (inputs/*.toml)");
-  app.add_option("--set", c.set, "replace a key of the deck, e.g. optimizer.learning_rate=5e-4; repeatable")
+  app.add_option("--set", c.set,
+                 "replace a key of the deck, e.g. optimizer.learning_rate=5e-4; repeatable")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE")
       ->group(group);
-  app.add_option("--unset", c.unset, "remove a key or table of the deck, before --set applies; repeatable")
+  app.add_option("--unset", c.unset,
+                 "remove a key or table of the deck, before --set applies; repeatable")
       ->allow_extra_args(false)
       ->type_name("KEY")
       ->group(group);
-  app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR")->type_name("DIR")->group(group);
+  app.add_option("--dir", dir, "run directory; short for --set run.dir=DIR")
+      ->type_name("DIR")
+      ->group(group);
   app.add_option("--allow-change", c.allow_change,
                  "key or table that may differ from the deck this run was started with; repeatable")
       ->allow_extra_args(false)
@@ -74,15 +79,21 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
   app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
-  app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")->group(run);
+  app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")
+      ->group(run);
   app.add_option("--describe", c.describe,
-                 "explain all keys, those of a table or key, a variant such as adamw, or keys with a word of NAME")
+                 "explain all keys, those of a table or key, a variant such as adamw, or keys with "
+                 "a word of NAME")
       ->expected(0, 1)
       ->type_name("[NAME]")
       ->group(ask);
-  app.add_option("--list", c.list, "names of registered variants")->check(CLI::IsMember(kLists))->group(ask);
+  app.add_option("--list", c.list, "names of registered variants")
+      ->check(CLI::IsMember(kLists))
+      ->group(ask);
   app.set_help_flag("-h,--help", "print this help")->group(ask);
-  app.set_version_flag("--version", train::version_line() + "\n" + train::build_features(), "print version and build")->group(ask);
+  app.set_version_flag("--version", train::version_line() + "\n" + train::build_features(),
+                       "print version and build")
+      ->group(ask);
 }
 
 void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
@@ -93,9 +104,11 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   app.parse(argc, argv);
   c.describe_given = app.count("--describe") > 0;
   if (c.ranks && !modes::mode_named(c.mode).on_paper)
-    throw CLI::ValidationError("--ranks", "is for --mode plan; a run has the ranks that mpirun starts");
+    throw CLI::ValidationError("--ranks",
+                               "is for --mode plan; a run has the ranks that mpirun starts");
   if (c.files && !c.validate) throw CLI::ValidationError("--files", "is for --validate");
-  if (app.count("--dir") && dir.empty()) throw CLI::ValidationError("--dir", "is empty; name a directory");
+  if (app.count("--dir") && dir.empty())
+    throw CLI::ValidationError("--dir", "is empty; name a directory");
   if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
   if (!c.describe_given && c.list.empty() && c.deck.empty()) throw CLI::RequiredError("deck");
 }
@@ -131,7 +144,8 @@ void print_op(const std::string& name) {
 // One line per option, for comparing ranks. Of the deck only the bytes count, not the path.
 std::string lines_of(const CommandLine& c) {
   std::string text;
-  for (const auto& [option, value] : c.given) text += fmt::format("{}\t{}\n", option, base::quoted(value, value.size()));
+  for (const auto& [option, value] : c.given)
+    text += fmt::format("{}\t{}\n", option, base::quoted(value, value.size()));
   return text;
 }
 
@@ -194,7 +208,8 @@ bool agree_on_command(comm::Comm& world, const CommandLine& c) {
       const std::string option = first[i].substr(0, first[i].find('\t'));
       auto value = [](const std::string& line) { return line.substr(line.find('\t') + 1); };
       differs += fmt::format("\n{}{}: rank 0 has {}, rank {} has {}", option,
-                             option == "--mesh-selector" ? " (or $TRAINER_MESH_SELECTOR)" : "", value(first[i]), rank,
+                             option == "--mesh-selector" ? " (or $TRAINER_MESH_SELECTOR)" : "",
+                             value(first[i]), rank,
                              i < other.size() ? value(other[i]) : "another program");
       break;
     }
@@ -205,7 +220,9 @@ bool agree_on_command(comm::Comm& world, const CommandLine& c) {
 bool agree_on_deck(comm::Comm& world, const CommandLine& c, const std::string& digest) {
   if (world.same(base::xxh3(digest))) return true;
   if (world.rank() == 0)
-    base::log::error("the ranks were not started alike; give all of them the same\n{}: they see different bytes of the deck",
-                     c.deck);
+    base::log::error(
+        "the ranks were not started alike; give all of them the same\n{}: they see different bytes "
+        "of the deck",
+        c.deck);
   return false;
 }

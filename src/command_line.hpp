@@ -29,10 +29,11 @@ struct Answer {
 std::optional<Answer> parse_command_line(int argc, char** argv, CommandLine& c);
 // --list: the registered variants of one kind.
 void list_variants(const std::string& what);
-// Prints the registered variants of this name, with the list that each belongs to. Returns false if there is none.
+// Prints the registered variants of this name, with the list that each belongs to. Returns false if
+// there is none.
 bool print_variants(const std::string& name);
-// Returns true if all ranks were started with the same options: mpirun can give each rank a command line and an environment
-// of its own. If not, rank 0 logs what differs.
+// Returns true if all ranks were started with the same options: mpirun can give each rank a command
+// line and an environment of its own. If not, rank 0 logs what differs.
 bool agree_on_command(comm::Comm& world, const CommandLine& c);
 // Returns true if all ranks read the same deck. If not, rank 0 logs it.
 bool agree_on_deck(comm::Comm& world, const CommandLine& c, const std::string& digest);

@@ -11,16 +11,19 @@
 namespace kernels {
 namespace {
 
-constexpr int64_t kRows = 64;       // rows of a tile
-constexpr int64_t kColumns = 1024;  // columns of a tile: its column sums stay in the first-level cache
+constexpr int64_t kRows = 64;  // rows of a tile
+// columns of a tile: its column sums stay in the first-level cache
+constexpr int64_t kColumns = 1024;
 
-// A row = everything behind (outer, x): `middle` groups of y * inner elements. Tiles = row blocks x column strips; a
-// strip holds whole groups, or a part of one wide group, so that each piece of a row adds to one sum over y.
+// A row = everything behind (outer, x): `middle` groups of y * inner elements. Tiles = row blocks x
+// column strips; a strip holds whole groups, or a part of one wide group, so that each piece of a
+// row adds to one sum over y.
 struct Tiling {
   explicit Tiling(const Factored& s) : group(s.y * s.inner), width(s.middle * group), x(s.x) {
     blocks_per_outer = base::ceil_div(x, kRows);
     if (s.inner == 1 && group > kColumns) {
-      strip_width = kColumns, pieces_per_group = base::ceil_div(group, kColumns), groups_per_strip = 0;
+      strip_width = kColumns, pieces_per_group = base::ceil_div(group, kColumns),
+      groups_per_strip = 0;
       strips = s.middle * pieces_per_group;
     } else {
       groups_per_strip = std::max<int64_t>(1, kColumns / group), pieces_per_group = 1;
@@ -30,14 +33,17 @@ struct Tiling {
     pieces_per_row = s.middle * pieces_per_group;
   }
   int64_t block_of_row(int64_t row) const { return row / x * blocks_per_outer + row % x / kRows; }
-  int64_t first_row(int64_t block) const { return block / blocks_per_outer * x + block % blocks_per_outer * kRows; }
+  int64_t first_row(int64_t block) const {
+    return block / blocks_per_outer * x + block % blocks_per_outer * kRows;
+  }
   int64_t end_row(int64_t block) const {
     return std::min(first_row(block) + kRows, (block / blocks_per_outer + 1) * x);
   }
   // Columns [first, end) of a strip, and its first piece.
   void strip(int64_t s, int64_t& first, int64_t& end, int64_t& piece) const {
     if (groups_per_strip) {
-      first = s * strip_width, end = std::min(first + strip_width, width), piece = s * groups_per_strip;
+      first = s * strip_width, end = std::min(first + strip_width, width),
+      piece = s * groups_per_strip;
     } else {
       first = s / pieces_per_group * group + s % pieces_per_group * kColumns;
       end = std::min(first + kColumns, (s / pieces_per_group + 1) * group), piece = s;
@@ -49,7 +55,8 @@ struct Tiling {
 };
 
 // Squares of one piece within a group, any `inner`: sums over y are `inner` numbers.
-void add_piece(const float* g, int64_t column, int64_t n, int64_t inner, double* columns, double* sums) {
+void add_piece(const float* g, int64_t column, int64_t n, int64_t inner, double* columns,
+               double* sums) {
   if (inner == 1) {
     *sums += loops::square_sum_columns(g, columns, n);
     return;
@@ -68,13 +75,16 @@ void run_cpu(const AdafactorSums& a, Queue& queue) {
   const Tiling t(a.shape);
   const int64_t inner = a.shape.inner, end = a.begin + a.g.count;
   const int64_t first_row = a.begin / t.width, last_row = (end - 1) / t.width;
-  const int64_t first_block = t.block_of_row(first_row), blocks = t.block_of_row(last_row) - first_block + 1;
+  const int64_t first_block = t.block_of_row(first_row),
+                blocks = t.block_of_row(last_row) - first_block + 1;
   const int64_t rows = last_row - first_row + 1, row_sums = t.pieces_per_row * inner;
   const float* g = a.g.f32() - a.begin;
-  auto* columns = static_cast<double*>(queue.scratch(size_t(blocks * t.width + rows * row_sums) * sizeof(double)));
+  auto* columns = static_cast<double*>(
+      queue.scratch(size_t(blocks * t.width + rows * row_sums) * sizeof(double)));
   double* pieces = columns + blocks * t.width;
 
-#pragma omp parallel for collapse(2) schedule(static) num_threads(queue.threads()) if (a.g.count > kRows * kColumns / 4)
+#pragma omp parallel for collapse(2) schedule(static) \
+    num_threads(queue.threads()) if (a.g.count > kRows * kColumns / 4)
   for (int64_t b = 0; b < blocks; ++b)
     for (int64_t s = 0; s < t.strips; ++s) {
       int64_t strip_first, strip_end, first_piece;
@@ -91,7 +101,8 @@ void run_cpu(const AdafactorSums& a, Queue& queue) {
           const int64_t piece_end = std::min(strip_end, (c / t.group + 1) * t.group);
           const int64_t from = std::max(c, held_first), to = std::min(piece_end, held_end);
           std::fill_n(sums, inner, 0.0);
-          if (from < to) add_piece(g + row * t.width + from, from, to - from, inner, column + from, sums);
+          if (from < to)
+            add_piece(g + row * t.width + from, from, to - from, inner, column + from, sums);
           c = piece_end;
         }
       }
@@ -120,14 +131,18 @@ void run_cpu(const AdafactorSums& a, Queue& queue) {
 
 namespace {
 
-void move_moment(float* v, const double* sums, int64_t n, double mean_of, float beta2, double eps, int threads) {
+void move_moment(float* v, const double* sums, int64_t n, double mean_of, float beta2, double eps,
+                 int threads) {
   const float add = 1.0f - beta2;
 #pragma omp parallel for simd schedule(static) num_threads(threads) if (n > 16384)
-  for (int64_t i = 0; i < n; ++i) v[i] = std::fma(beta2, v[i], add * float(std::fma(sums[i], mean_of, eps)));
+  for (int64_t i = 0; i < n; ++i)
+    v[i] = std::fma(beta2, v[i], add * float(std::fma(sums[i], mean_of, eps)));
 }
 
-// factor = (v / mean)^-1/2, where the mean runs over `length` entries `stride` apart, for each of batch x stride lines.
-void normalised_factor(const float* v, float* factor, int64_t batch, int64_t length, int64_t stride) {
+// factor = (v / mean)^-1/2, where the mean runs over `length` entries `stride` apart, for each of
+// batch x stride lines.
+void normalised_factor(const float* v, float* factor, int64_t batch, int64_t length,
+                       int64_t stride) {
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t i = 0; i < stride; ++i) {
       const float* line = v + b * length * stride + i;
@@ -135,7 +150,8 @@ void normalised_factor(const float* v, float* factor, int64_t batch, int64_t len
       for (int64_t k = 0; k < length; ++k) sum += double(line[k * stride]);
       const float mean = float(sum / double(length));
       float* out = factor + b * length * stride + i;
-      for (int64_t k = 0; k < length; ++k) out[k * stride] = 1.0f / std::sqrt(line[k * stride] / mean);
+      for (int64_t k = 0; k < length; ++k)
+        out[k * stride] = 1.0f / std::sqrt(line[k * stride] / mean);
     }
 }
 
@@ -152,8 +168,10 @@ void run_cpu(const AdafactorFactors& a, Queue& queue) {
   const Clip::Numbers clip = a.clip.numbers();
   if (clip.apply) {
     const double root = double(clip.factor) / double(clip.divisor), scale = root * root;
-    move_moment(vx, a.over_x.f64(), s.over_x(), scale / double(s.x), a.beta2, double(a.eps), queue.threads());
-    move_moment(vy, a.over_y.f64(), s.over_y(), scale / double(s.y), a.beta2, double(a.eps), queue.threads());
+    move_moment(vx, a.over_x.f64(), s.over_x(), scale / double(s.x), a.beta2, double(a.eps),
+                queue.threads());
+    move_moment(vy, a.over_y.f64(), s.over_y(), scale / double(s.y), a.beta2, double(a.eps),
+                queue.threads());
   }
   if (s.x_is_largest) {  // R = the moment over x, with mean over y
     normalised_factor(vx, a.factor_over_x.f32(), s.outer * s.middle, s.y, s.inner);

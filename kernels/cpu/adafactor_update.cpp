@@ -16,7 +16,8 @@ void scale_factored(const AdafactorScaling& a, int64_t at, int64_t n, const floa
   for (int64_t done = 0; done < n;) {
     const int64_t e = at + done, line = e / group, first = e % group;  // line = (outer, x, middle)
     const int64_t m = std::min(n - done, group - first);
-    const float* over_x = fx + (line / (s.x * s.middle) * s.middle + line % s.middle) * group + first;
+    const float* over_x =
+        fx + (line / (s.x * s.middle) * s.middle + line % s.middle) * group + first;
     const float* over_y = fy + line * s.inner;
     const float* from = g + done;
     float* to = out + done;
@@ -65,12 +66,14 @@ template <class T>
 void run_typed(const AdafactorUpdate& a, Queue& queue) {
   T* momentum = static_cast<T*>(a.momentum.data);
   const float divisor = rms_divisor(a.rms);
-  loops::update_elements(a.update, queue, [&a, momentum, divisor](int64_t begin, int64_t n, const float* g, float* out) {
-    scale(a.scaling, begin, n, g, out);
-    if (divisor != 1)
-      for (int64_t i = 0; i < n; ++i) out[i] /= divisor;
-    if (momentum) add_momentum(momentum + begin, a.keep, a.add, n, out);
-  });
+  loops::update_elements(
+      a.update, queue,
+      [&a, momentum, divisor](int64_t begin, int64_t n, const float* g, float* out) {
+        scale(a.scaling, begin, n, g, out);
+        if (divisor != 1)
+          for (int64_t i = 0; i < n; ++i) out[i] /= divisor;
+        if (momentum) add_momentum(momentum + begin, a.keep, a.add, n, out);
+      });
 }
 
 }  // namespace
@@ -98,7 +101,8 @@ void run_cpu(const AdafactorRms& a, Queue& queue) {
     const int64_t end = std::min(count, (b + 1) * loops::kUpdateBlock);
     for (int64_t at = b * loops::kUpdateBlock; at < end; at += loops::kUpdateChunk) {
       const int64_t n = std::min(loops::kUpdateChunk, end - at);
-      scale(a.scaling, at, n, loops::clipped(gradient + at, clip.divisor, clip.factor, n, scaled), out);
+      scale(a.scaling, at, n, loops::clipped(gradient + at, clip.divisor, clip.factor, n, scaled),
+            out);
       sum += loops::square_sum(out, n);
     }
     partial[b] = sum;

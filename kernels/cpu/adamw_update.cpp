@@ -13,18 +13,19 @@ void run_typed(const AdamwUpdate& a, Queue& queue) {
   float* all_nu = a.nu.f32();
   const float keep1 = a.keep1, add1 = a.add1, keep2 = a.keep2, add2 = a.add2;
   const float c1 = a.correction1, c2 = a.correction2, eps = a.eps, eps_root = a.eps_root;
-  loops::update_elements(a.update, queue, [=](int64_t begin, int64_t n, const float* g, float* out) {
-    T* mu = all_mu + begin;
-    float* nu = all_nu + begin;
+  loops::update_elements(a.update, queue,
+                         [=](int64_t begin, int64_t n, const float* g, float* out) {
+                           T* mu = all_mu + begin;
+                           float* nu = all_nu + begin;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      float m = std::fma(keep1, loops::to_float(mu[i]), add1 * g[i]);
-      float v = std::fma(keep2, nu[i], add2 * (g[i] * g[i]));
-      mu[i] = loops::store_as<T>(m);
-      nu[i] = v;
-      out[i] = m / c1 / (std::sqrt(v / c2 + eps_root) + eps);
-    }
-  });
+                           for (int64_t i = 0; i < n; ++i) {
+                             float m = std::fma(keep1, loops::to_float(mu[i]), add1 * g[i]);
+                             float v = std::fma(keep2, nu[i], add2 * (g[i] * g[i]));
+                             mu[i] = loops::store_as<T>(m);
+                             nu[i] = v;
+                             out[i] = m / c1 / (std::sqrt(v / c2 + eps_root) + eps);
+                           }
+                         });
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward and backward of one (batch, head), block of queries by block of queries; vector_math.hpp
 // explains how it is compiled. Scores never leave a block: [block, key_length] floats of a thread's
-// scratch. Products of bfloat16 tensors read bfloat16: the weights (before they are divided by their sum)
-// and the gradients of the scores are rounded to it.
+// scratch. Products of bfloat16 tensors read bfloat16: the weights (before they are divided by
+// their sum) and the gradients of the scores are rounded to it.
 #pragma once
 
 #include "kernels/cpu/attention_tile.hpp"
@@ -13,15 +13,19 @@ namespace {
 
 constexpr int64_t kQueryBlock = 48;  // at most; multiple of kTileRows
 
-KERNELS_INLINE int64_t tile_up(int64_t rows) { return (rows + kTileRows - 1) / kTileRows * kTileRows; }
+KERNELS_INLINE int64_t tile_up(int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows * kTileRows;
+}
 
 // Sizes that forward and backward share; they depend on the shape alone.
 struct HeadSizes {
-  int64_t block;   // queries per block, all blocks about equal
-  int64_t room;    // queries that scratch has room for: of fewer queries blocks may be larger, but not than this
-  int64_t scores;  // row length of a block of scores: keys, padded so that whole tiles can be read and written
-  int64_t keys;    // key_length in whole vectors
-  int64_t width;   // head_dim in whole vectors
+  int64_t block;  // queries per block, all blocks about equal
+  // queries that scratch has room for: of fewer queries blocks may be larger, but not than this
+  int64_t room;
+  // row length of a block of scores: keys, padded so that whole tiles can be read and written
+  int64_t scores;
+  int64_t keys;   // key_length in whole vectors
+  int64_t width;  // head_dim in whole vectors
   HeadSizes(int64_t query_length, int64_t key_length, int64_t head_dim)
       : block(0),
         room(smaller(kQueryBlock, tile_up(query_length))),
@@ -29,7 +33,8 @@ struct HeadSizes {
         keys(lanes_up(key_length)),
         width(lanes_up(head_dim)) {
     int64_t blocks = (query_length + kQueryBlock - 1) / kQueryBlock;
-    if (blocks > 0) block = tile_up((query_length + blocks - 1) / blocks);  // no query: no block is looked at
+    // no query: no block is looked at
+    if (blocks > 0) block = tile_up((query_length + blocks - 1) / blocks);
   }
 };
 
@@ -91,8 +96,8 @@ struct BackwardScratch {
 
 // out = in * factor, n of the elements of each row.
 template <class To, class From>
-KERNELS_INLINE void convert_rows(To* out, int64_t out_stride, const From* in, int64_t in_stride, int64_t rows,
-                                 int64_t n, float factor) {
+KERNELS_INLINE void convert_rows(To* out, int64_t out_stride, const From* in, int64_t in_stride,
+                                 int64_t rows, int64_t n, float factor) {
   V f = broadcast(factor);
   for (int64_t r = 0; r < rows; ++r, out += out_stride, in += in_stride) {
     int64_t j = 0;
@@ -114,14 +119,15 @@ KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, 
       _mm_prefetch(reinterpret_cast<const char*>(rows + j), Hint);
 }
 
-// Prefetches the first reads of a later head, forward or backward, while scores of a tile of queries are
-// computed. Each tile fetches its share, so that all rows are fetched in the end; rows after the last do
-// no harm. A head is short: reading would take a fifth of its time.
+// Prefetches the first reads of a later head, forward or backward, while scores of a tile of
+// queries are computed. Each tile fetches its share, so that all rows are fetched in the end; rows
+// after the last do no harm. A head is short: reading would take a fifth of its time.
 enum class Ahead { none, forward, backward };
 template <Ahead kAhead, class T>
 KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
   if (kAhead == Ahead::none) return;
-  const int64_t end = smaller(query + kTileRows, h.query_length), key = query * h.key_length / h.query_length,
+  const int64_t end = smaller(query + kTileRows, h.query_length),
+                key = query * h.key_length / h.query_length,
                 keys = end * h.key_length / h.query_length - key;
   if (h.next_queries) {
     const int64_t at = h.next_queries + query * h.stride;
@@ -138,14 +144,15 @@ KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
   }
 }
 
-// Copies a block of queries (or their gradients) as left operand: packed rows of n elements, followed by
-// rows of zeros up to a whole tile.
+// Copies a block of queries (or their gradients) as left operand: packed rows of n elements,
+// followed by rows of zeros up to a whole tile.
 template <class T>
 KERNELS_INLINE void copy_block(float* out, const T* in, int64_t stride, int64_t rows, int64_t n) {
   convert_rows(out, n, in, stride, rows, n, 1);
   zero(out + rows * n, (tile_up(rows) - rows) * n);
 }
-KERNELS_INLINE void copy_block(uint32_t* out, const uint16_t* in, int64_t stride, int64_t rows, int64_t n) {
+KERNELS_INLINE void copy_block(uint32_t* out, const uint16_t* in, int64_t stride, int64_t rows,
+                               int64_t n) {
   int64_t steps = steps_of<uint16_t>(n);
   for (int64_t r = 0; r < rows; ++r, in += stride, out += steps) {
     out[steps - 1] = 0;  // the second half of an odd last pair
@@ -155,23 +162,30 @@ KERNELS_INLINE void copy_block(uint32_t* out, const uint16_t* in, int64_t stride
 }
 
 // Operands of products from a block of weights [rows in whole tiles, row]: the floats themselves
-// (rounded, if the tensors are bfloat16), or pairs in `out`. by_rows makes pairs along a row; by_columns
-// pairs of rows, which are read transposed.
+// (rounded, if the tensors are bfloat16), or pairs in `out`. by_rows makes pairs along a row;
+// by_columns pairs of rows, which are read transposed.
 template <class T>
 KERNELS_INLINE void round_weights(float* weights, int64_t count) {
   if (sizeof(T) == sizeof(float) || kPairs<T>) return;
-  for (int64_t j = 0; j < count; j += kLanes) store(weights + j, value_of_bits(bf16_bits(load(weights + j))));
+  for (int64_t j = 0; j < count; j += kLanes)
+    store(weights + j, value_of_bits(bf16_bits(load(weights + j))));
 }
-KERNELS_INLINE const float* by_rows(float*, const float* weights, int64_t, int64_t) { return weights; }
-KERNELS_INLINE const float* by_columns(float*, const float* weights, int64_t, int64_t) { return weights; }
+KERNELS_INLINE const float* by_rows(float*, const float* weights, int64_t, int64_t) {
+  return weights;
+}
+KERNELS_INLINE const float* by_columns(float*, const float* weights, int64_t, int64_t) {
+  return weights;
+}
 #ifdef KERNELS_AVX512_BF16
-KERNELS_INLINE const uint32_t* by_rows(uint32_t* out, const float* weights, int64_t rows, int64_t row) {
+KERNELS_INLINE const uint32_t* by_rows(uint32_t* out, const float* weights, int64_t rows,
+                                       int64_t row) {
   static_assert(kTileRows % 2 == 0);  // the number of vectors is even
   for (int64_t j = 0; j < rows * row; j += 2 * kLanes)
     store_words(out + j / 2, bf16_of_two(load(weights + j), load(weights + j + kLanes)));
   return out;
 }
-KERNELS_INLINE const uint32_t* by_columns(uint32_t* out, const float* weights, int64_t rows, int64_t row) {
+KERNELS_INLINE const uint32_t* by_columns(uint32_t* out, const float* weights, int64_t rows,
+                                          int64_t row) {
   for (int64_t r = 0; r < rows; r += 2)
     for (int64_t j = 0; j < row; j += kLanes) {
       const float* pair = weights + r * row + j;
@@ -181,43 +195,47 @@ KERNELS_INLINE const uint32_t* by_columns(uint32_t* out, const float* weights, i
 }
 #endif
 
-// Computes scores of a block: rows . packed keys, for whole tiles of rows. Causal heads skip tiles beyond
-// the diagonal.
+// Computes scores of a block: rows . packed keys, for whole tiles of rows. Causal heads skip tiles
+// beyond the diagonal.
 template <Ahead kAhead, class T>
-KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const Operand<T>* rows, const Operand<T>* packed,
-                                const AttentionHead<T>& h, int64_t first, int64_t count) {
+KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const Operand<T>* rows,
+                                const Operand<T>* packed, const AttentionHead<T>& h, int64_t first,
+                                int64_t count) {
   int64_t steps = steps_of<T>(h.head_dim);
   for (int64_t r = 0; r < count; r += kTileRows) {
     prefetch_next<kAhead>(h, first + r);
     int64_t used = h.causal ? smaller(s.keys, lanes_up(first + r + kTileRows)) : s.keys;
-    strip<T, false, false>(scores + r * s.scores, s.scores, rows + r * steps, steps, packed, steps, 0, steps, used,
-                           s.keys);
+    strip<T, false, false>(scores + r * s.scores, s.scores, rows + r * steps, steps, packed, steps,
+                           0, steps, used, s.keys);
   }
 }
 
-// out[count in whole tiles, width] = weights . packed rows (of keys). Causal heads have zero weights
-// beyond the diagonal.
+// out[count in whole tiles, width] = weights . packed rows (of keys). Causal heads have zero
+// weights beyond the diagonal.
 template <class T>
-KERNELS_INLINE void mix_block(float* out, const HeadSizes& s, const Operand<T>* weights, const Operand<T>* packed,
-                              const AttentionHead<T>& h, int64_t first, int64_t count) {
+KERNELS_INLINE void mix_block(float* out, const HeadSizes& s, const Operand<T>* weights,
+                              const Operand<T>* packed, const AttentionHead<T>& h, int64_t first,
+                              int64_t count) {
   int64_t row = steps_of<T>(s.scores);
   for (int64_t r = 0; r < count; r += kTileRows) {
     int64_t keys = h.causal ? smaller(h.key_length, first + r + kTileRows) : h.key_length;
-    strip<T, false, false>(out + r * s.width, s.width, weights + r * row, row, packed, steps_of<T>(h.key_length), 0,
-                           steps_of<T>(keys), s.width, s.width);
+    strip<T, false, false>(out + r * s.width, s.width, weights + r * row, row, packed,
+                           steps_of<T>(h.key_length), 0, steps_of<T>(keys), s.width, s.width);
   }
 }
 
 // out[keys, width] += weights^T . packed block rows.
 template <class T>
-KERNELS_INLINE void mix_transposed(float* out, const HeadSizes& s, const Operand<T>* weights, const Operand<T>* packed,
-                                   const AttentionHead<T>& h, int64_t first, int64_t count) {
-  int64_t keys = h.causal ? smaller(h.key_length, first + count) : h.key_length, steps = steps_of<T>(count);
+KERNELS_INLINE void mix_transposed(float* out, const HeadSizes& s, const Operand<T>* weights,
+                                   const Operand<T>* packed, const AttentionHead<T>& h,
+                                   int64_t first, int64_t count) {
+  int64_t keys = h.causal ? smaller(h.key_length, first + count) : h.key_length,
+          steps = steps_of<T>(count);
   for (int64_t j = 0; j < keys; j += kTileRows) {
     int64_t from = h.causal && j > first ? j - first : 0;  // earlier queries do not see key j
     if (kPairs<T>) from /= 2;  // of a pair both are read: the weight of the earlier one is 0
-    strip<T, true, true>(out + j * s.width, s.width, weights + j, s.scores, packed, steps, from, steps, s.width,
-                         s.width);
+    strip<T, true, true>(out + j * s.width, s.width, weights + j, s.scores, packed, steps, from,
+                         steps, s.width, s.width);
   }
 }
 
@@ -279,9 +297,11 @@ void attention_forward(const AttentionHead<T>& h, float* base) {
       }
     }
     round_weights<T>(m.scores, tile_up(count) * s.scores);
-    mix_block(m.out, s, by_rows(m.weights, m.scores, tile_up(count), s.scores), m.values, h, first, count);
+    mix_block(m.out, s, by_rows(m.weights, m.scores, tile_up(count), s.scores), m.values, h, first,
+              count);
     for (int64_t r = 0; r < count; ++r)
-      convert_rows(h.o + (first + r) * h.stride, h.stride, m.out + r * s.width, s.width, 1, h.head_dim, 1 / sums[r]);
+      convert_rows(h.o + (first + r) * h.stride, h.stride, m.out + r * s.width, s.width, 1,
+                   h.head_dim, 1 / sums[r]);
   }
 }
 
@@ -300,10 +320,11 @@ KERNELS_INLINE float dot(const T* a, const T* b, int64_t n) {
   return sum_of(sum);
 }
 
-// weights = exp(scale * scores - lse) (times the dropout factor), d_scores = exp(scale * scores - lse) * (d_weights *
-// factor - mean), where mean = sum over keys of weight * d_weight = d_out . out.
-KERNELS_INLINE void backward_row(float* weights, float* d_scores, const float* factors, int64_t n, float scale,
-                                 float lse, float mean) {
+// weights = exp(scale * scores - lse) (times the dropout factor), d_scores = exp(scale * scores -
+// lse) * (d_weights * factor - mean), where mean = sum over keys of weight * d_weight = d_out .
+// out.
+KERNELS_INLINE void backward_row(float* weights, float* d_scores, const float* factors, int64_t n,
+                                 float scale, float lse, float mean) {
   V s = broadcast(scale), l = broadcast(-lse), c = broadcast(mean);
   for (int64_t j = 0; j < n; j += kLanes) {
     V p = exp_below(fma(load(weights + j), s, l)), d = load(d_scores + j), kept = p;
@@ -343,9 +364,11 @@ void attention_backward(const AttentionHead<T>& h, float* base) {
       float *weights = m.weights + r * s.scores, *d_scores = m.d_scores + r * s.scores;
       int64_t i = first + r, seen = r >= count ? 0 : h.causal ? i + 1 : h.key_length;
       if (seen > 0) {
-        if (h.dropout > 0) factors_from(m.factors, h.first_draw + uint64_t(i * h.key_length), seen, draws);
+        if (h.dropout > 0)
+          factors_from(m.factors, h.first_draw + uint64_t(i * h.key_length), seen, draws);
         float mean = dot(d_o + r * h.stride, h.o + i * h.stride, h.head_dim);
-        backward_row(weights, d_scores, h.dropout > 0 ? m.factors : nullptr, seen, scale, h.lse[i], mean);
+        backward_row(weights, d_scores, h.dropout > 0 ? m.factors : nullptr, seen, scale, h.lse[i],
+                     mean);
       }
       zero(weights + seen, s.scores - seen);
       zero(d_scores + seen, s.scores - seen);
@@ -358,8 +381,10 @@ void attention_backward(const AttentionHead<T>& h, float* base) {
     round_weights<T>(m.d_scores, rows * s.scores);
     mix_block(m.dq, s, by_rows(m.rows, m.d_scores, rows, s.scores), m.keys, h, first, count);
     convert_rows(h.dq + first * h.stride, h.stride, m.dq, s.width, count, h.head_dim, scale);
-    mix_transposed(m.dv, s, by_columns(m.columns, m.weights, rows, s.scores), m.d_out_b, h, first, count);
-    mix_transposed(m.dk, s, by_columns(m.columns, m.d_scores, rows, s.scores), m.queries_b, h, first, count);
+    mix_transposed(m.dv, s, by_columns(m.columns, m.weights, rows, s.scores), m.d_out_b, h, first,
+                   count);
+    mix_transposed(m.dk, s, by_columns(m.columns, m.d_scores, rows, s.scores), m.queries_b, h,
+                   first, count);
   }
   convert_rows(h.dk, h.stride, m.dk, s.width, h.key_length, h.head_dim, scale);
   convert_rows(h.dv, h.stride, m.dv, s.width, h.key_length, h.head_dim, 1);

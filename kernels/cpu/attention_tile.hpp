@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small matrix products for attention, whose operands stay in cache: a tile of C stays in registers
-// while one row-panel of B and broadcast elements of A stream by. vector_math.hpp explains how it is
-// compiled.
+// while one row-panel of B and broadcast elements of A stream by. vector_math.hpp explains how it
+// is compiled.
 //
-// Operands are floats (of bfloat16 tensors too), or, where instructions for them exist, words that hold a pair of
-// bfloat16: neighbours along the summed dimension, the earlier one in the low half. A step of a product sums over one
-// element or one pair; of an odd number the last pair ends in a zero.
+// Operands are floats (of bfloat16 tensors too), or, where instructions for them exist, words that
+// hold a pair of bfloat16: neighbours along the summed dimension, the earlier one in the low half.
+// A step of a product sums over one element or one pair; of an odd number the last pair ends in a
+// zero.
 #pragma once
 
 #include "kernels/cpu/vector_math.hpp"
@@ -47,8 +48,9 @@ KERNELS_INLINE int64_t steps_of(int64_t k) {
   return kPairs<T> ? (k + 1) / 2 : k;
 }
 
-// B [k, n] is packed as panels of kPanel columns, the last one as wide as the rest of n rounded up to lanes, its
-// columns past n zero. A panel lies step after step; panel p begins at p * kPanel * steps.
+// B [k, n] is packed as panels of kPanel columns, the last one as wide as the rest of n rounded up
+// to lanes, its columns past n zero. A panel lies step after step; panel p begins at p * kPanel *
+// steps.
 template <class T>
 KERNELS_INLINE int64_t packed_size(int64_t k, int64_t n) {
   return steps_of<T>(k) * lanes_up(n);
@@ -68,7 +70,8 @@ KERNELS_INLINE void pack_rows(float* out, const T* rows, int64_t stride, int64_t
     }
   }
 }
-KERNELS_INLINE void pack_rows(uint32_t* out, const uint16_t* rows, int64_t stride, int64_t k, int64_t n) {
+KERNELS_INLINE void pack_rows(uint32_t* out, const uint16_t* rows, int64_t stride, int64_t k,
+                              int64_t n) {
   int64_t steps = steps_of<uint16_t>(k);
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
     int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0);
@@ -77,8 +80,12 @@ KERNELS_INLINE void pack_rows(uint32_t* out, const uint16_t* rows, int64_t strid
       const uint16_t *in = rows + r * stride + j0, *next = in + stride;
       for (int64_t j = 0; j < there; j += kLanes) {
         bool whole = j + kLanes <= there;
-        Words second = r + 1 == k ? words(0) : whole ? load_bits(next + j) : load_bits_part(next + j, there - j);
-        store_words(panel + j, pairs_of(whole ? load_bits(in + j) : load_bits_part(in + j, there - j), second));
+        Words second = r + 1 == k ? words(0)
+                       : whole    ? load_bits(next + j)
+                                  : load_bits_part(next + j, there - j);
+        store_words(
+            panel + j,
+            pairs_of(whole ? load_bits(in + j) : load_bits_part(in + j, there - j), second));
       }
     }
   }
@@ -112,11 +119,14 @@ KERNELS_INLINE void transpose8(float* out, int64_t out_stride, const T* in, int6
 }
 
 KERNELS_INLINE float load1(const float* p) { return *p; }
-KERNELS_INLINE float load1(const uint16_t* p) { return __builtin_bit_cast(float, uint32_t(*p) << 16); }
+KERNELS_INLINE float load1(const uint16_t* p) {
+  return __builtin_bit_cast(float, uint32_t(*p) << 16);
+}
 
 // Packs B [k, n] from n rows of k elements: B is their transpose.
 template <class T>
-KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, int64_t k, int64_t n) {
+KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, int64_t k,
+                                    int64_t n) {
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
     int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0);
     float* panel = out + j0 * k;
@@ -129,12 +139,15 @@ KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, i
         for (int64_t i = 0; i < 8; ++i) panel[d * width + j + i] = load1(in + i * stride + d);
     }
     for (int64_t d = 0; d < k; ++d)
-      for (int64_t i = j; i < width; ++i) panel[d * width + i] = i < there ? load1(rows + (j0 + i) * stride + d) : 0;
+      for (int64_t i = j; i < width; ++i)
+        panel[d * width + i] = i < there ? load1(rows + (j0 + i) * stride + d) : 0;
   }
 }
 // Packs pairs, which lie side by side in a row already, by transposing words.
-KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t stride, int64_t k, int64_t n) {
-  int64_t steps = steps_of<uint16_t>(k), whole = stride % 2 == 0 ? k / 16 * 8 : 0;  // steps in whole transpositions
+KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t stride, int64_t k,
+                                    int64_t n) {
+  // steps in whole transpositions
+  int64_t steps = steps_of<uint16_t>(k), whole = stride % 2 == 0 ? k / 16 * 8 : 0;
   auto pair = [&](const uint16_t* row, int64_t t) {
     return uint32_t(row[2 * t]) | (2 * t + 1 < k ? uint32_t(row[2 * t + 1]) << 16 : 0);
   };
@@ -144,13 +157,14 @@ KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t
     for (; j + 8 <= there; j += 8) {
       const uint16_t* in = rows + (j0 + j) * stride;
       for (int64_t t = 0; t < whole; t += 8)
-        transpose8(reinterpret_cast<float*>(panel + t * width + j), width, reinterpret_cast<const float*>(in + 2 * t),
-                   stride / 2);
+        transpose8(reinterpret_cast<float*>(panel + t * width + j), width,
+                   reinterpret_cast<const float*>(in + 2 * t), stride / 2);
       for (int64_t t = whole; t < steps; ++t)
         for (int64_t i = 0; i < 8; ++i) panel[t * width + j + i] = pair(in + i * stride, t);
     }
     for (int64_t t = 0; t < steps; ++t)
-      for (int64_t i = j; i < width; ++i) panel[t * width + i] = i < there ? pair(rows + (j0 + i) * stride, t) : 0;
+      for (int64_t i = j; i < width; ++i)
+        panel[t * width + i] = i < there ? pair(rows + (j0 + i) * stride, t) : 0;
   }
 }
 
@@ -159,11 +173,12 @@ KERNELS_INLINE Words load_step(const uint32_t* p) { return load_words(p); }
 KERNELS_INLINE V spread(float a) { return broadcast(a); }
 KERNELS_INLINE Words spread(uint32_t a) { return words(a); }
 
-// c[kTileRows, NV vectors] (+)= sum over steps t of a(i, t) * b[t, :]; a(i, t) = a[i * lda + t], Transposed: a[t * lda
+// c[kTileRows, NV vectors] (+)= sum over steps t of a(i, t) * b[t, :]; a(i, t) = a[i * lda + t],
+// Transposed: a[t * lda
 // + i].
 template <class T, int NV, bool Transposed, bool Add>
-KERNELS_INLINE void tile(float* c, int64_t ldc, const Operand<T>* a, int64_t lda, const Operand<T>* b, int64_t ldb,
-                         int64_t steps) {
+KERNELS_INLINE void tile(float* c, int64_t ldc, const Operand<T>* a, int64_t lda,
+                         const Operand<T>* b, int64_t ldb, int64_t steps) {
   V sum[kTileRows][NV];
 #pragma GCC unroll 8
   for (int i = 0; i < kTileRows; ++i)
@@ -186,11 +201,11 @@ KERNELS_INLINE void tile(float* c, int64_t ldc, const Operand<T>* a, int64_t lda
     for (int v = 0; v < NV; ++v) store(c + i * ldc + v * kLanes, sum[i][v]);
 }
 
-// kTileRows rows of C: columns [0, used) of n, both multiples of kLanes, summed over the steps [begin, end) of the
-// packed B's `steps`. `a` is the element of step 0.
+// kTileRows rows of C: columns [0, used) of n, both multiples of kLanes, summed over the steps
+// [begin, end) of the packed B's `steps`. `a` is the element of step 0.
 template <class T, bool Transposed, bool Add>
-void strip(float* c, int64_t ldc, const Operand<T>* a, int64_t lda, const Operand<T>* packed, int64_t steps,
-           int64_t begin, int64_t end, int64_t used, int64_t n) {
+void strip(float* c, int64_t ldc, const Operand<T>* a, int64_t lda, const Operand<T>* packed,
+           int64_t steps, int64_t begin, int64_t end, int64_t used, int64_t n) {
   a += Transposed ? begin * lda : begin;
   for (int64_t j = 0; j < used; j += kPanel) {
     int64_t width = smaller(kPanel, n - j), count = end - begin;

@@ -15,10 +15,12 @@ void run_cpu(const ClipGradient& a, Queue&) {
   const double norm = std::sqrt(total);
   const bool clipped = a.bound > 0 && !(float(norm) < a.bound);
   bool finite = std::isfinite(norm);
-  for (int64_t i = 0; i < a.must_be_finite.count; ++i) finite = finite && std::isfinite(a.must_be_finite.f64()[i]);
+  for (int64_t i = 0; i < a.must_be_finite.count; ++i)
+    finite = finite && std::isfinite(a.must_be_finite.f64()[i]);
   *a.norm.f64() = norm;
   float* decision = a.decision.f32();
-  decision[0] = clipped ? float(norm) : 1, decision[1] = clipped ? a.bound : 1, decision[2] = finite;
+  decision[0] = clipped ? float(norm) : 1, decision[1] = clipped ? a.bound : 1,
+  decision[2] = finite;
 }
 
 }  // namespace kernels

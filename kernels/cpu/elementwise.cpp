@@ -38,7 +38,8 @@ void run_cpu(const Copy& a, Queue& queue) {
 
 void run_cpu(const Fill& a, Queue& queue) {
   float* y = a.y.f32();
-  for_ranges(queue, a.y.count, a.y.count, 1024, [&](int64_t i, int64_t end) { std::fill(y + i, y + end, a.value); });
+  for_ranges(queue, a.y.count, a.y.count, 1024,
+             [&](int64_t i, int64_t end) { std::fill(y + i, y + end, a.value); });
 }
 
 void run_cpu(const GatherRows& a, Queue& queue) {
@@ -75,9 +76,14 @@ void run_cpu(const ScatterRows& a, Queue& queue) {
 void run_cpu(const Dropout& a, Queue& queue) {
   if (a.rate == 0) return run_cpu(Copy{a.y, a.x}, queue);  // an exact no-op
   vector_table().with(a.x.type, [&](const auto& loops, auto element) {
-    auto *y = static_cast<decltype(element)*>(a.y.data), *x = static_cast<decltype(element)*>(a.x.data);
+    auto *y = static_cast<decltype(element)*>(a.y.data),
+         *x = static_cast<decltype(element)*>(a.x.data);
     for_ranges(queue, a.x.count, a.x.count, 256, [&](int64_t i, int64_t end) {
-      loops.dropout({.y = y + i, .x = x + i, .count = end - i, .first = uint64_t(a.first + i), .key = a.stream.key(),
+      loops.dropout({.y = y + i,
+                     .x = x + i,
+                     .count = end - i,
+                     .first = uint64_t(a.first + i),
+                     .key = a.stream.key(),
                      .rate = a.rate});
     });
   });

@@ -21,15 +21,16 @@ void run_cpu(const EmbeddingForward& a, Queue& queue) {
   });
 }
 
-// Threads share columns, not rows: three rows in four may have the same id (the mask token), and no two threads may add
-// to the same element. Every element gets its rows in row order.
+// Threads share columns, not rows: three rows in four may have the same id (the mask token), and no
+// two threads may add to the same element. Every element gets its rows in row order.
 void run_cpu(const EmbeddingBackward& a, Queue& queue) {
   const int32_t* ids = a.ids.i32();
   need_ids(a.op, ids, a.rows, 0, a.vocabulary);
   float *dtable = a.dtable.f32(), *dy = a.dy.f32();
   if (a.write == Write::overwrite)
-    for_ranges(queue, a.dtable.count, a.dtable.count, 1024,
-               [&](int64_t i, int64_t end) { std::memset(dtable + i, 0, size_t(end - i) * sizeof(float)); });
+    for_ranges(queue, a.dtable.count, a.dtable.count, 1024, [&](int64_t i, int64_t end) {
+      std::memset(dtable + i, 0, size_t(end - i) * sizeof(float));
+    });
   for_ranges(queue, a.width, a.rows * a.width, 16, [&](int64_t begin, int64_t end) {
     for (int64_t r = 0; r < a.rows; ++r) {
       float* __restrict out = dtable + ids[r] * a.width;

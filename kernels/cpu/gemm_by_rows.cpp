@@ -11,8 +11,8 @@
 namespace kernels {
 
 bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
-  CHECK(products.size() <= kMostByRows, "gemm: run_by_rows got {} products, at most {} are allowed", products.size(),
-        kMostByRows);
+  CHECK(products.size() <= kMostByRows, "gemm: run_by_rows got {} products, at most {} are allowed",
+        products.size(), kMostByRows);
   GemmPlan* plan[kMostByRows] = {};
   GemmOperands operands[kMostByRows];
   size_t scratch_bytes = 0;

@@ -11,7 +11,10 @@ void run_cpu(const LossSums& a, Queue&) {
     double* sums = a.sums.f64() + b / examples * LossColumns::count;
     if (b % examples == 0) std::fill_n(sums, int64_t(LossColumns::count), 0.0);
     const bool second = !a.flags.none() && a.flags.u8()[b] == 0;
-    add_example(sums, example_loss(a.loss.f32() + a.first.i32()[b], a.weights.f32() + b * a.length, a.length), second);
+    add_example(
+        sums,
+        example_loss(a.loss.f32() + a.first.i32()[b], a.weights.f32() + b * a.length, a.length),
+        second);
   }
 }
 

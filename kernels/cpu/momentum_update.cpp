@@ -12,24 +12,25 @@ void run_typed(const MomentumUpdate& a, Queue& queue) {
   T* trace = static_cast<T*>(a.trace.data);
   const float keep = a.keep, ahead = a.nesterov ? a.momentum : 0.0f;
   const bool nesterov = a.nesterov;
-  loops::update_elements(a.update, queue, [=](int64_t begin, int64_t n, const float* g, float* out) {
-    T* t = trace + begin;
-    if (nesterov) {
+  loops::update_elements(a.update, queue,
+                         [=](int64_t begin, int64_t n, const float* g, float* out) {
+                           T* t = trace + begin;
+                           if (nesterov) {
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        float next = std::fma(keep, loops::to_float(t[i]), g[i]);
-        t[i] = loops::store_as<T>(next);
-        out[i] = std::fma(ahead, next, g[i]);
-      }
-    } else {
+                             for (int64_t i = 0; i < n; ++i) {
+                               float next = std::fma(keep, loops::to_float(t[i]), g[i]);
+                               t[i] = loops::store_as<T>(next);
+                               out[i] = std::fma(ahead, next, g[i]);
+                             }
+                           } else {
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) {
-        float next = std::fma(keep, loops::to_float(t[i]), g[i]);
-        t[i] = loops::store_as<T>(next);
-        out[i] = next;
-      }
-    }
-  });
+                             for (int64_t i = 0; i < n; ++i) {
+                               float next = std::fma(keep, loops::to_float(t[i]), g[i]);
+                               t[i] = loops::store_as<T>(next);
+                               out[i] = next;
+                             }
+                           }
+                         });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division of work among threads: contiguous ranges, one per thread, and no parallel region for small
-// problems. Results of a range may not depend on its begin, so bits never depend on the number of threads.
+// Division of work among threads: contiguous ranges, one per thread, and no parallel region for
+// small problems. Results of a range may not depend on its begin, so bits never depend on the
+// number of threads.
 #pragma once
 
 #include <omp.h>
@@ -14,14 +15,14 @@ namespace kernels {
 // Below this many elements touched, waking threads costs more than they save.
 constexpr int64_t kSmallWork = 16384;
 
-// Returns all threads or one. OpenMP would end the threads that a smaller team leaves over, and start
-// others for the next op.
+// Returns all threads or one. OpenMP would end the threads that a smaller team leaves over, and
+// start others for the next op.
 inline int threads_for(const device::Queue& queue, int64_t work, int64_t items) {
   return work < kSmallWork || items <= 1 ? 1 : queue.threads();
 }
 
-// Calls f(begin, end) so that the ranges cover [0, items); `work` = elements touched in all. Ranges begin at multiples
-// of `unit` (so that threads do not share cache lines). f may not throw.
+// Calls f(begin, end) so that the ranges cover [0, items); `work` = elements touched in all. Ranges
+// begin at multiples of `unit` (so that threads do not share cache lines). f may not throw.
 template <class F>
 void for_ranges(const device::Queue& queue, int64_t items, int64_t work, int64_t unit, const F& f) {
   int64_t units = (items + unit - 1) / unit;
@@ -32,7 +33,8 @@ void for_ranges(const device::Queue& queue, int64_t items, int64_t work, int64_t
   }
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int t = 0; t < threads; ++t) {
-    int64_t begin = units * t / threads * unit, end = std::min(items, units * (t + 1) / threads * unit);
+    int64_t begin = units * t / threads * unit,
+            end = std::min(items, units * (t + 1) / threads * unit);
     if (begin < end) f(begin, end);
   }
 }

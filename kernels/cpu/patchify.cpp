@@ -16,7 +16,8 @@ constexpr int64_t kChannels = Patchify::kChannels;
 // value_range (TRAINER_UNFUSED in CMakeLists.txt).
 std::array<float, 256> table_of(const PixelRange& r) {
   std::array<float, 256> table;
-  for (int byte = 0; byte < 256; ++byte) table[size_t(byte)] = r.to_low + (float(byte) - r.low) / r.width * r.to_width;
+  for (int byte = 0; byte < 256; ++byte)
+    table[size_t(byte)] = r.to_low + (float(byte) - r.low) / r.width * r.to_width;
   return table;
 }
 }  // namespace
@@ -35,7 +36,8 @@ void run_cpu(const Patchify& a, Queue& queue) {
       for (int64_t c = 0; c < columns; ++c)
         for (int64_t y = 0; y < a.patch; ++y, at += run) {
           const int64_t first = in + y * a.width * kChannels + c * run;
-          for (size_t k = 0; k < scaled.size(); ++k) scaled[k] = table[a.image.u8()[first + int64_t(k)]];
+          for (size_t k = 0; k < scaled.size(); ++k)
+            scaled[k] = table[a.image.u8()[first + int64_t(k)]];
           const float* pixels = bytes ? scaled.data() : a.image.f32() + first;
           if (narrow)
             to_bf16(a.patches.bf16() + at, pixels, run);

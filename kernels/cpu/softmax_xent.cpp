@@ -14,8 +14,13 @@ void run_cpu(const SoftmaxXent& a, Queue& queue) {
   const float loss_scale = a.loss_scale.none() ? 1 : *a.loss_scale.f32();
   for_ranges(queue, a.rows, a.rows * a.columns, 1, [&](int64_t r, int64_t end) {
     for (; r < end; ++r)
-      loss[r] = kernel({.logits = logits + r * a.columns, .columns = a.columns, .label = labels[r], .on = on,
-                        .off = off, .gradient = a.gradient, .scale = a.gradient ? a.row_scale.f32()[r] * loss_scale : 0});
+      loss[r] = kernel({.logits = logits + r * a.columns,
+                        .columns = a.columns,
+                        .label = labels[r],
+                        .on = on,
+                        .off = off,
+                        .gradient = a.gradient,
+                        .scale = a.gradient ? a.row_scale.f32()[r] * loss_scale : 0});
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loop that all sums of squares share. Sixteen lanes of double; the square of a float is exact in double.
-// Private to the optimizer's ops.
+// The inner loop that all sums of squares share. Sixteen lanes of double; the square of a float is
+// exact in double. Private to the optimizer's ops.
 #pragma once
 
 #include <cstdint>

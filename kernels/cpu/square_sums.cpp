@@ -16,7 +16,8 @@ void run_cpu(const SquareSums& a, Queue& queue) {
   const int64_t n = a.x.count, blocks = base::ceil_div(n, kBlock);
   auto* partial = static_cast<double*>(queue.scratch(size_t(blocks) * sizeof(double)));
 #pragma omp parallel for schedule(static) num_threads(queue.threads()) if (blocks > 1)
-  for (int64_t b = 0; b < blocks; ++b) partial[b] = loops::square_sum(x + b * kBlock, std::min(kBlock, n - b * kBlock));
+  for (int64_t b = 0; b < blocks; ++b)
+    partial[b] = loops::square_sum(x + b * kBlock, std::min(kBlock, n - b * kBlock));
   *a.sum.f64() = loops::plain_sum(partial, blocks);
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop behind the update ops: fixed blocks over threads, and in each block chunks that stay in the first-level
-// cache, so that the optimizer's rule, the update and both norms read memory once. Private to the optimizer's ops.
+// The loop behind the update ops: fixed blocks over threads, and in each block chunks that stay in
+// the first-level cache, so that the optimizer's rule, the update and both norms read memory once.
+// Private to the optimizer's ops.
 //
-// Element values do not depend on the borders of blocks: every product that feeds a sum is an explicit
-// std::fma, so vector body and tail round alike.
+// Element values do not depend on the borders of blocks: every product that feeds a sum is an
+// explicit std::fma, so vector body and tail round alike.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,8 @@ constexpr int64_t kUpdateBlock = 16384;
 constexpr int64_t kUpdateChunk = 512;
 
 // Returns the gradient after clipping: itself, or a scaled copy in `buffer`.
-inline const float* clipped(const float* gradient, float divisor, float factor, int64_t n, float* buffer) {
+inline const float* clipped(const float* gradient, float divisor, float factor, int64_t n,
+                            float* buffer) {
   if (divisor == 1 && factor == 1) return gradient;
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) buffer[i] = gradient[i] / divisor * factor;
@@ -37,8 +39,8 @@ inline void apply_chunk(const Update& a, float* __restrict w, float* __restrict 
   }
 }
 
-// `direction(begin, n, g, out)` writes out[i] for the elements [begin, begin + n) of the view, given their clipped
-// gradients.
+// `direction(begin, n, g, out)` writes out[i] for the elements [begin, begin + n) of the view,
+// given their clipped gradients.
 template <class Direction>
 void update_elements(const Update& a, Queue& queue, Direction direction) {
   const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateBlock);

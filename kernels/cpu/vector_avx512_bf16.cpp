@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector loops for AVX-512 with bf16 instructions; they run only on CPUs that have them. Includes
-// and pragmas come in the order of vector_avx512.cpp.
+// The vector loops for AVX-512 with bf16 instructions; they run only on CPUs that have them.
+// Includes and pragmas come in the order of vector_avx512.cpp.
 
-// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when inlined (GCC bug
-// 105593).
+// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when
+// inlined (GCC bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -19,7 +19,9 @@
 #define KERNELS_AVX512
 #define KERNELS_AVX512_BF16
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"))), apply_to = function)
+#pragma clang attribute push(                                                     \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"))), \
+    apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,prefer-vector-width=512")
 #endif

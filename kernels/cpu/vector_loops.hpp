@@ -10,8 +10,15 @@ namespace {
 
 template <class T>
 constexpr ActivationLoops<T> activation_loops() {
-  return {gelu_forward<T>, gelu_backward<T>, layer_norm_forward<T>, dropout<T>, add_rows<T>, attention_forward<T>,
-          attention_backward<T>, attention_forward_scratch<T>, attention_backward_scratch<T>};
+  return {gelu_forward<T>,
+          gelu_backward<T>,
+          layer_norm_forward<T>,
+          dropout<T>,
+          add_rows<T>,
+          attention_forward<T>,
+          attention_backward<T>,
+          attention_forward_scratch<T>,
+          attention_backward_scratch<T>};
 }
 
 constexpr VectorTable vector_loops(const char* name) {

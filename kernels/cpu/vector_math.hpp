@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of floats in the width of the instruction set that this file is compiled for, and functions
-// that libm has no vector form of. Only vector_avx2.cpp and vector_avx512*.cpp include it, the latter
-// after a `#pragma GCC target`. Everything here has internal linkage: no AVX-512 code may reach the
-// linker under a name that other files share. For that reason nothing here includes a standard header
-// with inline functions; the .cpp files include those first.
+// Vectors of floats in the width of the instruction set that this file is compiled for, and
+// functions that libm has no vector form of. Only vector_avx2.cpp and vector_avx512*.cpp include
+// it, the latter after a `#pragma GCC target`. Everything here has internal linkage: no AVX-512
+// code may reach the linker under a name that other files share. For that reason nothing here
+// includes a standard header with inline functions; the .cpp files include those first.
 #pragma once
 
 #include <immintrin.h>
@@ -29,24 +29,35 @@ KERNELS_INLINE V load(const uint16_t* p) {  // bfloat16
 }
 // Bits of the nearest bfloat16, ties to even; NaN becomes 0x7FC0 (as bf16_value.hpp).
 KERNELS_INLINE Words bf16_bits(V a) {
-  __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
-  return _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), _mm512_set1_epi32(0x7FC0));
+  __m512i u = _mm512_castps_si512(a),
+          odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r =
+      _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
+  return _mm512_mask_mov_epi32(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q),
+                               _mm512_set1_epi32(0x7FC0));
 }
 KERNELS_INLINE void store(uint16_t* p, V a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bf16_bits(a)));
 }
 KERNELS_INLINE __mmask16 first_lanes(int64_t n) { return __mmask16((1u << n) - 1); }
-KERNELS_INLINE V load_part(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-KERNELS_INLINE void store_part(float* p, V a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a); }
+KERNELS_INLINE V load_part(const float* p, int64_t n) {
+  return _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
+KERNELS_INLINE void store_part(float* p, V a, int64_t n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), a);
+}
 // Replaces lanes from n on by `fill`.
-KERNELS_INLINE V keep_first(V a, int64_t n, V fill) { return _mm512_mask_blend_ps(first_lanes(n), fill, a); }
+KERNELS_INLINE V keep_first(V a, int64_t n, V fill) {
+  return _mm512_mask_blend_ps(first_lanes(n), fill, a);
+}
 KERNELS_INLINE V broadcast(float a) { return _mm512_set1_ps(a); }
 KERNELS_INLINE V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 KERNELS_INLINE V max(V a, V b) { return _mm512_max_ps(a, b); }  // b if either is NaN
 KERNELS_INLINE V min(V a, V b) { return _mm512_min_ps(a, b); }  // b if either is NaN
 KERNELS_INLINE __m256 low_half(V a) { return _mm512_castps512_ps256(a); }
-KERNELS_INLINE __m256 high_half(V a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)); }
+KERNELS_INLINE __m256 high_half(V a) {
+  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
+}
 // Returns value unless x < bound (also where x is NaN), else 0.
 KERNELS_INLINE V where_not_less(V x, V bound, V value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
@@ -64,7 +75,8 @@ KERNELS_INLINE Words pairs_of(Words first, Words second) {
 KERNELS_INLINE V value_of_bits(Words a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
 KERNELS_INLINE Words add(Words a, Words b) { return _mm512_add_epi32(a, b); }
 KERNELS_INLINE Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
-KERNELS_INLINE Words carry_of_add(Words sum, Words addend) {  // 1 where sum = x + addend wrapped around
+// 1 where sum = x + addend wrapped around
+KERNELS_INLINE Words carry_of_add(Words sum, Words addend) {
   return _mm512_maskz_set1_epi32(_mm512_cmplt_epu32_mask(sum, addend), 1);
 }
 KERNELS_INLINE void multiply_wide(Words a, Words b, Words& low, Words& high) {
@@ -77,7 +89,8 @@ KERNELS_INLINE V uniform_of(Words bits) {  // as base::Stream::uniform
 }
 // a * 2^n where t = n + 1.5 * 2^23 and the result is a normal number: n is added to the exponent.
 KERNELS_INLINE V add_to_exponent(V a, V t) {
-  return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+  return _mm512_castsi512_ps(
+      _mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 KERNELS_INLINE Words zip32_low(Words a, Words b) { return _mm512_unpacklo_epi32(a, b); }
 KERNELS_INLINE Words zip32_high(Words a, Words b) { return _mm512_unpackhi_epi32(a, b); }
@@ -90,7 +103,8 @@ constexpr int kLanes = 8;
 using V = __m256;
 using Words = __m256i;
 
-alignas(32) constexpr int32_t kLaneMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+alignas(32) constexpr int32_t kLaneMask[16] = {-1, -1, -1, -1, -1, -1, -1, -1,
+                                               0,  0,  0,  0,  0,  0,  0,  0};
 
 KERNELS_INLINE V load(const float* p) { return _mm256_loadu_ps(p); }
 KERNELS_INLINE void store(float* p, V a) { _mm256_storeu_ps(p, a); }
@@ -99,8 +113,10 @@ KERNELS_INLINE V load(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
 }
 KERNELS_INLINE Words bf16_bits(V a) {
-  __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-  __m256i r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
+  __m256i u = _mm256_castps_si256(a),
+          odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  __m256i r =
+      _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
   __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
   return _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7FC0), nan);
 }
@@ -112,7 +128,9 @@ KERNELS_INLINE void store(uint16_t* p, V a) {
 KERNELS_INLINE __m256i first_lanes(int64_t n) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kLaneMask + 8 - n));
 }
-KERNELS_INLINE V load_part(const float* p, int64_t n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+KERNELS_INLINE V load_part(const float* p, int64_t n) {
+  return _mm256_maskload_ps(p, first_lanes(n));
+}
 KERNELS_INLINE void store_part(float* p, V a, int64_t n) {
   alignas(32) float lanes[kLanes];  // AMD's masked stores are slower than this
   _mm256_store_ps(lanes, a);
@@ -130,8 +148,12 @@ KERNELS_INLINE V where_not_less(V x, V bound, V value) {
 }
 
 KERNELS_INLINE Words words(uint32_t a) { return _mm256_set1_epi32(int(a)); }
-KERNELS_INLINE Words load_words(const uint32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-KERNELS_INLINE void store_words(uint32_t* p, Words a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
+KERNELS_INLINE Words load_words(const uint32_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+KERNELS_INLINE void store_words(uint32_t* p, Words a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a);
+}
 KERNELS_INLINE Words load_bits(const uint16_t* p) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -155,7 +177,8 @@ KERNELS_INLINE V uniform_of(Words bits) {
   return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srli_epi32(bits, 8)), _mm256_set1_ps(0x1p-24f));
 }
 KERNELS_INLINE V add_to_exponent(V a, V t) {
-  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+  return _mm256_castsi256_ps(
+      _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
 }
 KERNELS_INLINE Words zip32_low(Words a, Words b) { return _mm256_unpacklo_epi32(a, b); }
 KERNELS_INLINE Words zip32_high(Words a, Words b) { return _mm256_unpackhi_epi32(a, b); }
@@ -185,20 +208,26 @@ KERNELS_INLINE V zero() { return V{}; }
 
 KERNELS_INLINE V add_product(V sum, V a, V b) { return fma(a, b, sum); }
 #ifdef KERNELS_AVX512_BF16
-// Returns sum plus the products of both elements of the pairs, the later ones first. Denormal numbers
-// count as 0.
-#if defined(__clang__) && __clang_major__ == 16  // the optimizer of Clang 16 crashes on vectors of its type __bf16
+// Returns sum plus the products of both elements of the pairs, the later ones first. Denormal
+// numbers count as 0.
+#if defined(__clang__) && \
+    __clang_major__ == 16  // the optimizer of Clang 16 crashes on vectors of its type __bf16
 KERNELS_INLINE V add_product(V sum, Words a, Words b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 }
 #else
-KERNELS_INLINE V add_product(V sum, Words a, Words b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+KERNELS_INLINE V add_product(V sum, Words a, Words b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
 #endif
 // Rounds to bfloat16: all of `first`, then all of `second`; pairs_of takes one of each in turn.
-KERNELS_INLINE Words bf16_of_two(V first, V second) { return (Words)_mm512_cvtne2ps_pbh(second, first); }
-alignas(64) constexpr uint16_t kInTurn[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                              8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+KERNELS_INLINE Words bf16_of_two(V first, V second) {
+  return (Words)_mm512_cvtne2ps_pbh(second, first);
+}
+alignas(64) constexpr uint16_t kInTurn[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                              21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                              11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
 KERNELS_INLINE Words pairs_of(V first, V second) {
   return _mm512_permutexvar_epi16(_mm512_load_si512(kInTurn), bf16_of_two(first, second));
 }
@@ -222,8 +251,8 @@ KERNELS_INLINE float sum_of(V a) { return sum8(a); }
 KERNELS_INLINE float largest_of(V a) { return largest8(a); }
 #endif
 
-// e^x to about 1 ulp: x = n ln 2 + r with |r| <= ln(2)/2; e^r = 1 + r + r^2 q(r), where q is the minimax polynomial of
-// the relative error (4e-9).
+// e^x to about 1 ulp: x = n ln 2 + r with |r| <= ln(2)/2; e^r = 1 + r + r^2 q(r), where q is the
+// minimax polynomial of the relative error (4e-9).
 KERNELS_INLINE V exp_of_rest(V x, V n) {
   V r = fma(n, broadcast(-0.693359375f), x);          // 9 bits, so the product is exact
   r = fma(n, broadcast(2.12194440054690583e-4f), r);  // the rest of ln 2
@@ -241,22 +270,27 @@ KERNELS_INLINE V exp_within(V x) {
 }
 
 // x outside the range moves to its nearer end. NaN stays NaN.
-KERNELS_INLINE V exp_normal(V x) { return exp_within(max(broadcast(-86.0f), min(broadcast(87.0f), x))); }
+KERNELS_INLINE V exp_normal(V x) {
+  return exp_within(max(broadcast(-86.0f), min(broadcast(87.0f), x)));
+}
 
-// exp for the x of a softmax, which are at most 0 up to rounding. Returns 0 below -86. NaN stays NaN.
+// exp for the x of a softmax, which are at most 0 up to rounding. Returns 0 below -86. NaN stays
+// NaN.
 KERNELS_INLINE V exp_below(V x) {
   return where_not_less(x, broadcast(-86.0f), exp_within(max(broadcast(-86.0f), x)));
 }
 
-// Draws of a base::Stream for kLanes blocks of four at once: factor = keep where uniform >= rate, else 0.
+// Draws of a base::Stream for kLanes blocks of four at once: factor = keep where uniform >= rate,
+// else 0.
 struct Draws {
   uint32_t key0, key1;
   float rate, keep;
 };
 
 // The order in which the lanes hold block numbers makes the interleaving below come out sorted.
-alignas(64) constexpr uint32_t kBlockOfLane[2][16] = {{0, 2, 4, 6, 1, 3, 5, 7, 0, 0, 0, 0, 0, 0, 0, 0},
-                                                      {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15}};
+alignas(64) constexpr uint32_t kBlockOfLane[2][16] = {
+    {0, 2, 4, 6, 1, 3, 5, 7, 0, 0, 0, 0, 0, 0, 0, 0},
+    {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15}};
 
 // out[4 * kLanes] = factors of the draws 4 * block, 4 * block + 1, ...
 KERNELS_INLINE void draw_factors(V out[4], uint64_t block, const Draws& draws) {

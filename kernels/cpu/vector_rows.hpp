@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row and element loops of gelu, softmax cross-entropy, layer norm and dropout. vector_math.hpp explains
-// how they are compiled.
+// Row and element loops of gelu, softmax cross-entropy, layer norm and dropout. vector_math.hpp
+// explains how they are compiled.
 #pragma once
 
 #include "kernels/cpu/vector_math.hpp"
@@ -9,14 +9,18 @@
 namespace kernels {
 namespace {
 
-// ---- gelu: 0.5 x (1 + tanh u) = x sigmoid(2u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+// ---- gelu: 0.5 x (1 + tanh u) = x sigmoid(2u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715
+// x^3)
 constexpr float kMinus2U1 = -1.5957691216057308f;  // -2 sqrt(2/pi)
 constexpr float kMinus2U3 = -1.5957691216057308f * 0.044715f;
 
-KERNELS_INLINE V gelu_power(V x) { return exp_normal(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1))); }
+KERNELS_INLINE V gelu_power(V x) {
+  return exp_normal(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1)));
+}
 
-// Below this, gelu and its derivative are 0. They would be less than 1e-36, and denormal after products
-// with gradients, which is slow on some CPUs. (The power is bounded, so no quotient becomes 0 by itself.)
+// Below this, gelu and its derivative are 0. They would be less than 1e-36, and denormal after
+// products with gradients, which is slow on some CPUs. (The power is bounded, so no quotient
+// becomes 0 by itself.)
 constexpr float kGeluIsZero = -10;
 
 KERNELS_INLINE V gelu(V x) {
@@ -63,9 +67,11 @@ void convert(To* y, const From* x, int64_t count) {
 }
 
 // ---- softmax cross-entropy of one row; three sweeps, the last two find the row in cache
-constexpr int64_t kSumBlock = 64 * kLanes;  // float sums stay short, their results are added in double
+// float sums stay short, their results are added in double
+constexpr int64_t kSumBlock = 64 * kLanes;
 
-KERNELS_INLINE float largest_in(const float* x, int64_t n) {  // ignores NaN: its exp makes the sum NaN anyway
+// ignores NaN: its exp makes the sum NaN anyway
+KERNELS_INLINE float largest_in(const float* x, int64_t n) {
   V m = broadcast(-__builtin_inff()), m1 = m, m2 = m, m3 = m;
   int64_t j = 0;
   for (; j + 4 * kLanes <= n; j += 4 * kLanes) {
@@ -87,7 +93,8 @@ float softmax_xent_row(const SoftmaxRow& row) {
   bool inside = row.label >= 0 && row.label < n;
   float on_logit = inside ? x[row.label] : 0;
 
-  double sum = 0, shifted_sum = 0;  // of exp(x - largest) and, if the target needs it, of x - largest
+  // of exp(x - largest) and, if the target needs it, of x - largest
+  double sum = 0, shifted_sum = 0;
   for (int64_t begin = 0; begin < n; begin += kSumBlock) {
     int64_t end = begin + kSumBlock < n ? begin + kSumBlock : n;
     V e_sum = zero(), d_sum = zero();
@@ -119,7 +126,8 @@ float softmax_xent_row(const SoftmaxRow& row) {
   }
 
   if (row.gradient) {
-    V factor = broadcast(float(double(row.scale) * q_sum / sum)), off = broadcast(-row.scale * row.off);
+    V factor = broadcast(float(double(row.scale) * q_sum / sum)),
+      off = broadcast(-row.scale * row.off);
     int64_t j = 0;
     for (; j + kLanes <= n; j += kLanes) store(x + j, fma(load(x + j), factor, off));
     if (j < n) store_part(x + j, fma(load_part(x + j, n - j), factor, off), n - j);
@@ -165,7 +173,8 @@ void layer_norm_forward(const LayerNormRows<T>& a) {
 KERNELS_INLINE void add_to(float* p, V a) { store(p, load(p) + a); }
 KERNELS_INLINE void add_part_to(float* p, V a, int64_t n) { store_part(p, load_part(p, n) + a, n); }
 
-// With z = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - z mean(g z)); dscale = sum dy z; dbias = sum dy.
+// With z = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - z mean(g z)); dscale = sum dy
+// z; dbias = sum dy.
 void layer_norm_backward(const LayerNormGradientRows& a) {
   int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
   for (int64_t r = 0; r < a.rows; ++r) {
@@ -214,8 +223,10 @@ void add_rows(float* sums, const T* x, int64_t rows, int64_t n) {
   int64_t r = 0, whole = n / kLanes * kLanes, part = n - whole;
   for (; r + 4 <= rows; r += 4, x += 4 * n) {
     for (int64_t j = 0; j < whole; j += kLanes)
-      store(sums + j, load(sums + j) + load(x + j) + load(x + n + j) + load(x + 2 * n + j) + load(x + 3 * n + j));
-    for (int64_t i = 0; part && i < 4; ++i) add_part_to(sums + whole, load_part(x + i * n + whole, part), part);
+      store(sums + j, load(sums + j) + load(x + j) + load(x + n + j) + load(x + 2 * n + j) +
+                          load(x + 3 * n + j));
+    for (int64_t i = 0; part && i < 4; ++i)
+      add_part_to(sums + whole, load_part(x + i * n + whole, part), part);
   }
   for (; r < rows; ++r, x += n) {
     for (int64_t j = 0; j < whole; j += kLanes) add_to(sums + j, load(x + j));
@@ -260,7 +271,9 @@ void dropout(const DropoutRange<T>& a) {
     for (; j + kLanes <= n; j += kLanes)
       store(y + j, where_not_less(load(factors + j), broadcast(1), load(x + j) / divisor));
     if (j < n)
-      store_part(y + j, where_not_less(load(factors + j), broadcast(1), load_part(x + j, n - j) / divisor), n - j);
+      store_part(y + j,
+                 where_not_less(load(factors + j), broadcast(1), load_part(x + j, n - j) / divisor),
+                 n - j);
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops that are compiled once per instruction set. The build targets x86-64-v3; the loops for
-// wider instructions are chosen here, at run time.
+// The inner loops that are compiled once per instruction set. The build targets x86-64-v3; the
+// loops for wider instructions are chosen here, at run time.
 #pragma once
 
 #include <cstdint>
@@ -66,10 +66,12 @@ struct ActivationLoops {
   void (*gelu_backward)(T* dx, const T* dy, const T* x, int64_t count);
   void (*layer_norm_forward)(const LayerNormRows<T>&);
   void (*dropout)(const DropoutRange<T>&);
-  void (*add_rows)(float* sums, const T* x, int64_t rows, int64_t n);  // sums[j] += x[r][j], row after row
+  // sums[j] += x[r][j], row after row
+  void (*add_rows)(float* sums, const T* x, int64_t rows, int64_t n);
   void (*attention_forward)(const AttentionHead<T>&, float* scratch);
   void (*attention_backward)(const AttentionHead<T>&, float* scratch);
-  int64_t (*attention_forward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);  // floats
+  // floats
+  int64_t (*attention_forward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
   int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
 };
 
@@ -79,8 +81,9 @@ struct VectorTable {
   ActivationLoops<uint16_t> bf16;
   void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
   void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
-  void (*exp_of)(float* y, const float* x, int64_t count);  // of x within [-86, 87] or the nearer end; for tests
-  float (*softmax_xent_row)(const SoftmaxRow&);             // returns the loss
+  // of x within [-86, 87] or the nearer end; for tests
+  void (*exp_of)(float* y, const float* x, int64_t count);
+  float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
 
   // Calls f(loops, element) with the loops over activations of this type.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA forms of Adafactor's sums of squares over x, over y and over all, and of the factors they give.
+// CUDA forms of Adafactor's sums of squares over x, over y and over all, and of the factors they
+// give.
 #include "kernels/adafactor.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
 #include "kernels/cuda/block.cuh"
@@ -38,7 +39,8 @@ struct TileItem {
 
 // Sums of one tile: of each column over the rows, of each span, and of all.
 template <bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, 4) square_tiles(const ManyItems<TileItem> __grid_constant__ all) {
+__global__ void __launch_bounds__(kTileThreads, 4)
+    square_tiles(const ManyItems<TileItem> __grid_constant__ all) {
   __shared__ double sums[kTileWarps][AdafactorTiles::kColumns];
   __shared__ BlockShared<double> shared;
   const Share share = share_of_block(all);
@@ -47,9 +49,11 @@ __global__ void __launch_bounds__(kTileThreads, 4) square_tiles(const ManyItems<
   double* scratch = all.items[share.item].scratch;
   const int64_t strip = share.block / uint32_t(t.blocks), tile = share.block % uint32_t(t.blocks);
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
-  const int64_t block = t.first_block + tile, column = strip * AdafactorTiles::kColumns + lane * kTilePack;
+  const int64_t block = t.first_block + tile,
+                column = strip * AdafactorTiles::kColumns + lane * kTilePack;
   const int64_t first = t.first_row_of(block) > t.first_row ? t.first_row_of(block) : t.first_row;
-  const int64_t end_held = t.first_row + t.rows, end = t.end_row_of(block) < end_held ? t.end_row_of(block) : end_held;
+  const int64_t end_held = t.first_row + t.rows,
+                end = t.end_row_of(block) < end_held ? t.end_row_of(block) : end_held;
   const int lanes = int(t.span) / kTilePack;
   double of_columns[kTilePack] = {};
   for (int64_t row = first + warp; row < end; row += kTileWarps) {
@@ -58,7 +62,8 @@ __global__ void __launch_bounds__(kTileThreads, 4) square_tiles(const ManyItems<
     double sum = (squares[0] + squares[1]) + (squares[2] + squares[3]);
 #pragma unroll
     for (int k = 0; k < kTilePack; ++k) of_columns[k] += squares[k];
-    for (int distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+      sum += __shfl_xor_sync(kAllLanes, sum, distance);
     if (lane % lanes == 0 && column < t.width)
       scratch[t.pieces() + (row - t.first_row) * t.spans + column / t.span] = sum;
   }
@@ -75,30 +80,40 @@ __global__ void __launch_bounds__(kTileThreads, 4) square_tiles(const ManyItems<
   if (threadIdx.x == 0) scratch[t.totals() + tile * t.strips + strip] = total;
 }
 
-// Second stage after a tensor's tiles: over_x += the tiles' sums of a column, over_y += the spans' sums
-// of a (row, middle), total = all tiles. Blocks come in that order.
+// Second stage after a tensor's tiles: over_x += the tiles' sums of a column, over_y += the spans'
+// sums of a (row, middle), total = all tiles. Blocks come in that order.
 struct TileSums {
   AdafactorTiles tiles;
   const double* scratch;
   double *over_x, *over_y, *total;
-  int64_t outers, column_blocks, line_blocks;  // outer indices that the view touches; blocks per outer index; blocks
+  // outer indices that the view touches; blocks per outer index; blocks
+  int64_t outers, column_blocks, line_blocks;
 
   static TileSums of(const AdafactorSums& a, double* scratch) {
     const AdafactorTiles t(a.shape, a.begin, a.g.count);
     const int64_t outers = (t.first_row + t.rows - 1) / t.x - t.first_row / t.x + 1;
-    return {t, scratch, a.over_x.f64(), a.over_y.f64(), a.total.f64(), outers, base::ceil_div(t.width, kWarp),
+    return {t,
+            scratch,
+            a.over_x.f64(),
+            a.over_y.f64(),
+            a.total.f64(),
+            outers,
+            base::ceil_div(t.width, kWarp),
             base::ceil_div(t.rows * t.middle, kTileThreads)};
   }
   int64_t blocks() const { return outers * column_blocks + line_blocks + 1; }
 };
-constexpr int kTileTurns = kTileThreads / kWarp;  // threads that take turns with the tiles of one column
+// threads that take turns with the tiles of one column
+constexpr int kTileTurns = kTileThreads / kWarp;
 
 __device__ inline void add_to_column(const TileSums& s, int64_t block) {
   __shared__ double sums[kTileTurns][kWarp];
   const AdafactorTiles& t = s.tiles;
   const int lane = int(threadIdx.x) % kWarp, turn = int(threadIdx.x) / kWarp;
-  const int64_t column = block % s.column_blocks * kWarp + lane, outer = t.first_row / t.x + block / s.column_blocks;
-  const int64_t first = outer * t.blocks_per_outer - t.first_block, last = first + t.blocks_per_outer;
+  const int64_t column = block % s.column_blocks * kWarp + lane,
+                outer = t.first_row / t.x + block / s.column_blocks;
+  const int64_t first = outer * t.blocks_per_outer - t.first_block,
+                last = first + t.blocks_per_outer;
   const int64_t end = last < t.blocks ? last : t.blocks;
   double sum = 0;
   if (column < t.width)
@@ -122,7 +137,8 @@ __device__ inline void add_to_line(const TileSums& s, int64_t block) {
   s.over_y[t.first_row * t.middle + line] += sum;
 }
 
-__global__ void __launch_bounds__(kTileThreads) add_tiles(const ManyItems<TileSums> __grid_constant__ all) {
+__global__ void __launch_bounds__(kTileThreads)
+    add_tiles(const ManyItems<TileSums> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;
   const Share share = share_of_block(all);
   const TileSums& s = all.items[share.item];
@@ -143,12 +159,14 @@ struct AnyItem {
   double *over_x, *over_y, *lines;
 };
 constexpr int kAnyThreads = 256;
-__global__ void __launch_bounds__(kAnyThreads) sum_any_over_x(const ManyItems<AnyItem> __grid_constant__ all) {
+__global__ void __launch_bounds__(kAnyThreads)
+    sum_any_over_x(const ManyItems<AnyItem> __grid_constant__ all) {
   const Share share = share_of_block(all);
   const AnyItem& a = all.items[share.item];
   const HeldGradient& held = a.held;
   const Factored& s = a.shape;
-  const int64_t width = s.middle * s.y * s.inner, i = int64_t(share.block) * kAnyThreads + threadIdx.x;
+  const int64_t width = s.middle * s.y * s.inner,
+                i = int64_t(share.block) * kAnyThreads + threadIdx.x;
   if (i >= s.outer * width) return;
   const int64_t outer = i / width, column = i - outer * width;
   double sum = 0;
@@ -161,7 +179,8 @@ __global__ void __launch_bounds__(kAnyThreads) sum_any_over_x(const ManyItems<An
   a.over_x[i] += sum;
 }
 constexpr int kLineWarps = 4;
-__global__ void __launch_bounds__(kLineWarps* kWarp) sum_any_over_y(const ManyItems<AnyItem> __grid_constant__ all) {
+__global__ void __launch_bounds__(kLineWarps* kWarp)
+    sum_any_over_y(const ManyItems<AnyItem> __grid_constant__ all) {
   const Share share = share_of_block(all);
   const AnyItem& a = all.items[share.item];
   const HeldGradient& held = a.held;
@@ -196,8 +215,10 @@ struct FactorItem {
 
   static FactorItem of(const AdafactorFactors& a) {
     const Factored& s = a.shape;
-    const Moment x{a.v_over_x.f32(), a.factor_over_x.f32(), a.over_x.f64(), s.over_x(), double(s.x)};
-    const Moment y{a.v_over_y.f32(), a.factor_over_y.f32(), a.over_y.f64(), s.over_y(), double(s.y)};
+    const Moment x{a.v_over_x.f32(), a.factor_over_x.f32(), a.over_x.f64(), s.over_x(),
+                   double(s.x)};
+    const Moment y{a.v_over_y.f32(), a.factor_over_y.f32(), a.over_y.f64(), s.over_y(),
+                   double(s.y)};
     FactorItem f{.normalised = y,
                  .plain = x,
                  .lines = s.outer * s.middle * s.inner,
@@ -212,16 +233,19 @@ struct FactorItem {
     return f;
   }
   __device__ float move(const Moment& m, int64_t i) const {
-    const double root = double(decided ? decided[1] : factor) / double(decided ? decided[0] : divisor);
+    const double root =
+        double(decided ? decided[1] : factor) / double(decided ? decided[0] : divisor);
     if (!decided || decided[2] != 0)
-      m.v[i] = fmaf(beta2, m.v[i], (1.0f - beta2) * float(fma(m.sums[i], root * root / m.size, eps)));
+      m.v[i] =
+          fmaf(beta2, m.v[i], (1.0f - beta2) * float(fma(m.sums[i], root * root / m.size, eps)));
     return m.v[i];
   }
 };
 
 // One block per line of R, then blocks of C.
 constexpr int kFactorThreads = 256;
-__global__ void __launch_bounds__(kFactorThreads, 4) make_factors(const ManyItems<FactorItem> __grid_constant__ all) {
+__global__ void __launch_bounds__(kFactorThreads, 4)
+    make_factors(const ManyItems<FactorItem> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;
   const Share share = share_of_block(all);
   const FactorItem& a = all.items[share.item];
@@ -245,20 +269,25 @@ __global__ void __launch_bounds__(kFactorThreads, 4) make_factors(const ManyItem
 }  // namespace
 
 void run_cuda(std::span<const AdafactorSums> all, Queue& queue) {
-  auto in_tiles = [](const AdafactorSums& a) { return a.g.count > 0 && AdafactorTiles::fit(a.shape); };
+  auto in_tiles = [](const AdafactorSums& a) {
+    return a.g.count > 0 && AdafactorTiles::fit(a.shape);
+  };
   auto lines_of = [](const AdafactorSums& a, double*& scratch) {
     return DoublePartials::of(a.total, a.g.count > 0 ? a.shape.over_y() : 0, scratch);
   };
   for_shared_scratch(all, [&](std::span<const AdafactorSums> some, size_t bytes) {
     auto* scratch = static_cast<double*>(queue.scratch(bytes));
-    ManyLaunch aligned(square_tiles<true>, kTileThreads, queue), other(square_tiles<false>, kTileThreads, queue);
-    ManyLaunch any_over_x(sum_any_over_x, kAnyThreads, queue), any_over_y(sum_any_over_y, kLineWarps * kWarp, queue);
+    ManyLaunch aligned(square_tiles<true>, kTileThreads, queue),
+        other(square_tiles<false>, kTileThreads, queue);
+    ManyLaunch any_over_x(sum_any_over_x, kAnyThreads, queue),
+        any_over_y(sum_any_over_y, kLineWarps * kWarp, queue);
     double* at = scratch;
     for (const AdafactorSums& a : some) {
       const HeldGradient held{a.g.f32(), a.begin, a.begin + a.g.count};
       if (in_tiles(a)) {
         const AdafactorTiles t(a.shape, a.begin, a.g.count);
-        (packs_fit(kTilePack, a.begin, {a.g}) ? aligned : other).add({held, t, at}, t.blocks * t.strips);
+        (packs_fit(kTilePack, a.begin, {a.g}) ? aligned : other)
+            .add({held, t, at}, t.blocks * t.strips);
         at += t.doubles();
       } else if (const DoublePartials lines = lines_of(a, at); lines.blocks > 0) {
         const AnyItem item{held, a.shape, a.over_x.f64(), a.over_y.f64(), lines.data};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cuts of a factored tensor for CUDA's sums of squares over x and over y. A row = everything behind
-// (outer, x), of width middle * y * inner. Tiles = blocks of rows of one outer index x strips of columns.
+// (outer, x), of width middle * y * inner. Tiles = blocks of rows of one outer index x strips of
+// columns.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,8 @@ struct AdafactorTiles {
   int64_t x, middle, group, width;  // group = y * inner: what one (row, middle) has
   int64_t first_row, rows;          // that the view touches
   int64_t blocks_per_outer, first_block, blocks;
-  int64_t strips, span, spans;  // span: columns that add to one sum over y in a tile; spans in a row
+  // span: columns that add to one sum over y in a tile; spans in a row
+  int64_t strips, span, spans;
 
   AdafactorTiles() = default;
   // Cuts elements [begin, begin + count) of the tensor, count > 0.
@@ -30,8 +32,8 @@ struct AdafactorTiles {
     strips = base::ceil_div(width, kColumns);
     span = std::min<int64_t>(group, kColumns), spans = width / span;
   }
-  // True if tiles can be used: spans are whole packs of four, and strips are whole spans, so that the
-  // lanes of a warp form a span's sum in halves. Other tensors are read twice.
+  // True if tiles can be used: spans are whole packs of four, and strips are whole spans, so that
+  // the lanes of a warp form a span's sum in halves. Other tensors are read twice.
   static bool fit(const Factored& s) {
     int64_t g = s.y;
     return s.inner == 1 && g % 4 == 0 && (g % kColumns == 0 || (g < kColumns && kColumns % g == 0));
@@ -44,8 +46,8 @@ struct AdafactorTiles {
     return std::min(first_row_of(block) + kRows, (block / blocks_per_outer + 1) * x);
   }
 
-  // Doubles of scratch: sums over the rows of each tile [block][width], over the columns of each span [row][spans],
-  // tiles.
+  // Doubles of scratch: sums over the rows of each tile [block][width], over the columns of each
+  // span [row][spans], tiles.
   constexpr int64_t columns() const { return 0; }
   constexpr int64_t pieces() const { return blocks * width; }
   constexpr int64_t totals() const { return pieces() + rows * spans; }

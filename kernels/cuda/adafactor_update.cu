@@ -15,7 +15,8 @@ struct FactoredScaling {
   static bool is_for(const AdafactorScaling& a) { return a.v.none(); }
   static FactoredScaling of(const AdafactorScaling& a) {
     const Factored& s = a.shape;
-    CHECK(s.count() <= UINT32_MAX, "a factored tensor of {} elements: the CUDA form has 2^32 - 1 at most", s.count());
+    CHECK(s.count() <= UINT32_MAX,
+          "a factored tensor of {} elements: the CUDA form has 2^32 - 1 at most", s.count());
     return {a.factor_over_x.f32(), a.factor_over_y.f32(),   uint32_t(s.x),    uint32_t(s.middle),
             uint32_t(s.inner),     uint32_t(s.y * s.inner), uint32_t(a.begin)};
   }
@@ -69,13 +70,21 @@ struct AdafactorDirection {
   float threshold, divisor;
 
   static AdafactorDirection of(const AdafactorUpdate& a) {
-    return {Scaling::of(a.scaling), static_cast<T*>(a.momentum.data), a.keep, a.add,
-            a.rms.square.none() ? nullptr : a.rms.square.f64(), double(a.rms.elements), a.rms.threshold, 1};
+    return {Scaling::of(a.scaling),
+            static_cast<T*>(a.momentum.data),
+            a.keep,
+            a.add,
+            a.rms.square.none() ? nullptr : a.rms.square.f64(),
+            double(a.rms.elements),
+            a.rms.threshold,
+            1};
   }
   static bool is_for(const AdafactorUpdate& a) {
     return Scaling::is_for(a.scaling) && size_of(a.momentum.type) == sizeof(T);
   }
-  static bool packs_fit_state(const AdafactorUpdate& a) { return packs_fit(kUpdatePack, 0, {a.scaling.v, a.momentum}); }
+  static bool packs_fit_state(const AdafactorUpdate& a) {
+    return packs_fit(kUpdatePack, 0, {a.scaling.v, a.momentum});
+  }
   __device__ void decide() {
     if (square) divisor = max(1.0f, float(sqrt(*square / elements)) / threshold);
   }
@@ -136,7 +145,9 @@ void measure_with(std::span<const AdafactorRms> some, double* scratch, Queue& qu
     const DoublePartials p = partials_of_rms(a, scratch);
     if (!Scaling::is_for(a.scaling)) continue;
     (packs_fit(kUpdatePack, 0, {a.gradient, a.scaling.v}) ? aligned : other)
-        .add({ClippedGradient::of(a.gradient, a.clip), Scaling::of(a.scaling), a.gradient.count, p.data}, p.blocks);
+        .add({ClippedGradient::of(a.gradient, a.clip), Scaling::of(a.scaling), a.gradient.count,
+              p.data},
+             p.blocks);
   }
   aligned.start(), other.start();
 }
@@ -144,8 +155,10 @@ void measure_with(std::span<const AdafactorRms> some, double* scratch, Queue& qu
 }  // namespace
 
 void run_cuda(std::span<const AdafactorUpdate> all, Queue& queue) {
-  update_all<AdafactorDirection<FactoredScaling, uint16_t>, AdafactorDirection<FactoredScaling, float>,
-             AdafactorDirection<ElementScaling, uint16_t>, AdafactorDirection<ElementScaling, float>>(all, queue);
+  update_all<
+      AdafactorDirection<FactoredScaling, uint16_t>, AdafactorDirection<FactoredScaling, float>,
+      AdafactorDirection<ElementScaling, uint16_t>, AdafactorDirection<ElementScaling, float>>(
+      all, queue);
 }
 
 void run_cuda(std::span<const AdafactorRms> all, Queue& queue) {

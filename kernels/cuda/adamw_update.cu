@@ -12,11 +12,21 @@ struct AdamwDirection {
   float keep1, add1, keep2, add2, correction1, correction2, eps, eps_root;
 
   static AdamwDirection of(const AdamwUpdate& a) {
-    return {static_cast<T*>(a.mu.data), a.nu.f32(), a.keep1, a.add1, a.keep2, a.add2, a.correction1, a.correction2,
-            a.eps, a.eps_root};
+    return {static_cast<T*>(a.mu.data),
+            a.nu.f32(),
+            a.keep1,
+            a.add1,
+            a.keep2,
+            a.add2,
+            a.correction1,
+            a.correction2,
+            a.eps,
+            a.eps_root};
   }
   static bool is_for(const AdamwUpdate& a) { return size_of(a.mu.type) == sizeof(T); }
-  static bool packs_fit_state(const AdamwUpdate& a) { return packs_fit(kUpdatePack, 0, {a.mu, a.nu}); }
+  static bool packs_fit_state(const AdamwUpdate& a) {
+    return packs_fit(kUpdatePack, 0, {a.mu, a.nu});
+  }
 
   template <int N>
   __device__ Floats<N> of(int64_t i, const Floats<N>& g) const {

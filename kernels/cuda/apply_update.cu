@@ -17,6 +17,8 @@ struct PlainDirection {
 
 }  // namespace
 
-void run_cuda(std::span<const ApplyUpdate> all, Queue& queue) { update_all<PlainDirection>(all, queue); }
+void run_cuda(std::span<const ApplyUpdate> all, Queue& queue) {
+  update_all<PlainDirection>(all, queue);
+}
 
 }  // namespace kernels

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/attention.hpp"
-
 #include <cmath>
 
+#include "kernels/attention.hpp"
 #include "kernels/cuda/attention_cudnn.hpp"
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -15,12 +14,14 @@ constexpr int kRowsPerWarp = kTile / (kTileThreads / 32);
 
 template <class T>
 __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTensors<T> a) {
-  const int first = int(blockIdx.x) * kTile, head = int(blockIdx.y) % a.heads, example = int(blockIdx.y) / a.heads;
+  const int first = int(blockIdx.x) * kTile, head = int(blockIdx.y) % a.heads,
+            example = int(blockIdx.y) / a.heads;
   const HeadRange r = head_range(a, example, head);
   if (first >= r.queries) return;
   TileStore store{dynamic_shared<float>(), a.dim + 1};
   const int stride = store.stride;
-  float *q = store.rows(), *k = store.rows(), *v = store.rows(), *out = store.rows(), *weights = store.scores();
+  float *q = store.rows(), *k = store.rows(), *v = store.rows(), *out = store.rows(),
+        *weights = store.scores();
   load_tile(q, stride, a.q, r.query_row, head, a, first, r.queries, a.scale);
   for (int e = int(threadIdx.x); e < kTile * stride; e += kTileThreads) out[e] = 0;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < kRowsPerWarp; ++n) {
-      const int row = warp * kRowsPerWarp + n, i = first + row, left = r.visible(i) - key;  // keys of the tile it sees
+      // keys of the tile it sees
+      const int row = warp * kRowsPerWarp + n, i = first + row, left = r.visible(i) - key;
       const bool seen = lane < left && i < r.queries;
       const float score = seen ? dot(q + row * stride, k + lane * stride, a.dim) : -INFINITY;
       const float now = fmaxf(largest[n], warp_max(score)), base = now == -INFINITY ? 0.0f : now;
@@ -48,7 +50,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
       const int count = left < kTile ? left : kTile;
       for (int d = lane; d < a.dim; d += 32) {
         float x = out[row * stride + d] * shrink;
-        for (int j = 0; j < count; ++j) x = fmaf(weights[row * kScoreStride + j], v[j * stride + d], x);
+        for (int j = 0; j < count; ++j)
+          x = fmaf(weights[row * kScoreStride + j], v[j * stride + d], x);
         out[row * stride + d] = x;
       }
     }
@@ -64,23 +67,24 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
   store_tile(a.out, out, stride, r.query_row, head, a, first, r.queries, 1.0f);
 }
 
-// Computes, for one tile of queries and one of keys, the weights P = exp(S - lse), with dropout applied
-// in `dropped` (may be null), and the gradient of the scores. q is scaled.
+// Computes, for one tile of queries and one of keys, the weights P = exp(S - lse), with dropout
+// applied in `dropped` (may be null), and the gradient of the scores. q is scaled.
 struct ScoreTiles {
   float *q, *k, *v, *d_o, *dropped, *gradient;
   const float *lse, *delta;  // [32], of the queries
 };
 
 template <class T>
-__device__ void score_gradients(const ScoreTiles& s, int stride, const AttentionTensors<T>& a, const HeadRange& r, int query,
-                                int key) {
+__device__ void score_gradients(const ScoreTiles& s, int stride, const AttentionTensors<T>& a,
+                                const HeadRange& r, int query, int key) {
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
 #pragma unroll 1
   for (int n = 0; n < kRowsPerWarp; ++n) {
     const int row = warp * kRowsPerWarp + n, i = query + row, j = key + lane;
     float weight = 0, gradient = 0;
     if (i < r.queries && j < r.visible(i)) {
-      const float p = expf(dot(s.q + row * stride, s.k + lane * stride, a.dim) - s.lse[row]), keep = kept(a, r, i, j);
+      const float p = expf(dot(s.q + row * stride, s.k + lane * stride, a.dim) - s.lse[row]),
+                  keep = kept(a, r, i, j);
       weight = p * keep;
       gradient = p * (keep * dot(s.d_o + row * stride, s.v + lane * stride, a.dim) - s.delta[row]);
     }
@@ -89,10 +93,12 @@ __device__ void score_gradients(const ScoreTiles& s, int stride, const Attention
   }
 }
 
-// Computes delta[i] = d_o . o of the queries of a tile, and loads their lse. d_o is in shared memory.
+// Computes delta[i] = d_o . o of the queries of a tile, and loads their lse. d_o is in shared
+// memory.
 template <class T>
-__device__ void query_sums(float* lse, float* delta, const float* d_o, int stride, const AttentionTensors<T>& a,
-                           const HeadRange& r, int example, int head, int first) {
+__device__ void query_sums(float* lse, float* delta, const float* d_o, int stride,
+                           const AttentionTensors<T>& a, const HeadRange& r, int example, int head,
+                           int first) {
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
 #pragma unroll 1
   for (int n = 0; n < kRowsPerWarp; ++n) {
@@ -105,19 +111,22 @@ __device__ void query_sums(float* lse, float* delta, const float* d_o, int strid
     sum = warp_sum(sum);
     if (lane == 0) {
       delta[row] = sum;
-      lse[row] = i < r.queries ? a.lse[(int64_t(example) * a.heads + head) * a.query_length + i] : 0.0f;
+      lse[row] =
+          i < r.queries ? a.lse[(int64_t(example) * a.heads + head) * a.query_length + i] : 0.0f;
     }
   }
 }
 
 template <class T>
 __global__ void __launch_bounds__(kTileThreads, 2) attention_query_gradient(AttentionTensors<T> a) {
-  const int first = int(blockIdx.x) * kTile, head = int(blockIdx.y) % a.heads, example = int(blockIdx.y) / a.heads;
+  const int first = int(blockIdx.x) * kTile, head = int(blockIdx.y) % a.heads,
+            example = int(blockIdx.y) / a.heads;
   const HeadRange r = head_range(a, example, head);
   if (first >= r.queries) return;
   TileStore store{dynamic_shared<float>(), a.dim + 1};
   const int stride = store.stride;
-  float *q = store.rows(), *k = store.rows(), *v = store.rows(), *d_o = store.rows(), *dq = store.rows();
+  float *q = store.rows(), *k = store.rows(), *v = store.rows(), *d_o = store.rows(),
+        *dq = store.rows();
   float *gradient = store.scores(), *lse = store.take(kTile), *delta = store.take(kTile);
   load_tile(q, stride, a.q, r.query_row, head, a, first, r.queries, a.scale);
   load_tile(d_o, stride, a.d_o, r.query_row, head, a, first, r.queries, 1.0f);
@@ -130,12 +139,15 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_query_gradient(Atte
     load_tile(k, stride, a.k, r.key_row, head, a, key, r.keys, 1.0f);
     load_tile(v, stride, a.v, r.key_row, head, a, key, r.keys, 1.0f);
     __syncthreads();
-    score_gradients(ScoreTiles{q, k, v, d_o, nullptr, gradient, lse, delta}, stride, a, r, first, key);
+    score_gradients(ScoreTiles{q, k, v, d_o, nullptr, gradient, lse, delta}, stride, a, r, first,
+                    key);
     __syncthreads();
     for (int e = int(threadIdx.x); e < kTile * a.dim; e += kTileThreads) {
-      const int row = e / a.dim, d = e % a.dim, left = r.visible(first + row) - key, count = left < kTile ? left : kTile;
+      const int row = e / a.dim, d = e % a.dim, left = r.visible(first + row) - key,
+                count = left < kTile ? left : kTile;
       float x = dq[row * stride + d];
-      for (int j = 0; j < count; ++j) x = fmaf(gradient[row * kScoreStride + j], k[j * stride + d], x);
+      for (int j = 0; j < count; ++j)
+        x = fmaf(gradient[row * kScoreStride + j], k[j * stride + d], x);
       dq[row * stride + d] = x;
     }
   }
@@ -145,13 +157,16 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_query_gradient(Atte
 
 template <class T>
 __global__ void __launch_bounds__(kTileThreads, 2) attention_key_gradients(AttentionTensors<T> a) {
-  const int first = int(blockIdx.x) * kTile, head = int(blockIdx.y) % a.heads, example = int(blockIdx.y) / a.heads;
+  const int first = int(blockIdx.x) * kTile, head = int(blockIdx.y) % a.heads,
+            example = int(blockIdx.y) / a.heads;
   const HeadRange r = head_range(a, example, head);
   if (first >= r.keys) return;
   TileStore store{dynamic_shared<float>(), a.dim + 1};
   const int stride = store.stride;
-  float *q = store.rows(), *k = store.rows(), *v = store.rows(), *d_o = store.rows(), *dk = store.rows(), *dv = store.rows();
-  float *gradient = store.scores(), *dropped = store.scores(), *lse = store.take(kTile), *delta = store.take(kTile);
+  float *q = store.rows(), *k = store.rows(), *v = store.rows(), *d_o = store.rows(),
+        *dk = store.rows(), *dv = store.rows();
+  float *gradient = store.scores(), *dropped = store.scores(), *lse = store.take(kTile),
+        *delta = store.take(kTile);
   load_tile(k, stride, a.k, r.key_row, head, a, first, r.keys, 1.0f);
   load_tile(v, stride, a.v, r.key_row, head, a, first, r.keys, 1.0f);
   for (int e = int(threadIdx.x); e < kTile * stride; e += kTileThreads) dk[e] = 0, dv[e] = 0;
@@ -163,7 +178,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_key_gradients(Atten
     __syncthreads();
     query_sums(lse, delta, d_o, stride, a, r, example, head, query);
     __syncthreads();
-    score_gradients(ScoreTiles{q, k, v, d_o, dropped, gradient, lse, delta}, stride, a, r, query, first);
+    score_gradients(ScoreTiles{q, k, v, d_o, dropped, gradient, lse, delta}, stride, a, r, query,
+                    first);
     __syncthreads();
     const int left = r.queries - query, count = left < kTile ? left : kTile;
     for (int e = int(threadIdx.x); e < kTile * a.dim; e += kTileThreads) {
@@ -193,40 +209,52 @@ AttentionTensors<T> tensors_of(const AttentionShape& s) {
   t.flags = static_cast<const uint8_t*>(s.flags.data);
   t.query_offsets = static_cast<const int32_t*>(s.query_offsets.data);
   t.key_offsets = static_cast<const int32_t*>(s.key_offsets.data);
-  t.heads = int(s.heads), t.query_length = int(s.query_length), t.key_length = int(s.key_length), t.dim = int(s.head_dim);
+  t.heads = int(s.heads), t.query_length = int(s.query_length), t.key_length = int(s.key_length),
+  t.dim = int(s.head_dim);
   t.mask = s.mask, t.scale = 1 / std::sqrt(float(s.head_dim));
-  t.dropout = s.dropout, t.kept = 1 / (1 - s.dropout), t.stream = s.stream, t.first_example = s.first_example;
+  t.dropout = s.dropout, t.kept = 1 / (1 - s.dropout), t.stream = s.stream,
+  t.first_example = s.first_example;
   return t;
 }
 
 template <class T>
-void launch_tiles(void (*kernel)(AttentionTensors<T>), const AttentionTensors<T>& t, const AttentionShape& s, int64_t rows,
-                  size_t shared, Op op, Queue& queue) {
+void launch_tiles(void (*kernel)(AttentionTensors<T>), const AttentionTensors<T>& t,
+                  const AttentionShape& s, int64_t rows, size_t shared, Op op, Queue& queue) {
   constexpr size_t kMostShared = 160 * 1024;  // of an A100's 163 KiB
-  CHECK(shared <= kMostShared, "{}: head_dim {} needs {} KiB of a GPU's shared memory, which has 160", name_of(op), s.head_dim,
-        shared / 1024);
+  CHECK(shared <= kMostShared,
+        "{}: head_dim {} needs {} KiB of a GPU's shared memory, which has 160", name_of(op),
+        s.head_dim, shared / 1024);
   // 65,535 is the limit of blockIdx.y.
-  CHECK(s.batch * s.heads <= 65535, "{}: {} examples of {} heads are more than a launch takes; use a smaller micro_batch",
+  CHECK(s.batch * s.heads <= 65535,
+        "{}: {} examples of {} heads are more than a launch takes; use a smaller micro_batch",
         name_of(op), s.batch, s.heads);
-  launch(kernel, dim3(blocks_for(rows, kTile).x, unsigned(s.batch * s.heads)), dim3(kTileThreads), shared, queue, t);
+  launch(kernel, dim3(blocks_for(rows, kTile).x, unsigned(s.batch * s.heads)), dim3(kTileThreads),
+         shared, queue, t);
 }
 
 template <class T>
 void forward(const AttentionForward& a, Queue& queue) {
   AttentionTensors<T> t = tensors_of<T>(a.shape);
-  t.q = static_cast<const T*>(a.q.data), t.k = static_cast<const T*>(a.k.data), t.v = static_cast<const T*>(a.v.data);
+  t.q = static_cast<const T*>(a.q.data), t.k = static_cast<const T*>(a.k.data),
+  t.v = static_cast<const T*>(a.v.data);
   t.out = static_cast<T*>(a.o.data), t.lse = static_cast<float*>(a.lse.data);
-  launch_tiles(attention_forward<T>, t, a.shape, a.shape.query_length, tile_bytes(4, 1, 0, t.dim), a.op, queue);
+  launch_tiles(attention_forward<T>, t, a.shape, a.shape.query_length, tile_bytes(4, 1, 0, t.dim),
+               a.op, queue);
 }
 
 template <class T>
 void backward(const AttentionBackward& a, Queue& queue) {
   AttentionTensors<T> t = tensors_of<T>(a.shape);
-  t.q = static_cast<const T*>(a.q.data), t.k = static_cast<const T*>(a.k.data), t.v = static_cast<const T*>(a.v.data);
-  t.o = static_cast<const T*>(a.o.data), t.d_o = static_cast<const T*>(a.d_o.data), t.lse = static_cast<float*>(a.lse.data);
-  t.dq = static_cast<T*>(a.dq.data), t.dk = static_cast<T*>(a.dk.data), t.dv = static_cast<T*>(a.dv.data);
-  launch_tiles(attention_query_gradient<T>, t, a.shape, a.shape.query_length, tile_bytes(5, 1, 2 * kTile, t.dim), a.op, queue);
-  launch_tiles(attention_key_gradients<T>, t, a.shape, a.shape.key_length, tile_bytes(6, 2, 2 * kTile, t.dim), a.op, queue);
+  t.q = static_cast<const T*>(a.q.data), t.k = static_cast<const T*>(a.k.data),
+  t.v = static_cast<const T*>(a.v.data);
+  t.o = static_cast<const T*>(a.o.data), t.d_o = static_cast<const T*>(a.d_o.data),
+  t.lse = static_cast<float*>(a.lse.data);
+  t.dq = static_cast<T*>(a.dq.data), t.dk = static_cast<T*>(a.dk.data),
+  t.dv = static_cast<T*>(a.dv.data);
+  launch_tiles(attention_query_gradient<T>, t, a.shape, a.shape.query_length,
+               tile_bytes(5, 1, 2 * kTile, t.dim), a.op, queue);
+  launch_tiles(attention_key_gradients<T>, t, a.shape, a.shape.key_length,
+               tile_bytes(6, 2, 2 * kTile, t.dim), a.op, queue);
 }
 
 }  // namespace

@@ -17,12 +17,27 @@ using cudnn::Four;
 using cudnn::Graph;
 using cudnn::Tensor;
 
-enum Id : int64_t { kQ = 1, kK, kV, kO, kLse, kScale, kLowest, kOne, kDo, kDq, kDk, kDv, kDelta, kShift };
+enum Id : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kO,
+  kLse,
+  kScale,
+  kLowest,
+  kOne,
+  kDo,
+  kDq,
+  kDk,
+  kDv,
+  kDelta,
+  kShift
+};
 
 constexpr auto kWide = CUDNN_DATA_FLOAT;
 
-// Sizes and strides of the tensors of both directions. [batch, rows, heads, dim] in memory is (batch,
-// heads, rows, dim) to cuDNN.
+// Sizes and strides of the tensors of both directions. [batch, rows, heads, dim] in memory is
+// (batch, heads, rows, dim) to cuDNN.
 struct Sizes {
   int64_t b, h, queries, keys, d;
   explicit Sizes(const AttentionShape& s)
@@ -47,7 +62,8 @@ Tensor masked(Graph& g, const Tensor& scores, Mask mask, int64_t batch) {
   g.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, row, kWide, 2);
   if (mask == Mask::per_example) {
     Tensor shifted = g.like(scores, CUDNN_DATA_INT32);
-    g.pointwise(CUDNN_POINTWISE_ADD, row, g.tensor(kShift, {batch, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_INT32), shifted,
+    g.pointwise(CUDNN_POINTWISE_ADD, row,
+                g.tensor(kShift, {batch, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_INT32), shifted,
                 CUDNN_DATA_INT32);
     row = shifted;
   }
@@ -70,7 +86,8 @@ Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   auto score = [&](cudnnDataType_t type) { return g.between(s.scores(), s.score_strides(), type); };
   auto sum = [&] { return g.between(s.sums(), s.sum_strides(), kWide); };
 
-  Tensor product = score(kWide), scaled = score(kWide), less = score(kWide), power = score(kWide), weights = score(narrow);
+  Tensor product = score(kWide), scaled = score(kWide), less = score(kWide), power = score(kWide),
+         weights = score(narrow);
   Tensor largest = sum(), total = sum(), log = sum();
   g.multiply(q, k, product);
   g.pointwise(CUDNN_POINTWISE_MUL, product, g.scalar(kScale), scaled);
@@ -98,18 +115,23 @@ Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Tensor dq = g.tensor(kDq, s.rows(s.queries), s.row_strides(s.queries), narrow);
   Tensor dk = g.tensor(kDk, s.rows(s.keys), s.row_strides(s.keys), narrow);
   Tensor dv = g.tensor(kDv, s.rows(s.keys), s.row_strides(s.keys), narrow);
-  Tensor lse = g.tensor(kLse, s.sums(), s.sum_strides(), kWide), delta = g.tensor(kDelta, s.sums(), s.sum_strides(), kWide);
+  Tensor lse = g.tensor(kLse, s.sums(), s.sum_strides(), kWide),
+         delta = g.tensor(kDelta, s.sums(), s.sum_strides(), kWide);
   Tensor scale = g.scalar(kScale);
-  auto score = [&](cudnnDataType_t type = kWide) { return g.between(s.scores(), s.score_strides(), type); };
+  auto score = [&](cudnnDataType_t type = kWide) {
+    return g.between(s.scores(), s.score_strides(), type);
+  };
   auto turned = [&] { return g.between(s.turned_scores(), s.turned_score_strides(), narrow); };
 
-  Tensor both = g.between(s.rows(s.queries), {s.h * s.queries * s.d, s.queries * s.d, s.d, 1}, kWide);
+  Tensor both =
+      g.between(s.rows(s.queries), {s.h * s.queries * s.d, s.queries * s.d, s.d, 1}, kWide);
   Tensor sum = g.between(s.sums(), s.sum_strides(), kWide);
   g.pointwise(CUDNN_POINTWISE_MUL, d_o, o, both);
   g.reduce(CUDNN_REDUCE_TENSOR_ADD, both, sum);
   g.pointwise(CUDNN_POINTWISE_MUL, sum, g.scalar(kOne), delta);
 
-  Tensor product = score(), scaled = score(), less = score(), weights = score(), weights_turned = turned();
+  Tensor product = score(), scaled = score(), less = score(), weights = score(),
+         weights_turned = turned();
   g.multiply(q, k, product);
   g.pointwise(CUDNN_POINTWISE_MUL, product, scale, scaled);
   g.pointwise(CUDNN_POINTWISE_SUB, scaled, lse, less);
@@ -117,7 +139,8 @@ Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   g.reshape(weights, weights_turned);
   g.multiply(weights_turned, d_o, dv);
 
-  Tensor d_weights = score(), centred = score(), d_scores = score(), d_scaled = score(), d_turned = turned();
+  Tensor d_weights = score(), centred = score(), d_scores = score(), d_scaled = score(),
+         d_turned = turned();
   g.multiply(d_o, v, d_weights);
   g.pointwise(CUDNN_POINTWISE_SUB, d_weights, delta, centred);
   g.pointwise(CUDNN_POINTWISE_MUL, centred, weights, d_scores);
@@ -145,19 +168,23 @@ cudnnHandle_t handle_on(Queue& queue) {
 // Returns null if cuDNN has no plan.
 const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, Queue& queue) {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Mask, DType, bool>;
-  static std::map<Key, std::unique_ptr<cudnn::Plan>> plans;  // shapes are fixed for a run; kept to its end
-  auto [it, added] = plans.try_emplace({s.batch, s.heads, s.query_length, s.key_length, s.head_dim, s.mask, type, backward});
+  // shapes are fixed for a run; kept to its end
+  static std::map<Key, std::unique_ptr<cudnn::Plan>> plans;
+  auto [it, added] = plans.try_emplace(
+      {s.batch, s.heads, s.query_length, s.key_length, s.head_dim, s.mask, type, backward});
   if (added) try {
       it->second = std::make_unique<cudnn::Plan>(graph_of(s, type, backward), handle_on(queue));
     } catch (const base::Error& e) {
-      base::log::warning("attention {}: batch {}, {} heads, {} x {}: our own kernels run, which are slower: {}",
-                     backward ? "backward" : "forward", s.batch, s.heads, s.query_length, s.key_length, e.what());
+      base::log::warning(
+          "attention {}: batch {}, {} heads, {} x {}: our own kernels run, which are slower: {}",
+          backward ? "backward" : "forward", s.batch, s.heads, s.query_length, s.key_length,
+          e.what());
     }
   return it->second.get();
 }
 
-// Places of cuDNN's workspace, of one float for each query and head, and of the masks' shifts within
-// the scratch of one call.
+// Places of cuDNN's workspace, of one float for each query and head, and of the masks' shifts
+// within the scratch of one call.
 struct Scratch {
   char* workspace;
   float* sums;
@@ -173,7 +200,8 @@ struct Scratch {
 
 constexpr float kLowestFloat = std::numeric_limits<float>::lowest(), kOneFloat = 1;
 
-void add_mask(std::vector<cudnn::Argument>& arguments, const AttentionShape& s, const Scratch& scratch) {
+void add_mask(std::vector<cudnn::Argument>& arguments, const AttentionShape& s,
+              const Scratch& scratch) {
   if (s.mask != Mask::full) arguments.push_back({kLowest, &kLowestFloat});
   if (s.mask == Mask::per_example) arguments.push_back({kShift, scratch.shifts});
 }
@@ -187,7 +215,8 @@ bool attention_by_cudnn(const AttentionForward& a, Queue& queue) {
   if (!plan) return false;
   Scratch scratch(*plan, s, queue);
   const float scale = 1 / std::sqrt(float(s.head_dim));
-  std::vector<cudnn::Argument> arguments{{kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kO, a.o.data}, {kScale, &scale}};
+  std::vector<cudnn::Argument> arguments{
+      {kQ, a.q.data}, {kK, a.k.data}, {kV, a.v.data}, {kO, a.o.data}, {kScale, &scale}};
   arguments.push_back({kLse, a.lse.none() ? scratch.sums : a.lse.data});
   add_mask(arguments, s, scratch);
   plan->run(handle_on(queue), arguments, scratch.workspace);
@@ -201,15 +230,17 @@ bool attention_by_cudnn(const AttentionBackward& a, Queue& queue) {
   if (!plan) return false;
   Scratch scratch(*plan, s, queue);
   const float scale = 1 / std::sqrt(float(s.head_dim));
-  std::vector<cudnn::Argument> arguments{{kQ, a.q.data},   {kK, a.k.data},   {kV, a.v.data},   {kO, a.o.data},
-                                         {kDo, a.d_o.data}, {kDq, a.dq.data}, {kDk, a.dk.data}, {kDv, a.dv.data},
-                                         {kLse, a.lse.data}, {kDelta, scratch.sums}, {kScale, &scale}, {kOne, &kOneFloat}};
+  std::vector<cudnn::Argument> arguments{
+      {kQ, a.q.data},     {kK, a.k.data},         {kV, a.v.data},   {kO, a.o.data},
+      {kDo, a.d_o.data},  {kDq, a.dq.data},       {kDk, a.dk.data}, {kDv, a.dv.data},
+      {kLse, a.lse.data}, {kDelta, scratch.sums}, {kScale, &scale}, {kOne, &kOneFloat}};
   add_mask(arguments, s, scratch);
   plan->run(handle_on(queue), arguments, scratch.workspace);
   return true;
 }
 
-std::string cudnn_plan_problem(const AttentionShape& shape, DType type, bool backward, const std::string& device) {
+std::string cudnn_plan_problem(const AttentionShape& shape, DType type, bool backward,
+                               const std::string& device) {
   try {
     cudnn::Plan plan(graph_of(shape, type, backward), nullptr, device);
     return "";

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by our own kernels: every mask, packed rows, dropout, any head_dim that fits shared memory,
-// f32 arithmetic. A block has 32 queries (for the gradients of k and v, 32 keys) of one head; tiles of
-// the other side pass through shared memory. Scores never leave it. Sums depend on the shape alone.
+// Attention by our own kernels: every mask, packed rows, dropout, any head_dim that fits shared
+// memory, f32 arithmetic. A block has 32 queries (for the gradients of k and v, 32 keys) of one
+// head; tiles of the other side pass through shared memory. Scores never leave it. Sums depend on
+// the shape alone.
 #pragma once
 
 #include "kernels/attention.hpp"
@@ -11,7 +12,8 @@
 
 namespace kernels {
 
-constexpr int kTile = 32;           // rows of a tile: a warp's lanes are the keys of one row of scores
+// rows of a tile: a warp's lanes are the keys of one row of scores
+constexpr int kTile = 32;
 constexpr int kTileThreads = 256;
 constexpr int kScoreStride = kTile + 1;
 
@@ -25,7 +27,7 @@ struct AttentionTensors {
   const int32_t *query_offsets, *key_offsets;
   int heads, query_length, key_length, dim;
   Mask mask;
-  float scale;  // of q
+  float scale;          // of q
   float dropout, kept;  // rate, and the factor of a kept weight
   base::Stream stream;
   int64_t first_example;
@@ -50,7 +52,8 @@ __device__ HeadRange head_range(const AttentionTensors<T>& a, int example, int h
   r.key_row = a.key_offsets ? a.key_offsets[example] : int64_t(example) * a.key_length;
   r.keys = a.key_offsets ? int(a.key_offsets[example + 1] - r.key_row) : a.key_length;
   r.causal = a.mask == Mask::causal || (a.mask == Mask::per_example && a.flags[example] != 0);
-  r.first_draw = uint64_t((a.first_example + example) * a.heads + head) * uint64_t(int64_t(a.query_length) * a.key_length);
+  r.first_draw = uint64_t((a.first_example + example) * a.heads + head) *
+                 uint64_t(int64_t(a.query_length) * a.key_length);
   return r;
 }
 
@@ -62,8 +65,8 @@ __device__ float kept(const AttentionTensors<T>& a, const HeadRange& r, int i, i
   return uniform_draw(a.stream, draw) >= a.dropout ? a.kept : 0;
 }
 
-// Shared memory for tiles of [32][dim]. Rows are one float longer, so that a column of all rows lies in
-// all banks.
+// Shared memory for tiles of [32][dim]. Rows are one float longer, so that a column of all rows
+// lies in all banks.
 struct TileStore {
   float* next;
   int stride;
@@ -76,13 +79,14 @@ struct TileStore {
   }
 };
 inline size_t tile_bytes(int row_tiles, int score_tiles, int extra_floats, int dim) {
-  return sizeof(float) * size_t(row_tiles * kTile * (dim + 1) + score_tiles * kTile * kScoreStride + extra_floats);
+  return sizeof(float) *
+         size_t(row_tiles * kTile * (dim + 1) + score_tiles * kTile * kScoreStride + extra_floats);
 }
 
 // tile[r][d] = factor * element d of row `first + r` of a head, zero from `rows` on.
 template <class T>
-__device__ void load_tile(float* tile, int stride, const T* from, int64_t row, int head, const AttentionTensors<T>& a, int first,
-                          int rows, float factor) {
+__device__ void load_tile(float* tile, int stride, const T* from, int64_t row, int head,
+                          const AttentionTensors<T>& a, int first, int rows, float factor) {
   const int64_t width = int64_t(a.heads) * a.dim;
   const T* head_rows = from + (row + first) * width + int64_t(head) * a.dim;
   for (int e = int(threadIdx.x); e < kTile * a.dim; e += kTileThreads) {
@@ -91,8 +95,8 @@ __device__ void load_tile(float* tile, int stride, const T* from, int64_t row, i
   }
 }
 template <class T>
-__device__ void store_tile(T* to, const float* tile, int stride, int64_t row, int head, const AttentionTensors<T>& a, int first,
-                           int rows, float factor) {
+__device__ void store_tile(T* to, const float* tile, int stride, int64_t row, int head,
+                           const AttentionTensors<T>& a, int first, int rows, float factor) {
   const int64_t width = int64_t(a.heads) * a.dim;
   T* head_rows = to + (row + first) * width + int64_t(head) * a.dim;
   for (int e = int(threadIdx.x); e < kTile * a.dim; e += kTileThreads) {

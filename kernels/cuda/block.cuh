@@ -32,8 +32,8 @@ struct BlockShared {
   T of_warp[32];
 };
 
-// Returns the sum in every thread, in an order that follows from the block's size alone. All threads of
-// the block must call it; `shared` may be used again at once.
+// Returns the sum in every thread, in an order that follows from the block's size alone. All
+// threads of the block must call it; `shared` may be used again at once.
 template <class T>
 __device__ T block_sum(T x, BlockShared<T>& shared) {
   int lane = int(threadIdx.x % 32), warps = int(blockDim.x / 32);

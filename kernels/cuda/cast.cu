@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cast.hpp"
-
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/many.cuh"
 
@@ -19,7 +18,8 @@ struct CastBody {
     for (int k = 0; k < N; ++k) convert(in.at[k], out.at[k]);
     store_pack(y + i, out);
   }
-  static __device__ void convert(float from, loops::Bf16& to) { to = loops::round_to_bf16(from); }  // NaN as on the CPU
+  // NaN as on the CPU
+  static __device__ void convert(float from, loops::Bf16& to) { to = loops::round_to_bf16(from); }
   static __device__ void convert(float from, loops::F16& to) { narrow(from, to); }
   static __device__ void convert(loops::Bf16 from, float& to) { to = loops::to_float(from); }
   static __device__ void convert(loops::F16 from, float& to) { to = widen(from); }
@@ -47,7 +47,8 @@ __global__ void cast_blocks(const ManyItems<CastItem<To, From>> __grid_constant_
 // Runs the casts between these types.
 template <class To, class From>
 void cast(DType to, DType from, std::span<const Cast> all, Queue& queue) {
-  ManyLaunch aligned(cast_blocks<8, To, From>, kCastThreads, queue), other(cast_blocks<1, To, From>, kCastThreads, queue);
+  ManyLaunch aligned(cast_blocks<8, To, From>, kCastThreads, queue),
+      other(cast_blocks<1, To, From>, kCastThreads, queue);
   for (const Cast& a : all) {
     if (a.y.type != to || a.x.type != from) continue;
     const bool fits = packs_fit(8, 0, {a.y, a.x});

@@ -2,8 +2,8 @@
 // CUDA form of the cross-entropy over classes: a block per row, which reads its row three times.
 // Rows are few, one per example.
 #include "base/narrow.hpp"
-#include "kernels/cuda/block.cuh"
 #include "kernels/class_xent.hpp"
+#include "kernels/cuda/block.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace kernels {

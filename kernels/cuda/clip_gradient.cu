@@ -36,23 +36,22 @@ __global__ void __launch_bounds__(kClipThreads) decide_clip(ClipArgs a) {
   const double root = sqrt(total);
   const bool clipped = a.bound > 0 && !(float(root) < a.bound);
   bool finite = root < INFINITY;
-  for (int64_t i = 0; i < a.finite_count; ++i) finite = finite && fabs(a.must_be_finite[i]) < INFINITY;
+  for (int64_t i = 0; i < a.finite_count; ++i)
+    finite = finite && fabs(a.must_be_finite[i]) < INFINITY;
   *a.norm = root;
-  a.decision[0] = clipped ? float(root) : 1, a.decision[1] = clipped ? a.bound : 1, a.decision[2] = finite ? 1 : 0;
+  a.decision[0] = clipped ? float(root) : 1, a.decision[1] = clipped ? a.bound : 1,
+  a.decision[2] = finite ? 1 : 0;
 }
 
 }  // namespace
 
 void run_cuda(const ClipGradient& a, Queue& queue) {
-  const ClipArgs args{a.squares.f64(),
-                      a.places.i32(),
-                      a.places.count,
-                      a.must_be_finite.none() ? nullptr : a.must_be_finite.f64(),
-                      a.must_be_finite.count,
-                      a.bound,
-                      a.norm.f64(),
-                      a.found.none() ? nullptr : a.found.f64(),
-                      a.decision.f32()};
+  const ClipArgs args{
+      a.squares.f64(),        a.places.i32(),
+      a.places.count,         a.must_be_finite.none() ? nullptr : a.must_be_finite.f64(),
+      a.must_be_finite.count, a.bound,
+      a.norm.f64(),           a.found.none() ? nullptr : a.found.f64(),
+      a.decision.f32()};
   launch(decide_clip, dim3(1), dim3(kClipThreads), 0, queue, args);
 }
 

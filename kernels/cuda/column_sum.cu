@@ -10,8 +10,8 @@ namespace {
 constexpr int kColumnPack = 4, kColumnTurns = 8,
               kColumnWidth = kWarp * kColumnPack;  // a warp's lanes beside each other
 
-// partial[block of rows][n]: threads of one column take turns with the rows; their sums are added in
-// order.
+// partial[block of rows][n]: threads of one column take turns with the rows; their sums are added
+// in order.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kWarp* kColumnTurns)
     column_sum_blocks(const T* x, int64_t m, int64_t n, int64_t rows_per_block, float* partial) {
@@ -42,7 +42,8 @@ template <class T>
 void sum_columns(const ColumnSum& a, Queue& queue) {
   const RowCuts cuts = column_sum_cuts(a.m);
   auto* partial = static_cast<float*>(queue.scratch(cuda_scratch(a)));
-  const dim3 grid(blocks_for(a.n, kColumnWidth).x, unsigned(cuts.count())), block(kWarp, kColumnTurns);
+  const dim3 grid(blocks_for(a.n, kColumnWidth).x, unsigned(cuts.count())),
+      block(kWarp, kColumnTurns);
   const T* x = static_cast<const T*>(a.x.data);
   if (packs_fit(kColumnPack, a.n, {a.x}))
     launch(column_sum_blocks<true, T>, grid, block, 0, queue, x, a.m, a.n, cuts.block, partial);

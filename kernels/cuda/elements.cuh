@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops that treat every element alike: a thread moves several neighbours in one access of up to 16 bytes.
+// Loops that treat every element alike: a thread moves several neighbours in one access of up to 16
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +35,17 @@ __global__ void each_pack(Body body, int64_t count) {
     for (; i < count; ++i) body.template run<1>(i);
 }
 
-// Calls body.run<N>(i) for the elements [i, i + N) of every pack, and run<1>(i) for the remainder, or for
-// all elements if one of the `pointers` is not aligned to 16 bytes. Calls come in no order.
+// Calls body.run<N>(i) for the elements [i, i + N) of every pack, and run<1>(i) for the remainder,
+// or for all elements if one of the `pointers` is not aligned to 16 bytes. Calls come in no order.
 template <int N, class Body>
-void for_each_element(const Body& body, int64_t count, Queue& queue, std::initializer_list<const void*> pointers) {
+void for_each_element(const Body& body, int64_t count, Queue& queue,
+                      std::initializer_list<const void*> pointers) {
   constexpr int kThreads = 256;
   bool aligned = true;
   for (const void* p : pointers) aligned = aligned && reinterpret_cast<uintptr_t>(p) % 16 == 0;
   if (aligned)
-    launch(each_pack<N, Body>, blocks_for(count, kThreads * N), dim3(kThreads), 0, queue, body, count);
+    launch(each_pack<N, Body>, blocks_for(count, kThreads * N), dim3(kThreads), 0, queue, body,
+           count);
   else
     launch(each_pack<1, Body>, blocks_for(count, kThreads), dim3(kThreads), 0, queue, body, count);
 }

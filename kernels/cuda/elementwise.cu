@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA forms of the small memory-bound ops. The host does not check ids, because it never waits for the
-// GPU: a row that does not exist reads as NaN and is not written to.
+// CUDA forms of the small memory-bound ops. The host does not check ids, because it never waits for
+// the GPU: a row that does not exist reads as NaN and is not written to.
 #include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/elementwise.hpp"
@@ -130,13 +130,15 @@ struct DropoutBody {
 template <class T>
 void gather(const GatherRows& a, Queue& queue) {
   constexpr int kPack = int(16 / sizeof(T));
-  GatherBody<T> body{static_cast<T*>(a.y.data), static_cast<const T*>(a.x.data), a.index.i32(), a.width, a.source_rows};
+  GatherBody<T> body{static_cast<T*>(a.y.data), static_cast<const T*>(a.x.data), a.index.i32(),
+                     a.width, a.source_rows};
   for_each_row<kPack>(body, a.rows, a.width, packs_fit(kPack, a.width, {a.y, a.x}), queue);
 }
 
 template <class T>
 void drop_out(const Dropout& a, Queue& queue) {
-  DropoutBody<T> body{static_cast<T*>(a.y.data), static_cast<const T*>(a.x.data), a.stream, uint64_t(a.first), a.rate};
+  DropoutBody<T> body{static_cast<T*>(a.y.data), static_cast<const T*>(a.x.data), a.stream,
+                      uint64_t(a.first), a.rate};
   for_each_element<int(16 / sizeof(T))>(body, a.x.count, queue, {a.y.data, a.x.data});
 }
 
@@ -154,9 +156,9 @@ void run_cuda(const AddTable& a, Queue& queue) {
 
 void run_cuda(const Copy& a, Queue& queue) {
   if (a.y.data == a.x.data || a.x.count == 0) return;
-  device::check_cuda(
-      cudaMemcpyAsync(a.y.data, a.x.data, size_t(a.x.bytes()), cudaMemcpyDeviceToDevice, device::stream_of(queue)),
-      "copying on the GPU");
+  device::check_cuda(cudaMemcpyAsync(a.y.data, a.x.data, size_t(a.x.bytes()),
+                                     cudaMemcpyDeviceToDevice, device::stream_of(queue)),
+                     "copying on the GPU");
 }
 
 void run_cuda(const Fill& a, Queue& queue) {
@@ -168,7 +170,8 @@ void run_cuda(const GatherRows& a, Queue& queue) {
 }
 
 void run_cuda(const ScatterRows& a, Queue& queue) {
-  ScatterBody body{a.y.f32(), a.x.f32(), a.index.i32(), a.width, a.target_rows, a.write == Write::accumulate};
+  ScatterBody body{a.y.f32(), a.x.f32(),     a.index.i32(),
+                   a.width,   a.target_rows, a.write == Write::accumulate};
   for_each_row<4>(body, a.rows, a.width, packs_fit(4, a.width, {a.y, a.x}), queue);
 }
 

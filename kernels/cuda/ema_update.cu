@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/ema_update.hpp"
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/many.cuh"
+#include "kernels/ema_update.hpp"
 
 namespace kernels {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA forms of the embedding. Forward is a gather; backward sums segments of rows with one id
-// (embedding_plan.hpp) without atomics and without the host. The host does not check ids, because it
-// never waits for the GPU: an unknown id reads as NaN, and its row adds to nothing.
+// (embedding_plan.hpp) without atomics and without the host. The host does not check ids, because
+// it never waits for the GPU: an unknown id reads as NaN, and its row adds to nothing.
 #include "kernels/cuda/embedding_plan.hpp"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/embedding.hpp"
@@ -32,12 +32,14 @@ struct EmbeddingBody {
 struct Segments {
   const int32_t* ids;
   int rows, vocabulary, tiles, width;
-  int *counts, *segment_rows, *segment_begin, *piece_begin, *part_begin, *ranks, *order, *piece_ids, *piece_numbers;
+  int *counts, *segment_rows, *segment_begin, *piece_begin, *part_begin, *ranks, *order, *piece_ids,
+      *piece_numbers;
   int *long_ids, *totals;
   float* sums;
 };
 
-// One block per tile: counts ids, and ranks each row among the rows of its id, by comparing all pairs.
+// One block per tile: counts ids, and ranks each row among the rows of its id, by comparing all
+// pairs.
 __global__ void __launch_bounds__(EmbeddingPlan::kTileRows) rank_rows(Segments s) {
   __shared__ int ids[EmbeddingPlan::kTileRows];
   const int t = int(threadIdx.x), row = int(blockIdx.x) * EmbeddingPlan::kTileRows + t;
@@ -90,7 +92,8 @@ __global__ void __launch_bounds__(kScanThreads) place_segments(Segments s) {
   for (int id = first; id < end; ++id) sum.add_segment(s.segment_rows[id]);
   of_threads[t] = sum;
   __syncthreads();
-  for (int distance = 1; distance < kScanThreads; distance *= 2) {  // sums over all threads up to this one
+  // sums over all threads up to this one
+  for (int distance = 1; distance < kScanThreads; distance *= 2) {
     SegmentCounts before;
     if (t >= distance) before = of_threads[t - distance];
     __syncthreads();
@@ -112,7 +115,8 @@ __global__ void __launch_bounds__(256) sort_rows(Segments s) {
   if (row >= s.rows) return;
   const int id = s.ids[row];
   if (id < 0 || id >= s.vocabulary) return;
-  const int within = s.counts[int64_t(row / EmbeddingPlan::kTileRows) * s.vocabulary + id] + s.ranks[row];
+  const int within =
+      s.counts[int64_t(row / EmbeddingPlan::kTileRows) * s.vocabulary + id] + s.ranks[row];
   s.order[s.segment_begin[id] + within] = row;
   if (within % EmbeddingPlan::kPieceRows != 0) return;
   const int number = within / EmbeddingPlan::kPieceRows, piece = s.piece_begin[id] + number;
@@ -143,7 +147,8 @@ struct SumPiecesBody {
     const int rest = all - number * EmbeddingPlan::kPieceRows;
     const int count = rest < EmbeddingPlan::kPieceRows ? rest : EmbeddingPlan::kPieceRows;
     const int* rows = s.order + s.segment_begin[id] + number * EmbeddingPlan::kPieceRows;
-    float* out = whole ? dtable + int64_t(id) * s.width : s.sums + int64_t(s.part_begin[id] + number) * s.width;
+    float* out = whole ? dtable + int64_t(id) * s.width
+                       : s.sums + int64_t(s.part_begin[id] + number) * s.width;
     Floats<N> sum{};
     if (whole && add) sum = load<kAligned, N>(out + column, left);
 #pragma unroll 8
@@ -165,7 +170,8 @@ struct SumLongBody {
   __device__ void run(int64_t which, int64_t column, int64_t left) const {
     if (which >= s.totals[1]) return;
     const int id = s.long_ids[which];
-    const int parts = (s.segment_rows[id] + EmbeddingPlan::kPieceRows - 1) / EmbeddingPlan::kPieceRows;
+    const int parts =
+        (s.segment_rows[id] + EmbeddingPlan::kPieceRows - 1) / EmbeddingPlan::kPieceRows;
     const float* from = s.sums + int64_t(s.part_begin[id]) * s.width + column;
     float* out = dtable + int64_t(id) * s.width + column;
     Floats<N> sum{};
@@ -183,7 +189,8 @@ struct SumLongBody {
 }  // namespace
 
 void run_cuda(const EmbeddingForward& a, Queue& queue) {
-  EmbeddingBody body{a.y.f32(), a.ids.i32(), a.table.f32(), a.positions.f32(), a.width, a.vocabulary, a.length};
+  EmbeddingBody body{a.y.f32(), a.ids.i32(),  a.table.f32(), a.positions.f32(),
+                     a.width,   a.vocabulary, a.length};
   for_each_row<4>(body, a.rows, a.width, packs_fit(4, a.width, {a.y, a.table, a.positions}), queue);
 }
 
@@ -210,7 +217,8 @@ void run_cuda(const EmbeddingBackward& a, Queue& queue) {
   const bool add = a.write == Write::accumulate;
   float *dtable = a.dtable.f32(), *dy = a.dy.f32();
   device::check_cuda(
-      cudaMemsetAsync(s.counts, 0, size_t(plan.tiles() * plan.vocabulary) * sizeof(int), device::stream_of(queue)),
+      cudaMemsetAsync(s.counts, 0, size_t(plan.tiles() * plan.vocabulary) * sizeof(int),
+                      device::stream_of(queue)),
       "zeroing counts of ids");
   launch(rank_rows, blocks_for(plan.tiles(), 1), dim3(EmbeddingPlan::kTileRows), 0, queue, s);
   launch(add_tiles, blocks_for(plan.vocabulary, 256), dim3(256), 0, queue, s);
@@ -218,7 +226,8 @@ void run_cuda(const EmbeddingBackward& a, Queue& queue) {
   launch(sort_rows, blocks_for(plan.rows, 256), dim3(256), 0, queue, s);
   const bool aligned = packs_fit(4, a.width, {a.dtable, a.dy});
   if (!add) for_each_row<4>(ZeroUnusedBody{s, dtable}, plan.vocabulary, plan.width, aligned, queue);
-  for_each_row<4>(SumPiecesBody{s, dy, dtable, add}, plan.most_pieces(), plan.width, aligned, queue);
+  for_each_row<4>(SumPiecesBody{s, dy, dtable, add}, plan.most_pieces(), plan.width, aligned,
+                  queue);
   for_each_row<4>(SumLongBody{s, dtable, add}, plan.most_long(), plan.width, aligned, queue);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes of activations by CUDA kernels: neighbours of f32, bf16 (as uint16_t) or f16 become
-// floats in registers.
+// Reads and writes of activations by CUDA kernels: neighbours of f32, bf16 (as uint16_t) or f16
+// become floats in registers.
 #pragma once
 
 #include <cuda_bf16.h>

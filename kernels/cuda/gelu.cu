@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/gelu.hpp"
-
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/gelu.cuh"
+#include "kernels/gelu.hpp"
 
 namespace kernels {
 namespace {
@@ -35,8 +34,9 @@ struct GeluBackwardBody {
 
 template <class T>
 void forward(const GeluForward& a, Queue& queue) {
-  for_each_element<int(16 / sizeof(T))>(GeluForwardBody<T>{static_cast<T*>(a.y.data), static_cast<const T*>(a.x.data)},
-                                        a.x.count, queue, {a.y.data, a.x.data});
+  for_each_element<int(16 / sizeof(T))>(
+      GeluForwardBody<T>{static_cast<T*>(a.y.data), static_cast<const T*>(a.x.data)}, a.x.count,
+      queue, {a.y.data, a.x.data});
 }
 
 template <class T>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on the GPU by cuBLASLt. Bias, residual, GELU and its derivative go into the product's own
-// kernel where the library has one for the shape, else into finish_gemm. Sums go there too, or
+// Products on the GPU by cuBLASLt. Bias, residual, GELU and its derivative go into the product's
+// own kernel where the library has one for the shape, else into finish_gemm. Sums go there too, or
 // ColumnSum computes them. The algorithm is the library's first proposal or the search's choice
 // (gemm_search.hpp).
 #include "device/cuda.hpp"
@@ -51,7 +51,8 @@ void run_cuda(const Gemm& a, Queue& queue) {
     if (const Matmul& matmul = matmul_for(call); matmul.found)
       return execute(call, matmul, matmul.algorithm, queue.scratch(cuda_scratch(a)), queue);
   }
-  // This path also serves products that is_one_kernel allows, but for which the library has no kernel.
+  // This path also serves products that is_one_kernel allows, but for which the library has no
+  // kernel.
   void* workspace = queue.scratch(kWorkspace + size_t(a.m * a.n) * sizeof(float));
   Call call = product_call(a, workspace, queue);
   const Matmul& matmul = matmul_for(call);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/gemm_finish.hpp"
-
 #include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/gemm_finish.hpp"
 #include "kernels/cuda/rows.cuh"
 
 namespace kernels {
@@ -54,7 +53,8 @@ void finish(const Gemm& a, const float* x, Queue& queue) {
                      a.leading_of_c(),
                      a.write == Write::accumulate};
   const View whole_x{const_cast<float*>(x), DType::f32, a.m * a.n};
-  bool aligned = body.ldc % 4 == 0 && packs_fit(4, a.n, {a.c, a.gelu, a.gelu_of, a.bias, a.residual, whole_x});
+  bool aligned =
+      body.ldc % 4 == 0 && packs_fit(4, a.n, {a.c, a.gelu, a.gelu_of, a.bias, a.residual, whole_x});
   for_each_row<4>(body, a.m, a.n, aligned, queue);
 }
 

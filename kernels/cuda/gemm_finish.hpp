@@ -7,8 +7,8 @@
 
 namespace kernels {
 
-// c = (+=) x + bias + residual; then gelu = GELU(c) or c *= GELU'(gelu_of), where `a` has these views.
-// x: f32 [m, n] packed, or null for zeros.
+// c = (+=) x + bias + residual; then gelu = GELU(c) or c *= GELU'(gelu_of), where `a` has these
+// views. x: f32 [m, n] packed, or null for zeros.
 void finish_gemm(const Gemm& a, const float* x, Queue& queue);
 
 }  // namespace kernels

@@ -17,9 +17,10 @@ Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
   check_status(DNN(cudnnBackendCreateDescriptor)(type, &made), "making a descriptor");
   descriptor_ = {made, [](void* d) { DNN(cudnnBackendDestroyDescriptor)(d); }};
 }
-Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
-                            const void* values) {
-  check_status(DNN(cudnnBackendSetAttribute)(get(), name, type, count, values), "describing a graph");
+Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                            int64_t count, const void* values) {
+  check_status(DNN(cudnnBackendSetAttribute)(get(), name, type, count, values),
+               "describing a graph");
   return *this;
 }
 Descriptor& Descriptor::set(cudnnBackendAttributeName_t name, const Descriptor& other) {
@@ -31,7 +32,8 @@ Descriptor& Descriptor::finish() {
   return *this;
 }
 
-Tensor Graph::make(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type, bool is_virtual, bool by_value) {
+Tensor Graph::make(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type,
+                   bool is_virtual, bool by_value) {
   Tensor t{Descriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR), sizes, strides};
   t.descriptor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
       .set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, sizes.data())
@@ -56,15 +58,16 @@ void Graph::multiply(const Tensor& a, const Tensor& b, const Tensor& c) {
   operations_.push_back(operation);
 }
 
-void Graph::pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor* b, const Tensor* t, const Tensor& y,
-                      cudnnDataType_t computed, int64_t axis) {
+void Graph::pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor* b, const Tensor* t,
+                      const Tensor& y, cudnnDataType_t computed, int64_t axis) {
   Descriptor how(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
       .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, computed);
   if (axis >= 0) how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis);
   how.finish();
   Descriptor operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how).set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.descriptor);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
+      .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.descriptor);
   if (b) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->descriptor);
   if (t) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->descriptor);
   operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.descriptor).finish();
@@ -96,14 +99,18 @@ Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device) 
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const Descriptor& d : graph.operations()) raw.push_back(d.get());
   graph_ = Descriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(raw.size()), raw.data());
+  graph_.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, int64_t(raw.size()),
+             raw.data());
   if (handle) graph_.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
   graph_.finish();
 
   Descriptor described;
   if (!handle) {
     described = Descriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-    described.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, int64_t(device.size()), device.data()).finish();
+    described
+        .set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, int64_t(device.size()),
+             device.data())
+        .finish();
   }
   Descriptor proposals(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   proposals.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph_)
@@ -111,8 +118,8 @@ Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device) 
   if (!handle) proposals.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, described);
   proposals.finish();
   int64_t count = 0;
-  check_status(DNN(cudnnBackendGetAttribute)(proposals.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0,
-                                             &count, nullptr),
+  check_status(DNN(cudnnBackendGetAttribute)(proposals.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
                "asking for plans");
   std::vector<Descriptor> configurations;
   raw.clear();
@@ -121,9 +128,10 @@ Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device) 
     raw.push_back(configurations.back().get());
   }
   if (count > 0)
-    check_status(DNN(cudnnBackendGetAttribute)(proposals.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                               count, &count, raw.data()),
-                 "asking for plans");
+    check_status(
+        DNN(cudnnBackendGetAttribute)(proposals.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
+        "asking for plans");
   std::string problems;
   for (const Descriptor& configuration : configurations) try {
       Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -132,9 +140,10 @@ Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device) 
       if (!handle) plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, described);
       plan.finish();
       int64_t one = 0;
-      check_status(DNN(cudnnBackendGetAttribute)(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one,
-                                                 &workspace_),
-                   "asking for a plan's workspace");
+      check_status(
+          DNN(cudnnBackendGetAttribute)(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                        CUDNN_TYPE_INT64, 1, &one, &workspace_),
+          "asking for a plan's workspace");
       plan_ = plan;
       return;
     } catch (const base::Error& e) {
@@ -143,12 +152,15 @@ Plan::Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device) 
   base::fail(base::Exit::mesh, "cuDNN has no plan among {}{}", count, problems);
 }
 
-void Plan::run(cudnnHandle_t handle, const std::vector<Argument>& arguments, void* workspace) const {
+void Plan::run(cudnnHandle_t handle, const std::vector<Argument>& arguments,
+               void* workspace) const {
   std::vector<int64_t> ids;
   std::vector<void*> data;
-  for (const Argument& a : arguments) ids.push_back(a.id), data.push_back(const_cast<void*>(a.data));
+  for (const Argument& a : arguments)
+    ids.push_back(a.id), data.push_back(const_cast<void*>(a.data));
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(data.size()), data.data())
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(data.size()),
+           data.data())
       .set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, int64_t(ids.size()), ids.data())
       .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace)
       .finish();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of cuDNN's backend interface: tensors, the few operations that attention needs, and plans that
-// run them. Errors are base::Error with cuDNN's own text.
+// Graphs of cuDNN's backend interface: tensors, the few operations that attention needs, and plans
+// that run them. Errors are base::Error with cuDNN's own text.
 #pragma once
 
 #include <cudnn.h>
@@ -26,9 +26,11 @@ class Descriptor {
   explicit Descriptor(cudnnBackendDescriptorType_t type);
   cudnnBackendDescriptor_t get() const { return descriptor_.get(); }
 
-  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values);
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+                  const void* values);
   template <class T>
-  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& value) {
+  Descriptor& set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                  const T& value) {
     return set(name, type, 1, &value);
   }
   Descriptor& set(cudnnBackendAttributeName_t name, const Descriptor& other);
@@ -50,15 +52,18 @@ class Graph {
   Tensor tensor(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type) {
     return make(id, sizes, strides, type, false, false);
   }
-  Tensor scalar(int64_t id) { return make(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true); }  // on the host
+  // on the host
+  Tensor scalar(int64_t id) {
+    return make(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
+  }
   Tensor between(const Four& sizes, const Four& strides, cudnnDataType_t type) {  // never in memory
     return make(next_id_++, sizes, strides, type, true, false);
   }
   Tensor like(const Tensor& t, cudnnDataType_t type) { return between(t.sizes, t.strides, type); }
 
   void multiply(const Tensor& a, const Tensor& b, const Tensor& c);  // matrices
-  void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& y, cudnnDataType_t computed = CUDNN_DATA_FLOAT,
-                 int64_t axis = -1) {
+  void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& y,
+                 cudnnDataType_t computed = CUDNN_DATA_FLOAT, int64_t axis = -1) {
     pointwise(mode, x, nullptr, nullptr, y, computed, axis);
   }
   void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y,
@@ -74,9 +79,10 @@ class Graph {
   const std::vector<Descriptor>& operations() const { return operations_; }
 
  private:
-  Tensor make(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type, bool is_virtual, bool by_value);
-  void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor* b, const Tensor* t, const Tensor& y,
-                 cudnnDataType_t computed, int64_t axis);
+  Tensor make(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type,
+              bool is_virtual, bool by_value);
+  void pointwise(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor* b, const Tensor* t,
+                 const Tensor& y, cudnnDataType_t computed, int64_t axis);
   std::vector<Descriptor> operations_;
   int64_t next_id_ = 1000;
 };
@@ -88,8 +94,8 @@ struct Argument {
 
 class Plan {
  public:
-  // Makes the first of cuDNN's proposals that works; their order is the same in every run. With a null
-  // handle the plan is for the device that `device` describes (JSON), which needs no GPU.
+  // Makes the first of cuDNN's proposals that works; their order is the same in every run. With a
+  // null handle the plan is for the device that `device` describes (JSON), which needs no GPU.
   Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device = "");
   size_t workspace_bytes() const { return size_t(workspace_); }
   void run(cudnnHandle_t handle, const std::vector<Argument>& arguments, void* workspace) const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one way to start a kernel: in the queue's stream, with arguments converted to the kernel's
-// parameters, and with errors reported. tests/cuda_on_cpu also compiles all .cu files for the CPU and
-// runs them. They have no <<<>>>, no inline assembly and no cooperative groups; barriers and registers
-// of other threads go through block.cuh.
+// parameters, and with errors reported. tests/cuda_on_cpu also compiles all .cu files for the CPU
+// and runs them. They have no <<<>>>, no inline assembly and no cooperative groups; barriers and
+// registers of other threads go through block.cuh.
 #pragma once
 
 #include "device/cuda.hpp"
@@ -19,10 +19,12 @@ inline dim3 blocks_for(int64_t count, int64_t per_block) {
 
 // Starts nothing for an empty grid. Dynamic shared memory may exceed 48 KiB.
 template <class... Parameters, class... Args>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t dynamic_shared_bytes, Queue& queue, Args&&... args) {
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+            Queue& queue, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   if (dynamic_shared_bytes > 48 * 1024)
-    device::check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+    device::check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             int(dynamic_shared_bytes)),
                        "asking for shared memory");
   cudaLaunchConfig_t config{};

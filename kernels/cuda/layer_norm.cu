@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(kNormThreads, 6) norm_forward_rows(LayerNormRo
   const float rstd = 1 / sqrtf(warp_sum(squares) / float(n) + a.eps);
   if (threadIdx.x % kWarp == 0) a.mean[row] = mean, a.rstd[row] = rstd;
   for_packs<kPacks>(n, [&](int k, int64_t column) {
-    NormFloats p = x.at(k, column), scale = load<kAligned, kNormPack>(a.scale + column, n - column), bias{};
+    NormFloats p = x.at(k, column), scale = load<kAligned, kNormPack>(a.scale + column, n - column),
+               bias{};
     if (a.bias) bias = load<kAligned, kNormPack>(a.bias + column, n - column);
 #pragma unroll
     for (int i = 0; i < kNormPack; ++i) p[i] = (p[i] - mean) * (rstd * scale[i]) + bias[i];
@@ -55,7 +56,8 @@ void forward(const LayerNormForward& a, Queue& queue) {
   auto start = [&](auto* kernel) {
     launch(kernel, blocks_for(a.rows, kNormWarps), dim3(kNormThreads), 0, queue, rows);
   };
-  if (!packs_fit(kNormPack, a.columns, {a.y, a.x, a.scale, a.bias})) return start(norm_forward_rows<false, 0, T>);
+  if (!packs_fit(kNormPack, a.columns, {a.y, a.x, a.scale, a.bias}))
+    return start(norm_forward_rows<false, 0, T>);
   switch (norm_packs(a.columns)) {
     case 3:
       return start(norm_forward_rows<true, 3, T>);
@@ -73,12 +75,14 @@ struct RowMeans {
   float g, gz;
 };
 template <bool kAligned, int kPacks>
-__device__ RowMeans row_means(const NormRow<kAligned, kPacks>& x, const NormRow<kAligned, kPacks>& dy,
-                              const float* scale, float mean, float rstd) {
+__device__ RowMeans row_means(const NormRow<kAligned, kPacks>& x,
+                              const NormRow<kAligned, kPacks>& dy, const float* scale, float mean,
+                              float rstd) {
   const int64_t n = x.columns;
   float g_sum = 0, gz_sum = 0;
   for_packs<kPacks>(n, [&](int k, int64_t column) {
-    NormFloats p = x.at(k, column), d = dy.at(k, column), s = load<kAligned, kNormPack>(scale + column, n - column);
+    NormFloats p = x.at(k, column), d = dy.at(k, column),
+               s = load<kAligned, kNormPack>(scale + column, n - column);
 #pragma unroll
     for (int i = 0; i < kNormPack; ++i) {  // past the end g is 0
       const float g = d[i] * s[i];
@@ -89,8 +93,8 @@ __device__ RowMeans row_means(const NormRow<kAligned, kPacks>& x, const NormRow<
   return {warp_sum(g_sum) / float(n), warp_sum(gz_sum) / float(n)};
 }
 
-// Computes dx of a block's rows and, unless `partial` [block][dscale, dbias][columns] is null, their
-// parts of the sums.
+// Computes dx of a block's rows and, unless `partial` [block][dscale, dbias][columns] is null,
+// their parts of the sums.
 template <bool kAligned, int kPacks>
 __global__ void __launch_bounds__(kNormThreads)
     norm_backward_rows(LayerNormGradientRows a, int64_t rows_per_block, float* partial) {
@@ -137,16 +141,19 @@ __global__ void __launch_bounds__(kNormThreads)
       __syncthreads();
     }
     float* out = partial + int64_t(blockIdx.x) * 2 * n;
-    for (int64_t j = threadIdx.x; j < n; j += kNormThreads) out[j] = shared[j], out[n + j] = shared[kWidth + j];
+    for (int64_t j = threadIdx.x; j < n; j += kNormThreads)
+      out[j] = shared[j], out[n + j] = shared[kWidth + j];
   }
 }
 
-// Computes the sums alone, for any number of columns. The threads of one column take turns with rows.
+// Computes the sums alone, for any number of columns. The threads of one column take turns with
+// rows.
 constexpr int kNormTurns = 8;
 __global__ void __launch_bounds__(kWarp* kNormTurns)
     norm_backward_columns(LayerNormGradientRows a, int64_t rows_per_block, float* partial) {
   __shared__ float sums[2][kNormTurns][kWarp];
-  const int64_t j = int64_t(blockIdx.x) * kWarp + threadIdx.x, n = a.columns, first = blockIdx.y * rows_per_block;
+  const int64_t j = int64_t(blockIdx.x) * kWarp + threadIdx.x, n = a.columns,
+                first = blockIdx.y * rows_per_block;
   const int64_t end = first + rows_per_block < a.rows ? first + rows_per_block : a.rows;
   float dscale = 0, dbias = 0;
   if (j < n)
@@ -189,7 +196,8 @@ void run_cuda(const LayerNormBackward& a, Queue& queue) {
   const bool aligned = packs_fit(kNormPack, a.columns, {a.dx, a.dy, a.x, a.scale});
   const int packs = aligned && params ? norm_packs(a.columns) : 0;
   auto start = [&](auto* kernel) {
-    launch(kernel, dim3(unsigned(cuts.count())), dim3(kNormThreads), 0, queue, rows, cuts.block, partial);
+    launch(kernel, dim3(unsigned(cuts.count())), dim3(kNormThreads), 0, queue, rows, cuts.block,
+           partial);
   };
   if (rows.dx) {
     if (packs == 3)
@@ -204,11 +212,14 @@ void run_cuda(const LayerNormBackward& a, Queue& queue) {
       start(norm_backward_rows<false, 0>);
   }
   if (params && (packs == 0 || !rows.dx))
-    launch(norm_backward_columns, dim3(blocks_for(a.columns, kWarp).x, unsigned(cuts.count())), dim3(kWarp, kNormTurns),
-           0, queue, rows, cuts.block, partial);
-  if (scale) add_partials(a.dscale.f32(), partial, cuts.count(), 2 * a.columns, a.columns, a.param_write, queue);
+    launch(norm_backward_columns, dim3(blocks_for(a.columns, kWarp).x, unsigned(cuts.count())),
+           dim3(kWarp, kNormTurns), 0, queue, rows, cuts.block, partial);
+  if (scale)
+    add_partials(a.dscale.f32(), partial, cuts.count(), 2 * a.columns, a.columns, a.param_write,
+                 queue);
   if (bias)
-    add_partials(a.dbias.f32(), partial + a.columns, cuts.count(), 2 * a.columns, a.columns, a.param_write, queue);
+    add_partials(a.dbias.f32(), partial + a.columns, cuts.count(), 2 * a.columns, a.columns,
+                 a.param_write, queue);
 }
 
 }  // namespace kernels

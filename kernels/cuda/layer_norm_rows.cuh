@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that one warp reads: lane l has packs l, l + 32, ... of four columns. Private to layer_norm.cu.
+// Rows that one warp reads: lane l has packs l, l + 32, ... of four columns. Private to
+// layer_norm.cu.
 #pragma once
 
 #include "kernels/cuda/block.cuh"
@@ -10,7 +11,8 @@ namespace kernels {
 constexpr int kNormPack = 4, kNormWarps = 4, kNormThreads = kNormWarps * kWarp;
 using NormFloats = Floats<kNormPack>;
 
-// Returns the packs of a lane that are kept in registers for rows of this width; 0 = rows are read again.
+// Returns the packs of a lane that are kept in registers for rows of this width; 0 = rows are read
+// again.
 constexpr int norm_packs(int64_t columns) {
   int64_t packs = (columns + kWarp * kNormPack - 1) / (kWarp * kNormPack);
   return packs <= 3 ? 3 : packs <= 6 ? 6 : packs <= 8 ? 8 : 0;
@@ -25,7 +27,8 @@ __device__ inline void for_packs(int64_t columns, const F& f) {
     for (int k = 0; k < kPacks; ++k)
       if (int column = (k * kWarp + lane) * kNormPack; column < columns) f(k, column);
   } else {
-    for (int64_t column = lane * kNormPack; column < columns; column += kWarp * kNormPack) f(0, column);
+    for (int64_t column = lane * kNormPack; column < columns; column += kWarp * kNormPack)
+      f(0, column);
   }
 }
 
@@ -37,7 +40,8 @@ struct NormRow {
   NormFloats kept[kPacks > 0 ? kPacks : 1];
 
   __device__ NormRow(const float* row, int64_t count) : from(row), columns(count) {
-    if constexpr (kPacks > 0) for_packs<kPacks>(columns, [&](int k, int64_t column) { kept[k] = read(column); });
+    if constexpr (kPacks > 0)
+      for_packs<kPacks>(columns, [&](int k, int64_t column) { kept[k] = read(column); });
   }
   __device__ NormFloats at(int k, int64_t column) const {
     if constexpr (kPacks > 0)

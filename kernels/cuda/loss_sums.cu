@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of the sums over examples: a block per slice. Each thread computes an example; one adds them
-// in order.
+// CUDA form of the sums over examples: a block per slice. Each thread computes an example; one adds
+// them in order.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/loss_sums.hpp"
 
@@ -13,7 +13,7 @@ struct LossArgs {
   const float* loss;
   const int32_t* first;
   const float* weights;
-  const uint8_t* flags;   // may be null
+  const uint8_t* flags;  // may be null
   int64_t examples, length;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch for many tensors. The kernel's argument describes all of them, and each block finds its
-// tensor there. It has at most 4 KiB, which every GPU and driver accepts. Nothing is copied or waited for.
+// One launch for many tensors. The kernel's argument describes all of them, and each block finds
+// its tensor there. It has at most 4 KiB, which every GPU and driver accepts. Nothing is copied or
+// waited for.
 #pragma once
 
 #include "base/narrow.hpp"
@@ -8,8 +9,8 @@
 
 namespace kernels {
 
-// The argument of such a kernel, `const ManyItems<Item> __grid_constant__ all`: blocks read it in the
-// memory of the launch.
+// The argument of such a kernel, `const ManyItems<Item> __grid_constant__ all`: blocks read it in
+// the memory of the launch.
 template <class Item>
 struct ManyItems {
   static constexpr size_t kBytes = 4096;
@@ -42,7 +43,8 @@ __device__ Share share_of_block(const ManyItems<Item>& all) {
 template <class Item, class Kernel>
 class ManyLaunch {
  public:
-  ManyLaunch(Kernel* kernel, int threads, Queue& queue) : kernel_(kernel), threads_(threads), queue_(queue) {
+  ManyLaunch(Kernel* kernel, int threads, Queue& queue)
+      : kernel_(kernel), threads_(threads), queue_(queue) {
     static_assert(sizeof(ManyItems<Item>) <= ManyItems<Item>::kBytes);
   }
   void add(const Item& item, int64_t blocks) {
@@ -67,6 +69,7 @@ class ManyLaunch {
 template <class Item>
 ManyLaunch(void (*)(ManyItems<Item>), int, Queue&) -> ManyLaunch<Item, void(ManyItems<Item>)>;
 template <class Item>  // on the emulator, whose __grid_constant__ makes a reference
-ManyLaunch(void (*)(const ManyItems<Item>&), int, Queue&) -> ManyLaunch<Item, void(const ManyItems<Item>&)>;
+ManyLaunch(void (*)(const ManyItems<Item>&), int, Queue&)
+    ->ManyLaunch<Item, void(const ManyItems<Item>&)>;
 
 }  // namespace kernels

@@ -22,9 +22,9 @@ struct Matmul {
 
 Matmul describe(const Call& call);
 
-// Returns the library's algorithms, best first by its own judgement, which is the same in every run.
-// The list is empty if it has no kernel with the epilogue; for a plain product that is an error, which
-// the caller reports.
+// Returns the library's algorithms, best first by its own judgement, which is the same in every
+// run. The list is empty if it has no kernel with the epilogue; for a plain product that is an
+// error, which the caller reports.
 std::vector<cublasLtMatmulAlgo_t> proposals(const Matmul& matmul, const Call& call, int most);
 
 // Products by shape. They are kept to the end, because the shapes of a run are fixed.

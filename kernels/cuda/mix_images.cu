@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA form of mixup: a warp has 32 neighbouring packs of one image.
-#include "kernels/mix_images.hpp"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/mix_images.hpp"
 
 namespace kernels {
 namespace {

@@ -15,7 +15,9 @@ struct MomentumDirection {
     return {static_cast<T*>(a.trace.data), a.keep, a.momentum, a.nesterov};
   }
   static bool is_for(const MomentumUpdate& a) { return size_of(a.trace.type) == sizeof(T); }
-  static bool packs_fit_state(const MomentumUpdate& a) { return packs_fit(kUpdatePack, 0, {a.trace}); }
+  static bool packs_fit_state(const MomentumUpdate& a) {
+    return packs_fit(kUpdatePack, 0, {a.trace});
+  }
 
   template <int N>
   __device__ Floats<N> of(int64_t i, const Floats<N>& g) const {

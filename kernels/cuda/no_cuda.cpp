@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stubs for builds without CUDA (TRAINER_CUDA=OFF). They never run: such a build makes no CUDA queue.
+// Stubs for builds without CUDA (TRAINER_CUDA=OFF). They never run: such a build makes no CUDA
+// queue.
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/apply_update.hpp"
@@ -25,10 +26,14 @@
 
 namespace kernels {
 
-#define OP(name, Args, group) \
-  void run_cuda(const Args& args, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(args.op)); }
-#define OP_TOGETHER(name, Args, group) \
-  void run_cuda(std::span<const Args>, Queue&) { CHECK(false, "{}: this build has no CUDA back end", name_of(Args::op)); }
+#define OP(name, Args, group)                                              \
+  void run_cuda(const Args& args, Queue&) {                                \
+    CHECK(false, "{}: this build has no CUDA back end", name_of(args.op)); \
+  }
+#define OP_TOGETHER(name, Args, group)                                      \
+  void run_cuda(std::span<const Args>, Queue&) {                            \
+    CHECK(false, "{}: this build has no CUDA back end", name_of(Args::op)); \
+  }
 #include "kernels/ops.def"
 #undef OP
 

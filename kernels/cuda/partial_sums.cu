@@ -10,7 +10,8 @@ namespace {
 constexpr int kGroups = 16;  // groups of blocks that are summed side by side
 
 __global__ void __launch_bounds__(kWarp* kGroups)
-    add_float_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns, bool add) {
+    add_float_partials(float* out, const float* partial, int64_t blocks, int64_t stride,
+                       int64_t columns, bool add) {
   __shared__ float sums[kGroups][kWarp];
   int64_t j = int64_t(blockIdx.x) * kWarp + threadIdx.x;
   float sum = 0;
@@ -32,15 +33,16 @@ __global__ void __launch_bounds__(kSumThreads)
   const Share share = share_of_block(all);
   const DoublePartials& p = all.items[share.item];
   double sum = 0;
-  for (int64_t b = threadIdx.x; b < p.blocks; b += kSumThreads) sum += p.data[share.block * p.blocks + b];
+  for (int64_t b = threadIdx.x; b < p.blocks; b += kSumThreads)
+    sum += p.data[share.block * p.blocks + b];
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) p.out[share.block] = sum;
 }
 
-void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns, Write write,
-                  Queue& queue) {
-  launch(add_float_partials, blocks_for(columns, kWarp), dim3(kWarp, kGroups), 0, queue, out, partial, blocks, stride,
-         columns, write == Write::accumulate);
+void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns,
+                  Write write, Queue& queue) {
+  launch(add_float_partials, blocks_for(columns, kWarp), dim3(kWarp, kGroups), 0, queue, out,
+         partial, blocks, stride, columns, write == Write::accumulate);
 }
 
 }  // namespace kernels

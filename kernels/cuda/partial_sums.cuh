@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Second stage of sums over many blocks: adds partial sums in an order that their number alone fixes.
+// Second stage of sums over many blocks: adds partial sums in an order that their number alone
+// fixes.
 #pragma once
 
 #include "kernels/cuda/launch_shapes.hpp"
@@ -7,9 +8,10 @@
 
 namespace kernels {
 
-// out[j] = (+=) sum over b of partial[b * stride + j], j < columns, b < blocks. All on the queue's device.
-void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns, Write write,
-                  Queue& queue);
+// out[j] = (+=) sum over b of partial[b * stride + j], j < columns, b < blocks. All on the queue's
+// device.
+void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns,
+                  Write write, Queue& queue);
 
 // Place of the sums of doubles that the blocks of one op write: [sum][block] in `scratch`, which is
 // moved behind them. A single block writes the results themselves.
@@ -30,10 +32,12 @@ __global__ void add_double_partials(const ManyItems<DoublePartials> __grid_const
 
 // Adds the partial sums of each op; partials_of(op, scratch) returns their place.
 template <class Args, class F>
-void add_partials_of(std::span<const Args> all, double* scratch, Queue& queue, const F& partials_of) {
+void add_partials_of(std::span<const Args> all, double* scratch, Queue& queue,
+                     const F& partials_of) {
   ManyLaunch launch_sums(add_double_partials, kSumThreads, queue);
   for (const Args& args : all)
-    if (const DoublePartials p = partials_of(args, scratch); p.blocks != 1) launch_sums.add(p, p.sums);
+    if (const DoublePartials p = partials_of(args, scratch); p.blocks != 1)
+      launch_sums.add(p, p.sums);
   launch_sums.start();
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of patchify: warps read along rows of pixels and write the pieces that are rows of patches.
+// CUDA form of patchify: warps read along rows of pixels and write the pieces that are rows of
+// patches.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/patchify.hpp"
 
@@ -12,11 +13,13 @@ template <class T, class Pixel>
 struct PatchifyBody {
   T* patches;
   const Pixel* image;
-  PixelRange range;                  // of bytes
-  int64_t height, image_row;         // of an image: rows of pixels, floats of one
-  int patch, rows, columns, length;  // rows and columns of patches; rows of pixels of a patch, floats of one
+  PixelRange range;           // of bytes
+  int64_t height, image_row;  // of an image: rows of pixels, floats of one
+  // rows and columns of patches; rows of pixels of a patch, floats of one
+  int patch, rows, columns, length;
 
-  // `row` counts the rows of pixels that belong to patches. Packs are whole and lie within one patch.
+  // `row` counts the rows of pixels that belong to patches. Packs are whole and lie within one
+  // patch.
   template <bool kAligned, int N>
   __device__ void run(int64_t row, int64_t column, int64_t) const {
     const int64_t patch_row = row / patch, b = patch_row / rows;
@@ -36,7 +39,8 @@ template <int N, class T, class Pixel>
 void take_packs(const PatchifyBody<T, Pixel>& body, int64_t batch, Queue& queue) {
   const int64_t rows = batch * body.rows * body.patch, width = int64_t(body.columns) * body.length;
   const dim3 grid(blocks_for(rows, kRowsPerBlock).x, blocks_for(width, kWarp * N).x);
-  launch(each_row<true, N, PatchifyBody<T, Pixel>>, grid, dim3(kRowsPerBlock * kWarp), 0, queue, body, rows, width);
+  launch(each_row<true, N, PatchifyBody<T, Pixel>>, grid, dim3(kRowsPerBlock * kWarp), 0, queue,
+         body, rows, width);
 }
 
 template <class T, class Pixel>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch that ops need on GPUs, for the ops and for plans, which are made on any machine. Ops that are
-// not listed need some kilobytes, far less than any product.
+// Scratch that ops need on GPUs, for the ops and for plans, which are made on any machine. Ops that
+// are not listed need some kilobytes, far less than any product.
 #include "base/narrow.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
@@ -17,8 +17,8 @@ namespace kernels {
 
 static_assert(kSharedScratch <= kGemmWorkspace);
 
-// cuBLASLt has no epilogue for a bias before GELU's derivative. A residual must be of c's type, and rows
-// of the argument of GELU must be multiples of 16 bytes.
+// cuBLASLt has no epilogue for a bias before GELU's derivative. A residual must be of c's type, and
+// rows of the argument of GELU must be multiples of 16 bytes.
 bool is_one_kernel(const Gemm& a) {
   if (!a.bias.none() && !a.gelu_of.none()) return false;
   if (!a.gelu.none() && !a.gelu_of.none()) return false;
@@ -28,20 +28,26 @@ bool is_one_kernel(const Gemm& a) {
 }
 
 size_t cuda_scratch(const Gemm& a) {
-  // Sums to accumulate need memory beside the workspace. Without a kernel with sums, ColumnSum runs.
-  if (!a.sums.none()) return std::max(kGemmWorkspace + size_t(a.n) * sizeof(float), cuda_scratch(sums_of(a)));
+  // Sums to accumulate need memory beside the workspace. Without a kernel with sums, ColumnSum
+  // runs.
+  if (!a.sums.none())
+    return std::max(kGemmWorkspace + size_t(a.n) * sizeof(float), cuda_scratch(sums_of(a)));
   if (a.m == 0 || a.n == 0 || a.k == 0) return 0;
   return kGemmWorkspace + (is_one_kernel(a) ? 0 : size_t(a.m * a.n) * sizeof(float));
 }
 
-size_t cuda_scratch(const ColumnSum& a) { return size_t(column_sum_cuts(a.m).count() * a.n) * sizeof(float); }
+size_t cuda_scratch(const ColumnSum& a) {
+  return size_t(column_sum_cuts(a.m).count() * a.n) * sizeof(float);
+}
 
 size_t cuda_scratch(const LayerNormBackward& a) {
   if (a.dscale.none() && a.dbias.none()) return 0;
   return size_t(norm_backward_cuts(a.rows).count() * 2 * a.columns) * sizeof(float);
 }
 
-size_t cuda_scratch(const EmbeddingBackward& a) { return size_t(EmbeddingPlan(a.rows, a.vocabulary, a.width).bytes()); }
+size_t cuda_scratch(const EmbeddingBackward& a) {
+  return size_t(EmbeddingPlan(a.rows, a.vocabulary, a.width).bytes());
+}
 
 namespace {
 size_t scratch_of_sums(int64_t count, int64_t per_block, int64_t sums) {
@@ -57,15 +63,25 @@ size_t cuda_scratch(const AdafactorSums& a) {
   return size_t(AdafactorTiles(a.shape, a.begin, a.g.count).doubles()) * sizeof(double);
 }
 
-size_t cuda_scratch(const AdafactorRms& a) { return scratch_of_sums(a.gradient.count, kUpdateCudaBlock, 1); }
-size_t cuda_scratch(const AdafactorUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
-size_t cuda_scratch(const AdamwUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
-size_t cuda_scratch(const MomentumUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
-size_t cuda_scratch(const ApplyUpdate& a) { return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2); }
+size_t cuda_scratch(const AdafactorRms& a) {
+  return scratch_of_sums(a.gradient.count, kUpdateCudaBlock, 1);
+}
+size_t cuda_scratch(const AdafactorUpdate& a) {
+  return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
+}
+size_t cuda_scratch(const AdamwUpdate& a) {
+  return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
+}
+size_t cuda_scratch(const MomentumUpdate& a) {
+  return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
+}
+size_t cuda_scratch(const ApplyUpdate& a) {
+  return scratch_of_sums(a.update.count(), kUpdateCudaBlock, 2);
+}
 
 bool is_for_cudnn(const AttentionShape& s, DType type) {
-  return type != DType::f32 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() && s.key_offsets.none() &&
-         s.head_dim % 8 == 0 && s.head_dim <= 128;
+  return type != DType::f32 && s.batch > 0 && s.dropout == 0 && s.query_offsets.none() &&
+         s.key_offsets.none() && s.head_dim % 8 == 0 && s.head_dim <= 128;
 }
 
 CudnnScratch::CudnnScratch(const AttentionShape& s, int64_t workspace)
@@ -77,7 +93,8 @@ size_t cuda_scratch(const AttentionForward& a) {
   return is_for_cudnn(a.shape, a.q.type) ? size_t(CudnnScratch(a.shape, 0).bytes) : 0;
 }
 
-// Scratch of the plans of cuDNN 9 on H100 and H200: the gradients of the scores, summed in fixed order.
+// Scratch of the plans of cuDNN 9 on H100 and H200: the gradients of the scores, summed in fixed
+// order.
 size_t cuda_scratch(const AttentionBackward& a) {
   const AttentionShape& s = a.shape;
   if (!is_for_cudnn(s, a.q.type)) return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of softmax cross-entropy: a block per row. In rows of up to 32,768 columns a thread keeps
-// its 32 logits in registers, so the row is read once and its gradient written once. Longer rows, and
-// rows that are not whole packs, are read three times.
+// CUDA form of softmax cross-entropy: a block per row. In rows of up to 32,768 columns a thread
+// keeps its 32 logits in registers, so the row is read once and its gradient written once. Longer
+// rows, and rows that are not whole packs, are read three times.
 #include "base/narrow.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/floats.cuh"
@@ -10,7 +10,8 @@
 namespace kernels {
 namespace {
 
-constexpr int kXentPack = 4, kXentPacks = 8, kXentColumns = kXentPack * kXentPacks, kXentMostThreads = 1024;
+constexpr int kXentPack = 4, kXentPacks = 8, kXentColumns = kXentPack * kXentPacks,
+              kXentMostThreads = 1024;
 
 struct XentRows {
   float* logits;
@@ -28,9 +29,11 @@ __device__ inline void for_xent_packs(int columns, const F& f) {
   if constexpr (kResident) {
 #pragma unroll
     for (int k = 0; k < kXentPacks; ++k)
-      if (int column = (k * int(blockDim.x) + int(threadIdx.x)) * kXentPack; column < columns) f(k, column);
+      if (int column = (k * int(blockDim.x) + int(threadIdx.x)) * kXentPack; column < columns)
+        f(k, column);
   } else {
-    for (int column = int(threadIdx.x) * kXentPack; column < columns; column += int(blockDim.x) * kXentPack)
+    for (int column = int(threadIdx.x) * kXentPack; column < columns;
+         column += int(blockDim.x) * kXentPack)
       f(0, column);
   }
 }
@@ -47,7 +50,8 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
 
   Floats<kXentPack> kept[kResident ? kXentPacks : 1];
   auto read = [&](int column) { return load<kAligned, kXentPack>(x + column, n - column); };
-  if constexpr (kResident) for_xent_packs<true>(n, [&](int k, int column) { kept[k] = read(column); });
+  if constexpr (kResident)
+    for_xent_packs<true>(n, [&](int k, int column) { kept[k] = read(column); });
   auto at = [&](int k, int column) {
     if constexpr (kResident)
       return kept[k];
@@ -90,7 +94,8 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
   }
   if (!a.row_scale) return;
   const float scale = a.row_scale[row] * (a.loss_scale ? *a.loss_scale : 1);
-  const float factor = float(double(scale) * (double(a.off) * double(n) + lift) / sum), off = -scale * a.off;
+  const float factor = float(double(scale) * (double(a.off) * double(n) + lift) / sum),
+              off = -scale * a.off;
   const float at_label = inside ? scale * (a.on - a.off) : 0;
   for_xent_packs<kResident>(n, [&](int k, int column) {
     Floats<kXentPack> v = at(k, column);
@@ -109,9 +114,14 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
 void run_cuda(const SoftmaxXent& a, Queue& queue) {
   const float on = 1 - a.smoothing, off = a.smoothing > 0 ? (1 - on) / float(a.columns - 1) : 0;
   CHECK(a.columns <= INT32_MAX, "{}: {} columns exceed 2^31 - 1", name_of(a.op), a.columns);
-  XentRows rows{
-      a.logits.f32(),   a.labels.i32(), a.gradient ? a.row_scale.f32() : nullptr, a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
-      a.loss.f32(), int(a.columns), on,           off};
+  XentRows rows{a.logits.f32(),
+                a.labels.i32(),
+                a.gradient ? a.row_scale.f32() : nullptr,
+                a.loss_scale.none() ? nullptr : a.loss_scale.f32(),
+                a.loss.f32(),
+                int(a.columns),
+                on,
+                off};
   const int64_t threads = base::round_up(base::ceil_div(a.columns, kXentColumns), kWarp);
   const bool aligned = packs_fit(kXentPack, a.columns, {a.logits});
   auto start = [&](auto* kernel) {

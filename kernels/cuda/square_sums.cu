@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of sums of squares: blocks of elements in parallel, then their sums in order. Squares of
-// floats are exact in double.
+// CUDA form of sums of squares: blocks of elements in parallel, then their sums in order. Squares
+// of floats are exact in double.
 #include "base/narrow.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/floats.cuh"
@@ -19,7 +19,8 @@ struct SquareItem {
 };
 
 template <bool kAligned>
-__global__ void __launch_bounds__(kSquareThreads) square_blocks(const ManyItems<SquareItem> __grid_constant__ all) {
+__global__ void __launch_bounds__(kSquareThreads)
+    square_blocks(const ManyItems<SquareItem> __grid_constant__ all) {
   __shared__ BlockShared<double> shared;
   const Share share = share_of_block(all);
   const auto [x, count, partial] = all.items[share.item];
@@ -27,9 +28,11 @@ __global__ void __launch_bounds__(kSquareThreads) square_blocks(const ManyItems<
   const int64_t end = begin + kSquareCudaBlock < count ? begin + kSquareCudaBlock : count;
   double sum = 0;
 #pragma unroll 4
-  for (int64_t i = begin + int64_t(threadIdx.x) * kSquarePack; i < end; i += kSquareThreads * kSquarePack) {
+  for (int64_t i = begin + int64_t(threadIdx.x) * kSquarePack; i < end;
+       i += kSquareThreads * kSquarePack) {
     const bool whole = kAligned && i + kSquarePack <= end;
-    const Floats<kSquarePack> v = whole ? load<true, kSquarePack>(x + i, 0) : load<false, kSquarePack>(x + i, end - i);
+    const Floats<kSquarePack> v =
+        whole ? load<true, kSquarePack>(x + i, 0) : load<false, kSquarePack>(x + i, end - i);
 #pragma unroll
     for (int k = 0; k < kSquarePack; ++k) sum = fma(double(v[k]), double(v[k]), sum);
   }
@@ -55,11 +58,13 @@ void run_cuda(std::span<const SquareSums> all, Queue& queue) {
   };
   for_shared_scratch(all, [&](std::span<const SquareSums> some, size_t bytes) {
     auto* scratch = static_cast<double*>(queue.scratch(bytes));
-    ManyLaunch aligned(square_blocks<true>, kSquareThreads, queue), other(square_blocks<false>, kSquareThreads, queue);
+    ManyLaunch aligned(square_blocks<true>, kSquareThreads, queue),
+        other(square_blocks<false>, kSquareThreads, queue);
     double* at = scratch;
     for (const SquareSums& a : some) {
       const DoublePartials p = partials_of(a, at);
-      (packs_fit(kSquarePack, 0, {a.x}) ? aligned : other).add({a.x.f32(), a.x.count, p.data}, p.blocks);
+      (packs_fit(kSquarePack, 0, {a.x}) ? aligned : other)
+          .add({a.x.f32(), a.x.count, p.data}, p.blocks);
     }
     aligned.start(), other.start();
     add_partials_of(some, scratch, queue, partials_of);
@@ -67,7 +72,8 @@ void run_cuda(std::span<const SquareSums> all, Queue& queue) {
 }
 
 void run_cuda(const AddSums& args, Queue& queue) {
-  const AddSumsBody body{args.y.f64(), args.a.none() ? nullptr : args.a.f64(), args.b.none() ? nullptr : args.b.f64()};
+  const AddSumsBody body{args.y.f64(), args.a.none() ? nullptr : args.a.f64(),
+                         args.b.none() ? nullptr : args.b.f64()};
   for_each_element<1>(body, args.y.count, queue, {});
 }
 

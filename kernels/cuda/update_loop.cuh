@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel behind the update ops. As in cpu/update_loop.hpp, the optimizer's rule, the update and both
-// norms read memory once; one launch serves many tensors. Elements get the CPU's values, because every
-// product that feeds a sum is an explicit fma.
+// The kernel behind the update ops. As in cpu/update_loop.hpp, the optimizer's rule, the update and
+// both norms read memory once; one launch serves many tensors. Elements get the CPU's values,
+// because every product that feeds a sum is an explicit fma.
 #pragma once
 
 #include "base/narrow.hpp"
@@ -22,7 +22,8 @@ struct ClippedGradient {
   bool apply;
 
   static ClippedGradient of(const View& g, const Clip& clip) {
-    return {g.f32(), clip.divisor, clip.factor, clip.decided.none() ? nullptr : clip.decided.f32(), true};
+    return {g.f32(), clip.divisor, clip.factor, clip.decided.none() ? nullptr : clip.decided.f32(),
+            true};
   }
   __device__ void decide() {
     if (decided) divisor = decided[0], factor = decided[1], apply = decided[2] != 0;
@@ -42,7 +43,8 @@ template <bool kAligned, class F>
 __device__ void for_update_packs(uint32_t block, int64_t count, F& f) {
   const int64_t begin = int64_t(block) * kUpdateCudaBlock;
   const int64_t end = begin + kUpdateCudaBlock < count ? begin + kUpdateCudaBlock : count;
-  for (int64_t i = begin + int64_t(threadIdx.x) * kUpdatePack; i < end; i += kUpdateThreads * kUpdatePack) {
+  for (int64_t i = begin + int64_t(threadIdx.x) * kUpdatePack; i < end;
+       i += kUpdateThreads * kUpdatePack) {
     if (kAligned && i + kUpdatePack <= end) {
       f.template step<kUpdatePack>(i);
     } else {
@@ -91,7 +93,8 @@ struct UpdateStep {
   }
 };
 
-// Three blocks per multiprocessor keep its memory busy and leave registers for the tensor's description.
+// Three blocks per multiprocessor keep its memory busy and leave registers for the tensor's
+// description.
 template <bool kAligned, class Direction>
 __global__ void __launch_bounds__(kUpdateThreads, 3)
     update_blocks(const ManyItems<UpdateItem<Direction>> __grid_constant__ all) {
@@ -101,8 +104,10 @@ __global__ void __launch_bounds__(kUpdateThreads, 3)
   step.a.gradient.decide();
   if constexpr (requires { step.a.direction.decide(); }) step.a.direction.decide();
   for_update_packs<kAligned>(share.block, step.a.count, step);
-  const double of_weights = block_sum(step.of_weights, shared), of_updates = block_sum(step.of_updates, shared);
-  if (threadIdx.x == 0) step.a.of_weights[share.block] = of_weights, step.a.of_updates[share.block] = of_updates;
+  const double of_weights = block_sum(step.of_weights, shared),
+               of_updates = block_sum(step.of_updates, shared);
+  if (threadIdx.x == 0)
+    step.a.of_weights[share.block] = of_weights, step.a.of_updates[share.block] = of_updates;
 }
 
 inline DoublePartials partials_of(const Update& a, double*& scratch) {
@@ -118,17 +123,19 @@ void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
     const Update& a = args.update;
     const DoublePartials p = partials_of(a, scratch);
     if (!Direction::is_for(args)) continue;
-    const bool fits = packs_fit(kUpdatePack, 0, {a.weights, a.gradient}) && Direction::packs_fit_state(args);
+    const bool fits =
+        packs_fit(kUpdatePack, 0, {a.weights, a.gradient}) && Direction::packs_fit_state(args);
     (fits ? aligned : other)
-        .add({a.weights.f32(), ClippedGradient::of(a.gradient, a.clip), a.rate, a.decay, -a.schedule,
-              Direction::of(args), a.count(), p.data, p.data + p.blocks},
+        .add({a.weights.f32(), ClippedGradient::of(a.gradient, a.clip), a.rate, a.decay,
+              -a.schedule, Direction::of(args), a.count(), p.data, p.data + p.blocks},
              p.blocks);
   }
   aligned.start(), other.start();
 }
 
 // Updates each op with the one of the Directions for which is_for(op) is true. A direction has:
-//   of<N>(i, g)          returns the direction for elements [i, i + N) with clipped gradients g, and
+//   of<N>(i, g)          returns the direction for elements [i, i + N) with clipped gradients g,
+//   and
 //                        updates its own state
 //   decide()             reads values that it depends on from memory, before of<N>; optional
 //   of(op), is_for(op)   make it, and choose it, on the host
@@ -138,7 +145,8 @@ void update_all(std::span<const Args> all, Queue& queue) {
   for_shared_scratch(all, [&](std::span<const Args> some, size_t bytes) {
     auto* scratch = static_cast<double*>(queue.scratch(bytes));
     (update_with<Directions>(some, scratch, queue), ...);
-    add_partials_of(some, scratch, queue, [](const Args& a, double*& at) { return partials_of(a.update, at); });
+    add_partials_of(some, scratch, queue,
+                    [](const Args& a, double*& at) { return partials_of(a.update, at); });
   });
 }
 

@@ -6,7 +6,8 @@
 
 namespace base {
 namespace {
-// Process-wide on purpose: an error report must be able to say where the process was from any thread.
+// Process-wide on purpose: an error report must be able to say where the process was from any
+// thread.
 std::atomic<int> g_rank{0}, g_ranks{1};
 std::atomic<int64_t> g_step{0};
 std::atomic<const char*> g_phase{"start"};
@@ -15,8 +16,9 @@ std::atomic<const char*> g_phase{"start"};
 void fail_check(const char* condition, const char* file, int line, const std::string& text) {
   const char* name = std::strrchr(file, '/');
   Where w = where();
-  throw Error(Exit::internal, fmt::format("internal check failed: {}{}{} ({}:{}, rank {}, step {})", condition,
-                                          text.empty() ? "" : ": ", text, name ? name + 1 : file, line, w.rank, w.step));
+  throw Error(Exit::internal, fmt::format("internal check failed: {}{}{} ({}:{}, rank {}, step {})",
+                                          condition, text.empty() ? "" : ": ", text,
+                                          name ? name + 1 : file, line, w.rank, w.step));
 }
 
 Where where() { return {g_rank, g_ranks, g_step, g_phase}; }

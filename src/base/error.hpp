@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors of the whole program: what may be thrown, and the exit code a throw ends with.
 //
-// base holds what every folder may use and depends on nothing of ours: errors, log, random numbers, hashes, clocks,
-// text. Add here only what at least two folders need and what knows neither tensors nor ranks' data.
+// base holds what every folder may use and depends on nothing of ours: errors, log, random numbers,
+// hashes, clocks, text. Add here only what at least two folders need and what knows neither tensors
+// nor ranks' data.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,21 +17,23 @@ namespace base {
 
 // Process exit codes (design: documented, 1..125 only because mpirun takes them modulo 256).
 enum class Exit : int {
-  finished = 0,    // finished, or already finished, or early stop
-  internal = 1,    // a bug: failed check, unexpected exception
-  config = 2,      // the deck or the command line
-  mesh = 3,        // ranks, mesh or device do not fit; out of memory
-  data = 4,        // data set, sample, tokenizer
-  checkpoint = 5,  // checkpoint unreadable, or none valid; a file of the run that cannot be read or written
-  nonfinite = 6,   // loss or gradient is NaN or infinite
-  watchdog = 7,    // no progress
-  stopped = 8,     // stopped with a checkpoint, do not requeue
-  requeue = 75,    // stopped early with a checkpoint, requeue
+  finished = 0,  // finished, or already finished, or early stop
+  internal = 1,  // a bug: failed check, unexpected exception
+  config = 2,    // the deck or the command line
+  mesh = 3,      // ranks, mesh or device do not fit; out of memory
+  data = 4,      // data set, sample, tokenizer
+  // checkpoint unreadable, or none valid; a file of the run that cannot be read or written
+  checkpoint = 5,
+  nonfinite = 6,  // loss or gradient is NaN or infinite
+  watchdog = 7,   // no progress
+  stopped = 8,    // stopped with a checkpoint, do not requeue
+  requeue = 75,   // stopped early with a checkpoint, requeue
 };
 
 class Error : public std::runtime_error {
  public:
-  // `agreed`: every rank throws it at the same place, so that one of them, `teller`, is enough to tell it.
+  // `agreed`: every rank throws it at the same place, so that one of them, `teller`, is enough to
+  // tell it.
   Error(Exit code, const std::string& text, bool agreed = false, int teller = 0)
       : std::runtime_error(text), code_(code), agreed_(agreed), teller_(teller) {}
   Exit code() const { return code_; }
@@ -49,9 +52,11 @@ template <class... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-[[noreturn]] void fail_check(const char* condition, const char* file, int line, const std::string& text);
+[[noreturn]] void fail_check(const char* condition, const char* file, int line,
+                             const std::string& text);
 
-// Where the program is, for reports: set once (rank) and at each step by the loop; read by whoever reports an error.
+// Where the program is, for reports: set once (rank) and at each step by the loop; read by whoever
+// reports an error.
 struct Where {
   int rank = 0;
   int ranks = 1;

@@ -23,8 +23,10 @@ struct Sinks {
 Sinks& sinks() {
   static Sinks s = [] {
     Sinks made;
-    made.out = std::make_shared<spdlog::logger>("out", std::make_shared<spdlog::sinks::stdout_sink_mt>());
-    made.err = std::make_shared<spdlog::logger>("err", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made.out =
+        std::make_shared<spdlog::logger>("out", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+    made.err =
+        std::make_shared<spdlog::logger>("err", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     for (auto& l : {made.out, made.err}) l->set_pattern("%v"), l->flush_on(spdlog::level::info);
     return made;
   }();
@@ -40,19 +42,23 @@ void tell_lost(const std::string& what) {
   if (now_s() - told_s < kPause_s) return;
   told_s = now_s();
   sinks().out->info(
-      "rank={} level=warning step={} log: {}; lines are lost to the file, not to the console, until there is room again",
+      "rank={} level=warning step={} log: {}; lines are lost to the file, not to the console, "
+      "until there is room again",
       where().rank, where().step, what);
 }
 
 std::shared_ptr<spdlog::logger> file_logger(const std::string& name, const std::string& path) {
-  auto l = std::make_shared<spdlog::logger>(name, std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
+  auto l = std::make_shared<spdlog::logger>(
+      name, std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
   l->set_pattern("%Y-%m-%dT%H:%M:%S.%e %v");
   l->flush_on(spdlog::level::info);
   l->set_error_handler(tell_lost);
   return l;
 }
 
-std::string own_file(const std::string& directory) { return fmt::format("{}/rank{:05}.log", directory, where().rank); }
+std::string own_file(const std::string& directory) {
+  return fmt::format("{}/rank{:05}.log", directory, where().rank);
+}
 
 }  // namespace
 

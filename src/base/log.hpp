@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log. Rank 0 writes the run's lines to stdout as they are; other ranks appear only with warnings and errors, which
-// start with "rank=N level=...". With a run directory every line also goes to logs/rankNNNNN.log, warnings to logs/warnings.txt.
+// The log. Rank 0 writes the run's lines to stdout as they are; other ranks appear only with
+// warnings and errors, which start with "rank=N level=...". With a run directory every line also
+// goes to logs/rankNNNNN.log, warnings to logs/warnings.txt.
 #pragma once
 
 #include <fmt/format.h>

@@ -11,7 +11,8 @@ namespace base {
 template <class To, class From>
 To narrow(From value) {
   To out = static_cast<To>(value);
-  CHECK(static_cast<From>(out) == value && (out < To{}) == (value < From{}), "{} does not fit the narrower type", value);
+  CHECK(static_cast<From>(out) == value && (out < To{}) == (value < From{}),
+        "{} does not fit the narrower type", value);
   return out;
 }
 

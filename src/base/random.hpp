@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers as pure functions: value = f(seed, stream name, draw index). Philox-4x32-10 (Salmon et al., "Parallel
-// random numbers: as easy as 1, 2, 3", SC 2011). No state, so nothing depends on ranks, threads, order or time.
+// Random numbers as pure functions: value = f(seed, stream name, draw index). Philox-4x32-10
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). No state, so nothing
+// depends on ranks, threads, order or time.
 #pragma once
 
 #include <array>
@@ -16,7 +17,8 @@ using Philox4 = std::array<uint32_t, 4>;
 constexpr Philox4 philox(Philox4 counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     uint64_t a = uint64_t{0xD2511F53u} * counter[0], b = uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {uint32_t(b >> 32) ^ counter[1] ^ key0, uint32_t(b), uint32_t(a >> 32) ^ counter[3] ^ key1, uint32_t(a)};
+    counter = {uint32_t(b >> 32) ^ counter[1] ^ key0, uint32_t(b),
+               uint32_t(a >> 32) ^ counter[3] ^ key1, uint32_t(a)};
     key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
   }
   return counter;
@@ -29,17 +31,21 @@ constexpr uint64_t stream_id(std::string_view name) {
   return h;
 }
 
-// A stream of draws. Copy it freely. `sub` gives an independent stream for (say) a step or an example.
+// A stream of draws. Copy it freely. `sub` gives an independent stream for (say) a step or an
+// example.
 class Stream {
  public:
   constexpr Stream() = default;
   constexpr Stream(uint64_t seed, std::string_view name) : key_(mix(seed ^ mix(stream_id(name)))) {}
-  constexpr Stream sub(uint64_t index) const { return Stream(mix(key_ + 0x9E3779B97F4A7C15ull * (index + 1))); }
+  constexpr Stream sub(uint64_t index) const {
+    return Stream(mix(key_ + 0x9E3779B97F4A7C15ull * (index + 1)));
+  }
   constexpr uint64_t key() const { return key_; }
 
   // Four 32-bit words of block `index`; draw n of the stream is word n % 4 of block n / 4.
   constexpr Philox4 block(uint64_t index) const {
-    return philox({uint32_t(index), uint32_t(index >> 32), 0x5452u, 0x4149u}, uint32_t(key_), uint32_t(key_ >> 32));
+    return philox({uint32_t(index), uint32_t(index >> 32), 0x5452u, 0x4149u}, uint32_t(key_),
+                  uint32_t(key_ >> 32));
   }
   constexpr uint32_t bits(uint64_t index) const { return block(index / 4)[index % 4]; }
   constexpr uint64_t bits64(uint64_t index) const {

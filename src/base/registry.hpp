@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists of named rows: what a deck or the command line may name, one row each. A row has `name`.
 //
-//   #define METHODS(ROW) ROW(adafactor) ROW(adamw)  // src/optim/NAME.cpp ends in MethodRow NAME_row()
-//   REGISTRY(methods, MethodRow, "optimizer", METHODS)
+//   #define METHODS(ROW) ROW(adafactor) ROW(adamw)  // src/optim/NAME.cpp ends in MethodRow
+//   NAME_row() REGISTRY(methods, MethodRow, "optimizer", METHODS)
 #pragma once
 
 #include <fmt/format.h>
@@ -46,7 +46,8 @@ class Registry {
   std::string way_out(std::string_view name) const {
     const std::vector<std::string> known = names();
     const std::string nearest = nearest_name(name, known);
-    return fmt::format("{}; known: {}", nearest.empty() ? "" : fmt::format(", nearest is '{}'", nearest),
+    return fmt::format("{}; known: {}",
+                       nearest.empty() ? "" : fmt::format(", nearest is '{}'", nearest),
                        join(known, ", "));
   }
 
@@ -57,7 +58,8 @@ class Registry {
 
 }  // namespace base
 
-// Defines `function`, which returns the registry of ROWS. Each row is made by the NAME_row() of its own file.
+// Defines `function`, which returns the registry of ROWS. Each row is made by the NAME_row() of its
+// own file.
 #define REGISTRY(function, Row, what, ROWS)                               \
   const base::Registry<Row>& function() {                                 \
     using RegistryRow = Row;                                              \

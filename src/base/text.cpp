@@ -25,7 +25,8 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
-  constexpr size_t kLongest = 100;  // no name of ours is; the distance takes time and memory of both lengths
+  // no name of ours is; the distance takes time and memory of both lengths
+  constexpr size_t kLongest = 100;
   if (name.size() > kLongest) return {};
   int best = 1 + int(name.size()) / 3 + 1;
   std::string found;
@@ -61,9 +62,15 @@ std::string_view trim(std::string_view text) {
 
 bool is_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
-    auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+    auto byte = [&](size_t i) {
+      return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+    };
     unsigned first = byte(at);
-    size_t length = first < 0x80 ? 1 : first >> 5 == 6 ? 2 : first >> 4 == 14 ? 3 : first >> 3 == 30 ? 4 : 0;
+    size_t length = first < 0x80       ? 1
+                    : first >> 5 == 6  ? 2
+                    : first >> 4 == 14 ? 3
+                    : first >> 3 == 30 ? 4
+                                       : 0;
     if (length == 0) return false;
     for (size_t i = 1; i < length; ++i)
       if (byte(at + i) >> 6 != 2) return false;
@@ -124,12 +131,14 @@ std::string with_commas(int64_t value) {
 
 std::string hms(double seconds) {
   if (seconds < 60) return fmt::format("{:.0f}s", seconds);  // 59.6 is "60s", as published
-  seconds = std::round(seconds);  // before it is cut into units: 8 min 59.6 s are "9m0s", not "8m60s"
+  // before it is cut into units: 8 min 59.6 s are "9m0s", not "8m60s"
+  seconds = std::round(seconds);
   double minutes = std::floor(seconds / 60);
   if (minutes < 60) return fmt::format("{:.0f}m{:.0f}s", minutes, std::fmod(seconds, 60));
   double hours = std::floor(minutes / 60);
   if (hours < 25) return fmt::format("{:.0f}h{:.0f}m", hours, std::fmod(minutes, 60));
-  return fmt::format("{:.0f}d{:.0f}h{:.0f}m", std::floor(hours / 24), std::fmod(hours, 24), std::fmod(minutes, 60));
+  return fmt::format("{:.0f}d{:.0f}h{:.0f}m", std::floor(hours / 24), std::fmod(hours, 24),
+                     std::fmod(minutes, 60));
 }
 
 std::string mebibytes(int64_t bytes) { return with_commas((bytes + (1 << 20) - 1) >> 20); }

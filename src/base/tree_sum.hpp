@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The binary counter that adds leaves along a binary tree, neighbours first, with log2(n) + 1 buffers (design 3.4).
-// Leaf i is written into slot `next_slot()`; `push` then adds finished neighbours; after `finish` the sum is in slot 0.
+// The binary counter that adds leaves along a binary tree, neighbours first, with log2(n) + 1
+// buffers (design 3.4). Leaf i is written into slot `next_slot()`; `push` then adds finished
+// neighbours; after `finish` the sum is in slot 0.
 #pragma once
 
 #include <array>
@@ -38,7 +39,8 @@ class TreeSum {
     ++levels_[size_t(newer - 1)];
     --count_;
   }
-  std::array<int, 64> levels_{};  // depth of each finished subtree; no allocation on the compute thread
+  // depth of each finished subtree; no allocation on the compute thread
+  std::array<int, 64> levels_{};
   int count_ = 0;
 };
 

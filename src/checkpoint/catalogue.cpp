@@ -16,19 +16,24 @@ std::vector<Candidate> candidates(const std::string& directory) {
   for (const std::string& name : io::list_directory(directory)) {
     int64_t step = -1;
     auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-    if (error == std::errc() && step >= 0 && name == file_name(step)) found.push_back({step, directory + "/" + name});
+    if (error == std::errc() && step >= 0 && name == file_name(step))
+      found.push_back({step, directory + "/" + name});
   }
-  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
+  std::sort(found.begin(), found.end(),
+            [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
   return found;
 }
 
 std::vector<Candidate> files_at(const std::string& path) {
   try {
-    if (!io::exists(path)) base::fail(base::Exit::checkpoint, "{}: there is no such file or directory", path);
+    if (!io::exists(path))
+      base::fail(base::Exit::checkpoint, "{}: there is no such file or directory", path);
     if (!io::is_directory(path)) return {{check_header(path).step, path}};
     std::vector<Candidate> found = candidates(path + "/checkpoints");
     if (found.empty()) found = candidates(path);
-    if (found.empty()) base::fail(base::Exit::checkpoint, "{}: holds no checkpoint, nor does its checkpoints/", path);
+    if (found.empty())
+      base::fail(base::Exit::checkpoint, "{}: holds no checkpoint, nor does its checkpoints/",
+                 path);
     return found;
   } catch (const io::Failure& e) {
     base::fail(base::Exit::checkpoint, "{}", e.what());
@@ -50,11 +55,13 @@ int64_t best_held(const std::string& directory) {
 std::vector<std::string> remove_leftovers(const std::string& directory) {
   std::vector<std::string> removed;
   for (const std::string& name : io::list_directory(directory))
-    if (name.ends_with(".h5.tmp") && io::remove_file(directory + "/" + name)) removed.push_back(name);
+    if (name.ends_with(".h5.tmp") && io::remove_file(directory + "/" + name))
+      removed.push_back(name);
   return removed;
 }
 
-std::vector<std::string> abandon_after(const std::string& directory, int64_t step, const std::set<int64_t>& own) {
+std::vector<std::string> abandon_after(const std::string& directory, int64_t step,
+                                       const std::set<int64_t>& own) {
   std::vector<std::string> moved;
   std::string to = directory + "/abandoned";
   for (const Candidate& c : candidates(directory)) {
@@ -70,7 +77,8 @@ std::vector<std::string> abandon_after(const std::string& directory, int64_t ste
   return moved;
 }
 
-std::vector<std::string> retain(const std::string& directory, int64_t written, const CheckpointOptions& options) {
+std::vector<std::string> retain(const std::string& directory, int64_t written,
+                                const CheckpointOptions& options) {
   std::vector<std::string> removed;
   int64_t kept = 0;
   for (const Candidate& c : candidates(directory)) {
@@ -92,8 +100,11 @@ std::vector<std::string> retain(const std::string& directory, int64_t written, c
   return removed;
 }
 
-std::vector<std::string> differences(const FileLayout& file, const FileLayout& wanted, size_t most) {
-  auto describe = [](const Entry& e) { return fmt::format("{}[{}]", name_of(e.type), fmt::join(e.shape, ", ")); };
+std::vector<std::string> differences(const FileLayout& file, const FileLayout& wanted,
+                                     size_t most) {
+  auto describe = [](const Entry& e) {
+    return fmt::format("{}[{}]", name_of(e.type), fmt::join(e.shape, ", "));
+  };
   std::vector<std::string> all;
   for (const Entry& e : wanted.entries) {
     if (e.name == kDeck) continue;
@@ -101,7 +112,8 @@ std::vector<std::string> differences(const FileLayout& file, const FileLayout& w
     if (!found)
       all.push_back(fmt::format("missing in the file: {} {}", e.name, describe(e)));
     else if (found->type != e.type || found->shape != e.shape)
-      all.push_back(fmt::format("{}: the file has {}, this run {}", e.name, describe(*found), describe(e)));
+      all.push_back(
+          fmt::format("{}: the file has {}, this run {}", e.name, describe(*found), describe(e)));
   }
   for (const Entry& e : file.entries)
     if (e.name != kDeck && !wanted.find(e.name))

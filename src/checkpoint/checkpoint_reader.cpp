@@ -30,7 +30,10 @@ class CheckpointReader : public WeightFile {
     int64_t count = bytes / device::size_of(*t.type);
     try {
       read_parts(path(), manifest_,
-                 {{.name = "/" + t.name, .type = *t.type, .shape = t.shape, .parts = {{at_, at_ + count, to}}}});
+                 {{.name = "/" + t.name,
+                   .type = *t.type,
+                   .shape = t.shape,
+                   .parts = {{at_, at_ + count, to}}}});
     } catch (const base::Error& e) {
       std::string_view what = e.what();
       if (what.starts_with(path())) throw;

@@ -29,13 +29,16 @@ T number(const std::map<std::string, std::string>& lines, const std::string& key
 
 std::string encode(const Header& h) {
   std::string text(kTitle);
-  text += fmt::format("format={}\nstep={}\nfile_bytes={}\nstructure=", h.format, h.step, h.file_bytes);
+  text +=
+      fmt::format("format={}\nstep={}\nfile_bytes={}\nstructure=", h.format, h.step, h.file_bytes);
   for (size_t i = 0; i < h.structure.size(); ++i)
-    text += fmt::format("{}{}+{}", i ? " " : "", h.structure[i].first, h.structure[i].second - h.structure[i].first);
-  text += fmt::format("\nstructure_xxh3={}\nindex={}+{}\nindex_xxh3={}\n", hex(h.structure_hash), h.index.first,
-                      h.index.second - h.index.first, hex(h.index_hash));
+    text += fmt::format("{}{}+{}", i ? " " : "", h.structure[i].first,
+                        h.structure[i].second - h.structure[i].first);
+  text += fmt::format("\nstructure_xxh3={}\nindex={}+{}\nindex_xxh3={}\n", hex(h.structure_hash),
+                      h.index.first, h.index.second - h.index.first, hex(h.index_hash));
   text += fmt::format("{}{}\n", kOwnHash, hex(base::xxh3(text)));
-  CHECK(int64_t(text.size()) <= kUserBlock, "the checkpoint's metadata lie in {} pieces", h.structure.size());
+  CHECK(int64_t(text.size()) <= kUserBlock, "the checkpoint's metadata lie in {} pieces",
+        h.structure.size());
   text.resize(size_t(kUserBlock), '\0');
   return text;
 }
@@ -46,34 +49,39 @@ Header decode_header(std::string_view text) {
   if (!text.starts_with(kTitle))
     base::fail(base::Exit::checkpoint, "it does not begin as a checkpoint of this program");
   size_t own = text.find(kOwnHash), end = own == text.npos ? own : text.find('\n', own);
-  if (end == text.npos ||
-      text.substr(own + kOwnHash.size(), end - own - kOwnHash.size()) != hex(base::xxh3(text.substr(0, own))))
+  if (end == text.npos || text.substr(own + kOwnHash.size(), end - own - kOwnHash.size()) !=
+                              hex(base::xxh3(text.substr(0, own))))
     base::fail(base::Exit::checkpoint, "its header is damaged (checksum)");
   std::map<std::string, std::string> lines;
   for (const std::string& line : base::split(text.substr(0, own), '\n'))
-    if (size_t equals = line.find('='); equals != line.npos) lines[line.substr(0, equals)] = line.substr(equals + 1);
+    if (size_t equals = line.find('='); equals != line.npos)
+      lines[line.substr(0, equals)] = line.substr(equals + 1);
   Header h;
   h.format = number<int>(lines, "format");
   if (h.format != kFormat)
-    base::fail(base::Exit::checkpoint, "it has format {}, this program reads format {}", h.format, kFormat);
+    base::fail(base::Exit::checkpoint, "it has format {}, this program reads format {}", h.format,
+               kFormat);
   h.step = number<int64_t>(lines, "step");
   h.file_bytes = number<int64_t>(lines, "file_bytes");
   h.structure_hash = number<uint64_t>(lines, "structure_xxh3", 16);
   auto range = [&](const std::string& piece) {
     std::vector<std::string> parts = base::split(piece, '+');
-    std::map<std::string, std::string> named{{"begin", parts[0]}, {"length", parts.size() == 2 ? parts[1] : ""}};
+    std::map<std::string, std::string> named{{"begin", parts[0]},
+                                             {"length", parts.size() == 2 ? parts[1] : ""}};
     int64_t begin = number<int64_t>(named, "begin"), length = number<int64_t>(named, "length");
     if (begin < kUserBlock || length < 0 || begin > h.file_bytes - length)
       base::fail(base::Exit::checkpoint, "its header has a bad range: {}", piece);
     return std::pair(begin, begin + length);
   };
-  for (const std::string& piece : base::split(lines["structure"], ' ')) h.structure.push_back(range(piece));
+  for (const std::string& piece : base::split(lines["structure"], ' '))
+    h.structure.push_back(range(piece));
   h.index = range(lines["index"]);
   h.index_hash = number<uint64_t>(lines, "index_xxh3", 16);
   return h;
 }
 
-std::vector<std::pair<int64_t, int64_t>> find_structure(const io::File& file, const FileLayout& layout) {
+std::vector<std::pair<int64_t, int64_t>> find_structure(const io::File& file,
+                                                        const FileLayout& layout) {
   std::vector<std::pair<int64_t, int64_t>> found{{kUserBlock, layout.data_begin}};
   std::string bytes;
   for (const auto& [begin, end] : layout.gaps()) {
@@ -84,7 +92,8 @@ std::vector<std::pair<int64_t, int64_t>> find_structure(const io::File& file, co
   return found;
 }
 
-uint64_t hash_structure(const io::File& file, const std::vector<std::pair<int64_t, int64_t>>& structure) {
+uint64_t hash_structure(const io::File& file,
+                        const std::vector<std::pair<int64_t, int64_t>>& structure) {
   std::string bytes;
   std::vector<uint64_t> hashes;
   for (const auto& [begin, end] : structure) {
@@ -98,14 +107,18 @@ uint64_t hash_structure(const io::File& file, const std::vector<std::pair<int64_
 Header check_header(const std::string& path) {
   io::File file(path, io::File::Mode::read);
   int64_t bytes = file.size();
-  if (bytes < kUserBlock) base::fail(base::Exit::checkpoint, "it is cut: {} bytes, shorter than its header", bytes);
+  if (bytes < kUserBlock)
+    base::fail(base::Exit::checkpoint, "it is cut: {} bytes, shorter than its header", bytes);
   std::string text(size_t(kUserBlock), '\0');
   file.read_at(text.data(), kUserBlock, 0);
   Header h = decode_header(text);
-  if (bytes < h.file_bytes) base::fail(base::Exit::checkpoint, "it is cut: {} of {} bytes", bytes, h.file_bytes);
-  if (bytes > h.file_bytes) base::fail(base::Exit::checkpoint, "it has {} bytes, {} were written", bytes, h.file_bytes);
+  if (bytes < h.file_bytes)
+    base::fail(base::Exit::checkpoint, "it is cut: {} of {} bytes", bytes, h.file_bytes);
+  if (bytes > h.file_bytes)
+    base::fail(base::Exit::checkpoint, "it has {} bytes, {} were written", bytes, h.file_bytes);
   if (hash_structure(file, h.structure) != h.structure_hash)
-    base::fail(base::Exit::checkpoint, "its HDF5 structure is damaged (checksum of groups, headers and attributes)");
+    base::fail(base::Exit::checkpoint,
+               "its HDF5 structure is damaged (checksum of groups, headers and attributes)");
   return h;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first 4096 bytes of a checkpoint file: text that says what the file is and lets a reader prove it whole before
-// HDF5 parses a single byte (damaged metadata can crash the library). Written last, so a file without it was never
-// finished.
+// The first 4096 bytes of a checkpoint file: text that says what the file is and lets a reader
+// prove it whole before HDF5 parses a single byte (damaged metadata can crash the library). Written
+// last, so a file without it was never finished.
 //
 //   trainer checkpoint: an HDF5 file behind 4096 bytes of text
 //   format=2
@@ -38,11 +38,15 @@ struct Header {
 std::string encode(const Header& header);     // kUserBlock bytes
 Header decode_header(std::string_view text);  // Error(Exit::checkpoint) says what is wrong
 
-// Where the structure lies in a finished file: [kUserBlock, data_begin), and padding that turns out not to be empty.
-std::vector<std::pair<int64_t, int64_t>> find_structure(const io::File& file, const FileLayout& layout);
-uint64_t hash_structure(const io::File& file, const std::vector<std::pair<int64_t, int64_t>>& structure);
+// Where the structure lies in a finished file: [kUserBlock, data_begin), and padding that turns out
+// not to be empty.
+std::vector<std::pair<int64_t, int64_t>> find_structure(const io::File& file,
+                                                        const FileLayout& layout);
+uint64_t hash_structure(const io::File& file,
+                        const std::vector<std::pair<int64_t, int64_t>>& structure);
 
-// Reads and proves header, length and structure. Error(Exit::checkpoint) says what is wrong; costs little.
+// Reads and proves header, length and structure. Error(Exit::checkpoint) says what is wrong; costs
+// little.
 Header check_header(const std::string& path);
 
 }  // namespace checkpoint

@@ -9,10 +9,12 @@ namespace checkpoint {
 
 void InitOptions::bind(config::Table& t) {
   t.key("from", from,
-        "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run directory, .npz or "
+        "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
+        "directory, .npz or "
         ".safetensors with big_vision's names");
   t.key("dont_load", dont_load,
-        "regular expressions that must match a whole parameter path: these keep their random values, and may be "
+        "regular expressions that must match a whole parameter path: these keep their random "
+        "values, and may be "
         "missing from the file or left over in it; everything else must match")
       .check([this]() -> std::string {
         for (const std::string& pattern : dont_load)
@@ -21,10 +23,13 @@ void InitOptions::bind(config::Table& t) {
         return "";
       });
   t.key("map", map,
-        "{ \"encoder\" = \"params/img\" }: our prefix = theirs, as it stands in the file; the longest that fits wins; "
-        "what no prefix fits stays random. Empty: the same names, below params/ where the file has that");
+        "{ \"encoder\" = \"params/img\" }: our prefix = theirs, as it stands in the file; the "
+        "longest that fits wins; "
+        "what no prefix fits stays random. Empty: the same names, below params/ where the file has "
+        "that");
   t.key("posemb", posemb,
-        "position table of another image size. interpolate: resampled linearly, corners aligned, as published; keep: "
+        "position table of another image size. interpolate: resampled linearly, corners aligned, "
+        "as published; keep: "
         "the new one stays random")
       .one_of({"interpolate", "keep"});
   t.key("weights", weights,

@@ -12,7 +12,8 @@ namespace checkpoint {
 
 struct InitOptions {
   std::string from;  // "" = random
-  // As published (cappa.md 7.5): the head and class token of a classifier, which CapPa does not have.
+  // As published (cappa.md 7.5): the head and class token of a classifier, which CapPa does not
+  // have.
   std::vector<std::string> dont_load = {"(.*/)?head/(kernel|bias)", "(.*/)?cls"};
   std::map<std::string, std::string> map;  // our prefix -> their name or prefix
   std::string posemb = "interpolate";

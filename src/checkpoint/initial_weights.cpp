@@ -18,14 +18,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kPiece = int64_t{1} << 20;  // elements sent at a time: whole blocks of a checkpoint of ours
+// elements sent at a time: whole blocks of a checkpoint of ours
+constexpr int64_t kPiece = int64_t{1} << 20;
 
 // Element `begin` of the tensor stands at values[0].
-void copy_into(const State& state, const shard::TensorSlice& tensor, int64_t begin, const char* values, int64_t count) {
+void copy_into(const State& state, const shard::TensorSlice& tensor, int64_t begin,
+               const char* values, int64_t count) {
   for (const auto& part : tensor.parts) {
     int64_t from = std::max(begin, part.begin), to = std::min(begin + count, part.end);
     if (from >= to) continue;
-    const device::View target{static_cast<float*>(part.data) + (from - part.begin), device::DType::f32, to - from};
+    const device::View target{static_cast<float*>(part.data) + (from - part.begin),
+                              device::DType::f32, to - from};
     const char* source = values + 4 * (from - begin);
     if (state.on_host())
       std::memcpy(target.data, source, size_t(target.bytes()));
@@ -39,7 +42,8 @@ struct Reader {
   std::unique_ptr<WeightFile> file;
   InitPlan plan;
 
-  std::string piece(const InitPlan::Load& load, const Wanted& wanted, int64_t begin, int64_t count) {
+  std::string piece(const InitPlan::Load& load, const Wanted& wanted, int64_t begin,
+                    int64_t count) {
     if (begin == 0) file->begin(load.source);
     std::string out(size_t(4 * count), '\0');
     float* values = reinterpret_cast<float*>(out.data());
@@ -69,11 +73,13 @@ struct Reader {
   }
 };
 
-std::vector<std::string> report_lines(const InitPlan& plan, const std::vector<Wanted>& wanted, const WeightFile& file) {
+std::vector<std::string> report_lines(const InitPlan& plan, const std::vector<Wanted>& wanted,
+                                      const WeightFile& file) {
   std::vector<std::string> lines;
   for (const InitPlan::Load& l : plan.loads)
-    lines.push_back(fmt::format("{:<10}{} [{}] from {}", l.resample ? "resampled" : "loaded", wanted[l.wanted].path,
-                                fmt::join(wanted[l.wanted].shape, ", "), describe(file.tensors()[l.source])));
+    lines.push_back(fmt::format("{:<10}{} [{}] from {}", l.resample ? "resampled" : "loaded",
+                                wanted[l.wanted].path, fmt::join(wanted[l.wanted].shape, ", "),
+                                describe(file.tensors()[l.source])));
   auto add = [&lines](const char* what, const std::vector<std::string>& all) {
     for (const std::string& text : all) lines.push_back(fmt::format("{:<10}{}", what, text));
   };
@@ -89,15 +95,16 @@ std::string summary_of(const InitPlan& plan, const std::vector<Wanted>& wanted) 
     resampled += l.resample;
   }
   return fmt::format(
-      "loaded {} of {} tensors = {} values ({} resampled); skipped {}, missing {}, unmapped {}; unused in the file {}",
-      plan.loads.size(), wanted.size(), base::with_commas(values), resampled, plan.skipped.size(), plan.missing.size(),
-      plan.unmapped.size(), plan.unused.size());
+      "loaded {} of {} tensors = {} values ({} resampled); skipped {}, missing {}, unmapped {}; "
+      "unused in the file {}",
+      plan.loads.size(), wanted.size(), base::with_commas(values), resampled, plan.skipped.size(),
+      plan.missing.size(), plan.unmapped.size(), plan.unused.size());
 }
 
 }  // namespace
 
-InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
-                                const State& target, const std::vector<std::string>& grids, const Poll& poll) {
+InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, const State& target,
+                                const std::vector<std::string>& grids, const Poll& poll) {
   base::Stopwatch watch;
   std::vector<Wanted> wanted;
   std::vector<const shard::TensorSlice*> into;
@@ -129,11 +136,13 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options,
       // A resampled table goes whole: it is small, and made whole.
       poll();
       n = wanted[w].grid ? count : std::min(kPiece, count - begin);
-      std::string values = on_first(comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
+      std::string values =
+          on_first(comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
       copy_into(target, *into[w], begin, values.data(), n);
     }
   }
-  return {plan["summary"].get<std::string>(), plan["lines"].get<std::vector<std::string>>(), watch.seconds()};
+  return {plan["summary"].get<std::string>(), plan["lines"].get<std::vector<std::string>>(),
+          watch.seconds()};
 }
 
 }  // namespace checkpoint

@@ -17,15 +17,16 @@ int64_t elements(const std::vector<int64_t>& shape) {
   return n;
 }
 
-// Room for all metadata in one piece. Generous by measurement (HDF5 1.10: 140..180 bytes per dataset, 90..140 per
-// group, plus names); what is too much stays empty, what is too little would be found and hashed elsewhere
-// (header.hpp).
+// Room for all metadata in one piece. Generous by measurement (HDF5 1.10: 140..180 bytes per
+// dataset, 90..140 per group, plus names); what is too much stays empty, what is too little would
+// be found and hashed elsewhere (header.hpp).
 int64_t metadata_room(const State& state, const FileLayout& layout) {
   std::set<std::string> groups;
   int64_t bytes = 2048;
   for (const Entry& e : layout.entries) {
     bytes += 224 + int64_t(e.name.size() - e.name.rfind('/')) + 16 * int64_t(e.shape.size());
-    for (size_t end = e.name.find('/', 1); end != std::string::npos; end = e.name.find('/', end + 1))
+    for (size_t end = e.name.find('/', 1); end != std::string::npos;
+         end = e.name.find('/', end + 1))
       groups.insert(e.name.substr(0, end));
   }
   for (const std::string& g : groups) bytes += 192 + 2 * int64_t(g.size() - g.rfind('/'));
@@ -80,19 +81,22 @@ void number_blocks(FileLayout& layout) {
 FileLayout layout_of(const State& state) {
   FileLayout layout;
   for (const shard::TensorSlice& t : state.tensors) {
-    CHECK(t.name.size() > 1 && t.name[0] == '/' && !t.name.starts_with("/checksums/"), "bad tensor name '{}'", t.name);
+    CHECK(t.name.size() > 1 && t.name[0] == '/' && !t.name.starts_with("/checksums/"),
+          "bad tensor name '{}'", t.name);
     layout.entries.push_back({.name = t.name,
                               .type = io::h5_type_of(t.type),
                               .shape = t.shape,
                               .bytes = elements(t.shape) * device::size_of(t.type)});
   }
   if (auto deck = state.texts.find("deck"); deck != state.texts.end() && !deck->second.empty())
-    layout.entries.push_back(
-        {.name = kDeck, .type = io::H5Type::text, .shape = {}, .bytes = int64_t(deck->second.size())});
+    layout.entries.push_back({.name = kDeck,
+                              .type = io::H5Type::text,
+                              .shape = {},
+                              .bytes = int64_t(deck->second.size())});
   number_blocks(layout);
   for (size_t i = 1; i < layout.entries.size(); ++i)
-    CHECK(layout.entries[i].name != layout.entries[i - 1].name, "tensor {} appears twice in the state",
-          layout.entries[i].name);
+    CHECK(layout.entries[i].name != layout.entries[i - 1].name,
+          "tensor {} appears twice in the state", layout.entries[i].name);
   return layout;
 }
 
@@ -116,14 +120,16 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
   file.set_attribute("/", "step", state.step);
   file.set_attribute("/", "write_completed", int64_t{1});
   for (const auto& [attribute, value] : state.numbers) {
-    CHECK(!is_reserved(attribute) && !state.texts.contains(attribute), "attribute {} exists already", attribute);
+    CHECK(!is_reserved(attribute) && !state.texts.contains(attribute),
+          "attribute {} exists already", attribute);
     file.set_attribute("/", attribute, value);
   }
   for (const auto& [attribute, text] : state.texts) {
     if (attribute == "deck") continue;
     CHECK(!is_reserved(attribute), "attribute {} is the checkpoint's own", attribute);
     if (text.size() > kLongestText)
-      base::fail(base::Exit::config, "{} is too long for a checkpoint: {} bytes", attribute, text.size());
+      base::fail(base::Exit::config, "{} is too long for a checkpoint: {} bytes", attribute,
+                 text.size());
     file.set_attribute("/", attribute, text);
   }
   layout.data_begin = INT64_MAX, layout.file_bytes = 0;
@@ -141,15 +147,19 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
                       e.bytes);
   CHECK(layout.file_bytes > 0, "a checkpoint without a single tensor");
   int64_t tensors = int64_t(layout.entries.size());
-  layout.tensor_sums = placed(file.create_contiguous(kTensorSums, io::H5Type::u64, {tensors}), 8 * tensors);
-  layout.block_sums = placed(file.create_contiguous(kBlockSums, io::H5Type::u64, {layout.blocks}), 8 * layout.blocks);
+  layout.tensor_sums =
+      placed(file.create_contiguous(kTensorSums, io::H5Type::u64, {tensors}), 8 * tensors);
+  layout.block_sums = placed(file.create_contiguous(kBlockSums, io::H5Type::u64, {layout.blocks}),
+                             8 * layout.blocks);
   layout.file_sum = placed(file.create_contiguous(kFileSum, io::H5Type::u64, {1}), 8);
   layout.index_bytes = int64_t(encode_index(state, layout).size());
-  layout.index = placed(file.create_contiguous(kIndex, io::H5Type::u8, {layout.index_bytes}), layout.index_bytes);
+  layout.index = placed(file.create_contiguous(kIndex, io::H5Type::u8, {layout.index_bytes}),
+                        layout.index_bytes);
   file.set_attribute(
       "/checksums", "how",
-      std::string("XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by "
-                  "path. tensors: of the block hashes of each. file: of the hashes of all tensors."));
+      std::string(
+          "XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by "
+          "path. tensors: of the block hashes of each. file: of the hashes of all tensors."));
   return file.close_to_image();
 }
 
@@ -168,8 +178,9 @@ int64_t planned_bytes(const State& state) {
 int64_t planned_bytes(const std::vector<shard::TensorSlice>& tensors) {
   State state{.step = 1, .tensors = tensors, .numbers = {}, .texts = {}};
   for (int i = 0; i < 8; ++i) state.numbers[fmt::format("number_{}", i)] = i;
-  state.texts = {
-      {"name", std::string(32, ' ')}, {"version", std::string(160, ' ')}, {"deck", std::string(12 << 10, ' ')}};
+  state.texts = {{"name", std::string(32, ' ')},
+                 {"version", std::string(160, ' ')},
+                 {"deck", std::string(12 << 10, ' ')}};
   return planned_bytes(state);
 }
 

@@ -31,7 +31,8 @@ int64_t number(const Json& text) { return std::stoll(text.get<std::string>()); }
 // Numbers travel as their bits: NaN and infinities too.
 Json attributes_json(const State& state) {
   Json numbers = Json::object();
-  for (const auto& [name, value] : state.numbers) numbers[name] = hex(std::bit_cast<uint64_t>(value));
+  for (const auto& [name, value] : state.numbers)
+    numbers[name] = hex(std::bit_cast<uint64_t>(value));
   return {{"step", fixed(state.step)}, {"numbers", numbers}, {"texts", state.texts}};
 }
 
@@ -39,13 +40,15 @@ void from_json(const Json& json, State& state) {
   state.step = number(json.at("step"));
   state.numbers.clear();
   for (const auto& [name, bits] : json.at("numbers").items())
-    state.numbers[name] = std::bit_cast<double>(uint64_t(std::stoull(bits.get<std::string>(), nullptr, 16)));
+    state.numbers[name] =
+        std::bit_cast<double>(uint64_t(std::stoull(bits.get<std::string>(), nullptr, 16)));
   state.texts = json.at("texts").get<std::map<std::string, std::string>>();
 }
 
 Json layout_json(const FileLayout& layout) {
   Json entries = Json::array();
-  for (const Entry& e : layout.entries) entries.push_back({e.name, int(e.type), e.shape, e.bytes, fixed(e.offset)});
+  for (const Entry& e : layout.entries)
+    entries.push_back({e.name, int(e.type), e.shape, e.bytes, fixed(e.offset)});
   return {{"entries", entries},
           {"tensor_sums", fixed(layout.tensor_sums)},
           {"block_sums", fixed(layout.block_sums)},
@@ -62,19 +65,22 @@ FileLayout layout_of_json(const Json& json) {
                               .bytes = e.at(3).get<int64_t>(),
                               .offset = number(e.at(4))});
   number_blocks(layout);
-  layout.tensor_sums = number(json.at("tensor_sums")), layout.block_sums = number(json.at("block_sums"));
+  layout.tensor_sums = number(json.at("tensor_sums")),
+  layout.block_sums = number(json.at("block_sums"));
   layout.file_sum = number(json.at("file_sum")), layout.data_begin = number(json.at("data_begin"));
   return layout;
 }
 
 // Bytes of the file that a hash proves, and that must be there.
 std::string read_range(const io::File& file, int64_t begin, int64_t bytes, const char* what) {
-  if (begin < kUserBlock || bytes < 0 || begin > file.size() - bytes) refuse("{} lies outside the file", what);
+  if (begin < kUserBlock || bytes < 0 || begin > file.size() - bytes)
+    refuse("{} lies outside the file", what);
   std::string out(size_t(bytes), '\0');
   file.read_at(out.data(), bytes, begin);
   return out;
 }
-std::vector<uint64_t> read_hashes(const io::File& file, int64_t begin, int64_t count, const char* what) {
+std::vector<uint64_t> read_hashes(const io::File& file, int64_t begin, int64_t count,
+                                  const char* what) {
   std::string bytes = read_range(file, begin, 8 * count, what);
   std::vector<uint64_t> out(static_cast<size_t>(count));
   std::memcpy(out.data(), bytes.data(), bytes.size());
@@ -93,7 +99,8 @@ Manifest inspect(const std::string& path, int64_t step) {
   Header header = check_header(path);
   if (header.step != step) refuse("its name says step {}, its header step {}", step, header.step);
   io::File file(path, io::File::Mode::read);
-  std::string index = read_range(file, header.index.first, header.index.second - header.index.first, kIndex);
+  std::string index =
+      read_range(file, header.index.first, header.index.second - header.index.first, kIndex);
   if (base::xxh3(index) != header.index_hash) refuse("{} is damaged (checksum)", kIndex);
   Manifest m;
   try {
@@ -105,7 +112,8 @@ Manifest inspect(const std::string& path, int64_t step) {
   }
   if (m.state.step != step) refuse("its index and its header do not agree");
   m.layout.file_bytes = header.file_bytes;
-  m.layout.index = header.index.first, m.layout.index_bytes = header.index.second - header.index.first;
+  m.layout.index = header.index.first,
+  m.layout.index_bytes = header.index.second - header.index.first;
   for (const Entry& e : m.layout.entries)
     if (e.bytes > 0 && (e.offset < kUserBlock || e.offset > header.file_bytes - e.bytes))
       refuse("{} does not lie in one piece inside the file", e.name);
@@ -131,10 +139,14 @@ Manifest inspect(const std::string& path, int64_t step) {
 }
 
 std::string pack_attributes(const State& state) { return binary(attributes_json(state)); }
-void unpack_attributes(const std::string& bytes, State& state) { from_json(Json::from_cbor(bytes), state); }
+void unpack_attributes(const std::string& bytes, State& state) {
+  from_json(Json::from_cbor(bytes), state);
+}
 
 std::string pack(const Manifest& m) {
-  return binary({{"state", attributes_json(m.state)}, {"layout", layout_json(m.layout)}, {"blocks", m.blocks}});
+  return binary({{"state", attributes_json(m.state)},
+                 {"layout", layout_json(m.layout)},
+                 {"blocks", m.blocks}});
 }
 
 Manifest unpack(const std::string& bytes) {

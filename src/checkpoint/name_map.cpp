@@ -26,7 +26,8 @@ std::string joined(const std::string& prefix, const std::string& rest) {
   return prefix.empty() || rest.empty() ? prefix + rest : prefix + "/" + rest;
 }
 
-// Where the parameters begin in the file: below params/, below opt/target/ (an older layout), or at once.
+// Where the parameters begin in the file: below params/, below opt/target/ (an older layout), or at
+// once.
 std::string root_of(const std::vector<FileTensor>& tensors) {
   for (const char* root : {"params", "opt/target"})
     for (const FileTensor& t : tensors)
@@ -43,7 +44,9 @@ class Names {
     hits_.resize(dont_load_.size());
   }
   // Their name for a path of ours; none if the map leaves it out.
-  std::optional<std::string> theirs(const std::string& path) const { return translate(path, false); }
+  std::optional<std::string> theirs(const std::string& path) const {
+    return translate(path, false);
+  }
   // What a name of theirs would be called here; none if it lies outside what the map reads.
   std::optional<std::string> ours(const std::string& name) const { return translate(name, true); }
   bool dont_load(const std::string& path) {
@@ -70,32 +73,42 @@ class Names {
   std::vector<bool> hits_;  // by pattern
 };
 
-std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 // A square table of other size, perhaps with a row for a class token before it.
 bool can_resample(const std::vector<int64_t>& file, const std::vector<int64_t>& ours) {
-  if (file.size() != 3 || ours.size() != 3 || file[0] != 1 || ours[0] != 1 || file[2] != ours[2]) return false;
-  return file[1] <= kMostGridRows && (grid_side(file[1]) > 0 || grid_side(file[1] - 1) > 0) && grid_side(ours[1]) > 0;
+  if (file.size() != 3 || ours.size() != 3 || file[0] != 1 || ours[0] != 1 || file[2] != ours[2])
+    return false;
+  return file[1] <= kMostGridRows && (grid_side(file[1]) > 0 || grid_side(file[1] - 1) > 0) &&
+         grid_side(ours[1]) > 0;
 }
 
-void refuse(const WeightFile& file, std::vector<std::string> problems, bool nothing, const std::string& example) {
+void refuse(const WeightFile& file, std::vector<std::string> problems, bool nothing,
+            const std::string& example) {
   size_t all = problems.size();
-  if (all > kMostLines) problems.resize(kMostLines), problems.push_back(fmt::format("and {} more", all - kMostLines));
+  if (all > kMostLines)
+    problems.resize(kMostLines), problems.push_back(fmt::format("and {} more", all - kMostLines));
   std::string first;
   for (size_t i = 0; i < std::min<size_t>(3, file.tensors().size()); ++i)
     first += fmt::format("{}{}", i ? ", " : "", file.tensors()[i].name);
   base::fail(
       base::Exit::checkpoint,
-      "init.from: {} does not fit this model:\n  {}\n{}To leave parameters random, or tensors of the file unread, "
+      "init.from: {} does not fit this model:\n  {}\n{}To leave parameters random, or tensors of "
+      "the file unread, "
       "name them in init.dont_load, e.g. [\"{}\"]; init.map says where theirs are called otherwise",
       file.path(), base::join(problems, "\n  "),
-      nothing ? fmt::format("Not one tensor could be loaded; the names in the file begin with {}. ", first) : "",
+      nothing ? fmt::format("Not one tensor could be loaded; the names in the file begin with {}. ",
+                            first)
+              : "",
       example);
 }
 
 }  // namespace
 
-InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, const InitOptions& options) {
+InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
+                   const InitOptions& options) {
   const std::vector<FileTensor>& tensors = file.tensors();
   Names names(options, tensors);
   std::map<std::string, size_t> index;
@@ -149,17 +162,20 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
     if (leave) {
       plan.skipped.push_back(fmt::format("{} (dont_load)", ours));
     } else if (!t.type) {
-      problem(p.path, fmt::format("{}: the file holds {}, which is no weight; f32, f64, f16 and bf16 are read", p.path,
-                                  describe(t)));
+      problem(
+          p.path,
+          fmt::format("{}: the file holds {}, which is no weight; f32, f64, f16 and bf16 are read",
+                      p.path, describe(t)));
     } else if (t.shape == p.shape) {
       plan.loads.push_back({w, found->second, false});
     } else if (p.grid && options.posemb == "keep") {
-      plan.skipped.push_back(fmt::format("{} (posemb = \"keep\"; the file has {})", ours, shape_text(t.shape)));
+      plan.skipped.push_back(
+          fmt::format("{} (posemb = \"keep\"; the file has {})", ours, shape_text(t.shape)));
     } else if (p.grid && can_resample(t.shape, p.shape)) {
       plan.loads.push_back({w, found->second, true});
     } else {
-      problem(p.path,
-              fmt::format("{}: the file has {}, this model {}", p.path, shape_text(t.shape), shape_text(p.shape)));
+      problem(p.path, fmt::format("{}: the file has {}, this model {}", p.path, shape_text(t.shape),
+                                  shape_text(p.shape)));
     }
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -170,15 +186,19 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, co
     else
       problem(*ours, fmt::format("only in the file: {}", describe(tensors[i])));
   }
-  // A pattern of the user's that fits nothing is a slip, and what it was to leave random has been loaded.
+  // A pattern of the user's that fits nothing is a slip, and what it was to leave random has been
+  // loaded.
   const std::vector<std::string> published = InitOptions().dont_load;
   for (size_t i = 0; i < options.dont_load.size(); ++i)
     if (!names.has_matched(i) &&
         std::find(published.begin(), published.end(), options.dont_load[i]) == published.end())
-      problem("decoder/.*", fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in the "
-                                        "file: it must match a whole path such as {}",
-                                        options.dont_load[i], wanted.empty() ? "" : wanted[0].path));
-  if (plan.loads.empty() && problems.empty()) problems.push_back("nothing is left to load"), example = "decoder/.*";
+      problem(
+          "decoder/.*",
+          fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in the "
+                      "file: it must match a whole path such as {}",
+                      options.dont_load[i], wanted.empty() ? "" : wanted[0].path));
+  if (plan.loads.empty() && problems.empty())
+    problems.push_back("nothing is left to load"), example = "decoder/.*";
   if (!problems.empty()) refuse(file, std::move(problems), plan.loads.empty(), example);
   std::sort(plan.loads.begin(), plan.loads.end(),
             [](const InitPlan::Load& a, const InitPlan::Load& b) { return a.source < b.source; });

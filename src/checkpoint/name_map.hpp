@@ -22,13 +22,15 @@ struct InitPlan {
     bool resample = false;
   };
   std::vector<Load> loads;  // in the order of the file
-  // What becomes of everything else. Ours, which stay random: `skipped` are in the file, `missing` are not, `unmapped`
-  // were not asked for. Theirs: `unused`.
+  // What becomes of everything else. Ours, which stay random: `skipped` are in the file, `missing`
+  // are not, `unmapped` were not asked for. Theirs: `unused`.
   std::vector<std::string> skipped, missing, unmapped, unused;
 };
 
-// As published (cappa.md 7.5) a path that only one side has is an error unless dont_load matches it, and so are a shape
-// or type that differs: Error(Exit::checkpoint) lists all of them and says what to do.
-InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file, const InitOptions& options);
+// As published (cappa.md 7.5) a path that only one side has is an error unless dont_load matches
+// it, and so are a shape or type that differs: Error(Exit::checkpoint) lists all of them and says
+// what to do.
+InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
+                   const InitOptions& options);
 
 }  // namespace checkpoint

@@ -20,7 +20,8 @@ struct NpyHeader {
 // Error(Exit::checkpoint) says what is wrong with the text.
 NpyHeader parse_npy_header(std::string_view text);
 
-// "<f4", "<f8", "<f2", and "|V2" or "<V2" for bfloat16, which NumPy does not know; none for anything else.
+// "<f4", "<f8", "<f2", and "|V2" or "<V2" for bfloat16, which NumPy does not know; none for
+// anything else.
 std::optional<device::DType> weight_type(std::string_view descr);
 
 }  // namespace checkpoint

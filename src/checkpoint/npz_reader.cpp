@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights from a .npz file: a zip archive of NumPy arrays, stored or deflated, read with libarchive. An array:
+// Initial weights from a .npz file: a zip archive of NumPy arrays, stored or deflated, read with
+// libarchive. An array:
 // "\x93NUMPY", version, length of the header, a Python dictionary
 //   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
-// and the elements. Format: numpy.lib.format, versions 1 to 3. bfloat16 comes as two-byte void (cappa.md 7.3). Arrays
-// of objects are pickles, which can run any code when they are read, so a file with one is refused whole.
+// and the elements. Format: numpy.lib.format, versions 1 to 3. bfloat16 comes as two-byte void
+// (cappa.md 7.3). Arrays of objects are pickles, which can run any code when they are read, so a
+// file with one is refused whole.
 #include <archive.h>
 #include <archive_entry.h>
 
@@ -42,11 +44,13 @@ class NpzReader : public WeightFile {
   };
 
   void open() {
-    io::File regular(path(), io::File::Mode::read);  // libarchive would wait for somebody to write to a pipe
+    // libarchive would wait for somebody to write to a pipe
+    io::File regular(path(), io::File::Mode::read);
     archive_.reset(archive_read_new());
     CHECK(archive_, "libarchive gives no reader");
     member_ = -1;
-    // The seekable reader takes names and sizes from the directory at the end of the file and skips by seeking.
+    // The seekable reader takes names and sizes from the directory at the end of the file and skips
+    // by seeking.
     if (archive_read_support_format_zip_seekable(archive_.get()) != ARCHIVE_OK ||
         archive_read_open_filename(archive_.get(), path().c_str(), 1 << 20) != ARCHIVE_OK)
       broken("is no .npz file, or was cut");
@@ -82,19 +86,23 @@ class NpzReader : public WeightFile {
 
   // Reads the header of the array at hand.
   void list(const std::string& name, size_t member) {
-    // libarchive knows more, some of which take the memory that the file asks for; NumPy writes these two.
+    // libarchive knows more, some of which take the memory that the file asks for; NumPy writes
+    // these two.
     std::string_view format = archive_format_name(archive_.get());
     if (!format.ends_with("(uncompressed)") && !format.ends_with("(deflation)"))
       refuse(fmt::format("'{}' is compressed in a way that NumPy does not know: {}", name, format));
     unsigned char start[12];
     get(name, reinterpret_cast<char*>(start), 8);
-    if (std::memcmp(start, "\x93NUMPY", 6) != 0) refuse(fmt::format("'{}' does not begin as a NumPy array", name));
+    if (std::memcmp(start, "\x93NUMPY", 6) != 0)
+      refuse(fmt::format("'{}' does not begin as a NumPy array", name));
     int version = start[6], width = version == 1 ? 2 : 4;
-    if (version < 1 || version > 3) refuse(fmt::format("'{}' has format version {}; 1 to 3 are known", name, version));
+    if (version < 1 || version > 3)
+      refuse(fmt::format("'{}' has format version {}; 1 to 3 are known", name, version));
     get(name, reinterpret_cast<char*>(start + 8), width);
     uint32_t length = start[8] | uint32_t(start[9]) << 8;
     if (width == 4) length |= uint32_t(start[10]) << 16 | uint32_t(start[11]) << 24;
-    if (length > kLongestHeader) refuse(fmt::format("'{}' claims a header of {} bytes", name, length));
+    if (length > kLongestHeader)
+      refuse(fmt::format("'{}' claims a header of {} bytes", name, length));
     std::string text(length, '\0');
     get(name, text.data(), length);
 
@@ -106,18 +114,22 @@ class NpzReader : public WeightFile {
     }
     if (header.descr == "O" || header.descr.find("|O") != std::string::npos)
       refuse(
-          fmt::format("'{}' holds pickled Python objects, which are never read (they could run any code); save it "
+          fmt::format("'{}' holds pickled Python objects, which are never read (they could run any "
+                      "code); save it "
                       "as an array of numbers",
                       name));
     FileTensor t{name, header.shape, weight_type(header.descr), header.descr};
     std::optional<int64_t> count = checked_count(header.shape);
-    if (!count) refuse(fmt::format("'{}' has the impossible shape [{}]", name, fmt::join(header.shape, ", ")));
+    if (!count)
+      refuse(
+          fmt::format("'{}' has the impossible shape [{}]", name, fmt::join(header.shape, ", ")));
     if (t.type) {
-      int64_t begins = 8 + width + int64_t(length), needs = begins + *count * device::size_of(*t.type);
+      int64_t begins = 8 + width + int64_t(length),
+              needs = begins + *count * device::size_of(*t.type);
       int64_t there = archive_entry_size_is_set(entry_) ? archive_entry_size(entry_) : -1;
       if (there != needs)
-        refuse(
-            fmt::format("{}: the array needs {} bytes, the member has {}: cut or damaged", describe(t), needs, there));
+        refuse(fmt::format("{}: the array needs {} bytes, the member has {}: cut or damaged",
+                           describe(t), needs, there));
       places_.push_back({member, begins, header.fortran});
     } else {
       places_.push_back({member, 0, false});
@@ -145,11 +157,13 @@ class NpzReader : public WeightFile {
     taken_ += bytes;
   }
 
-  // Reads a whole array whose first axis runs fastest and brings it into the order of all others, the last axis fastest.
+  // Reads a whole array whose first axis runs fastest and brings it into the order of all others,
+  // the last axis fastest.
   void turn(const FileTensor& t) {
     int64_t count = t.count(), size = device::size_of(*t.type), strides = 1;
     std::vector<char> raw;
-    for (int64_t bytes = count * size; int64_t(raw.size()) < bytes;) {  // memory only for what is really there
+    // memory only for what is really there
+    for (int64_t bytes = count * size; int64_t(raw.size()) < bytes;) {
       int64_t n = std::min(kRawPiece, bytes - int64_t(raw.size()));
       raw.resize(raw.size() + size_t(n));
       get(t.name, raw.data() + raw.size() - n, n);
@@ -191,6 +205,8 @@ class NpzReader : public WeightFile {
 
 }  // namespace
 
-std::unique_ptr<WeightFile> open_npz_weights(const std::string& path) { return std::make_unique<NpzReader>(path); }
+std::unique_ptr<WeightFile> open_npz_weights(const std::string& path) {
+  return std::make_unique<NpzReader>(path);
+}
 
 }  // namespace checkpoint

@@ -32,7 +32,8 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
     base::fail(Exit::checkpoint, "{}", e.what());
   }
   base::fail(Exit::checkpoint,
-             "{}: the end of the name says nothing; known are .h5 (a checkpoint of this program), .npz, .safetensors, "
+             "{}: the end of the name says nothing; known are .h5 (a checkpoint of this program), "
+             ".npz, .safetensors, "
              "and a run directory",
              path);
 }

@@ -9,46 +9,60 @@ namespace checkpoint {
 
 void CheckpointOptions::bind(config::Table& t) {
   using config::OnResume;
-  t.duration("every", every, "how often a checkpoint is written; the last step and a stop always write one")
+  t.duration("every", every,
+             "how often a checkpoint is written; the last step and a stop always write one")
       .on_resume(OnResume::may_change);
   if (every.set()) every_s = 0;
   t.key("every_s", every_s,
-        "a checkpoint also when the last one was begun so long ago; 0 = no such limit. The default, 900, becomes 0 where "
+        "a checkpoint also when the last one was begun so long ago; 0 = no such limit. The "
+        "default, 900, becomes 0 where "
         "the deck sets another every_*")
       .min(0)
       .unit("s")
       .on_resume(OnResume::may_change);
-  t.key("keep_last", keep_last, "newest checkpoints that are kept").min(1).on_resume(OnResume::may_change);
-  t.key("keep_every_steps", keep_every_steps, "checkpoints of multiples of this step are never removed; 0 = none")
+  t.key("keep_last", keep_last, "newest checkpoints that are kept")
+      .min(1)
+      .on_resume(OnResume::may_change);
+  t.key("keep_every_steps", keep_every_steps,
+        "checkpoints of multiples of this step are never removed; 0 = none")
       .min(0)
       .unit("steps")
       .on_resume(OnResume::may_change);
   t.key("best", best,
-        "EVAL/METRIC:min or :max: the checkpoint with the best value so far also gets the name checkpoints/best.h5; a new "
+        "EVAL/METRIC:min or :max: the checkpoint with the best value so far also gets the name "
+        "checkpoints/best.h5; a new "
         "best value writes one; empty = off")
       .on_resume(OnResume::may_change);
-  t.key("async", async, "files are written beside training, which waits only for the copy to host memory")
+  t.key("async", async,
+        "files are written beside training, which waits only for the copy to host memory")
       .on_resume(OnResume::may_change);
-  t.key("staging_mb", staging_mb, "at most so much host memory per rank for that copy; if it takes more, saving waits")
+  t.key("staging_mb", staging_mb,
+        "at most so much host memory per rank for that copy; if it takes more, saving waits")
       .min(0)
       .unit("MiB")
       .on_resume(OnResume::may_change);
-  t.key("on_error", on_error, "when a file cannot be written (the old ones are intact): go on with a warning, or stop")
+  t.key("on_error", on_error,
+        "when a file cannot be written (the old ones are intact): go on with a warning, or stop")
       .one_of({"continue", "stop"})
       .on_resume(OnResume::may_change);
-  t.key(
-       "resume", resume,
-       "auto: the newest valid checkpoint if there is one; must: an error if there is none; never: from the beginning; "
-       "or a step number in quotes. Going back is done once, however often the command is repeated; files of later steps are "
-       "moved to checkpoints/abandoned at the next save")
+  t.key("resume", resume,
+        "auto: the newest valid checkpoint if there is one; must: an error if there is none; "
+        "never: from the beginning; "
+        "or a step number in quotes. Going back is done once, however often the command is "
+        "repeated; files of later steps are "
+        "moved to checkpoints/abandoned at the next save")
       .on_resume(OnResume::may_change)
       .check([this]() -> std::string {
-        if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0) return "";
-        return fmt::format("\"{}\" is not auto, must, never or a step number in quotes (\"1000\")", resume);
+        if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0)
+          return "";
+        return fmt::format("\"{}\" is not auto, must, never or a step number in quotes (\"1000\")",
+                           resume);
       });
   t.key("branch_from", branch_from,
-        "begin a new run from another run's full state, step and optimizer included (for a cool-down, say): its run "
-        "directory, of which the newest checkpoint is taken, or a checkpoint file. A checkpoint of this run's own goes "
+        "begin a new run from another run's full state, step and optimizer included (for a "
+        "cool-down, say): its run "
+        "directory, of which the newest checkpoint is taken, or a checkpoint file. A checkpoint of "
+        "this run's own goes "
         "before it; \"\" = none");
 }
 

@@ -13,9 +13,10 @@ int64_t grid_side(int64_t rows) {
   return rows > 0 && side * side == rows ? side : -1;
 }
 
-std::vector<float> resample_grid(const std::vector<float>& table, int64_t from, int64_t to, int64_t width) {
-  CHECK(int64_t(table.size()) == from * from * width && from > 0 && to > 0, "a table of {} for {} x {} x {}",
-        table.size(), from, from, width);
+std::vector<float> resample_grid(const std::vector<float>& table, int64_t from, int64_t to,
+                                 int64_t width) {
+  CHECK(int64_t(table.size()) == from * from * width && from > 0 && to > 0,
+        "a table of {} for {} x {} x {}", table.size(), from, from, width);
   struct Tap {
     int64_t low, high;
     double share;  // of high
@@ -30,11 +31,12 @@ std::vector<float> resample_grid(const std::vector<float>& table, int64_t from, 
   float* o = out.data();
   for (const Tap& y : taps)
     for (const Tap& x : taps) {
-      const float* corner[4] = {
-          &table[size_t((y.low * from + x.low) * width)], &table[size_t((y.low * from + x.high) * width)],
-          &table[size_t((y.high * from + x.low) * width)], &table[size_t((y.high * from + x.high) * width)]};
-      double share[4] = {(1 - y.share) * (1 - x.share), (1 - y.share) * x.share, y.share * (1 - x.share),
-                         y.share * x.share};
+      const float* corner[4] = {&table[size_t((y.low * from + x.low) * width)],
+                                &table[size_t((y.low * from + x.high) * width)],
+                                &table[size_t((y.high * from + x.low) * width)],
+                                &table[size_t((y.high * from + x.high) * width)]};
+      double share[4] = {(1 - y.share) * (1 - x.share), (1 - y.share) * x.share,
+                         y.share * (1 - x.share), y.share * x.share};
       for (int64_t c = 0; c < width; ++c) {
         double sum = 0;
         for (int k = 0; k < 4; ++k) sum += share[k] * double(corner[k][c]);

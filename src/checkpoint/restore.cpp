@@ -36,15 +36,18 @@ std::vector<Wanted> wanted_of(const std::string& path, const Manifest& manifest,
     CHECK(e, "{} is not in {}", t.name, path);
     for (const auto& part : t.parts) {
       int64_t size = device::size_of(t.type), begin = part.begin * size, end = part.end * size;
-      CHECK(begin >= 0 && end <= e->bytes, "{}: bytes [{}, {}) of {} are wanted", t.name, begin, end, e->bytes);
+      CHECK(begin >= 0 && end <= e->bytes, "{}: bytes [{}, {}) of {} are wanted", t.name, begin,
+            end, e->bytes);
       if (begin < end) all.push_back({e, begin, end, static_cast<char*>(part.data)});
     }
   }
-  std::sort(all.begin(), all.end(), [](const Wanted& a, const Wanted& b) { return a.place() < b.place(); });
+  std::sort(all.begin(), all.end(),
+            [](const Wanted& a, const Wanted& b) { return a.place() < b.place(); });
   return all;
 }
 
-// Whole blocks [first, end) of a tensor that go where they are wanted, or one block of which only a part is wanted.
+// Whole blocks [first, end) of a tensor that go where they are wanted, or one block of which only a
+// part is wanted.
 struct Portion {
   const Wanted* wanted;
   int64_t first, end;
@@ -54,15 +57,19 @@ struct Portion {
   int64_t place() const { return wanted->entry->offset + begin(); }
 };
 
-constexpr int64_t kMostRead = 64 << 20, kMostGap = 64 << 10;  // bytes of one read; between two portions in it
+// bytes of one read; between two portions in it
+constexpr int64_t kMostRead = 64 << 20, kMostGap = 64 << 10;
 
 std::vector<Portion> portions_of(const std::vector<Wanted>& wanted) {
   constexpr int64_t kMost = kMostRead / kBlock;
   std::vector<Portion> out;
   for (const Wanted& w : wanted) {
-    int64_t first = block_count(w.begin), end = w.end == w.entry->bytes ? w.entry->blocks() : w.end / kBlock;
-    if (int64_t block = w.begin / kBlock; block < first) out.push_back({&w, block, block + 1, false});
-    for (int64_t at = first; at < end; at += kMost) out.push_back({&w, at, std::min(at + kMost, end), true});
+    int64_t first = block_count(w.begin),
+            end = w.end == w.entry->bytes ? w.entry->blocks() : w.end / kBlock;
+    if (int64_t block = w.begin / kBlock; block < first)
+      out.push_back({&w, block, block + 1, false});
+    for (int64_t at = first; at < end; at += kMost)
+      out.push_back({&w, at, std::min(at + kMost, end), true});
     if (end >= first && end * kBlock < w.end) out.push_back({&w, end, end + 1, false});
   }
   return out;
@@ -85,15 +92,15 @@ std::vector<size_t> batches_of(const std::vector<Portion>& portions) {
 
 }  // namespace
 
-int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors,
-                   const std::stop_token& token) {
+int64_t read_parts(const std::string& path, const Manifest& manifest,
+                   const std::vector<shard::TensorSlice>& tensors, const std::stop_token& token) {
   const std::vector<Wanted> wanted = wanted_of(path, manifest, tensors);
   const std::vector<Portion> portions = portions_of(wanted);
   const std::vector<size_t> batches = batches_of(portions);
   io::File file(path, io::File::Mode::read);
   int64_t read = 0;
-  // Portions that lie side by side are read in one call, straight to where they go; only blocks that go there in part
-  // have one of their own in `edges`.
+  // Portions that lie side by side are read in one call, straight to where they go; only blocks
+  // that go there in part have one of their own in `edges`.
   struct Batch {
     std::span<const Portion> portions;
     std::vector<char*> targets;
@@ -124,13 +131,17 @@ int64_t read_parts(const std::string& path, const Manifest& manifest, const std:
       const char* data = b.targets[i];
       for (int64_t block = p.first; block < p.end; ++block) {
         int64_t begin = block * kBlock, count = block_bytes(block, e.bytes);
-        if (base::xxh3(data + (begin - p.begin()), size_t(count)) != manifest.blocks[size_t(e.first_block + block)])
-          base::fail(base::Exit::checkpoint, "{} is damaged (checksum of bytes {} to {} of the file)", e.name,
+        if (base::xxh3(data + (begin - p.begin()), size_t(count)) !=
+            manifest.blocks[size_t(e.first_block + block)])
+          base::fail(base::Exit::checkpoint,
+                     "{} is damaged (checksum of bytes {} to {} of the file)", e.name,
                      e.offset + begin, e.offset + begin + count);
       }
       if (p.whole) continue;
-      int64_t from = std::max(p.begin(), p.wanted->begin), until = std::min(p.begin() + p.bytes(), p.wanted->end);
-      std::memcpy(p.wanted->data + (from - p.wanted->begin), data + (from - p.begin()), size_t(until - from));
+      int64_t from = std::max(p.begin(), p.wanted->begin),
+              until = std::min(p.begin() + p.bytes(), p.wanted->end);
+      std::memcpy(p.wanted->data + (from - p.wanted->begin), data + (from - p.begin()),
+                  size_t(until - from));
     }
   };
   Batch turns[2];  // one is proved while the next is read
@@ -149,7 +160,8 @@ int64_t read_parts(const std::string& path, const Manifest& manifest, const std:
 
 namespace {
 
-std::vector<Candidate> list(comm::Comm& comm, const std::string& directory, const Belongs& belongs) {
+std::vector<Candidate> list(comm::Comm& comm, const std::string& directory,
+                            const Belongs& belongs) {
   std::string steps = on_first(comm, [&] {
     for (const std::string& name : remove_leftovers(directory))
       log::warning("checkpoint: removed {}, an unfinished file of an earlier job", name);
@@ -160,7 +172,8 @@ std::vector<Candidate> list(comm::Comm& comm, const std::string& directory, cons
   });
   std::vector<Candidate> files;
   for (const std::string& step : base::split(steps, ' '))
-    if (!step.empty()) files.push_back({std::stoll(step), directory + "/" + file_name(std::stoll(step))});
+    if (!step.empty())
+      files.push_back({std::stoll(step), directory + "/" + file_name(std::stoll(step))});
   return files;
 }
 
@@ -181,9 +194,11 @@ Inspected inspect_on_first(comm::Comm& comm, const Candidate& candidate) {
   return {unpack(text.substr(1)), ""};
 }
 
-// "" if every rank has read its parts, else the first rank's reason. Other errors than damage go on to the caller.
+// "" if every rank has read its parts, else the first rank's reason. Other errors than damage go on
+// to the caller.
 std::string read_together(comm::Comm& comm, const Candidate& candidate, const Manifest& manifest,
-                          const std::vector<shard::TensorSlice>& tensors, int64_t& bytes, const Poll& poll) {
+                          const std::vector<shard::TensorSlice>& tensors, int64_t& bytes,
+                          const Poll& poll) {
   auto read = [&](const std::stop_token& token) -> std::string {
     try {
       bytes = read_parts(candidate.path, manifest, tensors, token);
@@ -218,7 +233,8 @@ class Landing {
     if (target_.on_host()) return;
     for (size_t i = 0; i < tensors_.size(); ++i)
       for (size_t k = 0; k < tensors_[i].parts.size(); ++k)
-        device::upload(target_.tensors[i].view(target_.tensors[i].parts[k]), tensors_[i].parts[k].data, *target_.queue);
+        device::upload(target_.tensors[i].view(target_.tensors[i].parts[k]),
+                       tensors_[i].parts[k].data, *target_.queue);
   }
 
  private:
@@ -258,8 +274,8 @@ struct Advice {
   const char *other, *none;
 };
 
-Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target, const Advice& advice,
-                      const Poll& poll) {
+Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target,
+                      const Advice& advice, const Poll& poll) {
   base::Stopwatch watch;
   const Landing landing(target);
   Restored restored;
@@ -270,20 +286,22 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
       const Manifest& m = *inspected.manifest;
       const Fitted fitted = fit_average(m.layout, target, landing.tensors());
       if (std::vector<std::string> lines = differences(fitted.file, fitted.wanted); !lines.empty())
-        base::fail(base::Exit::checkpoint, "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
+        base::fail(base::Exit::checkpoint,
+                   "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
                    base::join(lines, "\n  "), advice.other);
       reason = read_together(comm, c, m, fitted.tensors, restored.bytes, poll);
       if (reason.empty()) {
         landing.deliver();
         if (!fitted.note.empty()) log::line("ema      {} {}", c.path, fitted.note);
         target.step = m.state.step, target.numbers = m.state.numbers, target.texts = m.state.texts;
-        restored.file = c.path.substr(c.path.rfind('/') + 1), restored.path = c.path, restored.step = c.step,
-        restored.seconds = watch.seconds();
+        restored.file = c.path.substr(c.path.rfind('/') + 1), restored.path = c.path,
+        restored.step = c.step, restored.seconds = watch.seconds();
         return restored;
       }
     }
     // io::Failure names the path itself.
-    restored.refused.push_back(reason.starts_with(c.path) ? reason : fmt::format("{}: {}", c.path, reason));
+    restored.refused.push_back(reason.starts_with(c.path) ? reason
+                                                          : fmt::format("{}: {}", c.path, reason));
     if (comm.rank() == 0) log::warning("checkpoint refused: {}", restored.refused.back());
   }
   base::fail(base::Exit::checkpoint, "{} holds checkpoints, but none is valid:\n  {}\n{}",
@@ -293,18 +311,22 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
 }  // namespace
 
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
-                                const CheckpointOptions& options, const Belongs& belongs, const Poll& poll) {
+                                const CheckpointOptions& options, const Belongs& belongs,
+                                const Poll& poll) {
   std::vector<Candidate> files = list(comm, directory, belongs);
   int64_t only = resume_step(options.resume);
-  // A job script repeats its command: what was done once is not done again by every job that continues the run.
-  for (const Candidate& c : only >= 0 || options.resume == "never" ? files : std::vector<Candidate>()) {
+  // A job script repeats its command: what was done once is not done again by every job that
+  // continues the run.
+  for (const Candidate& c :
+       only >= 0 || options.resume == "never" ? files : std::vector<Candidate>()) {
     Inspected newest = inspect_on_first(comm, c);
     if (!newest.manifest) continue;  // damaged: the one before tells
     auto done = newest.manifest->state.texts.find(kResumed);
     if (done == newest.manifest->state.texts.end() || done->second != options.resume) break;
     if (comm.rank() == 0)
       log::warning(
-          "checkpoint.resume = \"{}\" was carried out by the attempt that wrote {}: this one goes on from there "
+          "checkpoint.resume = \"{}\" was carried out by the attempt that wrote {}: this one goes "
+          "on from there "
           "(to do it once more, move that file and those like it away)",
           options.resume, c.path);
     CheckpointOptions plain = options;
@@ -314,22 +336,23 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
   if (options.resume == "never") return {};
   if (files.empty()) {
     if (options.resume == "auto") return {};
-    base::fail(base::Exit::checkpoint, "checkpoint.resume = \"{}\", but {} holds no checkpoint", options.resume,
-               directory);
+    base::fail(base::Exit::checkpoint, "checkpoint.resume = \"{}\", but {} holds no checkpoint",
+               options.resume, directory);
   }
   if (only >= 0) {
     std::string steps;
     for (const Candidate& c : files) steps += fmt::format(" {}", c.step);
     std::erase_if(files, [&](const Candidate& c) { return c.step != only; });
     if (files.empty())
-      base::fail(base::Exit::checkpoint, "checkpoint.resume = \"{}\", but {} holds only steps{}", only, directory,
-                 steps);
+      base::fail(base::Exit::checkpoint, "checkpoint.resume = \"{}\", but {} holds only steps{}",
+                 only, directory, steps);
   }
 
   return newest_valid(
       comm, files, target,
       {.other = "Give this run another run.dir, or the deck that the file's /deck holds",
-       .none = "Nothing was changed. To begin anew choose another run.dir or checkpoint.resume = \"never\""},
+       .none = "Nothing was changed. To begin anew choose another run.dir or checkpoint.resume = "
+               "\"never\""},
       poll);
 }
 
@@ -343,13 +366,12 @@ Restored branch(comm::Comm& comm, const std::string& from, State& target, const 
   for (const std::string& line : base::split(listed, '\n'))
     if (size_t blank = line.find(' '); blank != line.npos)
       files.push_back({std::stoll(line.substr(0, blank)), line.substr(blank + 1)});
-  return newest_valid(
-      comm, files, target,
-      {.other =
-           "checkpoint.branch_from continues a full state, so model and optimizer must be those of its run; to take "
-           "over parameters alone use init.from",
-       .none = "checkpoint.branch_from names nothing to begin from"},
-      poll);
+  return newest_valid(comm, files, target,
+                      {.other = "checkpoint.branch_from continues a full state, so model and "
+                                "optimizer must be those of its run; to take "
+                                "over parameters alone use init.from",
+                       .none = "checkpoint.branch_from names nothing to begin from"},
+                      poll);
 }
 
 }  // namespace checkpoint

@@ -38,18 +38,21 @@ struct Restored {
 // save. All ranks call and agree. `belongs`, asked at rank 0, may leave out files by their step.
 // `poll` is called while files are read (together.hpp): if it throws, the target is half filled.
 using Belongs = std::function<bool(int64_t step)>;
-std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
-                                const CheckpointOptions& options, const Belongs& belongs = {},
-                                const Poll& poll = [] {});
+std::optional<Restored> restore(
+    comm::Comm& comm, const std::string& directory, State& target, const CheckpointOptions& options,
+    const Belongs& belongs = {}, const Poll& poll = [] {});
 
-// The same for a new run that begins from another run's full state: `from` is a checkpoint file, or a run directory,
-// whose newest valid file is taken. Nothing there is changed. Error(Exit::checkpoint) if there is none, if none is
-// valid, or if model or optimizer differ (with the differences). All ranks call and agree.
-Restored branch(comm::Comm& comm, const std::string& from, State& target, const Poll& poll = [] {});
+// The same for a new run that begins from another run's full state: `from` is a checkpoint file, or
+// a run directory, whose newest valid file is taken. Nothing there is changed.
+// Error(Exit::checkpoint) if there is none, if none is valid, or if model or optimizer differ (with
+// the differences). All ranks call and agree.
+Restored branch(
+    comm::Comm& comm, const std::string& from, State& target, const Poll& poll = [] {});
 
-// Reads this rank's parts from a file whose manifest is known; Error(Exit::checkpoint) if a block fails its checksum.
-// Returns the bytes read. `token`: may ask to give up (base/cancel.hpp).
-int64_t read_parts(const std::string& path, const Manifest& manifest, const std::vector<shard::TensorSlice>& tensors,
+// Reads this rank's parts from a file whose manifest is known; Error(Exit::checkpoint) if a block
+// fails its checksum. Returns the bytes read. `token`: may ask to give up (base/cancel.hpp).
+int64_t read_parts(const std::string& path, const Manifest& manifest,
+                   const std::vector<shard::TensorSlice>& tensors,
                    const std::stop_token& token = {});
 
 }  // namespace checkpoint

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights from a .safetensors file: 8 bytes length of the header (little endian), a JSON header
-//   {"__metadata__": {...}, "NAME": {"dtype": "F32", "shape": [3, 4], "data_offsets": [begin, end]}, ...}
+// Initial weights from a .safetensors file: 8 bytes length of the header (little endian), a JSON
+// header
+//   {"__metadata__": {...}, "NAME": {"dtype": "F32", "shape": [3, 4], "data_offsets": [begin,
+//   end]}, ...}
 // and the data, to which the offsets refer; they must cover it without gaps or overlaps. Format:
 // https://huggingface.co/docs/safetensors (version 0.4).
 #include <algorithm>
@@ -49,7 +51,8 @@ const std::map<std::string, Known>& known_types() {
 
 class SafetensorsReader : public WeightFile {
  public:
-  explicit SafetensorsReader(const std::string& path) : WeightFile(path), file_(path, io::File::Mode::read) {
+  explicit SafetensorsReader(const std::string& path)
+      : WeightFile(path), file_(path, io::File::Mode::read) {
     int64_t size = file_.size();
     if (size < 8) refuse(fmt::format("is cut: {} bytes are no .safetensors file", size));
     unsigned char length[8];
@@ -57,8 +60,9 @@ class SafetensorsReader : public WeightFile {
     uint64_t header = 0;
     for (int i = 7; i >= 0; --i) header = header << 8 | length[i];
     if (header > uint64_t(kLongestJson) || int64_t(header) > size - 8)
-      refuse(fmt::format("claims a header of {} bytes in a file of {}: damaged, cut, or no .safetensors file", header,
-                         size));
+      refuse(fmt::format(
+          "claims a header of {} bytes in a file of {}: damaged, cut, or no .safetensors file",
+          header, size));
     std::string text(size_t(header), '\0');
     file_.read_at(text.data(), int64_t(header), 8);
     data_ = 8 + int64_t(header);
@@ -69,9 +73,11 @@ class SafetensorsReader : public WeightFile {
   Json parse(const std::string& text) const {
     std::set<std::string> names;
     auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-      bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+      bool opens =
+          event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
       if (opens && depth >= kDeepest) refuse("its header is nested deeper than the format allows");
-      if (event == Json::parse_event_t::key && depth == 1 && !names.insert(value.get<std::string>()).second)
+      if (event == Json::parse_event_t::key && depth == 1 &&
+          !names.insert(value.get<std::string>()).second)
         refuse(fmt::format("{} appears twice in its header", value.get<std::string>()));
       return true;
     };
@@ -97,11 +103,15 @@ class SafetensorsReader : public WeightFile {
     std::vector<Found> all;
     for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__") continue;
-      auto bad = [&, at = &name](const std::string& what) { refuse(fmt::format("{}: {}", *at, what)); };
-      if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") || !entry.contains("data_offsets"))
+      auto bad = [&, at = &name](const std::string& what) {
+        refuse(fmt::format("{}: {}", *at, what));
+      };
+      if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
+          !entry.contains("data_offsets"))
         bad("needs dtype, shape and data_offsets");
       const Json &dtype = entry["dtype"], &shape = entry["shape"], &offsets = entry["data_offsets"];
-      auto known = dtype.is_string() ? known_types().find(dtype.get<std::string>()) : known_types().end();
+      auto known =
+          dtype.is_string() ? known_types().find(dtype.get<std::string>()) : known_types().end();
       if (known == known_types().end()) bad(fmt::format("unknown dtype {}", dtype.dump()));
       FileTensor t{name, {}, known->second.type, known->first};
       if (!shape.is_array()) bad("its shape is not a list");
@@ -111,26 +121,29 @@ class SafetensorsReader : public WeightFile {
       if (!offsets.is_array() || offsets.size() != 2) bad("its data_offsets are not two numbers");
       int64_t begin = number(offsets[0]), end = number(offsets[1]);
       if (begin < 0 || end < begin || end > data_bytes)
-        bad(fmt::format("its data_offsets {} lie outside the {} bytes of data: cut or damaged", offsets.dump(),
-                        data_bytes));
+        bad(fmt::format("its data_offsets {} lie outside the {} bytes of data: cut or damaged",
+                        offsets.dump(), data_bytes));
       if (end - begin != *count * known->second.bytes)
-        bad(fmt::format("its data_offsets {} hold {} bytes, {} {} need {}", offsets.dump(), end - begin, known->first,
-                        shape.dump(), *count * known->second.bytes));
+        bad(fmt::format("its data_offsets {} hold {} bytes, {} {} need {}", offsets.dump(),
+                        end - begin, known->first, shape.dump(), *count * known->second.bytes));
       all.push_back({begin, end, std::move(t)});
     }
-    std::sort(all.begin(), all.end(),
-              [](const Found& a, const Found& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+    std::sort(all.begin(), all.end(), [](const Found& a, const Found& b) {
+      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+    });
     int64_t at = 0;
     for (Found& f : all) {
       if (f.begin < at)
-        refuse(fmt::format("{} overlaps another tensor: it begins at {}, that one ends at {}", f.tensor.name, f.begin,
-                           at));
-      if (f.begin > at) refuse(fmt::format("bytes {} to {} of its data belong to no tensor", at, f.begin));
+        refuse(fmt::format("{} overlaps another tensor: it begins at {}, that one ends at {}",
+                           f.tensor.name, f.begin, at));
+      if (f.begin > at)
+        refuse(fmt::format("bytes {} to {} of its data belong to no tensor", at, f.begin));
       at = f.end;
       offsets_.push_back(f.begin);
       add(std::move(f.tensor));
     }
-    if (at != data_bytes) refuse(fmt::format("its tensors end at {}, its data at {}", at, data_bytes));
+    if (at != data_bytes)
+      refuse(fmt::format("its tensors end at {}, its data at {}", at, data_bytes));
   }
 
   void seek(size_t tensor) override { at_ = data_ + offsets_[tensor]; }

@@ -15,7 +15,9 @@
 namespace checkpoint {
 namespace {
 
-std::string bytes_of(const void* data, size_t bytes) { return {static_cast<const char*>(data), bytes}; }
+std::string bytes_of(const void* data, size_t bytes) {
+  return {static_cast<const char*>(data), bytes};
+}
 
 // What ranks must agree on before they create a file together.
 std::string description(const FileLayout& layout, const State& state) {
@@ -27,7 +29,7 @@ std::string description(const FileLayout& layout, const State& state) {
 
 // The offsets of a layout as bytes, and back.
 std::string places(const FileLayout& layout) {
-  std::vector<int64_t> all{layout.tensor_sums, layout.block_sums,  layout.file_sum, layout.index,
+  std::vector<int64_t> all{layout.tensor_sums, layout.block_sums, layout.file_sum,  layout.index,
                            layout.index_bytes, layout.file_bytes, layout.data_begin};
   for (const Entry& e : layout.entries) all.push_back(e.offset);
   return bytes_of(all.data(), all.size() * 8);
@@ -36,7 +38,8 @@ void place(FileLayout& layout, const std::string& bytes) {
   std::vector<int64_t> all(bytes.size() / 8);
   CHECK(all.size() == 7 + layout.entries.size());
   std::memcpy(all.data(), bytes.data(), bytes.size());
-  layout.tensor_sums = all[0], layout.block_sums = all[1], layout.file_sum = all[2], layout.index = all[3];
+  layout.tensor_sums = all[0], layout.block_sums = all[1], layout.file_sum = all[2],
+  layout.index = all[3];
   layout.index_bytes = all[4], layout.file_bytes = all[5], layout.data_begin = all[6];
   for (size_t i = 0; i < layout.entries.size(); ++i) layout.entries[i].offset = all[7 + i];
 }
@@ -58,21 +61,24 @@ Save::Save(comm::Comm& comm, std::string directory, const State& state)
                            {}});
   }
   if (const Entry* deck = layout_.find(kDeck); deck && comm.rank() == 0)
-    pieces_.push_back({int(deck - layout_.entries.data()), 0, deck->bytes, state.texts.at("deck").data(), {}});
-  std::sort(pieces_.begin(), pieces_.end(),
-            [](const Piece& a, const Piece& b) { return a.entry != b.entry ? a.entry < b.entry : a.begin < b.begin; });
+    pieces_.push_back(
+        {int(deck - layout_.entries.data()), 0, deck->bytes, state.texts.at("deck").data(), {}});
+  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
+    return a.entry != b.entry ? a.entry < b.entry : a.begin < b.begin;
+  });
   check_coverage();
 }
 
 std::string Save::file() const { return file_name(state_.step); }
 
-// A tensor that nobody writes, or that two ranks write, would make a file that lies. Every rank looks at everybody's
-// ranges.
+// A tensor that nobody writes, or that two ranks write, would make a file that lies. Every rank
+// looks at everybody's ranges.
 void Save::check_coverage() {
   std::vector<int64_t> mine;
   for (const Piece& p : pieces_) mine.insert(mine.end(), {p.entry, p.begin, p.end});
   uint64_t digest = base::xxh3(description(layout_, state_));
-  std::vector<std::string> all = comm_.gather_text(bytes_of(&digest, 8) + bytes_of(mine.data(), mine.size() * 8));
+  std::vector<std::string> all =
+      comm_.gather_text(bytes_of(&digest, 8) + bytes_of(mine.data(), mine.size() * 8));
   struct Range {
     int64_t entry, begin, end;
     size_t rank;
@@ -80,15 +86,17 @@ void Save::check_coverage() {
   std::vector<Range> ranges;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     CHECK(std::memcmp(all[rank].data(), all[0].data(), 8) == 0,
-          "checkpoint of step {}: ranks 0 and {} have different lists of tensors", state_.step, rank);
+          "checkpoint of step {}: ranks 0 and {} have different lists of tensors", state_.step,
+          rank);
     for (size_t at = 8; at + 24 <= all[rank].size(); at += 24) {
       Range r{0, 0, 0, rank};
       std::memcpy(&r, all[rank].data() + at, 24);
       ranges.push_back(r);
     }
   }
-  std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return a.entry != b.entry ? a.entry < b.entry : a.begin < b.begin; });
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return a.entry != b.entry ? a.entry < b.entry : a.begin < b.begin;
+  });
   size_t next = 0;
   for (size_t i = 0; i < layout_.entries.size(); ++i) {
     const Entry& e = layout_.entries[i];
@@ -96,8 +104,8 @@ void Save::check_coverage() {
     for (; next < ranges.size() && ranges[next].entry == int64_t(i); end = ranges[next++].end) {
       const Range& r = ranges[next];
       CHECK(r.begin == end && r.end <= e.bytes,
-            "{} of {} bytes: rank {} writes bytes [{}, {}), the ranges before end at {}", e.name, e.bytes, r.rank,
-            r.begin, r.end, end);
+            "{} of {} bytes: rank {} writes bytes [{}, {}), the ranges before end at {}", e.name,
+            e.bytes, r.rank, r.begin, r.end, end);
     }
     CHECK(end == e.bytes, "{}: no rank writes its bytes [{}, {})", e.name, end, e.bytes);
   }
@@ -114,16 +122,21 @@ std::string Save::create(int64_t keep_free, KnownPlaces& known) {
   if (comm_.rank() != 0) return "";
   if (!io::is_directory(directory_)) {
     io::make_directories(directory_);
-    base::log::warning("{} was removed while this job writes to it: made again; checkpoints that were in it are gone",
-                       directory_);
+    base::log::warning(
+        "{} was removed while this job writes to it: made again; checkpoints that were in it are "
+        "gone",
+        directory_);
   }
   int64_t needed = kUserBlock, free = io::free_bytes(directory_);
   for (const Entry& e : layout_.entries) needed += e.bytes;
   if (free < needed + keep_free)
     base::fail(base::Exit::checkpoint,
-               "{}: a checkpoint takes {:.2f} MiB and only {:.2f} MiB are free{}; make room, or lower checkpoint.keep_last",
+               "{}: a checkpoint takes {:.2f} MiB and only {:.2f} MiB are free{}; make room, or "
+               "lower checkpoint.keep_last",
                directory_, double(needed) / 0x1p20, double(free) / 0x1p20,
-               keep_free ? fmt::format(", of which limits.min_free_gb keeps {} MiB", keep_free >> 20) : "");
+               keep_free
+                   ? fmt::format(", of which limits.min_free_gb keeps {} MiB", keep_free >> 20)
+                   : "");
   io::remove_file(temporary());
   if (std::string key = structure_key(state_, layout_); key == known.key) {
     place(layout_, known.places);
@@ -144,13 +157,15 @@ void Save::make() {
   if (layout_.index < 0)
     layout_ = std::move(made);
   else  // write() is using it
-    CHECK(places(made) == places(layout_), "{}: HDF5 has put things elsewhere than the last time", temporary());
+    CHECK(places(made) == places(layout_), "{}: HDF5 has put things elsewhere than the last time",
+          temporary());
 }
 
 void Save::set_places(const std::string& places) { place(layout_, places); }
 
-// Collects what lies side by side in the file and hands it on in large, aligned calls, which file systems like
-// best (ext4 here: 3.3 GB/s into memory in calls of 8 MiB and more, 0.3 GB/s in calls of 1 MiB).
+// Collects what lies side by side in the file and hands it on in large, aligned calls, which file
+// systems like best (ext4 here: 3.3 GB/s into memory in calls of 8 MiB and more, 0.3 GB/s in calls
+// of 1 MiB).
 class Save::Writer {
  public:
   Writer(io::File& file, const FileLayout& layout) : file_(file) {
@@ -159,7 +174,8 @@ class Save::Writer {
   }
   void add(const char* data, int64_t bytes, int64_t offset) {
     if (offset != end_) {
-      // Between two tensors lies padding (or structure, which is written last); other ranks' bytes lie nowhere in it.
+      // Between two tensors lies padding (or structure, which is written last); other ranks' bytes
+      // lie nowhere in it.
       auto gap = gaps_.find(end_);
       if (gap != gaps_.end() && gap->second == offset && !pieces_.empty())
         put(kZeros, offset - end_);
@@ -195,20 +211,23 @@ class Save::Writer {
 void Save::write() {
   if (!io::is_directory(directory_))
     base::fail(base::Exit::checkpoint,
-               "{}: this rank sees no such directory; it was removed just now, or is not on a file system that all nodes share",
+               "{}: this rank sees no such directory; it was removed just now, or is not on a file "
+               "system that all nodes share",
                directory_);
   io::File file(temporary(), io::File::Mode::write);
   std::vector<Piece*> order;
   for (Piece& p : pieces_) order.push_back(&p);
   auto place = [&](const Piece* p) { return layout_.entries[size_t(p->entry)].offset + p->begin; };
-  std::sort(order.begin(), order.end(), [&](const Piece* a, const Piece* b) { return place(a) < place(b); });
+  std::sort(order.begin(), order.end(),
+            [&](const Piece* a, const Piece* b) { return place(a) < place(b); });
   std::future<void> made;
-  if (comm_.rank() == 0 && structure_.empty()) made = std::async(std::launch::async, [this] { make(); });
+  if (comm_.rank() == 0 && structure_.empty())
+    made = std::async(std::launch::async, [this] { make(); });
   Writer writer(file, layout_);
   for (Piece* p : order) writer.add(p->data, p->end - p->begin, place(p));
   writer.flush();
-  // The disk is busy for longer than the proof takes. It proves no less than reading after the sync would: both are
-  // answered by the page cache (or the client of a network file system).
+  // The disk is busy for longer than the proof takes. It proves no less than reading after the sync
+  // would: both are answered by the page cache (or the client of a network file system).
   auto synced = std::async(std::launch::async, [&file] { file.sync(); });
   for (Piece* p : order) prove(file, *p);
   synced.get();
@@ -216,8 +235,8 @@ void Save::write() {
   file.close();
 }
 
-// Reads back what this rank wrote and compares it with what was meant: memory, not the file, says what that is. Blocks that are
-// all this rank's leave their hashes.
+// Reads back what this rank wrote and compares it with what was meant: memory, not the file, says
+// what that is. Blocks that are all this rank's leave their hashes.
 void Save::prove(const io::File& file, Piece& p) const {
   std::vector<char> buffer(size_t{kBlock});
   const Entry& e = layout_.entries[size_t(p.entry)];
@@ -234,7 +253,8 @@ void Save::prove(const io::File& file, Piece& p) const {
       same = std::memcmp(buffer.data(), meant, size_t(bytes)) == 0;
     }
     if (!same)
-      base::fail(base::Exit::checkpoint, "{}: {} reads back differently from what was written (block {} at byte {})",
+      base::fail(base::Exit::checkpoint,
+                 "{}: {} reads back differently from what was written (block {} at byte {})",
                  temporary(), e.name, block, e.offset + begin);
   }
 }
@@ -260,25 +280,28 @@ std::vector<BlockHash> Save::verify() {
   return hashes;
 }
 
-void Save::commit(const std::vector<BlockHash>& hashes, int64_t since, const std::set<int64_t>& own) {
+void Save::commit(const std::vector<BlockHash>& hashes, int64_t since,
+                  const std::set<int64_t>& own) {
   std::vector<uint64_t> blocks(size_t(layout_.blocks)), tensors;
   std::vector<bool> seen(blocks.size());
   for (const BlockHash& h : hashes) {
     CHECK(!seen.at(size_t(h.block)), "block {} was hashed twice", h.block);
     blocks[size_t(h.block)] = h.hash, seen[size_t(h.block)] = true;
   }
-  CHECK(std::find(seen.begin(), seen.end(), false) == seen.end(), "a block of the checkpoint was hashed by no rank");
+  CHECK(std::find(seen.begin(), seen.end(), false) == seen.end(),
+        "a block of the checkpoint was hashed by no rank");
   for (const Entry& e : layout_.entries)
     tensors.push_back(hash_of({blocks.data() + e.first_block, size_t(e.blocks())}));
 
   io::File file(temporary(), io::File::Mode::write);
-  if (!tensors.empty()) file.write_at(tensors.data(), int64_t(tensors.size() * 8), layout_.tensor_sums);
+  if (!tensors.empty())
+    file.write_at(tensors.data(), int64_t(tensors.size() * 8), layout_.tensor_sums);
   if (!blocks.empty()) file.write_at(blocks.data(), int64_t(blocks.size() * 8), layout_.block_sums);
   const uint64_t all = hash_of(tensors);
   file.write_at(&all, 8, layout_.file_sum);
   const std::string index = encode_index(state_, layout_);
-  CHECK(int64_t(index.size()) == layout_.index_bytes, "the index has {} bytes, {} were planned", index.size(),
-        layout_.index_bytes);
+  CHECK(int64_t(index.size()) == layout_.index_bytes, "the index has {} bytes, {} were planned",
+        index.size(), layout_.index_bytes);
   file.write_at(index.data(), layout_.index_bytes, layout_.index);
   auto write_structure = [&](int64_t begin, int64_t end) {
     end = std::min(end, int64_t(structure_.size()));
@@ -298,8 +321,9 @@ void Save::commit(const std::vector<BlockHash>& hashes, int64_t since, const std
   file.sync();
   file.close();
   if (std::vector<std::string> later = abandon_after(directory_, since, own); !later.empty())
-    base::log::warning("checkpoint: moved to {}/abandoned, because the run went back to before them: {}", directory_,
-                       base::join(later, " "));
+    base::log::warning(
+        "checkpoint: moved to {}/abandoned, because the run went back to before them: {}",
+        directory_, base::join(later, " "));
   io::rename_file(temporary(), path());
   io::sync_directory(directory_);
 }

@@ -37,7 +37,8 @@ int64_t Saver::stage(const State& state) {
   if (!options_.async || most > options_.staging_mb << 20) {
     if (options_.async && comm_.rank() == 0)
       base::log::warning(
-          "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so every save holds training until it is on "
+          "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so every save holds "
+          "training until it is on "
           "disk; "
           "raise staging_mb if the node has the memory, or set checkpoint.async = false",
           options_.staging_mb, (most >> 20) + 1);
@@ -45,7 +46,9 @@ int64_t Saver::stage(const State& state) {
   }
   staging_bytes_ = copied_bytes(state);
   staging_.emplace(state.on_host() ? device::Kind::cpu : device::Kind::cuda, staging_bytes_);
-  touched_ = std::async(std::launch::async, [to = staging_->data(), n = size_t(staging_bytes_)] { std::memset(to, 0, n); });
+  touched_ = std::async(std::launch::async, [to = staging_->data(), n = size_t(staging_bytes_)] {
+    std::memset(to, 0, n);
+  });
   return staging_bytes_;
 }
 
@@ -72,11 +75,13 @@ void Saver::begin(const State& state, int64_t best_step) {
   begin_s_ = base::now_s();
   if (!since_) since_ = state.step;
   state_ = state;
-  // Alike on all ranks: a replica that writes nothing has a copy of no bytes, and must not wait where the others go on.
+  // Alike on all ranks: a replica that writes nothing has a copy of no bytes, and must not wait
+  // where the others go on.
   staged_ = staging_.has_value();
   CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
   if (touched_.valid()) touched_.get();
-  if (!staged_ && !state_.on_host()) bounce_ = device::HostBuffer(device::Kind::cuda, copied_bytes(state_));
+  if (!staged_ && !state_.on_host())
+    bounce_ = device::HostBuffer(device::Kind::cuda, copied_bytes(state_));
   if (staged_ || !state_.on_host()) copy_parts(staged_ ? staging_->data() : bounce_.data());
   save_ = std::make_unique<Save>(comm_, directory_, state_);
   saved_ = {};
@@ -91,7 +96,8 @@ std::optional<Saved> Saver::advance(bool wait) {
   CHECK(pending(), "no save is under way");
   double entered = base::now_s();
   try {
-    for (auto pause = std::chrono::microseconds(50);; pause = std::min(2 * pause, std::chrono::microseconds(2000))) {
+    for (auto pause = std::chrono::microseconds(50);;
+         pause = std::min(2 * pause, std::chrono::microseconds(2000))) {
       if (comm_.min(int64_t(worker_.done())) == 0) {
         if (!wait) {
           saved_.held_s += base::now_s() - entered;
@@ -114,7 +120,8 @@ std::optional<Saved> Saver::advance(bool wait) {
     const bool own = e.code() == base::Exit::internal || e.code() == base::Exit::mesh;
     saved_.code = own ? e.code() : base::Exit::checkpoint;
     saved_.failed_rank = e.teller();
-    saved_.error = fmt::format("checkpoint of step {} was not written: {}. {}", saved_.step, e.what(), what_is_left());
+    saved_.error = fmt::format("checkpoint of step {} was not written: {}. {}", saved_.step,
+                               e.what(), what_is_left());
   }
   save_.reset();
   state_ = {}, bounce_ = {};
@@ -145,7 +152,8 @@ void Saver::next(const std::vector<std::string>& results) {
       phase_ = Phase::verify;
       return worker_.start([this] {
         std::vector<BlockHash> mine = save_->verify();
-        return std::string(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(BlockHash));
+        return std::string(reinterpret_cast<const char*>(mine.data()),
+                           mine.size() * sizeof(BlockHash));
       });
     case Phase::verify:
       phase_ = Phase::commit;
@@ -178,7 +186,8 @@ void Saver::commit(const std::vector<std::string>& hashes) {
 
 // best.h5 is what the run counts as its best, and never of a past that did not happen.
 void Saver::name_best() {
-  const std::string best = directory_ + "/" + kBest, wanted = directory_ + "/" + file_name(best_step_);
+  const std::string best = directory_ + "/" + kBest,
+                    wanted = directory_ + "/" + file_name(best_step_);
   int64_t holds = best_held(directory_);
   bool other_past = holds > since_.value_or(saved_.step) && !own_.contains(holds);
   if (holds == best_step_ && holds != saved_.step && !other_past) return;
@@ -191,7 +200,8 @@ void Saver::name_best() {
   io::sync_directory(directory_);
 }
 
-Saved save(comm::Comm& comm, const std::string& directory, const State& state, CheckpointOptions options) {
+Saved save(comm::Comm& comm, const std::string& directory, const State& state,
+           CheckpointOptions options) {
   options.async = false;
   Saver saver(comm, directory, options);
   saver.begin(state);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint holds, as the rest of the program sees it: named logical tensors, counters and texts. Nothing of
-// units, padding or ranks, so any mesh can read what another one wrote.
+// What a checkpoint holds, as the rest of the program sees it: named logical tensors, counters and
+// texts. Nothing of units, padding or ranks, so any mesh can read what another one wrote.
 //
 // checkpoint: one HDF5 file per step (design 3.13).
 //   layout     what lies where in a file
@@ -29,13 +29,13 @@ namespace checkpoint {
 
 struct State {
   int64_t step = 0;  // value after the update
-  // The same tensors on every rank, in any order; each rank's own parts. Those that write cover every
-  // element exactly once.
+  // The same tensors on every rank, in any order; each rank's own parts. Those that write cover
+  // every element exactly once.
   std::vector<shard::TensorSlice> tensors;
   // Whose memory the parts lie in; null: the host's.
   device::Queue* queue = nullptr;
-  // Attributes of the file's root group, exact to the bit; those of rank 0 are written. The text named "deck" becomes
-  // the dataset /deck, because HDF5 limits attributes to 64 KiB.
+  // Attributes of the file's root group, exact to the bit; those of rank 0 are written. The text
+  // named "deck" becomes the dataset /deck, because HDF5 limits attributes to 64 KiB.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;
 

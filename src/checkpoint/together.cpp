@@ -16,7 +16,9 @@ namespace checkpoint {
 
 // 'T' + result, or 'E' + exit code as one byte + what happened.
 std::string outcome(const std::function<std::string()>& work) {
-  auto failed = [](base::Exit code, const char* what) { return std::string{'E', char(code)} + what; };
+  auto failed = [](base::Exit code, const char* what) {
+    return std::string{'E', char(code)} + what;
+  };
   try {
     return "T" + work();
   } catch (const io::Failure& e) {
@@ -49,7 +51,8 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
     if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == e; }))
       throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), e.substr(2), true);
     std::string where = all.size() > 1 ? fmt::format("rank {}: ", *first) : "";
-    throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), where + e.substr(2) + others, true, int(*first));
+    throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), where + e.substr(2) + others,
+                      true, int(*first));
   }
   for (std::string& text : all) text.erase(0, 1);
   return all;
@@ -73,7 +76,8 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
       poll();
       if (comm.max(int64_t(failed)) != 0) asked.request_stop();
       // A fiftieth of the time is lost at most, and of a second.
-      std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(0.02 * watch.seconds(), 50e-6, 0.02)));
+      std::this_thread::sleep_for(
+          std::chrono::duration<double>(std::clamp(0.02 * watch.seconds(), 50e-6, 0.02)));
     }
   } catch (...) {
     asked.request_stop();
@@ -84,7 +88,8 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
 
 std::string on_first(comm::Comm& comm, const std::function<std::string()>& work) {
   std::string text = comm.broadcast_text(comm.rank() == 0 ? outcome(work) : "", 0);
-  if (text[0] == 'E') throw base::Error(base::Exit(static_cast<unsigned char>(text[1])), text.substr(2), true);
+  if (text[0] == 'E')
+    throw base::Error(base::Exit(static_cast<unsigned char>(text[1])), text.substr(2), true);
   return text.substr(1);
 }
 

@@ -45,7 +45,8 @@ void convert_bf16(const char* from, float* to, int64_t count) {
 std::optional<int64_t> checked_count(const std::vector<int64_t>& shape) {
   int64_t n = 1;
   for (int64_t d : shape)
-    if (d < 0 || __builtin_mul_overflow(n, std::max<int64_t>(d, 1), &n) || n > (int64_t{1} << 59)) return {};
+    if (d < 0 || __builtin_mul_overflow(n, std::max<int64_t>(d, 1), &n) || n > (int64_t{1} << 59))
+      return {};
   return std::find(shape.begin(), shape.end(), 0) == shape.end() ? n : 0;
 }
 
@@ -55,13 +56,15 @@ std::string describe(const FileTensor& t) {
   return fmt::format("{} {}[{}]", t.name, t.dtype, fmt::join(t.shape, ", "));
 }
 
-void WeightFile::refuse(std::string_view what) const { base::fail(base::Exit::checkpoint, "{}: {}", path_, what); }
+void WeightFile::refuse(std::string_view what) const {
+  base::fail(base::Exit::checkpoint, "{}: {}", path_, what);
+}
 
 void WeightFile::add(FileTensor tensor) {
   if (tensor.name.empty()) refuse("a tensor has no name");
   if (tensor.name.size() > kLongestName)  // patterns are matched by recursion over their characters
-    refuse(fmt::format("the name of a tensor has {} bytes, at most {} are read: {}", tensor.name.size(), kLongestName,
-                       base::quoted(tensor.name, 40)));
+    refuse(fmt::format("the name of a tensor has {} bytes, at most {} are read: {}",
+                       tensor.name.size(), kLongestName, base::quoted(tensor.name, 40)));
   tensors_.push_back(std::move(tensor));
 }
 

@@ -21,12 +21,14 @@ int launched_rank() {
 
 namespace {
 
-// True if the launcher has started this very process. A process within a script of the launcher's may be one of several
-// that this rank runs, or the only one of all ranks, and must not wait for others.
+// True if the launcher has started this very process. A process within a script of the launcher's
+// may be one of several that this rank runs, or the only one of all ranks, and must not wait for
+// others.
 bool launched_directly() {
   std::string parent;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", getppid())), parent);
-  for (const char* name : {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "slurmstepd"})
+  for (const char* name :
+       {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "slurmstepd"})
     if (parent == name) return true;
   return false;
 }
@@ -40,7 +42,8 @@ int launched_ranks() {
     return text ? std::atoi(text) : 0;
   };
   if (int ranks = number("OMPI_COMM_WORLD_SIZE"); ranks > 0) return ranks;
-  // srun starts ranks for MPI only where it offers PMIx; elsewhere a rank knows nothing of the others.
+  // srun starts ranks for MPI only where it offers PMIx; elsewhere a rank knows nothing of the
+  // others.
   if (std::getenv("PMIX_RANK"))
     if (int ranks = number("SLURM_STEP_NUM_TASKS"); ranks > 0) return ranks;
   return 1;
@@ -94,6 +97,8 @@ class PlanComm : public Comm {
 
 }  // namespace
 
-std::unique_ptr<Comm> make_plan_comm(int size, int rank) { return std::make_unique<PlanComm>(size, rank); }
+std::unique_ptr<Comm> make_plan_comm(int size, int rank) {
+  return std::make_unique<PlanComm>(size, rank);
+}
 
 }  // namespace comm

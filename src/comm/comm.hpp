@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators. comm is the only folder that calls MPI (later NCCL). Collectives only ever sum or move; nothing divides.
-// A group of one rank is a communicator like any other, whose operations copy or do nothing: callers never ask "more than one?".
+// Communicators. comm is the only folder that calls MPI (later NCCL). Collectives only ever sum or
+// move; nothing divides. A group of one rank is a communicator like any other, whose operations
+// copy or do nothing: callers never ask "more than one?".
 #pragma once
 
 #include <cstdint>
@@ -13,14 +14,16 @@
 
 namespace comm {
 
-// What one kind of call has moved: `bytes` is what this rank contributes or receives, by the definition of each call below.
+// What one kind of call has moved: `bytes` is what this rank contributes or receives, by the
+// definition of each call below.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
   double seconds = 0;  // time the main thread was held
 };
 
-// An operation under way; wait once. A default Ticket is done. The communicator owns the work and uses it again afterwards.
+// An operation under way; wait once. A default Ticket is done. The communicator owns the work and
+// uses it again afterwards.
 class Ticket {
  public:
   struct Work {
@@ -45,17 +48,23 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Of memory of the queue's kind, in the queue's order: what it was given before is done first, and what it is given after
-  // the ticket's wait() sees the result. Memory of `send` may be used again then, too.
-  // recv[size * send.count]; recv's own part may be send itself (in place). bytes = recv.bytes().
+  // Of memory of the queue's kind, in the queue's order: what it was given before is done first,
+  // and what it is given after the ticket's wait() sees the result. Memory of `send` may be used
+  // again then, too. recv[size * send.count]; recv's own part may be send itself (in place). bytes
+  // = recv.bytes().
   virtual Ticket all_gather(device::View send, device::View recv, device::Queue& queue) = 0;
-  // recv[send.count / size] = the sum of everybody's part; recv may be anywhere but in send. bytes = send.bytes().
+  // recv[send.count / size] = the sum of everybody's part; recv may be anywhere but in send. bytes
+  // = send.bytes().
   virtual Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) = 0;
   // In place sum of f32 or f64. bytes = view.bytes().
   virtual Ticket all_reduce(device::View view, device::Queue& queue) = 0;
   // The same of host memory.
-  Ticket all_gather(device::View send, device::View recv) { return all_gather(send, recv, host_queue()); }
-  Ticket reduce_scatter(device::View send, device::View recv) { return reduce_scatter(send, recv, host_queue()); }
+  Ticket all_gather(device::View send, device::View recv) {
+    return all_gather(send, recv, host_queue());
+  }
+  Ticket reduce_scatter(device::View send, device::View recv) {
+    return reduce_scatter(send, recv, host_queue());
+  }
   Ticket all_reduce(device::View view) { return all_reduce(view, host_queue()); }
   // Of host memory.
   virtual void broadcast(device::View view, int root) = 0;
@@ -66,7 +75,8 @@ class Comm {
   virtual int64_t max(int64_t value) = 0;
   virtual int64_t sum(int64_t value) = 0;
   virtual double max(double value) = 0;
-  virtual std::vector<std::string> gather_text(const std::string& text) = 0;  // at every rank, by rank
+  // at every rank, by rank
+  virtual std::vector<std::string> gather_text(const std::string& text) = 0;
   virtual std::string broadcast_text(const std::string& text, int root) = 0;
   bool same(uint64_t digest);  // do all ranks hold the same value?
 
@@ -90,17 +100,19 @@ enum class SumOrder {
 // A communicator of `size` ranks that exist only on paper: counts bytes, moves nothing (plan).
 std::unique_ptr<Comm> make_plan_comm(int size, int rank = 0);
 
-// The rank that the launcher (mpirun, srun with PMIx) gave this process, before MPI is started; 0 without a launcher.
+// The rank that the launcher (mpirun, srun with PMIx) gave this process, before MPI is started; 0
+// without a launcher.
 int launched_rank();
-// The number of ranks that the launcher has started alike; 1 without a launcher, and for a process within a script that the
-// launcher has started: what the scripts of other ranks run is not known.
+// The number of ranks that the launcher has started alike; 1 without a launcher, and for a process
+// within a script that the launcher has started: what the scripts of other ranks run is not known.
 int launched_ranks();
 
-// MPI itself: initialised once (FUNNELED), finalised by the destructor. Everything but training works without mpirun: then
-// the world is one rank.
+// MPI itself: initialised once (FUNNELED), finalised by the destructor. Everything but training
+// works without mpirun: then the world is one rank.
 class Session {
  public:
-  // Ends the process with Exit::config if not all ranks start MPI within $TRAINER_MPI_START_S (600 s).
+  // Ends the process with Exit::config if not all ranks start MPI within $TRAINER_MPI_START_S (600
+  // s).
   Session(int& argc, char**& argv);
   ~Session();
   Comm& world() { return *world_; }

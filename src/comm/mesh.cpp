@@ -15,26 +15,33 @@ namespace {
 void check_axes(config::Table& t, int64_t replica, int64_t fsdp) {
   if (replica == 0 || fsdp == 0)
     t.error(replica == 0 ? "replica" : "fsdp", "0 is no size; use a count or -1 (inferred)");
-  if (replica == -1 && fsdp == -1) t.error("fsdp", "only one of replica and fsdp can be -1 (inferred)");
+  if (replica == -1 && fsdp == -1)
+    t.error("fsdp", "only one of replica and fsdp can be -1 (inferred)");
 }
 
 }  // namespace
 
 void MeshRule::bind(config::Table& t) {
-  t.key("match", match, "full match on --mesh-selector or $TRAINER_MESH_SELECTOR; the first rule that matches wins")
+  t.key("match", match,
+        "full match on --mesh-selector or $TRAINER_MESH_SELECTOR; the first rule that matches wins")
       .required()
       .on_resume(config::OnResume::may_change);
   t.key("replica", replica, "outer axis; -1 = inferred")
       .min(-1)
       .max(kMostRanks)
       .on_resume(config::OnResume::may_change);
-  t.key("fsdp", fsdp, "inner axis; -1 = inferred").min(-1).max(kMostRanks).on_resume(config::OnResume::may_change);
+  t.key("fsdp", fsdp, "inner axis; -1 = inferred")
+      .min(-1)
+      .max(kMostRanks)
+      .on_resume(config::OnResume::may_change);
   check_axes(t, replica, fsdp);
-  if (std::string problem = base::pattern_problem(match); !problem.empty()) t.error("match", problem);
+  if (std::string problem = base::pattern_problem(match); !problem.empty())
+    t.error("match", problem);
 }
 
 void MeshOptions::bind(config::Table& t) {
-  t.key("replica", replica, "outer axis: groups that hold the same parameters; -1 = inferred from the number of ranks")
+  t.key("replica", replica,
+        "outer axis: groups that hold the same parameters; -1 = inferred from the number of ranks")
       .min(-1)
       .max(kMostRanks)
       .on_resume(config::OnResume::may_change);
@@ -44,10 +51,12 @@ void MeshOptions::bind(config::Table& t) {
       .on_resume(config::OnResume::may_change);
   t.list("rule", rules, "other mesh sizes, chosen by --mesh-selector");
   t.key("gpu_exchange", gpu_exchange,
-        "between GPUs: nccl; mpi: through host memory; auto: nccl where every rank has a GPU of its own")
+        "between GPUs: nccl; mpi: through host memory; auto: nccl where every rank has a GPU of "
+        "its own")
       .one_of({"auto", "nccl", "mpi"})
       .on_resume(config::OnResume::may_change);
-  t.key("gpu_timeout_s", gpu_timeout_s, "an exchange by NCCL that has not ended after this ends the job (exit 3); 0 = never")
+  t.key("gpu_timeout_s", gpu_timeout_s,
+        "an exchange by NCCL that has not ended after this ends the job (exit 3); 0 = never")
       .min(0)
       .unit("s")
       .on_resume(config::OnResume::may_change);
@@ -65,7 +74,8 @@ const MeshRule* pick_rule(const MeshOptions& options, const std::string& selecto
     known += fmt::format("{}\"{}\"", known.empty() ? "; there are: " : ", ", rule.match);
   }
   base::fail(base::Exit::mesh,
-             "--mesh-selector (or $TRAINER_MESH_SELECTOR) = \"{}\" matches no [[mesh.rule]]{}; add one, or leave the "
+             "--mesh-selector (or $TRAINER_MESH_SELECTOR) = \"{}\" matches no [[mesh.rule]]{}; add "
+             "one, or leave the "
              "selector out for [mesh]",
              selector, known.empty() ? "; the deck has none" : known);
 }
@@ -75,28 +85,31 @@ const MeshRule* pick_rule(const MeshOptions& options, const std::string& selecto
 int64_t wanted_ranks(const MeshOptions& options, const std::string& selector) {
   const MeshRule* rule = pick_rule(options, selector);
   int64_t r = rule ? rule->replica : options.replica, f = rule ? rule->fsdp : options.fsdp;
-  return std::max<int64_t>(1, r) * std::max<int64_t>(1, f);  // each axis is bounded, so this does not overflow
+  // each axis is bounded, so this does not overflow
+  return std::max<int64_t>(1, r) * std::max<int64_t>(1, f);
 }
 
 MeshShape resolve_mesh(const MeshOptions& options, int ranks, const std::string& selector) {
   int64_t r = options.replica, f = options.fsdp;
   std::string origin = "[mesh]";
   if (const MeshRule* rule = pick_rule(options, selector))
-    r = rule->replica, f = rule->fsdp, origin = fmt::format("[[mesh.rule]] match = \"{}\"", rule->match);
+    r = rule->replica, f = rule->fsdp,
+    origin = fmt::format("[[mesh.rule]] match = \"{}\"", rule->match);
   auto refuse = [&](const std::string& why) {
-    base::fail(base::Exit::mesh, "{}: replica = {} x fsdp = {} does not fit {} rank{}: {}", origin, r, f, ranks,
-               ranks == 1 ? "" : "s", why);
+    base::fail(base::Exit::mesh, "{}: replica = {} x fsdp = {} does not fit {} rank{}: {}", origin,
+               r, f, ranks, ranks == 1 ? "" : "s", why);
   };
   int64_t known = r == -1 ? f : r;
   if (r == -1 || f == -1) {
     if (ranks % known)
-      refuse(fmt::format("{} is not divisible by {}; start a multiple of {} ranks, or change {}", ranks, known, known,
-                         r == -1 ? "mesh.fsdp" : "mesh.replica"));
+      refuse(fmt::format("{} is not divisible by {}; start a multiple of {} ranks, or change {}",
+                         ranks, known, known, r == -1 ? "mesh.fsdp" : "mesh.replica"));
     (r == -1 ? r : f) = ranks / known;
   }
   if (r * f != ranks)
-    refuse(
-        fmt::format("their product is {}; start `mpirun -np {}`, or set one of them to -1 (inferred)", r * f, r * f));
+    refuse(fmt::format(
+        "their product is {}; start `mpirun -np {}`, or set one of them to -1 (inferred)", r * f,
+        r * f));
   return {int(r), int(f)};
 }
 
@@ -125,17 +138,21 @@ std::string agree_on_nccl(Comm& world) {
   std::vector<std::string> all = world.gather_text(mine);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r][0] == '-')
-      throw base::Error(base::Exit::mesh, fmt::format("rank {}: {}", r, all[r].substr(1)), true, int(r));
+      throw base::Error(base::Exit::mesh, fmt::format("rank {}: {}", r, all[r].substr(1)), true,
+                        int(r));
     if (all[r] != all[0])
-      throw base::Error(base::Exit::mesh, fmt::format("rank {} has NCCL {}, rank 0 has {}", r, all[r].substr(1), all[0].substr(1)),
-                        true);
+      throw base::Error(
+          base::Exit::mesh,
+          fmt::format("rank {} has NCCL {}, rank 0 has {}", r, all[r].substr(1), all[0].substr(1)),
+          true);
   }
   return all[0].substr(1);
 }
 
 }  // namespace
 
-std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order, const std::string& host) {
+std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order,
+                         const std::string& host) {
   if (options.gpu_exchange == "mpi") return "mpi through host memory (mesh.gpu_exchange)";
   std::vector<RankDevice> ranks;
   for (const std::string& text : mesh.world->gather_text(host + "\n" + device::gpu_uuid())) {
@@ -144,11 +161,15 @@ std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order,
   }
   ExchangeChoice choice = choose_exchange(ranks, order);
   if (!choice.nccl && options.gpu_exchange == "nccl" && ranks.size() > 1)
-    throw base::Error(base::Exit::mesh, fmt::format("mesh.gpu_exchange = \"nccl\": {}; \"auto\" takes MPI then", choice.because),
-                      true);
+    throw base::Error(
+        base::Exit::mesh,
+        fmt::format("mesh.gpu_exchange = \"nccl\": {}; \"auto\" takes MPI then", choice.because),
+        true);
   if (!choice.nccl)
     return fmt::format("mpi through host memory ({}){}", choice.because,
-                       options.gpu_timeout_s == MeshOptions().gpu_timeout_s ? "" : "; mesh.gpu_timeout_s, which is NCCL's, is unused");
+                       options.gpu_timeout_s == MeshOptions().gpu_timeout_s
+                           ? ""
+                           : "; mesh.gpu_timeout_s, which is NCCL's, is unused");
   std::string version = agree_on_nccl(*mesh.world);
   std::shared_ptr<NcclLane> lane = make_nccl_lane(options.gpu_timeout_s);
   mesh.fsdp = make_nccl_comm(std::move(mesh.fsdp), "fsdp", lane);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI back end. Only the main thread calls it (FUNNELED). What lies in a GPU's memory goes through pinned host memory: copied
-// there when an exchange begins, for which the host waits for the GPU, and back when it is waited for.
+// MPI back end. Only the main thread calls it (FUNNELED). What lies in a GPU's memory goes through
+// pinned host memory: copied there when an exchange begins, for which the host waits for the GPU,
+// and back when it is waited for.
 #include <mpi.h>
 
 #include <algorithm>
@@ -59,7 +60,8 @@ MPI_Datatype type_of(device::DType type) {
 class MpiWork : public Ticket::Work {
  public:
   ~MpiWork() override {
-    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);  // buffers must outlive the exchange
+    // buffers must outlive the exchange
+    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
   }
   void wait() override {
     double begin = base::now_s();
@@ -78,9 +80,11 @@ class MpiWork : public Ticket::Work {
     return done;
   }
   bool free() const { return request == MPI_REQUEST_NULL && !queue_; }
-  // Where MPI puts what goes to `into` of a GPU's memory, and `more` bytes behind it that it may read meanwhile.
+  // Where MPI puts what goes to `into` of a GPU's memory, and `more` bytes behind it that it may
+  // read meanwhile.
   char* land(const device::View& into, device::Queue& queue, int64_t more = 0) {
-    if (staging_.bytes() < into.bytes() + more) staging_ = device::HostBuffer(queue.kind(), into.bytes() + more);
+    if (staging_.bytes() < into.bytes() + more)
+      staging_ = device::HostBuffer(queue.kind(), into.bytes() + more);
     into_ = into, queue_ = &queue;
     return result_ = staging_.data();
   }
@@ -123,8 +127,8 @@ class MpiComm : public Comm {
     CHECK_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
     CHECK_MPI(MPI_Comm_rank(comm_, &rank_));
     CHECK_MPI(MPI_Comm_size(comm_, &size_));
-    CHECK(order == SumOrder::library || std::has_single_bit(unsigned(size_)), "tree sums need a power of two, not {}",
-          size_);
+    CHECK(order == SumOrder::library || std::has_single_bit(unsigned(size_)),
+          "tree sums need a power of two, not {}", size_);
   }
   ~MpiComm() override {
     int finalized = 0;
@@ -149,8 +153,8 @@ class MpiComm : public Comm {
     char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
     if (on_gpu(queue)) fetch(own, send, queue), send.data = own;
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
-    CHECK_MPI(
-        MPI_Iallgather(from, count, type_of(send.type), recv.data, count, type_of(send.type), comm_, &work->request));
+    CHECK_MPI(MPI_Iallgather(from, count, type_of(send.type), recv.data, count, type_of(send.type),
+                             comm_, &work->request));
     return Ticket(work);
   }
 
@@ -166,8 +170,8 @@ class MpiComm : public Comm {
       fetch(copy, send, queue), send.data = copy;
     }
     if (order_ == SumOrder::tree) return tree_reduce_scatter(send, recv), work->arrive(), Ticket();
-    CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count), type_of(send.type),
-                                        MPI_SUM, comm_, &work->request));
+    CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
+                                        type_of(send.type), MPI_SUM, comm_, &work->request));
     return Ticket(work);
   }
 
@@ -181,8 +185,8 @@ class MpiComm : public Comm {
       fetch(copy, view, queue), view.data = copy;
     }
     if (order_ == SumOrder::tree) return tree_all_reduce(view), work->arrive(), Ticket();
-    CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count), type_of(view.type), MPI_SUM, comm_,
-                             &work->request));
+    CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
+                             type_of(view.type), MPI_SUM, comm_, &work->request));
     return Ticket(work);
   }
 
@@ -203,8 +207,8 @@ class MpiComm : public Comm {
     int total = 0;
     for (int i = 0; i < size_; ++i) starts[i] = total, total += lengths[i];
     std::string all(total, '\0');
-    CHECK_MPI(
-        MPI_Allgatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), starts.data(), MPI_CHAR, comm_));
+    CHECK_MPI(MPI_Allgatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(),
+                             starts.data(), MPI_CHAR, comm_));
     std::vector<std::string> out(size_);
     for (int i = 0; i < size_; ++i) out[i] = all.substr(starts[i], lengths[i]);
     return out;
@@ -240,8 +244,9 @@ class MpiComm : public Comm {
   }
 
   void exchange(const void* send, void* recv, int64_t bytes, int partner) {
-    CHECK_MPI(MPI_Sendrecv(send, base::narrow<int>(bytes), MPI_BYTE, partner, 0, recv, base::narrow<int>(bytes),
-                           MPI_BYTE, partner, 0, comm_, MPI_STATUS_IGNORE));
+    CHECK_MPI(MPI_Sendrecv(send, base::narrow<int>(bytes), MPI_BYTE, partner, 0, recv,
+                           base::narrow<int>(bytes), MPI_BYTE, partner, 0, comm_,
+                           MPI_STATUS_IGNORE));
   }
 
   char* scratch(int64_t bytes) {
@@ -249,12 +254,13 @@ class MpiComm : public Comm {
     return scratch_.data();
   }
 
-  // Recursive halving that starts with the neighbour. After bits 0..b-1 this rank holds the sums, over the ranks that
-  // agree with it above bit b-1, of the pieces whose index agrees with its rank in bits 0..b-1: so additions follow the
-  // binary tree.
+  // Recursive halving that starts with the neighbour. After bits 0..b-1 this rank holds the sums,
+  // over the ranks that agree with it above bit b-1, of the pieces whose index agrees with its rank
+  // in bits 0..b-1: so additions follow the binary tree.
   void tree_reduce_scatter(device::View send, device::View recv) {
     int64_t piece = recv.bytes();
-    char* held = scratch(send.bytes() + send.bytes());  // held pieces | outgoing and incoming halves
+    // held pieces | outgoing and incoming halves
+    char* held = scratch(send.bytes() + send.bytes());
     char* out = held + send.bytes();
     char* in = out + send.bytes() / 2;
     std::memcpy(held, send.data, size_t(send.bytes()));
@@ -288,8 +294,8 @@ class MpiComm : public Comm {
   std::vector<std::unique_ptr<MpiWork>> works_;
 };
 
-// Ends the process if MPI does not start: MPI_Init returns when all ranks have called it, and a rank that was started to do
-// something else never does.
+// Ends the process if MPI does not start: MPI_Init returns when all ranks have called it, and a
+// rank that was started to do something else never does.
 class InitGuard {
  public:
   InitGuard() {
@@ -298,10 +304,14 @@ class InitGuard {
     thread_ = std::jthread([this, seconds] {
       base::leave_signals_to_main();
       std::unique_lock lock(mutex_);
-      if (changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return started_; })) return;
-      base::log::error("MPI has not started within {:g} s: some ranks never called it; start all of them with the same command "
-                       "line (TRAINER_MPI_START_S sets how long to wait)",
-                       seconds);
+      if (changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                            [this] { return started_; }))
+        return;
+      base::log::error(
+          "MPI has not started within {:g} s: some ranks never called it; start all of them with "
+          "the same command "
+          "line (TRAINER_MPI_START_S sets how long to wait)",
+          seconds);
       std::_Exit(int(base::Exit::config));
     });
   }
@@ -328,7 +338,8 @@ Session::Session(int& argc, char**& argv) {
     int provided = 0;
     InitGuard guard;
     check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    if (provided < MPI_THREAD_FUNNELED) base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_FUNNELED");
+    if (provided < MPI_THREAD_FUNNELED)
+      base::fail(base::Exit::mesh, "this MPI library offers no MPI_THREAD_FUNNELED");
     finalize_ = true;
   }
   world_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, SumOrder::library, false);
@@ -342,7 +353,8 @@ Session::Session(int& argc, char**& argv) {
 Session::~Session() {
   world_.reset();
 #ifdef __SANITIZE_ADDRESS__
-  __lsan_do_leak_check();  // instead of the one at exit: what MPI leaves behind when it ends is not ours
+  // instead of the one at exit: what MPI leaves behind when it ends is not ours
+  __lsan_do_leak_check();
 #endif
   if (finalize_) MPI_Finalize();
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL back end. Communicators do not block (a rank that never comes, or an operation that cannot be put into the stream, is found
-// by asking), and every operation of this process goes into one stream beside the computing one: it starts when what the queue was
-// given before is done, and what the queue is given after wait() starts when it is done. The host waits for neither.
+// NCCL back end. Communicators do not block (a rank that never comes, or an operation that cannot
+// be put into the stream, is found by asking), and every operation of this process goes into one
+// stream beside the computing one: it starts when what the queue was given before is done, and what
+// the queue is given after wait() starts when it is done. The host waits for neither.
+#include <nccl.h>
+
 #include <algorithm>
 #include <deque>
 #include <exception>
@@ -15,8 +18,6 @@
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
 
-#include <nccl.h>
-
 namespace comm {
 namespace {
 
@@ -25,18 +26,26 @@ namespace gpu = device::gpu;
 
 ncclDataType_t type_of(device::DType type) {
   switch (type) {
-    case device::DType::f32: return ncclFloat32;
-    case device::DType::f64: return ncclFloat64;
-    case device::DType::bf16: return ncclBfloat16;
-    case device::DType::f16: return ncclFloat16;
-    case device::DType::i32: return ncclInt32;
-    case device::DType::i64: return ncclInt64;
-    case device::DType::u8: return ncclUint8;
+    case device::DType::f32:
+      return ncclFloat32;
+    case device::DType::f64:
+      return ncclFloat64;
+    case device::DType::bf16:
+      return ncclBfloat16;
+    case device::DType::f16:
+      return ncclFloat16;
+    case device::DType::i32:
+      return ncclInt32;
+    case device::DType::i64:
+      return ncclInt64;
+    case device::DType::u8:
+      return ncclUint8;
   }
   return ncclUint8;
 }
 
-// Seconds that somebody has waited: time between two looks counts up to a second, so that a job that was suspended is no stall.
+// Seconds that somebody has waited: time between two looks counts up to a second, so that a job
+// that was suspended is no stall.
 class Patience {
  public:
   void reset() { waited_s_ = 0, last_s_ = base::now_s(); }
@@ -53,7 +62,7 @@ class Patience {
 
 struct NcclGroup {
   ncclComm_t comm = nullptr;  // none: a group of one rank, or one that failed
-  std::string name;  // for messages: which ranks
+  std::string name;           // for messages: which ranks
 };
 
 // One collective under way; free for another use when it was waited for and has ended.
@@ -90,7 +99,8 @@ class NcclLane {
     std::memcpy(&unique, id.data(), sizeof unique);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    check(group, NCCL(ncclCommInitRankConfig)(&group.comm, ranks, unique, rank, &config), "joining it");
+    check(group, NCCL(ncclCommInitRankConfig)(&group.comm, ranks, unique, rank, &config),
+          "joining it");
     groups_.push_back(&group);
   }
 
@@ -111,8 +121,11 @@ class NcclLane {
 
   // `call(stream)` puts the collective into the stream.
   template <class Call>
-  Ticket run(NcclGroup& group, const char* what, device::View view, device::Queue& queue, Call call) {
-    if (!group.comm) base::fail(base::Exit::mesh, "NCCL: {}: {}: exchanges between GPUs have failed before", group.name, what);
+  Ticket run(NcclGroup& group, const char* what, device::View view, device::Queue& queue,
+             Call call) {
+    if (!group.comm)
+      base::fail(base::Exit::mesh, "NCCL: {}: {}: exchanges between GPUs have failed before",
+                 group.name, what);
     Operation* op = take();
     op->group = &group, op->what = what, op->view = view, op->number = ++operations_;
     op->stream = queue.stream();
@@ -128,20 +141,24 @@ class NcclLane {
 
  private:
   static std::string describe(const Operation& op) {
-    return fmt::format("{} (operation {} of this rank, {} bytes of {})", op.what, op.number, op.view.bytes(),
-                       name_of(op.view.type));
+    return fmt::format("{} (operation {} of this rank, {} bytes of {})", op.what, op.number,
+                       op.view.bytes(), name_of(op.view.type));
   }
 
-  // Ends what is under way on all communicators: whoever frees memory on the way out would wait for it.
+  // Ends what is under way on all communicators: whoever frees memory on the way out would wait for
+  // it.
   [[noreturn]] void fail(NcclGroup& group, const std::string& what, const std::string& why) {
     abort(group);
     for (NcclGroup* other : std::exchange(groups_, {})) abort(*other);
-    base::fail(base::Exit::mesh, "NCCL: rank {}, {}: {}: {}; NCCL_DEBUG=INFO tells more, mesh.gpu_exchange = \"mpi\" does without",
+    base::fail(base::Exit::mesh,
+               "NCCL: rank {}, {}: {}: {}; NCCL_DEBUG=INFO tells more, mesh.gpu_exchange = \"mpi\" "
+               "does without",
                base::where().rank, group.name, what, why);
   }
   static std::string text_of(NcclGroup& group, ncclResult_t result) {
     const char* detail = NCCL(ncclGetLastError)(group.comm);
-    return fmt::format("{} ({})", NCCL(ncclGetErrorString)(result), detail && *detail ? detail : "no detail");
+    return fmt::format("{} ({})", NCCL(ncclGetErrorString)(result),
+                       detail && *detail ? detail : "no detail");
   }
 
   // Returns when the call has been taken: those that do not block may still be at it.
@@ -151,9 +168,14 @@ class NcclLane {
       do {
         std::this_thread::yield();
         result = ncclSuccess;
-        if (ncclResult_t asked = NCCL(ncclCommGetAsyncError)(group.comm, &result); asked != ncclSuccess) result = asked;
+        if (ncclResult_t asked = NCCL(ncclCommGetAsyncError)(group.comm, &result);
+            asked != ncclSuccess)
+          result = asked;
         if (result == ncclInProgress && timeout_s_ > 0 && patience.look() > timeout_s_)
-          fail(group, what, fmt::format("no end after {:.0f} s: another rank hangs, has ended or has other operations", timeout_s_));
+          fail(group, what,
+               fmt::format(
+                   "no end after {:.0f} s: another rank hangs, has ended or has other operations",
+                   timeout_s_));
       } while (result == ncclInProgress);
     }
     if (result != ncclSuccess) fail(group, what, text_of(group, result));
@@ -177,17 +199,20 @@ class NcclLane {
     if (std::this_thread::get_id() != thread_) return;  // others wait for copies of their own
     retire();
     if (groups_.empty()) return;
-    std::string oldest = under_way_.empty() ? "no operation is under way" : describe(*under_way_.front());
+    std::string oldest =
+        under_way_.empty() ? "no operation is under way" : describe(*under_way_.front());
     for (NcclGroup* group : groups_) {
       ncclResult_t state = ncclSuccess;
       NCCL(ncclCommGetAsyncError)(group->comm, &state);
-      if (state != ncclSuccess && state != ncclInProgress) fail(*group, "at " + oldest, text_of(*group, state));
+      if (state != ncclSuccess && state != ncclInProgress)
+        fail(*group, "at " + oldest, text_of(*group, state));
     }
     if (under_way_.empty() || timeout_s_ == 0) return;
     Operation& op = *under_way_.front();
     if (patience_.look() > timeout_s_)
       fail(*op.group, describe(op),
-           fmt::format("not ended after {:.0f} s (mesh.gpu_timeout_s): another rank hangs, has ended or has other operations",
+           fmt::format("not ended after {:.0f} s (mesh.gpu_timeout_s): another rank hangs, has "
+                       "ended or has other operations",
                        timeout_s_));
   }
 
@@ -234,7 +259,8 @@ class NcclComm : public Comm {
     if (queue.kind() == device::Kind::cpu) return host_->all_gather(send, recv);
     if (size() == 1) return device::copy(recv, send, queue), Ticket();
     return lane_->run(group_, "all_gather", recv, queue, [&](cudaStream_t stream) {
-      return NCCL(ncclAllGather)(send.data, recv.data, size_t(send.count), type_of(send.type), group_.comm, stream);
+      return NCCL(ncclAllGather)(send.data, recv.data, size_t(send.count), type_of(send.type),
+                                 group_.comm, stream);
     });
   }
 
@@ -244,8 +270,8 @@ class NcclComm : public Comm {
     if (queue.kind() == device::Kind::cpu) return host_->reduce_scatter(send, recv);
     if (size() == 1) return device::copy(recv, send, queue), Ticket();
     return lane_->run(group_, "reduce_scatter", send, queue, [&](cudaStream_t stream) {
-      return NCCL(ncclReduceScatter)(send.data, recv.data, size_t(recv.count), type_of(send.type), ncclSum, group_.comm,
-                                     stream);
+      return NCCL(ncclReduceScatter)(send.data, recv.data, size_t(recv.count), type_of(send.type),
+                                     ncclSum, group_.comm, stream);
     });
   }
 
@@ -254,7 +280,8 @@ class NcclComm : public Comm {
     if (queue.kind() == device::Kind::cpu) return host_->all_reduce(view);
     if (size() == 1 || view.count == 0) return {};
     return lane_->run(group_, "all_reduce", view, queue, [&](cudaStream_t stream) {
-      return NCCL(ncclAllReduce)(view.data, view.data, size_t(view.count), type_of(view.type), ncclSum, group_.comm, stream);
+      return NCCL(ncclAllReduce)(view.data, view.data, size_t(view.count), type_of(view.type),
+                                 ncclSum, group_.comm, stream);
     });
   }
 
@@ -264,8 +291,12 @@ class NcclComm : public Comm {
   int64_t max(int64_t value) override { return host_->max(value); }
   int64_t sum(int64_t value) override { return host_->sum(value); }
   double max(double value) override { return host_->max(value); }
-  std::vector<std::string> gather_text(const std::string& text) override { return host_->gather_text(text); }
-  std::string broadcast_text(const std::string& text, int root) override { return host_->broadcast_text(text, root); }
+  std::vector<std::string> gather_text(const std::string& text) override {
+    return host_->gather_text(text);
+  }
+  std::string broadcast_text(const std::string& text, int root) override {
+    return host_->broadcast_text(text, root);
+  }
 
  private:
   // A call, and how long it held the main thread.
@@ -284,11 +315,14 @@ class NcclComm : public Comm {
     if (rank() == 0) {
       ncclUniqueId id;
       ncclResult_t result = NCCL(ncclGetUniqueId)(&id);
-      mine = result == ncclSuccess ? "+" + std::string(reinterpret_cast<const char*>(&id), sizeof id)
-                                   : "-" + std::string(NCCL(ncclGetErrorString)(result));
+      mine = result == ncclSuccess
+                 ? "+" + std::string(reinterpret_cast<const char*>(&id), sizeof id)
+                 : "-" + std::string(NCCL(ncclGetErrorString)(result));
     }
     std::string all = host_->broadcast_text(mine, 0);
-    if (all[0] == '-') base::fail(base::Exit::mesh, "NCCL: {}: its first rank can make no id: {}", group_.name, all.substr(1));
+    if (all[0] == '-')
+      base::fail(base::Exit::mesh, "NCCL: {}: its first rank can make no id: {}", group_.name,
+                 all.substr(1));
     return all.substr(1);
   }
 
@@ -302,13 +336,18 @@ class NcclComm : public Comm {
 std::string nccl_version() {
   int version = 0;
   ncclResult_t result = NCCL(ncclGetVersion)(&version);
-  if (result != ncclSuccess) base::fail(base::Exit::mesh, "NCCL does not tell its version: {}", NCCL(ncclGetErrorString)(result));
+  if (result != ncclSuccess)
+    base::fail(base::Exit::mesh, "NCCL does not tell its version: {}",
+               NCCL(ncclGetErrorString)(result));
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-std::shared_ptr<NcclLane> make_nccl_lane(double timeout_s) { return std::make_shared<NcclLane>(timeout_s); }
+std::shared_ptr<NcclLane> make_nccl_lane(double timeout_s) {
+  return std::make_shared<NcclLane>(timeout_s);
+}
 
-std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm> group, const std::string& name, std::shared_ptr<NcclLane> lane) {
+std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm> group, const std::string& name,
+                                     std::shared_ptr<NcclLane> lane) {
   return std::make_unique<NcclComm>(std::move(group), name, std::move(lane));
 }
 

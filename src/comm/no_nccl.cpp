@@ -6,13 +6,18 @@
 namespace comm {
 namespace {
 [[noreturn]] void none() {
-  base::fail(base::Exit::mesh, "this build has no NCCL: build with CUDA where nccl.h is found (CMAKE_PREFIX_PATH says where), "
-                               "or set mesh.gpu_exchange = \"mpi\"");
+  base::fail(base::Exit::mesh,
+             "this build has no NCCL: build with CUDA where nccl.h is found (CMAKE_PREFIX_PATH "
+             "says where), "
+             "or set mesh.gpu_exchange = \"mpi\"");
 }
 }  // namespace
 
 std::string nccl_version() { none(); }
 std::shared_ptr<NcclLane> make_nccl_lane(double) { none(); }
-std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm>, const std::string&, std::shared_ptr<NcclLane>) { none(); }
+std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm>, const std::string&,
+                                     std::shared_ptr<NcclLane>) {
+  none();
+}
 
 }  // namespace comm

@@ -44,7 +44,8 @@ Place find_place(const Section& root, std::string_view key) {
 }  // namespace
 
 struct Deck::Impl {
-  explicit Impl(DeckSource s) : source(std::move(s)), report(source.path, source.overrides, source.removals) {}
+  explicit Impl(DeckSource s)
+      : source(std::move(s)), report(source.path, source.overrides, source.removals) {}
 
   DeckSource source;
   Report report;
@@ -54,7 +55,8 @@ struct Deck::Impl {
   bool complete = true;            // no syntax errors
 };
 
-Deck::Deck(DeckSource source, std::function<void(Table&)> bind) : impl_(std::make_unique<Impl>(std::move(source))) {
+Deck::Deck(DeckSource source, std::function<void(Table&)> bind)
+    : impl_(std::make_unique<Impl>(std::move(source))) {
   Impl& d = *impl_;
   d.schema.bind_root(bind);
   ParsedToml parsed = parse_toml(d.source.text);
@@ -81,7 +83,8 @@ void Deck::error(std::string_view key, std::string message, std::string_view con
     const auto& value = std::get<Duration>(place.row->value);
     if (value.set()) shown += duration_key("", value);  // as the deck spells it
   }
-  if (overridden(conflicts_with) && !overridden(key)) return error(conflicts_with, fmt::format("{}: {}", shown, message));
+  if (overridden(conflicts_with) && !overridden(key))
+    return error(conflicts_with, fmt::format("{}: {}", shown, message));
   Location at = place.section->where();
   if (place.row && place.row->node)
     at = place.row->node->at;
@@ -111,7 +114,9 @@ void Deck::throw_if_any() const {
   if (problems().any()) throw base::Error(base::Exit::config, base::join(problems().lines, "\n"));
 }
 
-std::string Deck::resolved() const { return impl_->engine ? write_resolved(impl_->engine->root()) : ""; }
+std::string Deck::resolved() const {
+  return impl_->engine ? write_resolved(impl_->engine->root()) : "";
+}
 
 std::map<std::string, std::string> Deck::flat() const {
   return impl_->engine ? write_flat(impl_->engine->root()) : std::map<std::string, std::string>();
@@ -131,16 +136,19 @@ std::string Deck::digest() const {
   return base::sha256_hex(bytes);
 }
 
-DeckSource read_deck(const std::string& path, std::vector<std::string> overrides, std::vector<std::string> removals) {
+DeckSource read_deck(const std::string& path, std::vector<std::string> overrides,
+                     std::vector<std::string> removals) {
   constexpr size_t most = size_t{4} << 20;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) base::fail(base::Exit::config, "cannot read deck {}: {}", path, std::strerror(errno));
   DeckSource source{path, std::string(most + 1, '\0'), std::move(overrides), std::move(removals)};
   errno = 0;
   source.text.resize(std::fread(source.text.data(), 1, source.text.size(), file.get()));
-  if (std::ferror(file.get())) base::fail(base::Exit::config, "cannot read deck {}: {}", path, std::strerror(errno));
+  if (std::ferror(file.get()))
+    base::fail(base::Exit::config, "cannot read deck {}: {}", path, std::strerror(errno));
   if (source.text.size() > most)
-    base::fail(base::Exit::config, "deck {} has more than {} MiB; that is no deck", path, most >> 20);
+    base::fail(base::Exit::config, "deck {} has more than {} MiB; that is no deck", path,
+               most >> 20);
   return source;
 }
 

@@ -29,9 +29,10 @@ Block whole(const Section& section) {
 
 bool is_index(const std::string& part) { return part.find_first_not_of("0123456789") == part.npos; }
 
-// Collects what the parts from i on select below the section. data.train.path finds data.NAME.path; list elements may
-// be given as rule[], rule[0], rule.0 or not at all.
-void select(const Section& section, const std::vector<std::string>& parts, size_t i, std::vector<Block>& out) {
+// Collects what the parts from i on select below the section. data.train.path finds data.NAME.path;
+// list elements may be given as rule[], rule[0], rule.0 or not at all.
+void select(const Section& section, const std::vector<std::string>& parts, size_t i,
+            std::vector<Block>& out) {
   if (section.same_as) return select(*section.same_as, parts, i, out);
   if (i == parts.size()) {
     for_each_section(section, [&out](const Section& s) { out.push_back(whole(s)); });
@@ -52,7 +53,8 @@ void select(const Section& section, const std::vector<std::string>& parts, size_
 }
 
 // All rows that `wanted` accepts, by table.
-std::vector<Block> rows_where(const Section& schema, const std::function<bool(const Row&)>& wanted) {
+std::vector<Block> rows_where(const Section& schema,
+                              const std::function<bool(const Row&)>& wanted) {
   std::vector<Block> out;
   for_each_section(schema, [&](const Section& section) {
     Block block{&section, {}};
@@ -63,10 +65,15 @@ std::vector<Block> rows_where(const Section& schema, const std::function<bool(co
   return out;
 }
 
-// The keys of this name in any table; the keys that accept it as a value, and those of the kind of this name.
+// The keys of this name in any table; the keys that accept it as a value, and those of the kind of
+// this name.
 std::vector<Block> by_last_name(const Section& schema, const std::string& name) {
-  auto has = [&](const std::vector<std::string>& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
-  return rows_where(schema, [&](const Row& row) { return row.has_name(name) || has(row.kinds) || has(row.choices); });
+  auto has = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return rows_where(schema, [&](const Row& row) {
+    return row.has_name(name) || has(row.kinds) || has(row.choices);
+  });
 }
 
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)); }
@@ -92,11 +99,13 @@ bool alike(const std::string& a, const std::string& b) {
 
 size_t shared_words(const std::vector<std::string>& words, const std::vector<std::string>& others) {
   return size_t(std::count_if(words.begin(), words.end(), [&](const std::string& word) {
-    return std::any_of(others.begin(), others.end(), [&](const std::string& other) { return alike(word, other); });
+    return std::any_of(others.begin(), others.end(),
+                       [&](const std::string& other) { return alike(word, other); });
   }));
 }
 
-// The keys whose names share most words with the text; if no name shares any, those whose explanations have them all.
+// The keys whose names share most words with the text; if no name shares any, those whose
+// explanations have them all.
 std::vector<Block> by_words(const Section& schema, const std::string& text) {
   const std::vector<std::string> words = words_of(text);
   size_t most = 0;
@@ -130,7 +139,8 @@ std::string nearest_known(const Section& schema, std::string_view key) {
   return near.empty() ? nearest(key, last) : near;
 }
 
-[[noreturn]] void fail_unknown(const Section& schema, std::string_view key, const std::string& near) {
+[[noreturn]] void fail_unknown(const Section& schema, std::string_view key,
+                               const std::string& near) {
   std::vector<std::string> tables;
   for (const auto& row : schema.rows) tables.push_back(row->name);
   for (const auto& child : schema.children) tables.push_back(child->name);
@@ -152,7 +162,8 @@ Cells cells_of(const Row& row) {
   if (!row.unit.empty()) c.range += (c.range.empty() ? "" : " ") + row.unit;
   c.rest = (row.on_resume == OnResume::may_change ? "[R] " : "    ") + row.doc;
   if (row.on_resume == OnResume::never) c.rest += " (never changes on resume)";
-  if (!row.kinds.empty()) c.rest += fmt::format(" {{{}: {}}}", row.kind_key, base::join(row.kinds, ", "));
+  if (!row.kinds.empty())
+    c.rest += fmt::format(" {{{}: {}}}", row.kind_key, base::join(row.kinds, ", "));
   return c;
 }
 
@@ -182,8 +193,8 @@ void write_block(const Block& block, std::string& out) {
     range = std::max(range, std::min(c.range.size(), widest));
   }
   for (const Cells& c : cells)
-    out += fmt::format("  {:<{}}  {:<{}}  {:<{}}  {:<{}}  {}\n", c.name, name, c.type, type, c.otherwise, otherwise,
-                       c.range, range, c.rest);
+    out += fmt::format("  {:<{}}  {:<{}}  {:<{}}  {:<{}}  {}\n", c.name, name, c.type, type,
+                       c.otherwise, otherwise, c.range, range, c.rest);
 }
 
 }  // namespace

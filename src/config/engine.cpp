@@ -30,14 +30,16 @@ std::string place(const Section& section) {
 
 bool same_shape(const Row& a, const Row& b) {
   return a.type == b.type && a.doc == b.doc && plain_value(a.value) == plain_value(b.value) &&
-         a.required == b.required && a.on_resume == b.on_resume && a.unit == b.unit && range_text(a) == range_text(b);
+         a.required == b.required && a.on_resume == b.on_resume && a.unit == b.unit &&
+         range_text(a) == range_text(b);
 }
 
 }  // namespace
 
 Engine::Engine() = default;
 
-Engine::Engine(Node& deck, const Section& schema, Report& report, bool complete) : report_(&report) {
+Engine::Engine(Node& deck, const Section& schema, Report& report, bool complete)
+    : report_(&report) {
   root_.node = &deck;
   root_.schema = &schema;
   root_.mute_missing = !complete;
@@ -52,7 +54,8 @@ void Engine::run_bind(Section& section, const std::function<void(Table&)>& bind)
   size_t first = checks_.size();
   Table table(*this, section);
   bind(table);
-  // Checks may look at all members of the table, so they run when it is complete, and before a list can move it.
+  // Checks may look at all members of the table, so they run when it is complete, and before a list
+  // can move it.
   for (size_t i = first; i < checks_.size(); ++i) {
     Row& row = *checks_[i];
     std::string text = row.check();
@@ -74,13 +77,15 @@ void Engine::bind(Section& section, const void* tag, const std::function<void(Ta
   open_.pop_back();
 }
 
-Section& Engine::child(Section& parent, const std::string& name, Section::Form form, std::string_view doc) {
+Section& Engine::child(Section& parent, const std::string& name, Section::Form form,
+                       std::string_view doc) {
   if (Section* known = parent.find_child(name)) {
     CHECK(known->form == form, "[{}] is bound both as a table and as several", known->path);
     if (!known->kinds.empty()) {
       if (kinds_.empty())
         known->kinds.clear();  // in every kind
-      else if (std::find(known->kinds.begin(), known->kinds.end(), kinds_.back().name) == known->kinds.end())
+      else if (std::find(known->kinds.begin(), known->kinds.end(), kinds_.back().name) ==
+               known->kinds.end())
         known->kinds.push_back(kinds_.back().name);
     }
     return *known;
@@ -118,12 +123,13 @@ void Engine::attach(Section& child, Node* node) {
   child.mute_missing = true;
   std::string text;
   if (child.form == Section::Form::list)
-    text = fmt::format("expected a list of tables, found {}; write [[{}]]", found(*node), child.path);
+    text =
+        fmt::format("expected a list of tables, found {}; write [[{}]]", found(*node), child.path);
   else if (node->kind == Node::Kind::array && child.name.front() != '[')
     text = fmt::format("expected one table, found {}; write [{}]", found(*node), child.path);
   else if (child.parent->form == Section::Form::named)
-    text = fmt::format("expected a table, found {}; [{}] holds named tables only: [{}.NAME]", found(*node),
-                       child.parent->path, child.parent->path);
+    text = fmt::format("expected a table, found {}; [{}] holds named tables only: [{}.NAME]",
+                       found(*node), child.parent->path, child.parent->path);
   else
     text = fmt::format("expected a table, found {}", found(*node));
   problem(node->at, child.path, text);
@@ -151,7 +157,8 @@ bool Engine::count_element(const Section& container) {
   return false;
 }
 
-void Engine::with_kind(const std::string& key, const std::string& kind, const std::function<void()>& bind) {
+void Engine::with_kind(const std::string& key, const std::string& kind,
+                       const std::function<void()>& bind) {
   kinds_.push_back({key, kind});
   bind();
   kinds_.pop_back();
@@ -162,11 +169,13 @@ void Engine::problem(Location at, const std::string& key, const std::string& tex
 }
 
 void Engine::expect_new_name(const Section& section, const Row& row) const {
-  CHECK(!row.name.empty() && toml_key(row.name) == row.name, "key name {} in [{}]", quoted(row.name), section.path);
+  CHECK(!row.name.empty() && toml_key(row.name) == row.name, "key name {} in [{}]",
+        quoted(row.name), section.path);
   for (const auto& other : section.rows) {
     bool both_in_kinds = !kinds_.empty() && !other->kinds.empty();
-    if (both_in_kinds && (other->kind_key != kinds_.back().key || std::find(other->kinds.begin(), other->kinds.end(),
-                                                                            kinds_.back().name) == other->kinds.end()))
+    if (both_in_kinds && (other->kind_key != kinds_.back().key ||
+                          std::find(other->kinds.begin(), other->kinds.end(), kinds_.back().name) ==
+                              other->kinds.end()))
       continue;  // another kind's
     for (const std::string& name : names_of(row))
       for (const std::string& taken : names_of(*other))
@@ -201,7 +210,8 @@ void Engine::add_to_schema(std::unique_ptr<Row> row) {
     row->kind_key = kinds_.back().key;
     row->kinds = {kinds_.back().name};
     for (auto& other : row->section->rows)
-      if (other->name == row->name && other->kind_key == row->kind_key && same_shape(*other, *row)) {
+      if (other->name == row->name && other->kind_key == row->kind_key &&
+          same_shape(*other, *row)) {
         other->kinds.push_back(kinds_.back().name);
         return;
       }
@@ -241,7 +251,8 @@ bool Engine::read_duration(Row& row) {
       percent->known = true;
       refused = true;
       problem(percent->at, row.key() + "_percent",
-              fmt::format("write {}_fraction, a fraction of the run in 0..1 (10 percent is 0.1)", row.name));
+              fmt::format("write {}_fraction, a fraction of the run in 0..1 (10 percent is 0.1)",
+                          row.name));
     }
   }
   if (row.no_fraction)
@@ -249,9 +260,11 @@ bool Engine::read_duration(Row& row) {
       if (g.unit == Duration::Unit::fraction) {
         refused = true;
         problem(g.node->at, key_in(*row.section, g.name),
-                fmt::format("cannot be a fraction of the run; write one of {}", base::join(spellings(row), ", ")));
+                fmt::format("cannot be a fraction of the run; write one of {}",
+                            base::join(spellings(row), ", ")));
       }
-  if (row.no_fraction) std::erase_if(given, [](const Given& g) { return g.unit == Duration::Unit::fraction; });
+  if (row.no_fraction)
+    std::erase_if(given, [](const Given& g) { return g.unit == Duration::Unit::fraction; });
   // An override replaces what the deck or an earlier override says in another spelling.
   std::erase_if(given, [origin](const Given& g) { return g.node->at.origin < origin; });
   if (given.empty()) {
@@ -260,15 +273,17 @@ bool Engine::read_duration(Row& row) {
     if (!missing) check_default(row);
     return !missing && !refused;
   }
-  std::stable_sort(given.begin(), given.end(),
-                   [](const Given& a, const Given& b) { return a.node->at.line < b.node->at.line; });
+  std::stable_sort(given.begin(), given.end(), [](const Given& a, const Given& b) {
+    return a.node->at.line < b.node->at.line;
+  });
   std::string line = origin == 0 ? fmt::format(" (line {})", given[0].node->at.line) : "";
   for (size_t i = 1; i < given.size(); ++i)
-    problem(
-        given[i].node->at, key_in(*row.section, given[i].name),
-        fmt::format("conflicts with {}{}; give only one of {}", given[0].name, line, base::join(spellings(row), ", ")));
+    problem(given[i].node->at, key_in(*row.section, given[i].name),
+            fmt::format("conflicts with {}{}; give only one of {}", given[0].name, line,
+                        base::join(spellings(row), ", ")));
   Duration length{given[0].unit, 0};
-  return read_value(row, *given[0].node, key_in(*row.section, given[0].name), length) && given.size() == 1;
+  return read_value(row, *given[0].node, key_in(*row.section, given[0].name), length) &&
+         given.size() == 1;
 }
 
 bool Engine::read_value(Row& row, Node& node, const std::string& key, Value value) {
@@ -286,7 +301,8 @@ bool Engine::read_value(Row& row, Node& node, const std::string& key, Value valu
 // A default may have been derived from another key's value.
 void Engine::check_default(Row& row) {
   for (const ValueProblem& p : validate(row, row.value))
-    problem(row.section->where(), row.key() + p.suffix, fmt::format("the default does not fit here: {}", p.text));
+    problem(row.section->where(), row.key() + p.suffix,
+            fmt::format("the default does not fit here: {}", p.text));
 }
 
 void Engine::report_missing(const Row& row) {
@@ -294,15 +310,16 @@ void Engine::report_missing(const Row& row) {
   if (section.mute_missing) return;
   if (row.type == Type::duration) {
     problem(section.where(), row.key(),
-            fmt::format("missing; add exactly one of {} to {}: {}", base::join(spellings(row), ", "), place(section),
-                        row.doc));
+            fmt::format("missing; add exactly one of {} to {}: {}",
+                        base::join(spellings(row), ", "), place(section), row.doc));
     return;
   }
-  std::string range = row.choices.empty() ? range_text(row) : fmt::format("one of {}", base::join(row.choices, ", "));
-  problem(
-      section.where(), row.key(),
-      fmt::format("missing; add {} = ... ({}{}{}{}{}) to {}: {}", row.name, type_name(row), range.empty() ? "" : ", ",
-                  range, row.unit.empty() ? "" : " ", row.unit, place(section), row.doc));
+  std::string range = row.choices.empty() ? range_text(row)
+                                          : fmt::format("one of {}", base::join(row.choices, ", "));
+  problem(section.where(), row.key(),
+          fmt::format("missing; add {} = ... ({}{}{}{}{}) to {}: {}", row.name, type_name(row),
+                      range.empty() ? "" : ", ", range, row.unit.empty() ? "" : " ", row.unit,
+                      place(section), row.doc));
 }
 
 }  // namespace config

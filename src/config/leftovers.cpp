@@ -16,9 +16,11 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
 }
 
 // The row that a kind has for this name; null if it has none of its own.
-const Row* row_of_kind(const Section& schema, const std::string& name, const Row& choice, const std::string& kind) {
+const Row* row_of_kind(const Section& schema, const std::string& name, const Row& choice,
+                       const std::string& kind) {
   for (const auto& row : schema.rows)
-    if (row->kind_key == choice.name && row->has_name(name) && has(row->kinds, kind)) return row.get();
+    if (row->kind_key == choice.name && row->has_name(name) && has(row->kinds, kind))
+      return row.get();
   return nullptr;
 }
 
@@ -47,7 +49,8 @@ class Leftovers {
   // --set has changed the kind: whatever the deck itself writes was meant for the kind before.
   void after_override() {
     const Row* described = schema_.find_row(choice_.name);
-    const std::string was = choice_.node->replaced.value_or(std::get<std::string>(described->value));
+    const std::string was =
+        choice_.node->replaced.value_or(std::get<std::string>(described->value));
     if (was == chosen_) return;
     std::vector<std::string> left;
     for (const auto& [name, node] : section_.node->entries) {
@@ -60,18 +63,23 @@ class Leftovers {
       } else if (const Row* old = row_of_another_meaning(name, was)) {
         left.push_back(key_of(name));
         report_.add(node.at, left.back(),
-                    fmt::format("written for {} = {} ({}), but {} = {} would take it ({})", choice_.name, quoted(was),
-                                text_of(*old), choice_.name, quoted(chosen_), text_of(*new_row(name))));
+                    fmt::format("written for {} = {} ({}), but {} = {} would take it ({})",
+                                choice_.name, quoted(was), text_of(*old), choice_.name,
+                                quoted(chosen_), text_of(*new_row(name))));
       }
     }
     if (left.empty()) return;
     report_.add(choice_.node->at, choice_.key(),
-                fmt::format("the deck wrote this table for {0} = {1}. Drop what was meant for it: --unset {2}; or give a "
-                            "key its new value by --set; or write the whole table anew: --set '{3}={{{0}={4}, ...}}'",
-                            choice_.name, quoted(was), base::join(left, " --unset "), section_.path, quoted(chosen_)));
+                fmt::format("the deck wrote this table for {0} = {1}. Drop what was meant for it: "
+                            "--unset {2}; or give a "
+                            "key its new value by --set; or write the whole table anew: --set "
+                            "'{3}={{{0}={4}, ...}}'",
+                            choice_.name, quoted(was), base::join(left, " --unset "), section_.path,
+                            quoted(chosen_)));
   }
 
-  // Somebody has changed the kind in the deck: keys of another kind, which are refused, give the rest away.
+  // Somebody has changed the kind in the deck: keys of another kind, which are refused, give the
+  // rest away.
   void within_deck() {
     std::vector<std::string> others = other_kinds();
     if (others.empty()) return;
@@ -81,9 +89,10 @@ class Leftovers {
         const Row* old = row_of_another_meaning(name, other);
         if (!old || old->required) continue;
         report_.add(node.at, key_of(name),
-                    fmt::format("is this meant for {} = {} ({})? The table holds keys of {} = {}, where it means: {}",
-                                choice_.name, quoted(chosen_), text_of(*new_row(name)), choice_.name, quoted(other),
-                                text_of(*old)));
+                    fmt::format("is this meant for {} = {} ({})? The table holds keys of {} = {}, "
+                                "where it means: {}",
+                                choice_.name, quoted(chosen_), text_of(*new_row(name)),
+                                choice_.name, quoted(other), text_of(*old)));
         break;
       }
     }
@@ -104,16 +113,20 @@ class Leftovers {
     return out;
   }
 
-  // The other kind's row of a key that the chosen kind has too, with another meaning and another value than its default.
+  // The other kind's row of a key that the chosen kind has too, with another meaning and another
+  // value than its default.
   const Row* row_of_another_meaning(const std::string& name, const std::string& other) const {
     const Row *old = row_of_kind(schema_, name, choice_, other), *now = new_row(name);
     if (!old || !now || old == now) return nullptr;
     const Row* read = section_.find_row(name);
-    const bool is_default = read && !now->required && plain_value(read->value) == plain_value(now->value);
+    const bool is_default =
+        read && !now->required && plain_value(read->value) == plain_value(now->value);
     return is_default ? nullptr : old;
   }
 
-  const Row* new_row(const std::string& name) const { return row_of_kind(schema_, name, choice_, chosen_); }
+  const Row* new_row(const std::string& name) const {
+    return row_of_kind(schema_, name, choice_, chosen_);
+  }
   std::string key_of(const std::string& name) const {
     return (section_.path.empty() ? "" : section_.path + ".") + printable(toml_key(name));
   }
@@ -129,7 +142,9 @@ class Leftovers {
 
 void report_leftovers(const Section& root, Report& report) {
   for_each_section(root, [&](const Section& section) {
-    if (!section.schema || !section.node || section.form != Section::Form::table || section.kind_unknown) return;
+    if (!section.schema || !section.node || section.form != Section::Form::table ||
+        section.kind_unknown)
+      return;
     const Section& schema = section.schema->same_as ? *section.schema->same_as : *section.schema;
     std::vector<std::string> choices;
     for (const auto& row : schema.rows)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The deck as a tree of our own: what TOML++ parsed (toml.cpp) with the overrides laid over it (overrides.cpp). Private
-// to this folder.
+// The deck as a tree of our own: what TOML++ parsed (toml.cpp) with the overrides laid over it
+// (overrides.cpp). Private to this folder.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace config {
 
-// The place where a value was written. Origin 0 is the deck, n > 0 the n-th --set, -n the n-th --unset.
+// The place where a value was written. Origin 0 is the deck, n > 0 the n-th --set, -n the n-th
+// --unset.
 struct Location {
   int origin = 0;
   int line = 1;
@@ -31,7 +32,9 @@ struct Node {
   Location at;
   std::optional<std::string> replaced;  // the string of the deck that an override replaced
   bool known =
-      false;  // a row or table took it, or a problem was reported for it; what stays unknown is reported at the end
+      // a row or table took it, or a problem was reported for it; what stays unknown is reported at
+      // the end
+      false;
 
   bool is_table() const { return kind == Kind::table; }
   Node* find(std::string_view name) {
@@ -44,7 +47,8 @@ struct Node {
 // What a message says it found: the string "8", the number 8.0, a table.
 std::string found(const Node& node);
 
-// The parts of a key path: a.b."c.d", rule.0.match and rule[0].match. Empty if the text is no such path.
+// The parts of a key path: a.b."c.d", rule.0.match and rule[0].match. Empty if the text is no such
+// path.
 std::vector<std::string> split_key(std::string_view key);
 
 }  // namespace config

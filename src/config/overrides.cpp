@@ -38,12 +38,14 @@ std::optional<Node> single_value(const std::string& text, std::string& problem) 
   return std::move(*value);
 }
 
-// A TOML value; what is none and does not begin like one is taken as a string, and so are times and dates, which no key takes
-// (limits.wall_time=12:00:00).
+// A TOML value; what is none and does not begin like one is taken as a string, and so are times and
+// dates, which no key takes (limits.wall_time=12:00:00).
 std::optional<Node> parse_value(const std::string& text, std::string& problem) {
   std::optional<Node> value = single_value(text, problem);
   if (value && value->kind != Node::Kind::date) return value;
-  if (text.find_first_not_of("0123456789", text[0] == '-' || text[0] == '+') == text.npos) return {};  // a number
+  // a number
+  if (text.find_first_not_of("0123456789", text[0] == '-' || text[0] == '+') == text.npos)
+    return {};
   if (text.find_first_of("\"'[{") == 0) {
     problem += R"(; if this is text, quote it for the shell and for TOML: --set 'KEY="TEXT"')";
     return {};
@@ -65,11 +67,13 @@ class Overlay {
 
   void apply() {
     size_t equals = text_.find('=');
-    if (equals == text_.npos) return refuse("expected KEY=VALUE, for example --set train.total_steps=100");
+    if (equals == text_.npos)
+      return refuse("expected KEY=VALUE, for example --set train.total_steps=100");
     std::string_view all = text_;
     parts_ = split_key(base::trim(all.substr(0, equals)));
     if (parts_.empty()) return refuse("the key before = is not of the form a.b.c");
-    if (parts_.size() > max_parts) return refuse(fmt::format("a key with more than {} parts", max_parts));
+    if (parts_.size() > max_parts)
+      return refuse(fmt::format("a key with more than {} parts", max_parts));
     std::string value_text(base::trim(all.substr(equals + 1)));
     if (value_text.empty())
       return refuse("no value after =; for an empty string write '\"\"' with both kinds of quotes");
@@ -79,14 +83,18 @@ class Overlay {
     mark(*value, at_);
     Node* target = find_target();
     if (!target) return;
-    value->replaced = target->at.origin == 0 && target->kind == Node::Kind::string ? target->string : target->replaced;
+    value->replaced = target->at.origin == 0 && target->kind == Node::Kind::string
+                          ? target->string
+                          : target->replaced;
     *target = std::move(*value);
   }
 
  private:
   void refuse(const std::string& why) { report_.add(at_, "", why); }
 
-  std::string path_until(size_t count) const { return base::join(std::span(parts_).first(count), "."); }
+  std::string path_until(size_t count) const {
+    return base::join(std::span(parts_).first(count), ".");
+  }
 
   // The node to assign to, with the tables on the way to it made where they are missing.
   Node* find_target() {
@@ -118,8 +126,9 @@ class Overlay {
     const size_t count = list.items.size();
     const std::optional<size_t> index = index_of(parts_[i]);
     if (!index || *index > count) {
-      refuse(fmt::format("{} has {} elements; expected an index of at most {} (which adds one), found {}",
-                         path_until(i), count, count, quoted(parts_[i])));
+      refuse(fmt::format(
+          "{} has {} elements; expected an index of at most {} (which adds one), found {}",
+          path_until(i), count, count, quoted(parts_[i])));
       return nullptr;
     }
     if (*index == count) list.items.emplace_back().at = at_;
@@ -141,7 +150,8 @@ void collect_keys(const Node& node, const std::string& path, std::vector<std::st
     out.push_back(key);
     collect_keys(value, key, out);
   }
-  for (size_t i = 0; i < node.items.size(); ++i) collect_keys(node.items[i], fmt::format("{}[{}]", path, i), out);
+  for (size_t i = 0; i < node.items.size(); ++i)
+    collect_keys(node.items[i], fmt::format("{}[{}]", path, i), out);
 }
 
 // Removes one key. Returns the problem, or "".
@@ -162,7 +172,8 @@ std::string remove_key(const std::vector<std::string>& parts, Node& deck) {
   std::vector<std::string> keys;
   collect_keys(deck, "", keys);
   const std::string near = nearest_key(base::join(parts, "."), keys);
-  return "the deck does not set this key" + (near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  return "the deck does not set this key" +
+         (near.empty() ? "" : fmt::format("; did you mean {}?", near));
 }
 
 }  // namespace
@@ -178,8 +189,10 @@ std::string text_override(std::string_view key, std::string_view text) {
   return fmt::format("{}={}", key, toml_string(text));
 }
 
-void apply_overrides(const std::vector<std::string>& overrides, const Section& schema, Node& deck, Report& report) {
-  for (size_t i = 0; i < overrides.size(); ++i) Overlay(overrides[i], {int(i) + 1, 1}, schema, deck, report).apply();
+void apply_overrides(const std::vector<std::string>& overrides, const Section& schema, Node& deck,
+                     Report& report) {
+  for (size_t i = 0; i < overrides.size(); ++i)
+    Overlay(overrides[i], {int(i) + 1, 1}, schema, deck, report).apply();
 }
 
 }  // namespace config

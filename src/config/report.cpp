@@ -11,7 +11,8 @@
 
 namespace config {
 
-Report::Report(std::string file, std::vector<std::string> overrides, std::vector<std::string> removals)
+Report::Report(std::string file, std::vector<std::string> overrides,
+               std::vector<std::string> removals)
     : file_(file.empty() ? "deck" : std::move(file)),
       overrides_(std::move(overrides)),
       removals_(std::move(removals)) {}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects the problems of a deck and its overrides and puts them in the order of the lines. Private to this folder.
+// Collects the problems of a deck and its overrides and puts them in the order of the lines.
+// Private to this folder.
 #pragma once
 
 #include <string>

@@ -31,11 +31,13 @@ struct Line {
   std::string name, value, comment;
 };
 
-// TOML wants a table's own keys first, then the tables within it, and those of a list element before the next element.
+// TOML wants a table's own keys first, then the tables within it, and those of a list element
+// before the next element.
 void write_section(const Section& section, std::string& out) {
   constexpr size_t longest_aligned = 24;
   bool element = section.parent && section.parent->form != Section::Form::table;
-  if (section.parent && section.form == Section::Form::table && (element || !section.rows.empty())) {
+  if (section.parent && section.form == Section::Form::table &&
+      (element || !section.rows.empty())) {
     bool list = element && section.parent->form == Section::Form::list;
     std::string path = header_path(section.path), doc = comment(section.doc, false);
     out += fmt::format(fmt::runtime(list ? "\n[[{}]]" : "\n[{}]"), path);
@@ -62,7 +64,8 @@ void write_section(const Section& section, std::string& out) {
     if (line.comment.empty())
       out += fmt::format("{:<{}} = {}\n", line.name, names, line.value);
     else
-      out += fmt::format("{:<{}} = {:<{}}  # {}\n", line.name, names, line.value, values, line.comment);
+      out += fmt::format("{:<{}} = {:<{}}  # {}\n", line.name, names, line.value, values,
+                         line.comment);
   }
   for (const auto& child : section.children) write_section(*child, out);
 }

@@ -47,7 +47,9 @@ Type element_type(Type type) {
   return type == Type::integers ? Type::int64 : Type::real;
 }
 
-std::string map_suffix(const std::string& name) { return fmt::format(".{}", printable(toml_key(name))); }
+std::string map_suffix(const std::string& name) {
+  return fmt::format(".{}", printable(toml_key(name)));
+}
 
 bool whole(double value) { return std::trunc(value) == value && std::abs(value) < 0x1p63; }
 bool is_integer_text(const std::string& text) {
@@ -57,7 +59,8 @@ bool is_integer_text(const std::string& text) {
 bool is_number_text(const std::string& text) {
   char* end = nullptr;
   double value = std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == 0 && std::isfinite(value) && text.find_first_not_of("0123456789+-.eE") == text.npos;
+  return !text.empty() && *end == 0 && std::isfinite(value) &&
+         text.find_first_not_of("0123456789+-.eE") == text.npos;
 }
 
 // How to write what was probably meant; empty if there is no good guess.
@@ -69,13 +72,15 @@ std::string way_out(const Node& node, Type type) {
       return "";
     case Type::int32:
     case Type::int64:
-      if (node.kind == Kind::real && whole(node.real)) return fmt::format("write {}", int64_t(node.real));
+      if (node.kind == Kind::real && whole(node.real))
+        return fmt::format("write {}", int64_t(node.real));
       if (node.kind == Kind::string && is_integer_text(node.string))
         return fmt::format("write {} without quotes", std::stoll(node.string));
       return "";
     case Type::real:
       if (node.kind == Kind::string && is_number_text(node.string))
-        return fmt::format("write {} without quotes", toml_number(std::strtod(node.string.c_str(), nullptr)));
+        return fmt::format("write {} without quotes",
+                           toml_number(std::strtod(node.string.c_str(), nullptr)));
       return "";
     case Type::string:
       if (node.kind == Kind::integer) return fmt::format("write \"{}\"", node.integer);
@@ -102,8 +107,8 @@ std::string way_out(const Node& node, Type type) {
 
 ValueProblem mismatch(const Node& node, Type type, std::string suffix = {}) {
   std::string hint = way_out(node, type);
-  return {std::move(suffix),
-          fmt::format("expected {}, found {}{}{}", expected(type), found(node), hint.empty() ? "" : "; ", hint)};
+  return {std::move(suffix), fmt::format("expected {}, found {}{}{}", expected(type), found(node),
+                                         hint.empty() ? "" : "; ", hint)};
 }
 
 // One scalar. Returns false and leaves `out` alone if the node has another type.
@@ -154,16 +159,18 @@ std::vector<ValueProblem> read_map(const Node& node, Type type, Value& out) {
   std::vector<ValueProblem> problems;
   std::map<std::string, T> values;
   for (const auto& [name, item] : node.entries)
-    if (!read(item, values[name])) problems.push_back(mismatch(item, element_type(type), map_suffix(name)));
+    if (!read(item, values[name]))
+      problems.push_back(mismatch(item, element_type(type), map_suffix(name)));
   out = std::move(values);
   return problems;
 }
 
 std::string check_number(const Row& row, double value, const std::string& text) {
   if (!std::isfinite(value)) return fmt::format("{} is not a finite number", text);
-  if ((row.least && value < *row.least) || (row.most && value > *row.most) || (row.above && value <= *row.above))
-    return fmt::format("{} is out of range: must be {}{}{}", text, range_text(row), row.unit.empty() ? "" : " ",
-                       row.unit);
+  if ((row.least && value < *row.least) || (row.most && value > *row.most) ||
+      (row.above && value <= *row.above))
+    return fmt::format("{} is out of range: must be {}{}{}", text, range_text(row),
+                       row.unit.empty() ? "" : " ", row.unit);
   return {};
 }
 
@@ -182,7 +189,8 @@ std::string check_string(const Row& row, const std::string& value) {
   std::vector<std::string> accepted;
   for (const std::string& choice : row.choices) accepted.push_back(quoted(choice));
   return fmt::format("{} is not accepted{} Accepted: {}", quoted(value),
-                     near.empty() ? "." : fmt::format("; did you mean {}?", quoted(near)), base::join(accepted, ", "));
+                     near.empty() ? "." : fmt::format("; did you mean {}?", quoted(near)),
+                     base::join(accepted, ", "));
 }
 
 std::string check_duration(const Row& row, const Duration& value) {
@@ -192,7 +200,8 @@ std::string check_duration(const Row& row, const Duration& value) {
   if (value.value < 0) return text + " is out of range: must be >= 0";
   if (value.value > 0x1p53) return text + " is too large";
   if (value.unit == Duration::Unit::fraction && value.value > 1)
-    return fmt::format("{} is out of range: must be 0..1, a fraction of the run (10 percent is 0.1)", text);
+    return fmt::format(
+        "{} is out of range: must be 0..1, a fraction of the run (10 percent is 0.1)", text);
   return check_number(row, value.value, text);
 }
 
@@ -230,11 +239,13 @@ std::string short_type_name(const Row& row) {
 std::string range_text(const Row& row) {
   if (!row.choices.empty()) return base::join(row.choices, " | ");
   if (row.least && row.most && !row.above)
-    return *row.least == *row.most ? plain_number(*row.least)
-                                   : fmt::format("{}..{}", plain_number(*row.least), plain_number(*row.most));
+    return *row.least == *row.most
+               ? plain_number(*row.least)
+               : fmt::format("{}..{}", plain_number(*row.least), plain_number(*row.most));
   std::string out;
   auto add = [&out](const char* sign, const std::optional<double>& bound) {
-    if (bound) out += fmt::format("{}{} {}", out.empty() ? "" : " and ", sign, plain_number(*bound));
+    if (bound)
+      out += fmt::format("{}{} {}", out.empty() ? "" : " and ", sign, plain_number(*bound));
   };
   add(">=", row.least);
   add(">", row.above);

@@ -10,8 +10,8 @@
 namespace config {
 namespace {
 
-// TOML++ builds dotted keys and headers of any depth and destroys tables recursively; it also searches some lists
-// linearly. No deck comes near these limits.
+// TOML++ builds dotted keys and headers of any depth and destroys tables recursively; it also
+// searches some lists linearly. No deck comes near these limits.
 constexpr size_t max_depth = 16;
 constexpr int max_dots = 16;
 constexpr size_t max_values = 100'000;
@@ -60,7 +60,8 @@ class Scanner {
       case '[':
       case '{':
         open_brackets_ += c;
-        if (open_brackets_.size() > max_depth) too_much(fmt::format("values nested more than {} deep", max_depth));
+        if (open_brackets_.size() > max_depth)
+          too_much(fmt::format("values nested more than {} deep", max_depth));
         dots_ = 0;
         break;
       case ']':
@@ -100,9 +101,11 @@ class Scanner {
         ++line_;
       } else if (text_[i_] == '\\' && escapes) {
         if (++i_ < text_.size() && text_[i_] == '\n') --i_;
-      } else if (text_[i_] == quote && (!triple || text_.compare(i_, 3, std::string(3, quote)) == 0)) {
+      } else if (text_[i_] == quote &&
+                 (!triple || text_.compare(i_, 3, std::string(3, quote)) == 0)) {
         i_ += triple ? 3 : 1;
-        while (triple && i_ < text_.size() && text_[i_] == quote) ++i_;  // up to two quotes belong to the text
+        // up to two quotes belong to the text
+        while (triple && i_ < text_.size() && text_[i_] == quote) ++i_;
         return;
       }
     }
@@ -112,7 +115,8 @@ class Scanner {
     size_t name = i_ + (text_.compare(i_, 2, "[[") == 0 ? 2 : 1);
     name = std::min(text_.find_first_not_of(" \t", name), text_.size());
     char c = name < text_.size() ? text_[name] : '\n';
-    bool starts_name = std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '"' || c == '\'';
+    bool starts_name = std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' ||
+                       c == '"' || c == '\'';
     if (!starts_name) fault("a table header has no name; write [name]");
   }
 

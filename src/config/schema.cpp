@@ -29,11 +29,13 @@ Location Section::where() const {
 const Section* schema_child(const Section* schema, std::string_view name) {
   if (!schema) return nullptr;
   if (schema->same_as) schema = schema->same_as;
-  if (schema->form != Section::Form::table) return schema->children.empty() ? nullptr : schema->children.front().get();
+  if (schema->form != Section::Form::table)
+    return schema->children.empty() ? nullptr : schema->children.front().get();
   return schema->find_child(name);
 }
 
-std::vector<std::string> kinds_with(const Section* schema, std::string_view name, std::string& kind_key) {
+std::vector<std::string> kinds_with(const Section* schema, std::string_view name,
+                                    std::string& kind_key) {
   std::vector<std::string> kinds;
   if (schema && schema->same_as) schema = schema->same_as;
   if (!schema) return kinds;
@@ -67,7 +69,8 @@ std::vector<std::string> spellings(const Row& duration) {
 
 std::string_view without_suffix(std::string_view name) {
   for (const Spelling& s : duration_spellings)
-    if (name.ends_with(s.suffix)) return name.substr(0, name.size() - std::string_view(s.suffix).size());
+    if (name.ends_with(s.suffix))
+      return name.substr(0, name.size() - std::string_view(s.suffix).size());
   return {};
 }
 

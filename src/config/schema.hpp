@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of one key (Row) and of one table (Section). The engine builds a tree of sections twice: from the bind
-// functions alone (the schema: names stand for any NAME, lists have one element, all kinds are there), and from a deck.
-// Private to this folder.
+// What is known of one key (Row) and of one table (Section). The engine builds a tree of sections
+// twice: from the bind functions alone (the schema: names stand for any NAME, lists have one
+// element, all kinds are there), and from a deck. Private to this folder.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,25 @@
 
 namespace config {
 
-enum class Type { boolean, int32, int64, real, string, strings, integers, reals, string_map, real_map, duration };
+enum class Type {
+  boolean,
+  int32,
+  int64,
+  real,
+  string,
+  strings,
+  integers,
+  reals,
+  string_map,
+  real_map,
+  duration
+};
 
 // int and int64_t share int64_t.
 using Value =
     std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<int64_t>,
-                 std::vector<double>, std::map<std::string, std::string>, std::map<std::string, double>, Duration>;
+                 std::vector<double>, std::map<std::string, std::string>,
+                 std::map<std::string, double>, Duration>;
 
 struct Section;
 
@@ -42,11 +55,12 @@ struct Row {
   std::function<std::string()> check;
   std::function<void(const Value&)> store;
 
-  std::string kind_key;            // the key that picks between variants ("kind"), if the row belongs to variants
+  // the key that picks between variants ("kind"), if the row belongs to variants
+  std::string kind_key;
   std::vector<std::string> kinds;  // those variants
 
-  const Node* node = nullptr;  // where the deck sets it
-  std::string key() const;     // train.global_batch
+  const Node* node = nullptr;                  // where the deck sets it
+  std::string key() const;                     // train.global_batch
   bool has_name(std::string_view text) const;  // also for the spellings of a duration
 };
 
@@ -67,23 +81,29 @@ struct Section {
   std::string kind_key;
   std::vector<std::string> kinds;
 
-  const Section* same_as = nullptr;  // schema: a table that contains tables like itself; its rows are there
-  const Section* schema = nullptr;   // deck: the section of the schema that describes this one
-  Node* node = nullptr;              // deck: the table, null if the deck does not have it
-  bool kind_unknown = false;         // deck: no valid kind, so keys of every kind pass
-  bool from_program = false;  // deck: a default element the deck leaves alone; its required keys have their values
-  bool mute_missing = false;  // deck: what is absent here may be a consequence of a problem reported already
+  // schema: a table that contains tables like itself; its rows are there
+  const Section* same_as = nullptr;
+  const Section* schema = nullptr;  // deck: the section of the schema that describes this one
+  Node* node = nullptr;             // deck: the table, null if the deck does not have it
+  bool kind_unknown = false;        // deck: no valid kind, so keys of every kind pass
+  // deck: a default element the deck leaves alone; its required keys have their values
+  bool from_program = false;
+  // deck: what is absent here may be a consequence of a problem reported already
+  bool mute_missing = false;
 
   Row* find_row(std::string_view row_name) const;  // by name; a duration also by its spellings
   Section* find_child(std::string_view child_name) const;
   Location where() const;  // of the table, or of the nearest one above it that the deck has
 };
 
-// The schema section of a child; follows same_as; an element or named table is described by its container's only child.
+// The schema section of a child; follows same_as; an element or named table is described by its
+// container's only child.
 const Section* schema_child(const Section* schema, std::string_view name);
 
-// The kinds of this table that have a key or table of this name, and the key that picks between them; empty if none has.
-std::vector<std::string> kinds_with(const Section* schema, std::string_view name, std::string& kind_key);
+// The kinds of this table that have a key or table of this name, and the key that picks between
+// them; empty if none has.
+std::vector<std::string> kinds_with(const Section* schema, std::string_view name,
+                                    std::string& kind_key);
 
 // Every section of the tree, parents first.
 void for_each_section(const Section& root, const std::function<void(const Section&)>& visit);

@@ -15,7 +15,8 @@ namespace config {
 namespace {
 
 template <class T>
-std::unique_ptr<Row> row_of(Section& section, Type type, std::string_view name, T& member, std::string_view doc) {
+std::unique_ptr<Row> row_of(Section& section, Type type, std::string_view name, T& member,
+                            std::string_view doc) {
   using Stored = std::conditional_t<std::is_same_v<T, int>, int64_t, T>;
   auto row = std::make_unique<Row>();
   row->section = &section;
@@ -28,13 +29,17 @@ std::unique_ptr<Row> row_of(Section& section, Type type, std::string_view name, 
 }
 
 bool takes_bounds(Type type) {
-  return type != Type::boolean && type != Type::string && type != Type::strings && type != Type::string_map;
+  return type != Type::boolean && type != Type::string && type != Type::strings &&
+         type != Type::string_map;
 }
-bool takes_choices(Type type) { return type == Type::string || type == Type::strings || type == Type::string_map; }
+bool takes_choices(Type type) {
+  return type == Type::string || type == Type::strings || type == Type::string_map;
+}
 
 bool is_table_name(std::string_view name) {
   return !name.empty() && name.size() <= 100 &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
 }
 
 }  // namespace
@@ -88,7 +93,8 @@ Key& Key::check(std::function<std::string()> problem) {
 
 // ---- Table
 
-Table::Table(Engine& engine, Section& section) : engine_(engine), section_(section), path_(section.path) {}
+Table::Table(Engine& engine, Section& section)
+    : engine_(engine), section_(section), path_(section.path) {}
 
 Key Table::make_row(std::unique_ptr<Row> row) {
   engine_.expect_new_name(section_, *row);
@@ -119,7 +125,8 @@ Key Table::key(std::string_view name, std::vector<int64_t>& member, std::string_
 Key Table::key(std::string_view name, std::vector<double>& member, std::string_view doc) {
   return make_row(row_of(section_, Type::reals, name, member, doc));
 }
-Key Table::key(std::string_view name, std::map<std::string, std::string>& member, std::string_view doc) {
+Key Table::key(std::string_view name, std::map<std::string, std::string>& member,
+               std::string_view doc) {
   return make_row(row_of(section_, Type::string_map, name, member, doc));
 }
 Key Table::key(std::string_view name, std::map<std::string, double>& member, std::string_view doc) {
@@ -135,14 +142,17 @@ Key Table::named_value(std::string_view name, const Names& names,
   auto row = row_of(section_, Type::string, name, now, doc);
   CHECK(!now.empty(), "{}: the default has no name", row->key());
   row->choices = names.all;
-  row->store = [store = std::move(store)](const Value& value) { store(std::get<std::string>(value)); };
+  row->store = [store = std::move(store)](const Value& value) {
+    store(std::get<std::string>(value));
+  };
   return make_row(std::move(row));
 }
 
 void Table::moved(std::string_view name, std::string_view to) { engine_.move(section_, name, to); }
 
 void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
-                 std::vector<std::string> names, std::function<std::shared_ptr<Variant>(const std::string&)> make,
+                 std::vector<std::string> names,
+                 std::function<std::shared_ptr<Variant>(const std::string&)> make,
                  std::string_view doc) {
   auto row = row_of(section_, Type::string, name, member, doc);
   row->choices = names;
@@ -156,8 +166,8 @@ void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Var
       });
     return;
   }
-  // Without a valid kind nobody knows which keys are right; one left out after a syntax error is not the default
-  // either.
+  // Without a valid kind nobody knows which keys are right; one left out after a syntax error is
+  // not the default either.
   if (!valid || (section_.mute_missing && !has(name))) {
     section_.kind_unknown = true;
     return;
@@ -173,7 +183,8 @@ void Table::child(std::string_view name, std::string_view doc, const void* tag,
   engine_.bind(section, tag, bind);
 }
 
-void Table::named_children(std::string_view name, std::string_view doc, const void* tag, const NamedMember& member) {
+void Table::named_children(std::string_view name, std::string_view doc, const void* tag,
+                           const NamedMember& member) {
   Section& container = engine_.child(section_, std::string(name), Section::Form::named, doc);
   if (!engine_.reading()) {
     engine_.bind(engine_.child(container, "NAME", Section::Form::table, doc), tag, member.describe);
@@ -202,7 +213,8 @@ void Table::named_children(std::string_view name, std::string_view doc, const vo
   }
 }
 
-void Table::child_list(std::string_view name, std::string_view doc, const void* tag, const ListMember& member) {
+void Table::child_list(std::string_view name, std::string_view doc, const void* tag,
+                       const ListMember& member) {
   Section& container = engine_.child(section_, std::string(name), Section::Form::list, doc);
   if (!engine_.reading()) {
     engine_.bind(engine_.child(container, "[]", Section::Form::table, doc), tag, member.describe);
@@ -231,7 +243,8 @@ bool Table::has(std::string_view name) const {
   if (!section_.node) return false;
   if (section_.node->find(name)) return true;
   std::vector<std::string> lengths = spellings(name);
-  return std::any_of(lengths.begin(), lengths.end(), [this](const std::string& s) { return section_.node->find(s); });
+  return std::any_of(lengths.begin(), lengths.end(),
+                     [this](const std::string& s) { return section_.node->find(s); });
 }
 
 void Table::error(std::string_view name, std::string message) {

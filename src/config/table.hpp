@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration engine. One row per key: name, type, default, range, unit, doc line, may-change-on-resume - all in
-// one chain beside the member it fills. The same `bind` function parses a deck, describes the keys and dumps the
-// resolved deck. The rows live with their owners (`struct TrainOptions { ...; void bind(config::Table& t); }`); this
-// folder is the only place that sees TOML++.
+// The configuration engine. One row per key: name, type, default, range, unit, doc line,
+// may-change-on-resume - all in one chain beside the member it fills. The same `bind` function
+// parses a deck, describes the keys and dumps the resolved deck. The rows live with their owners
+// (`struct TrainOptions { ...; void bind(config::Table& t); }`); this folder is the only place that
+// sees TOML++.
 //
 //   struct TrainOptions {
 //     std::string data;
@@ -11,8 +12,9 @@
 //     std::string shuffle = "exact";
 //     void bind(config::Table& t) {
 //       t.key("data", data, "name of a [data.NAME] table").required();
-//       t.duration("total", total, "length of the run").required().on_resume(config::OnResume::may_change);
-//       t.key("global_batch", global_batch, "examples per update, whatever the number of ranks").required().min(1);
+//       t.duration("total", total, "length of the
+//       run").required().on_resume(config::OnResume::may_change); t.key("global_batch",
+//       global_batch, "examples per update, whatever the number of ranks").required().min(1);
 //       t.key("shuffle", shuffle, "order of the examples").one_of({"none", "exact"});
 //     }
 //   };
@@ -47,7 +49,8 @@ struct Row;      // one key as described above (schema.hpp)
 struct Section;  // one table (schema.hpp)
 class Engine;    // describes or parses (engine.hpp)
 
-// Returned by Table::key; chain constraints. The row takes effect at the end of the full expression.
+// Returned by Table::key; chain constraints. The row takes effect at the end of the full
+// expression.
 class Key {
  public:
   Key& required();                              // no default; an absent key is an error
@@ -58,7 +61,8 @@ class Key {
   Key& no_fraction();                           // durations: not *_fraction
   Key& unit(std::string_view unit);             // "s", "MiB", "examples", ...: shown by --describe
   Key& on_resume(OnResume what);
-  Key& check(std::function<std::string()> problem);  // extra check after parsing; returns "" or the problem
+  // extra check after parsing; returns "" or the problem
+  Key& check(std::function<std::string()> problem);
   Key(Key&&) = delete;
   ~Key();
 
@@ -81,29 +85,35 @@ class Table {
   Key key(std::string_view name, std::vector<int64_t>& member, std::string_view doc);
   Key key(std::string_view name, std::vector<double>& member, std::string_view doc);
   Key key(std::string_view name, std::map<std::string, std::string>& member,
-          std::string_view doc);                                                                // { image = "png" }
-  Key key(std::string_view name, std::map<std::string, double>& member, std::string_view doc);  // { a = 1.0 }
+          // { image = "png" }
+          std::string_view doc);
+  // { a = 1.0 }
+  Key key(std::string_view name, std::map<std::string, double>& member, std::string_view doc);
 
-  // A member of an enum (or a bool) whose values the deck names. Describing, dumps and comparisons on
-  // resume show the names, as for a string key with one_of.
+  // A member of an enum (or a bool) whose values the deck names. Describing, dumps and comparisons
+  // on resume show the names, as for a string key with one_of.
   //   t.choice("sums", sums, {{"f32", Sums::f32}, {"f64", Sums::f64}}, "type of sums");
   template <class E>
   Key choice(std::string_view name, E& member,
-             std::initializer_list<std::pair<const char*, std::type_identity_t<E>>> values, std::string_view doc) {
+             std::initializer_list<std::pair<const char*, std::type_identity_t<E>>> values,
+             std::string_view doc) {
     const std::vector<std::pair<std::string, E>> all(values.begin(), values.end());
     Names names;
     for (const auto& [text, value] : all) {
       names.all.push_back(text);
       if (value == member) names.now = text;
     }
-    return named_value(name, names, [&member, all](const std::string& text) {
-      for (const auto& one : all)
-        if (one.first == text) member = one.second;
-    }, doc);
+    return named_value(
+        name, names,
+        [&member, all](const std::string& text) {
+          for (const auto& one : all)
+            if (one.first == text) member = one.second;
+        },
+        doc);
   }
 
-  // Exactly one (or, if not required, at most one) of NAME_steps | NAME_examples | NAME_epochs | NAME_fraction.
-  // NAME_percent is refused with the hint that *_fraction is meant.
+  // Exactly one (or, if not required, at most one) of NAME_steps | NAME_examples | NAME_epochs |
+  // NAME_fraction. NAME_percent is refused with the hint that *_fraction is meant.
   Key duration(std::string_view name, Duration& member, std::string_view doc);
 
   // A table within the table: [model.encoder].
@@ -121,8 +131,8 @@ class Table {
       member.emplace().bind(t);
     });
   }
-  // Any number of named tables: [data.NAME]. Names are letters, digits, _ and -. Entries the map has already are
-  // defaults.
+  // Any number of named tables: [data.NAME]. Names are letters, digits, _ and -. Entries the map
+  // has already are defaults.
   template <class T>
   void named(std::string_view name, std::map<std::string, T>& member, std::string_view doc) {
     NamedMember access;
@@ -131,7 +141,8 @@ class Table {
     access.describe = bind_scratch<T>;
     named_children(name, doc, type_tag<T>(), access);
   }
-  // An array of tables: [[optimizer.rule]]. A list in the deck replaces all elements the vector has already.
+  // An array of tables: [[optimizer.rule]]. A list in the deck replaces all elements the vector has
+  // already.
   template <class T>
   void list(std::string_view name, std::vector<T>& member, std::string_view doc) {
     ListMember access;
@@ -145,33 +156,37 @@ class Table {
     child_list(name, doc, type_tag<T>(), access);
   }
 
-  // A registered variant: `kind` picks one of `names`; `make(kind)` builds its options, whose own bind adds further
-  // keys to this same table. Describing lists the keys of every kind, each marked with the kinds that have it.
+  // A registered variant: `kind` picks one of `names`; `make(kind)` builds its options, whose own
+  // bind adds further keys to this same table. Describing lists the keys of every kind, each marked
+  // with the kinds that have it.
   //   t.kind("kind", kind, options, methods(), "which optimizer");
   struct Variant {
     virtual ~Variant() = default;
     virtual void bind(Table&) {}
   };
   void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
-            std::vector<std::string> names, std::function<std::shared_ptr<Variant>(const std::string&)> make,
-            std::string_view doc);
+            std::vector<std::string> names,
+            std::function<std::shared_ptr<Variant>(const std::string&)> make, std::string_view doc);
   // Takes the names and options of the rows of a registry.
   template <class R>
-  void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options, const base::Registry<R>& rows,
-            std::string_view doc) {
-    kind(name, member, options, rows.names(), [&rows](const std::string& k) { return rows.at(k).make_options(); }, doc);
+  void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
+            const base::Registry<R>& rows, std::string_view doc) {
+    kind(
+        name, member, options, rows.names(),
+        [&rows](const std::string& k) { return rows.at(k).make_options(); }, doc);
   }
 
-  // A key that earlier versions had in this table and that is now `to` ("model.seed"), in a table that is bound later. A deck that
-  // sets it gets an error that names the new place. The value is read there all the same, so that the deck of an old checkpoint is
-  // understood.
+  // A key that earlier versions had in this table and that is now `to` ("model.seed"), in a table
+  // that is bound later. A deck that sets it gets an error that names the new place. The value is
+  // read there all the same, so that the deck of an old checkpoint is understood.
   void moved(std::string_view name, std::string_view to);
 
-  // For checks that need several keys, when parsing: true if the deck (or an override) sets the key of this table.
+  // For checks that need several keys, when parsing: true if the deck (or an override) sets the key
+  // of this table.
   bool has(std::string_view name) const;
-  // Reports a problem with a key of this table at its file:line (collected with all others; ignored when not parsing).
-  // The key need not have a row: what was refused here is not reported as unknown again. "decoder.heads" is a key of a
-  // table within this one.
+  // Reports a problem with a key of this table at its file:line (collected with all others; ignored
+  // when not parsing). The key need not have a row: what was refused here is not reported as
+  // unknown again. "decoder.heads" is a key of a table within this one.
   void error(std::string_view name, std::string message);
   // Full path of this table, "model.encoder"; "" is the root.
   const std::string& path() const { return path_; }
@@ -182,8 +197,8 @@ class Table {
     std::vector<std::string> all;
     std::string now;  // the member's value on entry
   };
-  Key named_value(std::string_view name, const Names& names, std::function<void(const std::string&)> store,
-                  std::string_view doc);
+  Key named_value(std::string_view name, const Names& names,
+                  std::function<void(const std::string&)> store, std::string_view doc);
   struct NamedMember {
     std::function<void(const std::string&, Table&)> bind;
     std::vector<std::string> names;
@@ -209,9 +224,12 @@ class Table {
   Table(Engine& engine, Section& section);
   bool describing() const;  // not reading a deck
   Key make_row(std::unique_ptr<Row> row);
-  void child(std::string_view name, std::string_view doc, const void* tag, const std::function<void(Table&)>& bind);
-  void named_children(std::string_view name, std::string_view doc, const void* tag, const NamedMember& member);
-  void child_list(std::string_view name, std::string_view doc, const void* tag, const ListMember& member);
+  void child(std::string_view name, std::string_view doc, const void* tag,
+             const std::function<void(Table&)>& bind);
+  void named_children(std::string_view name, std::string_view doc, const void* tag,
+                      const NamedMember& member);
+  void child_list(std::string_view name, std::string_view doc, const void* tag,
+                  const ListMember& member);
   Engine& engine_;
   Section& section_;
   std::string path_;
@@ -223,12 +241,14 @@ struct DeckSource {
   std::string path;                    // file, for messages
   std::string text;                    // its bytes
   std::vector<std::string> overrides;  // "a.b.c=value" of --set, in order
-  std::vector<std::string> removals = {};  // "a.b.c" of --unset: taken out of the text before the overrides apply
+  // "a.b.c" of --unset: taken out of the text before the overrides apply
+  std::vector<std::string> removals = {};
 };
 // An override that sets `key` to this text, whatever characters it has.
 std::string text_override(std::string_view key, std::string_view text);
 // Error(Exit::config) if the file cannot be read.
-DeckSource read_deck(const std::string& path, std::vector<std::string> overrides, std::vector<std::string> removals = {});
+DeckSource read_deck(const std::string& path, std::vector<std::string> overrides,
+                     std::vector<std::string> removals = {});
 
 // All problems of a deck; each "file:line: key: text" (overrides: "--set a.b=c: text").
 struct Problems {
@@ -238,27 +258,30 @@ struct Problems {
 
 class Deck {
  public:
-  // Parses the text and fills `root` through its bind. Collects every problem: syntax, unknown keys with the nearest
-  // known name, types, ranges, missing keys. Does not throw for problems of the deck.
+  // Parses the text and fills `root` through its bind. Collects every problem: syntax, unknown keys
+  // with the nearest known name, types, ranges, missing keys. Does not throw for problems of the
+  // deck.
   template <class T>
   Deck(DeckSource source, T& root) : Deck(std::move(source), [&root](Table& t) { root.bind(t); }) {}
   Deck(DeckSource source, std::function<void(Table&)> bind);
   ~Deck();
 
-  // Adds a problem found by a cross-check, at the line of the key if the deck sets it ("train.global_batch"). If --set has
-  // changed the key that it conflicts with, and not this one, the problem is that override's.
+  // Adds a problem found by a cross-check, at the line of the key if the deck sets it
+  // ("train.global_batch"). If --set has changed the key that it conflicts with, and not this one,
+  // the problem is that override's.
   void error(std::string_view key, std::string message, std::string_view conflicts_with = {});
   bool has(std::string_view key) const;
   bool overridden(std::string_view key) const;  // true if the value comes from --set
   const Problems& problems() const;
-  void throw_if_any() const;     // Error(Exit::config) with all lines
-  std::string resolved() const;  // TOML text of every key with its value, defaults included, docs as comments
-  std::string digest() const;    // sha256 (hex) of the deck's bytes, the removals and the overrides
-  // "key = value" of every key, for comparing two decks on resume. A duration is one entry without its suffix:
-  // train.total = "500 steps", or "unset".
+  void throw_if_any() const;  // Error(Exit::config) with all lines
+  // TOML text of every key with its value, defaults included, docs as comments
+  std::string resolved() const;
+  std::string digest() const;  // sha256 (hex) of the deck's bytes, the removals and the overrides
+  // "key = value" of every key, for comparing two decks on resume. A duration is one entry without
+  // its suffix: train.total = "500 steps", or "unset".
   std::map<std::string, std::string> flat() const;
-  // What happens when the value of a key of flat() (or of one spelling of a duration) differs on resume; empty if this
-  // deck has no such key.
+  // What happens when the value of a key of flat() (or of one spelling of a duration) differs on
+  // resume; empty if this deck has no such key.
   std::optional<OnResume> on_resume(std::string_view key) const;
 
  private:
@@ -266,12 +289,13 @@ class Deck {
   std::unique_ptr<Impl> impl_;
 };
 
-// --describe [key or prefix]: the reference of all keys of `root`. A name may also be a value that keys accept. Other names
-// give the keys that share a word with it, or an Error(Exit::config) with the nearest name; "" if not to `guess`.
+// --describe [key or prefix]: the reference of all keys of `root`. A name may also be a value that
+// keys accept. Other names give the keys that share a word with it, or an Error(Exit::config) with
+// the nearest name; "" if not to `guess`.
 std::string describe(std::function<void(Table&)> bind, std::string_view key, bool guess = true);
 
-// The known full key that was probably meant, compared part by part: optimizr.lr is near optimizer.learning_rate, and
-// optimizer.lr is not near optimizer.b1. "" if none is near.
+// The known full key that was probably meant, compared part by part: optimizr.lr is near
+// optimizer.learning_rate, and optimizer.lr is not near optimizer.b1. "" if none is near.
 std::string nearest_key(std::string_view key, std::span<const std::string> known);
 
 }  // namespace config

@@ -17,7 +17,8 @@ Node to_node(const toml::node& in) {
   out.at.line = std::max(1, int(in.source().begin.line));
   switch (in.type()) {
     case toml::node_type::table:
-      for (auto&& [name, value] : *in.as_table()) out.entries.emplace(std::string(name.str()), to_node(value));
+      for (auto&& [name, value] : *in.as_table())
+        out.entries.emplace(std::string(name.str()), to_node(value));
       break;
     case toml::node_type::array:
       out.kind = Node::Kind::array;
@@ -66,9 +67,11 @@ std::string explain(std::string_view description) {
       {"expected comma or closing ']'", "is a ] or a comma missing?"},
   };
   constexpr std::string_view prefix = "Error while parsing ";
-  std::string text = printable(description.starts_with(prefix) ? description.substr(prefix.size()) : description, 300);
+  std::string text = printable(
+      description.starts_with(prefix) ? description.substr(prefix.size()) : description, 300);
   for (const Hint& hint : hints)
-    if (description.find(hint.part) != description.npos) return text + "; " + std::string(hint.way_out);
+    if (description.find(hint.part) != description.npos)
+      return text + "; " + std::string(hint.way_out);
   return text;
 }
 

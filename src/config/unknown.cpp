@@ -31,14 +31,16 @@ std::vector<std::string> names_in(const Section& section) {
 // The same for reading: total_* instead of four names.
 std::vector<std::string> short_names_in(const Section& section) {
   std::vector<std::string> names;
-  for (const auto& row : section.rows) names.push_back(row->type == Type::duration ? row->name + "_*" : row->name);
+  for (const auto& row : section.rows)
+    names.push_back(row->type == Type::duration ? row->name + "_*" : row->name);
   for (const auto& child : section.children) names.push_back(child->name);
   return names;
 }
 
 std::string header(const Section& section) {
   if (section.path.empty()) return "the top of the deck";
-  if (section.path.ends_with("[]")) return fmt::format("[[{}]]", section.path.substr(0, section.path.size() - 2));
+  if (section.path.ends_with("[]"))
+    return fmt::format("[[{}]]", section.path.substr(0, section.path.size() - 2));
   return fmt::format("[{}]", section.path);
 }
 
@@ -77,7 +79,8 @@ class Reporter {
     if (!kinds.empty()) {
       const Row* chosen = kind_row(section, kind_key);
       bool unsure = section.kind_unknown || !complete_;
-      if (!unsure && !report_.full()) report_.add(node.at, key, belongs_to(name, kind_key, kinds, chosen));
+      if (!unsure && !report_.full())
+        report_.add(node.at, key, belongs_to(name, kind_key, kinds, chosen));
       return;
     }
     report_.add(node.at, key, report_.full() ? "" : explain(section, name, node));
@@ -87,13 +90,15 @@ class Reporter {
                                 const std::vector<std::string>& kinds, const Row* chosen) {
     std::vector<std::string> texts;
     for (const std::string& kind : kinds) texts.push_back(quoted(kind));
-    std::string has =
-        chosen ? fmt::format(", this table has {} = {}", kind_key, quoted(std::get<std::string>(chosen->value))) : "";
+    std::string has = chosen ? fmt::format(", this table has {} = {}", kind_key,
+                                           quoted(std::get<std::string>(chosen->value)))
+                             : "";
     return fmt::format("key {} belongs to {} = {}{}", name, kind_key, base::join(texts, ", "), has);
   }
 
   std::string explain(const Section& section, const std::string& name, const Node& node) const {
-    bool table = node.is_table() || (node.kind == Node::Kind::array && !node.items.empty() && node.items[0].is_table());
+    bool table = node.is_table() || (node.kind == Node::Kind::array && !node.items.empty() &&
+                                     node.items[0].is_table());
     std::string text = table ? "unknown table" : "unknown key";
     for (const auto& row : section.rows)
       if (row->type == Type::duration && row->name == name)
@@ -104,11 +109,13 @@ class Reporter {
     if (!near.empty()) text += fmt::format("; did you mean {}?", near);
     std::vector<std::string> places = tables_with(name);
     if (!places.empty()) {
-      text += fmt::format("; {} {} a key of this name", base::join(places, ", "), places.size() == 1 ? "has" : "have");
+      text += fmt::format("; {} {} a key of this name", base::join(places, ", "),
+                          places.size() == 1 ? "has" : "have");
     } else if (near.empty()) {
       if (std::string elsewhere = nearest_anywhere(name); !elsewhere.empty())
         text += fmt::format("; did you mean {}?", elsewhere);
-      else if (std::vector<std::string> known = short_names_in(section); known.size() <= most_listed)
+      else if (std::vector<std::string> known = short_names_in(section);
+               known.size() <= most_listed)
         text += fmt::format("; known here: {}", base::join(known, ", "));
       else
         text += section.path.empty() ? "; --describe lists all keys"
@@ -121,7 +128,8 @@ class Reporter {
   std::vector<std::string> tables_with(const std::string& name) const {
     std::vector<std::string> places;
     for_each_section(schema_, [&](const Section& s) {
-      if (s.form == Section::Form::table && places.size() < most_places && (s.find_row(name) || s.find_child(name)))
+      if (s.form == Section::Form::table && places.size() < most_places &&
+          (s.find_row(name) || s.find_child(name)))
         places.push_back(header(s));
     });
     return places;
@@ -157,7 +165,8 @@ std::string nearest(std::string_view name, std::span<const std::string> candidat
   size_t length = without_suffix(name).empty() ? name.size() : without_suffix(name).size();
   bool near = !found.empty() && size_t(base::edit_distance(name, found)) <= 1 + length / 4;
   if (near) return found;
-  auto abbreviated = std::find_if(candidates.begin(), candidates.end(), [&](const std::string& c) { return initials(c) == name; });
+  auto abbreviated = std::find_if(candidates.begin(), candidates.end(),
+                                  [&](const std::string& c) { return initials(c) == name; });
   return name.size() > 1 && abbreviated != candidates.end() ? *abbreviated : std::string();
 }
 
@@ -171,7 +180,8 @@ std::string nearest_key(std::string_view key, std::span<const std::string> known
     int distance = 0;
     bool near = true;
     for (size_t i = 0; near && i < parts.size(); ++i) {
-      near = !nearest(wanted[i], std::span(&parts[i], 1)).empty() || without_suffix(parts[i]) == wanted[i];
+      near = !nearest(wanted[i], std::span(&parts[i], 1)).empty() ||
+             without_suffix(parts[i]) == wanted[i];
       if (near) distance += base::edit_distance(wanted[i], parts[i]);
     }
     if (near && (found.empty() || distance < least)) found = candidate, least = distance;

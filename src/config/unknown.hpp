@@ -11,12 +11,12 @@
 
 namespace config {
 
-// base::nearest_name with less tolerance, safe for names of any length; else a name with these initials (lr for
-// learning_rate). Empty if none is near.
+// base::nearest_name with less tolerance, safe for names of any length; else a name with these
+// initials (lr for learning_rate). Empty if none is near.
 std::string nearest(std::string_view name, std::span<const std::string> candidates);
 
-// Reports every entry of the deck that no row took. `schema` says where such a key would belong. `complete` is false if
-// parts of the deck were left out after syntax errors.
+// Reports every entry of the deck that no row took. `schema` says where such a key would belong.
+// `complete` is false if parts of the deck were left out after syntax errors.
 void report_unknown(const Section& root, const Section& schema, Report& report, bool complete);
 
 }  // namespace config

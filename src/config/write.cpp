@@ -54,13 +54,15 @@ std::string toml_long_string(std::string_view text) {
     control = control || (is_control(c) && c != '\n' && c != '\t');
   }
   if (!control && newline && text.find("'''") == text.npos) return fmt::format("'''\n{}'''", text);
-  if (!control && !newline && escapes && text.find('\'') == text.npos) return fmt::format("'{}'", text);
+  if (!control && !newline && escapes && text.find('\'') == text.npos)
+    return fmt::format("'{}'", text);
   return toml_string(text);
 }
 
 std::string toml_key(std::string_view name) {
   bool bare = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
   });
   return bare ? std::string(name) : toml_string(name);
 }
@@ -82,12 +84,15 @@ std::string suffix_of(const Duration& value) {
 }
 }  // namespace
 
-std::string duration_key(std::string_view name, const Duration& value) { return std::string(name) + suffix_of(value); }
+std::string duration_key(std::string_view name, const Duration& value) {
+  return std::string(name) + suffix_of(value);
+}
 
 std::string plain_value(const Value& value) {
   const Duration* duration = std::get_if<Duration>(&value);
   if (!duration) return toml_value(value);
-  return duration->set() ? fmt::format("{} {}", toml_value(value), suffix_of(*duration).substr(1)) : "unset";
+  return duration->set() ? fmt::format("{} {}", toml_value(value), suffix_of(*duration).substr(1))
+                         : "unset";
 }
 
 std::string toml_value(const Value& value) {
@@ -96,11 +101,15 @@ std::string toml_value(const Value& value) {
     std::string operator()(int64_t v) const { return fmt::format("{}", v); }
     std::string operator()(double v) const { return toml_number(v); }
     std::string operator()(const std::string& v) const { return toml_string(v); }
-    std::string operator()(const std::vector<std::string>& v) const { return inline_list(v, toml_string); }
+    std::string operator()(const std::vector<std::string>& v) const {
+      return inline_list(v, toml_string);
+    }
     std::string operator()(const std::vector<int64_t>& v) const {
       return inline_list(v, [](int64_t x) { return fmt::format("{}", x); });
     }
-    std::string operator()(const std::vector<double>& v) const { return inline_list(v, toml_number); }
+    std::string operator()(const std::vector<double>& v) const {
+      return inline_list(v, toml_number);
+    }
     std::string operator()(const std::map<std::string, std::string>& v) const {
       return inline_table(
           v, +[](const std::string& x) { return toml_string(x); });

@@ -19,18 +19,28 @@ bool is(const Literal& value) {
   return std::holds_alternative<T>(value);
 }
 bool is_number(const Literal& v) { return is<int64_t>(v) || is<double>(v); }
-double as_number(const Literal& v) { return is<double>(v) ? std::get<double>(v) : double(std::get<int64_t>(v)); }
+double as_number(const Literal& v) {
+  return is<double>(v) ? std::get<double>(v) : double(std::get<int64_t>(v));
+}
 
 const char* expected(Type type) {
   switch (type) {
-    case Type::flag: return "True or False";
-    case Type::integer: return "a whole number";
-    case Type::number: return "a number";
-    case Type::numbers: return "a number or a list of numbers";
-    case Type::text: return "a text in quotes";
-    case Type::size: return "a size such as 64 or [48, 64] (height, width), each of 1..65536";
-    case Type::id: return "a whole number or a piece in quotes";
-    case Type::texts: return "texts in quotes";
+    case Type::flag:
+      return "True or False";
+    case Type::integer:
+      return "a whole number";
+    case Type::number:
+      return "a number";
+    case Type::numbers:
+      return "a number or a list of numbers";
+    case Type::text:
+      return "a text in quotes";
+    case Type::size:
+      return "a size such as 64 or [48, 64] (height, width), each of 1..65536";
+    case Type::id:
+      return "a whole number or a piece in quotes";
+    case Type::texts:
+      return "texts in quotes";
   }
   return "";
 }
@@ -46,14 +56,22 @@ bool fits(const Literal& v, Type type) {
     return is<int64_t>(x) && std::get<int64_t>(x) >= 1 && std::get<int64_t>(x) <= kLargestSide;
   };
   switch (type) {
-    case Type::flag: return is<bool>(v);
-    case Type::integer: return is<int64_t>(v);
-    case Type::number: return is_number(v);
-    case Type::numbers: return is_number(v) || all_items(v, is_number);
-    case Type::text: return is<std::string>(v);
-    case Type::size: return side(v) || (all_items(v, side) && std::get<LiteralList>(v).size() == 2);
-    case Type::id: return is<int64_t>(v) || is<std::string>(v);
-    case Type::texts: return all_items(v, is<std::string>);
+    case Type::flag:
+      return is<bool>(v);
+    case Type::integer:
+      return is<int64_t>(v);
+    case Type::number:
+      return is_number(v);
+    case Type::numbers:
+      return is_number(v) || all_items(v, is_number);
+    case Type::text:
+      return is<std::string>(v);
+    case Type::size:
+      return side(v) || (all_items(v, side) && std::get<LiteralList>(v).size() == 2);
+    case Type::id:
+      return is<int64_t>(v) || is<std::string>(v);
+    case Type::texts:
+      return all_items(v, is<std::string>);
   }
   return false;
 }
@@ -63,7 +81,8 @@ bool fits(const Literal& v, Type type) {
 Arguments::Arguments(const Call& call, std::span<const Parameter> parameters, std::string_view text)
     : op_(call.name), text_(text) {
   std::vector<std::string> names;
-  for (const Parameter& p : parameters) names.push_back(p.name), bound_.push_back({&p, {}, std::string::npos});
+  for (const Parameter& p : parameters)
+    names.push_back(p.name), bound_.push_back({&p, {}, std::string::npos});
   bool takes_all = !parameters.empty() && parameters[0].type == Type::texts;
   LiteralList all;
   for (size_t i = 0; i < call.arguments.size(); ++i) {
@@ -71,11 +90,13 @@ Arguments::Arguments(const Call& call, std::span<const Parameter> parameters, st
     auto problem = [&](const std::string& what) {
       base::fail(Exit::config, "{}: {}: {}", place(text, a.at), op_, what);
     };
-    size_t which =
-        a.name.empty() ? (takes_all ? 0 : i) : size_t(std::find(names.begin(), names.end(), a.name) - names.begin());
+    size_t which = a.name.empty()
+                       ? (takes_all ? 0 : i)
+                       : size_t(std::find(names.begin(), names.end(), a.name) - names.begin());
     if (which >= parameters.size()) {
       if (a.name.empty()) problem(fmt::format("too many arguments; it takes {}", list_of(names)));
-      problem(fmt::format("unknown argument '{}'{}; it takes {}", a.name, nearest_hint(a.name, names), list_of(names)));
+      problem(fmt::format("unknown argument '{}'{}; it takes {}", a.name,
+                          nearest_hint(a.name, names), list_of(names)));
     }
     Bound& b = bound_[which];
     if (takes_all && a.name.empty()) {
@@ -85,7 +106,8 @@ Arguments::Arguments(const Call& call, std::span<const Parameter> parameters, st
       all.push_back(a.value);
       continue;
     }
-    if (b.at != std::string::npos) problem(fmt::format("argument '{}' is given twice", b.parameter->name));
+    if (b.at != std::string::npos)
+      problem(fmt::format("argument '{}' is given twice", b.parameter->name));
     b.at = a.at, b.value = a.value;
     bool none = is<std::monostate>(a.value) && b.parameter->otherwise == "None";
     if (!none && !fits(a.value, b.parameter->type))
@@ -97,8 +119,8 @@ Arguments::Arguments(const Call& call, std::span<const Parameter> parameters, st
     if (b.at != std::string::npos) continue;
     b.at = call.at;
     if (b.parameter->otherwise.empty())
-      base::fail(Exit::config, "{}: {}: argument '{}' ({}) is missing", place(text, call.at), op_, b.parameter->name,
-                 b.parameter->doc);
+      base::fail(Exit::config, "{}: {}: argument '{}' ({}) is missing", place(text, call.at), op_,
+                 b.parameter->name, b.parameter->doc);
     // A default is written as in a call, so it is read as one.
     b.value = parse_calls(fmt::format("x({})", b.parameter->otherwise)).at(0).arguments.at(0).value;
   }
@@ -120,7 +142,9 @@ bool Arguments::has(std::string_view name) const { return !is<std::monostate>(ra
 bool Arguments::flag(std::string_view name) const { return std::get<bool>(raw(name)); }
 int64_t Arguments::integer(std::string_view name) const { return std::get<int64_t>(raw(name)); }
 double Arguments::number(std::string_view name) const { return as_number(raw(name)); }
-std::string Arguments::text(std::string_view name) const { return std::get<std::string>(raw(name)); }
+std::string Arguments::text(std::string_view name) const {
+  return std::get<std::string>(raw(name));
+}
 
 std::vector<float> Arguments::numbers(std::string_view name) const {
   const Literal& v = raw(name);
@@ -132,7 +156,8 @@ std::vector<float> Arguments::numbers(std::string_view name) const {
 
 std::vector<std::string> Arguments::texts(std::string_view name) const {
   std::vector<std::string> out;
-  for (const Literal& item : std::get<LiteralList>(raw(name))) out.push_back(std::get<std::string>(item));
+  for (const Literal& item : std::get<LiteralList>(raw(name)))
+    out.push_back(std::get<std::string>(item));
   return out;
 }
 
@@ -165,7 +190,8 @@ Keys keys_of(const Arguments& arguments) {
 
 const FieldSpec& field_of(const Spec& spec, const std::string& key) {
   auto it = spec.find(key);
-  if (it == spec.end()) base::fail(Exit::config, "there is no field '{}' here; there is {}", key, text_of(spec));
+  if (it == spec.end())
+    base::fail(Exit::config, "there is no field '{}' here; there is {}", key, text_of(spec));
   return it->second;
 }
 
@@ -181,8 +207,8 @@ Array& array_of(Sample& sample, const std::string& key) {
   return *array;
 }
 
-Array array_for(const OpContext& context, const std::string& key, device::DType type, std::vector<int64_t> shape,
-                const Array& from) {
+Array array_for(const OpContext& context, const std::string& key, device::DType type,
+                std::vector<int64_t> shape, const Array& from) {
   if (context.places)
     if (auto it = context.places->find(key); it != context.places->end()) {
       auto [data, size] = std::pair(it->second.data(), it->second.size());

@@ -37,7 +37,8 @@ struct Pool {
 };
 thread_local Pool t_pool;
 
-// Few distinct capacities (four per power of two), so that images of slightly different sizes share blocks.
+// Few distinct capacities (four per power of two), so that images of slightly different sizes share
+// blocks.
 size_t rounded(size_t bytes) {
   size_t step = kAlign;
   while (step * 8 <= bytes) step *= 2;
@@ -50,7 +51,8 @@ Block take(size_t bytes) {
     Pool& pool = t_pool;
     for (size_t i = 0; i < pool.used; ++i)
       if (size_t c = pool.blocks[i].capacity;
-          c >= capacity && c / 4 <= capacity && (best == kPoolBlocks || c < pool.blocks[best].capacity))
+          c >= capacity && c / 4 <= capacity &&
+          (best == kPoolBlocks || c < pool.blocks[best].capacity))
         best = i;
     if (best != kPoolBlocks) {
       Block found = pool.blocks[best];
@@ -72,8 +74,9 @@ void give(Block block) {
     pool.blocks[pool.used++] = block;
     return;
   }
-  Block* smallest = std::min_element(pool.blocks, pool.blocks + kPoolBlocks,
-                                     [](const Block& a, const Block& b) { return a.capacity < b.capacity; });
+  Block* smallest =
+      std::min_element(pool.blocks, pool.blocks + kPoolBlocks,
+                       [](const Block& a, const Block& b) { return a.capacity < b.capacity; });
   if (smallest->capacity < block.capacity) std::swap(*smallest, block);
   std::free(block.data);
 }
@@ -131,7 +134,8 @@ void Array::reset(device::DType element, std::vector<int64_t> dims) {
 }
 
 bool FieldSpec::fixed() const {
-  return kind == Kind::array && std::none_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; });
+  return kind == Kind::array &&
+         std::none_of(shape.begin(), shape.end(), [](int64_t d) { return d < 0; });
 }
 
 std::string text_of(const FieldSpec& field) {
@@ -143,20 +147,22 @@ std::string text_of(const FieldSpec& field) {
 
 std::string text_of(const Spec& spec) {
   std::string out;
-  for (auto& [name, field] : spec) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, text_of(field));
+  for (auto& [name, field] : spec)
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, text_of(field));
   return out.empty() ? "nothing" : out;
 }
 
 std::string mismatch(const FieldSpec& field, const Value& value) {
   const Array* a = std::get_if<Array>(&value);
-  FieldSpec actual = a                                            ? FieldSpec::array(a->type, a->shape)
-                     : std::holds_alternative<Bytes>(value)       ? FieldSpec::encoded()
+  FieldSpec actual = a                                      ? FieldSpec::array(a->type, a->shape)
+                     : std::holds_alternative<Bytes>(value) ? FieldSpec::encoded()
                      : std::holds_alternative<std::string>(value) ? FieldSpec::characters()
                                                                   : FieldSpec::list_of_texts();
   bool same = actual.kind == field.kind;
   if (same && a) {
     same = a->type == field.type && a->shape.size() == field.shape.size();
-    for (size_t i = 0; same && i < a->shape.size(); ++i) same = field.shape[i] < 0 || field.shape[i] == a->shape[i];
+    for (size_t i = 0; same && i < a->shape.size(); ++i)
+      same = field.shape[i] < 0 || field.shape[i] == a->shape[i];
   }
   return same ? "" : fmt::format("is {}, expected {}", text_of(actual), text_of(field));
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What flows from a source to the model: named values of one sample, and what is known about them before any is read.
+// What flows from a source to the model: named values of one sample, and what is known about them
+// before any is read.
 //
-// data holds everything between files and batches: sources, sample order, preprocessing ops, tokenizers, loader. It may
-// use base, device (element types only), io and config. To add a source, an op or a tokenizer: write one file that ends
-// in a row function, and list that function in registry.cpp.
+// data holds everything between files and batches: sources, sample order, preprocessing ops,
+// tokenizers, loader. It may use base, device (element types only), io and config. To add a source,
+// an op or a tokenizer: write one file that ends in a row function, and list that function in
+// registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +19,10 @@
 
 namespace data {
 
-// Memory, 64-byte aligned, not cleared. Blocks that are let go wait in a small pool of their thread, so that decoding
-// thousands of images a second does not ask the system for fresh pages each time. At least 16 bytes after the end may
-// be read (never used), which lets loops load whole vectors.
+// Memory, 64-byte aligned, not cleared. Blocks that are let go wait in a small pool of their
+// thread, so that decoding thousands of images a second does not ask the system for fresh pages
+// each time. At least 16 bytes after the end may be read (never used), which lets loops load whole
+// vectors.
 class Bytes {
  public:
   Bytes() = default;
@@ -76,8 +79,8 @@ using Texts = std::vector<std::string>;
 using Value = std::variant<Bytes, std::string, Array, Texts>;
 using Sample = std::map<std::string, Value>;
 
-// Where fields will lie in the end, such as in a row of a batch: an op may make its result there, which spares a copy.
-// Whoever offers a place looks whether it was taken.
+// Where fields will lie in the end, such as in a row of a batch: an op may make its result there,
+// which spares a copy. Whoever offers a place looks whether it was taken.
 using Places = std::map<std::string, std::span<uint8_t>>;
 
 // What is known about a field without reading it.
@@ -86,7 +89,8 @@ struct FieldSpec {
   Kind kind = Kind::bytes;
   device::DType type = device::DType::u8;  // arrays
   std::vector<int64_t> shape;              // arrays; -1 = differs from sample to sample
-  int64_t limit = 0;                       // arrays of i32: all values are in [0, limit); 0 = not known
+  // arrays of i32: all values are in [0, limit); 0 = not known
+  int64_t limit = 0;
 
   static FieldSpec encoded() { return {}; }
   static FieldSpec characters() { return {Kind::text, {}, {}, 0}; }
@@ -99,7 +103,8 @@ struct FieldSpec {
 };
 using Spec = std::map<std::string, FieldSpec>;
 
-// What value_range makes of a byte: to_low + (byte - low) / width * to_width, each operation rounded.
+// What value_range makes of a byte: to_low + (byte - low) / width * to_width, each operation
+// rounded.
 struct ByteScale {
   float low = 0, width = 255, to_low = 0, to_width = 1;
   bool operator==(const ByteScale&) const = default;

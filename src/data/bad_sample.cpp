@@ -10,8 +10,8 @@ namespace data {
 
 namespace {
 
-// The sample itself, then those at distances 1, 2, 4, ..., in a small set (where these come round to what was tried)
-// the nearest of the others.
+// The sample itself, then those at distances 1, 2, 4, ..., in a small set (where these come round
+// to what was tried) the nearest of the others.
 std::vector<int64_t> substitutes_of(int64_t index, int64_t size) {
   std::vector<int64_t> out{index};
   auto add = [&](int64_t distance) {
@@ -19,13 +19,15 @@ std::vector<int64_t> substitutes_of(int64_t index, int64_t size) {
     if (std::find(out.begin(), out.end(), other) == out.end()) out.push_back(other);
   };
   for (int power = 0; power < kSubstitutes; ++power) add(int64_t{1} << power);
-  for (int64_t distance = 1; distance < size && int64_t(out.size()) <= kSubstitutes; ++distance) add(distance);
+  for (int64_t distance = 1; distance < size && int64_t(out.size()) <= kSubstitutes; ++distance)
+    add(distance);
   return out;
 }
 
 }  // namespace
 
-SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position, const Places* places) {
+SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
+                                     const Places* places) {
   SampleOrSubstitute out;
   std::vector<int64_t> others;  // made when they are needed
   for (size_t attempt = 0; attempt == 0 || attempt < others.size(); ++attempt) {
@@ -38,10 +40,12 @@ SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int6
       if (attempt == 0) others = substitutes_of(index, dataset.size());
     }
   }
-  base::fail(base::Exit::data,
-             "data.{}: {}: {}; nor can any of its {} substitutes be used{}: is the whole shard broken?", dataset.name(),
-             out.bad[0].key, out.bad[0].why, out.bad.size() - 1,
-             out.bad.size() > 1 ? fmt::format(" (the first: {}: {})", out.bad[1].key, out.bad[1].why) : "");
+  base::fail(
+      base::Exit::data,
+      "data.{}: {}: {}; nor can any of its {} substitutes be used{}: is the whole shard broken?",
+      dataset.name(), out.bad[0].key, out.bad[0].why, out.bad.size() - 1,
+      out.bad.size() > 1 ? fmt::format(" (the first: {}: {})", out.bad[1].key, out.bad[1].why)
+                         : "");
 }
 
 }  // namespace data

@@ -22,7 +22,9 @@ struct Piece {
   size_t width = 0;             // of a number, at least
 
   size_t count() const { return texts.empty() ? size_t(last - first + 1) : texts.size(); }
-  std::string at(size_t i) const { return texts.empty() ? fmt::format("{:0{}}", first + int64_t(i), width) : texts[i]; }
+  std::string at(size_t i) const {
+    return texts.empty() ? fmt::format("{:0{}}", first + int64_t(i), width) : texts[i];
+  }
   size_t longest() const {
     size_t out = texts.empty() ? at(count() - 1).size() : 0;
     for (const std::string& t : texts) out = std::max(out, t.size());
@@ -31,7 +33,8 @@ struct Piece {
 };
 
 bool digits(std::string_view s) {
-  return !s.empty() && s.size() <= 12 && std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !s.empty() && s.size() <= 12 &&
+         std::all_of(s.begin(), s.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 int64_t number(std::string_view s) {
@@ -45,14 +48,18 @@ Piece alternatives(std::string_view body, std::string_view pattern) {
   if (dots == std::string_view::npos) {
     Piece list{.texts = base::split(body, ',')};
     if (list.texts.size() < 2)
-      base::fail(Exit::config, "'{}': braces hold a range {{000..003}} or a list {{a,b}}, not '{{{}}}'", pattern, body);
+      base::fail(Exit::config,
+                 "'{}': braces hold a range {{000..003}} or a list {{a,b}}, not '{{{}}}'", pattern,
+                 body);
     return list;
   }
   std::string_view first = body.substr(0, dots), last = body.substr(dots + 2);
   if (!digits(first) || !digits(last))
-    base::fail(Exit::config, "'{}': '{{{}}}' is not a range of numbers such as {{000..003}}", pattern, body);
+    base::fail(Exit::config, "'{}': '{{{}}}' is not a range of numbers such as {{000..003}}",
+               pattern, body);
   Piece range{.texts = {}, .first = number(first), .last = number(last), .width = first.size()};
-  if (range.first > range.last) base::fail(Exit::config, "'{}': the range '{{{}}}' runs backwards", pattern, body);
+  if (range.first > range.last)
+    base::fail(Exit::config, "'{}': the range '{{{}}}' runs backwards", pattern, body);
   return range;
 }
 
@@ -64,7 +71,8 @@ std::vector<Piece> pieces_of(std::string_view pattern) {
       base::fail(Exit::config, "'{}' stands for more than {} names", pattern, kMostNames);
     names *= piece.count(), longest += piece.longest();
     if (longest > kMostBytes / names)
-      base::fail(Exit::config, "'{:.200}...' stands for more than {} MiB of names", pattern, kMostBytes >> 20);
+      base::fail(Exit::config, "'{:.200}...' stands for more than {} MiB of names", pattern,
+                 kMostBytes >> 20);
     pieces.push_back(std::move(piece));
   };
   for (size_t at = 0; at < pattern.size();) {

@@ -8,9 +8,9 @@
 
 namespace data {
 
-// Ranges keep the width of their first number; several braces multiply, the last one running fastest.
-// Error(Exit::config) for a brace that is open, empty, nested or runs backwards, and for more than a million names or
-// 256 MiB of them.
+// Ranges keep the width of their first number; several braces multiply, the last one running
+// fastest. Error(Exit::config) for a brace that is open, empty, nested or runs backwards, and for
+// more than a million names or 256 MiB of them.
 std::vector<std::string> expand_braces(std::string_view pattern);
 void check_braces(std::string_view pattern);  // the same errors, without making the names
 

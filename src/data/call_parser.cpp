@@ -26,7 +26,8 @@ class Parser {
     if (at_ == text_.size()) return calls;
     while (true) {
       skip_space();
-      if (at_ == text_.size() || peek() == '|') fail(at_, "expected an op; remove the '|' that has none");
+      if (at_ == text_.size() || peek() == '|')
+        fail(at_, "expected an op; remove the '|' that has none");
       calls.push_back(call());
       skip_space();
       if (at_ == text_.size()) return calls;
@@ -66,7 +67,8 @@ class Parser {
         fail(out.arguments.back().at, "an argument without a name after one with a name");
       named = !out.arguments.back().name.empty();
       skip_space();
-      if (peek() != ')' && !take(',')) fail(at_, at_ == text_.size() ? "'(' is never closed" : "expected ',' or ')'");
+      if (peek() != ')' && !take(','))
+        fail(at_, at_ == text_.size() ? "'(' is never closed" : "expected ',' or ')'");
     }
   }
 
@@ -97,7 +99,8 @@ class Parser {
     if (word == "True" || word == "true") return Literal(true);
     if (word == "False" || word == "false") return Literal(false);
     if (word == "None") return Literal(std::monostate{});
-    if (word.empty()) fail(begin, at_ == text_.size() ? "the string ends inside an argument" : "expected a value");
+    if (word.empty())
+      fail(begin, at_ == text_.size() ? "the string ends inside an argument" : "expected a value");
     fail(begin, fmt::format("'{}' is not a value; texts need quotes: \"{}\"", word, word));
   }
 
@@ -109,7 +112,8 @@ class Parser {
       char c = text_[at_++];
       if (c == '\\') {
         char escaped = peek();
-        if (escaped != '\\' && escaped != '"' && escaped != '\'' && escaped != 'n' && escaped != 't')
+        if (escaped != '\\' && escaped != '"' && escaped != '\'' && escaped != 'n' &&
+            escaped != 't')
           fail(at_ - 1, "known escapes are \\\\ \\\" \\' \\n \\t");
         ++at_;
         c = escaped == 'n' ? '\n' : escaped == 't' ? '\t' : escaped;
@@ -152,7 +156,8 @@ class Parser {
     const char *first = digits.data(), *last = first + digits.size();
     at_ = end;
     int64_t whole = 0;
-    if (auto [stop, problem] = std::from_chars(first, last, whole); problem == std::errc() && stop == last)
+    if (auto [stop, problem] = std::from_chars(first, last, whole);
+        problem == std::errc() && stop == last)
       return Literal(whole);
     double real = 0;
     auto [stop, problem] = std::from_chars(first, last, real);
@@ -171,7 +176,8 @@ std::vector<Call> parse_calls(std::string_view text) { return Parser(text).pipel
 std::string place(std::string_view text, size_t at) {
   at = std::min(at, text.size());
   if (at == text.size()) return fmt::format("character {} (the end)", at + 1);
-  std::string_view near = text.substr(at, std::min(text.find_first_of("|\r\n", at + 1), text.size()) - at);
+  std::string_view near =
+      text.substr(at, std::min(text.find_first_of("|\r\n", at + 1), text.size()) - at);
   return fmt::format("character {} (near '{}')", at + 1, base::trim(near.substr(0, 24)));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The syntax of preprocessing strings: `op1 | op2(1, "a", key=[2, 3]) | ...`, arguments as in a Python call with
-// literals.
+// The syntax of preprocessing strings: `op1 | op2(1, "a", key=[2, 3]) | ...`, arguments as in a
+// Python call with literals.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ struct Call {
 // Error(Exit::config) that says where. Empty sections ("a || b", "a |") are skipped.
 std::vector<Call> parse_calls(std::string_view text);
 
-// "character 17 (near 'resze(64)')": how every message about a preprocessing string names a place in it.
+// "character 17 (near 'resze(64)')": how every message about a preprocessing string names a place
+// in it.
 std::string place(std::string_view text, size_t at);
 
 }  // namespace data

@@ -49,7 +49,9 @@ class Rows {
  private:
   // Removes the end of a line, if `rest_` begins with one.
   bool end_line() {
-    size_t bytes = rest_.starts_with("\r\n") ? 2 : rest_.starts_with('\n') || (csv_ && rest_.starts_with('\r')) ? 1 : 0;
+    size_t bytes = rest_.starts_with("\r\n")                                      ? 2
+                   : rest_.starts_with('\n') || (csv_ && rest_.starts_with('\r')) ? 1
+                                                                                  : 0;
     rest_.remove_prefix(bytes);
     next_line_ += bytes > 0;
     return bytes > 0;
@@ -61,7 +63,8 @@ class Rows {
     if (text.ends_with('\r')) text.remove_suffix(1);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
     ++next_line_;
-    for (size_t tab; cells.size() + 1 < most && (tab = text.find('\t')) != text.npos; text.remove_prefix(tab + 1))
+    for (size_t tab; cells.size() + 1 < most && (tab = text.find('\t')) != text.npos;
+         text.remove_prefix(tab + 1))
       cells.emplace_back(text.substr(0, tab));
     cells.emplace_back(text);
   }
@@ -74,7 +77,8 @@ class Rows {
       if (more)
         rest_.remove_prefix(1);
       else if (!rest_.empty() && !end_line())
-        fail(fmt::format("{} follows the closing quote of a cell, not a comma", base::quoted(rest_.substr(0, 1))));
+        fail(fmt::format("{} follows the closing quote of a cell, not a comma",
+                         base::quoted(rest_.substr(0, 1))));
     }
   }
   void read_plain(std::string& cell) {
@@ -118,7 +122,8 @@ std::vector<size_t> candidates(const std::vector<std::string>& header, const std
                                const std::vector<std::string>& usual) {
   std::vector<size_t> out;
   for (size_t i = 0; i < header.size(); ++i)
-    if (name.empty() ? std::ranges::count(usual, lower(base::trim(header[i]))) > 0 : base::trim(header[i]) == name)
+    if (name.empty() ? std::ranges::count(usual, lower(base::trim(header[i]))) > 0
+                     : base::trim(header[i]) == name)
       out.push_back(i);
   return out;
 }
@@ -135,21 +140,24 @@ std::optional<Layout> layout_of(const Rows& first, const TableColumns& columns) 
     if (found.empty() && !name.empty())
       first.fail(fmt::format("no column \"{}\" ({}); the header has {}", name, key, list(header)));
     if (found.empty())
-      first.fail(
-          fmt::format("no column is called {}; the header has {}: set {}", base::join(usual, ", "), list(header), key));
+      first.fail(fmt::format("no column is called {}; the header has {}: set {}",
+                             base::join(usual, ", "), list(header), key));
     if (found.size() > 1)
-      first.fail(fmt::format("columns {} and {} could both be meant: choose with {}", base::quoted(header[found[0]]),
-                             base::quoted(header[found[1]]), key));
+      first.fail(fmt::format("columns {} and {} could both be meant: choose with {}",
+                             base::quoted(header[found[0]]), base::quoted(header[found[1]]), key));
     return found[0];
   };
   Layout out{only(image, columns.image, "image_column", image_column_names()),
-             only(caption, columns.caption, "caption_column", caption_column_names()), header.size()};
+             only(caption, columns.caption, "caption_column", caption_column_names()),
+             header.size()};
   if (out.image == out.caption)
-    first.fail(fmt::format("image_column and caption_column are both {}", list({header[out.image]})));
+    first.fail(
+        fmt::format("image_column and caption_column are both {}", list({header[out.image]})));
   return out;
 }
 
-// Guesses what separates the cells of a row that seems to have one cell only, and says what to do about it.
+// Guesses what separates the cells of a row that seems to have one cell only, and says what to do
+// about it.
 std::string separator_hint(const Rows& rows) {
   if (rows.cells.size() != 1) return "";
   auto has = [&](char c) { return rows.cells[0].find(c) != std::string::npos; };
@@ -164,14 +172,18 @@ void check_cells(const Rows& rows, const Layout& layout, bool header) {
   if (cells == layout.columns) return;
   std::string hint = separator_hint(rows);
   if (!header && !rows.is_csv())
-    rows.fail(fmt::format("no tab between image and caption: {}{}", base::quoted(rows.cells[0], 60), hint));
+    rows.fail(fmt::format("no tab between image and caption: {}{}", base::quoted(rows.cells[0], 60),
+                          hint));
   if (header || !hint.empty())
-    rows.fail(fmt::format("{} cell{}, where {} expected{}", cells, cells == 1 ? "" : "s",
-                          header ? fmt::format("the header's {} are", layout.columns) : "image and caption are", hint));
-  rows.fail(fmt::format(
-      "{} cells, where a table without a header has image and caption: {}; name the columns in a first line, or with "
-      "image_column and caption_column",
-      cells, list(rows.cells)));
+    rows.fail(fmt::format(
+        "{} cell{}, where {} expected{}", cells, cells == 1 ? "" : "s",
+        header ? fmt::format("the header's {} are", layout.columns) : "image and caption are",
+        hint));
+  rows.fail(
+      fmt::format("{} cells, where a table without a header has image and caption: {}; name the "
+                  "columns in a first line, or with "
+                  "image_column and caption_column",
+                  cells, list(rows.cells)));
 }
 
 // Line breaks become one space.
@@ -186,24 +198,32 @@ std::string on_one_line(std::string_view text) {
   return out;
 }
 
-// One object per line, whose keys are the columns. Returns what the column holds: a text, or a whole number as it is written.
-std::string cell_of(const nlohmann::json& object, const std::string& path, int64_t line, const std::string& name,
-                    const char* key, const std::vector<std::string>& usual) {
-  auto fail = [&](const std::string& what) { base::fail(Exit::data, "'{}' line {}: {}", path, line, what); };
+// One object per line, whose keys are the columns. Returns what the column holds: a text, or a
+// whole number as it is written.
+std::string cell_of(const nlohmann::json& object, const std::string& path, int64_t line,
+                    const std::string& name, const char* key,
+                    const std::vector<std::string>& usual) {
+  auto fail = [&](const std::string& what) {
+    base::fail(Exit::data, "'{}' line {}: {}", path, line, what);
+  };
   std::vector<std::string> columns;
   for (const auto& [column, value] : object.items()) columns.push_back(column);
   const std::vector<size_t> found = candidates(columns, name, usual);
   if (found.empty())
-    fail(fmt::format("no \"{}\" ({}) among {}", name.empty() ? base::join(usual, ", ") : name, key, list(columns)));
+    fail(fmt::format("no \"{}\" ({}) among {}", name.empty() ? base::join(usual, ", ") : name, key,
+                     list(columns)));
   if (found.size() > 1)
-    fail(fmt::format("\"{}\" and \"{}\" could both be meant: choose with {}", columns[found[0]], columns[found[1]], key));
+    fail(fmt::format("\"{}\" and \"{}\" could both be meant: choose with {}", columns[found[0]],
+                     columns[found[1]], key));
   const nlohmann::json& value = object.at(columns[found[0]]);
   if (!value.is_string() && !value.is_number_integer())
-    fail(fmt::format("\"{}\" is {}, neither a text nor a whole number", columns[found[0]], value.type_name()));
+    fail(fmt::format("\"{}\" is {}, neither a text nor a whole number", columns[found[0]],
+                     value.type_name()));
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-void read_json_lines(const std::string& path, std::string_view text, const TableColumns& columns, const OnCaption& row) {
+void read_json_lines(const std::string& path, std::string_view text, const TableColumns& columns,
+                     const OnCaption& row) {
   int64_t number = 0;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -212,9 +232,13 @@ void read_json_lines(const std::string& path, std::string_view text, const Table
     ++number;
     if (line.empty()) continue;
     const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
-    if (!object.is_object()) base::fail(Exit::data, "'{}' line {}: is no JSON object: {}", path, number, base::quoted(line, 60));
+    if (!object.is_object())
+      base::fail(Exit::data, "'{}' line {}: is no JSON object: {}", path, number,
+                 base::quoted(line, 60));
     row(cell_of(object, path, number, columns.image, "image_column", image_column_names()),
-        on_one_line(cell_of(object, path, number, columns.caption, "caption_column", caption_column_names())), number);
+        on_one_line(cell_of(object, path, number, columns.caption, "caption_column",
+                            caption_column_names())),
+        number);
   }
 }
 
@@ -223,12 +247,14 @@ bool holds_json_lines(const std::string& path) { return lower(path).ends_with(".
 }  // namespace
 
 const std::vector<std::string>& image_column_names() {
-  static const std::vector<std::string> names{"image",    "images",    "image_path", "image_file", "img",  "img_path",
-                                              "filepath", "file_path", "filename",   "file_name",  "file", "path"};
+  static const std::vector<std::string> names{"image",    "images",    "image_path", "image_file",
+                                              "img",      "img_path",  "filepath",   "file_path",
+                                              "filename", "file_name", "file",       "path"};
   return names;
 }
 const std::vector<std::string>& caption_column_names() {
-  static const std::vector<std::string> names{"caption", "captions", "title", "text", "description", "sentence"};
+  static const std::vector<std::string> names{"caption", "captions",    "title",
+                                              "text",    "description", "sentence"};
   return names;
 }
 

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of images and captions: one row per caption, TSV or CSV, with or without a header line, or JSONL. tools/pack_dataset
-// reads them by the same rules (tests/run/own_data_test.py compares the two).
+// Tables of images and captions: one row per caption, TSV or CSV, with or without a header line, or
+// JSONL. tools/pack_dataset reads them by the same rules (tests/run/own_data_test.py compares the
+// two).
 //
-//   header   The first line is a header if one cell names the image (image, filepath, file_name, path, ...) and another
-//            one the caption (caption, title, text, ...), in letters of any case, or if TableColumns names a column.
-//            Other columns are ignored. Without a header the columns are image, caption.
-//   TSV      Cells are separated by tabs; quotes mean nothing. A caption in the last column takes the rest of its line,
+//   header   The first line is a header if one cell names the image (image, filepath, file_name,
+//   path, ...) and another
+//            one the caption (caption, title, text, ...), in letters of any case, or if
+//            TableColumns names a column. Other columns are ignored. Without a header the columns
+//            are image, caption.
+//   TSV      Cells are separated by tabs; quotes mean nothing. A caption in the last column takes
+//   the rest of its line,
 //            tabs included.
-//   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them. Line breaks within a caption become
+//   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them. Line breaks
+//   within a caption become
 //            one space.
 //   JSONL    An object per line, whose keys are the columns; its values are texts or whole numbers.
 //   All      Lines end in \n or \r\n. Empty lines are skipped. An empty caption is a caption.
@@ -29,11 +34,12 @@ struct TableColumns {
 bool is_table(const std::string& path);  // .tsv, .csv or .jsonl
 
 // `line` is the row's first line in the file, from 1.
-using OnCaption = std::function<void(std::string_view image, std::string_view caption, int64_t line)>;
+using OnCaption =
+    std::function<void(std::string_view image, std::string_view caption, int64_t line)>;
 
-// Calls `row` for every row of `text`, the content of the file `path`. Returns true if the first line was a header.
-// Error(Exit::data) with file and line for a header without the columns, or with several that could be meant, and for
-// rows with too few or too many cells.
+// Calls `row` for every row of `text`, the content of the file `path`. Returns true if the first
+// line was a header. Error(Exit::data) with file and line for a header without the columns, or with
+// several that could be meant, and for rows with too few or too many cells.
 bool read_caption_table(const std::string& path, std::string_view text, const TableColumns& columns,
                         const OnCaption& row);
 

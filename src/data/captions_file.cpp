@@ -25,12 +25,14 @@ constexpr size_t kMostCaptionBytes = size_t{1} << 20;
 std::string read_whole(const std::string& path) {
   File file(path);
   if (file.size() > kMostFileBytes)
-    base::fail(Exit::data, "'{}' has {} bytes; captions of at most {} are read", path, file.size(), kMostFileBytes);
+    base::fail(Exit::data, "'{}' has {} bytes; captions of at most {} are read", path, file.size(),
+               kMostFileBytes);
   std::string out(size_t(file.size()), '\0');
   file.read(0, out.data(), out.size());
   if (out.starts_with("\xEF\xBB\xBF")) out.erase(0, 3);  // byte order mark
   for (const char* mark : {"\xFF\xFE", "\xFE\xFF"})
-    if (out.starts_with(mark)) base::fail(Exit::data, "'{}' is UTF-16 text: save it as UTF-8", path);
+    if (out.starts_with(mark))
+      base::fail(Exit::data, "'{}' is UTF-16 text: save it as UTF-8", path);
   return out;
 }
 
@@ -48,8 +50,8 @@ struct CaptionsFile::Collector {
   // `where` names the place in messages.
   void add(std::string_view name, std::string_view caption, const std::string& where) {
     if (caption.size() > kMostCaptionBytes)
-      base::fail(Exit::data, "{}: a caption of {} bytes; at most {} are read", where, caption.size(),
-                 kMostCaptionBytes);
+      base::fail(Exit::data, "{}: a caption of {} bytes; at most {} are read", where,
+                 caption.size(), kMostCaptionBytes);
     auto known = numbers.find(std::string(name));
     if (known == numbers.end()) {
       if (std::string problem = unsafe_name(name); !problem.empty())
@@ -68,7 +70,8 @@ struct CaptionsFile::Collector {
     std::partial_sum(file.first_.begin(), file.first_.end(), file.first_.begin());
     std::vector<int64_t> next(file.first_.begin(), file.first_.end() - 1);
     std::vector<Piece> sorted(file.captions_.size());
-    for (size_t c = 0; c < image.size(); ++c) sorted[size_t(next[size_t(image[c])]++)] = file.captions_[c];
+    for (size_t c = 0; c < image.size(); ++c)
+      sorted[size_t(next[size_t(image[c])]++)] = file.captions_[c];
     file.captions_ = std::move(sorted);
     file.text_.shrink_to_fit();
   }
@@ -97,7 +100,8 @@ int64_t CaptionsFile::image_of(int64_t number) const {
   return std::upper_bound(first_.begin(), first_.end(), number) - first_.begin() - 1;
 }
 
-void CaptionsFile::read_table(const std::string& path, const TableColumns& columns, Collector& collector) {
+void CaptionsFile::read_table(const std::string& path, const TableColumns& columns,
+                              Collector& collector) {
   std::string all = read_whole(path), first;
   auto add = [&](std::string_view image, std::string_view caption, int64_t line) {
     if (first.empty()) first = image;
@@ -106,7 +110,8 @@ void CaptionsFile::read_table(const std::string& path, const TableColumns& colum
   if (!read_caption_table(path, all, columns, add) && headless_.empty()) headless_ = first;
 }
 
-// Objects are taken as they are read and not kept, so that a file of gigabytes needs little more than its captions.
+// Objects are taken as they are read and not kept, so that a file of gigabytes needs little more
+// than its captions.
 void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
   struct Annotation {
     int64_t image, number;
@@ -116,7 +121,9 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
   std::vector<Annotation> annotations;
   std::string section;
   int64_t number = 0;
-  auto bad = [&](const std::string& what) { base::fail(Exit::data, "'{}': {}[{}] {}", path, section, number, what); };
+  auto bad = [&](const std::string& what) {
+    base::fail(Exit::data, "'{}': {}[{}] {}", path, section, number, what);
+  };
   auto take = [&](const json& object) {
     auto text = [&](const char* key) {
       auto it = object.find(key);
@@ -125,11 +132,13 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
     };
     auto id = [&](const char* key) {
       auto it = object.find(key);
-      if (it == object.end() || !it->is_number_integer()) bad(fmt::format("has no number \"{}\"", key));
+      if (it == object.end() || !it->is_number_integer())
+        bad(fmt::format("has no number \"{}\"", key));
       return it->get<int64_t>();
     };
     if (section == "images") {
-      if (!names.emplace(id("id"), text("file_name")).second) bad(fmt::format("has the id {} of another", id("id")));
+      if (!names.emplace(id("id"), text("file_name")).second)
+        bad(fmt::format("has the id {} of another", id("id")));
     } else {
       annotations.push_back({id("image_id"), number, text("caption")});
     }
@@ -161,7 +170,8 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
   for (const Annotation& a : annotations) {
     number = a.number;
     auto name = names.find(a.image);
-    if (name == names.end()) bad(fmt::format("belongs to image {}, which is not in \"images\"", a.image));
+    if (name == names.end())
+      bad(fmt::format("belongs to image {}, which is not in \"images\"", a.image));
     used.insert(a.image);
     collector.add(name->second, a.caption, fmt::format("'{}': annotations[{}]", path, number));
   }

@@ -30,34 +30,40 @@ Sample Dataset::get(int64_t index, int64_t position, const Places* places, Trace
       if (std::string problem = mismatch(known, it->second); !problem.empty())
         base::fail(base::Exit::data, "field '{}' {}", field, problem);
       auto limit = limits_.find(field);
-      if (limit == limits_.end() || known.kind != FieldSpec::Kind::array || known.type != device::DType::i32) continue;
+      if (limit == limits_.end() || known.kind != FieldSpec::Kind::array ||
+          known.type != device::DType::i32)
+        continue;
       const Array& a = std::get<Array>(it->second);
       for (int64_t i = 0; i < a.count(); ++i)
         if (a.i32()[i] < 0 || a.i32()[i] >= limit->second.below)
-          base::fail(base::Exit::data, "field '{}' holds {}, which is not in [0, {}) ({})", field, a.i32()[i],
-                     limit->second.below, limit->second.key);
+          base::fail(base::Exit::data, "field '{}' holds {}, which is not in [0, {}) ({})", field,
+                     a.i32()[i], limit->second.below, limit->second.key);
     }
     return sample;
   } catch (const base::Error& e) {
     bool bad = e.code() == base::Exit::data && !dynamic_cast<const Unreadable*>(&e);
-    if (bad) throw BadSampleError({name_, base::one_line(source_->key(index)), base::one_line(e.what(), 300)});
+    if (bad)
+      throw BadSampleError(
+          {name_, base::one_line(source_->key(index)), base::one_line(e.what(), 300)});
     base::fail(e.code(), "data.{}: {}: {}", name_, source_->key(index), e.what());
   }
 }
 
-std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers& tokenizers, const std::string& name,
-                                      const OpenContext& context) {
+std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers& tokenizers,
+                                      const std::string& name, const OpenContext& context) {
   try {
     std::string preprocess = sections.preprocess_of(name);
     const SourceOptions* options = sections.data.at(name).source_options();
     CHECK(options, "no source options");
-    // The string is checked and tokenizers are opened first: they fail faster than a source is indexed.
-    Pipeline pipeline(preprocess, options->spec(), {.tokenizers = &tokenizers, .open = true}, context.seed);
+    // The string is checked and tokenizers are opened first: they fail faster than a source is
+    // indexed.
+    Pipeline pipeline(preprocess, options->spec(), {.tokenizers = &tokenizers, .open = true},
+                      context.seed);
     if (!context.bytes_field.empty()) pipeline.leave_bytes(context.bytes_field);
     const DataOptions& own = sections.data.at(name);
     return std::make_unique<Dataset>(
-        name, subset_of(options->open(context), own.limit, own.skip, uint64_t(own.limit_seed)), std::move(pipeline),
-        context.limits);
+        name, subset_of(options->open(context), own.limit, own.skip, uint64_t(own.limit_seed)),
+        std::move(pipeline), context.limits);
   } catch (const base::Error& e) {
     base::fail(e.code(), "data.{}: {}", name, e.what());
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set as the rest of the program sees it: a source with its preprocessing, any sample by number.
+// A data set as the rest of the program sees it: a source with its preprocessing, any sample by
+// number.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +28,12 @@ class Dataset {
   // Returns what the ops counted in this process, samples read ahead included (count_lines.hpp).
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 
-  // Sample `index` after all ops, as it stands at `position` of the stream (random ops draw by it). Any thread.
-  // Errors name the data set, the sample's key and the op; those that are the sample's own fault are BadSampleError.
-  // Fields may lie in `places`, which must then outlive the sample; `trace` gets what ops tell.
-  Sample get(int64_t index, int64_t position, const Places* places = nullptr, Trace* trace = nullptr) const;
+  // Sample `index` after all ops, as it stands at `position` of the stream (random ops draw by it).
+  // Any thread. Errors name the data set, the sample's key and the op; those that are the sample's
+  // own fault are BadSampleError. Fields may lie in `places`, which must then outlive the sample;
+  // `trace` gets what ops tell.
+  Sample get(int64_t index, int64_t position, const Places* places = nullptr,
+             Trace* trace = nullptr) const;
 
  private:
   std::string name_;
@@ -40,7 +43,7 @@ class Dataset {
 };
 
 // Opens the source of [data.NAME] and the tokenizers it needs.
-std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers& tokenizers, const std::string& name,
-                                      const OpenContext& context);
+std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers& tokenizers,
+                                      const std::string& name, const OpenContext& context);
 
 }  // namespace data

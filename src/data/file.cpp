@@ -17,8 +17,10 @@ int64_t modified_of(const struct stat& info) {
 
 }  // namespace
 
-// Not blocking: to open a pipe that nobody writes to must not hold us; of a regular file it changes nothing.
-File::File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+// Not blocking: to open a pipe that nobody writes to must not hold us; of a regular file it changes
+// nothing.
+File::File(const std::string& path)
+    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (fd_ < 0) throw Unreadable(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
   struct stat info;
   if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -33,7 +35,8 @@ File::~File() { ::close(fd_); }
 
 bool File::has_changed() const {
   struct stat info;
-  if (::fstat(fd_, &info) != 0) throw Unreadable(fmt::format("cannot look at '{}': {}", path_, std::strerror(errno)));
+  if (::fstat(fd_, &info) != 0)
+    throw Unreadable(fmt::format("cannot look at '{}': {}", path_, std::strerror(errno)));
   return info.st_size != size_ || modified_of(info) != modified_ns_;
 }
 
@@ -42,10 +45,11 @@ void File::read(int64_t offset, void* out, size_t count) const {
   while (count > 0) {
     ssize_t got = ::pread(fd_, at, count, offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Unreadable(fmt::format("reading '{}' at {}: {}", path_, offset, std::strerror(errno)));
+    if (got < 0)
+      throw Unreadable(fmt::format("reading '{}' at {}: {}", path_, offset, std::strerror(errno)));
     if (got == 0)
-      throw Unreadable(
-          fmt::format("'{}' ends at {}, {} bytes are missing: was it cut while in use?", path_, offset, count));
+      throw Unreadable(fmt::format(
+          "'{}' ends at {}, {} bytes are missing: was it cut while in use?", path_, offset, count));
     at += got, offset += got, count -= size_t(got);
   }
 }

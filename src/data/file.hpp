@@ -9,7 +9,8 @@
 
 namespace data {
 
-// The file system failed, or a file changed while it was in use: not the fault of the sample that was asked for.
+// The file system failed, or a file changed while it was in use: not the fault of the sample that
+// was asked for.
 class Unreadable : public base::Error {
  public:
   explicit Unreadable(const std::string& text) : base::Error(base::Exit::data, text) {}
@@ -17,7 +18,8 @@ class Unreadable : public base::Error {
 
 class File {
  public:
-  explicit File(const std::string& path);  // Unreadable if it cannot be opened or is no regular file
+  // Unreadable if it cannot be opened or is no regular file
+  explicit File(const std::string& path);
   ~File();
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -25,7 +27,7 @@ class File {
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
   int64_t modified_ns() const { return modified_ns_; }
-  bool has_changed() const;                             // size or time, since it was opened
+  bool has_changed() const;  // size or time, since it was opened
   // Exactly `count` bytes; Unreadable if the file ends before.
   void read(int64_t offset, void* out, size_t count) const;
 

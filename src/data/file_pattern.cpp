@@ -18,7 +18,8 @@ namespace {
 
 using base::Exit;
 
-// The first folder that could not be listed. glob() takes a plain function, so it goes through a variable.
+// The first folder that could not be listed. glob() takes a plain function, so it goes through a
+// variable.
 struct Unlisted {
   std::string folder;
   int number = 0;
@@ -68,17 +69,20 @@ std::vector<std::string> files_matching(const std::string& pattern) {
     }
     std::vector<std::string> found = matches_of(name);
     if (found.empty())
-      base::fail(Exit::data, "no file matches '{}'{}", name, name == pattern ? "" : fmt::format(" (of '{}')", pattern));
+      base::fail(Exit::data, "no file matches '{}'{}", name,
+                 name == pattern ? "" : fmt::format(" (of '{}')", pattern));
     for (const std::string& file : found) {
       if (is_index_of_another(file, found)) continue;
       if (!matched.insert(file).second)
-        base::fail(Exit::data, "'{}' is matched twice by '{}': its samples would count twice", file, pattern);
+        base::fail(Exit::data, "'{}' is matched twice by '{}': its samples would count twice", file,
+                   pattern);
       out.push_back(file);
     }
   }
   std::error_code unknown;
   if (out.size() == 1 && std::filesystem::is_directory(out[0], unknown))
-    base::fail(Exit::data, "'{}' is a folder: name the files in it, for example '{}/*'", out[0], out[0]);
+    base::fail(Exit::data, "'{}' is a folder: name the files in it, for example '{}/*'", out[0],
+               out[0]);
   return out;
 }
 

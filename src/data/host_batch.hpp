@@ -9,9 +9,11 @@
 
 namespace data {
 
-// Views of the batch's arrays, valid as long as the batch. first_position: global position of the first example.
+// Views of the batch's arrays, valid as long as the batch. first_position: global position of the
+// first example.
 inline models::HostBatch host_batch(const Batch& batch, int64_t first_position) {
-  models::HostBatch host{.features = {}, .examples = batch.size(), .first_position = first_position};
+  models::HostBatch host{
+      .features = {}, .examples = batch.size(), .first_position = first_position};
   for (const auto& [field, array] : batch.arrays) host.features[field] = array.view();
   return host;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GIF through giflib: the first frame, on a canvas as large as the largest frame, as the published decoder makes it.
+// GIF through giflib: the first frame, on a canvas as large as the largest frame, as the published
+// decoder makes it.
 #include <gif_lib.h>
 
 #include <algorithm>
@@ -49,7 +50,8 @@ class Reader {
     auto [height, width] = canvas(frame);
     check_image_size("GIF", width, height);
     Array out(device::DType::u8, {height, width, 3});
-    std::fill_n(out.u8(), out.count(), uint8_t{0});  // what the frame leaves out, or leaves transparent, is black
+    // what the frame leaves out, or leaves transparent, is black
+    std::fill_n(out.u8(), out.count(), uint8_t{0});
     for (int64_t y = frame.Top; y < std::min<int64_t>(frame.Top + frame.Height, height); ++y)
       for (int64_t x = frame.Left; x < std::min<int64_t>(frame.Left + frame.Width, width); ++x) {
         size_t index = indices[size_t((y - frame.Top) * frame.Width + x - frame.Left)];
@@ -71,7 +73,8 @@ class Reader {
     if (result != GIF_OK) fail(gif_->Error);
   }
 
-  // Up to the next image's description; false at the end. `transparent` takes what extensions before it say.
+  // Up to the next image's description; false at the end. `transparent` takes what extensions
+  // before it say.
   bool next_image(int* transparent) {
     GifRecordType type = UNDEFINED_RECORD_TYPE;
     while (true) {
@@ -97,17 +100,20 @@ class Reader {
     // Interlaced: every 8th row, then the rows between, four passes.
     constexpr int kFirst[] = {0, 4, 2, 1}, kEvery[] = {8, 8, 4, 2};
     for (int pass = 0; pass < (frame.Interlace ? 4 : 1); ++pass)
-      for (int y = frame.Interlace ? kFirst[pass] : 0; y < frame.Height; y += frame.Interlace ? kEvery[pass] : 1)
+      for (int y = frame.Interlace ? kFirst[pass] : 0; y < frame.Height;
+           y += frame.Interlace ? kEvery[pass] : 1)
         check(DGifGetLine(gif_, out.data() + size_t(y) * size_t(frame.Width), frame.Width));
     return out;
   }
 
-  // Height and width of the largest frame. Later frames are passed over; a file cut among them still has its first.
+  // Height and width of the largest frame. Later frames are passed over; a file cut among them
+  // still has its first.
   std::pair<int64_t, int64_t> canvas(const GifImageDesc& first) {
     int64_t height = first.Height, width = first.Width;
     try {
       while (next_image(nullptr)) {
-        height = std::max<int64_t>(height, gif_->Image.Height), width = std::max<int64_t>(width, gif_->Image.Width);
+        height = std::max<int64_t>(height, gif_->Image.Height),
+        width = std::max<int64_t>(width, gif_->Image.Width);
         int size = 0;
         GifByteType* block = nullptr;
         check(DGifGetCode(gif_, &size, &block));

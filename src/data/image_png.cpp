@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PNG through libpng. Its errors leave by longjmp, so the functions that call setjmp hold no C++ objects.
+// PNG through libpng. Its errors leave by longjmp, so the functions that call setjmp hold no C++
+// objects.
 #include <png.h>
 
 #include <cstdio>
@@ -24,7 +25,8 @@ struct Job {
 };
 
 void on_error(png_structp png, png_const_charp text) {
-  std::snprintf(static_cast<Job*>(png_get_error_ptr(png))->problem, sizeof(Job::problem), "%s", text);
+  std::snprintf(static_cast<Job*>(png_get_error_ptr(png))->problem, sizeof(Job::problem), "%s",
+                text);
   png_longjmp(png, 1);
 }
 void on_warning(png_structp, png_const_charp) {}
@@ -44,12 +46,15 @@ bool read_header(Job& job) {
   }
   if (setjmp(png_jmpbuf(job.png))) return false;
   png_set_read_fn(job.png, &job, read_bytes);
-  // Texts, colour profiles and the like, of which a small file can unpack gigabytes, are passed over.
+  // Texts, colour profiles and the like, of which a small file can unpack gigabytes, are passed
+  // over.
   png_set_keep_unknown_chunks(job.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(job.png, job.info);
   int type = png_get_color_type(job.png, job.info), depth = png_get_bit_depth(job.png, job.info);
-  // The order of these calls does not matter, libpng fixes it; the set is that of the published decoder.
-  if ((type & PNG_COLOR_MASK_ALPHA) || png_get_valid(job.png, job.info, PNG_INFO_tRNS)) png_set_strip_alpha(job.png);
+  // The order of these calls does not matter, libpng fixes it; the set is that of the published
+  // decoder.
+  if ((type & PNG_COLOR_MASK_ALPHA) || png_get_valid(job.png, job.info, PNG_INFO_tRNS))
+    png_set_strip_alpha(job.png);
   if (depth > 8) png_set_strip_16(job.png);
   png_set_packing(job.png);
   if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(job.png);
@@ -64,7 +69,8 @@ bool read_pixels(Job& job, uint8_t* out, int64_t width, int64_t height) {
   if (setjmp(png_jmpbuf(job.png))) return false;
   int passes = png_set_interlace_handling(job.png);
   png_read_update_info(job.png, job.info);
-  if (png_get_rowbytes(job.png, job.info) != size_t(width) * 3) png_error(job.png, "unexpected pixel format");
+  if (png_get_rowbytes(job.png, job.info) != size_t(width) * 3)
+    png_error(job.png, "unexpected pixel format");
   for (int pass = 0; pass < passes; ++pass)
     for (int64_t y = 0; y < height; ++y) png_read_row(job.png, out + y * width * 3, nullptr);
   png_read_end(job.png, nullptr);
@@ -78,7 +84,8 @@ Array decode_png(const Bytes& file) {
   Array out;
   bool good = read_header(job);
   if (good) {
-    int64_t width = png_get_image_width(job.png, job.info), height = png_get_image_height(job.png, job.info);
+    int64_t width = png_get_image_width(job.png, job.info),
+            height = png_get_image_height(job.png, job.info);
     check_image_size("PNG", width, height);
     out.reset(device::DType::u8, {height, width, 3});
     good = read_pixels(job, out.u8(), width, height);

@@ -51,8 +51,9 @@ void check_batchable(const Spec& spec) {
                        : known.kind == FieldSpec::Kind::text ? "tokenize it"
                                                              : "resize it to one size";
     base::fail(base::Exit::config,
-               "field '{}' is {}, which cannot be stacked into a batch: {}, or leave it out with keep(...)", field,
-               text_of(known), hint);
+               "field '{}' is {}, which cannot be stacked into a batch: {}, or leave it out with "
+               "keep(...)",
+               field, text_of(known), hint);
   }
 }
 
@@ -66,7 +67,8 @@ Loader::Loader(Mixture mixture, const LoaderOptions& options, LoaderPlan plan)
   check_batchable(mixture_.spec());
   CHECK(plan_.positions != nullptr, "no plan");
   try {
-    for (int64_t t = 0; t < std::max<int64_t>(options.threads, 1); ++t) threads_.emplace_back([this] { work(); });
+    for (int64_t t = 0; t < std::max<int64_t>(options.threads, 1); ++t)
+      threads_.emplace_back([this] { work(); });
   } catch (...) {
     stop();
     throw;
@@ -87,7 +89,8 @@ void Loader::stop() {
 
 bool Loader::can_take() const {
   if (!slots_.empty() && slots_.back()->taken < slots_.back()->rows) return true;
-  return !failed_ && opened_ < plan_.end && int64_t(slots_.size()) < std::max<int64_t>(options_.prefetch, 1);
+  return !failed_ && opened_ < plan_.end &&
+         int64_t(slots_.size()) < std::max<int64_t>(options_.prefetch, 1);
 }
 
 // With the lock held: the next batch gets its buffers and positions.
@@ -141,8 +144,8 @@ void Loader::work() {
     ++slot.done;
     if (!bad.empty()) slot.found[row] = std::move(bad);
     if (error) {
-      // Rows are handed out in order, so all rows before this one are under way: the first bad one does not depend on
-      // threads.
+      // Rows are handed out in order, so all rows before this one are under way: the first bad one
+      // does not depend on threads.
       failed_ = true;
       slot.rows = slot.taken;
       if (row < slot.bad_row) slot.bad_row = row, slot.error = error;
@@ -176,12 +179,15 @@ std::vector<BadSample> Loader::fill(Slot& slot, int64_t row) const {
   return std::move(got.bad);
 }
 
-SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t position, const Places& places) const {
+SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t position,
+                               const Places& places) const {
   if (options_.substitutes()) return get_or_substitute(dataset, index, position, &places);
   try {
     return {dataset.get(index, position, &places), index, {}};
   } catch (const BadSampleError& e) {
-    base::fail(e.code(), "{}; mend it or leave it out, or set loader.on_bad_sample = \"substitute\"", e.what());
+    base::fail(e.code(),
+               "{}; mend it or leave it out, or set loader.on_bad_sample = \"substitute\"",
+               e.what());
   }
 }
 
@@ -204,8 +210,9 @@ BatchPtr Loader::next() {
       ++options_.log->replaced;
       options_.log->found.insert(options_.log->found.end(), bad.begin(), bad.end());
     }
-  return BatchPtr(slot->batch.release(),
-                  [pool = pool_](const Batch* b) { pool->give(std::unique_ptr<Batch>(const_cast<Batch*>(b))); });
+  return BatchPtr(slot->batch.release(), [pool = pool_](const Batch* b) {
+    pool->give(std::unique_ptr<Batch>(const_cast<Batch*>(b)));
+  });
 }
 
 int64_t Loader::ready() const {

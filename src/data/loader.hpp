@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches, read and decoded ahead by threads, delivered in order. What a batch holds is decided by the caller's
-// function of its number and by the sample order; threads and prefetch change only when it is ready.
+// Batches, read and decoded ahead by threads, delivered in order. What a batch holds is decided by
+// the caller's function of its number and by the sample order; threads and prefetch change only
+// when it is ready.
 #pragma once
 
 #include <condition_variable>
@@ -33,7 +34,8 @@ struct Batch {
   std::vector<int> parts;               // data set within the mixture; 0 = the only one
 
   int64_t size() const { return int64_t(positions.size()); }
-  const Array& array(const std::string& field) const;  // Error(Exit::internal) for a field that is not there
+  // Error(Exit::internal) for a field that is not there
+  const Array& array(const std::string& field) const;
   device::View view(const std::string& field) const { return array(field).view(); }
 };
 
@@ -41,15 +43,16 @@ struct Batch {
 using BatchPtr = std::shared_ptr<const Batch>;
 
 struct LoaderPlan {
-  // Global positions of this rank's examples in the batch, in order. Pure; called on loader threads, one call at a
-  // time.
+  // Global positions of this rank's examples in the batch, in order. Pure; called on loader
+  // threads, one call at a time.
   std::function<std::vector<int64_t>(int64_t batch)> positions;
   int64_t first = 0, end = 0;  // batches [first, end)
   // Positions from here on are padding: the set's size when every example counts once (evaluation).
   int64_t examples = std::numeric_limits<int64_t>::max();
 };
 
-// All fields must be arrays of known shape; Error(Exit::config) names the field and what to do. For validation too.
+// All fields must be arrays of known shape; Error(Exit::config) names the field and what to do. For
+// validation too.
 void check_batchable(const Spec& spec);
 
 class Loader {
@@ -62,8 +65,8 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   bool has_next() const { return next_ < plan_.end; }
-  // The next batch. An error in it (the one of its first bad row) is thrown here, again at every further call. What was
-  // replaced in it goes to the options' log.
+  // The next batch. An error in it (the one of its first bad row) is thrown here, again at every
+  // further call. What was replaced in it goes to the options' log.
   BatchPtr next();
 
   double waited_s() const { return waited_s_; }  // spent inside next() so far
@@ -75,7 +78,8 @@ class Loader {
   void work();
   bool can_take() const;
   void open_slot();
-  SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position, const Places& places) const;
+  SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position,
+                         const Places& places) const;
   std::vector<BadSample> fill(Slot& slot, int64_t row) const;  // what had to be replaced
   void stop();
 
@@ -86,8 +90,9 @@ class Loader {
 
   mutable std::mutex mutex_;  // guards what follows, up to next_
   std::condition_variable takeable_, deliverable_;
-  std::deque<std::unique_ptr<Slot>> slots_;  // front = next to be delivered, back = being handed out
-  int64_t opened_;                           // next batch to be opened
+  // front = next to be delivered, back = being handed out
+  std::deque<std::unique_ptr<Slot>> slots_;
+  int64_t opened_;  // next batch to be opened
   bool stopped_ = false, failed_ = false;
 
   int64_t next_;  // caller's thread only

@@ -18,9 +18,11 @@ constexpr int kDeepest = 16;
 
 MemberName split_member_field(std::string_view text) {
   size_t colon = text.find(':');
-  if (colon != text.npos) return {{std::string(text.substr(0, colon))}, std::string(text.substr(colon + 1))};
+  if (colon != text.npos)
+    return {{std::string(text.substr(0, colon))}, std::string(text.substr(colon + 1))};
   MemberName out;
-  for (const std::string& extension : base::split(text, ';')) out.extensions.emplace_back(base::trim(extension));
+  for (const std::string& extension : base::split(text, ';'))
+    out.extensions.emplace_back(base::trim(extension));
   return out;
 }
 
@@ -32,13 +34,15 @@ std::string MemberName::text() const {
 
 Texts texts_in_json(std::string_view text, const std::string& key) {
   auto fail = [&](const std::string& what) { base::fail(base::Exit::data, "its JSON {}", what); };
-  if (text.size() > kLargest) fail(fmt::format("has {} bytes; at most {} are read", text.size(), kLargest));
+  if (text.size() > kLargest)
+    fail(fmt::format("has {} bytes; at most {} are read", text.size(), kLargest));
   Json json;
   try {
     // Of the outermost object, only what is asked for is kept.
     json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& value) {
       if (depth > kDeepest) fail("is nested too deep");
-      return event != Json::parse_event_t::key || depth != 1 || value.get_ref<const std::string&>() == key;
+      return event != Json::parse_event_t::key || depth != 1 ||
+             value.get_ref<const std::string&>() == key;
     });
   } catch (const Json::exception& e) {
     fail(fmt::format("cannot be read: {}", e.what()));
@@ -50,7 +54,8 @@ Texts texts_in_json(std::string_view text, const std::string& key) {
     out.push_back(value.get<std::string>());
   else if (value.is_array() && !value.empty())
     for (const Json& one : value) {
-      if (!one.is_string()) fail(fmt::format("\"{}\" holds {} among its texts", key, one.type_name()));
+      if (!one.is_string())
+        fail(fmt::format("\"{}\" holds {} among its texts", key, one.type_name()));
       out.push_back(one.get<std::string>());
     }
   else

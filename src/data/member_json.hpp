@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The member of a sample that becomes a field, and texts inside a JSON member: fields = { image = "jpg;png", captions =
-// "json:captions" }.
+// The member of a sample that becomes a field, and texts inside a JSON member: fields = { image =
+// "jpg;png", captions = "json:captions" }.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ struct MemberName {
 };
 MemberName split_member_field(std::string_view text);
 
-// The texts under a key of a JSON object: a list of texts, or a text, which is a list of one. Error(Exit::data) for
-// anything else; no more memory is taken than a few times the text's size.
+// The texts under a key of a JSON object: a list of texts, or a text, which is a list of one.
+// Error(Exit::data) for anything else; no more memory is taken than a few times the text's size.
 Texts texts_in_json(std::string_view text, const std::string& key);
 
 }  // namespace data

@@ -9,20 +9,23 @@ namespace data {
 Mixture::Mixture(const Dataset& dataset, Order order) {
   std::shared_ptr<const Dataset> borrowed(std::shared_ptr<const Dataset>(), &dataset);
   parts_.push_back({std::move(borrowed), order});
-  CHECK(order.size() == dataset.size(), "an order of {} for {} samples", order.size(), dataset.size());
+  CHECK(order.size() == dataset.size(), "an order of {} for {} samples", order.size(),
+        dataset.size());
 }
 
-Mixture::Mixture(const std::map<std::string, Part>& parts, const std::map<std::string, double>& weights)
+Mixture::Mixture(const std::map<std::string, Part>& parts,
+                 const std::map<std::string, double>& weights)
     : proportions_(weights) {
   CHECK(parts.size() == weights.size(), "{} data sets, {} weights", parts.size(), weights.size());
   for (const auto& [name, weight] : weights) {
     const Part& part = parts.at(name);
-    CHECK(part.order.size() == part.dataset->size(), "an order of {} for {} samples", part.order.size(),
-          part.dataset->size());
+    CHECK(part.order.size() == part.dataset->size(), "an order of {} for {} samples",
+          part.order.size(), part.dataset->size());
     parts_.push_back(part);
     const Dataset &first = *parts_[0].dataset, &last = *part.dataset;
     if (std::string problem = spec_difference(first.spec(), last.spec()); !problem.empty())
-      base::fail(base::Exit::config, "[data.{}] and [data.{}] cannot be mixed: {}", first.name(), last.name(), problem);
+      base::fail(base::Exit::config, "[data.{}] and [data.{}] cannot be mixed: {}", first.name(),
+                 last.name(), problem);
   }
 }
 
@@ -47,8 +50,9 @@ std::string Mixture::summary() const {
   if (parts_.size() == 1) return parts_[0].dataset->summary();
   std::vector<std::string> texts;
   for (size_t k = 0; k < parts_.size(); ++k)
-    texts.push_back(fmt::format("{} of {} from {} ({}, {})", proportions_.count(int(k)), proportions_.period(),
-                                parts_[k].dataset->name(), parts_[k].dataset->summary(),
+    texts.push_back(fmt::format("{} of {} from {} ({}, {})", proportions_.count(int(k)),
+                                proportions_.period(), parts_[k].dataset->name(),
+                                parts_[k].dataset->summary(),
                                 base::with_commas(parts_[k].dataset->size())));
   return base::join(texts, "; ");
 }

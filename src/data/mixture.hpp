@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream that a loader reads: one data set in its order, or several interleaved by weight. Position -> data set and
-// sample is a pure function: resuming at any position costs nothing.
+// The stream that a loader reads: one data set in its order, or several interleaved by weight.
+// Position -> data set and sample is a pure function: resuming at any position costs nothing.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ class Mixture {
 
   // One data set, which must outlive this.
   Mixture(const Dataset& dataset, Order order);
-  // By the names of the weights, one each. Error(Exit::config) if two of them do not yield the same fields.
+  // By the names of the weights, one each. Error(Exit::config) if two of them do not yield the same
+  // fields.
   Mixture(const std::map<std::string, Part>& parts, const std::map<std::string, double>& weights);
 
   Item at(int64_t position) const;
@@ -38,7 +39,8 @@ class Mixture {
   const std::vector<Part>& parts() const { return parts_; }
   const Dataset& dataset(int part) const { return *parts_[size_t(part)].dataset; }
   const Proportions& proportions() const { return proportions_; }
-  int64_t size() const;  // of all data sets together; what an epoch of a mixture means, as published
+  // of all data sets together; what an epoch of a mixture means, as published
+  int64_t size() const;
   const Spec& spec() const { return parts_[0].dataset->spec(); }
   std::string name() const;     // "coco", "coco + laion"
   std::string summary() const;  // for the log
@@ -48,8 +50,9 @@ class Mixture {
   Proportions proportions_;
 };
 
-// Why samples of the two specs cannot stand in one batch ("field 'labels' is i32 [12] in one, i32 [24] in the other"),
-// or "". How large ids may be is not compared: each data set is checked against the model.
+// Why samples of the two specs cannot stand in one batch ("field 'labels' is i32 [12] in one, i32
+// [24] in the other"), or "". How large ids may be is not compared: each data set is checked
+// against the model.
 std::string spec_difference(const Spec& one, const Spec& other);
 
 }  // namespace data

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preprocessing ops. An op knows its effect on the spec, so that a deck is checked before any data is read, and applies
-// itself to one sample. Registry: registry.cpp.
+// Preprocessing ops. An op knows its effect on the spec, so that a deck is checked before any data
+// is read, and applies itself to one sample. Registry: registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,17 @@ namespace data {
 struct Trace {
   struct Captions {
     int64_t max_len = 0, empty = 0;
-    std::vector<int64_t> tokens;  // of every caption there was to choose from, before it was cut; prefix and end counted
+    // of every caption there was to choose from, before it was cut; prefix and end counted
+    std::vector<int64_t> tokens;
   };
   std::map<std::string, std::pair<int64_t, int64_t>> images;  // field -> height, width as decoded
-  std::map<std::string, Texts> choices;                       // field -> all texts that one was chosen from
-  std::map<std::string, Captions> captions;                   // field of token ids
+  // field -> all texts that one was chosen from
+  std::map<std::string, Texts> choices;
+  std::map<std::string, Captions> captions;  // field of token ids
 };
 
-// What an op may depend on besides the sample: draws that are a function of (seed, op, global position).
+// What an op may depend on besides the sample: draws that are a function of (seed, op, global
+// position).
 struct OpContext {
   base::Stream stream;
   int64_t position = 0;
@@ -39,10 +42,10 @@ struct OpContext {
   Trace* trace = nullptr;  // nobody asks
 };
 
-// An array for what an op makes of `from` as field `key`: in the field's place if there is one of that size, and `from`
-// does not lie there.
-Array array_for(const OpContext& context, const std::string& key, device::DType type, std::vector<int64_t> shape,
-                const Array& from);
+// An array for what an op makes of `from` as field `key`: in the field's place if there is one of
+// that size, and `from` does not lie there.
+Array array_for(const OpContext& context, const std::string& key, device::DType type,
+                std::vector<int64_t> shape, const Array& from);
 
 class Op {
  public:
@@ -77,17 +80,20 @@ struct Parameter {
   std::string doc;
 };
 
-// The arguments of one call, checked against the parameters; asking for a parameter the row does not have is a bug.
+// The arguments of one call, checked against the parameters; asking for a parameter the row does
+// not have is a bug.
 class Arguments {
  public:
-  // Error(Exit::config) for unknown, missing, repeated or ill-typed arguments, with the place in `text`.
+  // Error(Exit::config) for unknown, missing, repeated or ill-typed arguments, with the place in
+  // `text`.
   Arguments(const Call& call, std::span<const Parameter> parameters, std::string_view text);
 
   bool has(std::string_view name) const;  // false if None
   bool flag(std::string_view name) const;
   int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
-  std::vector<float> numbers(std::string_view name) const;  // one element if a single number was given
+  // one element if a single number was given
+  std::vector<float> numbers(std::string_view name) const;
   std::string text(std::string_view name) const;
   std::vector<std::string> texts(std::string_view name) const;
   std::pair<int64_t, int64_t> size(std::string_view name) const;  // height, width

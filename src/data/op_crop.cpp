@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// central_crop, random_crop, inception_crop, flip_lr: which pixels are taken. Random ones draw by global position, so
-// an epoch's crops differ from the last one's and nothing depends on ranks or threads.
+// central_crop, random_crop, inception_crop, flip_lr: which pixels are taken. Random ones draw by
+// global position, so an epoch's crops differ from the last one's and nothing depends on ranks or
+// threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,7 +10,8 @@
 #include "base/error.hpp"
 #include "data/op_image.hpp"
 
-// The inception box follows float operations of the published sampler (TRAINER_UNFUSED in CMakeLists.txt).
+// The inception box follows float operations of the published sampler (TRAINER_UNFUSED in
+// CMakeLists.txt).
 
 namespace data {
 namespace {
@@ -30,10 +32,12 @@ class FixedCrop : public Op {
     FieldSpec in = image_of(spec, keys_.in);
     std::vector<int64_t> out{-1, -1, in.shape[2]};
     if (size_) out = {size_->first, size_->second, in.shape[2]};
-    if (!size_ && in.shape[0] > 0 && in.shape[1] > 0) out[0] = out[1] = std::min(in.shape[0], in.shape[1]);
+    if (!size_ && in.shape[0] > 0 && in.shape[1] > 0)
+      out[0] = out[1] = std::min(in.shape[0], in.shape[1]);
     for (size_t i = 0; i < 2; ++i)
       if (in.shape[i] > 0 && out[i] > in.shape[i])
-        base::fail(base::Exit::config, "a crop of {} from an image {}", text_of(out), text_of(in.shape));
+        base::fail(base::Exit::config, "a crop of {} from an image {}", text_of(out),
+                   text_of(in.shape));
     spec[keys_.out] = FieldSpec::array(in.type, out);
     return spec;
   }
@@ -41,11 +45,12 @@ class FixedCrop : public Op {
   void apply(Sample& sample, const OpContext& context) const override {
     const Array& in = array_of(sample, keys_.in);
     check_image(in);
-    int64_t height = size_ ? size_->first : std::min(in.shape[0], in.shape[1]), width = size_ ? size_->second : height;
+    int64_t height = size_ ? size_->first : std::min(in.shape[0], in.shape[1]),
+            width = size_ ? size_->second : height;
     int64_t spare_y = in.shape[0] - height, spare_x = in.shape[1] - width;
     if (spare_y < 0 || spare_x < 0)
-      base::fail(base::Exit::data, "an image {} is smaller than the crop [{},{}]: resize it before", text_of(in.shape),
-                 height, width);
+      base::fail(base::Exit::data, "an image {} is smaller than the crop [{},{}]: resize it before",
+                 text_of(in.shape), height, width);
     Draws draw(context.stream);
     int64_t y = random_ ? draw.below(spare_y + 1) : spare_y / 2;
     int64_t x = random_ ? draw.below(spare_x + 1) : spare_x / 2;
@@ -58,15 +63,16 @@ class FixedCrop : public Op {
   bool random_;
 };
 
-// One try of TensorFlow's sample_distorted_bounding_box: the height is uniform between those of the smallest and the
-// largest area at this aspect ratio, the place uniform. (It never takes the last row or column of places; so it is
-// there.)
-std::optional<Box> sample_box(int64_t in_height, int64_t in_width, float smallest, float largest, float ratio,
-                              Draws& draw) {
+// One try of TensorFlow's sample_distorted_bounding_box: the height is uniform between those of the
+// smallest and the largest area at this aspect ratio, the place uniform. (It never takes the last
+// row or column of places; so it is there.)
+std::optional<Box> sample_box(int64_t in_height, int64_t in_width, float smallest, float largest,
+                              float ratio, Draws& draw) {
   float min_area = smallest * float(in_width) * float(in_height),
         max_area = largest * float(in_width) * float(in_height);
   auto width_of = [&](int64_t h) { return int64_t(std::lrint(float(h) * ratio)); };
-  int64_t height = std::lrint(std::sqrt(min_area / ratio)), tallest = std::lrint(std::sqrt(max_area / ratio));
+  int64_t height = std::lrint(std::sqrt(min_area / ratio)),
+          tallest = std::lrint(std::sqrt(max_area / ratio));
   if (width_of(tallest) > in_width) {
     tallest = int64_t((double(in_width) + 0.5 - double(0.0000001f)) / double(ratio));
     if (width_of(tallest) > in_width) --tallest;
@@ -79,7 +85,8 @@ std::optional<Box> sample_box(int64_t in_height, int64_t in_width, float smalles
   if (float(width_of(height) * height) > max_area) --height;
   int64_t width = width_of(height);
   float area = float(width * height);
-  if (area < min_area || area > max_area || width > in_width || height > in_height || width < 1 || height < 1)
+  if (area < min_area || area > max_area || width > in_width || height > in_height || width < 1 ||
+      height < 1)
     return std::nullopt;
   Box box{0, 0, height, width};
   if (height < in_height) box.y = draw.below(in_height - height);
@@ -101,8 +108,8 @@ class InceptionCrop : public Op {
 
   Spec propagate(Spec spec) const override {
     FieldSpec in = image_of(spec, keys_.in);
-    spec[keys_.out] = FieldSpec::array(
-        in.type, {size_ ? size_->first : int64_t{-1}, size_ ? size_->second : int64_t{-1}, in.shape[2]});
+    spec[keys_.out] = FieldSpec::array(in.type, {size_ ? size_->first : int64_t{-1},
+                                                 size_ ? size_->second : int64_t{-1}, in.shape[2]});
     return spec;
   }
 
@@ -167,7 +174,8 @@ std::vector<Parameter> on_image(std::vector<Parameter> own) {
 
 OpRow central_crop_row() {
   return {"central_crop", "the middle of an image",
-          on_image({{"crop_size", Parameter::Type::size, "None", "64, or [height, width]; none: the largest square"}}),
+          on_image({{"crop_size", Parameter::Type::size, "None",
+                     "64, or [height, width]; none: the largest square"}}),
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
             return std::make_unique<FixedCrop>(a, false);
           }};
@@ -182,11 +190,13 @@ OpRow random_crop_row() {
 }
 
 OpRow inception_crop_row() {
-  std::vector<Parameter> own{{"size", Parameter::Type::size, "None", "resize the crop to this; none: leave it"},
-                             {"area_min", Parameter::Type::number, "5", "smallest area in percent of the image"},
-                             {"area_max", Parameter::Type::number, "100", "largest area in percent of the image"}};
+  std::vector<Parameter> own{
+      {"size", Parameter::Type::size, "None", "resize the crop to this; none: leave it"},
+      {"area_min", Parameter::Type::number, "5", "smallest area in percent of the image"},
+      {"area_max", Parameter::Type::number, "100", "largest area in percent of the image"}};
   for (Parameter& p : resize_parameters("bilinear")) own.push_back(std::move(p));
-  return {"inception_crop", "a crop of random place, area and aspect ratio (3/4 to 1.33)", on_image(std::move(own)),
+  return {"inception_crop", "a crop of random place, area and aspect ratio (3/4 to 1.33)",
+          on_image(std::move(own)),
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
             return std::make_unique<InceptionCrop>(a);
           }};
@@ -194,7 +204,9 @@ OpRow inception_crop_row() {
 
 OpRow flip_lr_row() {
   return {"flip_lr", "mirrored left to right with probability 1/2", on_image({}),
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Flip>(a); }};
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<Flip>(a);
+          }};
 }
 
 }  // namespace data

@@ -15,7 +15,8 @@ class Decode : public Op {
   Spec propagate(Spec spec) const override {
     const FieldSpec& in = field_of(spec, keys_.in);
     if (in.kind != FieldSpec::Kind::bytes)
-      base::fail(base::Exit::config, "field '{}' is {}, not an encoded image", keys_.in, text_of(in));
+      base::fail(base::Exit::config, "field '{}' is {}, not an encoded image", keys_.in,
+                 text_of(in));
     spec[keys_.out] = FieldSpec::array(device::DType::u8, {-1, -1, 3});
     return spec;
   }
@@ -36,12 +37,15 @@ class Decode : public Op {
 }  // namespace
 
 OpRow decode_row() {
-  std::vector<Parameter> parameters{
-      {"channels", Parameter::Type::integer, "3", "3: red, green, blue; grey is spread, alpha dropped"},
-      {"precise", Parameter::Type::flag, "False", "JPEG: accurate transform instead of the fast one"}};
+  std::vector<Parameter> parameters{{"channels", Parameter::Type::integer, "3",
+                                     "3: red, green, blue; grey is spread, alpha dropped"},
+                                    {"precise", Parameter::Type::flag, "False",
+                                     "JPEG: accurate transform instead of the fast one"}};
   for (Parameter& p : key_parameters("image", "image")) parameters.push_back(std::move(p));
   return {"decode", "JPEG, PNG, WebP or GIF file -> u8 [height, width, 3]", std::move(parameters),
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Decode>(a); }};
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<Decode>(a);
+          }};
 }
 
 }  // namespace data

@@ -78,16 +78,17 @@ OpRow drop_row() {
 }
 
 OpRow copy_row() {
-  return {
-      "copy",
-      "the same value under another name",
-      {{"inkey", Parameter::Type::text, "", "field to read"}, {"outkey", Parameter::Type::text, "", "field to write"}},
-      [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
-        return std::make_unique<Copy>(a.text("inkey"), a.text("outkey"));
-      }};
+  return {"copy",
+          "the same value under another name",
+          {{"inkey", Parameter::Type::text, "", "field to read"},
+           {"outkey", Parameter::Type::text, "", "field to write"}},
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<Copy>(a.text("inkey"), a.text("outkey"));
+          }};
 }
 
-// The published data set holds captions in a nested table; sources here yield them as the field "captions".
+// The published data set holds captions in a nested table; sources here yield them as the field
+// "captions".
 OpRow coco_captions_row() {
   return {"coco_captions",
           "the field captions under another name",

@@ -21,8 +21,10 @@ ResizeHow resize_how(const Arguments& arguments);
 class Draws {
  public:
   explicit Draws(const base::Stream& stream) : stream_(stream) {}
-  float uniform() { return stream_.uniform(next_++); }                                               // [0, 1)
-  int64_t below(int64_t n) { return int64_t(uint64_t(stream_.bits(next_++)) * uint64_t(n) >> 32); }  // n <= 2^32
+  // [0, 1)
+  float uniform() { return stream_.uniform(next_++); }
+  // n <= 2^32
+  int64_t below(int64_t n) { return int64_t(uint64_t(stream_.bits(next_++)) * uint64_t(n) >> 32); }
 
  private:
   base::Stream stream_;

@@ -83,7 +83,8 @@ struct Levels {
 
 Levels levels(std::array<double, 3> mean, std::array<double, 3> deviation) {
   Levels out{};
-  for (size_t c = 0; c < 3; ++c) out.mean[c] = float(mean[c] * 255), out.deviation[c] = float(deviation[c] * 255);
+  for (size_t c = 0; c < 3; ++c)
+    out.mean[c] = float(mean[c] * 255), out.deviation[c] = float(deviation[c] * 255);
   return out;
 }
 
@@ -93,7 +94,8 @@ class Normalise : public Op {
 
   Spec propagate(Spec spec) const override {
     FieldSpec in = image_of(spec, keys_.in);
-    if (in.shape[2] != 3) base::fail(base::Exit::config, "field '{}' is {}, not RGB", keys_.in, text_of(in));
+    if (in.shape[2] != 3)
+      base::fail(base::Exit::config, "field '{}' is {}, not RGB", keys_.in, text_of(in));
     spec[keys_.out] = FieldSpec::array(device::DType::f32, in.shape);
     return spec;
   }
@@ -127,28 +129,35 @@ OpRow onehot_row() {
            {"multi", Type::flag, "True", "several labels become one vector that has them all"},
            {"on", Type::number, "1.0", "value at the label"},
            {"off", Type::number, "0.0", "value elsewhere"}},
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Onehot>(a); }};
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<Onehot>(a);
+          }};
 }
 
 OpRow randu_row() {
   return {"randu",
           "a random number in [0, 1)",
           {{"key", Parameter::Type::text, "", "field to write"}},
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Randu>(a); }};
-}
-
-OpRow vgg_value_range_row() {
-  return {"vgg_value_range", "pixels 0..255 -> f32, ImageNet mean and deviation", key_parameters("image", "image"),
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
-            return std::make_unique<Normalise>(a, levels({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}));
+            return std::make_unique<Randu>(a);
           }};
 }
 
+OpRow vgg_value_range_row() {
+  return {
+      "vgg_value_range", "pixels 0..255 -> f32, ImageNet mean and deviation",
+      key_parameters("image", "image"),
+      [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+        return std::make_unique<Normalise>(a, levels({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}));
+      }};
+}
+
 OpRow clip_value_range_row() {
-  return {"clip_value_range", "pixels 0..255 -> f32, CLIP's mean and deviation", key_parameters("image", "image"),
+  return {"clip_value_range", "pixels 0..255 -> f32, CLIP's mean and deviation",
+          key_parameters("image", "image"),
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
-            return std::make_unique<Normalise>(
-                a, levels({0.48145466, 0.4578275, 0.40821073}, {0.26862954, 0.26130258, 0.27577711}));
+            return std::make_unique<Normalise>(a, levels({0.48145466, 0.4578275, 0.40821073},
+                                                         {0.26862954, 0.26130258, 0.27577711}));
           }};
 }
 

@@ -11,7 +11,8 @@ namespace data {
 
 const FieldSpec& image_of(const Spec& spec, const std::string& key) {
   const FieldSpec& in = field_of(spec, key);
-  bool pixels = in.kind == FieldSpec::Kind::array && (in.type == device::DType::u8 || in.type == device::DType::f32);
+  bool pixels = in.kind == FieldSpec::Kind::array &&
+                (in.type == device::DType::u8 || in.type == device::DType::f32);
   if (!pixels || in.shape.size() != 3)
     base::fail(base::Exit::config, "field '{}' is {}, not an image{}", key, text_of(in),
                in.kind == FieldSpec::Kind::bytes ? "; put decode before it" : "");
@@ -19,7 +20,8 @@ const FieldSpec& image_of(const Spec& spec, const std::string& key) {
 }
 
 std::vector<Parameter> resize_parameters(const std::string& method) {
-  return {{"method", Parameter::Type::text, fmt::format("\"{}\"", method), list_of(resize_method_names())},
+  return {{"method", Parameter::Type::text, fmt::format("\"{}\"", method),
+           list_of(resize_method_names())},
           {"antialias", Parameter::Type::flag, "False", "widen the kernel when shrinking"}};
 }
 
@@ -27,8 +29,8 @@ ResizeHow resize_how(const Arguments& arguments) {
   std::vector<std::string> names = resize_method_names();
   std::string method = arguments.text("method");
   if (std::find(names.begin(), names.end(), method) == names.end())
-    arguments.fail(
-        "method", fmt::format("method is \"{}\"{}; it may be {}", method, nearest_hint(method, names), list_of(names)));
+    arguments.fail("method", fmt::format("method is \"{}\"{}; it may be {}", method,
+                                         nearest_hint(method, names), list_of(names)));
   return {resize_method_named(method), arguments.flag("antialias")};
 }
 
@@ -36,7 +38,8 @@ namespace {
 
 class Resize : public Op {
  public:
-  explicit Resize(const Arguments& a) : keys_(keys_of(a)), size_(a.size("size")), how_(resize_how(a)) {}
+  explicit Resize(const Arguments& a)
+      : keys_(keys_of(a)), size_(a.size("size")), how_(resize_how(a)) {}
 
   Spec propagate(Spec spec) const override {
     FieldSpec in = image_of(spec, keys_.in);
@@ -46,9 +49,10 @@ class Resize : public Op {
 
   void apply(Sample& sample, const OpContext&) const override {
     const Array& in = array_of(sample, keys_.in);
-    bool same =
-        keys_.in == keys_.out && in.shape.size() == 3 && in.shape[0] == size_.first && in.shape[1] == size_.second;
-    if (!same) sample[keys_.out] = resize(in, size_.first, size_.second, how_.method, how_.antialias);
+    bool same = keys_.in == keys_.out && in.shape.size() == 3 && in.shape[0] == size_.first &&
+                in.shape[1] == size_.second;
+    if (!same)
+      sample[keys_.out] = resize(in, size_.first, size_.second, how_.method, how_.antialias);
   }
 
  private:
@@ -57,7 +61,8 @@ class Resize : public Op {
   ResizeHow how_;
 };
 
-// One side becomes `size`, the other follows: round-half-even of side * (float)(size / chosen side).
+// One side becomes `size`, the other follows: round-half-even of side * (float)(size / chosen
+// side).
 class ResizeSide : public Op {
  public:
   ResizeSide(const Arguments& a, std::string_view argument, bool longer)
@@ -84,7 +89,8 @@ class ResizeSide : public Op {
   std::pair<int64_t, int64_t> target(const std::vector<int64_t>& shape) const {
     int64_t side = longer_ ? std::max(shape[0], shape[1]) : std::min(shape[0], shape[1]);
     float factor = float(size_) / float(side);
-    return {int64_t(std::nearbyint(float(shape[0]) * factor)), int64_t(std::nearbyint(float(shape[1]) * factor))};
+    return {int64_t(std::nearbyint(float(shape[0]) * factor)),
+            int64_t(std::nearbyint(float(shape[1]) * factor))};
   }
 
   Keys keys_;
@@ -105,7 +111,9 @@ std::vector<Parameter> with_resizing(Parameter size, const std::string& method) 
 OpRow resize_row() {
   return {"resize", "to a fixed size; the aspect ratio is not kept",
           with_resizing({"size", Parameter::Type::size, "", "64, or [height, width]"}, "bilinear"),
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Resize>(a); }};
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<Resize>(a);
+          }};
 }
 
 OpRow resize_small_row() {

@@ -8,11 +8,12 @@
 namespace data {
 namespace {
 
-// One entry along the first axis, uniformly at random, and that axis goes. A single text counts as a list of one; no
-// text at all gives "", as published.
+// One entry along the first axis, uniformly at random, and that axis goes. A single text counts as
+// a list of one; no text at all gives "", as published.
 class Choice : public Op {
  public:
-  explicit Choice(const Arguments& a) : in_(a.has("key") ? a.text("key") : text_or(a, "inkey", "")), out_(in_) {
+  explicit Choice(const Arguments& a)
+      : in_(a.has("key") ? a.text("key") : text_or(a, "inkey", "")), out_(in_) {
     if (a.text("n") != "single") a.fail("n", "only n=\"single\", one entry, is known");
     if (in_.empty()) a.fail("inkey", "which field? Give inkey (and outkey) or key");
     if (!a.has("key")) out_ = text_or(a, "outkey", in_);
@@ -22,7 +23,8 @@ class Choice : public Op {
     FieldSpec in = field_of(spec, in_);
     using Kind = FieldSpec::Kind;
     if (in.kind == Kind::bytes || (in.kind == Kind::array && in.shape.empty()))
-      base::fail(base::Exit::config, "field '{}' is {}: there is nothing to choose from", in_, text_of(in));
+      base::fail(base::Exit::config, "field '{}' is {}: there is nothing to choose from", in_,
+                 text_of(in));
     if (in.kind == Kind::array)
       in.shape.erase(in.shape.begin());
     else
@@ -33,14 +35,16 @@ class Choice : public Op {
 
   void apply(Sample& sample, const OpContext& context) const override {
     const Value& all = value_of(sample, in_);
-    if (const Texts* texts = std::get_if<Texts>(&all); texts && context.trace) context.trace->choices[out_] = *texts;
+    if (const Texts* texts = std::get_if<Texts>(&all); texts && context.trace)
+      context.trace->choices[out_] = *texts;
     Value chosen = chosen_from(all, context);
     sample[out_] = std::move(chosen);
   }
   bool touches(const std::string& field) const override { return field == in_ || field == out_; }
 
  private:
-  static std::string text_or(const Arguments& a, std::string_view name, const std::string& otherwise) {
+  static std::string text_or(const Arguments& a, std::string_view name,
+                             const std::string& otherwise) {
     return a.has(name) ? a.text(name) : otherwise;
   }
 
@@ -53,7 +57,8 @@ class Choice : public Op {
     if (!array || array->shape.empty() || array->shape[0] == 0)
       base::fail(base::Exit::data, "field '{}' holds nothing to choose from", in_);
     Array out(array->type, {array->shape.begin() + 1, array->shape.end()});
-    const uint8_t* from = array->bytes.data() + size_t(draw.below(array->shape[0])) * out.bytes.size();
+    const uint8_t* from =
+        array->bytes.data() + size_t(draw.below(array->shape[0])) * out.bytes.size();
     std::copy(from, from + out.bytes.size(), out.bytes.data());
     return out;
   }
@@ -88,7 +93,9 @@ class Lower : public Op {
       base::fail(base::Exit::data, "field '{}' is not text", keys_.in);
     sample[keys_.out] = std::move(value);
   }
-  bool touches(const std::string& field) const override { return field == keys_.in || field == keys_.out; }
+  bool touches(const std::string& field) const override {
+    return field == keys_.in || field == keys_.out;
+  }
 
  private:
   Keys keys_;
@@ -104,12 +111,16 @@ OpRow choice_row() {
            {"inkey", Type::text, "None", "field to read"},
            {"outkey", Type::text, "None", "field to write; default: the same"},
            {"key", Type::text, "None", "field to read and write"}},
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Choice>(a); }};
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<Choice>(a);
+          }};
 }
 
 OpRow lower_row() {
   return {"lower", "lower case; ASCII letters only, as published", key_parameters("text", "text"),
-          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<Lower>(a); }};
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<Lower>(a);
+          }};
 }
 
 }  // namespace data

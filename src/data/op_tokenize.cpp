@@ -13,7 +13,8 @@ namespace {
 using base::Exit;
 
 enum class End { none, yes, sticky };
-constexpr size_t kMostTextBytes = size_t{1} << 20;  // SentencePiece takes far more memory than the text
+// SentencePiece takes far more memory than the text
+constexpr size_t kMostTextBytes = size_t{1} << 20;
 
 class Tokenize : public Op {
  public:
@@ -31,21 +32,22 @@ class Tokenize : public Op {
     std::vector<std::string> names =
         environment.tokenizers ? environment.tokenizers->names() : std::vector<std::string>{};
     if (std::find(names.begin(), names.end(), model) == names.end()) {
-      a.fail("model", fmt::format("there is no [tokenizer.{}]{}; there is {}", model, nearest_hint(model, names),
-                                  list_of(names)));
+      a.fail("model", fmt::format("there is no [tokenizer.{}]{}; there is {}", model,
+                                  nearest_hint(model, names), list_of(names)));
     }
     if (!environment.open) return;
     tokenizer_ = environment.tokenizers->get(model);
     std::optional<int32_t> pad = number_or_piece(a, "pad_value"), stop = tokenizer_->end_id();
     if (!pad)
-      a.fail("pad_value",
-             fmt::format("tokenizer '{}' has no piece {}; give a number", model, text_of(a.raw("pad_value"))));
+      a.fail("pad_value", fmt::format("tokenizer '{}' has no piece {}; give a number", model,
+                                      text_of(a.raw("pad_value"))));
     if (end_ != End::none && !stop)
       a.fail("eos", fmt::format("tokenizer '{}' has no end piece: use eos=\"none\"", model));
     pad_ = *pad, stop_ = stop.value_or(0);
     if (has_prefix_) tokenizer_->encode(a.text("prefix"), prefix_);
     if (int64_t(prefix_.size()) >= length_)
-      a.fail("prefix", fmt::format("the prefix alone has {} ids, max_len is {}", prefix_.size(), length_));
+      a.fail("prefix",
+             fmt::format("the prefix alone has {} ids, max_len is {}", prefix_.size(), length_));
   }
 
   Spec propagate(Spec spec) const override {
@@ -91,10 +93,13 @@ class Tokenize : public Op {
   // All ids, not cut. What is no text would become unknown pieces without a word.
   std::vector<int32_t> encoded(const std::string& text) const {
     if (text.size() > kMostTextBytes)
-      base::fail(Exit::data, "a text of {} bytes; at most {} are read", text.size(), kMostTextBytes);
+      base::fail(Exit::data, "a text of {} bytes; at most {} are read", text.size(),
+                 kMostTextBytes);
     if (!base::is_utf8(text))
-      base::fail(Exit::data, "{} is not UTF-8 (another encoding, or no text?)", base::quoted(text, 40));
-    if (text.find('\0') != text.npos) base::fail(Exit::data, "the text {} holds a zero byte", base::quoted(text, 40));
+      base::fail(Exit::data, "{} is not UTF-8 (another encoding, or no text?)",
+                 base::quoted(text, 40));
+    if (text.find('\0') != text.npos)
+      base::fail(Exit::data, "the text {} holds a zero byte", base::quoted(text, 40));
     std::vector<int32_t> ids;
     tokenizer_->encode(lower_ ? ascii_lower(text) : text, ids);
     ids.insert(ids.begin(), prefix_.begin(), prefix_.end());
@@ -115,14 +120,16 @@ class Tokenize : public Op {
   // 1 where the loss is taken: not on the prefix, not on padding.
   Array mask(size_t end) const {
     Array out(device::DType::f32, {length_});
-    for (size_t i = 0; i < size_t(length_); ++i) out.f32()[i] = i >= prefix_.size() && i < end ? 1.0f : 0.0f;
+    for (size_t i = 0; i < size_t(length_); ++i)
+      out.f32()[i] = i >= prefix_.size() && i < end ? 1.0f : 0.0f;
     return out;
   }
 
   std::optional<int32_t> number_or_piece(const Arguments& a, std::string_view name) const {
     if (!a.has(name)) return tokenizer_->pad_id();
     const Literal& v = a.raw(name);
-    if (const std::string* piece = std::get_if<std::string>(&v)) return tokenizer_->piece_id(*piece);
+    if (const std::string* piece = std::get_if<std::string>(&v))
+      return tokenizer_->piece_id(*piece);
     int64_t id = std::get<int64_t>(v);
     if (id < 0 || id > INT32_MAX) a.fail(name, "ids begin at 0");
     return int32_t(id);
@@ -145,16 +152,21 @@ OpRow tokenize_row() {
   using Type = Parameter::Type;
   std::vector<Parameter> parameters{
       {"model", Type::text, "", "NAME of a [tokenizer.NAME]"},
-      {"max_len", Type::integer, "", "length of the result; shorter texts are padded, longer ones cut"},
-      {"eos", Type::text, "\"none\"", "end piece: \"none\", \"yes\" (may be cut off) or \"sticky\" (always there)"},
+      {"max_len", Type::integer, "",
+       "length of the result; shorter texts are padded, longer ones cut"},
+      {"eos", Type::text, "\"none\"",
+       "end piece: \"none\", \"yes\" (may be cut off) or \"sticky\" (always there)"},
       {"lower", Type::flag, "True", "lower-case first; ASCII letters only, as published"},
-      {"pad_value", Type::id, "None", "id or piece to pad with; default: the tokenizer's pad piece"}};
+      {"pad_value", Type::id, "None",
+       "id or piece to pad with; default: the tokenizer's pad piece"}};
   for (Parameter& p : key_parameters("text", "labels")) parameters.push_back(std::move(p));
-  parameters.push_back({"prefix", Type::text, "None",
-                        "text before every caption that is given, not predicted; as written, without lower-casing"});
   parameters.push_back(
-      {"mask_key", Type::text, "\"label_masks\"", "with a prefix: field for f32 [max_len], 1 where the loss is taken"});
-  return {"tokenize", "text -> i32 [max_len]; with a prefix also label_masks", std::move(parameters),
+      {"prefix", Type::text, "None",
+       "text before every caption that is given, not predicted; as written, without lower-casing"});
+  parameters.push_back({"mask_key", Type::text, "\"label_masks\"",
+                        "with a prefix: field for f32 [max_len], 1 where the loss is taken"});
+  return {"tokenize", "text -> i32 [max_len]; with a prefix also label_masks",
+          std::move(parameters),
           [](const Arguments& a, const OpEnvironment& e) -> std::unique_ptr<Op> {
             return std::make_unique<Tokenize>(a, e);
           }};

@@ -4,19 +4,21 @@
 #include "base/error.hpp"
 #include "data/op.hpp"
 
-// Bits must not depend on whether the compiler fuses a multiplication and an addition (TRAINER_UNFUSED in CMakeLists.txt).
+// Bits must not depend on whether the compiler fuses a multiplication and an addition
+// (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
 namespace {
 
 template <class T>
-void scale(const T* in, float* out, int64_t count, float low, float width, float to_low, float to_width) {
+void scale(const T* in, float* out, int64_t count, float low, float width, float to_low,
+           float to_width) {
   for (int64_t i = 0; i < count; ++i) out[i] = to_low + (float(in[i]) - low) / width * to_width;
 }
 
 template <class T>
-void scale_channels(const T* in, float* out, int64_t pixels, int64_t channels, const float* low, const float* width,
-                    float to_low, float to_width) {
+void scale_channels(const T* in, float* out, int64_t pixels, int64_t channels, const float* low,
+                    const float* width, float to_low, float to_width) {
   for (int64_t i = 0; i < pixels; ++i)
     for (int64_t c = 0; c < channels; ++c)
       out[i * channels + c] = to_low + (float(in[i * channels + c]) - low[c]) / width[c] * to_width;
@@ -45,11 +47,14 @@ class ValueRange : public Op {
 
   Spec propagate(Spec spec) const override {
     const FieldSpec& in = field_of(spec, keys_.in);
-    if (in.kind != FieldSpec::Kind::array || (in.type != device::DType::u8 && in.type != device::DType::f32))
+    if (in.kind != FieldSpec::Kind::array ||
+        (in.type != device::DType::u8 && in.type != device::DType::f32))
       base::fail(base::Exit::config, "field '{}' is {}, not pixels{}", keys_.in, text_of(in),
                  in.kind == FieldSpec::Kind::bytes ? "; put decode before it" : "");
-    if (width_.size() > 1 && (in.shape.empty() || (in.shape.back() >= 0 && in.shape.back() != int64_t(width_.size()))))
-      base::fail(base::Exit::config, "{} values of in_min or in_max for {}", width_.size(), text_of(in));
+    if (width_.size() > 1 &&
+        (in.shape.empty() || (in.shape.back() >= 0 && in.shape.back() != int64_t(width_.size()))))
+      base::fail(base::Exit::config, "{} values of in_min or in_max for {}", width_.size(),
+                 text_of(in));
     spec[keys_.out] = FieldSpec::array(device::DType::f32, in.shape);
     return spec;
   }
@@ -67,7 +72,8 @@ class ValueRange : public Op {
     else
       convert(in.f32(), out);
     if (clip_)
-      for (float* p = out.f32(); p != out.f32() + out.count(); ++p) *p = std::min(std::max(*p, to_low_), to_high_);
+      for (float* p = out.f32(); p != out.f32() + out.count(); ++p)
+        *p = std::min(std::max(*p, to_low_), to_high_);
     sample[keys_.out] = std::move(out);
   }
 
@@ -78,7 +84,8 @@ class ValueRange : public Op {
     if (channels == 1)
       scale(in, out.f32(), out.count(), low_[0], width_[0], to_low_, to_width_);
     else
-      scale_channels(in, out.f32(), out.count() / channels, channels, low_.data(), width_.data(), to_low_, to_width_);
+      scale_channels(in, out.f32(), out.count() / channels, channels, low_.data(), width_.data(),
+                     to_low_, to_width_);
   }
 
   Keys keys_;
@@ -91,15 +98,18 @@ class ValueRange : public Op {
 
 OpRow value_range_row() {
   using Type = Parameter::Type;
-  std::vector<Parameter> parameters{{"vmin", Type::number, "-1", "in_min becomes this"},
-                                    {"vmax", Type::number, "1", "in_max becomes this"},
-                                    {"in_min", Type::numbers, "0", "one number or one per channel"},
-                                    {"in_max", Type::numbers, "255", "one number or one per channel"},
-                                    {"clip_values", Type::flag, "False", "cut off what lies outside"}};
+  std::vector<Parameter> parameters{
+      {"vmin", Type::number, "-1", "in_min becomes this"},
+      {"vmax", Type::number, "1", "in_max becomes this"},
+      {"in_min", Type::numbers, "0", "one number or one per channel"},
+      {"in_max", Type::numbers, "255", "one number or one per channel"},
+      {"clip_values", Type::flag, "False", "cut off what lies outside"}};
   for (Parameter& p : key_parameters("image", "image")) parameters.push_back(std::move(p));
-  return {
-      "value_range", "pixels -> f32, [in_min, in_max] becomes [vmin, vmax]", std::move(parameters),
-      [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> { return std::make_unique<ValueRange>(a); }};
+  return {"value_range", "pixels -> f32, [in_min, in_max] becomes [vmin, vmax]",
+          std::move(parameters),
+          [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {
+            return std::make_unique<ValueRange>(a);
+          }};
 }
 
 }  // namespace data

@@ -16,13 +16,14 @@ using config::OnResume;
 namespace {
 
 template <class T>
-const T& named(const std::map<std::string, T>& entries, const std::string& name, const char* section) {
+const T& named(const std::map<std::string, T>& entries, const std::string& name,
+               const char* section) {
   auto it = entries.find(name);
   if (it != entries.end()) return it->second;
   std::vector<std::string> names;
   for (auto& [n, entry] : entries) names.push_back(n);
-  base::fail(Exit::config, "there is no [{}.{}]{}; there is {}", section, name, nearest_hint(name, names),
-             list_of(names));
+  base::fail(Exit::config, "there is no [{}.{}]{}; there is {}", section, name,
+             nearest_hint(name, names), list_of(names));
 }
 
 bool is_reference(const std::string& preprocess) { return preprocess.starts_with('@'); }
@@ -32,11 +33,17 @@ bool is_reference(const std::string& preprocess) { return preprocess.starts_with
 void DataOptions::bind(config::Table& t) {
   t.kind("kind", kind, source, source_rows(), "where the samples come from");
   t.key("preprocess", preprocess,
-        "ops from left to right, 'decode | resize(224) | ...'; \"@NAME\": the same as [data.NAME]; \"\": none")
-      .check([this] { return is_reference(preprocess) ? std::string() : syntax_problem(preprocess); });
+        "ops from left to right, 'decode | resize(224) | ...'; \"@NAME\": the same as [data.NAME]; "
+        "\"\": none")
+      .check(
+          [this] { return is_reference(preprocess) ? std::string() : syntax_problem(preprocess); });
   t.key("limit", limit, "only so many samples, drawn by limit_seed; 0 = all").min(0);
-  t.key("skip", skip, "leave out so many of them first: with one limit_seed, [0, skip) and the rest share no sample").min(0);
-  t.key("limit_seed", limit_seed, "which samples limit and skip take; independent of run.seed").min(0);
+  t.key("skip", skip,
+        "leave out so many of them first: with one limit_seed, [0, skip) and the rest share no "
+        "sample")
+      .min(0);
+  t.key("limit_seed", limit_seed, "which samples limit and skip take; independent of run.seed")
+      .min(0);
 }
 
 void TokenizerOptions::bind(config::Table& t) {
@@ -44,19 +51,30 @@ void TokenizerOptions::bind(config::Table& t) {
 }
 
 void LoaderOptions::bind(config::Table& t) {
-  t.key("threads", threads, "decoding threads per rank").min(1).max(256).on_resume(OnResume::may_change);
-  t.key("prefetch", prefetch, "batches ahead").unit("batches").min(1).max(1024).on_resume(OnResume::may_change);
-  t.key("index_dir", index_dir, "tar indexes; \"\" = beside the data, or RUN/index where that is read-only")
+  t.key("threads", threads, "decoding threads per rank")
+      .min(1)
+      .max(256)
+      .on_resume(OnResume::may_change);
+  t.key("prefetch", prefetch, "batches ahead")
+      .unit("batches")
+      .min(1)
+      .max(1024)
+      .on_resume(OnResume::may_change);
+  t.key("index_dir", index_dir,
+        "tar indexes; \"\" = beside the data, or RUN/index where that is read-only")
       .on_resume(OnResume::may_change);
   t.key("stage_dir", stage_dir,
-        "copy the shards to this node-local directory first, once per node, e.g. \"$TMPDIR\"; \"\" = read in place")
+        "copy the shards to this node-local directory first, once per node, e.g. \"$TMPDIR\"; \"\" "
+        "= read in place")
       .on_resume(OnResume::may_change);
   t.key("on_bad_sample", on_bad_sample,
-        "error: end with exit 4; substitute: take a fixed neighbour, name the key once in logs/bad_samples.txt")
+        "error: end with exit 4; substitute: take a fixed neighbour, name the key once in "
+        "logs/bad_samples.txt")
       .one_of({"error", "substitute"})
       .on_resume(OnResume::may_change);
   t.key("max_bad_sample_fraction", max_bad_sample_fraction,
-        "with substitute: more broken samples than this share of their data set end the run with exit 4; 1e-4 allows 1 "
+        "with substitute: more broken samples than this share of their data set end the run with "
+        "exit 4; 1e-4 allows 1 "
         "in 10,000 and none in smaller sets")
       .min(0)
       .max(1)
@@ -66,7 +84,8 @@ void LoaderOptions::bind(config::Table& t) {
 void Sections::bind(config::Table& root) {
   root.named("tokenizer", tokenizer, "tokenizers, named once, used by preprocess strings");
   root.named("data", data, "data sets, named once, used by train and evaluators");
-  root.table("loader", loader, "how samples are brought in; changes no result of a run that goes well");
+  root.table("loader", loader,
+             "how samples are brought in; changes no result of a run that goes well");
 }
 
 std::string Sections::preprocess_of(const std::string& name) const {
@@ -84,13 +103,19 @@ Pipeline pipeline_of(const Sections& sections, const std::string& name, bool ope
   const SourceOptions* source = named(sections.data, name, "data").source_options();
   CHECK(source, "data set '{}' has no source options", name);
   const Tokenizers known = sections.tokenizers();
-  return Pipeline(sections.preprocess_of(name), source->spec(), {.tokenizers = &known, .open = open});
+  return Pipeline(sections.preprocess_of(name), source->spec(),
+                  {.tokenizers = &known, .open = open});
 }
 }  // namespace
 
-Spec Sections::spec_of(const std::string& name) const { return pipeline_of(*this, name, false).spec(); }
-Spec Sections::opened_spec_of(const std::string& name) const { return pipeline_of(*this, name, true).spec(); }
-std::optional<ByteScale> Sections::byte_scale_of(const std::string& name, const std::string& field) const {
+Spec Sections::spec_of(const std::string& name) const {
+  return pipeline_of(*this, name, false).spec();
+}
+Spec Sections::opened_spec_of(const std::string& name) const {
+  return pipeline_of(*this, name, true).spec();
+}
+std::optional<ByteScale> Sections::byte_scale_of(const std::string& name,
+                                                 const std::string& field) const {
   return pipeline_of(*this, name, false).byte_scale(field);
 }
 
@@ -102,7 +127,8 @@ std::vector<Problem> Sections::problems() const {
       if (!syntax_problem(preprocess_of(name)).empty()) return;  // likewise
       spec_of(name);
     } catch (const base::Error& e) {
-      if (e.code() == Exit::data) return;  // a file that tells more is not here; whoever opens the set will say so
+      // a file that tells more is not here; whoever opens the set will say so
+      if (e.code() == Exit::data) return;
       auto same = [&](const Problem& p) { return p.text == e.what(); };
       if (is_reference(options.preprocess) && std::any_of(out.begin(), out.end(), same))
         return;  // of the string itself

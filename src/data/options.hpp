@@ -24,7 +24,9 @@ struct DataOptions {
   std::string preprocess;
   int64_t limit = 0, skip = 0, limit_seed = 0;
   void bind(config::Table& t);
-  const SourceOptions* source_options() const { return dynamic_cast<const SourceOptions*>(source.get()); }
+  const SourceOptions* source_options() const {
+    return dynamic_cast<const SourceOptions*>(source.get());
+  }
 };
 
 // [tokenizer.NAME]
@@ -45,7 +47,8 @@ struct LoaderOptions {
   void bind(config::Table& t);
 
   bool substitutes() const { return on_bad_sample == "substitute"; }
-  std::shared_ptr<BadSampleLog> log;  // not a key: where loaders report what they replaced; nullptr = nowhere
+  // not a key: where loaders report what they replaced; nullptr = nowhere
+  std::shared_ptr<BadSampleLog> log;
 };
 
 struct Problem {
@@ -60,17 +63,19 @@ struct Sections {
   LoaderOptions loader;
   void bind(config::Table& root);
 
-  // The preprocessing string of a data set, "@other" followed to its end. Error(Exit::config) for a name that does not
-  // exist or leads back to itself.
+  // The preprocessing string of a data set, "@other" followed to its end. Error(Exit::config) for a
+  // name that does not exist or leads back to itself.
   std::string preprocess_of(const std::string& name) const;
-  // What the data set yields after all ops, as far as SourceOptions::spec knows it. Error(Exit::config),
-  // Error(Exit::data).
+  // What the data set yields after all ops, as far as SourceOptions::spec knows it.
+  // Error(Exit::config), Error(Exit::data).
   Spec spec_of(const std::string& name) const;
-  // The same with the tokenizers' files, so with the range of ids. Error(Exit::data) for a file that cannot be read.
+  // The same with the tokenizers' files, so with the range of ids. Error(Exit::data) for a file
+  // that cannot be read.
   Spec opened_spec_of(const std::string& name) const;
   // Pipeline::byte_scale of its ops.
   std::optional<ByteScale> byte_scale_of(const std::string& name, const std::string& field) const;
-  // Every problem that can be seen without reading samples; what needs a file that is not here is passed over.
+  // Every problem that can be seen without reading samples; what needs a file that is not here is
+  // passed over.
   std::vector<Problem> problems() const;
   // The named tokenizers, ready to be opened on demand.
   Tokenizers tokenizers() const;

@@ -15,8 +15,8 @@ Shuffle shuffle_named(std::string_view name) {
   if (name == "none") return Shuffle::none;
   if (name == "exact") return Shuffle::exact;
   if (name == "blocks") return Shuffle::blocks;
-  base::fail(base::Exit::config, "unknown shuffle '{}'{}; known: {}", name, nearest_hint(name, shuffle_names()),
-             list_of(shuffle_names()));
+  base::fail(base::Exit::config, "unknown shuffle '{}'{}; known: {}", name,
+             nearest_hint(name, shuffle_names()), list_of(shuffle_names()));
 }
 
 Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std::string_view name)
@@ -29,7 +29,8 @@ Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std
     all_ = Permutation(size);
     return;
   }
-  CHECK(shape.block > 0 && shape.window > 0, "blocks of {} samples, windows of {} blocks", shape.block, shape.window);
+  CHECK(shape.block > 0 && shape.window > 0, "blocks of {} samples, windows of {} blocks",
+        shape.block, shape.window);
   shape_.block = std::min(shape.block, size);
   int64_t blocks = base::ceil_div(size, shape_.block);
   shape_.window = std::min(shape.window, blocks);
@@ -44,8 +45,9 @@ int64_t Order::index(int64_t position) const {
   return shuffle_ == Shuffle::exact ? all_.at(within, epoch) : index_in_blocks(within, epoch);
 }
 
-// "Place" is where a block stands in this epoch's order of blocks. All blocks are of one length but for the set's last
-// one, which may be shorter and stands anywhere: whatever comes after it is moved by what it lacks.
+// "Place" is where a block stands in this epoch's order of blocks. All blocks are of one length but
+// for the set's last one, which may be shorter and stands anywhere: whatever comes after it is
+// moved by what it lacks.
 int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const {
   int64_t block = shape_.block, blocks = all_.size(), span = block * shape_.window;
   int64_t lacks = blocks * block - size_;
@@ -54,13 +56,17 @@ int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const 
   int64_t short_window = short_place / shape_.window;
 
   // Samples before a window and before a place of it.
-  auto before_window = [&](int64_t w) { return std::min(w * span, blocks * block) - (w > short_window ? lacks : 0); };
+  auto before_window = [&](int64_t w) {
+    return std::min(w * span, blocks * block) - (w > short_window ? lacks : 0);
+  };
   int64_t window = within / span;
-  if (window >= short_window && within >= before_window(short_window + 1)) window = (within + lacks) / span;
+  if (window >= short_window && within >= before_window(short_window + 1))
+    window = (within + lacks) / span;
   int64_t begin = before_window(window), count = before_window(window + 1) - begin;
 
   int64_t mixed = Permutation(count).at(within - begin, epoch.sub(uint64_t(window) + 1));
-  int64_t short_begin = (short_place - window * shape_.window) * block;  // within this window, if it is there
+  // within this window, if it is there
+  int64_t short_begin = (short_place - window * shape_.window) * block;
   if (window == short_window && mixed >= short_begin + block - lacks) mixed += lacks;
   int64_t place = window * shape_.window + mixed / block;
   return all_.at(place, block_order) * block + mixed % block;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pseudo-random permutation of [0, size) that can be evaluated at any point in constant time and memory: a Feistel
-// network over pairs of digits, with Philox as the round function, walked along its cycles until it comes back inside
-// the set (J. Black, P. Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+// A pseudo-random permutation of [0, size) that can be evaluated at any point in constant time and
+// memory: a Feistel network over pairs of digits, with Philox as the round function, walked along
+// its cycles until it comes back inside the set (J. Black, P. Rogaway, "Ciphers with arbitrary
+// finite domains", CT-RSA 2002).
 #pragma once
 
 #include <cstdint>

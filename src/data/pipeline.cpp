@@ -12,7 +12,8 @@ namespace {
 
 using base::Exit;
 
-// As the largest image that is read, in f32. More is a slip of the keyboard, found before memory is taken.
+// As the largest image that is read, in f32. More is a slip of the keyboard, found before memory is
+// taken.
 constexpr int64_t kMostFieldBytes = kMostPixels * 3 * int64_t(sizeof(float));
 
 void check_sizes(const Spec& spec) {
@@ -21,19 +22,21 @@ void check_sizes(const Spec& spec) {
     int64_t bytes = device::size_of(field.type);
     for (int64_t d : field.shape)
       if (__builtin_mul_overflow(bytes, std::max<int64_t>(d, 1), &bytes) || bytes > kMostFieldBytes)
-        base::fail(Exit::config, "field '{}' would be {}; a sample's field has at most {} MiB", name, text_of(field),
-                   kMostFieldBytes >> 20);
+        base::fail(Exit::config, "field '{}' would be {}; a sample's field has at most {} MiB",
+                   name, text_of(field), kMostFieldBytes >> 20);
   }
 }
 
 const OpRow& row_of(const Call& call, std::string_view text) {
   if (const OpRow* row = op_rows().find(call.name)) return *row;
-  base::fail(Exit::config, "{}: unknown op '{}'{}", place(text, call.at), call.name, op_rows().way_out(call.name));
+  base::fail(Exit::config, "{}: unknown op '{}'{}", place(text, call.at), call.name,
+             op_rows().way_out(call.name));
 }
 
 }  // namespace
 
-Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& environment, uint64_t seed)
+Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& environment,
+                   uint64_t seed)
     : input_(input), spec_(std::move(input)) {
   base::Stream streams(seed, "data.op");
   for (const Call& call : parse_calls(text)) {
@@ -66,7 +69,8 @@ int Pipeline::scaling_stage(const std::string& field) const {
     const Stage& stage = stages_[size_t(i)];
     if (!stage.op->touches(field)) continue;
     auto before = stage.before.find(field);
-    const bool bytes = before != stage.before.end() && before->second.kind == FieldSpec::Kind::array &&
+    const bool bytes = before != stage.before.end() &&
+                       before->second.kind == FieldSpec::Kind::array &&
                        before->second.type == device::DType::u8;
     return bytes && stage.op->byte_scale(field) ? i : -1;
   }

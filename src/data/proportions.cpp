@@ -14,11 +14,14 @@ namespace {
 constexpr int64_t kLongest = 10'000;
 constexpr double kRounding = 1e-9;  // of sums of decimal weights such as 0.1 + 0.2
 
-bool is_whole(double x) { return std::abs(x - std::nearbyint(x)) <= kRounding * std::max(1.0, std::abs(x)); }
+bool is_whole(double x) {
+  return std::abs(x - std::nearbyint(x)) <= kRounding * std::max(1.0, std::abs(x));
+}
 
 std::vector<int64_t> counts_of(const std::vector<double>& shares) {
   auto all_whole = [&](int64_t period) {
-    return std::all_of(shares.begin(), shares.end(), [&](double s) { return is_whole(s * double(period)); });
+    return std::all_of(shares.begin(), shares.end(),
+                       [&](double s) { return is_whole(s * double(period)); });
   };
   int64_t period = 1;
   while (period < kLongest && !all_whole(period)) ++period;
@@ -33,7 +36,8 @@ std::vector<int64_t> counts_of(const std::vector<double>& shares) {
   }
   std::vector<size_t> order(shares.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rest[a] > rest[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return rest[a] > rest[b]; });
   int64_t missing = period - std::accumulate(counts.begin(), counts.end(), int64_t{0});
   for (int64_t i = 0; i < missing; ++i) ++counts[order[size_t(i)]];
   return counts;
@@ -53,8 +57,9 @@ Proportions::Proportions(const std::map<std::string, double>& weights) {
     shares.push_back(weight / sum);
     if (shares.back() * double(kLongest) < 1 - kRounding)
       base::fail(base::Exit::config,
-                 "\"{}\" has {:.3g} of all weights; at least 1 in {} is needed: raise its weight or leave it out", name,
-                 shares.back(), base::with_commas(kLongest));
+                 "\"{}\" has {:.3g} of all weights; at least 1 in {} is needed: raise its weight "
+                 "or leave it out",
+                 name, shares.back(), base::with_commas(kLongest));
   }
   std::vector<int64_t> counts = counts_of(shares);
 
@@ -64,9 +69,11 @@ Proportions::Proportions(const std::map<std::string, double>& weights) {
   };
   std::vector<Due> due;
   for (size_t k = 0; k < counts.size(); ++k)
-    for (int64_t j = 0; j < counts[k]; ++j) due.push_back({(double(j) + 0.5) / double(counts[k]), {int(k), j}});
+    for (int64_t j = 0; j < counts[k]; ++j)
+      due.push_back({(double(j) + 0.5) / double(counts[k]), {int(k), j}});
   // Equal times: in the order of the names, which the stable sort keeps.
-  std::stable_sort(due.begin(), due.end(), [](const Due& a, const Due& b) { return a.when < b.when; });
+  std::stable_sort(due.begin(), due.end(),
+                   [](const Due& a, const Due& b) { return a.when < b.when; });
   places_.resize(counts.size());
   for (const Due& d : due) {
     places_[size_t(d.place.part)].push_back(int64_t(at_.size()));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which data set of a mixture each position of the training stream belongs to: a pure function of the weights.
+// Which data set of a mixture each position of the training stream belongs to: a pure function of
+// the weights.
 //
-// Exact: if the weights have whole numbers n_k in their proportion with a sum of at most 10,000, that sum (the
-// smallest) is the period; else the period is 10,000 and the n_k are rounded to it by largest remainders. Any `period`
-// positions in a row hold exactly n_k examples of data set k, spread evenly: its j-th one stands where
-// (j + 1/2) / n_k comes in the order of all.
+// Exact: if the weights have whole numbers n_k in their proportion with a sum of at most 10,000,
+// that sum (the smallest) is the period; else the period is 10,000 and the n_k are rounded to it by
+// largest remainders. Any `period` positions in a row hold exactly n_k examples of data set k,
+// spread evenly: its j-th one stands where (j + 1/2) / n_k comes in the order of all.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ class Proportions {
 
   int parts() const { return int(places_.size()); }
   int64_t period() const { return int64_t(at_.size()); }
-  int64_t count(int part) const { return int64_t(places_[size_t(part)].size()); }  // in a period: n_k
+  // in a period: n_k
+  int64_t count(int part) const { return int64_t(places_[size_t(part)].size()); }
 
   Place at(int64_t position) const;  // constant time
   // How many of the first `positions` positions belong to the part; logarithmic time.

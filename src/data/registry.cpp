@@ -9,11 +9,13 @@ namespace data {
 // One row for each: src/data/source_NAME.cpp, tokenizer_NAME.cpp, op_NAME.cpp end in NAME_row().
 #define SOURCES(ROW) ROW(webdataset) ROW(hdf5) ROW(folder) ROW(class_folder) ROW(synthetic)
 #define TOKENIZERS(ROW) ROW(sentencepiece) ROW(bytes)
-#define OPS(ROW)                                                                                                      \
-  ROW(central_crop) ROW(class_number)                                                                                 \
-  ROW(choice) ROW(clip_value_range) ROW(coco_captions) ROW(copy) ROW(decode) ROW(drop) ROW(flip_lr)                   \
-      ROW(inception_crop) ROW(keep) ROW(lower) ROW(onehot) ROW(pad_to_shape) ROW(random_crop) ROW(randu) ROW(reshape) \
-          ROW(resize) ROW(resize_long) ROW(resize_small) ROW(tokenize) ROW(value_range) ROW(vgg_value_range)
+// clang-format off
+#define OPS(ROW) \
+  ROW(central_crop) ROW(class_number) ROW(choice) ROW(clip_value_range) ROW(coco_captions) \
+  ROW(copy) ROW(decode) ROW(drop) ROW(flip_lr) ROW(inception_crop) ROW(keep) ROW(lower) \
+  ROW(onehot) ROW(pad_to_shape) ROW(random_crop) ROW(randu) ROW(reshape) ROW(resize) \
+  ROW(resize_long) ROW(resize_small) ROW(tokenize) ROW(value_range) ROW(vgg_value_range)
+// clang-format on
 
 REGISTRY(source_rows, SourceRow, "data source", SOURCES)
 REGISTRY(tokenizer_rows, TokenizerRow, "tokenizer", TOKENIZERS)

@@ -7,8 +7,8 @@
 
 #include "base/error.hpp"
 
-// Every product and sum is rounded on its own, as in the published code: a fused one would move pixels across the
-// truncation (TRAINER_UNFUSED in CMakeLists.txt).
+// Every product and sum is rounded on its own, as in the published code: a fused one would move
+// pixels across the truncation (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
 namespace {
@@ -24,7 +24,8 @@ std::vector<Tap> taps(int64_t in, int64_t out) {
   float scale = float(in) / float(out);
   for (int64_t i = 0; i < out; ++i) {
     float centre = (float(i) + 0.5f) * scale - 0.5f, floor = std::floor(centre);
-    t[size_t(i)] = {std::max(int64_t(floor), int64_t{0}), std::min(int64_t(std::ceil(centre)), in - 1), centre - floor};
+    t[size_t(i)] = {std::max(int64_t(floor), int64_t{0}),
+                    std::min(int64_t(std::ceil(centre)), in - 1), centre - floor};
   }
   return t;
 }
@@ -61,25 +62,27 @@ void store(const T& v, void* p) {
   std::memcpy(p, &v, sizeof v);
 }
 
-using Floats = float __attribute__((vector_size(32)));  // of two pixels, the fourth and the last unused
+// of two pixels, the fourth and the last unused
+using Floats = float __attribute__((vector_size(32)));
 using Ints = int32_t __attribute__((vector_size(32)));
 using Octets = uint8_t __attribute__((vector_size(32)));
 using Words = uint64_t __attribute__((vector_size(16)));
 using FourWords = uint64_t __attribute__((vector_size(32)));
 
-// Four bytes from `k` on of each half, as numbers: each lies four times in a lane of its own, of which all but one are
-// cleared.
+// Four bytes from `k` on of each half, as numbers: each lies four times in a lane of its own, of
+// which all but one are cleared.
 template <int k>
 Floats widened(Octets both) {
   constexpr int h = k + 16;
-  Octets spread = __builtin_shufflevector(both, both, k, k, k, k, k + 1, k + 1, k + 1, k + 1, k + 2, k + 2, k + 2, k + 2,
-                                          k + 3, k + 3, k + 3, k + 3, h, h, h, h, h + 1, h + 1, h + 1, h + 1, h + 2,
-                                          h + 2, h + 2, h + 2, h + 3, h + 3, h + 3, h + 3);
+  Octets spread =
+      __builtin_shufflevector(both, both, k, k, k, k, k + 1, k + 1, k + 1, k + 1, k + 2, k + 2,
+                              k + 2, k + 2, k + 3, k + 3, k + 3, k + 3, h, h, h, h, h + 1, h + 1,
+                              h + 1, h + 1, h + 2, h + 2, h + 2, h + 2, h + 3, h + 3, h + 3, h + 3);
   return __builtin_convertvector(reinterpret_cast<Ints>(spread) & 255, Floats);
 }
 
-// RGB in bytes, which nearly all images are: two output pixels at a time. The bytes from a left neighbour on hold the
-// right one as well; where that would lie beyond the row, its weight is 0.
+// RGB in bytes, which nearly all images are: two output pixels at a time. The bytes from a left
+// neighbour on hold the right one as well; where that would lie beyond the row, its weight is 0.
 class RgbColumns {
  public:
   RgbColumns(int64_t in, int64_t out) : pairs_(size_t(out + 1) / 2) {
@@ -116,12 +119,13 @@ void blend(const float* top, const float* bottom, float weight, int64_t count, f
 }
 void blend(const float* top, const float* bottom, float weight, int64_t count, uint8_t* out) {
   // Between two bytes, give or take a rounding, so that there is nothing to cut before truncation.
-  for (int64_t i = 0; i < count; ++i) out[i] = uint8_t(int32_t(top[i] + (bottom[i] - top[i]) * weight));
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = uint8_t(int32_t(top[i] + (bottom[i] - top[i]) * weight));
 }
 
 template <class RowResampler, class T>
-void resize_image(const T* in, const RowResampler& columns, const std::vector<int64_t>& from, int64_t height,
-                  int64_t width, T* out) {
+void resize_image(const T* in, const RowResampler& columns, const std::vector<int64_t>& from,
+                  int64_t height, int64_t width, T* out) {
   int64_t in_row = from[1] * from[2], row = width * from[2];
   // The two rows in use, by input row number; neighbouring output rows often share them.
   std::vector<float> rows[2];
@@ -147,12 +151,14 @@ void resize_image(const T* in, const RowResampler& columns, const std::vector<in
 
 void check_image(const Array& in) {
   if (in.shape.size() != 3 || in.count() == 0)
-    base::fail(base::Exit::data, "an array {} is not an image [height, width, channels]", text_of(in.shape));
+    base::fail(base::Exit::data, "an array {} is not an image [height, width, channels]",
+               text_of(in.shape));
 }
 
 Array crop(const Array& in, int64_t y, int64_t x, int64_t height, int64_t width) {
   check_image(in);
-  CHECK(y >= 0 && x >= 0 && height > 0 && width > 0 && y + height <= in.shape[0] && x + width <= in.shape[1],
+  CHECK(y >= 0 && x >= 0 && height > 0 && width > 0 && y + height <= in.shape[0] &&
+            x + width <= in.shape[1],
         "a crop of {} x {} at {}, {} from {}", height, width, y, x, text_of(in.shape));
   Array out(in.type, {height, width, in.shape[2]});
   size_t pixel = size_t(in.shape[2] * device::size_of(in.type)), row = size_t(width) * pixel;
@@ -168,11 +174,13 @@ Array resize_bilinear(const Array& in, int64_t height, int64_t width) {
   if (in.shape[0] == height && in_width == width) return in;
   Array out(in.type, {height, width, channels});
   if (in.type == device::DType::f32)
-    resize_image(in.f32(), Columns<float>(in_width, width, channels), in.shape, height, width, out.f32());
+    resize_image(in.f32(), Columns<float>(in_width, width, channels), in.shape, height, width,
+                 out.f32());
   else if (channels == 3)
     resize_image(in.u8(), RgbColumns(in_width, width), in.shape, height, width, out.u8());
   else
-    resize_image(in.u8(), Columns<uint8_t>(in_width, width, channels), in.shape, height, width, out.u8());
+    resize_image(in.u8(), Columns<uint8_t>(in_width, width, channels), in.shape, height, width,
+                 out.u8());
   return out;
 }
 

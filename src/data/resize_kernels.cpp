@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resize methods besides plain bilinear. Each follows the order of float operations of TensorFlow's CPU kernel
-// (core/kernels/image: resize_nearest_neighbor, resize_bicubic, resize_area, scale_and_translate), so that truncation
-// to u8 falls on the same side.
+// The resize methods besides plain bilinear. Each follows the order of float operations of
+// TensorFlow's CPU kernel (core/kernels/image: resize_nearest_neighbor, resize_bicubic,
+// resize_area, scale_and_translate), so that truncation to u8 falls on the same side.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,7 +17,9 @@
 namespace data {
 namespace {
 
-int64_t bounded(int64_t value, int64_t limit) { return std::min(limit - 1, std::max<int64_t>(0, value)); }
+int64_t bounded(int64_t value, int64_t limit) {
+  return std::min(limit - 1, std::max<int64_t>(0, value));
+}
 
 template <class T>
 T pixel_of(float value) {
@@ -33,7 +35,8 @@ struct Shape {
 
 template <class T>
 void nearest(const T* in, const Shape& s, T* out) {
-  float y_scale = float(s.in_height) / float(s.height), x_scale = float(s.in_width) / float(s.width);
+  float y_scale = float(s.in_height) / float(s.height),
+        x_scale = float(s.in_width) / float(s.width);
   auto source = [](int64_t i, float scale, int64_t limit) {
     return std::min(int64_t(std::floor((float(i) + 0.5f) * scale)), limit - 1);
   };
@@ -46,7 +49,8 @@ void nearest(const T* in, const Shape& s, T* out) {
   }
 }
 
-// ---- bicubic: Keys' kernel (a = -1/2) from a table of 1024 steps; points outside the image have no weight.
+// ---- bicubic: Keys' kernel (a = -1/2) from a table of 1024 steps; points outside the image have
+// no weight.
 
 struct CubicTap {
   std::array<int64_t, 4> index;
@@ -77,8 +81,8 @@ std::vector<CubicTap> cubic_taps(int64_t in, int64_t out) {
     float centre = (float(i) + 0.5f) * scale - 0.5f;
     int64_t base = int64_t(std::floor(centre));
     size_t offset = size_t(std::lrint((centre - float(base)) * 1024.0f));
-    const std::array<float, 4> full = {table[offset * 2 + 1], table[offset * 2], table[(1024 - offset) * 2],
-                                       table[(1024 - offset) * 2 + 1]};
+    const std::array<float, 4> full = {table[offset * 2 + 1], table[offset * 2],
+                                       table[(1024 - offset) * 2], table[(1024 - offset) * 2 + 1]};
     for (size_t k = 0; k < 4; ++k) {
       int64_t wanted = base - 1 + int64_t(k);
       t.index[k] = bounded(wanted, in);
@@ -93,7 +97,8 @@ std::vector<CubicTap> cubic_taps(int64_t in, int64_t out) {
 
 template <class T>
 void bicubic(const T* in, const Shape& s, T* out) {
-  std::vector<CubicTap> xs = cubic_taps(s.in_width, s.width), ys = cubic_taps(s.in_height, s.height);
+  std::vector<CubicTap> xs = cubic_taps(s.in_width, s.width),
+                        ys = cubic_taps(s.in_height, s.height);
   std::vector<float> line(size_t(s.in_width * s.channels));
   auto mix = [](const CubicTap& t, auto at) {
     return at(0) * t.weight[0] + at(1) * t.weight[1] + at(2) * t.weight[2] + at(3) * t.weight[3];
@@ -101,10 +106,12 @@ void bicubic(const T* in, const Shape& s, T* out) {
   for (const CubicTap& ty : ys) {
     const T* rows[4];
     for (size_t k = 0; k < 4; ++k) rows[k] = in + ty.index[k] * s.in_width * s.channels;
-    for (size_t i = 0; i < line.size(); ++i) line[i] = mix(ty, [&](size_t k) { return float(rows[k][i]); });
+    for (size_t i = 0; i < line.size(); ++i)
+      line[i] = mix(ty, [&](size_t k) { return float(rows[k][i]); });
     for (const CubicTap& tx : xs)
       for (int64_t c = 0; c < s.channels; ++c)
-        *out++ = pixel_of<T>(mix(tx, [&](size_t k) { return line[size_t(tx.index[k] * s.channels + c)]; }));
+        *out++ = pixel_of<T>(
+            mix(tx, [&](size_t k) { return line[size_t(tx.index[k] * s.channels + c)]; }));
   }
 }
 
@@ -132,7 +139,8 @@ std::vector<AreaSpan> area_spans(int64_t out, float scale) {
 
 template <class T>
 void area(const T* in, const Shape& s, T* out) {
-  float y_scale = float(s.in_height) / float(s.height), x_scale = float(s.in_width) / float(s.width);
+  float y_scale = float(s.in_height) / float(s.height),
+        x_scale = float(s.in_width) / float(s.width);
   std::vector<AreaSpan> xs = area_spans(s.width, x_scale), ys = area_spans(s.height, y_scale);
   float scale = float(1.0 / double(y_scale * x_scale));
   for (const AreaSpan& y : ys)
@@ -143,7 +151,8 @@ void area(const T* in, const Shape& s, T* out) {
           const T* row = in + bounded(y.start + int64_t(i), s.in_height) * s.in_width * s.channels;
           float row_sum = 0;
           for (size_t j = 0; j < x.part.size(); ++j)
-            row_sum += float(row[bounded(x.start + int64_t(j), s.in_width) * s.channels + c]) * x.part[j];
+            row_sum +=
+                float(row[bounded(x.start + int64_t(j), s.in_width) * s.channels + c]) * x.part[j];
           sum += row_sum * y.part[i];
         }
         *out++ = pixel_of<T>(sum * scale);
@@ -164,7 +173,9 @@ float lanczos(float x) {
   if (x <= 1e-3f) return 1;
   return r * std::sin(kPi * x) * std::sin(kPi * x / r) / (kPi * kPi * x * x);
 }
-float gaussian(float x) { return x >= 1.5f ? 0.0f : float(std::exp(double(-x * x) / (2.0 * 0.5 * 0.5))); }
+float gaussian(float x) {
+  return x >= 1.5f ? 0.0f : float(std::exp(double(-x * x) / (2.0 * 0.5 * 0.5)));
+}
 float triangle(float x) { return x < 1 ? 1 - x : 0.0f; }
 float keys_cubic(float x) {
   if (x >= 2) return 0;
@@ -257,7 +268,8 @@ void resize_by(ResizeMethod method, bool antialias, const T* in, const Shape& s,
 }  // namespace
 
 std::vector<std::string> resize_method_names() {
-  return {"bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian", "mitchellcubic"};
+  return {"bilinear", "nearest",  "bicubic",  "area",
+          "lanczos3", "lanczos5", "gaussian", "mitchellcubic"};
 }
 
 ResizeMethod resize_method_named(std::string_view name) {

@@ -9,7 +9,8 @@
 
 namespace data {
 
-// Why such a name is not followed ("is an absolute path"), or "": it must stay in its folder and on its line.
+// Why such a name is not followed ("is an absolute path"), or "": it must stay in its folder and on
+// its line.
 inline std::string unsafe_name(std::string_view name) {
   if (name.empty()) return "is empty";
   if (name[0] == '/') return "is an absolute path";

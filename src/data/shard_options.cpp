@@ -9,8 +9,9 @@ namespace data {
 
 std::vector<std::string> ShardOptions::files() const { return files_matching(path); }
 
-void ShardOptions::bind_shards(config::Table& t, std::string_view path_doc, std::string_view fields_doc,
-                               std::function<std::string(const std::string&, const std::string&)> problem) {
+void ShardOptions::bind_shards(
+    config::Table& t, std::string_view path_doc, std::string_view fields_doc,
+    std::function<std::string(const std::string&, const std::string&)> problem) {
   t.key("path", path, path_doc).required().check([this] {
     try {
       check_braces(path);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sources of several files have in common: where the files are, and which part of a sample becomes which field.
+// What sources of several files have in common: where the files are, and which part of a sample
+// becomes which field.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,9 @@ struct ShardOptions : SourceOptions {
 
  protected:
   // `problem` looks at one entry of `fields` (which are not empty): "" or what is wrong.
-  void bind_shards(config::Table& t, std::string_view path_doc, std::string_view fields_doc,
-                   std::function<std::string(const std::string& field, const std::string& text)> problem);
+  void bind_shards(
+      config::Table& t, std::string_view path_doc, std::string_view fields_doc,
+      std::function<std::string(const std::string& field, const std::string& text)> problem);
 };
 
 }  // namespace data

@@ -17,10 +17,12 @@ struct FolderOptions : SourceOptions {
   std::string sample = "image";  // or "caption"
   void bind(config::Table& t) override;
   std::vector<std::string> caption_files() const;
-  // Returns the folder of the images. Error(Exit::data) if it is not named and the files lie in several folders.
+  // Returns the folder of the images. Error(Exit::data) if it is not named and the files lie in
+  // several folders.
   std::string folder(const std::vector<std::string>& caption_files) const;
   Spec spec() const override;
-  std::vector<std::string> files() const override;  // the images; Error(Exit::data) for a captions file that is no good
+  // the images; Error(Exit::data) for a captions file that is no good
+  std::vector<std::string> files() const override;
   std::string files_key() const override { return path.empty() ? "captions" : "path"; }
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 

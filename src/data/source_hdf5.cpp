@@ -25,7 +25,8 @@ std::string declared(const FieldSpec& field) {
   return text_of(field);
 }
 
-// What the rows of a dataset are, if they can be read: single whole numbers are labels, so i32 whatever their width.
+// What the rows of a dataset are, if they can be read: single whole numbers are labels, so i32
+// whatever their width.
 std::optional<FieldSpec> natural(const H5Rows& rows) {
   size_t axes = rows.shape().size();
   switch (rows.kind()) {
@@ -36,7 +37,8 @@ std::optional<FieldSpec> natural(const H5Rows& rows) {
       if (axes <= 1) return axes == 0 ? FieldSpec::characters() : FieldSpec::list_of_texts();
       break;
     case H5Rows::Kind::integers:
-      return FieldSpec::array(rows.is_u8() && axes > 0 ? device::DType::u8 : device::DType::i32, rows.shape());
+      return FieldSpec::array(rows.is_u8() && axes > 0 ? device::DType::u8 : device::DType::i32,
+                              rows.shape());
     case H5Rows::Kind::floats:
       return FieldSpec::array(device::DType::f32, rows.shape());
     case H5Rows::Kind::other:
@@ -49,25 +51,27 @@ bool fits(const H5Rows& rows, const FieldSpec& field) {
   if (field.kind != Kind::array) return natural(rows) == field;
   if (rows.shape() != field.shape) return false;
   if (field.type == device::DType::u8) return rows.is_u8();
-  return rows.kind() == (field.type == device::DType::i32 ? H5Rows::Kind::integers : H5Rows::Kind::floats);
+  return rows.kind() ==
+         (field.type == device::DType::i32 ? H5Rows::Kind::integers : H5Rows::Kind::floats);
 }
 
 // A dataset that can be read; errors name the file by `path`, wherever it was opened.
-H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::string& field, const std::string& dataset) {
+H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::string& field,
+                 const std::string& dataset) {
   if (!h5.exists(dataset)) {
     std::vector<std::string> there = h5.datasets();
     if (there.size() > 12) there.resize(12), there.push_back("...");
-    base::fail(Exit::data, "'{}' has no dataset '{}' (field '{}'){}; there is {}", path, dataset, field,
-               nearest_hint(dataset, there), list_of(there));
+    base::fail(Exit::data, "'{}' has no dataset '{}' (field '{}'){}; there is {}", path, dataset,
+               field, nearest_hint(dataset, there), list_of(there));
   }
   H5Rows rows(h5, dataset);
   if (!natural(rows))
-    base::fail(Exit::data, "'{}': dataset '{}' (field '{}') is {}, which cannot be read", path, dataset, field,
-               rows.type_text());
+    base::fail(Exit::data, "'{}': dataset '{}' (field '{}') is {}, which cannot be read", path,
+               dataset, field, rows.type_text());
   for (auto [bytes, what] : {std::pair{rows.row_bytes(), "rows"}, {rows.chunk_bytes(), "chunks"}})
     if (bytes > kMostMemberBytes)
-      base::fail(Exit::data, "'{}': dataset '{}' has {} of {} bytes; at most {} are read", path, dataset, what, bytes,
-                 kMostMemberBytes);
+      base::fail(Exit::data, "'{}': dataset '{}' has {} of {} bytes; at most {} are read", path,
+                 dataset, what, bytes, kMostMemberBytes);
   return rows;
 }
 
@@ -99,7 +103,8 @@ class Hdf5 : public Source {
     Fingerprint print;
     for (const File& file : files_) {
       print.add(file.rows).add(file.bytes);
-      // All rows cannot be read; these tell files of one size apart that were made from other samples.
+      // All rows cannot be read; these tell files of one size apart that were made from other
+      // samples.
       for (int64_t row : std::set<int64_t>{0, file.rows / 2, file.rows - 1})
         if (row >= 0 && row < file.rows) add_row(print, file, row);
     }
@@ -149,15 +154,19 @@ class Hdf5 : public Source {
   }
 
   void open(const std::string& path, const std::string& local) {
-    File file{.path = path, .first = size_, .rows = -1, .bytes = data::File(local).size(), .datasets = {}};
+    File file{.path = path,
+              .first = size_,
+              .rows = -1,
+              .bytes = data::File(local).size(),
+              .datasets = {}};
     try {
       io::H5File h5 = io::H5File::open(local);
       for (const Field& field : fields_) {
         H5Rows rows = open_rows(h5, path, field.name, field.dataset);
         check(path, field, rows);
         if (file.rows >= 0 && rows.count() != file.rows)
-          base::fail(Exit::data, "'{}': dataset '{}' has {} rows, '{}' has {}", path, field.dataset, rows.count(),
-                     fields_[0].dataset, file.rows);
+          base::fail(Exit::data, "'{}': dataset '{}' has {} rows, '{}' has {}", path, field.dataset,
+                     rows.count(), fields_[0].dataset, file.rows);
         file.rows = rows.count();
         file.datasets.push_back(std::move(rows));
       }
@@ -173,12 +182,14 @@ class Hdf5 : public Source {
     std::string is = fmt::format("'{}': dataset '{}' is {}", path, field.dataset, rows.type_text());
     if (field.spec.kind == Kind::bytes && rows.kind() == H5Rows::Kind::text)
       base::fail(Exit::data,
-                 "{}, which ends at its first zero byte: files are stored as lists of bytes, variable-length uint8 "
+                 "{}, which ends at its first zero byte: files are stored as lists of bytes, "
+                 "variable-length uint8 "
                  "(h5py.vlen_dtype(numpy.uint8))",
                  is);
-    if (!field.typed) base::fail(Exit::data, "{}, in '{}' it is {}", is, files_[0].path, declared(field.spec));
-    base::fail(Exit::data, "{}, field '{}' says {}: write \"{}: {}\"", is, field.name, declared(field.spec),
-               field.dataset.substr(1), declared(*natural(rows)));
+    if (!field.typed)
+      base::fail(Exit::data, "{}, in '{}' it is {}", is, files_[0].path, declared(field.spec));
+    base::fail(Exit::data, "{}, field '{}' says {}: write \"{}: {}\"", is, field.name,
+               declared(field.spec), field.dataset.substr(1), declared(*natural(rows)));
   }
 
   static Value value(const H5Rows& rows, int64_t row, const Field& field) {
@@ -195,7 +206,8 @@ class Hdf5 : public Source {
         return rows.read_texts(row, kMostMemberBytes).at(0);
       case Kind::texts: {
         Texts texts = rows.read_texts(row, kMostMemberBytes);
-        while (!texts.empty() && texts.back().empty()) texts.pop_back();  // rows with fewer texts are filled up
+        // rows with fewer texts are filled up
+        while (!texts.empty() && texts.back().empty()) texts.pop_back();
         return texts;
       }
       case Kind::array:
@@ -209,8 +221,10 @@ class Hdf5 : public Source {
       std::vector<int64_t> wide(count);
       rows.read<int64_t>(row, wide);
       for (size_t i = 0; i < count; ++i) {
-        if (wide[i] < std::numeric_limits<int32_t>::min() || wide[i] > std::numeric_limits<int32_t>::max())
-          base::fail(Exit::data, "dataset '{}' holds {}, which is no 32-bit number", field.dataset, wide[i]);
+        if (wide[i] < std::numeric_limits<int32_t>::min() ||
+            wide[i] > std::numeric_limits<int32_t>::max())
+          base::fail(Exit::data, "dataset '{}' holds {}, which is no 32-bit number", field.dataset,
+                     wide[i]);
         out.i32()[i] = int32_t(wide[i]);
       }
     }
@@ -220,8 +234,8 @@ class Hdf5 : public Source {
   const File& file_of(int64_t index) const {
     CHECK(index >= 0 && index < size_, "sample {} of {}", index, size_);
     // Empty files share their `first` with the next one, which upper_bound passes over.
-    auto it =
-        std::upper_bound(files_.begin(), files_.end(), index, [](int64_t i, const File& f) { return i < f.first; });
+    auto it = std::upper_bound(files_.begin(), files_.end(), index,
+                               [](int64_t i, const File& f) { return i < f.first; });
     return *(it - 1);
   }
 
@@ -254,7 +268,8 @@ Hdf5Field parse_hdf5_field(std::string_view text) {
   size_t colon = text.find(':');
   std::string dataset(base::trim(text.substr(0, colon)));
   if (dataset.empty())
-    base::fail(Exit::config, "\"{}\" is not \"DATASET: TYPE\" or \"DATASET\"; types: {}", text, kForms);
+    base::fail(Exit::config, "\"{}\" is not \"DATASET: TYPE\" or \"DATASET\"; types: {}", text,
+               kForms);
   if (dataset[0] != '/') dataset = "/" + dataset;
   if (colon == text.npos) return {dataset, std::nullopt};
   std::string_view type = base::trim(text.substr(colon + 1));
@@ -277,8 +292,10 @@ Hdf5Field parse_hdf5_field(std::string_view text) {
 void Hdf5Options::bind(config::Table& t) {
   bind_shards(
       t, "HDF5 files, read one after the other; \"train-{000..003}.h5\", \"rows/*.h5\" (by name)",
-      "field = \"DATASET\" or \"DATASET: TYPE\", { image = \"images: bytes\", label = \"labels\" }; types: bytes "
-      "(whole files), text, texts, u8, i32, f32, with the sizes of a row in brackets; default: what the dataset is",
+      "field = \"DATASET\" or \"DATASET: TYPE\", { image = \"images: bytes\", label = \"labels\" "
+      "}; types: bytes "
+      "(whole files), text, texts, u8, i32, f32, with the sizes of a row in brackets; default: "
+      "what the dataset is",
       [](const std::string&, const std::string& text) -> std::string {
         try {
           parse_hdf5_field(text);

@@ -12,14 +12,15 @@ namespace data {
 
 struct Hdf5Options : ShardOptions {
   void bind(config::Table& t) override;
-  // Fields without a type are what the dataset of the first file is; Error(Exit::data) if it cannot be looked at.
+  // Fields without a type are what the dataset of the first file is; Error(Exit::data) if it cannot
+  // be looked at.
   Spec spec() const override;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 };
 
-// "images: u8 [64, 64, 3]" or just "images" -> dataset "/images" and what its rows are, if that is said. Types: bytes
-// (lists of bytes of any length), text, texts (several per row), u8, i32 or f32 with sizes in brackets or none for
-// single numbers. Error(Exit::config).
+// "images: u8 [64, 64, 3]" or just "images" -> dataset "/images" and what its rows are, if that is
+// said. Types: bytes (lists of bytes of any length), text, texts (several per row), u8, i32 or f32
+// with sizes in brackets or none for single numbers. Error(Exit::config).
 struct Hdf5Field {
   std::string dataset;
   std::optional<FieldSpec> spec;

@@ -10,9 +10,9 @@
 namespace data {
 namespace {
 
-// Normal numbers are looked up by 16 random bits: the quantiles (k + 1/2) / 65536 of N(0, 1/2), clipped to [-1, 1].
-// Four deviations of the clip lie inside the table, so nothing is lost, and an image costs microseconds instead of
-// milliseconds.
+// Normal numbers are looked up by 16 random bits: the quantiles (k + 1/2) / 65536 of N(0, 1/2),
+// clipped to [-1, 1]. Four deviations of the clip lie inside the table, so nothing is lost, and an
+// image costs microseconds instead of milliseconds.
 std::vector<float> noise_table() {
   constexpr int kCount = 1 << 16;
   constexpr double kDeviation = 0.5;
@@ -21,7 +21,8 @@ std::vector<float> noise_table() {
   for (int k = kCount / 2; k < kCount; ++k) {
     double p = (k + 0.5) / kCount;
     for (int i = 0; i < 4; ++i) {
-      double below = 0.5 * std::erfc(-x * M_SQRT1_2), density = std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
+      double below = 0.5 * std::erfc(-x * M_SQRT1_2),
+             density = std::exp(-0.5 * x * x) / std::sqrt(2 * M_PI);
       x -= (below - p) / density;
     }
     float value = float(std::min(x * kDeviation, 1.0));
@@ -42,7 +43,9 @@ class Synthetic : public Source {
   std::string key(int64_t index) const override { return "synthetic:" + std::to_string(index); }
   std::string summary() const override { return "made up"; }
 
-  uint64_t fingerprint() const override { return Fingerprint().add(options_.seed).add(options_.examples).value(); }
+  uint64_t fingerprint() const override {
+    return Fingerprint().add(options_.seed).add(options_.examples).value();
+  }
 
   Sample read(int64_t index) const override {
     Sample out;
@@ -63,16 +66,20 @@ class Synthetic : public Source {
     return a;
   }
 
-  // Words, end token 1, then padding 0. About 13 tokens for a sequence of 64 and 8 for 24, as COCO captions have.
+  // Words, end token 1, then padding 0. About 13 tokens for a sequence of 64 and 8 for 24, as COCO
+  // captions have.
   Array labels(const base::Stream& stream) const {
     int64_t length = options_.seq_len, low = length >= 64 ? 6 : 4, high = length >= 64 ? 19 : 12;
     low = std::min(low, length - 1), high = std::min(high, length);
-    auto below = [&](uint64_t draw, int64_t n) { return int64_t(uint64_t(stream.bits(draw)) * uint64_t(n) >> 32); };
+    auto below = [&](uint64_t draw, int64_t n) {
+      return int64_t(uint64_t(stream.bits(draw)) * uint64_t(n) >> 32);
+    };
     int64_t words = low + below(0, high - low);
     Array a(device::DType::i32, {length});
     int32_t* out = a.i32();
     std::fill(out, out + length, 0);
-    for (int64_t i = 0; i < words; ++i) out[i] = int32_t(2 + below(uint64_t(i + 1), options_.vocab_size - 2));
+    for (int64_t i = 0; i < words; ++i)
+      out[i] = int32_t(2 + below(uint64_t(i + 1), options_.vocab_size - 2));
     out[words] = 1;
     return a;
   }
@@ -88,7 +95,9 @@ void SyntheticOptions::bind(config::Table& t) {
   t.key("examples", examples, "size of the set").min(1);
   t.key("image_size", image_size, "height and width").unit("pixels").min(1).max(4096);
   t.key("seq_len", seq_len, "length of the labels").min(2).max(65536);
-  t.key("vocab_size", vocab_size, "words are drawn from 2 .. vocab_size - 1").min(3).max(double(INT32_MAX));
+  t.key("vocab_size", vocab_size, "words are drawn from 2 .. vocab_size - 1")
+      .min(3)
+      .max(double(INT32_MAX));
   t.key("seed", seed, "another seed, other examples").min(0);
 }
 
@@ -97,7 +106,9 @@ Spec SyntheticOptions::spec() const {
           {"labels", FieldSpec::array(device::DType::i32, {seq_len}, vocab_size)}};
 }
 
-std::unique_ptr<Source> SyntheticOptions::open(const OpenContext&) const { return std::make_unique<Synthetic>(*this); }
+std::unique_ptr<Source> SyntheticOptions::open(const OpenContext&) const {
+  return std::make_unique<Synthetic>(*this);
+}
 
 SourceRow synthetic_row() {
   return {"synthetic", "made-up images and captions, for benchmarks",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Made-up images and captions of the usual lengths, a pure function of (seed, index): for benchmarks and tests.
+// Made-up images and captions of the usual lengths, a pure function of (seed, index): for
+// benchmarks and tests.
 #pragma once
 
 #include <memory>

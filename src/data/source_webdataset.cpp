@@ -36,10 +36,13 @@ MemberKind kind_of(const MemberName& member) {
 }
 
 constexpr std::string_view kImageExtensions[] = {"jpg", "jpeg", "png", "webp", "gif"};
-bool is_image(std::string_view extension) { return std::ranges::count(kImageExtensions, extension) > 0; }
+bool is_image(std::string_view extension) {
+  return std::ranges::count(kImageExtensions, extension) > 0;
+}
 
-// A few shards stay open: opening is slow on parallel file systems, and descriptors are few. To ask whether a file has
-// changed costs a message to a server there, so an open one is asked now and then.
+// A few shards stay open: opening is slow on parallel file systems, and descriptors are few. To ask
+// whether a file has changed costs a message to a server there, so an open one is asked now and
+// then.
 class OpenShards {
  public:
   struct Answer {
@@ -48,7 +51,8 @@ class OpenShards {
   };
   Answer get(const std::string& path, size_t shard) const {
     if (Answer open = known(shard); open.file) return open;
-    auto file = std::make_shared<const File>(path);  // slow, so without the lock; two threads may do it, one is kept
+    // slow, so without the lock; two threads may do it, one is kept
+    auto file = std::make_shared<const File>(path);
     std::lock_guard lock(mutex_);
     if (where_.contains(shard)) return {file};
     recent_.push_front({shard, file, {}});
@@ -140,15 +144,17 @@ class Webdataset : public Source {
     auto [number, sample] = find(index);
     const Shard& shard = shards_[number];
     auto [file, look] = open_.get(shard.local, number);
-    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns || (look && file->has_changed()))
-      throw Unreadable(fmt::format("'{}' has changed since it was indexed: start again", shard.path));
+    if (file->size() != shard.bytes || file->modified_ns() != shard.modified_ns ||
+        (look && file->has_changed()))
+      throw Unreadable(
+          fmt::format("'{}' has changed since it was indexed: start again", shard.path));
     Sample out;
     for (size_t f = 0; f < fields_.size(); ++f) {
       Place place = shard.places[sample * fields_.size() + f];
       if (place.offset < 0) base::fail(Exit::data, "it has no member {}", fields_[f].member.text());
       if (place.size > kMostMemberBytes)
-        base::fail(Exit::data, "member {} has {} bytes; at most {} are read", fields_[f].member.text(), place.size,
-                   kMostMemberBytes);
+        base::fail(Exit::data, "member {} has {} bytes; at most {} are read",
+                   fields_[f].member.text(), place.size, kMostMemberBytes);
       Bytes bytes(size_t(place.size));
       file->read(place.offset, bytes.data(), bytes.size());
       out[fields_[f].name] = value(std::move(bytes), fields_[f]);
@@ -170,23 +176,26 @@ class Webdataset : public Source {
     if (field.kind == MemberKind::texts) return texts_in_json(text, field.member.key);
     Array number(device::DType::i32, {});
     std::string_view digits = base::trim(text);
-    auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), *number.i32());
+    auto [stop, problem] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), *number.i32());
     if (problem != std::errc() || stop != digits.data() + digits.size())
-      base::fail(Exit::data, "member {} holds {}, not a whole number", field.member.text(), base::quoted(text, 20));
+      base::fail(Exit::data, "member {} holds {}, not a whole number", field.member.text(),
+                 base::quoted(text, 20));
     return number;
   }
 
   std::pair<size_t, size_t> find(int64_t index) const {
     CHECK(index >= 0 && index < size_, "sample {} of {}", index, size_);
-    auto it =
-        std::upper_bound(shards_.begin(), shards_.end(), index, [](int64_t i, const Shard& s) { return i < s.first; });
+    auto it = std::upper_bound(shards_.begin(), shards_.end(), index,
+                               [](int64_t i, const Shard& s) { return i < s.first; });
     // Empty shards share their `first` with the next one, which upper_bound passes over.
     size_t shard = size_t(it - shards_.begin()) - 1;
     return {shard, size_t(index - shards_[shard].first)};
   }
 
   void load_shards(const OpenContext& context) {
-    // Ranks begin at different shards, so that at a first start they share the walking through their index files.
+    // Ranks begin at different shards, so that at a first start they share the walking through
+    // their index files.
     size_t count = shards_.size(),
            begin = count * size_t(base::where().rank) / size_t(std::max(base::where().ranks, 1));
     std::atomic<size_t> next{0};
@@ -222,7 +231,8 @@ class Webdataset : public Source {
     for (const std::string& e : index.extensions) seen_.insert("." + e);
   }
 
-  // Several fields may look into the same JSON member. Of a field's extensions, the first one named counts.
+  // Several fields may look into the same JSON member. Of a field's extensions, the first one named
+  // counts.
   void place_members(Shard& shard, const TarIndex& index) const {
     struct Use {
       size_t field, choice;  // choice: place of the extension in the field's list
@@ -254,11 +264,14 @@ class Webdataset : public Source {
       if (missing == 0 || (substitutes && missing < size_)) continue;
       std::vector<std::string> seen(seen_.begin(), seen_.end());
       if (seen.size() > 12) seen.resize(12), seen.push_back("...");
-      base::fail(Exit::data,
-                 "field '{}': {} of {} samples have no member '{}', the first is {}; members there are: {}{}{}",
-                 fields_[f].name, base::with_commas(missing), base::with_commas(size_), fields_[f].member.text(),
-                 key(first), base::join(seen, " "), other_images(fields_[f]),
-                 missing < size_ ? "; with loader.on_bad_sample = \"substitute\" others stand in for them" : "");
+      base::fail(
+          Exit::data,
+          "field '{}': {} of {} samples have no member '{}', the first is {}; members there are: "
+          "{}{}{}",
+          fields_[f].name, base::with_commas(missing), base::with_commas(size_),
+          fields_[f].member.text(), key(first), base::join(seen, " "), other_images(fields_[f]),
+          missing < size_ ? "; with loader.on_bad_sample = \"substitute\" others stand in for them"
+                          : "");
     }
   }
   // Returns what to write if images have several extensions, or "".
@@ -267,7 +280,8 @@ class Webdataset : public Source {
     if (!std::ranges::all_of(choices, is_image)) return "";
     size_t named = choices.size();
     for (std::string_view e : kImageExtensions)
-      if (seen_.contains(fmt::format(".{}", e)) && std::ranges::count(choices, e) == 0) choices.emplace_back(e);
+      if (seen_.contains(fmt::format(".{}", e)) && std::ranges::count(choices, e) == 0)
+        choices.emplace_back(e);
     if (choices.size() == named) return "";
     return fmt::format("; fields = {{ {} = \"{}\" }} takes the first that a sample has", field.name,
                        base::join(choices, ";"));
@@ -286,30 +300,40 @@ class Webdataset : public Source {
 void WebdatasetOptions::bind(config::Table& t) {
   bind_shards(
       t, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\", \"shards/*.tar\" (by name)",
-      "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; \"jpg;jpeg;png\": the first "
-      "of these that a sample has; .txt is text, .cls a number; \"json:KEY\": the texts under that key of a .json",
-      [this](const std::string& field, const std::string& text) { return field_problem(field, text); });
+      "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; "
+      "\"jpg;jpeg;png\": the first "
+      "of these that a sample has; .txt is text, .cls a number; \"json:KEY\": the texts under that "
+      "key of a .json",
+      [this](const std::string& field, const std::string& text) {
+        return field_problem(field, text);
+      });
 }
 
-std::string WebdatasetOptions::field_problem(const std::string& field, const std::string& text) const {
+std::string WebdatasetOptions::field_problem(const std::string& field,
+                                             const std::string& text) const {
   const MemberName member = split_member_field(text);
   bool json = text.find(':') != std::string::npos;
   for (const std::string& extension : member.extensions)
-    if (extension.empty() || extension[0] == '.' || extension.find_first_of("/ ;") != std::string::npos ||
+    if (extension.empty() || extension[0] == '.' ||
+        extension.find_first_of("/ ;") != std::string::npos ||
         (json && (extension != "json" || member.key.empty())))
-      return fmt::format("'{}' is not a member extension such as \"png\", \"jpg;png\" or \"json:KEY\" (for field '{}')",
-                         text, field);
+      return fmt::format(
+          "'{}' is not a member extension such as \"png\", \"jpg;png\" or \"json:KEY\" (for field "
+          "'{}')",
+          text, field);
   for (size_t i = 0; i < member.extensions.size(); ++i) {
     const std::string& extension = member.extensions[i];
     if (std::find(member.extensions.begin(), member.extensions.begin() + int64_t(i), extension) !=
         member.extensions.begin() + int64_t(i))
       return fmt::format("'{}' names the member \"{}\" twice", text, extension);
     if (kind_of(extension) != kind_of(member.extensions[0]))
-      return fmt::format("'{}': .{} and .{} are read as different kinds, so they cannot be one field", text,
-                         member.extensions[0], extension);
+      return fmt::format(
+          "'{}': .{} and .{} are read as different kinds, so they cannot be one field", text,
+          member.extensions[0], extension);
     for (const auto& [other, more] : fields)
       if (const MemberName& theirs = split_member_field(more);
-          other != field && theirs.key == member.key && std::ranges::count(theirs.extensions, extension) > 0)
+          other != field && theirs.key == member.key &&
+          std::ranges::count(theirs.extensions, extension) > 0)
         return fmt::format("two fields take the member \"{}\"", json ? text : extension);
   }
   return "";

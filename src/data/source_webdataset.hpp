@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WebDataset: samples in plain tar shards, members of a sample share their name up to the first dot.
+// WebDataset: samples in plain tar shards, members of a sample share their name up to the first
+// dot.
 #pragma once
 
 #include "data/shard_options.hpp"
@@ -12,7 +13,8 @@ struct WebdatasetOptions : ShardOptions {
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 
  private:
-  std::string field_problem(const std::string& field, const std::string& text) const;  // one entry of `fields`, or ""
+  // one entry of `fields`, or ""
+  std::string field_problem(const std::string& field, const std::string& text) const;
 };
 
 }  // namespace data

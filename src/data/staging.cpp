@@ -45,7 +45,8 @@ std::string expand_variables(const std::string& text) {
     if (name.empty() || (braced && (end == text.size() || text[end] != '}')))
       base::fail(Exit::config, "\"{}\": a variable is written $NAME or ${{NAME}}", text);
     const char* value = std::getenv(name.c_str());
-    if (!value || !*value) base::fail(Exit::config, "\"{}\": the environment variable {} is not set here", text, name);
+    if (!value || !*value)
+      base::fail(Exit::config, "\"{}\": the environment variable {} is not set here", text, name);
     out += value;
     at = end + braced;
   }
@@ -62,8 +63,8 @@ std::string OpenContext::local(const std::string& path) const {
   return stage_dir.empty() ? path : staged_path(stage_dir, path);
 }
 
-Staged stage_files(const std::vector<std::string>& originals, const std::string& directory, int threads,
-                   const std::stop_token& token) try {
+Staged stage_files(const std::vector<std::string>& originals, const std::string& directory,
+                   int threads, const std::stop_token& token) try {
   io::make_directories(directory);
   Staged result;
   std::vector<std::string> missing;
@@ -77,9 +78,11 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
   }
   if (int64_t room = io::free_bytes(directory); result.copied_bytes > room)
     base::fail(Exit::data,
-               "{} has {} free, but {} in {} files are still to be copied there ({} in all): make room, name a larger "
+               "{} has {} free, but {} in {} files are still to be copied there ({} in all): make "
+               "room, name a larger "
                "place, or leave it empty to read in place",
-               directory, gib(room), gib(result.copied_bytes), result.copied_files, gib(result.bytes));
+               directory, gib(room), gib(result.copied_bytes), result.copied_files,
+               gib(result.bytes));
 
   std::atomic<size_t> next{0};
   std::vector<std::exception_ptr> errors(missing.size());

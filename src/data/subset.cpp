@@ -13,11 +13,12 @@ namespace {
 
 class Subset : public Source {
  public:
-  Subset(std::unique_ptr<Source> source, int64_t limit, int64_t skip, uint64_t seed) : source_(std::move(source)) {
+  Subset(std::unique_ptr<Source> source, int64_t limit, int64_t skip, uint64_t seed)
+      : source_(std::move(source)) {
     int64_t all = source_->size(), count = limit == 0 ? all - skip : limit;
     if (count < 1 || count > all - skip)
-      base::fail(base::Exit::data, "limit = {}, skip = {}: the source has {} samples", base::with_commas(limit),
-                 base::with_commas(skip), base::with_commas(all));
+      base::fail(base::Exit::data, "limit = {}, skip = {}: the source has {} samples",
+                 base::with_commas(limit), base::with_commas(skip), base::with_commas(all));
     Permutation order(all);
     base::Stream stream(seed, "data.subset");
     indices_.reserve(size_t(count));
@@ -29,8 +30,8 @@ class Subset : public Source {
   Sample read(int64_t index) const override { return source_->read(at(index)); }
   std::string key(int64_t index) const override { return source_->key(at(index)); }
   std::string summary() const override {
-    return fmt::format("{} of {} samples of {}", base::with_commas(size()), base::with_commas(source_->size()),
-                       source_->summary());
+    return fmt::format("{} of {} samples of {}", base::with_commas(size()),
+                       base::with_commas(source_->size()), source_->summary());
   }
   uint64_t fingerprint() const override {
     Fingerprint print;
@@ -50,7 +51,8 @@ class Subset : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> subset_of(std::unique_ptr<Source> source, int64_t limit, int64_t skip, uint64_t seed) {
+std::unique_ptr<Source> subset_of(std::unique_ptr<Source> source, int64_t limit, int64_t skip,
+                                  uint64_t seed) {
   if (limit == 0 && skip == 0) return source;
   return std::make_unique<Subset>(std::move(source), limit, skip, seed);
 }

@@ -40,7 +40,8 @@ class Reader {
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
   int64_t number() {
     int64_t value = 0;
-    if (std::string_view raw = take(sizeof value); !raw.empty()) std::memcpy(&value, raw.data(), sizeof value);
+    if (std::string_view raw = take(sizeof value); !raw.empty())
+      std::memcpy(&value, raw.data(), sizeof value);
     return value;
   }
   std::string text() { return std::string(take(number())); }
@@ -101,7 +102,8 @@ bool write_whole(const std::string& path, const std::string& bytes) {
 
 }  // namespace
 
-std::optional<std::pair<std::string_view, std::string_view>> split_member_name(std::string_view name) {
+std::optional<std::pair<std::string_view, std::string_view>> split_member_name(
+    std::string_view name) {
   while (name.starts_with("./")) name.remove_prefix(2);
   size_t slash = name.rfind('/'), base = slash == name.npos ? 0 : slash + 1;
   size_t dot = name.find('.', base);
@@ -114,8 +116,8 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
   TarIndex index;
   std::unordered_map<std::string, uint32_t> samples, extensions;
   std::unordered_map<uint64_t, int64_t> seen;  // sample and extension -> where
-  auto number_of = [](std::unordered_map<std::string, uint32_t>& numbers, std::vector<std::string>& list,
-                      std::string_view name) {
+  auto number_of = [](std::unordered_map<std::string, uint32_t>& numbers,
+                      std::vector<std::string>& list, std::string_view name) {
     auto [it, fresh] = numbers.try_emplace(std::string(name), uint32_t(list.size()));
     if (fresh) list.emplace_back(name);
     return it->second;
@@ -124,16 +126,17 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
     base::end_if_asked(token);
     // Nothing is unpacked, but names go into messages, lists of bad samples and copies of the set.
     if (std::string problem = unsafe_name(member.name); !problem.empty())
-      base::fail(Exit::data, "'{}' at byte {}: the member name {} {}: pack the shard again", shard.path(),
-                 member.header, base::quoted(member.name), problem);
+      base::fail(Exit::data, "'{}' at byte {}: the member name {} {}: pack the shard again",
+                 shard.path(), member.header, base::quoted(member.name), problem);
     auto parts = split_member_name(member.name);
     if (!parts) continue;
     uint32_t sample = number_of(samples, index.keys, parts->first);
     uint32_t extension = number_of(extensions, index.extensions, parts->second);
     auto [first, fresh] = seen.try_emplace(uint64_t(sample) << 32 | extension, member.header);
     if (!fresh)
-      base::fail(Exit::data, "'{}': member '{}' is there twice, at bytes {} and {}: pack the shard again", shard.path(),
-                 member.name, first->second, member.header);
+      base::fail(Exit::data,
+                 "'{}': member '{}' is there twice, at bytes {} and {}: pack the shard again",
+                 shard.path(), member.name, first->second, member.header);
     index.members.push_back({member.offset, member.size, sample, extension});
   }
   return index;
@@ -171,23 +174,27 @@ std::optional<TarIndex> decode_tar_index(std::string_view bytes, const File& sha
     m.offset = r.number(), m.size = r.number();
     uint64_t both = uint64_t(r.number());
     m.sample = uint32_t(both >> 32), m.extension = uint32_t(both);
-    bool inside = m.offset >= 0 && m.size >= 0 && m.size <= shard.size() && m.offset <= shard.size() - m.size &&
-                  m.sample < index.keys.size() && m.extension < index.extensions.size();
+    bool inside = m.offset >= 0 && m.size >= 0 && m.size <= shard.size() &&
+                  m.offset <= shard.size() - m.size && m.sample < index.keys.size() &&
+                  m.extension < index.extensions.size();
     if (!inside) return std::nullopt;
   }
   if (!r.done()) return std::nullopt;
   return index;
 }
 
-std::vector<std::string> tar_index_paths(const std::string& shard_path, const OpenContext& context) {
+std::vector<std::string> tar_index_paths(const std::string& shard_path,
+                                         const OpenContext& context) {
   // Shards of different directories may have the same name.
   auto inside = [&](const std::string& dir) {
     std::error_code problem;
-    std::string absolute = std::filesystem::absolute(shard_path, problem).lexically_normal().string();
-    return fmt::format("{}/{}.{:016x}.index", dir, std::filesystem::path(shard_path).filename().string(),
-                       base::xxh3(absolute));
+    std::string absolute =
+        std::filesystem::absolute(shard_path, problem).lexically_normal().string();
+    return fmt::format("{}/{}.{:016x}.index", dir,
+                       std::filesystem::path(shard_path).filename().string(), base::xxh3(absolute));
   };
-  std::vector<std::string> paths{context.index_dir.empty() ? shard_path + ".index" : inside(context.index_dir)};
+  std::vector<std::string> paths{context.index_dir.empty() ? shard_path + ".index"
+                                                           : inside(context.index_dir)};
   if (!context.run_index_dir.empty()) paths.push_back(inside(context.run_index_dir));
   return paths;
 }
@@ -216,9 +223,12 @@ TarIndex read_or_build(const std::string& shard_path, const OpenContext& context
 
 TarIndex load_tar_index(const std::string& shard_path, const OpenContext& context) {
   TarIndex index = read_or_build(shard_path, context);
-  // Downloaders write empty shards, so this is no error. A copy that failed may be all zeros, which is a valid tar, too.
+  // Downloaders write empty shards, so this is no error. A copy that failed may be all zeros, which
+  // is a valid tar, too.
   if (index.keys.empty() && base::where().rank == 0)
-    base::log::warning("'{}' is a tar without a single sample; if it should hold some, copy or pack it again", shard_path);
+    base::log::warning(
+        "'{}' is a tar without a single sample; if it should hold some, copy or pack it again",
+        shard_path);
   return index;
 }
 

@@ -16,9 +16,11 @@ using base::Exit;
 constexpr int64_t kBlock = 512;
 constexpr int64_t kWindow = 8 * 1024;
 constexpr int64_t kLargestExtension = 1 << 20;  // bytes of a long name or pax header
-constexpr int64_t kTail = int64_t{16} << 20;    // of zeros after the end mark: writers fill up their last record
+// of zeros after the end mark: writers fill up their last record
+constexpr int64_t kTail = int64_t{16} << 20;
 
-// A numeric field: octal text, or base 256 if the top bit is set (GNU, for sizes from 8 GiB). None if it is neither.
+// A numeric field: octal text, or base 256 if the top bit is set (GNU, for sizes from 8 GiB). None
+// if it is neither.
 std::optional<int64_t> number(const char* field, size_t width) {
   if (uint8_t(field[0]) & 0x80) {
     if (uint8_t(field[0]) != 0x80) return std::nullopt;  // negative, or beyond 64 bits
@@ -36,11 +38,14 @@ std::optional<int64_t> number(const char* field, size_t width) {
   digits = digits.substr(begin, digits.find_last_not_of(' ') - begin + 1);
   int64_t value = 0;
   auto [stop, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 8);
-  if (problem != std::errc() || stop != digits.data() + digits.size() || value < 0) return std::nullopt;
+  if (problem != std::errc() || stop != digits.data() + digits.size() || value < 0)
+    return std::nullopt;
   return value;
 }
 
-std::string field_text(const char* field, size_t width) { return std::string(field, strnlen(field, width)); }
+std::string field_text(const char* field, size_t width) {
+  return std::string(field, strnlen(field, width));
+}
 
 bool all_zero(const char* p, int64_t count) {
   return std::all_of(p, p + count, [](char c) { return c == 0; });
@@ -77,7 +82,8 @@ TarReader::TarReader(const File& file) : file_(file) {
   file.read(0, head, size_t(std::min<int64_t>(file.size(), sizeof head)));
   if (const char* name = compression({head, sizeof head}))
     base::fail(Exit::data,
-               "'{}' is compressed ({}); samples are read at random places, which needs plain tar: unpack it once",
+               "'{}' is compressed ({}); samples are read at random places, which needs plain tar: "
+               "unpack it once",
                file.path(), name);
 }
 
@@ -88,9 +94,11 @@ void TarReader::fail(int64_t at, const std::string& what) const {
 
 const char* TarReader::block(int64_t at) {
   if (at + kBlock > file_.size())
-    fail(at, fmt::format("the file of {} bytes ends without the tar end mark: it was cut, or its writer did not finish",
+    fail(at, fmt::format("the file of {} bytes ends without the tar end mark: it was cut, or its "
+                         "writer did not finish",
                          file_.size()));
-  if (window_.empty() || at < window_begin_ || at + kBlock > window_begin_ + int64_t(window_.size())) {
+  if (window_.empty() || at < window_begin_ ||
+      at + kBlock > window_begin_ + int64_t(window_.size())) {
     window_.resize(size_t(std::min(kWindow, file_.size() - at)));
     window_begin_ = at;
     file_.read(at, window_.data(), window_.size());
@@ -121,7 +129,8 @@ TarReader::Header TarReader::parse(int64_t at) {
   h.size = *size;
   // ustar splits long names; GNU's magic ("ustar  ") uses that field for something else.
   if (std::memcmp(b + 257, "ustar\0", 6) == 0)
-    if (std::string prefix = field_text(b + 345, 155); !prefix.empty()) h.name = fmt::format("{}/{}", prefix, h.name);
+    if (std::string prefix = field_text(b + 345, 155); !prefix.empty())
+      h.name = fmt::format("{}/{}", prefix, h.name);
   return h;
 }
 
@@ -136,7 +145,8 @@ std::string TarReader::text(int64_t at, int64_t size, const char* what) {
 }
 
 // Records "LENGTH KEY=VALUE\n", LENGTH counting the whole record.
-void TarReader::read_pax(int64_t at, int64_t size, std::string& name, int64_t& file_size, bool& has_size) {
+void TarReader::read_pax(int64_t at, int64_t size, std::string& name, int64_t& file_size,
+                         bool& has_size) {
   std::string all = text(at, size, "pax header");
   std::string_view rest = all;
   while (!rest.empty() && rest[0] != '\0') {
@@ -162,17 +172,19 @@ void TarReader::read_pax(int64_t at, int64_t size, std::string& name, int64_t& f
   }
 }
 
-// More members after the end mark come from gluing tars together with `cat`; silently losing them would be worse than
-// an error.
+// More members after the end mark come from gluing tars together with `cat`; silently losing them
+// would be worse than an error.
 void TarReader::check_end(int64_t at) {
   if (file_.size() - at > kTail)
-    fail(at, fmt::format("{} bytes follow the tar end mark; at most {} are looked at: pack it again, or cut it there",
+    fail(at, fmt::format("{} bytes follow the tar end mark; at most {} are looked at: pack it "
+                         "again, or cut it there",
                          file_.size() - at, kTail));
   std::vector<char> tail(size_t(file_.size() - at));
   file_.read(at, tail.data(), tail.size());
   if (!all_zero(tail.data(), int64_t(tail.size())))
     fail(at,
-         "there is more after the tar end mark: tars glued together must be packed again, or `tar --concatenate` used");
+         "there is more after the tar end mark: tars glued together must be packed again, or `tar "
+         "--concatenate` used");
 }
 
 bool TarReader::next(TarMember& member) {
@@ -190,25 +202,30 @@ bool TarReader::next(TarMember& member) {
     int64_t body = at_ + kBlock;
     switch (h.type) {
       case 'L':
-        long_name = text(body, h.size, "long name"), long_name.resize(strnlen(long_name.data(), long_name.size()));
+        long_name = text(body, h.size, "long name"),
+        long_name.resize(strnlen(long_name.data(), long_name.size()));
         break;
-      case 'x': read_pax(body, h.size, long_name, pax_size, has_size); break;
+      case 'x':
+        read_pax(body, h.size, long_name, pax_size, has_size);
+        break;
       case 'K':
-      case 'g': text(body, h.size, "extended header"); break;
+      case 'g':
+        text(body, h.size, "extended header");
+        break;
       default: {
         std::string name = long_name.empty() ? h.name : long_name;
         int64_t size = has_size ? pax_size : h.size;
         bool directory = h.type == '5' || (h.type == '\0' && !name.empty() && name.back() == '/');
         bool regular = !directory && (h.type == '0' || h.type == '\0' || h.type == '7');
         if (!directory && !regular)
-          fail(at_,
-               fmt::format("member '{}' is a link or special file (type '{}'): pack plain files (tar --dereference)",
-                           name, h.type));
+          fail(at_, fmt::format("member '{}' is a link or special file (type '{}'): pack plain "
+                                "files (tar --dereference)",
+                                name, h.type));
         if (directory) size = 0;
         if (size > file_.size() - body || padded(size) > file_.size() - body)
-          fail(first_header,
-               fmt::format("member '{}' has {} bytes at {}, but the file of {} bytes ends before: it was cut", name,
-                           size, body, file_.size()));
+          fail(first_header, fmt::format("member '{}' has {} bytes at {}, but the file of {} bytes "
+                                         "ends before: it was cut",
+                                         name, size, body, file_.size()));
         last_ = name;
         at_ = body + padded(size);
         if (directory) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks the headers of an uncompressed tar file (ustar, pax, GNU) and says where each regular file's bytes lie.
-// libarchive reads the formats too but does not tell data offsets, and random access needs nothing else.
+// Walks the headers of an uncompressed tar file (ustar, pax, GNU) and says where each regular
+// file's bytes lie. libarchive reads the formats too but does not tell data offsets, and random
+// access needs nothing else.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,9 @@ struct TarMember {
 class TarReader {
  public:
   explicit TarReader(const File& file);
-  // The next regular file; directories are passed over. False at the archive's end mark. Error(Exit::data) with file,
-  // member and offset for anything broken: wrong checksum, cut file, missing end mark, compressed file, links.
+  // The next regular file; directories are passed over. False at the archive's end mark.
+  // Error(Exit::data) with file, member and offset for anything broken: wrong checksum, cut file,
+  // missing end mark, compressed file, links.
   bool next(TarMember& member);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of UTF-8 as ids: nothing to train, no file, every text has ids. The numbers are ByT5's (arXiv 2105.13626):
-// 0 pad, 1 end, 2 unknown (never made), byte b = 3 + b.
+// Bytes of UTF-8 as ids: nothing to train, no file, every text has ids. The numbers are ByT5's
+// (arXiv 2105.13626): 0 pad, 1 end, 2 unknown (never made), byte b = 3 + b.
 #include "base/error.hpp"
 #include "data/tokenizer.hpp"
 
@@ -18,7 +18,8 @@ class ByteTokenizer : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string out;
     for (int32_t id : ids) {
-      if (id < 0 || id >= kVocabulary) base::fail(base::Exit::data, "id {} is not in [0, {})", id, kVocabulary);
+      if (id < 0 || id >= kVocabulary)
+        base::fail(base::Exit::data, "id {} is not in [0, {})", id, kVocabulary);
       if (id >= kFirstByte) out += char(id - kFirstByte);
     }
     return out;
@@ -36,14 +37,17 @@ class ByteTokenizer : public Tokenizer {
 };
 
 struct ByteOptions : TokenizerKindOptions {
-  std::shared_ptr<const Tokenizer> open() const override { return std::make_shared<ByteTokenizer>(); }
+  std::shared_ptr<const Tokenizer> open() const override {
+    return std::make_shared<ByteTokenizer>();
+  }
 };
 
 }  // namespace
 
 TokenizerRow bytes_row() {
-  return {"bytes", "one id per byte of UTF-8, 259 in all: 0 pad, 1 end, 3 + byte",
-          []() -> std::shared_ptr<TokenizerKindOptions> { return std::make_shared<ByteOptions>(); }};
+  return {
+      "bytes", "one id per byte of UTF-8, 259 in all: 0 pad, 1 end, 3 + byte",
+      []() -> std::shared_ptr<TokenizerKindOptions> { return std::make_shared<ByteOptions>(); }};
 }
 
 }  // namespace data

@@ -7,7 +7,8 @@
 
 namespace data {
 
-// NAME of the last tokenize("NAME", ...) that yields `field`; "" if none does. The string must be valid.
+// NAME of the last tokenize("NAME", ...) that yields `field`; "" if none does. The string must be
+// valid.
 std::string tokenizer_of(std::string_view preprocess, std::string_view field);
 
 }  // namespace data

@@ -19,7 +19,8 @@ class Sentencepiece : public Tokenizer {
       base::fail(base::Exit::data, "tokenizer model '{}': no such file", path);
     sentencepiece::util::Status status = processor_.Load(path);
     if (!status.ok())
-      base::fail(base::Exit::data, "tokenizer model '{}' is not a SentencePiece model: {}", path, status.ToString());
+      base::fail(base::Exit::data, "tokenizer model '{}' is not a SentencePiece model: {}", path,
+                 status.ToString());
   }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) const override {
@@ -30,8 +31,10 @@ class Sentencepiece : public Tokenizer {
     std::string out;
     for (int32_t id : ids)
       if (id < 0 || id >= processor_.GetPieceSize())
-        base::fail(base::Exit::data, "tokenizer '{}': id {} is not in [0, {})", path_, id, processor_.GetPieceSize());
-    sentencepiece::util::Status status = processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &out);
+        base::fail(base::Exit::data, "tokenizer '{}': id {} is not in [0, {})", path_, id,
+                   processor_.GetPieceSize());
+    sentencepiece::util::Status status =
+        processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &out);
     if (!status.ok()) base::fail(base::Exit::data, "tokenizer '{}': {}", path_, status.ToString());
     return out;
   }
@@ -46,7 +49,9 @@ class Sentencepiece : public Tokenizer {
   }
 
  private:
-  static std::optional<int32_t> known(int id) { return id < 0 ? std::nullopt : std::optional<int32_t>(id); }
+  static std::optional<int32_t> known(int id) {
+    return id < 0 ? std::nullopt : std::optional<int32_t>(id);
+  }
   std::string path_;
   sentencepiece::SentencePieceProcessor processor_;
 };
@@ -57,11 +62,15 @@ void SentencepieceOptions::bind(config::Table& t) {
   t.key("path", path, "SentencePiece model file (.model)").required();
 }
 
-std::shared_ptr<const Tokenizer> SentencepieceOptions::open() const { return std::make_shared<Sentencepiece>(path); }
+std::shared_ptr<const Tokenizer> SentencepieceOptions::open() const {
+  return std::make_shared<Sentencepiece>(path);
+}
 
 TokenizerRow sentencepiece_row() {
   return {"sentencepiece", "SentencePiece model; best segmentation",
-          []() -> std::shared_ptr<TokenizerKindOptions> { return std::make_shared<SentencepieceOptions>(); }};
+          []() -> std::shared_ptr<TokenizerKindOptions> {
+            return std::make_shared<SentencepieceOptions>();
+          }};
 }
 
 }  // namespace data

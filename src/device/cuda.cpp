@@ -22,7 +22,9 @@ cudaStream_t stream_of(const Queue& queue) {
 
 void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  base::fail(base::Exit::mesh, "CUDA: {}: {} ({}); the cause may be work that was started earlier: CUDA_LAUNCH_BLOCKING=1 tells which",
+  base::fail(base::Exit::mesh,
+             "CUDA: {}: {} ({}); the cause may be work that was started earlier: "
+             "CUDA_LAUNCH_BLOCKING=1 tells which",
              what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
@@ -30,9 +32,11 @@ Gpus find_gpus() {
   int count = 0;  // left untouched by some errors
   cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return {count, ""};
-  if (status == cudaSuccess || status == cudaErrorNoDevice) return {0, "no GPU is visible (CUDA_VISIBLE_DEVICES?)"};
+  if (status == cudaSuccess || status == cudaErrorNoDevice)
+    return {0, "no GPU is visible (CUDA_VISIBLE_DEVICES?)"};
   if (status == cudaErrorInsufficientDriver || status == cudaErrorStubLibrary)
-    return {0, "no NVIDIA driver, or one that is too old for CUDA " + std::to_string(CUDART_VERSION / 1000) + "." +
+    return {0, "no NVIDIA driver, or one that is too old for CUDA " +
+                   std::to_string(CUDART_VERSION / 1000) + "." +
                    std::to_string(CUDART_VERSION % 1000 / 10)};
   return {0, cudaGetErrorString(status)};
 }
@@ -77,7 +81,8 @@ int gpu_capability(int index) {
 namespace {
 std::function<void()> watch;
 
-// Asks the GPU until it is done, `watch` in between; first without a pause, because most waits are short.
+// Asks the GPU until it is done, `watch` in between; first without a pause, because most waits are
+// short.
 template <class Ask>
 void wait_until_done(Ask ask, const char* what) {
   constexpr double kShort_s = 1e-3;
@@ -115,7 +120,8 @@ void* allocate(size_t bytes) {
   }
   check_cuda(status, "allocating memory");
   check_cuda(cudaMemset(memory, 0, bytes), "zeroing memory");
-  check_cuda(cudaStreamSynchronize(nullptr), "zeroing memory");  // queues do not wait for the default stream
+  // queues do not wait for the default stream
+  check_cuda(cudaStreamSynchronize(nullptr), "zeroing memory");
   return memory;
 }
 
@@ -153,11 +159,13 @@ void* make_event() {
 }
 void free_event(void* event) { cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
 void record(void* event, void* stream) {
-  check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)), "recording an event");
+  check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)),
+             "recording an event");
 }
 void wait(void* event, void* stream) {
-  check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
-             "letting a stream wait");
+  check_cuda(
+      cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0),
+      "letting a stream wait");
 }
 void wait_for_event(void* event) {
   auto* e = static_cast<cudaEvent_t>(event);
@@ -171,17 +179,22 @@ bool reached(void* event) {
 }
 
 void copy(void* to, const void* from, size_t bytes, void* stream) {
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)), "copying");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+             "copying");
 }
 
 void begin_recording(void* stream) {
   // Of this thread alone: others may go on to allocate and copy.
-  check_cuda(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal), "beginning to record a graph");
+  check_cuda(
+      cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal),
+      "beginning to record a graph");
 }
 Recorded end_recording(void* stream) {
   cudaGraph_t recorded = nullptr;
-  check_cuda(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded), "ending the recording of a graph");
-  const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, cudaError_t (*)(cudaGraph_t)> owner(recorded, cudaGraphDestroy);
+  check_cuda(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded),
+             "ending the recording of a graph");
+  const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, cudaError_t (*)(cudaGraph_t)> owner(
+      recorded, cudaGraphDestroy);
   size_t nodes = 0;
   check_cuda(cudaGraphGetNodes(recorded, nullptr, &nodes), "asking for a graph's nodes");
   cudaGraphExec_t graph = nullptr;
@@ -190,11 +203,14 @@ Recorded end_recording(void* stream) {
 }
 void drop_recording(void* stream) {
   cudaGraph_t recorded = nullptr;
-  if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess && recorded) cudaGraphDestroy(recorded);
+  if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess && recorded)
+    cudaGraphDestroy(recorded);
   cudaGetLastError();  // the error that ended it is told by whoever met it
 }
 void launch_graph(void* graph, void* stream) {
-  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream)), "starting a graph");
+  check_cuda(
+      cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), static_cast<cudaStream_t>(stream)),
+      "starting a graph");
 }
 void free_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 

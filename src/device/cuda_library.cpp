@@ -12,11 +12,13 @@ namespace device {
 namespace {
 
 void* open_library(const std::string& file) {
-  // The loader's own places first (LD_LIBRARY_PATH, wheels that a launcher has put there), then where the toolkit is by default.
+  // The loader's own places first (LD_LIBRARY_PATH, wheels that a launcher has put there), then
+  // where the toolkit is by default.
   for (const std::string& path : {file, "/usr/local/cuda/lib64/" + file})
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
   base::fail(base::Exit::mesh,
-             "{} cannot be opened ({}): it is neither where LD_LIBRARY_PATH and the system's loader look nor in "
+             "{} cannot be opened ({}): it is neither where LD_LIBRARY_PATH and the system's "
+             "loader look nor in "
              "/usr/local/cuda/lib64. run.device = \"cuda\" needs it; run.device = \"cpu\" does not",
              file, dlerror());
 }
@@ -28,7 +30,9 @@ void* library_function(const char* file, const char* function) {
   auto [it, added] = libraries.try_emplace(file);
   if (added) it->second = open_library(file);
   void* address = dlsym(it->second, function);
-  if (!address) base::fail(base::Exit::mesh, "{} has no {}: another version than this program was built for", file, function);
+  if (!address)
+    base::fail(base::Exit::mesh, "{} has no {}: another version than this program was built for",
+               file, function);
   return address;
 }
 

@@ -36,7 +36,8 @@ class Recording {
 
 }  // namespace
 
-Graphs::Graphs(Queue& queue, int64_t most, std::string name) : queue_(queue), most_(most), name_(std::move(name)) {
+Graphs::Graphs(Queue& queue, int64_t most, std::string name)
+    : queue_(queue), most_(most), name_(std::move(name)) {
   CHECK(queue.kind() == Kind::cuda && most >= 1);
 }
 Graphs::~Graphs() = default;
@@ -45,12 +46,16 @@ void Graphs::Free::operator()(void* graph) const { gpu::free_graph(graph); }
 
 void Graphs::run(const Key& key, const std::function<void()>& work) {
   ++counts_.runs;
-  if (queue_.scratch_data() != scratch_) forget_all();  // it has moved: graphs would write where it was
+  // it has moved: graphs would write where it was
+  if (queue_.scratch_data() != scratch_) forget_all();
   Entry& entry = entries_[key];
   const bool first = !std::exchange(entry.seen, true);
   if (!entry.graph && (first || counts_.graphs == most_)) {
     if (!first && !std::exchange(told_, true))
-      base::log::line("graphs   {} recorded, and no more: {} of other shapes run without (run.cuda_graph_limit)", most_, name_);
+      base::log::line(
+          "graphs   {} recorded, and no more: {} of other shapes run without "
+          "(run.cuda_graph_limit)",
+          most_, name_);
     return work();
   }
   if (entry.graph) {
@@ -75,9 +80,9 @@ double Graphs::record(Entry& entry, const std::function<void()>& work) {
     entry.graph.reset(recorded.graph);
     counts_.nodes += recorded.nodes;
   } catch (const base::Error& e) {
-    throw base::Error(e.code(),
-                      fmt::format("recording a CUDA graph of {} failed at or after op {}: {}; run.cuda_graph = \"off\" does without", name_,
-                                  queue_.op(), e.what()));
+    throw base::Error(e.code(), fmt::format("recording a CUDA graph of {} failed at or after op "
+                                            "{}: {}; run.cuda_graph = \"off\" does without",
+                                            name_, queue_.op(), e.what()));
   }
   ++counts_.graphs;
   entry.costs.clear();
@@ -86,7 +91,10 @@ double Graphs::record(Entry& entry, const std::function<void()>& work) {
     const OpCost &was = before[size_t(op)], &is = queue_.costs()[size_t(op)];
     ops_s += is.seconds - was.seconds;
     if (is.calls > was.calls)
-      entry.costs.push_back({op, {.calls = is.calls - was.calls, .flops = is.flops - was.flops, .bytes = is.bytes - was.bytes}});
+      entry.costs.push_back({op,
+                             {.calls = is.calls - was.calls,
+                              .flops = is.flops - was.flops,
+                              .bytes = is.bytes - was.bytes}});
   }
   return ops_s;
 }

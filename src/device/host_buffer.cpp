@@ -13,7 +13,8 @@ HostBuffer::HostBuffer(Kind kind, int64_t bytes) : data_(nullptr, Free{kind}), b
   if (bytes == 0) return;
   data_.reset(kind == Kind::cuda ? gpu::allocate_host(size_t(bytes)) : std::malloc(size_t(bytes)));
   if (!data_)
-    base::fail(base::Exit::mesh, "out of host memory: {} MiB{}", (bytes >> 20) + 1, kind == Kind::cuda ? " of it pinned" : "");
+    base::fail(base::Exit::mesh, "out of host memory: {} MiB{}", (bytes >> 20) + 1,
+               kind == Kind::cuda ? " of it pinned" : "");
 }
 
 void HostBuffer::Free::operator()(void* p) const {

@@ -9,8 +9,8 @@ namespace device {
 
 enum class Kind { cpu, cuda, plan };
 
-// Pinned for cuda, so that a copy needs no help of the host; ordinary memory else. Its contents are undefined at first, and no
-// ledger counts it.
+// Pinned for cuda, so that a copy needs no help of the host; ordinary memory else. Its contents are
+// undefined at first, and no ledger counts it.
 class HostBuffer {
  public:
   HostBuffer() : HostBuffer(Kind::cpu, 0) {}

@@ -17,9 +17,10 @@ constexpr int64_t kAlign = 64;
 constexpr int64_t kFakeEnd = int64_t{1} << 46;  // where the high end of a measuring arena starts
 constexpr int64_t kHugePage = 2 << 20;
 
-// Large memory comes in huge pages where the system gives them when asked: products that stream through hundreds of
-// megabytes spend noticeable time on address translation otherwise, on virtual machines above all. The system hands it
-// out zeroed, page by page at the first touch: near the thread that computes there, and not before a run needs it.
+// Large memory comes in huge pages where the system gives them when asked: products that stream
+// through hundreds of megabytes spend noticeable time on address translation otherwise, on virtual
+// machines above all. The system hands it out zeroed, page by page at the first touch: near the
+// thread that computes there, and not before a run needs it.
 bool is_large(int64_t bytes) { return bytes >= kHugePage; }
 
 void* take(int64_t bytes) {
@@ -32,7 +33,9 @@ void* take(int64_t bytes) {
   void* mapped = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   char *begin = static_cast<char*>(mapped), *end = begin + room;
-  char* data = begin + (size_t(kHugePage) - reinterpret_cast<uintptr_t>(begin) % size_t(kHugePage)) % size_t(kHugePage);
+  char* data =
+      begin + (size_t(kHugePage) - reinterpret_cast<uintptr_t>(begin) % size_t(kHugePage)) %
+                  size_t(kHugePage);
   if (data > begin) ::munmap(begin, size_t(data - begin));
   if (end > data + whole) ::munmap(data + whole, size_t(end - (data + whole)));
   ::madvise(data, whole, MADV_HUGEPAGE);  // advice: it may say no
@@ -65,7 +68,10 @@ int64_t Ledger::total_peak() const {
 }
 
 Buffer::Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes)
-    : bytes_(base::round_up(bytes, kAlign)), kind_(kind), ledger_(&ledger), category_(std::move(category)) {
+    : bytes_(base::round_up(bytes, kAlign)),
+      kind_(kind),
+      ledger_(&ledger),
+      category_(std::move(category)) {
   CHECK(bytes >= 0);
   ledger_->add(category_, bytes_);
   if (bytes_ == 0) return;
@@ -75,7 +81,8 @@ Buffer::Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes)
   }
   data_ = kind == Kind::cuda ? gpu::allocate(size_t(bytes_)) : take(bytes_);
   if (!data_)
-    base::fail(base::Exit::mesh, "out of memory: {} MiB for {}; see `--mode plan` for what this deck needs per rank",
+    base::fail(base::Exit::mesh,
+               "out of memory: {} MiB for {}; see `--mode plan` for what this deck needs per rank",
                (bytes_ >> 20) + 1, category_);
 }
 
@@ -112,7 +119,8 @@ void download(void* to, const View& from, Queue& queue) {
     std::memcpy(to, from.data, size_t(from.bytes()));
   } else {
     count_download(from.bytes());
-    queue.synchronize("a copy to the host");  // pageable memory would make the copy itself wait, and nobody could end that
+    // pageable memory would make the copy itself wait, and nobody could end that
+    queue.synchronize("a copy to the host");
     gpu::copy(to, from.data, size_t(from.bytes()), queue.stream());
     queue.synchronize("a copy to the host");
   }
@@ -128,7 +136,9 @@ void copy(const View& to, const View& from, Queue& queue) {
 }
 
 Arena::Arena(Kind kind, Ledger& ledger, const std::string& category, int64_t bytes)
-    : buffer_(kind, ledger, category, bytes), base_(static_cast<char*>(buffer_.data())), capacity_(buffer_.bytes()) {}
+    : buffer_(kind, ledger, category, bytes),
+      base_(static_cast<char*>(buffer_.data())),
+      capacity_(buffer_.bytes()) {}
 
 View Arena::save(int64_t count, DType type) {
   View v{base_ + low_, type, count};

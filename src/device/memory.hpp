@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: a ledger that knows who owns how many bytes, buffers that live as long as their owner, and the two-ended arena that
-// forward and backward use. Under plan nothing is allocated, so planned and real bytes come from the same code.
+// Memory: a ledger that knows who owns how many bytes, buffers that live as long as their owner,
+// and the two-ended arena that forward and backward use. Under plan nothing is allocated, so
+// planned and real bytes come from the same code.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@
 
 namespace device {
 
-// Bytes per category ("weights", "gradients", "optimizer", "activations", ...): now and at the peak.
+// Bytes per category ("weights", "gradients", "optimizer", "activations", ...): now and at the
+// peak.
 class Ledger {
  public:
   struct Entry {
@@ -28,7 +30,8 @@ class Ledger {
   std::map<std::string, Entry> entries_;
 };
 
-// Zero-filled memory, 64-byte aligned; of kind cuda it is on the GPU, and the host may not touch it.
+// Zero-filled memory, 64-byte aligned; of kind cuda it is on the GPU, and the host may not touch
+// it.
 class Buffer {
  public:
   Buffer() = default;
@@ -53,9 +56,10 @@ class Buffer {
   std::string category_;
 };
 
-// Between host memory and memory of a queue's kind, in the queue's order. Both return when the host memory may be used: it
-// was read, or holds the data: to read a GPU's memory it waits for the GPU, to write it does not (staging.hpp). On the CPU both
-// are plain copies, or nothing where both are the same memory; under plan nothing moves.
+// Between host memory and memory of a queue's kind, in the queue's order. Both return when the host
+// memory may be used: it was read, or holds the data: to read a GPU's memory it waits for the GPU,
+// to write it does not (staging.hpp). On the CPU both are plain copies, or nothing where both are
+// the same memory; under plan nothing moves.
 void upload(const View& to, const void* from, Queue& queue);
 void download(void* to, const View& from, Queue& queue);
 // From pinned memory, which may be used again when the queue has got there.
@@ -63,8 +67,8 @@ void upload_pinned(const View& to, const void* from, Queue& queue);
 // Within memory of a queue's kind, in its order; the two do not overlap.
 void copy(const View& to, const View& from, Queue& queue);
 
-// The host reads memory of a queue's kind: `read` gets a view of that memory itself on the CPU, of a copy in the queue's host
-// scratch elsewhere. Nothing happens under plan.
+// The host reads memory of a queue's kind: `read` gets a view of that memory itself on the CPU, of
+// a copy in the queue's host scratch elsewhere. Nothing happens under plan.
 template <class Read>
 void read_on_host(const View& from, Queue& queue, Read read) {
   if (queue.kind() == Kind::plan) return;
@@ -83,18 +87,19 @@ void write_on_host(const View& to, Queue& queue, Fill fill) {
   upload(to, host.data, queue);
 }
 
-// Saved tensors grow from the low end in forward and are popped in reverse in backward; temporaries grow from the high end
-// and are dropped at the end of each layer. A measuring arena (no memory) finds the exact peak = max(low + high).
+// Saved tensors grow from the low end in forward and are popped in reverse in backward; temporaries
+// grow from the high end and are dropped at the end of each layer. A measuring arena (no memory)
+// finds the exact peak = max(low + high).
 class Arena {
  public:
   struct Mark {
     int64_t bytes;
   };
-  Arena() = default;                                              // measuring
+  Arena() = default;  // measuring
   Arena(Kind kind, Ledger& ledger, const std::string& category, int64_t bytes);
 
-  View save(int64_t count, DType type = DType::f32);              // low end
-  View temporary(int64_t count, DType type = DType::f32);         // high end
+  View save(int64_t count, DType type = DType::f32);       // low end
+  View temporary(int64_t count, DType type = DType::f32);  // high end
   Mark low() const { return {low_}; }
   Mark high() const { return {high_}; }
   void pop_low(Mark mark) {

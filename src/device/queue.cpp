@@ -13,28 +13,42 @@ namespace device {
 
 const char* name_of(DType type) {
   switch (type) {
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::f64: return "f64";
-    case DType::i32: return "i32";
-    case DType::i64: return "i64";
-    case DType::u8: return "u8";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::f64:
+      return "f64";
+    case DType::i32:
+      return "i32";
+    case DType::i64:
+      return "i64";
+    case DType::u8:
+      return "u8";
   }
   return "?";
 }
 
 const char* name_of(Kind kind) {
   switch (kind) {
-    case Kind::cpu: return "cpu";
-    case Kind::cuda: return "cuda";
-    case Kind::plan: return "plan";
+    case Kind::cpu:
+      return "cpu";
+    case Kind::cuda:
+      return "cuda";
+    case Kind::plan:
+      return "plan";
   }
   return "?";
 }
 
 Queue::Queue(Kind kind, int threads, bool fixed_order, Kind paper_of)
-    : kind_(kind), threads_(threads), fixed_order_(fixed_order), paper_of_(paper_of), scratch_(nullptr, Free{kind}) {
+    : kind_(kind),
+      threads_(threads),
+      fixed_order_(fixed_order),
+      paper_of_(paper_of),
+      scratch_(nullptr, Free{kind}) {
   CHECK(threads >= 1);
   if (kind == Kind::cuda) stream_.reset(gpu::make_stream());
 }
@@ -74,9 +88,11 @@ void* Queue::scratch(size_t bytes) {
     grow_scratch(bytes);
     MayWait lifted;
     synchronize("more scratch for ops");  // those under way may still use it
-    scratch_.reset();  // contents need not survive
-    scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_) : std::aligned_alloc(64, scratch_bytes_));
-    if (!scratch_) base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_bytes_);
+    scratch_.reset();                     // contents need not survive
+    scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_)
+                                       : std::aligned_alloc(64, scratch_bytes_));
+    if (!scratch_)
+      base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_bytes_);
   }
   return scratch_.get();
 }

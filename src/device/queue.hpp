@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where work runs: a device and an ordered queue on it, with what each op cost. On the CPU a queue runs at once; on CUDA it
-// is a stream, and the host runs ahead of it. The `plan` kind runs nothing: ops are checked and counted only, or prepared
-// for a real queue as well.
+// Where work runs: a device and an ordered queue on it, with what each op cost. On the CPU a queue
+// runs at once; on CUDA it is a stream, and the host runs ahead of it. The `plan` kind runs
+// nothing: ops are checked and counted only, or prepared for a real queue as well.
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@ class Ledger;
 struct OpCost {
   int64_t calls = 0;
   int64_t flops = 0;
-  int64_t bytes = 0;   // memory traffic the op cannot avoid: operands read once, results written once
+  // memory traffic the op cannot avoid: operands read once, results written once
+  int64_t bytes = 0;
   double seconds = 0;  // 0 under plan
 };
 
@@ -35,13 +36,15 @@ class Queue {
   Queue& operator=(const Queue&) = delete;
 
   Kind kind() const { return kind_; }
-  Kind device() const { return kind_ == Kind::plan ? paper_of_ : kind_; }  // where the work runs, or would
+  // where the work runs, or would
+  Kind device() const { return kind_ == Kind::plan ? paper_of_ : kind_; }
   int threads() const { return threads_; }
-  // Bits may not depend on the thread count (determinism.level = "mesh"): library GEMMs then run single-threaded on fixed
-  // blocks. Our own kernels never depend on it.
+  // Bits may not depend on the thread count (determinism.level = "mesh"): library GEMMs then run
+  // single-threaded on fixed blocks. Our own kernels never depend on it.
   bool fixed_order() const { return fixed_order_; }
 
-  // GPUs: products of f32 operands may round these to tf32 (10 bits of mantissa), for tensor cores. Sums stay f32.
+  // GPUs: products of f32 operands may round these to tf32 (10 bits of mantissa), for tensor cores.
+  // Sums stay f32.
   bool tf32() const { return tf32_; }
   void set_tf32(bool tf32);
 
@@ -49,13 +52,14 @@ class Queue {
   bool prepares() const { return prepares_; }
   void set_prepares(bool prepares) { prepares_ = prepares; }
 
-  // Returns when all work put into the queue so far is done; errors of kernels come up here. `what` the host waits for, for
-  // messages (transfers.hpp).
+  // Returns when all work put into the queue so far is done; errors of kernels come up here. `what`
+  // the host waits for, for messages (transfers.hpp).
   void synchronize(const char* what = "all work of a queue");
   void* stream() const { return stream_.get(); }  // kind cuda: see device/cuda.hpp
 
-  // Scratch for one op call, 64-byte aligned, in the queue's memory; valid until the next call of scratch. Grows only, so it
-  // settles after the first step. Never called under plan by the ops themselves.
+  // Scratch for one op call, 64-byte aligned, in the queue's memory; valid until the next call of
+  // scratch. Grows only, so it settles after the first step. Never called under plan by the ops
+  // themselves.
   void* scratch(size_t bytes);
   void need_scratch(size_t bytes);  // on paper
   size_t scratch_bytes() const { return scratch_bytes_; }

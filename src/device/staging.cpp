@@ -33,7 +33,8 @@ void Event::synchronize(const char* what) const {
 }
 
 void UploadRing::upload(void* to, const void* from, int64_t bytes, Queue& queue) {
-  CHECK(!queue.recording(), "an upload while a graph is recorded: it would send what its staging memory holds by then");
+  CHECK(!queue.recording(),
+        "an upload while a graph is recorded: it would send what its staging memory holds by then");
   count_upload(bytes);
   for (int64_t done = 0; done < bytes;) {
     if (filled_ == kChunkBytes) filled_ = 0, chunk_ = (chunk_ + 1) % chunks_.size();
@@ -62,7 +63,8 @@ void Fetched::fetch(int64_t turn, const View& from, Queue& queue) {
   Turn& t = turns_[size_t(turn) % turns_.size()];
   t.view = {t.memory.data(), from.type, from.count};
   if (queue.kind() == Kind::plan || from.count == 0) return;
-  CHECK(from.bytes() <= t.memory.bytes(), "fetching {} of {} bytes", from.bytes(), t.memory.bytes());
+  CHECK(from.bytes() <= t.memory.bytes(), "fetching {} of {} bytes", from.bytes(),
+        t.memory.bytes());
   if (queue.kind() == Kind::cpu) {
     std::memcpy(t.memory.data(), from.data, size_t(from.bytes()));
     return;

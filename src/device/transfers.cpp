@@ -12,8 +12,9 @@ thread_local const char* no_waits_in = nullptr;
 }  // namespace
 
 Transfers Transfers::since(const Transfers& before) const {
-  return {uploads - before.uploads, uploaded_bytes - before.uploaded_bytes, downloads - before.downloads,
-          downloaded_bytes - before.downloaded_bytes, waits - before.waits};
+  return {uploads - before.uploads, uploaded_bytes - before.uploaded_bytes,
+          downloads - before.downloads, downloaded_bytes - before.downloaded_bytes,
+          waits - before.waits};
 }
 
 const Transfers& transfers() { return counted; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses between host and GPU, and how often the host waits for a GPU. A host that waits lets the GPU run dry: a training
-// step does it nowhere, and a guard can hold it to that.
+// What crosses between host and GPU, and how often the host waits for a GPU. A host that waits lets
+// the GPU run dry: a training step does it nowhere, and a guard can hold it to that.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct Transfers {
 };
 const Transfers& transfers();
 
-// While one lives, a wait of this thread for a GPU is an error that names `where` and what was waited for: copies that wait are
-// waits.
+// While one lives, a wait of this thread for a GPU is an error that names `where` and what was
+// waited for: copies that wait are waits.
 class NoWaits {
  public:
   explicit NoWaits(const char* where, bool active = true);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types and untyped views: the only vocabulary that CPU and CUDA code share.
 //
-// device holds where memory lies and where work is queued: device kind, queue (stream), event, buffer, two-ended arena,
-// memory ledger. It knows no op, no model, no rank.
+// device holds where memory lies and where work is queued: device kind, queue (stream), event,
+// buffer, two-ended arena, memory ledger. It knows no op, no model, no rank.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,23 @@ enum class DType : uint8_t { f32, bf16, f16, f64, i32, i64, u8 };
 constexpr int64_t size_of(DType type) {
   switch (type) {
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
-    case DType::f16: return 2;
-    case DType::u8: return 1;
+    case DType::f16:
+      return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
 const char* name_of(DType type);
 
-// `count` contiguous elements somewhere. Owns nothing. Under the plan back end `data` is an address nobody may read.
+// `count` contiguous elements somewhere. Owns nothing. Under the plan back end `data` is an address
+// nobody may read.
 struct View {
   void* data = nullptr;
   DType type = DType::f32;
@@ -36,7 +41,8 @@ struct View {
   bool none() const { return data == nullptr; }
   int64_t bytes() const { return count * size_of(type); }
   View slice(int64_t begin, int64_t n) const {
-    CHECK(begin >= 0 && n >= 0 && begin + n <= count, "slice [{}, +{}) of a view of {}", begin, n, count);
+    CHECK(begin >= 0 && n >= 0 && begin + n <= count, "slice [{}, +{}) of a view of {}", begin, n,
+          count);
     return {static_cast<char*>(data) + begin * size_of(type), type, n};
   }
   template <class T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluators: each is one file here and one row in registry.cpp. An evaluator gets the data set, a way to run the model forward and
-// the ranks; it returns named numbers. It never changes the run: when it is due, and what follows from its numbers, the loop decides.
+// Evaluators: each is one file here and one row in registry.cpp. An evaluator gets the data set, a
+// way to run the model forward and the ranks; it returns named numbers. It never changes the run:
+// when it is due, and what follows from its numbers, the loop decides.
 #pragma once
 
 #include <functional>
@@ -24,12 +25,15 @@ struct Context {
   const data::Dataset& dataset;
   data::LoaderOptions loader;
   int64_t batch = 1;  // examples that one forward pass takes on this rank
-  // The pass that the evaluator's row made of the model, and how to run it: `prepare` fills its inputs on the host.
+  // The pass that the evaluator's row made of the model, and how to run it: `prepare` fills its
+  // inputs on the host.
   models::ForwardPass* pass = nullptr;
-  std::function<void(const std::function<void(const models::Inputs& into)>& prepare,
-                     const std::function<void(nn::Context& ctx, const models::Inputs& inputs)>& run)>
+  std::function<void(
+      const std::function<void(const models::Inputs& into)>& prepare,
+      const std::function<void(nn::Context& ctx, const models::Inputs& inputs)>& run)>
       forward;
-  // All ranks, between two batches: must the run stop? Then the evaluator returns at once, with Result::interrupted.
+  // All ranks, between two batches: must the run stop? Then the evaluator returns at once, with
+  // Result::interrupted.
   std::function<bool()> interrupted = [] { return false; };
 };
 
@@ -43,7 +47,8 @@ struct Result {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  // Can it work on this set? Error(Exit::data) if not, with the way out; asked before the run begins.
+  // Can it work on this set? Error(Exit::data) if not, with the way out; asked before the run
+  // begins.
   virtual void check(const data::Dataset&) const {}
   virtual Result run(const Context& context) = 0;
 };
@@ -82,8 +87,9 @@ const Registered& row_of(const EvalOptions& options);
 std::vector<Metric> metrics_of(const EvalOptions& options);
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
 
-// Hands every example of a set to one rank, in batches of equal size. All ranks run the same number of rounds, because weights
-// may have to be gathered; positions from the size of the set on are padding.
+// Hands every example of a set to one rank, in batches of equal size. All ranks run the same number
+// of rounds, because weights may have to be gathered; positions from the size of the set on are
+// padding.
 class Rounds {
  public:
   explicit Rounds(const Context& context);
@@ -91,7 +97,8 @@ class Rounds {
   // Position of the first example of this rank's batch.
   int64_t first(int64_t round) const { return (round * ranks_ + rank_) * batch_; }
   // Loads the batches of this rank. `place`: the sample at a position.
-  std::unique_ptr<data::Loader> loader(const Context& context, const std::function<int64_t(int64_t position)>& place) const;
+  std::unique_ptr<data::Loader> loader(const Context& context,
+                                       const std::function<int64_t(int64_t position)>& place) const;
   // Copies a batch's value i to the position of its example, padding left out.
   void store(int64_t round, const std::vector<double>& of_batch, double* values) const;
 
@@ -99,8 +106,9 @@ class Rounds {
   int64_t examples_, batch_, ranks_, rank_, count_;
 };
 
-// Adds up values that ranks hold for positions [0, n): each rank fills its own, zeros elsewhere. The sums over positions are taken
-// in the order of positions, so they do not depend on the number of ranks.
+// Adds up values that ranks hold for positions [0, n): each rank fills its own, zeros elsewhere.
+// The sums over positions are taken in the order of positions, so they do not depend on the number
+// of ranks.
 void share_values(comm::Comm& world, std::vector<double>& values);
 
 }  // namespace eval

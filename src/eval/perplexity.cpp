@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mean over the captions of their summed negative log-likelihood in nats (big_vision's proj.cappa.perplexity, never
-// exponentiated), and the same per token: summed NLL / summed tokens. Exact for any size of the set and any number of
-// ranks.
+// Mean over the captions of their summed negative log-likelihood in nats (big_vision's
+// proj.cappa.perplexity, never exponentiated), and the same per token: summed NLL / summed tokens.
+// Exact for any size of the set and any number of ranks.
 #include "data/host_batch.hpp"
 #include "eval/evaluator.hpp"
 #include "models/caption_scorer.hpp"
@@ -15,7 +15,8 @@ struct PerplexityOptions : config::Table::Variant {
 };
 
 void PerplexityOptions::bind(config::Table& t) {
-  t.key("shuffle_images", shuffle_images, "give each caption another image (a fixed rotation): what the image is worth")
+  t.key("shuffle_images", shuffle_images,
+        "give each caption another image (a fixed rotation): what the image is worth")
       .on_resume(config::OnResume::may_change);
 }
 
@@ -26,7 +27,8 @@ class Perplexity : public Evaluator {
   void check(const data::Dataset& set) const override {
     if (options_.shuffle_images && set.size() < 2)
       base::fail(base::Exit::data,
-                 "shuffle_images: [data.{}] holds {} example, so there is no other image to give it; use a larger set "
+                 "shuffle_images: [data.{}] holds {} example, so there is no other image to give "
+                 "it; use a larger set "
                  "or leave shuffle_images out",
                  set.name(), set.size());
   }
@@ -42,14 +44,17 @@ class Perplexity : public Evaluator {
       images = rounds.loader(context, [=](int64_t p) { return p < n ? (p + shift) % n : p; });
 
     auto& score = dynamic_cast<models::ScorePass&>(*context.pass);
-    std::vector<double> values(size_t(2 * n), 0.0), nll(static_cast<size_t>(context.batch)), weight(nll.size());
+    std::vector<double> values(size_t(2 * n), 0.0), nll(static_cast<size_t>(context.batch)),
+        weight(nll.size());
     for (int64_t round = 0; round < rounds.count(); ++round) {
       if (context.interrupted()) return {.values = {}, .examples = 0, .interrupted = true};
       data::BatchPtr batch = captions->next(), other = images ? images->next() : nullptr;
       models::HostBatch host = data::host_batch(*batch, rounds.first(round));
       if (other) host.features["image"] = other->view("image");
       context.forward([&](const models::Inputs& into) { score.prepare(host, into); },
-                      [&](nn::Context& ctx, const models::Inputs& in) { score.run(ctx, in, nll.data(), weight.data()); });
+                      [&](nn::Context& ctx, const models::Inputs& in) {
+                        score.run(ctx, in, nll.data(), weight.data());
+                      });
       rounds.store(round, nll, values.data());
       rounds.store(round, weight, values.data() + n);
     }
@@ -69,23 +74,25 @@ class Perplexity : public Evaluator {
 }  // namespace
 
 Registered perplexity_row() {
-  return {"perplexity",
-          "mean summed negative log-likelihood per caption, in nats",
-          [](const config::Table::Variant&) {
-            return std::vector<Metric>{{"perplexity", "nats/caption",
-                                        "mean over captions of the summed negative log-likelihood (the published code's name for it)"},
-                                       {"perplexity_per_token", "nats/token",
-                                        "summed negative log-likelihood over summed tokens"}};
-          },
-          "score captions",
-          [](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
-            auto* scorer = dynamic_cast<const models::CaptionScorer*>(&model);
-            return scorer ? scorer->make_score_pass() : nullptr;
-          },
-          [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<PerplexityOptions>()); },
-          [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
-            return std::make_unique<Perplexity>(dynamic_cast<const PerplexityOptions&>(options));
-          }};
+  return {
+      "perplexity",
+      "mean summed negative log-likelihood per caption, in nats",
+      [](const config::Table::Variant&) {
+        return std::vector<Metric>{{"perplexity", "nats/caption",
+                                    "mean over captions of the summed negative log-likelihood (the "
+                                    "published code's name for it)"},
+                                   {"perplexity_per_token", "nats/token",
+                                    "summed negative log-likelihood over summed tokens"}};
+      },
+      "score captions",
+      [](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
+        auto* scorer = dynamic_cast<const models::CaptionScorer*>(&model);
+        return scorer ? scorer->make_score_pass() : nullptr;
+      },
+      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<PerplexityOptions>()); },
+      [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
+        return std::make_unique<Perplexity>(dynamic_cast<const PerplexityOptions&>(options));
+      }};
 }
 
 }  // namespace eval

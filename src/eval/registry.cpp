@@ -39,6 +39,8 @@ std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options) {
   return registry().at(options.kind).make(*options.options);
 }
 
-std::vector<Metric> metrics_of(const EvalOptions& options) { return row_of(options).metrics(*options.options); }
+std::vector<Metric> metrics_of(const EvalOptions& options) {
+  return row_of(options).metrics(*options.options);
+}
 
 }  // namespace eval

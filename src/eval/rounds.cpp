@@ -20,8 +20,9 @@ std::unique_ptr<data::Loader> Rounds::loader(const Context& context,
     for (int64_t i = 0; i < rounds.batch_; ++i) out[size_t(i)] = place(rounds.first(round) + i);
     return out;
   };
-  return std::make_unique<data::Loader>(context.dataset, data::Order(data::Shuffle::none, examples_, 0),
-                                        context.loader, data::LoaderPlan{positions, 0, count_, examples_});
+  return std::make_unique<data::Loader>(
+      context.dataset, data::Order(data::Shuffle::none, examples_, 0), context.loader,
+      data::LoaderPlan{positions, 0, count_, examples_});
 }
 
 void Rounds::store(int64_t round, const std::vector<double>& of_batch, double* values) const {

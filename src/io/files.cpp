@@ -78,13 +78,15 @@ File::File(const std::string& path, Mode mode) : path_(path) {
   descriptor_ = repeat([&] { return ::open(path.c_str(), flags, 0666); });
   if (descriptor_ < 0) fail_call("open", path, errno);
   struct stat s {};
-  if (mode == Mode::read && ::fstat(descriptor_, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) {
+  if (mode == Mode::read && ::fstat(descriptor_, &s) == 0 && !S_ISREG(s.st_mode) &&
+      !S_ISDIR(s.st_mode)) {
     ::close(descriptor_);
     throw Failure(fmt::format("{} is not a regular file", path), 0);
   }
 }
 
-File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+File::File(File&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
@@ -120,9 +122,12 @@ void File::read_at(void* data, int64_t bytes, int64_t offset) const {
   char* to = static_cast<char*>(data);
   while (bytes > 0) {
     note_call("read", path_);
-    ssize_t n = repeat([&] { return ::pread(descriptor_, to, size_t(std::min(bytes, kLargestPiece)), offset); });
+    ssize_t n = repeat(
+        [&] { return ::pread(descriptor_, to, size_t(std::min(bytes, kLargestPiece)), offset); });
     if (n < 0) fail_call("read", path_, errno);
-    if (n == 0) throw Failure(fmt::format("{}: ends at byte {}, {} more were expected", path_, offset, bytes), 0);
+    if (n == 0)
+      throw Failure(fmt::format("{}: ends at byte {}, {} more were expected", path_, offset, bytes),
+                    0);
     to += n, offset += n, bytes -= n;
   }
 }
@@ -134,11 +139,14 @@ void File::read_at(std::vector<std::span<char>> pieces, int64_t offset) const {
     for (size_t i = first; i < pieces.size() && i - first < IOV_MAX; ++i)
       vectors.push_back({pieces[i].data(), pieces[i].size()});
     note_call("read", path_);
-    ssize_t n = repeat([&] { return ::preadv(descriptor_, vectors.data(), int(vectors.size()), offset); });
+    ssize_t n =
+        repeat([&] { return ::preadv(descriptor_, vectors.data(), int(vectors.size()), offset); });
     if (n < 0) fail_call("read", path_, errno);
-    if (n == 0) throw Failure(fmt::format("{}: ends at byte {}, more were expected", path_, offset), 0);
+    if (n == 0)
+      throw Failure(fmt::format("{}: ends at byte {}, more were expected", path_, offset), 0);
     offset += n;
-    for (; first < pieces.size() && size_t(n) >= pieces[first].size(); ++first) n -= ssize_t(pieces[first].size());
+    for (; first < pieces.size() && size_t(n) >= pieces[first].size(); ++first)
+      n -= ssize_t(pieces[first].size());
     if (n > 0) pieces[first] = pieces[first].subspan(size_t(n));  // cut short
   }
 }
@@ -147,7 +155,9 @@ void File::write_at(const void* data, int64_t bytes, int64_t offset) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
     note_call("write", path_);
-    ssize_t n = repeat([&] { return ::pwrite(descriptor_, from, size_t(std::min(bytes, kLargestPiece)), offset); });
+    ssize_t n = repeat([&] {
+      return ::pwrite(descriptor_, from, size_t(std::min(bytes, kLargestPiece)), offset);
+    });
     if (n < 0) fail_call("write", path_, errno);
     from += n, offset += n, bytes -= n;
   }
@@ -160,7 +170,8 @@ void File::write_at(std::vector<std::string_view> pieces, int64_t offset) {
     for (size_t i = first; i < pieces.size() && i - first < IOV_MAX; ++i)
       vectors.push_back({const_cast<char*>(pieces[i].data()), pieces[i].size()});
     note_call("write", path_);
-    ssize_t n = repeat([&] { return ::pwritev(descriptor_, vectors.data(), int(vectors.size()), offset); });
+    ssize_t n =
+        repeat([&] { return ::pwritev(descriptor_, vectors.data(), int(vectors.size()), offset); });
     if (n < 0) fail_call("write", path_, errno);
     offset += n;
     for (size_t left = size_t(n); first < pieces.size() && left >= pieces[first].size(); ++first)
@@ -180,7 +191,8 @@ void File::append(std::string_view text) {
 
 void File::truncate(int64_t bytes) {
   note_call("truncate", path_);
-  if (repeat([&] { return ::ftruncate(descriptor_, bytes); }) < 0) fail_call("truncate", path_, errno);
+  if (repeat([&] { return ::ftruncate(descriptor_, bytes); }) < 0)
+    fail_call("truncate", path_, errno);
 }
 
 void File::sync() {
@@ -191,8 +203,10 @@ void File::sync() {
 void File::close() {
   if (descriptor_ < 0) return;
   note_call("close", path_);
-  // After EINTR Linux has closed the descriptor all the same; a second close could hit somebody else's.
-  if (::close(std::exchange(descriptor_, -1)) < 0 && errno != EINTR) fail_call("close", path_, errno);
+  // After EINTR Linux has closed the descriptor all the same; a second close could hit somebody
+  // else's.
+  if (::close(std::exchange(descriptor_, -1)) < 0 && errno != EINTR)
+    fail_call("close", path_, errno);
 }
 
 std::string read_file(const std::string& path) {
@@ -204,7 +218,8 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view content, bool durable) {
-  // One writer per file is the rule, so a fixed name is enough and a dead job's leftover is simply overwritten.
+  // One writer per file is the rule, so a fixed name is enough and a dead job's leftover is simply
+  // overwritten.
   std::string temporary = path + ".tmp";
   try {
     File file(temporary, File::Mode::create);
@@ -219,7 +234,8 @@ void write_file_atomically(const std::string& path, std::string_view content, bo
   if (durable) sync_directory(parent_of(path));
 }
 
-void copy_file_atomically(const std::string& from, const std::string& to, const std::stop_token& token) {
+void copy_file_atomically(const std::string& from, const std::string& to,
+                          const std::stop_token& token) {
   constexpr int64_t kPiece = int64_t{8} << 20;
   auto status_of = [](const File& file) {
     struct stat s {};
@@ -230,7 +246,8 @@ void copy_file_atomically(const std::string& from, const std::string& to, const 
   File original(from, File::Mode::read);
   struct stat before = status_of(original);
   char host[256] = "";
-  ::gethostname(host, sizeof host - 1);  // nodes may share the place, and count their processes alike
+  // nodes may share the place, and count their processes alike
+  ::gethostname(host, sizeof host - 1);
   std::string temporary = fmt::format("{}.{}.{}.copying", to, host, ::getpid());
   try {
     File copy(temporary, File::Mode::create);
@@ -279,7 +296,8 @@ void make_directories(const std::string& path) {
       note_call("mkdir", part);
       if (::mkdir(part.c_str(), 0777) < 0) {
         int number = errno;  // another process may have been faster; a file in the way is an error
-        if (number != EEXIST || !is_directory(part)) fail_call("create the directory", part, number);
+        if (number != EEXIST || !is_directory(part))
+          fail_call("create the directory", part, number);
       }
     }
     if (end == std::string::npos) return;
@@ -313,7 +331,8 @@ std::vector<std::string> list_directory(const std::string& path) {
 
 void rename_file(const std::string& from, const std::string& to) {
   note_call("rename", to);
-  if (::rename(from.c_str(), to.c_str()) < 0) fail_call(("rename " + from + " to this name").c_str(), to, errno);
+  if (::rename(from.c_str(), to.c_str()) < 0)
+    fail_call(("rename " + from + " to this name").c_str(), to, errno);
 }
 
 void link_file(const std::string& from, const std::string& to) {
@@ -321,7 +340,8 @@ void link_file(const std::string& from, const std::string& to) {
   remove_file(temporary);
   note_call("link", to);
   if (::link(from.c_str(), temporary.c_str()) < 0) {
-    if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK) fail_call("link", to, errno);
+    if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
+      fail_call("link", to, errno);
     File source(from, File::Mode::read), copy(temporary, File::Mode::create);
     std::vector<char> buffer(size_t{1} << 20);
     for (int64_t at = 0, bytes = source.size(); at < bytes; at += int64_t(buffer.size())) {
@@ -356,7 +376,8 @@ void sync_directory(const std::string& path) {
 int64_t free_bytes(const std::string& path) {
   struct statvfs s {};
   note_call("statvfs", path);
-  if (repeat([&] { return ::statvfs(path.c_str(), &s); }) < 0) fail_call("ask for the free space of", path, errno);
+  if (repeat([&] { return ::statvfs(path.c_str(), &s); }) < 0)
+    fail_call("ask for the free space of", path, errno);
   return int64_t(s.f_bavail) * int64_t(s.f_frsize);
 }
 

@@ -17,7 +17,8 @@ std::recursive_mutex& h5_mutex() {
 }
 
 H5Lock::H5Lock() : lock_(h5_mutex()) {
-  // Errors become exceptions; the library's own printing would say everything twice. Once per process.
+  // Errors become exceptions; the library's own printing would say everything twice. Once per
+  // process.
   static bool quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
   (void)quiet;
 }
@@ -40,7 +41,9 @@ void fail_h5(const std::string& what, const std::string& path) {
     if (int number = std::atoi(words.inner.c_str() + at + kNumber.size()); number != 0)
       throw Failure(fmt::format("{}: cannot {}: {}", path, what, std::strerror(number)), number);
   std::string text = words.outer == words.inner ? words.inner : words.outer + ": " + words.inner;
-  throw Failure(fmt::format("{}: cannot {}: {}", path, what, text.empty() ? "HDF5 gives no reason" : text), 0);
+  throw Failure(
+      fmt::format("{}: cannot {}: {}", path, what, text.empty() ? "HDF5 gives no reason" : text),
+      0);
 }
 
 // ---------------------------------------------------------------- types
@@ -148,11 +151,13 @@ hid_t file_type(H5Type type) {
 
 namespace {
 
-// Links and attributes stay in the group's header at any number: no second kind of index to grow and fragment. No
-// times: equal contents make equal files. For lists of group creation and of file creation (the root group).
+// Links and attributes stay in the group's header at any number: no second kind of index to grow
+// and fragment. No times: equal contents make equal files. For lists of group creation and of file
+// creation (the root group).
 void compact_headers(hid_t creation, const std::string& path) {
   check_h5(H5Pset_link_phase_change(creation, 60000, 50000), "choose how links are stored", path);
-  check_h5(H5Pset_attr_phase_change(creation, 60000, 50000), "choose how attributes are stored", path);
+  check_h5(H5Pset_attr_phase_change(creation, 60000, 50000), "choose how attributes are stored",
+           path);
   check_h5(H5Pset_obj_track_times(creation, false), "leave out times", path);
 }
 
@@ -167,7 +172,8 @@ H5Handle file_access(const std::string& path) {
 
 }  // namespace
 
-// The memory of a new file. HDF5's memory driver takes it from us, so that it is still there after the file was closed.
+// The memory of a new file. HDF5's memory driver takes it from us, so that it is still there after
+// the file was closed.
 struct H5File::Image {
   std::string bytes;
 
@@ -198,15 +204,17 @@ H5File H5File::create(const std::string& path, const H5Create& how) {
                                      Image::share, Image::unshare, image.get()};
   check_h5(H5Pset_file_image_callbacks(access, &memory), "keep the file's memory", path);
   check_h5(H5Pset_fapl_core(access, size_t{1} << 16, false), "use the memory driver", path);
-  check_h5(H5Pset_alignment(access, hsize_t(how.aligned_from), hsize_t(how.alignment)), "set the alignment", path);
+  check_h5(H5Pset_alignment(access, hsize_t(how.aligned_from), hsize_t(how.alignment)),
+           "set the alignment", path);
   if (how.metadata_block)
-    check_h5(H5Pset_meta_block_size(access, hsize_t(how.metadata_block)), "set the metadata block size", path);
+    check_h5(H5Pset_meta_block_size(access, hsize_t(how.metadata_block)),
+             "set the metadata block size", path);
   H5Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "make a property list", path);
   check_h5(H5Pset_userblock(creation, hsize_t(how.user_block)), "set the user block", path);
   compact_headers(creation, path);
   // Under a name that does not exist, because the library would first load what is there.
-  H5Handle file(H5Fcreate((path + ".in_memory").c_str(), H5F_ACC_TRUNC, creation, access), H5Fclose, "create the file",
-                path);
+  H5Handle file(H5Fcreate((path + ".in_memory").c_str(), H5F_ACC_TRUNC, creation, access), H5Fclose,
+                "create the file", path);
   return H5File(file.release(), path, std::move(image));
 }
 
@@ -215,7 +223,8 @@ H5File H5File::open(const std::string& path) {
   note_call("h5open", path);
   struct stat s {};
   if (::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
-    throw Failure(fmt::format("{} is not a regular file", path), 0);  // a pipe would hold the library for ever
+    // a pipe would hold the library for ever
+    throw Failure(fmt::format("{} is not a regular file", path), 0);
   H5Handle access = file_access(path);
   H5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open the file", path);
   return H5File(file.release(), path, nullptr);
@@ -304,7 +313,8 @@ void H5File::close_handles() {
 bool H5File::exists(const std::string& object) const {
   H5Lock lock;
   if (object == "/") return true;
-  for (size_t end = object.find('/', 1);; end = object.find('/', end + 1)) {  // H5Lexists wants every parent to exist
+  // H5Lexists wants every parent to exist
+  for (size_t end = object.find('/', 1);; end = object.find('/', end + 1)) {
     std::string part = object.substr(0, end);
     htri_t there = H5Lexists(id_, part.c_str(), H5P_DEFAULT);
     if (there < 0) H5Eclear2(H5E_DEFAULT);  // a parent that is no group
@@ -318,10 +328,12 @@ std::vector<std::string> H5File::datasets(const std::string& group) const {
   H5Handle root(H5Gopen2(id_, group.c_str(), H5P_DEFAULT), H5Gclose, "open group " + group, path_);
   std::vector<std::string> found;
   auto visit = [](hid_t, const char* name, const H5O_info_t* object, void* data) -> herr_t {
-    if (object->type == H5O_TYPE_DATASET) static_cast<std::vector<std::string>*>(data)->push_back(name);
+    if (object->type == H5O_TYPE_DATASET)
+      static_cast<std::vector<std::string>*>(data)->push_back(name);
     return 0;
   };
-  check_h5(H5Ovisit2(root, H5_INDEX_NAME, H5_ITER_NATIVE, visit, &found, H5O_INFO_BASIC), "list " + group, path_);
+  check_h5(H5Ovisit2(root, H5_INDEX_NAME, H5_ITER_NATIVE, visit, &found, H5O_INFO_BASIC),
+           "list " + group, path_);
   for (std::string& name : found) name = (group == "/" ? "/" : group + "/") + name;
   std::sort(found.begin(), found.end());
   return found;
@@ -329,14 +341,16 @@ std::vector<std::string> H5File::datasets(const std::string& group) const {
 
 H5Info H5File::info(const std::string& dataset) const {
   H5Lock lock;
-  H5Handle set(H5Dopen2(id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset, path_);
+  H5Handle set(H5Dopen2(id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset,
+               path_);
   H5Handle type(H5Dget_type(set), H5Tclose, "read the type of " + dataset, path_);
   H5Handle space(H5Dget_space(set), H5Sclose, "read the shape of " + dataset, path_);
   H5Info info;
   int rank = H5Sget_simple_extent_ndims(space);
   check_h5(rank, "read the shape of " + dataset, path_);
   std::vector<hsize_t> dims(size_t(rank) + 1);
-  check_h5(H5Sget_simple_extent_dims(space, dims.data(), nullptr), "read the shape of " + dataset, path_);
+  check_h5(H5Sget_simple_extent_dims(space, dims.data(), nullptr), "read the shape of " + dataset,
+           path_);
   info.shape.assign(dims.begin(), dims.begin() + rank);
   int64_t count = H5Sget_simple_extent_npoints(space), size = int64_t(H5Tget_size(type));
   info.bytes = count * size;
@@ -344,12 +358,16 @@ H5Info H5File::info(const std::string& dataset) const {
     info.type = H5Type::text;
     info.text_bytes = H5Tis_variable_str(type) > 0 ? 0 : size;
   } else {
-    for (H5Type t : {H5Type::f32, H5Type::f64, H5Type::i32, H5Type::i64, H5Type::u8, H5Type::u64, H5Type::bf16})
+    for (H5Type t : {H5Type::f32, H5Type::f64, H5Type::i32, H5Type::i64, H5Type::u8, H5Type::u64,
+                     H5Type::bf16})
       if (H5Tequal(type, file_type(t)) > 0) info.type = t;
     if (info.type == H5Type::bf16) {  // the type alone is only "16 unsigned bits"
       auto name = attribute(dataset, "dtype");
       const std::string* text = name ? std::get_if<std::string>(&*name) : nullptr;
-      info.type = !text ? H5Type::other : *text == "bf16" ? H5Type::bf16 : *text == "f16" ? H5Type::f16 : H5Type::other;
+      info.type = !text             ? H5Type::other
+                  : *text == "bf16" ? H5Type::bf16
+                  : *text == "f16"  ? H5Type::f16
+                                    : H5Type::other;
     }
   }
   info.offset = offset_of(set);

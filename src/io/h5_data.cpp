@@ -40,13 +40,15 @@ namespace {
 
 H5Handle make_space(const std::vector<int64_t>& shape, const std::string& path) {
   std::vector<hsize_t> dims(shape.begin(), shape.end());
-  return H5Handle(dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(int(dims.size()), dims.data(), nullptr),
+  return H5Handle(dims.empty() ? H5Screate(H5S_SCALAR)
+                               : H5Screate_simple(int(dims.size()), dims.data(), nullptr),
                   H5Sclose, "make a shape", path);
 }
 
 H5Handle text_type(int64_t bytes, const std::string& path) {
   H5Handle type(H5Tcopy(H5T_C_S1), H5Tclose, "make a string type", path);
-  // Padded with zeros rather than ended by one, so that every byte is ours; a string of length 0 is not allowed.
+  // Padded with zeros rather than ended by one, so that every byte is ours; a string of length 0 is
+  // not allowed.
   check_h5(H5Tset_size(type, size_t(std::max<int64_t>(bytes, 1))), "make a string type", path);
   check_h5(H5Tset_strpad(type, H5T_STR_NULLPAD), "make a string type", path);
   check_h5(H5Tset_cset(type, H5T_CSET_UTF8), "make a string type", path);
@@ -78,14 +80,16 @@ int64_t H5File::contiguous_creation() {
   return contiguous_ = creation.release();
 }
 
-int64_t H5File::create_contiguous(const std::string& dataset, H5Type type, const std::vector<int64_t>& shape) {
+int64_t H5File::create_contiguous(const std::string& dataset, H5Type type,
+                                  const std::vector<int64_t>& shape) {
   H5Lock lock;
   hid_t group = group_id(parent_of(dataset));
   H5Handle space = make_space(shape, path_);
-  H5Handle set(
-      H5Dcreate2(group, leaf_of(dataset), file_type(type), space, H5P_DEFAULT, contiguous_creation(), H5P_DEFAULT),
-      H5Dclose, "create dataset " + dataset, path_);
-  if (type == H5Type::bf16 || type == H5Type::f16) write_attribute(set, dataset, "dtype", name_of(type), path_);
+  H5Handle set(H5Dcreate2(group, leaf_of(dataset), file_type(type), space, H5P_DEFAULT,
+                          contiguous_creation(), H5P_DEFAULT),
+               H5Dclose, "create dataset " + dataset, path_);
+  if (type == H5Type::bf16 || type == H5Type::f16)
+    write_attribute(set, dataset, "dtype", name_of(type), path_);
   return offset_of(set);
 }
 
@@ -93,19 +97,22 @@ int64_t H5File::create_contiguous_text(const std::string& dataset, int64_t bytes
   H5Lock lock;
   hid_t group = group_id(parent_of(dataset));
   H5Handle type = text_type(bytes, path_), space = make_space({}, path_);
-  H5Handle set(H5Dcreate2(group, leaf_of(dataset), type, space, H5P_DEFAULT, contiguous_creation(), H5P_DEFAULT),
+  H5Handle set(H5Dcreate2(group, leaf_of(dataset), type, space, H5P_DEFAULT, contiguous_creation(),
+                          H5P_DEFAULT),
                H5Dclose, "create dataset " + dataset, path_);
   return offset_of(set);
 }
 
-void H5File::create_extendible(const std::string& dataset, H5Type type, int64_t length, int64_t chunk) {
+void H5File::create_extendible(const std::string& dataset, H5Type type, int64_t length,
+                               int64_t chunk) {
   H5Lock lock;
   hid_t group = group_id(parent_of(dataset));
   H5Handle creation = dataset_creation(path_);
   hsize_t now = hsize_t(length), most = H5S_UNLIMITED, piece = hsize_t(chunk);
   check_h5(H5Pset_chunk(creation, 1, &piece), "set the chunks of " + dataset, path_);
   H5Handle space(H5Screate_simple(1, &now, &most), H5Sclose, "make a shape", path_);
-  H5Handle set(H5Dcreate2(group, leaf_of(dataset), file_type(type), space, H5P_DEFAULT, creation, H5P_DEFAULT),
+  H5Handle set(H5Dcreate2(group, leaf_of(dataset), file_type(type), space, H5P_DEFAULT, creation,
+                          H5P_DEFAULT),
                H5Dclose, "create dataset " + dataset, path_);
 }
 
@@ -115,10 +122,12 @@ template <class T>
 void H5File::transfer(const std::string& dataset, T* data, size_t count, bool writing) const {
   H5Lock lock;
   std::string what = (writing ? "write dataset " : "read dataset ") + dataset;
-  H5Handle set(H5Dopen2(id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset, path_);
+  H5Handle set(H5Dopen2(id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset,
+               path_);
   H5Handle space(H5Dget_space(set), H5Sclose, "read the shape of " + dataset, path_);
-  CHECK(H5Sget_simple_extent_npoints(space) == hssize_t(count), "{} of {}: {} elements given, {} there", what, path_,
-        count, H5Sget_simple_extent_npoints(space));
+  CHECK(H5Sget_simple_extent_npoints(space) == hssize_t(count),
+        "{} of {}: {} elements given, {} there", what, path_, count,
+        H5Sget_simple_extent_npoints(space));
   if (count == 0) return;
   check_h5(writing ? H5Dwrite(set, memory_type<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data)
                    : H5Dread(set, memory_type<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data),
@@ -141,7 +150,8 @@ void H5File::write(const std::string& dataset, std::span<const T> values) {
 }
 
 template <class T>
-void H5File::create(const std::string& dataset, std::span<const T> values, const std::vector<int64_t>& shape) {
+void H5File::create(const std::string& dataset, std::span<const T> values,
+                    const std::vector<int64_t>& shape) {
   H5Lock lock;
   H5Type type = H5Type::other;
   for (H5Type t : {H5Type::f32, H5Type::f64, H5Type::i32, H5Type::i64, H5Type::u8, H5Type::u64})
@@ -153,7 +163,8 @@ void H5File::create(const std::string& dataset, std::span<const T> values, const
 #define INSTANTIATE(T)                                                    \
   template std::vector<T> H5File::read<T>(const std::string&) const;      \
   template void H5File::write<T>(const std::string&, std::span<const T>); \
-  template void H5File::create<T>(const std::string&, std::span<const T>, const std::vector<int64_t>&);
+  template void H5File::create<T>(const std::string&, std::span<const T>, \
+                                  const std::vector<int64_t>&);
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(int32_t)
@@ -166,41 +177,47 @@ template void H5File::write<uint16_t>(const std::string&, std::span<const uint16
 
 std::string H5File::read_text(const std::string& dataset) const {
   std::vector<std::string> all = read_texts(dataset);
-  if (all.size() != 1) throw Failure(fmt::format("{}: {} holds {} strings, not one", path_, dataset, all.size()), 0);
+  if (all.size() != 1)
+    throw Failure(fmt::format("{}: {} holds {} strings, not one", path_, dataset, all.size()), 0);
   return all[0];
 }
 
 std::vector<std::string> H5File::read_texts(const std::string& dataset) const {
   H5Lock lock;
-  H5Handle set(H5Dopen2(id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset, path_);
+  H5Handle set(H5Dopen2(id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset,
+               path_);
   H5Handle type(H5Dget_type(set), H5Tclose, "read the type of " + dataset, path_);
   H5Handle space(H5Dget_space(set), H5Sclose, "read the shape of " + dataset, path_);
-  if (H5Tget_class(type) != H5T_STRING) throw Failure(fmt::format("{}: {} does not hold text", path_, dataset), 0);
+  if (H5Tget_class(type) != H5T_STRING)
+    throw Failure(fmt::format("{}: {} does not hold text", path_, dataset), 0);
   size_t count = size_t(H5Sget_simple_extent_npoints(space));
   std::vector<std::string> out;
   if (count == 0) return out;
   if (H5Tis_variable_str(type) > 0) {
     std::vector<char*> texts(count);
-    check_h5(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, texts.data()), "read dataset " + dataset, path_);
+    check_h5(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, texts.data()),
+             "read dataset " + dataset, path_);
     for (char* text : texts) out.emplace_back(text ? text : "");
     H5Dvlen_reclaim(type, space, H5P_DEFAULT, texts.data());
     return out;
   }
   size_t size = H5Tget_size(type);
   std::string all(count * size, '\0');
-  check_h5(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()), "read dataset " + dataset, path_);
+  check_h5(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all.data()), "read dataset " + dataset,
+           path_);
   for (size_t i = 0; i < count; ++i) out.push_back(without_padding(all.substr(i * size, size)));
   return out;
 }
 
 // ---------------------------------------------------------------- attributes
 
-void write_attribute(hid_t owner, const std::string& object, const std::string& name, const H5Attribute& value,
-                     const std::string& path) {
+void write_attribute(hid_t owner, const std::string& object, const std::string& name,
+                     const H5Attribute& value, const std::string& path) {
   std::string what = fmt::format("write attribute {} of {}", name, object);
   const std::string* text = std::get_if<std::string>(&value);
   H5Handle type = text ? text_type(int64_t(text->size()), path)
-                       : H5Handle(H5Tcopy(std::holds_alternative<double>(value) ? H5T_IEEE_F64LE : H5T_STD_I64LE),
+                       : H5Handle(H5Tcopy(std::holds_alternative<double>(value) ? H5T_IEEE_F64LE
+                                                                                : H5T_STD_I64LE),
                                   H5Tclose, what, path);
   htri_t there = H5Aexists(owner, name.c_str());
   check_h5(there, what, path);
@@ -226,13 +243,15 @@ void write_attribute(hid_t owner, const std::string& object, const std::string& 
   }
 }
 
-void H5File::set_attribute(const std::string& object, const std::string& name, const H5Attribute& value) {
+void H5File::set_attribute(const std::string& object, const std::string& name,
+                           const H5Attribute& value) {
   H5Lock lock;
   H5Handle owner(H5Oopen(id_, object.c_str(), H5P_DEFAULT), H5Oclose, "open " + object, path_);
   write_attribute(owner, object, name, value, path_);
 }
 
-std::optional<H5Attribute> H5File::attribute(const std::string& object, const std::string& name) const {
+std::optional<H5Attribute> H5File::attribute(const std::string& object,
+                                             const std::string& name) const {
   H5Lock lock;
   std::string what = fmt::format("read attribute {} of {}", name, object);
   H5Handle owner(H5Oopen(id_, object.c_str(), H5P_DEFAULT), H5Oclose, "open " + object, path_);
@@ -280,8 +299,8 @@ std::vector<std::string> H5File::attributes(const std::string& object) const {
     return 0;
   };
   hsize_t position = 0;
-  check_h5(H5Aiterate2(owner, H5_INDEX_NAME, H5_ITER_NATIVE, &position, visit, &names), "list attributes of " + object,
-           path_);
+  check_h5(H5Aiterate2(owner, H5_INDEX_NAME, H5_ITER_NATIVE, &position, visit, &names),
+           "list attributes of " + object, path_);
   std::sort(names.begin(), names.end());
   return names;
 }

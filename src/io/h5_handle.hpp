@@ -27,7 +27,8 @@ class H5Handle {
  public:
   using Close = herr_t (*)(hid_t);
   // `what` says what was tried ("open dataset /x"), `path` is the file.
-  H5Handle(hid_t id, Close close, const std::string& what, const std::string& path) : id_(id), close_(close) {
+  H5Handle(hid_t id, Close close, const std::string& what, const std::string& path)
+      : id_(id), close_(close) {
     if (id < 0) fail_h5(what, path);
   }
   H5Handle(H5Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
@@ -49,8 +50,8 @@ inline void check_h5(herr_t result, const std::string& what, const std::string& 
 
 int64_t offset_of(hid_t dataset);  // -1 if the data are not one allocated piece
 // Writes an attribute of an open object.
-void write_attribute(hid_t owner, const std::string& object, const std::string& name, const H5Attribute& value,
-                     const std::string& path);
+void write_attribute(hid_t owner, const std::string& object, const std::string& name,
+                     const H5Attribute& value, const std::string& path);
 hid_t file_type(H5Type type);  // a predefined type; not for text
 template <class T>
 hid_t memory_type();

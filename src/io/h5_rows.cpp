@@ -12,8 +12,9 @@
 namespace io {
 namespace {
 
-// Memory for the elements of one row of variable length, all let go at the end, however a read ends. HDF5 asks for it
-// with lengths that it found in the file, so they are checked before anything is taken.
+// Memory for the elements of one row of variable length, all let go at the end, however a read
+// ends. HDF5 asks for it with lengths that it found in the file, so they are checked before
+// anything is taken.
 struct Lengths {
   explicit Lengths(int64_t limit) : left(limit) {}
   int64_t left;
@@ -53,16 +54,19 @@ H5Rows::Kind kind_of(hid_t type) {
 
 }  // namespace
 
-H5Rows::H5Rows(const H5File& file, const std::string& dataset) : path_(file.path()), dataset_(dataset) {
+H5Rows::H5Rows(const H5File& file, const std::string& dataset)
+    : path_(file.path()), dataset_(dataset) {
   H5Lock lock;
   note_call("h5rows", path_);
-  H5Handle set(H5Dopen2(file.id_, dataset.c_str(), H5P_DEFAULT), H5Dclose, "open dataset " + dataset, path_);
+  H5Handle set(H5Dopen2(file.id_, dataset.c_str(), H5P_DEFAULT), H5Dclose,
+               "open dataset " + dataset, path_);
   H5Handle type(H5Dget_type(set), H5Tclose, "read the type of " + dataset, path_);
   H5Handle space(H5Dget_space(set), H5Sclose, "read the shape of " + dataset, path_);
   int axes = H5Sget_simple_extent_ndims(space);
   if (axes < 1) throw Failure(fmt::format("{}: dataset {} has no axis of rows", path_, dataset), 0);
   std::vector<hsize_t> dims(static_cast<size_t>(axes));
-  check_h5(H5Sget_simple_extent_dims(space, dims.data(), nullptr), "read the shape of " + dataset, path_);
+  check_h5(H5Sget_simple_extent_dims(space, dims.data(), nullptr), "read the shape of " + dataset,
+           path_);
   count_ = int64_t(dims[0]);
   shape_.assign(dims.begin() + 1, dims.end());
   kind_ = kind_of(type);
@@ -117,7 +121,8 @@ int64_t H5Rows::row_bytes() const {
 }
 
 Failure H5Rows::too_long(int64_t row, int64_t most) const {
-  return Failure(fmt::format("{}: row {} of {} has more than {} bytes, which are not read", path_, row, dataset_, most),
+  return Failure(fmt::format("{}: row {} of {} has more than {} bytes, which are not read", path_,
+                             row, dataset_, most),
                  0);
 }
 
@@ -155,14 +160,15 @@ void H5Rows::transfer(int64_t row, int64_t memory_type, void* out, int64_t plist
   hsize_t count = hsize_t(elements());
   if (count == 0) return;
   H5Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose, "make a shape", path_);
-  check_h5(H5Dread(set_, memory_type, memory, space_, plist, out), fmt::format("read row {} of {}", row, dataset_),
-           path_);
+  check_h5(H5Dread(set_, memory_type, memory, space_, plist, out),
+           fmt::format("read row {} of {}", row, dataset_), path_);
 }
 
 template <class T>
 void H5Rows::read(int64_t row, std::span<T> out) const {
   H5Lock lock;
-  CHECK(kind_ == Kind::integers || kind_ == Kind::floats, "{} of {} holds {}", dataset_, path_, type_text());
+  CHECK(kind_ == Kind::integers || kind_ == Kind::floats, "{} of {} holds {}", dataset_, path_,
+        type_text());
   CHECK(int64_t(out.size()) == elements(), "{} elements for rows of {}", out.size(), elements());
   transfer(row, memory_type<T>(), out.data(), H5P_DEFAULT);
 }
@@ -195,7 +201,8 @@ std::vector<std::string> H5Rows::read_texts(int64_t row, int64_t most) const {
   return out;
 }
 
-void H5Rows::read_bytes(int64_t row, int64_t most, const std::function<uint8_t*(size_t)>& into) const {
+void H5Rows::read_bytes(int64_t row, int64_t most,
+                        const std::function<uint8_t*(size_t)>& into) const {
   H5Lock lock;
   CHECK(kind_ == Kind::bytes && shape_.empty(), "{} of {} holds {}", dataset_, path_, type_text());
   Lengths lengths(most);

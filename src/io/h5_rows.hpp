@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Single rows of a dataset, read at random: what a data set of samples needs. A row is everything at one index of the
-// first axis. The dataset stays open; every call takes HDF5's lock, so rows may be read by any thread.
+// Single rows of a dataset, read at random: what a data set of samples needs. A row is everything
+// at one index of the first axis. The dataset stays open; every call takes HDF5's lock, so rows may
+// be read by any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ class H5Rows {
     other,
   };
 
-  H5Rows(const H5File& file, const std::string& dataset);  // Failure if there is none or it has no axis
+  // Failure if there is none or it has no axis
+  H5Rows(const H5File& file, const std::string& dataset);
   H5Rows(H5Rows&& other) noexcept;
   H5Rows& operator=(H5Rows&&) = delete;
   ~H5Rows();
@@ -32,16 +34,19 @@ class H5Rows {
   int64_t count() const { return count_; }
   const std::vector<int64_t>& shape() const { return shape_; }  // of a row; {} = one element
   int64_t row_bytes() const;  // of a row, each element of variable length counted as a pointer
-  int64_t chunk_bytes() const { return chunk_bytes_; }  // what HDF5 may have to hold to read one row
-  std::string type_text() const;                        // "i64 [16]", "text", "lists of bytes"
+  // what HDF5 may have to hold to read one row
+  int64_t chunk_bytes() const { return chunk_bytes_; }
+  std::string type_text() const;  // "i64 [16]", "text", "lists of bytes"
   bool is_u8() const { return kind_ == Kind::integers && size_ == 1 && !signed_; }
 
   // All elements of a row, converted. T is float, int64_t or uint8_t.
   template <class T>
   void read(int64_t row, std::span<T> out) const;
-  // The texts of a row in order. Failure if they have more than `most` bytes, before memory is taken.
+  // The texts of a row in order. Failure if they have more than `most` bytes, before memory is
+  // taken.
   std::vector<std::string> read_texts(int64_t row, int64_t most) const;
-  // The bytes of a row of lists, at most `most` likewise; `into` is asked for the memory that takes them.
+  // The bytes of a row of lists, at most `most` likewise; `into` is asked for the memory that takes
+  // them.
   void read_bytes(int64_t row, int64_t most, const std::function<uint8_t*(size_t)>& into) const;
 
  private:

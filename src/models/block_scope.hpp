@@ -8,7 +8,9 @@ namespace models {
 
 class ForwardBlock {
  public:
-  ForwardBlock(nn::Context& ctx, int block, int next) : ctx_(ctx), block_(block) { ctx.weights.acquire(block, next); }
+  ForwardBlock(nn::Context& ctx, int block, int next) : ctx_(ctx), block_(block) {
+    ctx.weights.acquire(block, next);
+  }
   ~ForwardBlock() { ctx_.weights.release(block_); }
   ForwardBlock(const ForwardBlock&) = delete;
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A chain of like blocks, run forward and backward with the weights of one block at a time.
 //
-// BlockStack alone acquires, prefetches and releases the blocks' weights, opens and closes their gradients, decides where
-// outputs go, computes a block again where its activations were not kept, and gives their memory back.
+// BlockStack alone acquires, prefetches and releases the blocks' weights, opens and closes their
+// gradients, decides where outputs go, computes a block again where its activations were not kept,
+// and gives their memory back.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@
 
 namespace models {
 
-// Makes the outputs of the blocks of a forward pass. All are kept if a backward pass follows. Otherwise two buffers take turns,
-// because a block reads one and writes the other.
+// Makes the outputs of the blocks of a forward pass. All are kept if a backward pass follows.
+// Otherwise two buffers take turns, because a block reads one and writes the other.
 class Outputs {
  public:
   Outputs(nn::Context& ctx, int64_t largest) : ctx_(ctx) {
@@ -55,11 +56,13 @@ class BlockStack {
   int last_block() const { return blocks_.back(); }
   bool is_last(const Layer& layer) const { return &layer == &layers_.back(); }
 
-  // Runs all blocks on x and returns the last one's output. next: the block whose weights are gathered ahead of time at the end.
+  // Runs all blocks on x and returns the last one's output. next: the block whose weights are
+  // gathered ahead of time at the end.
   //   count(layer)                number of elements of the layer's output
   //   run(layer, kept, y, save)   computes y of kept.x; `save`: kept.saved must outlive the block
   template <class Count, class Run>
-  View forward(nn::Context& ctx, Outputs& outputs, View x, int next, Pass& pass, Count count, Run run) const {
+  View forward(nn::Context& ctx, Outputs& outputs, View x, int next, Pass& pass, Count count,
+               Run run) const {
     pass.resize(layers_.size());
     for (size_t i = 0; i < layers_.size(); ++i) {
       ForwardBlock weights(ctx, blocks_[i], i + 1 < layers_.size() ? blocks_[i + 1] : next);
@@ -74,8 +77,8 @@ class BlockStack {
   }
 
   // Runs all blocks backward, the last one first. before: the block that comes before the chain.
-  //   again(layer, kept)   runs the layer forward once more, without its output, where the policy is Recompute::block
-  //   run(layer, kept)     computes the gradients of the layer
+  //   again(layer, kept)   runs the layer forward once more, without its output, where the policy
+  //   is Recompute::block run(layer, kept)     computes the gradients of the layer
   template <class Again, class Run>
   void backward(nn::Context& ctx, int before, Pass& pass, Again again, Run run) const {
     for (size_t i = layers_.size(); i-- > 0;) {
@@ -88,11 +91,14 @@ class BlockStack {
     }
   }
 
-  // The hidden layer of an MLP: what forward keeps of it under the policy, and the rest made anew for backward.
+  // The hidden layer of an MLP: what forward keeps of it under the policy, and the rest made anew
+  // for backward.
   nn::Mlp::Saved make_saved(nn::Context& ctx, const nn::Mlp& mlp, bool save, nn::Rows rows) const {
-    return mlp.make_saved(ctx, save && recompute_ < Recompute::mlp, save && recompute_ == Recompute::none, rows);
+    return mlp.make_saved(ctx, save && recompute_ < Recompute::mlp,
+                          save && recompute_ == Recompute::none, rows);
   }
-  void make_again(nn::Context& ctx, const nn::Mlp& mlp, View x, nn::Rows rows, nn::Mlp::Saved& saved) const {
+  void make_again(nn::Context& ctx, const nn::Mlp& mlp, View x, nn::Rows rows,
+                  nn::Mlp::Saved& saved) const {
     if (recompute_ == Recompute::gelu) {
       saved.after_gelu = ctx.make_activation(false, rows.count * mlp.hidden.out);
       mlp.activate(ctx, rows, saved);

@@ -17,10 +17,11 @@ Cappa::Cappa(const CappaOptions& options, const MemoryOptions& memory)
 
 std::vector<InputSpec> Cappa::inputs() const {
   using device::DType;
-  std::vector<InputSpec> specs = {{"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3},
-                                  {"labels", DType::i32, options_.length()},
-                                  {"weights", DType::f32, options_.length()},
-                                  {"decoder_ids", DType::i32, options_.length()}};
+  std::vector<InputSpec> specs = {
+      {"image", bytes_ ? DType::u8 : DType::f32, options_.height() * options_.width() * 3},
+      {"labels", DType::i32, options_.length()},
+      {"weights", DType::f32, options_.length()},
+      {"decoder_ids", DType::i32, options_.length()}};
   if (options_.masked()) specs.push_back({"causal", DType::u8, 1});
   return specs;
 }
@@ -51,7 +52,10 @@ std::map<std::string, FeatureSpec> Cappa::features() const {
             .limit_key = "model.vocab_size",
             .pad = double(options_.pad_id)}},
           {"label_masks",
-           {.type = DType::f32, .shape = {options_.length()}, .key = "model.seq_len", .optional = true}}};
+           {.type = DType::f32,
+            .shape = {options_.length()},
+            .key = "model.seq_len",
+            .optional = true}}};
 }
 
 static_assert(int(Cappa::Sums::count) == int(kernels::LossColumns::count) &&
@@ -61,20 +65,25 @@ static_assert(int(Cappa::Sums::count) == int(kernels::LossColumns::count) &&
               int(Cappa::Sums::token_nll) == int(kernels::LossColumns::row_loss));
 
 std::vector<Measure> Cappa::measures() const {
-  return {{"loss", "nats/token",
-           "loss of this step's batch before the update: mean over examples of each caption's mean over its tokens", Sums::loss},
-          {"loss_ar", "nats/token", "the same over the examples that are predicted autoregressively", Sums::loss_ar,
-           Sums::examples_ar},
-          {"loss_parallel", "nats/token", "the same over the examples that are predicted in parallel", Sums::loss_parallel,
-           Sums::examples_parallel},
-          {"loss_per_token", "nats/token", "summed over summed tokens of the batch: every token counts the same",
-           Sums::token_nll, Sums::tokens, false}};
+  return {
+      {"loss", "nats/token",
+       "loss of this step's batch before the update: mean over examples of each caption's mean "
+       "over its tokens",
+       Sums::loss},
+      {"loss_ar", "nats/token", "the same over the examples that are predicted autoregressively",
+       Sums::loss_ar, Sums::examples_ar},
+      {"loss_parallel", "nats/token", "the same over the examples that are predicted in parallel",
+       Sums::loss_parallel, Sums::examples_parallel},
+      {"loss_per_token", "nats/token",
+       "summed over summed tokens of the batch: every token counts the same", Sums::token_nll,
+       Sums::tokens, false}};
 }
 
-Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train,
-                  base::Stream stream) const {
+Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position,
+                         bool train, base::Stream stream) const {
   int64_t length = options_.length();
-  Draws draws{std::vector<uint8_t>(size_t(examples)), std::vector<int32_t>(size_t(examples * length))};
+  Draws draws{std::vector<uint8_t>(size_t(examples)),
+              std::vector<int32_t>(size_t(examples * length))};
   int64_t masked = options_.masked_tokens();
   std::vector<int> order(static_cast<size_t>(length));
   std::vector<uint32_t> key(static_cast<size_t>(length));
@@ -82,7 +91,8 @@ Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_
     const int32_t* label = labels + b * length;
     int32_t* ids = draws.decoder_ids.data() + b * length;
     base::Stream mine = stream.sub(uint64_t(first_position + b));
-    bool parallel = train && options_.masked() && mine.uniform(0) < float(options_.masked_pred_prob);
+    bool parallel =
+        train && options_.masked() && mine.uniform(0) < float(options_.masked_pred_prob);
     draws.parallel[size_t(b)] = parallel;
     if (!parallel) {
       ids[0] = 0;  // the leading token is id 0, whatever the pad id
@@ -92,16 +102,20 @@ Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_
     std::copy(label, label + length, ids);
     for (size_t l = 0; l < key.size(); ++l) key[l] = mine.bits(1 + l);
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(),
-              [&](int a, int c) { return std::pair(key[size_t(a)], a) < std::pair(key[size_t(c)], c); });
+    std::sort(order.begin(), order.end(), [&](int a, int c) {
+      return std::pair(key[size_t(a)], a) < std::pair(key[size_t(c)], c);
+    });
     for (int64_t i = 0; i < masked; ++i) ids[order[size_t(i)]] = int32_t(options_.vocab_size);
   }
   return draws;
 }
 
-void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const {
+void Cappa::prepare(const HostBatch& batch, bool train, base::Stream stream,
+                    const Inputs& into) const {
   check_batch(batch, into);
-  fill(batch, draw(batch.features.at("labels").i32(), batch.examples, batch.first_position, train, stream), into);
+  fill(batch,
+       draw(batch.features.at("labels").i32(), batch.examples, batch.first_position, train, stream),
+       into);
 }
 
 void Cappa::prepare(const HostBatch& batch, const Draws& draws, const Inputs& into) const {
@@ -116,7 +130,8 @@ void Cappa::fill(const HostBatch& batch, const Draws& draws, const Inputs& into)
   std::memcpy(buffer("image").data, image.data, size_t(image.bytes()));
   std::memcpy(buffer("labels").data, labels.data, size_t(labels.bytes()));
   float* weights = buffer("weights").f32();
-  for (int64_t i = 0; i < labels.count; ++i) weights[i] = labels.i32()[i] != int32_t(options_.pad_id) ? 1.0f : 0.0f;
+  for (int64_t i = 0; i < labels.count; ++i)
+    weights[i] = labels.i32()[i] != int32_t(options_.pad_id) ? 1.0f : 0.0f;
   if (auto masks = batch.features.find("label_masks"); masks != batch.features.end()) {
     CHECK(masks->second.type == device::DType::f32 && masks->second.count == labels.count,
           "label_masks do not fit the labels");
@@ -132,13 +147,16 @@ void Cappa::check_batch(const HostBatch& batch, const Inputs& into) const {
   const int64_t n = batch.examples, length = options_.length();
   const View image = batch.features.at("image"), labels = batch.features.at("labels");
   const View image_buffer = into.at("image").host, label_buffer = into.at("labels").host;
-  CHECK(image.count == image_buffer.count && labels.count == n * length, "batch of {} examples does not fit the buffers", n);
-  CHECK(image.type == image_buffer.type && labels.type == label_buffer.type, "the batch is of other types than the buffers");
+  CHECK(image.count == image_buffer.count && labels.count == n * length,
+        "batch of {} examples does not fit the buffers", n);
+  CHECK(image.type == image_buffer.type && labels.type == label_buffer.type,
+        "the batch is of other types than the buffers");
   for (int64_t i = 0; i < labels.count; ++i)
     if (int32_t id = labels.i32()[i]; id < 0 || id >= options_.vocab_size)
       base::fail(base::Exit::data,
-                 "label {} of the example at position {} lies outside the vocabulary of {} (model.vocab_size)", id,
-                 batch.first_position + i / length, options_.vocab_size);
+                 "label {} of the example at position {} lies outside the vocabulary of {} "
+                 "(model.vocab_size)",
+                 id, batch.first_position + i / length, options_.vocab_size);
 }
 
 CaptionDecoder::Memory Cappa::memory(const Inputs& inputs, View encoded) const {
@@ -170,9 +188,11 @@ void Cappa::select(const nn::Context& ctx, const Inputs& inputs, State& state) c
     for (int64_t l = 0; l < length; ++l)
       if (weights[b * length + l] > 0) state.wanted[size_t(b)] = l + 1;
   selection.last.assign(state.wanted, ctx.slices, length);
-  // Keys that no mask hides are seen by all positions. The rows of the last layer are among those before.
+  // Keys that no mask hides are seen by all positions. The rows of the last layer are among those
+  // before.
   for (int64_t b = 0; b < ctx.batch; ++b)
-    if (!options_.masked() || inputs.at("causal").host.u8()[b]) state.seen[size_t(b)] = selection.last.rows_of(size_t(b));
+    if (!options_.masked() || inputs.at("causal").host.u8()[b])
+      state.seen[size_t(b)] = selection.last.rows_of(size_t(b));
   selection.rows.assign(state.seen, ctx.slices, length);
 }
 
@@ -184,17 +204,20 @@ void Cappa::place(nn::Context& ctx, State& state) const {
 
 // Runs encoder and decoder; returns the decoder's output.
 View Cappa::decode(nn::Context& ctx, const Inputs& inputs, State& state) const {
-  View encoded = encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block(), state.encoder);
-  return decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded), head_.block(), state.decoder);
+  View encoded =
+      encoder_.forward(ctx, inputs.at("image").device, decoder_.first_block(), state.encoder);
+  return decoder_.forward(ctx, inputs.at("decoder_ids").device, memory(inputs, encoded),
+                          head_.block(), state.decoder);
 }
 
-void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
-                             State& state) const {
+void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch,
+                             View sums, State& state) const {
   device::Arena::Mark start = ctx.arena.low();
   select(ctx, inputs, state);
   place(ctx, state);
   const TextRows &rows = state.decoder.selection.rows, &last = state.decoder.selection.last;
-  head_.place_targets(ctx, last, inputs.at("labels").host, inputs.at("weights").host, global_batch, state.head);
+  head_.place_targets(ctx, last, inputs.at("labels").host, inputs.at("weights").host, global_batch,
+                      state.head);
   // One slice is all rows; more of them are never repeated.
   ctx.repeat({rows.count(), last.count(), state.head.first.back()}, [&] {
     device::Arena::Scope scope(ctx.arena);
@@ -205,9 +228,14 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
     decoder_.backward(ctx, d, d_encoded, encoder_.last_block(), state.decoder);
     encoder_.backward(ctx, d_encoded, state.encoder);
     const CaptionHead::Targets& targets = state.head.targets;
-    ctx.run(kernels::LossSums{.sums = sums, .loss = targets.loss, .first = targets.examples,
-                              .weights = inputs.at("weights").device, .flags = memory(inputs, {}).flags,
-                              .batch = ctx.batch, .length = options_.length(), .slices = ctx.slices});
+    ctx.run(kernels::LossSums{.sums = sums,
+                              .loss = targets.loss,
+                              .first = targets.examples,
+                              .weights = inputs.at("weights").device,
+                              .flags = memory(inputs, {}).flags,
+                              .batch = ctx.batch,
+                              .length = options_.length(),
+                              .slices = ctx.slices});
   });
   ctx.arena.pop_low(start);
 }
@@ -229,7 +257,8 @@ void Cappa::evaluate(nn::Context& ctx, const Inputs& inputs, State& state) const
   select(ctx, inputs, state);
   place(ctx, state);
   const TextRows& last = state.decoder.selection.last;
-  head_.place_targets(ctx, last, inputs.at("labels").host, inputs.at("weights").host, 0, state.head);
+  head_.place_targets(ctx, last, inputs.at("labels").host, inputs.at("weights").host, 0,
+                      state.head);
   View y = decode(ctx, inputs, state);
   head_.evaluate(ctx, y, last, state.head);
 }
@@ -250,7 +279,8 @@ class CappaTrainPass : public TrainPass {
     model_.forward_backward(ctx, inputs, global_batch, sums, state_);
   }
   int64_t shape_sets(int64_t batch, int64_t slices) const override {
-    return model_.computes_all_rows() ? 1 : TextRows::sets(batch / slices, model_.options().length());
+    return model_.computes_all_rows() ? 1
+                                      : TextRows::sets(batch / slices, model_.options().length());
   }
 
  private:
@@ -263,7 +293,9 @@ class CappaScorePass : public ScorePass {
   explicit CappaScorePass(const Cappa& model) : model_(model) {}
   std::string name() const override { return "score"; }
   std::vector<InputSpec> inputs() const override { return model_.inputs(); }
-  void prepare(const HostBatch& batch, const Inputs& into) const override { model_.prepare(batch, false, {}, into); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    model_.prepare(batch, false, {}, into);
+  }
   void run(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) override {
     const int64_t length = model_.options().length();
     device::Arena::Mark start = ctx.arena.low();
@@ -290,17 +322,24 @@ class CappaScorePass : public ScorePass {
 
 }  // namespace
 
-std::unique_ptr<TrainPass> Cappa::make_train_pass() const { return std::make_unique<CappaTrainPass>(*this); }
-std::unique_ptr<ScorePass> Cappa::make_score_pass() const { return std::make_unique<CappaScorePass>(*this); }
+std::unique_ptr<TrainPass> Cappa::make_train_pass() const {
+  return std::make_unique<CappaTrainPass>(*this);
+}
+std::unique_ptr<ScorePass> Cappa::make_score_pass() const {
+  return std::make_unique<CappaScorePass>(*this);
+}
 
 int64_t Cappa::forward_flops() const {
   return encoder_.forward_flops() + decoder_.forward_flops() + head_.forward_flops();
 }
 
 Registered cappa_row() {
-  return {"cappa", "ViT encoder and caption decoder that predicts in parallel and autoregressively (arXiv 2306.07915)",
+  return {"cappa",
+          "ViT encoder and caption decoder that predicts in parallel and autoregressively (arXiv "
+          "2306.07915)",
           [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<CappaOptions>()); },
-          [](const config::Table::Variant& options, const MemoryOptions& memory) -> std::unique_ptr<Model> {
+          [](const config::Table::Variant& options,
+             const MemoryOptions& memory) -> std::unique_ptr<Model> {
             return std::make_unique<Cappa>(dynamic_cast<const CappaOptions&>(options), memory);
           }};
 }

@@ -1,29 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// CapPa (arXiv 2306.07915): a ViT encoder and a caption decoder that predicts each example either autoregressively or, from mask
-// tokens, in parallel (cappa.md 1.6).
+// CapPa (arXiv 2306.07915): a ViT encoder and a caption decoder that predicts each example either
+// autoregressively or, from mask tokens, in parallel (cappa.md 1.6).
 #pragma once
 
 #include <cmath>
 
+#include "models/cappa_options.hpp"
 #include "models/caption_decoder.hpp"
 #include "models/caption_head.hpp"
 #include "models/caption_scorer.hpp"
-#include "models/cappa_options.hpp"
 #include "models/vit.hpp"
 
 namespace models {
 
 class Cappa : public Model, public CaptionScorer {
  public:
-  // Columns of the sums of a pass: those of kernels::LossSums, whose second group are the examples predicted in parallel.
+  // Columns of the sums of a pass: those of kernels::LossSums, whose second group are the examples
+  // predicted in parallel.
   struct Sums {
-    enum Column { loss, loss_ar, loss_parallel, examples_ar, examples_parallel, tokens, token_nll, count };
+    enum Column {
+      loss,
+      loss_ar,
+      loss_parallel,
+      examples_ar,
+      examples_parallel,
+      tokens,
+      token_nll,
+      count
+    };
   };
   // Order of measures().
   struct Measures {
     enum Index { loss, loss_ar, loss_parallel, loss_per_token };
   };
-  // The decisions of a step: the examples that are predicted in parallel, and the ids fed to the decoder.
+  // The decisions of a step: the examples that are predicted in parallel, and the ids fed to the
+  // decoder.
   struct Draws {
     std::vector<uint8_t> parallel;     // [n]
     std::vector<int32_t> decoder_ids;  // [n * length]
@@ -33,7 +44,8 @@ class Cappa : public Model, public CaptionScorer {
     Vit::Pass encoder;
     CaptionDecoder::Pass decoder;
     CaptionHead::Pass head;
-    std::vector<int64_t> seen, wanted;  // by example: positions that others or the loss depend on; the loss alone
+    // by example: positions that others or the loss depend on; the loss alone
+    std::vector<int64_t> seen, wanted;
   };
 
   Cappa(const CappaOptions& options, const MemoryOptions& memory);
@@ -42,7 +54,8 @@ class Cappa : public Model, public CaptionScorer {
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
   std::vector<std::string> patch_tables() const override;
   std::map<std::string, FeatureSpec> features() const override;
-  double uniform_loss() const override { return std::log(double(options_.vocab_size)); }  // a mean per token
+  // a mean per token
+  double uniform_loss() const override { return std::log(double(options_.vocab_size)); }
   int64_t sum_columns() const override { return Sums::count; }
   std::vector<Measure> measures() const override;
   void take_bytes(const kernels::PixelRange& range) override;
@@ -55,11 +68,13 @@ class Cappa : public Model, public CaptionScorer {
   // ---- what passes consist of
   std::vector<InputSpec> inputs() const;
   // Makes the decisions of a step (cappa.md 1.6): a pure function of stream and position.
-  Draws draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train, base::Stream stream) const;
+  Draws draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train,
+             base::Stream stream) const;
   // Fills the input buffers; Error(Exit::data) for a label outside the vocabulary.
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
   void prepare(const HostBatch& batch, const Draws& draws, const Inputs& into) const;
-  void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums, State& state) const;
+  void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
+                        State& state) const;
   // Losses of all positions, in state.head.
   void evaluate(nn::Context& ctx, const Inputs& inputs, State& state) const;
   // logits [batch * length, vocabulary] of a forward pass; ctx.keep must be false.

@@ -19,11 +19,13 @@ void CaptionDecoder::Selection::place(nn::Context& ctx) {
   last_index = ctx.table(true, index_);
 }
 
-CaptionDecoder::CaptionDecoder(const DecoderConfig& config, Recompute recompute, ParameterList& list)
+CaptionDecoder::CaptionDecoder(const DecoderConfig& config, Recompute recompute,
+                               ParameterList& list)
     : config_(config), blocks_(recompute) {
   const int64_t width = config.width;
   embed_block_ = list.begin_block("decoder/embed");
-  table_ = list.add("decoder/EmbedTargets/embedding", {config.embedding_rows, width}, ParameterList::normal(1));
+  table_ = list.add("decoder/EmbedTargets/embedding", {config.embedding_rows, width},
+                    ParameterList::normal(1));
   if (config.learned_positions)
     positions_ = list.add("pos_embedding_decoder", {1, config.position_rows, width},
                           ParameterList::normal(1 / std::sqrt(double(width))));
@@ -39,9 +41,11 @@ CaptionDecoder::CaptionDecoder(const DecoderConfig& config, Recompute recompute,
     layer.norm2 = list.layer_norm(path + "/LayerNorm2", width, config.bias);
     layer.norm3 = list.layer_norm(path + "/LayerNorm3", width, config.bias);
     layer.self = list.attention(path + "/SelfAttn", width, width, config.heads, false, lecun);
-    layer.cross = list.attention(path + "/CrossAttn", width, config.memory_width, config.heads, false, lecun);
+    layer.cross =
+        list.attention(path + "/CrossAttn", width, config.memory_width, config.heads, false, lecun);
     layer.mlp = list.mlp(path + "/MLP", width, config.mlp, config.bias);
-    layer.self.weight_dropout = layer.cross.weight_dropout = layer.mlp.dropout_rate = config.dropout;
+    layer.self.weight_dropout = layer.cross.weight_dropout = layer.mlp.dropout_rate =
+        config.dropout;
     layer.self.layer = layer.cross.layer = layer.mlp.layer = int(i);
     layer.self.dropout_name = "decoder/self_weights";
     layer.cross.dropout_name = "decoder/cross_weights";
@@ -55,10 +59,12 @@ void CaptionDecoder::place(nn::Context& ctx, Pass& pass) const {
   pass.selection.place(ctx);
 }
 
-View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, int next_block, Pass& pass) const {
+View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, int next_block,
+                             Pass& pass) const {
   pass.memory = memory;
   pass.ids = ids;
-  const int64_t width = config_.width, rows = pass.selection.rows.count(), text_rows = ctx.batch * config_.length;
+  const int64_t width = config_.width, rows = pass.selection.rows.count(),
+                text_rows = ctx.batch * config_.length;
   pass.start = ctx.arena.low();
   Outputs outputs(ctx, rows * width);
   View t = outputs.make(rows * width);
@@ -67,10 +73,19 @@ View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, i
     View text = ctx.arena.temporary(text_rows * width);
     ForwardBlock weights(ctx, embed_block_, blocks_.first_block());
     const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
-    ctx.run(kernels::EmbeddingForward{.y = text, .ids = ids, .table = ctx.weight(table_),
-                                      .positions = table.slice(0, config_.length * width), .rows = text_rows,
-                                      .width = width, .vocabulary = config_.embedding_rows, .length = config_.length});
-    ctx.run(kernels::GatherRows{.y = t, .x = text, .index = pass.selection.text_index, .rows = rows, .width = width,
+    ctx.run(kernels::EmbeddingForward{.y = text,
+                                      .ids = ids,
+                                      .table = ctx.weight(table_),
+                                      .positions = table.slice(0, config_.length * width),
+                                      .rows = text_rows,
+                                      .width = width,
+                                      .vocabulary = config_.embedding_rows,
+                                      .length = config_.length});
+    ctx.run(kernels::GatherRows{.y = t,
+                                .x = text,
+                                .index = pass.selection.text_index,
+                                .rows = rows,
+                                .width = width,
                                 .source_rows = text_rows});
   }
   auto count = [&](const Layer& layer) {
@@ -83,19 +98,26 @@ View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, i
 }
 
 // The last layer's rows of a tensor of all rows.
-void CaptionDecoder::pick_last(nn::Context& ctx, View from, View to, const Selection& selection) const {
-  ctx.run(kernels::GatherRows{.y = to, .x = from, .index = selection.last_index, .rows = selection.last.count(),
-                              .width = config_.width, .source_rows = selection.rows.count()});
+void CaptionDecoder::pick_last(nn::Context& ctx, View from, View to,
+                               const Selection& selection) const {
+  ctx.run(kernels::GatherRows{.y = to,
+                              .x = from,
+                              .index = selection.last_index,
+                              .rows = selection.last.count(),
+                              .width = config_.width,
+                              .source_rows = selection.rows.count()});
 }
 
 // out: none where only what backward needs is made again.
-void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View out, bool save,
-                                   const Pass& pass) const {
+void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept,
+                                   View out, bool save, const Pass& pass) const {
   const bool last = blocks_.is_last(layer), drop = ctx.train && drops();
-  const nn::Sequences all = pass.selection.rows.sequences(), some = last ? pass.selection.last.sequences() : all;
+  const nn::Sequences all = pass.selection.rows.sequences(),
+                      some = last ? pass.selection.last.sequences() : all;
   const nn::Sequences image{config_.memory_length, ctx.batch * config_.memory_length};
   const nn::Rows rows = some.rows;
-  const int64_t width = config_.width, elements = rows.count * width, columns = config_.length * width;
+  const int64_t width = config_.width, elements = rows.count * width,
+                columns = config_.length * width;
   Layer::Saved& s = kept.saved;
   s.n1 = ctx.make_activation(save, all.rows.count * width);
   s.norm1 = layer.norm1.make_saved(ctx, save, all.rows);
@@ -109,7 +131,8 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
     pick_last(ctx, s.n1, s.n1_last, pass.selection);
   }
   s.self = layer.self.make_saved(ctx, save, some, all);
-  layer.self.forward_heads(ctx, s.n1_last, some, s.n1, all, mask(pass.memory), pass.memory.flags, s.self);
+  layer.self.forward_heads(ctx, s.n1_last, some, s.n1, all, mask(pass.memory), pass.memory.flags,
+                           s.self);
   s.x = ctx.make(save, elements);
   layer.self.forward_output(ctx, s.self, rows, s.x, drop ? View{} : t);
   if (drop) {
@@ -120,7 +143,8 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
   s.norm2 = layer.norm2.make_saved(ctx, save, rows);
   layer.norm2.forward(ctx, s.x, rows, s.n2, s.norm2);
   s.cross = layer.cross.make_saved(ctx, save, some, image);
-  layer.cross.forward_heads(ctx, s.n2, some, pass.memory.encoded, image, kernels::Mask::full, {}, s.cross);
+  layer.cross.forward_heads(ctx, s.n2, some, pass.memory.encoded, image, kernels::Mask::full, {},
+                            s.cross);
   s.y = ctx.make(save, elements);
   layer.cross.forward_output(ctx, s.cross, rows, s.y, drop ? View{} : s.x);
   if (drop) {
@@ -135,12 +159,14 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
   layer.mlp.forward(ctx, s.n3, rows, s.mlp, out, s.y);  // no dropout on the MLP's output
 }
 
-// d: gradient of the layer's output, then of what of its input goes on; d_all: gradient of its whole input, which is d in all
-// layers but the last. The last layer, which comes first here, writes d_encoded; the others add to it.
-void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d, View d_all,
-                                    View d_encoded, const Pass& pass) const {
+// d: gradient of the layer's output, then of what of its input goes on; d_all: gradient of its
+// whole input, which is d in all layers but the last. The last layer, which comes first here,
+// writes d_encoded; the others add to it.
+void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d,
+                                    View d_all, View d_encoded, const Pass& pass) const {
   const bool last = blocks_.is_last(layer), drop = ctx.train && drops();
-  const nn::Sequences all = pass.selection.rows.sequences(), some = last ? pass.selection.last.sequences() : all;
+  const nn::Sequences all = pass.selection.rows.sequences(),
+                      some = last ? pass.selection.last.sequences() : all;
   const nn::Sequences image{config_.memory_length, ctx.batch * config_.memory_length};
   const nn::Rows rows = some.rows;
   const int64_t width = config_.width, columns = config_.length * width;
@@ -152,21 +178,27 @@ void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack:
   layer.mlp.backward(ctx, d, s.n3, rows, s.mlp, dn);
   layer.norm3.backward(ctx, dn, s.y, rows, s.norm3, d, Write::accumulate);
   if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "decoder/cross", layer.number, columns);
-  layer.cross.backward(ctx, dropped, s.n2, some, memory.encoded, image, kernels::Mask::full, {}, s.cross, dn, d_encoded,
-                       last ? Write::overwrite : Write::accumulate);
+  layer.cross.backward(ctx, dropped, s.n2, some, memory.encoded, image, kernels::Mask::full, {},
+                       s.cross, dn, d_encoded, last ? Write::overwrite : Write::accumulate);
   layer.norm2.backward(ctx, dn, s.x, rows, s.norm2, d, Write::accumulate);
   if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "decoder/self", layer.number, columns);
   if (!last) {
-    layer.self.backward(ctx, dropped, s.n1, all, {}, all, mask(memory), memory.flags, s.self, dn, {}, Write::overwrite);
+    layer.self.backward(ctx, dropped, s.n1, all, {}, all, mask(memory), memory.flags, s.self, dn,
+                        {}, Write::overwrite);
     layer.norm1.backward(ctx, dn, kept.x, rows, s.norm1, d, Write::accumulate);
     return;
   }
   View dn_all = ctx.arena.temporary(all.rows.count * width);
-  layer.self.backward(ctx, dropped, s.n1_last, some, s.n1, all, mask(memory), memory.flags, s.self, dn, dn_all,
-                      Write::overwrite);
+  layer.self.backward(ctx, dropped, s.n1_last, some, s.n1, all, mask(memory), memory.flags, s.self,
+                      dn, dn_all, Write::overwrite);
   auto spread = [&](View from, View to, Write write) {
-    ctx.run(kernels::ScatterRows{.y = to, .x = from, .index = pass.selection.last_index, .rows = rows.count,
-                                 .width = width, .target_rows = all.rows.count, .write = write});
+    ctx.run(kernels::ScatterRows{.y = to,
+                                 .x = from,
+                                 .index = pass.selection.last_index,
+                                 .rows = rows.count,
+                                 .width = width,
+                                 .target_rows = all.rows.count,
+                                 .write = write});
   };
   spread(dn, dn_all, Write::accumulate);
   ctx.run(kernels::Fill{.y = d_all, .value = 0});
@@ -174,14 +206,18 @@ void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack:
   layer.norm1.backward(ctx, dn_all, kept.x, all.rows, s.norm1, d_all, Write::accumulate);
 }
 
-void CaptionDecoder::backward(nn::Context& ctx, View d, View d_encoded, int next_block, Pass& pass) const {
+void CaptionDecoder::backward(nn::Context& ctx, View d, View d_encoded, int next_block,
+                              Pass& pass) const {
   device::Arena::Scope scope(ctx.arena);
   View d_all = ctx.arena.temporary(pass.selection.rows.count() * config_.width);
   blocks_.backward(
       ctx, embed_block_, pass.blocks,
-      [&](const Layer& layer, Stack::Kept& kept) { forward_layer(ctx, layer, kept, {}, false, pass); },
       [&](const Layer& layer, Stack::Kept& kept) {
-        backward_layer(ctx, layer, kept, blocks_.is_last(layer) ? d : d_all, d_all, d_encoded, pass);
+        forward_layer(ctx, layer, kept, {}, false, pass);
+      },
+      [&](const Layer& layer, Stack::Kept& kept) {
+        backward_layer(ctx, layer, kept, blocks_.is_last(layer) ? d : d_all, d_all, d_encoded,
+                       pass);
       });
   backward_block(ctx, embed_block_, next_block, [&] { backward_embedding(ctx, d_all, pass); });
   ctx.arena.pop_low(pass.start);
@@ -190,29 +226,43 @@ void CaptionDecoder::backward(nn::Context& ctx, View d, View d_encoded, int next
 // d [selection.rows.count(), width]: gradient of the first layer's input.
 void CaptionDecoder::backward_embedding(nn::Context& ctx, View d, const Pass& pass) const {
   const int64_t width = config_.width, text_rows = ctx.batch * config_.length;
-  const int64_t examples = ctx.batch / ctx.slices, m = text_rows / ctx.slices, n = config_.length * width;
+  const int64_t examples = ctx.batch / ctx.slices, m = text_rows / ctx.slices,
+                n = config_.length * width;
   View d_text = ctx.arena.temporary(text_rows * width);
   ctx.run(kernels::Fill{.y = d_text, .value = 0});
-  ctx.run(kernels::ScatterRows{.y = d_text, .x = d, .index = pass.selection.text_index,
-                               .rows = pass.selection.rows.count(), .width = width, .target_rows = text_rows});
+  ctx.run(kernels::ScatterRows{.y = d_text,
+                               .x = d,
+                               .index = pass.selection.text_index,
+                               .rows = pass.selection.rows.count(),
+                               .width = width,
+                               .target_rows = text_rows});
   if (!ctx.gradient(table_).view.none())
     nn::sum_over_slices(ctx, {table_}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::EmbeddingBackward{.dtable = t[0].view, .dy = d_text.slice(j * m * width, m * width),
-                                         .ids = pass.ids.slice(j * m, m), .rows = m, .width = width,
-                                         .vocabulary = config_.embedding_rows, .write = t[0].write});
+      ctx.run(kernels::EmbeddingBackward{.dtable = t[0].view,
+                                         .dy = d_text.slice(j * m * width, m * width),
+                                         .ids = pass.ids.slice(j * m, m),
+                                         .rows = m,
+                                         .width = width,
+                                         .vocabulary = config_.embedding_rows,
+                                         .write = t[0].write});
     });
   if (!ctx.gradient(positions_).view.none())
     nn::sum_over_slices(ctx, {positions_}, [&](int64_t j, const auto& t) {
       // Rows of the table beyond the text's length get no gradient.
       View used = t[0].view.slice(0, n), unused = t[0].view.slice(n, t[0].view.count - n);
-      if (unused.count && t[0].write == Write::overwrite) ctx.run(kernels::Fill{.y = unused, .value = 0});
-      ctx.run(kernels::ColumnSum{.out = used, .x = d_text.slice(j * examples * n, examples * n), .m = examples, .n = n,
+      if (unused.count && t[0].write == Write::overwrite)
+        ctx.run(kernels::Fill{.y = unused, .value = 0});
+      ctx.run(kernels::ColumnSum{.out = used,
+                                 .x = d_text.slice(j * examples * n, examples * n),
+                                 .m = examples,
+                                 .n = n,
                                  .write = t[0].write});
     });
 }
 
 int64_t CaptionDecoder::forward_flops() const {
-  const int64_t p = config_.memory_length, e = config_.memory_width, d = config_.width, m = config_.mlp;
+  const int64_t p = config_.memory_length, e = config_.memory_width, d = config_.width,
+                m = config_.mlp;
   const int64_t l = config_.length;
   int64_t self = 4 * 2 * l * d * d + 2 * 2 * l * l * d;
   int64_t cross = 2 * 2 * l * d * d + 2 * 2 * p * e * d + 2 * 2 * l * p * d;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caption decoder (cappa.md 1.5): token and position embedding, blocks of self-attention, cross-attention and MLP, all pre-norm.
-// Attention projections never have biases; norms and MLPs have them with `bias`.
+// The caption decoder (cappa.md 1.5): token and position embedding, blocks of self-attention,
+// cross-attention and MLP, all pre-norm. Attention projections never have biases; norms and MLPs
+// have them with `bias`.
 #pragma once
 
 #include "models/block_stack.hpp"
@@ -29,8 +30,8 @@ class CaptionDecoder {
     View encoded;  // [batch * memory_length, memory_width]
     View flags;    // u8 [batch], 1 = causal; none: all causal
   };
-  // The rows that a pass computes. `rows`: in all layers but the last, where they serve as keys and values only; of `last`, which
-  // are among them, everything.
+  // The rows that a pass computes. `rows`: in all layers but the last, where they serve as keys and
+  // values only; of `last`, which are among them, everything.
   struct Selection {
     TextRows rows, last;
     View text_index{}, last_index{};  // of the rows in the whole text; of the last ones in the rows
@@ -47,7 +48,8 @@ class CaptionDecoder {
     nn::Attention self, cross;
     nn::Mlp mlp;
     struct Saved {
-      View n1, n1_last, x, n2, y, n3;  // n1_last: n1 of the rows that go on, which are all but in the last layer
+      // n1_last: n1 of the rows that go on, which are all but in the last layer
+      View n1, n1_last, x, n2, y, n3;
       nn::LayerNorm::Saved norm1, norm2, norm3;
       nn::Attention::Saved self, cross;
       nn::Mlp::Saved mlp;
@@ -78,9 +80,10 @@ class CaptionDecoder {
   int last_block() const { return blocks_.last_block(); }
 
  private:
-  void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View out, bool save, const Pass& pass) const;
-  void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d, View d_all, View d_encoded,
-                      const Pass& pass) const;
+  void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View out, bool save,
+                     const Pass& pass) const;
+  void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d, View d_all,
+                      View d_encoded, const Pass& pass) const;
   void backward_embedding(nn::Context& ctx, View d, const Pass& pass) const;
   void pick_last(nn::Context& ctx, View from, View to, const Selection& selection) const;
   static kernels::Mask mask(const Memory& memory) {

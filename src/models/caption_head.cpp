@@ -14,28 +14,32 @@ CaptionHead::CaptionHead(const HeadConfig& config, ParameterList& list) : config
   block_ = list.begin_block("decoder/head");
   norm_ = list.layer_norm("decoder/LayerNorm", config_.width, true);
   head_ = {.in = config_.width, .out = config.vocabulary};
-  head_.kernel = list.add_operand("decoder/LogitsDense/kernel", {config_.width, config.vocabulary}, ParameterList::zeros());
+  head_.kernel = list.add_operand("decoder/LogitsDense/kernel", {config_.width, config.vocabulary},
+                                  ParameterList::zeros());
   head_.bias = list.add("decoder/LogitsDense/bias", {config.vocabulary}, ParameterList::zeros());
 }
 
 int64_t CaptionHead::chunk_rows(nn::Context& ctx) const {
-  // Depends on the slice, not on the micro-batch: level "mesh" must see the same products on every mesh. Half a chunk is computed for
-  // nothing on average. On CPUs more rows than 256 gain no speed; a GPU needs thousands to be busy with the gradients' products, and
-  // gets equal chunks in whole tiles of 128 rows.
+  // Depends on the slice, not on the micro-batch: level "mesh" must see the same products on every
+  // mesh. Half a chunk is computed for nothing on average. On CPUs more rows than 256 gain no
+  // speed; a GPU needs thousands to be busy with the gradients' products, and gets equal chunks in
+  // whole tiles of 128 rows.
   const bool on_gpu = ctx.queue.device() == device::Kind::cuda;
   const int64_t rows = ctx.batch / ctx.slices * config_.length;
-  const int64_t budget = std::clamp<int64_t>((config_.logits_mb << 20) / (4 * config_.vocabulary), 1, on_gpu ? 4096 : 256);
+  const int64_t budget = std::clamp<int64_t>((config_.logits_mb << 20) / (4 * config_.vocabulary),
+                                             1, on_gpu ? 4096 : 256);
   const int64_t even = base::round_up(base::ceil_div(rows, base::ceil_div(rows, budget)), 128);
   return std::min({on_gpu ? even : budget, budget, rows});
 }
 
 CaptionHead::Chunk CaptionHead::make_chunk(nn::Context& ctx, int64_t rows, bool gradient) const {
-  return {.x = ctx.make_activation(false, rows * config_.width), .logits = ctx.arena.temporary(rows * config_.vocabulary),
+  return {.x = ctx.make_activation(false, rows * config_.width),
+          .logits = ctx.arena.temporary(rows * config_.vocabulary),
           .dx = gradient ? ctx.arena.temporary(rows * config_.width) : View{}};
 }
 
-void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, int64_t example, int64_t global_batch,
-                              bool on_paper, Pass& pass) const {
+void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, int64_t example,
+                              int64_t global_batch, bool on_paper, Pass& pass) const {
   const int64_t length = config_.length;
   const int32_t first = rows.offsets[size_t(example)], computed = rows.rows_of(size_t(example));
   pass.examples.push_back(int32_t(pass.index.size()));
@@ -54,17 +58,19 @@ void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, i
   for (int64_t l = 0; l < length; ++l) n += double(w[l]);
   for (int64_t l = 0; l < length; ++l) {
     if (!(w[l] > 0)) continue;
-    CHECK(l < computed, "position {} of example {} carries weight and was not computed", l, example);
+    CHECK(l < computed, "position {} of example {} carries weight and was not computed", l,
+          example);
     const int64_t position = example * length + l;
     const float scale = global_batch && n > 0 ? float(double(w[l]) / n / double(global_batch)) : 0;
     add(position, first + l, labels.i32()[position], scale);
   }
 }
 
-void CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View labels, View weights, int64_t global_batch,
-                                Pass& pass) const {
+void CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View labels, View weights,
+                                int64_t global_batch, Pass& pass) const {
   const bool on_paper = ctx.queue.kind() == device::Kind::plan;
-  const int64_t chunk = chunk_rows(ctx), slices = global_batch ? ctx.slices : 1, examples = ctx.batch / slices;
+  const int64_t chunk = chunk_rows(ctx), slices = global_batch ? ctx.slices : 1,
+                examples = ctx.batch / slices;
   const size_t most = size_t(slices * base::round_up(examples * config_.length, chunk));
   auto pad = [&](int64_t n) {
     pass.positions.resize(size_t(n), -1);
@@ -94,7 +100,8 @@ void CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View lab
                   global_batch ? ctx.table(true, pass.examples) : View{}};
 }
 
-void CaptionHead::read_losses(nn::Context& ctx, const Pass& pass, std::vector<float>& row_loss) const {
+void CaptionHead::read_losses(nn::Context& ctx, const Pass& pass,
+                              std::vector<float>& row_loss) const {
   std::fill(row_loss.begin(), row_loss.end(), 0.0f);
   device::read_on_host(pass.targets.loss, ctx.queue, [&](View loss) {
     for (size_t i = 0; i < pass.positions.size(); ++i)
@@ -102,33 +109,47 @@ void CaptionHead::read_losses(nn::Context& ctx, const Pass& pass, std::vector<fl
   });
 }
 
-void CaptionHead::forward_chunk(nn::Context& ctx, const Chunk& c, View normed, View index, View kernel) const {
-  ctx.run(kernels::GatherRows{.y = c.x, .x = normed, .index = index, .rows = index.count, .width = config_.width,
+void CaptionHead::forward_chunk(nn::Context& ctx, const Chunk& c, View normed, View index,
+                                View kernel) const {
+  ctx.run(kernels::GatherRows{.y = c.x,
+                              .x = normed,
+                              .index = index,
+                              .rows = index.count,
+                              .width = config_.width,
                               .source_rows = normed.count / config_.width});
-  ctx.run(kernels::Gemm{.c = c.logits, .a = c.x, .b = kernel, .bias = ctx.weight(head_.bias), .m = index.count, .n = head_.out,
+  ctx.run(kernels::Gemm{.c = c.logits,
+                        .a = c.x,
+                        .b = kernel,
+                        .bias = ctx.weight(head_.bias),
+                        .m = index.count,
+                        .n = head_.out,
                         .k = config_.width});
 }
 
-void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& text, View dy, int next_block,
-                                   Pass& pass) const {
+void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& text, View dy,
+                                   int next_block, Pass& pass) const {
   const Targets& targets = pass.targets;
   backward_block(ctx, block_, next_block, [&] {
     device::Arena::Scope scope(ctx.arena);
     const int64_t rows = text.count(), chunk = targets.rows, examples = ctx.batch / ctx.slices;
-    View normed = ctx.make_activation(false, rows * config_.width), dnormed = ctx.arena.temporary(rows * config_.width);
+    View normed = ctx.make_activation(false, rows * config_.width),
+         dnormed = ctx.arena.temporary(rows * config_.width);
     nn::LayerNorm::Saved saved = norm_.make_saved(ctx, false, rows);
     norm_.forward(ctx, y, rows, normed, saved);
     ctx.run(kernels::Fill{.y = dnormed, .value = 0});
     Chunk c = make_chunk(ctx, chunk, true);
     View kernel = ctx.weight_operand(head_.kernel);
     nn::sum_over_slices(ctx, {head_.kernel, head_.bias}, [&](int64_t j, const auto& t) {
-      // How many chunks there are depends on the captions. The product that adds a second chunk's gradient must exist before the
-      // first such captions come, so that nothing is made later: it runs once where the first chunk then overwrites.
+      // How many chunks there are depends on the captions. The product that adds a second chunk's
+      // gradient must exist before the first such captions come, so that nothing is made later: it
+      // runs once where the first chunk then overwrites.
       const bool real = ctx.queue.kind() != device::Kind::plan;
-      if (real && !pass.adds && chunk < examples * config_.length && !t[0].view.none() && t[0].write == Write::overwrite) {
+      if (real && !pass.adds && chunk < examples * config_.length && !t[0].view.none() &&
+          t[0].write == Write::overwrite) {
         device::Arena::Scope operands(ctx.arena);
         const View sums = t[1].write == Write::overwrite ? t[1].view : View{};
-        head_.parameter_gradients(ctx, {t[0].view, Write::accumulate}, {sums, Write::accumulate}, ctx.operand(c.logits), c.x, chunk);
+        head_.parameter_gradients(ctx, {t[0].view, Write::accumulate}, {sums, Write::accumulate},
+                                  ctx.operand(c.logits), c.x, chunk);
         pass.adds = true;
       }
       for (int64_t i = pass.first[size_t(j)]; i < pass.first[size_t(j) + 1]; ++i) {
@@ -136,14 +157,32 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
         const View index = part(targets.index);
         device::Arena::Scope operands(ctx.arena);
         forward_chunk(ctx, c, normed, index, kernel);
-        ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = part(targets.labels), .row_scale = part(targets.scale),
-                                     .loss = part(targets.loss), .rows = chunk, .columns = head_.out,
-                                     .smoothing = config_.smoothing, .loss_scale = ctx.loss_scale});
+        ctx.run(kernels::SoftmaxXent{.logits = c.logits,
+                                     .labels = part(targets.labels),
+                                     .row_scale = part(targets.scale),
+                                     .loss = part(targets.loss),
+                                     .rows = chunk,
+                                     .columns = head_.out,
+                                     .smoothing = config_.smoothing,
+                                     .loss_scale = ctx.loss_scale});
         View d = ctx.operand(c.logits);
-        ctx.run(kernels::Gemm{.c = c.dx, .a = d, .b = kernel, .m = chunk, .n = config_.width, .k = head_.out, .trans_b = true});
-        ctx.run(kernels::ScatterRows{.y = dnormed, .x = c.dx, .index = index, .rows = chunk, .width = config_.width, .target_rows = rows});
+        ctx.run(kernels::Gemm{.c = c.dx,
+                              .a = d,
+                              .b = kernel,
+                              .m = chunk,
+                              .n = config_.width,
+                              .k = head_.out,
+                              .trans_b = true});
+        ctx.run(kernels::ScatterRows{.y = dnormed,
+                                     .x = c.dx,
+                                     .index = index,
+                                     .rows = chunk,
+                                     .width = config_.width,
+                                     .target_rows = rows});
         const bool more = i > pass.first[size_t(j)];
-        auto target = [&](nn::Linear::Target to) { return nn::Linear::Target{to.view, more ? Write::accumulate : to.write}; };
+        auto target = [&](nn::Linear::Target to) {
+          return nn::Linear::Target{to.view, more ? Write::accumulate : to.write};
+        };
         head_.parameter_gradients(ctx, target(t[0]), target(t[1]), d, c.x, chunk);
       }
     });
@@ -163,8 +202,12 @@ void CaptionHead::evaluate(nn::Context& ctx, View y, const TextRows& text, const
   for (int64_t i = 0; i < pass.first.back(); ++i) {
     auto part = [&](View v) { return v.slice(i * chunk, chunk); };
     forward_chunk(ctx, c, normed, part(targets.index), kernel);
-    ctx.run(kernels::SoftmaxXent{.logits = c.logits, .labels = part(targets.labels), .loss = part(targets.loss), .rows = chunk,
-                                 .columns = head_.out, .gradient = false});
+    ctx.run(kernels::SoftmaxXent{.logits = c.logits,
+                                 .labels = part(targets.labels),
+                                 .loss = part(targets.loss),
+                                 .rows = chunk,
+                                 .columns = head_.out,
+                                 .gradient = false});
   }
 }
 

@@ -11,8 +11,8 @@ namespace models {
 class ScorePass : public ForwardPass {
  public:
   virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
-  // The summed negative log-likelihood and the number of weighted tokens of each example, autoregressive: f64 [ctx.batch] each, on
-  // the host. On paper both may be null.
+  // The summed negative log-likelihood and the number of weighted tokens of each example,
+  // autoregressive: f64 [ctx.batch] each, on the host. On paper both may be null.
   virtual void run(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) = 0;
   void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, nullptr, nullptr); }
 };

@@ -15,7 +15,8 @@ class ParameterList {
   }
   // Adds to the latest block; returns the parameter's number.
   int add(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
-    parameters_.push_back({.path = path, .shape = std::move(shape), .init = init, .block = int(blocks_.size()) - 1});
+    parameters_.push_back(
+        {.path = path, .shape = std::move(shape), .init = init, .block = int(blocks_.size()) - 1});
     return int(parameters_.size()) - 1;
   }
   // The same for an operand of matrix products, or a bias that is added to an activation.
@@ -26,9 +27,13 @@ class ParameterList {
   }
   static shard::Init zeros() { return {}; }
   static shard::Init ones() { return {.kind = shard::Init::Kind::ones}; }
-  static shard::Init constant(double value) { return {.kind = shard::Init::Kind::constant, .value = value}; }
+  static shard::Init constant(double value) {
+    return {.kind = shard::Init::Kind::constant, .value = value};
+  }
   static shard::Init normal(double std) { return {.kind = shard::Init::Kind::normal, .std = std}; }
-  static shard::Init lecun(int64_t fan_in) { return {.kind = shard::Init::Kind::lecun_normal, .fan_in = fan_in}; }
+  static shard::Init lecun(int64_t fan_in) {
+    return {.kind = shard::Init::Kind::lecun_normal, .fan_in = fan_in};
+  }
   static shard::Init xavier(int64_t fan_in, int64_t fan_out) {
     return {.kind = shard::Init::Kind::xavier_uniform, .fan_in = fan_in, .fan_out = fan_out};
   }
@@ -50,9 +55,11 @@ class ParameterList {
     if (bias) m.output.bias = add(path + "/Dense_1/bias", {width}, normal(1e-6));
     return m;
   }
-  // query [width, heads, d], key and value [memory_width, heads, d], out [heads, d, width]; `init(in, out)` sees flattened fans.
+  // query [width, heads, d], key and value [memory_width, heads, d], out [heads, d, width];
+  // `init(in, out)` sees flattened fans.
   template <class InitOf>
-  nn::Attention attention(const std::string& path, int64_t width, int64_t memory_width, int64_t heads, bool bias, InitOf init) {
+  nn::Attention attention(const std::string& path, int64_t width, int64_t memory_width,
+                          int64_t heads, bool bias, InitOf init) {
     nn::Attention a;
     a.heads = heads;
     int64_t d = width / heads;

@@ -23,7 +23,8 @@ void TextRows::index_in(const TextRows& other, std::vector<int32_t>& index) cons
   CHECK(offsets.size() == other.offsets.size() && length == other.length);
   index.clear();
   for (size_t b = 0; b + 1 < offsets.size(); ++b) {
-    CHECK(rows_of(b) <= other.rows_of(b), "example {} has {} rows, {} there", b, rows_of(b), other.rows_of(b));
+    CHECK(rows_of(b) <= other.rows_of(b), "example {} has {} rows, {} there", b, rows_of(b),
+          other.rows_of(b));
     for (int32_t l = 0; l < rows_of(b); ++l) index.push_back(other.offsets[b] + l);
   }
 }

@@ -14,21 +14,26 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
   for (int64_t y = 0; y < height; ++y)
     for (int64_t x = 0; x < width; ++x)
       for (int64_t k = 0; k < q; ++k) {
-        // omega_k = 10000^(-k / (q - 1)); a single frequency (q = 1) has the published 0/0 = NaN, which nobody can train with.
+        // omega_k = 10000^(-k / (q - 1)); a single frequency (q = 1) has the published 0/0 = NaN,
+        // which nobody can train with.
         double omega = std::pow(10000.0, -double(k) / double(std::max<int64_t>(q - 1, 1)));
         float* row = out.data() + (y * width + x) * columns;
-        row[k] = float(std::sin(double(x) * omega)), row[q + k] = float(std::cos(double(x) * omega));
-        row[2 * q + k] = float(std::sin(double(y) * omega)), row[3 * q + k] = float(std::cos(double(y) * omega));
+        row[k] = float(std::sin(double(x) * omega)),
+        row[q + k] = float(std::cos(double(x) * omega));
+        row[2 * q + k] = float(std::sin(double(y) * omega)),
+                    row[3 * q + k] = float(std::cos(double(y) * omega));
       }
   return out;
 }
 
-Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list) : config_(config), blocks_(recompute) {
+Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list)
+    : config_(config), blocks_(recompute) {
   const int64_t width = config.width;
   stem_block_ = list.begin_block("encoder/stem");
   const int64_t inputs = config.patch_height * config.patch_width * 3;
   stem_ = {.in = inputs, .out = width};
-  stem_.kernel = list.add_operand("encoder/embedding/kernel", {config.patch_height, config.patch_width, 3, width},
+  stem_.kernel = list.add_operand("encoder/embedding/kernel",
+                                  {config.patch_height, config.patch_width, 3, width},
                                   ParameterList::lecun(inputs));
   stem_.bias = list.add("encoder/embedding/bias", {width}, ParameterList::zeros());
   if (config.learned_positions)
@@ -36,15 +41,16 @@ Vit::Vit(const VitConfig& config, Recompute recompute, ParameterList& list) : co
                           ParameterList::normal(1 / std::sqrt(double(width))));
   else
     table_ = sincos2d(config.grid_height(), config.grid_width(), width);
-  if (config.class_token) class_token_ = list.add("encoder/cls", {1, 1, width}, ParameterList::zeros());
+  if (config.class_token)
+    class_token_ = list.add("encoder/cls", {1, 1, width}, ParameterList::zeros());
   for (int64_t i = 0; i < config.depth; ++i) {
     const std::string path = fmt::format("encoder/Transformer/encoderblock_{}", i);
     const int block = list.begin_block(path);
     Layer layer;
     layer.norm0 = list.layer_norm(path + "/LayerNorm_0", width, true);
     layer.norm1 = list.layer_norm(path + "/LayerNorm_1", width, true);
-    layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", width, width, config.heads, true,
-                                     ParameterList::xavier);
+    layer.attention = list.attention(path + "/MultiHeadDotProductAttention_0", width, width,
+                                     config.heads, true, ParameterList::xavier);
     layer.mlp = list.mlp(path + "/MlpBlock_0", width, config.mlp, true);
     layer.mlp.dropout_rate = config.dropout;
     layer.mlp.dropout_name = "encoder/mlp";
@@ -79,19 +85,35 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
   ForwardBlock weights(ctx, stem_block_, blocks_.first_block());
   device::Arena::Scope scope(ctx.arena);
   pass.patches = ctx.make_activation(ctx.keep, rows * stem_.in);
-  ctx.run(kernels::Patchify{.patches = pass.patches, .image = image, .batch = ctx.batch,
-                            .height = config_.image_height, .width = config_.image_width,
-                            .patch = config_.patch_height, .patch_width = config_.patch_width, .range = bytes_});
-  const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + 1) * width), embedded = all.slice(0, rows * width);
+  ctx.run(kernels::Patchify{.patches = pass.patches,
+                            .image = image,
+                            .batch = ctx.batch,
+                            .height = config_.image_height,
+                            .width = config_.image_width,
+                            .patch = config_.patch_height,
+                            .patch_width = config_.patch_width,
+                            .range = bytes_});
+  const View all = class_token_ < 0 ? x : ctx.arena.temporary((rows + 1) * width),
+             embedded = all.slice(0, rows * width);
   stem_.forward(ctx, pass.patches, rows, embedded);
   const View table = positions_ < 0 ? pass.positions : ctx.weight(positions_);
-  ctx.run(kernels::AddTable{.y = embedded, .x = embedded, .table = table, .rows = rows, .width = width, .length = patches});
+  ctx.run(kernels::AddTable{.y = embedded,
+                            .x = embedded,
+                            .table = table,
+                            .rows = rows,
+                            .width = width,
+                            .length = patches});
   if (class_token_ >= 0) {
     ctx.run(kernels::Copy{.y = all.slice(rows * width, width), .x = ctx.weight(class_token_)});
-    ctx.run(kernels::GatherRows{.y = x, .x = all, .index = pass.from_patches, .rows = ctx.batch * config_.tokens(),
-                                .width = width, .source_rows = rows + 1});
+    ctx.run(kernels::GatherRows{.y = x,
+                                .x = all,
+                                .index = pass.from_patches,
+                                .rows = ctx.batch * config_.tokens(),
+                                .width = width,
+                                .source_rows = rows + 1});
   }
-  if (ctx.train && drops()) nn::dropout(ctx, x, x, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
+  if (ctx.train && drops())
+    nn::dropout(ctx, x, x, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
 }
 
 View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) const {
@@ -101,7 +123,9 @@ View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) cons
   View x = outputs.make(rows * width);
   embed(ctx, image, x, pass);
   auto count = [&](const Layer&) { return rows * width; };
-  auto run = [&](const Layer& layer, Stack::Kept& kept, View y, bool save) { forward_layer(ctx, layer, kept, y, save); };
+  auto run = [&](const Layer& layer, Stack::Kept& kept, View y, bool save) {
+    forward_layer(ctx, layer, kept, y, save);
+  };
   pass.tokens = blocks_.forward(ctx, outputs, x, norm_block_, pass.blocks, count, run);
   pass.norm_mark = ctx.arena.low();
   View encoded = ctx.arena.save(rows * width, ctx.activation());
@@ -112,7 +136,8 @@ View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) cons
 }
 
 // y: none where only what backward needs is made again.
-void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y, bool save) const {
+void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y,
+                        bool save) const {
   const int64_t length = config_.tokens(), width = config_.width, rows = ctx.batch * length;
   const bool drop = ctx.train && drops();
   const int number = layer.mlp.layer;
@@ -149,13 +174,15 @@ void Vit::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept
   blocks_.make_again(ctx, layer.mlp, s.n1, rows, s.mlp);
   View dn = ctx.arena.temporary(rows * width);
   View dropped = drop ? ctx.arena.temporary(rows * width) : d;
-  if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "encoder/mlp_output", number, length * width);
+  if (drop)
+    nn::dropout(ctx, dropped, d, config_.dropout, "encoder/mlp_output", number, length * width);
   layer.mlp.backward(ctx, dropped, s.n1, rows, s.mlp, dn);
   layer.norm1.backward(ctx, dn, s.a, rows, s.norm1, d, Write::accumulate);
-  if (drop) nn::dropout(ctx, dropped, d, config_.dropout, "encoder/attention", number, length * width);
+  if (drop)
+    nn::dropout(ctx, dropped, d, config_.dropout, "encoder/attention", number, length * width);
   const nn::Sequences all{length, rows};
-  layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention, dn, {},
-                           Write::overwrite);
+  layer.attention.backward(ctx, dropped, s.n0, all, {}, all, kernels::Mask::full, {}, s.attention,
+                           dn, {}, Write::overwrite);
   layer.norm0.backward(ctx, dn, kept.x, rows, s.norm0, d, Write::accumulate);
 }
 
@@ -177,25 +204,35 @@ void Vit::backward(nn::Context& ctx, View d, Pass& pass) const {
 }
 
 void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
-  const int64_t examples = ctx.batch / ctx.slices, width = config_.width, columns = config_.patches() * width;
-  if (ctx.train && drops()) nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
+  const int64_t examples = ctx.batch / ctx.slices, width = config_.width,
+                columns = config_.patches() * width;
+  if (ctx.train && drops())
+    nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
   device::Arena::Scope scope(ctx.arena);
   View of_patches = d;
   auto gather = [&](View y, View index) {
-    ctx.run(kernels::GatherRows{.y = y, .x = d, .index = index, .rows = index.count, .width = width,
+    ctx.run(kernels::GatherRows{.y = y,
+                                .x = d,
+                                .index = index,
+                                .rows = index.count,
+                                .width = width,
                                 .source_rows = d.count / width});
     return y;
   };
   auto sum_over_examples = [&](int parameter, View x, int64_t n) {
     if (ctx.gradient(parameter).view.none()) return;
     nn::sum_over_slices(ctx, {parameter}, [&](int64_t j, const auto& t) {
-      ctx.run(kernels::ColumnSum{.out = t[0].view, .x = x.slice(j * examples * n, examples * n), .m = examples, .n = n,
+      ctx.run(kernels::ColumnSum{.out = t[0].view,
+                                 .x = x.slice(j * examples * n, examples * n),
+                                 .m = examples,
+                                 .n = n,
                                  .write = t[0].write});
     });
   };
   if (class_token_ >= 0) {
     of_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.of_patches);
-    sum_over_examples(class_token_, gather(ctx.arena.temporary(ctx.batch * width), pass.of_class), width);
+    sum_over_examples(class_token_, gather(ctx.arena.temporary(ctx.batch * width), pass.of_class),
+                      width);
   }
   sum_over_examples(positions_, of_patches, columns);
   stem_.backward(ctx, of_patches, pass.patches, ctx.batch * config_.patches(), {});
@@ -203,7 +240,8 @@ void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
 
 int64_t Vit::forward_flops() const {
   const int64_t p = config_.tokens(), e = config_.width, m = config_.mlp;
-  return input_flops() + config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
+  return input_flops() +
+         config_.depth * (4 * 2 * p * e * e + 2 * 2 * p * p * e + 2 * 2 * p * e * m);
 }
 
 }  // namespace models

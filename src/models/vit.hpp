@@ -8,7 +8,8 @@
 
 namespace models {
 
-// Position table of fixed sines and cosines on a height x width grid (cappa.md 1.4): [height * width, columns].
+// Position table of fixed sines and cosines on a height x width grid (cappa.md 1.4): [height *
+// width, columns].
 std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
 
 // Everything that a ViT needs to know; a model makes it from its own keys.
@@ -18,7 +19,8 @@ struct VitConfig {
   int64_t depth = 0, width = 0, mlp = 0, heads = 0;
   float dropout = 0;
   bool learned_positions = true;  // otherwise sincos2d
-  bool class_token = false;       // a learned token in front of those of the patches, without a position
+  // a learned token in front of those of the patches, without a position
+  bool class_token = false;
 
   int64_t grid_height() const { return image_height / patch_height; }
   int64_t grid_width() const { return image_width / patch_width; }
@@ -45,12 +47,12 @@ class Vit {
 
   // The state of one pass, from place() to the end of its backward pass.
   struct Pass {
-    View positions;                      // the fixed table, where there is one
-    // With a class token: for each token its row among those of the patches and the class token behind them; for each patch, and
-    // for each example's class token, its row among the tokens.
+    View positions;  // the fixed table, where there is one
+    // With a class token: for each token its row among those of the patches and the class token
+    // behind them; for each patch, and for each example's class token, its row among the tokens.
     View from_patches, of_patches, of_class;
-    View patches;                        // rows of pixels, the stem's input
-    View tokens;                         // the last block's output
+    View patches;  // rows of pixels, the stem's input
+    View tokens;   // the last block's output
     device::Arena::Mark start{}, norm_mark{};
     nn::LayerNorm::Saved norm;
     Stack::Pass blocks;
@@ -74,7 +76,8 @@ class Vit {
  private:
   void embed(nn::Context& ctx, View image, View x, Pass& pass) const;
   void backward_stem(nn::Context& ctx, View d, Pass& pass) const;
-  void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y, bool save) const;
+  void forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y,
+                     bool save) const;
   void backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d) const;
 
   VitConfig config_;

@@ -21,18 +21,18 @@ const std::map<std::string, Variant> kVariants = {  // cappa.md 1.1
 }  // namespace
 
 void EncoderOptions::bind(config::Table& t) {
-  t.key("variant", variant, "a size by name, as \"B/16\" (mu Ti S M B L So400m H g g-opt G G-opt e); explicit keys win")
+  t.key("variant", variant,
+        "a size by name, as \"B/16\" (mu Ti S M B L So400m H g g-opt G G-opt e); explicit keys win")
       .on_resume(config::OnResume::never);
   if (!variant.empty()) {
     size_t slash = variant.find('/');
     auto found = kVariants.find(variant.substr(0, slash));
     int64_t size = slash == std::string::npos ? 0 : std::atoll(variant.c_str() + slash + 1);
     if (found == kVariants.end() || size <= 0) {
-      t.error(
-          "variant",
-          fmt::format("\"{}\" is no variant; give NAME/PATCH as \"B/16\", NAME one of mu Ti S M B L So400m H g g-opt "
-                      "G G-opt e",
-                      variant));
+      t.error("variant", fmt::format("\"{}\" is no variant; give NAME/PATCH as \"B/16\", NAME one "
+                                     "of mu Ti S M B L So400m H g g-opt "
+                                     "G G-opt e",
+                                     variant));
     } else {
       const Variant& v = found->second;
       patch = size, width = v.width, depth = v.depth, mlp = v.mlp, heads = v.heads;
@@ -46,10 +46,12 @@ void EncoderOptions::bind(config::Table& t) {
   t.key("heads", heads, "attention heads; must divide width").min(1).max(1024).on_resume(never);
   t.key("dropout", dropout, "dropout rate").min(0).max(0.99);
   if (heads > 0 && width % heads)
-    t.error(t.has("width") && !t.has("heads") ? "width" : "heads", fmt::format("width = {} is not divisible by heads = {}", width, heads));
+    t.error(t.has("width") && !t.has("heads") ? "width" : "heads",
+            fmt::format("width = {} is not divisible by heads = {}", width, heads));
 }
 
-VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_t image_width, const std::string& posemb) {
+VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_t image_width,
+                     const std::string& posemb) {
   return {.image_height = image_height,
           .image_width = image_width,
           .patch_height = options.patch,

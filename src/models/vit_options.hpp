@@ -20,6 +20,7 @@ struct EncoderOptions {
 };
 
 // The configuration of a ViT on images of that size; posemb: "learn" or "sincos2d".
-VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_t image_width, const std::string& posemb);
+VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_t image_width,
+                     const std::string& posemb);
 
 }  // namespace models

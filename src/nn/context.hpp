@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers: forward and backward by hand, in mirror order in one file, every saved tensor named in one `Saved` struct.
+// Layers: forward and backward by hand, in mirror order in one file, every saved tensor named in
+// one `Saved` struct.
 //
-// nn knows ops, the arena and the weight and gradient stores; no model, no data, no optimizer. A layer is a struct of parameter
-// numbers and sizes. To add one: a pair of files here, and a gradient check in tests/unit/nn.
+// nn knows ops, the arena and the weight and gradient stores; no model, no data, no optimizer. A
+// layer is a struct of parameter numbers and sizes. To add one: a pair of files here, and a
+// gradient check in tests/unit/nn.
 #pragma once
 
 #include <array>
@@ -37,25 +39,31 @@ struct Context {
   View loss_scale{};                 // optional f32 [1]: gradients are formed times it
   int64_t shape_set = 0;             // on paper: which of the model's sets of shapes
   device::Graphs* graphs = nullptr;  // GPUs: passes are repeated by these, if given;
-  int64_t graph_kind = 0;            // what fixes the arguments of a pass beside its shapes and where the arena stands
-  BatchGroup* group = nullptr;       // training: the examples of all ranks' passes
+  // what fixes the arguments of a pass beside its shapes and where the arena stands
+  int64_t graph_kind = 0;
+  BatchGroup* group = nullptr;          // training: the examples of all ranks' passes
   shard::StateStore* states = nullptr;  // training: the next values of state tensors
 
-  // Activations that only feed products are kept as these take them (precision.compute); the residual stream, statistics and
-  // sums are f32.
+  // Activations that only feed products are kept as these take them (precision.compute); the
+  // residual stream, statistics and sums are f32.
   device::DType activation() const { return weights.operands(); }
   View weight(int parameter) const { return weights.weight(parameter); }
   View weight_operand(int parameter) const { return weights.operand(parameter); }
   shard::GradientStore::Target gradient(int parameter) const {
-    return parameter < 0 || !gradients ? shard::GradientStore::Target{} : gradients->gradient(parameter);
+    return parameter < 0 || !gradients ? shard::GradientStore::Target{}
+                                       : gradients->gradient(parameter);
   }
   // Saved for backward if `saved`, else dropped with the current scope.
   View make(bool saved, int64_t count, device::DType type = device::DType::f32) {
     return saved ? arena.save(count, type) : arena.temporary(count, type);
   }
   // Numbers that the host has made, for ops to read.
-  View table(bool saved, const std::vector<int32_t>& values) { return table(saved, values, device::DType::i32); }
-  View table(bool saved, const std::vector<float>& values) { return table(saved, values, device::DType::f32); }
+  View table(bool saved, const std::vector<int32_t>& values) {
+    return table(saved, values, device::DType::i32);
+  }
+  View table(bool saved, const std::vector<float>& values) {
+    return table(saved, values, device::DType::f32);
+  }
   View make_activation(bool saved, int64_t count) { return make(saved, count, activation()); }
   // What a product takes of x: x itself, or its values rounded, dropped with the current scope.
   View operand(View x) {
@@ -68,9 +76,12 @@ struct Context {
   void run(const Args& args) {
     kernels::run(args, queue);
   }
-  void run_by_rows(std::initializer_list<kernels::Gemm> products) { kernels::run_by_rows({products.begin(), products.size()}, queue); }
-  // Work whose ops have the same arguments whenever `shapes` are the same: it makes no table, and nothing else of the host's goes
-  // into it. Where passes are repeated by graphs it may not be called; then the arena is as it was.
+  void run_by_rows(std::initializer_list<kernels::Gemm> products) {
+    kernels::run_by_rows({products.begin(), products.size()}, queue);
+  }
+  // Work whose ops have the same arguments whenever `shapes` are the same: it makes no table, and
+  // nothing else of the host's goes into it. Where passes are repeated by graphs it may not be
+  // called; then the arena is as it was.
   template <class Work>
   void repeat(std::initializer_list<int64_t> shapes, const Work& work) {
     if (!graphs) return work();
@@ -88,9 +99,10 @@ struct Context {
   }
 };
 
-// Adds the slices' contributions to parameter gradients along the tree: `leaf(j, targets)` writes (or, if the targets say so,
-// adds) slice j's contribution. Parameters that nobody wants have empty targets; if none is wanted, leaf still runs once per
-// slice, so that it can do the rest of its work.
+// Adds the slices' contributions to parameter gradients along the tree: `leaf(j, targets)` writes
+// (or, if the targets say so, adds) slice j's contribution. Parameters that nobody wants have empty
+// targets; if none is wanted, leaf still runs once per slice, so that it can do the rest of its
+// work.
 template <size_t N, class Leaf>
 void sum_over_slices(Context& ctx, const int (&parameters)[N], Leaf leaf) {
   using Targets = std::array<shard::GradientStore::Target, N>;
@@ -107,7 +119,8 @@ void sum_over_slices(Context& ctx, const int (&parameters)[N], Leaf leaf) {
   for (int s = 1; s < slots; ++s)
     for (auto& t : slot[size_t(s)])
       if (!t.view.none()) t.view = ctx.arena.temporary(t.view.count);
-  for (const auto& t : final) CHECK(t.view.none() || t.write == Write::overwrite, "slices need overwriting gradients");
+  for (const auto& t : final)
+    CHECK(t.view.none() || t.write == Write::overwrite, "slices need overwriting gradients");
   auto add = [&](int into, int from) {
     for (size_t i = 0; i < N; ++i) {
       View y = slot[size_t(into)][i].view;

@@ -6,22 +6,38 @@
 namespace nn {
 
 void LayerNorm::forward(Context& ctx, View x, Rows rows, View y, const Saved& saved) const {
-  ctx.run(kernels::LayerNormForward{.y = y, .mean = saved.mean, .rstd = saved.rstd, .x = x, .scale = ctx.weight(scale),
-                                    .bias = bias < 0 ? View{} : ctx.weight(bias), .rows = rows.count, .columns = width});
+  ctx.run(kernels::LayerNormForward{.y = y,
+                                    .mean = saved.mean,
+                                    .rstd = saved.rstd,
+                                    .x = x,
+                                    .scale = ctx.weight(scale),
+                                    .bias = bias < 0 ? View{} : ctx.weight(bias),
+                                    .rows = rows.count,
+                                    .columns = width});
 }
 
-void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx, Write dx_write) const {
+void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx,
+                         Write dx_write) const {
   sum_over_slices(ctx, {scale, bias}, [&](int64_t j, const auto& t) {
     auto part = [&](View v, int64_t columns) { return rows.slice(ctx, j, v, columns); };
     auto run = [&](View into, View dscale, View dbias, Write write) {
-      ctx.run(kernels::LayerNormBackward{.dx = part(into, width), .dscale = dscale, .dbias = dbias, .dy = part(dy, width),
-                                         .x = part(x, width), .mean = part(saved.mean, 1), .rstd = part(saved.rstd, 1),
-                                         .scale = ctx.weight(scale), .rows = rows.size(ctx, j), .columns = width,
-                                         .dx_write = dx_write, .param_write = write});
+      ctx.run(kernels::LayerNormBackward{.dx = part(into, width),
+                                         .dscale = dscale,
+                                         .dbias = dbias,
+                                         .dy = part(dy, width),
+                                         .x = part(x, width),
+                                         .mean = part(saved.mean, 1),
+                                         .rstd = part(saved.rstd, 1),
+                                         .scale = ctx.weight(scale),
+                                         .rows = rows.size(ctx, j),
+                                         .columns = width,
+                                         .dx_write = dx_write,
+                                         .param_write = write});
     };
     const auto& [of_scale, of_bias] = t;
     if (of_scale.view.none() || of_bias.view.none() || of_scale.write == of_bias.write)
-      return run(dx, of_scale.view, of_bias.view, of_scale.view.none() ? of_bias.write : of_scale.write);
+      return run(dx, of_scale.view, of_bias.view,
+                 of_scale.view.none() ? of_bias.write : of_scale.write);
     // One is sharded and written anew in each pass, the other is added to.
     run(dx, of_scale.view, {}, of_scale.write);
     run({}, {}, of_bias.view, of_bias.write);

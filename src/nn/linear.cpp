@@ -3,19 +3,31 @@
 
 namespace nn {
 
-kernels::Gemm Linear::product(Context& ctx, View x, Rows rows, int64_t j, View y, View residual, View gelu) const {
+kernels::Gemm Linear::product(Context& ctx, View x, Rows rows, int64_t j, View y, View residual,
+                              View gelu) const {
   return {.c = rows.slice(ctx, j, y, out),
           .a = rows.slice(ctx, j, x, in),
           .b = ctx.weight_operand(kernel),
-          .bias = bias < 0 ? View{} : y.type == device::DType::f32 ? ctx.weight(bias) : ctx.weight_operand(bias),
+          .bias = bias < 0                       ? View{}
+                  : y.type == device::DType::f32 ? ctx.weight(bias)
+                                                 : ctx.weight_operand(bias),
           .residual = rows.slice(ctx, j, residual, out),
-          .m = rows.size(ctx, j), .n = out, .k = in,
+          .m = rows.size(ctx, j),
+          .n = out,
+          .k = in,
           .gelu = rows.slice(ctx, j, gelu, out)};
 }
 
-kernels::Gemm Linear::input_product(Context& ctx, View dy, Rows rows, int64_t j, View dx, Write dx_write, View gelu_of) const {
-  return {.c = rows.slice(ctx, j, dx, in), .a = rows.slice(ctx, j, dy, out), .b = ctx.weight_operand(kernel),
-          .m = rows.size(ctx, j), .n = in, .k = out, .trans_b = true, .write = dx_write,
+kernels::Gemm Linear::input_product(Context& ctx, View dy, Rows rows, int64_t j, View dx,
+                                    Write dx_write, View gelu_of) const {
+  return {.c = rows.slice(ctx, j, dx, in),
+          .a = rows.slice(ctx, j, dy, out),
+          .b = ctx.weight_operand(kernel),
+          .m = rows.size(ctx, j),
+          .n = in,
+          .k = out,
+          .trans_b = true,
+          .write = dx_write,
           .gelu_of = rows.slice(ctx, j, gelu_of, in)};
 }
 
@@ -28,7 +40,8 @@ void Linear::forward(Context& ctx, View x, Rows rows, View y, View residual, Vie
 void Linear::backward(Context& ctx, View dy, View x, Rows rows, View dx, Write dx_write) const {
   device::Arena::Scope scope(ctx.arena);
   View d = ctx.operand(dy);
-  for (int64_t j = 0; j < ctx.slices && !dx.none(); ++j) ctx.run(input_product(ctx, d, rows, j, dx, dx_write));
+  for (int64_t j = 0; j < ctx.slices && !dx.none(); ++j)
+    ctx.run(input_product(ctx, d, rows, j, dx, dx_write));
   parameter_gradients(ctx, d, x, rows);
 }
 
@@ -36,15 +49,25 @@ void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows) const 
   device::Arena::Scope scope(ctx.arena);
   View a = ctx.gradient(kernel).view.none() ? View{} : ctx.operand(x);
   sum_over_slices(ctx, {kernel, bias}, [&](int64_t j, const auto& t) {
-    parameter_gradients(ctx, t[0], t[1], rows.slice(ctx, j, d, out), rows.slice(ctx, j, a, in), rows.size(ctx, j));
+    parameter_gradients(ctx, t[0], t[1], rows.slice(ctx, j, d, out), rows.slice(ctx, j, a, in),
+                        rows.size(ctx, j));
   });
 }
 
-void Linear::parameter_gradients(Context& ctx, const Target& of_kernel, const Target& of_bias, View d, View x, int64_t rows) const {
-  const kernels::Gemm product{.c = of_kernel.view, .a = x, .b = d, .m = in, .n = out, .k = rows, .trans_a = true,
+void Linear::parameter_gradients(Context& ctx, const Target& of_kernel, const Target& of_bias,
+                                 View d, View x, int64_t rows) const {
+  const kernels::Gemm product{.c = of_kernel.view,
+                              .a = x,
+                              .b = d,
+                              .m = in,
+                              .n = out,
+                              .k = rows,
+                              .trans_a = true,
                               .write = of_kernel.write};
-  const kernels::ColumnSum sums{.out = of_bias.view, .x = d, .m = rows, .n = out, .write = of_bias.write};
-  if (!of_kernel.view.none() && !of_bias.view.none()) return kernels::run_with_sums(product, sums, ctx.queue);
+  const kernels::ColumnSum sums{
+      .out = of_bias.view, .x = d, .m = rows, .n = out, .write = of_bias.write};
+  if (!of_kernel.view.none() && !of_bias.view.none())
+    return kernels::run_with_sums(product, sums, ctx.queue);
   if (!of_kernel.view.none()) ctx.run(product);
   if (!of_bias.view.none()) ctx.run(sums);
 }

@@ -4,8 +4,11 @@
 
 namespace nn {
 
-void dropout(Context& ctx, View y, View x, float rate, const char* name, int layer, int64_t per_example) {
-  ctx.run(kernels::Dropout{.y = y, .x = x, .rate = rate,
+void dropout(Context& ctx, View y, View x, float rate, const char* name, int layer,
+             int64_t per_example) {
+  ctx.run(kernels::Dropout{.y = y,
+                           .x = x,
+                           .rate = rate,
                            .stream = ctx.dropout.sub(base::stream_id(name)).sub(uint64_t(layer)),
                            .first = ctx.first_example * per_example});
 }
@@ -21,7 +24,8 @@ void Mlp::forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) co
   drop(ctx, saved.after_gelu, rows);
 }
 
-void Mlp::forward(Context& ctx, View x, Rows rows, const Saved& saved, View y, View residual) const {
+void Mlp::forward(Context& ctx, View x, Rows rows, const Saved& saved, View y,
+                  View residual) const {
   if (drops(ctx)) {
     forward_hidden(ctx, x, rows, saved);
     return output.forward(ctx, saved.after_gelu, rows, y, residual);
@@ -41,8 +45,12 @@ void Mlp::activate(Context& ctx, Rows rows, const Saved& saved) const {
 void Mlp::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const {
   device::Arena::Scope scope(ctx.arena);
   View dh = ctx.make_activation(false, rows.count * hidden.out), d = ctx.operand(dy);
-  auto of_output = [&](int64_t j) { return output.input_product(ctx, d, rows, j, dh, Write::overwrite, saved.before_gelu); };
-  auto of_hidden = [&](int64_t j) { return hidden.input_product(ctx, dh, rows, j, dx, Write::overwrite); };
+  auto of_output = [&](int64_t j) {
+    return output.input_product(ctx, d, rows, j, dh, Write::overwrite, saved.before_gelu);
+  };
+  auto of_hidden = [&](int64_t j) {
+    return hidden.input_product(ctx, dh, rows, j, dx, Write::overwrite);
+  };
   if (drops(ctx)) {  // the mask comes after the derivative: both only multiply
     for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(of_output(j));
     drop(ctx, dh, rows);

@@ -12,19 +12,25 @@
 namespace optim {
 
 void AdafactorOptions::bind(config::Table& t) {
-  t.key("beta2_decay", beta2_decay, "second moments keep min(beta2_cap, 1 - t^-beta2_decay) of the past in update t")
+  t.key("beta2_decay", beta2_decay,
+        "second moments keep min(beta2_cap, 1 - t^-beta2_decay) of the past in update t")
       .above(0);
   t.key("beta2_cap", beta2_cap, "at most so much of the past").min(0).max(1);
-  t.key("decay_offset", decay_offset, "updates to subtract from t, for training that starts from a later step").min(0);
+  t.key("decay_offset", decay_offset,
+        "updates to subtract from t, for training that starts from a later step")
+      .min(0);
   t.key("momentum", momentum, "of the scaled gradient, as a moving average; 0 = off").min(0).max(1);
   t.key("momentum_type", momentum_type, "how momentum is stored")
       .one_of({"bf16", "f32"})
       .on_resume(config::OnResume::never);
-  t.key("factor_min", factor_min, "tensors whose second largest dimension is at least this are factored")
+  t.key("factor_min", factor_min,
+        "tensors whose second largest dimension is at least this are factored")
       .min(1)
       .on_resume(config::OnResume::never);
   t.key("eps", eps, "added to squared gradients").min(1e-37);
-  t.key("clipping_threshold", clipping_threshold, "limits the RMS of each tensor's scaled gradient; 0 = off").min(0);
+  t.key("clipping_threshold", clipping_threshold,
+        "limits the RMS of each tensor's scaled gradient; 0 = off")
+      .min(0);
   if (momentum == 1) t.error("momentum", "1 would never let a gradient in");
 }
 
@@ -39,15 +45,18 @@ Factoring factor(const std::vector<int64_t>& shape, int64_t factor_min) {
   if (rank < 2) return f;
   std::vector<size_t> order(rank);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return shape[a] < shape[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return shape[a] < shape[b]; });
   const size_t largest = order[rank - 1], second = order[rank - 2];
   if (shape[second] < factor_min) return f;
   f.factored = true;
   const size_t x = std::min(largest, second), y = std::max(largest, second);
   auto product = [&](size_t from, size_t to) {
-    return std::accumulate(shape.begin() + int64_t(from), shape.begin() + int64_t(to), int64_t{1}, std::multiplies<>());
+    return std::accumulate(shape.begin() + int64_t(from), shape.begin() + int64_t(to), int64_t{1},
+                           std::multiplies<>());
   };
-  f.shape = {product(0, x), shape[x], product(x + 1, y), shape[y], product(y + 1, rank), largest == x};
+  f.shape = {product(0, x),        shape[x],    product(x + 1, y), shape[y],
+             product(y + 1, rank), largest == x};
   for (size_t d = 0; d < rank; ++d) {
     if (d != largest) f.v_row.push_back(shape[d]);
     if (d != second) f.v_col.push_back(shape[d]);
@@ -58,7 +67,8 @@ Factoring factor(const std::vector<int64_t>& shape, int64_t factor_min) {
 float adafactor_beta2(int64_t step, int64_t decay_offset, double decay, double cap) {
   const float t = std::max(float(step - 1 - decay_offset) + 1.0f, 1.0f);
   const float power =
-      float(std::pow(double(t), double(float(-decay))));  // through double: the same bits on every machine
+      // through double: the same bits on every machine
+      float(std::pow(double(t), double(float(-decay))));
   return std::min(float(cap), 1.0f - power);
 }
 
@@ -89,14 +99,16 @@ class Adafactor : public Method {
     return buffer.view(device::DType::f32).slice(t.offset, t.factoring.shape.over_x());
   }
   device::View over_y(const device::Buffer& buffer, const Tensor& t) const {
-    return buffer.view(device::DType::f32).slice(t.offset + t.factoring.shape.over_x(), t.factoring.shape.over_y());
+    return buffer.view(device::DType::f32)
+        .slice(t.offset + t.factoring.shape.over_x(), t.factoring.shape.over_y());
   }
   kernels::AdafactorScaling scaling(const Piece& piece) const;
 
   AdafactorOptions options_;
   device::DType momentum_type_;
-  std::vector<Tensor> tensors_;       // by parameter
-  device::Buffer moments_, factors_;  // of factored tensors, whole on every rank; factors live for one update
+  std::vector<Tensor> tensors_;  // by parameter
+  // of factored tensors, whole on every rank; factors live for one update
+  device::Buffer moments_, factors_;
   ElementState v_, momentum_;
   float beta2_ = 0;
   StepInfo info_;
@@ -120,10 +132,14 @@ Adafactor::Adafactor(const shard::Fabric& fabric, const AdafactorOptions& option
     vectors += t.factoring.shape.over_x() + t.factoring.shape.over_y();
   }
   const device::Kind kind = fabric.queue.kind();
-  moments_ = device::Buffer(kind, fabric.ledger, "optimizer", vectors * size_of(device::DType::f32));
-  factors_ = device::Buffer(kind, fabric.ledger, "workspace", vectors * size_of(device::DType::f32));
-  v_ = ElementState(fabric, device::DType::f32, [this](int p) { return !tensors_[size_t(p)].factoring.factored; });
-  if (options.momentum > 0) momentum_ = ElementState(fabric, momentum_type_, [](int) { return true; });
+  moments_ =
+      device::Buffer(kind, fabric.ledger, "optimizer", vectors * size_of(device::DType::f32));
+  factors_ =
+      device::Buffer(kind, fabric.ledger, "workspace", vectors * size_of(device::DType::f32));
+  v_ = ElementState(fabric, device::DType::f32,
+                    [this](int p) { return !tensors_[size_t(p)].factoring.factored; });
+  if (options.momentum > 0)
+    momentum_ = ElementState(fabric, momentum_type_, [](int) { return true; });
 }
 
 int64_t Adafactor::sums(int parameter) const {
@@ -135,7 +151,8 @@ void Adafactor::sum(const Piece& piece, device::View gradient, device::View sums
   const Factoring& f = tensors_[size_t(piece.parameter)].factoring;
   if (!f.factored) return Method::sum(piece, gradient, sums);
   const int64_t x = f.shape.over_x(), y = f.shape.over_y();
-  all_sums_.add({sums.slice(0, 1), sums.slice(1, x), sums.slice(1 + x, y), gradient, piece.begin, f.shape});
+  all_sums_.add(
+      {sums.slice(0, 1), sums.slice(1, x), sums.slice(1 + x, y), gradient, piece.begin, f.shape});
 }
 
 void Adafactor::run() {
@@ -147,14 +164,16 @@ void Adafactor::run() {
 
 void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
   info_ = info;
-  beta2_ = adafactor_beta2(info.step, options_.decay_offset, options_.beta2_decay, options_.beta2_cap);
+  beta2_ =
+      adafactor_beta2(info.step, options_.decay_offset, options_.beta2_decay, options_.beta2_cap);
   for (size_t p = 0; p < tensors_.size(); ++p) {
     const Tensor& t = tensors_[p];
     if (!t.factoring.factored) continue;
     const device::View sums = totals.of(int(p));
     const int64_t x = t.factoring.shape.over_x(), y = t.factoring.shape.over_y();
-    all_factors_.add({over_x(moments_, t), over_y(moments_, t), over_x(factors_, t), over_y(factors_, t),
-                      sums.slice(1, x), sums.slice(1 + x, y), t.factoring.shape, info.clip, beta2_, float(options_.eps)});
+    all_factors_.add({over_x(moments_, t), over_y(moments_, t), over_x(factors_, t),
+                      over_y(factors_, t), sums.slice(1, x), sums.slice(1 + x, y),
+                      t.factoring.shape, info.clip, beta2_, float(options_.eps)});
   }
   all_factors_.run(fabric_.queue);
 }
@@ -164,8 +183,8 @@ kernels::AdafactorScaling Adafactor::scaling(const Piece& piece) const {
   kernels::AdafactorScaling s;
   s.beta2 = beta2_, s.eps = float(options_.eps);
   if (t.factoring.factored)
-    s.factor_over_x = over_x(factors_, t), s.factor_over_y = over_y(factors_, t), s.shape = t.factoring.shape,
-    s.begin = piece.begin;
+    s.factor_over_x = over_x(factors_, t), s.factor_over_y = over_y(factors_, t),
+    s.shape = t.factoring.shape, s.begin = piece.begin;
   else
     s.v = v_.of(piece);
   return s;
@@ -179,7 +198,8 @@ void Adafactor::measured(const TensorTotals& totals) {
   beta2_ = 1;  // v has been moved on
   for (size_t p = 0; p < tensors_.size(); ++p)
     if (trainable(int(p)))
-      tensors_[p].rms = {totals.of(int(p)), fabric_.layout.parameters()[p].size, float(options_.clipping_threshold)};
+      tensors_[p].rms = {totals.of(int(p)), fabric_.layout.parameters()[p].size,
+                         float(options_.clipping_threshold)};
 }
 
 void Adafactor::update(const Piece& piece, const kernels::Update& update) {
@@ -201,7 +221,8 @@ void Adafactor::list_state(std::vector<shard::TensorSlice>& out) {
     const Tensor& t = tensors_[p];
     const std::string& path = fabric_.layout.parameters()[p].path;
     if (t.factoring.factored) {
-      const bool row_is_x = t.factoring.shape.x_is_largest;  // v_row is the mean over the largest dimension
+      // v_row is the mean over the largest dimension
+      const bool row_is_x = t.factoring.shape.x_is_largest;
       auto vector = [&](const char* name, const std::vector<int64_t>& shape, device::View v) {
         out.push_back({"/optimizer/adafactor/" + std::string(name) + "/" + path,
                        device::DType::f32,

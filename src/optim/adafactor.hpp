@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// big_vision's Adafactor (scale_by_adafactor): factored second moments, no bias correction, EMA momentum in bfloat16.
+// big_vision's Adafactor (scale_by_adafactor): factored second moments, no bias correction, EMA
+// momentum in bfloat16.
 #pragma once
 
 #include <string>
@@ -24,16 +25,18 @@ struct AdafactorOptions : MethodOptions {
   std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
 };
 
-// How a tensor is factored: its two largest dimensions (of equal ones, the last count as larger, as in NumPy's
-// argsort), if the second largest has at least `factor_min` elements.
+// How a tensor is factored: its two largest dimensions (of equal ones, the last count as larger, as
+// in NumPy's argsort), if the second largest has at least `factor_min` elements.
 struct Factoring {
   bool factored = false;
   kernels::Factored shape;
-  std::vector<int64_t> v_row, v_col;  // shapes: without the largest, without the second largest dimension
+  // shapes: without the largest, without the second largest dimension
+  std::vector<int64_t> v_row, v_col;
 };
 Factoring factor(const std::vector<int64_t>& shape, int64_t factor_min);
 
-// Weight of the past in update `step` (the first is 1): min(cap, 1 - t^-decay), in float. 0 in the first update.
+// Weight of the past in update `step` (the first is 1): min(cap, 1 - t^-decay), in float. 0 in the
+// first update.
 float adafactor_beta2(int64_t step, int64_t decay_offset, double decay, double cap);
 
 }  // namespace optim

@@ -20,7 +20,9 @@ void AdamwOptions::bind(config::Table& t) {
   if (b1 == 1 || b2 == 1) t.error(b1 == 1 ? "b1" : "b2", "1 would never let a gradient in");
 }
 
-float bias_correction(double b, int64_t step) { return 1.0f - float(std::pow(double(float(b)), double(step))); }
+float bias_correction(double b, int64_t step) {
+  return 1.0f - float(std::pow(double(float(b)), double(step)));
+}
 
 namespace {
 

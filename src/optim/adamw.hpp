@@ -17,8 +17,8 @@ struct AdamwOptions : MethodOptions {
   std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
 };
 
-// The divisor of the mean of `step` updates (the first is 1): 1 - b^step in float. The power is rounded once from
-// double, so it has the same bits on every machine.
+// The divisor of the mean of `step` updates (the first is 1): 1 - b^step in float. The power is
+// rounded once from double, so it has the same bits on every machine.
 float bias_correction(double b, int64_t step);
 
 }  // namespace optim

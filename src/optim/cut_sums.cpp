@@ -32,7 +32,8 @@ CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
   const int slots = base::TreeSum::slots(most_cuts);
   device::Kind kind = fabric.queue.kind();
   totals_ = device::Buffer(kind, fabric.ledger, "workspace", total_ * size_of(device::DType::f64));
-  levels_ = device::Buffer(kind, fabric.ledger, "workspace", (slots - 1) * widest_ * size_of(device::DType::f64));
+  levels_ = device::Buffer(kind, fabric.ledger, "workspace",
+                           (slots - 1) * widest_ * size_of(device::DType::f64));
 }
 
 device::View CutSums::slot(const Group& group, int index) const {
@@ -41,7 +42,8 @@ device::View CutSums::slot(const Group& group, int index) const {
 }
 
 void CutSums::exchange() {
-  if (exchanged_ > 0) fabric_.mesh.fsdp->all_reduce(all().slice(0, exchanged_), fabric_.queue).wait();
+  if (exchanged_ > 0)
+    fabric_.mesh.fsdp->all_reduce(all().slice(0, exchanged_), fabric_.queue).wait();
 }
 
 device::View CutSums::of(int parameter) const {

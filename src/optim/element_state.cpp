@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t kAlign = 32;  // elements: tensors start on a 64-byte line in either type
 }
 
-ElementState::ElementState(const shard::Fabric& fabric, device::DType type, const std::function<bool(int)>& keeps)
+ElementState::ElementState(const shard::Fabric& fabric, device::DType type,
+                           const std::function<bool(int)>& keeps)
     : layout_(&fabric.layout),
       mesh_(&fabric.mesh),
       type_(type),
@@ -23,25 +24,29 @@ ElementState::ElementState(const shard::Fabric& fabric, device::DType type, cons
   for (int f = 0; f < layout.fsdp(); ++f) {
     int64_t length = 0;
     for (int u = 0; u < int(layout.units().size()); ++u)
-      for (const shard::Segment& s : layout.segments(u, layout.owned_begin(u, f), layout.owned_count(u))) {
+      for (const shard::Segment& s :
+           layout.segments(u, layout.owned_begin(u, f), layout.owned_count(u))) {
         Place& place = places_[size_t(s.parameter)];
         if (!place.kept) continue;
-        if (f == fabric.mesh.fsdp_index) place.begin = s.begin, place.end = s.end, place.offset = length;
+        if (f == fabric.mesh.fsdp_index)
+          place.begin = s.begin, place.end = s.end, place.offset = length;
         length += base::round_up(s.count(), kAlign);
       }
     longest = std::max(longest, length);
   }
-  buffer_ = device::Buffer(fabric.queue.kind(), fabric.ledger, "optimizer", longest * size_of(type));
+  buffer_ =
+      device::Buffer(fabric.queue.kind(), fabric.ledger, "optimizer", longest * size_of(type));
 }
 
 device::View ElementState::of(const Piece& piece) const {
   const Place& place = places_[size_t(piece.parameter)];
-  CHECK(place.kept && piece.begin >= place.begin && piece.end <= place.end, "no state for [{}, {})", piece.begin,
-        piece.end);
+  CHECK(place.kept && piece.begin >= place.begin && piece.end <= place.end, "no state for [{}, {})",
+        piece.begin, piece.end);
   return buffer_.view(type_).slice(place.offset + piece.begin - place.begin, piece.count());
 }
 
-void ElementState::list(const std::string& prefix, int parameter, std::vector<shard::TensorSlice>& out) const {
+void ElementState::list(const std::string& prefix, int parameter,
+                        std::vector<shard::TensorSlice>& out) const {
   const Place& place = places_[size_t(parameter)];
   const shard::Parameter& p = layout_->parameters()[size_t(parameter)];
   shard::TensorSlice slice{prefix + "/" + p.path, type_, p.shape, {}, true};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// State with one number per element (momentum, second moment): kept only for the elements that this rank owns, packed.
+// State with one number per element (momentum, second moment): kept only for the elements that this
+// rank owns, packed.
 #pragma once
 
 #include <functional>
@@ -14,9 +15,11 @@ namespace optim {
 class ElementState {
  public:
   ElementState() = default;
-  // `keeps(parameter)`: which trainable tensors have this state. The buffer is as long as on the rank that keeps most,
-  // so that every rank holds the same number of bytes and a plan made for one speaks for all.
-  ElementState(const shard::Fabric& fabric, device::DType type, const std::function<bool(int)>& keeps);
+  // `keeps(parameter)`: which trainable tensors have this state. The buffer is as long as on the
+  // rank that keeps most, so that every rank holds the same number of bytes and a plan made for one
+  // speaks for all.
+  ElementState(const shard::Fabric& fabric, device::DType type,
+               const std::function<bool(int)>& keeps);
 
   bool keeps(int parameter) const { return !places_.empty() && places_[size_t(parameter)].kept; }
   device::View of(const Piece& piece) const;
@@ -36,12 +39,14 @@ class ElementState {
   device::Buffer buffer_;
 };
 
-// Does this rank write its copy of a tensor that all ranks of the mesh (or: of one fsdp index) hold?
+// Does this rank write its copy of a tensor that all ranks of the mesh (or: of one fsdp index)
+// hold?
 bool writes_state(const comm::Mesh& mesh, bool sharded);
 
 // "f32" | "bf16", as the keys *_type name it.
 device::DType state_type(const std::string& name);
-// A coefficient that multiplies stored state is rounded to the type of the state, as the published code does.
+// A coefficient that multiplies stored state is rounded to the type of the state, as the published
+// code does.
 float state_coefficient(double value, device::DType type);
 
 }  // namespace optim

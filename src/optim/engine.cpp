@@ -10,8 +10,9 @@
 
 namespace optim {
 
-Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vector<ParameterPolicy> policies,
-               std::vector<Schedule> schedules, const std::vector<std::string>& groups,
+Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
+               std::vector<ParameterPolicy> policies, std::vector<Schedule> schedules,
+               const std::vector<std::string>& groups,
                const std::optional<LossScaleOptions>& loss_scale)
     : fabric_(fabric),
       learning_rate_(options.learning_rate),
@@ -23,7 +24,8 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
       scale_options_(loss_scale) {
   const shard::Layout& layout = fabric.layout;
   const auto& parameters = layout.parameters();
-  CHECK(policies_.size() == parameters.size(), "{} policies for {} parameters", policies_.size(), parameters.size());
+  CHECK(policies_.size() == parameters.size(), "{} policies for {} parameters", policies_.size(),
+        parameters.size());
   std::vector<int64_t> of_gradients, measured, two;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const shard::ParameterKind kind = layout.units()[size_t(parameters[p].unit)].kind;
@@ -31,8 +33,8 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
                state = kind == shard::ParameterKind::state;
     CHECK(trained != policies_[p].frozen, "{}: frozen here, trained in its unit, or the reverse",
           parameters[p].path);
-    CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.size()), "{}: no schedule",
-          parameters[p].path);
+    CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.size()),
+          "{}: no schedule", parameters[p].path);
     of_gradients.push_back(trained ? method_->sums(int(p)) : 0);
     measured.push_back(trained ? method_->measures(int(p)) : 0);
     two.push_back(state ? 0 : 2);  // the norm of all parameters leaves state out
@@ -62,15 +64,18 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
   for (size_t p = 0; p < parameters.size(); ++p)
     if (of_gradients[p] > 0) places.push_back(base::narrow<int32_t>(gradient_sums_->place(int(p))));
   const device::Kind kind = fabric.queue.kind();
-  places_buffer_ = device::Buffer(kind, fabric.ledger, "workspace", int64_t(places.size()) * size_of(device::DType::i32));
+  places_buffer_ = device::Buffer(kind, fabric.ledger, "workspace",
+                                  int64_t(places.size()) * size_of(device::DType::i32));
   places_ = places_buffer_.view(device::DType::i32).slice(0, int64_t(places.size()));
   device::upload(places_, places.data(), fabric.queue);
-  found_ = device::Buffer(kind, fabric.ledger, "workspace", (1 + places_.count + 4) * size_of(device::DType::f64));
+  found_ = device::Buffer(kind, fabric.ledger, "workspace",
+                          (1 + places_.count + 4) * size_of(device::DType::f64));
   info_.clip.decided = decision();
   found_there_ = device::Fetched(kind, found_.bytes());
   norms_there_ = device::Fetched(kind, norm_sums_->all().bytes());
 
-  for (Norms* n : {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates})
+  for (Norms* n :
+       {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates})
     n->per_parameter.assign(parameters.size(), 0), n->per_group.assign(groups_.size(), 0);
   for (std::vector<float>& values : schedules_of_) values.assign(schedules_.size(), 0);
   report_.update.schedules.assign(schedules_.size(), 0);
@@ -78,7 +83,9 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options, std::vecto
   if (scale_options_) set_scale_state({scale_options_->init, 0});
 }
 
-device::View Engine::loss_scale() const { return scale_options_ ? scale_memory().slice(0, 1) : device::View{}; }
+device::View Engine::loss_scale() const {
+  return scale_options_ ? scale_memory().slice(0, 1) : device::View{};
+}
 
 Engine::ScaleState Engine::scale_state() {
   if (!scale_options_ || fabric_.queue.kind() == device::Kind::plan) return {};
@@ -94,7 +101,8 @@ void Engine::set_scale_state(const ScaleState& state) {
 
 // Three numbers in the room of four, behind the squares.
 device::View Engine::floats_found(int64_t which) const {
-  const device::View behind = found_.view(device::DType::f64).slice(1 + places_.count + 2 * which, 2);
+  const device::View behind =
+      found_.view(device::DType::f64).slice(1 + places_.count + 2 * which, 2);
   return {behind.data, device::DType::f32, 3};
 }
 
@@ -102,7 +110,8 @@ device::View Engine::floats_found(int64_t which) const {
 template <class Square>
 void Engine::fill(Norms& norms, Square square_of) {
   double total = 0;
-  for (size_t p = 0; p < norms.per_parameter.size(); ++p) total += norms.per_parameter[p] = square_of(int(p));
+  for (size_t p = 0; p < norms.per_parameter.size(); ++p)
+    total += norms.per_parameter[p] = square_of(int(p));
   norms.global = std::sqrt(total);
   for (size_t g = 0; g < groups_.size(); ++g) {
     double square = 0;
@@ -117,16 +126,18 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
   CHECK(units.size() == owned_.size(), "{} of {} units to inspect", units.size(), owned_.size());
   for (OwnedUnit& u : owned_) u.unit = -1;
   for (const OwnedUnit& u : units) {
-    CHECK(u.unit >= 0 && u.unit < int(owned_.size()) && owned_[size_t(u.unit)].unit < 0, "unit {} twice or unknown",
-          u.unit);
+    CHECK(u.unit >= 0 && u.unit < int(owned_.size()) && owned_[size_t(u.unit)].unit < 0,
+          "unit {} twice or unknown", u.unit);
     const int64_t count = fabric_.layout.owned_count(u.unit);
-    CHECK(u.weights.count == count, "unit {}: {} weights, {} owned", u.unit, u.weights.count, count);
+    CHECK(u.weights.count == count, "unit {}: {} weights, {} owned", u.unit, u.weights.count,
+          count);
     CHECK(!fabric_.layout.units()[size_t(u.unit)].trained() || u.gradient.count == count,
           "unit {}: {} gradients", u.unit, u.gradient.count);
     owned_[size_t(u.unit)] = u;
   }
   gradient_sums_->sum(
-      pieces_, [&](const Piece& piece, device::View sums) { method_->sum(piece, gradient(piece), sums); },
+      pieces_,
+      [&](const Piece& piece, device::View sums) { method_->sum(piece, gradient(piece), sums); },
       [&] { method_->run(); });
   gradient_sums_->exchange();
   kernels::run(kernels::ClipGradient{.decision = decision(),
@@ -139,7 +150,8 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
                fabric_.queue);
   // Every rank has the same sums, so every rank finds an overflow, and moves the scale, alike.
   if (scale_options_)
-    kernels::run(kernels::LossScale{decision(), norm(), scale_memory(), float(clip_norm_), scale_options_->rule()},
+    kernels::run(kernels::LossScale{decision(), norm(), scale_memory(), float(clip_norm_),
+                                    scale_options_->rule()},
                  fabric_.queue);
   found_there_.fetch(step, {found_.data(), device::DType::u8, found_.bytes()}, fabric_.queue);
   inspected_ = step;
@@ -169,7 +181,8 @@ void Engine::apply(int64_t step) {
   CHECK(inspected_ == step && step >= 1, "apply of step {} needs its inspection", step);
   inspected_ = 0;
   info_.step = step;
-  for (size_t s = 0; s < schedules_.size(); ++s) schedules_of_[step][s] = schedules_[s].at(step - 1);
+  for (size_t s = 0; s < schedules_.size(); ++s)
+    schedules_of_[step][s] = schedules_[s].at(step - 1);
   method_->begin_step(info_, *gradient_sums_);
   if (measured_sums_) {
     measured_sums_->sum(
@@ -205,7 +218,8 @@ const Report& Engine::report(int64_t step) {
   const auto* decided = reinterpret_cast<const float*>(squares_of_gradients + places_.count);
   const float* scales = decided + 4;
   const double scale = scale_options_ ? double(scales[2]) : 1;
-  if (scale_options_) report_.gradients.loss_scale = scale, report_.gradients.next_loss_scale = double(scales[0]);
+  if (scale_options_)
+    report_.gradients.loss_scale = scale, report_.gradients.next_loss_scale = double(scales[0]);
   fill(report_.gradients.gradients, [&, next = int64_t{0}](int p) mutable {
     return policies_[size_t(p)].frozen ? 0 : squares_of_gradients[next++] / (scale * scale);
   });

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer = one Method: its state, what it must know of whole tensors before an update, and its rule for
-// elements. The engine does everything else (norms, clipping, learning rate, decay, schedule, exchange over ranks),
-// once for all.
+// One optimizer = one Method: its state, what it must know of whole tensors before an update, and
+// its rule for elements. The engine does everything else (norms, clipping, learning rate, decay,
+// schedule, exchange over ranks), once for all.
 //
-// A Method asks for ops tensor by tensor (OpList), and the engine says when they run: on GPUs many tensors in one launch.
+// A Method asks for ops tensor by tensor (OpList), and the engine says when they run: on GPUs many
+// tensors in one launch.
 //
-// To add an optimizer: a file with its options (keys of [optimizer]) and its Method, and a row in registry.cpp.
+// To add an optimizer: a file with its options (keys of [optimizer]) and its Method, and a row in
+// registry.cpp.
 #pragma once
 
 #include <memory>
@@ -18,8 +20,8 @@
 
 namespace optim {
 
-// The part of one tensor that lies in one cut of a unit and that this rank owns. Sums are formed piece by piece; of a tensor, no cut
-// holds two.
+// The part of one tensor that lies in one cut of a unit and that this rank owns. Sums are formed
+// piece by piece; of a tensor, no cut holds two.
 struct Piece {
   int unit = 0, parameter = 0;
   int64_t begin = 0, end = 0;  // elements of the logical, flattened tensor
@@ -44,10 +46,14 @@ class Method {
  public:
   virtual ~Method() = default;
 
-  // How many sums over the whole tensor are needed before an update. The first is always the sum of squares.
+  // How many sums over the whole tensor are needed before an update. The first is always the sum of
+  // squares.
   virtual int64_t sums(int /*parameter*/) const { return 1; }
-  // Asks for a piece's part of the sums, which were zeroed for its cut. Default: the sum of squares.
-  virtual void sum(const Piece& /*piece*/, device::View gradient, device::View sums) { squares_.add({sums, gradient}); }
+  // Asks for a piece's part of the sums, which were zeroed for its cut. Default: the sum of
+  // squares.
+  virtual void sum(const Piece& /*piece*/, device::View gradient, device::View sums) {
+    squares_.add({sums, gradient});
+  }
   // Runs what sum, measure and update have asked for since.
   virtual void run() { squares_.run(fabric_.queue); }
   virtual void begin_step(const StepInfo& /*info*/, const TensorTotals& /*totals*/) {}
@@ -65,7 +71,8 @@ class Method {
   // Asks for the update of the weights of a piece and of the state that belongs to them.
   virtual void update(const Piece& piece, const kernels::Update& update) = 0;
 
-  // Everything the next update depends on besides weights and step number, in the same order on every rank.
+  // Everything the next update depends on besides weights and step number, in the same order on
+  // every rank.
   virtual void list_state(std::vector<shard::TensorSlice>& out) = 0;
 
  protected:
@@ -82,7 +89,8 @@ class Method {
 
 // The keys of one kind of optimizer, and how to make it.
 struct MethodOptions : config::Table::Variant {
-  // Bytes of state per element of a tensor of this shape; only differences between tensors matter (shard::Unit).
+  // Bytes of state per element of a tensor of this shape; only differences between tensors matter
+  // (shard::Unit).
   virtual int64_t element_state_bytes(const std::vector<int64_t>& /*shape*/) const { return 0; }
   virtual std::unique_ptr<Method> make(const shard::Fabric& fabric) const = 0;
 };

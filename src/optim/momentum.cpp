@@ -20,7 +20,8 @@ namespace {
 class Momentum : public Method {
  public:
   Momentum(const shard::Fabric& fabric, const MomentumOptions& options)
-      : Method(fabric), trace_(fabric, state_type(options.momentum_type), [](int) { return true; }) {
+      : Method(fabric),
+        trace_(fabric, state_type(options.momentum_type), [](int) { return true; }) {
     args_.keep = state_coefficient(options.momentum, state_type(options.momentum_type));
     args_.momentum = float(options.momentum);
     args_.nesterov = options.nesterov;

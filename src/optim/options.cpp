@@ -21,28 +21,45 @@ std::optional<std::regex> pattern_of(const std::string& text) {
 }  // namespace
 
 void Rule::bind(config::Table& t) {
-  t.key("match", match, "regular expression that must match the whole parameter path; the first rule that matches wins")
+  t.key("match", match,
+        "regular expression that must match the whole parameter path; the first rule that matches "
+        "wins")
       .required();
-  t.key("decay_scale", decay_scale, "times weight_decay; -1 = 1 for parameters named kernel, 0 for the rest").min(-1);
+  t.key("decay_scale", decay_scale,
+        "times weight_decay; -1 = 1 for parameters named kernel, 0 for the rest")
+      .min(-1);
   t.key("lr_scale", lr_scale, "times learning_rate").min(0);
   t.key("schedule", schedule, "name of a [schedule.NAME] table");
   t.key("frozen", frozen, "never changes: no gradient, no optimizer state");
   if (decay_scale < 0 && decay_scale > -1) t.error("decay_scale", "must be -1 or at least 0");
-  if (!match.empty() && match.front() == '/') t.error("match", "parameter paths do not begin with \"/\"");
-  if (std::string problem = base::pattern_problem(match); !problem.empty()) t.error("match", problem);
+  if (!match.empty() && match.front() == '/')
+    t.error("match", "parameter paths do not begin with \"/\"");
+  if (std::string problem = base::pattern_problem(match); !problem.empty())
+    t.error("match", problem);
 }
 
 void LossScaleOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
-  t.key("init", init, "scale of a new run's loss; powers of two round nothing").min(1).max(0x1p60).on_resume(may);
-  t.key("growth", growth, "times the scale, after growth_interval updates without an overflow").min(1).max(1024).on_resume(may);
-  t.key("backoff", backoff, "times the scale after an overflow, whose step makes no update").above(0).max(1).on_resume(may);
-  t.key("growth_interval", growth_interval, "updates in a row without an overflow before the scale grows")
+  t.key("init", init, "scale of a new run's loss; powers of two round nothing")
+      .min(1)
+      .max(0x1p60)
+      .on_resume(may);
+  t.key("growth", growth, "times the scale, after growth_interval updates without an overflow")
+      .min(1)
+      .max(1024)
+      .on_resume(may);
+  t.key("backoff", backoff, "times the scale after an overflow, whose step makes no update")
+      .above(0)
+      .max(1)
+      .on_resume(may);
+  t.key("growth_interval", growth_interval,
+        "updates in a row without an overflow before the scale grows")
       .min(1)
       .max(10'000'000)
       .unit("steps")
       .on_resume(may);
-  t.key("min", min, "the scale does not shrink below it: an overflow there is guard.nonfinite's business")
+  t.key("min", min,
+        "the scale does not shrink below it: an overflow there is guard.nonfinite's business")
       .above(0)
       .max(0x1p60)
       .on_resume(may);
@@ -52,12 +69,16 @@ void LossScaleOptions::bind(config::Table& t) {
 
 void OptimizerOptions::bind(config::Table& t) {
   t.kind("kind", kind, method, methods(), "which optimizer");
-  t.key("learning_rate", learning_rate, "scales the optimizer's direction; the schedule multiplies it")
+  t.key("learning_rate", learning_rate,
+        "scales the optimizer's direction; the schedule multiplies it")
       .required()
       .min(0);
-  t.key("weight_decay", weight_decay, "decoupled: times weight and schedule, but not learning_rate").min(0);
-  t.key("clip_norm", clip_norm, "bound on the global gradient norm, before the optimizer; 0 = off").min(0);
-  t.list("rule", rules, "per parameter; without rules parameters named kernel decay and the rest does not");
+  t.key("weight_decay", weight_decay, "decoupled: times weight and schedule, but not learning_rate")
+      .min(0);
+  t.key("clip_norm", clip_norm, "bound on the global gradient norm, before the optimizer; 0 = off")
+      .min(0);
+  t.list("rule", rules,
+         "per parameter; without rules parameters named kernel decay and the rest does not");
 }
 
 const MethodOptions& OptimizerOptions::method_options() const {
@@ -110,7 +131,8 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
       const std::string near = base::nearest_name(rule.schedule, known);
       out.problems.push_back(
           {fmt::format("optimizer.rule.{}.schedule", r),
-           fmt::format("no table [schedule.{}]; there are: {}{}", rule.schedule, base::join(known, ", "),
+           fmt::format("no table [schedule.{}]; there are: {}{}", rule.schedule,
+                       base::join(known, ", "),
                        near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near))});
     }
   }
@@ -144,18 +166,20 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
 
   if (!uncovered.empty())
     out.problems.push_back(
-        {"optimizer.rule", fmt::format("no rule matches {} parameter{}: {}; end the list with match = \".*\"",
-                                       uncovered.size(), uncovered.size() == 1 ? "" : "s", some_of(uncovered))});
+        {"optimizer.rule",
+         fmt::format("no rule matches {} parameter{}: {}; end the list with match = \".*\"",
+                     uncovered.size(), uncovered.size() == 1 ? "" : "s", some_of(uncovered))});
   for (size_t r = 0; r < matches.size(); ++r)
     if (matches[r] && !reached[r] && patterns[r])
+      out.problems.push_back({fmt::format("optimizer.rule.{}.match", r),
+                              fmt::format("\"{}\" is never reached: the rules before it take all "
+                                          "that it matches; put it before them",
+                                          options.rules[r].match)});
+    else if (!matches[r])
       out.problems.push_back(
           {fmt::format("optimizer.rule.{}.match", r),
-           fmt::format("\"{}\" is never reached: the rules before it take all that it matches; put it before them",
-                       options.rules[r].match)});
-    else if (!matches[r])
-      out.problems.push_back({fmt::format("optimizer.rule.{}.match", r),
-                              fmt::format("\"{}\" matches no parameter; paths look like {}", options.rules[r].match,
-                                          paths.empty() ? "" : paths[paths.size() / 2])});
+           fmt::format("\"{}\" matches no parameter; paths look like {}", options.rules[r].match,
+                       paths.empty() ? "" : paths[paths.size() / 2])});
   const bool resolved = out.problems.empty();  // otherwise what is used is not known
   for (const auto& [name, table] : tables) {
     if (used.count(name)) continue;
@@ -165,9 +189,11 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
     if (!resolved && (named || name == "default")) continue;
     out.problems.push_back(
         {"schedule." + name,
-         named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it matches are frozen or "
+         named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it matches "
+                 "are frozen or "
                  "taken by an earlier rule"
-               : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one use [schedule.default]"
+               : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one "
+                             "use [schedule.default]"
                              "{}",
                              name == "default" ? ", and every rule names another" : "")});
   }
@@ -194,8 +220,8 @@ std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock
   return out;
 }
 
-std::vector<Schedule> make_schedules(const std::vector<std::string>& names, const ScheduleTables& tables,
-                                     const Clock& clock) {
+std::vector<Schedule> make_schedules(const std::vector<std::string>& names,
+                                     const ScheduleTables& tables, const Clock& clock) {
   std::vector<Schedule> out;
   for (const std::string& name : names) {
     auto it = tables.find(name);

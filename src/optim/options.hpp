@@ -14,7 +14,8 @@
 
 namespace optim {
 
-// [[optimizer.rule]]: the first rule that fully matches a parameter's path decides everything about it.
+// [[optimizer.rule]]: the first rule that fully matches a parameter's path decides everything about
+// it.
 struct Rule {
   std::string match;
   double decay_scale = -1;  // -1: as without rules, 1 for kernels and 0 for the rest
@@ -44,7 +45,9 @@ struct LossScaleOptions {
   int64_t growth_interval = 2000;
   void bind(config::Table& t);
   bool operator==(const LossScaleOptions&) const = default;
-  kernels::LossScaleRule rule() const { return {float(growth), float(backoff), float(min), growth_interval}; }
+  kernels::LossScaleRule rule() const {
+    return {float(growth), float(backoff), float(min), growth_interval};
+  }
 };
 
 // What the rules come to for one parameter.
@@ -63,8 +66,8 @@ struct Policies {
 
 using ScheduleTables = std::map<std::string, ScheduleOptions>;
 
-// Problems: parameters that no rule covers, rules that match no parameter, unknown schedules, [schedule.NAME] tables
-// that nothing uses.
+// Problems: parameters that no rule covers, rules that match no parameter, unknown schedules,
+// [schedule.NAME] tables that nothing uses.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<std::string>& paths);
 // For the parameters of a model: those of kind state need no rule and count as frozen.
@@ -75,7 +78,7 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
 std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock);
 
 // The named schedules; one that has no table is constant 1.
-std::vector<Schedule> make_schedules(const std::vector<std::string>& names, const ScheduleTables& tables,
-                                     const Clock& clock);
+std::vector<Schedule> make_schedules(const std::vector<std::string>& names,
+                                     const ScheduleTables& tables, const Clock& clock);
 
 }  // namespace optim

@@ -22,11 +22,13 @@ int64_t steps_of(const config::Duration& d, const Clock& clock, int64_t otherwis
 }
 
 // Warm-up and cooldown: 0 of any unit is none.
-int64_t ramp_of(const config::Duration& d, const Clock& clock) { return d.value == 0 ? 0 : steps_of(d, clock, 0); }
+int64_t ramp_of(const config::Duration& d, const Clock& clock) {
+  return d.value == 0 ? 0 : steps_of(d, clock, 0);
+}
 
 // The same, or nothing if it is not known yet; a length that cannot be is a problem of `key`.
-std::optional<int64_t> known_ramp(const config::Duration& d, const Clock& clock, const std::string& key,
-                                  std::vector<Problem>& out) {
+std::optional<int64_t> known_ramp(const config::Duration& d, const Clock& clock,
+                                  const std::string& key, std::vector<Problem>& out) {
   using Unit = config::Duration::Unit;
   if (d.unit == Unit::epochs && clock.data_size <= 0) return {};
   if (d.unit == Unit::fraction && clock.total_steps <= 0) return {};
@@ -38,8 +40,8 @@ std::optional<int64_t> known_ramp(const config::Duration& d, const Clock& clock,
   }
 }
 
-// Powers and cosines of floats are taken in double and rounded once: the same bits on every machine, and at most a
-// rounding away from any float library.
+// Powers and cosines of floats are taken in double and rounded once: the same bits on every
+// machine, and at most a rounding away from any float library.
 float power_of(float x, float e) { return float(std::pow(double(x), double(e))); }
 float cosine_of(float x) { return float(std::cos(double(x))); }
 
@@ -51,15 +53,20 @@ float progress(int64_t step, int64_t warmup, int64_t total) {
 }  // namespace
 
 const base::Registry<ScheduleRow>& schedule_rows() {
-  static const base::Registry<ScheduleRow> rows("schedule", {
-      {"constant", "1 throughout", make_shape<ConstantShape>},
-      {"linear", "a straight line from 1 to `end`", make_shape<LinearShape>},
-      {"polynomial", "from 1 to `end`, by a power of the share of the run that is left", make_shape<PolynomialShape>},
-      {"cosine", "half a cosine from 1 to 0", make_shape<CosineShape>},
-      {"rsqrt", "falls as 1 / sqrt(1 + steps / timescale), whatever the length of the run", make_shape<RsqrtShape>},
-      {"stair", "steps: another multiplier from each boundary on", make_shape<StairShape>},
-      {"composite", "other schedules one after the other, [[schedule.NAME.part]]", make_shape<CompositeShape>},
-  });
+  static const base::Registry<ScheduleRow> rows(
+      "schedule",
+      {
+          {"constant", "1 throughout", make_shape<ConstantShape>},
+          {"linear", "a straight line from 1 to `end`", make_shape<LinearShape>},
+          {"polynomial", "from 1 to `end`, by a power of the share of the run that is left",
+           make_shape<PolynomialShape>},
+          {"cosine", "half a cosine from 1 to 0", make_shape<CosineShape>},
+          {"rsqrt", "falls as 1 / sqrt(1 + steps / timescale), whatever the length of the run",
+           make_shape<RsqrtShape>},
+          {"stair", "steps: another multiplier from each boundary on", make_shape<StairShape>},
+          {"composite", "other schedules one after the other, [[schedule.NAME.part]]",
+           make_shape<CompositeShape>},
+      });
   return rows;
 }
 
@@ -76,9 +83,10 @@ std::vector<Problem> ScheduleOptions::problems(const Clock& clock, const std::st
   std::optional<int64_t> rise = known_ramp(warmup, clock, name + ".warmup", out);
   known_ramp(cooldown, clock, name + ".cooldown", out);
   if (rise && *rise >= clock.total_steps && clock.total_steps > 1)
-    out.push_back(
-        {name + ".warmup", fmt::format("a warm-up of {} steps does not fit into {} steps", *rise, clock.total_steps)});
-  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : schedule_rows().at(kind).make_options();
+    out.push_back({name + ".warmup", fmt::format("a warm-up of {} steps does not fit into {} steps",
+                                                 *rise, clock.total_steps)});
+  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape)
+                    : schedule_rows().at(kind).make_options();
   CHECK(made, "schedule options of another family");
   made->find_problems(clock, name, out);
   return out;
@@ -91,7 +99,8 @@ Schedule ScheduleOptions::make(const Clock& clock, const std::string& name) cons
                 cooldown_steps = ramp_of(cooldown, clock);
   float base_value = float(mult);
   if (scale_with_batch) base_value = float(mult * (double(clock.global_batch) / 256.0));
-  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape) : schedule_rows().at(kind).make_options();
+  auto made = shape ? std::dynamic_pointer_cast<ScheduleShape>(shape)
+                    : schedule_rows().at(kind).make_options();
   ScheduleShape::Curve curve = made->curve(clock, warmup_steps, name);
   return Schedule([=](int64_t step) {
     float value = curve(base_value, step);
@@ -110,9 +119,12 @@ void PolynomialShape::bind(config::Table& t) {
   t.key("power", power, "exponent of the remaining share").above(0);
 }
 
-void LinearShape::bind(config::Table& t) { t.key("end", end, "value at the end of training").min(0); }
+void LinearShape::bind(config::Table& t) {
+  t.key("end", end, "value at the end of training").min(0);
+}
 
-ScheduleShape::Curve PolynomialShape::curve(const Clock& clock, int64_t warmup, const std::string&) const {
+ScheduleShape::Curve PolynomialShape::curve(const Clock& clock, int64_t warmup,
+                                            const std::string&) const {
   const float zero = float(end), exponent = float(power);
   const int64_t total = clock.total_steps;
   return [=](float base, int64_t step) {
@@ -121,7 +133,8 @@ ScheduleShape::Curve PolynomialShape::curve(const Clock& clock, int64_t warmup, 
   };
 }
 
-ScheduleShape::Curve CosineShape::curve(const Clock& clock, int64_t warmup, const std::string&) const {
+ScheduleShape::Curve CosineShape::curve(const Clock& clock, int64_t warmup,
+                                        const std::string&) const {
   const int64_t total = clock.total_steps;
   return [=](float base, int64_t step) {
     const float angle = 3.14159265358979323846f * progress(step, warmup, total);
@@ -134,8 +147,10 @@ void RsqrtShape::bind(config::Table& t) {
   t.duration("shift", shift, "as if training were so much further");
 }
 
-ScheduleShape::Curve RsqrtShape::curve(const Clock& clock, int64_t warmup, const std::string& name) const {
-  const int64_t scale = steps_of(timescale, clock, kDefaultTimescale), ahead = ramp_of(shift, clock);
+ScheduleShape::Curve RsqrtShape::curve(const Clock& clock, int64_t warmup,
+                                       const std::string& name) const {
+  const int64_t scale = steps_of(timescale, clock, kDefaultTimescale),
+                ahead = ramp_of(shift, clock);
   if (scale <= 0) base::fail(base::Exit::config, "{}: timescale must be above 0", name);
   return [=](float base, int64_t step) {
     const int64_t past = std::max(step, warmup) + ahead - warmup;
@@ -152,14 +167,19 @@ std::string not_whole(const std::vector<double>& counts) {
 }  // namespace
 
 void StairShape::bind(config::Table& t) {
-  t.key("at_steps", at_steps, "boundaries: updates made").min(0).check([this] { return not_whole(at_steps); });
-  t.key("at_examples", at_examples, "or: examples seen").min(0).check([this] { return not_whole(at_examples); });
+  t.key("at_steps", at_steps, "boundaries: updates made").min(0).check([this] {
+    return not_whole(at_steps);
+  });
+  t.key("at_examples", at_examples, "or: examples seen").min(0).check([this] {
+    return not_whole(at_examples);
+  });
   t.key("at_epochs", at_epochs, "or: epochs").min(0);
   t.key("at_fraction", at_fraction, "or: fraction of the run").min(0).max(1);
   t.key("mults", mults, "what the schedule is multiplied by from each boundary on").min(0);
-  const int given =
-      int(!at_steps.empty()) + int(!at_examples.empty()) + int(!at_epochs.empty()) + int(!at_fraction.empty());
-  const size_t boundaries = at_steps.size() + at_examples.size() + at_epochs.size() + at_fraction.size();
+  const int given = int(!at_steps.empty()) + int(!at_examples.empty()) + int(!at_epochs.empty()) +
+                    int(!at_fraction.empty());
+  const size_t boundaries =
+      at_steps.size() + at_examples.size() + at_epochs.size() + at_fraction.size();
   if (given > 1) t.error("kind", "give one of at_steps, at_examples, at_epochs, at_fraction");
   if (given <= 1 && boundaries != mults.size())
     t.error("mults", fmt::format("{} multipliers for {} boundaries", mults.size(), boundaries));
@@ -175,9 +195,11 @@ ScheduleShape::Curve StairShape::curve(const Clock& clock, int64_t, const std::s
   };
   add(at_steps, Unit::steps), add(at_examples, Unit::examples), add(at_epochs, Unit::epochs),
       add(at_fraction, Unit::fraction);
-  CHECK(boundaries.size() == mults.size(), "{} multipliers for {} boundaries", mults.size(), boundaries.size());
+  CHECK(boundaries.size() == mults.size(), "{} multipliers for {} boundaries", mults.size(),
+        boundaries.size());
   return [boundaries, factors = mults](float base, int64_t step) {
-    const auto reached = std::upper_bound(boundaries.begin(), boundaries.end(), step) - boundaries.begin();
+    const auto reached =
+        std::upper_bound(boundaries.begin(), boundaries.end(), step) - boundaries.begin();
     return reached == 0 ? base : base * float(factors[size_t(reached - 1)]);
   };
 }
@@ -191,8 +213,10 @@ void CompositeShape::bind(config::Table& t) {
   t.list("part", parts, "schedules one after the other, each with its own clock");
 }
 
-void CompositeShape::find_problems(const Clock& clock, const std::string& name, std::vector<Problem>& out) const {
-  if (parts.empty()) out.push_back({name + ".part", fmt::format("a composite schedule needs [[{}.part]]", name)});
+void CompositeShape::find_problems(const Clock& clock, const std::string& name,
+                                   std::vector<Problem>& out) const {
+  if (parts.empty())
+    out.push_back({name + ".part", fmt::format("a composite schedule needs [[{}.part]]", name)});
   auto key = [&](size_t i) { return fmt::format("{}.part.{}", name, i); };
   std::vector<std::optional<int64_t>> starts;
   for (size_t i = 0; i < parts.size(); ++i)
@@ -202,7 +226,8 @@ void CompositeShape::find_problems(const Clock& clock, const std::string& name, 
     int64_t steps = starts[i] && starts[i + 1] ? *starts[i + 1] - *starts[i] : 0;
     if (starts[i] && starts[i + 1] && steps <= 0) {
       out.push_back({key(std::min(i + 1, parts.size() - 1)) + ".from",
-                     fmt::format("part {} starts at step {} and ends at {}; parts must be in order and within the run",
+                     fmt::format("part {} starts at step {} and ends at {}; parts must be in order "
+                                 "and within the run",
                                  i, *starts[i], *starts[i + 1])});
       continue;
     }
@@ -211,17 +236,19 @@ void CompositeShape::find_problems(const Clock& clock, const std::string& name, 
   }
 }
 
-ScheduleShape::Curve CompositeShape::curve(const Clock& clock, int64_t, const std::string& name) const {
+ScheduleShape::Curve CompositeShape::curve(const Clock& clock, int64_t,
+                                           const std::string& name) const {
   std::vector<int64_t> starts;
   for (const Part& part : parts) starts.push_back(starts.empty() ? 0 : ramp_of(part.from, clock));
   std::vector<Schedule> schedules;
   for (size_t i = 0; i < parts.size(); ++i) {
     const int64_t end = i + 1 < parts.size() ? starts[i + 1] : clock.total_steps;
-    schedules.push_back(
-        parts[i].make({end - starts[i], clock.global_batch, clock.data_size}, fmt::format("{}.part.{}", name, i)));
+    schedules.push_back(parts[i].make({end - starts[i], clock.global_batch, clock.data_size},
+                                      fmt::format("{}.part.{}", name, i)));
   }
   return [starts, schedules](float base, int64_t step) {
-    const auto part = std::max<int64_t>(std::upper_bound(starts.begin(), starts.end(), step) - starts.begin() - 1, 0);
+    const auto part = std::max<int64_t>(
+        std::upper_bound(starts.begin(), starts.end(), step) - starts.begin() - 1, 0);
     return base * schedules[size_t(part)].at(step - starts[size_t(part)]);
   };
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules: a multiplier of the update as a function of the number of updates already made (step - 1). The formulas
-// are big_vision's create_learning_rate_schedule, evaluated in float. Warm-up and cooldown multiply what the shape
-// gives.
+// Schedules: a multiplier of the update as a function of the number of updates already made (step -
+// 1). The formulas are big_vision's create_learning_rate_schedule, evaluated in float. Warm-up and
+// cooldown multiply what the shape gives.
 //
 // To add a shape: a struct with its keys and its curve, and a row in schedule.cpp.
 #pragma once
@@ -55,7 +55,8 @@ struct ScheduleOptions {
   config::Duration warmup, cooldown;
 
   void bind(config::Table& t);
-  // Lengths that do not fit into the run. What rests on an unknown (0) length of the run or of the data is left out.
+  // Lengths that do not fit into the run. What rests on an unknown (0) length of the run or of the
+  // data is left out.
   std::vector<Problem> problems(const Clock& clock, const std::string& name) const;
   // Error(Exit::config) for the first of the problems.
   Schedule make(const Clock& clock, const std::string& name) const;
@@ -72,7 +73,8 @@ const base::Registry<ScheduleRow>& schedule_rows();
 struct ConstantShape : ScheduleShape {
   Curve curve(const Clock&, int64_t, const std::string&) const override;
 };
-// end + (base - end) (1 - p)^power, where p runs from 0 to 1 between warm-up and the end of training.
+// end + (base - end) (1 - p)^power, where p runs from 0 to 1 between warm-up and the end of
+// training.
 struct PolynomialShape : ScheduleShape {
   double end = 0, power = 1;
   void bind(config::Table& t) override;
@@ -97,8 +99,8 @@ struct StairShape : ScheduleShape {
   void bind(config::Table& t) override;
   Curve curve(const Clock& clock, int64_t warmup, const std::string& name) const override;
 };
-// One schedule after the other. Each part has a clock of its own: it starts at 0 and its run is as long as the part, so
-// warm-up, decay and fractions refer to the part.
+// One schedule after the other. Each part has a clock of its own: it starts at 0 and its run is as
+// long as the part, so warm-up, decay and fractions refer to the part.
 struct CompositeShape : ScheduleShape {
   struct Part : ScheduleOptions {
     config::Duration from;  // where it starts; the first part at 0
@@ -106,7 +108,8 @@ struct CompositeShape : ScheduleShape {
   };
   std::vector<Part> parts;
   void bind(config::Table& t) override;
-  void find_problems(const Clock& clock, const std::string& name, std::vector<Problem>& out) const override;
+  void find_problems(const Clock& clock, const std::string& name,
+                     std::vector<Problem>& out) const override;
   Curve curve(const Clock& clock, int64_t warmup, const std::string& name) const override;
 };
 

@@ -22,7 +22,9 @@ class Sgd : public Method {
 
 }  // namespace
 
-std::unique_ptr<Method> SgdOptions::make(const shard::Fabric& fabric) const { return std::make_unique<Sgd>(fabric); }
+std::unique_ptr<Method> SgdOptions::make(const shard::Fabric& fabric) const {
+  return std::make_unique<Sgd>(fabric);
+}
 
 MethodRow sgd_row() {
   return {"sgd", "plain gradient descent, no state",

@@ -8,7 +8,8 @@ namespace shard {
 using device::DType;
 using device::View;
 
-GradientStore::GradientStore(Fabric fabric, int64_t accumulation) : fabric_(fabric), accumulation_(accumulation) {
+GradientStore::GradientStore(Fabric fabric, int64_t accumulation)
+    : fabric_(fabric), accumulation_(accumulation) {
   const Layout& layout = fabric_.layout;
   auto kind = fabric_.queue.kind();
   bool alone = layout.fsdp() == 1;
@@ -23,7 +24,9 @@ GradientStore::GradientStore(Fabric fabric, int64_t accumulation) : fabric_(fabr
       if (!unit.trained()) continue;
       s.local = !fabric_.tree && (alone || !unit.strategy.parameters_sharded);
       if (s.local) s.full = device::Buffer(kind, fabric_.ledger, "gradients", unit.length * 4);
-      int slots = fabric_.tree ? base::TreeSum::slots(accumulation_) : s.local && !scattered(unit) ? 0 : 1;
+      int slots = fabric_.tree                  ? base::TreeSum::slots(accumulation_)
+                  : s.local && !scattered(unit) ? 0
+                                                : 1;
       for (int i = 0; i < slots; ++i)
         s.slots.emplace_back(kind, fabric_.ledger, "gradients", layout.owned_count(u) * 4);
       if (!s.local) s.pool_offset = elements, elements += unit.length;
@@ -33,8 +36,10 @@ GradientStore::GradientStore(Fabric fabric, int64_t accumulation) : fabric_(fabr
     pool_elements = std::max(pool_elements, elements);
   }
   if (pool_elements)
-    for (device::Buffer& b : pool_) b = device::Buffer(kind, fabric_.ledger, "gathered", pool_elements * 4);
-  if (landing_elements) landing_ = device::Buffer(kind, fabric_.ledger, "gathered", landing_elements * 4);
+    for (device::Buffer& b : pool_)
+      b = device::Buffer(kind, fabric_.ledger, "gathered", pool_elements * 4);
+  if (landing_elements)
+    landing_ = device::Buffer(kind, fabric_.ledger, "gathered", landing_elements * 4);
 }
 
 void GradientStore::begin_step() { CHECK(pending_.empty()); }
@@ -57,9 +62,10 @@ View GradientStore::slot_view(int unit, int slot) const {
 
 void GradientStore::open(int block) {
   current_pool_ ^= 1;
-  // Exchanges end in the order they began: the oldest may still read the buffer that is about to be written again.
-  while (!pending_.empty() &&
-         fabric_.layout.units()[size_t(pending_.front().unit)].block == pool_block_[current_pool_]) {
+  // Exchanges end in the order they began: the oldest may still read the buffer that is about to be
+  // written again.
+  while (!pending_.empty() && fabric_.layout.units()[size_t(pending_.front().unit)].block ==
+                                  pool_block_[current_pool_]) {
     settle(pending_.front());
     pending_.erase(pending_.begin());
   }
@@ -124,8 +130,11 @@ void GradientStore::finish_step() {
     const Unit& u = fabric_.layout.units()[i];
     if (!u.trained()) continue;
     UnitState& s = units_[i];
-    if (s.local && scattered(u)) fabric_.mesh.fsdp->reduce_scatter(full_view(int(i)), slot_view(int(i), 0), fabric_.queue).wait();
-    if (s.local && !scattered(u)) fabric_.mesh.fsdp->all_reduce(full_view(int(i)), fabric_.queue).wait();
+    if (s.local && scattered(u))
+      fabric_.mesh.fsdp->reduce_scatter(full_view(int(i)), slot_view(int(i), 0), fabric_.queue)
+          .wait();
+    if (s.local && !scattered(u))
+      fabric_.mesh.fsdp->all_reduce(full_view(int(i)), fabric_.queue).wait();
     if (fabric_.tree)
       s.sum.finish([&](int into, int from) {
         View y = slot_view(int(i), into);

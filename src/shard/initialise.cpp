@@ -6,8 +6,8 @@
 namespace shard {
 namespace {
 
-// A standard normal truncated to (-2, 2), by rejection over successive draws of the element's own stream. Its standard
-// deviation is 0.87962566103423978.
+// A standard normal truncated to (-2, 2), by rejection over successive draws of the element's own
+// stream. Its standard deviation is 0.87962566103423978.
 double truncated_normal(base::Stream element) {
   for (uint64_t i = 0;; ++i) {
     double x = element.normal(i);
@@ -17,8 +17,8 @@ double truncated_normal(base::Stream element) {
 
 }  // namespace
 
-void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t end, float* out,
-                    int threads) {
+void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t end,
+                    float* out, int threads) {
   base::Stream stream(seed, "init/" + parameter.path);
   const Init& init = parameter.init;
   auto each = [&](auto value) {

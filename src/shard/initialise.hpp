@@ -7,7 +7,7 @@
 namespace shard {
 
 // Elements [begin, end) of the flattened parameter into out.
-void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t end, float* out,
-                    int threads = 1);
+void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t end,
+                    float* out, int threads = 1);
 
 }  // namespace shard

@@ -22,7 +22,8 @@ int64_t Parameter::count() const {
 
 void ShardingRule::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
-  t.key("match", match, "regular expression that must match the whole parameter path; the first rule wins")
+  t.key("match", match,
+        "regular expression that must match the whole parameter path; the first rule wins")
       .required()
       .on_resume(may);
   t.key("parameters", parameters, "where the parameters live; empty = the default")
@@ -31,20 +32,28 @@ void ShardingRule::bind(config::Table& t) {
   t.key("optimizer", optimizer, "where the optimizer state lives; empty = the default")
       .one_of({"", "replicated", "sharded"})
       .on_resume(may);
-  if (std::string problem = base::pattern_problem(match); !problem.empty()) t.error("match", problem);
+  if (std::string problem = base::pattern_problem(match); !problem.empty())
+    t.error("match", problem);
 }
 
 void ShardingOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
-  t.key("parameters", parameters, "replicated: every rank holds all; sharded: each fsdp rank holds its part")
+  t.key("parameters", parameters,
+        "replicated: every rank holds all; sharded: each fsdp rank holds its part")
       .one_of(kStrategies)
       .on_resume(may);
-  t.key("optimizer", optimizer, "where optimizer state and f32 master weights live").one_of(kStrategies).on_resume(may);
-  t.key("prefetch", prefetch, "units gathered ahead of use (sharded parameters)").min(0).max(1).on_resume(may);
+  t.key("optimizer", optimizer, "where optimizer state and f32 master weights live")
+      .one_of(kStrategies)
+      .on_resume(may);
+  t.key("prefetch", prefetch, "units gathered ahead of use (sharded parameters)")
+      .min(0)
+      .max(1)
+      .on_resume(may);
   t.list("rule", rules, "per parameter, before the defaults above");
   if (parameters == "sharded" && optimizer == "replicated")
     t.error("optimizer",
-            "sharded parameters with a replicated optimizer: every rank would update weights that it does not hold; "
+            "sharded parameters with a replicated optimizer: every rank would update weights that "
+            "it does not hold; "
             "use optimizer = \"sharded\"");
 }
 
@@ -59,13 +68,14 @@ Strategy ShardingOptions::strategy_of(const std::string& path) const {
   Strategy s{p == "sharded", o == "sharded"};
   if (s.parameters_sharded && !s.optimizer_sharded)
     base::fail(base::Exit::config,
-               "sharding: {} would have sharded parameters and a replicated optimizer; use optimizer = \"sharded\"",
+               "sharding: {} would have sharded parameters and a replicated optimizer; use "
+               "optimizer = \"sharded\"",
                path);
   return s;
 }
 
-Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block_names, const ShardingOptions& options,
-               int fsdp, int64_t cuts)
+Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block_names,
+               const ShardingOptions& options, int fsdp, int64_t cuts)
     : parameters_(std::move(parameters)), units_of_block_(block_names.size()), fsdp_(fsdp) {
   CHECK(cuts >= fsdp && cuts % fsdp == 0, "{} cuts over {} ranks", cuts, fsdp);
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -81,15 +91,15 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
       found = int(units_.size());
       units_of_block_[size_t(p.block)].push_back(found);
       size_t nth = units_of_block_[size_t(p.block)].size();
-      units_.push_back(
-          {nth == 1 ? block_names[size_t(p.block)] : fmt::format("{}#{}", block_names[size_t(p.block)], nth),
-           p.block,
-           s,
-           p.kind,
-           p.element_state_bytes,
-           {},
-           0,
-           cuts});
+      units_.push_back({nth == 1 ? block_names[size_t(p.block)]
+                                 : fmt::format("{}#{}", block_names[size_t(p.block)], nth),
+                        p.block,
+                        s,
+                        p.kind,
+                        p.element_state_bytes,
+                        {},
+                        0,
+                        cuts});
     }
     Unit& u = units_[size_t(found)];
     p.unit = found;

@@ -17,14 +17,23 @@
 
 namespace shard {
 
-constexpr int64_t kLine = 16;  // elements: every tensor of a unit, and every cut of it, starts on a line of its own (64 bytes of f32)
+// elements: every tensor of a unit, and every cut of it, starts on a line of its own (64 bytes of
+// f32)
+constexpr int64_t kLine = 16;
 
 // Initial distribution (cappa.md 1.7).
 struct Init {
-  enum class Kind { zeros, ones, constant, normal, lecun_normal, xavier_uniform } kind = Kind::zeros;
-  double value = 0;                     // constant
-  double std = 0;                       // normal
-  int64_t fan_in = 0, fan_out = 0;      // lecun_normal (fan_in), xavier_uniform
+  enum class Kind {
+    zeros,
+    ones,
+    constant,
+    normal,
+    lecun_normal,
+    xavier_uniform
+  } kind = Kind::zeros;
+  double value = 0;                 // constant
+  double std = 0;                   // normal
+  int64_t fan_in = 0, fan_out = 0;  // lecun_normal (fan_in), xavier_uniform
 };
 
 // trained: the optimizer changes it. frozen: nothing does. state: passes write its next value,
@@ -34,23 +43,25 @@ struct Init {
 enum class ParameterKind { trained, frozen, state };
 
 struct Parameter {
-  std::string path;                     // "encoder/Transformer/encoderblock_0/LayerNorm_0/scale"
+  std::string path;  // "encoder/Transformer/encoderblock_0/LayerNorm_0/scale"
   std::vector<int64_t> shape;
   Init init;
-  int block = 0;                        // index of the model's block
+  int block = 0;  // index of the model's block
   ParameterKind kind = ParameterKind::trained;
-  bool operand = false;                 // of matrix products, or added to activations: wanted in bf16 where these are
-  int64_t element_state_bytes = 0;      // what the optimizer keeps per element
+  // of matrix products, or added to activations: wanted in bf16 where these are
+  bool operand = false;
+  int64_t element_state_bytes = 0;  // what the optimizer keeps per element
   // filled by the layout
-  int64_t size = 0;                     // elements
+  int64_t size = 0;  // elements
   int unit = -1;
-  int64_t offset = 0;                   // of its first element in the unit
+  int64_t offset = 0;  // of its first element in the unit
 
   int64_t count() const;
   bool trained() const { return kind == ParameterKind::trained; }
 };
 
-// A strategy pair (replicated+replicated = data parallel, replicated+sharded = ZeRO-1, sharded+sharded = FSDP).
+// A strategy pair (replicated+replicated = data parallel, replicated+sharded = ZeRO-1,
+// sharded+sharded = FSDP).
 struct Strategy {
   bool parameters_sharded = false;
   bool optimizer_sharded = false;
@@ -59,7 +70,7 @@ struct Strategy {
 
 struct ShardingRule {
   std::string match;
-  std::string parameters, optimizer;    // "" = the default
+  std::string parameters, optimizer;  // "" = the default
   void bind(config::Table& t);
 };
 struct ShardingOptions {
@@ -67,28 +78,32 @@ struct ShardingOptions {
   int64_t prefetch = 1;
   std::vector<ShardingRule> rules;
   void bind(config::Table& t);
-  // First full match wins. sharded parameters with replicated optimizer: Error(Exit::config) with the reason.
+  // First full match wins. sharded parameters with replicated optimizer: Error(Exit::config) with
+  // the reason.
   Strategy strategy_of(const std::string& path) const;
 };
 
-// Part of a parameter inside a range of a unit: elements [begin, end) of the logical, flattened tensor.
+// Part of a parameter inside a range of a unit: elements [begin, end) of the logical, flattened
+// tensor.
 struct Segment {
   int parameter = 0;
   int64_t begin = 0, end = 0;
-  int64_t offset = 0;                   // of element `begin`, from the start of the range asked about
+  // of element `begin`, from the start of the range asked about
+  int64_t offset = 0;
   int64_t count() const { return end - begin; }
 };
 
 struct Unit {
-  std::string name;                     // block name, plus what sets it apart
+  std::string name;  // block name, plus what sets it apart
   int block = 0;
   Strategy strategy;
   ParameterKind kind = ParameterKind::trained;
   int64_t element_state_bytes = 0;
-  std::vector<int> parameters;          // in the order of their offsets
-  int64_t length = 0;                   // elements, padded to a multiple of `cuts`
-  // Equal cuts of the unit: determinism level "mesh": `slices`; "run": the fsdp size. Norms and optimizer sums are formed per
-  // cut and added by a fixed binary tree over the cuts, so that they do not depend on who holds which cut.
+  std::vector<int> parameters;  // in the order of their offsets
+  int64_t length = 0;           // elements, padded to a multiple of `cuts`
+  // Equal cuts of the unit: determinism level "mesh": `slices`; "run": the fsdp size. Norms and
+  // optimizer sums are formed per cut and added by a fixed binary tree over the cuts, so that they
+  // do not depend on who holds which cut.
   int64_t cuts = 1;
   int64_t cut_length() const { return length / cuts; }
   bool trained() const { return kind == ParameterKind::trained; }
@@ -97,18 +112,20 @@ struct Unit {
 // All parameters of a model and how they lie in units; the same on every rank.
 class Layout {
  public:
-  // `cuts`: see Unit; must be a multiple of fsdp. Blocks are named by `block_names[parameter.block]`.
-  Layout(std::vector<Parameter> parameters, std::vector<std::string> block_names, const ShardingOptions& options, int fsdp,
-         int64_t cuts);
+  // `cuts`: see Unit; must be a multiple of fsdp. Blocks are named by
+  // `block_names[parameter.block]`.
+  Layout(std::vector<Parameter> parameters, std::vector<std::string> block_names,
+         const ShardingOptions& options, int fsdp, int64_t cuts);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   const std::vector<Unit>& units() const { return units_; }
   const std::vector<std::vector<int>>& units_of_block() const { return units_of_block_; }
   int fsdp() const { return fsdp_; }
-  int find(const std::string& path) const;   // index, or -1
+  int find(const std::string& path) const;  // index, or -1
   int64_t total_elements() const;
 
-  // Elements of the unit that fsdp rank `f` keeps as optimizer state: everything if the optimizer is replicated.
+  // Elements of the unit that fsdp rank `f` keeps as optimizer state: everything if the optimizer
+  // is replicated.
   int64_t owned_begin(int unit, int f) const;
   int64_t owned_count(int unit) const;
   // Cuts among them: cuts / fsdp if sharded, else all.
@@ -125,15 +142,17 @@ class Layout {
 
 // One rank's part of a logical tensor, as checkpoints see it: nothing of units, padding or ranks.
 struct TensorSlice {
-  std::string name;                     // "/params/encoder/pos_embedding", "/optimizer/momentum/..."
+  // "/params/encoder/pos_embedding", "/optimizer/momentum/..."
+  std::string name;
   device::DType type = device::DType::f32;
-  std::vector<int64_t> shape;           // of the whole tensor ({} = scalar)
+  std::vector<int64_t> shape;  // of the whole tensor ({} = scalar)
   struct Part {
-    int64_t begin = 0, end = 0;         // flattened logical elements
-    void* data = nullptr;               // memory of this rank
+    int64_t begin = 0, end = 0;  // flattened logical elements
+    void* data = nullptr;        // memory of this rank
   };
-  std::vector<Part> parts;              // empty: this rank holds nothing of it
-  bool writes = true;                   // this rank is the one (of several holders) that writes its parts
+  std::vector<Part> parts;  // empty: this rank holds nothing of it
+  // this rank is the one (of several holders) that writes its parts
+  bool writes = true;
 
   device::View view(const Part& part) const { return {part.data, type, part.end - part.begin}; }
 };

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kSmallPart = 64;  // a unit of which so many would be a model is small
 
-device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType type, int64_t count) {
+device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType type,
+                     int64_t count) {
   return {static_cast<char*>(buffer.data()) + byte, type, count};
 }
 
@@ -30,7 +31,8 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
     return std::any_of(of.begin(), of.end(), [this](int p) { return is_operand(p); });
   };
   auto buffer = [&](const std::string& category, int64_t bytes) {
-    return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes) : device::Buffer();
+    return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes)
+                 : device::Buffer();
   };
   int64_t slot_bytes = 0, held_narrow = 0;
   for (const auto& block : layout.units_of_block()) {
@@ -42,7 +44,8 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
       const Unit& unit = layout.units()[size_t(u)];
       UnitState& s = units_[size_t(u)];
       s.narrow = travels_narrow(unit);
-      s.gathered = unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.narrow || has_operands(u));
+      s.gathered =
+          unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.narrow || has_operands(u));
       if (s.gathered && s.narrow) s.narrow_at = take(unit.length, fabric_.operands);
       if (s.gathered && !s.narrow) s.full_at = take(unit.length, device::DType::f32);
       int64_t operands = 0;
@@ -51,7 +54,9 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
         const Parameter& parameter = layout.parameters()[size_t(p)];
         if (!is_operand(p)) continue;
         // Where each lies in the unit, or by itself, in whole cache lines.
-        operand_at_[size_t(p)] = s.narrow ? parameter.offset : std::exchange(end, end + base::round_up(parameter.size, 32));
+        operand_at_[size_t(p)] = s.narrow
+                                     ? parameter.offset
+                                     : std::exchange(end, end + base::round_up(parameter.size, 32));
       }
       if (operands) s.narrow_at = take(operands, fabric_.operands);
     }
@@ -71,11 +76,13 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
   }
   find_lines();
   if (slot_bytes)
-    for (int i = 0; i < 1 + prefetch; ++i) slots_.push_back({buffer("gathered", slot_bytes), -1, {}});
+    for (int i = 0; i < 1 + prefetch; ++i)
+      slots_.push_back({buffer("gathered", slot_bytes), -1, {}});
 }
 
-// Half the bytes for its operands, and f32 for the rest: where most is not for products, all in f32 is less. A unit of a few scales and
-// biases is wanted in f32 alone: once a step instead of whenever its block is acquired.
+// Half the bytes for its operands, and f32 for the rest: where most is not for products, all in f32
+// is less. A unit of a few scales and biases is wanted in f32 alone: once a step instead of
+// whenever its block is acquired.
 bool WeightStore::travels_narrow(const Unit& unit) const {
   if (!narrows() || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded) return false;
   int64_t wide = 0;
@@ -88,8 +95,8 @@ bool WeightStore::travels_narrow(const Unit& unit) const {
 void WeightStore::find_lines() {
   const Layout& layout = fabric_.layout;
   line_of_.assign(layout.parameters().size(), -1);
-  std::vector<int64_t> sent(size_t(layout.fsdp()), 0);      // by rank
-  std::vector<std::pair<int64_t, int64_t>> from;            // by line: rank, and its how many-th
+  std::vector<int64_t> sent(size_t(layout.fsdp()), 0);  // by rank
+  std::vector<std::pair<int64_t, int64_t>> from;        // by line: rank, and its how many-th
   std::vector<int32_t> own;
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitState& s = units_[u];
@@ -100,7 +107,8 @@ void WeightStore::find_lines() {
       if (is_operand(p)) continue;
       const Parameter& parameter = layout.parameters()[size_t(p)];
       line_of_[size_t(p)] = int64_t(from.size());
-      for (int64_t line = parameter.offset / kLine; line * kLine < parameter.offset + parameter.size; ++line) {
+      for (int64_t line = parameter.offset / kLine;
+           line * kLine < parameter.offset + parameter.size; ++line) {
         const int64_t rank = line / each;
         from.emplace_back(rank, sent[size_t(rank)]++);
         if (rank == fabric_.mesh.fsdp_index) own.push_back(base::narrow<int32_t>(line % each));
@@ -115,10 +123,12 @@ void WeightStore::find_lines() {
   for (auto [rank, nth] : from) places.push_back(base::narrow<int32_t>(rank * most_lines_ + nth));
   auto kind = fabric_.queue.kind();
   wide_ = device::Buffer(kind, fabric_.ledger, "weights", lines_ * kLine * 4);
-  packed_ = device::Buffer(kind, fabric_.ledger, "gathered", most_lines_ * layout.fsdp() * kLine * 4);
+  packed_ =
+      device::Buffer(kind, fabric_.ledger, "gathered", most_lines_ * layout.fsdp() * kLine * 4);
   own_lines_ = device::Buffer(kind, fabric_.ledger, "gathered", most_lines_ * 4);
   places_ = device::Buffer(kind, fabric_.ledger, "gathered", lines_ * 4);
-  device::upload(own_lines_.view(device::DType::i32).slice(0, int64_t(own.size())), own.data(), fabric_.queue);
+  device::upload(own_lines_.view(device::DType::i32).slice(0, int64_t(own.size())), own.data(),
+                 fabric_.queue);
   device::upload(places_.view(device::DType::i32).slice(0, lines_), places.data(), fabric_.queue);
 }
 
@@ -131,15 +141,22 @@ void WeightStore::share_lines() {
     const UnitState& s = units_[u];
     if (s.lines == 0) continue;
     device::View from = held(int(u));
-    kernels::run(kernels::GatherRows{.y = mine.slice(s.lines_at * kLine, s.lines * kLine), .x = from,
-                                     .index = own_lines_.view(device::DType::i32).slice(s.lines_at, s.lines),
-                                     .rows = s.lines, .width = kLine, .source_rows = from.count / kLine},
-                 fabric_.queue);
+    kernels::run(
+        kernels::GatherRows{.y = mine.slice(s.lines_at * kLine, s.lines * kLine),
+                            .x = from,
+                            .index = own_lines_.view(device::DType::i32).slice(s.lines_at, s.lines),
+                            .rows = s.lines,
+                            .width = kLine,
+                            .source_rows = from.count / kLine},
+        fabric_.queue);
   }
   fabric_.mesh.fsdp->all_gather(mine, all, fabric_.queue).wait();
-  kernels::run(kernels::GatherRows{.y = part_of(wide_, 0, device::DType::f32, lines_ * kLine), .x = all,
+  kernels::run(kernels::GatherRows{.y = part_of(wide_, 0, device::DType::f32, lines_ * kLine),
+                                   .x = all,
                                    .index = places_.view(device::DType::i32).slice(0, lines_),
-                                   .rows = lines_, .width = kLine, .source_rows = most_lines_ * fsdp},
+                                   .rows = lines_,
+                                   .width = kLine,
+                                   .source_rows = most_lines_ * fsdp},
                fabric_.queue);
 }
 
@@ -160,9 +177,11 @@ WeightStore::Slot& WeightStore::gather(int block) {
     const UnitState& s = units_[size_t(u)];
     const int64_t length = fabric_.layout.units()[size_t(u)].length;
     if (!s.gathered) continue;
-    free->tickets.push_back(s.narrow ? gather_narrow(u, part_of(free->memory, s.narrow_at, fabric_.operands, length))
-                                     : fabric_.mesh.fsdp->all_gather(
-                                           held(u), part_of(free->memory, s.full_at, device::DType::f32, length), fabric_.queue));
+    free->tickets.push_back(
+        s.narrow ? gather_narrow(u, part_of(free->memory, s.narrow_at, fabric_.operands, length))
+                 : fabric_.mesh.fsdp->all_gather(
+                       held(u), part_of(free->memory, s.full_at, device::DType::f32, length),
+                       fabric_.queue));
   }
   return *free;
 }
@@ -171,7 +190,8 @@ void WeightStore::acquire(int block, int next) {
   auto sharded = [&](int b) {
     if (b < 0) return false;
     const auto& units = fabric_.layout.units_of_block()[size_t(b)];
-    return std::any_of(units.begin(), units.end(), [&](int u) { return units_[size_t(u)].gathered; });
+    return std::any_of(units.begin(), units.end(),
+                       [&](int u) { return units_[size_t(u)].gathered; });
   };
   // A buffer gathered ahead for another block (the direction turned round) is given up.
   for (Slot& s : slots_)
@@ -219,7 +239,8 @@ device::View WeightStore::weight(int parameter) const {
     CHECK(!s.full.none(), "{} is not acquired", p.path);
     return s.full.slice(p.offset, p.size);
   }
-  CHECK(line_of_[size_t(parameter)] >= 0, "{} is an operand of products: its f32 values stay with their ranks", p.path);
+  CHECK(line_of_[size_t(parameter)] >= 0,
+        "{} is an operand of products: its f32 values stay with their ranks", p.path);
   CHECK(!s.gathered || !s.operands.none(), "{} is not acquired", p.path);
   return wide_.view(device::DType::f32).slice(line_of_[size_t(parameter)] * kLine, p.size);
 }
@@ -228,7 +249,8 @@ device::View WeightStore::operand(int parameter) const {
   if (!narrows()) return weight(parameter);
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
   const UnitState& s = units_[size_t(p.unit)];
-  CHECK(operand_at_[size_t(parameter)] >= 0, "{} is not declared as an operand of products", p.path);
+  CHECK(operand_at_[size_t(parameter)] >= 0, "{} is not declared as an operand of products",
+        p.path);
   CHECK(!s.operands.none(), "{} is not acquired", p.path);
   return s.operands.slice(operand_at_[size_t(parameter)], p.size);
 }
@@ -237,7 +259,8 @@ device::View WeightStore::held(int unit) const {
   if (elsewhere(unit)) return rest_->held(unit);
   return units_[size_t(unit)]
       .held.view(device::DType::f32)
-      .slice(0, fabric_.layout.units()[size_t(unit)].length / (holds_part(unit) ? fabric_.layout.fsdp() : 1));
+      .slice(0, fabric_.layout.units()[size_t(unit)].length /
+                    (holds_part(unit) ? fabric_.layout.fsdp() : 1));
 }
 
 int64_t WeightStore::held_begin(int unit) const {
@@ -246,7 +269,8 @@ int64_t WeightStore::held_begin(int unit) const {
 
 device::View WeightStore::owned(int unit) const {
   if (holds_part(unit)) return held(unit);
-  return held(unit).slice(fabric_.layout.owned_begin(unit, fabric_.mesh.fsdp_index), fabric_.layout.owned_count(unit));
+  return held(unit).slice(fabric_.layout.owned_begin(unit, fabric_.mesh.fsdp_index),
+                          fabric_.layout.owned_count(unit));
 }
 
 void WeightStore::publish(bool changed_only) {
@@ -273,10 +297,11 @@ void WeightStore::initialise(uint64_t seed) {
   for (size_t u = 0; u < units_.size(); ++u) {
     device::View mine = held(int(u));
     for (const Segment& s : fabric_.layout.segments(int(u), held_begin(int(u)), mine.count))
-      device::write_on_host(mine.slice(s.offset, s.count()), fabric_.queue, [&](device::View values) {
-        initial_values(fabric_.layout.parameters()[size_t(s.parameter)], seed, s.begin, s.end, values.f32(),
-                       fabric_.queue.threads());
-      });
+      device::write_on_host(mine.slice(s.offset, s.count()), fabric_.queue,
+                            [&](device::View values) {
+                              initial_values(fabric_.layout.parameters()[size_t(s.parameter)], seed,
+                                             s.begin, s.end, values.f32(), fabric_.queue.threads());
+                            });
   }
 }
 

@@ -29,7 +29,9 @@ BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fr
     else if (!line.empty())
       add(line);
   if (strange > 0 && world.rank() == 0)
-    base::log::warning("{}: {} lines are no bad samples of this deck's data sets and are not counted", path, strange);
+    base::log::warning(
+        "{}: {} lines are no bad samples of this deck's data sets and are not counted", path,
+        strange);
   check();
 }
 
@@ -47,7 +49,8 @@ int64_t BadSamples::agree() {
   int64_t replaced = world_.sum(log_->replaced);
   if (replaced == 0) return 0;
   std::string mine;
-  for (const data::BadSample& b : log_->found) mine += fmt::format("{}\t{}\t{}\n", b.dataset, b.key, b.why);
+  for (const data::BadSample& b : log_->found)
+    mine += fmt::format("{}\t{}\t{}\n", b.dataset, b.key, b.why);
   *log_ = {};
   std::string fresh;
   for (const std::string& text : world_.gather_text(mine))
@@ -57,8 +60,10 @@ int64_t BadSamples::agree() {
       if (world_.rank() != 0 || warned_ > kMostWarnings) continue;
       std::vector<std::string> parts = base::split(line, '\t');
       if (++warned_ <= kMostWarnings)
-        base::log::warning("data.{}: {}: {}; a fixed substitute is used; {} of {} samples are bad so far", parts[0],
-                           parts[1], parts[2], known_[parts[0]].size(), base::with_commas(sizes_[parts[0]]));
+        base::log::warning(
+            "data.{}: {}: {}; a fixed substitute is used; {} of {} samples are bad so far",
+            parts[0], parts[1], parts[2], known_[parts[0]].size(),
+            base::with_commas(sizes_[parts[0]]));
       else
         base::log::warning("data: further bad samples are named only in {}", path_);
     }
@@ -77,11 +82,14 @@ int64_t BadSamples::agree() {
 void BadSamples::check() const {
   for (const auto& [name, keys] : known_) {
     auto size = sizes_.find(name);
-    if (size == sizes_.end() || double(keys.size()) <= max_fraction_ * double(size->second)) continue;
+    if (size == sizes_.end() || double(keys.size()) <= max_fraction_ * double(size->second))
+      continue;
     base::fail(base::Exit::data,
-               "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction = {:g} allows; they "
+               "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction "
+               "= {:g} allows; they "
                "are named in {}: mend them (and remove that list), or raise the key",
-               name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second), max_fraction_, path_);
+               name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second),
+               max_fraction_, path_);
   }
 }
 

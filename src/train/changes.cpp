@@ -11,7 +11,8 @@ namespace train {
 
 std::vector<KeyChange> check_changes(const std::string& saved_deck, const config::Deck& deck,
                                      const std::vector<std::string>& allowed) {
-  // Problems of the saved deck do not matter: keys may have been renamed since; what is understood is compared.
+  // Problems of the saved deck do not matter: keys may have been renamed since; what is understood
+  // is compared.
   Recipe scratch;
   config::Deck saved({"the checkpoint's deck", saved_deck, {}}, scratch);
   std::map<std::string, std::string> was = saved.flat(), is = deck.flat();
@@ -23,7 +24,8 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
     return key == a || (key.starts_with(a) && (key[a.size()] == '.' || key[a.size()] == '['));
   };
   auto allows = [&](const std::string& key) {
-    return std::any_of(allowed.begin(), allowed.end(), [&](const std::string& a) { return covers(a, key); });
+    return std::any_of(allowed.begin(), allowed.end(),
+                       [&](const std::string& a) { return covers(a, key); });
   };
   std::vector<KeyChange> changes;
   std::vector<std::string> refused, never;
@@ -34,13 +36,15 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
       std::vector<std::string> names;
       for (const auto& [key, unused] : keys) names.push_back(key);
       std::string near = config::nearest_key(a, names);
-      throw base::Error(base::Exit::config, fmt::format("--allow-change {}: no such key or table{}", a,
-                                                        near.empty() ? "" : "; did you mean " + near + "?"));
+      throw base::Error(base::Exit::config,
+                        fmt::format("--allow-change {}: no such key or table{}", a,
+                                    near.empty() ? "" : "; did you mean " + near + "?"));
     }
   for (const auto& [key, unused] : keys) {
     KeyChange c{key, value(was, key), value(is, key)};
     if (c.was == c.is) continue;
-    config::OnResume rule = deck.on_resume(key).value_or(saved.on_resume(key).value_or(config::OnResume::ask));
+    config::OnResume rule =
+        deck.on_resume(key).value_or(saved.on_resume(key).value_or(config::OnResume::ask));
     c.free = rule == config::OnResume::may_change;
     std::string line = fmt::format("{}: the checkpoint has {}, the deck {}", key, c.was, c.is);
     if (rule == config::OnResume::never)
@@ -54,9 +58,9 @@ std::vector<KeyChange> check_changes(const std::string& saved_deck, const config
     for (const std::string& line : never)
       text += "\n  " + line + " (can never change: it would make the saved state meaningless)";
     for (const std::string& line : refused) text += "\n  " + line;
-    text += never.empty()
-                ? "\nIf that is meant, add --allow-change KEY for each (or for their table); else restore the deck"
-                : "\nGive this run another run.dir, or restore the deck";
+    text += never.empty() ? "\nIf that is meant, add --allow-change KEY for each (or for their "
+                            "table); else restore the deck"
+                          : "\nGive this run another run.dir, or restore the deck";
     throw base::Error(base::Exit::config, text + " (RUN/deck.resolved.toml)");
   }
   return changes;

@@ -25,17 +25,21 @@ std::string build_features() {
 
 std::string version_line() {
   std::string job;
-  for (const auto& [variable, scheduler] : {std::pair{"SLURM_JOB_ID", "slurm"}, {"PBS_JOBID", "pbs"}})
-    if (const char* id = std::getenv(variable); id && *id) job = fmt::format("  job={}:{}", scheduler, id);
-  return fmt::format("trainer {}  git={} gcc={} openmpi={} hdf5={}{}", kVersion, kGitDescription, __VERSION__,
-                     comm::mpi_version(), io::hdf5_version(), job);
+  for (const auto& [variable, scheduler] :
+       {std::pair{"SLURM_JOB_ID", "slurm"}, {"PBS_JOBID", "pbs"}})
+    if (const char* id = std::getenv(variable); id && *id)
+      job = fmt::format("  job={}:{}", scheduler, id);
+  return fmt::format("trainer {}  git={} gcc={} openmpi={} hdf5={}{}", kVersion, kGitDescription,
+                     __VERSION__, comm::mpi_version(), io::hdf5_version(), job);
 }
 
 std::string compute_text(const PrecisionOptions& precision) {
   if (precision.compute == "f32") return "f32";
   if (precision.compute == "fp16")
-    return fmt::format("fp16, f32 masters and sums, loss scale from {:g}", precision.loss_scale.init);
-  if (precision.compute == "tf32") return "tf32: operands of f32 products are rounded to 10 bits by the tensor cores";
+    return fmt::format("fp16, f32 masters and sums, loss scale from {:g}",
+                       precision.loss_scale.init);
+  if (precision.compute == "tf32")
+    return "tf32: operands of f32 products are rounded to 10 bits by the tensor cores";
   return kernels::bf16_is_native()
              ? "bf16=native, f32 masters and sums"
              : "bf16=emulated (rounded operands, f32 products: this CPU has no bf16 instructions), "
@@ -47,23 +51,26 @@ std::string loss_text(double loss) {
   return fmt::format("{:.6f}", loss);
 }
 
-void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe, const DeviceChoice& device,
-                int threads) {
+void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe,
+                const DeviceChoice& device, int threads) {
   std::vector<std::string> hosts = mesh.world->gather_text(session.host());
   std::map<std::string, int> count;
   for (const std::string& h : hosts) ++count[h];
   const std::vector<std::string> devices = mesh.world->gather_text(device.name);
   log::line("device   {}", device.text);
-  log::line("mesh     {} rank{} on {} node{} = replica {} x fsdp {}  parameters={} optimizer={}  backend={}",
-            hosts.size(), hosts.size() == 1 ? "" : "s", count.size(), count.size() == 1 ? "" : "s", mesh.shape.replica,
-            mesh.shape.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
-            device.exchange);
+  log::line(
+      "mesh     {} rank{} on {} node{} = replica {} x fsdp {}  parameters={} optimizer={}  "
+      "backend={}",
+      hosts.size(), hosts.size() == 1 ? "" : "s", count.size(), count.size() == 1 ? "" : "s",
+      mesh.shape.replica, mesh.shape.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
+      device.exchange);
   log::line("           {:<8}{:<17}{:<27}{}", "ranks", "host", "device", "threads/rank");
   for (size_t i = 0; i < hosts.size();) {
     size_t j = i;
     while (j < hosts.size() && hosts[j] == hosts[i] && devices[j] == devices[i]) ++j;
-    log::line("           {:<8}{:<17}{:<27}{}", j - i == 1 ? fmt::format("{}", i) : fmt::format("{}-{}", i, j - 1),
-              hosts[i], devices[i], threads);
+    log::line("           {:<8}{:<17}{:<27}{}",
+              j - i == 1 ? fmt::format("{}", i) : fmt::format("{}-{}", i, j - 1), hosts[i],
+              devices[i], threads);
     i = j;
   }
   print_binding(*mesh.world, session.host(), threads);
@@ -79,7 +86,8 @@ void print_model(Engine& engine, const Recipe& recipe) {
   std::string by_part;
   for (const auto& [name, n] : parts) by_part += fmt::format("  {} {}", name, base::with_commas(n));
   log::line("model    {}  {} parameters in {} tensors:{}", recipe.model.kind,
-            base::with_commas(engine.layout().total_elements()), engine.layout().parameters().size(), by_part);
+            base::with_commas(engine.layout().total_elements()),
+            engine.layout().parameters().size(), by_part);
   const std::vector<shard::Parameter>& parameters = engine.layout().parameters();
   optim::Policies policies = optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters);
   int64_t decayed = 0, decayed_elements = 0, plain = 0, plain_elements = 0;
@@ -89,17 +97,20 @@ void print_model(Engine& engine, const Recipe& recipe) {
     (decays ? decayed : plain) += 1;
     (decays ? decayed_elements : plain_elements) += parameters[i].size;
   }
-  log::line("optim    {}  lr {:g}  clip {:g}  decay {:g} on {} tensors ({})  no decay on {} ({})  frozen {}",
-            recipe.optimizer.kind, recipe.optimizer.learning_rate, recipe.optimizer.clip_norm,
-            recipe.optimizer.weight_decay, decayed, base::with_commas(decayed_elements), plain,
-            base::with_commas(plain_elements), frozen);
+  log::line(
+      "optim    {}  lr {:g}  clip {:g}  decay {:g} on {} tensors ({})  no decay on {} ({})  frozen "
+      "{}",
+      recipe.optimizer.kind, recipe.optimizer.learning_rate, recipe.optimizer.clip_norm,
+      recipe.optimizer.weight_decay, decayed, base::with_commas(decayed_elements), plain,
+      base::with_commas(plain_elements), frozen);
 }
 
 void print_memory(const Engine& engine) {
   std::string text;
   for (const auto& [name, entry] : engine.ledger().entries())
     text += fmt::format("{} {}  ", name, base::mebibytes(entry.peak));
-  log::line("memory   per rank, MiB: {}total {}", text, base::mebibytes(engine.ledger().total_peak()));
+  log::line("memory   per rank, MiB: {}total {}", text,
+            base::mebibytes(engine.ledger().total_peak()));
 }
 
 std::string parameter_table(Engine& engine, comm::Mesh& mesh) {
@@ -110,24 +121,25 @@ std::string parameter_table(Engine& engine, comm::Mesh& mesh) {
   for (size_t i = 0; i < parameters.size(); ++i)
     for (const auto& part : slices[i].parts)
       if (slices[i].writes)
-        device::read_on_host(slices[i].view(part), engine.queue(),
-                             [&](device::View values) {
-                               for (int64_t e = 0; e < values.count; ++e) {
-                                 double v = double(values.f32()[e]);
-                                 sums[2 * i] += v, sums[2 * i + 1] += v * v;
-                               }
-                             });
+        device::read_on_host(slices[i].view(part), engine.queue(), [&](device::View values) {
+          for (int64_t e = 0; e < values.count; ++e) {
+            double v = double(values.f32()[e]);
+            sums[2 * i] += v, sums[2 * i + 1] += v * v;
+          }
+        });
   mesh.world->all_reduce({sums.data(), device::DType::f64, int64_t(sums.size())}).wait();
   std::vector<size_t> order(parameters.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return parameters[a].path < parameters[b].path; });
-  std::string out = fmt::format("{:<72} {:<20} {:>14} {:>10} {:>10}\n", "Name", "Shape", "Size", "Mean", "Std");
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return parameters[a].path < parameters[b].path; });
+  std::string out =
+      fmt::format("{:<72} {:<20} {:>14} {:>10} {:>10}\n", "Name", "Shape", "Size", "Mean", "Std");
   for (size_t i : order) {
     double n = double(parameters[i].size), mean = sums[2 * i] / n;
     std::string shape;
     for (int64_t d : parameters[i].shape) shape += fmt::format("{}{}", shape.empty() ? "" : ",", d);
-    out += fmt::format("{:<72} {:<20} {:>14} {:>10.3g} {:>10.3g}\n", parameters[i].path, "[" + shape + "]",
-                       base::with_commas(parameters[i].size), mean,
+    out += fmt::format("{:<72} {:<20} {:>14} {:>10.3g} {:>10.3g}\n", parameters[i].path,
+                       "[" + shape + "]", base::with_commas(parameters[i].size), mean,
                        std::sqrt(std::max(0.0, sums[2 * i + 1] / n - mean * mean)));
   }
   return out + fmt::format("Total: {}\n", base::with_commas(engine.layout().total_elements()));
@@ -137,7 +149,8 @@ void print_counts(comm::Comm& world, const data::Mixture& data) {
   for (const data::Mixture::Part& part : data.parts()) {
     std::map<std::string, int64_t> counts = part.dataset->counts();  // the same names on every rank
     for (auto& [name, count] : counts) count = world.sum(count);
-    for (const std::string& line : data::count_lines(part.dataset->name(), counts)) log::line("{}", line);
+    for (const std::string& line : data::count_lines(part.dataset->name(), counts))
+      log::line("{}", line);
   }
 }
 

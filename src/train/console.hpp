@@ -17,20 +17,21 @@ std::string version();
 std::string build_features();  // "build=release cuda=no nccl=no bf16=native"
 
 // Start-up lines that describe the run, in their order.
-void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe, const DeviceChoice& device,
-                int threads);
+void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe,
+                const DeviceChoice& device, int threads);
 void print_model(Engine& engine, const Recipe& recipe);
 void print_memory(const Engine& engine);
 
-// Name, shape, size, mean and standard deviation of every parameter (all ranks call; the text is complete on every
-// rank).
+// Name, shape, size, mean and standard deviation of every parameter (all ranks call; the text is
+// complete on every rank).
 std::string parameter_table(Engine& engine, comm::Mesh& mesh);
 
 // "f32", or how bf16 is done on this machine.
 std::string compute_text(const PrecisionOptions& precision);
 std::string loss_text(double loss);
 
-// Logs what preprocessing counted, over all ranks, which all call. Counts this attempt, samples read ahead included.
+// Logs what preprocessing counted, over all ranks, which all call. Counts this attempt, samples
+// read ahead included.
 void print_counts(comm::Comm& world, const data::Mixture& data);
 
 }  // namespace train

@@ -7,25 +7,31 @@ namespace train {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw base::Error(base::Exit::mesh,
-                    fmt::format("run.device = \"cuda\": CUDA cannot be used here: {}; use \"cpu\" or \"auto\"", why), true);
+  throw base::Error(
+      base::Exit::mesh,
+      fmt::format("run.device = \"cuda\": CUDA cannot be used here: {}; use \"cpu\" or \"auto\"",
+                  why),
+      true);
 }
 
 DeviceChoice on_cpus(const std::string& compute, const std::string& none_because) {
   if (std::string problem = problem_on_cpus(compute); !problem.empty())
-    throw base::Error(base::Exit::config, fmt::format("precision.compute: {} ({})", problem, none_because), true);
+    throw base::Error(base::Exit::config,
+                      fmt::format("precision.compute: {} ({})", problem, none_because), true);
   return {device::Kind::cpu, fmt::format("cpu (auto: {})", none_because)};
 }
 
-// Why the GPU of this number cannot; empty where it can. Tensor cores take bf16 and tf32 from compute capability 8.0 on.
+// Why the GPU of this number cannot; empty where it can. Tensor cores take bf16 and tf32 from
+// compute capability 8.0 on.
 std::string problem_on_gpu(int index, const std::string& compute) {
   if (compute != "bf16" && compute != "tf32") return "";
   const int capability = device::gpu_capability(index);
   if (capability < 80)
-    return fmt::format("{} is of compute capability {}.{}, which has no {} products", device::gpu_name(), capability / 10,
-                       capability % 10, compute);
+    return fmt::format("{} is of compute capability {}.{}, which has no {} products",
+                       device::gpu_name(), capability / 10, capability % 10, compute);
   const char* forced = std::getenv("NVIDIA_TF32_OVERRIDE");
-  if (compute == "tf32" && forced && std::string(forced) == "0") return "NVIDIA_TF32_OVERRIDE=0 in the environment forbids it";
+  if (compute == "tf32" && forced && std::string(forced) == "0")
+    return "NVIDIA_TF32_OVERRIDE=0 in the environment forbids it";
   return "";
 }
 
@@ -33,14 +39,16 @@ std::string problem_on_gpu(int index, const std::string& compute) {
 
 std::string problem_on_cpus(const std::string& compute) {
   if (compute != "tf32" && compute != "fp16") return "";
-  return fmt::format("\"{}\" is computed on GPUs only; use {} on CPUs, or run.device = \"cuda\"", compute,
-                     compute == "tf32" ? "\"f32\" (more exact)" : "\"bf16\" or \"f32\"");
+  return fmt::format("\"{}\" is computed on GPUs only; use {} on CPUs, or run.device = \"cuda\"",
+                     compute, compute == "tf32" ? "\"f32\" (more exact)" : "\"bf16\" or \"f32\"");
 }
 
 DeviceChoice device_here(const std::string& asked, const std::string& compute) {
   if (asked == "cpu") return {device::Kind::cpu, "cpu"};
   const device::Gpus gpus = device::find_gpus();
-  if (gpus.count > 0) return {device::Kind::cuda, asked == "auto" ? "cuda (auto: there is a GPU)" : "cuda", device::gpu_name()};
+  if (gpus.count > 0)
+    return {device::Kind::cuda, asked == "auto" ? "cuda (auto: there is a GPU)" : "cuda",
+            device::gpu_name()};
   if (asked == "cuda") refuse(gpus.none_because);
   return on_cpus(compute, gpus.none_because);
 }
@@ -52,7 +60,8 @@ DeviceChoice planned_device(const std::string& asked, const std::string& compute
   return device_here(asked, compute);
 }
 
-DeviceChoice choose_device(comm::Session& session, const std::string& asked, const std::string& compute) {
+DeviceChoice choose_device(comm::Session& session, const std::string& asked,
+                           const std::string& compute) {
   if (asked == "cpu") return device_here(asked, compute);
   comm::Comm& world = session.world();
   const device::Gpus gpus = device::find_gpus();
@@ -60,7 +69,9 @@ DeviceChoice choose_device(comm::Session& session, const std::string& asked, con
   const std::vector<std::string> hosts = world.gather_text(session.host());
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
-    const std::string why = all.size() == 1 ? all[rank] : fmt::format("{} (rank {} on {})", all[rank], rank, hosts[rank]);
+    const std::string why = all.size() == 1
+                                ? all[rank]
+                                : fmt::format("{} (rank {} on {})", all[rank], rank, hosts[rank]);
     if (asked == "cuda") refuse(why);
     return on_cpus(compute, why);
   }
@@ -70,20 +81,22 @@ DeviceChoice choose_device(comm::Session& session, const std::string& asked, con
   const std::vector<std::string> problems = world.gather_text(problem_on_gpu(index, compute));
   for (size_t rank = 0; rank < problems.size(); ++rank)
     if (!problems[rank].empty())
-      throw base::Error(base::Exit::mesh,
-                        fmt::format("precision.compute = \"{}\": rank {} on {}: {}; use another GPU or \"f32\"", compute, rank,
-                                    hosts[rank], problems[rank]),
-                        true);
+      throw base::Error(
+          base::Exit::mesh,
+          fmt::format("precision.compute = \"{}\": rank {} on {}: {}; use another GPU or \"f32\"",
+                      compute, rank, hosts[rank], problems[rank]),
+          true);
   return {device::Kind::cuda,
           fmt::format("cuda{}{}", asked == "auto" ? " (auto: every rank has a GPU)" : "",
                       most > 1 ? fmt::format(", up to {} ranks share a GPU", most) : ""),
           fmt::format("{} {}", index, device::gpu_name())};
 }
 
-comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& options, comm::MeshShape shape, comm::SumOrder order,
-                         DeviceChoice& device) {
+comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& options,
+                         comm::MeshShape shape, comm::SumOrder order, DeviceChoice& device) {
   comm::Mesh mesh = comm::make_mesh(session, shape, order);
-  if (device.kind == device::Kind::cuda) device.exchange = comm::connect_gpus(mesh, options, order, session.host());
+  if (device.kind == device::Kind::cuda)
+    device.exchange = comm::connect_gpus(mesh, options, order, session.host());
   return mesh;
 }
 

@@ -15,7 +15,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     : options_(options),
       mesh_(mesh),
       queue_(kind, options.threads, options.determinism.mesh(), options.paper_of),
-      geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape, options.determinism)),
+      geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape,
+                                options.determinism)),
       model_(models::make_model(options.model, options.memory)) {
   queue_.count_scratch(ledger_);
   queue_.set_tf32(options.tf32);
@@ -33,26 +34,30 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     if (policies[i].frozen && parameters[i].trained())
       parameters[i].kind = shard::ParameterKind::frozen;
     if (parameters[i].trained())
-      parameters[i].element_state_bytes = options.optimizer.method_options().element_state_bytes(parameters[i].shape);
+      parameters[i].element_state_bytes =
+          options.optimizer.method_options().element_state_bytes(parameters[i].shape);
   }
   int64_t cuts = options.determinism.mesh() ? geometry_.total_slices : mesh.shape.fsdp;
-  layout_ =
-      std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(), options.sharding, mesh.shape.fsdp, cuts);
+  layout_ = std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(),
+                                            options.sharding, mesh.shape.fsdp, cuts);
 
-  shard::Fabric fabric{*layout_, mesh_, queue_, ledger_, options.determinism.mesh(), options.operands};
+  shard::Fabric fabric{*layout_,        mesh_, queue_, ledger_, options.determinism.mesh(),
+                       options.operands};
   weights_ = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   gradients_ = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
   states_ = std::make_unique<shard::StateStore>(fabric);
   group_ = std::make_unique<nn::BatchGroup>(mesh_, geometry_.slices);
-  optimizer_ = std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies), std::move(schedules),
-                                               options.groups, options.loss_scale);
+  optimizer_ =
+      std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies),
+                                      std::move(schedules), options.groups, options.loss_scale);
   if (options.ema) ema_ = std::make_unique<optim::Ema>(fabric, *options.ema, *weights_);
   std::vector<const models::Pass*> passes = {train_pass_.get()};
   for (const auto& pass : forward_passes_) passes.push_back(pass.get());
   inputs_ = std::make_unique<PassInputs>(passes, geometry_.micro_batch, queue_, ledger_);
   const bool repeats = options_.graphs > 0 && graphs_problem().empty();
   sums_ = std::make_unique<StepSums>(*model_, geometry_, mesh_, queue_, ledger_, repeats);
-  if (kind == Kind::cuda && repeats) graphs_ = std::make_unique<device::Graphs>(queue_, options_.graphs, "passes");
+  if (kind == Kind::cuda && repeats)
+    graphs_ = std::make_unique<device::Graphs>(queue_, options_.graphs, "passes");
   const int64_t activations = measure_arena();
   if (kind == Kind::cuda && options.choose_products) options.choose_products(queue_);
   arena_ = std::make_unique<device::Arena>(kind, ledger_, "activations", activations);
@@ -79,25 +84,29 @@ models::ForwardPass* Engine::find_pass(const std::string& name) const {
   return nullptr;
 }
 
-// A pass on paper finds what the arena and, on GPUs, the scratch must hold; passes of all shapes prepare what the real ones need, so
-// that no step does.
+// A pass on paper finds what the arena and, on GPUs, the scratch must hold; passes of all shapes
+// prepare what the real ones need, so that no step does.
 int64_t Engine::measure_arena() {
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
   comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
   device::Queue queue(Kind::plan, queue_.threads(), queue_.fixed_order(), queue_.device());
   queue.set_tf32(options_.tf32);
-  queue.set_prepares(queue_.kind() == Kind::cpu || (queue_.kind() == Kind::cuda && options_.choose_products));
+  queue.set_prepares(queue_.kind() == Kind::cpu ||
+                     (queue_.kind() == Kind::cuda && options_.choose_products));
   device::Ledger ledger;
   device::Arena arena;
-  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh(), options_.operands};
+  shard::Fabric fabric{*layout_,         mesh, queue, ledger, options_.determinism.mesh(),
+                       options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   shard::StateStore states(fabric);
   nn::BatchGroup group(mesh, geometry_.slices);
-  const int64_t sets = queue.prepares() ? train_pass_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
+  const int64_t sets =
+      queue.prepares() ? train_pass_->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
-    for (int64_t m = 0; m < std::min<int64_t>(geometry_.accumulation, 2); ++m)  // what is written first is added to later
+    // what is written first is added to later
+    for (int64_t m = 0; m < std::min<int64_t>(geometry_.accumulation, 2); ++m)
       pass({weights, gradients, states, group, queue, arena}, 1, m, set);
   }
   nn::Context ctx{.queue = queue,
@@ -107,7 +116,8 @@ int64_t Engine::measure_arena() {
                   .batch = geometry_.micro_batch,
                   .slices = geometry_.slices,
                   .keep = false};
-  for (size_t p = 0; p < forward_passes_.size(); ++p) forward_passes_[p]->plan(ctx, inputs_->of(p + 1));
+  for (size_t p = 0; p < forward_passes_.size(); ++p)
+    forward_passes_[p]->plan(ctx, inputs_->of(p + 1));
   if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
   if (queue_.kind() == Kind::plan) queue_.need_scratch(queue.scratch_bytes());
   return arena.peak();
@@ -141,27 +151,35 @@ std::string Engine::graphs_problem() const {
   if (options_.determinism.mesh()) return kTreeInPasses;
   for (const shard::Unit& unit : layout_->units())
     if (unit.strategy.parameters_sharded && layout_->fsdp() > 1)
-      return fmt::format("passes gather parameters that are sharded over {} ranks (sharding.parameters)", layout_->fsdp());
+      return fmt::format(
+          "passes gather parameters that are sharded over {} ranks (sharding.parameters)",
+          layout_->fsdp());
   return "";
 }
 
 std::string Engine::graphs_text() const {
   if (options_.graphs == 0) return "";
-  if (const std::string problem = graphs_problem(); !problem.empty()) return "none, though run.cuda_graph = \"on\": " + problem;
-  return fmt::format("forward and backward of a pass are recorded when their shapes come again, then one launch; at most {} graphs "
-                     "(run.cuda_graph_limit); evaluations and updates run without",
-                     options_.graphs);
+  if (const std::string problem = graphs_problem(); !problem.empty())
+    return "none, though run.cuda_graph = \"on\": " + problem;
+  return fmt::format(
+      "forward and backward of a pass are recorded when their shapes come again, then one launch; "
+      "at most {} graphs "
+      "(run.cuda_graph_limit); evaluations and updates run without",
+      options_.graphs);
 }
 
 void Engine::submit(int64_t step, const Source& source) {
   Fill fill;
   if (source)
-    fill = [&](int64_t m, const models::Inputs& into) { train_pass_->prepare(source(m), draws(step), into); };
+    fill = [&](int64_t m, const models::Inputs& into) {
+      train_pass_->prepare(source(m), draws(step), into);
+    };
   run_passes(step, fill, geometry_.accumulation);
 }
 
 void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
-  CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes", passes);
+  CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes",
+        passes);
   device::Range whole("step", step);
   device::NoWaits no_waits("step", options_.forbid_waits && ++submitted_ > 2);
   const device::Transfers transfers_before = device::transfers();
@@ -173,7 +191,8 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
     if (fill) {
-      const models::Inputs& into = inputs_->begin(0);  // may wait for the GPU, which is not to wait for data
+      // may wait for the GPU, which is not to wait for data
+      const models::Inputs& into = inputs_->begin(0);
       base::Stopwatch watch;
       fill(m, into);
       data_s_ += watch.seconds();
@@ -231,7 +250,8 @@ void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, co
                      Weights on) {
   size_t number = 1;
   while (number <= forward_passes_.size() && forward_passes_[number - 1].get() != &pass) ++number;
-  CHECK(number <= forward_passes_.size(), "the pass \"{}\" is not among those that were planned", pass.name());
+  CHECK(number <= forward_passes_.size(), "the pass \"{}\" is not among those that were planned",
+        pass.name());
   prepare(inputs_->begin(number));
   inputs_->upload(number);
   nn::Context ctx = forward_context(on);
@@ -248,8 +268,8 @@ std::vector<shard::TensorSlice> Engine::state() {
     out[i].shape = parameters[i].shape;
     out[i].writes = mesh_.replica_index == 0;
   }
-  // What every rank holds is written by the one whose fsdp part it is, so that writing is shared even where holding is
-  // not.
+  // What every rank holds is written by the one whose fsdp part it is, so that writing is shared
+  // even where holding is not.
   for (size_t u = 0; u < layout_->units().size(); ++u) {
     int64_t begin = weights_->held_begin(int(u));
     device::View held = weights_->held(int(u));

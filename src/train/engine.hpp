@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step on this rank: micro-batches forward and backward, reduction, norms, update. Knows model, stores and
-// optimizer; no data set, no file, no clock but its own stopwatch. The same code runs under the plan back end, where it
-// only counts.
+// One step on this rank: micro-batches forward and backward, reduction, norms, update. Knows model,
+// stores and optimizer; no data set, no file, no clock but its own stopwatch. The same code runs
+// under the plan back end, where it only counts.
 //
-// On a GPU the host only puts the step into a queue and goes on: whether the step is applied is decided on the GPU, and what came
-// of it is read a step later. Inputs are copied there beside the pass before.
+// On a GPU the host only puts the step into a queue and goes on: whether the step is applied is
+// decided on the GPU, and what came of it is read a step later. Inputs are copied there beside the
+// pass before.
 #pragma once
 
 #include <cmath>
@@ -42,12 +43,15 @@ struct EngineOptions {
   std::optional<optim::EmaRule> ema;
   bool tf32 = false;                          // f32 operands are rounded to it, on GPUs
   device::Kind paper_of = device::Kind::cpu;  // kind plan: what is planned for
-  // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before activations have their memory.
+  // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before
+  // activations have their memory.
   std::function<void(device::Queue&)> choose_products;
   std::vector<MakePass> passes;              // beside training; those of one name are made once
   std::optional<kernels::PixelRange> bytes;  // images come as bytes, which stand for that
-  int64_t graphs = 0;                        // on GPUs: so many CUDA graphs of passes at most; 0: passes run without
-  bool forbid_waits = false;                 // a host that waits for its GPU within a step, from the third on, is an error
+  // on GPUs: so many CUDA graphs of passes at most; 0: passes run without
+  int64_t graphs = 0;
+  // a host that waits for its GPU within a step, from the third on, is an error
+  bool forbid_waits = false;
   // Settings of each parameter and the schedules they name, once the model's parameters are known.
   std::function<void(const std::vector<shard::Parameter>&, std::vector<optim::ParameterPolicy>&,
                      std::vector<optim::Schedule>&)>
@@ -58,7 +62,8 @@ struct EngineOptions {
 enum class Weights { raw, ema };
 
 // Why level "mesh" lets no graph repeat a pass.
-inline constexpr char kTreeInPasses[] = "determinism.level = \"mesh\" exchanges and adds gradients within passes";
+inline constexpr char kTreeInPasses[] =
+    "determinism.level = \"mesh\" exchanges and adds gradients within passes";
 
 // What a step's decisions about its examples are drawn from.
 inline base::Stream draws_of_step(int64_t seed, int64_t step) {
@@ -75,8 +80,8 @@ class Engine {
   using Source = std::function<models::HostBatch(int64_t m)>;
   // Prepares and runs the passes of a step; without a source the inputs stay as they are.
   void submit(int64_t step, const Source& source);
-  // Returns the report of a submitted step. Call it before submitting two more steps: only two reports are kept. On a
-  // GPU the host waits for it.
+  // Returns the report of a submitted step. Call it before submitting two more steps: only two
+  // reports are kept. On a GPU the host waits for it.
   const StepReport& report(int64_t step);
   const StepReport& step(int64_t step, const Source& source) {
     submit(step, source);
@@ -90,9 +95,11 @@ class Engine {
   }
   // Whether it is worth while to submit a step before the report of the one before is asked for.
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
-  // plan: with fewer passes. From the second pass on, each adds the same to every count of the step.
+  // plan: with fewer passes. From the second pass on, each adds the same to every count of the
+  // step.
   void plan_step(int64_t passes) { run_passes(1, {}, passes); }
-  // Returns, for the log, what CUDA graphs repeat, or why they repeat nothing; "" without options.graphs.
+  // Returns, for the log, what CUDA graphs repeat, or why they repeat nothing; "" without
+  // options.graphs.
   std::string graphs_text() const;
   const device::Graphs* graphs() const { return graphs_.get(); }  // null: passes run without
   // Call publish after initialise, and after a restore has filled state(): it brings every copy of
@@ -102,12 +109,14 @@ class Engine {
 
   // The pass of that name among options.passes; null if the run has none.
   models::ForwardPass* find_pass(const std::string& name) const;
-  // Runs a pass of options.passes on geometry().micro_batch examples: `prepare` fills its inputs on the host.
+  // Runs a pass of options.passes on geometry().micro_batch examples: `prepare` fills its inputs on
+  // the host.
   using Prepare = std::function<void(const models::Inputs& into)>;
   using Run = std::function<void(nn::Context& ctx, const models::Inputs& inputs)>;
   void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run,
                Weights on = Weights::raw);
-  // A context for forward passes, and the inputs of the training pass that was begun last: for tests.
+  // A context for forward passes, and the inputs of the training pass that was begun last: for
+  // tests.
   nn::Context forward_context(Weights on = Weights::raw);
   const models::Inputs& inputs() const { return inputs_->of(0); }
 
@@ -124,7 +133,9 @@ class Engine {
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
   // fp16's loss scale, for checkpoints: all zero without.
   optim::Engine::ScaleState scale_state() { return optimizer_->scale_state(); }
-  void set_scale_state(const optim::Engine::ScaleState& state) { optimizer_->set_scale_state(state); }
+  void set_scale_state(const optim::Engine::ScaleState& state) {
+    optimizer_->set_scale_state(state);
+  }
   bool scales_loss() const { return options_.loss_scale.has_value(); }
   // Parameters and optimizer state, for checkpoints; they lie in memory of queue().
   std::vector<shard::TensorSlice> state();
@@ -167,7 +178,7 @@ class Engine {
   std::vector<optim::OwnedUnit> owned_;
   base::PerStep<StepReport> reports_;
   double data_s_ = 0, comm_s_ = 0;  // since the last report
-  int64_t submitted_ = 0;  // steps so far
+  int64_t submitted_ = 0;           // steps so far
 };
 
 }  // namespace train

@@ -11,7 +11,8 @@ namespace train {
 namespace {
 
 int leave(const AskedToStop& e) {
-  if (!e.way_out().empty()) write_report(int(e.code()), fmt::format("{}; {}", e.what(), e.way_out()));
+  if (!e.way_out().empty())
+    write_report(int(e.code()), fmt::format("{}; {}", e.what(), e.way_out()));
   base::log::line("stopped  before the first step ({}): {}; {}", base::where().phase, e.what(),
                   e.way_out().empty() ? "start the same command to continue" : e.way_out());
   base::log::line("done     exit={}", int(e.code()));
@@ -19,7 +20,9 @@ int leave(const AskedToStop& e) {
 }
 
 // Before an error of one rank among several.
-std::string rank_text() { return base::where().ranks > 1 ? fmt::format("rank {}: ", base::where().rank) : ""; }
+std::string rank_text() {
+  return base::where().ranks > 1 ? fmt::format("rank {}: ", base::where().rank) : "";
+}
 
 }  // namespace
 
@@ -54,7 +57,8 @@ namespace {
 
 void log_error(int code, const std::string& text, bool of_all_ranks) {
   write_report(code, text);
-  base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step, base::where().phase, text);
+  base::log::error("{}step {} ({}): {}", of_all_ranks ? "" : rank_text(), base::where().step,
+                   base::where().phase, text);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t kMostNamed = 3;  // files of one data set that are named; the rest is counted
 
-// Returns what is wrong with the first bytes of a shard; "" if nothing is, or if the name says nothing about its format.
+// Returns what is wrong with the first bytes of a shard; "" if nothing is, or if the name says
+// nothing about its format.
 std::string header_problem(const data::File& file) {
   std::array<char, 512> head{};
   const size_t count = size_t(std::min<int64_t>(file.size(), int64_t(head.size())));
@@ -28,8 +29,10 @@ std::string header_problem(const data::File& file) {
   const bool magic = std::memcmp(head.data() + 257, "ustar", 5) == 0;
   // Tars of before 1988 have no magic, but a checksum of octal digits.
   const bool old = head[148] == ' ' || (head[148] >= '0' && head[148] <= '7');
-  if (path.ends_with(".tar") && (count < head.size() || !(magic || old))) return "does not begin like a tar";
-  if ((path.ends_with(".h5") || path.ends_with(".hdf5")) && std::memcmp(head.data(), "\x89HDF\r\n\x1a\n", 8) != 0)
+  if (path.ends_with(".tar") && (count < head.size() || !(magic || old)))
+    return "does not begin like a tar";
+  if ((path.ends_with(".h5") || path.ends_with(".hdf5")) &&
+      std::memcmp(head.data(), "\x89HDF\r\n\x1a\n", 8) != 0)
     return "does not begin like an HDF5 file";
   return "";
 }
@@ -50,10 +53,12 @@ std::string dataset_problem(const data::SourceOptions& options) {
   size_t bad = 0;
   const std::vector<std::string> files = options.files();
   for (const std::string& path : files)
-    if (std::string problem = file_problem(path); !problem.empty() && ++bad <= kMostNamed) problems.push_back(problem);
+    if (std::string problem = file_problem(path); !problem.empty() && ++bad <= kMostNamed)
+      problems.push_back(problem);
   if (bad == 0) return "";
   std::string text = base::join(problems, "; ");
-  return bad > problems.size() ? fmt::format("{}; in all {} of {} files", text, bad, files.size()) : text;
+  return bad > problems.size() ? fmt::format("{}; in all {} of {} files", text, bad, files.size())
+                               : text;
 }
 
 // Keys that name files, with what looks at them.
@@ -86,16 +91,22 @@ std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
   for (const auto& [name, options] : recipe.data.tokenizer)
     if (const std::string key = fmt::format("tokenizer.{}.path", name); deck.has(key))
       add(key, base::Exit::data, [&model = options.model] {
-        return std::dynamic_pointer_cast<const data::TokenizerKindOptions>(model)->open(), std::string();
+        return std::dynamic_pointer_cast<const data::TokenizerKindOptions>(model)->open(),
+               std::string();
       });
   for (const auto& [name, options] : recipe.data.data) {
     if (!options.source_options()) continue;
-    if (const std::string key = fmt::format("data.{}.{}", name, options.source_options()->files_key()); deck.has(key))
-      add(key, base::Exit::data, [&options = options] { return dataset_problem(*options.source_options()); });
+    if (const std::string key =
+            fmt::format("data.{}.{}", name, options.source_options()->files_key());
+        deck.has(key))
+      add(key, base::Exit::data,
+          [&options = options] { return dataset_problem(*options.source_options()); });
   }
-  for (const auto& [key, path] : {std::pair{"init.from", recipe.init.from}, {"checkpoint.branch_from", recipe.checkpoint.branch_from}})
+  for (const auto& [key, path] : {std::pair{"init.from", recipe.init.from},
+                                  {"checkpoint.branch_from", recipe.checkpoint.branch_from}})
     if (!path.empty())
-      add(key, base::Exit::checkpoint, [path = path] { return checkpoint::open_weights(path), std::string(); });
+      add(key, base::Exit::checkpoint,
+          [path = path] { return checkpoint::open_weights(path), std::string(); });
   return out;
 }
 
@@ -115,7 +126,8 @@ void check_files(const Recipe& recipe, config::Deck& deck) {
 void print_unchecked_files(const Recipe& recipe, const config::Deck& deck) {
   bool any = false;
   for (const Place& place : places_of(recipe, deck)) {
-    if (place.key.starts_with("tokenizer.") && problem_of(place).text.empty()) continue;  // was opened just now
+    // was opened just now
+    if (place.key.starts_with("tokenizer.") && problem_of(place).text.empty()) continue;
     std::printf("not looked at: %s = %s\n", place.key.c_str(), place.text.c_str());
     any = true;
   }

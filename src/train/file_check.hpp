@@ -6,8 +6,9 @@
 
 namespace train {
 
-// Looks at tokenizers, data sets and initial weights: whether they exist and can be read, and whether their first bytes are
-// what they should be. Error lists all problems; its code is that of the first (Exit::data or Exit::checkpoint).
+// Looks at tokenizers, data sets and initial weights: whether they exist and can be read, and
+// whether their first bytes are what they should be. Error lists all problems; its code is that of
+// the first (Exit::data or Exit::checkpoint).
 void check_files(const Recipe& recipe, config::Deck& deck);
 
 // Prints one line for each key whose files a validation without --files has not looked at.

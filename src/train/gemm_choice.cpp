@@ -16,7 +16,8 @@ std::string choices_in(const std::string& file, const std::string& platform) {
   if (file.empty() || !std::filesystem::exists(file)) return "";
   const std::string text = io::read_file(file), first = platform + "\n";
   if (text.starts_with(first)) return text.substr(first.size());
-  log::warning("{} is for {}, here is {}: products are timed anew, and bits will differ", file, text.substr(0, text.find('\n')), platform);
+  log::warning("{} is for {}, here is {}: products are timed anew, and bits will differ", file,
+               text.substr(0, text.find('\n')), platform);
   return "";
 }
 
@@ -25,7 +26,8 @@ void agree_on_platform(comm::Comm& world, const std::string& mine) {
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
       throw base::Error(base::Exit::mesh,
-                        fmt::format("run.gemm_search = \"on\" wants the same GPU and library everywhere: rank 0 has {}, rank {} has {}; "
+                        fmt::format("run.gemm_search = \"on\" wants the same GPU and library "
+                                    "everywhere: rank 0 has {}, rank {} has {}; "
                                     "\"off\" does without",
                                     all[0], rank, all[rank]),
                         true);
@@ -33,7 +35,8 @@ void agree_on_platform(comm::Comm& world, const std::string& mine) {
 
 }  // namespace
 
-std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const RunOptions& run, const std::string& file) {
+std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const RunOptions& run,
+                                                    const std::string& file) {
   if (!run.gemm_search) return {};
   return [&world, file](device::Queue& queue) {
     base::Stopwatch watch;
@@ -43,14 +46,22 @@ std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const Run
     if (world.rank() == 0) {
       const std::string known = choices_in(file, platform);
       found = kernels::search_gemms(known, queue);
-      if (!file.empty() && found.timed > 0) io::write_file_atomically(file, platform + "\n" + found.choices);
+      if (!file.empty() && found.timed > 0)
+        io::write_file_atomically(file, platform + "\n" + found.choices);
     }
     kernels::use_gemm_choices(world.broadcast_text(found.choices, 0));
-    log::line("products {} shapes, {} of them timed now: {} take another algorithm than the first proposed, one call of each {:.3g} -> "
-              "{:.3g} ms{}; s={:.1f}{}",
-              found.shapes, found.timed, found.changed, 1e3 * found.first_s, 1e3 * found.chosen_s,
-              found.sums ? fmt::format("; bias gradients go into {} of {} kernels", found.together, found.sums) : "", watch.seconds(),
-              found.kept ? fmt::format("; {} choices of other jobs, for other shapes, stay in {}", found.kept, file) : "");
+    log::line(
+        "products {} shapes, {} of them timed now: {} take another algorithm than the first "
+        "proposed, one call of each {:.3g} -> "
+        "{:.3g} ms{}; s={:.1f}{}",
+        found.shapes, found.timed, found.changed, 1e3 * found.first_s, 1e3 * found.chosen_s,
+        found.sums
+            ? fmt::format("; bias gradients go into {} of {} kernels", found.together, found.sums)
+            : "",
+        watch.seconds(),
+        found.kept ? fmt::format("; {} choices of other jobs, for other shapes, stay in {}",
+                                 found.kept, file)
+                   : "");
   };
 }
 

@@ -45,22 +45,25 @@ std::string stage_data(comm::Session& session, const Recipe& recipe, const check
     try {
       directory = data::expand_variables(recipe.data.loader.stage_dir);
       if (session.local_rank() == 0)
-        staged = data::stage_files({files.begin(), files.end()}, directory, int(recipe.data.loader.threads), token);
+        staged = data::stage_files({files.begin(), files.end()}, directory,
+                                   int(recipe.data.loader.threads), token);
       return "";
     } catch (const base::Error& e) {  // nodes differ in their disks and variables
       base::fail(e.code(), "on {}: {}", session.host(), e.what());
     }
   };
   checkpoint::beside(world, copy, poll);
-  int64_t nodes = world.sum(int64_t(session.local_rank() == 0)), copied = world.sum(staged.copied_files),
-          bytes = world.sum(staged.copied_bytes);
-  log::line("stage    {} on {} node{}: {} files, {} MiB each; copied {} files, {} MiB in all  s={:.1f}", directory,
-            nodes, nodes == 1 ? "" : "s", staged.files, base::mebibytes(staged.bytes), copied, base::mebibytes(bytes),
-            watch.seconds());
+  int64_t nodes = world.sum(int64_t(session.local_rank() == 0)),
+          copied = world.sum(staged.copied_files), bytes = world.sum(staged.copied_bytes);
+  log::line(
+      "stage    {} on {} node{}: {} files, {} MiB each; copied {} files, {} MiB in all  s={:.1f}",
+      directory, nodes, nodes == 1 ? "" : "s", staged.files, base::mebibytes(staged.bytes), copied,
+      base::mebibytes(bytes), watch.seconds());
   return directory;
 }
 
-std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const data::Tokenizers& tokenizers,
+std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
+                                                  const data::Tokenizers& tokenizers,
                                                   const data::OpenContext& context) {
   const TrainOptions& train = recipe.train;
   data::Shuffle shuffle = data::shuffle_named(train.shuffle);
@@ -68,11 +71,12 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const da
   std::map<std::string, double> weights = train.parts();
   std::map<std::string, data::Mixture::Part> parts;
   for (const auto& [name, weight] : weights) {
-    std::shared_ptr<const data::Dataset> set = data::open_dataset(recipe.data, tokenizers, name, context);
+    std::shared_ptr<const data::Dataset> set =
+        data::open_dataset(recipe.data, tokenizers, name, context);
     if (set->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", name);
     // A data set alone has the plain stream, those of a mixture one each.
-    parts[name] = {
-        set, data::Order(shuffle, set->size(), uint64_t(recipe.run.seed), shape, train.mixture.empty() ? "" : name)};
+    parts[name] = {set, data::Order(shuffle, set->size(), uint64_t(recipe.run.seed), shape,
+                                    train.mixture.empty() ? "" : name)};
   }
   return std::make_unique<data::Mixture>(parts, weights);
 }
@@ -80,15 +84,17 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe, const da
 void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& sets) {
   std::string mine;
   for (const data::Dataset* set : sets)
-    mine += fmt::format("{}{} samples, fingerprint {:016x}", mine.empty() ? "" : "\n", base::with_commas(set->size()),
-                        set->fingerprint());
+    mine += fmt::format("{}{} samples, fingerprint {:016x}", mine.empty() ? "" : "\n",
+                        base::with_commas(set->size()), set->fingerprint());
   if (world.same(base::xxh3(mine))) return;
   std::vector<std::vector<std::string>> by_rank;  // [rank][set]
-  for (const std::string& text : world.gather_text(mine)) by_rank.push_back(base::split(text, '\n'));
+  for (const std::string& text : world.gather_text(mine))
+    by_rank.push_back(base::split(text, '\n'));
   for (size_t s = 0; s < sets.size(); ++s) {
     std::vector<std::pair<std::string, std::vector<size_t>>> views;  // what is seen, by whom
     for (size_t r = 0; r < by_rank.size(); ++r) {
-      auto same = std::find_if(views.begin(), views.end(), [&](const auto& v) { return v.first == by_rank[r].at(s); });
+      auto same = std::find_if(views.begin(), views.end(),
+                               [&](const auto& v) { return v.first == by_rank[r].at(s); });
       if (same == views.end()) same = views.insert(same, {by_rank[r][s], {}});
       same->second.push_back(r);
     }
@@ -97,26 +103,29 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
     std::string text;
     for (const auto& [view, ranks] : views) {
       text += fmt::format("{}rank{} ", text.empty() ? "" : "; ", ranks.size() == 1 ? "" : "s");
-      for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += fmt::format("{}{}", i ? ", " : "", ranks[i]);
+      for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i)
+        text += fmt::format("{}{}", i ? ", " : "", ranks[i]);
       if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
       text += ": " + view;
     }
     std::string problem = fmt::format(
-        "[data.{}]: the ranks do not read the same data ({}); bring the copies up to date, or use one that all nodes "
+        "[data.{}]: the ranks do not read the same data ({}); bring the copies up to date, or use "
+        "one that all nodes "
         "share (loader.stage_dir makes fresh copies)",
         sets[s]->name(), text);
     throw base::Error(base::Exit::data, problem, true);
   }
 }
 
-data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step, int64_t last_step,
-                               int64_t offset) {
+data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step,
+                               int64_t last_step, int64_t offset) {
   data::LoaderPlan plan;
   // The first example of each pass, so that the plan may outlive the mesh.
   std::vector<int64_t> first_of_pass;
   for (int64_t m = 0; m < g.accumulation; ++m) first_of_pass.push_back(g.first_example(mesh, m));
   plan.positions = [g, first_of_pass, offset](int64_t batch) {
-    int64_t first = offset + batch / g.accumulation * g.global_batch + first_of_pass[size_t(batch % g.accumulation)];
+    int64_t first = offset + batch / g.accumulation * g.global_batch +
+                    first_of_pass[size_t(batch % g.accumulation)];
     std::vector<int64_t> out(static_cast<size_t>(g.micro_batch));
     for (int64_t i = 0; i < g.micro_batch; ++i) out[size_t(i)] = first + i;
     return out;

@@ -21,10 +21,11 @@
 namespace train {
 namespace {
 
-// Answers are this old at most. Schedulers that serve thousands of jobs must not feel it; near the end it matters.
+// Answers are this old at most. Schedulers that serve thousands of jobs must not feel it; near the
+// end it matters.
 constexpr double kLongestPause_s = 120, kShortestPause_s = 5, kSharePause = 0.1;
 constexpr double kStale_s = 600;  // PBS's resources_used may be this old; sites set 10 to 120 s
-constexpr int kSlice_ms = 100;  // how soon it is seen that nobody waits any more
+constexpr int kSlice_ms = 100;    // how soon it is seen that nobody waits any more
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -34,7 +35,8 @@ std::string variable(const char* name) {
 // Names come from the environment of the job and go to a shell.
 bool plain(const std::string& id) {
   return !id.empty() &&
-         id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-[]") == id.npos;
+         id.find_first_not_of(
+             "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-[]") == id.npos;
 }
 
 // What follows "NAME = " in the output of qstat -f, "" if nothing does.
@@ -49,7 +51,8 @@ double unix_now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// "Mon Nov 23 09:39:46 2026", local time as qstat prints it, in seconds since 1970; -1 if it is no such text.
+// "Mon Nov 23 09:39:46 2026", local time as qstat prints it, in seconds since 1970; -1 if it is no
+// such text.
 double unix_s_of(const std::string& text) {
   std::tm time{};
   time.tm_isdst = -1;
@@ -70,7 +73,8 @@ double seconds_of(const std::string& text) {
   std::vector<std::string> parts = base::split(clock, ':');
   if (parts.size() < 2 || parts.size() > 3) return -1;
   for (const std::string& part : parts) {
-    if (part.empty() || part.size() > 6 || part.find_first_not_of("0123456789") != part.npos) return -1;
+    if (part.empty() || part.size() > 6 || part.find_first_not_of("0123456789") != part.npos)
+      return -1;
     seconds = 60 * seconds + std::strtod(part.c_str(), nullptr);
   }
   return 86400 * days + seconds;
@@ -83,9 +87,11 @@ Scheduler::Answer PbsEnd::read(const std::string& output, double now_s, double u
   if (limit < 0) return answer;
   const double used = seconds_of(attribute_of(output, "resources_used.walltime"));
   if (used > 0) begin_s_ = std::min(begin_s_, now_s - used);
-  // A start far before the time used is that of a job that was suspended, or an hour that a clock was put back.
+  // A start far before the time used is that of a job that was suspended, or an hour that a clock
+  // was put back.
   const double started = unix_s_of(attribute_of(output, "stime")), since = unix_s - started;
-  if (started > 0 && (used < 0 || since <= used + kStale_s)) begin_s_ = std::min(begin_s_, now_s - since);
+  if (started > 0 && (used < 0 || since <= used + kStale_s))
+    begin_s_ = std::min(begin_s_, now_s - since);
   answer.limit_s = limit, answer.end_s = begin_s_ + limit;
   return answer;
 }
@@ -108,7 +114,8 @@ JobTime::Answer JobTime::latest() const {
 
 JobTime::Answer JobTime::first(double seconds) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return answer_.number > 0; });
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                    [this] { return answer_.number > 0; });
   return answer_;
 }
 
@@ -127,7 +134,8 @@ void JobTime::work() {
     changed_.notify_all();
     if (found.source.empty()) return;  // no scheduler, and there will be none
     double left = found.end_s > 0 ? found.end_s - base::now_s() : kLongestPause_s / kSharePause;
-    auto pause = std::chrono::duration<double>(std::clamp(kSharePause * left, kShortestPause_s, kLongestPause_s));
+    auto pause = std::chrono::duration<double>(
+        std::clamp(kSharePause * left, kShortestPause_s, kLongestPause_s));
     if (changed_.wait_for(lock, pause, [this] { return quit_; })) return;
   }
 }
@@ -136,12 +144,14 @@ JobTime::Answer JobTime::ask(bool again) {
   Answer answer;
   double left = -1;
   in_time_ = true;
-  if (std::string id = variable("SLURM_JOB_ID"), end = variable("SLURM_JOB_END_TIME"); plain(id) || !end.empty()) {
+  if (std::string id = variable("SLURM_JOB_ID"), end = variable("SLURM_JOB_END_TIME");
+      plain(id) || !end.empty()) {
     answer.source = "slurm";
     if (!again && !end.empty()) {  // true at the start of the job; newer versions of SLURM tell it
       left = std::max(0.0, std::strtod(end.c_str(), nullptr) - unix_now_s());
     } else if (plain(id)) {
-      // The last task of an array has the array's own number, which squeue takes for all of its tasks.
+      // The last task of an array has the array's own number, which squeue takes for all of its
+      // tasks.
       std::string array = variable("SLURM_ARRAY_JOB_ID"), task = variable("SLURM_ARRAY_TASK_ID");
       if (plain(array) && plain(task)) id = array + "_" + task;
       left = seconds_of(std::string(base::trim(output_of("squeue -h -j " + id + " -o %L"))));
@@ -155,7 +165,8 @@ JobTime::Answer JobTime::ask(bool again) {
   return answer;
 }
 
-// All that a command prints; "" if it cannot be started or takes too long. It is then killed, with what it has started.
+// All that a command prints; "" if it cannot be started or takes too long. It is then killed, with
+// what it has started.
 std::string JobTime::output_of(const std::string& command) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) < 0) return "";
@@ -169,10 +180,13 @@ std::string JobTime::output_of(const std::string& command) {
   sigset_t none, all;
   sigemptyset(&none), sigfillset(&all);
   posix_spawnattr_setsigmask(&attributes, &none), posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   const char* words[] = {"sh", "-c", command.c_str(), nullptr};
   pid_t child = -1;
-  if (::posix_spawn(&child, "/bin/sh", &files, &attributes, const_cast<char**>(words), environ) != 0) child = -1;
+  if (::posix_spawn(&child, "/bin/sh", &files, &attributes, const_cast<char**>(words), environ) !=
+      0)
+    child = -1;
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
   ::close(ends[1]);
@@ -192,7 +206,8 @@ std::string JobTime::output_of(const std::string& command) {
   if (child < 0) return "";
   if (!whole) ::kill(-child, SIGKILL), in_time_ = false;
   // One that a dead file system holds cannot even be killed: then nobody waits for it.
-  for (int slice = 0; slice < 10 && ::waitpid(child, nullptr, WNOHANG) == 0; ++slice) ::usleep(kSlice_ms * 1000 / 2);
+  for (int slice = 0; slice < 10 && ::waitpid(child, nullptr, WNOHANG) == 0; ++slice)
+    ::usleep(kSlice_ms * 1000 / 2);
   return whole ? output : "";
 }
 

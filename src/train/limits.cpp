@@ -13,8 +13,8 @@ namespace {
 
 using device::DType;
 
-// Median of the calls' seconds, as steps are told by their median: the fastest of hundreds of calls would be a machine
-// that no step has for itself. The first call, which prepares, does not count.
+// Median of the calls' seconds, as steps are told by their median: the fastest of hundreds of calls
+// would be a machine that no step has for itself. The first call, which prepares, does not count.
 template <class Args>
 double usual(const Args& args, device::Queue& queue, double seconds) {
   kernels::run(args, queue);
@@ -33,11 +33,12 @@ struct Matrices {
   device::Queue& queue;
   device::Ledger ledger{};
   std::vector<device::Buffer> buffers{};
-  // Written, by all threads: pages nobody has written yet are all one page of zeros, which is read from the cache. Both
-  // halves of a word are bf16 of 0.01.
+  // Written, by all threads: pages nobody has written yet are all one page of zeros, which is read
+  // from the cache. Both halves of a word are bf16 of 0.01.
   device::View make(int64_t count, DType type = DType::f32) {
     buffers.emplace_back(device::Kind::cpu, ledger, "limits", count * device::size_of(type));
-    kernels::run(kernels::Fill{.y = buffers.back().view(DType::f32), .value = std::bit_cast<float>(0x3c243c24u)},
+    kernels::run(kernels::Fill{.y = buffers.back().view(DType::f32),
+                               .value = std::bit_cast<float>(0x3c243c24u)},
                  queue);
     return buffers.back().view(type).slice(0, count);
   }
@@ -55,27 +56,29 @@ double measure_peak(comm::Comm& world, int threads, DType type, double seconds) 
   return 2.0 * 768 * 768 * 768 / measure_gemms(world, threads, {square}, seconds)[0];
 }
 
-std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,
-                                  double seconds) {
+std::vector<double> measure_gemms(comm::Comm& world, int threads,
+                                  const std::vector<kernels::GemmUse>& shapes, double seconds) {
   device::Queue queue(device::Kind::cpu, threads);
   std::vector<double> found;
   world.barrier();
   for (const kernels::GemmUse& s : shapes) {
     Matrices matrices{queue};
-    found.push_back(usual(kernels::Gemm{.c = matrices.make(s.m * s.n, s.result),
-                                        .a = matrices.make(s.m * s.k, s.type),
-                                        .b = matrices.make(s.k * s.n, s.type),
-                                        .bias = s.bias ? matrices.make(s.n, s.result) : device::View{},
-                                        .residual = s.residual ? matrices.make(s.m * s.n) : device::View{},
-                                        .m = s.m,
-                                        .n = s.n,
-                                        .k = s.k,
-                                        .trans_a = s.trans_a,
-                                        .trans_b = s.trans_b,
-                                        .write = s.accumulate ? kernels::Write::accumulate : kernels::Write::overwrite,
-                                        .gelu = s.gelu ? matrices.make(s.m * s.n, s.result) : device::View{},
-                                        .gelu_of = s.gelu_of ? matrices.make(s.m * s.n, s.result) : device::View{}},
-                          queue, seconds));
+    found.push_back(usual(
+        kernels::Gemm{
+            .c = matrices.make(s.m * s.n, s.result),
+            .a = matrices.make(s.m * s.k, s.type),
+            .b = matrices.make(s.k * s.n, s.type),
+            .bias = s.bias ? matrices.make(s.n, s.result) : device::View{},
+            .residual = s.residual ? matrices.make(s.m * s.n) : device::View{},
+            .m = s.m,
+            .n = s.n,
+            .k = s.k,
+            .trans_a = s.trans_a,
+            .trans_b = s.trans_b,
+            .write = s.accumulate ? kernels::Write::accumulate : kernels::Write::overwrite,
+            .gelu = s.gelu ? matrices.make(s.m * s.n, s.result) : device::View{},
+            .gelu_of = s.gelu_of ? matrices.make(s.m * s.n, s.result) : device::View{}},
+        queue, seconds));
   }
   return found;
 }
@@ -87,7 +90,8 @@ double probe_cores(comm::Comm& world, int threads) {
   {
     float sums[kLanes] = {};
     float factor = 0.5f, term = 1.0f;
-    asm volatile("" : "+x"(factor), "+x"(term));  // not known before: the loop cannot be computed at compile time
+    // not known before: the loop cannot be computed at compile time
+    asm volatile("" : "+x"(factor), "+x"(term));
     base::Stopwatch watch;
     for (int i = 0; i < kRounds; ++i)
       for (float& sum : sums) sum = sum * factor + term;

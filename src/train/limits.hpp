@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank can do, measured in this process while every rank is busy with the same: what a step's time is
-// compared with.
+// What this rank can do, measured in this process while every rank is busy with the same: what a
+// step's time is compared with.
 #pragma once
 
 #include <vector>
@@ -12,16 +12,18 @@ namespace train {
 
 double median_of(const std::vector<double>& sorted);
 
-// FLOP/s of a square product of operands of this type that fits the caches, found in about `seconds`.
+// FLOP/s of a square product of operands of this type that fits the caches, found in about
+// `seconds`.
 double measure_peak(comm::Comm& world, int threads, device::DType type, double seconds);
 
-// Seconds of one call of each product alone, called again and again (the median); `seconds` for each of them.
-std::vector<double> measure_gemms(comm::Comm& world, int threads, const std::vector<kernels::GemmUse>& shapes,
-                                  double seconds);
+// Seconds of one call of each product alone, called again and again (the median); `seconds` for
+// each of them.
+std::vector<double> measure_gemms(comm::Comm& world, int threads,
+                                  const std::vector<kernels::GemmUse>& shapes, double seconds);
 
-// Seconds that a fixed number of multiply-adds in registers take now (some tenths of a millisecond), on the slowest
-// thread of all ranks. Where a hypervisor or a sibling of a core takes part of it, this grows, though no CPU time is
-// counted as stolen.
+// Seconds that a fixed number of multiply-adds in registers take now (some tenths of a
+// millisecond), on the slowest thread of all ranks. Where a hypervisor or a sibling of a core takes
+// part of it, this grows, though no CPU time is counted as stolen.
 double probe_cores(comm::Comm& world, int threads);
 
 // Seconds of MPI's all-reduce of so many bytes of floats over the world, the median of some.

@@ -22,8 +22,8 @@ int64_t attempt_of(const MetricValues& start) {
   return 1;
 }
 
-// True if an attempt that began at `start` wrote a row of this step anew, or left it behind as part of another past.
-// A run that begins anew evaluates at step 0 again.
+// True if an attempt that began at `start` wrote a row of this step anew, or left it behind as part
+// of another past. A run that begins anew evaluates at step 0 again.
 bool goes_before(int64_t start, int64_t step) { return start < step || start == 0; }
 
 // The attempt that wrote a row, by the steps at which attempts began.
@@ -39,7 +39,8 @@ void sort_by_attempt(std::vector<Entry>& entries) {
     int kind = e.row.group == kStartRows ? 0 : e.row.group == kTrainRows ? 1 : 2;
     return std::tuple(e.attempt, kind != 0, e.row.step, kind);
   };
-  std::stable_sort(entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) { return place(a) < place(b); });
+  std::stable_sort(entries.begin(), entries.end(),
+                   [&](const Entry& a, const Entry& b) { return place(a) < place(b); });
 }
 
 void read_lines(const std::string& path, MetricHistory& history, Starts& starts) {
@@ -81,8 +82,9 @@ MetricGroups read_h5(const std::string& path) {
   for (const auto& [group, series] : groups)
     for (const auto& [name, column] : series.columns)
       if (column.size() != series.steps.size())
-        throw io::Failure(fmt::format("{}: {} has {} rows, {} of its group has {}", path, group, series.steps.size(),
-                                      name, column.size()), 0);
+        throw io::Failure(fmt::format("{}: {} has {} rows, {} of its group has {}", path, group,
+                                      series.steps.size(), name, column.size()),
+                          0);
   return groups;
 }
 
@@ -93,7 +95,8 @@ MetricGroups read_h5_if_there(const std::string& directory) {
     return read_h5(path);
   } catch (const io::Failure& e) {
     const std::string aside = free_abandoned_name(directory, "h5");
-    base::log::warning("{}; it was renamed to {} and is made again from metrics.jsonl", e.what(), aside);
+    base::log::warning("{}; it was renamed to {} and is made again from metrics.jsonl", e.what(),
+                       aside);
     io::rename_file(path, aside);
     return {};
   }
@@ -112,9 +115,11 @@ bool has_same_row(const MetricGroups& groups, const MetricRow& row) {
   return values == std::map<std::string, double>(there.begin(), there.end());
 }
 
-// Decides about a row of metrics.jsonl that stands after the start of an attempt that only metrics.h5 knows. Either the
-// start line is lost and the row is that attempt's, or metrics.jsonl is an older copy and the attempt left the row behind.
-void settle(Entry& e, const MetricGroups& groups, const Starts& of_h5, const Starts& of_jsonl, bool lost_lines) {
+// Decides about a row of metrics.jsonl that stands after the start of an attempt that only
+// metrics.h5 knows. Either the start line is lost and the row is that attempt's, or metrics.jsonl
+// is an older copy and the attempt left the row behind.
+void settle(Entry& e, const MetricGroups& groups, const Starts& of_h5, const Starts& of_jsonl,
+            bool lost_lines) {
   bool open = false;
   for (const auto& [attempt, from] : of_h5)
     open |= attempt > e.attempt && !of_jsonl.contains(attempt) && goes_before(from, e.row.step);
@@ -135,7 +140,8 @@ void add_rows_of_h5(const MetricGroups& groups, MetricHistory& history, Starts& 
   for (Entry& e : history.entries) settle(e, groups, of_h5, starts, !history.no_rows.empty());
   std::map<std::string, std::set<int64_t>> known;  // steps by group; of starts their attempts
   for (const Entry& e : history.entries)
-    if (!e.left) known[e.row.group].insert(e.row.group == kStartRows ? attempt_of(e.row.values) : e.row.step);
+    if (!e.left)
+      known[e.row.group].insert(e.row.group == kStartRows ? attempt_of(e.row.values) : e.row.step);
   for (const auto& [attempt, step] : of_h5) {
     starts.insert({attempt, step});
     history.last_attempt = std::max(history.last_attempt, attempt);
@@ -151,7 +157,8 @@ void add_rows_of_h5(const MetricGroups& groups, MetricHistory& history, Starts& 
       const int64_t attempt = start ? attempt_of(row.values) : writer_of(of_h5, step);
       // metrics.h5 may be older than the start of an attempt that went back to before this row.
       bool left = false;
-      for (const auto& [later, from] : starts) left |= !start && later > attempt && goes_before(from, step);
+      for (const auto& [later, from] : starts)
+        left |= !start && later > attempt && goes_before(from, step);
       std::string line = line_of(row);
       history.entries.push_back({std::move(row), std::move(line), attempt, left, true});
       any = true;
@@ -168,7 +175,8 @@ MetricHistory read_metric_history(const std::string& directory) {
   MetricGroups groups = read_h5_if_there(directory);
   const bool has_rows = history.entries.size() > 0;
   if (groups.empty() && has_rows)
-    base::log::line("metrics  metrics.h5 is made again from the {} rows of metrics.jsonl", history.entries.size());
+    base::log::line("metrics  metrics.h5 is made again from the {} rows of metrics.jsonl",
+                    history.entries.size());
   add_rows_of_h5(groups, history, starts);
   for (Entry& e : history.entries) e.attempt = std::max<int64_t>(e.attempt, 1);
   return history;
@@ -188,7 +196,8 @@ std::string only_in_h5(const MetricHistory& history) {
   }
   std::string out;
   for (const auto& [group, s] : groups)
-    out += fmt::format("{}{} {} (steps {} to {})", out.empty() ? "" : ", ", group.substr(1), s.rows, s.first, s.last);
+    out += fmt::format("{}{} {} (steps {} to {})", out.empty() ? "" : ", ", group.substr(1), s.rows,
+                       s.first, s.last);
   return out;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows that earlier attempts left in metrics.jsonl and metrics.h5. A row counts if either file has it, so a file that
-// was removed, cut or garbled is made whole from the other one. Where both have a row, the line of metrics.jsonl holds.
+// The rows that earlier attempts left in metrics.jsonl and metrics.h5. A row counts if either file
+// has it, so a file that was removed, cut or garbled is made whole from the other one. Where both
+// have a row, the line of metrics.jsonl holds.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +31,16 @@ struct MetricHistory {
   int64_t last_attempt = 0;
 };
 
-// Reads both files of the run directory. A metrics.h5 that cannot be read is renamed, with a warning.
+// Reads both files of the run directory. A metrics.h5 that cannot be read is renamed, with a
+// warning.
 MetricHistory read_metric_history(const std::string& directory);
 
-// "train 638 (steps 1 to 638), eval/val 7 (steps 0 to 600)": the rows that metrics.h5 alone had; "" if there are none.
+// "train 638 (steps 1 to 638), eval/val 7 (steps 0 to 600)": the rows that metrics.h5 alone had; ""
+// if there are none.
 std::string only_in_h5(const MetricHistory& history);
 
-// A name in the folder that no file has yet: FOLDER/metrics.abandoned.ENDING, or with a number before the ending.
+// A name in the folder that no file has yet: FOLDER/metrics.abandoned.ENDING, or with a number
+// before the ending.
 std::string free_abandoned_name(const std::string& directory, const std::string& ending);
 
 // The lines of all rows, attempt by attempt.

@@ -36,7 +36,8 @@ MetricValues values_of(const Json& row) {
 // HDF5 group of a row, "" if it is none of ours.
 std::string group_of(const Json& row) {
   auto text = [&](const char* name) {
-    return row.contains(name) && row[name].is_string() ? row[name].get<std::string>() : std::string();
+    return row.contains(name) && row[name].is_string() ? row[name].get<std::string>()
+                                                       : std::string();
   };
   std::string kind = text("kind");
   if (kind == "eval") return eval_rows(text("eval"));
@@ -79,7 +80,8 @@ void MetricSeries::add(int64_t step, const MetricValues& values, bool unique) {
     while (at > 0 && steps[at - 1] >= step) --at;
   if (at == steps.size() || steps[at] != step || !unique) {
     steps.insert(steps.begin() + std::ptrdiff_t(at), step);
-    for (auto& [name, column] : columns) column.insert(column.begin() + std::ptrdiff_t(at), kNotMeasured);
+    for (auto& [name, column] : columns)
+      column.insert(column.begin() + std::ptrdiff_t(at), kNotMeasured);
   } else {
     for (auto& [name, column] : columns) column[at] = kNotMeasured;
   }

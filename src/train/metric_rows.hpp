@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the metrics in their forms: a line of metrics.jsonl, and an element of columns of equal length (metrics.h5).
+// Rows of the metrics in their forms: a line of metrics.jsonl, and an element of columns of equal
+// length (metrics.h5).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ inline const char* const kTrainRows = "/train";
 inline const char* const kStartRows = "/start";
 std::string eval_rows(const std::string& evaluator);
 
-std::string line_of(const MetricRow& row);                       // one JSON object and "\n"
+std::string line_of(const MetricRow& row);                        // one JSON object and "\n"
 std::optional<MetricRow> metric_row_of(const std::string& line);  // nothing if the line is no row
 // The line with the attempt that wrote it, as metrics.abandoned.jsonl keeps it.
 std::string line_with_attempt(const std::string& line, int64_t attempt);
@@ -32,7 +33,8 @@ std::string line_with_attempt(const std::string& line, int64_t attempt);
 struct MetricSeries {
   std::vector<int64_t> steps;
   std::map<std::string, std::vector<double>> columns;
-  // `unique`: a step that is measured again replaces the earlier row; steps stay in ascending order.
+  // `unique`: a step that is measured again replaces the earlier row; steps stay in ascending
+  // order.
   void add(int64_t step, const MetricValues& values, bool unique);
   MetricValues values(size_t index) const;  // without those that were not measured
 };

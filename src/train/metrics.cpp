@@ -26,7 +26,8 @@ std::string dataset_name(std::string metric) {
 std::string attempts_row_id(const MetricRow& row, int64_t attempt) {
   std::vector<std::string> values;
   for (const auto& [name, value] : row.values)
-    if (!std::isnan(value) && name != "attempt") values.push_back(fmt::format("{}={}", name, value));
+    if (!std::isnan(value) && name != "attempt")
+      values.push_back(fmt::format("{}={}", name, value));
   std::sort(values.begin(), values.end());
   return fmt::format("{} {} {} {}", row.group, row.step, attempt, fmt::join(values, " "));
 }
@@ -65,10 +66,12 @@ void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::N
   std::vector<std::string> numbers;
   for (const MetricHistory::NoRow& n : lines)
     if (numbers.size() < kMost)
-      numbers.push_back(n.torn ? fmt::format("{} (torn: {} bytes without an end)", n.number, n.line.size() - 1)
-                               : std::to_string(n.number));
+      numbers.push_back(
+          n.torn ? fmt::format("{} (torn: {} bytes without an end)", n.number, n.line.size() - 1)
+                 : std::to_string(n.number));
   if (lines.size() > kMost) numbers.push_back(fmt::format("{} more", lines.size() - kMost));
-  base::log::warning("{}: no row in line {}; moved to metrics.abandoned.jsonl", path, base::join(numbers, ", "));
+  base::log::warning("{}: no row in line {}; moved to metrics.abandoned.jsonl", path,
+                     base::join(numbers, ", "));
 }
 
 }  // namespace
@@ -77,34 +80,48 @@ void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::N
 
 const std::vector<MetricInfo>& train_metrics() {
   static const std::vector<MetricInfo> list = {
-      {"loss", "1", "what training minimises, of this step's batch before the update; the model says more"},
+      {"loss", "1",
+       "what training minimises, of this step's batch before the update; the model says more"},
       {"l2_grads", "1",
-       "norm of the gradients before clipping, frozen parameters left out; [G]: of parameters that match G"},
+       "norm of the gradients before clipping, frozen parameters left out; [G]: of parameters that "
+       "match G"},
       {"l2_params", "1", "norm of the parameters after the update; [G]: of those that match G"},
       {"l2_updates", "1", "norm of the update as it was added; [G]: of parameters that match G"},
       {"clip", "1", "factor that clipping put on the gradients; 1 = none"},
       {"schedule", "1",
-       "multiplier of the update, without learning_rate, evaluated at step - 1; further schedules are numbered"},
+       "multiplier of the update, without learning_rate, evaluated at step - 1; further schedules "
+       "are numbered"},
       {"ms", "ms", "wall time of the step"},
-      {"data_ms", "ms", "of it, the host waiting for data; on a GPU for the next step's, while it may be computing"},
-      {"comm_ms", "ms", "of it, the host held by communication; that of NCCL, which runs on the GPU, is in compute_ms"},
+      {"data_ms", "ms",
+       "of it, the host waiting for data; on a GPU for the next step's, while it may be computing"},
+      {"comm_ms", "ms",
+       "of it, the host held by communication; that of NCCL, which runs on the GPU, is in "
+       "compute_ms"},
       {"compute_ms", "ms", "of it, the rest"},
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
       {"mfu", "1",
-       "model FLOPs of the step over its time and the dense peak of all devices (GPUs: data sheet or profile.peak_tflops; CPUs: "
+       "model FLOPs of the step over its time and the dense peak of all devices (GPUs: data sheet "
+       "or profile.peak_tflops; CPUs: "
        "measured); NaN: no peak is known"},
-      {"hfu", "1", "the same of the products that ran: what is computed twice counts twice, rows left out do not"},
+      {"hfu", "1",
+       "the same of the products that ran: what is computed twice counts twice, rows left out do "
+       "not"},
       {"examples_seen", "examples", "since step 0; [D]: of data set D of a mixture"},
       {"epoch", "epochs",
-       "examples seen over the size of the training set (of a mixture: of all its data sets together); [D]: of data "
+       "examples seen over the size of the training set (of a mixture: of all its data sets "
+       "together); [D]: of data "
        "set D over its size"},
-      {"bad_samples", "examples", "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
+      {"bad_samples", "examples",
+       "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
       {"core_hours", "h", "job time times compute threads of all ranks, all attempts"},
       {"host_mib", "MiB", "peak resident memory of rank 0's process"},
-      {"skipped", "1", "1: something was not finite, so there was no update (guard.nonfinite = skip, or fp16's loss scale)"},
+      {"skipped", "1",
+       "1: something was not finite, so there was no update (guard.nonfinite = skip, or fp16's "
+       "loss scale)"},
       {"skipped_updates", "1", "steps without an update since step 0"},
-      {"loss_scale", "1", "fp16: what this step's gradients were multiplied by while they were formed"},
+      {"loss_scale", "1",
+       "fp16: what this step's gradients were multiplied by while they were formed"},
       {"uptime_s", "s", "since this attempt began"},
   };
   return list;
@@ -124,7 +141,9 @@ const MetricInfo* find_metric(const std::vector<MetricInfo>& list, const std::st
   for (const MetricInfo& m : list) {
     if (!name.starts_with(m.name)) continue;
     std::string_view rest = std::string_view(name).substr(m.name.size());
-    if (rest.find_first_not_of("0123456789") == rest.npos || (rest.front() == '[' && rest.back() == ']')) return &m;
+    if (rest.find_first_not_of("0123456789") == rest.npos ||
+        (rest.front() == '[' && rest.back() == ']'))
+      return &m;
   }
   return nullptr;
 }
@@ -145,23 +164,28 @@ std::string group_problem(const std::vector<std::string>& groups) {
 
 void LogOptions::bind(config::Table& t) {
   using config::OnResume;
-  t.key("console_every_steps", console_every_steps, "lines on the console, besides steps 1 to 5 and the last")
+  t.key("console_every_steps", console_every_steps,
+        "lines on the console, besides steps 1 to 5 and the last")
       .min(1)
       .unit("steps")
       .on_resume(OnResume::may_change);
-  t.key("metrics_every_steps", metrics_every_steps, "rows of metrics.h5 and metrics.jsonl, never smoothed")
+  t.key("metrics_every_steps", metrics_every_steps,
+        "rows of metrics.h5 and metrics.jsonl, never smoothed")
       .min(1)
       .unit("steps")
       .on_resume(OnResume::may_change);
   t.key("flush_s", flush_s,
-        "a machine that dies takes at most so much of metrics.jsonl with it; and how old metrics.h5 may be")
+        "a machine that dies takes at most so much of metrics.jsonl with it; and how old "
+        "metrics.h5 may be")
       .min(0)
       .unit("s")
       .on_resume(OnResume::may_change);
-  t.key("groups", groups, "regular expressions on parameter paths: l2 of gradients, parameters and updates for each")
+  t.key("groups", groups,
+        "regular expressions on parameter paths: l2 of gradients, parameters and updates for each")
       .check([this] { return group_problem(groups); })
       .on_resume(OnResume::may_change);
-  t.key("samples", samples, "write step, position and key of every example trained on to logs/samples, a file per rank")
+  t.key("samples", samples,
+        "write step, position and key of every example trained on to logs/samples, a file per rank")
       .on_resume(OnResume::may_change);
 }
 
@@ -176,8 +200,11 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
   load(restored_step);
   jsonl_ = io::File(directory_ + "/metrics.jsonl", io::File::Mode::append);
   length_ = jsonl_.size();
-  double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  Row start = {{"attempt", double(attempt_)}, {"time", std::round(now * 1e3) / 1e3}, {"killed", double(killed)}};
+  double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  Row start = {{"attempt", double(attempt_)},
+               {"time", std::round(now * 1e3) / 1e3},
+               {"killed", double(killed)}};
   append(line_of({kStartRows, restored_step, start}));
   groups_[kStartRows].add(restored_step, start, false);
   flush();
@@ -202,7 +229,8 @@ void Metrics::note_uptime(const MetricRow& row, int64_t attempt) {
 
 // Splits what earlier attempts wrote into rows that stay and rows past the restored step.
 void Metrics::load(int64_t restored_step) {
-  const std::string path = directory_ + "/metrics.jsonl", abandoned_path = directory_ + "/metrics.abandoned.jsonl";
+  const std::string path = directory_ + "/metrics.jsonl",
+                    abandoned_path = directory_ + "/metrics.abandoned.jsonl";
   const MetricHistory history = read_metric_history(directory_);
   Abandoned abandoned(abandoned_path);
   abandoned.for_rows([this](const MetricRow& row, int64_t attempt) { note_uptime(row, attempt); });
@@ -213,7 +241,8 @@ void Metrics::load(int64_t restored_step) {
     note_uptime(e.row, e.attempt);
     // A run that begins anew evaluates at step 0 again.
     if (!start && (e.left || e.row.step > restored_step || restored_step == 0)) {
-      moved += abandoned.add(attempts_row_id(e.row, e.attempt), line_with_attempt(e.line, e.attempt));
+      moved +=
+          abandoned.add(attempts_row_id(e.row, e.attempt), line_with_attempt(e.line, e.attempt));
       continue;
     }
     stays += e.line;
@@ -222,17 +251,20 @@ void Metrics::load(int64_t restored_step) {
   }
   for (const MetricHistory::NoRow& n : history.no_rows) abandoned.add(n.line, n.line);
   attempt_ = std::max(attempt_, history.last_attempt + 1);
-  if (!abandoned.added.empty()) io::write_file_atomically(abandoned_path, abandoned.text + abandoned.added);
+  if (!abandoned.added.empty())
+    io::write_file_atomically(abandoned_path, abandoned.text + abandoned.added);
   if (stays != history.text || !io::exists(path)) io::write_file_atomically(path, stays);
   if (moved)
-    base::log::line("metrics  {} rows past step {} moved to metrics.abandoned.jsonl; this is attempt {}", moved,
-                    restored_step, attempt_);
+    base::log::line(
+        "metrics  {} rows past step {} moved to metrics.abandoned.jsonl; this is attempt {}", moved,
+        restored_step, attempt_);
   if (!history.no_rows.empty()) warn_of_no_rows(path, history.no_rows);
   if (const std::string rows = only_in_h5(history); !rows.empty())
     base::log::warning("{} lacked rows that metrics.h5 has; they were added: {}", path, rows);
   if (last_train < restored_step && restored_step > 0)
     base::log::warning(
-        "{}: no training row of steps {} to {}, and none in metrics.h5: the checkpoint is newer than the metrics, rows "
+        "{}: no training row of steps {} to {}, and none in metrics.h5: the checkpoint is newer "
+        "than the metrics, rows "
         "were not due, or both files were removed",
         path, last_train + 1, restored_step);
 }
@@ -248,7 +280,8 @@ void Metrics::append(const std::string& line) {
     jsonl_.truncate(length_);  // never half a line in the middle of the file
     constexpr double kPause_s = 60;
     if (warned_s_ == 0 || base::now_s() - warned_s_ > kPause_s) {
-      base::log::warning("metrics: {}; rows are kept in memory until there is room again", e.what());
+      base::log::warning("metrics: {}; rows are kept in memory until there is room again",
+                         e.what());
       warned_s_ = base::now_s();
     }
   }
@@ -257,7 +290,8 @@ void Metrics::append(const std::string& line) {
 void Metrics::train_row(int64_t step, const Row& values) {
   if (!writes_) return;
   for (const auto& [name, value] : values)
-    CHECK(find_declared(kTrainRows, name), "metric {} is neither a measure of the model nor in train_metrics()", name);
+    CHECK(find_declared(kTrainRows, name),
+          "metric {} is neither a measure of the model nor in train_metrics()", name);
   append(line_of({kTrainRows, step, values}));
   groups_[kTrainRows].add(step, values, true);
 }
@@ -272,12 +306,15 @@ const MetricInfo* Metrics::find_declared(const std::string& group, const std::st
 void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& values) {
   if (!writes_) return;
   for (const auto& [name, value] : values)
-    CHECK(find_declared(eval_rows(evaluator), name), "metric {} is neither the evaluator's nor in eval_metrics()", name);
+    CHECK(find_declared(eval_rows(evaluator), name),
+          "metric {} is neither the evaluator's nor in eval_metrics()", name);
   append(line_of({eval_rows(evaluator), step, values}));
   groups_[eval_rows(evaluator)].add(step, values, true);
 }
 
-void Metrics::set_text(const std::string& name, const std::string& text) { texts_[name] = text, stale_ = true; }
+void Metrics::set_text(const std::string& name, const std::string& text) {
+  texts_[name] = text, stale_ = true;
+}
 
 double Metrics::lost_s(int64_t attempt, double uptime_s) const {
   double lost = 0;
@@ -290,7 +327,8 @@ double Metrics::lost_s(int64_t attempt, double uptime_s) const {
 
 bool Metrics::has_eval(const std::string& evaluator, int64_t step) const {
   auto series = groups_.find(eval_rows(evaluator));
-  return series != groups_.end() && std::binary_search(series->second.steps.begin(), series->second.steps.end(), step);
+  return series != groups_.end() &&
+         std::binary_search(series->second.steps.begin(), series->second.steps.end(), step);
 }
 
 void Metrics::flush(const std::function<void()>& look) {
@@ -309,7 +347,9 @@ void Metrics::flush(const std::function<void()>& look) {
   if (ours && (!stale_ || !cheap)) return;
   try {
     write_h5();
-    if (!ours) base::log::warning("{}/metrics.h5 was removed or replaced while this job writes it: made again", directory_);
+    if (!ours)
+      base::log::warning(
+          "{}/metrics.h5 was removed or replaced while this job writes it: made again", directory_);
   } catch (const base::Error& e) {  // it can be made again from metrics.jsonl
     base::log::warning("metrics.h5 stays as it was: {}", e.what());
   }
@@ -325,13 +365,17 @@ bool Metrics::h5_is_ours() const {
   }
 }
 
-// Makes metrics.jsonl again if it is no longer the file that this job writes, or has another length.
+// Makes metrics.jsonl again if it is no longer the file that this job writes, or has another
+// length.
 void Metrics::mend_jsonl() {
   const std::string path = directory_ + "/metrics.jsonl";
   const bool in_place = jsonl_.in_place();
   const int64_t size = in_place ? jsonl_.size() : 0;
   if (in_place && size == length_) return;
-  std::string what = !io::exists(path) ? "was removed" : !in_place ? "was replaced" : size < length_ ? "was cut" : "has grown";
+  std::string what = !io::exists(path) ? "was removed"
+                     : !in_place       ? "was replaced"
+                     : size < length_  ? "was cut"
+                                       : "has grown";
   if (io::exists(path) && (!in_place || size > length_)) {  // with lines that are not ours, perhaps
     const std::string aside = free_abandoned_name(directory_, "other.jsonl");
     io::rename_file(path, aside);

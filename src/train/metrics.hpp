@@ -4,20 +4,25 @@
 //   metrics.jsonl             one JSON object per row, written as it comes, synced at flushes
 //       {"kind":"train","step":12,"loss":9.87,...}
 //       {"kind":"eval","eval":"val","step":12,"perplexity":40.1,...}
-//       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0}    one per attempt: the step it began from
-//       not finite numbers are the strings "nan", "inf", "-inf"; a metric that was not measured is absent
-//   metrics.abandoned.jsonl   rows past the step from which a later attempt continued, with their attempt; and lines
-//                             that are no rows. A whole file that is in the way becomes metrics.abandoned.other.jsonl or .h5
-//   metrics.h5                the same rows as columns of equal length: /train/{step,loss,...}, /eval/NAME/{step,...},
-//                             /start/...; NaN where not measured, attributes unit and doc, "~" for "/" in names
+//       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0}    one per attempt: the step it
+//       began from not finite numbers are the strings "nan", "inf", "-inf"; a metric that was not
+//       measured is absent
+//   metrics.abandoned.jsonl   rows past the step from which a later attempt continued, with their
+//   attempt; and lines
+//                             that are no rows. A whole file that is in the way becomes
+//                             metrics.abandoned.other.jsonl or .h5
+//   metrics.h5                the same rows as columns of equal length: /train/{step,loss,...},
+//   /eval/NAME/{step,...},
+//                             /start/...; NaN where not measured, attributes unit and doc, "~" for
+//                             "/" in names
 //
-// Each start takes the rows that either file has (metric_history.hpp). A file that is removed, replaced or cut while the
-// job writes is noticed at the next flush and made again from memory.
+// Each start takes the rows that either file has (metric_history.hpp). A file that is removed,
+// replaced or cut while the job writes is noticed at the next flush and made again from memory.
 //
-// metrics.h5 is written anew under a temporary name and renamed, at most once per flush_s and for at most 1/200 of the
-// time. HDF5's SWMR mode was tried instead: while a writer has such a file open, and after one was killed, a plain
-// h5py.File(path) refuses it, and network file systems do not give it the write order it needs. A renamed file can
-// always be read.
+// metrics.h5 is written anew under a temporary name and renamed, at most once per flush_s and for
+// at most 1/200 of the time. HDF5's SWMR mode was tried instead: while a writer has such a file
+// open, and after one was killed, a plain h5py.File(path) refuses it, and network file systems do
+// not give it the write order it needs. A renamed file can always be read.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +47,8 @@ struct LogOptions {
   void bind(config::Table& t);
 };
 
-// The training loop's own metrics have a row in one of these lists; models and evaluators declare theirs. NAME also stands for NAME
-// followed by digits and for NAME[anything].
+// The training loop's own metrics have a row in one of these lists; models and evaluators declare
+// theirs. NAME also stands for NAME followed by digits and for NAME[anything].
 struct MetricInfo {
   std::string name, unit, doc;
 };
@@ -59,29 +64,34 @@ class Metrics {
  public:
   using Row = MetricValues;
 
-  // Brings both files in line with the step the run continues from (0: from the beginning): rows past that step, and
-  // lines that are no rows, are moved to the abandoned ones. `attempt` counts starts; if the files know more, they
-  // win. With `writes` = false (all ranks but 0) every call does nothing. `killed`: the attempt before was.
-  Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes, const LogOptions& options,
-          bool killed = false, DeclaredMetrics declared = {});
+  // Brings both files in line with the step the run continues from (0: from the beginning): rows
+  // past that step, and lines that are no rows, are moved to the abandoned ones. `attempt` counts
+  // starts; if the files know more, they win. With `writes` = false (all ranks but 0) every call
+  // does nothing. `killed`: the attempt before was.
+  Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
+          const LogOptions& options, bool killed = false, DeclaredMetrics declared = {});
   ~Metrics();
 
-  void train_row(int64_t step, const Row& values);  // names must be the model's or in train_metrics()
+  // names must be the model's or in train_metrics()
+  void train_row(int64_t step, const Row& values);
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
-  // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough. `look` throws if the directory has
-  // become another job's: it is called first, and again before a metrics.h5 that is not this job's is replaced.
+  // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough. `look`
+  // throws if the directory has become another job's: it is called first, and again before a
+  // metrics.h5 that is not this job's is replaced.
   void flush(const std::function<void()>& look = [] {});
   bool flush_due() const;  // flush_s after the last flush
   // Writes nothing from now on: the directory belongs to another job.
   void let_go() { writes_ = false; }
   int64_t attempt() const { return attempt_; }
   bool has_eval(const std::string& evaluator, int64_t step) const;
-  // Seconds that attempts before this one have spent after `attempt` had been up for `uptime_s`, as far as rows tell.
+  // Seconds that attempts before this one have spent after `attempt` had been up for `uptime_s`, as
+  // far as rows tell.
   double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
-  const MetricInfo* find_declared(const std::string& group, const std::string& name) const;  // nullptr if there is none
+  // nullptr if there is none
+  const MetricInfo* find_declared(const std::string& group, const std::string& name) const;
   void load(int64_t restored_step);
   void note_uptime(const MetricRow& row, int64_t attempt);
   void append(const std::string& line);

@@ -13,37 +13,40 @@ namespace train {
 
 void ProfileOptions::bind(config::Table& t) {
   t.key("peak_tflops", peak_tflops,
-        "dense peak of one GPU (on CPUs: of one rank) that MFU is measured against; 0 = GPUs by their data sheets, CPUs measured")
+        "dense peak of one GPU (on CPUs: of one rank) that MFU is measured against; 0 = GPUs by "
+        "their data sheets, CPUs measured")
       .min(0)
       .on_resume(config::OnResume::may_change);
   t.key("forbid_waits", forbid_waits,
-        "for debugging: ends the run where the host waits for its GPU within a step, from the third of a job on; exchanges through "
+        "for debugging: ends the run where the host waits for its GPU within a step, from the "
+        "third of a job on; exchanges through "
         "host memory may")
       .on_resume(config::OnResume::may_change);
 }
 
 int64_t hardware_flops(const device::Queue& queue) {
   int64_t sum = 0;
-  for (kernels::Op op : {kernels::Op::gemm, kernels::Op::attention_forward, kernels::Op::attention_backward})
+  for (kernels::Op op :
+       {kernels::Op::gemm, kernels::Op::attention_forward, kernels::Op::attention_backward})
     sum += queue.costs()[size_t(op)].flops;
   return sum;
 }
 
 namespace {
 
-// NVIDIA's data sheets, without sparsity (where they give sparse figures only: half of them). The first row whose words are all in
-// the name is the GPU's.
+// NVIDIA's data sheets, without sparsity (where they give sparse figures only: half of them). The
+// first row whose words are all in the name is the GPU's.
 struct Listed {
   const char* words;
   double half, tf32, f32;  // TFLOP/s; half: bf16 and fp16
 };
 constexpr Listed kListed[] = {
-    {"GB200", 2500, 1250, 80},      {"B200", 2250, 1125, 75},     {"B100", 1750, 875, 60},
+    {"GB200", 2500, 1250, 80},      {"B200", 2250, 1125, 75},       {"B100", 1750, 875, 60},
     {"GH200", 989.4, 494.7, 66.9},  {"H200 NVL", 835.5, 417.5, 60}, {"H200", 989.4, 494.7, 66.9},
-    {"H100 NVL", 835.5, 417.5, 60}, {"H100 PCIe", 756, 378, 51.2}, {"H100", 989.4, 494.7, 66.9},
-    {"H800 PCIe", 756, 378, 51.2},  {"H800", 989.4, 494.7, 66.9}, {"H20", 148, 74, 44},
-    {"A100", 312, 156, 19.5},       {"A800", 312, 156, 19.5},     {"A40", 149.7, 74.8, 37.4},
-    {"A30", 165, 82, 10.3},         {"A10", 125, 62.5, 31.2},     {"L40S", 362, 183, 91.6},
+    {"H100 NVL", 835.5, 417.5, 60}, {"H100 PCIe", 756, 378, 51.2},  {"H100", 989.4, 494.7, 66.9},
+    {"H800 PCIe", 756, 378, 51.2},  {"H800", 989.4, 494.7, 66.9},   {"H20", 148, 74, 44},
+    {"A100", 312, 156, 19.5},       {"A800", 312, 156, 19.5},       {"A40", 149.7, 74.8, 37.4},
+    {"A30", 165, 82, 10.3},         {"A10", 125, 62.5, 31.2},       {"L40S", 362, 183, 91.6},
     {"L40", 181, 90.5, 90.5},       {"L4", 121, 60, 30.3},
 };
 
@@ -73,37 +76,48 @@ double listed_peak_tflops(const std::string& gpu, const std::string& compute) {
   return 0;
 }
 
-Peak peak_of_gpus(const std::vector<RankGpu>& ranks, const std::string& compute, double peak_tflops) {
+Peak peak_of_gpus(const std::vector<RankGpu>& ranks, const std::string& compute,
+                  double peak_tflops) {
   std::set<std::string> seen;
   Peak peak;
   for (const RankGpu& r : ranks) {
     if (!seen.insert(r.uuid).second) continue;
     double tflops = peak_tflops > 0 ? peak_tflops : listed_peak_tflops(r.name, compute);
-    if (tflops == 0) return {0, fmt::format("MFU unknown: no data sheet of \"{}\" here; profile.peak_tflops says its peak", r.name)};
+    if (tflops == 0)
+      return {0, fmt::format(
+                     "MFU unknown: no data sheet of \"{}\" here; profile.peak_tflops says its peak",
+                     r.name)};
     peak.flops += tflops * 1e12;
   }
-  peak.text = fmt::format("MFU against {:.4g} TFLOP/s ({} x {}, {} dense, {})", peak.flops / 1e12, seen.size(), ranks[0].name,
-                          compute, peak_tflops > 0 ? "profile.peak_tflops" : "data sheet");
+  peak.text = fmt::format("MFU against {:.4g} TFLOP/s ({} x {}, {} dense, {})", peak.flops / 1e12,
+                          seen.size(), ranks[0].name, compute,
+                          peak_tflops > 0 ? "profile.peak_tflops" : "data sheet");
   return peak;
 }
 
 std::string utilisation_note(double mfu, double hfu, double flops, bool measured) {
   if (!(mfu > 1) && !(hfu > 1)) return "";
   if (!(hfu > 1))
-    return fmt::format("mfu={:.1f}% counts products of padding that this step did not compute; those that ran are hfu={:.1f}%",
-                       100 * mfu, 100 * hfu);
-  return fmt::format("mfu={:.1f}% hfu={:.1f}%: this step computed at {:.4g} GFLOP/s, more than the peak of {:.4g} GFLOP/s{}",
-                     100 * mfu, 100 * hfu, hfu * flops / 1e9, flops / 1e9,
-                     measured ? " that was measured at the start, where other programs may have used the cores: both figures "
-                                "are too high by that; profile.peak_tflops sets the peak"
-                              : ": check profile.peak_tflops");
+    return fmt::format(
+        "mfu={:.1f}% counts products of padding that this step did not compute; those that ran are "
+        "hfu={:.1f}%",
+        100 * mfu, 100 * hfu);
+  return fmt::format(
+      "mfu={:.1f}% hfu={:.1f}%: this step computed at {:.4g} GFLOP/s, more than the peak of {:.4g} "
+      "GFLOP/s{}",
+      100 * mfu, 100 * hfu, hfu * flops / 1e9, flops / 1e9,
+      measured ? " that was measured at the start, where other programs may have used the cores: "
+                 "both figures "
+                 "are too high by that; profile.peak_tflops sets the peak"
+               : ": check profile.peak_tflops");
 }
 
-Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::string& compute, const ProfileOptions& options,
-               double seconds) {
+Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::string& compute,
+               const ProfileOptions& options, double seconds) {
   if (kind == device::Kind::cuda) {
     std::vector<RankGpu> ranks;
-    for (const std::string& text : world.gather_text(device::gpu_name() + "\n" + device::gpu_uuid())) {
+    for (const std::string& text :
+         world.gather_text(device::gpu_name() + "\n" + device::gpu_uuid())) {
       std::vector<std::string> parts = base::split(text, '\n');
       ranks.push_back({parts.at(0), parts.at(1)});
     }
@@ -113,8 +127,9 @@ Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::str
   device::DType type = compute == "bf16" ? device::DType::bf16 : device::DType::f32;
   double mine = given ? options.peak_tflops * 1e12 : measure_peak(world, threads, type, seconds);
   Peak peak{double(world.sum(int64_t(mine / 1e6))) * 1e6, ""};
-  peak.text = fmt::format("MFU against {:.0f} GFLOP/s ({})", peak.flops / 1e9,
-                          given ? "profile.peak_tflops" : compute + " products, measured now on all ranks");
+  peak.text =
+      fmt::format("MFU against {:.0f} GFLOP/s ({})", peak.flops / 1e9,
+                  given ? "profile.peak_tflops" : compute + " products, measured now on all ranks");
   return peak;
 }
 

@@ -15,36 +15,48 @@ using config::OnResume;
 
 void RunOptions::bind(config::Table& t) {
   t.key("name", name, "name of the run, in logs and files").on_resume(OnResume::may_change);
-  t.key("dir", dir, "run directory: all output goes here; parents are created; one running job per directory (lock)")
+  t.key("dir", dir,
+        "run directory: all output goes here; parents are created; one running job per directory "
+        "(lock)")
       .required()
       .on_resume(OnResume::may_change);
-  t.key("device", device, "where to compute").one_of({"auto", "cpu", "cuda"}).on_resume(OnResume::may_change);
-  t.key("threads", threads, "compute threads per rank; 0 = the cores the launcher bound the rank to")
+  t.key("device", device, "where to compute")
+      .one_of({"auto", "cpu", "cuda"})
+      .on_resume(OnResume::may_change);
+  t.key("threads", threads,
+        "compute threads per rank; 0 = the cores the launcher bound the rank to")
       .min(0)
       .max(1024)
       .on_resume(OnResume::may_change);
   t.key("seed", seed, "of initial weights, sample order, draws and dropout").min(0);
-  t.key("notes", notes, "free text, copied into metrics.h5 and every checkpoint").on_resume(OnResume::may_change);
+  t.key("notes", notes, "free text, copied into metrics.h5 and every checkpoint")
+      .on_resume(OnResume::may_change);
   t.choice("cuda_graph", cuda_graph, {{"off", false}, {"on", true}},
-        "GPUs: on: forward and backward of a pass are recorded as a CUDA graph when their shapes come again, then started by one call; the "
-        "same bits; not where passes exchange (sharded parameters of several ranks, determinism.level \"mesh\") or drop out")
+           "GPUs: on: forward and backward of a pass are recorded as a CUDA graph when their "
+           "shapes come again, then started by one call; the "
+           "same bits; not where passes exchange (sharded parameters of several ranks, "
+           "determinism.level \"mesh\") or drop out")
       .on_resume(OnResume::may_change);
   t.key("cuda_graph_limit", cuda_graph_limit,
-        "graphs kept at most; passes of further shapes run without. Their memory is the driver's, and not in the plan")
+        "graphs kept at most; passes of further shapes run without. Their memory is the driver's, "
+        "and not in the plan")
       .min(1)
       .max(1 << 16)
       .unit("graphs")
       .on_resume(OnResume::may_change);
   t.choice("gemm_search", gemm_search, {{"off", false}, {"on", true}},
-        "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every run; on: the fastest of eight, timed by rank "
-        "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file has the same bits")
+           "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every "
+           "run; on: the fastest of eight, timed by rank "
+           "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file "
+           "has the same bits")
       .on_resume(OnResume::may_change);
 }
 
 void TrainOptions::bind(config::Table& t) {
   t.key("data", data, "name of a [data.NAME] table; or mixture");
   t.key("mixture", mixture,
-        "{ NAME = weight }: data sets interleaved by weight, exact over every period (10,000 examples or fewer); an "
+        "{ NAME = weight }: data sets interleaved by weight, exact over every period (10,000 "
+        "examples or fewer); an "
         "epoch of it is as many examples as all its data sets hold")
       .above(0);
   t.duration("total", total, "length of the run; making it longer extends a finished run")
@@ -58,12 +70,14 @@ void TrainOptions::bind(config::Table& t) {
       .max(1 << 24)
       .unit("examples");
   t.key("micro_batch", micro_batch,
-        "at most so many examples per rank and pass; accumulation is derived; 0 = global_batch / ranks")
+        "at most so many examples per rank and pass; accumulation is derived; 0 = global_batch / "
+        "ranks")
       .min(0)
       .unit("examples")
       .on_resume(OnResume::may_change);
   t.key("shuffle", shuffle,
-        "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: runs of neighbours "
+        "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
+        "runs of neighbours "
         "in "
         "random order, mixed within windows, kind to file systems")
       .one_of(data::shuffle_names());
@@ -75,20 +89,25 @@ void TrainOptions::bind(config::Table& t) {
       .min(1)
       .max(1 << 24)
       .unit("blocks");
-  for (const char* name : {"label_smoothing", "pad_id"}) t.moved(name, fmt::format("model.{}", name));
+  for (const char* name : {"label_smoothing", "pad_id"})
+    t.moved(name, fmt::format("model.{}", name));
   if (data.empty() && mixture.empty())
     t.error("data", "missing; name a [data.NAME] table, or give mixture = { NAME = weight, ... }");
-  if (!data.empty() && !mixture.empty()) t.error("mixture", "there is train.data too: give one of them");
+  if (!data.empty() && !mixture.empty())
+    t.error("mixture", "there is train.data too: give one of them");
 }
 
 void PrecisionOptions::bind(config::Table& t) {
   t.key("compute", compute,
-        "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, with a loss scale, and tf32: "
-        "operands of f32 products are rounded to 10 bits as they are read; residuals, sums, softmax, norms and weights stay f32")
+        "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, "
+        "with a loss scale, and tf32: "
+        "operands of f32 products are rounded to 10 bits as they are read; residuals, sums, "
+        "softmax, norms and weights stay f32")
       .one_of({"f32", "bf16", "fp16", "tf32"})
       .on_resume(OnResume::may_change);
   t.table("loss_scale", loss_scale,
-          "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that step makes no update, on any "
+          "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that "
+          "step makes no update, on any "
           "rank) and grows again; 1 / scale comes before norms and clipping; checkpoints hold it");
 }
 
@@ -97,16 +116,19 @@ void Recipe::bind(config::Table& t) {
   t.table("run", run, "where and as what");
   t.table("train", train, "what is trained, how long, on what batch");
   t.table("mesh", mesh, "replica * fsdp = number of ranks; one of them may be -1 (inferred)");
-  t.table("sharding", sharding,
-          "replicated+replicated: data parallel; replicated+sharded: ZeRO-1; sharded+sharded: FSDP");
+  t.table(
+      "sharding", sharding,
+      "replicated+replicated: data parallel; replicated+sharded: ZeRO-1; sharded+sharded: FSDP");
   t.table("precision", precision, "number formats");
   t.table("memory", memory, "memory against time");
   t.table("determinism", determinism, "what the bits may depend on");
   t.table("model", model, "the model");
-  t.table("init", init, "parameters of a new run; to continue another run see checkpoint.branch_from");
+  t.table("init", init,
+          "parameters of a new run; to continue another run see checkpoint.branch_from");
   t.table("optimizer", optimizer, "the optimizer and the rules for parameters");
   t.named("schedule", schedule,
-          "multipliers of the update, evaluated at step - 1; `default` is used unless a rule names another");
+          "multipliers of the update, evaluated at step - 1; `default` is used unless a rule names "
+          "another");
   t.optional_table("ema", ema,
                    "with this table the run keeps a moving average of the weights, for "
                    "eval.NAME.weights and init.weights");
@@ -114,18 +136,21 @@ void Recipe::bind(config::Table& t) {
   t.named("eval", evals, "evaluators, run in alphabetical order");
   t.table("checkpoint", checkpoint, "files to continue from");
   t.table("log", log, "what is written how often");
-  t.table("early_stop", early_stop, "end the run as finished (exit 0) when an evaluator's metric no longer improves");
+  t.table("early_stop", early_stop,
+          "end the run as finished (exit 0) when an evaluator's metric no longer improves");
   t.table("guard", guard, "decided by all ranks together, before the update");
-  t.table(
-      "limits", limits,
-      "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for RUN/stop and a spent budget");
+  t.table("limits", limits,
+          "when to stop early: with a checkpoint, and exit 75 (job scripts requeue) or 8 for "
+          "RUN/stop and a spent budget");
   t.table("profile", profile, "what speed is compared with");
   t.table("bench", bench, "--mode bench");
   t.table("show", show, "--mode show: a batch as the model would see it");
   t.table("index", index, "--mode index: what data sets hold");
 }
 
-int64_t Recipe::total_steps(int64_t data_size) const { return train.total.steps(train.global_batch, data_size, 0, 0); }
+int64_t Recipe::total_steps(int64_t data_size) const {
+  return train.total.steps(train.global_batch, data_size, 0, 0);
+}
 
 namespace {
 
@@ -145,26 +170,30 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
 
 // Checks what the device cannot do, and batch arithmetic that no number of ranks can mend.
 void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
-  if (std::string problem = problem_on_cpus(recipe.precision.compute); recipe.run.device == "cpu" && !problem.empty())
+  if (std::string problem = problem_on_cpus(recipe.precision.compute);
+      recipe.run.device == "cpu" && !problem.empty())
     deck.error("precision.compute", problem);
   if (recipe.run.device == "cpu")
     for (const Unused& u : only_for_gpus(recipe))
       deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
 
   if (recipe.determinism.mesh() && recipe.train.global_batch % recipe.determinism.slices)
-    deck.error("determinism.slices", fmt::format("train.global_batch = {} is not divisible by slices = {}",
-                                                 recipe.train.global_batch, recipe.determinism.slices),
+    deck.error("determinism.slices",
+               fmt::format("train.global_batch = {} is not divisible by slices = {}",
+                           recipe.train.global_batch, recipe.determinism.slices),
                "train.global_batch");
 
   if (recipe.run.cuda_graph) {
     std::string problem = made.changing_arguments();
     if (problem.empty() && recipe.determinism.mesh()) problem = kTreeInPasses;
-    if (!problem.empty()) deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
+    if (!problem.empty())
+      deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
   }
 }
 
 // Checks that each sharding rule matches a parameter that the rules before it leave.
-void check_sharding(const Recipe& recipe, config::Deck& deck, const std::vector<std::string>& paths) {
+void check_sharding(const Recipe& recipe, config::Deck& deck,
+                    const std::vector<std::string>& paths) {
   std::vector<std::string> left = paths;  // by the rules so far
   for (size_t i = 0; i < recipe.sharding.rules.size(); ++i) {
     std::regex match(recipe.sharding.rules[i].match);
@@ -173,30 +202,39 @@ void check_sharding(const Recipe& recipe, config::Deck& deck, const std::vector<
       deck.error(fmt::format("sharding.rule.{}.match", i),
                  fmt::format("\"{}\" matches no parameter", recipe.sharding.rules[i].match));
     else if (std::erase_if(left, matched) == 0)
-      deck.error(fmt::format("sharding.rule.{}.match", i),
-                 fmt::format("\"{}\" is never reached: the rules before it take all that it matches",
-                             recipe.sharding.rules[i].match));
+      deck.error(
+          fmt::format("sharding.rule.{}.match", i),
+          fmt::format("\"{}\" is never reached: the rules before it take all that it matches",
+                      recipe.sharding.rules[i].match));
   }
 }
 
 // Checks whatever names parameters by their paths.
-void check_paths(const Recipe& recipe, config::Deck& deck, const std::vector<shard::Parameter>& parameters) {
+void check_paths(const Recipe& recipe, config::Deck& deck,
+                 const std::vector<shard::Parameter>& parameters) {
   std::vector<std::string> paths;
   for (const shard::Parameter& p : parameters) paths.push_back(p.path);
   for (const auto& [ours, theirs] : recipe.init.map)
-    if (!ours.empty() && std::none_of(paths.begin(), paths.end(), [&prefix = ours](const std::string& p) {
+    if (!ours.empty() &&
+        std::none_of(paths.begin(), paths.end(), [&prefix = ours](const std::string& p) {
           return p == prefix || p.starts_with(prefix + "/");
         }))
-      deck.error("init.map",
-                 fmt::format("\"{}\" is neither a parameter of this model nor what comes before a '/' in one", ours));
+      deck.error(
+          "init.map",
+          fmt::format(
+              "\"{}\" is neither a parameter of this model nor what comes before a '/' in one",
+              ours));
   if (!recipe.init.from.empty() && !recipe.checkpoint.branch_from.empty())
-    deck.error("init.from", "a run begins from these parameters or from checkpoint.branch_from, not from both");
-  for (const optim::Problem& p : optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters).problems)
+    deck.error("init.from",
+               "a run begins from these parameters or from checkpoint.branch_from, not from both");
+  for (const optim::Problem& p :
+       optim::resolve_policies(recipe.optimizer, recipe.schedule, parameters).problems)
     deck.error(p.key, p.text);
   check_sharding(recipe, deck, paths);
   for (const std::string& group : recipe.log.groups)
     if (std::regex match(group);
-        std::none_of(paths.begin(), paths.end(), [&](const std::string& p) { return std::regex_match(p, match); }))
+        std::none_of(paths.begin(), paths.end(),
+                     [&](const std::string& p) { return std::regex_match(p, match); }))
       deck.error("log.groups", fmt::format("\"{}\" matches no parameter; paths look like {}", group,
                                            paths.empty() ? "" : paths[paths.size() / 2]));
   for (const std::string& path : paths) {
@@ -225,7 +263,8 @@ void Recipe::cross_check(config::Deck& deck) const {
   for (const data::Problem& p : data.problems()) deck.error(p.key, p.text);
 
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
-  // One string with one outcome has its problems once, however many sets use it (and themselves are used).
+  // One string with one outcome has its problems once, however many sets use it (and themselves are
+  // used).
   std::vector<std::pair<std::string, data::Spec>> checked;
   auto use = [&](const std::string& key, const std::string& name) {
     if (!known(key, name)) return;
@@ -239,13 +278,15 @@ void Recipe::cross_check(config::Deck& deck) const {
     checked.push_back(one);
     feeds_model(deck, *made, name, one.second);
   };
-  for (const auto& [name, weight] : train.parts()) use(train.mixture.empty() ? "train.data" : "train.mixture", name);
+  for (const auto& [name, weight] : train.parts())
+    use(train.mixture.empty() ? "train.data" : "train.mixture", name);
   if (!deck.problems().any()) check_mixture(deck);
   for (const auto& [name, e] : evals) use(fmt::format("eval.{}.data", name), e.data);
   for (const auto& [name, e] : evals)
     if (const eval::Registered& row = eval::row_of(e); !row.make_pass(*made))
       deck.error(fmt::format("eval.{}.kind", name),
-                 fmt::format("{} needs a model that can {}, and model.kind = \"{}\" cannot", row.name, row.needs, model.kind));
+                 fmt::format("{} needs a model that can {}, and model.kind = \"{}\" cannot",
+                             row.name, row.needs, model.kind));
   if (!show.data.empty()) use("show.data", show.data);
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
@@ -264,18 +305,22 @@ void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const st
     auto field = spec.find(feature);
     if (field == spec.end()) {
       if (!wanted.optional)
-        deck.error(at, fmt::format("the model needs \"{}\", [data.{}] yields {}", feature, name, data::text_of(spec)));
+        deck.error(at, fmt::format("the model needs \"{}\", [data.{}] yields {}", feature, name,
+                                   data::text_of(spec)));
       continue;
     }
-    const data::FieldSpec &has = field->second, takes = data::FieldSpec::array(wanted.type, wanted.shape);
-    bool array = has.kind == data::FieldSpec::Kind::array, same_type = array && has.type == takes.type;
+    const data::FieldSpec &has = field->second,
+                          takes = data::FieldSpec::array(wanted.type, wanted.shape);
+    bool array = has.kind == data::FieldSpec::Kind::array,
+         same_type = array && has.type == takes.type;
     if (same_type && has.shape == takes.shape) continue;
     const char* way_out = !array || has.shape != takes.shape ? ""
                           : has.type == device::DType::u8 && wanted.pixels
                               ? "; add value_range, as in value_range(-1, 1)"
                               : "; numbers of another type would be misread";
-    deck.error(at, fmt::format("yields {} {} where the model takes {} ({}){}", feature, data::text_of(has),
-                               data::text_of(takes), wanted.key, way_out),
+    deck.error(at,
+               fmt::format("yields {} {} where the model takes {} ({}){}", feature,
+                           data::text_of(has), data::text_of(takes), wanted.key, way_out),
                wanted.key);
   }
   check_limits(deck, made, name, spec);
@@ -289,9 +334,11 @@ void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const st
 void Recipe::check_limits(config::Deck& deck, const models::Model& made, const std::string& name,
                           const data::Spec& spec) const {
   for (const auto& [feature, wanted] : made.features())
-    if (auto field = spec.find(feature); wanted.below > 0 && field != spec.end() && field->second.limit > wanted.below)
-      deck.error(wanted.limit_key, fmt::format("{} is smaller than the {} ids that [data.{}] can yield", wanted.below,
-                                               field->second.limit, name));
+    if (auto field = spec.find(feature);
+        wanted.below > 0 && field != spec.end() && field->second.limit > wanted.below)
+      deck.error(wanted.limit_key,
+                 fmt::format("{} is smaller than the {} ids that [data.{}] can yield", wanted.below,
+                             field->second.limit, name));
 }
 
 std::map<std::string, data::ValueLimit> Recipe::value_limits() const {
@@ -309,10 +356,12 @@ void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
   } catch (const base::Error& e) {
     deck.error("train.total", e.what());
   }
-  for (const optim::Problem& p : optim::schedule_problems(schedule, clock)) deck.error(p.key, p.text, "train.total");
+  for (const optim::Problem& p : optim::schedule_problems(schedule, clock))
+    deck.error(p.key, p.text, "train.total");
 }
 
-void Recipe::check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const {
+void Recipe::check_opened(config::Deck& deck, int64_t data_size,
+                          const std::map<std::string, data::Spec>& specs) const {
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
   for (const auto& [name, spec] : specs) check_limits(deck, *made, name, spec);
   if (data_size > 0) check_lengths(deck, data_size);
@@ -329,7 +378,8 @@ void Recipe::check_tokenizers(config::Deck& deck) const {
       specs[name] = data.opened_spec_of(name);
     } catch (const base::Error& e) {
       // Files may well lie elsewhere than where a deck is checked.
-      if (e.code() == base::Exit::config) deck.error(fmt::format("data.{}.preprocess", name), e.what());
+      if (e.code() == base::Exit::config)
+        deck.error(fmt::format("data.{}.preprocess", name), e.what());
     }
   }
   check_opened(deck, 0, specs);
@@ -361,8 +411,10 @@ void Recipe::check_mixture(config::Deck& deck) const {
   const std::string first = train.parts().begin()->first;
   for (const auto& [name, weight] : train.parts()) {
     try {
-      if (std::string problem = data::spec_difference(data.spec_of(first), data.spec_of(name)); !problem.empty())
-        deck.error("train.mixture", fmt::format("[data.{}] and [data.{}] cannot be mixed: {}", first, name, problem));
+      if (std::string problem = data::spec_difference(data.spec_of(first), data.spec_of(name));
+          !problem.empty())
+        deck.error("train.mixture", fmt::format("[data.{}] and [data.{}] cannot be mixed: {}",
+                                                first, name, problem));
     } catch (const base::Error&) {
       // A file that would tell is not here; making the mixture looks again.
     }
@@ -399,13 +451,15 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   EngineOptions o;
   o.paper_of = kind;
   if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
-    o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low, bytes->scale.to_width};
+    o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low,
+                                  bytes->scale.to_width};
   o.model = model, o.memory = memory, o.sharding = sharding, o.determinism = determinism,
   o.optimizer = optimizer;
   o.groups = log.groups;
   for (const auto& [name, e] : evals) o.passes.push_back(eval::row_of(e).make_pass);
   o.global_batch = train.global_batch, o.micro_batch = train.most_per_pass();
-  o.seed = run.seed, o.threads = threads, o.operands = precision.type(), o.tf32 = precision.compute == "tf32";
+  o.seed = run.seed, o.threads = threads, o.operands = precision.type(),
+  o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;
   if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;

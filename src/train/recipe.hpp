@@ -42,9 +42,12 @@ struct TrainOptions {
   std::string shuffle = "exact";
   int64_t shuffle_block = 512, shuffle_window = 128;
   void bind(config::Table& t);
-  int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }  // examples of a rank
+  // examples of a rank
+  int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }
   // Data sets with their weights; one data set alone has weight 1.
-  std::map<std::string, double> parts() const { return mixture.empty() ? std::map{std::pair{data, 1.0}} : mixture; }
+  std::map<std::string, double> parts() const {
+    return mixture.empty() ? std::map{std::pair{data, 1.0}} : mixture;
+  }
 };
 
 struct PrecisionOptions {
@@ -52,7 +55,9 @@ struct PrecisionOptions {
   optim::LossScaleOptions loss_scale;  // of fp16
   // Of the operands of products, as they are kept.
   device::DType type() const {
-    return compute == "bf16" ? device::DType::bf16 : compute == "fp16" ? device::DType::f16 : device::DType::f32;
+    return compute == "bf16"   ? device::DType::bf16
+           : compute == "fp16" ? device::DType::f16
+                               : device::DType::f32;
   }
   void bind(config::Table& t);
 };
@@ -86,9 +91,10 @@ struct Recipe {
 
   // Checks across sections; problems go to the deck, at their keys. Reads no data.
   void cross_check(config::Deck& deck) const;
-  // Checks against what is known once files are read: Error(Exit::config) with all problems. `data_size`: examples of
-  // the training set, 0 = not known; `specs`: what opened data sets yield.
-  void check_opened(config::Deck& deck, int64_t data_size, const std::map<std::string, data::Spec>& specs) const;
+  // Checks against what is known once files are read: Error(Exit::config) with all problems.
+  // `data_size`: examples of the training set, 0 = not known; `specs`: what opened data sets yield.
+  void check_opened(config::Deck& deck, int64_t data_size,
+                    const std::map<std::string, data::Spec>& specs) const;
   // Checks against the tokenizers' files that can be read.
   void check_tokenizers(config::Deck& deck) const;
   // Returns what ids of the data must be below, by field: a sample with others is a bad one.
@@ -97,10 +103,11 @@ struct Recipe {
   int64_t total_steps(int64_t data_size) const;
   std::map<std::string, eval::EvalOptions> evaluations() const { return eval::evaluations(evals); }
   // `data_size`: examples of the training set, for durations in epochs.
-  // `kind`: of the ranks, also of a plan for them. Those on GPUs take pixels as bytes where byte_pixels() says so.
+  // `kind`: of the ranks, also of a plan for them. Those on GPUs take pixels as bytes where
+  // byte_pixels() says so.
   EngineOptions engine(int64_t data_size, int threads, device::Kind kind = device::Kind::cpu) const;
-  // How pixels are scaled, where that can be left to the model: it has one field of pixels, and all data sets in use make it from
-  // bytes in the same way.
+  // How pixels are scaled, where that can be left to the model: it has one field of pixels, and all
+  // data sets in use make it from bytes in the same way.
   struct BytePixels {
     std::string field;
     data::ByteScale scale;
@@ -112,7 +119,8 @@ struct Recipe {
  private:  // parts of the checks
   void feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
                    const data::Spec& spec) const;
-  void check_limits(config::Deck& deck, const models::Model& made, const std::string& name, const data::Spec& spec) const;
+  void check_limits(config::Deck& deck, const models::Model& made, const std::string& name,
+                    const data::Spec& spec) const;
   void check_lengths(config::Deck& deck, int64_t data_size) const;
   void check_mixture(config::Deck& deck) const;
   void check_average(config::Deck& deck) const;

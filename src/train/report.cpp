@@ -53,8 +53,9 @@ size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) 
   base::Where w = base::where();
   char host[256] = "?";
   ::gethostname(host, sizeof host - 1);
-  auto end = fmt::format_to_n(buffer, size - 1, "rank={} of {} host={} step={} phase={} exit={}: {}", w.rank, w.ranks,
-                              host, w.step, w.phase, exit_code, cause);
+  auto end =
+      fmt::format_to_n(buffer, size - 1, "rank={} of {} host={} step={} phase={} exit={}: {}",
+                       w.rank, w.ranks, host, w.step, w.phase, exit_code, cause);
   size_t used = std::min(size - 1, end.size);
   buffer[used] = '\n';
   return used + 1;
@@ -99,12 +100,15 @@ void catch_fatal_signals() {
   struct sigaction action {};
   action.sa_handler = on_fatal, action.sa_flags = SA_ONSTACK;
   for (int s : kFatal) sigaction(s, &action, nullptr);
-  // A console that is gone and a file beyond the user's limit are errors of the calls, which policies know.
+  // A console that is gone and a file beyond the user's limit are errors of the calls, which
+  // policies know.
   std::signal(SIGPIPE, SIG_IGN), std::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(on_terminate);
 }
 
-void set_report_file(const std::string& path) { std::strncpy(g_path, path.c_str(), sizeof g_path - 1); }
+void set_report_file(const std::string& path) {
+  std::strncpy(g_path, path.c_str(), sizeof g_path - 1);
+}
 
 void write_report(int exit_code, const std::string& cause) noexcept {
   try {

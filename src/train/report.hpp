@@ -7,8 +7,9 @@
 
 namespace train {
 
-// From now on fatal signals (SEGV, BUS, FPE, ILL, ABRT) and exceptions that nobody catches, on any thread, end this
-// process within moments with exit code 1 and a line on stderr and in the report; mpirun then ends the other ranks.
+// From now on fatal signals (SEGV, BUS, FPE, ILL, ABRT) and exceptions that nobody catches, on any
+// thread, end this process within moments with exit code 1 and a line on stderr and in the report;
+// mpirun then ends the other ranks.
 void catch_fatal_signals();
 // Where the report goes. Until then it goes to stderr alone.
 void set_report_file(const std::string& path);

@@ -46,7 +46,8 @@ std::string on_one_line(const std::string& lock) {
 
 // Whether another directory is the way out, and not a disk that has room again, or is mended.
 bool is_wrong_place(const io::Failure& e) {
-  constexpr int kWrong[] = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, EISDIR, EEXIST, ELOOP, ENAMETOOLONG};
+  constexpr int kWrong[] = {EACCES, EPERM,  EROFS, ENOENT,      ENOTDIR,
+                            EISDIR, EEXIST, ELOOP, ENAMETOOLONG};
   return std::find(std::begin(kWrong), std::end(kWrong), e.number()) != std::end(kWrong);
 }
 
@@ -63,9 +64,11 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
     try {
       take();
     } catch (const io::Failure& e) {
-      if (is_wrong_place(e)) base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
+      if (is_wrong_place(e))
+        base::fail(base::Exit::config, "run.dir: {}; choose another --dir", e.what());
       base::fail(base::Exit::checkpoint,
-                 "run.dir: {}; make room there (or mend the file system), or choose another --dir, and start again",
+                 "run.dir: {}; make room there (or mend the file system), or choose another --dir, "
+                 "and start again",
                  e.what());
     }
     return holder_ + "\n" + content_of(lock_);
@@ -86,7 +89,8 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
     }
     if (world.rank() != 0)
       base::fail(base::Exit::config,
-                 "run.dir: on {} {} is not the directory that rank 0 made on {} ({}); it must be on a file "
+                 "run.dir: on {} {} is not the directory that rank 0 made on {} ({}); it must be "
+                 "on a file "
                  "system that all nodes share",
                  host_name(), path_, holder_, seen);
   });
@@ -97,9 +101,10 @@ void RunDirectory::take() {
   lock_ = io::File(path_ + "/lock", io::File::Mode::update);
   if (!lock(lock_)) {
     std::string by = on_one_line(content_of(lock_));
-    base::fail(base::Exit::config,
-               "run.dir: {} is in use by another job{}; wait for it or stop it, or choose another --dir", path_,
-               by.empty() ? "" : ": " + by);
+    base::fail(
+        base::Exit::config,
+        "run.dir: {} is in use by another job{}; wait for it or stop it, or choose another --dir",
+        path_, by.empty() ? "" : ": " + by);
   }
   holder_ = fmt::format("{}:{}", host_name(), ::getpid());
   left_by_ = on_one_line(content_of(lock_));
@@ -114,8 +119,10 @@ bool RunDirectory::lock(const io::File& file) const {
   if (::fcntl(file.descriptor(), F_SETLK, &all) == 0) return true;
   if (errno == EACCES || errno == EAGAIN) return false;
   // A file system without locks must not keep people from training, but they must know.
-  base::log::warning("run.dir: the file system of {} has no locks ({}); make sure yourself that no other job writes there",
-                     path_, std::strerror(errno));
+  base::log::warning(
+      "run.dir: the file system of {} has no locks ({}); make sure yourself that no other job "
+      "writes there",
+      path_, std::strerror(errno));
   return true;
 }
 
@@ -138,7 +145,8 @@ RunDirectory::Watched RunDirectory::watch(bool now) {
     watched.ours = first || is_ours();
   } catch (const io::Failure& e) {  // tried again at the next look
     if (first && base::now_s() - warned_s_ > kWarnAgain_s) {
-      base::log::warning("run.dir: {}; this job's files there cannot be kept until that works", e.what());
+      base::log::warning("run.dir: {}; this job's files there cannot be kept until that works",
+                         e.what());
       warned_s_ = base::now_s();
     }
     return {};
@@ -158,10 +166,12 @@ bool RunDirectory::keep_lock() {
   if (!lock(fresh) || (!found.empty() && !found.starts_with(holder_ + " "))) {
     lost_ = true;
     set_report_file("");  // it would be the other job's
-    base::fail(base::Exit::checkpoint,
-               "run.dir: {} was removed or replaced while this job wrote to it, and another job has used it since{}. Two jobs must "
-               "not write to one directory, so this one ends without a checkpoint; the other one goes on",
-               path_, found.empty() ? "" : ": " + on_one_line(found));
+    base::fail(
+        base::Exit::checkpoint,
+        "run.dir: {} was removed or replaced while this job wrote to it, and another job has used "
+        "it since{}. Two jobs must "
+        "not write to one directory, so this one ends without a checkpoint; the other one goes on",
+        path_, found.empty() ? "" : ": " + on_one_line(found));
   }
   lock_.truncate(0);  // it may live on under another name, which no job holds
   lock_ = std::move(fresh);
@@ -169,15 +179,19 @@ bool RunDirectory::keep_lock() {
   for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
   if (all)
     base::log::warning(
-        "run.dir: {} was removed or renamed while this job writes to it. It was made again, and its lock taken; files "
+        "run.dir: {} was removed or renamed while this job writes to it. It was made again, and "
+        "its lock taken; files "
         "that were in it are not there any more, checkpoints included, until the next save",
         path_);
   else
-    base::log::warning("run.dir: {}/lock was removed or replaced while this job holds it; it was taken again", path_);
+    base::log::warning(
+        "run.dir: {}/lock was removed or replaced while this job holds it; it was taken again",
+        path_);
   return true;
 }
 
-// True if rank 0 of this job holds the directory. Never asked on rank 0: closing the file would give up its lock.
+// True if rank 0 of this job holds the directory. Never asked on rank 0: closing the file would
+// give up its lock.
 bool RunDirectory::is_ours() const {
   return io::exists(path_ + "/lock") &&
          content_of(io::File(path_ + "/lock", io::File::Mode::read)).starts_with(holder_ + " ");
@@ -187,7 +201,8 @@ void RunDirectory::tell(const std::string& activity) noexcept {
   if (!lock_.is_open()) return;
   try {
     // Always as long, and in place: no reader sees a mixture of two, and nothing is cut off first.
-    const std::string text = fmt::format("{:<79}\n", fmt::format("{} since {}", activity, now_text()));
+    const std::string text =
+        fmt::format("{:<79}\n", fmt::format("{} since {}", activity, now_text()));
     lock_.write_at(text.data(), int64_t(text.size()), told_at_);
   } catch (const std::exception&) {  // a full disk, say: it is only for those who look
   }
@@ -201,9 +216,11 @@ RunDirectory::~RunDirectory() {
   }
 }
 
-std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path, bool only_existing) {
+std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path,
+                                                 bool only_existing) {
   auto was_used = [&] { return io::exists(path + "/lock") ? std::string("yes") : std::string(); };
-  if (only_existing && (path.empty() || checkpoint::on_first(world, was_used).empty())) return nullptr;
+  if (only_existing && (path.empty() || checkpoint::on_first(world, was_used).empty()))
+    return nullptr;
   auto directory = std::make_unique<RunDirectory>(world, path);
   checkpoint::together(world, [&] { base::log::open_files(directory->logs()); });
   const std::string report = path + "/report.txt";
@@ -214,7 +231,8 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
     } else if (!directory->left_by().empty()) {
       directory->set_after_kill();
       base::log::warning(
-          "the attempt before ({}) ended without a report: it was killed, for example for its memory, with its node, "
+          "the attempt before ({}) ended without a report: it was killed, for example for its "
+          "memory, with its node, "
           "or at the end of the job's time. Steps after its newest checkpoint are done again",
           directory->left_by());
     }

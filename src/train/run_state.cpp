@@ -16,8 +16,8 @@ RunState::RunState(const Recipe& recipe, const config::Deck& resolved)
     best = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evaluations()));
   const EarlyStopOptions& early = recipe.early_stop;
   if (early.patience_evals > 0)
-    patience =
-        Tracker("early_stop", parse_metric_choice(early.metric, recipe.evaluations()), early.min_change);
+    patience = Tracker("early_stop", parse_metric_choice(early.metric, recipe.evaluations()),
+                       early.min_change);
 }
 
 void RunState::members(MemberList& list) {

@@ -7,16 +7,19 @@
 
 namespace train {
 
-SampleLog::SampleLog(comm::Comm& world, const std::string& directory, int64_t from, const data::Mixture& mixture)
+SampleLog::SampleLog(comm::Comm& world, const std::string& directory, int64_t from,
+                     const data::Mixture& mixture)
     : mixture_(mixture) {
   std::string prefix = fmt::format("from{:010}", from);
   checkpoint::on_first(world, [&] {
     io::make_directories(directory);
     for (const std::string& name : io::list_directory(directory))
-      if (name.starts_with("from") && name.substr(0, prefix.size()) >= prefix) io::remove_file(directory + "/" + name);
+      if (name.starts_with("from") && name.substr(0, prefix.size()) >= prefix)
+        io::remove_file(directory + "/" + name);
     return std::string();
   });
-  file_ = io::File(fmt::format("{}/{}.rank{:05}.tsv", directory, prefix, world.rank()), io::File::Mode::append);
+  file_ = io::File(fmt::format("{}/{}.rank{:05}.tsv", directory, prefix, world.rank()),
+                   io::File::Mode::append);
 }
 
 void SampleLog::keep() {
@@ -24,7 +27,8 @@ void SampleLog::keep() {
   const std::string path = file_.path();
   io::make_directories(io::parent_of(path));
   file_ = io::File(path, io::File::Mode::append);
-  base::log::warning("{} was removed while this job writes to it: made again, from the next step on", path);
+  base::log::warning(
+      "{} was removed while this job writes to it: made again, from the next step on", path);
 }
 
 void SampleLog::write(int64_t step, const data::Batch& batch) {

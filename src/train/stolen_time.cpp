@@ -10,12 +10,13 @@
 
 namespace train {
 
-StolenTime::StolenTime(comm::Comm& world, bool one_host) : world_(world), one_host_(one_host), last_(read()) {}
+StolenTime::StolenTime(comm::Comm& world, bool one_host)
+    : world_(world), one_host_(one_host), last_(read()) {}
 
 StolenTime::Reading StolenTime::read() {
   Reading now;
-  // cpu user nice system idle iowait irq softirq steal, in ticks (proc(5)); interrupts may be for us, so they count for
-  // nobody.
+  // cpu user nice system idle iowait irq softirq steal, in ticks (proc(5)); interrupts may be for
+  // us, so they count for nobody.
   std::ifstream file("/proc/stat");
   std::string name;
   double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, soft = 0, steal = 0;
@@ -26,7 +27,8 @@ StolenTime::Reading StolenTime::read() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   auto microseconds = [](const timeval& t) { return int64_t(t.tv_sec) * 1'000'000 + t.tv_usec; };
-  now.own_s = double(world_.sum(microseconds(usage.ru_utime) + microseconds(usage.ru_stime))) * 1e-6;
+  now.own_s =
+      double(world_.sum(microseconds(usage.ru_utime) + microseconds(usage.ru_stime))) * 1e-6;
   return now;
 }
 

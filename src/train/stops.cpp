@@ -12,7 +12,8 @@
 namespace train {
 namespace {
 
-// A flag per signal: SIGCONT comes with every SIGTERM and must not hide it, and the log names the one that came.
+// A flag per signal: SIGCONT comes with every SIGTERM and must not hide it, and the log names the
+// one that came.
 std::array<volatile std::sig_atomic_t, 65> g_came{};
 std::array<bool, 65> g_caught{};  // by catch_stop_signals
 
@@ -21,8 +22,8 @@ const std::vector<std::pair<std::string, int>> kSignals = {
 
 constexpr double kLookAtFiles_s = 1;  // files on a shared file system are asked for so often
 
-// Rank 0 alone looks, so it must not fail alone: what cannot be looked at now is looked at again in a second, and what
-// cannot be removed is told.
+// Rank 0 alone looks, so it must not fail alone: what cannot be looked at now is looked at again in
+// a second, and what cannot be removed is told.
 bool is_there(const std::string& file) {
   try {
     return io::exists(file);
@@ -44,39 +45,49 @@ void remove(const std::string& file) {
 void LimitOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("wall_time", wall_time,
-        "time this job has: \"auto\" = what SLURM or PBS grants, \"23:30:00\" from the start of the program, or "
-        "\"none\"; the run stops in time with a checkpoint and exit 75, or 8 where it gained no step")
+        "time this job has: \"auto\" = what SLURM or PBS grants, \"23:30:00\" from the start of "
+        "the program, or "
+        "\"none\"; the run stops in time with a checkpoint and exit 75, or 8 where it gained no "
+        "step")
       .on_resume(may)
       .check([this]() -> std::string {
         if (wall_time == "auto" || wall_time == "none" || seconds_of(wall_time) > 0) return "";
-        return fmt::format("\"{}\" is not \"auto\", \"none\" or hours:minutes:seconds, for example \"23:30:00\"",
-                           wall_time);
+        return fmt::format(
+            "\"{}\" is not \"auto\", \"none\" or hours:minutes:seconds, for example \"23:30:00\"",
+            wall_time);
       });
   t.key("margin_s", margin_s,
-        "kept free at the end of wall_time, beyond the measured time of a step and a save; at most a quarter of the time "
+        "kept free at the end of wall_time, beyond the measured time of a step and a save; at most "
+        "a quarter of the time "
         "that is left at the start")
       .min(0)
       .unit("s")
       .on_resume(may);
   t.key("signals", signals,
-        "each of these, at any one rank, stops the run with a checkpoint and exit 75. mpirun passes USR1 on; TERM, INT "
-        "and HUP make it kill its ranks within 2 s, so job scripts send USR1. A closed ssh sends HUP: start mpirun in tmux "
-        "or with setsid, because it does not heed nohup; without mpirun, a HUP that nohup ignores stays ignored")
+        "each of these, at any one rank, stops the run with a checkpoint and exit 75. mpirun "
+        "passes USR1 on; TERM, INT "
+        "and HUP make it kill its ranks within 2 s, so job scripts send USR1. A closed ssh sends "
+        "HUP: start mpirun in tmux "
+        "or with setsid, because it does not heed nohup; without mpirun, a HUP that nohup ignores "
+        "stays ignored")
       .one_of({"USR1", "USR2", "TERM", "INT", "HUP"})
       .on_resume(may);
-  t.key("core_hours", core_hours, "budget over all attempts; spent: a checkpoint and exit 8; 0 = none")
+  t.key("core_hours", core_hours,
+        "budget over all attempts; spent: a checkpoint and exit 8; 0 = none")
       .min(0)
       .unit("h")
       .on_resume(may);
   t.key("min_free_gb", min_free_gb,
-        "free space that must be left on the file system of run.dir after a save; with less no checkpoint is written")
+        "free space that must be left on the file system of run.dir after a save; with less no "
+        "checkpoint is written")
       .min(0)
       .unit("GiB")
       .on_resume(may);
 }
 
 void catch_stop_signals(const std::vector<std::string>& names) {
-  // On the signal stack: oneDNN 2.6's AVX2 products keep data below the stack pointer, which a handler would overwrite.
+  // On the signal stack: oneDNN 2.6's AVX2 products keep data below the stack pointer, which a
+  // handler would overwrite.
   struct sigaction action {};
   action.sa_handler = [](int which) { g_came[size_t(which)] = 1; };
   action.sa_flags = SA_ONSTACK | SA_RESTART;
@@ -106,8 +117,8 @@ base::Exit exit_of(StopReason reason, bool gained, bool half_over) {
   }
 }
 
-Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory, double begin_s,
-             Outside outside)
+Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory,
+             double begin_s, Outside outside)
     : world_(world),
       options_(options),
       stop_file_(directory + "/stop"),
@@ -115,13 +126,16 @@ Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& 
       now_s_(outside.now_s) {
   if (world.rank() != 0) return;
   old_stop_file_ = is_there(stop_file_);
-  time_limit_ = std::make_unique<TimeLimit>(options.wall_time, options.margin_s, begin_s, std::move(outside));
+  time_limit_ =
+      std::make_unique<TimeLimit>(options.wall_time, options.margin_s, begin_s, std::move(outside));
 }
 
 std::string Stops::describe() {
   std::string out = time_limit_ ? time_limit_->describe() : "";
-  if (options_.core_hours > 0) out += fmt::format("budget {:.6g} core hours; ", options_.core_hours);
-  if (!options_.signals.empty()) out += fmt::format("signals {}; ", base::join(options_.signals, " "));
+  if (options_.core_hours > 0)
+    out += fmt::format("budget {:.6g} core hours; ", options_.core_hours);
+  if (!options_.signals.empty())
+    out += fmt::format("signals {}; ", base::join(options_.signals, " "));
   return out + fmt::format("files {} {}", stop_file_, save_file_);
 }
 
@@ -141,19 +155,24 @@ StopReason Stops::look(const Outlook& outlook) {
         std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_;
-  if (save_every_s_ > 0 && now_s_() - last_save_s_ >= save_every_s_) see(StopReason::save_time, "checkpoint.every_s");
+  if (save_every_s_ > 0 && now_s_() - last_save_s_ >= save_every_s_)
+    see(StopReason::save_time, "checkpoint.every_s");
   time_limit_->update();
   if (std::string over = time_limit_->over(outlook.step_s, outlook.save_s); !over.empty())
     see(StopReason::wall_time, over);
   if (options_.core_hours > 0 && outlook.core_hours >= options_.core_hours)
-    see(StopReason::budget, fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
-                                        outlook.core_hours, options_.core_hours));
+    see(StopReason::budget,
+        fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
+                    outlook.core_hours, options_.core_hours));
   if (const double now = now_s_(); now - looked_s_ >= kLookAtFiles_s) {
     looked_s_ = now;
-    if (!old_stop_file_ && is_there(stop_file_)) see(StopReason::stop_file, fmt::format("file {}", stop_file_));
-    // One that a save under way is for, or that could not be carried out, is not seen again until a save succeeds.
+    if (!old_stop_file_ && is_there(stop_file_))
+      see(StopReason::stop_file, fmt::format("file {}", stop_file_));
+    // One that a save under way is for, or that could not be carried out, is not seen again until a
+    // save succeeds.
     save_wanted_ = save_wanted_ || is_there(save_file_);
-    if (save_wanted_ && !being_saved_) see(StopReason::save_file, fmt::format("file {}", save_file_));
+    if (save_wanted_ && !being_saved_)
+      see(StopReason::save_file, fmt::format("file {}", save_file_));
   }
   return seen_;
 }
@@ -168,7 +187,8 @@ StopReason Stops::agree(const Outlook& outlook) {
   for (const std::string& text : world_.gather_text(mine == reason ? seen_text_ : ""))
     if (text_.empty()) text_ = text;
   agreed_ = reason > StopReason::save_file ? reason : StopReason::none;
-  if (agreed_ != StopReason::none) half_over_ = world_.max(time_limit_ && time_limit_->is_half_over() ? 1.0 : 0.0) > 0;
+  if (agreed_ != StopReason::none)
+    half_over_ = world_.max(time_limit_ && time_limit_->is_half_over() ? 1.0 : 0.0) > 0;
   return reason;
 }
 

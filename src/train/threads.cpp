@@ -59,7 +59,8 @@ void free_main_thread() {
 std::set<int> cores_of(const std::set<int>& cpus, const std::string& sysfs) {
   std::set<int> cores;
   for (int cpu : cpus) {
-    std::ifstream file(fmt::format("{}/cpu{}/topology/thread_siblings_list", sysfs, cpu));  // "0,64", "0-1"
+    // "0,64", "0-1"
+    std::ifstream file(fmt::format("{}/cpu{}/topology/thread_siblings_list", sysfs, cpu));
     int first = cpu;
     cores.insert(file >> first ? first : cpu);
   }
@@ -70,8 +71,8 @@ int choose_threads(int64_t asked, int local_size) {
   if (asked > 0) return int(asked);
   const std::set<int> cpus = bound_cpus();
   const int cores = int(cores_of(cpus).size());
-  // Bound to fewer CPUs than the machine has: they are this rank's own. Unbound: the ranks of the node share all of
-  // them.
+  // Bound to fewer CPUs than the machine has: they are this rank's own. Unbound: the ranks of the
+  // node share all of them.
   if (int(cpus.size()) < sysconf(_SC_NPROCESSORS_ONLN) && local_size > 1) return cores;
   return std::max(1, cores / std::max(1, local_size));
 }
@@ -93,51 +94,60 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
       used.insert(r->cores.begin(), r->cores.end());
       bound += r->cores.size(), threads += r->threads;
     }
-    const int n = int(here.size()), node = std::max(here.front()->node_cores, int(used.size())), each = node / n;
-    const std::string who = fmt::format("{} rank{} of {} thread{}", n, n == 1 ? "" : "s", here.front()->threads,
-                                        here.front()->threads == 1 ? "" : "s");
-    const std::string flags = fmt::format("mpirun --map-by slot:PE={} --bind-to core", std::max(1, each));
+    const int n = int(here.size()), node = std::max(here.front()->node_cores, int(used.size())),
+              each = node / n;
+    const std::string who =
+        fmt::format("{} rank{} of {} thread{}", n, n == 1 ? "" : "s", here.front()->threads,
+                    here.front()->threads == 1 ? "" : "s");
+    const std::string flags =
+        fmt::format("mpirun --map-by slot:PE={} --bind-to core", std::max(1, each));
     if (threads > int(used.size())) {
       if (each >= 1 && int(used.size()) < node)
-        told[fmt::format("{}: on {} of {} cores; {}, and no larger run.threads, gives each its own", who, used.size(),
-                         node, flags)]
+        told[fmt::format("{}: on {} of {} cores; {}, and no larger run.threads, gives each its own",
+                         who, used.size(), node, flags)]
             .push_back(host);
       else
-        told[fmt::format("{}: on {} core{}, they wait for each other; start fewer ranks, or lower run.threads", who,
-                         used.size(), used.size() == 1 ? "" : "s")]
+        told[fmt::format("{}: on {} core{}, they wait for each other; start fewer ranks, or lower "
+                         "run.threads",
+                         who, used.size(), used.size() == 1 ? "" : "s")]
             .push_back(host);
     } else if (threads <= node / 2 && int(used.size()) <= node / 2) {
-      told[fmt::format("{}: bound to {} of {} cores, the others stay idle; {} uses {} of them", who, used.size(), node,
-                       flags, each * n)]
+      told[fmt::format("{}: bound to {} of {} cores, the others stay idle; {} uses {} of them", who,
+                       used.size(), node, flags, each * n)]
           .push_back(host);
     } else if (n > 1 && bound > used.size()) {
-      told[fmt::format("{}: not bound, they may move about {} cores; {} keeps each where its memory is", who,
-                       used.size(), flags)]
+      told[fmt::format(
+               "{}: not bound, they may move about {} cores; {} keeps each where its memory is",
+               who, used.size(), flags)]
           .push_back(host);
     }
   }
   std::vector<std::string> lines;
   for (const auto& [what, where] : told)
-    lines.push_back(fmt::format("{}{}: {}", where.front(),
-                                where.size() > 1 ? fmt::format(" and {} more", where.size() - 1) : "", what));
+    lines.push_back(
+        fmt::format("{}{}: {}", where.front(),
+                    where.size() > 1 ? fmt::format(" and {} more", where.size() - 1) : "", what));
   return lines;
 }
 
 std::string omp_threads_advice(const char* value, int threads) {
   if (!value || !*value) return "";
   int asked = 0;
-  const std::string_view first = base::trim(std::string_view(value).substr(0, std::string_view(value).find(',')));  // "4,2"
+  // "4,2"
+  const std::string_view first =
+      base::trim(std::string_view(value).substr(0, std::string_view(value).find(',')));
   const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), asked);
   const bool number = error == std::errc() && end == first.data() + first.size() && asked > 0;
   if (number && asked == threads) return "";
-  return fmt::format("OMP_NUM_THREADS={} is {}not used: run.threads sets the threads of a rank (here {})", base::quoted(value, 40),
-                     number ? "" : "no number of threads, and ", threads);
+  return fmt::format(
+      "OMP_NUM_THREADS={} is {}not used: run.threads sets the threads of a rank (here {})",
+      base::quoted(value, 40), number ? "" : "no number of threads, and ", threads);
 }
 
 void print_binding(comm::Comm& world, const std::string& host, int threads) {
   const std::set<int> cores = cores_of(bound_cpus());
-  std::vector<std::string> all = world.gather_text(
-      fmt::format("{} {} {} {}", host, cores_of_node(), threads, fmt::join(cores.begin(), cores.end(), ",")));
+  std::vector<std::string> all = world.gather_text(fmt::format(
+      "{} {} {} {}", host, cores_of_node(), threads, fmt::join(cores.begin(), cores.end(), ",")));
   std::vector<RankCores> ranks;
   for (const std::string& text : all) {
     std::vector<std::string> word = base::split(text, ' ');
@@ -145,7 +155,8 @@ void print_binding(comm::Comm& world, const std::string& host, int threads) {
                 .cores = {},
                 .node_cores = std::atoi(word.at(1).c_str()),
                 .threads = std::atoi(word.at(2).c_str())};
-    for (const std::string& core : base::split(word.at(3), ',')) r.cores.insert(std::atoi(core.c_str()));
+    for (const std::string& core : base::split(word.at(3), ','))
+      r.cores.insert(std::atoi(core.c_str()));
     ranks.push_back(std::move(r));
   }
   if (world.rank() != 0) return;

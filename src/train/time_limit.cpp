@@ -11,7 +11,8 @@
 namespace train {
 namespace {
 
-constexpr double kSame_s = 10;        // answers of clocks and in whole seconds or minutes differ by less
+// answers of clocks and in whole seconds or minutes differ by less
+constexpr double kSame_s = 10;
 constexpr double kFirstAnswer_s = 5;  // how long describe() waits for the scheduler
 
 // "00:02:20", the form of limits.wall_time and of job scripts, rounded up to 10 s.
@@ -23,7 +24,10 @@ std::string clock_text(double seconds) {
 }  // namespace
 
 TimeLimit::TimeLimit(const std::string& wall_time, double margin_s, double begin_s, Outside outside)
-    : deck_margin_s_(margin_s), begin_s_(begin_s), outside_(std::move(outside)), margin_s_(margin_s) {
+    : deck_margin_s_(margin_s),
+      begin_s_(begin_s),
+      outside_(std::move(outside)),
+      margin_s_(margin_s) {
   if (wall_time == "none") return;
   if (wall_time == "auto") {
     scheduler_ = outside_.ask();
@@ -41,15 +45,18 @@ void TimeLimit::set_end(double end_s) {
   const bool first = end_s_ == 0;
   end_s_ = end_s;
   const double left = std::max(0.0, left_s());
-  // A short job must not spend its whole time in the margin, and a margin that was cut grows with a limit that does.
+  // A short job must not spend its whole time in the margin, and a margin that was cut grows with a
+  // limit that does.
   if (!first) {
     margin_s_ = std::clamp(left / 4, margin_s_, deck_margin_s_);
   } else if (margin_s_ > left / 4) {
     margin_s_ = left / 4;
     base::log::warning(
-        "limits.margin_s = {:.6g} is more than a quarter of the {:.0f} s that this job has: only {:.0f} s are kept "
+        "limits.margin_s = {:.6g} is more than a quarter of the {:.0f} s that this job has: only "
+        "{:.0f} s are kept "
         "free. "
-        "Give the job more time, or set a smaller margin_s that one step and one save surely fit beside",
+        "Give the job more time, or set a smaller margin_s that one step and one save surely fit "
+        "beside",
         deck_margin_s_, left, margin_s_);
   }
 }
@@ -66,7 +73,8 @@ void TimeLimit::take(const Scheduler::Answer& answer) {
   if (answer.end_s <= 0) {
     if (first && !source_.empty())
       base::log::warning(
-          "limits.wall_time = \"auto\": {} {} how long this job may run; until it does only a signal, or the deck's "
+          "limits.wall_time = \"auto\": {} {} how long this job may run; until it does only a "
+          "signal, or the deck's "
           "own "
           "checkpoints, will save it: set limits.wall_time",
           source_, answer.in_time ? "does not tell" : "does not answer when asked");
@@ -76,8 +84,8 @@ void TimeLimit::take(const Scheduler::Answer& answer) {
     set_end(answer.end_s);
   } else if (is_changed(answer)) {
     base::log::line("limits   wall time: {} left now, not {} ({} has changed the limit)",
-                    base::hms(std::max(0.0, answer.end_s - outside_.now_s())), base::hms(std::max(0.0, left_s())),
-                    source_);
+                    base::hms(std::max(0.0, answer.end_s - outside_.now_s())),
+                    base::hms(std::max(0.0, left_s())), source_);
     set_end(answer.end_s);
   } else {
     end_s_ = std::min(end_s_, answer.end_s);  // never later while the limit is the same
@@ -86,30 +94,34 @@ void TimeLimit::take(const Scheduler::Answer& answer) {
 }
 
 std::string TimeLimit::margin_text() const {
-  return fmt::format(
-      "margin {:.0f} s{}", margin_s_,
-      margin_s_ < deck_margin_s_ ? fmt::format(" (not {:.6g} s: a quarter of the time)", deck_margin_s_) : "");
+  return fmt::format("margin {:.0f} s{}", margin_s_,
+                     margin_s_ < deck_margin_s_
+                         ? fmt::format(" (not {:.6g} s: a quarter of the time)", deck_margin_s_)
+                         : "");
 }
 
 std::string TimeLimit::over(double step_s, double save_s) const {
   if (end_s_ == 0 || left_s() >= margin_s_ + step_s + save_s) return "";
-  return fmt::format("wall time: {:.0f} s left; {} + step {:.1f} s + save {:.1f} s", std::max(0.0, left_s()),
-                     margin_text(), step_s, save_s);
+  return fmt::format("wall time: {:.0f} s left; {} + step {:.1f} s + save {:.1f} s",
+                     std::max(0.0, left_s()), margin_text(), step_s, save_s);
 }
 
-bool TimeLimit::is_half_over() const { return end_s_ > 0 && left_s() < outside_.now_s() - start_s(); }
+bool TimeLimit::is_half_over() const {
+  return end_s_ > 0 && left_s() < outside_.now_s() - start_s();
+}
 
 std::string TimeLimit::needed(double step_s, double save_s) const {
   const double spent_s = outside_.now_s() - start_s(), work_s = spent_s + step_s + save_s;
   // The margin may take a quarter of the time, so work may take three.
   const double cut_margin_s = std::min(deck_margin_s_, work_s / 3);
   std::string text = fmt::format(
-      "give the job at least {} ({:.0f} s were spent without a step, + step {:.1f} s + save {:.1f} s + "
+      "give the job at least {} ({:.0f} s were spent without a step, + step {:.1f} s + save {:.1f} "
+      "s + "
       "margin {:.0f} s)",
       clock_text(work_s + cut_margin_s), spent_s, step_s, save_s, cut_margin_s);
   if (cut_margin_s < deck_margin_s_)
-    text +=
-        fmt::format(", or {} with the whole margin of {:.6g} s", clock_text(work_s + deck_margin_s_), deck_margin_s_);
+    text += fmt::format(", or {} with the whole margin of {:.6g} s",
+                        clock_text(work_s + deck_margin_s_), deck_margin_s_);
   return text;
 }
 
@@ -118,7 +130,8 @@ std::string TimeLimit::describe() {
   if (end_s_ > 0)
     return fmt::format("wall time: {} left ({}), stops early for {} + step + save; ",
                        base::hms(std::max(0.0, left_s())), source_, margin_text());
-  return scheduler_ && heard_ == 0 ? "wall time: the scheduler was asked and has not answered yet; " : "";
+  return scheduler_ && heard_ == 0 ? "wall time: the scheduler was asked and has not answered yet; "
+                                   : "";
 }
 
 }  // namespace train

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long this job may run, by the deck or by the scheduler, and how much of the end is kept free. Rank 0 alone has
-// one.
+// How long this job may run, by the deck or by the scheduler, and how much of the end is kept free.
+// Rank 0 alone has one.
 #pragma once
 
 #include <algorithm>
@@ -20,19 +20,23 @@ struct Outside {
 
 class TimeLimit {
  public:
-  // `wall_time` and `margin_s` are limits.wall_time and limits.margin_s of the deck; a wall time of the deck counts
-  // from `begin_s`, the start of the program. Asks the scheduler if wall_time is "auto".
+  // `wall_time` and `margin_s` are limits.wall_time and limits.margin_s of the deck; a wall time of
+  // the deck counts from `begin_s`, the start of the program. Asks the scheduler if wall_time is
+  // "auto".
   TimeLimit(const std::string& wall_time, double margin_s, double begin_s, Outside outside);
 
   // Takes in what the scheduler has said since the last call, and logs a limit that was changed.
   void update();
-  // Returns the reason to stop now, "" if there is none: margin, one more step and a save would not fit any more.
+  // Returns the reason to stop now, "" if there is none: margin, one more step and a save would not
+  // fit any more.
   std::string over(double step_s, double save_s) const;
-  // Returns how long a job must be that has done nothing so far but start, to gain a step and save it.
+  // Returns how long a job must be that has done nothing so far but start, to gain a step and save
+  // it.
   std::string needed(double step_s, double save_s) const;
   // True if less time is left than has passed since the job began.
   bool is_half_over() const;
-  // Returns the part of the console's line `limits`. Waits a few seconds for the scheduler's first answer.
+  // Returns the part of the console's line `limits`. Waits a few seconds for the scheduler's first
+  // answer.
   std::string describe();
 
  private:
@@ -48,9 +52,10 @@ class TimeLimit {
   const Outside outside_;
   std::unique_ptr<Scheduler> scheduler_;  // wall_time = "auto"
   std::string source_;                    // of the limit: "slurm", "pbs", "limits.wall_time"
-  int64_t heard_ = 0;                     // number of the scheduler's newest answer that was taken in
-  double end_s_ = 0;                      // on the clock of outside_; 0 = no limit
-  double limit_s_ = 0;                    // the whole time granted; 0 = not known
+  // number of the scheduler's newest answer that was taken in
+  int64_t heard_ = 0;
+  double end_s_ = 0;    // on the clock of outside_; 0 = no limit
+  double limit_s_ = 0;  // the whole time granted; 0 = not known
   double margin_s_;
 };
 

@@ -19,25 +19,32 @@ void EarlyStopOptions::bind(config::Table& t) {
       .min(0)
       .max(1)
       .on_resume(may);
-  if (patience_evals > 0 && metric.empty()) t.error("metric", "early_stop.patience_evals needs a metric");
+  if (patience_evals > 0 && metric.empty())
+    t.error("metric", "early_stop.patience_evals needs a metric");
 }
 
-MetricChoice parse_metric_choice(const std::string& text, const std::map<std::string, eval::EvalOptions>& evals) {
+MetricChoice parse_metric_choice(const std::string& text,
+                                 const std::map<std::string, eval::EvalOptions>& evals) {
   size_t slash = text.find('/'), colon = text.rfind(':');
   std::string how = colon == text.npos ? "" : text.substr(colon + 1);
   if (slash == text.npos || colon == text.npos || colon < slash || (how != "min" && how != "max"))
-    base::fail(base::Exit::config,
-               "\"{}\" is not EVAL/METRIC:min or EVAL/METRIC:max, for example \"val/perplexity:min\"", text);
-  MetricChoice choice{text.substr(0, slash), text.substr(slash + 1, colon - slash - 1), how == "min"};
+    base::fail(
+        base::Exit::config,
+        "\"{}\" is not EVAL/METRIC:min or EVAL/METRIC:max, for example \"val/perplexity:min\"",
+        text);
+  MetricChoice choice{text.substr(0, slash), text.substr(slash + 1, colon - slash - 1),
+                      how == "min"};
   auto hint = [](const std::string& name, const std::vector<std::string>& names) {
     std::string near = base::nearest_name(name, names);
-    return near.empty() ? "; there are: " + base::join(names, ", ") : "; did you mean \"" + near + "\"?";
+    return near.empty() ? "; there are: " + base::join(names, ", ")
+                        : "; did you mean \"" + near + "\"?";
   };
   auto found = evals.find(choice.evaluator);
   if (found == evals.end()) {
     std::vector<std::string> names;
     for (const auto& [name, options] : evals) names.push_back(name);
-    base::fail(base::Exit::config, "there is no [eval.{}]{}", choice.evaluator, hint(choice.evaluator, names));
+    base::fail(base::Exit::config, "there is no [eval.{}]{}", choice.evaluator,
+               hint(choice.evaluator, names));
   }
   if (!found->second.options) return choice;  // its kind is unknown, which is another problem
   std::vector<std::string> metrics;
@@ -51,8 +58,8 @@ MetricChoice parse_metric_choice(const std::string& text, const std::map<std::st
 Tracker::Tracker(std::string name, MetricChoice choice, double min_change)
     : name_(std::move(name)), choice_(std::move(choice)), min_change_(min_change) {}
 
-bool Tracker::update(const std::string& evaluator, const std::vector<std::pair<std::string, double>>& values,
-                     int64_t step) {
+bool Tracker::update(const std::string& evaluator,
+                     const std::vector<std::pair<std::string, double>>& values, int64_t step) {
   if (name_.empty() || evaluator != choice_.evaluator) return false;
   for (const auto& [metric, value] : values) {
     if (metric != choice_.metric) continue;

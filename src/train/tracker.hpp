@@ -27,8 +27,10 @@ struct MetricChoice {
   std::string evaluator, metric;
   bool smallest = true;
 };
-// Error(Exit::config) says what is wrong with the text, or that there is no such evaluator or metric.
-MetricChoice parse_metric_choice(const std::string& text, const std::map<std::string, eval::EvalOptions>& evals);
+// Error(Exit::config) says what is wrong with the text, or that there is no such evaluator or
+// metric.
+MetricChoice parse_metric_choice(const std::string& text,
+                                 const std::map<std::string, eval::EvalOptions>& evals);
 
 class Tracker {
  public:
@@ -37,7 +39,8 @@ class Tracker {
   Tracker(std::string name, MetricChoice choice, double min_change = 0);
 
   // Looks at the values of one evaluator; true if they hold the best one so far.
-  bool update(const std::string& evaluator, const std::vector<std::pair<std::string, double>>& values, int64_t step);
+  bool update(const std::string& evaluator,
+              const std::vector<std::pair<std::string, double>>& values, int64_t step);
   void forget() { step_ = -1, waiting_ = 0; }
   bool has_value() const { return step_ >= 0; }
   double value() const { return value_; }

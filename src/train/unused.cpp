@@ -8,10 +8,14 @@ namespace train {
 std::vector<Unused> only_for_gpus(const Recipe& recipe) {
   static const Recipe plain;
   std::vector<Unused> out;
-  if (recipe.run.gemm_search != plain.run.gemm_search) out.push_back({"run.gemm_search", "it is about products on GPUs"});
-  if (recipe.run.cuda_graph != plain.run.cuda_graph) out.push_back({"run.cuda_graph", "it is about passes of GPUs"});
-  if (recipe.mesh.gpu_exchange != plain.mesh.gpu_exchange) out.push_back({"mesh.gpu_exchange", "it is about exchanges between GPUs"});
-  if (recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s) out.push_back({"mesh.gpu_timeout_s", "it is about exchanges between GPUs"});
+  if (recipe.run.gemm_search != plain.run.gemm_search)
+    out.push_back({"run.gemm_search", "it is about products on GPUs"});
+  if (recipe.run.cuda_graph != plain.run.cuda_graph)
+    out.push_back({"run.cuda_graph", "it is about passes of GPUs"});
+  if (recipe.mesh.gpu_exchange != plain.mesh.gpu_exchange)
+    out.push_back({"mesh.gpu_exchange", "it is about exchanges between GPUs"});
+  if (recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s)
+    out.push_back({"mesh.gpu_timeout_s", "it is about exchanges between GPUs"});
   if (recipe.profile.forbid_waits != plain.profile.forbid_waits)
     out.push_back({"profile.forbid_waits", "it is about a host that waits for its GPU"});
   return out;
@@ -23,39 +27,45 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   auto add = [&](bool given, const std::string& key, const std::string& why) {
     if (given) out.push_back({key, why});
   };
-  add(!recipe.run.cuda_graph && recipe.run.cuda_graph_limit != plain.run.cuda_graph_limit, "run.cuda_graph_limit",
-      "run.cuda_graph is \"off\"");
-  add(recipe.mesh.gpu_exchange == "mpi" && recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s, "mesh.gpu_timeout_s",
-      "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
-  add(recipe.precision.compute != "fp16" && recipe.precision.loss_scale != plain.precision.loss_scale, "precision.loss_scale",
+  add(!recipe.run.cuda_graph && recipe.run.cuda_graph_limit != plain.run.cuda_graph_limit,
+      "run.cuda_graph_limit", "run.cuda_graph is \"off\"");
+  add(recipe.mesh.gpu_exchange == "mpi" && recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
+      "mesh.gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
+  add(recipe.precision.compute != "fp16" &&
+          recipe.precision.loss_scale != plain.precision.loss_scale,
+      "precision.loss_scale",
       fmt::format("it is fp16's, and precision.compute is \"{}\"", recipe.precision.compute));
   if (const TrainOptions& t = recipe.train; t.shuffle != "blocks") {
     const std::string why = fmt::format("train.shuffle is \"{}\"", t.shuffle);
     add(t.shuffle_block != plain.train.shuffle_block, "train.shuffle_block", why);
     add(t.shuffle_window != plain.train.shuffle_window, "train.shuffle_window", why);
   }
-  add(!recipe.determinism.mesh() && recipe.determinism.slices != plain.determinism.slices, "determinism.slices",
-      "determinism.level is \"run\"");
-  add(!recipe.data.loader.substitutes() && recipe.data.loader.max_bad_sample_fraction != plain.data.loader.max_bad_sample_fraction,
+  add(!recipe.determinism.mesh() && recipe.determinism.slices != plain.determinism.slices,
+      "determinism.slices", "determinism.level is \"run\"");
+  add(!recipe.data.loader.substitutes() &&
+          recipe.data.loader.max_bad_sample_fraction != plain.data.loader.max_bad_sample_fraction,
       "loader.max_bad_sample_fraction", "loader.on_bad_sample is \"error\"");
   if (const EarlyStopOptions& e = recipe.early_stop; e.patience_evals == 0) {
     const std::string why = "early_stop.patience_evals is 0";
     add(!e.metric.empty(), "early_stop.metric", why);
     add(e.min_change != plain.early_stop.min_change, "early_stop.min_change", why);
-    add(e.not_before_fraction != plain.early_stop.not_before_fraction, "early_stop.not_before_fraction", why);
+    add(e.not_before_fraction != plain.early_stop.not_before_fraction,
+        "early_stop.not_before_fraction", why);
   }
-  add(recipe.guard.nonfinite == "stop" && recipe.precision.compute != "fp16" && recipe.guard.max_skips != plain.guard.max_skips,
+  add(recipe.guard.nonfinite == "stop" && recipe.precision.compute != "fp16" &&
+          recipe.guard.max_skips != plain.guard.max_skips,
       "guard.max_skips", "guard.nonfinite is \"stop\"");
   for (const auto& [name, set] : recipe.data.data)
-    add(set.limit == 0 && set.skip == 0 && set.limit_seed != data::DataOptions().limit_seed, fmt::format("data.{}.limit_seed", name),
-        "neither limit nor skip takes a part of the data");
+    add(set.limit == 0 && set.skip == 0 && set.limit_seed != data::DataOptions().limit_seed,
+        fmt::format("data.{}.limit_seed", name), "neither limit nor skip takes a part of the data");
   return out;
 }
 
 void print_unused(const Recipe& recipe, device::Kind kind) {
   std::vector<Unused> all = turned_off(recipe);
   if (kind == device::Kind::cpu)
-    for (const Unused& u : only_for_gpus(recipe)) all.push_back({u.key, u.why + ", and this job computes on CPUs"});
+    for (const Unused& u : only_for_gpus(recipe))
+      all.push_back({u.key, u.why + ", and this job computes on CPUs"});
   for (const Unused& u : all) base::log::line("unused   {}: {}", u.key, u.why);
 }
 

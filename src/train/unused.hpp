@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that say something else than their default and that a job makes no use of: nothing is ignored in silence. What the deck
-// alone shows to be in vain on its device is an error; the rest is told in the log.
+// Settings that say something else than their default and that a job makes no use of: nothing is
+// ignored in silence. What the deck alone shows to be in vain on its device is an error; the rest
+// is told in the log.
 #pragma once
 
 #include <string>

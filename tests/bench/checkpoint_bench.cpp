@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What saving costs: mpirun -np N build/tests/checkpoint_bench DECK FOLDER [ROUNDS [files]]
-//   1. write and read: checkpoint::save and restore of the deck's whole state against plain MPI-IO of as many bytes, in
+//   1. write and read: checkpoint::save and restore of the deck's whole state against plain MPI-IO
+//   of as many bytes, in
 //      turn, fsync on both sides, files out of the page cache before they are read
-//   2. held: how long the main thread is kept by a save beside training steps, from entry to return with the commit
+//   2. held: how long the main thread is kept by a save beside training steps, from entry to return
+//   with the commit
 //      included, against a memcpy of what is copied
-// "files": 1. alone, and no JSON. Else the last line is JSON. Ratios above 1: we are faster, or held for less than is allowed.
+// "files": 1. alone, and no JSON. Else the last line is JSON. Ratios above 1: we are faster, or
+// held for less than is allowed.
 #include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -46,10 +49,11 @@ double plain_write(comm::Comm& world, const std::string& path, const std::vector
   world.barrier();
   base::Stopwatch watch;
   MPI_File file;
-  check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file),
+  check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_CREATE | MPI_MODE_WRONLY,
+                          MPI_INFO_NULL, &file),
             "open");
-  check_mpi(MPI_File_write_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()), mine.data(),
-                                  int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
+  check_mpi(MPI_File_write_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()),
+                                  mine.data(), int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
             "write");
   check_mpi(MPI_File_sync(file), "sync");
   check_mpi(MPI_File_close(&file), "close");
@@ -59,9 +63,10 @@ double plain_read(comm::Comm& world, const std::string& path, std::vector<char>&
   world.barrier();
   base::Stopwatch watch;
   MPI_File file;
-  check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_RDONLY, MPI_INFO_NULL, &file), "open");
-  check_mpi(MPI_File_read_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()), mine.data(),
-                                 int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
+  check_mpi(MPI_File_open(MPI_COMM_WORLD, path.c_str(), MPI_MODE_RDONLY, MPI_INFO_NULL, &file),
+            "open");
+  check_mpi(MPI_File_read_at_all(file, MPI_Offset(world.rank()) * MPI_Offset(mine.size()),
+                                 mine.data(), int(mine.size()), MPI_BYTE, MPI_STATUS_IGNORE),
             "read");
   check_mpi(MPI_File_close(&file), "close");
   return world.max(watch.seconds());
@@ -75,8 +80,8 @@ int run(comm::Session& session, int argc, char** argv) {
   train::Recipe recipe;
   config::Deck deck(config::read_deck(argv[1], {}), recipe);
   deck.throw_if_any();
-  comm::Mesh mesh =
-      comm::make_mesh(session, comm::resolve_mesh(recipe.mesh, world.size(), ""), comm::SumOrder::library);
+  comm::Mesh mesh = comm::make_mesh(session, comm::resolve_mesh(recipe.mesh, world.size(), ""),
+                                    comm::SumOrder::library);
   data::OpenContext context{.seed = 1,
                             .threads = 1,
                             .index_dir = "",
@@ -85,8 +90,9 @@ int run(comm::Session& session, int argc, char** argv) {
                             .substitutes = false,
                             .stage_dir = ""};
   auto input = train::open_training_data(recipe, recipe.data.tokenizers(), context);
-  train::Engine engine(recipe.engine(input->size(), train::choose_threads(recipe.run.threads, session.local_size())),
-                       mesh, device::Kind::cpu);
+  train::Engine engine(
+      recipe.engine(input->size(), train::choose_threads(recipe.run.threads, session.local_size())),
+      mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
   int64_t step = 0;
@@ -123,8 +129,9 @@ int run(comm::Session& session, int argc, char** argv) {
     if (world.rank() == 0) io::remove_file(path);
     world.barrier();
   };
-  // On a virtual machine, memory that was not used for a while costs ten times what writing to it does: so both find
-  // what the page cache will need just used. Which pages they get is still chance, so the best rounds are told as well.
+  // On a virtual machine, memory that was not used for a while costs ten times what writing to it
+  // does: so both find what the page cache will need just used. Which pages they get is still
+  // chance, so the best rounds are told as well.
   auto warm = [&] {
     world.barrier();
     io::File file(plain + ".warm", io::File::Mode::create);
@@ -160,13 +167,16 @@ int run(comm::Session& session, int argc, char** argv) {
     round % 2 ? by_mpi_io() : by_us();
   }
   auto best = [](const std::vector<double>& s) { return *std::min_element(s.begin(), s.end()); };
-  double write_ratio = best(plain_write_s) / best(ours_write), read_ratio = best(plain_read_s) / best(ours_read);
+  double write_ratio = best(plain_write_s) / best(ours_write),
+         read_ratio = best(plain_read_s) / best(ours_read);
   auto rate = [&](double seconds) { return double(bytes) / seconds / 1e6; };
   if (world.rank() == 0) {
     std::printf("%-28s%20s%20s%8s\n", "MB/s, best (median)", "ours", "MPI-IO", "ratio");
-    auto line = [&](const char* what, const std::vector<double>& ours, const std::vector<double>& plain_s, double ratio) {
-      std::printf("%-28s%12.0f (%5.0f)%12.0f (%5.0f)%8.2f (%.2f)\n", what, rate(best(ours)), rate(median(ours)),
-                  rate(best(plain_s)), rate(median(plain_s)), ratio, median(plain_s) / median(ours));
+    auto line = [&](const char* what, const std::vector<double>& ours,
+                    const std::vector<double>& plain_s, double ratio) {
+      std::printf("%-28s%12.0f (%5.0f)%12.0f (%5.0f)%8.2f (%.2f)\n", what, rate(best(ours)),
+                  rate(median(ours)), rate(best(plain_s)), rate(median(plain_s)), ratio,
+                  median(plain_s) / median(ours));
     };
     line("write, durable, read back", ours_write, plain_write_s, write_ratio);
     line("read, proved by checksums", ours_read, plain_read_s, read_ratio);
@@ -205,14 +215,18 @@ int run(comm::Session& session, int argc, char** argv) {
   double allowed = 1.2 * median(copies) + 0.060;
   if (world.rank() == 0) {
     std::printf(
-        "held %.3f s; a memcpy of the %.0f MiB takes %.3f s, so %.3f s are allowed; a step %.2f s, %.2f s while "
+        "held %.3f s; a memcpy of the %.0f MiB takes %.3f s, so %.3f s are allowed; a step %.2f s, "
+        "%.2f s while "
         "saving\n",
-        median(held), double(staged) / 0x1p20, median(copies), allowed, median(quiet), median(busy));
+        median(held), double(staged) / 0x1p20, median(copies), allowed, median(quiet),
+        median(busy));
     std::printf(
-        "{\"bytes\": %lld, \"ranks\": %d, \"write_ratio\": %.3f, \"read_ratio\": %.3f, \"write_mb_s\": %.0f, "
+        "{\"bytes\": %lld, \"ranks\": %d, \"write_ratio\": %.3f, \"read_ratio\": %.3f, "
+        "\"write_mb_s\": %.0f, "
         "\"held_ratio\": "
         "%.3f}\n",
-        static_cast<long long>(bytes), world.size(), write_ratio, read_ratio, rate(best(ours_write)), allowed / median(held));
+        static_cast<long long>(bytes), world.size(), write_ratio, read_ratio,
+        rate(best(ours_write)), allowed / median(held));
     for (const checkpoint::Candidate& c : checkpoint::candidates(folder)) io::remove_file(c.path);
   }
   return 0;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images a second of the data path, by the loader as a run has it, beside bare JPEG decoding. tools/bench_data starts
-// it and says in turn what to do, so that all that is compared alternates on the same core. A line of standard input is
-// a command, a line of standard output its answer, "IMAGES CPU_SECONDS WALL_SECONDS":
-//   bare SECONDS            libjpeg-turbo alone: the same files, the same transform, into a buffer that stays
-//   loader THREADS SECONDS  from the tar to batches of 32: read, decode, resize, value_range, tokenize, stack
-//   ops COUNT SECONDS       one sample after the other, with the first COUNT ops only and without batches
+// Images a second of the data path, by the loader as a run has it, beside bare JPEG decoding.
+// tools/bench_data starts it and says in turn what to do, so that all that is compared alternates
+// on the same core. A line of standard input is a command, a line of standard output its answer,
+// "IMAGES CPU_SECONDS WALL_SECONDS":
+//   bare SECONDS            libjpeg-turbo alone: the same files, the same transform, into a buffer
+//   that stays loader THREADS SECONDS  from the tar to batches of 32: read, decode, resize,
+//   value_range, tokenize, stack ops COUNT SECONDS       one sample after the other, with the first
+//   COUNT ops only and without batches
 // Usage: data_bench SHARD.tar TOKENIZER.model        members .jpg and .txt
 #include <turbojpeg.h>
 
@@ -26,9 +28,10 @@ namespace {
 using namespace data;
 
 constexpr int64_t kBatch = 32;
-const char* const kOps[] = {"decode", "resize(224)", "value_range(-1, 1)",
-                            "tokenize('words', max_len=64, eos='sticky', inkey='text', outkey='labels')",
-                            "keep('image', 'labels')"};
+const char* const kOps[] = {
+    "decode", "resize(224)", "value_range(-1, 1)",
+    "tokenize('words', max_len=64, eos='sticky', inkey='text', outkey='labels')",
+    "keep('image', 'labels')"};
 
 // Processor time of all threads: what other programs on the machine take does not count.
 double cpu_s() {
@@ -58,18 +61,20 @@ class Bench {
     tokenizers_ = std::make_unique<Tokenizers>(
         std::map<std::string, std::shared_ptr<const TokenizerKindOptions>>{{"words", words}});
     std::unique_ptr<Source> source = source_.open(kLookOnly);
-    for (int64_t i = 0; i < source->size(); ++i) files_.push_back(std::get<Bytes>(source->read(i).at("image")));
+    for (int64_t i = 0; i < source->size(); ++i)
+      files_.push_back(std::get<Bytes>(source->read(i).at("image")));
   }
 
   void bare(double seconds) {
     tjhandle handle = tjInitDecompress();
     auto decode = [&](const Bytes& file) {
       int width = 0, height = 0, subsampling = 0, colours = 0;
-      if (tjDecompressHeader3(handle, file.data(), file.size(), &width, &height, &subsampling, &colours) != 0)
+      if (tjDecompressHeader3(handle, file.data(), file.size(), &width, &height, &subsampling,
+                              &colours) != 0)
         base::fail(base::Exit::data, "{}", tjGetErrorStr2(handle));
       pixels_.reset(size_t(width) * size_t(height) * 3);
-      if (tjDecompress2(handle, file.data(), file.size(), pixels_.data(), width, 0, height, TJPF_RGB, TJFLAG_FASTDCT) !=
-          0)
+      if (tjDecompress2(handle, file.data(), file.size(), pixels_.data(), width, 0, height,
+                        TJPF_RGB, TJFLAG_FASTDCT) != 0)
         base::fail(base::Exit::data, "{}", tjGetErrorStr2(handle));
     };
     for (const Bytes& file : files_) decode(file);
@@ -80,7 +85,8 @@ class Bench {
     tjDestroy(handle);
   }
 
-  // Begins and ends with a full queue, so that every image counted was made within the time, and no other.
+  // Begins and ends with a full queue, so that every image counted was made within the time, and no
+  // other.
   void loader(int64_t threads, double seconds) {
     Open& open = loaders_[threads];
     if (!open.loader) {
@@ -94,8 +100,8 @@ class Bench {
         return out;
       };
       plan.end = int64_t{1} << 40;
-      open.loader =
-          std::make_unique<Loader>(*open.dataset, Order(Shuffle::exact, open.dataset->size(), 0), options, plan);
+      open.loader = std::make_unique<Loader>(
+          *open.dataset, Order(Shuffle::exact, open.dataset->size(), 0), options, plan);
       for (int64_t i = 0; i < 2 * kPrefetch; ++i) open.loader->next();
     }
     fill(*open.loader);
@@ -129,7 +135,8 @@ class Bench {
 
   std::unique_ptr<Dataset> dataset(size_t ops) const {
     std::string text;
-    for (size_t i = 0; i < std::min(ops, std::size(kOps)); ++i) text += fmt::format("{}{}", i ? " | " : "", kOps[i]);
+    for (size_t i = 0; i < std::min(ops, std::size(kOps)); ++i)
+      text += fmt::format("{}{}", i ? " | " : "", kOps[i]);
     Pipeline pipeline(text, source_.spec(), {.tokenizers = tokenizers_.get(), .open = true});
     return std::make_unique<Dataset>("train", source_.open(kLookOnly), std::move(pipeline));
   }

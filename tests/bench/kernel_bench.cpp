@@ -2,8 +2,9 @@
 // Rates of the ops at the shapes of the S/16 model. Not part of the build; by hand:
 //   g++ -O3 -std=c++20 -march=x86-64-v3 -fopenmp -I. -Isrc tests/bench/kernel_bench.cpp
 //       BUILD/libtrainer_{kernels,device,base}.a -ldnnl -lfmt -lspdlog -lxxhash -lcrypto
-// Usage: kernel_bench [threads] [best|avx512|avx2] [filter] [fixed]. Prints the best of short repeats. ONEDNN_MAX_CPU_ISA=AVX2
-// limits the library likewise; OMP_PROC_BIND=true helps on a busy machine.
+// Usage: kernel_bench [threads] [best|avx512|avx2] [filter] [fixed]. Prints the best of short
+// repeats. ONEDNN_MAX_CPU_ISA=AVX2 limits the library likewise; OMP_PROC_BIND=true helps on a busy
+// machine.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -72,15 +73,18 @@ void measure(const std::string& name, const Args& args, Queue& queue) {
     best = std::min(best, clock_s(queue) - t), ++repeats;
   }
   Cost c = cost(args);
-  std::printf("%-44s %9.3f ms %8.1f GFLOP/s %7.1f GB/s\n", name.c_str(), best * 1e3, double(c.flops) / best * 1e-9,
-              double(c.bytes) / best * 1e-9);
+  std::printf("%-44s %9.3f ms %8.1f GFLOP/s %7.1f GB/s\n", name.c_str(), best * 1e3,
+              double(c.flops) / best * 1e-9, double(c.bytes) / best * 1e-9);
   std::fflush(stdout);
 }
 
-void bench_gemm(int64_t m, int64_t n, int64_t k, bool ta, bool tb, const char* extra, Queue& queue) {
-  std::string name = fmt::format("gemm {}x{}x{} {}{} {}", m, n, k, ta ? "T" : "N", tb ? "T" : "N", extra);
+void bench_gemm(int64_t m, int64_t n, int64_t k, bool ta, bool tb, const char* extra,
+                Queue& queue) {
+  std::string name =
+      fmt::format("gemm {}x{}x{} {}{} {}", m, n, k, ta ? "T" : "N", tb ? "T" : "N", extra);
   if (!wanted(name)) return;
-  View a = tensor(m * k), b = tensor(k * n), c = tensor(m * n), bias = tensor(n), residual = tensor(m * n);
+  View a = tensor(m * k), b = tensor(k * n), c = tensor(m * n), bias = tensor(n),
+       residual = tensor(m * n);
   Gemm g{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k, .trans_a = ta, .trans_b = tb};
   if (std::strchr(extra, 'b')) g.bias = bias;
   if (std::strchr(extra, 'r')) g.residual = residual;
@@ -98,19 +102,28 @@ View narrow(View wide) {
   return out;
 }
 
-void bench_attention(int64_t batch, int64_t lq, int64_t lk, Mask mask, float dropout, device::DType type, Queue& queue) {
+void bench_attention(int64_t batch, int64_t lq, int64_t lk, Mask mask, float dropout,
+                     device::DType type, Queue& queue) {
   int64_t heads = 6, d = 64, nq = batch * lq * heads * d, nk = batch * lk * heads * d;
-  View q = tensor(nq), k = tensor(nk), v = tensor(nk), o = tensor(nq), lse = tensor(batch * heads * lq);
+  View q = tensor(nq), k = tensor(nk), v = tensor(nk), o = tensor(nq),
+       lse = tensor(batch * heads * lq);
   View dq = tensor(nq), dk = tensor(nk), dv = tensor(nk), d_o = tensor(nq);
   if (type == device::DType::bf16)
     for (View* x : {&q, &k, &v, &o, &dq, &dk, &dv, &d_o}) *x = narrow(*x);
-  AttentionShape s{.batch = batch, .heads = heads, .query_length = lq, .key_length = lk, .head_dim = d, .mask = mask};
+  AttentionShape s{.batch = batch,
+                   .heads = heads,
+                   .query_length = lq,
+                   .key_length = lk,
+                   .head_dim = d,
+                   .mask = mask};
   s.dropout = dropout;
   const char* what = mask == Mask::causal ? "causal" : dropout > 0 ? "dropout" : "";
-  measure(fmt::format("attention_forward {}x{}x{} {} {}", batch, lq, lk, device::name_of(type), what),
-          AttentionForward{.o = o, .lse = lse, .q = q, .k = k, .v = v, .shape = s}, queue);
-  measure(fmt::format("attention_backward {}x{}x{} {} {}", batch, lq, lk, device::name_of(type), what),
-          AttentionBackward{dq, dk, dv, d_o, q, k, v, o, lse, s}, queue);
+  measure(
+      fmt::format("attention_forward {}x{}x{} {} {}", batch, lq, lk, device::name_of(type), what),
+      AttentionForward{.o = o, .lse = lse, .q = q, .k = k, .v = v, .shape = s}, queue);
+  measure(
+      fmt::format("attention_backward {}x{}x{} {} {}", batch, lq, lk, device::name_of(type), what),
+      AttentionBackward{dq, dk, dv, d_o, q, k, v, o, lse, s}, queue);
   release({q, k, v, o, lse, dq, dk, dv, d_o});
 }
 
@@ -126,9 +139,11 @@ void bench_rest(Queue& queue) {
   View ss = scale.slice(0, width), bs = bias.slice(0, width);
   measure("layer_norm_forward", LayerNormForward{ys, mean, rstd, xs, ss, bs, rows, width}, queue);
   measure("layer_norm_backward",
-          LayerNormBackward{zs, p.slice(0, width), q.slice(0, width), ys, xs, mean, rstd, ss, rows, width,
-                            Write::accumulate, Write::accumulate}, queue);
-  measure("layer_norm_backward dx", LayerNormBackward{zs, {}, {}, ys, xs, mean, rstd, ss, rows, width}, queue);
+          LayerNormBackward{zs, p.slice(0, width), q.slice(0, width), ys, xs, mean, rstd, ss, rows,
+                            width, Write::accumulate, Write::accumulate},
+          queue);
+  measure("layer_norm_backward dx",
+          LayerNormBackward{zs, {}, {}, ys, xs, mean, rstd, ss, rows, width}, queue);
   measure("column_sum 384", ColumnSum{p.slice(0, width), xs, rows, width}, queue);
   measure("column_sum 1536", ColumnSum{p, x, rows, mlp}, queue);
   measure("add", Add{zs, xs, ys}, queue);
@@ -140,18 +155,28 @@ void bench_rest(Queue& queue) {
   View image = tensor(32 * 224 * 224 * 3), patches = tensor(32 * 224 * 224 * 3);
   measure("patchify", Patchify{patches, image, 32, 224, 224, 16}, queue);
   View table = tensor((vocabulary + 1) * width), words = ids(2048, int32_t(vocabulary + 1));
-  measure("embedding_forward", EmbeddingForward{ys.slice(0, 2048 * width), words, table, xs.slice(0, 64 * width), 2048,
-                                                width, vocabulary + 1, 64}, queue);
-  for (Write w : {Write::overwrite, Write::accumulate})
-    measure(w == Write::overwrite ? "embedding_backward" : "embedding_backward accumulate",
-            EmbeddingBackward{table, ys.slice(0, 2048 * width), words, 2048, width, vocabulary + 1, w}, queue);
-  measure("gather_rows", GatherRows{xs.slice(0, 2048 * width), table, words, 2048, width, vocabulary + 1}, queue);
-  View logits = tensor(512 * vocabulary), labels = ids(512, int32_t(vocabulary)), loss = tensor(512);
-  measure("softmax_xent", SoftmaxXent{logits, labels, mean.slice(0, 512), loss, 512, vocabulary, 0, true}, queue);
-  measure("softmax_xent smoothing", SoftmaxXent{logits, labels, mean.slice(0, 512), loss, 512, vocabulary, 0.1f, true},
+  measure("embedding_forward",
+          EmbeddingForward{ys.slice(0, 2048 * width), words, table, xs.slice(0, 64 * width), 2048,
+                           width, vocabulary + 1, 64},
           queue);
-  measure("softmax_xent loss only", SoftmaxXent{logits, labels, {}, loss, 512, vocabulary, 0, false}, queue);
-  release({x, y, z, mean, rstd, scale, bias, p, q, image, patches, table, words, logits, labels, loss});
+  for (Write w : {Write::overwrite, Write::accumulate})
+    measure(
+        w == Write::overwrite ? "embedding_backward" : "embedding_backward accumulate",
+        EmbeddingBackward{table, ys.slice(0, 2048 * width), words, 2048, width, vocabulary + 1, w},
+        queue);
+  measure("gather_rows",
+          GatherRows{xs.slice(0, 2048 * width), table, words, 2048, width, vocabulary + 1}, queue);
+  View logits = tensor(512 * vocabulary), labels = ids(512, int32_t(vocabulary)),
+       loss = tensor(512);
+  measure("softmax_xent",
+          SoftmaxXent{logits, labels, mean.slice(0, 512), loss, 512, vocabulary, 0, true}, queue);
+  measure("softmax_xent smoothing",
+          SoftmaxXent{logits, labels, mean.slice(0, 512), loss, 512, vocabulary, 0.1f, true},
+          queue);
+  measure("softmax_xent loss only",
+          SoftmaxXent{logits, labels, {}, loss, 512, vocabulary, 0, false}, queue);
+  release(
+      {x, y, z, mean, rstd, scale, bias, p, q, image, patches, table, words, logits, labels, loss});
 }
 
 }  // namespace
@@ -163,7 +188,8 @@ int main(int argc, char** argv) {
   if (argc > 3) g_filter = argv[3];
   bool fixed = argc > 4 && std::strcmp(argv[4], "fixed") == 0;
   Queue queue(device::Kind::cpu, threads, fixed);
-  std::printf("threads %d, vectors %s%s\n", threads, vector_table().name, fixed ? ", fixed order" : "");
+  std::printf("threads %d, vectors %s%s\n", threads, vector_table().name,
+              fixed ? ", fixed order" : "");
   for (int64_t rows : {6272, 1568}) {
     for (auto [in, out] : {std::pair<int64_t, int64_t>{384, 384}, {384, 1536}, {1536, 384}}) {
       bench_gemm(rows, out, in, false, false, "b", queue);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's products, in column-major terms and the plainest loops. It refuses what the real one refuses or may refuse: a bias of
-// another type than the result, epilogues whose leading dimensions are not multiples of 8 elements. It rounds operands to tf32 where
-// it is allowed to. There are four algorithms for everything; the first adds in double precision, the others in float, and
-// CUBLASLT_ON_CPU_FASTEST=N is said to take the least time. Products with sums (BGRADA) are said to take as long as others; with
-// CUBLASLT_ON_CPU_SUMS=fast half of it, with "none" there are no kernels for them.
+// cuBLASLt's products, in column-major terms and the plainest loops. It refuses what the real one
+// refuses or may refuse: a bias of another type than the result, epilogues whose leading dimensions
+// are not multiples of 8 elements. It rounds operands to tf32 where it is allowed to. There are
+// four algorithms for everything; the first adds in double precision, the others in float, and
+// CUBLASLT_ON_CPU_FASTEST=N is said to take the least time. Products with sums (BGRADA) are said to
+// take as long as others; with CUBLASLT_ON_CPU_SUMS=fast half of it, with "none" there are no
+// kernels for them.
 #include "cublasLt.h"
 
 #include <algorithm>
@@ -37,19 +39,22 @@ struct EmulatedMatmul {
 namespace {
 
 constexpr uint64_t kMark = 4711, kAlgorithms = 4;  // of algorithms that the heuristic has returned
-bool is_ours(const cublasLtMatmulAlgo_t& a) { return a.data[0] >= kMark && a.data[0] < kMark + kAlgorithms; }
+bool is_ours(const cublasLtMatmulAlgo_t& a) {
+  return a.data[0] >= kMark && a.data[0] < kMark + kAlgorithms;
+}
 
 float read(const void* at, int64_t i, cudaDataType_t type) {
   if (type == CUDA_R_32F) return static_cast<const float*>(at)[i];
   const uint16_t bits = static_cast<const uint16_t*>(at)[i];
-  return type == CUDA_R_16F ? to_float(kernels::loops::F16{bits}) : to_float(kernels::loops::Bf16{bits});
+  return type == CUDA_R_16F ? to_float(kernels::loops::F16{bits})
+                            : to_float(kernels::loops::Bf16{bits});
 }
 void write(void* at, int64_t i, cudaDataType_t type, float x) {
   if (type == CUDA_R_32F)
     static_cast<float*>(at)[i] = x;
   else
-    static_cast<uint16_t*>(at)[i] =
-        type == CUDA_R_16F ? kernels::loops::round_to_f16(x).bits : kernels::loops::round_to_bf16(x).bits;
+    static_cast<uint16_t*>(at)[i] = type == CUDA_R_16F ? kernels::loops::round_to_f16(x).bits
+                                                       : kernels::loops::round_to_bf16(x).bits;
 }
 
 // The nearest number with 10 bits of mantissa.
@@ -59,11 +64,12 @@ float round_to_tf32(float x) {
 }
 
 // The operand as packed columns of k: [count of columns][k].
-std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_rows, int64_t count, int64_t k,
-                              cublasComputeType_t compute) {
+std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_rows, int64_t count,
+                              int64_t k, cublasComputeType_t compute) {
   std::vector<float> out(size_t(count * k));
   for (int64_t i = 0; i < count; ++i)
-    for (int64_t t = 0; t < k; ++t) out[size_t(i * k + t)] = read(at, by_rows ? i + t * l.ld : t + i * l.ld, l.type);
+    for (int64_t t = 0; t < k; ++t)
+      out[size_t(i * k + t)] = read(at, by_rows ? i + t * l.ld : t + i * l.ld, l.type);
   if (compute == CUBLAS_COMPUTE_32F_FAST_TF32)
     for (float& x : out) x = round_to_tf32(x);
   return out;
@@ -84,81 +90,115 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* out) {
   static EmulatedLt one;
   return *out = &one, CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
   if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   return *out = new EmulatedMatmul{.compute = compute}, CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m, cublasLtMatmulDescAttributes_t attribute,
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
+                                              cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
   void* to = nullptr;
   size_t size = 4;
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: to = &m->transa; break;
-    case CUBLASLT_MATMUL_DESC_TRANSB: to = &m->transb; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: to = &m->epilogue; break;
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &m->bias, size = 8; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &m->aux, size = 8; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &m->aux_ld, size = 8; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: to = &m->aux_type; break;
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: to = &m->bias_type; break;
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      to = &m->transa;
+      break;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      to = &m->transb;
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      to = &m->epilogue;
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      to = &m->bias, size = 8;
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      to = &m->aux, size = 8;
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      to = &m->aux_ld, size = 8;
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+      to = &m->aux_type;
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      to = &m->bias_type;
+      break;
   }
   if (bytes != size) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(to, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType_t type, uint64_t rows, uint64_t columns,
-                                          int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType_t type,
+                                          uint64_t rows, uint64_t columns, int64_t ld) {
   if (ld < int64_t(rows)) return CUBLAS_STATUS_INVALID_VALUE;
-  return *out = new EmulatedLayout{type, int64_t(rows), int64_t(columns), ld}, CUBLAS_STATUS_SUCCESS;
+  return *out = new EmulatedLayout{type, int64_t(rows), int64_t(columns), ld},
+         CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* out) {
   return *out = new EmulatedPreference, CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
-                                                    size_t bytes) {
-  if (bytes != (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8u : 4u)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) std::memcpy(&preference->alignment_of_d, value, 4);
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  if (bytes != (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8u : 4u))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+    std::memcpy(&preference->alignment_of_d, value, 4);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
   return delete preference, CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t m, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t m,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
-                                              cublasLtMatmulHeuristicResult_t* results, int* found) {
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* found) {
   *found = 0;
   int64_t k = m->transa == CUBLAS_OP_T ? a->rows : a->columns;
-  int64_t rows = m->transa == CUBLAS_OP_T ? a->columns : a->rows, columns = m->transb == CUBLAS_OP_T ? b->rows : b->columns;
-  if (k != (m->transb == CUBLAS_OP_T ? b->columns : b->rows) || rows != d->rows || columns != d->columns || rows != c->rows ||
-      columns != c->columns || a->type != b->type || c->type != d->type || wanted < 1 || preference->alignment_of_d == 0)
+  int64_t rows = m->transa == CUBLAS_OP_T ? a->columns : a->rows,
+          columns = m->transb == CUBLAS_OP_T ? b->rows : b->columns;
+  if (k != (m->transb == CUBLAS_OP_T ? b->columns : b->rows) || rows != d->rows ||
+      columns != d->columns || rows != c->rows || columns != c->columns || a->type != b->type ||
+      c->type != d->type || wanted < 1 || preference->alignment_of_d == 0)
     return CUBLAS_STATUS_INVALID_VALUE;
-  bool refused = (has_bias(m->epilogue) || has_sums(m->epilogue)) && (!m->bias || m->bias_type != d->type);
+  bool refused =
+      (has_bias(m->epilogue) || has_sums(m->epilogue)) && (!m->bias || m->bias_type != d->type);
   refused = refused || (has_sums(m->epilogue) && sums_are("none"));
   refused = refused || (m->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a->type != CUDA_R_32F);
-  refused = refused || (has_aux(m->epilogue) && (!m->aux || m->aux_ld % 8 != 0 || m->aux_type != d->type));
+  refused = refused ||
+            (has_aux(m->epilogue) && (!m->aux || m->aux_ld % 8 != 0 || m->aux_type != d->type));
   if (refused) return CUBLAS_STATUS_NOT_SUPPORTED;
   *found = std::min(wanted, int(kAlgorithms));
   for (int i = 0; i < *found; ++i)
-    results[i] = {.algo = {{kMark + uint64_t(i), 0, 0, 0, 0, 0, 0, 0xfeed}}, .workspaceSize = 0, .state = CUBLAS_STATUS_SUCCESS};
+    results[i] = {.algo = {{kMark + uint64_t(i), 0, 0, 0, 0, 0, 0, 0xfeed}},
+                  .workspaceSize = 0,
+                  .state = CUBLAS_STATUS_SUCCESS};
   return CUBLAS_STATUS_SUCCESS;
 }
 size_t cublasLtGetVersion() { return 130100; }
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algorithm,
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
   *result = {.algo = *algorithm, .workspaceSize = 0, .state = CUBLAS_STATUS_SUCCESS};
-  return is_ours(*algorithm) && algorithm->data[7] == 0xfeed ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  return is_ours(*algorithm) && algorithm->data[7] == 0xfeed ? CUBLAS_STATUS_SUCCESS
+                                                             : CUBLAS_STATUS_INVALID_VALUE;
 }
 
 namespace {
-void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLayout& la, const void* b, const EmulatedLayout& lb,
-              float keep, const void* c, const EmulatedLayout& lc, void* d, const EmulatedLayout& ld, void* workspace,
+void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLayout& la,
+              const void* b, const EmulatedLayout& lb, float keep, const void* c,
+              const EmulatedLayout& lc, void* d, const EmulatedLayout& ld, void* workspace,
               size_t bytes, uint64_t algorithm) {
   cuda_on_cpu::Access access;
-  std::memset(workspace, 0xff, bytes < 4096 ? bytes : 4096);  // others may not count on what it held
+  // others may not count on what it held
+  std::memset(workspace, 0xff, bytes < 4096 ? bytes : 4096);
   int64_t rows = ld.rows, columns = ld.columns, k = m.transa == CUBLAS_OP_T ? la.rows : la.columns;
   std::vector<float> left = columns_of(a, la, m.transa == CUBLAS_OP_N, rows, k, m.compute);
   std::vector<float> right = columns_of(b, lb, m.transb == CUBLAS_OP_T, columns, k, m.compute);
@@ -170,7 +210,8 @@ void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLa
       for (int64_t t = 0; t < k && algorithm == 0; ++t) sum += double(p[t]) * double(q[t]);
       for (int64_t t = 0; t < k && algorithm > 0; ++t) narrow += p[t] * q[t];
       if (algorithm > 0) sum = double(narrow);
-      double x = by * sum + (keep != 0 ? double(keep) * double(read(c, i + j * lc.ld, lc.type)) : 0);
+      double x =
+          by * sum + (keep != 0 ? double(keep) * double(read(c, i + j * lc.ld, lc.type)) : 0);
       if (has_bias(m.epilogue)) x += double(read(m.bias, i, m.bias_type));
       if (m.epilogue == CUBLASLT_EPILOGUE_DGELU) {
         double u = double(read(m.aux, i + j * m.aux_ld, m.aux_type)), g = 0.7978845608028654;
@@ -190,18 +231,22 @@ void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLa
 }
 }  // namespace
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const void* alpha, const void* a,
-                              cublasLtMatrixLayout_t la, const void* b, cublasLtMatrixLayout_t lb, const void* beta,
-                              const void* c, cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld,
-                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes, cudaStream_t stream) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t la, const void* b,
+                              cublasLtMatrixLayout_t lb, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t lc, void* d, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t bytes,
+                              cudaStream_t stream) {
   if (!is_ours(*algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
   const uint64_t number = algorithm->data[0] - kMark;
   const char* fastest = std::getenv("CUBLASLT_ON_CPU_FASTEST");
-  const double share = number == uint64_t(fastest ? std::atoi(fastest) : 0) ? 0.5 : 1 + 0.1 * double(number);
+  const double share =
+      number == uint64_t(fastest ? std::atoi(fastest) : 0) ? 0.5 : 1 + 0.1 * double(number);
   float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   cuda_on_cpu::submit(stream, [=, m = *m, la = *la, lb = *lb, lc = *lc, ld = *ld] {
     multiply(m, by, a, la, b, lb, keep, c, lc, d, ld, workspace, bytes, number);
-    const double of_sums = has_sums(m.epilogue) && sums_are("fast") ? 0.5 : 1;  // our own kernels are said to take no time
+    // our own kernels are said to take no time
+    const double of_sums = has_sums(m.epilogue) && sums_are("fast") ? 0.5 : 1;
     cuda_on_cpu::spend(of_sums * share * 1e-9 * double(ld.rows * ld.columns));
   });
   return CUBLAS_STATUS_SUCCESS;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA on the CPU: what the .cu files and src/device/cuda.cpp use of CUDA, for g++. This header stands in front of CUDA's own in
-// the include path; emulator.cpp runs the kernels, one fiber per CUDA thread. What is missing here is not used there (so far).
+// CUDA on the CPU: what the .cu files and src/device/cuda.cpp use of CUDA, for g++. This header
+// stands in front of CUDA's own in the include path; emulator.cpp runs the kernels, one fiber per
+// CUDA thread. What is missing here is not used there (so far).
 #pragma once
 
 #include <bit>
@@ -19,18 +20,31 @@
 #define __forceinline__ inline
 #define __shared__ static  // one block runs at a time
 #define __launch_bounds__(...)
-#define __grid_constant__ &  // behind the type of an argument: all threads read it where the launch has put it
+#define __grid_constant__ \
+  &  // behind the type of an argument: all threads read it where the launch has put it
 
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct alignas(16) int4 { int x, y, z, w; };
-struct alignas(16) double2 { double x, y; };
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(16) double2 {
+  double x, y;
+};
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
@@ -41,15 +55,17 @@ namespace cuda_on_cpu {
 struct Place {
   dim3 thread, block, block_size, grid;
 };
-extern Place place;           // of the CUDA thread that runs
-extern int64_t launches;      // of kernels, so far
-void* dynamic_shared();       // as many bytes as the launch asked for, then a page nobody may touch
+extern Place place;       // of the CUDA thread that runs
+extern int64_t launches;  // of kernels, so far
+void* dynamic_shared();   // as many bytes as the launch asked for, then a page nobody may touch
 void wait_for_block(const char* file, int line);
-// Puts 8 bytes where the other lanes of the warp find them, waits for all lanes, and returns what `lane` has put.
+// Puts 8 bytes where the other lanes of the warp find them, waits for all lanes, and returns what
+// `lane` has put.
 uint64_t exchange(uint64_t value, int lane, const char* file, int line);
 int lane();
 
-void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread);
+void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+            const std::function<void()>& thread);
 
 // While one lives, host code may touch device memory, as doubles of libraries must.
 class Access {
@@ -79,7 +95,8 @@ inline const dim3& gridDim = cuda_on_cpu::place.grid;
 #define __syncwarp() ::cuda_on_cpu::exchange(0, 0, __FILE__, __LINE__)
 #define __shfl_xor_sync(mask, value, other) \
   ::cuda_on_cpu::shuffle(value, ::cuda_on_cpu::lane() ^ (other), __FILE__, __LINE__ + 0 * int(mask))
-#define __shfl_sync(mask, value, from) ::cuda_on_cpu::shuffle(value, from, __FILE__, __LINE__ + 0 * int(mask))
+#define __shfl_sync(mask, value, from) \
+  ::cuda_on_cpu::shuffle(value, from, __FILE__, __LINE__ + 0 * int(mask))
 
 template <class T>
 T __ldg(const T* p) {
@@ -122,9 +139,18 @@ using cudaEvent_t = struct EmulatedEvent*;
 using cudaGraph_t = struct EmulatedGraph*;
 using cudaGraphExec_t = struct EmulatedGraphExec*;
 using cudaGraphNode_t = struct EmulatedGraphNode*;
-enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0, cudaStreamCaptureModeThreadLocal = 1, cudaStreamCaptureModeRelaxed = 2 };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2
+};
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4
+};
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 struct cudaUUID_t {
   char bytes[16];
@@ -178,9 +204,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
 namespace cuda_on_cpu {
-// streams.cpp: whether something in the stream waits; runs work after what is in it; the same for work that may have to be tried
-// again (it says whether it is done), which never runs at once; returns when the stream is empty. `submit` into a stream that
-// captures keeps the work for the graph, and the error is that of a capture that is over.
+// streams.cpp: whether something in the stream waits; runs work after what is in it; the same for
+// work that may have to be tried again (it says whether it is done), which never runs at once;
+// returns when the stream is empty. `submit` into a stream that captures keeps the work for the
+// graph, and the error is that of a capture that is over.
 bool busy(cudaStream_t);
 cudaError_t submit(cudaStream_t, std::function<void()> work);
 void submit_waiting(cudaStream_t, std::function<bool()> work);
@@ -192,8 +219,10 @@ int graphs_launched();
 }  // namespace cuda_on_cpu
 
 template <class... Parameters, class... Args>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Args&&... args) {
-  static_assert((sizeof(std::remove_cvref_t<Parameters>) + ... + 0) <= 4096, "more arguments than every GPU takes");
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Args&&... args) {
+  static_assert((sizeof(std::remove_cvref_t<Parameters>) + ... + 0) <= 4096,
+                "more arguments than every GPU takes");
   return cuda_on_cpu::submit(config->stream, [c = *config, kernel, ... args = Parameters(args)] {
     cuda_on_cpu::launch(c.gridDim, c.blockDim, c.dynamicSmemBytes, [&] { kernel(args...); });
   });

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a kernel on the CPU: every CUDA thread of a block is a fiber, blocks come one after the other. At a barrier or a shuffle
-// a fiber gives way. What CUDA leaves undefined is an error here: threads of a block at different barriers, or gone while others
-// wait; lanes missing from a shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first: a missing
-// barrier then shows as other results. CUDA_ON_CPU_COUNT=1 has the program say at its end how many launches there were.
+// Runs a kernel on the CPU: every CUDA thread of a block is a fiber, blocks come one after the
+// other. At a barrier or a shuffle a fiber gives way. What CUDA leaves undefined is an error here:
+// threads of a block at different barriers, or gone while others wait; lanes missing from a
+// shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first: a missing
+// barrier then shows as other results. CUDA_ON_CPU_COUNT=1 has the program say at its end how many
+// launches there were.
+#include <ucontext.h>
+
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -10,8 +14,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include <ucontext.h>
 
 #include "cuda_runtime.h"
 #include "memory.hpp"
@@ -30,7 +32,8 @@ struct Fiber {
   State state = done;
   const char* file = "";  // of the barrier it waits at
   int line = 0;
-  uint64_t exchanged[2] = {0, 0};  // of the last shuffle and the one before, whose readers may not have run yet
+  // of the last shuffle and the one before, whose readers may not have run yet
+  uint64_t exchanged[2] = {0, 0};
   int turn = 0;
   dim3 thread;
   bool started = false;
@@ -54,7 +57,8 @@ Block b;
 
 const struct Count {
   ~Count() {
-    if (std::getenv("CUDA_ON_CPU_COUNT")) std::fprintf(stderr, "cuda_on_cpu: %lld launches\n", static_cast<long long>(launches));
+    if (std::getenv("CUDA_ON_CPU_COUNT"))
+      std::fprintf(stderr, "cuda_on_cpu: %lld launches\n", static_cast<long long>(launches));
   }
 } count_at_end;
 
@@ -105,7 +109,8 @@ void enter(size_t index) {
 
 std::string describe(size_t index) {
   const Fiber& f = *b.fibers[index];
-  std::string where = "thread " + std::to_string(index) + " of block " + std::to_string(place.block.x);
+  std::string where =
+      "thread " + std::to_string(index) + " of block " + std::to_string(place.block.x);
   if (f.state == Fiber::done) return where + " has ended";
   return where + " waits at " + f.file + ":" + std::to_string(f.line);
 }
@@ -113,11 +118,14 @@ std::string describe(size_t index) {
 // All fibers of [begin, end) must be in `state` at the same line, and go on then.
 bool release(size_t begin, size_t end, Fiber::State state) {
   for (size_t i = begin; i < end; ++i)
-    if (b.fibers[i]->state == Fiber::ready || (b.fibers[i]->state != state && b.fibers[i]->state != Fiber::done)) return false;
+    if (b.fibers[i]->state == Fiber::ready ||
+        (b.fibers[i]->state != state && b.fibers[i]->state != Fiber::done))
+      return false;
   for (size_t i = begin; i < end; ++i) {
     const Fiber &f = *b.fibers[i], &first = *b.fibers[begin];
     if (f.state != state || f.line != first.line || std::string(f.file) != first.file)
-      throw std::runtime_error("threads part at a barrier: " + describe(begin) + ", " + describe(i));
+      throw std::runtime_error("threads part at a barrier: " + describe(begin) + ", " +
+                               describe(i));
   }
   for (size_t i = begin; i < end; ++i) b.fibers[i]->state = Fiber::ready;
   return true;
@@ -145,7 +153,9 @@ void run_block() {
       for (size_t i = w; i < end; ++i) at_warp = at_warp || b.fibers[i]->state == Fiber::at_warp;
       if (at_warp) any = release(w, end, Fiber::at_warp) || any;
     }
-    if (!any && !moved) throw std::runtime_error("threads wait for each other: " + describe(0) + ", " + describe(n - 1));
+    if (!any && !moved)
+      throw std::runtime_error("threads wait for each other: " + describe(0) + ", " +
+                               describe(n - 1));
   }
 }
 
@@ -172,9 +182,11 @@ uint64_t exchange(uint64_t value, int from, const char* file, int line) {
   return b.fibers[other]->exchanged[turn];
 }
 
-void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::function<void()>& thread) {
+void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+            const std::function<void()>& thread) {
   size_t count = size_t(block.x) * block.y * block.z;
-  if (count == 0 || count > 1024 || block.z > 64 || grid.y > 65535 || grid.z > 65535 || dynamic_shared_bytes > 227 * 1024)
+  if (count == 0 || count > 1024 || block.z > 64 || grid.y > 65535 || grid.z > 65535 ||
+      dynamic_shared_bytes > 227 * 1024)
     throw std::runtime_error("a launch that no GPU takes: " + std::to_string(count) + " threads, " +
                              std::to_string(dynamic_shared_bytes) + " bytes of shared memory");
   ++launches;
@@ -188,13 +200,15 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, const std::funct
   for (size_t i = 0; i < count; ++i) {
     Fiber& f = *b.fibers[i];
     f.turn = 0;
-    f.thread = dim3(unsigned(i % block.x), unsigned(i / block.x % block.y), unsigned(i / block.x / block.y));
+    f.thread = dim3(unsigned(i % block.x), unsigned(i / block.x % block.y),
+                    unsigned(i / block.x / block.y));
   }
   Access access;
   size_t blocks = size_t(grid.x) * grid.y * grid.z;
   for (size_t k = 0; k < blocks; ++k) {
     size_t i = b.reverse ? blocks - 1 - k : k;
-    place.block = dim3(unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y));
+    place.block =
+        dim3(unsigned(i % grid.x), unsigned(i / grid.x % grid.y), unsigned(i / grid.x / grid.y));
     if (b.shared) std::memset(b.shared->data(), 0xff, dynamic_shared_bytes);  // NaN
     try {
       run_block();

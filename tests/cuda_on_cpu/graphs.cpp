@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: what is put into a stream between begin and end of a capture is kept with the arguments it had, and run at each launch. What
-// real CUDA refuses in a capture is refused here, with its errors. Not emulated, and refused too: captures over several streams, and
-// graphs in graphs. CUDA_ON_CPU_COUNT=1: at its end the program says how many graphs were launched.
+// Graphs: what is put into a stream between begin and end of a capture is kept with the arguments
+// it had, and run at each launch. What real CUDA refuses in a capture is refused here, with its
+// errors. Not emulated, and refused too: captures over several streams, and graphs in graphs.
+// CUDA_ON_CPU_COUNT=1: at its end the program says how many graphs were launched.
 #include <cstdio>
 #include <cstdlib>
 
@@ -15,7 +16,8 @@ int launched = 0;
 
 struct Teller {
   ~Teller() {
-    if (std::getenv("CUDA_ON_CPU_COUNT")) std::printf("cuda_on_cpu: %d graphs launched\n", launched);
+    if (std::getenv("CUDA_ON_CPU_COUNT"))
+      std::printf("cuda_on_cpu: %d graphs launched\n", launched);
   }
 } teller;
 
@@ -28,9 +30,14 @@ cudaError_t invalidate(cudaStream_t stream, cudaError_t error) {
   stream->invalidated = true;
   return error;
 }
-cudaError_t unsafe_call() { return capturing_here ? invalidate(capturing_here, cudaErrorStreamCaptureUnsupported) : cudaSuccess; }
+cudaError_t unsafe_call() {
+  return capturing_here ? invalidate(capturing_here, cudaErrorStreamCaptureUnsupported)
+                        : cudaSuccess;
+}
 cudaError_t default_stream_use() {
-  return capturing_here && capturing_here->blocking ? invalidate(capturing_here, cudaErrorStreamCaptureImplicit) : cudaSuccess;
+  return capturing_here && capturing_here->blocking
+             ? invalidate(capturing_here, cudaErrorStreamCaptureImplicit)
+             : cudaSuccess;
 }
 
 }  // namespace cuda_on_cpu
@@ -68,6 +75,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return delete graph, c
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (stream && stream->capture) return invalidate(stream, cudaErrorNotSupported);
   ++launched;
-  for (size_t i = 0; i < exec->graph->nodes.size(); ++i) submit(stream, [graph = exec->graph, i] { graph->nodes[i](); });
+  for (size_t i = 0; i < exec->graph->nodes.size(); ++i)
+    submit(stream, [graph = exec->graph, i] { graph->nodes[i](); });
   return cudaSuccess;
 }

@@ -8,7 +8,8 @@ namespace cuda_on_cpu {
 
 class GuardedMemory {
  public:
-  explicit GuardedMemory(size_t bytes);  // NaN; its end lies at most 255 bytes before a forbidden page
+  // NaN; its end lies at most 255 bytes before a forbidden page
+  explicit GuardedMemory(size_t bytes);
   ~GuardedMemory();
   GuardedMemory(const GuardedMemory&) = delete;
 

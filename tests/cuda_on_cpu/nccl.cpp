@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL between processes of one machine, through shared memory. Communicators must not block; operations run when their stream is
-// asked for, in pieces that fit. Two ranks on one GPU are refused, as NCCL 2.28 does. What goes wrong on request: NCCL_ON_CPU=
-// "hang@N" (operation N of this process never takes part), "error@N" (the same, and its communicator has an asynchronous error),
-// "refuse@N" (the call fails), "absent" (this rank never comes into a communicator).
+// NCCL between processes of one machine, through shared memory. Communicators must not block;
+// operations run when their stream is asked for, in pieces that fit. Two ranks on one GPU are
+// refused, as NCCL 2.28 does. What goes wrong on request: NCCL_ON_CPU= "hang@N" (operation N of
+// this process never takes part), "error@N" (the same, and its communicator has an asynchronous
+// error), "refuse@N" (the call fails), "absent" (this rank never comes into a communicator).
 #include "nccl.h"
 
 #include <fcntl.h>
@@ -30,12 +31,16 @@ struct Shared {
 
 size_t size_of(ncclDataType_t type) {
   switch (type) {
-    case ncclUint8: return 1;
+    case ncclUint8:
+      return 1;
     case ncclFloat16:
-    case ncclBfloat16: return 2;
+    case ncclBfloat16:
+      return 2;
     case ncclInt32:
-    case ncclFloat32: return 4;
-    default: return 8;
+    case ncclFloat32:
+      return 4;
+    default:
+      return 8;
   }
 }
 
@@ -61,7 +66,8 @@ struct EmulatedNccl {
   int64_t barriers = 0;
   bool absent = false;
   ncclResult_t failure = ncclSuccess;
-  std::shared_ptr<bool> gone = std::make_shared<bool>(false);  // then its operations under way are over
+  // then its operations under way are over
+  std::shared_ptr<bool> gone = std::make_shared<bool>(false);
 
   void arrive() { ++barriers, shared->arrived.fetch_add(1); }
   bool all_here() const { return shared->arrived.load() >= barriers * ranks; }
@@ -81,16 +87,17 @@ ncclResult_t submit(ncclComm_t comm, cudaStream_t stream, size_t pieces, Write w
   if (asked_for("refuse")) return ncclInvalidArgument;
   if (asked_for("error")) comm->failure = ncclSystemError;
   bool lost = asked_for("hang") || comm->failure != ncclSuccess;
-  cuda_on_cpu::submit_waiting(stream, [=, gone = comm->gone, piece = size_t(0), phase = 0]() mutable {
-    for (; !lost && !*gone && piece < pieces; ++piece, phase = 0) {
-      cuda_on_cpu::Access access;
-      if (phase == 0) write(piece), comm->arrive(), phase = 1;
-      if (phase == 1 && !comm->all_here()) return false;
-      if (phase == 1) read(piece), comm->arrive(), phase = 2;
-      if (!comm->all_here()) return false;
-    }
-    return !lost || *gone;
-  });
+  cuda_on_cpu::submit_waiting(stream,
+                              [=, gone = comm->gone, piece = size_t(0), phase = 0]() mutable {
+                                for (; !lost && !*gone && piece < pieces; ++piece, phase = 0) {
+                                  cuda_on_cpu::Access access;
+                                  if (phase == 0) write(piece), comm->arrive(), phase = 1;
+                                  if (phase == 1 && !comm->all_here()) return false;
+                                  if (phase == 1) read(piece), comm->arrive(), phase = 2;
+                                  if (!comm->all_here()) return false;
+                                }
+                                return !lost || *gone;
+                              });
   return ncclSuccess;
 }
 
@@ -107,13 +114,17 @@ struct Cut {  // of `bytes` into pieces of at most `most`
 }  // namespace
 
 ncclResult_t ncclGetVersion(int* version) { return *version = 22809, ncclSuccess; }
-const char* ncclGetErrorString(ncclResult_t r) { return r == ncclSystemError ? "unhandled system error" : "invalid usage"; }
+const char* ncclGetErrorString(ncclResult_t r) {
+  return r == ncclSystemError ? "unhandled system error" : "invalid usage";
+}
 const char* ncclGetLastError(ncclComm_t) { return "a cable was pulled (emulated)"; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static int made = 0;
   int file = -1;
-  do {  // one that was killed may have left its own, and containers that share /dev/shm have the same process numbers
+  // one that was killed may have left its own, and containers that share /dev/shm have the same
+  // process numbers
+  do {
     std::snprintf(id->internal, sizeof id->internal, "/nccl_on_cpu.%d.%d", int(getpid()), made++);
     file = shm_open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
   } while (file < 0 && errno == EEXIST);
@@ -122,7 +133,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return good ? ncclSuccess : ncclSystemError;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
   if (config->blocking != 0 || ranks > kMostRanks) return ncclInvalidArgument;
   int file = shm_open(id.internal, O_RDWR, 0600);
   if (file < 0) return ncclSystemError;
@@ -147,7 +159,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   bool ready = comm->shared->joined.load() == comm->ranks && ++comm->asked > 3 && !comm->absent;
   if (!ready) return *state = ncclInProgress, ncclSuccess;
   for (int r = 0; r < comm->ranks; ++r)
-    if (r != comm->rank && std::memcmp(comm->shared->devices[r], comm->shared->devices[comm->rank], 16) == 0)
+    if (r != comm->rank &&
+        std::memcmp(comm->shared->devices[r], comm->shared->devices[comm->rank], 16) == 0)
       *state = comm->failure = ncclInvalidUsage;  // "Duplicate GPU detected"
   return ncclSuccess;
 }
@@ -161,39 +174,45 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
 
-ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
   Cut cut{count * size_of(type), kSlot};
   return submit(
       comm, stream, cut.pieces(),
-      [=](size_t p) { std::memcpy(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p)); },
+      [=](size_t p) {
+        std::memcpy(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p));
+      },
       [=](size_t p) { comm->sum(at(recv, cut.begin(p)), 0, cut.length(p) / size_of(type), type); });
 }
 
-ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
-                               cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
   const size_t most = kSlot / kMostRanks;
   Cut cut{count * size_of(type), most};
   return submit(
       comm, stream, cut.pieces(),
       [=](size_t p) {
         for (int r = 0; r < comm->ranks; ++r)
-          std::memcpy(comm->shared->slots[comm->rank] + size_t(r) * most, at(send, size_t(r) * cut.bytes + cut.begin(p)),
-                      cut.length(p));
+          std::memcpy(comm->shared->slots[comm->rank] + size_t(r) * most,
+                      at(send, size_t(r) * cut.bytes + cut.begin(p)), cut.length(p));
       },
       [=](size_t p) {
-        comm->sum(at(recv, cut.begin(p)), size_t(comm->rank) * most, cut.length(p) / size_of(type), type);
+        comm->sum(at(recv, cut.begin(p)), size_t(comm->rank) * most, cut.length(p) / size_of(type),
+                  type);
       });
 }
 
-ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
   Cut cut{count * size_of(type), kSlot};
   return submit(
       comm, stream, cut.pieces(),
-      [=](size_t p) { std::memcpy(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p)); },
+      [=](size_t p) {
+        std::memcpy(comm->shared->slots[comm->rank], at(send, cut.begin(p)), cut.length(p));
+      },
       [=](size_t p) {
         for (int r = 0; r < comm->ranks; ++r)
-          std::memcpy(at(recv, size_t(r) * cut.bytes + cut.begin(p)), comm->shared->slots[r], cut.length(p));
+          std::memcpy(at(recv, size_t(r) * cut.bytes + cut.begin(p)), comm->shared->slots[r],
+                      cut.length(p));
       });
 }

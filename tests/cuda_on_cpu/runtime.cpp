@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated CUDA run time: device memory is host memory that host code may not touch. A touch ends the program with a message
-// that says so; so does a kernel that runs past its memory's end.
+// The emulated CUDA run time: device memory is host memory that host code may not touch. A touch
+// ends the program with a message that says so; so does a kernel that runs past its memory's end.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,7 +21,8 @@ constexpr size_t kPage = 4096;
 constexpr size_t kLarge = 1 << 20;  // workspaces: no page of them is touched before a kernel does
 
 std::map<void*, std::unique_ptr<GuardedMemory>>& allocations() {
-  static auto* all = new std::map<void*, std::unique_ptr<GuardedMemory>>;  // outlives what frees at exit
+  // outlives what frees at exit
+  static auto* all = new std::map<void*, std::unique_ptr<GuardedMemory>>;
   return *all;
 }
 int open_count = 0;
@@ -29,8 +30,9 @@ int open_count = 0;
 void on_fault(int signal, siginfo_t* info, void*) {
   for (auto& [data, memory] : allocations())
     if (memory->holds(info->si_addr)) {
-      const char* text = open_count ? "cuda_on_cpu: a kernel touched memory outside of its allocation\n"
-                                    : "cuda_on_cpu: host code touched device memory\n";
+      const char* text = open_count
+                             ? "cuda_on_cpu: a kernel touched memory outside of its allocation\n"
+                             : "cuda_on_cpu: host code touched device memory\n";
       [[maybe_unused]] ssize_t written = ::write(2, text, std::strlen(text));
     }
   struct sigaction usual {};
@@ -54,7 +56,8 @@ void watch_faults() {
 GuardedMemory::GuardedMemory(size_t bytes) : bytes_(bytes) {
   size_t rounded = (bytes + 255) / 256 * 256;
   length_ = (rounded + kPage - 1) / kPage * kPage + 2 * kPage;
-  pages_ = static_cast<char*>(mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  pages_ =
+      static_cast<char*>(mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   data_ = pages_ + length_ - kPage - rounded;
   if (bytes < kLarge) {
     open(true);
@@ -122,7 +125,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index) {
   out->totalGlobalMem = size_t(1) << 33;
   out->multiProcessorCount = 4;
   const char* capability = std::getenv("CUDA_ON_CPU_CAPABILITY");  // as 75 for 7.5
-  out->major = capability ? std::atoi(capability) / 10 : 9, out->minor = capability ? std::atoi(capability) % 10 : 0;
+  out->major = capability ? std::atoi(capability) / 10 : 9,
+  out->minor = capability ? std::atoi(capability) % 10 : 0;
   return cudaSuccess;
 }
 
@@ -160,7 +164,9 @@ namespace {
 void fill(void* memory, int value, size_t bytes) {
   Access access;
   auto* at = static_cast<char*>(memory);
-  if (size_t head = (cuda_on_cpu::kPage - reinterpret_cast<uintptr_t>(memory) % cuda_on_cpu::kPage) % cuda_on_cpu::kPage;
+  if (size_t head =
+          (cuda_on_cpu::kPage - reinterpret_cast<uintptr_t>(memory) % cuda_on_cpu::kPage) %
+          cuda_on_cpu::kPage;
       value == 0 && bytes > cuda_on_cpu::kLarge) {
     size_t middle = (bytes - head) / cuda_on_cpu::kPage * cuda_on_cpu::kPage;
     madvise(at + head, middle, MADV_DONTNEED);  // zero pages, when they are touched
@@ -170,16 +176,21 @@ void fill(void* memory, int value, size_t bytes) {
   std::memset(at, value, bytes);
 }
 }  // namespace
-cudaError_t cudaMemset(void* memory, int value, size_t bytes) { return cudaMemsetAsync(memory, value, bytes, nullptr); }
+cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  return cudaMemsetAsync(memory, value, bytes, nullptr);
+}
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   return cuda_on_cpu::submit(stream, [=] { fill(memory, value, bytes); });
 }
-// A copy from or to pageable host memory is over when this returns, which no capture allows; one of pinned memory runs when its turn
-// comes.
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+// A copy from or to pageable host memory is over when this returns, which no capture allows; one of
+// pinned memory runs when its turn comes.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
   bool waits = false;
-  for (const void* end : {static_cast<const void*>(to), from}) waits = waits || (!cuda_on_cpu::on_device(end) && !is_pinned(end));
-  if (waits && stream && stream->capture) return cuda_on_cpu::invalidate(stream, cudaErrorStreamCaptureUnsupported);
+  for (const void* end : {static_cast<const void*>(to), from})
+    waits = waits || (!cuda_on_cpu::on_device(end) && !is_pinned(end));
+  if (waits && stream && stream->capture)
+    return cuda_on_cpu::invalidate(stream, cudaErrorStreamCaptureUnsupported);
   const cudaError_t status = cuda_on_cpu::submit(stream, [=] {
     Access access;
     std::memcpy(to, from, bytes);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and events. What is put into a stream runs at once, unless something before it in the stream cannot run yet: an operation
-// that needs other ranks (nccl.cpp), or the wait for an event of another stream. Then it runs when somebody asks for the stream or
-// waits for it, as late as CUDA may be: a wait that was forgotten shows as old data. With CUDA_ON_CPU_LATE=1 nothing runs at once.
+// Streams and events. What is put into a stream runs at once, unless something before it in the
+// stream cannot run yet: an operation that needs other ranks (nccl.cpp), or the wait for an event
+// of another stream. Then it runs when somebody asks for the stream or waits for it, as late as
+// CUDA may be: a wait that was forgotten shows as old data. With CUDA_ON_CPU_LATE=1 nothing runs at
+// once.
+#include "streams.hpp"
+
 #include <sched.h>
 
 #include <cstdlib>
-
-#include "streams.hpp"
 
 namespace cuda_on_cpu {
 namespace {
@@ -21,7 +23,8 @@ bool advance() {
   for (bool again = true; again;) {
     again = false;
     for (cudaStream_t stream : streams())
-      while (!stream->work.empty() && stream->work.front()()) stream->work.pop_front(), again = moved = true;
+      while (!stream->work.empty() && stream->work.front()())
+        stream->work.pop_front(), again = moved = true;
   }
   return moved;
 }
@@ -78,7 +81,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream && stream->capture) return invalidate(stream, cudaErrorStreamCaptureUnsupported);
   if (!stream)
-    if (cudaError_t refused = cuda_on_cpu::default_stream_use(); refused != cudaSuccess) return refused;
+    if (cudaError_t refused = cuda_on_cpu::default_stream_use(); refused != cudaSuccess)
+      return refused;
   return cuda_on_cpu::wait(stream), cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -87,21 +91,28 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return cuda_on_cpu::busy(stream) ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (stream->capture) return event->captured ? cudaSuccess : invalidate(stream, cudaErrorStreamCaptureIsolation);
+  if (stream->capture)
+    return event->captured ? cudaSuccess : invalidate(stream, cudaErrorStreamCaptureIsolation);
   if (event->captured) return cudaErrorNotSupported;  // real ones take the stream into the capture
-  if (!*event->reached) cuda_on_cpu::submit_waiting(stream, [reached = event->reached] { return *reached; });
+  if (!*event->reached)
+    cuda_on_cpu::submit_waiting(stream, [reached = event->reached] { return *reached; });
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) { return *out = new EmulatedEvent, cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
+  return *out = new EmulatedEvent, cudaSuccess;
+}
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->captured = stream && stream->capture;
   if (event->captured) return stream->invalidated ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   event->reached = std::make_shared<bool>(false);
-  return cuda_on_cpu::submit(stream, [reached = event->reached, at_s = event->at_s] { *reached = true, *at_s = cuda_on_cpu::spent_s; });
+  return cuda_on_cpu::submit(stream, [reached = event->reached, at_s = event->at_s] {
+    *reached = true, *at_s = cuda_on_cpu::spent_s;
+  });
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
-  return *ms = float(1e3 * (*end->at_s - *begin->at_s)), *begin->reached && *end->reached ? cudaSuccess : cudaErrorNotReady;
+  return *ms = float(1e3 * (*end->at_s - *begin->at_s)),
+         *begin->reached && *end->reached ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->captured) {

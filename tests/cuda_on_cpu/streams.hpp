@@ -19,7 +19,8 @@ struct EmulatedGraphExec {
 struct EmulatedEvent {
   std::shared_ptr<bool> reached = std::make_shared<bool>(true);  // of the last record
   std::shared_ptr<double> at_s = std::make_shared<double>(0);
-  bool captured = false;                                         // the last record was into a capture
+  // the last record was into a capture
+  bool captured = false;
 };
 struct EmulatedStream {
   std::deque<std::function<bool()>> work;  // each says whether it is done
@@ -34,7 +35,8 @@ namespace cuda_on_cpu {
 cudaStream_t capturing();
 // What a call in a capture that allows none of it returns; the capture is over.
 cudaError_t invalidate(cudaStream_t stream, cudaError_t error);
-// What may not be called while this thread captures (in thread-local mode): allocations, which may wait.
+// What may not be called while this thread captures (in thread-local mode): allocations, which may
+// wait.
 cudaError_t unsafe_call();
 // Use of the default stream while this thread captures one that is ordered with it.
 cudaError_t default_stream_use();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A deck, and after a zero byte each: overrides. The schema is that part of the program's own which needs few folders:
-// data, tokenizer, loader, schedule, checkpoint, init; it has all types of keys, kinds, named tables, lists, durations.
+// A deck, and after a zero byte each: overrides. The schema is that part of the program's own which
+// needs few folders: data, tokenizer, loader, schedule, checkpoint, init; it has all types of keys,
+// kinds, named tables, lists, durations.
 #include "base/text.hpp"
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/options.hpp"
@@ -40,7 +41,8 @@ void deck(std::string_view input) {
     // As main does it: problems that need more than one table.
     for (const data::Problem& p : root.data.problems()) deck.error(p.key, p.text);
     for (auto& [name, options] : root.schedule)
-      for (const optim::Problem& p : options.problems({1000, 64, 4096}, "schedule." + name)) deck.error(p.key, p.text);
+      for (const optim::Problem& p : options.problems({1000, 64, 4096}, "schedule." + name))
+        deck.error(p.key, p.text);
   }
   if (deck.problems().any()) return;
   // The resolved deck says the same as the deck.

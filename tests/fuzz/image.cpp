@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An image file of any format, through the ops that follow in real decks. The chunks of a PNG get right checksums,
-// which no mutation would find, unless the file has an odd number of bytes.
+// An image file of any format, through the ops that follow in real decks. The chunks of a PNG get
+// right checksums, which no mutation would find, unless the file has an odd number of bytes.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,9 @@
 namespace fuzz {
 namespace {
 
-data::Pipeline pipeline(std::string_view text) { return {text, {{"image", data::FieldSpec::encoded()}}, {}, 3}; }
+data::Pipeline pipeline(std::string_view text) {
+  return {text, {{"image", data::FieldSpec::encoded()}}, {}, 3};
+}
 
 uint32_t big_endian(const uint8_t* p) {
   return uint32_t(p[0]) << 24 | uint32_t(p[1]) << 16 | uint32_t(p[2]) << 8 | p[3];
@@ -36,7 +38,8 @@ void mend_png(data::Bytes& file) {
   }
 }
 
-// Memory is not cleared and comes from a pool, so pixels that nobody writes show what was there before.
+// Memory is not cleared and comes from a pool, so pixels that nobody writes show what was there
+// before.
 void soil_pool(int value, size_t bytes) {
   data::Bytes a(bytes), b(bytes);
   std::memset(a.data(), value, bytes), std::memset(b.data(), value, bytes);
@@ -62,11 +65,13 @@ void image(std::string_view input) {
     sample["image"] = std::move(file);
     soil_pool(turn ? 0x5a : 0xa5, 64 * 1024);
     ops.apply(sample, 5);
-    expect(data::mismatch(ops.spec().at("image"), sample.at("image")).empty(), "an image is not what its spec says");
+    expect(data::mismatch(ops.spec().at("image"), sample.at("image")).empty(),
+           "an image is not what its spec says");
     results[turn] = std::move(std::get<data::Array>(sample.at("image")));
   }
   expect(results[0].shape == results[1].shape &&
-             std::memcmp(results[0].bytes.data(), results[1].bytes.data(), results[0].bytes.size()) == 0,
+             std::memcmp(results[0].bytes.data(), results[1].bytes.data(),
+                         results[0].bytes.size()) == 0,
          "an image depends on what was in memory");
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A preprocessing string: checked as a deck's is, made into ops, applied to a sample that has every kind of field.
+// A preprocessing string: checked as a deck's is, made into ops, applied to a sample that has every
+// kind of field.
 #include <algorithm>
 #include <cstring>
 
@@ -16,9 +17,10 @@ using data::FieldSpec;
 using device::DType;
 
 // 3 x 2 pixels.
-constexpr unsigned char kGif[] = {0x47, 0x49, 0x46, 0x38, 0x39, 0x61, 0x03, 0x00, 0x02, 0x00, 0x80, 0x00, 0x00,
-                                  0x10, 0x20, 0x30, 0xf0, 0xe0, 0xd0, 0x2c, 0x00, 0x00, 0x00, 0x00, 0x03, 0x00,
-                                  0x02, 0x00, 0x00, 0x02, 0x04, 0x44, 0x18, 0x30, 0x28, 0x00, 0x3b};
+constexpr unsigned char kGif[] = {0x47, 0x49, 0x46, 0x38, 0x39, 0x61, 0x03, 0x00, 0x02, 0x00,
+                                  0x80, 0x00, 0x00, 0x10, 0x20, 0x30, 0xf0, 0xe0, 0xd0, 0x2c,
+                                  0x00, 0x00, 0x00, 0x00, 0x03, 0x00, 0x02, 0x00, 0x00, 0x02,
+                                  0x04, 0x44, 0x18, 0x30, 0x28, 0x00, 0x3b};
 
 data::Spec spec() {
   return {{"image", FieldSpec::encoded()},
@@ -65,11 +67,13 @@ void preprocess(std::string_view input) {
     expect(s.size() == pipeline.spec().size(), "the ops yield other fields than their spec");
     for (auto& [name, field] : pipeline.spec()) {
       auto it = s.find(name);
-      expect(it != s.end() && data::mismatch(field, it->second).empty(), "a field is not what its spec says");
+      expect(it != s.end() && data::mismatch(field, it->second).empty(),
+             "a field is not what its spec says");
       const data::Array* array = std::get_if<data::Array>(&it->second);
       if (field.limit == 0 || !array) continue;
       for (int64_t i = 0; i < array->count(); ++i)
-        expect(array->i32()[i] >= 0 && array->i32()[i] < field.limit, "a value outside its field's limit");
+        expect(array->i32()[i] >= 0 && array->i32()[i] < field.limit,
+               "a value outside its field's limit");
     }
   }
   pipeline.counts();

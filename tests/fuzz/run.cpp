@@ -14,7 +14,8 @@ void run(void (*target)(std::string_view), std::string_view input) {
     target(input);
   } catch (const io::Failure&) {  // a system call that failed, whatever its exit code
   } catch (const base::Error& e) {
-    if (e.code() == base::Exit::internal) throw std::logic_error(fmt::format("input breaks a CHECK: {}", e.what()));
+    if (e.code() == base::Exit::internal)
+      throw std::logic_error(fmt::format("input breaks a CHECK: {}", e.what()));
   }
 }
 

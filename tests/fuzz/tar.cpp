@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first byte says as what the rest is read: 'i' a stored index, 'c' a shard whose headers get right checksums
-// (which no mutation would find), anything else a shard as it is.
+// The first byte says as what the rest is read: 'i' a stored index, 'c' a shard whose headers get
+// right checksums (which no mutation would find), anything else a shard as it is.
 #include <algorithm>
 #include <cstring>
 
@@ -29,12 +29,13 @@ std::string with_checksums(std::string shard) {
 
 void check(const data::TarIndex& index, const data::File& shard) {
   for (const data::TarIndex::Member& m : index.members)
-    expect(m.offset >= 0 && m.size >= 0 && m.offset <= shard.size() - m.size && m.sample < index.keys.size() &&
-               m.extension < index.extensions.size(),
+    expect(m.offset >= 0 && m.size >= 0 && m.offset <= shard.size() - m.size &&
+               m.sample < index.keys.size() && m.extension < index.extensions.size(),
            "an index points outside");
 }
 
-// Magic, size and time of the shard are put in front and the checksum behind, so that the rest is reached.
+// Magic, size and time of the shard are put in front and the checksum behind, so that the rest is
+// reached.
 void stored_index(std::string_view input) {
   MemoryFile memory(std::string(2048, 'x'));
   data::File shard(memory.path());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is fuzzed: everything that reads bytes from outside. A target gets any bytes and feeds them to the readers as a
-// run would. A base::Error is an answer; anything else that leaves a target is a finding, and so are a failed CHECK
-// (Exit::internal), an answer that breaks its own promise, a leak, unbounded memory and a hang.
+// What is fuzzed: everything that reads bytes from outside. A target gets any bytes and feeds them
+// to the readers as a run would. A base::Error is an answer; anything else that leaves a target is
+// a finding, and so are a failed CHECK (Exit::internal), an answer that breaks its own promise, a
+// leak, unbounded memory and a hang.
 //
 // libfuzzer.cpp makes a fuzzer of one target, replay.cpp runs all of them over the corpus.
 #pragma once

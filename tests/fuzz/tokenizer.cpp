@@ -35,10 +35,14 @@ std::vector<Call> calls() {
   for (std::string name : {"bytes", "unigram", "bpe"})
     for (std::string end : {"none", "yes", "sticky"})
       for (bool prefix : {false, true}) {
-        std::string text = fmt::format("tokenize('{}', max_len={}, eos='{}', lower={}{})", name, kLength, end,
-                                       end == "yes" ? "False" : "True", prefix ? ", prefix='a: '" : "");
+        std::string text =
+            fmt::format("tokenize('{}', max_len={}, eos='{}', lower={}{})", name, kLength, end,
+                        end == "yes" ? "False" : "True", prefix ? ", prefix='a: '" : "");
         out.push_back(
-            {name, end, prefix, {text, {{"text", data::FieldSpec::characters()}}, {.tokenizers = &tokenizers()}}});
+            {name,
+             end,
+             prefix,
+             {text, {{"text", data::FieldSpec::characters()}}, {.tokenizers = &tokenizers()}}});
       }
   return out;
 }
@@ -58,9 +62,11 @@ void tokenizer(std::string_view input) {
     expect(data::mismatch(field, sample.at(name)).empty(), "a field is not what its spec says");
   const data::Array& labels = std::get<data::Array>(sample.at("labels"));
   std::vector<int32_t> ids(labels.i32(), labels.i32() + labels.count());
-  for (int32_t id : ids) expect(id >= 0 && id < model->vocab_size(), "an id outside the vocabulary");
+  for (int32_t id : ids)
+    expect(id >= 0 && id < model->vocab_size(), "an id outside the vocabulary");
   if (call.end == "sticky")
-    expect(std::find(ids.begin(), ids.end(), *model->end_id()) != ids.end(), "a sticky end is not there");
+    expect(std::find(ids.begin(), ids.end(), *model->end_id()) != ids.end(),
+           "a sticky end is not there");
   model->decode(ids);
 
   // Every id of the whole text has a meaning, and bytes come back as they were.

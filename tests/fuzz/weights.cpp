@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of initial weights, told apart by their first bytes: a zip archive is an .npz, '{' the text of a .npy header,
-// anything else a .safetensors.
+// Files of initial weights, told apart by their first bytes: a zip archive is an .npz, '{' the text
+// of a .npy header, anything else a .safetensors.
 #include <algorithm>
 
 #include "checkpoint/name_map.hpp"
@@ -24,7 +24,8 @@ void weights(std::string_view input) {
   try {
     checkpoint::InitOptions options;
     options.map = {{"encoder", "params/img"}, {"", "params"}};
-    checkpoint::plan_init({{"encoder/embedding/bias", {3}, false}, {"a", {1, 4, 2}, true}}, *file, options);
+    checkpoint::plan_init({{"encoder/embedding/bias", {3}, false}, {"a", {1, 4, 2}, true}}, *file,
+                          options);
   } catch (const base::Error&) {
   }
   constexpr int64_t kPiece = 1000, kMost = 100'000;  // elements; a zip may hold much

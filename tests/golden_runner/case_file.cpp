@@ -42,7 +42,8 @@ int64_t elements(const Shape& shape) {
 }
 
 // All strings of an attribute or data set; `read` is the call that fills memory of the given type.
-std::vector<std::string> read_strings(hid_t type, hid_t space, const std::function<bool(hid_t, void*)>& read) {
+std::vector<std::string> read_strings(hid_t type, hid_t space,
+                                      const std::function<bool(hid_t, void*)>& read) {
   auto count = size_t(elements(extent(space)));
   std::vector<std::string> out;
   if (H5Tget_class(type) != H5T_STRING) return out;
@@ -76,19 +77,23 @@ herr_t collect(hid_t, const char* name, const H5O_info_t* info, void* data) {
 std::string text_of(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 CaseFile::CaseFile(const std::string& path) : path_(path) {
-  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are reported here, with the name of the set
+  // errors are reported here, with the name of the set
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   file_ = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   if (file_ < 0) base::fail(base::Exit::config, "{}: cannot be opened as an HDF5 file", path);
   Handle attribute(H5Aopen_by_name(file_, "config", "json", H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
   std::vector<std::string> text;
   if (attribute.ok()) {
     Handle type(H5Aget_type(attribute), H5Tclose), space(H5Aget_space(attribute), H5Sclose);
-    text = read_strings(type, space, [&](hid_t memory, void* data) { return H5Aread(attribute, memory, data) >= 0; });
+    text = read_strings(type, space, [&](hid_t memory, void* data) {
+      return H5Aread(attribute, memory, data) >= 0;
+    });
   }
   if (text.size() == 1) config_ = nlohmann::json::parse(text[0], nullptr, false);
   if (!config_.is_object()) {
     H5Fclose(file_);
-    base::fail(base::Exit::config, "{}: no case: /config has no attribute json with an object in it", path);
+    base::fail(base::Exit::config,
+               "{}: no case: /config has no attribute json with an object in it", path);
   }
 }
 
@@ -118,9 +123,11 @@ std::vector<T> CaseFile::read(const std::string& name, const Shape& expected, in
     fail(name, fmt::format("has the shape {}, not {}", text_of(found), text_of(expected)));
   Handle set(H5Dopen2(file_, name.c_str(), H5P_DEFAULT), H5Dclose);
   Handle type(H5Dget_type(set), H5Tclose);
-  if (H5Tget_class(type) != type_class) fail(name, type_class == H5T_FLOAT ? "holds no floats" : "holds no integers");
+  if (H5Tget_class(type) != type_class)
+    fail(name, type_class == H5T_FLOAT ? "holds no floats" : "holds no integers");
   std::vector<T> out(size_t(elements(expected)));
-  if (H5Dread(set, memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()) < 0) fail(name, "cannot be read");
+  if (H5Dread(set, memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()) < 0)
+    fail(name, "cannot be read");
   return out;
 }
 
@@ -163,7 +170,8 @@ std::vector<std::string> CaseFile::below(const std::string& group) const {
   if (!has(group)) return names;
   Handle id(H5Gopen2(file_, group.c_str(), H5P_DEFAULT), H5Gclose);
   if (!id.ok()) fail(group, "is no group");
-  if (H5Ovisit2(id, H5_INDEX_NAME, H5_ITER_INC, collect, &names, H5O_INFO_BASIC) < 0) fail(group, "cannot be listed");
+  if (H5Ovisit2(id, H5_INDEX_NAME, H5_ITER_INC, collect, &names, H5O_INFO_BASIC) < 0)
+    fail(group, "cannot be listed");
   std::sort(names.begin(), names.end());
   return names;
 }

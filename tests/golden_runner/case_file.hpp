@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one HDF5 file in the format of tests/golden/README.md. Errors are Error(Exit::config) that name the file and
-// the set.
+// Reads one HDF5 file in the format of tests/golden/README.md. Errors are Error(Exit::config) that
+// name the file and the set.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -39,7 +38,8 @@ class CaseFile {
 
  private:
   template <class T>
-  std::vector<T> read(const std::string& name, const Shape& expected, int64_t memory_type, int type_class) const;
+  std::vector<T> read(const std::string& name, const Shape& expected, int64_t memory_type,
+                      int type_class) const;
 
   std::string path_;
   int64_t file_ = -1;

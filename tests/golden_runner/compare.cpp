@@ -11,7 +11,8 @@
 namespace golden {
 namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLargest = std::numeric_limits<double>::max();  // stands for infinity in text between ranks
+// stands for infinity in text between ranks
+constexpr double kLargest = std::numeric_limits<double>::max();
 }  // namespace
 
 double Report::deviation(double got, double want) {
@@ -27,25 +28,29 @@ Report::Row& Report::row(const std::string& quantity) {
 
 bool Report::Row::within() const { return beyond == 0 || (!far && beyond <= rare_limit(values)); }
 
-void Report::note(const std::string& quantity, const std::string& tensor, double deviation, double tolerance,
-                  int64_t values, int64_t beyond, bool far) {
+void Report::note(const std::string& quantity, const std::string& tensor, double deviation,
+                  double tolerance, int64_t values, int64_t beyond, bool far) {
   Row& r = row(quantity);
   r.values += values, r.beyond += beyond;
   r.far |= beyond > 0 && far;
   double ratio = deviation == 0 ? 0 : tolerance > 0 ? deviation / tolerance : kInfinity;
-  // Of equally bad tensors the one with the first name, so that the report does not depend on the rank count.
+  // Of equally bad tensors the one with the first name, so that the report does not depend on the
+  // rank count.
   if (ratio < r.ratio || (ratio == r.ratio && tensor >= r.tensor)) return;
   r.deviation = deviation, r.tolerance = tolerance, r.ratio = ratio, r.tensor = tensor;
 }
 
-void Report::require(const std::string& quantity, const std::string& what, bool holds, const std::string& problem) {
-  note(quantity, holds || problem.empty() ? what : what + ": " + problem, holds ? 0 : kInfinity, 0, 1, !holds, true);
+void Report::require(const std::string& quantity, const std::string& what, bool holds,
+                     const std::string& problem) {
+  note(quantity, holds || problem.empty() ? what : what + ": " + problem, holds ? 0 : kInfinity, 0,
+       1, !holds, true);
 }
 
 void Report::merge(comm::Comm& world) {
   nlohmann::json mine = nlohmann::json::array();
   for (const auto& [name, r] : rows_)
-    mine.push_back({name, std::min(r.deviation, kLargest), r.tolerance, r.tensor, r.values, r.beyond, r.far});
+    mine.push_back(
+        {name, std::min(r.deviation, kLargest), r.tolerance, r.tensor, r.values, r.beyond, r.far});
   std::vector<std::string> all = world.gather_text(mine.dump());
   rows_.clear();
   for (const std::string& text : all)
@@ -60,18 +65,20 @@ bool Report::within() const {
 }
 
 std::string Report::table() const {
-  std::string out =
-      fmt::format("  {:<28} {:>10} {:>10} {:>8}  {}\n", "quantity", "deviation", "tolerance", "ratio", "worst in");
+  std::string out = fmt::format("  {:<28} {:>10} {:>10} {:>8}  {}\n", "quantity", "deviation",
+                                "tolerance", "ratio", "worst in");
   for (const auto& [name, r] : rows_) {
-    out += fmt::format("  {:<28} {:>10.3g} {:>10.3g} {:>8.3f}  {}{}\n", name, r.deviation, r.tolerance, r.ratio,
-                       r.tensor, r.within() ? "" : "  BEYOND");
+    out += fmt::format("  {:<28} {:>10.3g} {:>10.3g} {:>8.3f}  {}{}\n", name, r.deviation,
+                       r.tolerance, r.ratio, r.tensor, r.within() ? "" : "  BEYOND");
     if (r.beyond > 0 && !r.far)
       out += fmt::format(
-          "    {} of {} values beyond the tolerance of their set, by no more than other sets allow; {} may, next to "
+          "    {} of {} values beyond the tolerance of their set, by no more than other sets "
+          "allow; {} may, next to "
           "bfloat16 state\n",
           r.beyond, r.values, rare_limit(r.values));
   }
-  if (!skipped_.empty()) out += fmt::format("  left out: {} sets that hold rounding noise only\n", skipped_.size());
+  if (!skipped_.empty())
+    out += fmt::format("  left out: {} sets that hold rounding noise only\n", skipped_.size());
   return out;
 }
 

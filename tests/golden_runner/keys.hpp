@@ -60,8 +60,9 @@ class Keys {
     return out;
   }
   [[noreturn]] void wrong(const std::string& key, const std::string& problem) const {
-    file_.fail(path_ + "." + key,
-               object_.contains(key) ? fmt::format("{} is {}", object_.at(key).dump(), problem) : problem);
+    file_.fail(path_ + "." + key, object_.contains(key)
+                                      ? fmt::format("{} is {}", object_.at(key).dump(), problem)
+                                      : problem);
   }
   // Every key must have been asked for.
   void done() const {
@@ -69,9 +70,10 @@ class Keys {
     for (const auto& [key, value] : object_.items())
       if (!asked_.count(key)) {
         std::string near = base::nearest_name(key, known);
-        file_.fail(path_ + "." + key, fmt::format("unknown option (value {}){}; known here: {}", value.dump(),
-                                                  near.empty() ? "" : fmt::format(", did they mean \"{}\"?", near),
-                                                  base::join(known, ", ")));
+        file_.fail(path_ + "." + key,
+                   fmt::format("unknown option (value {}){}; known here: {}", value.dump(),
+                               near.empty() ? "" : fmt::format(", did they mean \"{}\"?", near),
+                               base::join(known, ", ")));
       }
   }
 

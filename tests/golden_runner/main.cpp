@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden FILE.h5...: runs recorded cases of the published code (tests/golden/README.md) through the real engine, on as
-// many ranks as mpirun starts, and prints the largest deviation of each quantity.
+// golden FILE.h5...: runs recorded cases of the published code (tests/golden/README.md) through the
+// real engine, on as many ranks as mpirun starts, and prints the largest deviation of each
+// quantity.
 //
 // Exit: 0 all within tolerance, 1 beyond, 2 bad file or option, 3 the ranks or the mesh do not fit.
 #include <fmt/format.h>
@@ -25,7 +26,8 @@ constexpr const char* kUsage =
     "  --slices N           cuts of the batch at level mesh (default 4)\n"
     "  --micro-batch N      largest batch per rank and pass (default: all at once)\n"
     "  --recompute NAME     none (default) | gelu | mlp | block\n"
-    "  --compute NAME       f32 (default) | bf16 | tf32 | fp16 (GPUs), with wider tolerances, of model cases\n"
+    "  --compute NAME       f32 (default) | bf16 | tf32 | fp16 (GPUs), with wider tolerances, of "
+    "model cases\n"
     "  --threads N          per rank (default 1)\n"
     "  --device NAME        cpu (default) | cuda: one GPU, of all ranks\n";
 
@@ -52,9 +54,9 @@ Command parse(int argc, char** argv) {
   using base::Exit;
   Command c;
   c.settings.determinism.slices = 4;
-  const std::vector<std::string> options = {"--mesh",        "--strategy",  "--level",  "--slices",
-                                            "--micro-batch", "--recompute", "--compute", "--threads",
-                                            "--device"};
+  const std::vector<std::string> options = {"--mesh",    "--strategy",    "--level",
+                                            "--slices",  "--micro-batch", "--recompute",
+                                            "--compute", "--threads",     "--device"};
   for (int i = 1; i < argc; ++i) {
     std::string option = argv[i];
     if (option == "--help") {
@@ -74,13 +76,16 @@ Command parse(int argc, char** argv) {
     std::string value = argv[++i];
     auto one_of = [&](std::vector<std::string> names) {
       if (std::find(names.begin(), names.end(), value) == names.end())
-        base::fail(Exit::config, "{}: \"{}\" is none of {}", option, value, base::join(names, ", "));
+        base::fail(Exit::config, "{}: \"{}\" is none of {}", option, value,
+                   base::join(names, ", "));
       return value;
     };
     if (option == "--mesh") {
       size_t x = value.find('x');
-      if (x == std::string::npos) base::fail(Exit::config, "--mesh: \"{}\" is no mesh such as 2x2", value);
-      c.mesh.replica = number(option, value.substr(0, x)), c.mesh.fsdp = number(option, value.substr(x + 1));
+      if (x == std::string::npos)
+        base::fail(Exit::config, "--mesh: \"{}\" is no mesh such as 2x2", value);
+      c.mesh.replica = number(option, value.substr(0, x)),
+      c.mesh.fsdp = number(option, value.substr(x + 1));
     }
     if (option == "--strategy") c.settings.strategy = one_of({"replicated", "zero1", "sharded"});
     if (option == "--level") c.settings.determinism.level = one_of({"run", "mesh"});
@@ -88,7 +93,8 @@ Command parse(int argc, char** argv) {
     if (option == "--micro-batch") c.settings.micro_batch = number(option, value);
     if (option == "--recompute") c.settings.recompute = one_of({"none", "gelu", "mlp", "block"});
     if (option == "--compute") c.settings.compute = one_of({"f32", "bf16", "tf32", "fp16"});
-    if (option == "--device" && one_of({"cpu", "cuda"}) == "cuda") c.settings.device = device::Kind::cuda;
+    if (option == "--device" && one_of({"cpu", "cuda"}) == "cuda")
+      c.settings.device = device::Kind::cuda;
     if (option == "--threads") c.settings.threads = int(number(option, value));
   }
   if (c.files.empty() && !c.help) base::fail(Exit::config, "no case file\n{}", kUsage);
@@ -138,8 +144,8 @@ int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh
   report.merge(*mesh.world);
   if (mesh.world->rank() == 0) {
     fmt::print("{}: {} on {} x {} ranks, {}, level {}\n{}", path,
-               report.within() ? "within tolerance" : "BEYOND TOLERANCE", mesh.shape.replica, mesh.shape.fsdp,
-               settings.strategy, settings.determinism.level, report.table());
+               report.within() ? "within tolerance" : "BEYOND TOLERANCE", mesh.shape.replica,
+               mesh.shape.fsdp, settings.strategy, settings.determinism.level, report.table());
     std::fflush(stdout);
   }
   return report.within() ? 0 : 1;
@@ -153,7 +159,8 @@ int run(comm::Session& session, int argc, char** argv) {
   Problem problem = guarded([&] {
     command = parse(argc, argv);
     shape = comm::resolve_mesh(command.mesh, world.size(), "");
-    // Before the mesh, whose tree of sums needs it: are the sizes powers of two? Batches are each file's business.
+    // Before the mesh, whose tree of sums needs it: are the sizes powers of two? Batches are each
+    // file's business.
     if (const train::DeterminismOptions& d = command.settings.determinism; d.mesh())
       train::derive_geometry(d.slices * world.size(), d.slices, shape, d);
   });
@@ -164,11 +171,13 @@ int run(comm::Session& session, int argc, char** argv) {
   }
   bool tree = command.settings.determinism.mesh();
   comm::Mesh mesh;
-  problem =
-      guarded([&] { mesh = comm::make_mesh(session, shape, tree ? comm::SumOrder::tree : comm::SumOrder::library); });
+  problem = guarded([&] {
+    mesh = comm::make_mesh(session, shape, tree ? comm::SumOrder::tree : comm::SumOrder::library);
+  });
   if (int code = agree(world, problem)) return code;
   int worst = 0;
-  for (const std::string& path : command.files) worst = std::max(worst, run_file(path, command.settings, mesh));
+  for (const std::string& path : command.files)
+    worst = std::max(worst, run_file(path, command.settings, mesh));
   return worst;
 }
 

@@ -11,8 +11,8 @@ namespace golden {
 namespace {
 
 // Sum over n examples of their mean losses per token (cappa.md 3), in double.
-double loss_sum(const std::vector<float>& logits, const int32_t* labels, const float* weights, int64_t n,
-                int64_t length, int64_t columns, double smoothing) {
+double loss_sum(const std::vector<float>& logits, const int32_t* labels, const float* weights,
+                int64_t n, int64_t length, int64_t columns, double smoothing) {
   double total = 0, off = smoothing / double(columns - 1);
   for (int64_t b = 0; b < n; ++b) {
     double sum = 0, count = 0;
@@ -33,14 +33,17 @@ double loss_sum(const std::vector<float>& logits, const int32_t* labels, const f
 
 }  // namespace
 
-std::vector<float> Runner::logits(train::Engine& engine, const train::Engine::Prepare& prepare) const {
+std::vector<float> Runner::logits(train::Engine& engine,
+                                  const train::Engine::Prepare& prepare) const {
   const models::CappaOptions& o = *case_.model;
   const int64_t count = geometry_.micro_batch * o.length() * o.vocab_size;
   device::Ledger ledger;
   device::Buffer out(settings_.device, ledger, "logits", 4 * count);
   const device::View view = out.view(device::DType::f32).slice(0, count);
   auto& pass = dynamic_cast<LogitsPass&>(*engine.find_pass("logits"));
-  engine.forward(pass, prepare, [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, view); });
+  engine.forward(pass, prepare, [&](nn::Context& ctx, const models::Inputs& inputs) {
+    pass.run(ctx, inputs, view);
+  });
   std::vector<float> got(static_cast<size_t>(count));
   device::download(got.data(), view, engine.queue());
   return got;
@@ -51,7 +54,8 @@ void Runner::run_forward(train::Engine& engine, Report& report) const {
   int64_t row = o.length() * o.vocab_size, n = geometry_.micro_batch;
   std::vector<float> want = file_.floats("forward/logits", {case_.batch, o.length(), o.vocab_size});
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
-    const std::vector<float> got = logits(engine, [&](const models::Inputs& into) { feed(engine, 1)(m, into); });
+    const std::vector<float> got =
+        logits(engine, [&](const models::Inputs& into) { feed(engine, 1)(m, into); });
     int64_t first = geometry_.first_example(mesh_, m);
     report.compare("logits", "forward/logits", got.data(), want.data() + first * row, n * row,
                    tolerance("forward/logits"));
@@ -73,14 +77,19 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     int64_t first = geometry_.first_example(mesh_, m);
     models::HostBatch batch = host_batch(1, first, n, true);
-    const std::vector<float> got = logits(engine, [&](const models::Inputs& into) { model.prepare(batch, false, {}, into); });
-    report.compare("eval logits", set, got.data(), want.data() + first * row, n * row, tolerance(set));
-    sums[0] += loss_sum(got, engine.inputs().at("labels").host.i32(), engine.inputs().at("weights").host.f32(), n, o.length(),
-                        o.vocab_size, o.label_smoothing);
+    const std::vector<float> got =
+        logits(engine, [&](const models::Inputs& into) { model.prepare(batch, false, {}, into); });
+    report.compare("eval logits", set, got.data(), want.data() + first * row, n * row,
+                   tolerance(set));
+    sums[0] += loss_sum(got, engine.inputs().at("labels").host.i32(),
+                        engine.inputs().at("weights").host.f32(), n, o.length(), o.vocab_size,
+                        o.label_smoothing);
     auto& score = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
     engine.forward(
         score, [&](const models::Inputs& into) { score.prepare(batch, into); },
-        [&](nn::Context& ctx, const models::Inputs& inputs) { score.run(ctx, inputs, nll.data(), weight.data()); });
+        [&](nn::Context& ctx, const models::Inputs& inputs) {
+          score.run(ctx, inputs, nll.data(), weight.data());
+        });
     for (size_t b = 0; b < nll.size(); ++b) sums[1] += weight[b] > 0 ? nll[b] / weight[b] : 0;
   }
   device::View all{sums, device::DType::f64, 2};
@@ -89,23 +98,27 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
   double want_loss = double(file_.floats(loss_set, {})[0]), allowed = tolerance(loss_set);
   report.compare("eval loss", loss_set, sums[0] / double(case_.batch), want_loss, allowed);
   if (o.label_smoothing == 0)  // evaluation never smooths
-    report.compare("eval loss (evaluate)", loss_set, sums[1] / double(case_.batch), want_loss, allowed);
+    report.compare("eval loss (evaluate)", loss_set, sums[1] / double(case_.batch), want_loss,
+                   allowed);
 }
 
 void Runner::compare_gradients(train::Engine& engine, Report& report) const {
   const shard::Layout& layout = engine.layout();
   for (int u = 0; u < int(layout.units().size()); ++u) {
     device::View mine = engine.owned_gradient(u);
-    for (const shard::Segment& s : layout.segments(u, layout.owned_begin(u, mesh_.fsdp_index), layout.owned_count(u))) {
+    for (const shard::Segment& s :
+         layout.segments(u, layout.owned_begin(u, mesh_.fsdp_index), layout.owned_count(u))) {
       const shard::Parameter& p = layout.parameters()[size_t(s.parameter)];
       std::string set = "grads/" + p.path;
       std::vector<float> want = file_.floats(set, p.shape);
       if (file_.rounding_noise_only(set))
         report.skip(set);
       else
-        device::read_on_host(mine.slice(s.offset, s.count()), engine.queue(), [&](device::View got) {
-          report.compare("gradients", p.path, got.f32(), want.data() + s.begin, s.count(), tolerance(set));
-        });
+        device::read_on_host(mine.slice(s.offset, s.count()), engine.queue(),
+                             [&](device::View got) {
+                               report.compare("gradients", p.path, got.f32(), want.data() + s.begin,
+                                              s.count(), tolerance(set));
+                             });
     }
   }
 }
@@ -119,7 +132,8 @@ void Runner::run_model_case(train::Engine& engine, Report& report) const {
   compare_gradients(engine, report);
   if (std::string set = "forward/loss_without_label_masks"; file_.has(set)) {
     step = engine.step_filled(2, feed(engine, 1, false));
-    report.compare("loss without label masks", set, step.loss(), double(file_.floats(set, {})[0]), tolerance(set));
+    report.compare("loss without label masks", set, step.loss(), double(file_.floats(set, {})[0]),
+                   tolerance(set));
   }
   run_evaluation(engine, report);
 }

@@ -25,10 +25,12 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
       settings_(settings),
       mesh_(mesh),
       case_(translate(file)),
-      geometry_(train::derive_geometry(case_.batch, settings.micro_batch ? settings.micro_batch : case_.batch,
+      geometry_(train::derive_geometry(case_.batch,
+                                       settings.micro_batch ? settings.micro_batch : case_.batch,
                                        mesh.shape, settings.determinism)) {
   if (case_.training && settings_.compute != "f32")
-    base::fail(base::Exit::config, "{}: a training case; --compute {} is for model cases", file.path(), settings_.compute);
+    base::fail(base::Exit::config, "{}: a training case; --compute {} is for model cases",
+               file.path(), settings_.compute);
   if (std::string problem = train::problem_on_cpus(settings_.compute);
       !problem.empty() && settings_.device == device::Kind::cpu)
     base::fail(base::Exit::config, "--compute {}", problem);
@@ -36,7 +38,8 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
   check_parameters();
 }
 
-// The model's parameters by name and shape, and options that name parameters, before any rank waits for another.
+// The model's parameters by name and shape, and options that name parameters, before any rank waits
+// for another.
 void Runner::check_parameters() const {
   auto model = models::make_model({"cappa", case_.model}, {});
   std::vector<std::string> names = file_.below("params_init");
@@ -44,7 +47,8 @@ void Runner::check_parameters() const {
   for (const shard::Parameter& p : parameters) {
     std::string set = "params_init/" + p.path;
     if (Shape found = file_.shape(set); found != p.shape)
-      file_.fail(set, fmt::format("has the shape {}, the model's is {}", text_of(found), text_of(p.shape)));
+      file_.fail(set, fmt::format("has the shape {}, the model's is {}", text_of(found),
+                                  text_of(p.shape)));
     std::string result = (case_.training ? "params_final/" : "grads/") + p.path;
     if (file_.shape(result) != p.shape) file_.fail(result, "has not the shape of its parameter");
     names.erase(std::remove(names.begin(), names.end(), p.path), names.end());
@@ -75,11 +79,13 @@ void Runner::read_batch() {
 
 models::HostBatch Runner::host_batch(int64_t step, int64_t first, int64_t n, bool masks) const {
   const models::CappaOptions& m = *case_.model;
-  int64_t at = (step - 1) * case_.batch + first, pixels = m.height() * m.width() * 3, length = m.length();
+  int64_t at = (step - 1) * case_.batch + first, pixels = m.height() * m.width() * 3,
+          length = m.length();
   models::HostBatch batch;
   batch.features["image"] = part(batch_.image, at * pixels, n * pixels);
   batch.features["labels"] = part(batch_.labels, at * length, n * length);
-  if (masks && !batch_.masks.empty()) batch.features["label_masks"] = part(batch_.masks, at * length, n * length);
+  if (masks && !batch_.masks.empty())
+    batch.features["label_masks"] = part(batch_.masks, at * length, n * length);
   batch.examples = n, batch.first_position = at;
   return batch;
 }
@@ -105,40 +111,50 @@ train::EngineOptions Runner::engine_options() const {
   train::EngineOptions o;
   o.model = {"cappa", case_.model};
   o.memory.recompute = settings_.recompute;
-  auto cappa = [](const models::Model& model) -> const models::Cappa& { return dynamic_cast<const models::Cappa&>(model); };
-  o.passes = {[cappa](const models::Model& model) { return std::make_unique<LogitsPass>(cappa(model)); },
-              [cappa](const models::Model& model) { return cappa(model).make_score_pass(); }};
+  auto cappa = [](const models::Model& model) -> const models::Cappa& {
+    return dynamic_cast<const models::Cappa&>(model);
+  };
+  o.passes = {
+      [cappa](const models::Model& model) { return std::make_unique<LogitsPass>(cappa(model)); },
+      [cappa](const models::Model& model) { return cappa(model).make_score_pass(); }};
   o.sharding.parameters = settings_.strategy == "sharded" ? "sharded" : "replicated";
   o.sharding.optimizer = settings_.strategy == "replicated" ? "replicated" : "sharded";
   o.determinism = settings_.determinism;
   o.optimizer = case_.optimizer;
-  // A model case takes one step for its gradients and losses: without a learning rate it leaves the parameters alone.
+  // A model case takes one step for its gradients and losses: without a learning rate it leaves the
+  // parameters alone.
   if (!case_.training) o.optimizer.kind = "sgd";
   o.global_batch = case_.batch, o.micro_batch = geometry_.micro_batch;
   train::PrecisionOptions precision;
   precision.compute = settings_.compute;
-  o.threads = settings_.threads, o.operands = precision.type(), o.tf32 = settings_.compute == "tf32";
+  o.threads = settings_.threads, o.operands = precision.type(),
+  o.tf32 = settings_.compute == "tf32";
   o.resolve = [this](const auto& parameters, auto& policies, auto& schedules) {
     case_.resolve(parameters, policies, schedules);
   };
   return o;
 }
 
-// bf16 keeps 8 bits: a value is off by up to 1/512 of itself wherever it is rounded, a handful of times on each way through
-// the model. As a part of a set's largest value the worst seen over all model cases is 0.0083 for logits, 0.00017 for losses,
-// 0.022 for gradients; but gradients that all but cancel (queries of text that is all mask tokens) keep the error of their
-// terms, so no gradient is held to less than a part of the largest one of all. tf32 and fp16 keep 11 bits: an eighth of that.
+// bf16 keeps 8 bits: a value is off by up to 1/512 of itself wherever it is rounded, a handful of
+// times on each way through the model. As a part of a set's largest value the worst seen over all
+// model cases is 0.0083 for logits, 0.00017 for losses, 0.022 for gradients; but gradients that all
+// but cancel (queries of text that is all mask tokens) keep the error of their terms, so no
+// gradient is held to less than a part of the largest one of all. tf32 and fp16 keep 11 bits: an
+// eighth of that.
 double Runner::tolerance(const std::string& set) const {
   if (settings_.compute == "f32") return file_.tolerance(set);
   const double part = settings_.compute == "bf16" ? 1 : 0.125;
   auto largest_of = [&](const std::string& name) {
     double largest = 0;
-    for (float v : file_.floats(name, file_.shape(name))) largest = std::max(largest, std::abs(double(v)));
+    for (float v : file_.floats(name, file_.shape(name)))
+      largest = std::max(largest, std::abs(double(v)));
     return largest;
   };
-  if (!set.starts_with("grads/")) return largest_of(set) * (set.ends_with("logits") ? 0.02 : 0.0005) * part;
+  if (!set.starts_with("grads/"))
+    return largest_of(set) * (set.ends_with("logits") ? 0.02 : 0.0005) * part;
   double all = 0;
-  for (const std::string& name : file_.below("grads")) all = std::max(all, largest_of("grads/" + name));
+  for (const std::string& name : file_.below("grads"))
+    all = std::max(all, largest_of("grads/" + name));
   return 0.04 * part * std::max(largest_of(set), 0.05 * all);
 }
 
@@ -154,10 +170,11 @@ void Runner::load_parameters(train::Engine& engine) const {
 
 void Runner::check_draws(train::Engine& engine, Report& report) const {
   if (!has_draws()) return;
-  // What is recorded must follow our own rules: autoregressive ids are the labels moved by one, parallel ones the
-  // labels with as many mask tokens as the ratio says.
+  // What is recorded must follow our own rules: autoregressive ids are the labels moved by one,
+  // parallel ones the labels with as many mask tokens as the ratio says.
   auto& model = dynamic_cast<models::Cappa&>(engine.model());
-  int64_t length = case_.model->length(), masked = int64_t(case_.model->masking_ratio * double(length));
+  int64_t length = case_.model->length(),
+          masked = int64_t(case_.model->masking_ratio * double(length));
   for (int64_t b = 0; b < case_.steps * case_.batch; ++b) {
     const int32_t *label = batch_.labels.data() + b * length, *ids = batch_.ids.data() + b * length;
     std::string where = fmt::format("example {}", b);
@@ -168,7 +185,8 @@ void Runner::check_draws(train::Engine& engine, Report& report) const {
     }
     int64_t masks = 0;
     bool others = true;
-    for (int64_t l = 0; l < length; ++l) (ids[l] == case_.model->vocab_size) ? ++masks : others &= ids[l] == label[l];
+    for (int64_t l = 0; l < length; ++l)
+      (ids[l] == case_.model->vocab_size) ? ++masks : others &= ids[l] == label[l];
     report.require("decoder ids", where, others && masks == masked);
   }
 }

@@ -21,7 +21,9 @@ class LogitsPass : public models::ForwardPass {
     device::Arena::Scope scope(ctx.arena);
     run(ctx, inputs, ctx.arena.temporary(ctx.batch * o.length() * o.vocab_size));
   }
-  void run(nn::Context& ctx, const models::Inputs& inputs, device::View out) { model_.logits(ctx, inputs, out, state_); }
+  void run(nn::Context& ctx, const models::Inputs& inputs, device::View out) {
+    model_.logits(ctx, inputs, out, state_);
+  }
 
  private:
   const models::Cappa& model_;
@@ -74,14 +76,17 @@ class Runner {
   void run_model_case(train::Engine& engine, Report& report) const;
 
   void run_training_case(train::Engine& engine, Report& report) const;
-  void compare_steps(const std::vector<train::StepReport>& steps, const shard::Layout& layout, Report& report) const;
-  void compare_norms(const std::vector<train::StepReport>& steps, const shard::Layout& layout, Report& report) const;
+  void compare_steps(const std::vector<train::StepReport>& steps, const shard::Layout& layout,
+                     Report& report) const;
+  void compare_norms(const std::vector<train::StepReport>& steps, const shard::Layout& layout,
+                     Report& report) const;
   void compare_state(train::Engine& engine, Report& report) const;
   struct StateSet {
     shard::TensorSlice slice;
     std::string set, quantity;
   };
-  void compare_slice(const StateSet& state, double wide, device::Queue& queue, Report& report) const;
+  void compare_slice(const StateSet& state, double wide, device::Queue& queue,
+                     Report& report) const;
   std::map<std::string, double> wide_tolerances(const std::vector<StateSet>& all) const;
 
   const CaseFile& file_;

@@ -46,12 +46,14 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   if (patches.size() != 2) k.wrong("patches", "no pair of sizes");
   m->encoder.patch = int64_t(patches[0]), m->encoder.patch_width = int64_t(patches[1]);
 
-  if (m->posemb != "learn" && m->posemb != "sincos2d") k.wrong("posemb_type", "neither \"learn\" nor \"sincos2d\"");
+  if (m->posemb != "learn" && m->posemb != "sincos2d")
+    k.wrong("posemb_type", "neither \"learn\" nor \"sincos2d\"");
   for (const char* key : {"enc_dropout_rate", "dec_dropout_rate"})
     if (k.number(key, 0) != 0) k.wrong(key, "not 0: its draws are not recorded");
-  if (k.flag("scan", false)) k.wrong("scan", "not supported: parameters of all layers would be stacked");
-  // These change nothing: the first two are declared and never used, the third matters with scan only
-  // (cappa.md 1.1, 1.9).
+  if (k.flag("scan", false))
+    k.wrong("scan", "not supported: parameters of all layers would be stacked");
+  // These change nothing: the first two are declared and never used, the third matters with scan
+  // only (cappa.md 1.1, 1.9).
   k.find("patch_dropout"), k.find("input_seq_len"), k.find("remat_policy");
   k.done();
 
@@ -60,19 +62,24 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   };
   positive("num_layers", m->encoder.depth), positive("num_heads", m->encoder.heads),
       positive("mlp_dim", m->encoder.mlp);
-  positive("emb_dim", m->encoder.width), positive("vocab_size", m->vocab_size), positive("seq_len", m->seq_len);
+  positive("emb_dim", m->encoder.width), positive("vocab_size", m->vocab_size),
+      positive("seq_len", m->seq_len);
   positive("patches", std::min(m->encoder.patch, m->encoder.patch_width));
   if (m->encoder.width % m->encoder.heads) k.wrong("num_heads", "no divisor of emb_dim");
-  if (m->decoder_width() % m->decoder_heads()) k.wrong("decoder_num_heads", "no divisor of the decoder's width");
+  if (m->decoder_width() % m->decoder_heads())
+    k.wrong("decoder_num_heads", "no divisor of the decoder's width");
 
-  // Sizes that the published code takes from its inputs; training cases have a leading axis over steps.
+  // Sizes that the published code takes from its inputs; training cases have a leading axis over
+  // steps.
   size_t lead = training ? 1 : 0;
   Shape image = file.shape("batch/image"), labels = file.shape("batch/labels");
-  if (image.size() != 4 + lead || image.back() != 3) file.fail("batch/image", "has the shape " + text_of(image));
+  if (image.size() != 4 + lead || image.back() != 3)
+    file.fail("batch/image", "has the shape " + text_of(image));
   if (labels.size() != 2 + lead) file.fail("batch/labels", "has the shape " + text_of(labels));
   m->image_height = image[lead + 1], m->image_width = image[lead + 2];
   m->text_len = labels[lead + 1];
-  if (m->text_len < 1 || m->text_len > m->seq_len) file.fail("batch/labels", "longer than model.seq_len, or empty");
+  if (m->text_len < 1 || m->text_len > m->seq_len)
+    file.fail("batch/labels", "longer than model.seq_len, or empty");
   if (m->image_height < m->encoder.patch || m->image_width < m->encoder.patch_width)
     file.fail("batch/image", "smaller than a patch");
   return m;
@@ -126,12 +133,11 @@ void translate_method(const CaseFile& file, const std::string& name, const json&
     if (!k.find("step_size")) k.wrong("step_size", "missing");
     out.kind = "sgd", out.learning_rate *= k.number("step_size", 1);
   } else {
-    file.fail(
-        "config: train.optax_name",
-        fmt::format(
-            "unknown optimizer \"{}\"; known: big_vision.scale_by_adafactor, scale_by_adam, big_vision.momentum_hp, "
-            "trace, big_vision.sgd, identity, scale",
-            name));
+    file.fail("config: train.optax_name",
+              fmt::format("unknown optimizer \"{}\"; known: big_vision.scale_by_adafactor, "
+                          "scale_by_adam, big_vision.momentum_hp, "
+                          "trace, big_vision.sgd, identity, scale",
+                          name));
   }
   k.done();
 }
@@ -146,12 +152,14 @@ config::Duration duration(Keys& k, const std::string& prefix) {
     if (k.find(prefix + suffix)) {
       if (d.set()) k.wrong(prefix + suffix, "one of two or more lengths");
       d = {unit, k.number(prefix + suffix, 0)};
-      if (d.value < 0 || (unit == Unit::fraction && d.value > 1)) k.wrong(prefix + suffix, "out of range");
+      if (d.value < 0 || (unit == Unit::fraction && d.value > 1))
+        k.wrong(prefix + suffix, "out of range");
     }
   return d;
 }
 
-optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& options, const std::string& path) {
+optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& options,
+                                          const std::string& path) {
   Keys k(file, options, path);
   optim::ScheduleOptions s;
   s.mult = k.number("mult", 1);
@@ -160,8 +168,8 @@ optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& opti
   s.kind = k.text("decay_type", "stair");
   s.shape = nullptr;
   if (s.kind == "linear" || s.kind == "polynomial") {
-    auto shape =
-        s.kind == "linear" ? std::make_shared<optim::LinearShape>() : std::make_shared<optim::PolynomialShape>();
+    auto shape = s.kind == "linear" ? std::make_shared<optim::LinearShape>()
+                                    : std::make_shared<optim::PolynomialShape>();
     shape->power = k.number("power", 1);
     shape->end = k.given("end") ? k.number("end", 0) : k.number("linear_end", 0);
     k.find("end"), k.find("linear_end");
@@ -169,7 +177,8 @@ optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& opti
   } else if (s.kind == "rsqrt") {
     auto shape = std::make_shared<optim::RsqrtShape>();
     double timescale = k.number("timescale", 10000);
-    if (!(timescale > 0) || timescale != std::floor(timescale)) k.wrong("timescale", "no whole number of steps");
+    if (!(timescale > 0) || timescale != std::floor(timescale))
+      k.wrong("timescale", "no whole number of steps");
     shape->timescale = {config::Duration::Unit::steps, timescale};
     s.shape = shape;
   } else if (s.kind == "stair") {
@@ -186,14 +195,16 @@ optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& opti
 
 // [[regex, value], ...]
 template <class Value, class Convert>
-Patterns<Value> translate_patterns(const CaseFile& file, const json& list, const std::string& path, Convert convert) {
+Patterns<Value> translate_patterns(const CaseFile& file, const json& list, const std::string& path,
+                                   Convert convert) {
   Patterns<Value> out;
   if (!list.is_array()) file.fail(path, "is no list");
   for (const json& pair : list) {
     if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string())
       file.fail(path, pair.dump() + " is no [pattern, value]");
     auto text = pair[0].get<std::string>();
-    if (text.starts_with("/")) file.fail(path, fmt::format("pattern \"{}\" begins with \"/\"; paths do not", text));
+    if (text.starts_with("/"))
+      file.fail(path, fmt::format("pattern \"{}\" begins with \"/\"; paths do not", text));
     try {
       out.entries.push_back({text, std::regex(text), convert(pair[1])});
     } catch (const std::regex_error&) {
@@ -209,7 +220,8 @@ void translate_training(const CaseFile& file, Case& c) {
   if (!k.find("lr")) k.wrong("lr", "missing");
   c.optimizer.weight_decay = k.number("wd", 0);
   c.optimizer.clip_norm = k.number("grad_clip_norm", 0);
-  const json none = json::object(), usual = json::array({json::array({".*/kernel$", 1.0})}), no_list = json::array();
+  const json none = json::object(), usual = json::array({json::array({".*/kernel$", 1.0})}),
+             no_list = json::array();
   const json* options = k.find("optax");
   translate_method(file, k.text("optax_name", ""), options ? *options : none, c.optimizer);
 
@@ -225,17 +237,20 @@ void translate_training(const CaseFile& file, Case& c) {
       });
   auto number = [&](const std::string& where, double least) {
     return [&file, where, least](const json& v) {
-      if (!v.is_number() || v.get<double>() < least) file.fail(where, v.dump() + " is no multiplier");
+      if (!v.is_number() || v.get<double>() < least)
+        file.fail(where, v.dump() + " is no multiplier");
       return v.get<double>();
     };
   };
   const json *lr = k.find("lr_mults"), *wd = k.find("wd_mults");
-  c.lr_mults = translate_patterns<double>(file, lr ? *lr : no_list, "config: train.lr_mults",
-                                          number("config: train.lr_mults", std::numeric_limits<double>::min()));
-  c.wd_mults =
-      translate_patterns<double>(file, wd ? *wd : usual, "config: train.wd_mults", number("config: train.wd_mults", 0));
+  c.lr_mults = translate_patterns<double>(
+      file, lr ? *lr : no_list, "config: train.lr_mults",
+      number("config: train.lr_mults", std::numeric_limits<double>::min()));
+  c.wd_mults = translate_patterns<double>(file, wd ? *wd : usual, "config: train.wd_mults",
+                                          number("config: train.wd_mults", 0));
   // The same number as loss.label_smoothing, or absent.
-  if (double s = k.number("label_smoothing", c.model->label_smoothing); s != c.model->label_smoothing)
+  if (double s = k.number("label_smoothing", c.model->label_smoothing);
+      s != c.model->label_smoothing)
     k.wrong("label_smoothing", "not what loss.label_smoothing says");
   k.done();
 }
@@ -249,8 +264,8 @@ Case translate(const CaseFile& file) {
   groups.done();
   c.training = file.config().contains("train");
   if (c.training != file.has("steps"))
-    file.fail("config",
-              c.training ? "options of a training run, but no recorded steps" : "recorded steps, but no train options");
+    file.fail("config", c.training ? "options of a training run, but no recorded steps"
+                                   : "recorded steps, but no train options");
 
   Keys loss(file, group(file, "loss"), "config: loss");
   c.model = translate_model(file, c.training);
@@ -269,14 +284,16 @@ Case translate(const CaseFile& file) {
   if (k.integer("batch_size", c.batch) != c.batch)
     k.wrong("batch_size", fmt::format("not the {} of batch/image", c.batch));
   c.clock = {c.steps, c.batch, k.integer("data_size", 0)};
-  k.find("seed"), k.find("rng_seed"), k.find("dropout_rng_seed");  // draws are recorded, not drawn again
+  // draws are recorded, not drawn again
+  k.find("seed"), k.find("rng_seed"), k.find("dropout_rng_seed");
   k.done();
   if (c.batch < 1 || c.steps < 1) file.fail("batch/image", "is empty");
   if (c.training) translate_training(file, c);
   return c;
 }
 
-void Case::resolve(const std::vector<shard::Parameter>& parameters, std::vector<optim::ParameterPolicy>& policies,
+void Case::resolve(const std::vector<shard::Parameter>& parameters,
+                   std::vector<optim::ParameterPolicy>& policies,
                    std::vector<optim::Schedule>& made) const {
   policies.assign(parameters.size(), {});
   made.clear();
@@ -313,8 +330,8 @@ std::string published_state_name(const std::string& ours) {
 }
 
 bool unused_state(const std::string& optimizer, const std::string& place) {
-  return optimizer == "adafactor" &&
-         (place.starts_with("0/0/1/") || place.starts_with("0/0/2/") || place.starts_with("0/0/3/"));
+  return optimizer == "adafactor" && (place.starts_with("0/0/1/") || place.starts_with("0/0/2/") ||
+                                      place.starts_with("0/0/3/"));
 }
 
 }  // namespace golden

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of the published code (/config of a case file) -> ours. What is not known here is an error, never ignored.
+// Options of the published code (/config of a case file) -> ours. What is not known here is an
+// error, never ignored.
 #pragma once
 
 #include <memory>
@@ -44,15 +45,17 @@ struct Case {
   Patterns<double> lr_mults, wd_mults;
   optim::Clock clock;
 
-  // What EngineOptions::resolve wants. Schedules: those that are none frozen, in the order of the list.
-  void resolve(const std::vector<shard::Parameter>& parameters, std::vector<optim::ParameterPolicy>& policies,
+  // What EngineOptions::resolve wants. Schedules: those that are none frozen, in the order of the
+  // list.
+  void resolve(const std::vector<shard::Parameter>& parameters,
+               std::vector<optim::ParameterPolicy>& policies,
                std::vector<optim::Schedule>& made) const;
 };
 
 Case translate(const CaseFile& file);
 
-// Where our state tensor (without "/optimizer/") lies below opt_final, after the number of the optimizer in the chain:
-// "adafactor/v_row/PATH" -> "0/0/1/PATH" (names: cappa.md 7.1).
+// Where our state tensor (without "/optimizer/") lies below opt_final, after the number of the
+// optimizer in the chain: "adafactor/v_row/PATH" -> "0/0/1/PATH" (names: cappa.md 7.1).
 std::string published_state_name(const std::string& ours);
 // Sets that are there for tensors without that kind of state: [1] zeros.
 bool unused_state(const std::string& optimizer, const std::string& place);

@@ -29,7 +29,8 @@ Model l14() { return {"L/14", 256, 256, 64, 1024, 4096, 16, 24, 6, 32000, 224, 1
 Model tiny() { return {"tiny", 4, 16, 8, 64, 256, 2, 2, 1, 500, 32, 8}; }
 
 View Memory::make(int64_t count, DType type) {
-  buffers_.emplace_back(queue_.kind(), ledger_, "bench", std::max<int64_t>(count, 1) * device::size_of(type));
+  buffers_.emplace_back(queue_.kind(), ledger_, "bench",
+                        std::max<int64_t>(count, 1) * device::size_of(type));
   return {buffers_.back().data(), type, count};
 }
 
@@ -98,13 +99,14 @@ void add(std::vector<Row>& rows, std::string shape, double per_step, F args) {
 std::vector<int32_t> drawn(int64_t count, int64_t end, const char* name) {
   std::vector<int32_t> out;
   const base::Stream stream(2, name);
-  for (int64_t i = 0; i < count; ++i) out.push_back(int32_t(stream.uniform64(uint64_t(i)) * double(end)));
+  for (int64_t i = 0; i < count; ++i)
+    out.push_back(int32_t(stream.uniform64(uint64_t(i)) * double(end)));
   return out;
 }
 
 // One product of a layer: forward, gradient of the input, gradient of the weights.
-void add_linear(std::vector<Row>& rows, const char* what, int64_t m, int64_t in, int64_t out, double layers,
-                bool bias) {
+void add_linear(std::vector<Row>& rows, const char* what, int64_t m, int64_t in, int64_t out,
+                double layers, bool bias) {
   auto shape = [&](int64_t a, int64_t b, int64_t c, const char* which) {
     return fmt::format("{} {}: {} x {} x {}", what, which, a, b, c);
   };
@@ -144,7 +146,8 @@ void add_linear(std::vector<Row>& rows, const char* what, int64_t m, int64_t in,
       return both;
     });
     add(rows, fmt::format("{}: {} x {}", what, m, out), layers, [=](Memory& t) {
-      return ColumnSum{.out = t.zeros(out, kWide), .x = t.normals(m * out, kNarrow), .m = m, .n = out};
+      return ColumnSum{
+          .out = t.zeros(out, kWide), .x = t.normals(m * out, kNarrow), .m = m, .n = out};
     });
   }
 }
@@ -176,16 +179,22 @@ void add_norm(std::vector<Row>& rows, const char* what, int64_t n, int64_t width
   });
 }
 
-void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int64_t queries, int64_t keys, Mask mask,
-                   double layers) {
-  const int64_t q = m.batch * queries * m.width, k = m.batch * keys * m.width, dim = m.width / m.heads;
+void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int64_t queries,
+                   int64_t keys, Mask mask, double layers) {
+  const int64_t q = m.batch * queries * m.width, k = m.batch * keys * m.width,
+                dim = m.width / m.heads;
   auto shape = [=](Memory& t) {
-    AttentionShape s{
-        .batch = m.batch, .heads = m.heads, .query_length = queries, .key_length = keys, .head_dim = dim, .mask = mask};
+    AttentionShape s{.batch = m.batch,
+                     .heads = m.heads,
+                     .query_length = queries,
+                     .key_length = keys,
+                     .head_dim = dim,
+                     .mask = mask};
     if (mask == Mask::per_example) s.flags = t.zeros(m.batch, DType::u8);
     return s;
   };
-  const std::string name = fmt::format("{}: {} x {} heads, {} x {} x {}", what, m.batch, m.heads, queries, keys, dim);
+  const std::string name =
+      fmt::format("{}: {} x {} heads, {} x {} x {}", what, m.batch, m.heads, queries, keys, dim);
   add(rows, name, layers, [=](Memory& t) {
     return AttentionForward{.o = t.zeros(q, kNarrow),
                             .lse = t.zeros(m.batch * m.heads * queries, kWide),
@@ -209,14 +218,17 @@ void add_attention(std::vector<Row>& rows, const char* what, const Model& m, int
 }
 
 Update update_of(Memory& t, int64_t n) {
-  return {
-      .weights = t.normals(n, kWide), .gradient = t.normals(n, kWide), .sums = t.zeros(2, DType::f64), .rate = 1e-3f};
+  return {.weights = t.normals(n, kWide),
+          .gradient = t.normals(n, kWide),
+          .sums = t.zeros(2, DType::f64),
+          .rate = 1e-3f};
 }
 
 void add_optimizer(std::vector<Row>& rows, const Model& m) {
   const int64_t x = m.width, y = m.mlp, n = x * y;
   const Factored shape{1, x, 1, y, 1, false};
-  const double calls = double(m.encoder + m.decoder) * 3.5;  // so many tensors of this size are all of a layer
+  // so many tensors of this size are all of a layer
+  const double calls = double(m.encoder + m.decoder) * 3.5;
   const std::string name = fmt::format("{} x {}", x, y);
   add(rows, name, calls, [=](Memory& t) {
     return AdafactorSums{.total = t.zeros(1, DType::f64),
@@ -237,15 +249,21 @@ void add_optimizer(std::vector<Row>& rows, const Model& m) {
                             .eps = 1e-3f};
   });
   add(rows, name + ", bf16 momentum", calls, [=](Memory& t) {
-    AdafactorUpdate a{
-        .update = update_of(t, n), .scaling = {}, .momentum = t.normals(n, kNarrow), .keep = 0.9f, .add = 0.1f};
-    a.scaling.factor_over_x = t.filled(y, 1), a.scaling.factor_over_y = t.filled(x, 1), a.scaling.shape = shape;
+    AdafactorUpdate a{.update = update_of(t, n),
+                      .scaling = {},
+                      .momentum = t.normals(n, kNarrow),
+                      .keep = 0.9f,
+                      .add = 0.1f};
+    a.scaling.factor_over_x = t.filled(y, 1), a.scaling.factor_over_y = t.filled(x, 1),
+    a.scaling.shape = shape;
     return a;
   });
   add(rows, name, 0, [=](Memory& t) {
     return EmaUpdate{t.normals(n, kWide), t.normals(n, kWide), {}, 0.999f};
   });
-  add(rows, name, 0, [=](Memory& t) { return SquareSums{t.zeros(1, DType::f64), t.normals(n, kWide)}; });
+  add(rows, name, 0, [=](Memory& t) {
+    return SquareSums{t.zeros(1, DType::f64), t.normals(n, kWide)};
+  });
   add(rows, name, 0, [=](Memory& t) {
     return AdamwUpdate{.update = update_of(t, n),
                        .mu = t.normals(n, kWide),
@@ -270,11 +288,20 @@ std::vector<Row> rows_of(const Model& m) {
   const double enc = double(m.encoder), dec = double(m.decoder);
   const int64_t patch = m.patch * m.patch * 3, pixels = m.batch * m.side * m.side * 3;
   add(rows, fmt::format("{} images of {}, bytes", m.batch, m.side), 1, [=](Memory& t) {
-    return Patchify{t.zeros(image * patch, kNarrow), t.zeros(pixels, DType::u8), m.batch, m.side, m.side, m.patch};
+    return Patchify{t.zeros(image * patch, kNarrow),
+                    t.zeros(pixels, DType::u8),
+                    m.batch,
+                    m.side,
+                    m.side,
+                    m.patch};
   });
   add(rows, fmt::format("positions: {} x {}", image, d), 1, [=](Memory& t) {
-    return AddTable{
-        t.zeros(image * d, kWide), t.normals(image * d, kWide), t.normals(m.tokens * d, kWide), image, d, m.tokens};
+    return AddTable{t.zeros(image * d, kWide),
+                    t.normals(image * d, kWide),
+                    t.normals(m.tokens * d, kWide),
+                    image,
+                    d,
+                    m.tokens};
   });
   add_linear(rows, "patches", image, patch, d, 1, true);
   add_norm(rows, "encoder", image, d, 2 * enc + 1);
@@ -282,7 +309,8 @@ std::vector<Row> rows_of(const Model& m) {
   add_attention(rows, "encoder", m, m.tokens, m.tokens, Mask::full, enc);
   add_linear(rows, "encoder mlp in", image, d, m.mlp, enc, true);
   add_linear(rows, "encoder mlp out", image, m.mlp, d, enc, true);
-  for (auto [what, count, layers] : {std::tuple{"encoder", image * m.mlp, enc}, {"decoder", text * m.mlp, dec}}) {
+  for (auto [what, count, layers] :
+       {std::tuple{"encoder", image * m.mlp, enc}, {"decoder", text * m.mlp, dec}}) {
     const int64_t n = count;
     add(rows, fmt::format("{}: {}", what, n), layers, [=](Memory& t) {
       return GeluForward{t.zeros(n, kNarrow), t.normals(n, kNarrow)};
@@ -307,7 +335,8 @@ std::vector<Row> rows_of(const Model& m) {
                             m.text};
   });
   add(rows, fmt::format("{} of {} x {}", text, v + 1, d), 1, [=](Memory& t) {
-    return EmbeddingBackward{t.zeros((v + 1) * d, kWide), t.normals(text * d, kWide), t.integers(ids), text, d, v + 1};
+    return EmbeddingBackward{
+        t.zeros((v + 1) * d, kWide), t.normals(text * d, kWide), t.integers(ids), text, d, v + 1};
   });
   add_norm(rows, "decoder", text, d, 3 * dec + 1);
   add_linear(rows, "decoder q, k, v, out, q, out", text, d, d, 6 * dec, false);
@@ -323,10 +352,20 @@ std::vector<Row> rows_of(const Model& m) {
   std::vector<int32_t> index;
   for (int64_t i = 0; i < targets; ++i) index.push_back(int32_t(i * text / targets));
   add(rows, fmt::format("{} of {} x {}", targets, text, d), 1, [=](Memory& t) {
-    return GatherRows{t.zeros(targets * d, kNarrow), t.normals(text * d, kNarrow), t.integers(index), targets, d, text};
+    return GatherRows{t.zeros(targets * d, kNarrow),
+                      t.normals(text * d, kNarrow),
+                      t.integers(index),
+                      targets,
+                      d,
+                      text};
   });
   add(rows, fmt::format("{} of {} x {}", targets, text, d), 1, [=](Memory& t) {
-    return ScatterRows{t.zeros(text * d, kWide), t.normals(targets * d, kWide), t.integers(index), targets, d, text};
+    return ScatterRows{t.zeros(text * d, kWide),
+                       t.normals(targets * d, kWide),
+                       t.integers(index),
+                       targets,
+                       d,
+                       text};
   });
   add(rows, fmt::format("{} x {}", targets, v), 1, [=](Memory& t) {
     return SoftmaxXent{.logits = t.normals(targets * v, kWide),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a CapPa training step on one GPU, with the shapes and how often each runs: what kernel_table measures.
+// The ops of a CapPa training step on one GPU, with the shapes and how often each runs: what
+// kernel_table measures.
 #pragma once
 
 #include <functional>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times every op at the shapes of CapPa B/16 and L/14 with batch 256 and sets it beside what the device can do,
-// measured in the same run: bytes per second of a copy, operations per second of a large bf16 product.
+// Times every op at the shapes of CapPa B/16 and L/14 with batch 256 and sets it beside what the
+// device can do, measured in the same run: bytes per second of a copy, operations per second of a
+// large bf16 product.
 //
-// kernel_table [--kind=cuda|cpu] [--models=b16,l14,tiny] [--filter=TEXT] [--seconds=S] --json=FILE --markdown=FILE
-// Ends with 77 and a reason where there is no GPU. --kind=cpu --models=tiny tries the program itself. `seconds`: per
-// row.
+// kernel_table [--kind=cuda|cpu] [--models=b16,l14,tiny] [--filter=TEXT] [--seconds=S] --json=FILE
+// --markdown=FILE Ends with 77 and a reason where there is no GPU. --kind=cpu --models=tiny tries
+// the program itself. `seconds`: per row.
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -31,7 +32,8 @@ struct Options {
   double seconds = 0.05;
 };
 
-// Seconds of one call: calls are queued until they take `seconds`, in three rounds, the best of which counts.
+// Seconds of one call: calls are queued until they take `seconds`, in three rounds, the best of
+// which counts.
 double time_of(const std::function<void()>& call, Queue& queue, double seconds) {
   call();
   queue.synchronize();
@@ -70,7 +72,8 @@ Device measure_device(Queue& queue, double seconds, bool small) {
                      .m = n,
                      .n = n,
                      .k = n};
-  d.product = double(cost(gemm).flops) / time_of([&] { kernels::run(gemm, queue); }, queue, seconds);
+  d.product =
+      double(cost(gemm).flops) / time_of([&] { kernels::run(gemm, queue); }, queue, seconds);
   return d;
 }
 
@@ -87,7 +90,8 @@ double bound_of(const Row& row, const Device& device) {
 std::string table_of(const Model& model, const std::vector<Result>& results, const Device& device,
                      nlohmann::json& json) {
   std::string out = fmt::format(
-      "\n### {}, batch {}\n\n| op | shape | us | GB/s | of copy | TFLOP/s | of product | bound | calls | ms per step "
+      "\n### {}, batch {}\n\n| op | shape | us | GB/s | of copy | TFLOP/s | of product | bound | "
+      "calls | ms per step "
       "|\n"
       "| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: |\n",
       model.name, model.batch);
@@ -105,19 +109,23 @@ std::string table_of(const Model& model, const std::vector<Result>& results, con
       out += fmt::format("| {} | {} | {} |\n", row.op, row.shape, r.failure);
       j["failure"] = r.failure, ++failed;
     } else {
-      const double bytes = double(row.cost.bytes) / r.seconds, flops = double(row.cost.flops) / r.seconds;
+      const double bytes = double(row.cost.bytes) / r.seconds,
+                   flops = double(row.cost.flops) / r.seconds;
       const double bound = bound_of(row, device);
-      out += fmt::format("| {} | {} | {:.1f} | {:.0f} | {:.0f} % | {:.1f} | {:.0f} % | {:.0f} % | {:g} | {:.2f} |\n",
-                         row.op, row.shape, r.seconds * 1e6, bytes / 1e9, 100 * bytes / device.copy, flops / 1e12,
-                         100 * flops / device.product, 100 * bound / r.seconds, row.per_step,
-                         row.per_step * r.seconds * 1e3);
+      out += fmt::format(
+          "| {} | {} | {:.1f} | {:.0f} | {:.0f} % | {:.1f} | {:.0f} % | {:.0f} % | {:g} | {:.2f} "
+          "|\n",
+          row.op, row.shape, r.seconds * 1e6, bytes / 1e9, 100 * bytes / device.copy, flops / 1e12,
+          100 * flops / device.product, 100 * bound / r.seconds, row.per_step,
+          row.per_step * r.seconds * 1e3);
       all += row.per_step * r.seconds, bounds += row.per_step * bound;
       j["seconds"] = r.seconds, j["bound_seconds"] = bound;
     }
     json["rows"].push_back(j);
   }
   out += fmt::format(
-      "\nSum of the ops {:.2f} ms per step, of their bounds {:.2f} ms: {:.0f} %; {:.0f} examples/s if nothing else "
+      "\nSum of the ops {:.2f} ms per step, of their bounds {:.2f} ms: {:.0f} %; {:.0f} examples/s "
+      "if nothing else "
       "took time{}.\n",
       all * 1e3, bounds * 1e3, 100 * bounds / all, double(model.batch) / all,
       failed ? fmt::format("; {} rows failed and are not in the sums", failed) : "");
@@ -143,7 +151,8 @@ Options parse(int argc, char** argv) {
     else if (key == "--markdown")
       o.markdown = value;
     else
-      base::fail(base::Exit::config, "kernel_table: {} is none of --kind --models --filter --seconds --json --markdown",
+      base::fail(base::Exit::config,
+                 "kernel_table: {} is none of --kind --models --filter --seconds --json --markdown",
                  arg);
   }
   return o;
@@ -163,7 +172,8 @@ int measure(const Options& options) {
   const Device device = measure_device(queue, options.seconds, options.kind == Kind::cpu);
   const std::string name = options.kind == Kind::cuda ? device::gpu_name() : "CPU";
   std::string markdown = fmt::format(
-      "{}: copy {:.0f} GB/s, bf16 product {:.1f} TFLOP/s (measured in this run). `bound`: what the op would take "
+      "{}: copy {:.0f} GB/s, bf16 product {:.1f} TFLOP/s (measured in this run). `bound`: what the "
+      "op would take "
       "at the better of both, in percent of what it took.\n",
       name, device.copy / 1e9, device.product / 1e12);
   nlohmann::json json = {{"device", name},
@@ -172,7 +182,8 @@ int measure(const Options& options) {
                          {"models", nlohmann::json::array()}};
   int status = 0;
   for (const std::string& key : options.models) {
-    if (!known.count(key)) base::fail(base::Exit::config, "kernel_table: model {} is none of b16, l14, tiny", key);
+    if (!known.count(key))
+      base::fail(base::Exit::config, "kernel_table: model {} is none of b16, l14, tiny", key);
     const std::vector<Row> rows = rows_of(known.at(key));
     std::vector<Result> results;
     for (const Row& row : rows) {
@@ -186,8 +197,8 @@ int measure(const Options& options) {
         r.failure = e.what(), status = 1;
       }
       results.push_back(r);
-      std::fprintf(stderr, "%-20s %-50s %10.1f us %s\n", row.op.c_str(), row.shape.c_str(), r.seconds * 1e6,
-                   r.failure.c_str());
+      std::fprintf(stderr, "%-20s %-50s %10.1f us %s\n", row.op.c_str(), row.shape.c_str(),
+                   r.seconds * 1e6, r.failure.c_str());
     }
     nlohmann::json model;
     markdown += table_of(known.at(key), results, device, model);

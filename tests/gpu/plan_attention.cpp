@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks cuDNN for plans of the attention of the S/16, B/16 and L/14 models on an A100 and an H200, from descriptions of these
-// devices. A plan takes a second to build, so S/16 and L/14 are asked for in bf16 on the H200 only, unless the argument is `all`.
-// It needs no GPU, but a libcuda.so.1: the toolkit's stub will do (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH). Exits 77
-// where there is no cuDNN or no libcuda.
+// Asks cuDNN for plans of the attention of the S/16, B/16 and L/14 models on an A100 and an H200,
+// from descriptions of these devices. A plan takes a second to build, so S/16 and L/14 are asked
+// for in bf16 on the H200 only, unless the argument is `all`. It needs no GPU, but a libcuda.so.1:
+// the toolkit's stub will do (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH). Exits 77 where
+// there is no cuDNN or no libcuda.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -16,22 +17,30 @@ namespace {
 using kernels::AttentionShape;
 using kernels::Mask;
 
-// What cuDNN asks a driver for; the numbers that differ are the multiprocessors', shared memory's and cache's sizes.
+// What cuDNN asks a driver for; the numbers that differ are the multiprocessors', shared memory's
+// and cache's sizes.
 std::string device(bool hopper) {
-  std::string text = R"({"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)";
-  text += R"("warpSize":32,"maxSharedMemoryPerBlock":49152,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,)";
-  text += R"("maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,)";
-  text += R"("supportCoopLaunch":1,"smClockRateKHz":1980000,"memClockRateKHz":3201000,"cudaDeviceId":0,"driverVer":13000,)";
-  text += hopper ? R"("multiProcessorCount":132,"maxSharedMemoryPerBlockOptin":232448,"totalGlobalMem":150754820096,)"
-                   R"("l2CacheSize":62914560,"deviceVer":900,"deviceName":"H200"})"
-                 : R"("multiProcessorCount":108,"maxSharedMemoryPerBlockOptin":166912,"totalGlobalMem":85899345920,)"
-                   R"("l2CacheSize":41943040,"deviceVer":800,"deviceName":"A100"})";
+  std::string text =
+      R"({"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)";
+  text +=
+      R"("warpSize":32,"maxSharedMemoryPerBlock":49152,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,)";
+  text +=
+      R"("maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,)";
+  text +=
+      R"("supportCoopLaunch":1,"smClockRateKHz":1980000,"memClockRateKHz":3201000,"cudaDeviceId":0,"driverVer":13000,)";
+  text +=
+      hopper
+          ? R"("multiProcessorCount":132,"maxSharedMemoryPerBlockOptin":232448,"totalGlobalMem":150754820096,)"
+            R"("l2CacheSize":62914560,"deviceVer":900,"deviceName":"H200"})"
+          : R"("multiProcessorCount":108,"maxSharedMemoryPerBlockOptin":166912,"totalGlobalMem":85899345920,)"
+            R"("l2CacheSize":41943040,"deviceVer":800,"deviceName":"A100"})";
   return text;
 }
 
 int failures = 0;
 
-void plan(const char* model, const char* part, AttentionShape shape, Mask mask, kernels::DType type, bool backward, bool hopper) {
+void plan(const char* model, const char* part, AttentionShape shape, Mask mask, kernels::DType type,
+          bool backward, bool hopper) {
   shape.mask = mask;
   std::string problem = kernels::cudnn_plan_problem(shape, type, backward, device(hopper));
   // The stub of the driver cannot load what was compiled: the plan was found, and its kernel built.
@@ -39,9 +48,13 @@ void plan(const char* model, const char* part, AttentionShape shape, Mask mask, 
   // There is no kernel for this one; our own runs.
   bool known = !hopper && backward && mask == Mask::per_example;
   const char* masks[] = {"full", "causal", "per_example"};
-  std::printf("%s %-4s %-5s %-10s %3ld x %3ld heads %2ld %-11s %-8s %s\n", hopper ? "sm_90" : "sm_80", device::name_of(type), model, part,
+  std::printf("%s %-4s %-5s %-10s %3ld x %3ld heads %2ld %-11s %-8s %s\n",
+              hopper ? "sm_90" : "sm_80", device::name_of(type), model, part,
               long(shape.query_length), long(shape.key_length), long(shape.heads), masks[int(mask)],
-              backward ? "backward" : "forward", found ? "plan" : known ? "none, as known" : problem.c_str());
+              backward ? "backward" : "forward",
+              found   ? "plan"
+              : known ? "none, as known"
+                      : problem.c_str());
   failures += !found && !known;
 }
 
@@ -61,7 +74,10 @@ int main(int argc, char** argv) {
   for (bool hopper : {true, false})
     for (const Model& m : {Model{"S/16", 6, 196}, Model{"B/16", 12, 196}, Model{"L/14", 16, 256}})
       for (bool backward : {false, true}) {
-        AttentionShape image{.batch = 256, .heads = m.heads, .query_length = m.image_tokens, .key_length = m.image_tokens,
+        AttentionShape image{.batch = 256,
+                             .heads = m.heads,
+                             .query_length = m.image_tokens,
+                             .key_length = m.image_tokens,
                              .head_dim = 64};
         AttentionShape text = image, cross = image;
         text.query_length = text.key_length = cross.query_length = 64;

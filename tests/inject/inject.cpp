@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damage at a chosen file-system call: a library that a test puts before the C library of the ranks (LD_PRELOAD), so
-// that the program under test is the one that users run, and HDF5's own calls count as well.
-//   INJECT_UNDER=PATH          calls on files whose path begins so are counted from 0, in each rank;
-//   INJECT_CALL, INJECT_ENDS   if given, only calls of this name, and on paths that end so
-//   INJECT_TRACE=FOLDER        each counted call, before it is made, in FOLDER/RANK.calls: "INDEX CALL PATH";
-//   FOLDER/RANK.pid INJECT=RANK:INDEX:ACTION   what that rank, or each for RANK = -1, does instead of its call INDEX (or before it):
+// Damage at a chosen file-system call: a library that a test puts before the C library of the ranks
+// (LD_PRELOAD), so that the program under test is the one that users run, and HDF5's own calls
+// count as well.
+//   INJECT_UNDER=PATH          calls on files whose path begins so are counted from 0, in each
+//   rank; INJECT_CALL, INJECT_ENDS   if given, only calls of this name, and on paths that end so
+//   INJECT_TRACE=FOLDER        each counted call, before it is made, in FOLDER/RANK.calls: "INDEX
+//   CALL PATH"; FOLDER/RANK.pid INJECT=RANK:INDEX:ACTION   what that rank, or each for RANK = -1,
+//   does instead of its call INDEX (or before it):
 //     kill        SIGKILL to itself
 //     killall     SIGKILL to all ranks (needs INJECT_TRACE)
 //     errno=N     the call fails with this errno; errno=N+ so do all later ones
@@ -37,7 +39,18 @@
 
 namespace {
 
-enum class Action { none, kill, kill_all, error, garble, no_memory, signal, overflow, slow, shorten };
+enum class Action {
+  none,
+  kill,
+  kill_all,
+  error,
+  garble,
+  no_memory,
+  signal,
+  overflow,
+  slow,
+  shorten
+};
 
 struct Plan {
   std::string under, ends, call, trace;
@@ -50,7 +63,9 @@ struct Plan {
   std::atomic<long> calls{0};
 
   Plan() {
-    auto text = [](const char* name) { return std::string(std::getenv(name) ? std::getenv(name) : ""); };
+    auto text = [](const char* name) {
+      return std::string(std::getenv(name) ? std::getenv(name) : "");
+    };
     std::string own = text("OMPI_COMM_WORLD_RANK"), order = text("INJECT");
     under = text("INJECT_UNDER"), trace = text("INJECT_TRACE");
     ends = text("INJECT_ENDS"), call = text("INJECT_CALL");
@@ -59,8 +74,8 @@ struct Plan {
     if (!trace.empty()) {
       trace_file = int(::syscall(SYS_openat, AT_FDCWD, (trace + "/" + own + ".calls").c_str(),
                                  O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-      int pid = int(
-          ::syscall(SYS_openat, AT_FDCWD, (trace + "/" + own + ".pid").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644));
+      int pid = int(::syscall(SYS_openat, AT_FDCWD, (trace + "/" + own + ".pid").c_str(),
+                              O_WRONLY | O_CREAT | O_TRUNC, 0644));
       const std::string process = std::to_string(::getpid());
       ::syscall(SYS_write, pid, process.data(), process.size());
       ::syscall(SYS_close, pid);
@@ -68,23 +83,27 @@ struct Plan {
     int victim = -1;
     long index = -1;
     char what[64] = "";
-    if (std::sscanf(order.c_str(), "%d:%ld:%63s", &victim, &index, what) != 3 || (victim != rank && victim != -1)) return;
+    if (std::sscanf(order.c_str(), "%d:%ld:%63s", &victim, &index, what) != 3 ||
+        (victim != rank && victim != -1))
+      return;
     at = index;
     std::string word = what;
     size_t equals = word.find('=');
-    if (equals != word.npos) number = std::atoi(word.c_str() + equals + 1), lasting = word.back() == '+';
+    if (equals != word.npos)
+      number = std::atoi(word.c_str() + equals + 1), lasting = word.back() == '+';
     word = word.substr(0, equals);
-    action = word == "kill"      ? Action::kill
-             : word == "killall" ? Action::kill_all
-             : word == "errno"   ? Action::error
-             : word == "garble"  ? Action::garble
-             : word == "nomem"   ? Action::no_memory
-             : word == "signal"  ? Action::signal
+    action = word == "kill"       ? Action::kill
+             : word == "killall"  ? Action::kill_all
+             : word == "errno"    ? Action::error
+             : word == "garble"   ? Action::garble
+             : word == "nomem"    ? Action::no_memory
+             : word == "signal"   ? Action::signal
              : word == "overflow" ? Action::overflow
-             : word == "slow"    ? Action::slow
-             : word == "short"   ? Action::shorten
-                                 : Action::none;
-    if (action == Action::none) std::fprintf(stderr, "INJECT: unknown action %s\n", what), std::abort();
+             : word == "slow"     ? Action::slow
+             : word == "short"    ? Action::shorten
+                                  : Action::none;
+    if (action == Action::none)
+      std::fprintf(stderr, "INJECT: unknown action %s\n", what), std::abort();
   }
 
   bool counts(const char* name, std::string_view path) const {
@@ -105,7 +124,8 @@ thread_local bool inside = false;
 void kill_all(const Plan& p) {
   for (int rank = 0; rank < 64; ++rank) {
     char number[32] = "";
-    int file = int(::syscall(SYS_openat, AT_FDCWD, (p.trace + "/" + std::to_string(rank) + ".pid").c_str(), O_RDONLY));
+    int file = int(::syscall(SYS_openat, AT_FDCWD,
+                             (p.trace + "/" + std::to_string(rank) + ".pid").c_str(), O_RDONLY));
     if (file < 0) break;
     ::syscall(SYS_read, file, number, sizeof number - 1);
     ::syscall(SYS_close, file);
@@ -223,28 +243,31 @@ struct Pieces {
   }
 FORWARD_OPEN(open)
 FORWARD_OPEN(open64)
-FORWARD(ssize_t, read, (int file, void* data, size_t size), (file, data, size < most ? size : most), file)
-#define FORWARD_PREAD(name, offset)                                                  \
-  extern "C" ssize_t name(int file, void* data, size_t size, offset at) {            \
-    static auto real = next<ssize_t (*)(int, void*, size_t, offset)>(#name);         \
-    if (refuse(#name, file)) return -1;                                              \
-    ssize_t got = real(file, data, size < most ? size : most, at);                   \
+FORWARD(ssize_t, read, (int file, void* data, size_t size), (file, data, size < most ? size : most),
+        file)
+#define FORWARD_PREAD(name, offset)                                                       \
+  extern "C" ssize_t name(int file, void* data, size_t size, offset at) {                 \
+    static auto real = next<ssize_t (*)(int, void*, size_t, offset)>(#name);              \
+    if (refuse(#name, file)) return -1;                                                   \
+    ssize_t got = real(file, data, size < most ? size : most, at);                        \
     if (std::exchange(garbled, false) && got > 0) static_cast<char*>(data)[got / 2] ^= 4; \
-    return got;                                                                      \
+    return got;                                                                           \
   }
 FORWARD_PREAD(pread, off_t)
 FORWARD_PREAD(pread64, off64_t)
-FORWARD(ssize_t, write, (int file, const void* data, size_t size), (file, data, size < most ? size : most), file)
-#define FORWARD_PWRITE(name, offset) \
-  FORWARD(ssize_t, name, (int file, const void* data, size_t size, offset at), (file, data, size < most ? size : most, at), file)
+FORWARD(ssize_t, write, (int file, const void* data, size_t size),
+        (file, data, size < most ? size : most), file)
+#define FORWARD_PWRITE(name, offset)                                           \
+  FORWARD(ssize_t, name, (int file, const void* data, size_t size, offset at), \
+          (file, data, size < most ? size : most, at), file)
 FORWARD_PWRITE(pwrite, off_t)
 FORWARD_PWRITE(pwrite64, off64_t)
-#define FORWARD_PIECES(name, offset)                                                \
-  extern "C" ssize_t name(int file, const iovec* data, int count, offset at) {      \
-    static auto real = next<ssize_t (*)(int, const iovec*, int, offset)>(#name);    \
-    if (refuse(#name, file)) return -1;                                             \
-    Pieces pieces(data, count);                                                     \
-    return real(file, pieces.data, pieces.count, at);                               \
+#define FORWARD_PIECES(name, offset)                                             \
+  extern "C" ssize_t name(int file, const iovec* data, int count, offset at) {   \
+    static auto real = next<ssize_t (*)(int, const iovec*, int, offset)>(#name); \
+    if (refuse(#name, file)) return -1;                                          \
+    Pieces pieces(data, count);                                                  \
+    return real(file, pieces.data, pieces.count, at);                            \
   }
 FORWARD_PIECES(preadv, off_t)
 FORWARD_PIECES(preadv64, off64_t)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints over ranks: mpirun -np 1..4 checkpoint_test. Every group size up to the number of ranks saves, every
-// group size reads, with several ways of cutting tensors among the ranks; files are damaged, cut, left half done. Ends
-// with 0 or a message.
+// Checkpoints over ranks: mpirun -np 1..4 checkpoint_test. Every group size up to the number of
+// ranks saves, every group size reads, with several ways of cutting tensors among the ranks; files
+// are damaged, cut, left half done. Ends with 0 or a message.
 #include "checkpoint/checkpoint.hpp"
 
 #include <sys/wait.h>
@@ -26,10 +26,11 @@ namespace {
 using checkpoint::State;
 using shard::TensorSlice;
 
-#define EXPECT(condition, ...)                                                                                    \
-  do {                                                                                                            \
-    if (!(condition))                                                                                             \
-      throw std::runtime_error(fmt::format("line {}: {} {}", __LINE__, #condition, fmt::format("" __VA_ARGS__))); \
+#define EXPECT(condition, ...)                                                               \
+  do {                                                                                       \
+    if (!(condition))                                                                        \
+      throw std::runtime_error(                                                              \
+          fmt::format("line {}: {} {}", __LINE__, #condition, fmt::format("" __VA_ARGS__))); \
   } while (0)
 
 using namespace tests;
@@ -65,15 +66,19 @@ struct Test {
     auto problems = world.gather_text(problem);
     for (size_t r = 0; r < problems.size(); ++r)
       if (!problems[r].empty())
-        throw std::runtime_error(fmt::format("{} of {} ranks, rank {}: {}", ranks, world.size(), r, problems[r]));
+        throw std::runtime_error(
+            fmt::format("{} of {} ranks, rank {}: {}", ranks, world.size(), r, problems[r]));
   }
-  void save(comm::Comm& c, const std::string& directory, int64_t step, Cut how = Cut::even, int64_t keep_last = 100) {
+  void save(comm::Comm& c, const std::string& directory, int64_t step, Cut how = Cut::even,
+            int64_t keep_last = 100) {
     Owner owner(how, c.rank(), c.size(), step, true);
-    if (c.rank() != 0) owner.state.numbers["train_s"] = -1, owner.state.texts["name"] = "another rank's";
+    if (c.rank() != 0)
+      owner.state.numbers["train_s"] = -1, owner.state.texts["name"] = "another rank's";
     checkpoint::save(c, directory, owner.state, options("auto", keep_last));
   }
-  std::optional<checkpoint::Restored> restore(comm::Comm& c, const std::string& directory, int64_t expected,
-                                              Cut how = Cut::even, const std::string& resume = "auto") {
+  std::optional<checkpoint::Restored> restore(comm::Comm& c, const std::string& directory,
+                                              int64_t expected, Cut how = Cut::even,
+                                              const std::string& resume = "auto") {
     Owner owner(how, c.rank(), c.size(), 0, false);
     auto restored = checkpoint::restore(c, directory, owner.state, options(resume));
     EXPECT(bool(restored) == (expected >= 0));
@@ -91,7 +96,8 @@ struct Test {
       EXPECT(e.code() == code, "exit {}: {}", int(e.code()), text);
     }
     EXPECT(!text.empty(), "no error");
-    for (const std::string& word : words) EXPECT(text.find(word) != text.npos, "'{}' is not in '{}'", word, text);
+    for (const std::string& word : words)
+      EXPECT(text.find(word) != text.npos, "'{}' is not in '{}'", word, text);
     for (const std::string& other : c.gather_text(text))  // failed checks name the rank
       EXPECT(other == text || code == base::Exit::internal, "ranks disagree: {} / {}", other, text);
   }
@@ -125,12 +131,14 @@ void every_split_to_every_split(Test& t) {
   }
 }
 
-// One byte changed, or the file cut, at places that must all be noticed by name; then the file before is used.
+// One byte changed, or the file cut, at places that must all be noticed by name; then the file
+// before is used.
 void damage(Test& t) {
   std::string directory = t.fresh("damage");
   t.with(t.world.size(), [&](comm::Comm& c) {
     t.save(c, directory, 10), t.save(c, directory, 20);
-    std::string older = directory + "/0000000010.h5", newer = directory + "/0000000020.h5", good = io::read_file(newer);
+    std::string older = directory + "/0000000010.h5", newer = directory + "/0000000020.h5",
+                good = io::read_file(newer);
     checkpoint::Manifest m = checkpoint::inspect(newer, 20);
     c.barrier();  // everybody has read the good file before rank 0 damages it
     auto try_with = [&](const std::string& content, const std::string& word) {
@@ -155,7 +163,8 @@ void damage(Test& t) {
       if (e.bytes) flip(e.offset, e.name), flip(e.offset + e.bytes - 1, e.name);
     flip(m.layout.tensor_sums, "checksum");
     flip(m.layout.block_sums + 8, "checksum");
-    for (size_t length : {size_t(0), size_t(100), size_t(4096), size_t(5000), good.size() / 2, good.size() - 1})
+    for (size_t length :
+         {size_t(0), size_t(100), size_t(4096), size_t(5000), good.size() / 2, good.size() - 1})
       try_with(good.substr(0, length), "cut");
     try_with(good + "x", "were written");
     try_with(std::string(good.size(), '\0'), "never finished");
@@ -166,10 +175,12 @@ void damage(Test& t) {
       bad[size_t(m.layout.entries[3].offset)] ^= 1;
       io::write_file_atomically(older, bad, false);
     });
-    t.refused(c, base::Exit::checkpoint, {"none is valid", "0000000020.h5: it is cut", "0000000010.h5", "damaged"},
+    t.refused(c, base::Exit::checkpoint,
+              {"none is valid", "0000000020.h5: it is cut", "0000000010.h5", "damaged"},
               [&] { t.restore(c, directory, 0); });
     EXPECT(io::exists(newer) && io::exists(older));
-    t.refused(c, base::Exit::checkpoint, {"none is valid"}, [&] { t.restore(c, directory, 0, Cut::even, "20"); });
+    t.refused(c, base::Exit::checkpoint, {"none is valid"},
+              [&] { t.restore(c, directory, 0, Cut::even, "20"); });
     c.barrier();
     // A flip in the padding between datasets changes nothing.
     t.on_first(c, [&] {
@@ -189,10 +200,12 @@ void which_file(Test& t) {
               [&] { t.restore(c, directory, 0, Cut::even, "must"); });
     for (int64_t step : {100, 200, 300}) t.save(c, directory, step);
     t.on_first(c, [&] {
-      for (const char* name : {"notes.txt", "0000000400.h5.tmp", "500.h5", "0000000600.h5x", "latest"})
+      for (const char* name :
+           {"notes.txt", "0000000400.h5.tmp", "500.h5", "0000000600.h5x", "latest"})
         io::write_file_atomically(directory + "/" + name, "junk", false);
     });
-    t.refused(c, base::Exit::checkpoint, {"\"150\"", "100"}, [&] { t.restore(c, directory, 0, Cut::even, "150"); });
+    t.refused(c, base::Exit::checkpoint, {"\"150\"", "100"},
+              [&] { t.restore(c, directory, 0, Cut::even, "150"); });
     EXPECT(!io::exists(directory + "/0000000400.h5.tmp") && io::exists(directory + "/500.h5"));
     c.barrier();
     t.restore(c, directory, 300, Cut::even, "must");
@@ -202,12 +215,14 @@ void which_file(Test& t) {
     t.restore(c, directory, 300);
     c.barrier();
     t.save(c, directory, 250);  // the run went back to 200: 300 is of a past that did not happen
-    EXPECT(io::exists(directory + "/abandoned/0000000300.h5") && !io::exists(directory + "/0000000300.h5"));
+    EXPECT(io::exists(directory + "/abandoned/0000000300.h5") &&
+           !io::exists(directory + "/0000000300.h5"));
     t.restore(c, directory, 250);
     c.barrier();
     EXPECT(!t.restore(c, directory, -1, Cut::even, "never"));
     t.save(c, directory, 50);
-    EXPECT(checkpoint::candidates(directory).size() == 1 && io::exists(directory + "/abandoned/0000000100.h5"));
+    EXPECT(checkpoint::candidates(directory).size() == 1 &&
+           io::exists(directory + "/abandoned/0000000100.h5"));
   });
 }
 
@@ -232,9 +247,9 @@ void structure(Test& t) {
                 [](auto& list) { list[1].shape = {1004}; });
     with_change({"/optimizer/half: the file has f16[7, 5], this run bf16[7, 5]"},
                 [](auto& list) { list[7].type = DType::bf16; });
-    with_change(
-        {"/params/one_block: the file has f32[512, 512], this run f32[262144]", "only in the file: /optimizer/count"},
-        [](auto& list) { list[2].shape = {262144}, list.erase(list.begin() + 5); });
+    with_change({"/params/one_block: the file has f32[512, 512], this run f32[262144]",
+                 "only in the file: /optimizer/count"},
+                [](auto& list) { list[2].shape = {262144}, list.erase(list.begin() + 5); });
   });
 }
 
@@ -268,11 +283,12 @@ void retention(Test& t) {
   });
 }
 
-// A rank that fails at any of its file-system calls: every rank says so, the older file stays, nothing hangs, the next
-// save works.
+// A rank that fails at any of its file-system calls: every rank says so, the older file stays,
+// nothing hangs, the next save works.
 std::atomic<int64_t> fail_at{-1};  // counted by the thread that saves
 void failing_call(int64_t, const char* call, const std::string& path) {
-  if (fail_at >= 0 && fail_at-- == 0) throw io::Failure(fmt::format("{}: cannot {}: injected", path, call), ENOSPC);
+  if (fail_at >= 0 && fail_at-- == 0)
+    throw io::Failure(fmt::format("{}: cannot {}: injected", path, call), ENOSPC);
 }
 void failures(Test& t) {
   std::string directory = t.fresh("failures");
@@ -293,14 +309,16 @@ void failures(Test& t) {
         }
         bool over = c.min(int64_t(c.rank() != victim || fail_at >= 0));
         fail_at = -1;
-        for (const std::string& other : c.gather_text(error)) EXPECT(other == error, "{} / {}", other, error);
+        for (const std::string& other : c.gather_text(error))
+          EXPECT(other == error, "{} / {}", other, error);
         if (over) {
           EXPECT(error.empty(), "{}", error);
           break;
         }
         ++failed;
         if (!error.empty())
-          EXPECT(error.find("injected") != error.npos && error.find("Older") != error.npos, "{}", error);
+          EXPECT(error.find("injected") != error.npos && error.find("Older") != error.npos, "{}",
+                 error);
         bool there = io::exists(directory + "/0000000002.h5");
         c.barrier();
         if (!error.empty() && !there) t.restore(c, directory, 1);
@@ -329,7 +347,8 @@ void beside_training(Test& t) {
         saver.begin(owner.state, step >= 3 ? 3 : -1);
         for (auto& tensor : owner.state.tensors)
           for (auto& part : tensor.parts)
-            std::fill_n(static_cast<char*>(part.data), (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
+            std::fill_n(static_cast<char*>(part.data),
+                        (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
         std::optional<checkpoint::Saved> saved;
         int64_t polls = 0;
         if (step % 2)
@@ -360,7 +379,8 @@ void beside_training(Test& t) {
 void coverage(Test& t) {
   std::string directory = t.fresh("coverage");
   t.with(t.world.size(), [&](comm::Comm& c) {
-    auto broken = [&](const std::vector<std::string>& words, const std::function<void(State&)>& change) {
+    auto broken = [&](const std::vector<std::string>& words,
+                      const std::function<void(State&)>& change) {
       t.refused(c, base::Exit::internal, words, [&] {
         Owner owner(Cut::even, c.rank(), c.size(), 3, true);
         change(owner.state);
@@ -384,9 +404,11 @@ void coverage(Test& t) {
   });
 }
 
-// ---------------------------------------------------------------- what a run keeps beside its checkpoints
+// ---------------------------------------------------------------- what a run keeps beside its
+// checkpoints
 
-// A killed writer, a torn line, a run that goes back: curves stay single-valued, nothing is lost, both files agree.
+// A killed writer, a torn line, a run that goes back: curves stay single-valued, nothing is lost,
+// both files agree.
 void metrics(Test& t) {
   std::string directory = t.fresh("metrics");
   if (t.world.rank() != 0) {
@@ -395,7 +417,8 @@ void metrics(Test& t) {
     silent.flush();
     return;
   }
-  std::string jsonl = directory + "/metrics.jsonl", abandoned = directory + "/metrics.abandoned.jsonl";
+  std::string jsonl = directory + "/metrics.jsonl",
+              abandoned = directory + "/metrics.abandoned.jsonl";
   auto column = [&](const char* name) {
     io::H5File file = io::H5File::open(directory + "/metrics.h5");
     return file.read<double>(name);
@@ -404,28 +427,33 @@ void metrics(Test& t) {
     std::string text = io::exists(path) ? io::read_file(path) : "";
     return std::count(text.begin(), text.end(), '\n');
   };
-  // The first attempt is killed in the middle: what it wrote is there, because every row goes to the system at once.
+  // The first attempt is killed in the middle: what it wrote is there, because every row goes to
+  // the system at once.
   pid_t child = ::fork();
   if (child == 0) {
-    train::Metrics m(directory, 0, 1, true, {}, false, {{"/eval/val", {{"perplexity", "nats/caption", "made up"}}}});
+    train::Metrics m(directory, 0, 1, true, {}, false,
+                     {{"/eval/val", {{"perplexity", "nats/caption", "made up"}}}});
     m.eval_row("val", 0, {{"perplexity", 9}});
     for (int64_t step = 1; step <= 10; ++step)
-      m.train_row(
-          step,
-          {{"loss", 1.0 / double(step)}, {"l2_grads[a/.*]", double(step)}, {"mfu", step == 3 ? std::nan("") : 0.5}});
+      m.train_row(step, {{"loss", 1.0 / double(step)},
+                         {"l2_grads[a/.*]", double(step)},
+                         {"mfu", step == 3 ? std::nan("") : 0.5}});
     m.eval_row("val", 10, {{"perplexity", 5}});
     ::kill(::getpid(), SIGKILL);
   }
   int status = 0;
   EXPECT(::waitpid(child, &status, 0) == child && WIFSIGNALED(status));
-  io::File(jsonl, io::File::Mode::append).append("{\"kind\":\"train\",\"step\":11,\"lo");  // and tore its last line
+  // and tore its last line
+  io::File(jsonl, io::File::Mode::append).append("{\"kind\":\"train\",\"step\":11,\"lo");
   EXPECT(lines(jsonl) == 13);
   {
-    train::Metrics m(directory, 6, 1, true, {}, false,
-                     {{train::kTrainRows, {{"loss", "nats/token", "as a model declares it"}}},
-                      {"/eval/val", {{"perplexity", "nats/caption", "as an evaluator declares it"}}}});
+    train::Metrics m(
+        directory, 6, 1, true, {}, false,
+        {{train::kTrainRows, {{"loss", "nats/token", "as a model declares it"}}},
+         {"/eval/val", {{"perplexity", "nats/caption", "as an evaluator declares it"}}}});
     EXPECT(m.attempt() == 2 && !m.has_eval("val", 10) && m.has_eval("val", 0));
-    EXPECT(column("/train/step") == (std::vector<double>{1, 2, 3, 4, 5, 6}));  // readable while the run goes on
+    // readable while the run goes on
+    EXPECT(column("/train/step") == (std::vector<double>{1, 2, 3, 4, 5, 6}));
     EXPECT(column("/train/loss")[4] == 1.0 / 5 && std::isnan(column("/train/mfu")[2]) &&
            column("/train/l2_grads[a~.*]")[5] == 6);
     EXPECT(lines(abandoned) == 6);  // steps 7..10, the evaluation at 10, and the torn line
@@ -435,32 +463,38 @@ void metrics(Test& t) {
     m.eval_row("val", 7, {{"perplexity", 3}});  // measured again: the last one holds
     EXPECT(m.has_eval("val", 7));
   }
-  EXPECT(column("/train/loss") == (std::vector<double>{1, 1.0 / 2, 1.0 / 3, 1.0 / 4, 1.0 / 5, 1.0 / 6, 70}));
+  EXPECT(column("/train/loss") ==
+         (std::vector<double>{1, 1.0 / 2, 1.0 / 3, 1.0 / 4, 1.0 / 5, 1.0 / 6, 70}));
   EXPECT(column("/eval/val/perplexity") == (std::vector<double>{9, 3}) &&
          column("/start/attempt") == (std::vector<double>{1, 2}));
   {
     io::H5File file = io::H5File::open(directory + "/metrics.h5");
     EXPECT(std::get<std::string>(*file.attribute("/train/loss", "unit")) == "nats/token");
-    EXPECT(std::get<std::string>(*file.attribute("/eval/val/perplexity", "unit")) == "nats/caption");
-    EXPECT(std::get<std::string>(*file.attribute("/train/l2_grads[a~.*]", "name")) == "l2_grads[a/.*]");
+    EXPECT(std::get<std::string>(*file.attribute("/eval/val/perplexity", "unit")) ==
+           "nats/caption");
+    EXPECT(std::get<std::string>(*file.attribute("/train/l2_grads[a~.*]", "name")) ==
+           "l2_grads[a/.*]");
   }
   // A crash between the two files' writing: the same rows come again and are not counted twice.
   std::string before = io::read_file(jsonl), before_h5 = io::read_file(directory + "/metrics.h5");
   { train::Metrics m(directory, 2, 1, true, {}); }
   auto rows = lines(abandoned);
-  io::write_file_atomically(jsonl, before), io::write_file_atomically(directory + "/metrics.h5", before_h5);
+  io::write_file_atomically(jsonl, before),
+      io::write_file_atomically(directory + "/metrics.h5", before_h5);
   { train::Metrics m(directory, 2, 1, true, {}); }
   EXPECT(lines(abandoned) == rows && column("/train/step") == (std::vector<double>{1, 2}));
   // From the beginning: everything is abandoned. A row that no table knows is a mistake of ours.
   {
     train::Metrics m(directory, 0, 1, true, {});
     EXPECT(m.attempt() == 4);
-    t.refused(*comm::make_plan_comm(1), base::Exit::internal, {"neither a measure of the model nor in train_metrics"}, [&] {
-      m.train_row(1, {{"los", 1}});
-    });
-    t.refused(*comm::make_plan_comm(1), base::Exit::internal, {"perplexity is neither the evaluator's nor in eval_metrics"}, [&] {
-      m.eval_row("val", 1, {{"perplexity", 1}});
-    });
+    t.refused(*comm::make_plan_comm(1), base::Exit::internal,
+              {"neither a measure of the model nor in train_metrics"}, [&] {
+                m.train_row(1, {{"los", 1}});
+              });
+    t.refused(*comm::make_plan_comm(1), base::Exit::internal,
+              {"perplexity is neither the evaluator's nor in eval_metrics"}, [&] {
+                m.eval_row("val", 1, {{"perplexity", 1}});
+              });
   }
   io::H5File file = io::H5File::open(directory + "/metrics.h5");
   EXPECT(!file.exists("/train") && !file.exists("/eval") && file.exists("/start"));
@@ -481,7 +515,8 @@ void run_directory(Test& t) {
           train::RunDirectory directory(*self, path);
           ::_exit(0);  // dies with the lock
         } catch (const base::Error& e) {
-          bool named = std::string(e.what()).find(fmt::format(":{} since 20", ::getppid())) != std::string::npos;
+          bool named = std::string(e.what()).find(fmt::format(":{} since 20", ::getppid())) !=
+                       std::string::npos;
           ::_exit(named && e.code() == base::Exit::config ? 1 : 2);
         }
       }

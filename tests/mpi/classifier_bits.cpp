@@ -69,10 +69,11 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
   Outcome out;
   const train::Geometry& g = engine.geometry();
   for (int step = 1; step <= kSteps; ++step) {
-    const train::StepReport& r = engine.step_filled(step, [&](int64_t m, const models::Inputs& into) {
-      MadeImages batch((step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
-      engine.train_pass().prepare(batch.host, engine.draws(step), into);
-    });
+    const train::StepReport& r =
+        engine.step_filled(step, [&](int64_t m, const models::Inputs& into) {
+          MadeImages batch((step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
+          engine.train_pass().prepare(batch.host, engine.draws(step), into);
+        });
     std::vector<double> numbers = r.measures;
     numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global,
                                    r.update.updates.global});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators on real ranks (run with 1, 2, 3 and 4): the suite on whole worlds in both orders of summation, groups and the mesh.
+// Communicators on real ranks (run with 1, 2, 3 and 4): the suite on whole worlds in both orders of
+// summation, groups and the mesh.
 #include <bit>
 
 #include "comm_suite.hpp"
@@ -15,7 +16,8 @@ int run(comm::Session& session, int, char**) {
   const bool power = std::has_single_bit(unsigned(ranks));
   world_rank = world.rank();
   device::Queue queue(device::Kind::cpu);
-  expect(session.local_size() >= 1 && session.local_rank() < session.local_size(), "ranks of this node");
+  expect(session.local_size() >= 1 && session.local_rank() < session.local_size(),
+         "ranks of this node");
   expect(!session.host().empty() && !comm::mpi_version().empty(), "names");
 
   for (SumOrder order : {SumOrder::library, SumOrder::tree}) {
@@ -34,7 +36,8 @@ int run(comm::Session& session, int, char**) {
 
   // Ordered by key, not by world rank.
   auto reversed = session.split(5, ranks - 1 - world.rank(), SumOrder::library);
-  expect(reversed->rank() == ranks - 1 - world.rank() && reversed->size() == ranks, "keys order the ranks");
+  expect(reversed->rank() == ranks - 1 - world.rank() && reversed->size() == ranks,
+         "keys order the ranks");
   auto alone = session.split(world.rank(), 0, SumOrder::tree);
   expect(alone->size() == 1, "one colour each");
   all_of(*alone, SumOrder::tree, queue);
@@ -45,17 +48,20 @@ int run(comm::Session& session, int, char**) {
     comm::Mesh m = comm::make_mesh(session, shape, power ? SumOrder::tree : SumOrder::library);
     const std::string name = fmt::format("mesh {}x{}", shape.replica, shape.fsdp);
     expect(m.rank() == world.rank() && m.world == &world, name);
-    expect(m.fsdp->size() == shape.fsdp && m.fsdp->rank() == m.fsdp_index && m.fsdp_index == world.rank() % shape.fsdp,
+    expect(m.fsdp->size() == shape.fsdp && m.fsdp->rank() == m.fsdp_index &&
+               m.fsdp_index == world.rank() % shape.fsdp,
            name + ": fsdp");
     expect(m.replica->size() == shape.replica && m.replica->rank() == m.replica_index &&
                m.replica_index == world.rank() / shape.fsdp,
            name + ": replica");
     // Sums stay within their groups.
-    expect(m.fsdp->sum(int64_t{1} << world.rank()) == ((int64_t{1} << shape.fsdp) - 1) << m.replica_index * shape.fsdp,
+    expect(m.fsdp->sum(int64_t{1} << world.rank()) == ((int64_t{1} << shape.fsdp) - 1)
+                                                          << m.replica_index * shape.fsdp,
            name + ": who is in the fsdp group");
     int64_t column = 0;
     for (int r = 0; r < shape.replica; ++r) column |= int64_t{1} << (r * shape.fsdp + m.fsdp_index);
-    expect(m.replica->sum(int64_t{1} << world.rank()) == column, name + ": who is in the replica group");
+    expect(m.replica->sum(int64_t{1} << world.rank()) == column,
+           name + ": who is in the replica group");
     sums<float>(*m.fsdp, power ? SumOrder::tree : SumOrder::library, 33, queue);
     sums<double>(*m.replica, power ? SumOrder::tree : SumOrder::library, 33, queue);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every communicator must pass, on real ranks, with what it exchanges in the memory of a queue: every collective against
-// what each rank can compute by itself, both orders of summation, tickets in flight, agreements, and traffic counters against
-// those of a plan.
+// What every communicator must pass, on real ranks, with what it exchanges in the memory of a
+// queue: every collective against what each rank can compute by itself, both orders of summation,
+// tickets in flight, agreements, and traffic counters against those of a plan.
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ inline void expect(bool good, const std::string& text) {
   if (++failures <= 20) std::printf("FAILED on rank %d: %s\n", world_rank, text.c_str());
 }
 
-// What rank r contributes at place i: any rank can compute anybody's numbers. Magnitudes differ, so that the order of a
-// sum shows.
+// What rank r contributes at place i: any rank can compute anybody's numbers. Magnitudes differ, so
+// that the order of a sum shows.
 template <class T>
 T number(int r, int64_t i, const char* what) {
   base::Philox4 b = base::Stream(1, what).sub(uint64_t(r)).block(uint64_t(i));
@@ -58,7 +58,8 @@ View view(std::vector<T>& v) {
 template <class T>
 class Array {
  public:
-  Array(device::Queue& queue, const std::vector<T>& values, DType type = sizeof(T) == 4 ? DType::f32 : DType::f64)
+  Array(device::Queue& queue, const std::vector<T>& values,
+        DType type = sizeof(T) == 4 ? DType::f32 : DType::f64)
       : queue_(queue), buffer_(queue.kind(), ledger_, "test", int64_t(values.size() * sizeof(T))) {
     view = buffer_.view(type).slice(0, int64_t(values.size()));
     set(values);
@@ -94,15 +95,16 @@ bool is_sum(T actual, int size, int64_t i, const char* what, SumOrder order) {
 
 template <class T>
 void sums(Comm& c, SumOrder order, int64_t n, device::Queue& queue) {
-  const std::string name = fmt::format(" of {} x {} bytes over {} ranks, {}", n, sizeof(T), c.size(),
-                                       order == SumOrder::tree ? "tree" : "library");
+  const std::string name = fmt::format(" of {} x {} bytes over {} ranks, {}", n, sizeof(T),
+                                       c.size(), order == SumOrder::tree ? "tree" : "library");
   std::vector<T> before(size_t(n * c.size()));
   for (size_t i = 0; i < before.size(); ++i) before[i] = number<T>(c.rank(), int64_t(i), "scatter");
   Array<T> mine(queue, before), part(queue, std::vector<T>(size_t(n), T(-1)));
   c.reduce_scatter(mine.view, part.view, queue).wait();
   bool good = true;
   std::vector<T> sum = part.get();
-  for (int64_t i = 0; i < n; ++i) good &= is_sum(sum[size_t(i)], c.size(), c.rank() * n + i, "scatter", order);
+  for (int64_t i = 0; i < n; ++i)
+    good &= is_sum(sum[size_t(i)], c.size(), c.rank() * n + i, "scatter", order);
   expect(good, "reduce_scatter" + name);
   expect(mine.get() == before, "reduce_scatter changed what was sent" + name);
 
@@ -114,7 +116,8 @@ void sums(Comm& c, SumOrder order, int64_t n, device::Queue& queue) {
   good = true;
   for (int64_t i = 0; i < n; ++i) good &= is_sum(all[size_t(i)], c.size(), i, "reduce", order);
   expect(good, "all_reduce" + name);
-  expect(c.same(base::xxh3(all.data(), all.size() * sizeof(T))), "all_reduce gave ranks different bits" + name);
+  expect(c.same(base::xxh3(all.data(), all.size() * sizeof(T))),
+         "all_reduce gave ranks different bits" + name);
 
   // The two must agree to the bit: which one is used depends on the sharding strategy.
   Array<T> whole(queue, std::vector<T>(before.size()));
@@ -127,8 +130,11 @@ void sums(Comm& c, SumOrder order, int64_t n, device::Queue& queue) {
 
 template <class T>
 void gather(Comm& c, DType type, int64_t n, device::Queue& queue) {
-  const std::string name = fmt::format("all_gather of {} {} over {} ranks", n, name_of(type), c.size());
-  auto value = [](int r, int64_t i) { return T(base::Stream(2, "gather").sub(uint64_t(r)).bits(uint64_t(i))); };
+  const std::string name =
+      fmt::format("all_gather of {} {} over {} ranks", n, name_of(type), c.size());
+  auto value = [](int r, int64_t i) {
+    return T(base::Stream(2, "gather").sub(uint64_t(r)).bits(uint64_t(i)));
+  };
   std::vector<T> mine(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) mine[size_t(i)] = value(c.rank(), i);
   Array<T> send(queue, mine, type), recv(queue, std::vector<T>(size_t(n * c.size()), T(1)), type);
@@ -166,23 +172,29 @@ inline void in_flight(Comm& c, SumOrder order, device::Queue& queue) {
                                                     {queue, std::vector<float>(n)},
                                                     {queue, reduced}}));
       Three& a = *all[size_t(k)];
-      a.send.set(send), a.gathered.set(std::vector<float>(many)), a.scattered.set(std::vector<float>(n)), a.reduced.set(reduced);
+      a.send.set(send), a.gathered.set(std::vector<float>(many)),
+          a.scattered.set(std::vector<float>(n)), a.reduced.set(reduced);
       tickets.push_back(c.all_gather(a.send.view.slice(0, int64_t(n)), a.gathered.view, queue));
       tickets.push_back(c.reduce_scatter(a.send.view, a.scattered.view, queue));
       tickets.push_back(c.all_reduce(a.reduced.view, queue));
     }
     // Newest first, then oldest first, then every other one.
     for (size_t i = 0; i < tickets.size(); ++i)
-      tickets[round == 0 ? tickets.size() - 1 - i : round == 1 ? i : (i * 5) % tickets.size()].wait();
+      tickets[round == 0   ? tickets.size() - 1 - i
+              : round == 1 ? i
+                           : (i * 5) % tickets.size()]
+          .wait();
     bool good = true;
     for (int k = 0; k < kMany; ++k) {
-      std::vector<float> gathered = all[size_t(k)]->gathered.get(), scattered = all[size_t(k)]->scattered.get(),
+      std::vector<float> gathered = all[size_t(k)]->gathered.get(),
+                         scattered = all[size_t(k)]->scattered.get(),
                          reduced = all[size_t(k)]->reduced.get();
       int64_t n = int64_t(reduced.size());
       for (int64_t i = 0; i < n; ++i) {
         good &= is_sum(reduced[size_t(i)], c.size(), i, "flight", order);
         good &= is_sum(scattered[size_t(i)], c.size(), c.rank() * n + i, "flight", order);
-        for (int r = 0; r < c.size(); ++r) good &= gathered[size_t(r * n + i)] == number<float>(r, i, "flight");
+        for (int r = 0; r < c.size(); ++r)
+          good &= gathered[size_t(r * n + i)] == number<float>(r, i, "flight");
       }
     }
     expect(good, fmt::format("{} operations in flight at once, round {}", tickets.size(), round));
@@ -200,11 +212,13 @@ inline void agreements(Comm& c) {
   expect(c.max(0.5 * r) == 0.5 * (n - 1), "max of doubles");
   expect(c.same(0xfedcba9876543210ull), "same digest");
   for (int odd = 0; odd < n; ++odd)
-    expect(c.same(odd == r ? 7 : 8) == (n == 1), fmt::format("rank {} differs and nobody notices", odd));
+    expect(c.same(odd == r ? 7 : 8) == (n == 1),
+           fmt::format("rank {} differs and nobody notices", odd));
   expect(c.same(r == 0 ? 1ull << 63 : 0) == (n == 1), "the highest bit counts");
 
   auto text = [](int rank) {
-    return rank == 1 ? std::string() : "rank " + std::to_string(rank) + std::string(size_t(rank * 1000), 'x');
+    return rank == 1 ? std::string()
+                     : "rank " + std::to_string(rank) + std::string(size_t(rank * 1000), 'x');
   };
   std::vector<std::string> texts = c.gather_text(text(r));
   bool good = int(texts.size()) == n;
@@ -215,7 +229,8 @@ inline void agreements(Comm& c) {
   for (int root = 0; root < n; ++root) {
     expect(c.broadcast_text(r == root ? text(root) : "mine", root) == text(root),
            fmt::format("broadcast_text from {}", root));
-    expect(c.broadcast_text(r == root ? binary : "", root) == binary, "broadcast_text of any bytes");
+    expect(c.broadcast_text(r == root ? binary : "", root) == binary,
+           "broadcast_text of any bytes");
     std::vector<float> v(37, float(r));
     c.broadcast(view(v), root);
     expect(v == std::vector<float>(37, float(root)), fmt::format("broadcast from {}", root));
@@ -226,20 +241,25 @@ inline void agreements(Comm& c) {
 // The same calls on a communicator that exists only on paper.
 inline void traffic(Comm& real, device::Queue& queue) {
   auto paper = comm::make_plan_comm(real.size(), real.rank());
-  Array<float> send(queue, std::vector<float>(24)), recv(queue, std::vector<float>(24 * size_t(real.size())));
+  Array<float> send(queue, std::vector<float>(24)),
+      recv(queue, std::vector<float>(24 * size_t(real.size())));
   Array<double> sums(queue, std::vector<double>(9));
   real.reset_traffic();
   for (Comm* c : {&real, paper.get()}) {
-    for (int64_t n : {24, 1, 7}) c->all_gather(send.view.slice(0, n), recv.view.slice(0, n * c->size()), queue).wait();
-    for (int64_t n : {24, 3}) c->reduce_scatter(recv.view.slice(0, n * c->size()), send.view.slice(0, n), queue).wait();
+    for (int64_t n : {24, 1, 7})
+      c->all_gather(send.view.slice(0, n), recv.view.slice(0, n * c->size()), queue).wait();
+    for (int64_t n : {24, 3})
+      c->reduce_scatter(recv.view.slice(0, n * c->size()), send.view.slice(0, n), queue).wait();
     for (int64_t n : {9, 0, 2}) c->all_reduce(sums.view.slice(0, n), queue).wait();
     c->barrier();
     c->sum(int64_t{1});
     c->broadcast_text("text", 0);
   }
-  auto compare = [&](const comm::Traffic& a, const comm::Traffic& b, const char* what, int64_t calls, int64_t bytes) {
+  auto compare = [&](const comm::Traffic& a, const comm::Traffic& b, const char* what,
+                     int64_t calls, int64_t bytes) {
     expect(a.calls == b.calls && a.bytes == b.bytes,
-           fmt::format("{}: {} calls and {} bytes, the plan says {} and {}", what, a.calls, a.bytes, b.calls, b.bytes));
+           fmt::format("{}: {} calls and {} bytes, the plan says {} and {}", what, a.calls, a.bytes,
+                       b.calls, b.bytes));
     expect(real.size() == 1 ? a.calls == 0 : a.calls == calls && a.bytes == bytes,
            fmt::format("{}: {} bytes", what, a.bytes));
   };
@@ -251,7 +271,8 @@ inline void traffic(Comm& real, device::Queue& queue) {
 }
 
 inline void all_of(Comm& c, SumOrder order, device::Queue& queue) {
-  for (int64_t n : {1, 2, 3, 17, 1000, 4097}) sums<float>(c, order, n, queue), sums<double>(c, order, n, queue);
+  for (int64_t n : {1, 2, 3, 17, 1000, 4097})
+    sums<float>(c, order, n, queue), sums<double>(c, order, n, queue);
   sums<float>(c, order, 70001, queue);  // beyond the eager limit
   in_flight(c, order, queue);
   for (int64_t n : {1, 5, 30011}) {
@@ -268,7 +289,8 @@ inline void all_of(Comm& c, SumOrder order, device::Queue& queue) {
 inline int verdict(Comm& world, const char* what) {
   int64_t total = world.sum(int64_t{failures});
   if (world.rank() == 0)
-    std::printf("%s: %d checks on each of %d ranks, %d failures\n", what, checks, world.size(), int(total));
+    std::printf("%s: %d checks on each of %d ranks, %d failures\n", what, checks, world.size(),
+                int(total));
   return total ? 1 : 0;
 }
 

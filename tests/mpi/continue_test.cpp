@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved on N ranks, continued on M, as separate jobs:
-//   mpirun -np N continue_test save FOLDER        one checkpoint per mesh, sharding strategy and level, after step 10
-//   mpirun -np M continue_test load FOLDER [all]  each of them on each mesh and strategy of M ranks
-// The restored state is what was saved, bit by bit, always. The 20 steps after it are, in level "mesh", those of a run
-// that was never stopped, bit by bit; in level "run" their losses are within 1e-5. Without `all`, a part of the pairs
-// takes the steps.
+//   mpirun -np N continue_test save FOLDER        one checkpoint per mesh, sharding strategy and
+//   level, after step 10 mpirun -np M continue_test load FOLDER [all]  each of them on each mesh
+//   and strategy of M ranks
+// The restored state is what was saved, bit by bit, always. The 20 steps after it are, in level
+// "mesh", those of a run that was never stopped, bit by bit; in level "run" their losses are within
+// 1e-5. Without `all`, a part of the pairs takes the steps.
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -39,11 +40,13 @@ struct Run {
   comm::Mesh mesh;
   train::Engine engine;
   Run(comm::Session& session, const tests::Case& c)
-      : mesh(comm::make_mesh(session, c.mesh, c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library)),
+      : mesh(comm::make_mesh(session, c.mesh,
+                             c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library)),
         engine(tests::engine_options(c, kSteps), mesh, device::Kind::cpu) {}
   std::vector<double> steps(int from, int to) {
     std::vector<double> losses;
-    for (int step = from; step <= to; ++step) losses.push_back(tests::run_step(engine, mesh, step).loss());
+    for (int step = from; step <= to; ++step)
+      losses.push_back(tests::run_step(engine, mesh, step).loss());
     return losses;
   }
   uint64_t digest() {
@@ -75,16 +78,18 @@ int save_all(comm::Session& session, const std::string& folder) {
       run.engine.initialise();
       run.engine.publish();
       run.steps(1, kSaved);
-      std::string directory =
-          fmt::format("{}/{}/{}_{}_{}", folder, level, c.mesh.replica, c.mesh.fsdp, c.parameters + "_" + c.optimizer);
+      std::string directory = fmt::format("{}/{}/{}_{}_{}", folder, level, c.mesh.replica,
+                                          c.mesh.fsdp, c.parameters + "_" + c.optimizer);
       if (world.rank() == 0) io::make_directories(directory);
       world.barrier();
-      checkpoint::State state{.step = kSaved, .tensors = run.engine.state(), .numbers = {}, .texts = {{"deck", "x"}}};
+      checkpoint::State state{
+          .step = kSaved, .tensors = run.engine.state(), .numbers = {}, .texts = {{"deck", "x"}}};
       checkpoint::save(world, directory, state, {});
       uint64_t digest = run.digest();
       if (world.rank() == 0) write_numbers(directory + "/digest", digest, {});
       // The run that is never stopped.
-      if (world.size() == 1 && c.parameters == std::string("replicated") && c.optimizer == std::string("replicated")) {
+      if (world.size() == 1 && c.parameters == std::string("replicated") &&
+          c.optimizer == std::string("replicated")) {
         auto losses = run.steps(kSaved + 1, kSteps);
         write_numbers(fmt::format("{}/{}_straight", folder, level), run.digest(), losses);
       }
@@ -105,20 +110,23 @@ int load_all(comm::Session& session, const std::string& folder, bool all) {
     auto [straight_digest, straight] = read_numbers(fmt::format("{}/{}_straight", folder, level));
     expect(straight.size() == size_t(kSteps - kSaved), level + ": no straight run");
     std::vector<std::string> saved = io::list_directory(folder + "/" + level);
-    expect(saved.size() == (level == "mesh" ? 18 : 24), fmt::format("{} checkpoints of level {}", saved.size(), level));
+    expect(saved.size() == (level == "mesh" ? 18 : 24),
+           fmt::format("{} checkpoints of level {}", saved.size(), level));
     int pair = 0;
     for (const std::string& from : saved)
       for (const tests::Case& c : cases(level, world.size())) {
         Run run(session, c);
-        checkpoint::State state{.step = 0, .tensors = run.engine.state(), .numbers = {}, .texts = {}};
+        checkpoint::State state{
+            .step = 0, .tensors = run.engine.state(), .numbers = {}, .texts = {}};
         checkpoint::CheckpointOptions options;
         options.resume = "must";
         std::string name = fmt::format("saved by {}/{}, continued by {}", level, from, c.text());
         checkpoint::restore(world, fmt::format("{}/{}/{}", folder, level, from), state, options);
         ++restored;
         expect(state.step == kSaved, name + ": another step");
-        expect(run.digest() == read_numbers(fmt::format("{}/{}/{}/digest", folder, level, from)).first,
-               name + ": the restored state has other bits");
+        expect(
+            run.digest() == read_numbers(fmt::format("{}/{}/{}/digest", folder, level, from)).first,
+            name + ": the restored state has other bits");
         if (!all && pair++ % 13 != 0) continue;
         ++continued;
         run.engine.publish();
@@ -134,8 +142,8 @@ int load_all(comm::Session& session, const std::string& folder, bool all) {
       }
   }
   if (world.rank() == 0)
-    std::printf("%d restored, %d continued for %d steps, level run off by %.1e, %d failures\n", restored, continued,
-                kSteps - kSaved, worst, failures);
+    std::printf("%d restored, %d continued for %d steps, level run off by %.1e, %d failures\n",
+                restored, continued, kSteps - kSaved, worst, failures);
   return failures ? 1 : 0;
 }
 

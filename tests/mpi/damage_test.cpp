@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Whatever bytes are flipped, cleared,
-// swapped, cut off, appended or taken away, a restore either gives exactly what was saved (the damage hit unused
-// space), or refuses the file by name with the reason and gives exactly what the file before it holds.
+// Thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Whatever bytes are
+// flipped, cleared, swapped, cut off, appended or taken away, a restore either gives exactly what
+// was saved (the damage hit unused space), or refuses the file by name with the reason and gives
+// exactly what the file before it holds.
 #include <unistd.h>
 
 #include <cstdio>
@@ -33,7 +34,8 @@ struct Dice {
 // Returns what was done; "" = the file is gone.
 std::string damage(std::string& content, Dice& dice) {
   size_t at = dice.below(content.size()), length = 1 + dice.below(9000);
-  // Half of them where a mistake is likeliest to be missed: header, structure, and the checksums at the end.
+  // Half of them where a mistake is likeliest to be missed: header, structure, and the checksums at
+  // the end.
   if (size_t where = dice.below(4); where < 2)
     at = where == 0 ? dice.below(std::min<size_t>(content.size(), 40000))
                     : content.size() - 1 - dice.below(std::min<size_t>(content.size(), 3000));
@@ -73,11 +75,14 @@ std::string damage(std::string& content, Dice& dice) {
   }
 }
 
-// Whether a reason for a refusal names what is wrong: the part of the file that has other bytes than `good`.
+// Whether a reason for a refusal names what is wrong: the part of the file that has other bytes
+// than `good`.
 class Names {
  public:
   Names(const std::string& path, int64_t step, std::string good)
-      : good_(std::move(good)), header_(checkpoint::check_header(path)), manifest_(checkpoint::inspect(path, step)) {}
+      : good_(std::move(good)),
+        header_(checkpoint::check_header(path)),
+        manifest_(checkpoint::inspect(path, step)) {}
 
   bool rightly(const std::string& reason, const std::string& content) const {
     auto says = [&](const std::string& text) { return reason.find(text) != reason.npos; };
@@ -90,25 +95,33 @@ class Names {
     if (says("it is cut: ") || says(" were written"))
       return are < size_t(checkpoint::kUserBlock)
                  ? says(fmt::format("it is cut: {} bytes, shorter than its header", are))
-                 : are != were && says(are < were ? fmt::format("it is cut: {} of {} bytes", are, were)
-                                                  : fmt::format("it has {} bytes, {} were written", are, were));
+                 : are != were &&
+                       says(are < were
+                                ? fmt::format("it is cut: {} of {} bytes", are, were)
+                                : fmt::format("it has {} bytes, {} were written", are, were));
     if (says("HDF5 structure is damaged")) {
       for (auto [begin, end] : header_.structure)
         if (changed(begin, end)) return true;
       return false;
     }
-    if (says(fmt::format("{} is damaged", checkpoint::kIndex))) return changed(header_.index.first, header_.index.second);
-    if (says("header") || says("does not begin as a checkpoint")) return changed(0, checkpoint::kUserBlock);
+    if (says(fmt::format("{} is damaged", checkpoint::kIndex)))
+      return changed(header_.index.first, header_.index.second);
+    if (says("header") || says("does not begin as a checkpoint"))
+      return changed(0, checkpoint::kUserBlock);
     const checkpoint::FileLayout& l = manifest_.layout;
     if (says("list of tensor checksums"))
-      return changed(l.tensor_sums, l.tensor_sums + int64_t(8 * l.entries.size())) || changed(l.file_sum, l.file_sum + 8);
+      return changed(l.tensor_sums, l.tensor_sums + int64_t(8 * l.entries.size())) ||
+             changed(l.file_sum, l.file_sum + 8);
     for (const checkpoint::Entry& e : l.entries) {
       int64_t first = l.block_sums + 8 * e.first_block, begin = 0, end = 0;
-      if (says("the block checksums of " + e.name + " are")) return changed(first, first + 8 * e.blocks());
-      if (e.name == checkpoint::kDeck && says(e.name + " is damaged")) return changed(e.offset, e.offset + e.bytes);
+      if (says("the block checksums of " + e.name + " are"))
+        return changed(first, first + 8 * e.blocks());
+      if (e.name == checkpoint::kDeck && says(e.name + " is damaged"))
+        return changed(e.offset, e.offset + e.bytes);
       size_t at = reason.find(": " + e.name + " is damaged (checksum of bytes ");
       if (at == reason.npos) continue;
-      return std::sscanf(reason.c_str() + reason.find("of bytes ", at), "of bytes %ld to %ld", &begin, &end) == 2 &&
+      return std::sscanf(reason.c_str() + reason.find("of bytes ", at), "of bytes %ld to %ld",
+                         &begin, &end) == 2 &&
              e.offset <= begin && begin < end && end <= e.offset + e.bytes && changed(begin, end);
     }
     return false;
@@ -126,7 +139,8 @@ int run(comm::Session& session, int argc, char** argv) {
   const int count = argc > 1 ? std::atoi(argv[1]) : 2000;
   Dice dice{base::Stream(argc > 2 ? uint64_t(std::atoll(argv[2])) : 1, "damage")};
 
-  std::string root = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/damage_test_XXXXXX";
+  std::string root =
+      std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/damage_test_XXXXXX";
   if (!::mkdtemp(root.data())) return 1;
   comm::Mesh mesh = comm::make_mesh(session, {1, 1}, comm::SumOrder::library);
   train::Engine engine(tests::engine_options({.mesh = {1, 1}}, 20), mesh, device::Kind::cpu);
@@ -163,7 +177,8 @@ int run(comm::Session& session, int argc, char** argv) {
       checkpoint::State s = state(0);
       for (const auto& tensor : s.tensors)
         for (const auto& part : tensor.parts)
-          std::fill_n(static_cast<char*>(part.data), (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
+          std::fill_n(static_cast<char*>(part.data),
+                      (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
       checkpoint::CheckpointOptions options;
       options.resume = "must";
       auto restored = checkpoint::restore(world, root, s, options);
@@ -173,7 +188,8 @@ int run(comm::Session& session, int argc, char** argv) {
         ++intact;
       else if (what.empty())
         problem = restored->refused.empty() ? "" : "a file that is gone was refused";
-      else if (restored->refused.size() != 1 || restored->refused[0].find("0000000002.h5: ") == std::string::npos)
+      else if (restored->refused.size() != 1 ||
+               restored->refused[0].find("0000000002.h5: ") == std::string::npos)
         problem = "refused without its name";
       else if (!names.rightly(restored->refused[0], content))
         problem = "refused for something else: " + restored->refused[0];
@@ -186,8 +202,8 @@ int run(comm::Session& session, int argc, char** argv) {
     ++failures;
     std::printf("FAILED: damage %d (%s): %s\n", i, what.c_str(), problem.c_str());
   }
-  std::printf("%d damages to %zu bytes: %d refused, %d in unused space, %d removed, %d failures\n", count, good.size(),
-              refused, intact, gone, failures);
+  std::printf("%d damages to %zu bytes: %d refused, %d in unused space, %d removed, %d failures\n",
+              count, good.size(), refused, intact, gone, failures);
   for (const char* name : {"/0000000001.h5", "/0000000002.h5"}) io::remove_file(root + name);
   ::rmdir(root.c_str());
   // Most damages must have been seen, or this test damages nothing.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators of GPUs on the emulator, on 2 and 4 ranks: NCCL's (a double of it) and MPI's through host memory pass the suite of
-// all communicators, whole worlds and groups; what is computed before an exchange and after it keeps its order; which of the two a
-// mesh gets. With an argument, what goes wrong: the job must end as the message of the same name says.
+// Communicators of GPUs on the emulator, on 2 and 4 ranks: NCCL's (a double of it) and MPI's
+// through host memory pass the suite of all communicators, whole worlds and groups; what is
+// computed before an exchange and after it keeps its order; which of the two a mesh gets. With an
+// argument, what goes wrong: the job must end as the message of the same name says.
+#include "comm/gpu_exchange.hpp"
+
 #include <unistd.h>
 
 #include <cstdlib>
 
-#include "comm/gpu_exchange.hpp"
 #include "comm_suite.hpp"
 #include "device/gpu.hpp"
 #include "kernels/elementwise.hpp"
@@ -58,7 +60,8 @@ void choices(comm::Session& session) {
   expect(text == "nccl 2.28.9 (every rank has a GPU of its own)", text);
   {
     device::Queue queue(device::Kind::cuda);
-    sums<float>(*m.fsdp, SumOrder::library, 33, queue), sums<float>(*m.replica, SumOrder::library, 3001, queue);
+    sums<float>(*m.fsdp, SumOrder::library, 33, queue),
+        sums<float>(*m.replica, SumOrder::library, 3001, queue);
     order_of_queues(*m.fsdp, queue);
   }
   expect(connect(m, "mpi") == "mpi through host memory (mesh.gpu_exchange)", "mpi was asked for");
@@ -73,8 +76,8 @@ void choices(comm::Session& session) {
   expect(text.find("share one GPU") != text.npos, text);
 }
 
-// What was promised for each way to fail: an Error(Exit::mesh) on the rank that waits, within the time limit, that names rank,
-// group and operation. The rank that fails is the last one.
+// What was promised for each way to fail: an Error(Exit::mesh) on the rank that waits, within the
+// time limit, that names rank, group and operation. The rank that fails is the last one.
 int failing(comm::Session& session, const std::string& how) {
   comm::Comm& world = session.world();
   const bool culprit = world.rank() == world.size() - 1;
@@ -87,17 +90,25 @@ int failing(comm::Session& session, const std::string& how) {
     for (int i = 0; i < 5; ++i) c->all_reduce(x.view, queue).wait();
     x.get();
   });
-  auto says = [&](const std::string& part) { expect(text.find(part) != text.npos, part + " is missing from: " + text); };
-  says(fmt::format("rank {}", world.rank())), says(fmt::format("fsdp group of {} as its rank {}", world.size(), world.rank()));
+  auto says = [&](const std::string& part) {
+    expect(text.find(part) != text.npos, part + " is missing from: " + text);
+  };
+  says(fmt::format("rank {}", world.rank())),
+      says(fmt::format("fsdp group of {} as its rank {}", world.size(), world.rank()));
   if (how == "absent") {
     says("joining it"), says("no end after 2 s");
   } else {
     bool told = culprit && how.find("hang") != 0;
-    // A rank that left at once may not have taken its part in the operation before, either: the emulator works when it is asked.
+    // A rank that left at once may not have taken its part in the operation before, either: the
+    // emulator works when it is asked.
     const bool exactly = how.find("hang") == 0 || (told && how.find("refuse") == 0);
-    says(exactly ? "all_reduce (operation 3 of this rank, 4000 bytes of f32)" : "all_reduce (operation ");
-    says(!told ? "not ended after 2 s" : how.find("error") == 0 ? "unhandled system error (a cable was pulled" : "invalid usage");
-    expect(!told || text.find("not ended after") == text.npos, "who is told does not wait: " + text);
+    says(exactly ? "all_reduce (operation 3 of this rank, 4000 bytes of f32)"
+                 : "all_reduce (operation ");
+    says(!told                    ? "not ended after 2 s"
+         : how.find("error") == 0 ? "unhandled system error (a cable was pulled"
+                                  : "invalid usage");
+    expect(!told || text.find("not ended after") == text.npos,
+           "who is told does not wait: " + text);
   }
   return verdict(world, how.c_str());
 }
@@ -113,9 +124,11 @@ int run(comm::Session& session, int argc, char** argv) {
     device::Queue queue(device::Kind::cuda);
     auto lane = comm::make_nccl_lane(60);
     auto nccl = [&](int colour, const char* name) {
-      return comm::make_nccl_comm(session.split(colour, world.rank(), SumOrder::library), name, lane);
+      return comm::make_nccl_comm(session.split(colour, world.rank(), SumOrder::library), name,
+                                  lane);
     };
-    auto all = nccl(0, "all"), half = nccl(world.rank() % 2, "half"), alone = nccl(world.rank(), "alone");
+    auto all = nccl(0, "all"), half = nccl(world.rank() % 2, "half"),
+         alone = nccl(world.rank(), "alone");
     for (comm::Comm* c : {all.get(), half.get(), alone.get()}) {
       all_of(*c, SumOrder::library, queue);
       order_of_queues(*c, queue);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans for GPUs, on emulated ones (run with 1 and 2 ranks): every category of memory is as planned, and their sum is what was
-// allocated there, to the byte; so is the traffic. What NCCL and CUDA keep for themselves has no double.
+// Plans for GPUs, on emulated ones (run with 1 and 2 ranks): every category of memory is as
+// planned, and their sum is what was allocated there, to the byte; so is the traffic. What NCCL and
+// CUDA keep for themselves has no double.
 #include <cstdio>
 #include <cstdlib>
 #include <set>
@@ -23,7 +24,8 @@ void expect(bool good, const std::string& text) {
 
 void same(const comm::Traffic& a, const comm::Traffic& b, const std::string& what) {
   expect(a.calls == b.calls && a.bytes == b.bytes,
-         fmt::format("{}: {} calls and {} bytes, planned {} and {}", what, a.calls, a.bytes, b.calls, b.bytes));
+         fmt::format("{}: {} calls and {} bytes, planned {} and {}", what, a.calls, a.bytes,
+                     b.calls, b.bytes));
 }
 
 void compare(comm::Session& session, const tests::Case& c) {
@@ -38,7 +40,8 @@ void compare(comm::Session& session, const tests::Case& c) {
   mesh.fsdp->reset_traffic(), mesh.replica->reset_traffic();
   tests::run_step(real, mesh, 1);
   std::vector<double> nll(size_t(real.geometry().micro_batch)), weight(nll.size());
-  const comm::Traffic gathered = mesh.fsdp->gathered(), scattered = mesh.fsdp->scattered(), reduced = mesh.fsdp->reduced();
+  const comm::Traffic gathered = mesh.fsdp->gathered(), scattered = mesh.fsdp->scattered(),
+                      reduced = mesh.fsdp->reduced();
   tests::MadeBatch batch(tests::small_cappa(), 0, real.geometry().micro_batch);
   tests::score(real, batch.host, nll.data(), weight.data());
 
@@ -58,13 +61,17 @@ void compare(comm::Session& session, const tests::Case& c) {
     for (const auto& entry : *entries) names.insert(entry.first);
   int64_t sum = 0;
   for (const std::string& category : names) {
-    const int64_t took = real.ledger().peak_of(category), planned = paper.ledger().peak_of(category);
-    expect(took == planned, fmt::format("{}: {} bytes of {}, planned {}", name, took, category, planned));
+    const int64_t took = real.ledger().peak_of(category),
+                  planned = paper.ledger().peak_of(category);
+    expect(took == planned,
+           fmt::format("{}: {} bytes of {}, planned {}", name, took, category, planned));
     sum += took;
   }
-  expect(names.count("scratch") && paper.ledger().peak_of("scratch") >= 32 << 20, name + ": no workspace is planned for");
+  expect(names.count("scratch") && paper.ledger().peak_of("scratch") >= 32 << 20,
+         name + ": no workspace is planned for");
   const int64_t allocated = int64_t(device::gpu_memory_used_bytes() - before);
-  expect(allocated == sum, fmt::format("{}: {} bytes are allocated on the GPU, {} were counted", name, allocated, sum));
+  expect(allocated == sum, fmt::format("{}: {} bytes are allocated on the GPU, {} were counted",
+                                       name, allocated, sum));
 }
 
 int run(comm::Session& session, int, char**) {
@@ -73,12 +80,17 @@ int run(comm::Session& session, int, char**) {
   setenv("CUDA_ON_CPU_GPUS", std::to_string(ranks).c_str(), 1);
   device::use_gpu(session.local_rank());
   int cases = 0;
-  for (auto [parameters, optimizer] : {std::pair{"sharded", "sharded"}, {"replicated", "sharded"}, {"replicated", "replicated"}})
+  for (auto [parameters, optimizer] :
+       {std::pair{"sharded", "sharded"}, {"replicated", "sharded"}, {"replicated", "replicated"}})
     for (bool bf16 : {false, true})
       for (const char* level : {"run", "mesh"}) {
         const bool sharded = parameters[0] == 's';
         if (!sharded && level[0] == 'm') continue;
-        tests::Case c{.mesh = {1, ranks}, .micro_batch = 48 / ranks / 2, .parameters = parameters, .optimizer = optimizer, .level = level};
+        tests::Case c{.mesh = {1, ranks},
+                      .micro_batch = 48 / ranks / 2,
+                      .parameters = parameters,
+                      .optimizer = optimizer,
+                      .level = level};
         c.bf16 = bf16, c.kind = bf16 ? "adamw" : "adafactor";
         compare(session, c), ++cases;
       }

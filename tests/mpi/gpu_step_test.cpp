@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step on an emulated GPU: the host puts it into the queue and waits for nothing, the report comes a step later, and all is as
-// on the CPU. Images as bytes are the floats that they stand for. Weights that products take are their masters rounded, frozen ones too.
+// A step on an emulated GPU: the host puts it into the queue and waits for nothing, the report
+// comes a step later, and all is as on the CPU. Images as bytes are the floats that they stand for.
+// Weights that products take are their masters rounded, frozen ones too.
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -68,8 +69,9 @@ Outcome train(const train::EngineOptions& options, comm::Mesh& mesh, Kind kind, 
     out.finite.push_back(r.finite), out.transfers.push_back(r.transfers);
     if (!r.finite) return;
     out.numbers.insert(out.numbers.end(), r.measures.begin(), r.measures.end());
-    out.numbers.insert(out.numbers.end(), {r.sums[models::Cappa::Sums::examples_ar], r.gradients.gradients.global, r.gradients.clip,
-                                           r.update.parameters.global, r.update.updates.global});
+    out.numbers.insert(out.numbers.end(),
+                       {r.sums[models::Cappa::Sums::examples_ar], r.gradients.gradients.global,
+                        r.gradients.clip, r.update.parameters.global, r.update.updates.global});
   };
   for (int64_t step = 1; step <= kSteps; ++step) {
     submit(engine, mesh, step, options.bytes.has_value(), bad);
@@ -82,7 +84,8 @@ Outcome train(const train::EngineOptions& options, comm::Mesh& mesh, Kind kind, 
 }
 
 void same_numbers(const Outcome& a, const Outcome& b, double part, const std::string& what) {
-  expect(a.finite == b.finite && a.numbers.size() == b.numbers.size(), what + ": other steps are finite");
+  expect(a.finite == b.finite && a.numbers.size() == b.numbers.size(),
+         what + ": other steps are finite");
   for (size_t i = 0; i < std::min(a.numbers.size(), b.numbers.size()); ++i)
     expect(std::abs(a.numbers[i] - b.numbers[i]) <= part * std::abs(b.numbers[i]),
            fmt::format("{}: number {} is {}, not {}", what, i, a.numbers[i], b.numbers[i]));
@@ -110,7 +113,11 @@ void same_averages(const Outcome& a, const Outcome& b, const std::string& what) 
 void steps(const std::string& exchange, bool waits) {
   const int ranks = session->world().size();
   for (const char* kind : {"adafactor", "adamw"}) {
-    tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .level = "run", .kind = kind, .global_batch = 16};
+    tests::Case c{.mesh = {1, ranks},
+                  .micro_batch = 8 / ranks,
+                  .level = "run",
+                  .kind = kind,
+                  .global_batch = 16};
     auto options = tests::engine_options(c, kSteps);
     options.ema.emplace();
     options.ema->decay = 0.5;
@@ -118,7 +125,8 @@ void steps(const std::string& exchange, bool waits) {
     comm::Mesh on_gpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
     comm::MeshOptions mesh_options;
     mesh_options.gpu_exchange = exchange;
-    const std::string chosen = comm::connect_gpus(on_gpu, mesh_options, comm::SumOrder::library, session->host());
+    const std::string chosen =
+        comm::connect_gpus(on_gpu, mesh_options, comm::SumOrder::library, session->host());
     const std::string name = fmt::format("{}, {} ranks by {}", kind, ranks, chosen);
 
     const Outcome floats = train(options, on_cpu, Kind::cpu);
@@ -128,7 +136,8 @@ void steps(const std::string& exchange, bool waits) {
     same_averages(gpu, floats, name);
     options.bytes = kernels::PixelRange{0, 255, -1, 2};
     const Outcome bytes = train(options, on_gpu, Kind::cuda);
-    expect(bytes.state == gpu.state && bytes.numbers == gpu.numbers, name + ": bytes are not the floats that they stand for");
+    expect(bytes.state == gpu.state && bytes.numbers == gpu.numbers,
+           name + ": bytes are not the floats that they stand for");
 
     options.bytes.reset();
     {
@@ -139,30 +148,41 @@ void steps(const std::string& exchange, bool waits) {
       same_numbers(skipped, wanted, 2e-3, fmt::format("{}, step {} not finite", name, bad));
       same_averages(skipped, wanted, name);
       options.forbid_waits = true;
-      expect(!skipped.finite[size_t(bad - 1)], name + ": a step that is not finite counts as finite");
+      expect(!skipped.finite[size_t(bad - 1)],
+             name + ": a step that is not finite counts as finite");
     }
 
     // Nothing grows from step to step; without exchanges through host memory nothing waits.
     for (const Outcome* o : {&gpu, &bytes})
       for (size_t step = 2; step < size_t(kSteps); ++step) {
         const device::Transfers &t = o->transfers[step], &first = o->transfers[1];
-        expect(t.uploads == first.uploads && t.downloads == first.downloads && t.downloaded_bytes == first.downloaded_bytes,
+        expect(t.uploads == first.uploads && t.downloads == first.downloads &&
+                   t.downloaded_bytes == first.downloaded_bytes,
                name + ": transfers grow");
-        expect(waits ? t.waits == first.waits : t.waits == 0, fmt::format("{}: {} waits in step {}", name, t.waits, step + 1));
+        expect(waits ? t.waits == first.waits : t.waits == 0,
+               fmt::format("{}: {} waits in step {}", name, t.waits, step + 1));
       }
     const device::Transfers &f = gpu.transfers[3], &b = bytes.transfers[3];
     const int64_t pixels = 2 * (8 / ranks) * 16 * 16 * 3;
-    expect(f.uploaded_bytes - b.uploaded_bytes == 3 * pixels, name + ": bytes spare three quarters of the images' upload");
-    say(fmt::format("{}: {} uploads ({} bytes; images as bytes: {}), {} downloads ({} bytes), {} waits of the host per step of 2 passes",
-                    name, f.uploads, f.uploaded_bytes, b.uploaded_bytes, f.downloads, f.downloaded_bytes, f.waits));
+    expect(f.uploaded_bytes - b.uploaded_bytes == 3 * pixels,
+           name + ": bytes spare three quarters of the images' upload");
+    say(
+        fmt::format("{}: {} uploads ({} bytes; images as bytes: {}), {} downloads ({} bytes), {} "
+                    "waits of the host per step of 2 passes",
+                    name, f.uploads, f.uploaded_bytes, b.uploaded_bytes, f.downloads,
+                    f.downloaded_bytes, f.waits));
   }
 }
 
-// A step whose data are waited for is submitted before the report of the one before is asked for: the wait is a part of the time
-// until that report, not of the time after it.
+// A step whose data are waited for is submitted before the report of the one before is asked for:
+// the wait is a part of the time until that report, not of the time after it.
 void host_times() {
   const int ranks = session->world().size();
-  tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .level = "run", .kind = "adamw", .global_batch = 8};
+  tests::Case c{.mesh = {1, ranks},
+                .micro_batch = 8 / ranks,
+                .level = "run",
+                .kind = "adamw",
+                .global_batch = 8};
   comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
   train::Engine engine(tests::engine_options(c, kSteps), mesh, Kind::cuda);
   engine.initialise(), engine.publish();
@@ -171,19 +191,23 @@ void host_times() {
     engine.submit(step, [&](int64_t m) {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
       const train::Geometry& g = engine.geometry();
-      return tests::owned(
-          std::make_shared<tests::MadeBatch>(tests::small_cappa(), g.first_example(mesh, m), g.micro_batch));
+      return tests::owned(std::make_shared<tests::MadeBatch>(
+          tests::small_cappa(), g.first_example(mesh, m), g.micro_batch));
     });
   };
   submit_slowly(1, 0), submit_slowly(2, kWait);
   const double with = engine.report(1).data_s;
   submit_slowly(3, 0);
   const double after = engine.report(2).data_s, nothing = engine.report(3).data_s;
-  expect(with >= kWait, fmt::format("a wait of {} s for data is {} s of the time until the report that came next", kWait, with));
-  expect(after < kWait && nothing == 0, fmt::format("it is told again: {} s, {} s", after, nothing));
+  expect(with >= kWait,
+         fmt::format("a wait of {} s for data is {} s of the time until the report that came next",
+                     kWait, with));
+  expect(after < kWait && nothing == 0,
+         fmt::format("it is told again: {} s, {} s", after, nothing));
 }
 
-// What the model is given of each parameter: the rounded master where products take it, else the master.
+// What the model is given of each parameter: the rounded master where products take it, else the
+// master.
 void check_weights(train::Engine& engine, comm::Mesh& mesh, const std::string& when) {
   const std::map<std::string, std::string> masters = tests::whole_state(engine, *mesh.world);
   device::Queue& queue = engine.queue();
@@ -194,18 +218,23 @@ void check_weights(train::Engine& engine, comm::Mesh& mesh, const std::string& w
     const shard::Parameter& p = parameters[i];
     std::string wanted = masters.at("/params/" + p.path);
     if (p.operand) {
-      device::Buffer wide(queue.kind(), ledger, "test", p.size * 4), narrow(queue.kind(), ledger, "test", p.size * 2);
+      device::Buffer wide(queue.kind(), ledger, "test", p.size * 4),
+          narrow(queue.kind(), ledger, "test", p.size * 2);
       const device::View master = wide.view(device::DType::f32).slice(0, p.size);
       const device::View rounded = narrow.view(weights.operands()).slice(0, p.size);
       device::upload(master, wanted.data(), queue);
       kernels::run(kernels::Cast{.y = rounded, .x = master}, queue);
-      device::read_on_host(rounded, queue, [&](device::View v) { wanted.assign(static_cast<const char*>(v.data), size_t(v.bytes())); });
+      device::read_on_host(rounded, queue, [&](device::View v) {
+        wanted.assign(static_cast<const char*>(v.data), size_t(v.bytes()));
+      });
     }
     weights.acquire(p.block);
     bool same = false;
-    device::read_on_host(p.operand ? weights.operand(int(i)) : weights.weight(int(i)), queue, [&](device::View v) {
-      same = size_t(v.bytes()) == wanted.size() && !std::memcmp(v.data, wanted.data(), wanted.size());
-    });
+    device::read_on_host(p.operand ? weights.operand(int(i)) : weights.weight(int(i)), queue,
+                         [&](device::View v) {
+                           same = size_t(v.bytes()) == wanted.size() &&
+                                  !std::memcmp(v.data, wanted.data(), wanted.size());
+                         });
     weights.release(p.block);
     expect(same, fmt::format("{}: {} is not what its master says", when, p.path));
   }
@@ -217,27 +246,38 @@ void refill(train::Engine& engine, double shift) {
     if (slice.name.starts_with("/params/"))
       for (const auto& part : slice.parts)
         device::write_on_host(slice.view(part), engine.queue(), [&](device::View v) {
-          for (int64_t e = 0; e < v.count; ++e) v.f32()[e] = float(0.1 * std::sin(shift + 0.37 * double(part.begin + e)));
+          for (int64_t e = 0; e < v.count; ++e)
+            v.f32()[e] = float(0.1 * std::sin(shift + 0.37 * double(part.begin + e)));
         });
   engine.publish();
 }
 
-// An encoder that is not trained, and part of a block of the decoder: nobody publishes them after updates.
+// An encoder that is not trained, and part of a block of the decoder: nobody publishes them after
+// updates.
 void frozen_weights() {
   int cases = 0;
-  for (auto [parameters, optimizer] : {std::pair{"sharded", "sharded"}, {"replicated", "sharded"}, {"replicated", "replicated"}})
-    for (auto [kind, type] :
-         {std::pair{Kind::cpu, device::DType::bf16}, {Kind::cuda, device::DType::bf16}, {Kind::cuda, device::DType::f16}}) {
+  for (auto [parameters, optimizer] :
+       {std::pair{"sharded", "sharded"}, {"replicated", "sharded"}, {"replicated", "replicated"}})
+    for (auto [kind, type] : {std::pair{Kind::cpu, device::DType::bf16},
+                              {Kind::cuda, device::DType::bf16},
+                              {Kind::cuda, device::DType::f16}}) {
       const int ranks = session->world().size();
-      tests::Case c{.mesh = {1, ranks}, .micro_batch = 8 / ranks, .parameters = parameters, .optimizer = optimizer, .level = "run",
-                    .kind = "adamw", .global_batch = 16, .frozen = "encoder/.*|decoder/EncDecBlock1/CrossAttn/.*"};
+      tests::Case c{.mesh = {1, ranks},
+                    .micro_batch = 8 / ranks,
+                    .parameters = parameters,
+                    .optimizer = optimizer,
+                    .level = "run",
+                    .kind = "adamw",
+                    .global_batch = 16,
+                    .frozen = "encoder/.*|decoder/EncDecBlock1/CrossAttn/.*"};
       auto options = tests::engine_options(c, kSteps);
       options.operands = type;
       if (type == device::DType::f16) options.loss_scale = optim::LossScaleOptions{.init = 1024};
       comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
-      if (kind == Kind::cuda) comm::connect_gpus(mesh, {}, comm::SumOrder::library, session->host());
-      const std::string name = fmt::format("{} parameters, {} optimizer, {} on {}", parameters, optimizer, device::name_of(type),
-                                           device::name_of(kind));
+      if (kind == Kind::cuda)
+        comm::connect_gpus(mesh, {}, comm::SumOrder::library, session->host());
+      const std::string name = fmt::format("{} parameters, {} optimizer, {} on {}", parameters,
+                                           optimizer, device::name_of(type), device::name_of(kind));
       train::Engine engine(options, mesh, kind);
       engine.initialise(), engine.publish();
       check_weights(engine, mesh, name + ", at the start");
@@ -245,7 +285,8 @@ void frozen_weights() {
       check_weights(engine, mesh, name + ", after two updates");
       refill(engine, double(cases));
       check_weights(engine, mesh, name + ", after a restore");
-      for (int64_t step = 3; step <= 4; ++step) expect(tests::run_step(engine, mesh, step).finite, name + ": an update was left out");
+      for (int64_t step = 3; step <= 4; ++step)
+        expect(tests::run_step(engine, mesh, step).finite, name + ": an update was left out");
       check_weights(engine, mesh, name + ", after a restore and two updates");
       ++cases;
     }

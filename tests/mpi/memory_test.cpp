@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of the engine on real ranks (run with 1, 2 and 4): what sharding saves, that a plan counts exactly what a
-// real step uses (ledger, arena peak, traffic, operations), and that from step 3 on our code allocates nothing in a
-// step.
+// Memory of the engine on real ranks (run with 1, 2 and 4): what sharding saves, that a plan counts
+// exactly what a real step uses (ledger, arena peak, traffic, operations), and that from step 3 on
+// our code allocates nothing in a step.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
@@ -45,23 +45,26 @@ int module_count = 0;
 
 int add_module(dl_phdr_info* info, size_t, void*) {
   std::string name = info->dlpi_name ? info->dlpi_name : "";
-  bool skipped = name.find("libstdc++") != std::string::npos || name.find("/libc.") != std::string::npos ||
-                 name.find("libfmt") != std::string::npos || name.find("libgcc_s") != std::string::npos;
+  bool skipped =
+      name.find("libstdc++") != std::string::npos || name.find("/libc.") != std::string::npos ||
+      name.find("libfmt") != std::string::npos || name.find("libgcc_s") != std::string::npos;
   for (int i = 0; i < info->dlpi_phnum; ++i)
-    if (const auto& p = info->dlpi_phdr[i]; p.p_type == PT_LOAD && (p.p_flags & PF_X) && module_count < 256)
-      modules[module_count++] = {info->dlpi_addr + p.p_vaddr, info->dlpi_addr + p.p_vaddr + p.p_memsz, name.empty(),
-                                 skipped};
+    if (const auto& p = info->dlpi_phdr[i];
+        p.p_type == PT_LOAD && (p.p_flags & PF_X) && module_count < 256)
+      modules[module_count++] = {info->dlpi_addr + p.p_vaddr,
+                                 info->dlpi_addr + p.p_vaddr + p.p_memsz, name.empty(), skipped};
   return 0;
 }
 
 const Module* module_of(void* address) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(address);
-  const Module* m =
-      std::find_if(modules, modules + module_count, [&](const Module& x) { return at >= x.begin && at < x.end; });
+  const Module* m = std::find_if(modules, modules + module_count,
+                                 [&](const Module& x) { return at >= x.begin && at < x.end; });
   return m == modules + module_count || m->skipped ? nullptr : m;
 }
 
-// Who asked: the caller, or, where that is a run-time library, the innermost frame outside of those.
+// Who asked: the caller, or, where that is a run-time library, the innermost frame outside of
+// those.
 __attribute__((noinline)) void note(void* caller) {
   static thread_local bool inside = false;
   if (inside || !watching) return;
@@ -69,7 +72,8 @@ __attribute__((noinline)) void note(void* caller) {
   const Module* m = module_of(caller);
   Place place;
   if (!m || m->ours) place.count = backtrace(place.frames, kFrames);
-  for (int i = 2; i < place.count && !m; ++i) m = module_of(place.frames[i]);  // 0 and 1: here, and the allocator below
+  // 0 and 1: here, and the allocator below
+  for (int i = 2; i < place.count && !m; ++i) m = module_of(place.frames[i]);
   const bool ours = m && m->ours;
   if (ours && by_us++ == 0) first_by_us = place;
   if (!ours) ++by_libraries;
@@ -102,7 +106,9 @@ __attribute__((noinline)) void* malloc(size_t n) { return NOTE, __libc_malloc(n)
 __attribute__((noinline)) void* calloc(size_t n, size_t m) { return NOTE, __libc_calloc(n, m); }
 __attribute__((noinline)) void* realloc(void* p, size_t n) { return NOTE, __libc_realloc(p, n); }
 __attribute__((noinline)) void* memalign(size_t a, size_t n) { return NOTE, __libc_memalign(a, n); }
-__attribute__((noinline)) void* aligned_alloc(size_t a, size_t n) { return NOTE, __libc_memalign(a, n); }
+__attribute__((noinline)) void* aligned_alloc(size_t a, size_t n) {
+  return NOTE, __libc_memalign(a, n);
+}
 __attribute__((noinline)) int posix_memalign(void** p, size_t a, size_t n) {
   NOTE;
   *p = __libc_memalign(a, n);
@@ -110,7 +116,8 @@ __attribute__((noinline)) int posix_memalign(void** p, size_t a, size_t n) {
 }
 void free(void* p) { __libc_free(p); }
 }
-// Libraries reach this one too, and then name themselves as the caller; other forms of new go through malloc.
+// Libraries reach this one too, and then name themselves as the caller; other forms of new go
+// through malloc.
 __attribute__((noinline)) void* operator new(size_t n) {
   NOTE;
   if (void* p = __libc_malloc(n ? n : 1)) return p;
@@ -128,7 +135,8 @@ int checks = 0, failures = 0;
 void expect(bool good, const std::string& text) {
   ++checks;
   if (good) return;
-  if (++failures <= 20) std::printf("FAILED on rank %d: %s\n", session->world().rank(), text.c_str());
+  if (++failures <= 20)
+    std::printf("FAILED on rank %d: %s\n", session->world().rank(), text.c_str());
 }
 void say(const std::string& text) {
   if (session->world().rank() == 0) std::printf("%s\n", text.c_str()), std::fflush(stdout);
@@ -158,26 +166,31 @@ Saving saving(train::Engine& engine) {
   for (const shard::TensorSlice& slice : engine.state()) {
     int64_t n = 1;
     for (int64_t d : slice.shape) n *= d;
-    if (slice.name.find("/v_row/") != std::string::npos || slice.name.find("/v_col/") != std::string::npos)
+    if (slice.name.find("/v_row/") != std::string::npos ||
+        slice.name.find("/v_col/") != std::string::npos)
       shared += n * 4;
   }
   const device::Ledger& l = engine.ledger();
-  return {l.peak_of("weights"), l.peak_of("gradients"), l.peak_of("optimizer") - (shared + 63) / 64 * 64,
-          int64_t(engine.layout().units().size()), int64_t(engine.layout().parameters().size())};
+  return {l.peak_of("weights"), l.peak_of("gradients"),
+          l.peak_of("optimizer") - (shared + 63) / 64 * 64, int64_t(engine.layout().units().size()),
+          int64_t(engine.layout().parameters().size())};
 }
 
-// A unit is padded to one line of 64 bytes per cut, so that a rank holds at most one line more of it than its share.
-// State is kept per tensor, from a line of its own: in each of at most two buffers at most two lines more for each
-// tensor.
-void compare_saving(const std::string& name, const Saving& one, const Saving& many, int fsdp, bool print) {
+// A unit is padded to one line of 64 bytes per cut, so that a rank holds at most one line more of
+// it than its share. State is kept per tensor, from a line of its own: in each of at most two
+// buffers at most two lines more for each tensor.
+void compare_saving(const std::string& name, const Saving& one, const Saving& many, int fsdp,
+                    bool print) {
   auto at_most = [&](const char* what, int64_t part, int64_t whole, int64_t padding) {
     expect(part <= whole / fsdp + padding,
-           fmt::format("{}: {} bytes of {} per rank, of {} on one rank: more than a {}th and {} bytes of "
-                       "padding",
-                       name, part, what, whole, fsdp, padding));
+           fmt::format(
+               "{}: {} bytes of {} per rank, of {} on one rank: more than a {}th and {} bytes of "
+               "padding",
+               name, part, what, whole, fsdp, padding));
     if (print)
-      say(fmt::format("  {:<10}{:>14} bytes on one rank, {:>13} per rank on 1x{} ({:+.3f} % of a {}th)", what, whole,
-                      part, fsdp, 100.0 * (double(part) * fsdp / double(whole) - 1), fsdp));
+      say(fmt::format(
+          "  {:<10}{:>14} bytes on one rank, {:>13} per rank on 1x{} ({:+.3f} % of a {}th)", what,
+          whole, part, fsdp, 100.0 * (double(part) * fsdp / double(whole) - 1), fsdp));
     expect(part > whole / fsdp / 2, name + ": too little to be true");
   };
   at_most("weights", many.weights, one.weights, 64 * many.units);
@@ -190,21 +203,29 @@ void sharding() {
   for (const char* kind : {"adafactor", "adamw", "momentum"})
     for (const char* level : {"run", "mesh"}) {
       if (std::string(level) == "mesh" && !power_of_two()) continue;
-      tests::Case c{.mesh = {1, ranks}, .micro_batch = 48 / ranks / 2, .level = level, .momentum_type = "f32"};
+      tests::Case c{.mesh = {1, ranks},
+                    .micro_batch = 48 / ranks / 2,
+                    .level = level,
+                    .momentum_type = "f32"};
       c.kind = kind;
-      comm::Mesh mesh = comm::make_mesh(*session, c.mesh,
-                                        std::string(level) == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
+      comm::Mesh mesh = comm::make_mesh(
+          *session, c.mesh,
+          std::string(level) == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
       train::Engine engine(tests::engine_options(c, 10), mesh, Kind::cpu);
       c.micro_batch = 48 / 2;  // as many passes as on several ranks
       Paper one(tests::engine_options(c, 10), {1, 1});
-      expect(engine.geometry().accumulation == one.engine.geometry().accumulation, "the same number of passes");
-      compare_saving(fmt::format("small model, {}, level {}", kind, level), saving(one.engine), saving(engine), ranks,
-                     false);
+      expect(engine.geometry().accumulation == one.engine.geometry().accumulation,
+             "the same number of passes");
+      compare_saving(fmt::format("small model, {}, level {}", kind, level), saving(one.engine),
+                     saving(engine), ranks, false);
       int64_t weights = 0;
-      for (size_t u = 0; u < engine.layout().units().size(); ++u) weights += engine.owned_weights(int(u)).bytes();
-      expect(engine.ledger().peak_of("weights") == weights, "a rank holds what it owns and no more");
+      for (size_t u = 0; u < engine.layout().units().size(); ++u)
+        weights += engine.owned_weights(int(u)).bytes();
+      expect(engine.ledger().peak_of("weights") == weights,
+             "a rank holds what it owns and no more");
     }
-  // Whole units on their way: one buffer for the block at work and one for each gathered ahead, two for gradients.
+  // Whole units on their way: one buffer for the block at work and one for each gathered ahead, two
+  // for gradients.
   if (ranks > 1)
     for (int64_t prefetch : {0, 1}) {
       tests::Case c{.mesh = {1, ranks}, .level = "run"};
@@ -243,12 +264,15 @@ void sharding() {
 
 class MadeFeed {
  public:
-  // Batches of steps 1..steps. `fullness`: 0 = captions of one token, 1 = as they come, 2 = no padding at all.
-  MadeFeed(train::Engine& engine, comm::Mesh& mesh, int64_t steps, const std::function<int(int64_t step)>& fullness) {
+  // Batches of steps 1..steps. `fullness`: 0 = captions of one token, 1 = as they come, 2 = no
+  // padding at all.
+  MadeFeed(train::Engine& engine, comm::Mesh& mesh, int64_t steps,
+           const std::function<int(int64_t step)>& fullness) {
     const train::Geometry& g = engine.geometry();
     for (int64_t step = 1; step <= steps; ++step)
       for (int64_t m = 0; m < g.accumulation; ++m) {
-        tests::MadeBatch batch(tests::small_cappa(), (step - 1) * g.global_batch + g.first_example(mesh, m),
+        tests::MadeBatch batch(tests::small_cappa(),
+                               (step - 1) * g.global_batch + g.first_example(mesh, m),
                                g.micro_batch);
         for (size_t i = 0; i < batch.labels.size(); ++i) {
           if (fullness(step) == 2 && batch.labels[i] == 0) batch.labels[i] = 3;
@@ -259,7 +283,8 @@ class MadeFeed {
         for (const models::InputSpec& spec : engine.train_pass().inputs()) {
           std::string& memory = bytes[spec.name];
           memory.resize(size_t(spec.per_example * g.micro_batch * device::size_of(spec.type)));
-          into[spec.name] = device::View{memory.data(), spec.type, spec.per_example * g.micro_batch};
+          into[spec.name] =
+              device::View{memory.data(), spec.type, spec.per_example * g.micro_batch};
         }
         engine.train_pass().prepare(batch.host, engine.draws(step), into);
       }
@@ -296,17 +321,19 @@ struct Deck {
     change(o);
     return o;
   }
-  comm::SumOrder order() const { return c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library; }
+  comm::SumOrder order() const {
+    return c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library;
+  }
 };
 
 std::vector<Deck> decks() {
   std::vector<Deck> out;
-  auto add = [&](const std::string& name, const char* parameters, const char* optimizer, const char* level,
-                 int64_t passes, const char* recompute, const char* kind,
+  auto add = [&](const std::string& name, const char* parameters, const char* optimizer,
+                 const char* level, int64_t passes, const char* recompute, const char* kind,
                  std::function<void(train::EngineOptions&)> change = {}) {
     Deck d{.name = name, .c = {.mesh = {}}};
-    d.c.parameters = parameters, d.c.optimizer = optimizer, d.c.level = level, d.c.recompute = recompute,
-    d.c.kind = kind;
+    d.c.parameters = parameters, d.c.optimizer = optimizer, d.c.level = level,
+    d.c.recompute = recompute, d.c.kind = kind;
     d.passes = passes;
     if (change) d.change = std::move(change);
     if (d.c.level == "run" || power_of_two()) out.push_back(d);
@@ -318,16 +345,18 @@ std::vector<Deck> decks() {
       [](train::EngineOptions& o) { o.sharding.prefetch = 0; });
   add("level mesh, FSDP", "sharded", "sharded", "mesh", 1, "none", "adafactor");
   add("level mesh, FSDP, 4 passes", "sharded", "sharded", "mesh", 4, "block", "adamw");
-  add("level mesh, data parallel, 2 passes", "replicated", "replicated", "mesh", 2, "mlp", "adafactor");
+  add("level mesh, data parallel, 2 passes", "replicated", "replicated", "mesh", 2, "mlp",
+      "adafactor");
   add("level mesh, ZeRO-1", "replicated", "sharded", "mesh", 1, "none", "sgd");
-  add("mixed strategies, frozen encoder blocks, dropout", "sharded", "sharded", "run", 2, "block", "adafactor",
-      [](train::EngineOptions& o) {
-        o.sharding.rules = {{".*/bias", "replicated", "replicated"}, {"decoder/EmbedTargets/.*", "replicated", ""}};
+  add("mixed strategies, frozen encoder blocks, dropout", "sharded", "sharded", "run", 2, "block",
+      "adafactor", [](train::EngineOptions& o) {
+        o.sharding.rules = {{".*/bias", "replicated", "replicated"},
+                            {"decoder/EmbedTargets/.*", "replicated", ""}};
         o.model.options = std::make_shared<models::CappaOptions>(tests::small_cappa(0.2));
       });
   out.back().c.frozen = "encoder/Transformer/encoderblock_.*";
-  add("Cap, update clipping, logits in chunks of a MiB", "sharded", "sharded", "run", 1, "none", "adafactor",
-      [](train::EngineOptions& o) {
+  add("Cap, update clipping, logits in chunks of a MiB", "sharded", "sharded", "run", 1, "none",
+      "adafactor", [](train::EngineOptions& o) {
         auto m = std::make_shared<models::CappaOptions>(tests::small_cappa());
         m->masked_pred_prob = 0;
         m->logits_mb = 1;
@@ -339,11 +368,14 @@ std::vector<Deck> decks() {
   auto narrow = [](train::EngineOptions& o) { o.operands = device::DType::bf16; };
   add("FSDP in bf16, 2 passes", "sharded", "sharded", "run", 2, "mlp", "adafactor", narrow);
   add("ZeRO-1 in bf16", "replicated", "sharded", "run", 1, "none", "adamw", narrow);
-  add("level mesh, data parallel in bf16", "replicated", "replicated", "mesh", 1, "none", "adafactor", narrow);
-  add("mixed strategies in bf16", "sharded", "sharded", "run", 1, "none", "adafactor", [](train::EngineOptions& o) {
-    o.operands = device::DType::bf16;
-    o.sharding.rules = {{".*/bias", "replicated", "replicated"}, {"decoder/EmbedTargets/.*", "replicated", ""}};
-  });
+  add("level mesh, data parallel in bf16", "replicated", "replicated", "mesh", 1, "none",
+      "adafactor", narrow);
+  add("mixed strategies in bf16", "sharded", "sharded", "run", 1, "none", "adafactor",
+      [](train::EngineOptions& o) {
+        o.operands = device::DType::bf16;
+        o.sharding.rules = {{".*/bias", "replicated", "replicated"},
+                            {"decoder/EmbedTargets/.*", "replicated", ""}};
+      });
   return out;
 }
 
@@ -359,8 +391,9 @@ std::vector<comm::MeshShape> shapes() {
 
 void compare_traffic(const comm::Comm& real, const comm::Comm& paper, const std::string& name) {
   auto same = [&](const comm::Traffic& a, const comm::Traffic& b, const char* what) {
-    expect(a.calls == b.calls && a.bytes == b.bytes, fmt::format("{}: {} {} calls and {} bytes, planned {} and {}",
-                                                                 name, a.calls, what, a.bytes, b.calls, b.bytes));
+    expect(a.calls == b.calls && a.bytes == b.bytes,
+           fmt::format("{}: {} {} calls and {} bytes, planned {} and {}", name, a.calls, what,
+                       a.bytes, b.calls, b.bytes));
   };
   same(real.gathered(), paper.gathered(), "all-gather");
   same(real.scattered(), paper.scattered(), "reduce-scatter");
@@ -377,12 +410,14 @@ void planning() {
       real.initialise();
       real.publish();
       Paper paper(deck.options(shape), shape);
-      MadeFeed feed(real, mesh, 2, [](int64_t) { return 2; });  // no row may be skipped where operations are counted
+      // no row may be skipped where operations are counted
+      MadeFeed feed(real, mesh, 2, [](int64_t) { return 2; });
       mesh.fsdp->reset_traffic(), mesh.replica->reset_traffic();
       feed.step(real, 1);
       paper.engine.step(1, {});
       expect(real.arena_peak() == paper.engine.arena_peak(),
-             fmt::format("{}: arena peak {}, planned {}", name, real.arena_peak(), paper.engine.arena_peak()));
+             fmt::format("{}: arena peak {}, planned {}", name, real.arena_peak(),
+                         paper.engine.arena_peak()));
       compare_traffic(*mesh.fsdp, *paper.mesh.fsdp, name + ", fsdp");
       compare_traffic(*mesh.replica, *paper.mesh.replica, name + ", replica");
       real.queue().reset_costs();  // the first step may make more than it needs
@@ -390,7 +425,8 @@ void planning() {
       int64_t flops = 0;
       // Which tensors a rank updates depends on the rank: a plan speaks for the first.
       for (int op = 0; op < int(kernels::Op::count) && mesh.fsdp_index == 0; ++op) {
-        const device::OpCost &a = real.queue().costs()[size_t(op)], &b = paper.engine.queue().costs()[size_t(op)];
+        const device::OpCost &a = real.queue().costs()[size_t(op)],
+                             &b = paper.engine.queue().costs()[size_t(op)];
         flops += b.flops;
         expect(a.calls == b.calls && a.flops == b.flops && a.bytes == b.bytes,
                fmt::format("{}: {} was called {} times for {} flops, planned {} for {}", name,
@@ -409,9 +445,11 @@ void planning() {
         for (const auto& entry : *entries) names.insert(entry.first);
       for (const std::string& category : names) {
         bool both = a.count(category) && b.count(category);
-        expect(both && a.at(category).now == b.at(category).now && a.at(category).peak == b.at(category).peak,
-               fmt::format("{}: {} bytes of {}, planned {}", name, a.count(category) ? a.at(category).peak : -1,
-                           category, b.count(category) ? b.at(category).peak : -1));
+        expect(both && a.at(category).now == b.at(category).now &&
+                   a.at(category).peak == b.at(category).peak,
+               fmt::format("{}: {} bytes of {}, planned {}", name,
+                           a.count(category) ? a.at(category).peak : -1, category,
+                           b.count(category) ? b.at(category).peak : -1));
       }
       for (const char* category : {"weights", "gradients", "activations", "batch"})
         expect(real.ledger().peak_of(category) > 0, name + ": no " + category);
@@ -443,33 +481,38 @@ void allocation() {
   for (const Deck& deck : decks())
     for (comm::MeshShape shape : shapes())
       for (int threads : {1, 2}) {
-        if (threads == 2 && (shape.ranks() > 1 || deck.passes > 1 || deck.c.level == "mesh")) continue;
+        if (threads == 2 && (shape.ranks() > 1 || deck.passes > 1 || deck.c.level == "mesh"))
+          continue;
         // The scratch of a bf16 product may grow with the rows of captions.
         if (deck.options(shape).operands != device::DType::f32) continue;
-        const std::string name =
-            fmt::format("{} on {}x{} with {} threads", deck.name, shape.replica, shape.fsdp, threads);
+        const std::string name = fmt::format("{} on {}x{} with {} threads", deck.name,
+                                             shape.replica, shape.fsdp, threads);
         comm::Mesh mesh = comm::make_mesh(*session, shape, deck.order());
         train::EngineOptions options = deck.options(shape);
         options.threads = threads;
         train::Engine engine(options, mesh, Kind::cpu);
         engine.initialise();
-        // Short captions first and full ones later: what happens to be in the first batches may not decide what exists.
-        MadeFeed feed(engine, mesh, 5, [](int64_t step) { return step <= 2 ? 0 : step == 3 ? 2 : 1; });
+        // Short captions first and full ones later: what happens to be in the first batches may not
+        // decide what exists.
+        MadeFeed feed(engine, mesh, 5, [](int64_t step) {
+          return step <= 2 ? 0 : step == 3 ? 2 : 1;
+        });
         for (int64_t step = 1; step <= 5; ++step) {
           allocations::watch(step >= 3);
           feed.step(engine, step);
           allocations::watching = false;
           if (step < 3) continue;
           by_us += allocations::by_us, by_libraries += allocations::by_libraries;
-          expect(allocations::by_us == 0,
-                 fmt::format("{}: {} allocations by our code in step {}", name, int64_t(allocations::by_us), step));
+          expect(allocations::by_us == 0, fmt::format("{}: {} allocations by our code in step {}",
+                                                      name, int64_t(allocations::by_us), step));
           if (allocations::by_us > 0 && failures <= 1)
-            backtrace_symbols_fd(allocations::first_by_us.frames, allocations::first_by_us.count, 1);
+            backtrace_symbols_fd(allocations::first_by_us.frames, allocations::first_by_us.count,
+                                 1);
         }
         ++watched;
       }
-  say(fmt::format("allocations: {} by our code from step 3 on in {} runs ({} by libraries)", by_us, watched,
-                  by_libraries));
+  say(fmt::format("allocations: {} by our code from step 3 on in {} runs ({} by libraries)", by_us,
+                  watched, by_libraries));
 #else
   say("allocations: not counted with a sanitizer");
 #endif
@@ -481,7 +524,8 @@ int run(comm::Session& s, int, char**) {
   sharding();
   planning();
   int64_t total = s.world().sum(int64_t{failures});
-  say(fmt::format("memory: {} checks on each of {} ranks, {} failures", checks, s.world().size(), total));
+  say(fmt::format("memory: {} checks on each of {} ranks, {} failures", checks, s.world().size(),
+                  total));
   return total ? 1 : 0;
 }
 

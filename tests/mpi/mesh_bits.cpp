@@ -24,8 +24,8 @@ struct Outcome {
 };
 
 Outcome run(comm::Session& session, const tests::Case& c) {
-  comm::Mesh mesh =
-      comm::make_mesh(session, c.mesh, c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
+  comm::Mesh mesh = comm::make_mesh(
+      session, c.mesh, c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
   train::EngineOptions options = tests::engine_options(c, kSteps);
   options.ema.emplace();
   options.ema->decay = 0.75, options.ema->every = 3;
@@ -36,7 +36,8 @@ Outcome run(comm::Session& session, const tests::Case& c) {
   for (int step = 1; step <= kSteps; ++step) {
     const train::StepReport& r = tests::run_step(engine, mesh, step);
     std::vector<double> numbers = r.measures;
-    numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global, r.update.updates.global});
+    numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global,
+                                   r.update.updates.global});
     for (double v : numbers) out.digest = base::xxh3(&v, sizeof v, out.digest);
     out.losses.push_back(r.loss());
   }
@@ -86,20 +87,26 @@ int compare(comm::Session& session, int argc, char** argv) {
   } else {
     std::ifstream in(file);
     reference = read(in), f32_momentum = read(in), bf16 = read(in);
-    if (!in) return std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str()), 2;
+    if (!in)
+      return std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str()), 2;
   }
-  if (world.rank() == 0) std::printf("loss %.6f -> %.6f\n", reference.losses.front(), reference.losses.back());
-  expect(reference.losses.back() < 0.97 * reference.losses.front(), world, "the small model does not learn");
+  if (world.rank() == 0)
+    std::printf("loss %.6f -> %.6f\n", reference.losses.front(), reference.losses.back());
+  expect(reference.losses.back() < 0.97 * reference.losses.front(), world,
+         "the small model does not learn");
 
   int cases = 0;
   for (int replica = 1; replica <= ranks; ++replica) {
     if (ranks % replica) continue;
     comm::MeshShape mesh{replica, ranks / replica};
-    for (auto [parameters, optimizer] :
-         {std::pair{"replicated", "replicated"}, {"replicated", "sharded"}, {"sharded", "sharded"}}) {
+    for (auto [parameters, optimizer] : {std::pair{"replicated", "replicated"},
+                                         {"replicated", "sharded"},
+                                         {"sharded", "sharded"}}) {
       for (int accumulation : {1, 2, 4}) {
-        tests::Case c{
-            .mesh = mesh, .micro_batch = 48 / ranks / accumulation, .parameters = parameters, .optimizer = optimizer};
+        tests::Case c{.mesh = mesh,
+                      .micro_batch = 48 / ranks / accumulation,
+                      .parameters = parameters,
+                      .optimizer = optimizer};
         for (int threads : {1, 2}) {
           if (!power) continue;
           c.threads = threads;
@@ -107,14 +114,16 @@ int compare(comm::Session& session, int argc, char** argv) {
           Outcome o = run(session, c);
           ++cases;
           expect(o.digest == reference.digest, world,
-                 c.text() + fmt::format(": bits differ; losses off by {:.2e}", worst(o.losses, reference.losses)));
+                 c.text() + fmt::format(": bits differ; losses off by {:.2e}",
+                                        worst(o.losses, reference.losses)));
         }
         c.threads = 1, c.recompute = "mlp", c.bf16 = true;
         if (power) {
           Outcome o = run(session, c);
           ++cases;
           expect(o.digest == bf16.digest, world,
-                 c.text() + fmt::format(": bits differ; losses off by {:.2e}", worst(o.losses, bf16.losses)));
+                 c.text() + fmt::format(": bits differ; losses off by {:.2e}",
+                                        worst(o.losses, bf16.losses)));
         }
         c.level = "run", c.recompute = "none", c.bf16 = false;
         for (const char* type : {"f32", "bf16"}) {
@@ -123,7 +132,8 @@ int compare(comm::Session& session, int argc, char** argv) {
           ++cases;
           bool f32 = c.momentum_type == "f32";
           double off = worst(o.losses, f32 ? f32_momentum.losses : reference.losses);
-          expect(off <= (f32 ? 1e-5 : 1e-4), world, c.text() + fmt::format(": losses off by {:.2e}", off));
+          expect(off <= (f32 ? 1e-5 : 1e-4), world,
+                 c.text() + fmt::format(": losses off by {:.2e}", off));
         }
       }
     }

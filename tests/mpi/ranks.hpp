@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// main() of a test program that runs on ranks: an exception on one of them ends the job, where it would leave the
-// others waiting for ever.
+// main() of a test program that runs on ranks: an exception on one of them ends the job, where it
+// would leave the others waiting for ever.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,8 @@
 
 namespace tests {
 
-inline int run_ranks(int argc, char** argv, int (*body)(comm::Session& session, int argc, char** argv)) {
+inline int run_ranks(int argc, char** argv,
+                     int (*body)(comm::Session& session, int argc, char** argv)) {
   comm::Session session(argc, argv);
   try {
     return body(session, argc, argv);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small CapPa and made-up batches, pure functions of (seed, position), for tests of the engine on real ranks.
+// A small CapPa and made-up batches, pure functions of (seed, position), for tests of the engine on
+// real ranks.
 #pragma once
 
 #include <cstring>
@@ -8,8 +9,8 @@
 #include <vector>
 
 #include "base/hash.hpp"
-#include "models/caption_scorer.hpp"
 #include "models/cappa_options.hpp"
+#include "models/caption_scorer.hpp"
 #include "optim/adafactor.hpp"
 #include "optim/registry.hpp"
 #include "train/engine.hpp"
@@ -19,7 +20,8 @@ namespace tests {
 struct Case {
   comm::MeshShape mesh;
   int64_t micro_batch = 48;
-  std::string parameters = "sharded", optimizer = "sharded", level = "mesh", recompute = "none", momentum_type = "bf16";
+  std::string parameters = "sharded", optimizer = "sharded", level = "mesh", recompute = "none",
+              momentum_type = "bf16";
   std::string kind = "adafactor";
   int threads = 1;
   int64_t slices = 16, global_batch = 48;
@@ -29,17 +31,25 @@ struct Case {
 
   std::string text() const {
     return fmt::format(
-        "mesh={}x{} micro={} parameters={} optimizer={} level={} recompute={} momentum={} kind={} threads={} "
+        "mesh={}x{} micro={} parameters={} optimizer={} level={} recompute={} momentum={} kind={} "
+        "threads={} "
         "dropout={} bf16={}",
-        mesh.replica, mesh.fsdp, micro_batch, parameters, optimizer, level, recompute, momentum_type, kind, threads,
-        dropout, bf16);
+        mesh.replica, mesh.fsdp, micro_batch, parameters, optimizer, level, recompute,
+        momentum_type, kind, threads, dropout, bf16);
   }
 };
 
 inline models::CappaOptions small_cappa(double dropout = 0) {
   models::CappaOptions m;
-  m.image_size = 16, m.vocab_size = 61, m.seq_len = 9, m.masked_pred_prob = 0.5, m.masking_ratio = 0.7;
-  m.encoder = {.variant = "", .patch = 8, .depth = 2, .width = 48, .mlp = 80, .heads = 3, .dropout = dropout};
+  m.image_size = 16, m.vocab_size = 61, m.seq_len = 9, m.masked_pred_prob = 0.5,
+  m.masking_ratio = 0.7;
+  m.encoder = {.variant = "",
+               .patch = 8,
+               .depth = 2,
+               .width = 48,
+               .mlp = 80,
+               .heads = 3,
+               .dropout = dropout};
   m.decoder = {.depth = 2, .width = 40, .mlp = 72, .heads = 4, .bias = true, .dropout = dropout};
   return m;
 }
@@ -49,7 +59,9 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.model.kind = "cappa";
   o.model.options = std::make_shared<models::CappaOptions>(small_cappa(c.dropout));
   o.memory.recompute = c.recompute;
-  o.passes = {[](const models::Model& model) { return dynamic_cast<const models::CaptionScorer&>(model).make_score_pass(); }};
+  o.passes = {[](const models::Model& model) {
+    return dynamic_cast<const models::CaptionScorer&>(model).make_score_pass();
+  }};
   o.sharding.parameters = c.parameters, o.sharding.optimizer = c.optimizer;
   o.determinism.level = c.level, o.determinism.slices = c.slices;
   o.optimizer.kind = c.kind;
@@ -63,9 +75,10 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.groups = {"encoder/.*", "decoder/.*"};
   o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3;
   o.operands = c.bf16 ? device::DType::bf16 : device::DType::f32;
-  o.resolve = [optimizer = o.optimizer, total_steps](const std::vector<shard::Parameter>& parameters,
-                                                     std::vector<optim::ParameterPolicy>& policies,
-                                                     std::vector<optim::Schedule>& schedules) {
+  o.resolve = [optimizer = o.optimizer, total_steps](
+                  const std::vector<shard::Parameter>& parameters,
+                  std::vector<optim::ParameterPolicy>& policies,
+                  std::vector<optim::Schedule>& schedules) {
     optim::ScheduleTables tables;
     tables["default"].kind = "cosine";
     tables["default"].shape = optim::schedule_rows().at("cosine").make_options();
@@ -73,7 +86,8 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
     std::vector<std::string> paths;
     for (const auto& p : parameters) paths.push_back(p.path);
     optim::Policies resolved = optim::resolve_policies(optimizer, tables, paths);
-    CHECK(resolved.problems.empty(), "{}", resolved.problems.empty() ? "" : resolved.problems[0].text);
+    CHECK(resolved.problems.empty(), "{}",
+          resolved.problems.empty() ? "" : resolved.problems[0].text);
     policies = resolved.parameters;
     schedules = optim::make_schedules(resolved.schedules, tables, {total_steps, 48, 480});
   };
@@ -90,7 +104,8 @@ struct MadeBatch {
     image.resize(size_t(n * pixels)), labels.assign(size_t(n * m.seq_len), 0);
     for (int64_t i = 0; i < n; ++i) {
       base::Stream s = base::Stream(7, "made").sub(uint64_t(first + i));
-      for (int64_t p = 0; p < pixels; ++p) image[size_t(i * pixels + p)] = 2 * s.uniform(uint64_t(p)) - 1;
+      for (int64_t p = 0; p < pixels; ++p)
+        image[size_t(i * pixels + p)] = 2 * s.uniform(uint64_t(p)) - 1;
       int64_t words = int64_t(s.bits(100000) % uint64_t(m.seq_len));  // 0: only the end token
       for (int64_t l = 0; l < words; ++l)
         labels[size_t(i * m.seq_len + l)] = 2 + int32_t(s.bits(uint64_t(100001 + l)) % 59);
@@ -120,7 +135,8 @@ inline const train::StepReport& run_step(train::Engine& engine, comm::Mesh& mesh
 }
 
 // NLL and token weight of each example of a batch.
-inline void score(train::Engine& engine, const models::HostBatch& batch, double* nll, double* weight) {
+inline void score(train::Engine& engine, const models::HostBatch& batch, double* nll,
+                  double* weight) {
   auto& pass = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
   engine.forward(
       pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
@@ -148,10 +164,12 @@ inline std::map<std::string, std::string> whole_state(train::Engine& engine, com
       for (size_t at = 0; at < from.size();) {
         int64_t begin, end;
         std::memcpy(&begin, from.data() + at, 8), std::memcpy(&end, from.data() + at + 8, 8);
-        std::memcpy(whole.data() + begin * size, from.data() + at + 16, size_t((end - begin) * size));
+        std::memcpy(whole.data() + begin * size, from.data() + at + 16,
+                    size_t((end - begin) * size));
         at += 16 + size_t((end - begin) * size), written += end - begin;
       }
-    CHECK(written == count, "{}: {} of {} elements are written by somebody", slice.name, written, count);
+    CHECK(written == count, "{}: {} of {} elements are written by somebody", slice.name, written,
+          count);
     out[slice.name] = whole;
   }
   return out;

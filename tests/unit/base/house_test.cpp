@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The house rules that a machine can read: the order of the folders, who may see which library, and how files look.
+// The house rules that a machine can read: the order of the folders, who may see which library, and
+// how files look.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,8 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> kOrder = {"base",   "device", "kernels", "config", "comm",       "io",   "shard", "nn",
-                                         "models", "optim",  "data",    "checkpoint", "eval", "train", "modes", "main"};
+const std::vector<std::string> kOrder = {
+    "base",   "device", "kernels", "config",     "comm", "io",    "shard", "nn",
+    "models", "optim",  "data",    "checkpoint", "eval", "train", "modes", "main"};
 
 int place_of(const std::string& folder) {
   auto it = std::find(kOrder.begin(), kOrder.end(), folder);
@@ -45,7 +47,9 @@ std::vector<fs::path> files_under(const std::vector<std::string>& tops) {
   return out;
 }
 
-std::string in_repository(const fs::path& file) { return fs::relative(file, TRAINER_SOURCE_DIR).generic_string(); }
+std::string in_repository(const fs::path& file) {
+  return fs::relative(file, TRAINER_SOURCE_DIR).generic_string();
+}
 
 const std::vector<Include>& includes() {
   static const std::vector<Include> all = [] {
@@ -54,17 +58,21 @@ const std::vector<Include>& includes() {
     for (const fs::path& file : files_under({"src", "kernels"})) {
       std::string name = in_repository(file);
       std::vector<std::string> lines = lines_of(file);
-      std::string from = name.starts_with("kernels/") ? "kernels" : name.substr(4, name.find('/', 4) - 4);
+      std::string from =
+          name.starts_with("kernels/") ? "kernels" : name.substr(4, name.find('/', 4) - 4);
       if (name.find('/', 4) == std::string::npos) from = "main";  // src/main.cpp
       for (size_t i = 0; i < lines.size(); ++i)
-        if (std::smatch m; std::regex_match(lines[i], m, form)) found.push_back({name, from, m[2], i + 1, m[1] == "\""});
+        if (std::smatch m; std::regex_match(lines[i], m, form))
+          found.push_back({name, from, m[2], i + 1, m[1] == "\""});
     }
     return found;
   }();
   return all;
 }
 
-std::string at(const Include& i) { return i.file + ":" + std::to_string(i.line) + ": includes " + i.target; }
+std::string at(const Include& i) {
+  return i.file + ":" + std::to_string(i.line) + ": includes " + i.target;
+}
 
 TEST(IncludeOrder, EveryFolderHasItsPlace) {
   const std::set<std::string> program = {"main", "command_line", "README"};
@@ -84,8 +92,10 @@ TEST(IncludeOrder, FoldersUseOnlyEarlierOnes) {
       EXPECT_EQ(place_of(to), -1) << at(i) << " of ours with <>";
       continue;
     }
-    ASSERT_GE(place_of(to), 0) << at(i) << ", which names no folder of ours; write \"folder/file.hpp\"";
-    EXPECT_LE(place_of(to), place_of(i.from)) << at(i) << ", but " << i.from << " comes before " << to;
+    ASSERT_GE(place_of(to), 0) << at(i)
+                               << ", which names no folder of ours; write \"folder/file.hpp\"";
+    EXPECT_LE(place_of(to), place_of(i.from))
+        << at(i) << ", but " << i.from << " comes before " << to;
   }
 }
 
@@ -119,20 +129,25 @@ TEST(IncludeOrder, LibrariesAreSeenOnlyByTheirOwners) {
         ++seen[o.pattern];
         EXPECT_TRUE(o.folders.count(i.from)) << at(i) << ": not for " << i.from;
       }
-  for (const char* there : {"mpi\\.h", "toml\\+\\+/.*|toml\\.hpp", "spdlog/.*", "hdf5.*|H5.*", "io/h5.*"})
+  for (const char* there :
+       {"mpi\\.h", "toml\\+\\+/.*|toml\\.hpp", "spdlog/.*", "hdf5.*|H5.*", "io/h5.*"})
     EXPECT_GT(seen[there], 0) << there << " is included nowhere: the pattern is stale";
 }
 
 TEST(IncludeOrder, OnlyIoIncludesItsInternalHeaders) {
-  for (const Include& i : includes()) EXPECT_TRUE(i.target != "io/h5_handle.hpp" || i.from == "io") << at(i);
+  for (const Include& i : includes())
+    EXPECT_TRUE(i.target != "io/h5_handle.hpp" || i.from == "io") << at(i);
 }
 
 // C++, CMake and scripts; data, pictures and the published code's generator are as they are.
 bool is_text_of_ours(const fs::path& file) {
   std::string name = in_repository(file);
-  if (name.starts_with("tests/golden/") || name.find("__pycache__") != std::string::npos) return false;
-  static const std::set<std::string> extensions = {".hpp", ".cpp", ".cu", ".cuh", ".def", ".cmake", ".sh", ".py", ".in"};
-  if (extensions.count(file.extension().string()) || file.filename() == "CMakeLists.txt") return true;
+  if (name.starts_with("tests/golden/") || name.find("__pycache__") != std::string::npos)
+    return false;
+  static const std::set<std::string> extensions = {".hpp",   ".cpp", ".cu", ".cuh", ".def",
+                                                   ".cmake", ".sh",  ".py", ".in"};
+  if (extensions.count(file.extension().string()) || file.filename() == "CMakeLists.txt")
+    return true;
   if (!name.starts_with("tools/") || file.has_extension()) return false;
   std::vector<std::string> lines = lines_of(file);
   return !lines.empty() && lines[0].starts_with("#!");
@@ -144,14 +159,16 @@ bool is_source(const fs::path& file) {
   if (name.find("__pycache__") != std::string::npos) return false;
   static const std::set<std::string> extensions = {".hpp", ".h",  ".cpp",   ".cu", ".cuh",
                                                    ".def", ".in", ".cmake", ".sh", ".py"};
-  if (extensions.count(file.extension().string()) || file.filename() == "CMakeLists.txt") return true;
+  if (extensions.count(file.extension().string()) || file.filename() == "CMakeLists.txt")
+    return true;
   if (file.has_extension()) return false;
   const std::vector<std::string> lines = lines_of(file);
   return !lines.empty() && lines[0].starts_with("#!");
 }
 
 TEST(Style, SourcesNameTheirLicence) {
-  std::vector<fs::path> files = files_under({"src", "kernels", "tests", "tools", "jobs", ".ci", ".cmake"});
+  std::vector<fs::path> files =
+      files_under({"src", "kernels", "tests", "tools", "jobs", ".ci", ".cmake"});
   files.push_back(fs::path(TRAINER_SOURCE_DIR) / "CMakeLists.txt");
   int sources = 0;
   for (const fs::path& file : files) {
@@ -164,24 +181,31 @@ TEST(Style, SourcesNameTheirLicence) {
     const std::string comment = lines.size() > at ? lines[at] : "";
     EXPECT_TRUE(comment == "// SPDX-License-Identifier: Apache-2.0" ||
                 comment == "# SPDX-License-Identifier: Apache-2.0")
-        << in_repository(file) << ":" << at + 1 << ": needs a line \"SPDX-License-Identifier: Apache-2.0\"";
+        << in_repository(file) << ":" << at + 1
+        << ": needs a line \"SPDX-License-Identifier: Apache-2.0\"";
   }
   EXPECT_GT(sources, 600) << "the search finds too few files";
 }
 
 TEST(Style, TopLevelIsSmall) {
-  const std::set<std::string> allowed = {"CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", "CHANGELOG.md",
-                                         "src",            "kernels",           "inputs",    "jobs",    "tests",
-                                         "tools",          "build",             "data",      "runs"};
+  const std::set<std::string> allowed = {"CMakeLists.txt", "CMakePresets.json",
+                                         "README.md",      "LICENSE",
+                                         "CHANGELOG.md",   "src",
+                                         "kernels",        "inputs",
+                                         "jobs",           "tests",
+                                         "tools",          "build",
+                                         "data",           "runs"};
   for (const auto& entry : fs::directory_iterator(TRAINER_SOURCE_DIR)) {
     const std::string name = entry.path().filename().string();
-    EXPECT_TRUE(name.starts_with(".") || allowed.count(name)) << name << ": has no place at the top level";
+    EXPECT_TRUE(name.starts_with(".") || allowed.count(name))
+        << name << ": has no place at the top level";
   }
 }
 
 // Characters, not bytes, of UTF-8 text.
 size_t columns_of(const std::string& line) {
-  return size_t(std::count_if(line.begin(), line.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
+  return size_t(
+      std::count_if(line.begin(), line.end(), [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
 }
 
 TEST(Style, FilesAreShortAndClean) {
@@ -200,7 +224,8 @@ TEST(Style, FilesAreShortAndClean) {
       EXPECT_FALSE(!line.empty() && line.back() == ' ') << where << ": blanks at the end";
       EXPECT_LE(columns_of(line), 140u) << where << ": too wide";
       bool code = name.starts_with("src/") && !line.starts_with("//");
-      EXPECT_FALSE(code && line.find("{:?}") != line.npos) << where << ": fmt 9 aborts on some texts, use base::quoted";
+      EXPECT_FALSE(code && line.find("{:?}") != line.npos)
+          << where << ": fmt 9 aborts on some texts, use base::quoted";
     }
   }
   EXPECT_GT(files, 150) << "the search finds too few files";
@@ -232,7 +257,9 @@ const std::map<std::string, std::string>& caption_files() {
 
 // A model declares what it measures and takes, so its words are its own.
 TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
-  const std::regex words("captio|loss_ar|loss_parallel|pad_id|label_smoothing|logits_mb|masked_pred|decoder_ids", std::regex::icase);
+  const std::regex words(
+      "captio|loss_ar|loss_parallel|pad_id|label_smoothing|logits_mb|masked_pred|decoder_ids",
+      std::regex::icase);
   std::set<std::string> speaking;
   for (const fs::path& file : files_under({"src", "kernels"})) {
     const std::string name = in_repository(file), stem = file.stem().string();
@@ -244,17 +271,20 @@ TEST(Style, OnlyModelsAndCaptionDataSpeakOfCaptions) {
       EXPECT_TRUE(caption_files().count(stem)) << name << ":" << i + 1 << ": " << lines[i];
     }
   }
-  for (const auto& [stem, why] : caption_files()) EXPECT_TRUE(speaking.count(stem)) << stem << " needs no place in the list";
+  for (const auto& [stem, why] : caption_files())
+    EXPECT_TRUE(speaking.count(stem)) << stem << " needs no place in the list";
 }
 
 TEST(Style, HeadersAreGuardedAndSayWhatTheyAreFor) {
   for (const fs::path& file : files_under({"src", "kernels"})) {
     if (file.extension() != ".hpp") continue;
     std::vector<std::string> lines = lines_of(file);
-    EXPECT_NE(std::find(lines.begin(), lines.end(), "#pragma once"), lines.end()) << in_repository(file);
+    EXPECT_NE(std::find(lines.begin(), lines.end(), "#pragma once"), lines.end())
+        << in_repository(file);
     ASSERT_GT(lines.size(), 2u) << in_repository(file);
     // The first line is that of the licence.
-    EXPECT_TRUE(lines[1].starts_with("// ")) << in_repository(file) << ": a header begins with its purpose";
+    EXPECT_TRUE(lines[1].starts_with("// "))
+        << in_repository(file) << ": a header begins with its purpose";
   }
 }
 

@@ -16,12 +16,14 @@ TEST(MemoryLimit, ExceptionsHaveTheirExitCodes) {
   const base::Error memory = base::error_of(std::bad_alloc());
   EXPECT_EQ(memory.code(), Exit::mesh);
   EXPECT_NE(std::string(memory.what()).find("out of memory"), std::string::npos);
-  const base::Error thread =
-      base::error_of(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
+  const base::Error thread = base::error_of(
+      std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
   EXPECT_EQ(thread.code(), Exit::mesh);
-  for (const char* part : {"a thread could not be started", "ulimit", "run.threads", "loader.threads"})
+  for (const char* part :
+       {"a thread could not be started", "ulimit", "run.threads", "loader.threads"})
     EXPECT_NE(std::string(thread.what()).find(part), std::string::npos) << thread.what();
-  EXPECT_EQ(base::error_of(std::system_error(std::make_error_code(std::errc::io_error))).code(), Exit::internal);
+  EXPECT_EQ(base::error_of(std::system_error(std::make_error_code(std::errc::io_error))).code(),
+            Exit::internal);
   const base::Error other = base::error_of(std::runtime_error("something else"));
   EXPECT_EQ(other.code(), Exit::internal);
   EXPECT_STREQ(other.what(), "something else");
@@ -46,7 +48,8 @@ struct Limited {
 
 TEST(MemoryLimit, RefusesWhatIsNotLeft) {
   constexpr int64_t kMiB = 1 << 20;
-  if (base::address_space().limit == 0) base::need_address_space(int64_t{1} << 60, "anything");  // there is no limit
+  // there is no limit
+  if (base::address_space().limit == 0) base::need_address_space(int64_t{1} << 60, "anything");
   Limited limited(100 * kMiB);
   if (!limited.set) GTEST_SKIP() << "the limit cannot be set here";
   const base::AddressSpace space = base::address_space();
@@ -58,7 +61,8 @@ TEST(MemoryLimit, RefusesWhatIsNotLeft) {
     ADD_FAILURE() << "200 of 100 MiB were granted";
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), Exit::mesh);
-    for (const char* part : {"out of memory", "starting 7 threads (run.threads) needs 200 MiB", "ulimit -v"})
+    for (const char* part :
+         {"out of memory", "starting 7 threads (run.threads) needs 200 MiB", "ulimit -v"})
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
   }
   const std::string text = base::error_of(std::bad_alloc()).what();

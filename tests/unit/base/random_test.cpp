@@ -19,10 +19,13 @@ using base::Stream;
 TEST(Philox, PublishedVectors) {
   // Random123's known answers for philox4x32, ten rounds.
   constexpr uint32_t ones = 0xffffffffu;
-  EXPECT_EQ(base::philox({0, 0, 0, 0}, 0, 0), (Philox4{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
-  EXPECT_EQ(base::philox({ones, ones, ones, ones}, ones, ones), (Philox4{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
-  EXPECT_EQ(base::philox({0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}, 0xa4093822u, 0x299f31d0u),
-            (Philox4{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}));
+  EXPECT_EQ(base::philox({0, 0, 0, 0}, 0, 0),
+            (Philox4{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+  EXPECT_EQ(base::philox({ones, ones, ones, ones}, ones, ones),
+            (Philox4{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
+  EXPECT_EQ(
+      base::philox({0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}, 0xa4093822u, 0x299f31d0u),
+      (Philox4{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}));
 }
 
 TEST(Philox, IsUsableAtCompileTime) {
@@ -50,9 +53,12 @@ TEST(Stream, YieldsWhatItAlwaysDid) {
 
 TEST(Stream, WordsAreThoseOfTheBlocksInOrder) {
   Stream s(17, "order");
-  for (uint64_t i : {0ull, 1ull, 2ull, 3ull, 4ull, 4001ull, (1ull << 40) + 3}) EXPECT_EQ(s.bits(i), s.block(i / 4)[i % 4]) << i;
-  EXPECT_EQ(s.block(5), base::philox({5, 0, 0x5452u, 0x4149u}, uint32_t(s.key()), uint32_t(s.key() >> 32)));
-  EXPECT_EQ(s.block(7ull << 32), base::philox({0, 7, 0x5452u, 0x4149u}, uint32_t(s.key()), uint32_t(s.key() >> 32)));
+  for (uint64_t i : {0ull, 1ull, 2ull, 3ull, 4ull, 4001ull, (1ull << 40) + 3})
+    EXPECT_EQ(s.bits(i), s.block(i / 4)[i % 4]) << i;
+  EXPECT_EQ(s.block(5),
+            base::philox({5, 0, 0x5452u, 0x4149u}, uint32_t(s.key()), uint32_t(s.key() >> 32)));
+  EXPECT_EQ(s.block(7ull << 32),
+            base::philox({0, 7, 0x5452u, 0x4149u}, uint32_t(s.key()), uint32_t(s.key() >> 32)));
   EXPECT_EQ(s.bits64(9), uint64_t(s.block(9)[1]) << 32 | s.block(9)[0]);
 }
 
@@ -72,7 +78,8 @@ TEST(Stream, SeedsNamesAndSubStreamsAllDiffer) {
     for (const char* name : {"", "a", "b", "ab", "ba", "dropout", "draws", "init/x", "init/y"}) {
       Stream s(seed, name);
       add(s);
-      for (uint64_t i = 0; i < 50; ++i) add(s.sub(i)), add(s.sub(i).sub(i)), add(s.sub(i).sub(i + 1));
+      for (uint64_t i = 0; i < 50; ++i)
+        add(s.sub(i)), add(s.sub(i).sub(i)), add(s.sub(i).sub(i + 1));
     }
   EXPECT_EQ(keys.size(), made);
 }
@@ -115,13 +122,15 @@ double kolmogorov(std::vector<double> x, const std::function<double(double)>& cd
 }
 
 constexpr int kDraws = 200000;
-// 1.95 / sqrt(n): exceeded once in a thousand times; the seeds are fixed, so this either holds or does not.
+// 1.95 / sqrt(n): exceeded once in a thousand times; the seeds are fixed, so this either holds or
+// does not.
 const double kKolmogorovLimit = 1.95 / std::sqrt(double(kDraws));
 
 TEST(Stream, UniformStatistics) {
   Stream s(5, "uniform");
   std::vector<double> single, wide;
-  for (uint64_t i = 0; i < kDraws; ++i) single.push_back(double(s.uniform(i))), wide.push_back(s.sub(1).uniform64(i));
+  for (uint64_t i = 0; i < kDraws; ++i)
+    single.push_back(double(s.uniform(i))), wide.push_back(s.sub(1).uniform64(i));
   for (const auto& x : {single, wide}) {
     Moments m = moments(x);
     EXPECT_NEAR(m.mean, 0.5, 0.003);
@@ -139,15 +148,18 @@ TEST(Stream, NormalStatistics) {
   EXPECT_NEAR(m.variance, 1, 0.013);
   EXPECT_NEAR(m.skewness, 0, 0.02);
   EXPECT_NEAR(m.kurtosis, 3, 0.05);
-  EXPECT_LT(kolmogorov(x, [](double v) { return 0.5 * std::erfc(-v / std::sqrt(2.0)); }), kKolmogorovLimit);
-  EXPECT_GT(*std::max_element(x.begin(), x.end()), 4.0);  // tails are there: 4 is passed by 6 of 200,000
+  EXPECT_LT(kolmogorov(x, [](double v) { return 0.5 * std::erfc(-v / std::sqrt(2.0)); }),
+            kKolmogorovLimit);
+  // tails are there: 4 is passed by 6 of 200,000
+  EXPECT_GT(*std::max_element(x.begin(), x.end()), 4.0);
   EXPECT_LT(*std::min_element(x.begin(), x.end()), -4.0);
 }
 
 double correlation(const std::vector<double>& a, const std::vector<double>& b) {
   double ma = moments(a).mean, mb = moments(b).mean, ab = 0, aa = 0, bb = 0;
   for (size_t i = 0; i < a.size(); ++i)
-    ab += (a[i] - ma) * (b[i] - mb), aa += (a[i] - ma) * (a[i] - ma), bb += (b[i] - mb) * (b[i] - mb);
+    ab += (a[i] - ma) * (b[i] - mb), aa += (a[i] - ma) * (a[i] - ma),
+        bb += (b[i] - mb) * (b[i] - mb);
   return ab / std::sqrt(aa * bb);
 }
 
@@ -160,14 +172,17 @@ TEST(Stream, NeighboursAndOtherStreamsAreUncorrelated) {
   Stream s(7, "one");
   std::vector<double> x = draws(s);
   const double limit = 3.9 / std::sqrt(50000.0);
-  for (uint64_t lag : {1, 2, 3, 4, 5, 64}) EXPECT_LT(std::abs(correlation(x, draws(s, lag))), limit) << "lag " << lag;
+  for (uint64_t lag : {1, 2, 3, 4, 5, 64})
+    EXPECT_LT(std::abs(correlation(x, draws(s, lag))), limit) << "lag " << lag;
   EXPECT_LT(std::abs(correlation(x, draws(Stream(8, "one")))), limit) << "seed";
   EXPECT_LT(std::abs(correlation(x, draws(Stream(7, "two")))), limit) << "name";
   EXPECT_LT(std::abs(correlation(x, draws(s.sub(0)))), limit) << "sub-stream";
-  EXPECT_LT(std::abs(correlation(draws(s.sub(0)), draws(s.sub(1)))), limit) << "neighbouring sub-streams";
+  EXPECT_LT(std::abs(correlation(draws(s.sub(0)), draws(s.sub(1)))), limit)
+      << "neighbouring sub-streams";
   // One draw from each of many sub-streams, as per-example decisions are made.
   std::vector<double> across, next;
-  for (uint64_t i = 0; i < 50000; ++i) across.push_back(double(s.sub(i).uniform(0))), next.push_back(double(s.sub(i + 1).uniform(0)));
+  for (uint64_t i = 0; i < 50000; ++i)
+    across.push_back(double(s.sub(i).uniform(0))), next.push_back(double(s.sub(i + 1).uniform(0)));
   EXPECT_LT(std::abs(correlation(across, next)), limit);
   EXPECT_NEAR(moments(across).mean, 0.5, 0.005);
   EXPECT_NEAR(moments(across).variance, 1.0 / 12, 0.002);

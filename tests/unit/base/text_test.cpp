@@ -41,8 +41,10 @@ TEST(Text, NearestName) {
   EXPECT_EQ(base::nearest_name("xxx", Strings{"dir"}), "");
   EXPECT_EQ(base::nearest_name("stxxxd", Strings{"stoped"}), "stoped");
   EXPECT_EQ(base::nearest_name("sxxxxd", Strings{"stoped"}), "");
-  EXPECT_EQ(base::nearest_name(std::string(100, 'x'), Strings{std::string(100, 'x')}), std::string(100, 'x'));
-  EXPECT_EQ(base::nearest_name(std::string(101, 'x'), Strings{std::string(101, 'x')}), "") << "nobody's name";
+  EXPECT_EQ(base::nearest_name(std::string(100, 'x'), Strings{std::string(100, 'x')}),
+            std::string(100, 'x'));
+  EXPECT_EQ(base::nearest_name(std::string(101, 'x'), Strings{std::string(101, 'x')}), "")
+      << "nobody's name";
 }
 
 TEST(Text, JoinSplitTrim) {
@@ -103,20 +105,24 @@ TEST(Text, Durations) {
   EXPECT_EQ(base::hms(25 * 3600 - 0.4), "1d1h0m");
   for (double seconds = 60; seconds < 30 * 3600; seconds += 0.7)
     for (const char* impossible : {"m60s", "h60m", "d24h"})
-      ASSERT_EQ(base::hms(seconds).find(impossible), std::string::npos) << seconds << " " << base::hms(seconds);
+      ASSERT_EQ(base::hms(seconds).find(impossible), std::string::npos)
+          << seconds << " " << base::hms(seconds);
 }
 
 TEST(Pattern, TellsWhatIsNoneAndWhatIsTooLong) {
   EXPECT_EQ(base::pattern_problem("(.*/)?head/(kernel|bias)"), "");
   EXPECT_EQ(base::pattern_problem("a(").find("not a regular expression: "), 0u);
   // std::regex would go beyond the end of the stack.
-  EXPECT_NE(base::pattern_problem(std::string(1 << 20, '(')).find("1048576 characters"), std::string::npos);
+  EXPECT_NE(base::pattern_problem(std::string(1 << 20, '(')).find("1048576 characters"),
+            std::string::npos);
   EXPECT_EQ(base::pattern_problem(std::string(450, '(') + std::string(450, ')')), "");
 }
 
 TEST(Hash, KnownAnswers) {
-  EXPECT_EQ(base::sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(base::sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(base::sha256_hex(""),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(base::sha256_hex("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(base::xxh3("", 0), 0x2d06800538d394c2ull);
   EXPECT_EQ(base::xxh3(std::string_view("a")), base::xxh3("a", 1, 0));
   EXPECT_NE(base::xxh3("a", 1, 0), base::xxh3("a", 1, 1));
@@ -173,7 +179,8 @@ TEST(Error, ChecksSayWhereTheProgramWas) {
   } catch (const base::Error& e) {
     std::string text = e.what();
     EXPECT_EQ(e.code(), base::Exit::internal);
-    for (const char* part : {"columns % 2 == 0", "5 columns", "text_test.cpp:", "rank 3", "step 41"})
+    for (const char* part :
+         {"columns % 2 == 0", "5 columns", "text_test.cpp:", "rank 3", "step 41"})
       EXPECT_NE(text.find(part), std::string::npos) << part << " is missing from: " << text;
   }
   EXPECT_NO_THROW(CHECK(true));

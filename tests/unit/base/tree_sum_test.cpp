@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The binary counter adds along one fixed tree, neighbours first: checked on expressions, not on numbers.
+// The binary counter adds along one fixed tree, neighbours first: checked on expressions, not on
+// numbers.
 #include "base/tree_sum.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +18,8 @@ std::string balanced(long begin, long end) {
   long half = (end - begin) / 2;
   return fmt::format("({}+{})", balanced(begin, begin + half), balanced(begin + half, end));
 }
-// A count that is no power of two: complete subtrees of its binary digits, largest first, folded from the newest.
+// A count that is no power of two: complete subtrees of its binary digits, largest first, folded
+// from the newest.
 std::string expected(long begin, long end) {
   long power = 1;
   while (power * 2 <= end - begin) power *= 2;
@@ -88,7 +90,8 @@ TEST(TreeSum, IsReadyAgainAfterFinish) {
   EXPECT_EQ(run(sum, 3).text, expected(0, 3));
 }
 
-// What the determinism of level "mesh" rests on: parts that are added along their own trees first give the same tree.
+// What the determinism of level "mesh" rests on: parts that are added along their own trees first
+// give the same tree.
 TEST(TreeSum, AlignedPartsComposeToTheWholeTree) {
   for (long parts : {2, 4, 8})
     for (long each : {1, 2, 4, 16}) {
@@ -96,7 +99,9 @@ TEST(TreeSum, AlignedPartsComposeToTheWholeTree) {
       for (long p = 0; p < parts; ++p) done.push_back(balanced(p * each, (p + 1) * each));
       std::vector<std::string> slots(64);
       base::TreeSum sum;
-      auto add = [&](int into, int from) { slots[size_t(into)] = fmt::format("({}+{})", slots[size_t(into)], slots[size_t(from)]); };
+      auto add = [&](int into, int from) {
+        slots[size_t(into)] = fmt::format("({}+{})", slots[size_t(into)], slots[size_t(from)]);
+      };
       for (const std::string& d : done) slots[size_t(sum.next_slot())] = d, sum.push(add);
       sum.finish(add);
       EXPECT_EQ(slots[0], balanced(0, parts * each));

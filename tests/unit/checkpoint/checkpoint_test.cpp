@@ -42,9 +42,12 @@ class Checkpoint : public testing::Test {
 };
 
 TEST(Header, survives_and_refuses) {
-  checkpoint::Header h{
-      .step = 12, .file_bytes = 99999, .structure = {{4096, 8192}, {9000, 9010}}, .structure_hash = 0xabc,
-      .index = {9100, 9200}, .index_hash = 0xdef};
+  checkpoint::Header h{.step = 12,
+                       .file_bytes = 99999,
+                       .structure = {{4096, 8192}, {9000, 9010}},
+                       .structure_hash = 0xabc,
+                       .index = {9100, 9200},
+                       .index_hash = 0xdef};
   std::string text = encode(h);
   EXPECT_EQ(int64_t(text.size()), checkpoint::kUserBlock);
   checkpoint::Header back = checkpoint::decode_header(text);
@@ -78,7 +81,8 @@ TEST(Options, resume_is_a_word_or_a_step) {
 
 TEST(Together, ranks_agree_on_errors) {
   auto comm = comm::make_plan_comm(1);
-  EXPECT_EQ(checkpoint::together(*comm, [] { return std::string("x"); }), std::vector<std::string>{"x"});
+  EXPECT_EQ(checkpoint::together(*comm, [] { return std::string("x"); }),
+            std::vector<std::string>{"x"});
   auto code_of = [&](auto work) {
     try {
       checkpoint::together(*comm, work);
@@ -93,21 +97,24 @@ TEST(Together, ranks_agree_on_errors) {
   EXPECT_EQ(code_of([] {}), base::Exit::finished);
 }
 
-// The plan must know the size of a file without writing it: many tensors, few, small, deep, with much or no text.
+// The plan must know the size of a file without writing it: many tensors, few, small, deep, with
+// much or no text.
 TEST_F(Checkpoint, planned_bytes_are_exact) {
   for (int blocks : {1, 6, 40})
     for (int64_t width : {1, 48, 384}) {
-      checkpoint::State state{.step = 3, .tensors = {}, .numbers = {{"train_s", 2}}, .texts = {{"name", "x"}}};
+      checkpoint::State state{
+          .step = 3, .tensors = {}, .numbers = {{"train_s", 2}}, .texts = {{"name", "x"}}};
       if (blocks % 2) state.texts["deck"] = std::string(30000, 'd');
       for (int b = 0; b < blocks; ++b)
         for (const char* tree : {"/params/", "/optimizer/momentum/", "/optimizer/v_row/"})
-          for (const char* leaf :
-               {"LayerNorm_0/scale", "MlpBlock_0/Dense_0/kernel", "MultiHeadDotProductAttention_0/query/bias"})
-            state.tensors.push_back({fmt::format("{}encoder/Transformer/encoderblock_{}/{}", tree, b, leaf),
-                                     b % 2 ? device::DType::bf16 : device::DType::f32,
-                                     {width, width + b},
-                                     {},
-                                     true});
+          for (const char* leaf : {"LayerNorm_0/scale", "MlpBlock_0/Dense_0/kernel",
+                                   "MultiHeadDotProductAttention_0/query/bias"})
+            state.tensors.push_back(
+                {fmt::format("{}encoder/Transformer/encoderblock_{}/{}", tree, b, leaf),
+                 b % 2 ? device::DType::bf16 : device::DType::f32,
+                 {width, width + b},
+                 {},
+                 true});
       std::vector<std::vector<char>> memory;
       for (auto& t : state.tensors) {
         int64_t n = t.shape[0] * t.shape[1];
@@ -130,7 +137,8 @@ TEST_F(Checkpoint, is_an_ordinary_hdf5_file) {
   EXPECT_EQ(std::get<int64_t>(*file.attribute("/", "step")), 42);
   EXPECT_EQ(std::get<int64_t>(*file.attribute("/", "write_completed")), 1);
   EXPECT_EQ(std::get<std::string>(*file.attribute("/", "name")), "test");
-  EXPECT_EQ(std::get<std::string>(*file.attribute("/optimizer/momentum/encoder/kernel", "dtype")), "bf16");
+  EXPECT_EQ(std::get<std::string>(*file.attribute("/optimizer/momentum/encoder/kernel", "dtype")),
+            "bf16");
   EXPECT_TRUE(file.read_text("/deck").starts_with("[run]"));
   std::vector<int64_t> values = file.read<int64_t>("/state/seen");
   for (size_t t = 0; t < tests::kTensors.size(); ++t) {
@@ -148,11 +156,13 @@ TEST_F(Checkpoint, is_an_ordinary_hdf5_file) {
     io::H5Info info = file.info(name);
     std::vector<uint64_t> own;
     for (int64_t at = 0; at < info.bytes; at += checkpoint::kBlock)
-      own.push_back(base::xxh3(whole.data() + info.offset + at, size_t(std::min(checkpoint::kBlock, info.bytes - at))));
+      own.push_back(base::xxh3(whole.data() + info.offset + at,
+                               size_t(std::min(checkpoint::kBlock, info.bytes - at))));
     for (uint64_t hash : own) EXPECT_EQ(hash, blocks.at(block++)) << name;
     EXPECT_EQ(checkpoint::hash_of(own), tensors.at(tensor++)) << name;
   }
-  EXPECT_EQ(file.read<uint64_t>("/checksums/file"), std::vector<uint64_t>{checkpoint::hash_of(tensors)});
+  EXPECT_EQ(file.read<uint64_t>("/checksums/file"),
+            std::vector<uint64_t>{checkpoint::hash_of(tensors)});
 }
 
 // What a restore reads in HDF5's place says what HDF5 says.
@@ -178,7 +188,8 @@ TEST_F(Checkpoint, index_and_structure_agree) {
   EXPECT_EQ(m.layout.file_sum, file.info("/checksums/file").offset);
   EXPECT_EQ(m.layout.index, file.info("/checksums/index").offset);
   for (const auto& [name, value] : m.state.numbers)  // NaN too
-    EXPECT_EQ(std::bit_cast<uint64_t>(std::get<double>(*file.attribute("/", name))), std::bit_cast<uint64_t>(value));
+    EXPECT_EQ(std::bit_cast<uint64_t>(std::get<double>(*file.attribute("/", name))),
+              std::bit_cast<uint64_t>(value));
   for (const auto& [name, text] : m.state.texts) {
     if (name == "deck")
       EXPECT_EQ(file.read_text("/deck"), text);
@@ -187,7 +198,8 @@ TEST_F(Checkpoint, index_and_structure_agree) {
   }
 }
 
-// The calls of one save that matter after a power cut, in their order: "CALL NAME", without the folder.
+// The calls of one save that matter after a power cut, in their order: "CALL NAME", without the
+// folder.
 std::mutex recorded_mutex;
 std::vector<std::string> recorded;
 void record_call(int64_t, const char* call, const std::string& path) {
@@ -197,8 +209,8 @@ void record_call(int64_t, const char* call, const std::string& path) {
     recorded.push_back(fmt::format("{} {}", word, path.substr(path.rfind('/') + 1)));
 }
 
-// Everything is on disk before a file gets its name, and so is the name when the save is over. Files of a past that was left
-// are out of the way before.
+// Everything is on disk before a file gets its name, and so is the name when the save is over.
+// Files of a past that was left are out of the way before.
 TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
   save(10), save(20);
   checkpoint::CheckpointOptions options;
@@ -213,7 +225,8 @@ TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
   io::set_call_hook(nullptr);
   EXPECT_EQ(saved.error, "");
   auto first = [&](const std::string& call, size_t from = 0) {
-    return size_t(std::find(recorded.begin() + long(from), recorded.end(), call) - recorded.begin());
+    return size_t(std::find(recorded.begin() + long(from), recorded.end(), call) -
+                  recorded.begin());
   };
   auto last = [&](const std::string& call) {
     return size_t(recorded.rend() - std::find(recorded.rbegin(), recorded.rend(), call)) - 1;
@@ -224,7 +237,8 @@ TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
   ASSERT_LT(named, recorded.size());
   ASSERT_LT(aside, recorded.size());
   EXPECT_EQ(last("rename " + file), named);
-  // Each rank's parts are synced before ranks agree that they are there; header and checksums before the rename.
+  // Each rank's parts are synced before ranks agree that they are there; header and checksums
+  // before the rename.
   EXPECT_LT(last("write " + file + ".tmp"), last("fsync " + file + ".tmp"));
   EXPECT_GE(std::count(recorded.begin(), recorded.end(), "fsync " + file + ".tmp"), 2);
   EXPECT_LT(last("fsync " + file + ".tmp"), named);
@@ -239,7 +253,8 @@ TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
   EXPECT_LT(first("fsync " + folder, best), recorded.size());
 }
 
-// A folder that was removed is made again by the next save; until then messages do not speak of files that are gone.
+// A folder that was removed is made again by the next save; until then messages do not speak of
+// files that are gone.
 TEST_F(Checkpoint, a_removed_folder_is_made_again) {
   save(10);
   auto remove = [&] { ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0); };
@@ -252,13 +267,15 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
     save(30);
     FAIL();
   } catch (const base::Error& e) {
-    EXPECT_NE(std::string(e.what()).find("File exists. Older checkpoints"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("File exists. Older checkpoints"), std::string::npos)
+        << e.what();
     EXPECT_EQ(std::string(e.what()).find("intact"), std::string::npos) << e.what();
   }
   io::remove_file(directory_);
   static std::string doomed;
   doomed = directory_;
-  for (const char* call : {"write", "rename"}) {  // it goes while the file is written, or just before it gets its name
+  // it goes while the file is written, or just before it gets its name
+  for (const char* call : {"write", "rename"}) {
     save(40);
     static std::string at;
     at = call;
@@ -271,7 +288,8 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
       save(50);
       ADD_FAILURE() << "saved to a folder that is gone";
     } catch (const base::Error& e) {
-      EXPECT_NE(std::string(e.what()).find("No such file or directory. Older checkpoints: there is none in " + directory_),
+      EXPECT_NE(std::string(e.what()).find(
+                    "No such file or directory. Older checkpoints: there is none in " + directory_),
                 std::string::npos)
           << e.what();
     }
@@ -280,7 +298,8 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
   }
 }
 
-// A run's saves after the first find the places of the one before; a state that changed does not fall into them.
+// A run's saves after the first find the places of the one before; a state that changed does not
+// fall into them.
 TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   checkpoint::CheckpointOptions options;
   options.async = false, options.keep_last = 10;
@@ -288,7 +307,8 @@ TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   Owner owner(Cut::even, 0, 1, 0, true);
   auto bytes_of = [&](int64_t step, std::map<std::string, std::string> texts) {
     checkpoint::State state = owner.state;
-    state.step = step * 1000, state.numbers["value"] = 1.0 / double(step * step - 1);  // of other lengths in text
+    // of other lengths in text
+    state.step = step * 1000, state.numbers["value"] = 1.0 / double(step * step - 1);
     for (auto& [name, text] : texts) state.texts[name] = text;
     saver.begin(state);
     checkpoint::Saved saved = saver.finish();
@@ -299,11 +319,14 @@ TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
     return bytes;
   };
   io::make_directories(directory_ + "/alone");
-  bytes_of(1, {{"name", "a"}}), bytes_of(2, {{"name", "b"}}), bytes_of(3, {{"name", "longer than it was"}});
-  bytes_of(4, {{"name", "longer than it was"}, {"more", "x"}}), bytes_of(5, {{"name", "longer than it was"}, {"more", "y"}});
+  bytes_of(1, {{"name", "a"}}), bytes_of(2, {{"name", "b"}}),
+      bytes_of(3, {{"name", "longer than it was"}});
+  bytes_of(4, {{"name", "longer than it was"}, {"more", "x"}}),
+      bytes_of(5, {{"name", "longer than it was"}, {"more", "y"}});
 }
 
-// Any single flipped byte is either refused by name or changes nothing: a sample over the whole file.
+// Any single flipped byte is either refused by name or changes nothing: a sample over the whole
+// file.
 TEST_F(Checkpoint, flipped_bytes_never_pass) {
   std::string name = directory_ + "/" + save(9).file, good = io::read_file(name);
   checkpoint::Manifest m = checkpoint::inspect(name, 9);
@@ -338,7 +361,8 @@ TEST_F(Checkpoint, flipped_bytes_never_pass) {
   EXPECT_GT(unused, 10);  // padding and the rest of the header's page
 }
 
-// Killed at any of its file-system calls, a save leaves the checkpoint before it or is complete; never anything else.
+// Killed at any of its file-system calls, a save leaves the checkpoint before it or is complete;
+// never anything else.
 int64_t g_kill_at = 0;
 TEST_F(Checkpoint, killed_at_every_call) {
   save(1);
@@ -360,7 +384,8 @@ TEST_F(Checkpoint, killed_at_every_call) {
     ASSERT_TRUE(restored) << g_kill_at;
     EXPECT_TRUE(restored->refused.empty()) << g_kill_at;
     EXPECT_EQ(owner.problem(complete ? 2 : 1), "") << g_kill_at;
-    EXPECT_EQ(io::list_directory(directory_).size(), complete ? 2u : 1u);  // and no temporary file is left
+    // and no temporary file is left
+    EXPECT_EQ(io::list_directory(directory_).size(), complete ? 2u : 1u);
     if (!WIFSIGNALED(status)) {
       EXPECT_TRUE(complete && WEXITSTATUS(status) == 0);
       break;
@@ -372,19 +397,21 @@ TEST_F(Checkpoint, killed_at_every_call) {
 }
 
 TEST_F(Checkpoint, files_are_found_by_their_exact_names) {
-  for (const char* name : {"0000000007.h5", "0000000100.h5", "12345678901.h5", "7.h5", "0000000008.h5.tmp",
-                           "000000000x.h5", "-000000001.h5"})
+  for (const char* name : {"0000000007.h5", "0000000100.h5", "12345678901.h5", "7.h5",
+                           "0000000008.h5.tmp", "000000000x.h5", "-000000001.h5"})
     io::write_file_atomically(directory_ + "/" + name, "");
   std::vector<int64_t> steps;
   for (const auto& c : checkpoint::candidates(directory_)) steps.push_back(c.step);
   EXPECT_EQ(steps, (std::vector<int64_t>{12345678901, 100, 7}));
-  EXPECT_EQ(checkpoint::remove_leftovers(directory_), std::vector<std::string>{"0000000008.h5.tmp"});
+  EXPECT_EQ(checkpoint::remove_leftovers(directory_),
+            std::vector<std::string>{"0000000008.h5.tmp"});
 }
 
 TEST_F(Checkpoint, differences_are_counted_beyond_the_first) {
   checkpoint::FileLayout file, wanted;
   for (int i = 0; i < 80; ++i)
-    wanted.entries.push_back({.name = fmt::format("/params/{:03}", i), .type = io::H5Type::f32, .shape = {i}});
+    wanted.entries.push_back(
+        {.name = fmt::format("/params/{:03}", i), .type = io::H5Type::f32, .shape = {i}});
   checkpoint::number_blocks(file), checkpoint::number_blocks(wanted);
   std::vector<std::string> lines = checkpoint::differences(file, wanted);
   EXPECT_EQ(lines.size(), 51u);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A made-up state and ways of cutting it among ranks, for tests of checkpoints with and without MPI.
+// A made-up state and ways of cutting it among ranks, for tests of checkpoints with and without
+// MPI.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +57,9 @@ inline std::vector<std::pair<int64_t, int64_t>> cut(Cut how, int64_t n, int rank
     case Cut::even:
       return {even(rank, ranks)};
     case Cut::uneven: {  // cuts in the middle of blocks and pages
-      auto at = [&](int r) { return r == 0 ? 0 : r == ranks ? n : std::min(n, n * r / ranks / 3 + 17 * r); };
+      auto at = [&](int r) {
+        return r == 0 ? 0 : r == ranks ? n : std::min(n, n * r / ranks / 3 + 17 * r);
+      };
       return {{at(rank), at(rank + 1)}};
     }
     case Cut::small_pieces: {
@@ -85,13 +88,17 @@ struct Owner {
   Owner(Cut how, int rank, int ranks, int64_t step, bool filled) {
     state.step = step;
     if (filled) {
-      state.numbers = {{"train_s", 1.0 / 3 + double(step)}, {"nan", std::numeric_limits<double>::quiet_NaN()}};
-      state.texts = {
-          {"deck", "[run]\nname = \"x\"\n" + std::string(100, '#')}, {"name", "test"}, {"version", "0"}, {"notes", ""}};
+      state.numbers = {{"train_s", 1.0 / 3 + double(step)},
+                       {"nan", std::numeric_limits<double>::quiet_NaN()}};
+      state.texts = {{"deck", "[run]\nname = \"x\"\n" + std::string(100, '#')},
+                     {"name", "test"},
+                     {"version", "0"},
+                     {"notes", ""}};
     }
     for (size_t t = 0; t < kTensors.size(); ++t) {
       const Tensor& tensor = kTensors[t];
-      shard::TensorSlice slice{tensor.name, tensor.type, tensor.shape, {}, how != Cut::replicated || rank == 0};
+      shard::TensorSlice slice{
+          tensor.name, tensor.type, tensor.shape, {}, how != Cut::replicated || rank == 0};
       int64_t size = device::size_of(tensor.type);
       for (auto [begin, end] : cut(how, count(tensor), rank, ranks)) {
         memory.emplace_back(size_t((end - begin) * size), 0xee);
@@ -106,8 +113,11 @@ struct Owner {
   // "" if everything is as it was made for `step`, else what is not.
   std::string problem(int64_t step) const {
     if (state.step != step) return fmt::format("step {} instead of {}", state.step, step);
-    if (state.numbers.at("train_s") != 1.0 / 3 + double(step) || !std::isnan(state.numbers.at("nan"))) return "numbers";
-    if (!state.texts.at("deck").starts_with("[run]\n") || state.texts.at("deck").size() != 117) return "deck";
+    if (state.numbers.at("train_s") != 1.0 / 3 + double(step) ||
+        !std::isnan(state.numbers.at("nan")))
+      return "numbers";
+    if (!state.texts.at("deck").starts_with("[run]\n") || state.texts.at("deck").size() != 117)
+      return "deck";
     if (state.texts.at("name") != "test" || state.texts.at("notes") != "") return "texts";
     for (size_t t = 0; t < kTensors.size(); ++t)
       for (const auto& part : state.tensors[t].parts) {

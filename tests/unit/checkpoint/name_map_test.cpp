@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of files against ours, as published and as [init] asks; position tables against recorded ones.
+// Names of files against ours, as published and as [init] asks; position tables against recorded
+// ones.
 #include "checkpoint/name_map.hpp"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,8 @@ TEST(Resample, EqualsEveryRecordedTable) {
     std::vector<float> got = checkpoint::resample_grid(file.floats(name + "/old"), from, to, 5);
     double tolerance = file.number(name + "/new", "tol");
     ASSERT_EQ(got.size(), want.size()) << name;
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(double(got[i]), double(want[i]), tolerance) << name << " " << i;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(double(got[i]), double(want[i]), tolerance) << name << " " << i;
   }
   EXPECT_EQ(tables, 6);
 }
@@ -34,7 +36,8 @@ TEST(Resample, OddSizes) {
   std::vector<float> table = {1, 2, 3, 4};
   EXPECT_EQ(checkpoint::resample_grid(table, 2, 2, 1), table);
   EXPECT_EQ(checkpoint::resample_grid(table, 2, 1, 1), (std::vector<float>{1}));
-  EXPECT_EQ(checkpoint::resample_grid({7, 8}, 1, 2, 2), (std::vector<float>{7, 8, 7, 8, 7, 8, 7, 8}));
+  EXPECT_EQ(checkpoint::resample_grid({7, 8}, 1, 2, 2),
+            (std::vector<float>{7, 8, 7, 8, 7, 8, 7, 8}));
   EXPECT_EQ(checkpoint::grid_side(196), 14);
   EXPECT_EQ(checkpoint::grid_side(197), -1);
   EXPECT_EQ(checkpoint::grid_side(0), -1);
@@ -42,9 +45,11 @@ TEST(Resample, OddSizes) {
 
 class File : public checkpoint::WeightFile {
  public:
-  explicit File(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors) : WeightFile("some.npz") {
+  explicit File(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors)
+      : WeightFile("some.npz") {
     for (const auto& [name, shape] : tensors)
-      add({name, shape, name == "count" ? std::optional<device::DType>() : device::DType::f32, "<f4"});
+      add({name, shape, name == "count" ? std::optional<device::DType>() : device::DType::f32,
+           "<f4"});
   }
 
  private:
@@ -67,7 +72,8 @@ std::string problem(const File& file, const InitOptions& options) {
   return "";
 }
 void says(const std::string& text, const std::vector<std::string>& fragments) {
-  for (const std::string& f : fragments) EXPECT_NE(text.find(f), text.npos) << "'" << f << "' is not in:\n" << text;
+  for (const std::string& f : fragments)
+    EXPECT_NE(text.find(f), text.npos) << "'" << f << "' is not in:\n" << text;
 }
 
 TEST(NameMap, RootsAndOrder) {
@@ -80,7 +86,8 @@ TEST(NameMap, RootsAndOrder) {
     ASSERT_EQ(plan.loads.size(), 4u) << root;
     EXPECT_EQ(plan.loads[0].wanted, 3u);
     for (size_t i = 0; i < 4; ++i) EXPECT_EQ(plan.loads[i].source, i);
-    EXPECT_TRUE(plan.skipped.empty() && plan.missing.empty() && plan.unmapped.empty() && plan.unused.empty());
+    EXPECT_TRUE(plan.skipped.empty() && plan.missing.empty() && plan.unmapped.empty() &&
+                plan.unused.empty());
   }
 }
 
@@ -90,11 +97,13 @@ TEST(NameMap, EverythingMustFit) {
              {"params/decoder/x", {3}},
              {"params/pos_embedding_decoder", {1, 4, 3}},
              {"opt/mu", {2}}});
-  says(problem(file, {}),
-       {"some.npz", "encoder/a: the file has [3], this model [2]", "encoder/pos_embedding: the file has [1, 6, 3]",
-        "missing in the file: decoder/b [3] (looked for params/decoder/b)", "only in the file: params/decoder/x",
-        // The decoder's table is never resampled.
-        "pos_embedding_decoder: the file has [1, 4, 3], this model [1, 9, 3]", "Not one tensor", "dont_load"});
+  says(problem(file, {}), {"some.npz", "encoder/a: the file has [3], this model [2]",
+                           "encoder/pos_embedding: the file has [1, 6, 3]",
+                           "missing in the file: decoder/b [3] (looked for params/decoder/b)",
+                           "only in the file: params/decoder/x",
+                           // The decoder's table is never resampled.
+                           "pos_embedding_decoder: the file has [1, 4, 3], this model [1, 9, 3]",
+                           "Not one tensor", "dont_load"});
   File other({{"a", {2}}});
   says(problem(other, {}), {"Not one tensor could be loaded; the names in the file begin with a"});
 }
@@ -107,7 +116,8 @@ TEST(NameMap, DontLoad) {
              {"encoder/cls", {9}},
              {"head/x", {1}}});
   says(problem(file, {}), {"decoder/b", "pos_embedding_decoder", "head/x"});
-  EXPECT_EQ(problem(file, {}).find("head/kernel"), std::string::npos) << "left alone by default, as published";
+  EXPECT_EQ(problem(file, {}).find("head/kernel"), std::string::npos)
+      << "left alone by default, as published";
   InitOptions options;
   options.dont_load = {"decoder/.*", "pos_embedding_decoder", "head/.*", ".*/cls"};
   InitPlan plan = checkpoint::plan_init(kModel, file, options);
@@ -122,7 +132,8 @@ TEST(NameMap, DontLoad) {
 }
 
 TEST(NameMap, Map) {
-  // Two towers: only the image side is taken, its table from another place; the longest prefix wins.
+  // Two towers: only the image side is taken, its table from another place; the longest prefix
+  // wins.
   File file({{"params/img/a", {2}},
              {"params/img/old/posembed", {1, 4, 3}},
              {"params/txt/b", {3}},
@@ -151,11 +162,13 @@ TEST(NameMap, PositionTables) {
     return File({{"encoder/a", {2}}, {"encoder/pos_embedding", std::move(shape)}});
   };
   EXPECT_TRUE(checkpoint::plan_init(kModel, with({1, 196, 3}), options).loads[1].resample);
-  EXPECT_TRUE(checkpoint::plan_init(kModel, with({1, 197, 3}), options).loads[1].resample) << "a class token's row";
+  EXPECT_TRUE(checkpoint::plan_init(kModel, with({1, 197, 3}), options).loads[1].resample)
+      << "a class token's row";
   EXPECT_FALSE(checkpoint::plan_init(kModel, with({1, 4, 3}), options).loads[1].resample);
   for (std::vector<int64_t> shape :
        std::vector<std::vector<int64_t>>{{1, 8, 3}, {2, 9, 3}, {1, 9, 4}, {9, 3}, {1, 1 << 20, 3}})
-    says(problem(with(shape), options), {"encoder/pos_embedding: the file has", "this model [1, 4, 3]"});
+    says(problem(with(shape), options),
+         {"encoder/pos_embedding: the file has", "this model [1, 4, 3]"});
   options.posemb = "keep";
   InitPlan plan = checkpoint::plan_init(kModel, with({1, 196, 3}), options);
   EXPECT_EQ(plan.loads.size(), 1u);

@@ -38,7 +38,8 @@ class WeightFile : public testing::Test {
     return path;
   }
   // Everything in the file, in pieces of `piece` elements.
-  static std::vector<std::pair<std::string, Floats>> read_all(const std::string& path, int64_t piece = 5) {
+  static std::vector<std::pair<std::string, Floats>> read_all(const std::string& path,
+                                                              int64_t piece = 5) {
     std::vector<std::pair<std::string, Floats>> out;
     auto weights = checkpoint::open_weights(path);
     for (size_t i = 0; i < weights->tensors().size(); ++i) {
@@ -92,9 +93,11 @@ TEST_F(WeightFile, SixteenBitTypesAreExact) {
     }
   };
   check(file("a.npz", zip({{"x.npy", npy(npy_header("<f2", "(65536,)"), bytes_of(all))}})), 5);
-  check(file("b.npz", zip({{"x.npy", npy(npy_header("|V2", "(256, 256)"), bytes_of(all))}}, true)), 8);
+  check(file("b.npz", zip({{"x.npy", npy(npy_header("|V2", "(256, 256)"), bytes_of(all))}}, true)),
+        8);
   auto header = [](const char* dtype) {
-    return std::string("{\"x\":{\"dtype\":\"") + dtype + "\",\"shape\":[65536],\"data_offsets\":[0,131072]}}";
+    return std::string("{\"x\":{\"dtype\":\"") + dtype +
+           "\",\"shape\":[65536],\"data_offsets\":[0,131072]}}";
   };
   check(file("a.safetensors", safetensors(header("F16"), bytes_of(all))), 5);
   check(file("b.safetensors", safetensors(header("BF16"), bytes_of(all))), 8);
@@ -107,7 +110,8 @@ TEST_F(WeightFile, EveryVersionTypeAndShape) {
       {"params/a/kernel.npy", npy(npy_header("<f4", "(2, 3)"), bytes_of(floats))},
       {"params/b.npy", npy(npy_header("<f8", "(4,)"), bytes_of(doubles), 2)},
       {"count.npy", npy(npy_header("<i4", "()"), std::string(4, '\1'))},
-      {"params/c.npy", npy("{\"shape\":(),\"fortran_order\":True,\"descr\":\"<f4\"}", bytes_of(Floats{9}), 3)},
+      {"params/c.npy",
+       npy("{\"shape\":(),\"fortran_order\":True,\"descr\":\"<f4\"}", bytes_of(Floats{9}), 3)},
       {"names.npy", npy(npy_header("<U3", "(1,)"), std::string(12, '\0'))},
       {"params/none.npy", npy(npy_header("<f4", "(0, 7)"), "")},
   };
@@ -124,7 +128,8 @@ TEST_F(WeightFile, EveryVersionTypeAndShape) {
   std::string header =
       R"({"__metadata__":{"format":"np"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[32,56]},)"
       R"("a":{"dtype":"F64","shape":[4],"data_offsets":[0,32]},"c":{"dtype":"F32","shape":[0],"data_offsets":[56,56]}}   )";
-  auto read = read_all(file("x.safetensors", safetensors(header, bytes_of(doubles) + bytes_of(floats))));
+  auto read =
+      read_all(file("x.safetensors", safetensors(header, bytes_of(doubles) + bytes_of(floats))));
   ASSERT_EQ(read.size(), 3u);
   EXPECT_EQ(read[0].first, "a");
   EXPECT_EQ(read[0].second, rounded);
@@ -148,7 +153,8 @@ TEST_F(WeightFile, HostileNpz) {
   refused("a.npz", one(""), "cut");
   refused("a.npz", one("not an array"), "does not begin");
   refused("a.npz", one(npy(npy_header("|O", "(1,)"), "\x80\x04K\1.")), "pickled");
-  refused("a.npz", one(npy("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }", "........")),
+  refused("a.npz",
+          one(npy("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }", "........")),
           "pickled");
   refused("a.npz", one(npy(npy_header("<f4", "(3,)"), bytes_of(Floats{1, 2}))), "cut");
   refused("a.npz", one(npy(npy_header("<f4", "(1,)"), bytes_of(Floats{1, 2}))), "cut or damaged");
@@ -167,8 +173,10 @@ TEST_F(WeightFile, HostileNpz) {
   refused("a.npz", method, "does not know: ZIP");
   // Cut anywhere, or with any byte changed: refused, or what was written.
   std::string whole =
-      zip({{"x.npy", good}, {"y.npy", npy(npy_header("<f4", "(3,)"), bytes_of(Floats{1, 2, 3}))}}, true);
-  for (size_t cut = 0; cut < whole.size(); ++cut) EXPECT_NE(problem(file("cut.npz", whole.substr(0, cut))), "") << cut;
+      zip({{"x.npy", good}, {"y.npy", npy(npy_header("<f4", "(3,)"), bytes_of(Floats{1, 2, 3}))}},
+          true);
+  for (size_t cut = 0; cut < whole.size(); ++cut)
+    EXPECT_NE(problem(file("cut.npz", whole.substr(0, cut))), "") << cut;
   for (size_t at = 0; at < whole.size(); ++at) {
     std::string bad = whole;
     bad[at] = char(bad[at] ^ 0x11);
@@ -183,7 +191,8 @@ TEST_F(WeightFile, HostileSafetensors) {
   std::string data(16, '\0');
   auto with = [&](const std::string& header) { return safetensors(header, data); };
   auto entry = [](const std::string& name, const std::string& shape, int64_t begin, int64_t end) {
-    return fmt::format("\"{}\":{{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[{},{}]}}", name, shape, begin, end);
+    return fmt::format("\"{}\":{{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[{},{}]}}", name,
+                       shape, begin, end);
   };
   std::string a = entry("a", "[2]", 0, 8), b = entry("b", "[2]", 8, 16);
   EXPECT_EQ(problem(file("a.safetensors", with("{" + a + "," + b + "}"))), "");
@@ -205,7 +214,8 @@ TEST_F(WeightFile, HostileSafetensors) {
            {"{" + a + ",\"b\":{\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[8,16]}}", "F31"},
            {"{" + a + ",\"b\":{\"dtype\":7,\"shape\":[2],\"data_offsets\":[8,16]}}", "dtype 7"},
            {"{" + a + ",\"b\":{\"dtype\":\"F32\",\"shape\":[2]}}", "needs dtype"},
-           {"{" + a + ",\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8]}}", "not two numbers"},
+           {"{" + a + ",\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8]}}",
+            "not two numbers"},
            {"{" + a + ",\"b\":3}", "needs dtype"},
            {"{" + a + ",\"\":" + b.substr(4) + "}", "no name"},
            {"[]", "not a JSON object"},
@@ -215,30 +225,45 @@ TEST_F(WeightFile, HostileSafetensors) {
            {"", "not JSON"}})
     refused("a.safetensors", with(header), fragment);
   refused("a.safetensors", "abc", "cut");
-  refused("a.safetensors", std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10), "claims a header");
+  refused("a.safetensors", std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10),
+          "claims a header");
   refused("a.safetensors", std::string("\0\0\0\1\0\0\0\0{}", 10), "claims a header");
   std::string whole = with("{" + a + "," + b + "}");
   for (size_t cut = 0; cut < whole.size(); ++cut)
     EXPECT_NE(problem(file("cut.safetensors", whole.substr(0, cut))), "") << cut;
 }
 
-// Seeded mutations of good files: read, or refused with a message that names the file; never anything else.
+// Seeded mutations of good files: read, or refused with a message that names the file; never
+// anything else.
 TEST_F(WeightFile, MutatedFiles) {
   std::mt19937_64 random(7);
   auto below = [&](size_t n) { return size_t(random() % n); };
   std::string header =
       R"({"__metadata__":{"format":"np"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[32,56]},)"
       R"("a":{"dtype":"F64","shape":[4],"data_offsets":[0,32]},"c":{"dtype":"BF16","shape":[2],"data_offsets":[56,60]}})";
-  tests::Members members = {{"params/a.npy", npy(npy_header("<f4", "(2, 3)"), bytes_of(Floats(6, 1.5f)))},
-                            {"b.npy", npy(npy_header("|V2", "(4,)"), "xxxxxxxx", 2)},
-                            {"c.npy", npy(npy_header("<i8", "()"), "xxxxxxxx")}};
+  tests::Members members = {
+      {"params/a.npy", npy(npy_header("<f4", "(2, 3)"), bytes_of(Floats(6, 1.5f)))},
+      {"b.npy", npy(npy_header("|V2", "(4,)"), "xxxxxxxx", 2)},
+      {"c.npy", npy(npy_header("<i8", "()"), "xxxxxxxx")}};
   const std::vector<std::pair<std::string, std::string>> good = {
       {"s.safetensors", safetensors(header, std::string(60, '\1'))},
       {"z.npz", zip(members)},
       {"d.npz", zip(members, true)}};
-  const std::vector<std::string> words = {
-      "\x93NUMPY",    "'descr'",          "|O",     "(",     ")", "[", "]", "{", "}", "-1", "18446744073709551615",
-      "data_offsets", "\xff\xff\xff\xff", "PK\1\2", "PK\5\6"};
+  const std::vector<std::string> words = {"\x93NUMPY",
+                                          "'descr'",
+                                          "|O",
+                                          "(",
+                                          ")",
+                                          "[",
+                                          "]",
+                                          "{",
+                                          "}",
+                                          "-1",
+                                          "18446744073709551615",
+                                          "data_offsets",
+                                          "\xff\xff\xff\xff",
+                                          "PK\1\2",
+                                          "PK\5\6"};
   int read = 0, rounds = 900;
   for (int round = 0; round < rounds; ++round) {
     auto [name, bytes] = good[size_t(round) % good.size()];
@@ -264,26 +289,28 @@ TEST_F(WeightFile, MutatedFiles) {
     }
     read += problem(file(name, bytes)).empty();
   }
-  EXPECT_GT(read, rounds / 100) << "the changes are so large that nothing behind the first check is reached";
+  EXPECT_GT(read, rounds / 100)
+      << "the changes are so large that nothing behind the first check is reached";
   EXPECT_LT(read, rounds / 2);
 }
 
 TEST(NpyHeader, AcceptsWhatNumpyWritesAndNothingElse) {
-  checkpoint::NpyHeader h =
-      checkpoint::parse_npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }  \n");
+  checkpoint::NpyHeader h = checkpoint::parse_npy_header(
+      "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }  \n");
   EXPECT_EQ(h.descr, "<f4");
   EXPECT_EQ(h.shape, (std::vector<int64_t>{3, 4}));
   EXPECT_FALSE(h.fortran);
-  EXPECT_EQ(
-      checkpoint::parse_npy_header("{'descr': [('a', '<f4', (2,)), ('b', '|O')], 'fortran_order': True, 'shape': ()}")
-          .descr,
-      "[('a', '<f4', (2,)), ('b', '|O')]");
+  EXPECT_EQ(checkpoint::parse_npy_header(
+                "{'descr': [('a', '<f4', (2,)), ('b', '|O')], 'fortran_order': True, 'shape': ()}")
+                .descr,
+            "[('a', '<f4', (2,)), ('b', '|O')]");
   for (const char* bad :
        {"", "{", "{}", "{'descr': '<f4'}", "{'descr': '<f4', 'fortran_order': False, 'shape': (3}",
         "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} x",
         "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (3,)}",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'x': 1}", "{'descr': [(, 'fortran_order': False",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'x': 1}",
+        "{'descr': [(, 'fortran_order': False",
         "{'descr': '<f4' 'fortran_order': False, 'shape': (3,)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (a,)}",
         "{'descr': '\\x41', 'fortran_order': False, 'shape': (3,)}",

@@ -45,7 +45,8 @@ inline std::string zip(const Members& members, bool deflate = false) {
   std::vector<char> memory(1 << 22);
   size_t used = 0;
   if (archive_write_set_format_zip(a) != ARCHIVE_OK ||
-      archive_write_set_options(a, deflate ? "zip:compression=deflate" : "zip:compression=store") != ARCHIVE_OK ||
+      archive_write_set_options(a, deflate ? "zip:compression=deflate" : "zip:compression=store") !=
+          ARCHIVE_OK ||
       archive_write_set_bytes_in_last_block(a, 1) != ARCHIVE_OK ||
       archive_write_open_memory(a, memory.data(), memory.size(), &used) != ARCHIVE_OK)
     throw std::runtime_error("cannot write a zip");

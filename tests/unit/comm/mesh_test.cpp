@@ -18,7 +18,8 @@ MeshOptions mesh(int64_t replica, int64_t fsdp, std::vector<comm::MeshRule> rule
   return o;
 }
 
-void expect_shape(const MeshOptions& options, int ranks, int replica, int fsdp, const std::string& selector = "") {
+void expect_shape(const MeshOptions& options, int ranks, int replica, int fsdp,
+                  const std::string& selector = "") {
   MeshShape s = comm::resolve_mesh(options, ranks, selector);
   EXPECT_EQ(s.replica, replica) << ranks << " ranks, selector \"" << selector << "\"";
   EXPECT_EQ(s.fsdp, fsdp) << ranks << " ranks, selector \"" << selector << "\"";
@@ -26,14 +27,16 @@ void expect_shape(const MeshOptions& options, int ranks, int replica, int fsdp, 
 }
 
 // The mesh is refused with exit code 3, and the message names everything in `parts`.
-void expect_refused(const MeshOptions& options, int ranks, const std::vector<std::string>& parts, const std::string& selector = "") {
+void expect_refused(const MeshOptions& options, int ranks, const std::vector<std::string>& parts,
+                    const std::string& selector = "") {
   try {
     MeshShape s = comm::resolve_mesh(options, ranks, selector);
     ADD_FAILURE() << ranks << " ranks gave " << s.replica << "x" << s.fsdp;
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), base::Exit::mesh);
     for (const std::string& part : parts)
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part << " is missing from: " << e.what();
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos)
+          << part << " is missing from: " << e.what();
   }
 }
 
@@ -54,7 +57,8 @@ TEST(Mesh, TakesBothAxesWhenTheyFit) {
 }
 
 TEST(Mesh, RefusesRanksThatDoNotFit) {
-  expect_refused(mesh(-1, 4), 6, {"[mesh]", "fsdp = 4", "6 ranks", "not divisible by 4", "mesh.fsdp"});
+  expect_refused(mesh(-1, 4), 6,
+                 {"[mesh]", "fsdp = 4", "6 ranks", "not divisible by 4", "mesh.fsdp"});
   expect_refused(mesh(4, -1), 6, {"replica = 4", "mesh.replica"});
   expect_refused(mesh(2, 2), 3, {"replica = 2 x fsdp = 2", "3 ranks", "mpirun -np 4"});
   expect_refused(mesh(2, 2), 8, {"8 ranks", "product is 4"});
@@ -66,13 +70,14 @@ TEST(Mesh, TheFirstRuleThatMatchesWins) {
   expect_shape(o, 8, 2, 4, "gpu-small");
   expect_shape(o, 8, 2, 4, "gpu-big");  // the second rule never gets its turn
   expect_shape(o, 8, 2, 4, "cpu");
-  expect_shape(o, 8, 8, 1, "");         // no selector
+  expect_shape(o, 8, 8, 1, "");  // no selector
 }
 
 TEST(Mesh, ASelectorThatMatchesNoRuleIsRefused) {
   MeshOptions o = mesh(-1, 1, {{"gpu-.*", 2, -1}, {"cpu.*", -1, 4}});
   expect_refused(o, 8, {"--mesh-selector", "\"other\"", "\"gpu-.*\", \"cpu.*\""}, "other");
-  expect_refused(o, 8, {"matches no [[mesh.rule]]"}, "my-gpu-1");  // the whole selector must match, not a part
+  // the whole selector must match, not a part
+  expect_refused(o, 8, {"matches no [[mesh.rule]]"}, "my-gpu-1");
   expect_refused(mesh(-1, 1), 8, {"the deck has none"}, "gpu-1");
 }
 
@@ -94,7 +99,8 @@ std::vector<std::string> problems_of(const std::string& deck, MeshOptions& into)
 
 TEST(MeshOptions, AreReadFromADeck) {
   MeshOptions o;
-  EXPECT_TRUE(problems_of("replica = 2\nfsdp = -1\n[[rule]]\nmatch = 'a.*'\nfsdp = 4\n", o).empty());
+  EXPECT_TRUE(
+      problems_of("replica = 2\nfsdp = -1\n[[rule]]\nmatch = 'a.*'\nfsdp = 4\n", o).empty());
   expect_shape(o, 6, 2, 3);
   expect_shape(o, 8, 2, 4, "abc");
 }
@@ -113,7 +119,8 @@ TEST(MeshOptions, WhatCannotBeAMeshIsAnErrorOfTheDeck) {
   refused("replica = -2\n", "mesh.toml:1: replica", "-1");
   refused("[[rule]]\nmatch = '('\nfsdp = 2\n", "mesh.toml:2: rule[0].match", "regular expression");
   refused("[[rule]]\nfsdp = 2\n", "mesh.toml:1: rule[0].match", "missing");
-  refused("[[rule]]\nmatch = 'x'\n", "mesh.toml:1: rule[0].fsdp", "only one");  // both axes of the rule inferred
+  // both axes of the rule inferred
+  refused("[[rule]]\nmatch = 'x'\n", "mesh.toml:1: rule[0].fsdp", "only one");
   refused("[[rule]]\nmatch = 'x'\nfsdp = 0\n", "mesh.toml:3: rule[0].fsdp", "0 is no size");
 }
 

@@ -32,8 +32,9 @@ TEST(Check, ADerivedDefaultThatDoesNotFitIsTheDecksProblem) {
     }
   } root;
   config::Deck deck({"run.toml", "all = 400\n", {}}, root);
-  EXPECT_EQ(deck.problems().lines,
-            Lines{at(1, "part: the default does not fit here: 200 is out of range: must be <= 100")});
+  EXPECT_EQ(
+      deck.problems().lines,
+      Lines{at(1, "part: the default does not fit here: 200 is out of range: must be <= 100")});
 }
 
 TEST(Check, TableErrorMarksAKeyAsKnown) {

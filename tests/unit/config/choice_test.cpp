@@ -10,7 +10,8 @@ struct Options {
   Sums sums = Sums::f64;
   bool trace = false;
   void bind(config::Table& t) {
-    t.choice("sums", sums, {{"f32", Sums::f32}, {"f64", Sums::f64}}, "type of sums").on_resume(config::OnResume::never);
+    t.choice("sums", sums, {{"f32", Sums::f32}, {"f64", Sums::f64}}, "type of sums")
+        .on_resume(config::OnResume::never);
     t.choice("trace", trace, {{"off", false}, {"on", true}}, "whether to trace");
   }
 };
@@ -18,7 +19,8 @@ struct Options {
 struct Parsed {
   Options options;
   config::Deck deck;
-  explicit Parsed(const std::string& text) : deck({.path = "deck.toml", .text = text, .overrides = {}}, options) {}
+  explicit Parsed(const std::string& text)
+      : deck({.path = "deck.toml", .text = text, .overrides = {}}, options) {}
 };
 
 TEST(Choice, KeepsItsDefaultAndReadsNames) {
@@ -46,10 +48,12 @@ TEST(Choice, ShowsNamesInDumpsAndDescriptions) {
 TEST(Choice, RefusesOtherWordsAndTypes) {
   Parsed word("sums = \"f46\"\n");
   ASSERT_EQ(word.deck.problems().lines.size(), 1u);
-  EXPECT_NE(word.deck.problems().lines[0].find("f64"), std::string::npos) << word.deck.problems().lines[0];
+  EXPECT_NE(word.deck.problems().lines[0].find("f64"), std::string::npos)
+      << word.deck.problems().lines[0];
   EXPECT_EQ(word.options.sums, Sums::f64);
   Parsed boolean("trace = true\n");
-  EXPECT_EQ(boolean.deck.problems().lines.size(), 1u) << "the deck names the values, also those of a bool";
+  EXPECT_EQ(boolean.deck.problems().lines.size(), 1u)
+      << "the deck names the values, also those of a bool";
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ using recipe::parse;
 using recipe::problems;
 using Lines = std::vector<std::string>;
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST(Resolved, HasEveryKeyWithItsValue) {
   EXPECT_EQ(parse(good, {"optimizer.rule.0.frozen=true"})->deck->resolved(),
@@ -82,9 +84,9 @@ void expect_round_trip(const std::string& text, const std::vector<std::string>& 
 
 TEST(Resolved, ParsesBackToTheSame) {
   expect_round_trip(good);
-  expect_round_trip(good,
-                    {"optimizer.kind=adamw", "optimizer.preconditioner.width=24", "log.console_every_fraction=0.1",
-                     "train.total_examples=123456789012", "log.keep_every_epochs=0.1", "train.cooldown_epochs=3"});
+  expect_round_trip(good, {"optimizer.kind=adamw", "optimizer.preconditioner.width=24",
+                           "log.console_every_fraction=0.1", "train.total_examples=123456789012",
+                           "log.keep_every_epochs=0.1", "train.cooldown_epochs=3"});
   // Lists within lists: the tables of an element come before the next element.
   expect_round_trip(std::string(good) + R"([schedule.s]
 kind = "composite"
@@ -92,13 +94,15 @@ part = [ { kind = "composite", part = [ { scale = 1 }, { scale = 2, warmup_steps
          { scale = 3 }, { kind = "composite" } ]
 )");
   expect_round_trip(
-      "format = 1\ntrain = { data = 'c', total_steps = 5, global_batch = 8 }\noptimizer = { kind = 'sgd', rule = [] "
+      "format = 1\ntrain = { data = 'c', total_steps = 5, global_batch = 8 }\noptimizer = { kind = "
+      "'sgd', rule = [] "
       "}\n");
 }
 
 TEST(Resolved, NestedListsStayInOrder) {
   auto r =
-      parse(std::string(good) + "[schedule.s]\nkind = 'composite'\npart = [{ kind = 'composite', part = [{}] }, {}]\n");
+      parse(std::string(good) +
+            "[schedule.s]\nkind = 'composite'\npart = [{ kind = 'composite', part = [{}] }, {}]\n");
   ASSERT_EQ(r->problems(), Lines{});
   std::string text = r->deck->resolved();
   size_t outer = text.find("[[schedule.s.part]]"), inner = text.find("[[schedule.s.part.part]]"),
@@ -109,11 +113,13 @@ TEST(Resolved, NestedListsStayInOrder) {
 }
 
 TEST(Resolved, NumbersKeepEveryBit) {
-  for (const char* number : {"0.1", "1e-300", "5e-7", "123456789.123456789", "1e22", "3", "0x10", "1_000.5", "1e300"}) {
+  for (const char* number :
+       {"0.1", "1e-300", "5e-7", "123456789.123456789", "1e22", "3", "0x10", "1_000.5", "1e300"}) {
     std::string set = std::string("optimizer.learning_rate=") + number;
     expect_round_trip(good, {set});
     auto first = parse(good, {set});
-    EXPECT_EQ(parse(first->deck->resolved())->root.optimizer.learning_rate, first->root.optimizer.learning_rate);
+    EXPECT_EQ(parse(first->deck->resolved())->root.optimizer.learning_rate,
+              first->root.optimizer.learning_rate);
   }
   auto r = parse(good, {"train.global_batch=9223372036854775807"});
   EXPECT_EQ(parse(r->deck->resolved())->root.train.global_batch, INT64_MAX);
@@ -121,18 +127,22 @@ TEST(Resolved, NumbersKeepEveryBit) {
 
 TEST(Resolved, TextKeepsEveryByte) {
   for (const char* toml :
-       {R"("")", R"("a \"quoted\" word")", R"('back\slash')", R"("both ' and \" and \\")", R"("tab\there")",
-        R"("two\nlines \"quoted\"")", R"("\nfirst line empty\n")", R"("\n'''\n")", R"("ends with\n'")",
-        R"("\u0001\u007f\u001b[0m")", R"("carriage\r\nreturn")", R"("\u00e9 \U0001F600")", R"(" # no comment ")"}) {
+       {R"("")", R"("a \"quoted\" word")", R"('back\slash')", R"("both ' and \" and \\")",
+        R"("tab\there")", R"("two\nlines \"quoted\"")", R"("\nfirst line empty\n")", R"("\n'''\n")",
+        R"("ends with\n'")", R"("\u0001\u007f\u001b[0m")", R"("carriage\r\nreturn")",
+        R"("\u00e9 \U0001F600")", R"(" # no comment ")"}) {
     SCOPED_TRACE(toml);
     std::string set = std::string("data.coco.preprocess=") + toml;
-    expect_round_trip(good, {set, std::string("env.A=") + toml, std::string("log.groups=[") + toml + "]"});
+    expect_round_trip(
+        good, {set, std::string("env.A=") + toml, std::string("log.groups=[") + toml + "]"});
     auto first = parse(good, {set});
-    EXPECT_EQ(parse(first->deck->resolved())->root.data["coco"].preprocess, first->root.data["coco"].preprocess);
+    EXPECT_EQ(parse(first->deck->resolved())->root.data["coco"].preprocess,
+              first->root.data["coco"].preprocess);
   }
   // Long strings stay readable.
   auto r = parse(good, {R"x(data.coco.preprocess="decode | keep(\"image\")\n | resize(64)")x"});
-  EXPECT_TRUE(contains(r->deck->resolved(), "preprocess = '''\ndecode | keep(\"image\")\n | resize(64)'''"));
+  EXPECT_TRUE(contains(r->deck->resolved(),
+                       "preprocess = '''\ndecode | keep(\"image\")\n | resize(64)'''"));
   auto quotes = parse(good, {R"x(data.coco.preprocess='keep("image")')x"});
   EXPECT_TRUE(contains(quotes->deck->resolved(), R"x(preprocess = 'keep("image")')x"));
 }
@@ -160,7 +170,8 @@ TEST(Flat, OnResume) {
   EXPECT_FALSE(r->deck->on_resume("optimizer.rule[2].match").has_value());
   EXPECT_FALSE(r->deck->on_resume("train").has_value());
   EXPECT_FALSE(r->deck->on_resume("nothing").has_value());
-  for (const auto& [key, value] : r->deck->flat()) EXPECT_TRUE(r->deck->on_resume(key).has_value()) << key;
+  for (const auto& [key, value] : r->deck->flat())
+    EXPECT_TRUE(r->deck->on_resume(key).has_value()) << key;
 }
 
 TEST(Digest, IsOfTheBytesAndTheOverrides) {
@@ -224,28 +235,34 @@ TEST(Describe, ATableThatContainsItself) {
 }
 
 TEST(Describe, OneKey) {
-  const std::string cache = "[data.NAME]  data sets\n  data.NAME.cache  boolean  false        keep decoded examples\n";
+  const std::string cache =
+      "[data.NAME]  data sets\n  data.NAME.cache  boolean  false        keep decoded examples\n";
   for (const char* key : {"data.NAME.cache", "data.coco.cache", "cache", " cache "})
     EXPECT_EQ(describe(key), cache) << key;
   const std::string match =
-      "[[optimizer.rule]]  first full match wins\n  optimizer.rule[].match  string  required        regular "
+      "[[optimizer.rule]]  first full match wins\n  optimizer.rule[].match  string  required       "
+      " regular "
       "expression\n";
-  for (const char* key :
-       {"optimizer.rule[].match", "optimizer.rule[3].match", "optimizer.rule.3.match", "optimizer.rule.match", "match"})
+  for (const char* key : {"optimizer.rule[].match", "optimizer.rule[3].match",
+                          "optimizer.rule.3.match", "optimizer.rule.match", "match"})
     EXPECT_EQ(describe(key), match) << key;
   const std::string total =
-      "[train]  what is trained, and how long\n  train.total_*  duration  required  > 0  [R] length of the run\n";
-  for (const char* key : {"train.total", "train.total_steps", "train.total_fraction", "total_epochs"})
+      "[train]  what is trained, and how long\n  train.total_*  duration  required  > 0  [R] "
+      "length of the run\n";
+  for (const char* key :
+       {"train.total", "train.total_steps", "train.total_fraction", "total_epochs"})
     EXPECT_EQ(describe(key), total) << key;
-  EXPECT_EQ(describe("env.NCCL_DEBUG"), "top of the deck\n  env  string table  {}        environment variables\n");
+  EXPECT_EQ(describe("env.NCCL_DEBUG"),
+            "top of the deck\n  env  string table  {}        environment variables\n");
   EXPECT_TRUE(contains(describe("schedule.a.part[0].part[1].scale"), "schedule.NAME.scale"));
   EXPECT_TRUE(contains(describe("format"), "(never changes on resume)"));
 }
 
 TEST(Describe, Everything) {
   std::string text = describe("");
-  for (const char* part : {"top of the deck\n  format", "\n\n[train]", "[model.decoder]", "[[optimizer.rule]]",
-                           "[schedule.NAME]", "[data.NAME]", "[log]", "log.console_every_*  duration  50 steps"})
+  for (const char* part :
+       {"top of the deck\n  format", "\n\n[train]", "[model.decoder]", "[[optimizer.rule]]",
+        "[schedule.NAME]", "[data.NAME]", "[log]", "log.console_every_*  duration  50 steps"})
     EXPECT_TRUE(contains(text, part)) << part;
 }
 
@@ -261,16 +278,20 @@ TEST(Describe, UnknownKeysNameTheNearest) {
   };
   EXPECT_EQ(refusal("train.globl_batch"),
             "--describe train.globl_batch: unknown key; did you mean train.global_batch?");
-  EXPECT_EQ(refusal("train.totl_steps"), "--describe train.totl_steps: unknown key; did you mean train.total_steps?");
-  EXPECT_EQ(refusal("globl_batch"), "--describe globl_batch: unknown key; did you mean global_batch?");
-  EXPECT_EQ(refusal("optimizer.lr"), "--describe optimizer.lr: unknown key; did you mean optimizer.learning_rate?");
+  EXPECT_EQ(refusal("train.totl_steps"),
+            "--describe train.totl_steps: unknown key; did you mean train.total_steps?");
+  EXPECT_EQ(refusal("globl_batch"),
+            "--describe globl_batch: unknown key; did you mean global_batch?");
+  EXPECT_EQ(refusal("optimizer.lr"),
+            "--describe optimizer.lr: unknown key; did you mean optimizer.learning_rate?");
   EXPECT_EQ(refusal("lr"), "--describe lr: unknown key; did you mean learning_rate?");
   EXPECT_EQ(refusal("optimiser"), "--describe optimiser: unknown key; did you mean optimizer?");
   EXPECT_EQ(refusal("train.data.more"),
             "--describe train.data.more: unknown key; known at the top: format, env, train, model, "
             "optimizer, schedule, data, log");
   EXPECT_EQ(refusal(".."),
-            "--describe ..: unknown key; known at the top: format, env, train, model, optimizer, schedule, data, log");
+            "--describe ..: unknown key; known at the top: format, env, train, model, optimizer, "
+            "schedule, data, log");
 }
 
 TEST(Describe, KindsAndOtherValuesByName) {
@@ -290,12 +311,14 @@ TEST(Describe, KindsAndOtherValuesByName) {
 
 TEST(Describe, KeysThatShareAWord) {
   const std::string batch = describe("batch_size");
-  EXPECT_TRUE(batch.starts_with("No key is called batch_size. Keys that come near:\n\n[train]")) << batch;
+  EXPECT_TRUE(batch.starts_with("No key is called batch_size. Keys that come near:\n\n[train]"))
+      << batch;
   EXPECT_TRUE(contains(batch, "train.global_batch") && contains(batch, "train.micro_batch"));
   EXPECT_FALSE(contains(batch, "train.data"));
   EXPECT_TRUE(contains(describe("train.batches"), "train.global_batch"));
   EXPECT_TRUE(contains(describe("phase"), "train.cooldown_"));  // a word of its explanation
-  EXPECT_EQ(config::describe([](config::Table& t) { recipe::Root().bind(t); }, "batch_size", false), "");
+  EXPECT_EQ(config::describe([](config::Table& t) { recipe::Root().bind(t); }, "batch_size", false),
+            "");
 }
 
 TEST(Describe, LeavesTheOptionsAlone) {

@@ -20,8 +20,8 @@ const json& golden() {
   return data;
 }
 
-// The published configuration as our Duration. False if it cannot be expressed: two suffixes, or an explicit None, are
-// errors or absences that the engine decides.
+// The published configuration as our Duration. False if it cannot be expressed: two suffixes, or an
+// explicit None, are errors or absences that the engine decides.
 bool to_duration(const json& published, Duration& out) {
   out = {};
   if (published.size() > 1) return false;
@@ -42,7 +42,9 @@ TEST(Duration, StepsEqualThePublishedCode) {
     SCOPED_TRACE(entry.dump());
     Duration d;
     if (!to_duration(entry.at("config"), d)) continue;
-    auto steps = [&] { return d.steps(entry.at("batch_size"), entry.at("data_size"), entry.at("total_steps"), -77); };
+    auto steps = [&] {
+      return d.steps(entry.at("batch_size"), entry.at("data_size"), entry.at("total_steps"), -77);
+    };
     const json& result = entry.at("result");
     if (!d.set()) {
       EXPECT_EQ(steps(), -77);  // the published code returns the default, or raises if it has none
@@ -83,9 +85,12 @@ base::Exit exit_of(Duration d, int64_t batch, int64_t data, int64_t total) {
 }
 
 TEST(Duration, WhatCannotBeConvertedIsRefused) {
-  EXPECT_EQ(exit_of({Duration::Unit::epochs, 2}, 8, 0, 100), base::Exit::config);       // unknown size
-  EXPECT_EQ(exit_of({Duration::Unit::fraction, 0.5}, 8, 100, 0), base::Exit::config);   // total of itself
-  EXPECT_EQ(exit_of({Duration::Unit::epochs, 1e300}, 8, 100, 10), base::Exit::config);  // does not fit
+  // unknown size
+  EXPECT_EQ(exit_of({Duration::Unit::epochs, 2}, 8, 0, 100), base::Exit::config);
+  // total of itself
+  EXPECT_EQ(exit_of({Duration::Unit::fraction, 0.5}, 8, 100, 0), base::Exit::config);
+  // does not fit
+  EXPECT_EQ(exit_of({Duration::Unit::epochs, 1e300}, 8, 100, 10), base::Exit::config);
   EXPECT_EQ(exit_of({Duration::Unit::steps, 1e300}, 8, 100, 10), base::Exit::config);
   EXPECT_EQ(exit_of({Duration::Unit::steps, -1}, 8, 100, 10), base::Exit::internal);
   EXPECT_EQ(exit_of({Duration::Unit::examples, 8}, 0, 100, 10), base::Exit::internal);
@@ -99,7 +104,8 @@ TEST(IsTime, EqualsThePublishedCode) {
     int64_t total = entry.at("total");
     json hits = json::array();
     for (int64_t step = 1; step <= total; ++step)
-      if (config::is_time(step, every, total, entry.at("last"), entry.at("first"))) hits.push_back(step);
+      if (config::is_time(step, every, total, entry.at("last"), entry.at("first")))
+        hits.push_back(step);
     EXPECT_EQ(hits, entry.at("true_at"));
     ++compared;
   }

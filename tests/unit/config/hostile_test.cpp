@@ -28,13 +28,16 @@ TEST(Hostile, Depth) {
   EXPECT_EQ(problems("a = " + repeat("[", 1'000'000)), nested);
   EXPECT_EQ(problems("a = " + repeat("{ a = ", 500'000)), nested);
   // Dots in text, comments and lists of numbers do not count; 16 of both are allowed.
-  EXPECT_EQ(problems(std::string(good) + "# " + repeat(".", 100) + "\n[env]\nA = '" + repeat(".", 100) +
-                     "'\nB = '''\n" + repeat("[.", 100) + "'''\nC = \"\\\"" + repeat("{.", 100) + "\"\n"),
-            Lines{});
-  EXPECT_EQ(problems(std::string(good) + "[log]\nlevels = [" + repeat("0.5, ", 100) + "]\n"), Lines{});
   EXPECT_EQ(
-      problems(std::string(good) + "x" + repeat(".y", 16) + " = " + repeat("[", 16) + repeat("]", 16) + "\n").size(),
-      1u);
+      problems(std::string(good) + "# " + repeat(".", 100) + "\n[env]\nA = '" + repeat(".", 100) +
+               "'\nB = '''\n" + repeat("[.", 100) + "'''\nC = \"\\\"" + repeat("{.", 100) + "\"\n"),
+      Lines{});
+  EXPECT_EQ(problems(std::string(good) + "[log]\nlevels = [" + repeat("0.5, ", 100) + "]\n"),
+            Lines{});
+  EXPECT_EQ(problems(std::string(good) + "x" + repeat(".y", 16) + " = " + repeat("[", 16) +
+                     repeat("]", 16) + "\n")
+                .size(),
+            1u);
 }
 
 TEST(Hostile, Amount) {
@@ -42,7 +45,8 @@ TEST(Hostile, Amount) {
             Lines{"run.toml:100001: syntax: more than 100000 values; that is no deck"});
   EXPECT_EQ(problems("a = [" + repeat("1,", 200'000) + "]"),
             Lines{"run.toml:1: syntax: more than 100000 values; that is no deck"});
-  EXPECT_EQ(problems(std::string(5 << 20, ' ')), Lines{"run.toml:1: syntax: more than 4 MiB of text; that is no deck"});
+  EXPECT_EQ(problems(std::string(5 << 20, ' ')),
+            Lines{"run.toml:1: syntax: more than 4 MiB of text; that is no deck"});
   Lines many = problems(good + repeat("[[optimizer.rule]]\nmatch = 'x'\n", 10'000));
   ASSERT_EQ(many.size(), 1u);
   EXPECT_EQ(many[0], "run.toml:8: optimizer.rule: more than 4096 tables in lists and named tables");
@@ -69,17 +73,19 @@ TEST(Hostile, LongNamesAndTexts) {
   EXPECT_THROW(config::describe([](config::Table&) {}, name), base::Error);
 }
 
-// Mutations of a valid deck: whatever comes, a verdict. With a verdict of "no problems", the resolved deck parses
-// again.
+// Mutations of a valid deck: whatever comes, a verdict. With a verdict of "no problems", the
+// resolved deck parses again.
 TEST(Hostile, Noise) {
   base::Stream draws(7, "config_noise");
   const std::string alphabet =
-      std::string("=[]{}.,\"'#\n\\ \t_-+:0123456789eE\x01\x7f\xc3\xa9\xff") + '\0' + "abtruefalsinfnan";
+      std::string("=[]{}.,\"'#\n\\ \t_-+:0123456789eE\x01\x7f\xc3\xa9\xff") + '\0' +
+      "abtruefalsinfnan";
   uint64_t n = 0;
   auto below = [&](size_t limit) { return size_t(draws.bits(n++)) % limit; };
-  const std::string source = std::string(good) +
-                             "[schedule.s]\nkind = 'composite'\npart = [{ scale = 1 }, { warmup_steps = 2 }]\n"
-                             "[log]\ngroups = ['''a''', \"b\"]\nlevels = [0.5, 1e-1]\nflush_s = 3\n";
+  const std::string source =
+      std::string(good) +
+      "[schedule.s]\nkind = 'composite'\npart = [{ scale = 1 }, { warmup_steps = 2 }]\n"
+      "[log]\ngroups = ['''a''', \"b\"]\nlevels = [0.5, 1e-1]\nflush_s = 3\n";
   int clean = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string text = source;

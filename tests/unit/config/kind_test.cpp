@@ -44,24 +44,31 @@ TEST(Kind, DefaultKind) {
 TEST(Kind, KeysOfAnotherKindAreNamedAsSuch) {
   EXPECT_EQ(
       problems(with_line(7, "kind = 'adamw'\nbeta2_cap = 0.5")),
-      Lines{
-          at(8, R"(optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")")});
+      Lines{at(
+          8,
+          R"(optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")")});
   EXPECT_EQ(
       problems(with_line(7, "kind = 'sgd'\neps = 1\npreconditioner.width = 5")),
-      (Lines{at(8, R"(optimizer.eps: key eps belongs to kind = "adafactor", "adamw", this table has kind = "sgd")"),
-             at(9,
-                "optimizer.preconditioner: key preconditioner belongs to kind = \"adamw\", this table has kind = "
-                "\"sgd\"")}));
+      (Lines{
+          at(8,
+             R"(optimizer.eps: key eps belongs to kind = "adafactor", "adamw", this table has kind = "sgd")"),
+          at(9,
+             "optimizer.preconditioner: key preconditioner belongs to kind = \"adamw\", this table "
+             "has kind = "
+             "\"sgd\"")}));
   // Also where the kind is the default, and for a duration.
   EXPECT_EQ(
-      problems(std::string(good) + "[schedule.default]\nkind = 'composite'\nwarmup_fraction = 0.1\n"),
-      Lines{at(18,
-               R"(schedule.default.warmup_fraction: key warmup_fraction belongs to kind = "cosine", this table has )"
-               R"(kind = "composite")")});
+      problems(std::string(good) +
+               "[schedule.default]\nkind = 'composite'\nwarmup_fraction = 0.1\n"),
+      Lines{at(
+          18,
+          R"(schedule.default.warmup_fraction: key warmup_fraction belongs to kind = "cosine", this table has )"
+          R"(kind = "composite")")});
   EXPECT_EQ(
       problems(std::string(good) + "[[schedule.default.part]]\n"),
-      Lines{
-          at(16, R"(schedule.default.part: key part belongs to kind = "composite", this table has kind = "cosine")")});
+      Lines{at(
+          16,
+          R"(schedule.default.part: key part belongs to kind = "composite", this table has kind = "cosine")")});
 }
 
 TEST(Kind, AnUnknownKindIsOneProblem) {
@@ -72,11 +79,13 @@ TEST(Kind, AnUnknownKindIsOneProblem) {
           R"(run.toml:7: optimizer.kind: "adafator" is not accepted; did you mean "adafactor"? Accepted: "adafactor", )"
           R"("adamw", "sgd")",
           "run.toml:10: optimizer.bta2_cap: unknown key; did you mean optimizer.beta2_cap?"}));
-  EXPECT_EQ(problems(with_line(7, "kind = 5\nbeta2_cap = 0.5")),
-            Lines{R"(run.toml:7: optimizer.kind: expected a string, found the integer 5; write "5")"});
-  EXPECT_EQ(problems(with_line(7, "beta2_cap = 0.5")), Lines{"run.toml:6: optimizer.kind: missing; add kind = ... (a "
-                                                             "string, one of adafactor, adamw, sgd) to [optimizer]: "
-                                                             "which optimizer"});
+  EXPECT_EQ(
+      problems(with_line(7, "kind = 5\nbeta2_cap = 0.5")),
+      Lines{R"(run.toml:7: optimizer.kind: expected a string, found the integer 5; write "5")"});
+  EXPECT_EQ(problems(with_line(7, "beta2_cap = 0.5")),
+            Lines{"run.toml:6: optimizer.kind: missing; add kind = ... (a "
+                  "string, one of adafactor, adamw, sgd) to [optimizer]: "
+                  "which optimizer"});
 }
 
 TEST(Kind, SlipInAKeyOfTheChosenKind) {
@@ -87,17 +96,22 @@ TEST(Kind, SlipInAKeyOfTheChosenKind) {
 TEST(Kind, ChangedByAnOverride) {
   EXPECT_EQ(
       problems(with_line(7, "kind = 'adafactor'\nbeta2_cap = 0.5"), {"optimizer.kind=adamw"}).at(0),
-      at(8, R"(optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")"));
+      at(8,
+         R"(optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")"));
   EXPECT_EQ(
       problems(good, {"optimizer.beta2=0.5"}),
-      Lines{R"(--set optimizer.beta2=0.5: key beta2 belongs to kind = "adamw", this table has kind = "adafactor")"});
+      Lines{
+          R"(--set optimizer.beta2=0.5: key beta2 belongs to kind = "adamw", this table has kind = "adafactor")"});
 }
 
 TEST(Kind, WithinItself) {
   auto r = parse(std::string(good) +
-                 "[schedule.s]\nkind = 'composite'\npart = [{ warmup_steps = 3 }, { kind = 'composite', part = [{ scle "
+                 "[schedule.s]\nkind = 'composite'\npart = [{ warmup_steps = 3 }, { kind = "
+                 "'composite', part = [{ scle "
                  "= 2 }] }]\n");
-  EXPECT_EQ(r->problems(), Lines{"run.toml:18: schedule.s.part[1].part[0].scle: unknown key; did you mean scale?"});
+  EXPECT_EQ(
+      r->problems(),
+      Lines{"run.toml:18: schedule.s.part[1].part[0].scle: unknown key; did you mean scale?"});
   auto* composite = dynamic_cast<recipe::Composite*>(r->root.schedule.at("s").options.get());
   ASSERT_NE(composite, nullptr);
   ASSERT_EQ(composite->parts.size(), 2u);
@@ -105,16 +119,20 @@ TEST(Kind, WithinItself) {
 }
 
 TEST(Kind, DeepWithinItself) {
-  EXPECT_EQ(problems(std::string(good) +
-                     "[schedule.s]\nkind = 'composite'\n"
-                     "part = [{ kind = 'composite', part = [{ kind = 'composite', warmup_steps = 1 }] }]\n"),
-            Lines{at(18,
-                     "schedule.s.part[0].part[0].warmup_steps: key warmup_steps belongs to kind = \"cosine\", "
-                     "this table has kind = \"composite\"")});
+  EXPECT_EQ(
+      problems(
+          std::string(good) +
+          "[schedule.s]\nkind = 'composite'\n"
+          "part = [{ kind = 'composite', part = [{ kind = 'composite', warmup_steps = 1 }] }]\n"),
+      Lines{at(
+          18,
+          "schedule.s.part[0].part[0].warmup_steps: key warmup_steps belongs to kind = \"cosine\", "
+          "this table has kind = \"composite\"")});
 }
 
 TEST(Kind, LeftOutAfterASyntaxErrorIsNotTheDefault) {
-  EXPECT_EQ(problems(std::string(good) + "[schedule.default]\nkind = composite\npart = []\n").size(), 1u);
+  EXPECT_EQ(
+      problems(std::string(good) + "[schedule.default]\nkind = composite\npart = []\n").size(), 1u);
   EXPECT_EQ(problems(with_line(7, "kind = adamw\nbeta2 = 0.5")).size(), 1u);
 
   struct Small : config::Table::Variant {
@@ -196,10 +214,13 @@ TEST(Rows, ADefaultThatItsOwnRowRefuses) {
 TEST(Rows, ConstraintsThatDoNotFitTheType) {
   std::string s;
   int64_t a = 0;
-  EXPECT_NE(defect([&](config::Table& t) { t.key("s", s, "").min(1); }).find("s takes no bounds"), std::string::npos);
-  EXPECT_NE(defect([&](config::Table& t) { t.key("a", a, "").one_of({"x"}); }).find("a takes no names"),
+  EXPECT_NE(defect([&](config::Table& t) { t.key("s", s, "").min(1); }).find("s takes no bounds"),
             std::string::npos);
-  EXPECT_NE(defect([&](config::Table& t) { t.key("a.b", a, ""); }).find("key name \"a.b\""), std::string::npos);
+  EXPECT_NE(
+      defect([&](config::Table& t) { t.key("a", a, "").one_of({"x"}); }).find("a takes no names"),
+      std::string::npos);
+  EXPECT_NE(defect([&](config::Table& t) { t.key("a.b", a, ""); }).find("key name \"a.b\""),
+            std::string::npos);
 }
 
 }  // namespace

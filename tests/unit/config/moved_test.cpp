@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that moved to another table: an error that names the new place, and a value that is read there all the same.
+// Keys that moved to another table: an error that names the new place, and a value that is read
+// there all the same.
 #include <gtest/gtest.h>
 
 #include "config/table.hpp"
@@ -11,7 +12,9 @@ struct MovedTrain {
 };
 struct MovedModel {
   int64_t pad_id = 0;
-  void bind(config::Table& t) { t.key("pad_id", pad_id, "labels equal to this carry no loss").min(0); }
+  void bind(config::Table& t) {
+    t.key("pad_id", pad_id, "labels equal to this carry no loss").min(0);
+  }
 };
 struct MovedRoot {
   MovedTrain train;
@@ -25,7 +28,8 @@ struct MovedRoot {
 TEST(Moved, OldPlaceNamesTheNewOne) {
   MovedRoot root;
   config::Deck deck({"deck.toml", "[train]\npad_id = 3\n[model]\n", {}}, root);
-  EXPECT_EQ(deck.problems().lines, (std::vector<std::string>{"deck.toml:2: train.pad_id: has moved: write model.pad_id"}));
+  EXPECT_EQ(deck.problems().lines,
+            (std::vector<std::string>{"deck.toml:2: train.pad_id: has moved: write model.pad_id"}));
   EXPECT_EQ(root.model.pad_id, 3) << "the deck of an old checkpoint is not understood";
   EXPECT_EQ(deck.flat().at("model.pad_id"), "3");
 }

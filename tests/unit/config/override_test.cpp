@@ -10,9 +10,10 @@ using recipe::problems;
 using Lines = std::vector<std::string>;
 
 TEST(Override, ValuesAreTomlValues) {
-  auto r = parse(
-      good, {"optimizer.learning_rate=5e-7", "data.coco.cache=true", "train.shuffle=\"none\"", "log.levels=[0.25, 1]",
-             "data.coco.fields={ a = 'b' }", "train.micro_batch = 1_0 ", "log.flush_s=7 # seconds"});
+  auto r =
+      parse(good, {"optimizer.learning_rate=5e-7", "data.coco.cache=true", "train.shuffle=\"none\"",
+                   "log.levels=[0.25, 1]", "data.coco.fields={ a = 'b' }",
+                   "train.micro_batch = 1_0 ", "log.flush_s=7 # seconds"});
   EXPECT_EQ(r->problems(), Lines{});
   EXPECT_EQ(r->root.optimizer.learning_rate, 5e-7);
   EXPECT_TRUE(r->root.data["coco"].cache);
@@ -24,9 +25,10 @@ TEST(Override, ValuesAreTomlValues) {
 }
 
 TEST(Override, WhatIsNoTomlValueIsText) {
-  auto r =
-      parse(good, {"data.coco.path=/x/y-{00..09}.tar", "data.coco.preprocess=resize(64) | keep(\"image\") # all",
-                   "env.A=a=b", "env.B=\xc3\xa9", "env.C=two\nvalue = 3", "env.D=1\nb = 2", "train.shuffle=blocks"});
+  auto r = parse(
+      good, {"data.coco.path=/x/y-{00..09}.tar",
+             "data.coco.preprocess=resize(64) | keep(\"image\") # all", "env.A=a=b",
+             "env.B=\xc3\xa9", "env.C=two\nvalue = 3", "env.D=1\nb = 2", "train.shuffle=blocks"});
   EXPECT_EQ(r->problems(), Lines{});
   EXPECT_EQ(r->root.data["coco"].path, "/x/y-{00..09}.tar");
   EXPECT_EQ(r->root.data["coco"].preprocess, "resize(64) | keep(\"image\") # all");
@@ -38,7 +40,8 @@ TEST(Override, WhatIsNoTomlValueIsText) {
 }
 
 TEST(Override, MakesTablesThatTheDeckLacks) {
-  auto r = parse(good, {"log.flush_s=5", "model.encoder.width=24", "data.val.path=v", "schedule.a.kind=cosine"});
+  auto r = parse(good, {"log.flush_s=5", "model.encoder.width=24", "data.val.path=v",
+                        "schedule.a.kind=cosine"});
   EXPECT_EQ(r->problems(), Lines{});
   EXPECT_EQ(r->root.log.flush_s, 5);
   EXPECT_EQ(r->root.model.encoder.width, 24);
@@ -47,8 +50,8 @@ TEST(Override, MakesTablesThatTheDeckLacks) {
 }
 
 TEST(Override, ElementsOfLists) {
-  auto r =
-      parse(good, {"optimizer.rule.0.decay_scale=0.5", "optimizer.rule[1].frozen=true", "optimizer.rule.2.match=last"});
+  auto r = parse(good, {"optimizer.rule.0.decay_scale=0.5", "optimizer.rule[1].frozen=true",
+                        "optimizer.rule.2.match=last"});
   EXPECT_EQ(r->problems(), Lines{});
   ASSERT_EQ(r->root.optimizer.rules.size(), 3u);
   EXPECT_EQ(r->root.optimizer.rules[0].decay_scale, 0.5);
@@ -58,7 +61,9 @@ TEST(Override, ElementsOfLists) {
 }
 
 TEST(Override, AListThatTheDeckLacks) {
-  std::string bare = "format = 1\ntrain = { data = 'c', total_steps = 5, global_batch = 8 }\noptimizer.kind = 'sgd'\n";
+  std::string bare =
+      "format = 1\ntrain = { data = 'c', total_steps = 5, global_batch = 8 }\noptimizer.kind = "
+      "'sgd'\n";
   auto r = parse(bare, {"optimizer.rule.0.match=a", "optimizer.rule.1.match=b"});
   EXPECT_EQ(r->problems(), Lines{});
   ASSERT_EQ(r->root.optimizer.rules.size(), 2u);
@@ -66,7 +71,8 @@ TEST(Override, AListThatTheDeckLacks) {
 }
 
 TEST(Override, ElementsOfPlainLists) {
-  auto r = parse(std::string(good) + "[log]\ngroups = ['a', 'b']\n", {"log.groups.1=c", "log.groups.2=d"});
+  auto r = parse(std::string(good) + "[log]\ngroups = ['a', 'b']\n",
+                 {"log.groups.1=c", "log.groups.2=d"});
   EXPECT_EQ(r->problems(), Lines{});
   EXPECT_EQ(r->root.log.groups, (std::vector<std::string>{"a", "c", "d"}));
 }
@@ -97,10 +103,13 @@ TEST(Override, ReplacesAnotherSpellingOfADuration) {
   // Two spellings in the deck are resolved by an override; two in one override are not.
   std::string both = recipe::with_line(4, "total_steps = 5\ntotal_epochs = 1");
   EXPECT_EQ(problems(both, {"train.total_examples=64"}), Lines{});
-  EXPECT_EQ(problems(good, {"train={ data = 'coco', global_batch = 8, total_steps = 5, total_epochs = 1 }"}),
-            Lines{"--set train={ data = 'coco', global_batch = 8, total_steps = 5, total_epochs = 1 }: "
-                  "train.total_epochs: conflicts "
-                  "with total_steps; give only one of total_steps, total_examples, total_epochs, total_fraction"});
+  EXPECT_EQ(
+      problems(good,
+               {"train={ data = 'coco', global_batch = 8, total_steps = 5, total_epochs = 1 }"}),
+      Lines{"--set train={ data = 'coco', global_batch = 8, total_steps = 5, total_epochs = 1 }: "
+            "train.total_epochs: conflicts "
+            "with total_steps; give only one of total_steps, total_examples, total_epochs, "
+            "total_fraction"});
 }
 
 TEST(Override, TextIsTakenLiterally) {
@@ -108,8 +117,9 @@ TEST(Override, TextIsTakenLiterally) {
     std::string dir;
     void bind(config::Table& t) { t.key("dir", dir, "where"); }
   };
-  for (const char* text : {"plain", "a b", "C:\\new\\table", "a \"b\" 'c'", "tab\there", "line\nbreak", "5", "true",
-                           " x ", "\"\"\"", "gr\xc3\xbc\xc3\x9f", "# no comment"}) {
+  for (const char* text :
+       {"plain", "a b", "C:\\new\\table", "a \"b\" 'c'", "tab\there", "line\nbreak", "5", "true",
+        " x ", "\"\"\"", "gr\xc3\xbc\xc3\x9f", "# no comment"}) {
     Root root;
     config::Deck deck({"deck.toml", "", {config::text_override("dir", text)}}, root);
     EXPECT_EQ(deck.problems().lines, Lines{});
@@ -121,57 +131,69 @@ TEST(Override, ProblemsNameTheOverride) {
   struct Case {
     std::string set, problem;
   };
-  for (const Case& c : {
-           Case{"log.flush_s=0", "0 is out of range: must be >= 1 s"},
-           Case{"log.flush_s=soon", R"(expected an integer, found the string "soon")"},
-           Case{"log.flush_s=1e1", "expected an integer, found the number 10.0; write 10"},
-           Case{"train.global_batch=9223372036854775808",
-                "decimal integer: '9223372036854775808' is not representable in 64 bits; the largest is "
-                "9223372036854775807"},
-           Case{"train.shuffle=5", R"(expected a string, found the integer 5; write "5")"},
-           Case{"train.shuffle=blcks",
-                R"("blcks" is not accepted; did you mean "blocks"? Accepted: "none", "exact", "blocks")"},
-           Case{"train.totl_steps=5", "unknown key; did you mean total_steps?"},
-           Case{"trian.total_steps=5", "trian: unknown table; did you mean train?"},
-           Case{"train.total_percent=5", "write total_fraction, a fraction of the run in 0..1 (10 percent is 0.1)"},
-           Case{"data.val.cache=true",
-                "data.val.path: missing; add path = ... (a string) to [data.val]: where the files are"},
-           Case{
-               "optimizer.rule.2.frozen=true",
-               "optimizer.rule[2].match: missing; add match = ... (a string) to optimizer.rule[2]: regular expression"},
-           Case{"optimizer.rule.1.match=5", R"(expected a string, found the integer 5; write "5")"},
-           Case{"optimizer.rule.3.match=a",
-                "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), found \"3\""},
-           Case{"optimizer.rule.first.match=a",
-                "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), found \"first\""},
-           Case{"optimizer.rule.99999999999999999999.match=a",
-                "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), found "
-                "\"99999999999999999999\""},
-           Case{"optimizer.rule.-1.match=a",
-                "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), found \"-1\""},
-           Case{"train.data.x=1", "train.data is the string \"coco\", it has no parts"},
-           Case{"log=5", "expected a table, found the integer 5"},
-           Case{"log.flush_s", "expected KEY=VALUE, for example --set train.total_steps=100"},
-           Case{"", "expected KEY=VALUE, for example --set train.total_steps=100"},
-           Case{"=5", "the key before = is not of the form a.b.c"},
-           Case{"a..b=5", "the key before = is not of the form a.b.c"},
-           Case{"a b=5", "the key before = is not of the form a.b.c"},
-           Case{"log.flush_s=", "no value after =; for an empty string write '\"\"' with both kinds of quotes"},
-           Case{"a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a=5", "a key with more than 16 parts"},
-           Case{"log.groups=[\"a\"",
-                "array: encountered end-of-file; if this is text, quote it for the shell and for TOML: --set "
-                "'KEY=\"TEXT\"'"},
-       })
+  for (
+      const Case& c : {
+          Case{"log.flush_s=0", "0 is out of range: must be >= 1 s"},
+          Case{"log.flush_s=soon", R"(expected an integer, found the string "soon")"},
+          Case{"log.flush_s=1e1", "expected an integer, found the number 10.0; write 10"},
+          Case{"train.global_batch=9223372036854775808",
+               "decimal integer: '9223372036854775808' is not representable in 64 bits; the "
+               "largest is "
+               "9223372036854775807"},
+          Case{"train.shuffle=5", R"(expected a string, found the integer 5; write "5")"},
+          Case{
+              "train.shuffle=blcks",
+              R"("blcks" is not accepted; did you mean "blocks"? Accepted: "none", "exact", "blocks")"},
+          Case{"train.totl_steps=5", "unknown key; did you mean total_steps?"},
+          Case{"trian.total_steps=5", "trian: unknown table; did you mean train?"},
+          Case{"train.total_percent=5",
+               "write total_fraction, a fraction of the run in 0..1 (10 percent is 0.1)"},
+          Case{"data.val.cache=true",
+               "data.val.path: missing; add path = ... (a string) to [data.val]: where the files "
+               "are"},
+          Case{"optimizer.rule.2.frozen=true",
+               "optimizer.rule[2].match: missing; add match = ... (a string) to optimizer.rule[2]: "
+               "regular expression"},
+          Case{"optimizer.rule.1.match=5", R"(expected a string, found the integer 5; write "5")"},
+          Case{"optimizer.rule.3.match=a",
+               "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), "
+               "found \"3\""},
+          Case{"optimizer.rule.first.match=a",
+               "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), "
+               "found \"first\""},
+          Case{"optimizer.rule.99999999999999999999.match=a",
+               "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), "
+               "found "
+               "\"99999999999999999999\""},
+          Case{"optimizer.rule.-1.match=a",
+               "optimizer.rule has 2 elements; expected an index of at most 2 (which adds one), "
+               "found \"-1\""},
+          Case{"train.data.x=1", "train.data is the string \"coco\", it has no parts"},
+          Case{"log=5", "expected a table, found the integer 5"},
+          Case{"log.flush_s", "expected KEY=VALUE, for example --set train.total_steps=100"},
+          Case{"", "expected KEY=VALUE, for example --set train.total_steps=100"},
+          Case{"=5", "the key before = is not of the form a.b.c"},
+          Case{"a..b=5", "the key before = is not of the form a.b.c"},
+          Case{"a b=5", "the key before = is not of the form a.b.c"},
+          Case{"log.flush_s=",
+               "no value after =; for an empty string write '\"\"' with both kinds of quotes"},
+          Case{"a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a=5", "a key with more than 16 parts"},
+          Case{"log.groups=[\"a\"",
+               "array: encountered end-of-file; if this is text, quote it for the shell and for "
+               "TOML: --set "
+               "'KEY=\"TEXT\"'"},
+      })
     EXPECT_EQ(problems(good, {c.set}), Lines{"--set " + c.set + ": " + c.problem});
 }
 
 TEST(Override, ProblemsStandAfterThoseOfTheDeckInTheirOrder) {
-  EXPECT_EQ(
-      problems(recipe::with_line(1, "format = 3"), {"log.flush_s=0", "data.coco.cache=1", "nothing=1"}),
-      (Lines{"run.toml:1: format: 3 is out of range: must be 1",
-             "--set log.flush_s=0: 0 is out of range: must be >= 1 s",
-             "--set data.coco.cache=1: expected true or false, found the integer 1",
-             "--set nothing=1: unknown key; known here: format, env, train, model, optimizer, schedule, data, log"}));
+  EXPECT_EQ(problems(recipe::with_line(1, "format = 3"),
+                     {"log.flush_s=0", "data.coco.cache=1", "nothing=1"}),
+            (Lines{"run.toml:1: format: 3 is out of range: must be 1",
+                   "--set log.flush_s=0: 0 is out of range: must be >= 1 s",
+                   "--set data.coco.cache=1: expected true or false, found the integer 1",
+                   "--set nothing=1: unknown key; known here: format, env, train, model, "
+                   "optimizer, schedule, data, log"}));
 }
 
 TEST(Override, BytesThatAreNoTextAreRefused) {

@@ -30,10 +30,16 @@ struct Train {
   void bind(Table& t) {
     t.key("data", data, "name of a [data.NAME] table").required();
     t.key("mixture", mixture, "weights of data sets").above(0);
-    t.duration("total", total, "length of the run").required().above(0).on_resume(OnResume::may_change);
+    t.duration("total", total, "length of the run")
+        .required()
+        .above(0)
+        .on_resume(OnResume::may_change);
     t.duration("cooldown", cooldown, "length of the last phase");
     t.key("global_batch", global_batch, "examples per update").required().min(1).unit("examples");
-    t.key("micro_batch", micro_batch, "examples per pass").min(1).max(4096).on_resume(OnResume::may_change);
+    t.key("micro_batch", micro_batch, "examples per pass")
+        .min(1)
+        .max(4096)
+        .on_resume(OnResume::may_change);
     t.key("shuffle", shuffle, "order of the examples").one_of({"none", "exact", "blocks"});
     t.key("label_smoothing", label_smoothing, "share of the label given to all").min(0).max(1);
     t.key("start_steps", start_steps, "steps to trace").min(0);
@@ -154,7 +160,8 @@ struct Log {
   std::vector<double> levels;
   int flush_s = 30;
   void bind(Table& t) {
-    t.duration("console_every", console_every, "lines on the console").on_resume(OnResume::may_change);
+    t.duration("console_every", console_every, "lines on the console")
+        .on_resume(OnResume::may_change);
     t.duration("keep_every", keep_every, "kept files");
     t.key("groups", groups, "parameter groups").on_resume(OnResume::may_change);
     t.key("levels", levels, "quantiles").min(0).max(1);
@@ -172,7 +179,11 @@ struct Root {
   std::map<std::string, Data> data;
   Log log;
   void bind(Table& t) {
-    t.key("format", format, "version of the deck's layout").required().min(1).max(1).on_resume(OnResume::never);
+    t.key("format", format, "version of the deck's layout")
+        .required()
+        .min(1)
+        .max(1)
+        .on_resume(OnResume::never);
     t.key("env", env, "environment variables");
     t.table("train", train, "what is trained, and how long");
     t.table("model", model, "");
@@ -211,7 +222,8 @@ inline std::unique_ptr<Result> parse(std::string text, std::vector<std::string> 
                                      std::vector<std::string> removals = {}) {
   auto r = std::make_unique<Result>();
   r->deck = std::make_unique<config::Deck>(
-      config::DeckSource{"run.toml", std::move(text), std::move(overrides), std::move(removals)}, r->root);
+      config::DeckSource{"run.toml", std::move(text), std::move(overrides), std::move(removals)},
+      r->root);
   return r;
 }
 
@@ -233,8 +245,12 @@ inline std::string with_line(int line, const std::string& text) {
 
 // The problems of `good` with more text at its end, which begins in line next_line.
 constexpr int next_line = 16;
-inline std::vector<std::string> with(const std::string& more) { return problems(std::string(good) + more); }
+inline std::vector<std::string> with(const std::string& more) {
+  return problems(std::string(good) + more);
+}
 
-inline std::string at(int line, const std::string& text) { return "run.toml:" + std::to_string(line) + ": " + text; }
+inline std::string at(int line, const std::string& text) {
+  return "run.toml:" + std::to_string(line) + ": " + text;
+}
 
 }  // namespace recipe

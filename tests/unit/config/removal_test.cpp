@@ -11,15 +11,18 @@ using recipe::with_line;
 using Lines = std::vector<std::string>;
 
 TEST(Removal, TakesKeysAndTablesOutOfTheDeck) {
-  const std::string text = with_line(7, "kind = 'adafactor'\nbeta2_cap = 0.5\neps = 1") + "[log]\nflush_s = 9\n";
-  auto r = parse(text, {}, {"optimizer.beta2_cap", " optimizer.eps ", "log", "optimizer.rule[1].decay_scale"});
+  const std::string text =
+      with_line(7, "kind = 'adafactor'\nbeta2_cap = 0.5\neps = 1") + "[log]\nflush_s = 9\n";
+  auto r = parse(
+      text, {}, {"optimizer.beta2_cap", " optimizer.eps ", "log", "optimizer.rule[1].decay_scale"});
   EXPECT_EQ(r->problems(), Lines{});
   auto* adafactor = dynamic_cast<recipe::Adafactor*>(r->root.optimizer.options.get());
   ASSERT_NE(adafactor, nullptr);
   EXPECT_EQ(adafactor->beta2_cap, 0.999);
   EXPECT_EQ(adafactor->eps, 1e-30);
   EXPECT_EQ(r->root.log.flush_s, recipe::Root().log.flush_s);
-  EXPECT_EQ(r->root.optimizer.rules[1].decay_scale, recipe::Root().optimizer.rules.empty() ? 1.0 : 0.0);
+  EXPECT_EQ(r->root.optimizer.rules[1].decay_scale,
+            recipe::Root().optimizer.rules.empty() ? 1.0 : 0.0);
   EXPECT_FALSE(r->deck->has("log"));
   EXPECT_EQ(r->deck->resolved().find("0.5"), std::string::npos);
 }
@@ -41,7 +44,8 @@ TEST(Removal, WhatTheDeckLacksIsRefused) {
            {"optimizer.rule[7].match", absent + "; did you mean optimizer.rule[0].match?"},
            {"train.data.x", absent},
            {"a b", "this is not a key of the form a.b.c"},
-           {"optimizer.rule.0", "an element of a list cannot be removed; write the list anew with --set"}})
+           {"optimizer.rule.0",
+            "an element of a list cannot be removed; write the list anew with --set"}})
     EXPECT_EQ(problems(good, {}, {key}), Lines{"--unset " + key + ": " + problem});
 }
 
@@ -53,22 +57,27 @@ TEST(Removal, ARequiredKeyIsMissingThen) {
 
 TEST(Removal, IsPartOfTheDigest) {
   EXPECT_NE(parse(good)->deck->digest(), parse(good, {}, {"optimizer.kind"})->deck->digest());
-  EXPECT_NE(parse(good, {"optimizer.kind"})->deck->digest(), parse(good, {}, {"optimizer.kind"})->deck->digest());
+  EXPECT_NE(parse(good, {"optimizer.kind"})->deck->digest(),
+            parse(good, {}, {"optimizer.kind"})->deck->digest());
 }
 
 // ---- keys that were written for another kind
 
-constexpr const char* adafactor_table = "kind = 'adafactor'\nbeta2_cap = 0.5\neps = 1e-30\nmomentum_type = 'f32'";
+constexpr const char* adafactor_table =
+    "kind = 'adafactor'\nbeta2_cap = 0.5\neps = 1e-30\nmomentum_type = 'f32'";
 
 TEST(Leftovers, OfTheKindThatAnOverrideReplaces) {
-  // beta2_cap is adafactor's alone, eps means another thing to each, momentum_type the same to both.
-  EXPECT_EQ(problems(with_line(7, adafactor_table), {"optimizer.kind=adamw"}),
-            (Lines{R"(run.toml:8: optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")",
-                   R"(run.toml:9: optimizer.eps: written for kind = "adafactor" (added to the square; default 1e-30), but )"
-                   R"(kind = "adamw" would take it (added to the root; default 1e-08))",
-                   R"(--set optimizer.kind=adamw: the deck wrote this table for kind = "adafactor". Drop what was meant for it: )"
-                   R"(--unset optimizer.beta2_cap --unset optimizer.eps; or give a key its new value by --set; or write the )"
-                   R"(whole table anew: --set 'optimizer={kind="adamw", ...}')"}));
+  // beta2_cap is adafactor's alone, eps means another thing to each, momentum_type the same to
+  // both.
+  EXPECT_EQ(
+      problems(with_line(7, adafactor_table), {"optimizer.kind=adamw"}),
+      (Lines{
+          R"(run.toml:8: optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")",
+          R"(run.toml:9: optimizer.eps: written for kind = "adafactor" (added to the square; default 1e-30), but )"
+          R"(kind = "adamw" would take it (added to the root; default 1e-08))",
+          R"(--set optimizer.kind=adamw: the deck wrote this table for kind = "adafactor". Drop what was meant for it: )"
+          R"(--unset optimizer.beta2_cap --unset optimizer.eps; or give a key its new value by --set; or write the )"
+          R"(whole table anew: --set 'optimizer={kind="adamw", ...}')"}));
 }
 
 TEST(Leftovers, AreGoneWithEachOfTheWaysOut) {
@@ -76,7 +85,8 @@ TEST(Leftovers, AreGoneWithEachOfTheWaysOut) {
   auto dropped = parse(text, {"optimizer.kind=adamw"}, {"optimizer.beta2_cap", "optimizer.eps"});
   EXPECT_EQ(dropped->problems(), Lines{});
   EXPECT_EQ(dynamic_cast<recipe::AdamW*>(dropped->root.optimizer.options.get())->eps, 1e-8);
-  EXPECT_EQ(dynamic_cast<recipe::AdamW*>(dropped->root.optimizer.options.get())->momentum_type, "f32");
+  EXPECT_EQ(dynamic_cast<recipe::AdamW*>(dropped->root.optimizer.options.get())->momentum_type,
+            "f32");
   auto given = parse(text, {"optimizer.eps=1e-6", "optimizer.kind=adamw"}, {"optimizer.beta2_cap"});
   EXPECT_EQ(given->problems(), Lines{});
   EXPECT_EQ(dynamic_cast<recipe::AdamW*>(given->root.optimizer.options.get())->eps, 1e-6);
@@ -86,18 +96,25 @@ TEST(Leftovers, AreGoneWithEachOfTheWaysOut) {
 }
 
 TEST(Leftovers, CountFromTheKindOfTheDeckWhateverLiesBetween) {
-  const Lines lines = problems(with_line(7, "kind = 'adafactor'\neps = 1e-20"), {"optimizer.kind=sgd", "optimizer.kind=adamw"});
+  const Lines lines = problems(with_line(7, "kind = 'adafactor'\neps = 1e-20"),
+                               {"optimizer.kind=sgd", "optimizer.kind=adamw"});
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_TRUE(lines[0].starts_with("run.toml:8: optimizer.eps: written for kind = \"adafactor\"")) << lines[0];
+  EXPECT_TRUE(lines[0].starts_with("run.toml:8: optimizer.eps: written for kind = \"adafactor\""))
+      << lines[0];
   // A kind that the deck leaves at its default.
-  EXPECT_EQ(problems(std::string(good) + "[schedule.default]\nwarmup_steps = 5\n", {"schedule.default.kind=composite"}).size(), 2u);
+  EXPECT_EQ(problems(std::string(good) + "[schedule.default]\nwarmup_steps = 5\n",
+                     {"schedule.default.kind=composite"})
+                .size(),
+            2u);
 }
 
 TEST(Leftovers, GiveThemselvesAwayInADeckChangedByHand) {
-  EXPECT_EQ(problems(with_line(7, "kind = 'adamw'\nbeta2_cap = 0.5\neps = 1e-30\nmomentum_type = 'f32'")),
-            (Lines{R"(run.toml:8: optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")",
-                   R"(run.toml:9: optimizer.eps: is this meant for kind = "adamw" (added to the root; default 1e-08)? The table )"
-                   R"(holds keys of kind = "adafactor", where it means: added to the square; default 1e-30)"}));
+  EXPECT_EQ(
+      problems(with_line(7, "kind = 'adamw'\nbeta2_cap = 0.5\neps = 1e-30\nmomentum_type = 'f32'")),
+      (Lines{
+          R"(run.toml:8: optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")",
+          R"(run.toml:9: optimizer.eps: is this meant for kind = "adamw" (added to the root; default 1e-08)? The table )"
+          R"(holds keys of kind = "adafactor", where it means: added to the square; default 1e-30)"}));
   // The chosen kind's own default does no harm, and alone the key is as good as any.
   EXPECT_EQ(problems(with_line(7, "kind = 'adamw'\nbeta2_cap = 0.5\neps = 1e-8")).size(), 1u);
   EXPECT_EQ(problems(with_line(7, "kind = 'adamw'\neps = 1e-30")), Lines{});

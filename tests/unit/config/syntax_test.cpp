@@ -19,8 +19,7 @@ using recipe::with_line;
 using Lines = std::vector<std::string>;
 
 TEST(Syntax, SeveralErrorsAtOnceWithOtherProblems) {
-  EXPECT_EQ(
-      problems(R"(format = 1
+  EXPECT_EQ(problems(R"(format = 1
 format = 2
 [train]
 data = coco
@@ -30,29 +29,37 @@ shufle = "none"
 [data.coco]
 path = "\.x"
 )"),
-      (Lines{
-          "run.toml:2: syntax: key-value pair: cannot redefine existing integer 'format'; each key and each table may "
-          "be given "
-          "only once",
-          "run.toml:4: syntax: value: could not determine value type; text needs quotes; booleans are true and false",
-          "run.toml:5: syntax: decimal integer: expected digit, saw 'k'; text needs quotes",
-          "run.toml:6: train.global_batch: 0 is out of range: must be >= 1 examples",
-          "run.toml:7: train.shufle: unknown key; did you mean shuffle?",
-          "run.toml:9: syntax: string: unknown escape sequence '\\.'; use 'single quotes' for text with backslashes",
-      }));
+            (Lines{
+                "run.toml:2: syntax: key-value pair: cannot redefine existing integer 'format'; "
+                "each key and each table may "
+                "be given "
+                "only once",
+                "run.toml:4: syntax: value: could not determine value type; text needs quotes; "
+                "booleans are true and false",
+                "run.toml:5: syntax: decimal integer: expected digit, saw 'k'; text needs quotes",
+                "run.toml:6: train.global_batch: 0 is out of range: must be >= 1 examples",
+                "run.toml:7: train.shufle: unknown key; did you mean shuffle?",
+                "run.toml:9: syntax: string: unknown escape sequence '\\.'; use 'single quotes' "
+                "for text with backslashes",
+            }));
 }
 
 TEST(Syntax, NoGuessesAfterABrokenHeaderOrAnOpenBracket) {
-  EXPECT_EQ(problems("format = 1\n[train\nfoo = 1\n"), Lines{at(2, "syntax: table header: expected ']', saw '\\n'")});
+  EXPECT_EQ(problems("format = 1\n[train\nfoo = 1\n"),
+            Lines{at(2, "syntax: table header: expected ']', saw '\\n'")});
   EXPECT_EQ(problems("format = 1\n[train]\nstart_steps = [1, 2\nglobal_batch = 3\n"),
             Lines{at(4,
-                     "syntax: array: expected comma or closing ']', saw 'g'; is a ] or a comma missing?; the statement "
+                     "syntax: array: expected comma or closing ']', saw 'g'; is a ] or a comma "
+                     "missing?; the statement "
                      "begins in line 3")});
-  EXPECT_EQ(problems("format = 1\n[train]\ndata = '''a\nfoo = 3\n"),
-            Lines{at(4, "syntax: literal string: encountered end-of-file; the statement begins in line 3")});
+  EXPECT_EQ(
+      problems("format = 1\n[train]\ndata = '''a\nfoo = 3\n"),
+      Lines{at(4,
+               "syntax: literal string: encountered end-of-file; the statement begins in line 3")});
   EXPECT_EQ(problems("format = 1\n[train]\n[train]\nx = 1\n"),
             Lines{at(3,
-                     "syntax: table header: cannot redefine existing table 'train'; each key and each table may be "
+                     "syntax: table header: cannot redefine existing table 'train'; each key and "
+                     "each table may be "
                      "given only once")});
 }
 
@@ -66,13 +73,15 @@ TEST(Syntax, AnOpenBracketHidesNothingAboveIt) {
   EXPECT_EQ(problems("[train]\nshufle = 1\nstart_steps = [1, 2\n[log]\nnothing = 1\n"),
             (Lines{at(2, "train.shufle: unknown key; did you mean shuffle?"),
                    at(4,
-                      "syntax: array: expected comma or closing ']', saw '['; is a ] or a comma missing?; the "
+                      "syntax: array: expected comma or closing ']', saw '['; is a ] or a comma "
+                      "missing?; the "
                       "statement begins in line 3")}));
 }
 
 TEST(Syntax, AfterAnErrorCrossChecksStaySilent) {
   auto r = parse("format = 1\n[train]\nglobal_batch = 8k\n");
-  EXPECT_EQ(r->problems(), Lines{at(3, "syntax: decimal integer: expected digit, saw 'k'; text needs quotes")});
+  EXPECT_EQ(r->problems(),
+            Lines{at(3, "syntax: decimal integer: expected digit, saw 'k'; text needs quotes")});
   r->deck->error("train.global_batch", "is 0");
   EXPECT_EQ(r->problems().size(), 1u);
   auto broken = parse("[train\n");
@@ -84,9 +93,11 @@ TEST(Syntax, AfterAnErrorCrossChecksStaySilent) {
 }
 
 TEST(Syntax, AStatementOverSeveralLinesIsLeftOutWhole) {
-  EXPECT_EQ(problems(with_line(5, "global_batch = 64\nstart_steps = [\n 1, # one\n 2 3,\n]\nshufle = 'none'")),
+  EXPECT_EQ(problems(with_line(
+                5, "global_batch = 64\nstart_steps = [\n 1, # one\n 2 3,\n]\nshufle = 'none'")),
             (Lines{at(8,
-                      "syntax: array: expected comma or closing ']', saw '3'; is a ] or a comma missing?; the "
+                      "syntax: array: expected comma or closing ']', saw '3'; is a ] or a comma "
+                      "missing?; the "
                       "statement begins in line 6"),
                    at(10, "train.shufle: unknown key; did you mean shuffle?")}));
 }
@@ -105,19 +116,22 @@ TEST(Syntax, CharactersOutsideAscii) {
                  "2]\n"),
             Lines{at(next_line + 3, problem)});
   // Welcome in text, comments and quoted keys, and after a byte order mark.
-  auto r = parse("\xef\xbb\xbf" + std::string(good) + "# \xc3\xa9\n[env]\n\"\xc3\xa9\" = '\xc3\xa9'\n");
+  auto r =
+      parse("\xef\xbb\xbf" + std::string(good) + "# \xc3\xa9\n[env]\n\"\xc3\xa9\" = '\xc3\xa9'\n");
   EXPECT_EQ(r->problems(), Lines{});
   EXPECT_EQ(r->root.env.at("\xc3\xa9"), "\xc3\xa9");
 }
 
 TEST(Syntax, HeadersWithoutAName) {
   for (const char* header : {"[", "[\n", "[]", "[[", "[[]]", "[ =]", "[[ .a]]", "[ [a]]", "[#"})
-    EXPECT_EQ(problems(header), Lines{at(1, "syntax: a table header has no name; write [name]")}) << header;
+    EXPECT_EQ(problems(header), Lines{at(1, "syntax: a table header has no name; write [name]")})
+        << header;
 }
 
 TEST(Syntax, BracketsThatDoNotMatch) {
   EXPECT_EQ(with("x = [}\n"), Lines{at(next_line, "syntax: found } where ] should close")});
-  EXPECT_EQ(with("x = [1, {a = 1]}\n"), Lines{at(next_line, "syntax: found ] where } should close")});
+  EXPECT_EQ(with("x = [1, {a = 1]}\n"),
+            Lines{at(next_line, "syntax: found ] where } should close")});
 }
 
 TEST(Syntax, BytesThatAreNotText) {
@@ -153,7 +167,8 @@ TEST_F(DeckFile, IsReadAsItIs) {
 
 TEST_F(DeckFile, UnreadableIsAConfigurationError) {
   EXPECT_EQ(refusal(path_), "cannot read deck " + path_ + ": No such file or directory");
-  EXPECT_EQ(refusal(::testing::TempDir()), "cannot read deck " + ::testing::TempDir() + ": Is a directory");
+  EXPECT_EQ(refusal(::testing::TempDir()),
+            "cannot read deck " + ::testing::TempDir() + ": Is a directory");
 }
 
 TEST_F(DeckFile, TooLargeIsRefused) {

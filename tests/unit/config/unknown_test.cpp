@@ -19,32 +19,41 @@ TEST(Unknown, Names) {
   EXPECT_EQ(with("[trian]\nx = 1\n[optimiser]\n"),
             (Lines{at(next_line, "trian: unknown table; did you mean train?"),
                    at(next_line + 2, "optimiser: unknown table; did you mean optimizer?")}));
-  EXPECT_EQ(with("[[optimizer.rules]]\n"), Lines{at(next_line, "optimizer.rules: unknown table; did you mean rule?")});
+  EXPECT_EQ(with("[[optimizer.rules]]\n"),
+            Lines{at(next_line, "optimizer.rules: unknown table; did you mean rule?")});
   // Right name, wrong table.
   EXPECT_EQ(with("[log]\nlearning_rate = 1\n"),
-            Lines{at(next_line + 1, "log.learning_rate: unknown key; [optimizer] has a key of this name")});
-  EXPECT_EQ(with("[encoder]\n"), Lines{at(next_line, "encoder: unknown table; [model] has a key of this name")});
+            Lines{at(next_line + 1,
+                     "log.learning_rate: unknown key; [optimizer] has a key of this name")});
+  EXPECT_EQ(with("[encoder]\n"),
+            Lines{at(next_line, "encoder: unknown table; [model] has a key of this name")});
   EXPECT_EQ(with("[log]\nmatch = 1\n"),
-            Lines{at(next_line + 1, "log.match: unknown key; [[optimizer.rule]] has a key of this name")});
+            Lines{at(next_line + 1,
+                     "log.match: unknown key; [[optimizer.rule]] has a key of this name")});
   EXPECT_EQ(with("[log]\nwarmup_steps = 1\n"),
-            Lines{at(next_line + 1, "log.warmup_steps: unknown key; [schedule.NAME] has a key of this name")});
+            Lines{at(next_line + 1,
+                     "log.warmup_steps: unknown key; [schedule.NAME] has a key of this name")});
   // A slip in a name of another table.
   EXPECT_EQ(with("[log]\nlerning_rate = 1\n"),
-            Lines{at(next_line + 1, "log.lerning_rate: unknown key; did you mean optimizer.learning_rate?")});
+            Lines{at(next_line + 1,
+                     "log.lerning_rate: unknown key; did you mean optimizer.learning_rate?")});
   // Nothing near: the names this table knows, or how to list them.
   EXPECT_EQ(with("[model.encoder]\nzzzz = 1\n"),
             Lines{at(next_line + 1, "model.encoder.zzzz: unknown key; known here: width, heads")});
-  EXPECT_EQ(problems(with_line(3, "data = 'coco'\nzzzz = 1")),
-            Lines{at(4,
-                     "train.zzzz: unknown key; known here: data, mixture, total_*, cooldown_*, global_batch, "
-                     "micro_batch, shuffle, label_smoothing, start_steps")});
+  EXPECT_EQ(
+      problems(with_line(3, "data = 'coco'\nzzzz = 1")),
+      Lines{at(
+          4,
+          "train.zzzz: unknown key; known here: data, mixture, total_*, cooldown_*, global_batch, "
+          "micro_batch, shuffle, label_smoothing, start_steps")});
   // "match" is not near enough to be proposed from another table.
   EXPECT_EQ(with("[model.encoder]\npatch = 1\n"),
             Lines{at(next_line + 1, "model.encoder.patch: unknown key; known here: width, heads")});
   // A common ending does not make names alike.
   EXPECT_EQ(with("[log]\nlines_every_steps = 1\n").at(0).find("did you mean"), std::string::npos);
   EXPECT_EQ(with("[log]\nconsol_every_steps = 1\n"),
-            Lines{at(next_line + 1, "log.consol_every_steps: unknown key; did you mean console_every_steps?")});
+            Lines{at(next_line + 1,
+                     "log.consol_every_steps: unknown key; did you mean console_every_steps?")});
   // Control characters do not reach the terminal.
   EXPECT_EQ(with("[model.encoder]\n\"\\u001b[31m\" = 1\n").at(0).find('\x1b'), std::string::npos);
 }
@@ -61,7 +70,8 @@ TEST(Unknown, ManyKeysAreNotListed) {
     void bind(config::Table& t) { t.table("many", many, ""); }
   } root;
   config::Deck deck({"run.toml", "[many]\nzzzz = 1\n", {}}, root);
-  EXPECT_EQ(deck.problems().lines, Lines{at(2, "many.zzzz: unknown key; --describe many lists the keys")});
+  EXPECT_EQ(deck.problems().lines,
+            Lines{at(2, "many.zzzz: unknown key; --describe many lists the keys")});
 }
 
 TEST(Unknown, KeysInListElements) {
@@ -80,9 +90,10 @@ TEST(Nearest, OneEditAndOneMoreForEveryFourLetters) {
   struct Border {
     const char *known, *near, *far;
   };
-  for (const Border& b : {Border{"dir", "dri", "dxx"}, Border{"dir", "dr", "x"}, Border{"path", "pxxh", "pxxx"},
-                          Border{"threads", "thrxxds", "thrxxxs"}, Border{"prefetch", "prexxxch", "prexxxxh"},
-                          Border{"global_batch", "glxxxx_batch", "xlxxxx_batch"}}) {
+  for (const Border& b :
+       {Border{"dir", "dri", "dxx"}, Border{"dir", "dr", "x"}, Border{"path", "pxxh", "pxxx"},
+        Border{"threads", "thrxxds", "thrxxxs"}, Border{"prefetch", "prexxxch", "prexxxxh"},
+        Border{"global_batch", "glxxxx_batch", "xlxxxx_batch"}}) {
     EXPECT_EQ(nearest(b.near, b.known), b.known) << b.near;
     EXPECT_EQ(nearest(b.far, b.known), "") << b.far;
   }
@@ -108,7 +119,12 @@ TEST(Nearest, ByItsInitials) {
 }
 
 TEST(Nearest, KeysPartByPart) {
-  const Lines keys{"optimizer.b1", "optimizer.learning_rate", "optimizer.rule[0].match", "train.total_steps", "train", "log.b1"};
+  const Lines keys{"optimizer.b1",
+                   "optimizer.learning_rate",
+                   "optimizer.rule[0].match",
+                   "train.total_steps",
+                   "train",
+                   "log.b1"};
   auto near = [&](const std::string& key) { return config::nearest_key(key, keys); };
   EXPECT_EQ(near("optimizer.lr"), "optimizer.learning_rate");
   EXPECT_EQ(near("optimizer.learing_rate"), "optimizer.learning_rate");
@@ -127,8 +143,8 @@ TEST(Unknown, ANameOfAnotherTableMustBeNearer) {
     const Lines lines = with("[log]\n" + name + " = 1\n");
     return lines.size() == 1 && lines[0].find("did you mean") != std::string::npos;
   };
-  EXPECT_FALSE(proposed("widht"));  // one edit in five letters
-  EXPECT_TRUE(proposed("frozne"));  // in six
+  EXPECT_FALSE(proposed("widht"));        // one edit in five letters
+  EXPECT_TRUE(proposed("frozne"));        // in six
   EXPECT_FALSE(proposed("lerning_rte"));  // two in eleven
   EXPECT_TRUE(proposed("learnign_rte"));  // in twelve
 }
@@ -145,7 +161,8 @@ TEST(Unknown, AtMostTwelveNamesAreListedAndThreeTables) {
       struct Many {
         std::vector<int64_t>& values;
         void bind(config::Table& m) {
-          for (size_t i = 0; i < values.size(); ++i) m.key("number" + std::to_string(i), values[i], "");
+          for (size_t i = 0; i < values.size(); ++i)
+            m.key("number" + std::to_string(i), values[i], "");
         }
       } many{values};
       t.table("many", many, "");
@@ -154,10 +171,13 @@ TEST(Unknown, AtMostTwelveNamesAreListedAndThreeTables) {
   } root;
   config::Deck listed({"run.toml", "[many]\nzzzz = 1\n", {}}, root);
   EXPECT_EQ(listed.problems().lines.at(0),
-            at(2, "many.zzzz: unknown key; known here: number0, number1, number2, number3, number4, number5, number6, number7, "
-                  "number8, number9, number10, number11"));
+            at(2,
+               "many.zzzz: unknown key; known here: number0, number1, number2, number3, number4, "
+               "number5, number6, number7, "
+               "number8, number9, number10, number11"));
   config::Deck places({"run.toml", "[many]\nsame = 1\n", {}}, root);
-  EXPECT_EQ(places.problems().lines.at(0), at(2, "many.same: unknown key; [a], [b], [c] have a key of this name"));
+  EXPECT_EQ(places.problems().lines.at(0),
+            at(2, "many.same: unknown key; [a], [b], [c] have a key of this name"));
 }
 
 }  // namespace

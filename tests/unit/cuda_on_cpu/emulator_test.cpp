@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated GPU shows the mistakes that it is there to show.
 #include <gtest/gtest.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <cstdlib>
 #include <string>
 #include <vector>
-
-#include <nvtx3/nvToolsExt.h>
 
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
@@ -63,7 +62,8 @@ TEST_F(EmulatedGpu, RunsThreadsOfABlockTogether) {
 }
 
 TEST_F(EmulatedGpu, AMissingBarrierShowsInTheOrder) {
-  EXPECT_NE(run(turn_around<Form::no_barrier>, "forward"), run(turn_around<Form::no_barrier>, "reverse"));
+  EXPECT_NE(run(turn_around<Form::no_barrier>, "forward"),
+            run(turn_around<Form::no_barrier>, "reverse"));
 }
 
 TEST_F(EmulatedGpu, ABarrierThatSomeMissIsAnError) {
@@ -71,23 +71,28 @@ TEST_F(EmulatedGpu, ABarrierThatSomeMissIsAnError) {
     run(turn_around<Form::some_wait>, "forward");
     FAIL();
   } catch (const std::runtime_error& e) {
-    EXPECT_NE(std::string(e.what()).find("threads part at a barrier"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("threads part at a barrier"), std::string::npos)
+        << e.what();
   }
-  EXPECT_EQ(run(turn_around<Form::right>, "forward")[0], 63) << "and the next launch is as good as the first";
+  EXPECT_EQ(run(turn_around<Form::right>, "forward")[0], 63)
+      << "and the next launch is as good as the first";
 }
 
 using EmulatedGpuDeathTest = EmulatedGpu;
 TEST_F(EmulatedGpuDeathTest, MemoryIsGuarded) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_DEATH(*static_cast<volatile float*>(buffer_.data()) = 1, "host code touched device memory");
+  EXPECT_DEATH(*static_cast<volatile float*>(buffer_.data()) = 1,
+               "host code touched device memory");
   EXPECT_DEATH(run(past_the_end, "forward"), "a kernel touched memory outside");
 }
 
 TEST_F(EmulatedGpu, RefusesLaunchesThatNoGpuTakes) {
-  EXPECT_THROW(launch(sums, dim3(1), dim3(2048), 0, queue_, static_cast<float*>(nullptr)), std::runtime_error);
+  EXPECT_THROW(launch(sums, dim3(1), dim3(2048), 0, queue_, static_cast<float*>(nullptr)),
+               std::runtime_error);
 }
 
-// Work behind what cannot run yet waits for it, in its stream and in those that wait for an event of it.
+// Work behind what cannot run yet waits for it, in its stream and in those that wait for an event
+// of it.
 TEST(EmulatedStreams, KeepTheirOrder) {
   device::Queue one(device::Kind::cuda), two(device::Kind::cuda);
   bool ready = false;
@@ -124,7 +129,8 @@ TEST_F(EmulatedGpu, ProfilersSeeStepsAndOps) {
   cuda_on_cpu::ranges.begun.clear();
   {
     device::Range step("step", 12);
-    kernels::run(kernels::Fill{.y = buffer_.view(device::DType::f32).slice(0, 5), .value = 1}, queue_);
+    kernels::run(kernels::Fill{.y = buffer_.view(device::DType::f32).slice(0, 5), .value = 1},
+                 queue_);
   }
   EXPECT_EQ(cuda_on_cpu::ranges.begun, (std::vector<std::string>{"step 12", "step 12/fill"}));
   EXPECT_TRUE(cuda_on_cpu::ranges.open.empty());

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for algorithms of products, with the emulated library, whose fastest one a variable names.
+// The search for algorithms of products, with the emulated library, whose fastest one a variable
+// names.
+#include "kernels/gemm_search.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +13,6 @@
 
 #include "device/memory.hpp"
 #include "kernels/gemm.hpp"
-#include "kernels/gemm_search.hpp"
 
 namespace {
 
@@ -23,7 +25,8 @@ class GemmSearches : public testing::Test {
  protected:
   GemmSearches() : queue_(Kind::cuda), paper_(Kind::plan, 1, false, Kind::cuda) {
     paper_.set_prepares(true);
-    for (auto [buffer, count] : {std::pair{&a_, kRows * kInner}, {&b_, kInner * kColumns}, {&c_, kRows * kColumns}}) {
+    for (auto [buffer, count] :
+         {std::pair{&a_, kRows * kInner}, {&b_, kInner * kColumns}, {&c_, kRows * kColumns}}) {
       *buffer = device::Buffer(Kind::cuda, ledger_, "test", count * 4);
       device::write_on_host(buffer->view(DType::f32), queue_, [](View v) {
         for (int64_t i = 0; i < v.count; ++i) v.f32()[i] = float(i % 23) / 7 - float(i % 5);
@@ -31,10 +34,17 @@ class GemmSearches : public testing::Test {
     }
     plan(product());
   }
-  ~GemmSearches() override { use_gemm_choices(""), unsetenv("CUBLASLT_ON_CPU_FASTEST"), unsetenv("CUBLASLT_ON_CPU_SUMS"); }
+  ~GemmSearches() override {
+    use_gemm_choices(""), unsetenv("CUBLASLT_ON_CPU_FASTEST"), unsetenv("CUBLASLT_ON_CPU_SUMS");
+  }
 
   Gemm product() {
-    return {.c = c_.view(DType::f32), .a = a_.view(DType::f32), .b = b_.view(DType::f32), .m = kRows, .n = kColumns, .k = kInner};
+    return {.c = c_.view(DType::f32),
+            .a = a_.view(DType::f32),
+            .b = b_.view(DType::f32),
+            .m = kRows,
+            .n = kColumns,
+            .k = kInner};
   }
   // On paper nothing lies where it will.
   void plan(Gemm g) {
@@ -53,14 +63,17 @@ class GemmSearches : public testing::Test {
     Gemm g = product();
     g.write = write;
     device::Buffer sums(Kind::cuda, ledger_, "test", kColumns * 4);
-    device::write_on_host(sums.view(DType::f32), queue_, [](View v) { std::fill_n(v.f32(), v.count, 0.25f); });
-    device::write_on_host(c_.view(DType::f32), queue_, [](View v) { std::fill_n(v.f32(), v.count, 0.5f); });
+    device::write_on_host(sums.view(DType::f32), queue_,
+                          [](View v) { std::fill_n(v.f32(), v.count, 0.25f); });
+    device::write_on_host(c_.view(DType::f32), queue_,
+                          [](View v) { std::fill_n(v.f32(), v.count, 0.5f); });
     auto run_on = [&](Gemm at, View out, device::Queue& queue) {
       run_with_sums(at, {.out = out, .x = at.b, .m = kInner, .n = kColumns, .write = write}, queue);
     };
     device::Arena arena;
     Gemm on_paper = g;
-    on_paper.c = arena.save(g.c.count), on_paper.a = arena.save(g.a.count), on_paper.b = arena.save(g.b.count);
+    on_paper.c = arena.save(g.c.count), on_paper.a = arena.save(g.a.count),
+    on_paper.b = arena.save(g.b.count);
     run_on(on_paper, arena.save(kColumns), paper_);
     run_on(g, sums.view(DType::f32), queue_);
     std::vector<float> out(size_t(kRows * kColumns + kColumns));
@@ -132,13 +145,16 @@ TEST_F(GemmSearches, SumsGoIntoTheProductWhereThatPays) {
       SCOPED_TRACE(kernels);
       setenv("CUBLASLT_ON_CPU_SUMS", kernels, 1);
       const GemmSearch found = search_gemms("", queue_);
-      EXPECT_EQ(found.choices.find("apart") != found.choices.npos, kernels == std::string("as fast")) << found.choices;
+      EXPECT_EQ(found.choices.find("apart") != found.choices.npos,
+                kernels == std::string("as fast"))
+          << found.choices;
       EXPECT_EQ(found.sums, kernels == std::string("none") ? 0 : write == Write::overwrite ? 1 : 2);
       EXPECT_EQ(found.together, kernels == std::string("fast") ? found.sums : 0);
       EXPECT_EQ(found.changed, 0) << "that is about algorithms";
       use_gemm_choices(found.choices);
       const std::vector<float> now = with_sums(write);
-      EXPECT_EQ(std::exchange(calls_, column_sums()) + (kernels != std::string("fast")), column_sums());
+      EXPECT_EQ(std::exchange(calls_, column_sums()) + (kernels != std::string("fast")),
+                column_sums());
       for (size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], apart[i], 1e-4) << i;
       EXPECT_EQ(search_gemms(found.choices, queue_).timed, 0) << "what was chosen stays";
       use_gemm_choices("");

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: work is repeated as it was recorded, with what lies in memory by then; what cannot be recorded is told; and the emulated run
-// time refuses in a capture what a real one does.
+// Graphs: work is repeated as it was recorded, with what lies in memory by then; what cannot be
+// recorded is told; and the emulated run time refuses in a capture what a real one does.
+#include "device/graphs.hpp"
+
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "device/cuda.hpp"
-#include "device/graphs.hpp"
 #include "device/memory.hpp"
 #include "kernels/elementwise.hpp"
 
@@ -21,7 +22,9 @@ using device::View;
 class GraphsTest : public testing::Test {
  protected:
   GraphsTest() : queue_(Kind::cuda), buffer_(Kind::cuda, ledger_, "test", 1024) {}
-  View floats(int64_t begin, int64_t count) const { return buffer_.view(DType::f32).slice(begin, count); }
+  View floats(int64_t begin, int64_t count) const {
+    return buffer_.view(DType::f32).slice(begin, count);
+  }
   void write(int64_t at, float value) { device::upload(floats(at, 1), &value, queue_); }
   float read(int64_t at) {
     float out = 0;
@@ -29,7 +32,9 @@ class GraphsTest : public testing::Test {
     return out;
   }
   // y = x + x', of numbers 0 and 1 to number 2.
-  void add() { kernels::run(kernels::Add{.y = floats(2, 1), .a = floats(0, 1), .b = floats(1, 1)}, queue_); }
+  void add() {
+    kernels::run(kernels::Add{.y = floats(2, 1), .a = floats(0, 1), .b = floats(1, 1)}, queue_);
+  }
   std::string error_of(const std::function<void()>& call, base::Exit exit) {
     try {
       call();
@@ -66,11 +71,13 @@ TEST_F(GraphsTest, RepeatWorkWithWhatMemoryHoldsByThen) {
   EXPECT_EQ(cost.bytes, 10 * 12);
 }
 
-// What changes and is not in the key stays as it was recorded: so a forgotten argument shows in results.
+// What changes and is not in the key stays as it was recorded: so a forgotten argument shows in
+// results.
 TEST_F(GraphsTest, RepeatArgumentsAsTheyWere) {
   Graphs graphs(queue_, 4, "passes");
   auto fill = [&](int64_t key, float value) {
-    graphs.run({key}, [&] { kernels::run(kernels::Fill{.y = floats(0, 1), .value = value}, queue_); });
+    graphs.run({key},
+               [&] { kernels::run(kernels::Fill{.y = floats(0, 1), .value = value}, queue_); });
     return read(0);
   };
   EXPECT_EQ(fill(1, 1), 1);
@@ -99,7 +106,9 @@ TEST_F(GraphsTest, AreRecordedAnewWhenScratchMoves) {
   auto run = [&] {
     graphs.run({1}, [&] {
       ++called;
-      kernels::run(kernels::Copy{.y = floats(0, 1), .x = device::view(static_cast<float*>(queue_.scratch(4)), 1)}, queue_);
+      kernels::run(kernels::Copy{.y = floats(0, 1),
+                                 .x = device::view(static_cast<float*>(queue_.scratch(4)), 1)},
+                   queue_);
     });
   };
   run(), run(), run();
@@ -126,12 +135,19 @@ TEST_F(GraphsTest, SayWhatCannotBeRecorded) {
     return error_of([&] { graphs.run({key}, work); }, exit);
   };
   std::string text = error([&] { add(), queue_.synchronize("the weather"); });
-  EXPECT_NE(text.find("recording a CUDA graph of passes failed at or after op add: "), std::string::npos) << text;
-  EXPECT_NE(text.find("the host waits while a graph is recorded: the weather"), std::string::npos) << text;
+  EXPECT_NE(text.find("recording a CUDA graph of passes failed at or after op add: "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("the host waits while a graph is recorded: the weather"), std::string::npos)
+      << text;
   EXPECT_NE(text.find("run.cuda_graph = \"off\" does without"), std::string::npos) << text;
-  EXPECT_NE(error([&] { device::upload(floats(0, 1), &value, queue_); }).find("an upload while"), std::string::npos);
+  EXPECT_NE(error([&] { device::upload(floats(0, 1), &value, queue_); }).find("an upload while"),
+            std::string::npos);
   device::HostBuffer pinned(Kind::cuda, 4);
-  EXPECT_NE(error([&] { device::upload_pinned(floats(0, 1), pinned.data(), queue_); }).find("an upload while"), std::string::npos);
+  EXPECT_NE(error([&] {
+              device::upload_pinned(floats(0, 1), pinned.data(), queue_);
+            }).find("an upload while"),
+            std::string::npos);
   device::Event event;
   EXPECT_NE(error([&] { event.record(queue_); }).find("an event while"), std::string::npos);
   EXPECT_NE(error([&] { event.wait(queue_); }).find("an event while"), std::string::npos);
@@ -148,7 +164,9 @@ TEST_F(GraphsTest, SayWhatCannotBeRecorded) {
 class Capture : public GraphsTest {
  protected:
   cudaStream_t stream() { return device::stream_of(queue_); }
-  void begin() { ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess); }
+  void begin() {
+    ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  }
   // The capture was over before its end.
   void expect_invalidated() {
     cudaGraph_t graph = nullptr;
@@ -161,7 +179,8 @@ TEST_F(Capture, RunsNothingBeforeItIsLaunched) {
   write(0, 1), write(1, 2), write(2, 0);
   begin();
   add();
-  EXPECT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), cudaErrorIllegalState);
+  EXPECT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+            cudaErrorIllegalState);
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream(), &graph), cudaSuccess);
   EXPECT_EQ(cudaStreamEndCapture(stream(), &graph), cudaErrorIllegalState);
@@ -200,13 +219,15 @@ TEST_F(Capture, RefusesWhatCudaRefuses) {
   void* memory = nullptr;
   refused(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(stream()); });
   refused(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(stream()); });
-  refused(cudaErrorStreamCaptureUnsupported,
-          [&] { return cudaMemcpyAsync(buffer_.data(), &pageable, 4, cudaMemcpyDefault, stream()); });
+  refused(cudaErrorStreamCaptureUnsupported, [&] {
+    return cudaMemcpyAsync(buffer_.data(), &pageable, 4, cudaMemcpyDefault, stream());
+  });
   refused(cudaErrorStreamCaptureUnsupported, [&] { return cudaMalloc(&memory, 4); });
   refused(cudaErrorStreamCaptureUnsupported, [&] { return cudaMallocHost(&memory, 4); });
   refused(cudaErrorCapturedEvent, [&] { return cudaEventQuery(inside); });
   refused(cudaErrorCapturedEvent, [&] { return cudaEventSynchronize(inside); });
-  refused(cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(stream(), outside, 0); });
+  refused(cudaErrorStreamCaptureIsolation,
+          [&] { return cudaStreamWaitEvent(stream(), outside, 0); });
   // Once it is over, so is all that follows.
   refused(cudaErrorStreamCaptureInvalidated, [&] {
     cudaStreamQuery(stream());
@@ -224,7 +245,8 @@ TEST_F(Capture, RefusesWhatCudaRefuses) {
   ASSERT_EQ(cudaStreamBeginCapture(ordered, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaErrorStreamCaptureImplicit);
   EXPECT_EQ(cudaStreamEndCapture(ordered, &graph), cudaErrorStreamCaptureInvalidated);
-  EXPECT_EQ(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeThreadLocal),
+            cudaErrorStreamCaptureUnsupported);
   for (cudaEvent_t event : {outside, inside}) cudaEventDestroy(event);
   for (cudaStream_t one : {other, ordered}) cudaStreamDestroy(one);
 }

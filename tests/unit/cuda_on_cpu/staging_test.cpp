@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses between host and GPU holds the host nowhere that it need not: uploads, numbers fetched for later, and the guard.
+// What crosses between host and GPU holds the host nowhere that it need not: uploads, numbers
+// fetched for later, and the guard.
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "device/cuda.hpp"
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
 #include "device/transfers.hpp"
-
-#include "device/cuda.hpp"
 
 namespace {
 
@@ -22,7 +22,9 @@ class Staging : public testing::Test {
  protected:
   Staging() : queue_(Kind::cuda), buffer_(Kind::cuda, ledger_, "test", 10 << 20) {}
   ~Staging() override { release(); }
-  View floats(int64_t begin, int64_t count) const { return buffer_.view(DType::f32).slice(begin, count); }
+  View floats(int64_t begin, int64_t count) const {
+    return buffer_.view(DType::f32).slice(begin, count);
+  }
   // Nothing that is put into the queue from now on runs before `release`.
   void hold() {
     cuda_on_cpu::submit_waiting(device::stream_of(queue_), [this] { return released_; });
@@ -73,7 +75,8 @@ TEST_F(Staging, LargeUploadsGoInPieces) {
   EXPECT_EQ(read(0, 1)[0], 6);
 }
 
-// Pinned memory that has not been copied yet is not written again: with all of it under way the host waits.
+// Pinned memory that has not been copied yet is not written again: with all of it under way the
+// host waits.
 TEST_F(Staging, AnUploadWaitsWhereAllIsUnderWay) {
   const device::Transfers before = device::transfers();
   hold();
@@ -112,7 +115,8 @@ TEST_F(Staging, NumbersAreFetchedAsTheyWere) {
   EXPECT_EQ(fetched.read(5).f32()[1], 50);
   EXPECT_EQ(fetched.read(6).f32()[1], 60);
   EXPECT_EQ(fetched.read(6).count, 2);
-  EXPECT_NE(error_of([&] { fetched.fetch(7, floats(0, 3), queue_); }), "") << "more than there is room for";
+  EXPECT_NE(error_of([&] { fetched.fetch(7, floats(0, 3), queue_); }), "")
+      << "more than there is room for";
 }
 
 TEST_F(Staging, AGuardForbidsWaits) {
@@ -121,8 +125,11 @@ TEST_F(Staging, AGuardForbidsWaits) {
     device::NoWaits guard("step 7");
     device::upload(floats(0, 1), &value, queue_);
     const std::string text = error_of([&] { device::download(&value, floats(0, 1), queue_); });
-    EXPECT_NE(text.find("step 7: the host waits for the GPU: a copy to the host"), std::string::npos) << text;
-    EXPECT_NE(error_of([&] { queue_.synchronize("the weather"); }).find("the weather"), std::string::npos);
+    EXPECT_NE(text.find("step 7: the host waits for the GPU: a copy to the host"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(error_of([&] { queue_.synchronize("the weather"); }).find("the weather"),
+              std::string::npos);
     {
       device::MayWait lifted;
       device::download(&value, floats(0, 1), queue_);

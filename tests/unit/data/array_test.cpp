@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "data/array.hpp"
+
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "data/array.hpp"
 #include "support.hpp"
 
 namespace data {
@@ -29,7 +30,8 @@ TEST(Bytes, BlocksAreUsedAgain) {
   for (int i = 0; i < 100; ++i) Bytes b(size_t(480'000 + i * 100));
   EXPECT_LE(blocks_from_system() - before, 1);
   before = blocks_from_system();
-  for (int i = 0; i < 3; ++i) Bytes huge(size_t{40} << 20);  // not kept: memory stays flat after one rare large image
+  // not kept: memory stays flat after one rare large image
+  for (int i = 0; i < 3; ++i) Bytes huge(size_t{40} << 20);
   EXPECT_EQ(blocks_from_system() - before, 3);
 }
 

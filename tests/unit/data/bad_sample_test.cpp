@@ -57,7 +57,8 @@ TEST(BadSample, TheNextGoodOneStandsIn) {
   EXPECT_EQ(get_or_substitute(set, 19, 0).index, 0);  // around the end
 }
 
-// Distances come round in a small set; a good sample that is there is found all the same, and none is tried twice.
+// Distances come round in a small set; a good sample that is there is found all the same, and none
+// is tried twice.
 TEST(BadSample, SmallSets) {
   Dataset set = fragile(8, {0, 1, 2, 4});
   EXPECT_EQ(get_or_substitute(set, 0, 0).index, 3);
@@ -66,8 +67,11 @@ TEST(BadSample, SmallSets) {
   EXPECT_EQ(got.index, 6);
   std::set<std::string> tried;
   for (const BadSample& b : got.bad) EXPECT_TRUE(tried.insert(b.key).second) << b.key;
-  expect_error(Exit::data, {"nor can any of its 2 substitutes"}, [&] { get_or_substitute(fragile(3, {0, 1, 2}), 0, 0); });
-  expect_error(Exit::data, {"nor can any of its 0 substitutes"}, [&] { get_or_substitute(fragile(1, {0}), 0, 0); });
+  expect_error(Exit::data, {"nor can any of its 2 substitutes"}, [&] {
+    get_or_substitute(fragile(3, {0, 1, 2}), 0, 0);
+  });
+  expect_error(Exit::data, {"nor can any of its 0 substitutes"},
+               [&] { get_or_substitute(fragile(1, {0}), 0, 0); });
 }
 
 // Each of the 16 distances is tried, in this order.
@@ -79,13 +83,15 @@ TEST(BadSample, DistancesArePowersOfTwo) {
     EXPECT_EQ(get_or_substitute(fragile(kSize, broken), kFirst, 0).index, other);
     broken.insert(other);
   }
-  SampleOrSubstitute small = get_or_substitute(fragile(7, {5, 6, 0, 2}), 5, 0);  // 5 + 1, 5 + 2, 5 + 4 are broken
+  // 5 + 1, 5 + 2, 5 + 4 are broken
+  SampleOrSubstitute small = get_or_substitute(fragile(7, {5, 6, 0, 2}), 5, 0);
   EXPECT_EQ(small.index, 1) << "then the nearest that was not tried";
 }
 
 TEST(BadSample, ValuesBeyondTheLimitAreTheSamplesFault) {
   Dataset set("train", std::make_unique<Fragile>(20, std::set<int64_t>{}, std::set<int64_t>{}),
-              Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}), {{"x", {12, "model.vocab_size"}}});
+              Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}),
+              {{"x", {12, "model.vocab_size"}}});
   EXPECT_EQ(get_or_substitute(set, 11, 0).index, 11);
   EXPECT_EQ(get_or_substitute(set, 12, 0).index, 0);  // 12 + 8; 13, 14 and 16 are too large as well
   SampleOrSubstitute got = get_or_substitute(set, 13, 0);
@@ -103,7 +109,8 @@ TEST(BadSample, NegativeIdsAreTheSamplesFault) {
       return sample;
     }
   };
-  Dataset set("train", std::make_unique<Shifted>(), Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}),
+  Dataset set("train", std::make_unique<Shifted>(),
+              Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {1})}}, {}),
               {{"x", {12, "model.vocab_size"}}});
   SampleOrSubstitute got = get_or_substitute(set, 0, 0);
   EXPECT_EQ(got.index, 1);
@@ -114,7 +121,8 @@ TEST(BadSample, NegativeIdsAreTheSamplesFault) {
 TEST(BadSample, OneLineWhateverTheFileHolds) {
   EXPECT_EQ(base::one_line("broken PNG"), "broken PNG");
   EXPECT_EQ(base::one_line("a\tb\nc\x7f"), "a\\x09b\\x0ac\\x7f");
-  EXPECT_EQ(base::one_line("K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80"), "K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80");
+  EXPECT_EQ(base::one_line("K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80"),
+            "K\xc3\xa4se \xe2\x82\xac \xf0\x9f\x98\x80");
   EXPECT_EQ(base::one_line("not \xb7 UTF-8 \xc3\xa4"), "not \\xb7 UTF-8 \\xc3\\xa4");
   EXPECT_EQ(base::one_line("half \xe2\x82"), "half \\xe2\\x82");
   EXPECT_EQ(base::one_line("abcdef", 3), "abc");
@@ -126,28 +134,33 @@ TEST(BadSample, TriesAreBounded) {
   std::set<int64_t> all;
   for (int64_t i = 0; i < 100; ++i) all.insert(i);
   Dataset set = fragile(100, all);
-  expect_error(Exit::data, {"data.train", "shard.tar:7: not a number", "16 substitutes", "shard.tar:8"},
+  expect_error(Exit::data,
+               {"data.train", "shard.tar:7: not a number", "16 substitutes", "shard.tar:8"},
                [&] { get_or_substitute(set, 7, 0); });
 }
 
 TEST(BadSample, FileSystemErrorsStayErrors) {
   Dataset set = fragile(20, {3}, {4});
-  expect_error(Exit::data, {"data.train", "shard.tar:4", "input/output error"}, [&] { get_or_substitute(set, 4, 0); });
-  expect_error(Exit::data, {"shard.tar:4", "input/output error"}, [&] { get_or_substitute(set, 3, 0); });
+  expect_error(Exit::data, {"data.train", "shard.tar:4", "input/output error"},
+               [&] { get_or_substitute(set, 4, 0); });
+  expect_error(Exit::data, {"shard.tar:4", "input/output error"},
+               [&] { get_or_substitute(set, 3, 0); });
 }
 
 LoaderPlan plan(int64_t rank, int64_t ranks, int64_t batch, int64_t end) {
   LoaderPlan p;
   p.positions = [=](int64_t number) {
     std::vector<int64_t> out;
-    for (int64_t i = 0; i < batch / ranks; ++i) out.push_back(number * batch + rank * (batch / ranks) + i);
+    for (int64_t i = 0; i < batch / ranks; ++i)
+      out.push_back(number * batch + rank * (batch / ranks) + i);
     return out;
   };
   p.end = end;
   return p;
 }
 
-// Every rank count sees the same values at the same positions, and all report the same; batches stay whole.
+// Every rank count sees the same values at the same positions, and all report the same; batches
+// stay whole.
 TEST(BadSample, SameOnAnyRankCount) {
   Dataset set = fragile(60, {0, 1, 2, 30, 31, 59});
   std::vector<std::vector<int32_t>> streams;
@@ -157,7 +170,8 @@ TEST(BadSample, SameOnAnyRankCount) {
     std::set<std::string> keys;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       LoaderOptions options;
-      options.threads = 3, options.on_bad_sample = "substitute", options.log = std::make_shared<BadSampleLog>();
+      options.threads = 3, options.on_bad_sample = "substitute",
+      options.log = std::make_shared<BadSampleLog>();
       Loader loader(set, Order(Shuffle::exact, 60, 4), options, plan(rank, ranks, 12, 10));
       while (loader.has_next()) {
         BatchPtr batch = loader.next();
@@ -195,7 +209,8 @@ TEST(BadSample, ErrorSaysTheWayOut) {
   Dataset set = fragile(60, {10});
   Loader loader(set, Order(Shuffle::none, 60, 0), LoaderOptions(), plan(0, 1, 4, 15));
   loader.next(), loader.next();
-  expect_error(Exit::data, {"data.train: shard.tar:10: not a number", "loader.on_bad_sample = \"substitute\""},
+  expect_error(Exit::data,
+               {"data.train: shard.tar:10: not a number", "loader.on_bad_sample = \"substitute\""},
                [&] { loader.next(); });
 }
 

@@ -12,11 +12,11 @@ namespace {
 using base::Exit;
 using test::expect_error;
 
-std::vector<std::string> rows(const std::string& path, const std::string& text, const TableColumns& columns = {},
-                              bool expect_header = true) {
+std::vector<std::string> rows(const std::string& path, const std::string& text,
+                              const TableColumns& columns = {}, bool expect_header = true) {
   std::vector<std::string> out;
-  bool header =
-      read_caption_table(path, text, columns, [&](std::string_view image, std::string_view caption, int64_t line) {
+  bool header = read_caption_table(
+      path, text, columns, [&](std::string_view image, std::string_view caption, int64_t line) {
         out.push_back(fmt::format("{}|{}|{}", line, image, caption));
       });
   EXPECT_EQ(header, expect_header) << text;
@@ -25,9 +25,11 @@ std::vector<std::string> rows(const std::string& path, const std::string& text, 
 using List = std::vector<std::string>;
 
 TEST(CaptionTable, WithoutAHeader) {
-  EXPECT_EQ(rows("t.tsv", "a.jpg\tone\nb.jpg\ttwo\tand a tab \r\n\n\r\nc.jpg\t\na.jpg\t\"x\"\"", {}, false),
+  EXPECT_EQ(rows("t.tsv", "a.jpg\tone\nb.jpg\ttwo\tand a tab \r\n\n\r\nc.jpg\t\na.jpg\t\"x\"\"", {},
+                 false),
             (List{"1|a.jpg|one", "2|b.jpg|two\tand a tab ", "5|c.jpg|", "6|a.jpg|\"x\"\""}));
-  EXPECT_EQ(rows("t.csv", "a.jpg,one\r\nb.jpg,\"two, and\"\n", {}, false), (List{"1|a.jpg|one", "2|b.jpg|two, and"}));
+  EXPECT_EQ(rows("t.csv", "a.jpg,one\r\nb.jpg,\"two, and\"\n", {}, false),
+            (List{"1|a.jpg|one", "2|b.jpg|two, and"}));
   // A caption that is the name of a column makes no header.
   EXPECT_EQ(rows("t.tsv", "a.jpg\tcaption\n", {}, false), List{"1|a.jpg|caption"});
   EXPECT_EQ(rows("t.tsv", "image\ta photo\n", {}, false), List{"1|image|a photo"});
@@ -35,25 +37,32 @@ TEST(CaptionTable, WithoutAHeader) {
 }
 
 TEST(CaptionTable, LinesOfJson) {
-  EXPECT_EQ(rows("t.jsonl", R"({"file_name": "a.jpg", "text": "one\ntwo", "id": 7})" "\r\n\n" R"({"text":"","file_name":"b.jpg"})"),
+  EXPECT_EQ(rows("t.jsonl", R"({"file_name": "a.jpg", "text": "one\ntwo", "id": 7})"
+                            "\r\n\n"
+                            R"({"text":"","file_name":"b.jpg"})"),
             (List{"1|a.jpg|one two", "3|b.jpg|"}));
-  EXPECT_EQ(rows("T.JSONL", "{\"image\": \"a.jpg\", \"kind\": 17}\n", {"image", "kind"}), List{"1|a.jpg|17"});
+  EXPECT_EQ(rows("T.JSONL", "{\"image\": \"a.jpg\", \"kind\": 17}\n", {"image", "kind"}),
+            List{"1|a.jpg|17"});
   EXPECT_EQ(rows("t.jsonl", ""), List{});
-  for (const auto& [text, part] : {std::pair{"[1]", "line 1: is no JSON object"},
-                                   {"{\"image\": \"a\", \"text\": \"b\"}\n{\"image\": ", "line 2: is no JSON object"},
-                                   {"{\"image\": \"a\"}", "no \"caption, captions"},
-                                   {"{\"image\": \"a\", \"text\": \"b\", \"title\": \"c\"}", "choose with caption_column"},
-                                   {"{\"image\": \"a\", \"text\": 1.5}", "\"text\" is number, neither a text nor a whole number"}})
+  for (const auto& [text, part] :
+       {std::pair{"[1]", "line 1: is no JSON object"},
+        {"{\"image\": \"a\", \"text\": \"b\"}\n{\"image\": ", "line 2: is no JSON object"},
+        {"{\"image\": \"a\"}", "no \"caption, captions"},
+        {"{\"image\": \"a\", \"text\": \"b\", \"title\": \"c\"}", "choose with caption_column"},
+        {"{\"image\": \"a\", \"text\": 1.5}",
+         "\"text\" is number, neither a text nor a whole number"}})
     expect_error(Exit::data, {"'t.jsonl'", part}, [&, t = text] { rows("t.jsonl", t); });
-  expect_error(Exit::data, {"no \"kind\" (caption_column)", "\"image\""},
-               [&] { rows("t.jsonl", "{\"image\": \"a\"}", {"image", "kind"}); });
+  expect_error(Exit::data, {"no \"kind\" (caption_column)", "\"image\""}, [&] {
+    rows("t.jsonl", "{\"image\": \"a\"}", {"image", "kind"});
+  });
 }
 
 TEST(CaptionTable, HeadersByTheirNames) {
   for (const std::string& image : image_column_names())
     for (const std::string& caption : caption_column_names()) {
       EXPECT_EQ(rows("t.tsv", image + "\t" + caption + "\na.jpg\tone\n"), List{"2|a.jpg|one"});
-      EXPECT_EQ(rows("t.csv", "id," + caption + ",url," + image + "\n7,one,http://x,a.jpg\n"), List{"2|a.jpg|one"});
+      EXPECT_EQ(rows("t.csv", "id," + caption + ",url," + image + "\n7,one,http://x,a.jpg\n"),
+                List{"2|a.jpg|one"});
     }
   EXPECT_EQ(rows("T.TSV", " FilePath\tTitle \r\na.jpg\tone\n"), List{"2|a.jpg|one"});
   EXPECT_EQ(rows("t.csv", "\"path\",\"text\"\n\"a.jpg\",\n"), List{"2|a.jpg|"});
@@ -77,16 +86,18 @@ TEST(CaptionTable, HeadersByKeys) {
 }
 
 TEST(CaptionTable, Quotes) {
-  EXPECT_EQ(
-      rows("t.csv",
-           "image,caption\n"
-           "a.jpg,\"says \"\"hi\"\", twice\"\n"
-           "\"b, c.jpg\",\"two\r\nlines\n\nmore\"\r\n"
-           "d.jpg,5\" wide\r"
-           "e.jpg,\"\"\n"
-           "f.jpg,\" \t\""),
-      (List{"2|a.jpg|says \"hi\", twice", "3|b, c.jpg|two lines more", "7|d.jpg|5\" wide", "8|e.jpg|", "9|f.jpg| \t"}));
-  auto bad = [](const std::string& in, List parts) { expect_error(Exit::data, parts, [&] { rows("t.csv", in); }); };
+  EXPECT_EQ(rows("t.csv",
+                 "image,caption\n"
+                 "a.jpg,\"says \"\"hi\"\", twice\"\n"
+                 "\"b, c.jpg\",\"two\r\nlines\n\nmore\"\r\n"
+                 "d.jpg,5\" wide\r"
+                 "e.jpg,\"\"\n"
+                 "f.jpg,\" \t\""),
+            (List{"2|a.jpg|says \"hi\", twice", "3|b, c.jpg|two lines more", "7|d.jpg|5\" wide",
+                  "8|e.jpg|", "9|f.jpg| \t"}));
+  auto bad = [](const std::string& in, List parts) {
+    expect_error(Exit::data, parts, [&] { rows("t.csv", in); });
+  };
   bad("image,caption\na.jpg,\"one\nb.jpg,two\n", {"line 2", "never closed"});
   bad("image,caption\na.jpg,\"one\"x\n", {"line 2", "\"x\"", "closing quote"});
 }

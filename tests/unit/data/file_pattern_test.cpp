@@ -17,8 +17,8 @@ struct FilePattern : testing::Test {
   test::TemporaryDirectory dir;
   FilePattern() {
     for (std::string name : {"a", "b"}) std::filesystem::create_directories(dir / name);
-    for (std::string name :
-         {"a/10.tar", "a/9.tar", "b/1.tar", "b/x.tar.index", "a/9.tar.index", ".hidden.tar", "[1].tar", "1.tar"})
+    for (std::string name : {"a/10.tar", "a/9.tar", "b/1.tar", "b/x.tar.index", "a/9.tar.index",
+                             ".hidden.tar", "[1].tar", "1.tar"})
       test::write_file(dir / name, "");
   }
   List of(const std::string& pattern) {
@@ -30,7 +30,8 @@ struct FilePattern : testing::Test {
 
 TEST_F(FilePattern, SortedByName) {
   EXPECT_EQ(of("a/*"), (List{"a/10.tar", "a/9.tar"})) << "the shard's index is none of the data";
-  EXPECT_EQ(of("b/*"), (List{"b/1.tar", "b/x.tar.index"})) << "an index of nothing is a file like others";
+  EXPECT_EQ(of("b/*"), (List{"b/1.tar", "b/x.tar.index"}))
+      << "an index of nothing is a file like others";
   EXPECT_EQ(of("*/?.tar"), (List{"a/9.tar", "b/1.tar"}));
   EXPECT_EQ(of("a/[!9]*.tar"), List{"a/10.tar"});
   EXPECT_EQ(of("*.tar"), (List{"1.tar", "[1].tar"}));
@@ -43,7 +44,8 @@ TEST_F(FilePattern, AFileOfThatNameGoesFirst) { EXPECT_EQ(of("[1].tar"), List{"[
 
 TEST_F(FilePattern, Problems) {
   expect_error(Exit::data, {"no file matches", "c/*.tar'"}, [&] { of("c/*.tar"); });
-  expect_error(Exit::data, {"no file matches", "b/9*'", "(of '", "{a,b}/9*"}, [&] { of("{a,b}/9*"); });
+  expect_error(Exit::data, {"no file matches", "b/9*'", "(of '", "{a,b}/9*"},
+               [&] { of("{a,b}/9*"); });
   expect_error(Exit::data, {"b/1.tar' is matched twice", "{?,b}/*"}, [&] { of("{?,b}/*"); });
   expect_error(Exit::data, {"a' is a folder", "a/*'"}, [&] { of("a"); });
   expect_error(Exit::config, {"braces"}, [&] { of("*{"); });

@@ -21,10 +21,12 @@ struct FolderTest : testing::Test {
   OpenContext context;
   FolderTest() {
     std::filesystem::create_directories(dir / "images/sub");
-    for (std::string name : {"a.jpg", "sub/b.jpg", "c.jpg"}) test::write_file(dir / ("images/" + name), "JPEG " + name);
+    for (std::string name : {"a.jpg", "sub/b.jpg", "c.jpg"})
+      test::write_file(dir / ("images/" + name), "JPEG " + name);
     options.path = dir / "images";
   }
-  std::unique_ptr<Source> open(const std::string& name, const std::string& text, const std::string& sample = "image") {
+  std::unique_ptr<Source> open(const std::string& name, const std::string& text,
+                               const std::string& sample = "image") {
     options.captions = dir / name, options.sample = sample;
     test::write_file(options.captions, text);
     return options.open(context);
@@ -64,7 +66,8 @@ TEST_F(FolderTest, TsvAndCocoAreTheSame) {
     EXPECT_EQ(bytes(source->read(2)["image"]), "JPEG a.jpg");
     for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s[field]), "") << field;
   }
-  EXPECT_EQ(open("c.json", kCoco)->summary(), "3 images, 4 captions, 1 images without a caption left out");
+  EXPECT_EQ(open("c.json", kCoco)->summary(),
+            "3 images, 4 captions, 1 images without a caption left out");
 }
 
 // A substitute can stand in for each of them.
@@ -72,9 +75,11 @@ TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
   std::filesystem::create_directory(dir / "images/folder.jpg");
   ASSERT_EQ(::mkfifo((dir / "images/pipe.jpg").c_str(), 0600), 0);
   context.substitutes = true;
-  std::unique_ptr<Source> source = open("c.tsv", "folder.jpg\tx\npipe.jpg\tx\nnone.jpg\tx\na.jpg\tx\n");
-  EXPECT_EQ(source->summary(),
-            "4 images, 4 captions, no such file for 2 of 4 images: folder.jpg, none.jpg (bad samples)");
+  std::unique_ptr<Source> source =
+      open("c.tsv", "folder.jpg\tx\npipe.jpg\tx\nnone.jpg\tx\na.jpg\tx\n");
+  EXPECT_EQ(
+      source->summary(),
+      "4 images, 4 captions, no such file for 2 of 4 images: folder.jpg, none.jpg (bad samples)");
   for (auto [index, text] : {std::pair{0, "folder"}, {1, "no regular file"}, {2, "no such file"}}) {
     try {
       source->read(index);
@@ -98,7 +103,8 @@ TEST_F(FolderTest, BadCaptions) {
   bad("c.tsv", "/etc/passwd\tx\n", {"line 1", "absolute"});
   bad("c.tsv", "\tx\n", {"line 1", "is empty"});
   bad("c.tsv", "a\x1b[2J.jpg\tx\n", {"line 1", "control"});
-  bad("c.tsv", "a.jpg\t" + std::string((1 << 20) + 1, 'x') + "\n", {"line 1", "1048577 bytes", "at most"});
+  bad("c.tsv", "a.jpg\t" + std::string((1 << 20) + 1, 'x') + "\n",
+      {"line 1", "1048577 bytes", "at most"});
   EXPECT_EQ(open("c.tsv", "a.jpg\t" + std::string(1 << 20, 'x') + "\n")->size(), 1);
   bad("c.tsv", "", {"c.tsv", "no captions"});
   bad("c.tsv",
@@ -110,11 +116,16 @@ TEST_F(FolderTest, BadCaptions) {
   bad("c.json", "{\"images\": [", {"c.json", "JSON"});
   bad("c.json", std::string(100'000, '['), {"c.json", "JSON"});
   bad("c.json", R"({"images": [{"id": 1}]})", {"images[0]", "\"file_name\""});
-  bad("c.json", R"({"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]})", {"images[1]", "id 1"});
-  bad("c.json", R"({"annotations": [{"image_id": 1, "caption": 5}]})", {"annotations[0]", "\"caption\""});
-  bad("c.json", R"({"annotations": [{"image_id": "1", "caption": ""}]})", {"annotations[0]", "\"image_id\""});
-  bad("c.json", R"({"images": [], "annotations": [{"image_id": 7, "caption": ""}]})", {"annotations[0]", "image 7"});
-  bad("c.json", R"({"images": [{"id": 1, "file_name": "../x"}], "annotations": [{"image_id": 1, "caption": ""}]})",
+  bad("c.json", R"({"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]})",
+      {"images[1]", "id 1"});
+  bad("c.json", R"({"annotations": [{"image_id": 1, "caption": 5}]})",
+      {"annotations[0]", "\"caption\""});
+  bad("c.json", R"({"annotations": [{"image_id": "1", "caption": ""}]})",
+      {"annotations[0]", "\"image_id\""});
+  bad("c.json", R"({"images": [], "annotations": [{"image_id": 7, "caption": ""}]})",
+      {"annotations[0]", "image 7"});
+  bad("c.json",
+      R"({"images": [{"id": 1, "file_name": "../x"}], "annotations": [{"image_id": 1, "caption": ""}]})",
       {"annotations[0]", "../x", "leads out"});
   bad("c.txt", "a,b\n", {"neither .tsv, .csv, .jsonl nor .json"});
 }
@@ -139,8 +150,8 @@ TEST_F(FolderTest, MissingFilesEndTheStart) {
     expect_error(Exit::data, parts, [&] { open("c.tsv", text); });
   };
   missing("a.jpg\tx\nnone.jpg\ty\nsub/none.jpg\tz\nsub/b.jpg\tu\nnowhere/a.jpg\tv\n",
-          {"no such file for 3 of 5 images: none.jpg, sub/none.jpg, nowhere/a.jpg;", "c.tsv", dir / "images",
-           "substitute"});
+          {"no such file for 3 of 5 images: none.jpg, sub/none.jpg, nowhere/a.jpg;", "c.tsv",
+           dir / "images", "substitute"});
   missing("sub\tx\na.jpg\ty\n", {"1 of 2 images: sub;"});  // a folder is no image
   std::string many = "a.jpg\tx\n";
   for (int i = 0; i < 1200; ++i) many += fmt::format("{}.jpg\tx\n", i);
@@ -167,8 +178,10 @@ TEST_F(FolderTest, ImagesBesideTheCaptions) {
   options.path = "";
   std::unique_ptr<Source> source = open("images/c.tsv", "sub/b.jpg\tx\na.jpg\ty\n");
   EXPECT_EQ(source->key(1), dir / "images/a.jpg");
-  EXPECT_EQ(options.files(), (std::vector<std::string>{dir / "images/sub/b.jpg", dir / "images/a.jpg"}));
-  expect_error(Exit::data, {"1 of 1 images: a.jpg", "set path if"}, [&] { open("c.tsv", "a.jpg\ty\n"); });
+  EXPECT_EQ(options.files(),
+            (std::vector<std::string>{dir / "images/sub/b.jpg", dir / "images/a.jpg"}));
+  expect_error(Exit::data, {"1 of 1 images: a.jpg", "set path if"},
+               [&] { open("c.tsv", "a.jpg\ty\n"); });
 }
 
 TEST_F(FolderTest, SeveralFilesOfCaptions) {
@@ -184,7 +197,8 @@ TEST_F(FolderTest, SeveralFilesOfCaptions) {
   options.path = "";
   options.captions = dir / "{p-0.tsv,images/c.tsv}";
   test::write_file(dir / "images/c.tsv", "a.jpg\tx\n");
-  expect_error(Exit::data, {"p-0.tsv", "images/c.tsv", "different folders", "path"}, [&] { options.open({}); });
+  expect_error(Exit::data, {"p-0.tsv", "images/c.tsv", "different folders", "path"},
+               [&] { options.open({}); });
 }
 
 }  // namespace

@@ -72,11 +72,13 @@ TEST(Golden, Preprocess) {
     H5Dread(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, expected.data());
     double worst = 0;
     for (int64_t i = 0; i < ours.count(); ++i)
-      worst = std::max(worst, std::abs(double(ours.type == device::DType::u8 ? float(ours.u8()[i]) : ours.f32()[i]) -
+      worst = std::max(worst, std::abs(double(ours.type == device::DType::u8 ? float(ours.u8()[i])
+                                                                             : ours.f32()[i]) -
                                        double(expected[size_t(i)])));
     double tolerance = number_attribute(set, "tol");
     EXPECT_LE(worst, tolerance) << pp;
-    // The recorded tolerance allows a grey level where sums could be ordered otherwise; this code orders them the same.
+    // The recorded tolerance allows a grey level where sums could be ordered otherwise; this code
+    // orders them the same.
     EXPECT_EQ(worst, 0) << pp;
     run.insert(name);
     H5Dclose(set);
@@ -86,7 +88,8 @@ TEST(Golden, Preprocess) {
 }
 
 std::vector<std::string> texts_of(hid_t file) {
-  hid_t set = H5Dopen2(file, "text", H5P_DEFAULT), type = H5Tcopy(H5T_C_S1), space = H5Dget_space(set);
+  hid_t set = H5Dopen2(file, "text", H5P_DEFAULT), type = H5Tcopy(H5T_C_S1),
+        space = H5Dget_space(set);
   H5Tset_size(type, H5T_VARIABLE);
   H5Tset_cset(type, H5T_CSET_UTF8);
   std::vector<char*> raw(size_t(shape_of(set)[0]));
@@ -140,16 +143,17 @@ TEST(Golden, Tokenizer) {
 
 TEST(Tokenize, CountsCutCaptions) {
   Tokenizers tokenizers = golden_tokenizers();
-  Pipeline pipeline("tokenize('tokenizer/unigram.model', max_len=5, eos='sticky')", {{"text", FieldSpec::characters()}},
-                    {.tokenizers = &tokenizers});
+  Pipeline pipeline("tokenize('tokenizer/unigram.model', max_len=5, eos='sticky')",
+                    {{"text", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
   EXPECT_EQ(pipeline.spec().at("labels").limit, 168);
-  for (std::string text :
-       {"x", "a quiet green boat resting beside the market square", "", "two apple trees and a frozen lake"}) {
+  for (std::string text : {"x", "a quiet green boat resting beside the market square", "",
+                           "two apple trees and a frozen lake"}) {
     Sample sample{{"text", text}};
     pipeline.apply(sample, 0);
   }
-  EXPECT_EQ(pipeline.counts(), (std::map<std::string, int64_t>{
-                                   {"labels.captions", 4}, {"labels.captions_cut", 2}, {"labels.captions_empty", 1}}));
+  EXPECT_EQ(pipeline.counts(),
+            (std::map<std::string, int64_t>{
+                {"labels.captions", 4}, {"labels.captions_cut", 2}, {"labels.captions_empty", 1}}));
 }
 
 TEST(Tokenize, DecodesAndKnowsItsPieces) {
@@ -171,7 +175,8 @@ TEST(Tokenize, BadModels) {
   options.path = dir / "none.model";
   test::expect_error(base::Exit::data, {"none.model", "no such file"}, [&] { options.open(); });
   test::write_file(options.path, "not a model at all");
-  test::expect_error(base::Exit::data, {"none.model", "not a SentencePiece model"}, [&] { options.open(); });
+  test::expect_error(base::Exit::data, {"none.model", "not a SentencePiece model"},
+                     [&] { options.open(); });
 }
 
 }  // namespace

@@ -19,12 +19,13 @@ using test::expect_error;
 // Raw calls of this program come one at a time, before any source is open.
 class Writer {
  public:
-  explicit Writer(const std::string& path) : file_(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT)) {}
+  explicit Writer(const std::string& path)
+      : file_(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT)) {}
   ~Writer() { H5Fclose(file_); }
 
   template <class T>
-  void numbers(const char* name, hid_t file_type, hid_t memory_type, std::vector<hsize_t> dims, const std::vector<T>& v,
-               std::vector<hsize_t> chunk = {}) {
+  void numbers(const char* name, hid_t file_type, hid_t memory_type, std::vector<hsize_t> dims,
+               const std::vector<T>& v, std::vector<hsize_t> chunk = {}) {
     put(name, file_type, memory_type, std::move(dims), v.data(), std::move(chunk));
   }
   void lists(const char* name, const std::vector<std::string>& items) {
@@ -50,9 +51,10 @@ class Writer {
   }
 
  private:
-  void put(const char* name, hid_t file_type, hid_t memory_type, std::vector<hsize_t> dims, const void* data,
-           std::vector<hsize_t> chunk) {
-    hid_t space = H5Screate_simple(int(dims.size()), dims.data(), nullptr), list = H5Pcreate(H5P_DATASET_CREATE);
+  void put(const char* name, hid_t file_type, hid_t memory_type, std::vector<hsize_t> dims,
+           const void* data, std::vector<hsize_t> chunk) {
+    hid_t space = H5Screate_simple(int(dims.size()), dims.data(), nullptr),
+          list = H5Pcreate(H5P_DATASET_CREATE);
     if (!chunk.empty()) H5Pset_chunk(list, int(chunk.size()), chunk.data());
     hid_t set = H5Dcreate2(file_, name, file_type, space, H5P_DEFAULT, list, H5P_DEFAULT);
     EXPECT_GE(set, 0) << name;
@@ -74,7 +76,8 @@ struct Hdf5Test : testing::Test {
     std::unique_ptr<Source> source = options.open({});
     for (int64_t i = 0; i < source->size(); ++i) {
       Sample s = source->read(i);
-      for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s.at(field)), "") << field;
+      for (auto& [field, known] : options.spec())
+        EXPECT_EQ(mismatch(known, s.at(field)), "") << field;
     }
     return source;
   }
@@ -85,7 +88,8 @@ TEST_F(Hdf5Test, EveryKindOfRow) {
     Writer w(options.path);
     std::vector<uint8_t> pixels(3 * 2 * 2 * 3);
     for (size_t i = 0; i < pixels.size(); ++i) pixels[i] = uint8_t(i);
-    w.numbers<uint8_t>("pixels", H5T_STD_U8LE, H5T_NATIVE_UINT8, {3, 2, 2, 3}, pixels, {2, 2, 2, 3});
+    w.numbers<uint8_t>("pixels", H5T_STD_U8LE, H5T_NATIVE_UINT8, {3, 2, 2, 3}, pixels,
+                       {2, 2, 2, 3});
     w.numbers<int64_t>("label", H5T_STD_I64BE, H5T_NATIVE_INT64, {3}, {7, -8, 9});
     w.numbers<int64_t>("tokens", H5T_STD_U16LE, H5T_NATIVE_INT64, {3, 2}, {1, 2, 3, 4, 5, 6});
     w.numbers<double>("scores", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {3, 1}, {0.5, 1.5, -2});
@@ -114,16 +118,19 @@ TEST_F(Hdf5Test, EveryKindOfRow) {
   EXPECT_EQ(std::get<Texts>(s["captions"]), (Texts{"c"}));
   EXPECT_EQ(std::get<std::string>(s["fixed"]), "cd");
   s = source->read(0);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(std::get<Bytes>(s["file"]).data()), 3), std::string("a\0b", 3));
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(std::get<Bytes>(s["file"]).data()), 3),
+            std::string("a\0b", 3));
   EXPECT_EQ(std::get<Texts>(s["captions"]), (Texts{"a", "b"}));
 }
 
 TEST_F(Hdf5Test, SeveralFilesAndThreads) {
-  for (auto [name, first, count] : {std::tuple{"p-0.h5", 0, 5}, {"p-1.h5", 5, 0}, {"p-2.h5", 5, 7}}) {
+  for (auto [name, first, count] :
+       {std::tuple{"p-0.h5", 0, 5}, {"p-1.h5", 5, 0}, {"p-2.h5", 5, 7}}) {
     Writer w(dir / name);
     std::vector<int32_t> ids;
     std::vector<std::string> files;
-    for (int i = first; i < first + count; ++i) ids.push_back(i), files.push_back(std::string(size_t(i * 1000), 'x'));
+    for (int i = first; i < first + count; ++i)
+      ids.push_back(i), files.push_back(std::string(size_t(i * 1000), 'x'));
     w.numbers<int32_t>("id", H5T_STD_I32LE, H5T_NATIVE_INT32, {hsize_t(count)}, ids);
     w.lists("file", files);
   }
@@ -138,41 +145,48 @@ TEST_F(Hdf5Test, SeveralFilesAndThreads) {
       for (int64_t i = 0; i < 120; ++i) {
         int64_t n = (i * 7 + t) % 12;
         Sample s = source->read(n);
-        bad += std::get<Array>(s["id"]).i32()[0] != n || std::get<Bytes>(s["file"]).size() != size_t(n * 1000);
+        bad += std::get<Array>(s["id"]).i32()[0] != n ||
+               std::get<Bytes>(s["file"]).size() != size_t(n * 1000);
       }
     });
   threads.clear();
   EXPECT_EQ(bad, 0);
 }
 
-// Without a type a field is what the dataset of the first file is; the spec is known before anything is opened.
+// Without a type a field is what the dataset of the first file is; the spec is known before
+// anything is opened.
 TEST_F(Hdf5Test, TypesOfTheFile) {
   auto write = [&](const std::string& path, hsize_t side) {
     Writer w(path);
-    w.numbers<uint8_t>("images", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, side, 4, 3}, std::vector<uint8_t>(24 * side, 9));
+    w.numbers<uint8_t>("images", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, side, 4, 3},
+                       std::vector<uint8_t>(24 * side, 9));
     w.numbers<uint8_t>("labels", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2}, {3, 200});
     w.numbers<int64_t>("tokens", H5T_STD_I64LE, H5T_NATIVE_INT64, {2, 2}, {1, 2, 3, 4});
     w.numbers<double>("score", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, {2}, {0.5, 1.5});
     w.lists("files", {"a", "b"});
     w.texts("text", {"one", "two"}, {2});
     w.texts("captions", {"a", "b", "c", ""}, {2, 2});
-    w.numbers<uint8_t>("wide", H5T_STD_U8LE, H5T_NATIVE_UINT8, {1 << 15, 1 << 14}, {}, {1 << 15, 1 << 14});
+    w.numbers<uint8_t>("wide", H5T_STD_U8LE, H5T_NATIVE_UINT8, {1 << 15, 1 << 14}, {},
+                       {1 << 15, 1 << 14});
   };
   write(options.path, 5);
   std::map<std::string, std::string> fields;
-  for (const char* name : {"images", "labels", "tokens", "score", "files", "text", "captions"}) fields[name] = name;
+  for (const char* name : {"images", "labels", "tokens", "score", "files", "text", "captions"})
+    fields[name] = name;
   std::unique_ptr<Source> source = open(fields);
-  EXPECT_EQ(
-      text_of(options.spec()),
-      "captions texts, files encoded bytes, images u8 [5,4,3], labels i32 [], score f32 [], text text, tokens i32 [2]");
+  EXPECT_EQ(text_of(options.spec()),
+            "captions texts, files encoded bytes, images u8 [5,4,3], labels i32 [], score f32 [], "
+            "text text, tokens i32 [2]");
   EXPECT_EQ(std::get<Array>(source->read(1)["labels"]).i32()[0], 200);
   // Several files: the first tells, the others must be like it.
   write(dir / "b.h5", 6);
   options.path = dir / "{a,b}.h5", options.fields = {{"image", "images"}};
-  expect_error(Exit::data, {"b.h5': dataset '/images' is u8 [6,4,3], in '", "a.h5' it is u8 [5,4,3]"},
+  expect_error(Exit::data,
+               {"b.h5': dataset '/images' is u8 [6,4,3], in '", "a.h5' it is u8 [5,4,3]"},
                [&] { options.open({}); });
   options.fields = {{"image", "imagse"}};
-  expect_error(Exit::data, {"no dataset '/imagse'", "nearest is '/images'"}, [&] { options.spec(); });
+  expect_error(Exit::data, {"no dataset '/imagse'", "nearest is '/images'"},
+               [&] { options.spec(); });
   options.fields = {{"image", "wide"}};
   expect_error(Exit::data, {"chunks of 536870912 bytes"}, [&] { options.spec(); });
   options.path = dir / "none.h5", options.fields = {{"image", "images"}};
@@ -182,16 +196,19 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
 }
 
 TEST_F(Hdf5Test, WholeNumbersOf32Bits) {
-  constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kLeast = std::numeric_limits<int32_t>::min(),
+                    kMost = std::numeric_limits<int32_t>::max();
   {
     Writer w(dir / "a.h5");
-    w.numbers<int64_t>("x", H5T_STD_I64LE, H5T_NATIVE_INT64, {4}, {kLeast, kMost, kLeast - 1, kMost + 1});
+    w.numbers<int64_t>("x", H5T_STD_I64LE, H5T_NATIVE_INT64, {4},
+                       {kLeast, kMost, kLeast - 1, kMost + 1});
   }
   options.fields = {{"x", "x: i32"}};
   std::unique_ptr<Source> source = options.open({});
   EXPECT_EQ(std::get<Array>(source->read(0)["x"]).i32()[0], kLeast);
   EXPECT_EQ(std::get<Array>(source->read(1)["x"]).i32()[0], kMost);
-  for (int64_t row : {2, 3}) expect_error(Exit::data, {"'/x' holds", "no 32-bit number"}, [&] { source->read(row); });
+  for (int64_t row : {2, 3})
+    expect_error(Exit::data, {"'/x' holds", "no 32-bit number"}, [&] { source->read(row); });
 }
 
 TEST_F(Hdf5Test, PathsWithStars) {
@@ -226,30 +243,37 @@ TEST_F(Hdf5Test, FilesAsTextsAreRefusedWithTheWayOut) {
     Writer w(dir / "a.h5");
     w.texts("images", {"a"}, {1});
   }
-  expect_error(Exit::data, {"images", "zero byte", "vlen_dtype"}, [&] { open({{"image", "images: bytes"}}); });
+  expect_error(Exit::data, {"images", "zero byte", "vlen_dtype"}, [&] {
+    open({{"image", "images: bytes"}});
+  });
 }
 
 TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
   {
     Writer w(options.path);
-    w.numbers<uint8_t>("images", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, 4, 4, 3}, std::vector<uint8_t>(96));
+    w.numbers<uint8_t>("images", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, 4, 4, 3},
+                       std::vector<uint8_t>(96));
     w.numbers<int64_t>("big", H5T_STD_I64LE, H5T_NATIVE_INT64, {2}, {1, int64_t{1} << 40});
     w.numbers<float>("short", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {1}, {1});
     w.numbers<float>("scalarless", H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, {2}, {1, 2});
-    w.numbers<uint8_t>("chunky", H5T_STD_U8LE, H5T_NATIVE_UINT8, {1 << 15, 1 << 14}, {}, {1 << 15, 1 << 14});
+    w.numbers<uint8_t>("chunky", H5T_STD_U8LE, H5T_NATIVE_UINT8, {1 << 15, 1 << 14}, {},
+                       {1 << 15, 1 << 14});
     w.texts("text", {"a", "b"}, {2});
   }
   auto bad = [&](std::map<std::string, std::string> fields, std::vector<std::string> parts) {
     options.fields = std::move(fields);
     expect_error(Exit::data, parts, [&] { options.open({}); });
   };
-  bad({{"image", "imges: bytes"}}, {"no dataset '/imges'", "field 'image'", "nearest is '/images'", "/text"});
-  bad({{"image", "images: bytes"}}, {"'/images' is u8 [4,4,3]", "says bytes", "write \"images: u8 [4,4,3]\""});
+  bad({{"image", "imges: bytes"}},
+      {"no dataset '/imges'", "field 'image'", "nearest is '/images'", "/text"});
+  bad({{"image", "images: bytes"}},
+      {"'/images' is u8 [4,4,3]", "says bytes", "write \"images: u8 [4,4,3]\""});
   bad({{"image", "images: u8 [4, 4]"}}, {"says u8 [4,4]", "write \"images: u8 [4,4,3]\""});
   bad({{"image", "images: f32 [4, 4, 3]"}}, {"says f32 [4,4,3]"});
   bad({{"text", "text: texts"}}, {"is text", "write \"text: text\""});
   bad({{"a", "big: i32"}, {"b", "short: f32"}}, {"'/short' has 1 rows, '/big' has 2"});
-  bad({{"a", "chunky: u8 [16384]"}}, {"chunks of 536870912 bytes", "at most 268435456"});  // never written, so small
+  // never written, so small
+  bad({{"a", "chunky: u8 [16384]"}}, {"chunks of 536870912 bytes", "at most 268435456"});
   options.fields = {{"a", "rows: u8 [32768, 16384]"}};
   expect_error(Exit::config, {"more than 268435456 bytes"}, [&] { options.spec(); });
   options.fields = {{"n", "big: i32"}};
@@ -264,7 +288,8 @@ TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
 }
 
 TEST(Hdf5Field, Forms) {
-  EXPECT_EQ(parse_hdf5_field("a/b : u8 [ 4,5 ]"), (Hdf5Field{"/a/b", FieldSpec::array(device::DType::u8, {4, 5})}));
+  EXPECT_EQ(parse_hdf5_field("a/b : u8 [ 4,5 ]"),
+            (Hdf5Field{"/a/b", FieldSpec::array(device::DType::u8, {4, 5})}));
   EXPECT_EQ(parse_hdf5_field("x:i32[]").spec, FieldSpec::array(device::DType::i32, {}));
   EXPECT_EQ(parse_hdf5_field(" a/b "), (Hdf5Field{"/a/b", std::nullopt}));
   for (auto [text, part] : {std::pair{" ", "\"DATASET: TYPE\""},

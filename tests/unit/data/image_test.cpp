@@ -39,8 +39,8 @@ std::string png_file(const PngFormat& f, uint32_t width, const std::vector<std::
         static_cast<std::string*>(png_get_io_ptr(p))->append(reinterpret_cast<char*>(data), n);
       },
       nullptr);
-  png_set_IHDR(png, info, width, uint32_t(rows.size()), f.depth, f.type, f.interlace, PNG_COMPRESSION_TYPE_DEFAULT,
-               PNG_FILTER_TYPE_DEFAULT);
+  png_set_IHDR(png, info, width, uint32_t(rows.size()), f.depth, f.type, f.interlace,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
   png_color palette[4] = {{1, 2, 3}, {10, 20, 30}, {100, 110, 120}, {255, 0, 7}};
   png_byte alpha[2] = {0, 128};
   png_color_16 clear{};
@@ -53,11 +53,13 @@ std::string png_file(const PngFormat& f, uint32_t width, const std::vector<std::
   std::string words(7'500'000, 'x');
   std::vector<png_text> texts(size_t(f.texts), png_text{});
   for (png_text& t : texts)
-    t.compression = PNG_TEXT_COMPRESSION_zTXt, t.key = const_cast<char*>("Comment"), t.text = words.data();
+    t.compression = PNG_TEXT_COMPRESSION_zTXt, t.key = const_cast<char*>("Comment"),
+    t.text = words.data();
   png_set_text(png, info, texts.data(), f.texts);
   png_write_info(png, info);
   std::vector<png_bytep> pointers;
-  for (const std::string& r : rows) pointers.push_back(reinterpret_cast<png_bytep>(const_cast<char*>(r.data())));
+  for (const std::string& r : rows)
+    pointers.push_back(reinterpret_cast<png_bytep>(const_cast<char*>(r.data())));
   png_write_image(png, pointers.data());
   png_write_end(png, nullptr);
   png_destroy_write_struct(&png, &info);
@@ -74,14 +76,18 @@ TEST(Png, DepthsAndColours) {
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY, 16}, 2, {{"\x12\xff\xab\x00", 4}}),
             (V{0x12, 0x12, 0x12, 0xab, 0xab, 0xab}));  // low byte lost
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_RGB, 16}, 1, {{"\x01\x80\x02\x90\x03\xff", 6}}), (V{1, 2, 3}));
-  EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY, 1}, 3, {"\xa0"}), (V{255, 255, 255, 0, 0, 0, 255, 255, 255}));
+  EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY, 1}, 3, {"\xa0"}),
+            (V{255, 255, 255, 0, 0, 0, 255, 255, 255}));
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY, 4}, 2, {"\x5f"}), (V{0x55, 0x55, 0x55, 255, 255, 255}));
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY_ALPHA, 8}, 1, {{"\x40\x00", 2}}), (V{0x40, 0x40, 0x40}));
-  EXPECT_EQ(decoded({PNG_COLOR_TYPE_RGBA, 8}, 1, {{"\x0a\x0b\x0c\x00", 4}}), (V{10, 11, 12}));  // dropped, not blended
-  EXPECT_EQ(decoded({PNG_COLOR_TYPE_PALETTE, 2}, 4, {"\x1b"}), (V{1, 2, 3, 10, 20, 30, 100, 110, 120, 255, 0, 7}));
+  // dropped, not blended
+  EXPECT_EQ(decoded({PNG_COLOR_TYPE_RGBA, 8}, 1, {{"\x0a\x0b\x0c\x00", 4}}), (V{10, 11, 12}));
+  EXPECT_EQ(decoded({PNG_COLOR_TYPE_PALETTE, 2}, 4, {"\x1b"}),
+            (V{1, 2, 3, 10, 20, 30, 100, 110, 120, 255, 0, 7}));
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_PALETTE, 2, PNG_INTERLACE_NONE, true}, 4, {"\x1b"}),
             (V{1, 2, 3, 10, 20, 30, 100, 110, 120, 255, 0, 7}));
-  EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY, 8, PNG_INTERLACE_NONE, true}, 2, {{"\x00\x07", 2}}), (V{0, 0, 0, 7, 7, 7}));
+  EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY, 8, PNG_INTERLACE_NONE, true}, 2, {{"\x00\x07", 2}}),
+            (V{0, 0, 0, 7, 7, 7}));
 }
 
 TEST(Png, Interlaced) {
@@ -90,14 +96,17 @@ TEST(Png, Interlaced) {
     rows.emplace_back();
     for (int x = 0; x < 13 * 3; ++x) rows.back() += char(y * 17 + x * 3);
   }
-  EXPECT_EQ(pixels(decode_png(bytes_of(png_file({PNG_COLOR_TYPE_RGB, 8, PNG_INTERLACE_ADAM7}, 13, rows)))),
+  EXPECT_EQ(pixels(decode_png(
+                bytes_of(png_file({PNG_COLOR_TYPE_RGB, 8, PNG_INTERLACE_ADAM7}, 13, rows)))),
             pixels(decode_png(bytes_of(png_file({PNG_COLOR_TYPE_RGB, 8}, 13, rows)))));
 }
 
 TEST(Png, CutOrDamaged) {
   std::string whole = golden("e_rgb_37x53.png");
-  for (size_t size : {size_t{9}, size_t{30}, size_t{60}, whole.size() / 2, whole.size() - 13, whole.size() - 1})
-    expect_error(Exit::data, {"broken PNG", "ends early"}, [&] { decode_png(bytes_of(whole.substr(0, size))); });
+  for (size_t size :
+       {size_t{9}, size_t{30}, size_t{60}, whole.size() / 2, whole.size() - 13, whole.size() - 1})
+    expect_error(Exit::data, {"broken PNG", "ends early"},
+                 [&] { decode_png(bytes_of(whole.substr(0, size))); });
   for (size_t at : {size_t{20}, size_t{29}, whole.size() / 2}) {
     std::string bad = whole;
     bad[at] ^= 0x10;
@@ -118,7 +127,8 @@ TEST(Png, TooLarge) {
   for (int k = 0; k < 4; ++k) bad[size_t(29 + k)] = char(~crc >> (24 - 8 * k));
   expect_error(Exit::data, {"PNG image of 40000 x 40000", "at most 100000000"},
                [&] { decode_image(bytes_of(bad), false); });
-  expect_error(Exit::data, {"JPEG image of 65000 x 65000"}, [] { check_image_size("JPEG", 65000, 65000); });
+  expect_error(Exit::data, {"JPEG image of 65000 x 65000"},
+               [] { check_image_size("JPEG", 65000, 65000); });
 }
 
 TEST(Png, TextsFillNoMemory) {
@@ -142,8 +152,8 @@ std::string jpeg_file(int colours, bool progressive = false) {
   tjhandle t = tjInitCompress();
   unsigned char* out = nullptr;
   unsigned long size = 0;
-  EXPECT_EQ(tjCompress2(t, pixel.data(), 48, 0, 40, colours == 4 ? TJPF_CMYK : TJPF_RGB, &out, &size, TJSAMP_444, 90,
-                        progressive ? TJFLAG_PROGRESSIVE : 0),
+  EXPECT_EQ(tjCompress2(t, pixel.data(), 48, 0, 40, colours == 4 ? TJPF_CMYK : TJPF_RGB, &out,
+                        &size, TJSAMP_444, 90, progressive ? TJFLAG_PROGRESSIVE : 0),
             0);
   std::string file(reinterpret_cast<char*>(out), size);
   tjFree(out), tjDestroy(t);
@@ -154,8 +164,10 @@ TEST(Jpeg, CutOrDamaged) {
   for (bool progressive : {false, true}) {
     std::string whole = jpeg_file(3, progressive);
     EXPECT_EQ(decode_jpeg(bytes_of(whole), false).shape, (std::vector<int64_t>{40, 48, 3}));
-    for (size_t size : {size_t{3}, size_t{100}, whole.size() / 2, whole.size() - 200, whole.size() - 2})
-      expect_error(Exit::data, {"broken JPEG"}, [&] { decode_jpeg(bytes_of(whole.substr(0, size)), false); });
+    for (size_t size :
+         {size_t{3}, size_t{100}, whole.size() / 2, whole.size() - 200, whole.size() - 2})
+      expect_error(Exit::data, {"broken JPEG"},
+                   [&] { decode_jpeg(bytes_of(whole.substr(0, size)), false); });
   }
   std::string bad = jpeg_file(3);
   for (size_t i = bad.size() / 2; i < bad.size() / 2 + 40; ++i) bad[i] = char(0xff);
@@ -166,28 +178,34 @@ TEST(Jpeg, HarmlessWarnings) {
   std::string whole = jpeg_file(3);
   Array expected = decode_jpeg(bytes_of(whole), false);
   // Bytes between the last data and the end marker, and after it, are found in many good files.
-  std::string extra =
-      whole.substr(0, whole.size() - 2) + "junk" + whole.substr(whole.size() - 2) + std::string(5, '\0');
+  std::string extra = whole.substr(0, whole.size() - 2) + "junk" + whole.substr(whole.size() - 2) +
+                      std::string(5, '\0');
   EXPECT_EQ(pixels(decode_jpeg(bytes_of(extra), false)), pixels(expected));
   // The same warning in a file that is cut after these bytes.
   std::string cut = whole.substr(0, whole.size() - 2) + "junk" + std::string("\xff\xfe\0\2", 4);
   expect_error(Exit::data, {"broken JPEG"}, [&] { decode_jpeg(bytes_of(cut), false); });
-  // A header with a version from the future, an unknown colour transform of Adobe, bytes between its segments.
+  // A header with a version from the future, an unknown colour transform of Adobe, bytes between
+  // its segments.
   size_t jfif = whole.find("JFIF");
   ASSERT_NE(jfif, whole.npos);
   std::string version = whole, between = whole, adobe = whole;
   version[jfif + 5] = 3;
   size_t second = jfif - 4 + 2 + (uint8_t(whole[jfif - 2]) << 8 | uint8_t(whole[jfif - 1]));
   between.insert(second, 3, '\0');
-  adobe.replace(jfif - 4, second - (jfif - 4), std::string("\xff\xee\0\x0e" "Adobe\0\x64\0\0\0\0\x09", 16));
+  adobe.replace(jfif - 4, second - (jfif - 4),
+                std::string("\xff\xee\0\x0e"
+                            "Adobe\0\x64\0\0\0\0\x09",
+                            16));
   for (const std::string& odd : {version, between, adobe}) {
     EXPECT_EQ(pixels(decode_jpeg(bytes_of(odd), false)), pixels(expected));
     for (size_t size : {odd.size() / 2, odd.size() - 200})  // and no less is noticed for it
-      expect_error(Exit::data, {"broken JPEG"}, [&] { decode_jpeg(bytes_of(odd.substr(0, size)), false); });
+      expect_error(Exit::data, {"broken JPEG"},
+                   [&] { decode_jpeg(bytes_of(odd.substr(0, size)), false); });
   }
 }
 
-// tjCompress2 writes inks as YCCK with Adobe's marker; without the marker the four components are plain CMYK.
+// tjCompress2 writes inks as YCCK with Adobe's marker; without the marker the four components are
+// plain CMYK.
 TEST(Jpeg, InksBecomeRgb) {
   std::string adobe = jpeg_file(4), plain = adobe;
   size_t at = plain.find("\xff\xee");
@@ -196,8 +214,8 @@ TEST(Jpeg, InksBecomeRgb) {
   for (const std::string& file : {adobe, plain}) {
     std::vector<uint8_t> inks(48 * 40 * 4);
     tjhandle t = tjInitDecompress();
-    ASSERT_EQ(tjDecompress2(t, reinterpret_cast<const uint8_t*>(file.data()), file.size(), inks.data(), 48, 0, 40,
-                            TJPF_CMYK, TJFLAG_FASTDCT),
+    ASSERT_EQ(tjDecompress2(t, reinterpret_cast<const uint8_t*>(file.data()), file.size(),
+                            inks.data(), 48, 0, 40, TJPF_CMYK, TJFLAG_FASTDCT),
               0);
     tjDestroy(t);
     std::vector<int> expected;
@@ -207,10 +225,12 @@ TEST(Jpeg, InksBecomeRgb) {
                                          : (255 - inks[i + 3]) * (255 - inks[i + c]) / 255);
     EXPECT_EQ(pixels(decode_image(bytes_of(file), false)), expected);
   }
-  EXPECT_NE(pixels(decode_image(bytes_of(adobe), false)), pixels(decode_image(bytes_of(plain), false)));
+  EXPECT_NE(pixels(decode_image(bytes_of(adobe), false)),
+            pixels(decode_image(bytes_of(plain), false)));
 }
 
-// Cameras write "turn me" into the file; the published decoder does not look, so the stored pixels are what counts.
+// Cameras write "turn me" into the file; the published decoder does not look, so the stored pixels
+// are what counts.
 TEST(Jpeg, RotationTagIsIgnored) {
   std::string whole = jpeg_file(3);
   const std::string tiff("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0", 26);
@@ -218,7 +238,8 @@ TEST(Jpeg, RotationTagIsIgnored) {
   std::string segment = std::string("\xff\xe1\0", 3) + char(exif.size() + 2) + exif;
   std::string turned = whole.substr(0, 2) + segment + whole.substr(2);
   EXPECT_EQ(decode_image(bytes_of(turned), false).shape, (std::vector<int64_t>{40, 48, 3}));
-  EXPECT_EQ(pixels(decode_image(bytes_of(turned), false)), pixels(decode_image(bytes_of(whole), false)));
+  EXPECT_EQ(pixels(decode_image(bytes_of(turned), false)),
+            pixels(decode_image(bytes_of(whole), false)));
 }
 
 TEST(Jpeg, HugeHeaderIsRefusedUnread) {
@@ -236,7 +257,8 @@ TEST(Jpeg, ManyPassesOverManyPixelsAreRefused) {
   ASSERT_NE(at, bad.npos);
   for (size_t side : {at + 5, at + 7}) bad[side] = 0x27, bad[side + 1] = 0x10;  // 10,000
   for (int i = 0; i < 40; ++i) bad += "\xff\xda";
-  expect_error(Exit::data, {"10000 x 10000 pixels in", "passes"}, [&] { decode_jpeg(bytes_of(bad), false); });
+  expect_error(Exit::data, {"10000 x 10000 pixels in", "passes"},
+               [&] { decode_jpeg(bytes_of(bad), false); });
 }
 
 TEST(Jpeg, PreciseDiffersFromFast) {
@@ -256,11 +278,13 @@ TEST(Webp, DecodesAndDropsAlpha) {
   for (int64_t i = 0; i < 320; ++i)
     for (int64_t c = 0; c < 3; ++c) ASSERT_EQ(a.u8()[i * 3 + c], rgba[size_t(i * 4 + c)]);
   for (size_t cut : {size_t{20}, file.size() / 2, file.size() - 1})
-    expect_error(Exit::data, {"broken WebP"}, [&] { decode_image(bytes_of(file.substr(0, cut)), false); });
+    expect_error(Exit::data, {"broken WebP"},
+                 [&] { decode_image(bytes_of(file.substr(0, cut)), false); });
 }
 
 // One image on a canvas, written by giflib: 4 colours, the last one transparent if `transparent`.
-std::string gif_file(int left, int top, int width, int height, bool interlaced, bool transparent, int second_side = 0) {
+std::string gif_file(int left, int top, int width, int height, bool interlaced, bool transparent,
+                     int second_side = 0) {
   std::string out;
   int problem = 0;
   GifFileType* gif = EGifOpen(
@@ -304,7 +328,8 @@ TEST(Gif, FirstFrameOnItsCanvas) {
   ASSERT_EQ(plain.shape, (std::vector<int64_t>{10, 12, 3}));
   EXPECT_EQ(std::vector<int>(plain.u8(), plain.u8() + 12),
             (std::vector<int>{1, 2, 3, 10, 20, 30, 100, 110, 120, 255, 0, 7}));
-  EXPECT_EQ(pixels(decode_image(bytes_of(gif_file(0, 0, 12, 10, true, false)), false)), pixels(plain));
+  EXPECT_EQ(pixels(decode_image(bytes_of(gif_file(0, 0, 12, 10, true, false)), false)),
+            pixels(plain));
   Array clear = decode_image(bytes_of(gif_file(0, 0, 12, 10, false, true)), false);
   EXPECT_EQ(std::vector<int>(clear.u8() + 9, clear.u8() + 12), (std::vector<int>{0, 0, 0}));
   // A small first frame on the canvas of a larger second one: black around it.
@@ -315,11 +340,14 @@ TEST(Gif, FirstFrameOnItsCanvas) {
     for (int64_t x = 0; x < 9; ++x) {
       bool inside = y >= 2 && y < 6 && x >= 3 && x < 8;
       int red[4] = {1, 10, 100, 255};
-      EXPECT_EQ(small.u8()[(y * 9 + x) * 3], inside ? red[(y - 2 + x - 3) % 4] : 0) << y << " " << x;
+      EXPECT_EQ(small.u8()[(y * 9 + x) * 3], inside ? red[(y - 2 + x - 3) % 4] : 0)
+          << y << " " << x;
     }
   for (size_t cut : {size_t{7}, size_t{15}, size_t{30}, two.size() / 3})
-    expect_error(Exit::data, {"broken GIF"}, [&] { decode_image(bytes_of(two.substr(0, cut)), false); });
-  EXPECT_EQ(decode_image(bytes_of(two.substr(0, two.size() - 5)), false).shape[0], 9);  // its first frame is whole
+    expect_error(Exit::data, {"broken GIF"},
+                 [&] { decode_image(bytes_of(two.substr(0, cut)), false); });
+  // its first frame is whole
+  EXPECT_EQ(decode_image(bytes_of(two.substr(0, two.size() - 5)), false).shape[0], 9);
 }
 
 TEST(Gif, HugeFrameIsRefusedUnread) {
@@ -327,14 +355,17 @@ TEST(Gif, HugeFrameIsRefusedUnread) {
   size_t at = bad.find(std::string("\x2c\0\0\0\0\x0c\0\x0a\0", 9));
   ASSERT_NE(at, bad.npos);
   for (size_t i = at + 5; i < at + 9; ++i) bad[i] = char(0xff);
-  expect_error(Exit::data, {"GIF image of 65535 x 65535"}, [&] { decode_image(bytes_of(bad), false); });
+  expect_error(Exit::data, {"GIF image of 65535 x 65535"},
+               [&] { decode_image(bytes_of(bad), false); });
 }
 
 TEST(Image, OtherFormatsAreNamed) {
-  expect_error(Exit::data, {"TIFF", "convert"}, [] { decode_image(bytes_of("II*\x08 0123456789"), false); });
+  expect_error(Exit::data, {"TIFF", "convert"},
+               [] { decode_image(bytes_of("II*\x08 0123456789"), false); });
   expect_error(Exit::data, {"BMP"}, [] { decode_image(bytes_of("BM0123456789abcdef"), false); });
   expect_error(Exit::data, {"empty file"}, [] { decode_image(Bytes(), false); });
-  expect_error(Exit::data, {"not an image", "<html>"}, [] { decode_image(bytes_of("<html>not found</html>"), false); });
+  expect_error(Exit::data, {"not an image", "<html>"},
+               [] { decode_image(bytes_of("<html>not found</html>"), false); });
 }
 
 // The definition, in the order of cappa.md 8.2 and one float operation at a time.
@@ -367,7 +398,8 @@ TEST(Resize, EqualsTheDefinition) {
           float ty = tap(y, h, to_h, y0, y1), tx = tap(x, w, to_w, x0, x1);
           auto at = [&](int64_t yy, int64_t xx) { return float(in.u8()[(yy * w + xx) * c + k]); };
           float top = mix(at(y0, x0), at(y0, x1), tx), bottom = mix(at(y1, x0), at(y1, x1), tx);
-          ASSERT_EQ(out.u8()[(y * to_w + x) * c + k], uint8_t(mix(top, bottom, ty))) << y << " " << x << " " << k;
+          ASSERT_EQ(out.u8()[(y * to_w + x) * c + k], uint8_t(mix(top, bottom, ty)))
+              << y << " " << x << " " << k;
         }
   }
 }

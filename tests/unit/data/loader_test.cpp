@@ -61,7 +61,8 @@ struct LoaderTest : testing::Test {
     return o;
   }
   // Rank `rank` of `ranks`: its slice of each global batch.
-  static LoaderPlan plan(int64_t batch, int64_t first, int64_t end, int64_t rank = 0, int64_t ranks = 1) {
+  static LoaderPlan plan(int64_t batch, int64_t first, int64_t end, int64_t rank = 0,
+                         int64_t ranks = 1) {
     LoaderPlan p;
     p.positions = [=](int64_t number) {
       std::vector<int64_t> out;
@@ -103,7 +104,8 @@ TEST_F(LoaderTest, SameBatchesForAnyThreads) {
 
 TEST_F(LoaderTest, EvaluationPadsTheLastBatch) {
   make(10);
-  LoaderPlan p = plan(4, 0, 4);  // 16 places for 10 samples: two of the third batch, all of the fourth are padding
+  // 16 places for 10 samples: two of the third batch, all of the fourth are padding
+  LoaderPlan p = plan(4, 0, 4);
   p.examples = 10;
   Loader loader(*dataset, Order(Shuffle::none, 10, 0), options(2), p);
   int64_t seen = 0;
@@ -141,7 +143,8 @@ TEST_F(LoaderTest, TheFirstBadRowIsReported) {
     Loader loader(*dataset, Order(Shuffle::none, 100, 0), options(threads, 4), plan(10, 0, 10));
     for (int number = 0; number < 2; ++number) EXPECT_EQ(loader.next()->number, number);
     for (int again = 0; again < 2; ++again)
-      expect_error(Exit::data, {"data.train: numbers:23: sample 23 is broken"}, [&] { loader.next(); });
+      expect_error(Exit::data, {"data.train: numbers:23: sample 23 is broken"},
+                   [&] { loader.next(); });
   }
 }
 
@@ -202,18 +205,21 @@ TEST_F(LoaderTest, BuffersAreRecycled) {
   int64_t before = blocks_from_system();
   BatchPtr held;
   for (int i = 0; i < 200; ++i) held = loader.next();
-  // A batch more may be alive than while warming up, of three arrays; 3,200 samples and 200 batches passed through.
+  // A batch more may be alive than while warming up, of three arrays; 3,200 samples and 200 batches
+  // passed through.
   EXPECT_LE(blocks_from_system() - before, 12);
 }
 
-// What an op makes right in its row of the batch is what it makes elsewhere, also when another op changes it after.
+// What an op makes right in its row of the batch is what it makes elsewhere, also when another op
+// changes it after.
 TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
   SyntheticOptions o;
   o.examples = 12, o.image_size = 8, o.seq_len = 4, o.vocab_size = 100;
-  for (const char* ops : {"value_range(0, 3, -1, 1)", "value_range(0, 3, -1, 1) | flip_lr",
-                          "value_range(0, 3, -1, 1) | value_range(-5, 0, 0, 3)", "flip_lr | value_range(0, 3, -1, 1)",
-                          "value_range(0, 3, -1, 1) | copy('image', 'other') | value_range(1, 2, key='other')",
-                          "copy('image', 'other') | value_range(1, 2, inkey='other', outkey='image')"}) {
+  for (const char* ops :
+       {"value_range(0, 3, -1, 1)", "value_range(0, 3, -1, 1) | flip_lr",
+        "value_range(0, 3, -1, 1) | value_range(-5, 0, 0, 3)", "flip_lr | value_range(0, 3, -1, 1)",
+        "value_range(0, 3, -1, 1) | copy('image', 'other') | value_range(1, 2, key='other')",
+        "copy('image', 'other') | value_range(1, 2, inkey='other', outkey='image')"}) {
     SCOPED_TRACE(ops);
     Dataset set("train", o.open({}), Pipeline(ops, o.spec(), {}));
     Loader loader(set, Order(Shuffle::none, 12, 0), options(2), plan(4, 0, 3));
@@ -223,7 +229,8 @@ TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
         for (int64_t i = 0; i < 4; ++i) {
           Sample expected = set.get(first + i, first + i);
           const Array& one = std::get<Array>(expected.at(field));
-          EXPECT_EQ(std::memcmp(array.bytes.data() + size_t(i) * one.bytes.size(), one.bytes.data(), one.bytes.size()),
+          EXPECT_EQ(std::memcmp(array.bytes.data() + size_t(i) * one.bytes.size(), one.bytes.data(),
+                                one.bytes.size()),
                     0)
               << field << " of " << first + i;
         }
@@ -233,10 +240,14 @@ TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
   Array row(device::DType::f32, {8, 8, 3}), in(device::DType::f32, {8, 8, 3});
   Places places{{"image", {row.bytes.data(), row.bytes.size()}}};
   OpContext context{.stream = base::Stream(1, "test"), .position = 0, .places = &places};
-  EXPECT_EQ(array_for(context, "image", device::DType::f32, {8, 8, 3}, in).bytes.data(), row.bytes.data());
-  EXPECT_NE(array_for(context, "image", device::DType::f32, {8, 8, 3}, row).bytes.data(), row.bytes.data());
-  EXPECT_NE(array_for(context, "image", device::DType::f32, {8, 8, 2}, in).bytes.data(), row.bytes.data());
-  EXPECT_NE(array_for(context, "other", device::DType::f32, {8, 8, 3}, in).bytes.data(), row.bytes.data());
+  EXPECT_EQ(array_for(context, "image", device::DType::f32, {8, 8, 3}, in).bytes.data(),
+            row.bytes.data());
+  EXPECT_NE(array_for(context, "image", device::DType::f32, {8, 8, 3}, row).bytes.data(),
+            row.bytes.data());
+  EXPECT_NE(array_for(context, "image", device::DType::f32, {8, 8, 2}, in).bytes.data(),
+            row.bytes.data());
+  EXPECT_NE(array_for(context, "other", device::DType::f32, {8, 8, 3}, in).bytes.data(),
+            row.bytes.data());
 }
 
 int64_t resident_bytes() {
@@ -245,8 +256,8 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-// Real files of many sizes through all that a run does with them, 20 epochs: after two of them memory stays where it
-// is.
+// Real files of many sizes through all that a run does with them, 20 epochs: after two of them
+// memory stays where it is.
 TEST_F(LoaderTest, MemoryStaysFlat) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "freed memory is kept back there";
@@ -254,17 +265,19 @@ TEST_F(LoaderTest, MemoryStaysFlat) {
   test::TemporaryDirectory dir;
   test::TarText tar;
   constexpr int64_t kSize = 480;
-  const char* images[] = {"a_420_61x47.jpg", "b_444_40x56.jpg", "d_progressive_50x50.jpg", "e_rgb_37x53.png",
-                          "g_rgba_24x24.png"};
+  const char* images[] = {"a_420_61x47.jpg", "b_444_40x56.jpg", "d_progressive_50x50.jpg",
+                          "e_rgb_37x53.png", "g_rgba_24x24.png"};
   for (int64_t i = 0; i < kSize; ++i)
-    tar.add(fmt::format("{}.img", i), test::read_file(fmt::format("{}/images/{}", TRAINER_GOLDEN_DIR, images[i % 5])))
+    tar.add(fmt::format("{}.img", i),
+            test::read_file(fmt::format("{}/images/{}", TRAINER_GOLDEN_DIR, images[i % 5])))
         .add(fmt::format("{}.txt", i), std::string(size_t(i * 7 % 300), 'a'));
   test::write_file(dir / "s.tar", tar.end());
   WebdatasetOptions o;
   o.path = dir / "s.tar", o.fields = {{"image", "img"}, {"text", "txt"}};
   Tokenizers tokenizers({{"b", tokenizer_rows().at("bytes").make_options()}});
   Dataset set("train", o.open({}),
-              Pipeline("decode | inception_crop(48) | flip_lr | value_range | tokenize('b', max_len=64, inkey='text', "
+              Pipeline("decode | inception_crop(48) | flip_lr | value_range | tokenize('b', "
+                       "max_len=64, inkey='text', "
                        "outkey='labels') | keep('image', 'labels')",
                        o.spec(), {.tokenizers = &tokenizers}));
   constexpr int64_t kBatches = kSize / 16;
@@ -293,7 +306,8 @@ TEST_F(LoaderTest, ASampleUnlikeItsSpec) {
   make(10);
   Dataset other("val", std::make_unique<Numbers>(10),
                 Pipeline("", {{"x", FieldSpec::array(device::DType::i32, {3})}}, {}));
-  expect_error(Exit::data, {"data.val: numbers:4: field 'x' is i32 [2], expected i32 [3]"}, [&] { other.get(4, 0); });
+  expect_error(Exit::data, {"data.val: numbers:4: field 'x' is i32 [2], expected i32 [3]"},
+               [&] { other.get(4, 0); });
 }
 
 }  // namespace

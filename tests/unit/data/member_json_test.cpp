@@ -21,7 +21,8 @@ std::string problem(const std::string& text) {
 }
 
 TEST(MemberJson, Texts) {
-  EXPECT_EQ(texts_in_json(R"({"id": 7, "captions": ["a", "b \u00e9"], "more": {"captions": 3}})", "captions"),
+  EXPECT_EQ(texts_in_json(R"({"id": 7, "captions": ["a", "b \u00e9"], "more": {"captions": 3}})",
+                          "captions"),
             (data::Texts{"a", "b \u00e9"}));
   EXPECT_EQ(texts_in_json(R"({"caption": "one"})", "caption"), data::Texts{"one"});
 }
@@ -34,24 +35,25 @@ TEST(MemberJson, OfFourMebibytes) {
 }
 
 TEST(MemberJson, WhatIsNoTextIsRefused) {
-  for (auto& [text, fragment] :
-       std::vector<std::pair<std::string, std::string>>{{"", "cannot be read"},
-                                                        {"{\"captions\": [\"a\"", "cannot be read"},
-                                                        {"[\"a\"]", "has no \"captions\""},
-                                                        {"{}", "has no \"captions\""},
-                                                        {"{\"more\": {\"captions\": \"a\"}}", "has no \"captions\""},
-                                                        {"{\"captions\": 3}", "is number"},
-                                                        {"{\"captions\": []}", "empty list"},
-                                                        {"{\"captions\": [\"a\", null]}", "null among"},
-                                                        {"{\"captions\": \"\xff\"}", "cannot be read"},
-                                                        {"{\"x\": " + std::string(1000, '[') + "}", "too deep"},
-                                                        {std::string(5 << 20, ' '), "at most"}})
+  for (auto& [text, fragment] : std::vector<std::pair<std::string, std::string>>{
+           {"", "cannot be read"},
+           {"{\"captions\": [\"a\"", "cannot be read"},
+           {"[\"a\"]", "has no \"captions\""},
+           {"{}", "has no \"captions\""},
+           {"{\"more\": {\"captions\": \"a\"}}", "has no \"captions\""},
+           {"{\"captions\": 3}", "is number"},
+           {"{\"captions\": []}", "empty list"},
+           {"{\"captions\": [\"a\", null]}", "null among"},
+           {"{\"captions\": \"\xff\"}", "cannot be read"},
+           {"{\"x\": " + std::string(1000, '[') + "}", "too deep"},
+           {std::string(5 << 20, ' '), "at most"}})
     EXPECT_NE(problem(text).find(fragment), std::string::npos) << fragment << ": " << problem(text);
 }
 
 TEST(MemberJson, Names) {
   EXPECT_EQ(data::split_member_field("png").extensions, std::vector<std::string>{"png"});
-  EXPECT_EQ(data::split_member_field("jpg; jpeg").extensions, (std::vector<std::string>{"jpg", "jpeg"}));
+  EXPECT_EQ(data::split_member_field("jpg; jpeg").extensions,
+            (std::vector<std::string>{"jpg", "jpeg"}));
   EXPECT_EQ(data::split_member_field("jpg;jpeg").text(), ".jpg or .jpeg");
   EXPECT_EQ(data::split_member_field("png").key, "");
   EXPECT_EQ(data::split_member_field("json:a.b:c").extensions, std::vector<std::string>{"json"});

@@ -46,12 +46,13 @@ TEST(Proportions, ExactInEveryWindow) {
     double sum = 0;
     for (auto& [name, w] : c.weights) sum += w;
     int part = 0;
-    for (auto& [name, w] : c.weights) EXPECT_LT(std::abs(double(p.count(part++)) - w / sum * double(c.period)), 1);
+    for (auto& [name, w] : c.weights)
+      EXPECT_LT(std::abs(double(p.count(part++)) - w / sum * double(c.period)), 1);
   }
 }
 
-// The orders themselves: another one would change every mixture that is resumed. Data set j's i-th example stands at
-// (i + 1/2) / n_j, equal ones in the order of the names (mutant D4).
+// The orders themselves: another one would change every mixture that is resumed. Data set j's i-th
+// example stands at (i + 1/2) / n_j, equal ones in the order of the names (mutant D4).
 TEST(Proportions, RecordedOrders) {
   auto order = [](const std::map<std::string, double>& weights) {
     Proportions p(weights);
@@ -67,7 +68,8 @@ TEST(Proportions, RecordedOrders) {
   EXPECT_EQ(order({{"a", 0.1}, {"b", 0.2}, {"c", 0.7}}), "ccbcaccbcc");
 }
 
-// After any number of examples each data set is less than one example away from its share; two data sets at most half.
+// After any number of examples each data set is less than one example away from its share; two data
+// sets at most half.
 TEST(Proportions, SpreadEvenly) {
   for (const Case& c : kCases) {
     Proportions p(c.weights);
@@ -102,13 +104,16 @@ TEST(Proportions, FarPositionsCostNothing) {
 }
 
 TEST(Proportions, TooSmallAShare) {
-  expect_error(Exit::config, {"\"b\"", "1 in 10,000", "leave it out"}, [] { Proportions({{"a", 1}, {"b", 1e-5}}); });
+  expect_error(Exit::config, {"\"b\"", "1 in 10,000", "leave it out"}, [] {
+    Proportions({{"a", 1}, {"b", 1e-5}});
+  });
 }
 
-std::shared_ptr<const Dataset> synthetic(const std::string& name, int64_t examples, int64_t image = 4,
-                                         int64_t length = 6) {
+std::shared_ptr<const Dataset> synthetic(const std::string& name, int64_t examples,
+                                         int64_t image = 4, int64_t length = 6) {
   SyntheticOptions o;
-  o.examples = examples, o.image_size = image, o.seq_len = length, o.vocab_size = 50, o.seed = examples;
+  o.examples = examples, o.image_size = image, o.seq_len = length, o.vocab_size = 50,
+  o.seed = examples;
   return std::make_shared<Dataset>(name, o.open({}), Pipeline("", o.spec(), {}));
 }
 
@@ -117,8 +122,9 @@ Mixture::Part part(std::shared_ptr<const Dataset> set, Shuffle shuffle = Shuffle
 }
 
 TEST(Mixture, EachDataSetHasItsOwnEpochs) {
-  Mixture mixture({{"a", part(synthetic("a", 10))}, {"b", part(synthetic("b", 30), Shuffle::blocks)}},
-                  {{"a", 1}, {"b", 1}});
+  Mixture mixture(
+      {{"a", part(synthetic("a", 10))}, {"b", part(synthetic("b", 30), Shuffle::blocks)}},
+      {{"a", 1}, {"b", 1}});
   EXPECT_EQ(mixture.size(), 40);
   EXPECT_EQ(mixture.name(), "a + b");
   EXPECT_EQ(mixture.seen(0, 60), 30);
@@ -135,7 +141,8 @@ TEST(Mixture, EachDataSetHasItsOwnEpochs) {
 }
 
 TEST(Mixture, SetsOfOneSizeDoNotRunInStep) {
-  Mixture mixture({{"a", part(synthetic("a", 100))}, {"b", part(synthetic("b", 100))}}, {{"a", 1}, {"b", 1}});
+  Mixture mixture({{"a", part(synthetic("a", 100))}, {"b", part(synthetic("b", 100))}},
+                  {{"a", 1}, {"b", 1}});
   int same = 0;
   for (int64_t i = 0; i < 200; i += 2) same += mixture.at(i).index == mixture.at(i + 1).index;
   EXPECT_LT(same, 10);
@@ -143,17 +150,21 @@ TEST(Mixture, SetsOfOneSizeDoNotRunInStep) {
 
 TEST(Mixture, SpecsMustAgree) {
   expect_error(Exit::config, {"[data.a]", "[data.b]", "'labels'", "[6]", "[7]"}, [] {
-    Mixture({{"a", part(synthetic("a", 10))}, {"b", part(synthetic("b", 10, 4, 7))}}, {{"a", 1}, {"b", 1}});
+    Mixture({{"a", part(synthetic("a", 10))}, {"b", part(synthetic("b", 10, 4, 7))}},
+            {{"a", 1}, {"b", 1}});
   });
-  Spec one{{"x", FieldSpec::characters()}}, more{{"x", FieldSpec::characters()}, {"y", FieldSpec::encoded()}};
+  Spec one{{"x", FieldSpec::characters()}},
+      more{{"x", FieldSpec::characters()}, {"y", FieldSpec::encoded()}};
   EXPECT_EQ(spec_difference(one, one), "");
   EXPECT_NE(spec_difference(one, more).find("'y' is missing in the first"), std::string::npos);
   EXPECT_NE(spec_difference(more, one).find("missing in the second"), std::string::npos);
 }
 
-// Through the loader: what a row holds is the sample that the mixture names, and beginning in the middle is the same.
+// Through the loader: what a row holds is the sample that the mixture names, and beginning in the
+// middle is the same.
 TEST(Mixture, ThroughTheLoader) {
-  std::map<std::string, Mixture::Part> parts{{"a", part(synthetic("a", 7))}, {"b", part(synthetic("b", 23))}};
+  std::map<std::string, Mixture::Part> parts{{"a", part(synthetic("a", 7))},
+                                             {"b", part(synthetic("b", 23))}};
   Mixture mixture(parts, {{"a", 1}, {"b", 3}});
   LoaderOptions options;
   options.threads = 2;
@@ -177,7 +188,8 @@ TEST(Mixture, ThroughTheLoader) {
         EXPECT_EQ(batch->indices[size_t(i)], item.index);
         Sample sample = mixture.dataset(item.part).get(item.index, 0);
         const Array& labels = std::get<Array>(sample.at("labels"));
-        for (int64_t l = 0; l < 6; ++l) EXPECT_EQ(batch->array("labels").i32()[6 * i + l], labels.i32()[l]);
+        for (int64_t l = 0; l < 6; ++l)
+          EXPECT_EQ(batch->array("labels").i32()[6 * i + l], labels.i32()[l]);
       }
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that no recorded file covers: random ones (they draw from seed, op and position, nothing else), fields, numbers.
+// Ops that no recorded file covers: random ones (they draw from seed, op and position, nothing
+// else), fields, numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,7 +44,8 @@ Spec spec_of(const Sample& sample) {
 Sample run(const std::string& pp, Sample sample, int64_t position = 0, uint64_t seed = 0) {
   Pipeline pipeline(pp, spec_of(sample), {}, seed);
   pipeline.apply(sample, position);
-  for (auto& [name, known] : pipeline.spec()) EXPECT_EQ(mismatch(known, sample.at(name)), "") << pp << " " << name;
+  for (auto& [name, known] : pipeline.spec())
+    EXPECT_EQ(mismatch(known, sample.at(name)), "") << pp << " " << name;
   return sample;
 }
 
@@ -69,12 +71,14 @@ Corner corner_of(const Array& a) {
 }
 
 TEST(RandomOps, DependOnSeedOpAndPositionOnly) {
-  for (const std::string pp : {"random_crop(5)", "inception_crop(area_min=20)", "flip_lr", "randu('u')"}) {
+  for (const std::string pp :
+       {"random_crop(5)", "inception_crop(area_min=20)", "flip_lr", "randu('u')"}) {
     SCOPED_TRACE(pp);
     auto outcome = [&](int64_t position, uint64_t seed, const std::string& before = "") {
       Sample s = run(before + pp, with_image(numbered(40, 60)), position, seed);
       const Array& a = array(s, s.contains("u") ? "u" : "image");
-      return std::string(reinterpret_cast<const char*>(a.bytes.data()), a.bytes.size()) + text_of(a.shape);
+      return std::string(reinterpret_cast<const char*>(a.bytes.data()), a.bytes.size()) +
+             text_of(a.shape);
     };
     std::set<std::string> other_positions, other_seeds, other_places;
     for (int64_t i = 0; i < 40; ++i) {
@@ -87,7 +91,8 @@ TEST(RandomOps, DependOnSeedOpAndPositionOnly) {
     EXPECT_GE(other_seeds.size(), least);
     // The same op at another place of the string draws other numbers.
     bool differs = false;
-    for (int64_t i = 0; i < 20; ++i) differs |= outcome(i, 3, "copy('image', 'b') | drop('b') | ") != outcome(i, 3);
+    for (int64_t i = 0; i < 20; ++i)
+      differs |= outcome(i, 3, "copy('image', 'b') | drop('b') | ") != outcome(i, 3);
     EXPECT_TRUE(differs);
   }
 }
@@ -122,8 +127,10 @@ TEST(RandomOps, CropsReachEveryPlace) {
 TEST(RandomOps, InceptionCropsHaveTheStatedAreasAndRatios) {
   double smallest = 1, largest = 0;
   for (int64_t i = 0; i < 500; ++i) {
-    Corner c = corner_of(array(run("inception_crop(None, 10, 60)", with_image(numbered(120, 200)), i), "image"));
-    double area = double(c.height * c.width) / (120 * 200), ratio = double(c.width) / double(c.height);
+    Corner c = corner_of(
+        array(run("inception_crop(None, 10, 60)", with_image(numbered(120, 200)), i), "image"));
+    double area = double(c.height * c.width) / (120 * 200),
+           ratio = double(c.width) / double(c.height);
     EXPECT_TRUE(area >= 0.0999 && area <= 0.6001) << area;
     EXPECT_TRUE(ratio > 0.72 && ratio < 1.37) << ratio;
     smallest = std::min(smallest, area), largest = std::max(largest, area);
@@ -131,8 +138,9 @@ TEST(RandomOps, InceptionCropsHaveTheStatedAreasAndRatios) {
   EXPECT_LT(smallest, 0.13);
   EXPECT_GT(largest, 0.55);
   // No box of this area has that ratio here, so the whole image is taken, as published.
-  EXPECT_EQ(array(run("inception_crop(None, 90, 100)", with_image(numbered(10, 200))), "image").shape,
-            (std::vector<int64_t>{10, 200, 3}));
+  EXPECT_EQ(
+      array(run("inception_crop(None, 90, 100)", with_image(numbered(10, 200))), "image").shape,
+      (std::vector<int64_t>{10, 200, 3}));
   EXPECT_EQ(array(run("inception_crop(16)", with_image(numbered(40, 30))), "image").shape,
             (std::vector<int64_t>{16, 16, 3}));
   expect_error(Exit::config, {"area_min", "percent"},
@@ -141,13 +149,14 @@ TEST(RandomOps, InceptionCropsHaveTheStatedAreasAndRatios) {
                [] { run("inception_crop(8, method='bilinaer')", with_image(numbered(4, 4))); });
 }
 
-// As in the published sampler, a crop that is smaller than the image never ends at its last row or column (mutant D12).
-// All other places are reached.
+// As in the published sampler, a crop that is smaller than the image never ends at its last row or
+// column (mutant D12). All other places are reached.
 TEST(RandomOps, InceptionCropsLeaveOutTheLastPlace) {
   constexpr int64_t kSide = 8;
   std::map<int64_t, std::set<int64_t>> y_of, x_of;  // height -> rows where such a crop began
   for (int64_t i = 0; i < 3000; ++i) {
-    Corner c = corner_of(array(run("inception_crop(None, 15, 100)", with_image(numbered(kSide, kSide)), i), "image"));
+    Corner c = corner_of(array(
+        run("inception_crop(None, 15, 100)", with_image(numbered(kSide, kSide)), i), "image"));
     y_of[c.height].insert(c.y), x_of[c.width].insert(c.x);
   }
   for (auto& [size, places] : {std::pair{"height", &y_of}, {"width", &x_of}})
@@ -163,7 +172,9 @@ TEST(RandomOps, InceptionCropsLeaveOutTheLastPlace) {
 }
 
 TEST(Crop, Central) {
-  auto corner = [](const std::string& pp) { return corner_of(array(run(pp, with_image(numbered(9, 14))), "image")); };
+  auto corner = [](const std::string& pp) {
+    return corner_of(array(run(pp, with_image(numbered(9, 14))), "image"));
+  };
   EXPECT_EQ(corner("central_crop(4)").y, 2);  // floor(5 / 2)
   EXPECT_EQ(corner("central_crop(4)").x, 5);
   EXPECT_EQ(corner("central_crop").width, 9);
@@ -183,8 +194,10 @@ TEST(ResizeSide, SpecsAndBombs) {
     Sample sample = with_image(line);
     Pipeline("resize_small(256)", unknown, {}).apply(sample, 0);
   });
-  expect_error(Exit::config, {"u8 [256,25600000,3]"}, [&] { run("resize_small(256)", with_image(line)); });
-  expect_error(Exit::data, {"20 x 0"}, [&] { run("resize_long(20) | drop('image')", with_image(line)); });
+  expect_error(Exit::config, {"u8 [256,25600000,3]"},
+               [&] { run("resize_small(256)", with_image(line)); });
+  expect_error(Exit::data, {"20 x 0"},
+               [&] { run("resize_long(20) | drop('image')", with_image(line)); });
 }
 
 // Constants stay constant, and a kernel's weights at the same phase are those of its formula.
@@ -195,7 +208,8 @@ TEST(ResizeKernels, AllMethods) {
     for (bool antialias : {false, true})
       for (auto [h, w] : {std::pair<int64_t, int64_t>{4, 5}, {20, 30}, {9, 6}, {1, 1}}) {
         Array out = resize(flat, h, w, resize_method_named(name), antialias);
-        for (int64_t i = 0; i < out.count(); ++i) ASSERT_NEAR(out.f32()[i], 42.5, 1e-3) << name << h << w;
+        for (int64_t i = 0; i < out.count(); ++i)
+          ASSERT_NEAR(out.f32()[i], 42.5, 1e-3) << name << h << w;
       }
   // Doubling: output 9 of 40 lies at input 4.25; taps at distances |k - 4.25|.
   auto value = [](const std::string& name, auto kernel) {
@@ -206,7 +220,8 @@ TEST(ResizeKernels, AllMethods) {
       double weight = kernel(std::abs(double(k) - 4.25));
       sum += weight, expected += weight * double(in.f32()[k]);
     }
-    EXPECT_NEAR(resize(in, 1, 40, resize_method_named(name), false).f32()[9], expected / sum, 2e-3) << name;
+    EXPECT_NEAR(resize(in, 1, 40, resize_method_named(name), false).f32()[9], expected / sum, 2e-3)
+        << name;
   };
   auto lanczos = [](double r) {
     return [r](double x) {
@@ -229,37 +244,46 @@ TEST(ResizeKernels, AllMethods) {
 }
 
 TEST(Fields, KeepDropCopy) {
-  Sample s = run("copy('image', 'b') | drop('image') | copy('b', 'c') | keep('c')", with_image(numbered(2, 2)));
+  Sample s = run("copy('image', 'b') | drop('image') | copy('b', 'c') | keep('c')",
+                 with_image(numbered(2, 2)));
   ASSERT_EQ(s.size(), 1u);
   EXPECT_EQ(array(s, "c").shape, (std::vector<int64_t>{2, 2, 3}));
-  expect_error(Exit::config, {"drop", "no field 'imge'"}, [] { run("drop('imge')", with_image(numbered(2, 2))); });
-  expect_error(Exit::config, {"copy", "no field 'text'"}, [] { run("copy('text', 'b')", with_image(numbered(2, 2))); });
+  expect_error(Exit::config, {"drop", "no field 'imge'"},
+               [] { run("drop('imge')", with_image(numbered(2, 2))); });
+  expect_error(Exit::config, {"copy", "no field 'text'"},
+               [] { run("copy('text', 'b')", with_image(numbered(2, 2))); });
 }
 
 TEST(Texts, ChoiceIsUniformAndKeepsTheRest) {
   Sample captions{{"captions", Texts{"a", "b", "c", "d", "e"}}};
   std::map<std::string, int> seen;
   for (int64_t i = 0; i < 2000; ++i) {
-    Sample s = run("coco_captions('captions') | choice(inkey='captions', outkey='text')", captions, i);
+    Sample s =
+        run("coco_captions('captions') | choice(inkey='captions', outkey='text')", captions, i);
     ++seen[std::get<std::string>(s.at("text"))];
     EXPECT_EQ(std::get<Texts>(s.at("captions")).size(), 5u);
   }
   ASSERT_EQ(seen.size(), 5u);
   for (auto& [text, count] : seen) EXPECT_NEAR(count, 400, 4 * std::sqrt(320)) << text;
   EXPECT_EQ(std::get<std::string>(run("choice(key='t')", {{"t", Texts{}}}).at("t")), "");
-  EXPECT_EQ(std::get<std::string>(run("choice(key='t')", {{"t", std::string("one")}}).at("t")), "one");
+  EXPECT_EQ(std::get<std::string>(run("choice(key='t')", {{"t", std::string("one")}}).at("t")),
+            "one");
   Sample image = run("choice('single', 'image', 'row')", with_image(numbered(4, 5)), 2);
   EXPECT_EQ(array(image, "row").shape, (std::vector<int64_t>{5, 3}));
   EXPECT_EQ(array(image, "row").u8()[0], array(image, "row").u8()[12]);
   expect_error(Exit::config, {"choice", "inkey"}, [] { run("choice()", {{"t", Texts{}}}); });
   expect_error(Exit::config, {"single"}, [] { run("choice('two', key='t')", {{"t", Texts{}}}); });
-  expect_error(Exit::config, {"nothing to choose"}, [] { run("choice(key='t')", {{"t", Bytes(3)}}); });
+  expect_error(Exit::config, {"nothing to choose"}, [] {
+    run("choice(key='t')", {{"t", Bytes(3)}});
+  });
 }
 
 TEST(Texts, Lower) {
-  EXPECT_EQ(std::get<std::string>(run("lower", {{"text", std::string("A Straße IN Ümlaut")}}).at("text")),
-            "a straße in Ümlaut");
-  EXPECT_EQ(std::get<Texts>(run("lower(key='c')", {{"c", Texts{"A", "b"}}}).at("c")), (Texts{"a", "b"}));
+  EXPECT_EQ(
+      std::get<std::string>(run("lower", {{"text", std::string("A Straße IN Ümlaut")}}).at("text")),
+      "a straße in Ümlaut");
+  EXPECT_EQ(std::get<Texts>(run("lower(key='c')", {{"c", Texts{"A", "b"}}}).at("c")),
+            (Texts{"a", "b"}));
 }
 
 TEST(Numbers, Onehot) {
@@ -270,11 +294,13 @@ TEST(Numbers, Onehot) {
   };
   using F = std::vector<float>;
   EXPECT_EQ(floats(array(run("onehot(4)", labels({}, {2})), "labels")), (F{0, 0, 1, 0}));
-  EXPECT_EQ(floats(array(run("onehot(4, on=0.5, off=-1)", labels({3}, {0, 2, 2})), "labels")), (F{.5, -1, .5, -1}));
+  EXPECT_EQ(floats(array(run("onehot(4, on=0.5, off=-1)", labels({3}, {0, 2, 2})), "labels")),
+            (F{.5, -1, .5, -1}));
   Sample s = run("onehot(3, multi=False, key_result='v')", labels({2}, {2, 5}));
   EXPECT_EQ(array(s, "v").shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(floats(array(s, "v")), (F{0, 0, 1, 0, 0, 0}));
-  for (int32_t outside : {-1, 3}) EXPECT_EQ(floats(array(run("onehot(3)", labels({}, {outside})), "labels")), (F{0, 0, 0}));
+  for (int32_t outside : {-1, 3})
+    EXPECT_EQ(floats(array(run("onehot(3)", labels({}, {outside})), "labels")), (F{0, 0, 0}));
   expect_error(Exit::data, {"label -1", "[0, 4)"}, [&] { run("onehot(4)", labels({1}, {-1})); });
   expect_error(Exit::data, {"label 4", "[0, 4)"}, [&] { run("onehot(4)", labels({1}, {4})); });
 }
@@ -306,9 +332,15 @@ TEST(Shape, PadAndReshape) {
     run("pad_to_shape([1, 5], key='n')", {{"n", a}});
   });
   expect_error(Exit::config, {"reshape", "[3]"}, [&] { run("reshape([3], key='n')", {{"n", a}}); });
-  expect_error(Exit::config, {"whole numbers"}, [&] { run("reshape([2.5], key='n')", {{"n", a}}); });
-  expect_error(Exit::config, {"pad_value 1e+18"}, [&] { run("pad_to_shape([3, 5], 1e18, key='n')", {{"n", a}}); });
-  expect_error(Exit::config, {"elements"}, [&] { run("reshape([9e6, 9e6, 9e6], key='n')", {{"n", a}}); });
+  expect_error(Exit::config, {"whole numbers"}, [&] {
+    run("reshape([2.5], key='n')", {{"n", a}});
+  });
+  expect_error(Exit::config, {"pad_value 1e+18"}, [&] {
+    run("pad_to_shape([3, 5], 1e18, key='n')", {{"n", a}});
+  });
+  expect_error(Exit::config, {"elements"}, [&] {
+    run("reshape([9e6, 9e6, 9e6], key='n')", {{"n", a}});
+  });
 }
 
 }  // namespace

@@ -73,7 +73,8 @@ TEST(DataOptions, Problems) {
     for (const std::string& part : parts)
       EXPECT_NE(lines[0].find(part), std::string::npos) << part << "\n  in " << lines[0];
   };
-  bad("\"@train\"", "\"@trian\"", {"deck.toml:", "data.val.preprocess", "no [data.trian]", "nearest is 'train'"});
+  bad("\"@train\"", "\"@trian\"",
+      {"deck.toml:", "data.val.preprocess", "no [data.trian]", "nearest is 'train'"});
   bad("\"@train\"", "\"@val\"", {"data.val.preprocess", "leads back to itself"});
   bad("resize(64)", "resze(64)", {"data.train.preprocess", "character 10", "nearest is 'resize'"});
   bad("tokenize(\"emoji\"", "tokenize(\"emoij\"",
@@ -93,7 +94,10 @@ TEST(DataOptions, OpensADataset) {
   test::TemporaryDirectory dir;
   test::TarText tar;
   std::string png = test::read_file(std::string(TRAINER_GOLDEN_DIR) + "/images/e_rgb_37x53.png");
-  tar.add("0.png", png).add("0.txt", "A Blue Boat").add("1.png", png.substr(0, 200)).add("1.txt", "x");
+  tar.add("0.png", png)
+      .add("0.txt", "A Blue Boat")
+      .add("1.png", png.substr(0, 200))
+      .add("1.txt", "x");
   test::write_file(dir / "s.tar", tar.end());
   Root root;
   constexpr const char* kDeck = R"deck(
@@ -110,14 +114,16 @@ fields = {{ image = "png" }}
   std::string text = fmt::format(kDeck, TRAINER_GOLDEN_DIR, dir / "s.tar");
   ASSERT_EQ(problems_of(text, root), std::vector<std::string>{});
   Tokenizers tokenizers = root.sections.tokenizers();
-  std::unique_ptr<Dataset> set = open_dataset(root.sections, tokenizers, "d", {.write_index = false});
+  std::unique_ptr<Dataset> set =
+      open_dataset(root.sections, tokenizers, "d", {.write_index = false});
   EXPECT_EQ(set->size(), 2);
   EXPECT_EQ(text_of(set->spec()), "image u8 [8,8,3], labels i32 [6]");
   EXPECT_EQ(set->spec().at("labels").limit, 168);
   Sample sample = set->get(0, 0);
   EXPECT_EQ(set->counts().at("labels.captions"), 1);
   expect_error(Exit::data, {"data.d: ", "s.tar:1: decode: broken PNG"}, [&] { set->get(1, 1); });
-  expect_error(Exit::data, {"data.n: ", "none.tar"}, [&] { open_dataset(root.sections, tokenizers, "n", {}); });
+  expect_error(Exit::data, {"data.n: ", "none.tar"},
+               [&] { open_dataset(root.sections, tokenizers, "n", {}); });
   expect_error(Exit::config, {"data.m: there is no [data.m]"},
                [&] { open_dataset(root.sections, tokenizers, "m", {}); });
 }

@@ -70,7 +70,8 @@ TEST(Order, PlacesAreUniform) {
   EXPECT_NEAR(chi, freedom, 5 * std::sqrt(2 * freedom));
 }
 
-// All 120 orders of five samples come up equally often: also for tiny sets the permutations are not special.
+// All 120 orders of five samples come up equally often: also for tiny sets the permutations are not
+// special.
 TEST(Order, AllPermutationsOfFewSamples) {
   constexpr int64_t kEpochs = 24'000;
   Order order(Shuffle::exact, 5, 11);
@@ -82,7 +83,8 @@ TEST(Order, AllPermutationsOfFewSamples) {
   EXPECT_NEAR(chi, 119, 5 * std::sqrt(2 * 119.0));
 }
 
-// In a large set: no drift from position to sample, neighbours do not stay neighbours, no fixed points to speak of.
+// In a large set: no drift from position to sample, neighbours do not stay neighbours, no fixed
+// points to speak of.
 TEST(Order, LooksRandomInALargeSet) {
   constexpr int64_t kSize = 100'003;
   Order order(Shuffle::exact, kSize, 3);
@@ -132,16 +134,19 @@ TEST(OrderBlocks, AWindowReadsWholeBlocks) {
       size_t begin = at, length = 0;
       while (at < indices.size() && (blocks.size() < size_t(kWindow) || at - begin < length)) {
         blocks.insert(indices[at++] / kBlock);
-        length = blocks.size() * kBlock - (blocks.contains(last_block) ? kBlock - kSize % kBlock : 0);
+        length =
+            blocks.size() * kBlock - (blocks.contains(last_block) ? kBlock - kSize % kBlock : 0);
       }
       ASSERT_EQ(at - begin, length) << epoch << " " << begin;
       std::set<int64_t> seen(indices.begin() + int64_t(begin), indices.begin() + int64_t(at));
       ASSERT_EQ(seen.size(), length);
-      for (size_t i = begin + 1; i < at; ++i) total_mixed += indices[i] / kBlock != indices[i - 1] / kBlock;
+      for (size_t i = begin + 1; i < at; ++i)
+        total_mixed += indices[i] / kBlock != indices[i - 1] / kBlock;
     }
   }
   EXPECT_EQ(windows, 3 * 63);
-  EXPECT_GT(total_mixed, 3 * kSize / 2);  // samples of different blocks alternate: about 4 of 5 steps change the block
+  // samples of different blocks alternate: about 4 of 5 steps change the block
+  EXPECT_GT(total_mixed, 3 * kSize / 2);
 }
 
 TEST(OrderBlocks, BlocksAndSamplesAreShuffled) {
@@ -201,7 +206,8 @@ TEST(Order, FarPositionsCostNothing) {
 
 TEST(Order, Names) {
   for (const std::string& name : shuffle_names()) shuffle_named(name);
-  test::expect_error(base::Exit::config, {"exakt", "nearest is 'exact'"}, [] { shuffle_named("exakt"); });
+  test::expect_error(base::Exit::config, {"exakt", "nearest is 'exact'"},
+                     [] { shuffle_named("exakt"); });
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ TEST(CallParser, Literals) {
   EXPECT_TRUE(calls[1].arguments.empty());
   std::string all;
   for (const Argument& a : calls[2].arguments) all += a.name + ":" + text_of(a.value) + " ";
-  EXPECT_EQ(all, R"(:1 :-2 :3.5 :1000 :32000 :"x|y" :"it's" :True :None :[1, [2, "z"]] k:[] q:-1 )");
+  EXPECT_EQ(all,
+            R"(:1 :-2 :3.5 :1000 :32000 :"x|y" :"it's" :True :None :[1, [2, "z"]] k:[] q:-1 )");
   EXPECT_EQ(calls[2].at, 11u);
   EXPECT_TRUE(parse_calls(" \n ").empty());
 }
@@ -62,13 +63,14 @@ TEST(Pipeline, ArgumentsAreChecked) {
   auto bad = [](const char* text, std::vector<std::string> parts) {
     SCOPED_TRACE(text);
     expect_error(Exit::config, parts, [&] { Pipeline(text, files(), {}); });
-    expect_error(Exit::config, parts, [&] { base::fail(Exit::config, "{}", syntax_problem(text)); });
+    expect_error(Exit::config, parts,
+                 [&] { base::fail(Exit::config, "{}", syntax_problem(text)); });
   };
   bad("decode | resze(64)",
       {"character 10 (near 'resze(64)')", "unknown op 'resze'", "nearest is 'resize'", "tokenize"});
   bad("decode | resize", {"character 10", "argument 'size'", "missing"});
-  bad("decode | resize(64, siz=3)",
-      {"character 21", "unknown argument 'siz'", "nearest is 'size'", "size, method, antialias, inkey, outkey, key"});
+  bad("decode | resize(64, siz=3)", {"character 21", "unknown argument 'siz'", "nearest is 'size'",
+                                     "size, method, antialias, inkey, outkey, key"});
   bad("decode | resize(64, size=3)", {"'size' is given twice"});
   bad("decode | resize(0)", {"each of 1..65536"});
   bad("decode | resize(65537)", {"argument 'size' is 65537", "each of 1..65536"});
@@ -88,10 +90,15 @@ TEST(Pipeline, SpecsPropagate) {
   auto after = [](const char* text) { return Pipeline(text, files(), {}).spec(); };
   EXPECT_EQ(after("").at("image"), FieldSpec::encoded());
   EXPECT_EQ(after("decode").at("image"), FieldSpec::array(DType::u8, {-1, -1, 3}));
-  EXPECT_EQ(after("decode | resize((48, 64))").at("image"), FieldSpec::array(DType::u8, {48, 64, 3}));
-  EXPECT_EQ(after("decode | resize(64) | value_range(-1, 1)").at("image"), FieldSpec::array(DType::f32, {64, 64, 3}));
-  EXPECT_EQ(after("decode | value_range | resize(8)").at("image"), FieldSpec::array(DType::f32, {8, 8, 3}));
-  Spec kept = after("decode(outkey='pixels') | resize(8, inkey='pixels', outkey='small') | keep('small', 'label')");
+  EXPECT_EQ(after("decode | resize((48, 64))").at("image"),
+            FieldSpec::array(DType::u8, {48, 64, 3}));
+  EXPECT_EQ(after("decode | resize(64) | value_range(-1, 1)").at("image"),
+            FieldSpec::array(DType::f32, {64, 64, 3}));
+  EXPECT_EQ(after("decode | value_range | resize(8)").at("image"),
+            FieldSpec::array(DType::f32, {8, 8, 3}));
+  Spec kept = after(
+      "decode(outkey='pixels') | resize(8, inkey='pixels', outkey='small') | keep('small', "
+      "'label')");
   EXPECT_EQ(text_of(kept), "label i32 [], small u8 [8,8,3]");
   EXPECT_FALSE(after("decode").at("image").fixed());
   EXPECT_TRUE(after("decode | resize(2)").at("image").fixed());
@@ -105,7 +112,8 @@ TEST(Pipeline, SpecErrorsNameTheOp) {
   bad("resize(64)", {"character 1", "resize: field 'image' is encoded bytes", "decode before it"});
   bad("decode | decode", {"character 10", "decode: field 'image' is u8 [?,?,3]"});
   bad("decode(channels=1)", {"3 channels"});
-  bad("decode(inkey='photo')", {"no field 'photo'", "image encoded bytes, label i32 [], text text"});
+  bad("decode(inkey='photo')",
+      {"no field 'photo'", "image encoded bytes, label i32 [], text text"});
   bad("decode | keep('imge')", {"keep: there is no field 'imge'"});
   bad("value_range(inkey='label')", {"value_range: field 'label' is i32 []"});
   bad("decode | value_range(in_max=[1, 2])", {"2 values"});
@@ -114,7 +122,8 @@ TEST(Pipeline, SpecErrorsNameTheOp) {
   bad("tokenize('t', max_len=5)", {"no [tokenizer.t]", "there is none"});
   // Found before memory is taken.
   bad("decode | resize(65536)", {"character 10", "u8 [65536,65536,3]", "at most 1144 MiB"});
-  bad("decode | resize(16384) | value_range", {"character 26", "f32 [16384,16384,3]", "at most 1144 MiB"});
+  bad("decode | resize(16384) | value_range",
+      {"character 26", "f32 [16384,16384,3]", "at most 1144 MiB"});
 }
 
 TEST(Pipeline, TokenizerNamesAndOptions) {
@@ -129,17 +138,20 @@ TEST(Pipeline, TokenizerNamesAndOptions) {
   bad("tokenize('emojis', max_len=24)", {"character 10", "nearest is 'emoji'", "c4_en, emoji"});
   bad("tokenize('emoji', max_len=0)", {"max_len is 0"});
   bad("tokenize('emoji', max_len=4, eos='stick')", {"eos is \"stick\"", "\"sticky\""});
-  bad("tokenize('emoji', max_len=4, inkey='image')", {"tokenize: field 'image' is encoded bytes, not text"});
+  bad("tokenize('emoji', max_len=4, inkey='image')",
+      {"tokenize: field 'image' is encoded bytes, not text"});
 }
 
 TEST(Pipeline, EveryOpIsDescribed) {
   for (const OpRow& row : op_rows()) {
     EXPECT_FALSE(row.doc.empty()) << row.name;
-    for (const Parameter& p : row.parameters) EXPECT_FALSE(p.doc.empty()) << row.name << " " << p.name;
+    for (const Parameter& p : row.parameters)
+      EXPECT_FALSE(p.doc.empty()) << row.name << " " << p.name;
     // Defaults are literals of their own type.
     std::string given;
     for (const Parameter& p : row.parameters)
-      if (!p.otherwise.empty()) given += fmt::format("{}{}={}", given.empty() ? "" : ", ", p.name, p.otherwise);
+      if (!p.otherwise.empty())
+        given += fmt::format("{}{}={}", given.empty() ? "" : ", ", p.name, p.otherwise);
     std::string problem = syntax_problem(fmt::format("{}({})", row.name, given));
     EXPECT_TRUE(problem.empty() || problem.find("missing") != problem.npos) << problem;
   }
@@ -155,9 +167,11 @@ TEST(Pipeline, ErrorsInASampleNameTheOp) {
   expect_error(Exit::data, {"decode: ", "not an image", "nonsense"}, [&] { p.apply(sample, 0); });
 }
 
-// Where the last op on a field scales bytes, that may be left to whoever reads them: the same values, the same draws.
+// Where the last op on a field scales bytes, that may be left to whoever reads them: the same
+// values, the same draws.
 TEST(Pipeline, ScalingMayBeLeftOut) {
-  const Spec spec{{"image", FieldSpec::array(device::DType::u8, {9, 11, 3})}, {"texts", FieldSpec::list_of_texts()}};
+  const Spec spec{{"image", FieldSpec::array(device::DType::u8, {9, 11, 3})},
+                  {"texts", FieldSpec::list_of_texts()}};
   const char* text =
       R"(flip_lr | resize(7) | value_range(-1, 1) | choice(inkey="texts", outkey="text") | lower() | keep("image", "text"))";
   Pipeline whole(text, spec, {}, 5), left(text, spec, {}, 5);
@@ -174,20 +188,24 @@ TEST(Pipeline, ScalingMayBeLeftOut) {
     a["image"] = image, a["texts"] = Texts{"One", "Two", "Three"};
     b = a;
     whole.apply(a, position), left.apply(b, position);
-    EXPECT_EQ(std::get<std::string>(a.at("text")), std::get<std::string>(b.at("text"))) << "draws have moved";
+    EXPECT_EQ(std::get<std::string>(a.at("text")), std::get<std::string>(b.at("text")))
+        << "draws have moved";
     const Array &floats = std::get<Array>(a.at("image")), &bytes = std::get<Array>(b.at("image"));
     ASSERT_EQ(floats.count(), bytes.count());
     for (int64_t i = 0; i < bytes.count(); ++i) {
-      const volatile float part = (float(bytes.u8()[i]) - scale->low) / scale->width, moved = part * scale->to_width;
+      const volatile float part = (float(bytes.u8()[i]) - scale->low) / scale->width,
+                           moved = part * scale->to_width;
       ASSERT_EQ(floats.f32()[i], scale->to_low + moved);
     }
   }
-  for (const char* other : {"resize(7)", "value_range(-1, 1) | flip_lr", "value_range(-1, 1, clip_values=True)",
-                            "value_range(0, 1) | value_range(-1, 1)", "value_range(-1, 1, in_max=[1, 2, 3])",
-                            "value_range(-1, 1, outkey=\"other\")", "vgg_value_range",
-                            "value_range(-1, 1) | copy(inkey=\"image\", outkey=\"again\")"})
+  for (const char* other :
+       {"resize(7)", "value_range(-1, 1) | flip_lr", "value_range(-1, 1, clip_values=True)",
+        "value_range(0, 1) | value_range(-1, 1)", "value_range(-1, 1, in_max=[1, 2, 3])",
+        "value_range(-1, 1, outkey=\"other\")", "vgg_value_range",
+        "value_range(-1, 1) | copy(inkey=\"image\", outkey=\"again\")"})
     EXPECT_FALSE(Pipeline(other, spec, {}).byte_scale("image").has_value()) << other;
-  EXPECT_FALSE(Pipeline("value_range(-1, 1) | drop(\"image\")", spec, {}).byte_scale("image").has_value());
+  EXPECT_FALSE(
+      Pipeline("value_range(-1, 1) | drop(\"image\")", spec, {}).byte_scale("image").has_value());
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ struct StagingTest : testing::Test {
   }
   std::vector<std::string> staged_names() const {
     std::vector<std::string> out;
-    for (auto& entry : std::filesystem::directory_iterator(stage)) out.push_back(entry.path().filename().string());
+    for (auto& entry : std::filesystem::directory_iterator(stage))
+      out.push_back(entry.path().filename().string());
     return out;
   }
 };
@@ -46,7 +47,8 @@ TEST_F(StagingTest, CopiesOnceAndChecks) {
   EXPECT_EQ(first.files, 3);
   EXPECT_EQ(first.copied_files, 3);
   EXPECT_EQ(first.copied_bytes, first.bytes);
-  EXPECT_EQ(staged_names().size(), 3u) << "two shards of one name lie side by side, and nothing else";
+  EXPECT_EQ(staged_names().size(), 3u)
+      << "two shards of one name lie side by side, and nothing else";
   for (const std::string& path : shards) {
     EXPECT_EQ(test::read_file(staged_path(stage, path)), test::read_file(path));
     EXPECT_EQ(File(staged_path(stage, path)).modified_ns(), File(path).modified_ns());
@@ -58,7 +60,8 @@ TEST_F(StagingTest, CopiesOnceAndChecks) {
   ASSERT_EQ(::utimensat(AT_FDCWD, shards[1].c_str(), times, 0), 0);
   ASSERT_EQ(::truncate(staged_path(stage, shards[2]).c_str(), 100), 0);
   EXPECT_EQ(stage_files(shards, stage, 1).copied_files, 3);
-  for (const std::string& path : shards) EXPECT_EQ(test::read_file(staged_path(stage, path)), test::read_file(path));
+  for (const std::string& path : shards)
+    EXPECT_EQ(test::read_file(staged_path(stage, path)), test::read_file(path));
 }
 
 TEST_F(StagingTest, TheSourceReadsTheCopies) {
@@ -84,12 +87,16 @@ TEST_F(StagingTest, ImagesOfAFolder) {
   test::write_file(options.captions, "a.jpg\tx\nsub/a.jpg\ty\nnone.jpg\tz\n");
   test::write_file(dir / "images/a.jpg", "one");
   test::write_file(dir / "images/sub/a.jpg", "two");
-  EXPECT_EQ(stage_files(options.files(), stage, 2).copied_files, 2) << "the missing one is its sample's fault";
+  EXPECT_EQ(stage_files(options.files(), stage, 2).copied_files, 2)
+      << "the missing one is its sample's fault";
   test::write_file(staged_path(stage, dir / "images/sub/a.jpg"), "TWO");
   std::filesystem::remove(staged_path(stage, dir / "images/a.jpg"));
-  expect_error(Exit::data, {"no such file for 1 of 3 images: none.jpg"}, [&] { options.open({.stage_dir = stage}); });
+  expect_error(Exit::data, {"no such file for 1 of 3 images: none.jpg"},
+               [&] { options.open({.stage_dir = stage}); });
   std::filesystem::rename(dir / "images/sub", dir / "images/gone");
-  expect_error(Exit::data, {"1 of 3 images: none.jpg"}, [&] { options.open({.stage_dir = stage}); });  // there is a copy
+  // there is a copy
+  expect_error(Exit::data, {"1 of 3 images: none.jpg"},
+               [&] { options.open({.stage_dir = stage}); });
   std::filesystem::rename(dir / "images/gone", dir / "images/sub");
   std::unique_ptr<Source> source = options.open({.substitutes = true, .stage_dir = stage});
   auto image = [&](int64_t i) {
@@ -109,7 +116,8 @@ TEST_F(StagingTest, NotEnoughSpace) {
   // A sparse file larger than any disk here.
   ASSERT_EQ(::truncate(huge.c_str(), int64_t{8} << 40), 0);
   shards.push_back(huge);
-  expect_error(Exit::data, {"loader.stage_dir", stage, "GiB free", "8192.00 GiB in 4 files", "read in place"},
+  expect_error(Exit::data,
+               {"loader.stage_dir", stage, "GiB free", "8192.00 GiB in 4 files", "read in place"},
                [&] { stage_files(shards, stage, 2); });
   EXPECT_TRUE(staged_names().empty()) << "nothing is copied in vain";
 }
@@ -119,9 +127,11 @@ TEST_F(StagingTest, Failures) {
   EXPECT_EQ(stage_files({dir / "none.tar", dir / "a"}, stage, 1).files, 0);
   WebdatasetOptions options;
   options.path = dir / "none.tar", options.fields = {{"text", "txt"}};
-  expect_error(Exit::data, {"none.tar", "No such file"}, [&] { options.open({.stage_dir = stage}); });
+  expect_error(Exit::data, {"none.tar", "No such file"},
+               [&] { options.open({.stage_dir = stage}); });
   test::write_file(dir / "file", "");
-  expect_error(Exit::data, {"loader.stage_dir", "file"}, [&] { stage_files(shards, dir / "file/stage", 1); });
+  expect_error(Exit::data, {"loader.stage_dir", "file"},
+               [&] { stage_files(shards, dir / "file/stage", 1); });
   // A directory in the way of a copy: the temporary file goes too.
   std::filesystem::create_directories(staged_path(stage, shards[1]) + "/x");
   expect_error(Exit::data, {"loader.stage_dir"}, [&] { stage_files(shards, stage, 1); });
@@ -132,9 +142,11 @@ TEST(Staging, Variables) {
   ::setenv("TRAINER_TEST_DIR", "/scratch/7", 1);
   ::unsetenv("TRAINER_TEST_NONE");
   EXPECT_EQ(expand_variables("$TRAINER_TEST_DIR"), "/scratch/7");
-  EXPECT_EQ(expand_variables("/x/${TRAINER_TEST_DIR}_y/$TRAINER_TEST_DIR/z"), "/x//scratch/7_y//scratch/7/z");
+  EXPECT_EQ(expand_variables("/x/${TRAINER_TEST_DIR}_y/$TRAINER_TEST_DIR/z"),
+            "/x//scratch/7_y//scratch/7/z");
   EXPECT_EQ(expand_variables("/plain"), "/plain");
-  expect_error(Exit::config, {"TRAINER_TEST_NONE", "not set"}, [] { expand_variables("$TRAINER_TEST_NONE/a"); });
+  expect_error(Exit::config, {"TRAINER_TEST_NONE", "not set"},
+               [] { expand_variables("$TRAINER_TEST_NONE/a"); });
   for (const char* bad : {"$", "a/$/b", "${X", "${}"})
     expect_error(Exit::config, {"$NAME"}, [&] { expand_variables(bad); });
 }

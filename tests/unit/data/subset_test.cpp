@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a source: as many samples as were asked for, the same ones everywhere, and none in two parts.
+// Parts of a source: as many samples as were asked for, the same ones everywhere, and none in two
+// parts.
 #include "data/subset.hpp"
 
 #include <gtest/gtest.h>
@@ -39,7 +40,8 @@ std::vector<int64_t> members(int64_t size, int64_t limit, int64_t skip, uint64_t
 }
 
 TEST(Subset, PartsAreDisjointAndCoverAll) {
-  std::vector<int64_t> first = members(100, 30, 0), second = members(100, 20, 30), rest = members(100, 0, 50);
+  std::vector<int64_t> first = members(100, 30, 0), second = members(100, 20, 30),
+                       rest = members(100, 0, 50);
   EXPECT_EQ(first.size(), 30u);
   EXPECT_EQ(second.size(), 20u);
   EXPECT_EQ(rest.size(), 50u);
@@ -67,7 +69,8 @@ TEST(Subset, FixedForever) {
 
 TEST(Subset, Refusals) {
   for (auto part : {std::pair{101, 0}, {1, 100}, {0, 100}, {51, 50}})
-    test::expect_error(base::Exit::data, {"the source has 100 samples"}, [&] { members(100, part.first, part.second); });
+    test::expect_error(base::Exit::data, {"the source has 100 samples"},
+                       [&] { members(100, part.first, part.second); });
 }
 
 TEST(Subset, FingerprintTellsPartsApart) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of this folder share: temporary directories, tar files written byte by byte, expected errors.
+// What the tests of this folder share: temporary directories, tar files written byte by byte,
+// expected errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,9 +52,12 @@ inline Bytes bytes_of(const std::string& s) {
 // A tar archive, written by the book and open to every abuse.
 class TarText {
  public:
-  static std::string header(const std::string& name, int64_t size, char type = '0', const std::string& prefix = "") {
+  static std::string header(const std::string& name, int64_t size, char type = '0',
+                            const std::string& prefix = "") {
     std::string h(512, '\0');
-    auto put = [&](size_t at, const std::string& s) { std::memcpy(h.data() + at, s.data(), s.size()); };
+    auto put = [&](size_t at, const std::string& s) {
+      std::memcpy(h.data() + at, s.data(), s.size());
+    };
     put(0, name.substr(0, 100));
     put(100, "0000644");
     put(108, "0000000");
@@ -84,7 +88,8 @@ class TarText {
     return bytes + std::string((512 - bytes.size() % 512) % 512, '\0');
   }
 
-  TarText& add(const std::string& name, const std::string& bytes, char type = '0', const std::string& prefix = "") {
+  TarText& add(const std::string& name, const std::string& bytes, char type = '0',
+               const std::string& prefix = "") {
     text += header(name, int64_t(bytes.size()), type, prefix) + body(bytes);
     return *this;
   }
@@ -109,7 +114,8 @@ void expect_error(base::Exit code, std::vector<std::string> parts, Body&& body) 
   } catch (const base::Error& e) {
     EXPECT_EQ(int(e.code()), int(code)) << e.what();
     for (const std::string& part : parts)
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << part << "\n  in: " << e.what();
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos)
+          << part << "\n  in: " << e.what();
     return;
   }
   ADD_FAILURE() << "no error; expected one with: " << (parts.empty() ? "" : parts[0]);

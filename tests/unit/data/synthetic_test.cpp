@@ -43,7 +43,8 @@ TEST(Synthetic, NoiseIsNormalAndClipped) {
     for (int64_t k = 0; k < x.count(); ++k) {
       float v = x.f32()[k];
       ASSERT_LE(std::abs(v), 1.0f);
-      ++n, sum += v, squares += double(v) * v, inside += std::abs(v) < 0.5, clipped += std::abs(v) == 1.0f;
+      ++n, sum += v, squares += double(v) * v, inside += std::abs(v) < 0.5,
+          clipped += std::abs(v) == 1.0f;
       if (k) neighbours += double(v) * x.f32()[k - 1];
     }
   }
@@ -79,7 +80,8 @@ TEST(Synthetic, CaptionsHaveTheLengthsOfTheBenchmark) {
       double expected = n < low || n > high ? 0 : double(o.examples) / (high - low + 1);
       EXPECT_NEAR(lengths[size_t(n)], expected, 5 * std::sqrt(expected)) << n;
     }
-    for (size_t w = 2; w < 50; ++w) EXPECT_NEAR(words[w], total / 48, 5 * std::sqrt(total / 48)) << w;
+    for (size_t w = 2; w < 50; ++w)
+      EXPECT_NEAR(words[w], total / 48, 5 * std::sqrt(total / 48)) << w;
   }
 }
 

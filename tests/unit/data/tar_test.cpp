@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Walking tar headers: formats, long names, huge sizes, and files cut or damaged everywhere.
-#include <sys/stat.h>
-
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data/tar_index.hpp"
@@ -43,7 +42,10 @@ struct Tar : testing::Test {
 
 TEST_F(Tar, Members) {
   TarText tar;
-  tar.add("a.txt", "hello").add("sub/", "", '5').add("sub/b.txt", "").add("sub/c.bin", std::string(1500, 'c'));
+  tar.add("a.txt", "hello")
+      .add("sub/", "", '5')
+      .add("sub/b.txt", "")
+      .add("sub/c.bin", std::string(1500, 'c'));
   std::vector<TarMember> m = walk(tar.end());
   ASSERT_EQ(m.size(), 3u);
   EXPECT_EQ(m[0].name, "a.txt");
@@ -74,10 +76,12 @@ TEST_F(Tar, LongNames) {
 
 // Another program's idea of the formats.
 TEST_F(Tar, FormatsOfLibarchive) {
-  for (int format : {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FORMAT_TAR_PAX_INTERCHANGE, ARCHIVE_FORMAT_TAR_GNUTAR}) {
-    size_t longest = format == ARCHIVE_FORMAT_TAR_USTAR ? 90 : 190;  // of a name's last part; ustar has no more room
-    std::vector<std::string> names{"plain.txt", std::string(120, 'd') + "/" + std::string(longest, 'n') + ".txt",
-                                   "last.txt"};
+  for (int format :
+       {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FORMAT_TAR_PAX_INTERCHANGE, ARCHIVE_FORMAT_TAR_GNUTAR}) {
+    // of a name's last part; ustar has no more room
+    size_t longest = format == ARCHIVE_FORMAT_TAR_USTAR ? 90 : 190;
+    std::vector<std::string> names{
+        "plain.txt", std::string(120, 'd') + "/" + std::string(longest, 'n') + ".txt", "last.txt"};
     archive* a = archive_write_new();
     archive_write_set_format(a, format);
     ASSERT_EQ(archive_write_open_filename(a, path.c_str()), ARCHIVE_OK);
@@ -114,7 +118,8 @@ TEST_F(Tar, SizesBeyondEightGiB) {
     int64_t body = int64_t(tar.text.size());
     test::write_file(path, tar.text);
     ASSERT_EQ(::truncate(path.c_str(), body + padded), 0);  // a hole
-    std::ofstream(path, std::ios::app | std::ios::binary) << TarText().add("after.txt", "here").end();
+    std::ofstream(path, std::ios::app | std::ios::binary)
+        << TarText().add("after.txt", "here").end();
     std::vector<TarMember> m = walk_file();
     ASSERT_EQ(m.size(), 2u);
     EXPECT_EQ(m[0].size, huge);
@@ -126,7 +131,10 @@ TEST_F(Tar, SizesBeyondEightGiB) {
 // Cut after any byte, an archive gives an error, never fewer members.
 TEST_F(Tar, CutAnywhere) {
   TarText tar;
-  tar.add("a.txt", "hello").pax({{"path", "long.txt"}}).add("b.txt", std::string(700, 'b')).add("c.txt", "");
+  tar.add("a.txt", "hello")
+      .pax({{"path", "long.txt"}})
+      .add("b.txt", std::string(700, 'b'))
+      .add("c.txt", "");
   std::string whole = tar.end();
   ASSERT_EQ(walk(whole).size(), 3u);
   for (size_t size = 0; size < whole.size(); size += size < 512 ? 37 : 128) {
@@ -145,36 +153,51 @@ TEST_F(Tar, Damaged) {
   tar.add("a.txt", "hello").add("b.txt", "world");
   std::string bad = tar.end();
   bad[1024 + 3] ^= 1;
-  expect_error(Exit::data, {"wrong checksum", "byte 1024", "after member 'a.txt'"}, [&] { walk(bad); });
+  expect_error(Exit::data, {"wrong checksum", "byte 1024", "after member 'a.txt'"},
+               [&] { walk(bad); });
   expect_error(Exit::data, {"not a tar file"}, [&] { walk(std::string(2048, 'x')); });
   std::string size = TarText::header("a.txt", 5);
   size[130] = '9';
-  expect_error(Exit::data, {"no valid size"}, [&] { walk(TarText::sealed(size) + std::string(1536, '\0')); });
+  expect_error(Exit::data, {"no valid size"},
+               [&] { walk(TarText::sealed(size) + std::string(1536, '\0')); });
   std::string negative = TarText::header("a.txt", 5);
   negative[124] = char(0xff);
-  expect_error(Exit::data, {"no valid size"}, [&] { walk(TarText::sealed(negative) + std::string(1536, '\0')); });
+  expect_error(Exit::data, {"no valid size"},
+               [&] { walk(TarText::sealed(negative) + std::string(1536, '\0')); });
   std::string enormous = TarText::header("a.txt", INT64_MAX);
-  expect_error(Exit::data, {"a.txt", "ends before"}, [&] { walk(enormous + std::string(1536, '\0')); });
-  expect_error(Exit::data, {"single zero block"}, [&] { walk(tar.text + std::string(512, '\0') + tar.end()); });
+  expect_error(Exit::data, {"a.txt", "ends before"},
+               [&] { walk(enormous + std::string(1536, '\0')); });
+  expect_error(Exit::data, {"single zero block"},
+               [&] { walk(tar.text + std::string(512, '\0') + tar.end()); });
   expect_error(Exit::data, {"glued together"}, [&] { walk(tar.end() + tar.end()); });
   std::string records(size_t{256} << 10, '\0');  // tar -b 512
-  expect_error(Exit::data, {"glued together"}, [&] { walk(tar.end() + records + tar.end() + records); });
+  expect_error(Exit::data, {"glued together"},
+               [&] { walk(tar.end() + records + tar.end() + records); });
   expect_error(Exit::data, {"follow the tar end mark", "at most 16777216"},
                [&] { walk(tar.end() + std::string(size_t{17} << 20, '\0')); });
   expect_error(Exit::data, {"broken pax header"},
                [&] { walk(TarText().add("x", "7 path=abcdefg\n", 'x').add("a.txt", "").end()); });
   expect_error(Exit::data, {"broken pax header"},
                [&] { walk(TarText().add("x", "99999999999999999999 a=b\n", 'x').end()); });
-  expect_error(Exit::data, {"broken size"}, [&] { walk(TarText().pax({{"size", "-5"}}).add("a.txt", "").end()); });
-  expect_error(Exit::data, {"ends after an extended header"}, [&] { walk(TarText().pax({{"path", "a"}}).end()); });
-  expect_error(Exit::data, {"at most"}, [&] { walk(TarText().add("x", std::string((1 << 20) + 1, 'x'), 'L').end()); });
+  expect_error(Exit::data, {"broken size"}, [&] {
+    walk(TarText().pax({{"size", "-5"}}).add("a.txt", "").end());
+  });
+  expect_error(Exit::data, {"ends after an extended header"}, [&] {
+    walk(TarText().pax({{"path", "a"}}).end());
+  });
+  expect_error(Exit::data, {"at most"},
+               [&] { walk(TarText().add("x", std::string((1 << 20) + 1, 'x'), 'L').end()); });
 }
 
 TEST_F(Tar, Refused) {
-  expect_error(Exit::data, {"gzip", "unpack"}, [&] { walk("\x1f\x8b\x08" + std::string(600, 'x')); });
+  expect_error(Exit::data, {"gzip", "unpack"},
+               [&] { walk("\x1f\x8b\x08" + std::string(600, 'x')); });
   expect_error(Exit::data, {"zstd"}, [&] { walk("\x28\xb5\x2f\xfd" + std::string(600, 'x')); });
-  expect_error(Exit::data, {"link", "l.txt", "dereference"}, [&] { walk(TarText().add("l.txt", "", '2').end()); });
-  expect_error(Exit::data, {"sparse"}, [&] { walk(TarText().pax({{"GNU.sparse.major", "1"}}).add("a", "").end()); });
+  expect_error(Exit::data, {"link", "l.txt", "dereference"},
+               [&] { walk(TarText().add("l.txt", "", '2').end()); });
+  expect_error(Exit::data, {"sparse"}, [&] {
+    walk(TarText().pax({{"GNU.sparse.major", "1"}}).add("a", "").end());
+  });
   expect_error(Exit::data, {"no/such.tar", "No such file"}, [&] { File file("no/such.tar"); });
   expect_error(Exit::data, {"not a regular file"}, [&] { File file(dir.path()); });
   const std::string pipe = dir.path() + "/pipe";  // nobody will ever write to it
@@ -197,7 +220,11 @@ TEST_F(Tar, NamesOfMembers) {
 
 TEST_F(Tar, Index) {
   TarText tar;
-  tar.add("s/0.png", "P0").add("s/0.txt", "T0").add("README", "x").add("s/1.txt", "T1").add("s/1.png", "P1");
+  tar.add("s/0.png", "P0")
+      .add("s/0.txt", "T0")
+      .add("README", "x")
+      .add("s/1.txt", "T1")
+      .add("s/1.png", "P1");
   test::write_file(path, tar.end());
   File file(path);
   TarIndex index = build_tar_index(file);
@@ -208,7 +235,8 @@ TEST_F(Tar, Index) {
   EXPECT_EQ(index.members[2].sample, 1u);
   std::string bytes = encode_tar_index(index, file);
   EXPECT_EQ(decode_tar_index(bytes, file), index);
-  for (size_t cut = 0; cut < bytes.size(); cut += 7) EXPECT_FALSE(decode_tar_index(bytes.substr(0, cut), file)) << cut;
+  for (size_t cut = 0; cut < bytes.size(); cut += 7)
+    EXPECT_FALSE(decode_tar_index(bytes.substr(0, cut), file)) << cut;
   for (size_t at = 0; at < bytes.size(); at += 5) {
     std::string bad = bytes;
     bad[at] ^= 4;
@@ -218,7 +246,8 @@ TEST_F(Tar, Index) {
 
 // Another shard under the same name: tar fills up to 10 KiB, so the length often stays as it was.
 TEST_F(Tar, IndexOfAnotherShardIsStale) {
-  auto put = [&](const std::string& key, const std::string& more, int64_t seconds, int64_t nanoseconds) {
+  auto put = [&](const std::string& key, const std::string& more, int64_t seconds,
+                 int64_t nanoseconds) {
     test::write_file(path, TarText().add(key + ".png", "P0").add(key + ".txt", "T0").end() + more);
     timespec times[2] = {{seconds, nanoseconds}, {seconds, nanoseconds}};
     ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);

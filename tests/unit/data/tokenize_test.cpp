@@ -35,7 +35,8 @@ struct Result {
 
 Result tokenized(const std::string& arguments, const std::string& text) {
   Tokenizers tokenizers = bytes();
-  Pipeline p("tokenize('b', " + arguments + ")", {{"text", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
+  Pipeline p("tokenize('b', " + arguments + ")", {{"text", FieldSpec::characters()}},
+             {.tokenizers = &tokenizers});
   Sample s{{"text", text}};
   p.apply(s, 0);
   for (auto& [name, known] : p.spec()) EXPECT_EQ(mismatch(known, s.at(name)), "") << name;
@@ -52,7 +53,8 @@ Result tokenized(const std::string& arguments, const std::string& text) {
 // What is no text would be trained on as unknown pieces.
 TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
   Tokenizers tokenizers = bytes();
-  Pipeline p("tokenize('b', max_len=4, eos='sticky')", {{"text", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
+  Pipeline p("tokenize('b', max_len=4, eos='sticky')", {{"text", FieldSpec::characters()}},
+             {.tokenizers = &tokenizers});
   auto apply = [&](const std::string& text) {
     Sample s{{"text", text}};
     p.apply(s, 0);
@@ -60,8 +62,9 @@ TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
   expect_error(Exit::data, {"tokenize", "UTF-8", "caf"}, [&] { apply("caf\xe9"); });  // Latin-1
   expect_error(Exit::data, {"tokenize", "zero byte"}, [&] { apply(std::string("a\0b", 3)); });
   apply("caf\xc3\xa9"), apply(""), apply(" \n"), apply("a");
-  EXPECT_EQ(p.counts(), (std::map<std::string, int64_t>{
-                            {"labels.captions", 4}, {"labels.captions_cut", 1}, {"labels.captions_empty", 2}}));
+  EXPECT_EQ(p.counts(),
+            (std::map<std::string, int64_t>{
+                {"labels.captions", 4}, {"labels.captions_cut", 1}, {"labels.captions_empty", 2}}));
   apply("abc");  // with its end exactly max_len ids: nothing is cut
   EXPECT_EQ(p.counts().at("labels.captions_cut"), 1);
   apply("abcd");
@@ -70,8 +73,10 @@ TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
 
 TEST(Tokenize, TellsOfAllCaptionsBeforeTheyAreCut) {
   Tokenizers tokenizers = bytes();
-  Pipeline p("choice(key='captions') | lower(inkey='captions', outkey='c') | tokenize('b', inkey='c', max_len=4, eos='yes')",
-             {{"captions", FieldSpec::list_of_texts()}}, {.tokenizers = &tokenizers});
+  Pipeline p(
+      "choice(key='captions') | lower(inkey='captions', outkey='c') | tokenize('b', inkey='c', "
+      "max_len=4, eos='yes')",
+      {{"captions", FieldSpec::list_of_texts()}}, {.tokenizers = &tokenizers});
   Sample s{{"captions", Texts{"ABCDEF", "", "a"}}};
   Trace trace;
   p.apply(s, 0, nullptr, &trace);
@@ -87,8 +92,11 @@ TEST(Tokenize, TellsOfAllCaptionsBeforeTheyAreCut) {
 // A field that is written anew forgets what it was chosen from.
 TEST(Tokenize, TellsOfACopiedTextAlone) {
   Tokenizers tokenizers = bytes();
-  Pipeline p("choice(inkey='captions', outkey='t') | copy('title', 't') | tokenize('b', inkey='t', max_len=4)",
-             {{"captions", FieldSpec::list_of_texts()}, {"title", FieldSpec::characters()}}, {.tokenizers = &tokenizers});
+  Pipeline p(
+      "choice(inkey='captions', outkey='t') | copy('title', 't') | tokenize('b', inkey='t', "
+      "max_len=4)",
+      {{"captions", FieldSpec::list_of_texts()}, {"title", FieldSpec::characters()}},
+      {.tokenizers = &tokenizers});
   Sample s{{"captions", Texts{"ABCDEF", ""}}, {"title", std::string("xyz")}};
   Trace trace;
   p.apply(s, 0, nullptr, &trace);
@@ -125,7 +133,8 @@ TEST(Prefix, IsGivenAndCarriesNoLoss) {
   Result r = tokenized("max_len=6, eos='sticky', prefix='P:'", "AB");
   EXPECT_EQ(r.ids, (std::vector<int32_t>{P, ':' + 3, a, b, 1, 0}));  // as written: not lower-cased
   EXPECT_EQ(r.masks, (F{0, 0, 1, 1, 1, 0}));
-  r = tokenized("max_len=4, eos='sticky', prefix='P:'", "ABBA");  // cut: the prefix stays, the end sticks
+  // cut: the prefix stays, the end sticks
+  r = tokenized("max_len=4, eos='sticky', prefix='P:'", "ABBA");
   EXPECT_EQ(r.ids, (std::vector<int32_t>{P, ':' + 3, a, 1}));
   EXPECT_EQ(r.masks, (F{0, 0, 1, 1}));
   r = tokenized("max_len=4, prefix=''", "A");  // an empty prefix still says where padding is
@@ -158,7 +167,8 @@ TEST(Prefix, WithASentencepieceModel) {
 TEST(Prefix, SeveralTextsNeedAChoice) {
   Tokenizers tokenizers = bytes();
   expect_error(Exit::config, {"texts", "choice before"}, [&] {
-    Pipeline("tokenize('b', max_len=4)", {{"text", FieldSpec::list_of_texts()}}, {.tokenizers = &tokenizers});
+    Pipeline("tokenize('b', max_len=4)", {{"text", FieldSpec::list_of_texts()}},
+             {.tokenizers = &tokenizers});
   });
 }
 

@@ -23,16 +23,20 @@ using test::TarText;
 TEST(Brace, Expands) {
   using List = std::vector<std::string>;
   EXPECT_EQ(expand_braces("a.tar"), List{"a.tar"});
-  EXPECT_EQ(expand_braces("a-{008..011}.tar"), (List{"a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"}));
+  EXPECT_EQ(expand_braces("a-{008..011}.tar"),
+            (List{"a-008.tar", "a-009.tar", "a-010.tar", "a-011.tar"}));
   EXPECT_EQ(expand_braces("{a,b}/{0..1}.tar"), (List{"a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"}));
   EXPECT_EQ(expand_braces("x{9..10}"), (List{"x9", "x10"}));
   EXPECT_EQ(expand_braces("x{7..7}"), List{"x7"});
-  for (const char* bad : {"a{0..", "a}b", "{}", "{a}", "{3..1}", "{a..c}", "{{0..1},2}", "{0..99999999}"})
+  for (const char* bad :
+       {"a{0..", "a}b", "{}", "{a}", "{3..1}", "{a..c}", "{{0..1},2}", "{0..99999999}"})
     expect_error(Exit::config, {"'"}, [&] { expand_braces(bad); });
   // Neither many names nor long ones fill the memory, and looking makes none.
   check_braces("{0..999999}");
-  expect_error(Exit::config, {"more than 1000000 names"}, [] { expand_braces("{0..999}{0..999}{a,b}"); });
-  expect_error(Exit::config, {"256 MiB"}, [] { expand_braces("{0..999999}" + std::string(1000, 'x')); });
+  expect_error(Exit::config, {"more than 1000000 names"},
+               [] { expand_braces("{0..999}{0..999}{a,b}"); });
+  expect_error(Exit::config, {"256 MiB"},
+               [] { expand_braces("{0..999999}" + std::string(1000, 'x')); });
 }
 
 struct WebdatasetTest : testing::Test {
@@ -64,7 +68,8 @@ struct WebdatasetTest : testing::Test {
 };
 
 std::string text_in(const Value& v) {
-  if (auto* b = std::get_if<Bytes>(&v)) return {reinterpret_cast<const char*>(b->data()), b->size()};
+  if (auto* b = std::get_if<Bytes>(&v))
+    return {reinterpret_cast<const char*>(b->data()), b->size()};
   return std::get<std::string>(v);
 }
 
@@ -102,7 +107,9 @@ TEST_F(WebdatasetTest, FingerprintTellsCopiesApart) {
               TarText tar;
               for (int i = 0; i < 5; ++i) {
                 std::string key = fmt::format("{:04}", i);
-                tar.add(key + ".png", "PNG" + key).add(key + ".txt", i ? "caption" : "longer").add(key + ".cls", "1");
+                tar.add(key + ".png", "PNG" + key)
+                    .add(key + ".txt", i ? "caption" : "longer")
+                    .add(key + ".cls", "1");
               }
               test::write_file(dir / "s-0.tar", tar.end());
             }),
@@ -114,7 +121,8 @@ TEST_F(WebdatasetTest, ShardThatChangesWhileItIsOpenIsNoticed) {
   std::unique_ptr<Source> source = options.open(context);
   EXPECT_NO_THROW(source->read(0));
   std::string bytes = test::read_file(dir / "s-0.tar");
-  std::fstream file(dir / "s-0.tar", std::ios::in | std::ios::out | std::ios::binary);  // the same file, other bytes
+  // the same file, other bytes
+  std::fstream file(dir / "s-0.tar", std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(600), file.put('!');
   file.close();
   std::this_thread::sleep_for(std::chrono::milliseconds(5200));
@@ -125,7 +133,8 @@ TEST_F(WebdatasetTest, ShardThatChangesWhileItIsOpenIsNoticed) {
 TEST_F(WebdatasetTest, ShardThatIsReplacedBeforeItIsReadIsNoticed) {
   three_shards();
   std::unique_ptr<Source> source = options.open(context);
-  auto time = std::filesystem::last_write_time(dir / "s-0.tar"), later = time + std::chrono::nanoseconds(1);
+  auto time = std::filesystem::last_write_time(dir / "s-0.tar"),
+       later = time + std::chrono::nanoseconds(1);
   auto size = std::filesystem::file_size(dir / "s-0.tar");
   shard(0, 50, 55);
   ASSERT_EQ(std::filesystem::file_size(dir / "s-0.tar"), size);
@@ -156,7 +165,8 @@ TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
   EXPECT_EQ(test::read_file(path), index);
   shard(2, 5, 20);
   EXPECT_EQ(options.open(context)->size(), 20);
-  // The shard has as many bytes and another time, then more bytes and the same time: made again (mutant D6).
+  // The shard has as many bytes and another time, then more bytes and the same time: made again
+  // (mutant D6).
   std::string file = dir / "s-2.tar";
   auto size = std::filesystem::file_size(file);
   auto time = std::filesystem::last_write_time(file) + std::chrono::nanoseconds(1);
@@ -178,8 +188,8 @@ TEST_F(WebdatasetTest, IndexElsewhere) {
   EXPECT_EQ(files, 3);
   EXPECT_FALSE(std::filesystem::exists(dir / "s-0.tar.index"));
   EXPECT_FALSE(std::filesystem::exists(dir / "run"));
-  // Where the first place cannot be written, the run directory takes them. (A file stands where a directory would be
-  // needed, which stops root too.)
+  // Where the first place cannot be written, the run directory takes them. (A file stands where a
+  // directory would be needed, which stops root too.)
   test::write_file(dir / "blocked", "");
   options.open({.index_dir = dir / "blocked", .run_index_dir = dir / "run/index"});
   files = 0;
@@ -201,16 +211,25 @@ TEST_F(WebdatasetTest, ManyBuildAtOnce) {
   threads.clear();
   EXPECT_EQ(good, 6);
   for (auto& entry : std::filesystem::directory_iterator(dir.path()))
-    EXPECT_TRUE(entry.path().extension() == ".tar" || entry.path().extension() == ".index") << entry.path();
+    EXPECT_TRUE(entry.path().extension() == ".tar" || entry.path().extension() == ".index")
+        << entry.path();
 }
 
 TEST_F(WebdatasetTest, MissingMember) {
   shard(0, 0, 5);
-  shard(1, 5, 9, TarText().add("0009.png", "P").add("0009.cls", "1").add("0010.png", "P").add("0010.cls", "2").text);
+  shard(1, 5, 9,
+        TarText()
+            .add("0009.png", "P")
+            .add("0009.cls", "1")
+            .add("0010.png", "P")
+            .add("0010.cls", "2")
+            .text);
   shard(2, 11, 12);
-  expect_error(Exit::data, {"field 'text'", "2 of 12", ".txt", "s-1.tar:0009", ".cls .json .png .txt"},
+  expect_error(Exit::data,
+               {"field 'text'", "2 of 12", ".txt", "s-1.tar:0009", ".cls .json .png .txt"},
                [&] { options.open(context); });
-  // Where bad samples are replaced it is an error of the sample; what no sample has is still a mistake in the deck.
+  // Where bad samples are replaced it is an error of the sample; what no sample has is still a
+  // mistake in the deck.
   OpenContext replacing = context;
   replacing.substitutes = true;
   std::unique_ptr<Source> source = options.open(replacing);
@@ -229,22 +248,28 @@ TEST_F(WebdatasetTest, FirstExtensionThatASampleHas) {
   options.path = dir / "m.tar";
   options.fields = {{"image", "jpg;jpeg; png;webp"}, {"text", "txt"}};
   TarText tar;
-  for (std::string e : {"png", "jpg", "webp", "jpeg"}) tar.add(e + "." + e, "I " + e).add(e + ".txt", e);
+  for (std::string e : {"png", "jpg", "webp", "jpeg"})
+    tar.add(e + "." + e, "I " + e).add(e + ".txt", e);
   tar.add("two.png", "PNG").add("two.jpg", "JPG").add("two.webp", "WEBP").add("two.txt", "");
   test::write_file(options.path, tar.end());
   std::unique_ptr<Source> source = options.open(context);
   ASSERT_EQ(source->size(), 5);
-  for (auto [i, text] : {std::pair{0, "I png"}, {1, "I jpg"}, {2, "I webp"}, {3, "I jpeg"}, {4, "JPG"}})
+  for (auto [i, text] :
+       {std::pair{0, "I png"}, {1, "I jpg"}, {2, "I webp"}, {3, "I jpeg"}, {4, "JPG"}})
     EXPECT_EQ(text_in(source->read(i)["image"]), text);
   EXPECT_EQ(options.spec().at("image"), FieldSpec::encoded());
   options.fields["image"] = "webp;png;jpg";
-  expect_error(Exit::data, {"1 of 5", "'.webp or .png or .jpg'", "m.tar:jpeg", R"({ image = "webp;png;jpg;jpeg" })"},
-               [&] { options.open(context); });
+  expect_error(
+      Exit::data,
+      {"1 of 5", "'.webp or .png or .jpg'", "m.tar:jpeg", R"({ image = "webp;png;jpg;jpeg" })"},
+      [&] { options.open(context); });
   options.fields["image"] = "png;jpeg;webp;jpg";
-  EXPECT_EQ(text_in(options.open(context)->read(4)["image"]), "PNG") << "the order in the deck decides, not the archive's";
+  EXPECT_EQ(text_in(options.open(context)->read(4)["image"]), "PNG")
+      << "the order in the deck decides, not the archive's";
   // One extension: the message says what to write, and the fingerprint is that of the same places.
   options.fields["image"] = "jpg";
-  expect_error(Exit::data, {"3 of 5", "'.jpg'", R"({ image = "jpg;jpeg;png;webp" })"}, [&] { options.open(context); });
+  expect_error(Exit::data, {"3 of 5", "'.jpg'", R"({ image = "jpg;jpeg;png;webp" })"},
+               [&] { options.open(context); });
   options.fields = {{"text", "txt"}};
   uint64_t one = options.open(context)->fingerprint();
   options.fields = {{"text", "txt;text"}};
@@ -276,7 +301,8 @@ TEST_F(WebdatasetTest, Problems) {
   expect_error(Exit::data, {"has changed"}, [&] { source->read(1); });
   test::write_file(dir / "s-0.tar", TarText().end());
   expect_error(Exit::data, {"holds no samples"}, [&] { options.open(context); });
-  test::write_file(dir / "s-0.tar", TarText().add("a.png", "").add("a.txt", "").add("a.cls", "cat").end());
+  test::write_file(dir / "s-0.tar",
+                   TarText().add("a.png", "").add("a.txt", "").add("a.cls", "cat").end());
   source = options.open(context);
   expect_error(Exit::data, {".cls", "cat", "whole number"}, [&] { source->read(0); });
 }
@@ -298,10 +324,11 @@ TEST_F(WebdatasetTest, WarnsOfShardsWithoutSamples) {
 
 TEST_F(WebdatasetTest, NamesThatLeadOutAreRefused) {
   options.path = dir / "t.tar", options.fields = {{"text", "txt"}};
-  for (auto [name, problem] : {std::pair<std::string, const char*>{"../../root/.bashrc.txt", "leads out"},
-                               {"a/../../b.txt", "leads out"},
-                               {"/etc/cron.d/x.txt", "absolute"},
-                               {"a\nerror: b.txt", "control"}}) {
+  for (auto [name, problem] :
+       {std::pair<std::string, const char*>{"../../root/.bashrc.txt", "leads out"},
+        {"a/../../b.txt", "leads out"},
+        {"/etc/cron.d/x.txt", "absolute"},
+        {"a\nerror: b.txt", "control"}}) {
     test::write_file(options.path, TarText().add("good.txt", "").add(name, "x").end());
     expect_error(Exit::data, {"t.tar' at byte 512", problem}, [&] { options.open(context); });
   }
@@ -318,7 +345,8 @@ TEST_F(WebdatasetTest, HugeMembersAreBadSamples) {
   std::ofstream(options.path, std::ios::app | std::ios::binary) << TarText().end();
   std::unique_ptr<Source> source = options.open(context);
   EXPECT_EQ(text_in(source->read(0)["text"]), "small");
-  expect_error(Exit::data, {".txt has 268435457 bytes", "at most 268435456"}, [&] { source->read(1); });
+  expect_error(Exit::data, {".txt has 268435457 bytes", "at most 268435456"},
+               [&] { source->read(1); });
   test::write_file(options.path, TarText::header("b.bin", kMostMemberBytes));
   ASSERT_EQ(::truncate(options.path.c_str(), 512 + kMostMemberBytes), 0);
   std::ofstream(options.path, std::ios::app | std::ios::binary) << TarText().end();
@@ -330,7 +358,8 @@ TEST_F(WebdatasetTest, HugeMembersAreBadSamples) {
 TEST_F(WebdatasetTest, MoreShardsThanOpenFiles) {
   constexpr int kShards = 200;
   for (int s = 0; s < kShards; ++s)
-    test::write_file(dir / fmt::format("m-{:03}.tar", s), TarText().add("a.txt", std::to_string(s)).end());
+    test::write_file(dir / fmt::format("m-{:03}.tar", s),
+                     TarText().add("a.txt", std::to_string(s)).end());
   options.path = dir / "m-{000..199}.tar";
   options.fields = {{"text", "txt"}};
   std::unique_ptr<Source> source = options.open({.threads = 2, .write_index = false});

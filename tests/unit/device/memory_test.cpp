@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers, the ledger and the two-ended arena; and that what is measured on paper is what real memory then holds.
+// Buffers, the ledger and the two-ended arena; and that what is measured on paper is what real
+// memory then holds.
 #include "device/memory.hpp"
 
 #include <gtest/gtest.h>
@@ -71,7 +72,8 @@ TEST(Buffer, IsAlignedZeroedAndRoundedUp) {
     EXPECT_GE(b.bytes(), bytes);
     EXPECT_LT(b.bytes(), bytes + 64);
     EXPECT_EQ(b.bytes() % 64, 0);
-    for (int64_t i = 0; i < b.bytes(); ++i) ASSERT_EQ(static_cast<char*>(b.data())[i], 0) << i << " of " << bytes;
+    for (int64_t i = 0; i < b.bytes(); ++i)
+      ASSERT_EQ(static_cast<char*>(b.data())[i], 0) << i << " of " << bytes;
     EXPECT_EQ(l.entries().at("x").now, b.bytes());
     EXPECT_EQ(b.view(DType::f32).count, b.bytes() / 4);
     EXPECT_EQ(b.view(DType::bf16).count, b.bytes() / 2);
@@ -168,8 +170,10 @@ TEST(Arena, RefusesWhatDoesNotFit) {
   EXPECT_THROW(b.save(17), base::Error) << "the two ends may not meet";
 }
 
-// A random history of saves, temporaries, scopes and pops. Returns every address, relative to the first.
-void play(Arena& a, base::Stream s, int depth, int64_t& steps, const std::function<void(const View&)>& made) {
+// A random history of saves, temporaries, scopes and pops. Returns every address, relative to the
+// first.
+void play(Arena& a, base::Stream s, int depth, int64_t& steps,
+          const std::function<void(const View&)>& made) {
   Arena::Scope scope(a);
   Arena::Mark mark = a.low();
   for (int i = 0; i < 6; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The perplexity evaluator with a likelihood that is made up: which examples count, what they are divided by, and
-// which image stands beside which caption.
+// The perplexity evaluator with a likelihood that is made up: which examples count, what they are
+// divided by, and which image stands beside which caption.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,8 @@ struct Outcome {
 };
 
 std::unique_ptr<eval::Evaluator> perplexity(bool shuffle_images) {
-  return eval::make_evaluator(rig::options("perplexity", fmt::format("shuffle_images = {}", shuffle_images)));
+  return eval::make_evaluator(
+      rig::options("perplexity", fmt::format("shuffle_images = {}", shuffle_images)));
 }
 
 // A pass of a made-up model: `score` answers for the batch that was prepared last.
@@ -41,8 +42,12 @@ class MadeUpPass : public models::ScorePass {
   explicit MadeUpPass(Score score) : score_(std::move(score)) {}
   std::string name() const override { return "score"; }
   std::vector<models::InputSpec> inputs() const override { return {}; }
-  void prepare(const models::HostBatch& batch, const models::Inputs&) const override { batch_ = batch; }
-  void run(nn::Context&, const models::Inputs&, double* nll, double* weight) override { score_(batch_, nll, weight); }
+  void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
+    batch_ = batch;
+  }
+  void run(nn::Context&, const models::Inputs&, double* nll, double* weight) override {
+    score_(batch_, nll, weight);
+  }
 
  private:
   Score score_;
@@ -66,16 +71,18 @@ Outcome evaluate(const Setting& s) {
         EXPECT_EQ(caption, padding ? -1 : batch.first_position + i);
         nll[i] = padding ? 1e9 : nll_of(caption);
         weight[i] = padding ? 1e6 : s.tokens * tokens_of(caption);
-        if (!padding && first_round) out.images[caption].push_back(int64_t(batch.features.at("image").f32()[i]) - 1);
+        if (!padding && first_round)
+          out.images[caption].push_back(int64_t(batch.features.at("image").f32()[i]) - 1);
       }
     });
-    out.results[size_t(rank)] = evaluator->run({.world = ranks,
-                                                .dataset = set,
-                                                .loader = {},
-                                                .batch = s.batch,
-                                                .pass = &pass,
-                                                .forward = rig::forward,
-                                                .interrupted = [&] { return calls == s.interrupt_after; }});
+    out.results[size_t(rank)] =
+        evaluator->run({.world = ranks,
+                        .dataset = set,
+                        .loader = {},
+                        .batch = s.batch,
+                        .pass = &pass,
+                        .forward = rig::forward,
+                        .interrupted = [&] { return calls == s.interrupt_after; }});
   });
   return out;
 }
@@ -109,8 +116,10 @@ TEST(Perplexity, IsAMeanOverCaptionsAndOverTokens) {
       EXPECT_FALSE(result.interrupted);
     }
     EXPECT_EQ(int64_t(out.images.size()), s.examples) << "every caption counts";
-    for (const auto& [caption, images] : out.images) EXPECT_EQ(images, std::vector<int64_t>{caption});
-    for (int64_t calls : out.calls) EXPECT_EQ(calls, out.calls[0]) << "ranks gather weights together, in every batch";
+    for (const auto& [caption, images] : out.images)
+      EXPECT_EQ(images, std::vector<int64_t>{caption});
+    for (int64_t calls : out.calls)
+      EXPECT_EQ(calls, out.calls[0]) << "ranks gather weights together, in every batch";
   }
 }
 
@@ -142,7 +151,8 @@ TEST(Perplexity, ShuffledImagesAreHalfASetAway) {
       given.insert(images[0]);
     }
     EXPECT_EQ(int64_t(given.size()), s.examples) << "every image is given once";
-    // Only the images differ: the captions and what they are divided by are those of the plain evaluation.
+    // Only the images differ: the captions and what they are divided by are those of the plain
+    // evaluation.
     Setting plain = s;
     plain.shuffle_images = false;
     EXPECT_EQ(out.results[0].values, evaluate(plain).results[0].values);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts that tests of evaluators share: numbered samples, ranks that run one after the other, evaluators from keys.
+// Parts that tests of evaluators share: numbered samples, ranks that run one after the other,
+// evaluators from keys.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,8 @@ namespace rig {
 
 using device::DType;
 
-// Sample i: its number as an image and as the field `answer`, from 1 on, so that padding (all zero) is none of them.
+// Sample i: its number as an image and as the field `answer`, from 1 on, so that padding (all zero)
+// is none of them.
 class Numbers : public data::Source {
  public:
   Numbers(std::string answer, int64_t size) : answer_(std::move(answer)), size_(size) {}
@@ -29,7 +31,8 @@ class Numbers : public data::Source {
     return sample;
   }
   data::Spec spec() const {
-    return {{"image", data::FieldSpec::array(DType::f32, {1})}, {answer_, data::FieldSpec::array(DType::i32, {1})}};
+    return {{"image", data::FieldSpec::array(DType::f32, {1})},
+            {answer_, data::FieldSpec::array(DType::i32, {1})}};
   }
 
  private:
@@ -37,8 +40,8 @@ class Numbers : public data::Source {
   int64_t size_;
 };
 
-// Ranks that run one after the other, twice. In the first round a sum only collects what each rank adds. In the second
-// round every rank gets the whole sum.
+// Ranks that run one after the other, twice. In the first round a sum only collects what each rank
+// adds. In the second round every rank gets the whole sum.
 class Ranks : public comm::Comm {
  public:
   explicit Ranks(int size) : size_(size) {}
@@ -83,10 +86,12 @@ struct Root {
 // The options of [eval] with further keys of the kind.
 inline eval::EvalOptions options(const std::string& kind, const std::string& keys = "") {
   Root root;
-  config::Deck deck(config::DeckSource{"deck.toml",
-                                       fmt::format("[eval]\nkind = \"{}\"\ndata = \"val\"\nevery_steps = 1\n{}\n", kind, keys),
-                                       {}},
-                    root);
+  config::Deck deck(
+      config::DeckSource{
+          "deck.toml",
+          fmt::format("[eval]\nkind = \"{}\"\ndata = \"val\"\nevery_steps = 1\n{}\n", kind, keys),
+          {}},
+      root);
   EXPECT_TRUE(deck.problems().lines.empty());
   return root.options;
 }
@@ -107,7 +112,8 @@ inline void forward(const std::function<void(const models::Inputs&)>& prepare,
   const std::unique_ptr<comm::Comm> alone = comm::make_plan_comm(1);
   comm::Mesh mesh = comm::make_plan_mesh({1, 1}, *alone);
   shard::WeightStore weights({layout, mesh, queue, ledger}, 0);
-  nn::Context ctx{.queue = queue, .arena = arena, .weights = weights, .gradients = nullptr, .batch = 1};
+  nn::Context ctx{
+      .queue = queue, .arena = arena, .weights = weights, .gradients = nullptr, .batch = 1};
   prepare(models::Inputs{});
   run(ctx, models::Inputs{});
 }

@@ -62,7 +62,8 @@ TEST_F(Files, an_end_of_file_inside_a_read_is_an_error) {
   io::write_file_atomically(path("a"), "12345");
   File file(path("a"), File::Mode::read);
   char buffer[8];
-  EXPECT_NE(message_of([&] { file.read_at(buffer, 8, 2); }, 0).find("ends at byte 5, 5 more"), std::string::npos);
+  EXPECT_NE(message_of([&] { file.read_at(buffer, 8, 2); }, 0).find("ends at byte 5, 5 more"),
+            std::string::npos);
 }
 
 TEST_F(Files, errors_name_call_path_and_reason) {
@@ -113,7 +114,8 @@ std::vector<std::string> g_made;
 TEST_F(Files, a_name_is_given_to_what_is_on_disk) {
   auto calls_of = [](const std::function<void()>& work) {
     g_made.clear();
-    io::set_call_hook([](int64_t, const char* call, const std::string&) { g_made.push_back(call); });
+    io::set_call_hook(
+        [](int64_t, const char* call, const std::string&) { g_made.push_back(call); });
     work();
     io::set_call_hook(nullptr);
     return g_made;
@@ -122,7 +124,8 @@ TEST_F(Files, a_name_is_given_to_what_is_on_disk) {
   EXPECT_EQ(calls_of([&] { io::write_file_atomically(path("a"), "new"); }),
             (Calls{"open", "write", "fsync", "close", "rename", "open", "fsync"}));
   EXPECT_EQ(calls_of([&] { io::copy_file_atomically(path("a"), path("b")); }),
-            (Calls{"open", "fstat", "open", "read", "write", "fstat", "fsync", "futimens", "close", "rename"}));
+            (Calls{"open", "fstat", "open", "read", "write", "fstat", "fsync", "futimens", "close",
+                   "rename"}));
 }
 
 TEST_F(Files, a_file_knows_whether_it_is_in_place) {
@@ -191,9 +194,11 @@ TEST_F(Files, an_original_that_changes_is_not_copied) {
   static std::string changing;
   changing = path("a");
   io::set_call_hook([](int64_t, const char* call, const std::string&) {
-    if (std::string(call) == "write") io::set_call_hook(nullptr), io::File(changing, File::Mode::append).append("6");
+    if (std::string(call) == "write")
+      io::set_call_hook(nullptr), io::File(changing, File::Mode::append).append("6");
   });
-  EXPECT_NE(message_of([&] { io::copy_file_atomically(path("a"), path("b")); }, 0).find("changed while it was copied"),
+  EXPECT_NE(message_of([&] { io::copy_file_atomically(path("a"), path("b")); }, 0)
+                .find("changed while it was copied"),
             std::string::npos);
   io::set_call_hook(nullptr);
   EXPECT_EQ(io::list_directory(directory_), std::vector<std::string>{"a"});
@@ -206,9 +211,11 @@ TEST_F(Files, directories) {
   EXPECT_EQ(io::list_directory(path("a")), std::vector<std::string>{"b"});
   EXPECT_TRUE(io::list_directory(path("none")).empty());
   io::write_file_atomically(path("file"), "");
-  EXPECT_NE(message_of([&] { io::make_directories(path("file/x")); }, EEXIST).find(path("file") + ": cannot"),
+  EXPECT_NE(message_of([&] { io::make_directories(path("file/x")); }, EEXIST)
+                .find(path("file") + ": cannot"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { io::make_directories(path("file")); }, EEXIST).find("file"), std::string::npos);
+  EXPECT_NE(message_of([&] { io::make_directories(path("file")); }, EEXIST).find("file"),
+            std::string::npos);
   EXPECT_FALSE(io::exists(path("file/x")));
   EXPECT_TRUE(io::remove_file(path("file")));
   EXPECT_FALSE(io::remove_file(path("file")));

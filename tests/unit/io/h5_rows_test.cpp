@@ -22,7 +22,8 @@ class Rows : public testing::Test {
     const float numbers[6] = {1, 2.5, -3, 4, 5, 6};
     put(file, "numbers", H5T_IEEE_F32BE, H5T_NATIVE_FLOAT, {3, 2}, numbers);
     const uint8_t bytes[5] = {1, 2, 3, 4, 5};
-    const hvl_t lists[3] = {{5, const_cast<uint8_t*>(bytes)}, {0, nullptr}, {2, const_cast<uint8_t*>(bytes)}};
+    const hvl_t lists[3] = {
+        {5, const_cast<uint8_t*>(bytes)}, {0, nullptr}, {2, const_cast<uint8_t*>(bytes)}};
     hid_t list = H5Tvlen_create(H5T_NATIVE_UINT8);
     put(file, "lists", list, list, {3}, lists);
     const char* words[4] = {"one", "", "three and more", "4"};
@@ -35,8 +36,10 @@ class Rows : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  static void put(hid_t file, const char* name, hid_t type, hid_t memory, std::vector<hsize_t> dims, const void* data) {
-    hid_t space = dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(int(dims.size()), dims.data(), nullptr);
+  static void put(hid_t file, const char* name, hid_t type, hid_t memory, std::vector<hsize_t> dims,
+                  const void* data) {
+    hid_t space = dims.empty() ? H5Screate(H5S_SCALAR)
+                               : H5Screate_simple(int(dims.size()), dims.data(), nullptr);
     hid_t list = H5Pcreate(H5P_DATASET_CREATE);
     if (!data) {  // chunks that are never written
       std::vector<hsize_t> chunk(dims.size(), 1);
@@ -86,10 +89,12 @@ TEST_F(Rows, lengths_are_limited) {
   };
   EXPECT_EQ(length(0, 5), (std::vector<uint8_t>{1, 2, 3, 4, 5}));
   EXPECT_TRUE(length(1, 5).empty());
-  EXPECT_NE(failure([&] { length(0, 4); }).find("row 0 of /lists has more than 4 bytes"), std::string::npos);
+  EXPECT_NE(failure([&] { length(0, 4); }).find("row 0 of /lists has more than 4 bytes"),
+            std::string::npos);
   EXPECT_EQ(length(2, 4).size(), 2u);  // and goes on
   EXPECT_EQ(words.read_texts(1, 100), (std::vector<std::string>{"three and more", "4"}));
-  EXPECT_NE(failure([&] { words.read_texts(1, 14); }).find("more than 14 bytes"), std::string::npos);
+  EXPECT_NE(failure([&] { words.read_texts(1, 14); }).find("more than 14 bytes"),
+            std::string::npos);
   EXPECT_EQ(words.read_texts(0, 14), (std::vector<std::string>{"one", ""}));
 }
 

@@ -39,8 +39,8 @@ TEST_F(H5, numbers_of_every_type_come_back) {
     file.close();
   }
   H5File file = H5File::open(path_);
-  EXPECT_EQ(file.datasets(),
-            (std::vector<std::string>{"/a/f32", "/a/f64", "/a/i32", "/b/c/u8", "/b/empty", "/b/u64", "/i64"}));
+  EXPECT_EQ(file.datasets(), (std::vector<std::string>{"/a/f32", "/a/f64", "/a/i32", "/b/c/u8",
+                                                       "/b/empty", "/b/u64", "/i64"}));
   EXPECT_EQ(file.datasets("/b"), (std::vector<std::string>{"/b/c/u8", "/b/empty", "/b/u64"}));
   EXPECT_EQ(file.read<float>("/a/f32"), (std::vector<float>{1, 2.5, -3, 4, 5, 6}));
   EXPECT_EQ(file.read<double>("/a/f32")[1], 2.5);  // HDF5 converts
@@ -55,14 +55,16 @@ TEST_F(H5, numbers_of_every_type_come_back) {
   EXPECT_EQ(info.bytes, 24);
   EXPECT_TRUE(file.info("/a/f64").shape.empty());
   EXPECT_EQ(file.info("/b/u64").type, H5Type::u64);
-  EXPECT_TRUE(file.exists("/b/c") && file.exists("/b/c/u8") && !file.exists("/b/c/u8/x") && !file.exists("/x/y/z"));
+  EXPECT_TRUE(file.exists("/b/c") && file.exists("/b/c/u8") && !file.exists("/b/c/u8/x") &&
+              !file.exists("/x/y/z"));
 }
 
 TEST_F(H5, offsets_are_where_the_bytes_lie) {
   int64_t small = 0, large = 0;
   {
-    H5File file =
-        H5File::create(path_, {.user_block = 4096, .alignment = 4096, .aligned_from = 1 << 16, .metadata_block = 8192});
+    H5File file = H5File::create(
+        path_,
+        {.user_block = 4096, .alignment = 4096, .aligned_from = 1 << 16, .metadata_block = 8192});
     small = file.create_contiguous("/small", H5Type::i32, {3});
     large = file.create_contiguous("/large", H5Type::bf16, {1 << 15});
     EXPECT_EQ(file.create_contiguous("/none", H5Type::f32, {0}), -1);
@@ -135,22 +137,27 @@ TEST_F(H5, errors_name_file_object_and_reason) {
     }
     return "";
   };
-  EXPECT_NE(message([&] { H5File::open(path_); }).find(path_ + ": cannot open the file"), std::string::npos);
+  EXPECT_NE(message([&] { H5File::open(path_); }).find(path_ + ": cannot open the file"),
+            std::string::npos);
   EXPECT_NE(message([&] { H5File::open(path_); }).find("No such file"), std::string::npos);
   io::write_file_atomically(path_, "this is not HDF5");
   EXPECT_NE(message([&] { H5File::open(path_); }).find("signature"), std::string::npos);
   H5File file = H5File::create(path_);
-  EXPECT_NE(message([&] { file.read<float>("/a/b"); }).find("open dataset /a/b"), std::string::npos);
+  EXPECT_NE(message([&] { file.read<float>("/a/b"); }).find("open dataset /a/b"),
+            std::string::npos);
   file.create<float>("/x", std::vector<float>{1}, {1});
-  EXPECT_NE(message([&] { file.create<float>("/x", std::vector<float>{1}, {1}); }).find("create dataset /x"),
+  EXPECT_NE(message([&] {
+              file.create<float>("/x", std::vector<float>{1}, {1});
+            }).find("create dataset /x"),
             std::string::npos);
   EXPECT_NE(message([&] {
               file.write<float>("/x", std::vector<float>{1, 2});
             }).find("2 elements given, 1 there"),
             std::string::npos);
   EXPECT_NE(message([&] { file.read_text("/x"); }).find("does not hold text"), std::string::npos);
-  EXPECT_NE(message([&] { H5File::create(directory_ + "/none/a.h5").close(); }).find("No such file"),
-            std::string::npos);
+  EXPECT_NE(
+      message([&] { H5File::create(directory_ + "/none/a.h5").close(); }).find("No such file"),
+      std::string::npos);
 }
 
 // Equal contents make equal files, so files can be compared as bytes.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that move less than they were asked to, or are interrupted: the system may do either at any time. The C library's
-// functions are replaced in this program by ones that do so when they are asked to.
+// Calls that move less than they were asked to, or are interrupted: the system may do either at any
+// time. The C library's functions are replaced in this program by ones that do so when they are
+// asked to.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/uio.h>
@@ -25,7 +26,8 @@ Function real(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
 }
 
-// True if the call must fail, with errno set: each third is interrupted; one that never makes way ends with an error.
+// True if the call must fail, with errno set: each third is interrupted; one that never makes way
+// ends with an error.
 bool refused() {
   if (g_most == 0) return false;
   constexpr int kEnough = 5000;
@@ -114,7 +116,8 @@ TEST_P(ShortCalls, many_pieces) {
   io::File file(path_, io::File::Mode::write);
   std::vector<std::string_view> pieces;
   size_t begin = 0;
-  for (size_t end : ends()) pieces.push_back(std::string_view(text_).substr(begin, end - begin)), begin = end;
+  for (size_t end : ends())
+    pieces.push_back(std::string_view(text_).substr(begin, end - begin)), begin = end;
   file.write_at(pieces, 7);
   g_most = 0;
   EXPECT_EQ(io::read_file(path_), std::string(7, '\0') + text_);
@@ -122,7 +125,8 @@ TEST_P(ShortCalls, many_pieces) {
   std::string back(100, '?');
   std::vector<std::span<char>> places;
   begin = 0;
-  for (size_t end : ends()) places.push_back(std::span(back).subspan(begin, end - begin)), begin = end;
+  for (size_t end : ends())
+    places.push_back(std::span(back).subspan(begin, end - begin)), begin = end;
   file.read_at(places, 7);
   EXPECT_EQ(back, text_);
 }

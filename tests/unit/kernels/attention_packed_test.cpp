@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over packed rows: each example's bits are those of the example alone, with as many queries and keys as it
-// has.
+// Attention over packed rows: each example's bits are those of the example alone, with as many
+// queries and keys as it has.
 #include "kernels/attention.hpp"
 #include "rig.hpp"
 
@@ -19,42 +19,56 @@ struct Packed {
 };
 
 // Queries, keys: rows of each example.
-void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& keys, Mask mask, bool packed_keys) {
+void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& keys, Mask mask,
+             bool packed_keys) {
   constexpr int64_t kHeads = 2, kDim = 20, kRow = kHeads * kDim, kLength = 70;
   const int64_t batch = int64_t(queries.size());
-  Packed q_rows(queries), k_rows(packed_keys ? keys : std::vector<int32_t>(size_t(batch), int32_t(kLength)));
+  Packed q_rows(queries),
+      k_rows(packed_keys ? keys : std::vector<int32_t>(size_t(batch), int32_t(kLength)));
   std::vector<uint8_t> flags;
   for (int64_t b = 0; b < batch; ++b) flags.push_back(b % 2 == 0);
-  AttentionShape all{.batch = batch,
-                     .heads = kHeads,
-                     .query_length = kLength,
-                     .key_length = kLength,
-                     .head_dim = kDim,
-                     .mask = mask,
-                     .flags = mask == Mask::per_example ? device::view(flags.data(), batch) : View{}};
+  AttentionShape all{
+      .batch = batch,
+      .heads = kHeads,
+      .query_length = kLength,
+      .key_length = kLength,
+      .head_dim = kDim,
+      .mask = mask,
+      .flags = mask == Mask::per_example ? device::view(flags.data(), batch) : View{}};
   all.query_offsets = q_rows.view();
   if (packed_keys) all.key_offsets = k_rows.view();
   const int64_t q_count = q_rows.rows() * kRow, k_count = k_rows.rows() * kRow;
-  Tensor q(normals(q_count, "q")), k(normals(k_count, "k")), v(normals(k_count, "v")), d_o(normals(q_count, "d_o"));
+  Tensor q(normals(q_count, "q")), k(normals(k_count, "k")), v(normals(k_count, "v")),
+      d_o(normals(q_count, "d_o"));
   Tensor o(q_count), lse(batch * kHeads * kLength), dq(q_count), dk(k_count), dv(k_count);
   TestQueue queue(2);
   run(AttentionForward{.o = o, .lse = lse, .q = q, .k = k, .v = v, .shape = all}, queue);
-  run(
-      AttentionBackward{
-          .dq = dq, .dk = dk, .dv = dv, .d_o = d_o, .q = q, .k = k, .v = v, .o = o, .lse = lse, .shape = all},
+  run(AttentionBackward{.dq = dq,
+                        .dk = dk,
+                        .dv = dv,
+                        .d_o = d_o,
+                        .q = q,
+                        .k = k,
+                        .v = v,
+                        .o = o,
+                        .lse = lse,
+                        .shape = all},
       queue);
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t n = queries[size_t(b)], m = k_rows.offsets[size_t(b) + 1] - k_rows.offsets[size_t(b)];
+    const int64_t n = queries[size_t(b)],
+                  m = k_rows.offsets[size_t(b) + 1] - k_rows.offsets[size_t(b)];
     auto part = [&](Tensor& t, const Packed& rows) {
       const float* from = t.data() + rows.offsets[size_t(b)] * kRow;
-      return std::vector<float>(from, from + (rows.offsets[size_t(b) + 1] - rows.offsets[size_t(b)]) * kRow);
+      return std::vector<float>(
+          from, from + (rows.offsets[size_t(b) + 1] - rows.offsets[size_t(b)]) * kRow);
     };
-    // A causal mask wants as many queries as keys: queries that were left out are made up, and nothing may depend on
-    // them.
+    // A causal mask wants as many queries as keys: queries that were left out are made up, and
+    // nothing may depend on them.
     const bool causal = mask == Mask::causal || (mask == Mask::per_example && flags[size_t(b)]);
     if (causal && n != m) continue;
     if (n == 0) {
-      EXPECT_EQ(part(dk, k_rows), std::vector<float>(size_t(m * kRow))) << "nobody looked at example " << b;
+      EXPECT_EQ(part(dk, k_rows), std::vector<float>(size_t(m * kRow)))
+          << "nobody looked at example " << b;
       EXPECT_EQ(part(dv, k_rows), std::vector<float>(size_t(m * kRow)));
       continue;
     }
@@ -99,20 +113,28 @@ TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
   constexpr int64_t kDim = 24, kLength = 30, kSome = 11;
   std::vector<int32_t> some{0, kSome}, all{0, kLength};
   auto view = [](std::vector<int32_t>& v) { return View{v.data(), device::DType::i32, 2}; };
-  Tensor q(normals(kLength * kDim, "q")), k(normals(kLength * kDim, "k")), v(normals(kLength * kDim, "v"));
+  Tensor q(normals(kLength * kDim, "q")), k(normals(kLength * kDim, "k")),
+      v(normals(kLength * kDim, "v"));
   Tensor o(kLength * kDim), part(kSome * kDim);
   TestQueue queue;
-  AttentionShape shape{
-      .batch = 1, .heads = 1, .query_length = kLength, .key_length = kLength, .head_dim = kDim, .mask = Mask::causal};
+  AttentionShape shape{.batch = 1,
+                       .heads = 1,
+                       .query_length = kLength,
+                       .key_length = kLength,
+                       .head_dim = kDim,
+                       .mask = Mask::causal};
   run(AttentionForward{.o = o, .q = q, .k = k, .v = v, .shape = shape}, queue);
   shape.query_offsets = view(some), shape.key_offsets = view(all);
   View first = q;
-  run(AttentionForward{.o = part, .q = first.slice(0, kSome * kDim), .k = k, .v = v, .shape = shape}, queue);
+  run(
+      AttentionForward{
+          .o = part, .q = first.slice(0, kSome * kDim), .k = k, .v = v, .shape = shape},
+      queue);
   for (int64_t i = 0; i < kSome * kDim; ++i) ASSERT_NEAR(part[i], o[i], 1e-6) << i;
 }
 
-// Threads' scratch lies side by side, as large as the shape says: no smaller number of rows may need more. (Blocks of
-// 41 queries are larger than those of 64.)
+// Threads' scratch lies side by side, as large as the shape says: no smaller number of rows may
+// need more. (Blocks of 41 queries are larger than those of 64.)
 TEST(PackedAttention, FewerRowsNeedNoMoreScratch) {
   if (on_cuda()) GTEST_SKIP() << "scratch of the CPU's threads";
   for_each_table([] {
@@ -149,7 +171,8 @@ TEST(PackedAttention, Checks) {
   EXPECT_ERROR(run(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}, queue),
                "example 1 has rows [1, 6)");
   shape.dropout = 0.5f;
-  EXPECT_ERROR(check(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}), "packed rows exclude dropout");
+  EXPECT_ERROR(check(AttentionForward{.o = o, .q = q, .k = k, .v = k, .shape = shape}),
+               "packed rows exclude dropout");
 }
 
 }  // namespace

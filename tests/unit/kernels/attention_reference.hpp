@@ -23,8 +23,11 @@ struct AttentionReference {
   }
   double kept(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (shape.dropout == 0) return 1;
-    int64_t draw = (((shape.first_example + b) * shape.heads + h) * shape.query_length + i) * shape.key_length + j;
-    return shape.stream.uniform(uint64_t(draw)) >= shape.dropout ? 1 / (1 - double(shape.dropout)) : 0;
+    int64_t draw = (((shape.first_example + b) * shape.heads + h) * shape.query_length + i) *
+                       shape.key_length +
+                   j;
+    return shape.stream.uniform(uint64_t(draw)) >= shape.dropout ? 1 / (1 - double(shape.dropout))
+                                                                 : 0;
   }
   // Softmax weights of one query, before dropout.
   std::vector<double> weights(int64_t b, int64_t h, int64_t i, double* log_sum) const {
@@ -33,8 +36,10 @@ struct AttentionReference {
     for (int64_t j = 0; j < shape.key_length; ++j) {
       double dot = 0;
       for (int64_t d = 0; d < shape.head_dim; ++d)
-        dot += q[size_t(at(b, i, h, d, shape.query_length))] * k[size_t(at(b, j, h, d, shape.key_length))];
-      s[size_t(j)] = sees(b, i, j) ? dot / std::sqrt(double(shape.head_dim)) : -3.4028234663852886e38;
+        dot += q[size_t(at(b, i, h, d, shape.query_length))] *
+               k[size_t(at(b, j, h, d, shape.key_length))];
+      s[size_t(j)] =
+          sees(b, i, j) ? dot / std::sqrt(double(shape.head_dim)) : -3.4028234663852886e38;
       largest = std::max(largest, s[size_t(j)]);
     }
     for (double& x : s) x = std::exp(x - largest), sum += x;

@@ -12,8 +12,14 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-AttentionShape shape_of(int64_t batch, int64_t heads, int64_t lq, int64_t lk, int64_t d, Mask mask, float dropout = 0) {
-  AttentionShape s{.batch = batch, .heads = heads, .query_length = lq, .key_length = lk, .head_dim = d, .mask = mask};
+AttentionShape shape_of(int64_t batch, int64_t heads, int64_t lq, int64_t lk, int64_t d, Mask mask,
+                        float dropout = 0) {
+  AttentionShape s{.batch = batch,
+                   .heads = heads,
+                   .query_length = lq,
+                   .key_length = lk,
+                   .head_dim = d,
+                   .mask = mask};
   s.dropout = dropout, s.stream = base::Stream(7, "attention"), s.first_example = 5;
   return s;
 }
@@ -24,7 +30,8 @@ struct Problem {
   Tensor q, k, v, d_o;
 
   explicit Problem(const AttentionShape& s, double scale = 1)
-      : shape(s), q(normals(s.batch * s.query_length * s.heads * s.head_dim, "q", scale), 1),
+      : shape(s),
+        q(normals(s.batch * s.query_length * s.heads * s.head_dim, "q", scale), 1),
         k(normals(s.batch * s.key_length * s.heads * s.head_dim, "k", scale), 3),
         v(normals(s.batch * s.key_length * s.heads * s.head_dim, "v"), 5),
         d_o(normals(s.batch * s.query_length * s.heads * s.head_dim, "do"), 7) {
@@ -32,8 +39,17 @@ struct Problem {
     if (s.mask == Mask::per_example) shape.flags = device::view(flags.data(), s.batch);
   }
   AttentionReference reference() const {
-    AttentionReference f{shape, flags, doubles(q.values()), doubles(k.values()), doubles(v.values()),
-                         doubles(d_o.values()), {}, {}, {}, {}, {}};
+    AttentionReference f{shape,
+                         flags,
+                         doubles(q.values()),
+                         doubles(k.values()),
+                         doubles(v.values()),
+                         doubles(d_o.values()),
+                         {},
+                         {},
+                         {},
+                         {},
+                         {}};
     f.forward(), f.backward();
     return f;
   }
@@ -50,8 +66,10 @@ struct Results {
 
 Results run_both(const Problem& p, TestQueue& queue) {
   const AttentionShape& s = p.shape;
-  int64_t nq = s.batch * s.query_length * s.heads * s.head_dim, nk = s.batch * s.key_length * s.heads * s.head_dim;
-  Tensor o(nq, 3), lse(s.batch * s.heads * s.query_length, 1), dq(nq, 1), dk(nk, 3), dv(nk, 5), o2(nq);
+  int64_t nq = s.batch * s.query_length * s.heads * s.head_dim,
+          nk = s.batch * s.key_length * s.heads * s.head_dim;
+  Tensor o(nq, 3), lse(s.batch * s.heads * s.query_length, 1), dq(nq, 1), dk(nk, 3), dv(nk, 5),
+      o2(nq);
   run(AttentionForward{.o = o, .lse = lse, .q = p.q, .k = p.k, .v = p.v, .shape = s}, queue);
   run(AttentionForward{.o = o2, .q = p.q, .k = p.k, .v = p.v, .shape = s}, queue);
   EXPECT_TRUE(same_bits(o.values(), o2.values())) << "without lse";
@@ -61,11 +79,13 @@ Results run_both(const Problem& p, TestQueue& queue) {
 
 void compare(const Problem& p, TestQueue& queue) {
   const AttentionShape& s = p.shape;
-  SCOPED_TRACE(fmt::format("batch {} heads {} lq {} lk {} d {} mask {} dropout {}", s.batch, s.heads, s.query_length,
-                           s.key_length, s.head_dim, int(s.mask), s.dropout));
+  SCOPED_TRACE(fmt::format("batch {} heads {} lq {} lk {} d {} mask {} dropout {}", s.batch,
+                           s.heads, s.query_length, s.key_length, s.head_dim, int(s.mask),
+                           s.dropout));
   Results r = run_both(p, queue);
   AttentionReference f = p.reference();
-  // Relative to the largest element; rounding of scores of order 5 dominates (backward recomputes them from lse).
+  // Relative to the largest element; rounding of scores of order 5 dominates (backward recomputes
+  // them from lse).
   expect_close(r.o, f.o, 1e-6, "o");
   expect_close(r.lse, f.lse, 1e-6, "lse", 1);
   // With one key the gradient of the scores is 0 by cancellation: measure against its terms.
@@ -79,7 +99,8 @@ TEST(Attention, ReferenceGradientIsTheDerivative) {
   for (float dropout : {0.0f, 0.4f}) {
     Problem p(shape_of(2, 2, 4, 4, 3, Mask::per_example, dropout));
     AttentionReference f = p.reference();
-    auto differences = [&](std::vector<double> AttentionReference::*input, const std::vector<double>& gradient) {
+    auto differences = [&](std::vector<double> AttentionReference::*input,
+                           const std::vector<double>& gradient) {
       for (size_t i = 0; i < gradient.size(); ++i) {
         AttentionReference g = f;
         double h = 1e-5, middle = (g.*input)[i];
@@ -106,7 +127,8 @@ TEST(Attention, AgreesWithReference) {
       compare(Problem(shape_of(1, 2, 197, 197, 40, mask)), queue);
       compare(Problem(shape_of(1, 1, 256, 256, 8, mask)), queue);
     }
-    for (auto [lq, lk] : {std::pair<int64_t, int64_t>{1, 196}, {7, 197}, {64, 196}, {196, 1}, {50, 15}, {13, 17}})
+    for (auto [lq, lk] :
+         {std::pair<int64_t, int64_t>{1, 196}, {7, 197}, {64, 196}, {196, 1}, {50, 15}, {13, 17}})
       compare(Problem(shape_of(2, 2, lq, lk, 20, Mask::full)), queue);
   });
 }
@@ -133,9 +155,11 @@ TEST(Attention, DropoutDependsOnTheGlobalExampleOnly) {
     AttentionShape one = s;
     one.batch = 1, one.first_example = s.first_example + b;
     Tensor o(per_example);
-    run(AttentionForward{.o = o, .q = p.q.view().slice(b * per_example, per_example),
+    run(AttentionForward{.o = o,
+                         .q = p.q.view().slice(b * per_example, per_example),
                          .k = p.k.view().slice(b * per_example, per_example),
-                         .v = p.v.view().slice(b * per_example, per_example), .shape = one},
+                         .v = p.v.view().slice(b * per_example, per_example),
+                         .shape = one},
         queue);
     EXPECT_TRUE(std::equal(o.data(), o.data() + per_example, whole.begin() + b * per_example)) << b;
   }

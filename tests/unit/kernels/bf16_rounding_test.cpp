@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where bf16 values are rounded. Operands are small whole numbers, so every sum is exact in f32 and its order changes
-// nothing. Each result is then one definite number, whatever the CPU: with bf16 instructions (AMX included) and
-// without, an op must give it bit for bit, and a rounding too many, too few or elsewhere shows.
+// Where bf16 values are rounded. Operands are small whole numbers, so every sum is exact in f32 and
+// its order changes nothing. Each result is then one definite number, whatever the CPU: with bf16
+// instructions (AMX included) and without, an op must give it bit for bit, and a rounding too many,
+// too few or elsewhere shows.
 #include "kernels/attention.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
@@ -32,28 +33,35 @@ struct Matrix {
   std::vector<float> wide;
   std::vector<uint16_t> narrow;
   DType type;
-  Matrix(std::vector<float> values, DType t) : wide(std::move(values)), narrow(narrowed(wide)), type(t) {}
-  static Matrix whole(int64_t count, const std::string& name, DType type, int64_t most = 4, float unit = 1) {
+  Matrix(std::vector<float> values, DType t)
+      : wide(std::move(values)), narrow(narrowed(wide)), type(t) {}
+  static Matrix whole(int64_t count, const std::string& name, DType type, int64_t most = 4,
+                      float unit = 1) {
     std::vector<float> values;
     for (int32_t i : integers(count, -most, most + 1, name)) values.push_back(float(i) * unit);
     Matrix m(values, type);
-    for (size_t i = 0; i < values.size(); ++i) CHECK(m.at(int64_t(i)) == values[i], "{} is not exact", values[i]);
+    for (size_t i = 0; i < values.size(); ++i)
+      CHECK(m.at(int64_t(i)) == values[i], "{} is not exact", values[i]);
     return m;
   }
   View view() const {  // a test writes what it reads only
     auto* self = const_cast<Matrix*>(this);
-    return type == DType::bf16 ? narrow_view(self->narrow) : device::view(self->wide.data(), int64_t(wide.size()));
+    return type == DType::bf16 ? narrow_view(self->narrow)
+                               : device::view(self->wide.data(), int64_t(wide.size()));
   }
-  float at(int64_t i) const { return type == DType::bf16 ? widened(narrow[size_t(i)]) : wide[size_t(i)]; }
+  float at(int64_t i) const {
+    return type == DType::bf16 ? widened(narrow[size_t(i)]) : wide[size_t(i)];
+  }
   void expect(const std::vector<float>& wanted, const char* what) const {
-    for (size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(at(int64_t(i)), wanted[i]) << what << "[" << i << "]";
+    for (size_t i = 0; i < wanted.size(); ++i)
+      ASSERT_EQ(at(int64_t(i)), wanted[i]) << what << "[" << i << "]";
   }
 };
 
 struct Product {
   int64_t m, n, k;
-  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false, gelu = false,
-       gelu_of = false;
+  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false,
+       gelu = false, gelu_of = false;
   DType result = DType::bf16;
 };
 
@@ -61,12 +69,15 @@ struct Product {
 std::vector<float> sums_of(const Product& p, const Matrix& a, const Matrix& b) {
   std::vector<float> out;
   std::vector<float> left, right;  // rows of a, columns of b
-  for (int64_t i = 0; i < p.m * p.k; ++i) left.push_back(a.at(p.trans_a ? i % p.k * p.m + i / p.k : i));
-  for (int64_t i = 0; i < p.n * p.k; ++i) right.push_back(b.at(p.trans_b ? i : i % p.k * p.n + i / p.k));
+  for (int64_t i = 0; i < p.m * p.k; ++i)
+    left.push_back(a.at(p.trans_a ? i % p.k * p.m + i / p.k : i));
+  for (int64_t i = 0; i < p.n * p.k; ++i)
+    right.push_back(b.at(p.trans_b ? i : i % p.k * p.n + i / p.k));
   for (int64_t i = 0; i < p.m; ++i)
     for (int64_t j = 0; j < p.n; ++j) {
       double sum = 0;
-      for (int64_t t = 0; t < p.k; ++t) sum += double(left[size_t(i * p.k + t)]) * double(right[size_t(j * p.k + t)]);
+      for (int64_t t = 0; t < p.k; ++t)
+        sum += double(left[size_t(i * p.k + t)]) * double(right[size_t(j * p.k + t)]);
       CHECK(double(float(sum)) == sum, "{} is no float", sum);
       out.push_back(float(sum));
     }
@@ -74,8 +85,8 @@ std::vector<float> sums_of(const Product& p, const Matrix& a, const Matrix& b) {
 }
 
 // Sums and what is added to them, rounded once if the result is bf16.
-std::vector<float> result_of(const Product& p, std::vector<float> sums, const Matrix& c, const Matrix& bias,
-                             const Matrix& residual) {
+std::vector<float> result_of(const Product& p, std::vector<float> sums, const Matrix& c,
+                             const Matrix& bias, const Matrix& residual) {
   for (int64_t i = 0; i < p.m * p.n; ++i) {
     double sum = double(sums[size_t(i)]);
     if (p.accumulate) sum += double(c.at(i));
@@ -87,15 +98,19 @@ std::vector<float> result_of(const Product& p, std::vector<float> sums, const Ma
   return sums;
 }
 
-void check(const Product& p, const Matrix& a, const Matrix& b, const std::vector<float>& sums, bool fixed_order) {
+void check(const Product& p, const Matrix& a, const Matrix& b, const std::vector<float>& sums,
+           bool fixed_order) {
   SCOPED_TRACE(
-      fmt::format("{} x {} x {} to {}: trans {} {} bias {} residual {} accumulate {} gelu {} {}, fixed order {}", p.m,
-                  p.n, p.k, device::name_of(p.result), p.trans_a, p.trans_b, p.bias, p.residual, p.accumulate, p.gelu,
-                  p.gelu_of, fixed_order));
+      fmt::format("{} x {} x {} to {}: trans {} {} bias {} residual {} accumulate {} gelu {} {}, "
+                  "fixed order {}",
+                  p.m, p.n, p.k, device::name_of(p.result), p.trans_a, p.trans_b, p.bias,
+                  p.residual, p.accumulate, p.gelu, p.gelu_of, fixed_order));
   TestQueue queue(2, fixed_order);
-  Matrix c = Matrix::whole(p.m * p.n, "c", p.result), bias = Matrix::whole(p.n, "bias", p.result, 100, 0.125f);
+  Matrix c = Matrix::whole(p.m * p.n, "c", p.result),
+         bias = Matrix::whole(p.n, "bias", p.result, 100, 0.125f);
   Matrix residual = Matrix::whole(p.m * p.n, "residual", DType::f32, 2000, 0x1p-9f);
-  Matrix gelu(std::vector<float>(size_t(p.m * p.n)), p.result), x(normals(p.m * p.n, "x"), p.result);
+  Matrix gelu(std::vector<float>(size_t(p.m * p.n)), p.result),
+      x(normals(p.m * p.n, "x"), p.result);
   std::vector<float> wanted = result_of(p, sums, c, bias, residual);
   Gemm g{.c = c.view(),
          .a = a.view(),
@@ -125,7 +140,8 @@ void check(const Product& p, const Matrix& a, const Matrix& b, const std::vector
 }
 
 void check_all_forms(int64_t m, int64_t n, int64_t k) {
-  const Matrix a = Matrix::whole(m * k, "a", DType::bf16), b = Matrix::whole(k * n, "b", DType::bf16);
+  const Matrix a = Matrix::whole(m * k, "a", DType::bf16),
+               b = Matrix::whole(k * n, "b", DType::bf16);
   for (int trans = 0; trans < 4; ++trans) {
     Product p{.m = m, .n = n, .k = k, .trans_a = (trans & 1) != 0, .trans_b = (trans & 2) != 0};
     const std::vector<float> sums = sums_of(p, a, b);
@@ -153,17 +169,20 @@ void check_all_forms(int64_t m, int64_t n, int64_t k) {
 
 TEST(Bf16Rounding, ProductsRoundTheirResultsOnce) {
   if (on_cuda()) return;
-  for (auto [m, n, k] : {std::array<int64_t, 3>{5, 7, 3}, {33, 48, 65}, {450, 24, 33}}) check_all_forms(m, n, k);
+  for (auto [m, n, k] : {std::array<int64_t, 3>{5, 7, 3}, {33, 48, 65}, {450, 24, 33}})
+    check_all_forms(m, n, k);
 }
 
-// Products that run together: the second one reads the rounded result of the first, the third adds to the second.
+// Products that run together: the second one reads the rounded result of the first, the third adds
+// to the second.
 TEST(Bf16Rounding, ProductsByRows) {
   if (on_cuda()) return;
   both_ways([] {
     for (auto [m, width, hidden] : {std::array<int64_t, 3>{9, 8, 12}, {450, 40, 72}})
       for (bool fixed_order : {false, true}) {
         TestQueue queue(2, fixed_order);
-        Matrix a = Matrix::whole(m * width, "a", DType::bf16), up = Matrix::whole(width * hidden, "up", DType::bf16);
+        Matrix a = Matrix::whole(m * width, "a", DType::bf16),
+               up = Matrix::whole(width * hidden, "up", DType::bf16);
         Matrix down = Matrix::whole(hidden * width, "down", DType::bf16), none({}, DType::f32);
         Matrix residual = Matrix::whole(m * width, "residual", DType::f32, 100, 0.125f);
         Matrix h(std::vector<float>(size_t(m * hidden)), DType::bf16),
@@ -185,8 +204,9 @@ TEST(Bf16Rounding, ProductsByRows) {
                    .write = Write::accumulate};
         const Gemm all[] = {first, second, third};
         run_by_rows(all, queue);
-        std::vector<float> wanted = result_of({.m = m, .n = hidden, .k = width},
-                                              sums_of({.m = m, .n = hidden, .k = width}, a, up), none, none, none);
+        std::vector<float> wanted =
+            result_of({.m = m, .n = hidden, .k = width},
+                      sums_of({.m = m, .n = hidden, .k = width}, a, up), none, none, none);
         h.expect(wanted, "hidden");
         Product p{.m = m, .n = width, .k = hidden, .residual = true, .result = DType::f32};
         const std::vector<float> sums = sums_of(p, h, down);
@@ -197,8 +217,9 @@ TEST(Bf16Rounding, ProductsByRows) {
   });
 }
 
-// Attention with two queries and two keys: each sum over them is one addition, which rounds alike in any order. Weights
-// before their division, normalised weights and gradients of scores are rounded for the products that read them.
+// Attention with two queries and two keys: each sum over them is one addition, which rounds alike
+// in any order. Weights before their division, normalised weights and gradients of scores are
+// rounded for the products that read them.
 struct Attention {
   static constexpr int64_t kBatch = 3, kHeads = 5, kLength = 2, kWidth = 16;
   std::vector<uint8_t> flags = {1, 0, 1};
@@ -208,13 +229,18 @@ struct Attention {
   std::vector<float> lse = std::vector<float>(size_t(kBatch * kHeads * kLength));
 
   static constexpr int64_t kCount = kBatch * kLength * kHeads * kWidth;
-  static Matrix whole(const std::string& name, int64_t most) { return Matrix::whole(kCount, name, DType::bf16, most); }
+  static Matrix whole(const std::string& name, int64_t most) {
+    return Matrix::whole(kCount, name, DType::bf16, most);
+  }
   static Matrix nothing() { return {std::vector<float>(size_t(kCount)), DType::bf16}; }
-  // Values in {1, 2, 3}: without cancellation outputs have few bits, and so have their products with gradients.
+  // Values in {1, 2, 3}: without cancellation outputs have few bits, and so have their products
+  // with gradients.
   explicit Attention(Mask m) : mask(m) {
     for (uint16_t& x : v.narrow) x = narrowed(widened(x) + 2);
   }
-  static int64_t at(int64_t b, int64_t h, int64_t row) { return ((b * kLength + row) * kHeads + h) * kWidth; }
+  static int64_t at(int64_t b, int64_t h, int64_t row) {
+    return ((b * kLength + row) * kHeads + h) * kWidth;
+  }
   static float dot(const Matrix& x, int64_t i, const Matrix& y, int64_t j) {
     double sum = 0;
     for (int64_t d = 0; d < kWidth; ++d) sum += double(x.at(i + d)) * double(y.at(j + d));
@@ -238,7 +264,10 @@ struct Attention {
                          .mask = mask};
     if (mask == Mask::per_example) shape.flags = device::view(flags.data(), kBatch);
     const View l = device::view(lse.data(), int64_t(lse.size()));
-    run(AttentionForward{.o = o.view(), .lse = l, .q = q.view(), .k = k.view(), .v = v.view(), .shape = shape}, queue);
+    run(
+        AttentionForward{
+            .o = o.view(), .lse = l, .q = q.view(), .k = k.view(), .v = v.view(), .shape = shape},
+        queue);
     run(AttentionBackward{.dq = dq.view(),
                           .dk = dk.view(),
                           .dv = dv.view(),
@@ -257,14 +286,17 @@ struct Attention {
     float dk_sum[kLength][kWidth] = {}, dv_sum[kLength][kWidth] = {};
     for (int64_t i = 0; i < kLength; ++i) {
       const int64_t row = at(b, h, i);
-      float score[kLength], largest = -INFINITY, sum = 0, e[kLength] = {}, dq_sum[kWidth] = {}, out[kWidth] = {};
+      float score[kLength], largest = -INFINITY, sum = 0, e[kLength] = {}, dq_sum[kWidth] = {},
+                            out[kWidth] = {};
       for (int64_t j = 0; j < kLength; ++j)
-        if (sees(b, i, j)) score[j] = dot(q, row, k, at(b, h, j)), largest = std::max(largest, score[j] * scale);
+        if (sees(b, i, j))
+          score[j] = dot(q, row, k, at(b, h, j)), largest = std::max(largest, score[j] * scale);
       for (int64_t j = 0; j < kLength; ++j)
         if (sees(b, i, j)) e[j] = exp_of(std::fma(score[j], scale, -largest)), sum += e[j];
       for (int64_t j = 0; j < kLength; ++j)
         for (int64_t d = 0; d < kWidth; ++d) out[d] += rounded(e[j]) * v.at(at(b, h, j) + d);
-      for (int64_t d = 0; d < kWidth; ++d) ASSERT_EQ(o.at(row + d), rounded(out[d] * (1 / sum))) << "o";
+      for (int64_t d = 0; d < kWidth; ++d)
+        ASSERT_EQ(o.at(row + d), rounded(out[d] * (1 / sum))) << "o";
       const float l = float(double(largest) + std::log(double(sum)));
       ASSERT_EQ(lse[size_t((b * kHeads + h) * kLength + i)], l);
       for (int64_t j = 0; j < kLength; ++j) {
@@ -278,7 +310,8 @@ struct Attention {
           dv_sum[j][d] += rounded(p) * d_o.at(row + d);
         }
       }
-      for (int64_t d = 0; d < kWidth; ++d) ASSERT_EQ(dq.at(row + d), rounded(dq_sum[d] * scale)) << "dq";
+      for (int64_t d = 0; d < kWidth; ++d)
+        ASSERT_EQ(dq.at(row + d), rounded(dq_sum[d] * scale)) << "dq";
     }
     for (int64_t j = 0; j < kLength; ++j)
       for (int64_t d = 0; d < kWidth; ++d) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA forms at the widths and alignments that models have, against the CPU forms, and twice, to the bit. (The
-// other cases prefer odd sizes and shifted tensors, which take other paths.)
+// The CUDA forms at the widths and alignments that models have, against the CPU forms, and twice,
+// to the bit. (The other cases prefer odd sizes and shifted tensors, which take other paths.)
 #include "kernels/adafactor.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cast.hpp"
@@ -24,7 +24,8 @@ struct Activation {
   DType type;
   int64_t count;
   Tensor memory;
-  Activation(const std::vector<float>& values, DType t) : type(t), count(int64_t(values.size())), memory(values) {
+  Activation(const std::vector<float>& values, DType t)
+      : type(t), count(int64_t(values.size())), memory(values) {
     if (type == DType::f32) return;
     auto* narrow = static_cast<uint16_t*>(view().data);
     for (size_t i = 0; i < values.size(); ++i) narrow[i] = loops::round_to_bf16(values[i]).bits;
@@ -33,13 +34,14 @@ struct Activation {
   std::vector<float> values() const {
     if (type == DType::f32) return memory.values();
     std::vector<float> out;
-    for (int64_t i = 0; i < count; ++i) out.push_back(loops::to_float(loops::Bf16{view().bf16()[i]}));
+    for (int64_t i = 0; i < count; ++i)
+      out.push_back(loops::to_float(loops::Bf16{view().bf16()[i]}));
     return out;
   }
 };
 
-// `outputs(run)` calls run(op) and returns what the ops wrote, which must be the same on CUDA twice, and close on the
-// CPU.
+// `outputs(run)` calls run(op) and returns what the ops wrote, which must be the same on CUDA
+// twice, and close on the CPU.
 template <class F>
 void compare(const char* what, double tolerance, const F& outputs) {
   if (!on_cuda()) GTEST_SKIP() << "compares CUDA with the CPU";
@@ -84,8 +86,13 @@ TEST(CudaShapes, LayerNorm) {
         compare("backward", 3e-6, [&](const auto& run) {
           Tensor y(rows * columns), mean(rows), rstd(rows), dx(normals(rows * columns, "dx"));
           Tensor dscale(normals(columns, "ds")), dbias(normals(columns, "db"));
-          run(LayerNormForward{
-              .y = y, .mean = mean, .rstd = rstd, .x = x, .scale = scale, .rows = rows, .columns = columns});
+          run(LayerNormForward{.y = y,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .x = x,
+                               .scale = scale,
+                               .rows = rows,
+                               .columns = columns});
           run(LayerNormBackward{.dx = dx,
                                 .dscale = dscale,
                                 .dbias = dbias,
@@ -104,7 +111,8 @@ TEST(CudaShapes, LayerNorm) {
 }
 
 TEST(CudaShapes, SoftmaxXent) {
-  for (auto shape : {std::pair<int64_t, int64_t>{3, 32000}, {5, 8000}, {2, 32768}, {2, 40000}, {9, 256}})
+  for (auto shape :
+       {std::pair<int64_t, int64_t>{3, 32000}, {5, 8000}, {2, 32768}, {2, 40000}, {9, 256}})
     for (float smoothing : {0.0f, 0.1f}) {
       const int64_t rows = shape.first, columns = shape.second;
       SCOPED_TRACE(columns);
@@ -171,7 +179,8 @@ TEST(CudaShapes, RowsOfF32) {
     for (size_t i = 0; i < index.size(); ++i) index[i] = i % 7 == 3 ? -1 : int32_t(99 - i);
     run(Add{sum, x, x});
     run(AddTable{tabled, x, table, rows, width, length});
-    run(ScatterRows{target, x, device::view(index.data(), rows), rows, width, 100, Write::accumulate});
+    run(ScatterRows{target, x, device::view(index.data(), rows), rows, width, 100,
+                    Write::accumulate});
     return joined({sum.values(), tabled.values(), target.values()});
   });
 }
@@ -179,12 +188,13 @@ TEST(CudaShapes, RowsOfF32) {
 // As in training: most tokens are the mask, more rows than a tile.
 TEST(CudaShapes, Embedding) {
   const int64_t rows = 2500, width = 128, vocabulary = 3000, length = 50;
-  std::vector<int32_t> ids = integers(rows, 0, vocabulary, "ids"), masked = integers(rows, 0, 4, "masked");
+  std::vector<int32_t> ids = integers(rows, 0, vocabulary, "ids"),
+                       masked = integers(rows, 0, 4, "masked");
   for (size_t i = 0; i < ids.size(); ++i)
     if (masked[i] != 0) ids[i] = int32_t(vocabulary - 1);
   View id_view = device::view(ids.data(), rows);
-  Tensor table(normals(vocabulary * width, "table")), positions(normals(length * width, "positions")),
-      dy(normals(rows * width, "dy"));
+  Tensor table(normals(vocabulary * width, "table")),
+      positions(normals(length * width, "positions")), dy(normals(rows * width, "dy"));
   compare("forward", 0, [&](const auto& run) {
     Tensor y(rows * width);
     run(EmbeddingForward{y, id_view, table, positions, rows, width, vocabulary, length});

@@ -55,9 +55,11 @@ TEST(Elementwise, AddTable) {
     for (auto [rows, width, length] :
          {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {10, 5, 4}, {700, 33, 100}, {3, 9, 8}}) {
       TestQueue queue(threads);
-      Tensor x(normals(rows * width, "x"), 1), table(normals(length * width, "table")), y(rows * width, 3);
+      Tensor x(normals(rows * width, "x"), 1), table(normals(length * width, "table")),
+          y(rows * width, 3);
       run(AddTable{y, x, table, rows, width, length}, queue);
-      for (int64_t i = 0; i < rows * width; ++i) ASSERT_EQ(y[i], x[i] + table[i / width % length * width + i % width]);
+      for (int64_t i = 0; i < rows * width; ++i)
+        ASSERT_EQ(y[i], x[i] + table[i / width % length * width + i % width]);
       run(AddTable{x, x, table, rows, width, length}, queue);
       EXPECT_TRUE(same_bits(x.values(), y.values()));
     }
@@ -65,12 +67,16 @@ TEST(Elementwise, AddTable) {
 
 TEST(Elementwise, GatherAndScatter) {
   for (int threads : thread_counts({1, 2}))
-    for (auto [rows, width, others] : {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {9, 5, 20}, {700, 33, 900}}) {
+    for (auto [rows, width, others] :
+         {std::array<int64_t, 3>{0, 3, 2}, {1, 1, 1}, {9, 5, 20}, {700, 33, 900}}) {
       TestQueue queue(threads);
       std::vector<int32_t> index(static_cast<size_t>(rows));
-      for (size_t i = 0; i < index.size(); ++i) index[i] = i % 5 == 3 ? -1 : int32_t((i * 7 + 3) % size_t(others));
+      for (size_t i = 0; i < index.size(); ++i)
+        index[i] = i % 5 == 3 ? -1 : int32_t((i * 7 + 3) % size_t(others));
       if (rows == 700)
-        for (size_t i = 0; i < index.size(); ++i) index[i] = i % 5 == 3 ? -int32_t(i) : int32_t(899 - i);  // distinct
+        // distinct
+        for (size_t i = 0; i < index.size(); ++i)
+          index[i] = i % 5 == 3 ? -int32_t(i) : int32_t(899 - i);
       View ids = device::view(index.data(), rows);
       Tensor x(normals(others * width, "x"), 1), y(rows * width, 3);
       run(GatherRows{y, x, ids, rows, width, others}, queue);
@@ -82,19 +88,23 @@ TEST(Elementwise, GatherAndScatter) {
       Tensor target(before, 5), source(normals(rows * width, "source"));
       run(ScatterRows{target, source, ids, rows, width, others}, queue);
       for (int64_t i = 0; i < rows * width; ++i)
-        if (int32_t to = index[size_t(i / width)]; to >= 0) expected[size_t(to * width + i % width)] = source[i];
+        if (int32_t to = index[size_t(i / width)]; to >= 0)
+          expected[size_t(to * width + i % width)] = source[i];
       EXPECT_TRUE(same_bits(target.values(), expected));
       run(ScatterRows{target, source, ids, rows, width, others, Write::accumulate}, queue);
       for (int64_t i = 0; i < rows * width; ++i)
-        if (int32_t to = index[size_t(i / width)]; to >= 0) expected[size_t(to * width + i % width)] += source[i];
+        if (int32_t to = index[size_t(i / width)]; to >= 0)
+          expected[size_t(to * width + i % width)] += source[i];
       EXPECT_TRUE(same_bits(target.values(), expected));
     }
   if (on_cuda()) return;  // nobody there may look at the indices and tell
   TestQueue queue;
   std::vector<int32_t> index{-1, 4};
   Tensor x(8), y(4);
-  EXPECT_ERROR(run(GatherRows{y, x, device::view(index.data(), 2), 2, 2, 4}, queue), "gather_rows", "id 4 of row 1");
-  EXPECT_ERROR(run(ScatterRows{x, y, device::view(index.data(), 2), 2, 2, 4}, queue), "scatter_rows", "id 4 of row 1");
+  EXPECT_ERROR(run(GatherRows{y, x, device::view(index.data(), 2), 2, 2, 4}, queue), "gather_rows",
+               "id 4 of row 1");
+  EXPECT_ERROR(run(ScatterRows{x, y, device::view(index.data(), 2), 2, 2, 4}, queue),
+               "scatter_rows", "id 4 of row 1");
 }
 
 TEST(Elementwise, DropoutFollowsTheStream) {
@@ -155,7 +165,8 @@ TEST(Elementwise, CostAndChecks) {
   EXPECT_ERROR(check(Copy{a, ids}), "copy", "y holds f32, not i32");
   EXPECT_ERROR(check(Fill{ids, 1}), "fill", "y holds i32, not f32");
   EXPECT_ERROR(check(GatherRows{a, b, ids, 2, 4, 3}), "gather_rows", "y has 12 elements");
-  EXPECT_ERROR(check(ScatterRows{a, b, ids, 3, 4, 2}), "scatter_rows", "y has 12 elements", "[2, 4]");
+  EXPECT_ERROR(check(ScatterRows{a, b, ids, 3, 4, 2}), "scatter_rows", "y has 12 elements",
+               "[2, 4]");
   EXPECT_ERROR(check(Dropout{a, b, 1, {}, 0}), "dropout", "rate is 1");
   EXPECT_ERROR(check(Dropout{a, b, 0.5f, {}, -1}), "dropout", "first is -1");
 }

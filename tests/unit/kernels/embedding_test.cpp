@@ -15,7 +15,8 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-std::vector<int32_t> skewed_ids(int64_t rows, int64_t vocabulary) {  // three in four are the last id
+// three in four are the last id
+std::vector<int32_t> skewed_ids(int64_t rows, int64_t vocabulary) {
   std::vector<int32_t> ids = integers(rows, 0, vocabulary, "ids");
   for (size_t r = 0; r < ids.size(); ++r)
     if (r % 4) ids[r] = int32_t(vocabulary - 1);
@@ -33,22 +34,29 @@ TEST(Embedding, Forward) {
     for (const Shape& s : kShapes) {
       TestQueue queue(threads);
       std::vector<int32_t> ids = skewed_ids(s.rows, s.vocabulary);
-      Tensor table(normals(s.vocabulary * s.width, "table")), positions(normals(s.length * s.width, "positions"));
+      Tensor table(normals(s.vocabulary * s.width, "table")),
+          positions(normals(s.length * s.width, "positions"));
       Tensor y(s.rows * s.width, 1);
       View id_view = device::view(ids.data(), s.rows);
-      run(EmbeddingForward{y, id_view, table, positions, s.rows, s.width, s.vocabulary, s.length}, queue);
+      run(EmbeddingForward{y, id_view, table, positions, s.rows, s.width, s.vocabulary, s.length},
+          queue);
       for (int64_t r = 0; r < s.rows; ++r)
         for (int64_t j = 0; j < s.width; ++j)
-          ASSERT_EQ(y[r * s.width + j], table[ids[size_t(r)] * s.width + j] + positions[r % s.length * s.width + j]);
+          ASSERT_EQ(y[r * s.width + j],
+                    table[ids[size_t(r)] * s.width + j] + positions[r % s.length * s.width + j]);
     }
 }
 
 std::vector<float> run_backward(const Shape& s, Write write, TestQueue& queue) {
   std::vector<int32_t> ids = skewed_ids(s.rows, s.vocabulary);
   Tensor dy(normals(s.rows * s.width, "dy"), 1);
-  Tensor dtable(write == Write::accumulate ? normals(s.vocabulary * s.width, "dtable")
-                                           : std::vector<float>(size_t(s.vocabulary * s.width), NAN), 3);
-  run(EmbeddingBackward{dtable, dy, device::view(ids.data(), s.rows), s.rows, s.width, s.vocabulary, write}, queue);
+  Tensor dtable(write == Write::accumulate
+                    ? normals(s.vocabulary * s.width, "dtable")
+                    : std::vector<float>(size_t(s.vocabulary * s.width), NAN),
+                3);
+  run(EmbeddingBackward{dtable, dy, device::view(ids.data(), s.rows), s.rows, s.width, s.vocabulary,
+                        write},
+      queue);
   return dtable.values();
 }
 
@@ -59,8 +67,9 @@ TEST(Embedding, BackwardAddsInRowOrder) {
         TestQueue queue(threads);
         std::vector<int32_t> ids = skewed_ids(s.rows, s.vocabulary);
         std::vector<float> dy = normals(s.rows * s.width, "dy");
-        std::vector<float> expected = write == Write::accumulate ? normals(s.vocabulary * s.width, "dtable")
-                                                                 : std::vector<float>(size_t(s.vocabulary * s.width));
+        std::vector<float> expected = write == Write::accumulate
+                                          ? normals(s.vocabulary * s.width, "dtable")
+                                          : std::vector<float>(size_t(s.vocabulary * s.width));
         for (int64_t r = 0; r < s.rows; ++r)
           for (int64_t j = 0; j < s.width; ++j)
             expected[size_t(ids[size_t(r)] * s.width + j)] += dy[size_t(r * s.width + j)];
@@ -74,7 +83,8 @@ TEST(Embedding, BackwardAddsInRowOrder) {
 
 TEST(Embedding, SameBitsForAllThreads) {
   Shape s{2000, 67, 11, 1};
-  expect_same_bits_for_all_threads([&](TestQueue& queue) { return run_backward(s, Write::accumulate, queue); });
+  expect_same_bits_for_all_threads(
+      [&](TestQueue& queue) { return run_backward(s, Write::accumulate, queue); });
 }
 
 TEST(Embedding, NamesTheBadId) {
@@ -83,10 +93,11 @@ TEST(Embedding, NamesTheBadId) {
   std::vector<int32_t> ids{0, 2, 3};
   Tensor table(6), positions(2), y(6), dtable(6);
   View id_view = device::view(ids.data(), 3);
-  EXPECT_ERROR(run(EmbeddingForward{y, id_view, table, positions, 3, 2, 3, 1}, queue), "embedding_forward",
-               "id 3 of row 2", "[0, 3)");
+  EXPECT_ERROR(run(EmbeddingForward{y, id_view, table, positions, 3, 2, 3, 1}, queue),
+               "embedding_forward", "id 3 of row 2", "[0, 3)");
   ids[2] = 0, ids[1] = -1;
-  EXPECT_ERROR(run(EmbeddingBackward{dtable, y, id_view, 3, 2, 3}, queue), "embedding_backward", "id -1 of row 1");
+  EXPECT_ERROR(run(EmbeddingBackward{dtable, y, id_view, 3, 2, 3}, queue), "embedding_backward",
+               "id -1 of row 1");
 }
 
 TEST(Embedding, CostAndChecks) {
@@ -106,9 +117,12 @@ TEST(Embedding, CostAndChecks) {
 
 TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
   for (int threads : thread_counts({1, 2}))
-    for (auto [batch, height, width, patch] :
-         {std::array<int64_t, 4>{2, 4, 6, 2}, {1, 1, 1, 1}, {0, 4, 4, 2}, {3, 24, 16, 8}, {2, 11, 9, 4},
-          {2, 64, 64, 8}}) {
+    for (auto [batch, height, width, patch] : {std::array<int64_t, 4>{2, 4, 6, 2},
+                                               {1, 1, 1, 1},
+                                               {0, 4, 4, 2},
+                                               {3, 24, 16, 8},
+                                               {2, 11, 9, 4},
+                                               {2, 64, 64, 8}}) {
       TestQueue queue(threads);
       int64_t rows = height / patch, columns = width / patch;
       Tensor image(normals(batch * height * width * 3, "image"));
@@ -121,7 +135,8 @@ TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
             for (int64_t y = 0; y < patch; ++y)
               for (int64_t x = 0; x < patch; ++x)
                 for (int64_t ch = 0; ch < 3; ++ch)
-                  ASSERT_EQ(patches[at++], image[((b * height + r * patch + y) * width + c * patch + x) * 3 + ch]);
+                  ASSERT_EQ(patches[at++],
+                            image[((b * height + r * patch + y) * width + c * patch + x) * 3 + ch]);
     }
 }
 
@@ -130,17 +145,30 @@ TEST(Patchify, ScalesBytes) {
   const PixelRange range{0.5f, 253, -1.1f, 2.3f};
   for (int64_t patch : {3, 4, 14, 16}) {
     TestQueue queue(2);
-    const int64_t side = 2 * patch + 1, count = 2 * side * side * 3, used = 2 * 4 * patch * patch * 3;
+    const int64_t side = 2 * patch + 1, count = 2 * side * side * 3,
+                  used = 2 * 4 * patch * patch * 3;
     std::vector<int32_t> drawn = integers(count, 0, 256, "bytes");
     std::vector<uint8_t> bytes(drawn.begin(), drawn.end());
     Tensor scaled(count), expected(used), patches(used);
     for (int64_t i = 0; i < count; ++i) {
-      volatile float part = (float(bytes[size_t(i)]) - range.low) / range.width * range.to_width;  // not fused with the addition
+      // not fused with the addition
+      volatile float part = (float(bytes[size_t(i)]) - range.low) / range.width * range.to_width;
       scaled.data()[i] = range.to_low + part;
     }
-    run(Patchify{.patches = expected, .image = scaled, .batch = 2, .height = side, .width = side, .patch = patch}, queue);
-    run(Patchify{.patches = patches, .image = device::view(bytes.data(), count), .batch = 2, .height = side, .width = side,
-                 .patch = patch, .range = range},
+    run(Patchify{.patches = expected,
+                 .image = scaled,
+                 .batch = 2,
+                 .height = side,
+                 .width = side,
+                 .patch = patch},
+        queue);
+    run(Patchify{.patches = patches,
+                 .image = device::view(bytes.data(), count),
+                 .batch = 2,
+                 .height = side,
+                 .width = side,
+                 .patch = patch,
+                 .range = range},
         queue);
     EXPECT_TRUE(same_bits(patches.values(), expected.values())) << patch;
   }

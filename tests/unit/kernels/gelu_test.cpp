@@ -11,7 +11,9 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 double gelu_derivative(double x) {
   double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
@@ -62,13 +64,15 @@ TEST(Gelu, AgreesWithReference) {
         Tensor x(inputs(count), 1), y(count, 3), dy(normals(count, "dy")), dx(count, 5);
         run(GeluForward{y, x}, queue);
         run(GeluBackward{dx, dy, x}, queue);
-        const double tolerance = on_cuda() ? 5e-7 : 3e-7;  // its fast division alone may be 2.4e-7 off
+        // its fast division alone may be 2.4e-7 off
+        const double tolerance = on_cuda() ? 5e-7 : 3e-7;
         std::vector<double> ey, edx;
         for (int64_t i = 0; i < count; ++i) {
           ey.push_back(gelu(double(x[i])));
           edx.push_back(double(dy[i]) * gelu_derivative(double(x[i])));
           // Per element: relative to |x|, since gelu(x) <= |x| and gelu'(x) is of order 1.
-          EXPECT_NEAR(double(y[i]), ey.back(), tolerance * std::max(1e-3, std::abs(double(x[i])))) << x[i];
+          EXPECT_NEAR(double(y[i]), ey.back(), tolerance * std::max(1e-3, std::abs(double(x[i]))))
+              << x[i];
         }
         expect_close(y.values(), ey, tolerance, "gelu");
         expect_close(dx.values(), edx, 1e-6, "gelu gradient");

@@ -31,7 +31,8 @@ struct Rows {
         back16(narrowed(back)),
         bias16(narrowed(bias)) {}
   View of(std::vector<float>& wide, std::vector<uint16_t>& narrow) const {
-    return type == DType::bf16 ? narrow_view(narrow) : device::view(wide.data(), int64_t(wide.size()));
+    return type == DType::bf16 ? narrow_view(narrow)
+                               : device::view(wide.data(), int64_t(wide.size()));
   }
 };
 
@@ -40,7 +41,11 @@ struct Outputs {
   std::vector<float> a, b, c;
   std::vector<uint16_t> a16, b16;
   explicit Outputs(const Rows& r)
-      : a(size_t(r.m * r.hidden), 7), b(a), c(size_t(r.m * r.width), 7), a16(a.size(), 7), b16(a.size(), 7) {}
+      : a(size_t(r.m * r.hidden), 7),
+        b(a),
+        c(size_t(r.m * r.width), 7),
+        a16(a.size(), 7),
+        b16(a.size(), 7) {}
 };
 
 // Runs `products(outputs)` one after the other and together: the same must come out.
@@ -66,28 +71,48 @@ void compare(const Rows& r, Queue& queue, const Products& products) {
 void check_rows(DType type, int64_t m, int threads, bool fixed) {
   Queue queue(device::Kind::cpu, threads, fixed);
   Rows r(type, m, 48, 112);
-  const View x = r.of(r.x, r.x16), kernel = r.of(r.kernel, r.kernel16), back = r.of(r.back, r.back16);
+  const View x = r.of(r.x, r.x16), kernel = r.of(r.kernel, r.kernel16),
+             back = r.of(r.back, r.back16);
   const View residual = device::view(r.residual.data(), m * r.width);
   auto hidden = [&](View c, View gelu) {
-    const View bias = c.type == DType::bf16 ? narrow_view(r.bias16) : device::view(r.bias.data(), r.hidden);
-    return Gemm{.c = c, .a = x, .b = kernel, .bias = bias, .m = m, .n = r.hidden, .k = r.width, .gelu = gelu};
+    const View bias =
+        c.type == DType::bf16 ? narrow_view(r.bias16) : device::view(r.bias.data(), r.hidden);
+    return Gemm{.c = c,
+                .a = x,
+                .b = kernel,
+                .bias = bias,
+                .m = m,
+                .n = r.hidden,
+                .k = r.width,
+                .gelu = gelu};
   };
   // Of the same input, as queries and keys are; and what goes back, added into one.
   compare(r, queue, [&](Outputs& out) {
     auto sum = [&](Write write) {
-      return Gemm{.c = device::view(out.c.data(), m * r.width), .a = x, .b = kernel, .m = m, .n = r.width, .k = r.width,
-                  .write = write, .ldb = r.hidden};
+      return Gemm{.c = device::view(out.c.data(), m * r.width),
+                  .a = x,
+                  .b = kernel,
+                  .m = m,
+                  .n = r.width,
+                  .k = r.width,
+                  .write = write,
+                  .ldb = r.hidden};
     };
     return std::vector<Gemm>{hidden(device::view(out.a.data(), m * r.hidden), {}),
-                             hidden(device::view(out.b.data(), m * r.hidden), {}), sum(Write::overwrite),
-                             sum(Write::accumulate)};
+                             hidden(device::view(out.b.data(), m * r.hidden), {}),
+                             sum(Write::overwrite), sum(Write::accumulate)};
   });
   // Through a hidden layer: the second reads what the first one's GELU left.
   compare(r, queue, [&](Outputs& out) {
     const View inner = r.of(out.a, out.a16), gelu = r.of(out.b, out.b16);
     return std::vector<Gemm>{hidden(inner, gelu),
-                             {.c = device::view(out.c.data(), m * r.width), .a = gelu, .b = back, .residual = residual,
-                              .m = m, .n = r.width, .k = r.hidden}};
+                             {.c = device::view(out.c.data(), m * r.width),
+                              .a = gelu,
+                              .b = back,
+                              .residual = residual,
+                              .m = m,
+                              .n = r.width,
+                              .k = r.hidden}};
   });
 }
 
@@ -99,8 +124,8 @@ TEST(GemmByRows, IsOneAfterTheOther) {
       for (int64_t m : {1, 150, 1000, 1337})
         for (int threads : thread_counts({1, 2, 3}))
           for (bool fixed : {false, true}) {
-            SCOPED_TRACE(fmt::format("{} rows of {}, {} threads, fixed {}, emulated {}", m, device::name_of(type),
-                                     threads, fixed, emulated));
+            SCOPED_TRACE(fmt::format("{} rows of {}, {} threads, fixed {}, emulated {}", m,
+                                     device::name_of(type), threads, fixed, emulated));
             check_rows(type, m, threads, fixed);
           }
   }

@@ -32,7 +32,8 @@ struct Matrix {
     for (size_t i = 0; i < out.size(); ++i) out[i] = loops::to_float(loops::Bf16{narrow[i]});
     return out;
   }
-  // The same bits on the CPU; on a GPU the order of sums is the library's, and GELU sees what is not rounded yet.
+  // The same bits on the CPU; on a GPU the order of sums is the library's, and GELU sees what is
+  // not rounded yet.
   void expect_as(const Matrix& o, const char* what) const {
     if (on_cuda())
       expect_close(values(), doubles(o.values()), type == DType::bf16 ? 1.5e-2 : 1e-5, what);
@@ -41,30 +42,37 @@ struct Matrix {
   }
 };
 
-void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool fixed, int threads) {
-  SCOPED_TRACE(fmt::format("{} x {} x {} {} to {}, fixed {}, {} threads", m, n, k, device::name_of(operands),
-                           device::name_of(result), fixed, threads));
+void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool fixed,
+             int threads) {
+  SCOPED_TRACE(fmt::format("{} x {} x {} {} to {}, fixed {}, {} threads", m, n, k,
+                           device::name_of(operands), device::name_of(result), fixed, threads));
   TestQueue queue(threads, fixed), exact(1, true);
-  Matrix a(normals(m * k, "a"), operands), b(normals(k * n, "b", 1 / std::sqrt(double(k))), operands);
+  Matrix a(normals(m * k, "a"), operands),
+      b(normals(k * n, "b", 1 / std::sqrt(double(k))), operands);
   Matrix x(normals(m * n, "x"), result);
   Matrix bias(normals(n, "bias"), result);
-  // Fixed order's bits are promised; without it the library may add in another order where c is cut otherwise.
+  // Fixed order's bits are promised; without it the library may add in another order where c is cut
+  // otherwise.
   Matrix plain(m * n, result), gelu(m * n, result), fused(m * n, result), fused_gelu(m * n, result);
-  Gemm g{.c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias.view(), .m = m, .n = n, .k = k};
+  Gemm g{
+      .c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias.view(), .m = m, .n = n, .k = k};
   run(g, exact);
   g.c = fused.view(), g.gelu = fused_gelu.view();
   run(g, queue);
   if (fixed)
     fused.expect_as(plain, "product");
   else
-    expect_close(fused.values(), doubles(plain.values()), result == DType::bf16 ? 1.5e-2 : 1e-5, "product");
+    expect_close(fused.values(), doubles(plain.values()), result == DType::bf16 ? 1.5e-2 : 1e-5,
+                 "product");
   if (m > 0 && n > 0) run(GeluForward{.y = gelu.view(), .x = fused.view()}, exact);
   fused_gelu.expect_as(gelu, "gelu");
 
   // The product alone, cut as the one with a derivative is.
-  Gemm back{.c = plain.view(), .a = a.view(), .b = b.view(), .m = m, .n = n, .k = k, .gelu = gelu.view()};
+  Gemm back{
+      .c = plain.view(), .a = a.view(), .b = b.view(), .m = m, .n = n, .k = k, .gelu = gelu.view()};
   run(back, queue);
-  if (m > 0 && n > 0) run(GeluBackward{.dx = plain.view(), .dy = plain.view(), .x = x.view()}, exact);
+  if (m > 0 && n > 0)
+    run(GeluBackward{.dx = plain.view(), .dy = plain.view(), .x = x.view()}, exact);
   back.c = fused.view(), back.gelu = {}, back.gelu_of = x.view();
   run(back, queue);
   fused.expect_as(plain, "gradient");
@@ -74,12 +82,18 @@ TEST(GemmGelu, IsTheOpOnTheResult) {
   for_each_table([] {
     for (bool emulated : bf16_ways()) {
       seams::force_bf16_emulation(emulated);
-      for (auto [m, n, k] :
-           {std::array<int64_t, 3>{200, 800, 33}, {5, 7, 3}, {130, 1536, 64}, {900, 200, 384}, {0, 4, 4}, {4, 4, 0}})
-        for (auto [operands, result] :
-             {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+      for (auto [m, n, k] : {std::array<int64_t, 3>{200, 800, 33},
+                             {5, 7, 3},
+                             {130, 1536, 64},
+                             {900, 200, 384},
+                             {0, 4, 4},
+                             {4, 4, 0}})
+        for (auto [operands, result] : {std::pair{DType::f32, DType::f32},
+                                        {DType::bf16, DType::bf16},
+                                        {DType::bf16, DType::f32}})
           for (bool fixed : {false, true})
-            for (int threads : thread_counts({1, 2})) compare(m, n, k, operands, result, fixed, threads);
+            for (int threads : thread_counts({1, 2}))
+              compare(m, n, k, operands, result, fixed, threads);
     }
     seams::force_bf16_emulation(false);
   });

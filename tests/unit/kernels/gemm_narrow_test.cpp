@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to f32; on CUDA of binary16 as well.
+// Products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to f32; on
+// CUDA of binary16 as well.
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/testing.hpp"
@@ -12,11 +13,12 @@ using namespace rig;
 
 struct NarrowCase {
   int64_t m, n, k;
-  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false, narrow_c = false;
+  bool trans_a = false, trans_b = false, bias = false, residual = false, accumulate = false,
+       narrow_c = false;
   int64_t pad = 0;  // leading dimensions minus row lengths
   std::string name() const {
-    return fmt::format("m{} n{} k{} ta{} tb{} bias{} residual{} accumulate{} narrow c{} pad {}", m, n, k, trans_a,
-                       trans_b, bias, residual, accumulate, narrow_c, pad);
+    return fmt::format("m{} n{} k{} ta{} tb{} bias{} residual{} accumulate{} narrow c{} pad {}", m,
+                       n, k, trans_a, trans_b, bias, residual, accumulate, narrow_c, pad);
   }
 };
 
@@ -25,8 +27,10 @@ double value(uint16_t bits) { return double(widened(bits)); }
 // Runs a case; returns c with its padding, widened.
 std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compare) {
   int64_t a_rows = s.trans_a ? s.k : s.m, b_rows = s.trans_b ? s.n : s.k;
-  int64_t lda = (s.trans_a ? s.m : s.k) + s.pad, ldb = (s.trans_b ? s.k : s.n) + s.pad, ldc = s.n + s.pad;
-  std::vector<uint16_t> a = narrowed(normals(a_rows * lda, "a")), b = narrowed(normals(b_rows * ldb, "b"));
+  int64_t lda = (s.trans_a ? s.m : s.k) + s.pad, ldb = (s.trans_b ? s.k : s.n) + s.pad,
+          ldc = s.n + s.pad;
+  std::vector<uint16_t> a = narrowed(normals(a_rows * lda, "a")),
+                        b = narrowed(normals(b_rows * ldb, "b"));
   Tensor bias(normals(s.n, "bias")), residual(normals(s.m * s.n, "residual"));
   std::vector<float> before = normals(s.m * ldc, "c");
   if (!s.accumulate)
@@ -107,7 +111,8 @@ TEST(GemmNarrow, AgreesWithReference) {
     for (int threads : thread_counts({1, 2}))
       for (bool fixed_order : {false, true}) {
         TestQueue queue(threads, fixed_order);
-        for (const NarrowCase& s : narrow_cases()) run_narrow(s, queue, true), run_narrow(s, queue, true);
+        for (const NarrowCase& s : narrow_cases())
+          run_narrow(s, queue, true), run_narrow(s, queue, true);
       }
   });
 }
@@ -158,20 +163,30 @@ TEST(GemmNarrow, BinaryOf16BitsIsForGpus) {
   std::vector<uint16_t> a(6), b(12), c(8);
   const device::DType f16 = device::DType::f16;
   TestQueue queue;
-  EXPECT_ERROR(run(Gemm{.c = {c.data(), f16, 8}, .a = {a.data(), f16, 6}, .b = {b.data(), f16, 12}, .m = 2, .n = 4, .k = 3}, queue),
+  EXPECT_ERROR(run(Gemm{.c = {c.data(), f16, 8},
+                        .a = {a.data(), f16, 6},
+                        .b = {b.data(), f16, 12},
+                        .m = 2,
+                        .n = 4,
+                        .k = 3},
+                   queue),
                "gemm: products of f16 are for GPUs");
-  EXPECT_ERROR(run(GeluForward{.y = {a.data(), f16, 6}, .x = {b.data(), f16, 6}}, queue), "only GPUs have activations of f16");
+  EXPECT_ERROR(run(GeluForward{.y = {a.data(), f16, 6}, .x = {b.data(), f16, 6}}, queue),
+               "only GPUs have activations of f16");
 }
 
-// f32 operands rounded to tf32, if the queue says so: products of numbers that have no more bits are the same, others differ by
-// what 10 bits of mantissa leave. Every form of a product takes part.
+// f32 operands rounded to tf32, if the queue says so: products of numbers that have no more bits
+// are the same, others differ by what 10 bits of mantissa leave. Every form of a product takes
+// part.
 TEST(GemmNarrow, Tf32) {
   if (!on_cuda()) return;
   TestQueue exact, fast;
   fast.set_tf32(true);
   constexpr int64_t m = 24, n = 40, k = 48;
-  auto product = [&](const std::vector<float>& x, const std::vector<float>& y, TestQueue& queue, bool fused) {
-    Tensor a(x), b(y), bias(normals(n, "bias")), residual(normals(m * n, "residual")), c(normals(m * n, "c")), gelu(m * n);
+  auto product = [&](const std::vector<float>& x, const std::vector<float>& y, TestQueue& queue,
+                     bool fused) {
+    Tensor a(x), b(y), bias(normals(n, "bias")), residual(normals(m * n, "residual")),
+        c(normals(m * n, "c")), gelu(m * n);
     Gemm g{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k};
     if (fused)
       g.bias = bias, g.gelu = gelu, g.residual = residual;
@@ -189,7 +204,8 @@ TEST(GemmNarrow, Tf32) {
     return v;
   };
   for (bool fused : {false, true}) {
-    EXPECT_EQ(product(short_of(a), short_of(b), exact, fused), product(short_of(a), short_of(b), fast, fused));
+    EXPECT_EQ(product(short_of(a), short_of(b), exact, fused),
+              product(short_of(a), short_of(b), fast, fused));
     const std::vector<float> want = product(a, b, exact, fused), got = product(a, b, fast, fused);
     EXPECT_NE(want, got);
     expect_close(got, doubles(want), 1e-3, "tf32");

@@ -18,7 +18,8 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-// Sums of k products of normals: error of float32 summation in any order, relative to the largest result.
+// Sums of k products of normals: error of float32 summation in any order, relative to the largest
+// result.
 constexpr double kTolerance = 1e-6;
 
 struct Case {
@@ -32,8 +33,8 @@ struct Case {
   int64_t ldb() const { return (trans_b ? k : n) + pad_b; }
   int64_t ldc() const { return n + pad_c; }
   std::string name() const {
-    return fmt::format("m{} n{} k{} ta{} tb{} bias{} residual{} accumulate{} pads {} {} {}", m, n, k, trans_a, trans_b,
-                       bias, residual, accumulate, pad_a, pad_b, pad_c);
+    return fmt::format("m{} n{} k{} ta{} tb{} bias{} residual{} accumulate{} pads {} {} {}", m, n,
+                       k, trans_a, trans_b, bias, residual, accumulate, pad_a, pad_b, pad_c);
   }
 };
 
@@ -46,7 +47,14 @@ std::vector<float> run_case(const Case& s, TestQueue& queue, bool compare) {
     for (int64_t i = 0; i < s.m; ++i)
       for (int64_t j = 0; j < s.n; ++j) before[size_t(i * s.ldc() + j)] = NAN;
   Tensor c(before, 1);
-  Gemm g{.c = c, .a = a, .b = b, .m = s.m, .n = s.n, .k = s.k, .trans_a = s.trans_a, .trans_b = s.trans_b};
+  Gemm g{.c = c,
+         .a = a,
+         .b = b,
+         .m = s.m,
+         .n = s.n,
+         .k = s.k,
+         .trans_a = s.trans_a,
+         .trans_b = s.trans_b};
   if (s.bias) g.bias = bias;
   if (s.residual) g.residual = residual;
   if (s.accumulate) g.write = Write::accumulate;
@@ -72,8 +80,9 @@ std::vector<float> run_case(const Case& s, TestQueue& queue, bool compare) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  const int64_t shapes[][3] = {{1, 1, 1},   {1, 1, 7},    {1, 5, 3},    {5, 1, 3},   {7, 5, 1},     {1, 64, 33},
-                               {64, 1, 33}, {17, 31, 13}, {64, 48, 32}, {3, 200, 5}, {130, 33, 65}, {33, 770, 17}};
+  const int64_t shapes[][3] = {{1, 1, 1},    {1, 1, 7},   {1, 5, 3},     {5, 1, 3},
+                               {7, 5, 1},    {1, 64, 33}, {64, 1, 33},   {17, 31, 13},
+                               {64, 48, 32}, {3, 200, 5}, {130, 33, 65}, {33, 770, 17}};
   for (auto [m, n, k] : shapes)
     for (int flags = 0; flags < 4; ++flags) {
       Case s{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
@@ -121,8 +130,8 @@ TEST(Gemm, ManyRowsAgreeWithReference) {
   }
 }
 
-// OpenMP ends threads that a smaller team leaves over; theirs are the signal masks and stacks that the program gave
-// them.
+// OpenMP ends threads that a smaller team leaves over; theirs are the signal masks and stacks that
+// the program gave them.
 TEST(Gemm, LessWorkThanThreadsLeavesTheThreadsAlone) {
   std::array<long, 4> before{}, after{};
   auto threads = [](std::array<long, 4>& ids) {
@@ -140,8 +149,10 @@ TEST(Gemm, LessWorkThanThreadsLeavesTheThreadsAlone) {
 }
 
 TEST(Gemm, FixedOrderGivesTheSameBitsForAllThreads) {
-  // Several blocks in both directions, with shorter last ones; a long k, which the library would like to split.
-  for (auto [m, n, k] : {std::array<int64_t, 3>{300, 900, 40}, {131, 17, 2000}, {16, 1540, 64}, {260, 70, 100}})
+  // Several blocks in both directions, with shorter last ones; a long k, which the library would
+  // like to split.
+  for (auto [m, n, k] :
+       {std::array<int64_t, 3>{300, 900, 40}, {131, 17, 2000}, {16, 1540, 64}, {260, 70, 100}})
     for (int flags = 0; flags < 8; ++flags) {
       Case s{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
       s.accumulate = (flags & 4) != 0;
@@ -188,7 +199,8 @@ TEST(Gemm, CostAndChecks) {
   };
   check(g);
   EXPECT_ERROR(with([&](Gemm& h) { h.m = 3; }), "gemm", "c has 8 elements", "[3, 4]");
-  EXPECT_ERROR(with([&](Gemm& h) { h.trans_a = true, h.lda = 1; }), "leading dimension of a is 1", "2 columns");
+  EXPECT_ERROR(with([&](Gemm& h) { h.trans_a = true, h.lda = 1; }), "leading dimension of a is 1",
+               "2 columns");
   EXPECT_ERROR(with([&](Gemm& h) { h.ldb = 5; }), "b has 12 elements", "needs 14");
   EXPECT_ERROR(with([&](Gemm& h) { h.b = {}; }), "gemm", "b has 0");
   EXPECT_ERROR(with([&](Gemm& h) { h.b.data = nullptr; }), "gemm", "b [3, 4] is missing");
@@ -201,9 +213,11 @@ TEST(Gemm, CostAndChecks) {
   EXPECT_ERROR(run(g, queue), "residual may not be c");
 }
 
-std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, TestQueue& queue, bool compare) {
+std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, TestQueue& queue,
+                                  bool compare) {
   Tensor x(normals(m * n, "x"), 1);
-  std::vector<float> before = write == Write::overwrite ? std::vector<float>(size_t(n), NAN) : normals(n, "out");
+  std::vector<float> before =
+      write == Write::overwrite ? std::vector<float>(size_t(n), NAN) : normals(n, "out");
   Tensor out(before, 3);
   ColumnSum s{.out = out, .x = x, .m = m, .n = n, .write = write};
   run(s, queue);
@@ -239,7 +253,8 @@ TEST(ColumnSum, AgreesWithReference) {
 
 TEST(ColumnSum, SameBitsForAllThreads) {
   for (Write w : {Write::overwrite, Write::accumulate})
-    expect_same_bits_for_all_threads([&](TestQueue& queue) { return run_column_sum(5003, 77, w, queue, false); });
+    expect_same_bits_for_all_threads(
+        [&](TestQueue& queue) { return run_column_sum(5003, 77, w, queue, false); });
 }
 
 TEST(ColumnSum, CostAndChecks) {

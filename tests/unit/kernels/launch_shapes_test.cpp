@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on the host that CUDA's launches are made of: covers, alignment, tables of segments and tiles.
+// Arithmetic on the host that CUDA's launches are made of: covers, alignment, tables of segments
+// and tiles.
 #include "kernels/cuda/launch_shapes.hpp"
 
 #include "kernels/cuda/adafactor_tiles.hpp"
@@ -31,7 +32,8 @@ TEST(LaunchShapes, PatchesArePackedByTheirRows) {
   auto view = [&](int shift, DType type = DType::f32) { return View{f + shift, type, 8}; };
   EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(0), view(0)), 4);
   EXPECT_EQ(patchify_pack(14 * 3, 224 * 3, view(0), view(0)), 2);
-  EXPECT_EQ(patchify_pack(16 * 3, 226 * 3, view(0), view(0)), 2);  // the next row of the image is off
+  // the next row of the image is off
+  EXPECT_EQ(patchify_pack(16 * 3, 226 * 3, view(0), view(0)), 2);
   EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(1), view(0)), 1);
   EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(1, DType::bf16), view(0)), 2);
   EXPECT_EQ(patchify_pack(5 * 3, 25 * 3, view(0), view(0)), 1);
@@ -69,9 +71,10 @@ TEST(LaunchShapes, EmbeddingPlanHasRoomForAnyIds) {
           EXPECT_LE(long_pieces, plan.most_long_pieces());
         }
       }
-      const int64_t tables[] = {plan.counts(),        plan.segment_rows(), plan.segment_begin(), plan.piece_begin(),
-                                plan.part_begin(),    plan.ranks(),        plan.order(),         plan.piece_ids(),
-                                plan.piece_numbers(), plan.long_ids(),     plan.totals(),        plan.sums()};
+      const int64_t tables[] = {plan.counts(),      plan.segment_rows(), plan.segment_begin(),
+                                plan.piece_begin(), plan.part_begin(),   plan.ranks(),
+                                plan.order(),       plan.piece_ids(),    plan.piece_numbers(),
+                                plan.long_ids(),    plan.totals(),       plan.sums()};
       EXPECT_TRUE(std::is_sorted(std::begin(tables), std::end(tables)));
       EXPECT_EQ(plan.sums() % 4, 0);  // sixteen bytes
     }
@@ -79,11 +82,14 @@ TEST(LaunchShapes, EmbeddingPlanHasRoomForAnyIds) {
 
 // Every element of a view lies in one tile, in the row and column that the tile's numbers say.
 TEST(LaunchShapes, AdafactorTilesCoverAView) {
-  for (const Factored& s :
-       {Factored{1, 70, 3, 64, 1, true}, {2, 130, 1, 256, 1, false}, {3, 5, 5, 8, 1, true}, {1, 65, 1, 384, 1}}) {
+  for (const Factored& s : {Factored{1, 70, 3, 64, 1, true},
+                            {2, 130, 1, 256, 1, false},
+                            {3, 5, 5, 8, 1, true},
+                            {1, 65, 1, 384, 1}}) {
     ASSERT_TRUE(AdafactorTiles::fit(s));
     const int64_t n = s.count();
-    for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, n}, {n / 3 + 1, n / 2}, {n - 1, n}, {0, 1}}) {
+    for (auto [begin, end] :
+         {std::pair<int64_t, int64_t>{0, n}, {n / 3 + 1, n / 2}, {n - 1, n}, {0, 1}}) {
       AdafactorTiles t(s, begin, end - begin);
       int64_t held = 0;
       for (int64_t b = t.first_block; b < t.first_block + t.blocks; ++b) {
@@ -91,7 +97,8 @@ TEST(LaunchShapes, AdafactorTilesCoverAView) {
         EXPECT_LE(t.end_row_of(b) - t.first_row_of(b), AdafactorTiles::kRows);
         EXPECT_EQ(t.first_row_of(b) / s.x, (t.end_row_of(b) - 1) / s.x);  // of one outer index
         for (int64_t row = t.first_row_of(b); row < t.end_row_of(b); ++row)
-          held += std::max<int64_t>(0, std::min(end, (row + 1) * t.width) - std::max(begin, row * t.width));
+          held += std::max<int64_t>(
+              0, std::min(end, (row + 1) * t.width) - std::max(begin, row * t.width));
       }
       EXPECT_EQ(held, end - begin);
       EXPECT_EQ(t.width % t.span, 0);

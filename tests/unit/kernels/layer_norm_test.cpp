@@ -23,7 +23,8 @@ struct NormReference {
     for (int64_t r = 0; r < rows; ++r) {
       double m = 0, var = 0;
       for (int64_t j = 0; j < columns; ++j) m += at(x, r, j) / double(columns);
-      for (int64_t j = 0; j < columns; ++j) var += (at(x, r, j) - m) * (at(x, r, j) - m) / double(columns);
+      for (int64_t j = 0; j < columns; ++j)
+        var += (at(x, r, j) - m) * (at(x, r, j) - m) / double(columns);
       mean[size_t(r)] = m, rstd[size_t(r)] = 1 / std::sqrt(var + kEps);
       for (int64_t j = 0; j < columns; ++j)
         at(y, r, j) = (at(x, r, j) - m) * rstd[size_t(r)] * scale[size_t(j)] + bias[size_t(j)];
@@ -57,11 +58,25 @@ struct Problem {
   int64_t rows, columns;
   Tensor x, scale, bias, dy;
   Problem(int64_t r, int64_t c)
-      : rows(r), columns(c), x(normals(r * c, "x", 1.5, 4), 3), scale(normals(c, "scale", 0.3, 1), 1),
-        bias(normals(c, "bias")), dy(normals(r * c, "dy"), 7) {}
+      : rows(r),
+        columns(c),
+        x(normals(r * c, "x", 1.5, 4), 3),
+        scale(normals(c, "scale", 0.3, 1), 1),
+        bias(normals(c, "bias")),
+        dy(normals(r * c, "dy"), 7) {}
   NormReference reference(bool with_bias = true) {
-    NormReference f{rows, columns, doubles(x.values()), doubles(scale.values()), doubles(bias.values()),
-                doubles(dy.values()), {}, {}, {}, {}, {}, {}};
+    NormReference f{rows,
+                    columns,
+                    doubles(x.values()),
+                    doubles(scale.values()),
+                    doubles(bias.values()),
+                    doubles(dy.values()),
+                    {},
+                    {},
+                    {},
+                    {},
+                    {},
+                    {}};
     if (!with_bias) f.bias.assign(f.bias.size(), 0);
     f.forward(), f.backward();
     return f;
@@ -71,7 +86,8 @@ struct Problem {
 TEST(LayerNorm, ReferenceGradientIsTheDerivative) {
   Problem p(2, 5);
   NormReference f = p.reference();
-  auto differences = [&](std::vector<double> NormReference::*input, const std::vector<double>& gradient) {
+  auto differences = [&](std::vector<double> NormReference::*input,
+                         const std::vector<double>& gradient) {
     for (size_t i = 0; i < gradient.size(); ++i) {
       NormReference g = f;
       double h = 1e-5, middle = (g.*input)[i];
@@ -86,8 +102,9 @@ TEST(LayerNorm, ReferenceGradientIsTheDerivative) {
   differences(&NormReference::bias, f.dbias);
 }
 
-const std::pair<int64_t, int64_t> kShapes[] = {{0, 5},   {1, 1},   {1, 7},    {3, 8},     {5, 16},   {2, 17},
-                                               {4, 384}, {63, 33}, {130, 12}, {400, 100}, {1, 1000}, {5000, 9}};
+const std::pair<int64_t, int64_t> kShapes[] = {{0, 5},    {1, 1},     {1, 7},    {3, 8},
+                                               {5, 16},   {2, 17},    {4, 384},  {63, 33},
+                                               {130, 12}, {400, 100}, {1, 1000}, {5000, 9}};
 
 TEST(LayerNorm, Forward) {
   for_each_table([] {
@@ -99,7 +116,12 @@ TEST(LayerNorm, Forward) {
           Problem p(rows, columns);
           NormReference f = p.reference(with_bias);
           Tensor y(rows * columns, 5), mean(rows, 1), rstd(rows, 2);
-          LayerNormForward a{.y = y, .mean = mean, .rstd = rstd, .x = p.x, .scale = p.scale, .rows = rows,
+          LayerNormForward a{.y = y,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .x = p.x,
+                             .scale = p.scale,
+                             .rows = rows,
                              .columns = columns};
           if (with_bias) a.bias = p.bias;
           run(a, queue);
@@ -113,8 +135,12 @@ TEST(LayerNorm, Forward) {
 
 TEST(LayerNorm, VarianceDoesNotCancel) {
   TestQueue queue;
-  Tensor x(normals(64, "x", 0.01, 1000)), y(64), mean(1), rstd(1), scale(std::vector<float>(64, 1.0f));
-  run(LayerNormForward{.y = y, .mean = mean, .rstd = rstd, .x = x, .scale = scale, .rows = 1, .columns = 64}, queue);
+  Tensor x(normals(64, "x", 0.01, 1000)), y(64), mean(1), rstd(1),
+      scale(std::vector<float>(64, 1.0f));
+  run(
+      LayerNormForward{
+          .y = y, .mean = mean, .rstd = rstd, .x = x, .scale = scale, .rows = 1, .columns = 64},
+      queue);
   double m = 0, var = 0;
   for (int j = 0; j < 64; ++j) m += double(x[j]) / 64;
   for (int j = 0; j < 64; ++j) var += (double(x[j]) - m) * (double(x[j]) - m) / 64;
@@ -140,9 +166,11 @@ TEST(LayerNorm, Backward) {
           auto start = [](int64_t n, const char* name, Write w) {
             return w == Write::accumulate ? normals(n, name) : std::vector<float>(size_t(n), NAN);
           };
-          Tensor dx(start(rows * columns, "dx", dx_write), 1), dscale(start(columns, "ds", param_write), 3);
+          Tensor dx(start(rows * columns, "dx", dx_write), 1),
+              dscale(start(columns, "ds", param_write), 3);
           Tensor dbias(start(columns, "db", param_write), 5);
-          auto expected = [](const Tensor& before, const std::vector<double>& gradient, bool wanted, Write w) {
+          auto expected = [](const Tensor& before, const std::vector<double>& gradient, bool wanted,
+                             Write w) {
             std::vector<double> e = doubles(before.values());
             for (size_t i = 0; i < e.size() && wanted; ++i)
               e[i] = w == Write::accumulate ? e[i] + gradient[i] : gradient[i];
@@ -151,8 +179,15 @@ TEST(LayerNorm, Backward) {
           std::vector<double> e_dx = expected(dx, f.dx, want_dx, dx_write);
           std::vector<double> e_scale = expected(dscale, f.dscale, want_scale, param_write);
           std::vector<double> e_bias = expected(dbias, f.dbias, want_bias, param_write);
-          LayerNormBackward a{.dy = p.dy, .x = p.x, .mean = mean, .rstd = rstd, .scale = p.scale, .rows = rows,
-                              .columns = columns, .dx_write = dx_write, .param_write = param_write};
+          LayerNormBackward a{.dy = p.dy,
+                              .x = p.x,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .scale = p.scale,
+                              .rows = rows,
+                              .columns = columns,
+                              .dx_write = dx_write,
+                              .param_write = param_write};
           if (want_dx) a.dx = dx;
           if (want_scale) a.dscale = dscale;
           if (want_bias) a.dbias = dbias;
@@ -170,7 +205,8 @@ TEST(LayerNorm, SameBitsForAllThreads) {
   expect_same_bits_for_all_threads([](TestQueue& queue) {
     int64_t rows = 1003, columns = 67;
     Problem p(rows, columns);
-    Tensor y(rows * columns), mean(rows), rstd(rows), dx(rows * columns), dscale(columns), dbias(columns);
+    Tensor y(rows * columns), mean(rows), rstd(rows), dx(rows * columns), dscale(columns),
+        dbias(columns);
     run(LayerNormForward{y, mean, rstd, p.x, p.scale, p.bias, rows, columns}, queue);
     run(LayerNormBackward{dx, dscale, dbias, p.dy, p.x, mean, rstd, p.scale, rows, columns}, queue);
     std::vector<float> out = y.values();
@@ -184,14 +220,22 @@ TEST(LayerNorm, SameBitsForAllThreads) {
 
 TEST(LayerNorm, CostAndChecks) {
   Tensor x(12), y(12), mean(3), rstd(3), scale(4);
-  LayerNormForward f{.y = y, .mean = mean, .rstd = rstd, .x = x, .scale = scale, .rows = 3, .columns = 4};
+  LayerNormForward f{
+      .y = y, .mean = mean, .rstd = rstd, .x = x, .scale = scale, .rows = 3, .columns = 4};
   check(f);
   EXPECT_EQ(cost(f).bytes, 4 * (24 + 6 + 4));
   f.mean = x;
   EXPECT_ERROR(check(f), "layer_norm_forward", "mean has 12 elements", "[3] = 3");
   f.mean = mean, f.bias = x;
   EXPECT_ERROR(check(f), "bias has 12 elements", "[4]");
-  LayerNormBackward b{.dx = y, .dy = x, .x = x, .mean = mean, .rstd = rstd, .scale = scale, .rows = 3, .columns = 4};
+  LayerNormBackward b{.dx = y,
+                      .dy = x,
+                      .x = x,
+                      .mean = mean,
+                      .rstd = rstd,
+                      .scale = scale,
+                      .rows = 3,
+                      .columns = 4};
   check(b);
   EXPECT_EQ(cost(b).bytes, 4 * (36 + 6 + 4));
   b.dx_write = Write::accumulate;

@@ -19,10 +19,12 @@ struct Pass {
   std::vector<uint8_t> flags;
   std::vector<double> sums;
 
-  Pass(int64_t b, int64_t l, int64_t s) : batch(b), length(l), slices(s), sums(size_t(s * C::count), -1.0) {
+  Pass(int64_t b, int64_t l, int64_t s)
+      : batch(b), length(l), slices(s), sums(size_t(s * C::count), -1.0) {
     const std::vector<float> draws = normals(b * l, "weights");
     for (float x : draws) weights.push_back(x < 0 ? 0 : x < 1 ? 1 : 0.5f);
-    for (int64_t i = 0; i < l && b > 2; ++i) weights[size_t(2 * l + i)] = 0;  // an example without labels
+    // an example without labels
+    for (int64_t i = 0; i < l && b > 2; ++i) weights[size_t(2 * l + i)] = 0;
     for (int64_t e = 0; e < b; ++e) {
       first.push_back(int32_t(loss.size()));
       flags.push_back(e % 3 != 1);
@@ -45,7 +47,8 @@ struct Pass {
 };
 
 TEST(LossSums, AreThoseOfPlainLoops) {
-  for (auto [batch, length, slices] : {std::array<int64_t, 3>{1, 1, 1}, {12, 9, 3}, {300, 17, 1}, {520, 5, 2}})
+  for (auto [batch, length, slices] :
+       {std::array<int64_t, 3>{1, 1, 1}, {12, 9, 3}, {300, 17, 1}, {520, 5, 2}})
     for (bool grouped : {true, false}) {
       Pass p(batch, length, slices);
       TestQueue queue(2);
@@ -60,11 +63,13 @@ TEST(LossSums, AreThoseOfPlainLoops) {
         }
         double* s = &want[size_t(b / (batch / slices) * C::count)];
         const bool second = grouped && !p.flags[size_t(b)];
-        s[C::loss] += n > 0 ? nll / n : 0, s[second ? C::loss_second : C::loss_first] += n > 0 ? nll / n : 0;
+        s[C::loss] += n > 0 ? nll / n : 0,
+            s[second ? C::loss_second : C::loss_first] += n > 0 ? nll / n : 0;
         s[second ? C::examples_second : C::examples_first] += 1;
         s[C::rows] += rows, s[C::row_loss] += nll;
       }
-      EXPECT_EQ(p.sums, want) << batch << " x " << length << " in " << slices << ", grouped " << grouped;
+      EXPECT_EQ(p.sums, want) << batch << " x " << length << " in " << slices << ", grouped "
+                              << grouped;
     }
 }
 
@@ -93,7 +98,8 @@ TEST(LossSums, RefusesWrongShapes) {
     kernels::run(a, queue);
   };
   of([](LossSums&) {});
-  EXPECT_ERROR(of([](LossSums& a) { a.slices = 5; }), "loss_sums", "12 examples cannot be divided into 5 slices");
+  EXPECT_ERROR(of([](LossSums& a) { a.slices = 5; }), "loss_sums",
+               "12 examples cannot be divided into 5 slices");
   EXPECT_ERROR(of([](LossSums& a) { a.sums.count -= 1; }), "loss_sums", "sums");
   EXPECT_ERROR(of([](LossSums& a) { a.first.count = 11; }), "loss_sums", "first");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op tests: test_kernels [--kind=cuda] [options of GoogleTest]. Without a GPU --kind=cuda ends with 77 and says why;
-// test_kernels_on_emulator is the same program whose GPU is emulated (tests/cuda_on_cpu).
+// The op tests: test_kernels [--kind=cuda] [options of GoogleTest]. Without a GPU --kind=cuda ends
+// with 77 and says why; test_kernels_on_emulator is the same program whose GPU is emulated
+// (tests/cuda_on_cpu).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,8 +57,11 @@ void Mirror::bring_back() {
     std::vector<char> image(size_t(r.buffer.bytes()));
     device::download(image.data(), r.buffer.view(device::DType::u8), queue_);
     auto from = image.begin() + int64_t(r.shift), to = from + (r.end - r.begin);
-    auto intact = [](auto a, auto b) { return std::all_of(a, b, [](char c) { return c == kGuard; }); };
-    EXPECT_TRUE(intact(image.begin(), from) && intact(to, image.end())) << "a guard band was written on the GPU";
+    auto intact = [](auto a, auto b) {
+      return std::all_of(a, b, [](char c) { return c == kGuard; });
+    };
+    EXPECT_TRUE(intact(image.begin(), from) && intact(to, image.end()))
+        << "a guard band was written on the GPU";
     std::copy(from, to, r.begin);
   }
 }

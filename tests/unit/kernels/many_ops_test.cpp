@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that run together (run_all): the bits of one op at a time, whatever is beside it, and the scratch that a plan says.
+// Ops that run together (run_all): the bits of one op at a time, whatever is beside it, and the
+// scratch that a plan says.
 #include "base/narrow.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
@@ -17,8 +18,8 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-// The memory of some ops, between guard bands: numbers that follow from the order in which they are asked for, so that two memories
-// filled alike are equal.
+// The memory of some ops, between guard bands: numbers that follow from the order in which they are
+// asked for, so that two memories filled alike are equal.
 class Memory {
  public:
   // `shift`: elements off 64-byte alignment.
@@ -30,11 +31,14 @@ class Memory {
   }
   View bf16(int64_t count, int64_t shift = 0) {
     const std::vector<float> x = numbers(count);
-    auto* narrow = static_cast<uint16_t*>(keep(std::vector<float>(x.size() / 2 + 2), 0).data) + shift;
+    auto* narrow =
+        static_cast<uint16_t*>(keep(std::vector<float>(x.size() / 2 + 2), 0).data) + shift;
     for (size_t i = 0; i < x.size(); ++i) narrow[i] = loops::round_to_bf16(x[i]).bits;
     return {narrow, DType::bf16, count};
   }
-  View doubles(int64_t count) { return {keep(std::vector<float>(size_t(2 * count), 1.0f), 0).data, DType::f64, count}; }
+  View doubles(int64_t count) {
+    return {keep(std::vector<float>(size_t(2 * count), 1.0f), 0).data, DType::f64, count};
+  }
   std::vector<float> values() const { return {all_.data(), all_.data() + used_}; }
 
   // run(ops), where the queue's memory is.
@@ -47,14 +51,16 @@ class Memory {
     for (Args& args : ops)
       for (View* v : views(args))
         if (!v->none())
-          v->data = static_cast<char*>(there.data()) + (static_cast<char*>(v->data) - reinterpret_cast<char*>(all_.data()));
+          v->data = static_cast<char*>(there.data()) +
+                    (static_cast<char*>(v->data) - reinterpret_cast<char*>(all_.data()));
     run(ops);
     device::download(all_.data(), there.view(DType::f32), queue);
   }
 
  private:
   static constexpr int64_t kMost = 16'000'000, kBand = 64;
-  // Returns normal numbers out of a pool, because drawing all of them anew would take most of the time.
+  // Returns normal numbers out of a pool, because drawing all of them anew would take most of the
+  // time.
   std::vector<float> numbers(int64_t count) const {
     static const std::vector<float> pool = rig::normals(300'007, "pool");
     const int64_t begin = used_ * 7919 % (int64_t(pool.size()) - count);
@@ -71,7 +77,8 @@ class Memory {
   int64_t used_ = 0;
 };
 
-// More tensors than a launch takes of each kind; sizes of none, one and several blocks, next to each other, some off alignment.
+// More tensors than a launch takes of each kind; sizes of none, one and several blocks, next to
+// each other, some off alignment.
 constexpr int kTensors = 180;
 int64_t count_of(int i) {
   constexpr int64_t counts[] = {5, 4097, 64, 16385, 1, 33000, 4096, 0, 12, 8192, 5001, 700};
@@ -84,16 +91,20 @@ template <class Args>
 void expect_the_bits_of_each(const std::function<Args(int, Memory&)>& make) {
   Memory alone, together;
   std::vector<Args> one_by_one, ops;
-  for (int i = 0; i < kTensors; ++i) one_by_one.push_back(make(i, alone)), ops.push_back(make(i, together));
+  for (int i = 0; i < kTensors; ++i)
+    one_by_one.push_back(make(i, alone)), ops.push_back(make(i, together));
   const std::vector<float> untouched = together.values();
   TestQueue one, all(2);
   alone.on_queue(one_by_one, one, [&](const std::vector<Args>& there) {
     for (const Args& args : there) kernels::run(args, one);
   });
-  together.on_queue(ops, all, [&](const std::vector<Args>& there) { kernels::run_all(std::span<const Args>(there), all); });
+  together.on_queue(ops, all, [&](const std::vector<Args>& there) {
+    kernels::run_all(std::span<const Args>(there), all);
+  });
   EXPECT_FALSE(same_bits(untouched, together.values()));
   EXPECT_TRUE(same_bits(alone.values(), together.values()));
-  for (const device::OpCost* cost : {&one.costs()[size_t(Args::op)], &all.costs()[size_t(Args::op)]})
+  for (const device::OpCost* cost :
+       {&one.costs()[size_t(Args::op)], &all.costs()[size_t(Args::op)]})
     EXPECT_EQ(cost->calls, kTensors);
   EXPECT_EQ(one.costs()[size_t(Args::op)].bytes, all.costs()[size_t(Args::op)].bytes);
 
@@ -106,7 +117,8 @@ void expect_the_bits_of_each(const std::function<Args(int, Memory&)>& make) {
 }
 
 Update update_of(int i, Memory& m, int64_t count) {
-  Update u{.weights = m.normals(count, shift_of(i)), .gradient = m.normals(count), .sums = m.doubles(2)};
+  Update u{
+      .weights = m.normals(count, shift_of(i)), .gradient = m.normals(count), .sums = m.doubles(2)};
   u.clip = i % 2 ? Clip{1, 1} : Clip{3, 1.5f};
   u.rate = 0.1f + float(i) * 0.01f, u.decay = 0.01f * float(i % 3), u.schedule = 0.5f;
   return u;
@@ -117,9 +129,10 @@ View state_of(int i, Memory& m, int64_t count) {
 
 // Every layout: in tiles, in none, heads, whole tensors and parts of them.
 Factored shape_of(int i) {
-  const Factored shapes[] = {{1, 70, 3, 64, 1, true},    {1, 5, 1, 7, 1, false},    {2, 130, 1, 256, 1, false},
-                             {1, 65, 1, 384, 1, false},  {2, 6, 3, 5, 4, true},     {4, 33, 1, 35, 1, false},
-                             {1, 130, 1, 128, 1, false}, {3, 5, 5, 8, 1, true},     {1, 40, 1, 70, 3, false}};
+  const Factored shapes[] = {
+      {1, 70, 3, 64, 1, true},    {1, 5, 1, 7, 1, false}, {2, 130, 1, 256, 1, false},
+      {1, 65, 1, 384, 1, false},  {2, 6, 3, 5, 4, true},  {4, 33, 1, 35, 1, false},
+      {1, 130, 1, 128, 1, false}, {3, 5, 5, 8, 1, true},  {1, 40, 1, 70, 3, false}};
   return shapes[i % 9];
 }
 struct Part {
@@ -127,7 +140,10 @@ struct Part {
 };
 Part part_of(int i, const Factored& s) {
   const int64_t n = s.count();
-  return i % 4 == 1 ? Part{n / 3 + 1, n / 2} : i % 4 == 2 ? Part{4, n - 8} : i % 20 == 3 ? Part{n / 2, 0} : Part{0, n};
+  return i % 4 == 1    ? Part{n / 3 + 1, n / 2}
+         : i % 4 == 2  ? Part{4, n - 8}
+         : i % 20 == 3 ? Part{n / 2, 0}
+                       : Part{0, n};
 }
 AdafactorScaling scaling_of(int i, Memory& m, int64_t count) {
   AdafactorScaling s{.beta2 = 0.625f, .eps = 1e-3f};
@@ -152,8 +168,12 @@ TEST(ManyOps, AdafactorSums) {
   expect_the_bits_of_each<AdafactorSums>([](int i, Memory& m) {
     const Factored s = shape_of(i);
     const Part part = part_of(i, s);
-    return AdafactorSums{m.doubles(1), m.doubles(s.over_x()), m.doubles(s.over_y()), m.normals(part.count, shift_of(i)),
-                         part.begin, s};
+    return AdafactorSums{m.doubles(1),
+                         m.doubles(s.over_x()),
+                         m.doubles(s.over_y()),
+                         m.normals(part.count, shift_of(i)),
+                         part.begin,
+                         s};
   });
 }
 
@@ -162,8 +182,16 @@ TEST(ManyOps, AdafactorFactors) {
     const Factored s = shape_of(i);
     const int64_t x = s.over_x(), y = s.over_y();
     const Clip clip = i % 2 ? Clip{1, 1} : Clip{3, 1.5f};
-    return AdafactorFactors{m.squares(x), m.squares(y), m.normals(x), m.normals(y), m.doubles(x), m.doubles(y),
-                            s, clip, 0.1f * float(i % 10), 1e-3f};
+    return AdafactorFactors{m.squares(x),
+                            m.squares(y),
+                            m.normals(x),
+                            m.normals(y),
+                            m.doubles(x),
+                            m.doubles(y),
+                            s,
+                            clip,
+                            0.1f * float(i % 10),
+                            1e-3f};
   });
 }
 
@@ -178,7 +206,8 @@ TEST(ManyOps, AdafactorRms) {
 TEST(ManyOps, AdafactorUpdate) {
   expect_the_bits_of_each<AdafactorUpdate>([](int i, Memory& m) {
     const int64_t n = scaled_count(i);
-    AdafactorUpdate a{.update = update_of(i, m, n), .scaling = scaling_of(i, m, n), .keep = 0.75f, .add = 0.125f};
+    AdafactorUpdate a{
+        .update = update_of(i, m, n), .scaling = scaling_of(i, m, n), .keep = 0.75f, .add = 0.125f};
     if (i % 5) a.momentum = state_of(i, m, n);
     if (i % 4 == 3) a.rms = {m.doubles(1), n + 1, 0.01f * float(1 + i)};
     return a;
@@ -190,7 +219,8 @@ TEST(ManyOps, AdamwUpdate) {
     const int64_t n = count_of(i);
     const Update u = update_of(i, m, n);
     const View mu = state_of(i, m, n), nu = m.squares(n, i % 10 == 6);
-    return AdamwUpdate{u, mu, nu, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.001f * float(1 + i), 1e-3f, 1e-4f};
+    return AdamwUpdate{u,     mu,   nu, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.001f * float(1 + i),
+                       1e-3f, 1e-4f};
   });
 }
 
@@ -199,7 +229,8 @@ TEST(ManyOps, MomentumAndPlainUpdate) {
     const Update u = update_of(i, m, count_of(i));
     return MomentumUpdate{u, state_of(i, m, count_of(i)), 0.75f, 0.01f * float(i), i % 4 < 2};
   });
-  expect_the_bits_of_each<ApplyUpdate>([](int i, Memory& m) { return ApplyUpdate{update_of(i, m, count_of(i))}; });
+  expect_the_bits_of_each<ApplyUpdate>(
+      [](int i, Memory& m) { return ApplyUpdate{update_of(i, m, count_of(i))}; });
 }
 
 TEST(ManyOps, EmaUpdate) {
@@ -229,16 +260,19 @@ TEST(ManyOps, ScratchIsShared) {
     return a;
   };
   const size_t all = kSharedScratch;
-  const std::vector<SquareSums> ops{op(all / 2), op(all / 2), op(16), op(2 * all), op(all), op(0), op(24), op(all - 16), op(16)};
+  const std::vector<SquareSums> ops{op(all / 2), op(all / 2), op(16),       op(2 * all), op(all),
+                                    op(0),       op(24),      op(all - 16), op(16)};
   std::vector<std::pair<size_t, size_t>> runs;
   const SquareSums* next = ops.data();
-  for_shared_scratch(std::span<const SquareSums>(ops), [&](std::span<const SquareSums> some, size_t bytes) {
-    EXPECT_EQ(some.data(), next);
-    next += some.size();
-    runs.emplace_back(some.size(), bytes);
-  });
+  for_shared_scratch(std::span<const SquareSums>(ops),
+                     [&](std::span<const SquareSums> some, size_t bytes) {
+                       EXPECT_EQ(some.data(), next);
+                       next += some.size();
+                       runs.emplace_back(some.size(), bytes);
+                     });
   EXPECT_EQ(next, ops.data() + ops.size());
-  EXPECT_EQ(runs, (std::vector<std::pair<size_t, size_t>>{{2, all}, {1, 16}, {1, 2 * all}, {2, all}, {1, 24}, {2, all}}));
+  EXPECT_EQ(runs, (std::vector<std::pair<size_t, size_t>>{
+                      {2, all}, {1, 16}, {1, 2 * all}, {2, all}, {1, 24}, {2, all}}));
   Queue gpu(Kind::plan, 1, false, Kind::cuda), cpu(Kind::plan);
   for (Queue* paper : {&gpu, &cpu}) kernels::run_all(std::span<const SquareSums>(ops), *paper);
   EXPECT_EQ(gpu.scratch_bytes(), 2 * all);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of the op tests. With --kind=cuda its memory is a GPU's: then `run` copies what an op's views show to the GPU,
-// between guard bands, runs the op there, and copies it back, so that the same cases test both back ends.
+// The queue of the op tests. With --kind=cuda its memory is a GPU's: then `run` copies what an op's
+// views show to the GPU, between guard bands, runs the op there, and copies it back, so that the
+// same cases test both back ends.
 #pragma once
 
 #include <vector>
@@ -40,30 +41,48 @@ inline bool on_cuda() { return kind() == Kind::cuda; }
 void note_op(kernels::Op op);
 
 struct TestQueue : device::Queue {
-  explicit TestQueue(int threads = 1, bool fixed_order = false) : Queue(rig::kind(), threads, fixed_order) {}
+  explicit TestQueue(int threads = 1, bool fixed_order = false)
+      : Queue(rig::kind(), threads, fixed_order) {}
 };
 
 // Every view of an op's arguments.
 using Views = std::vector<device::View*>;
-inline Views views(kernels::Gemm& a) { return {&a.c, &a.a, &a.b, &a.bias, &a.residual, &a.gelu, &a.gelu_of, &a.sums}; }
+inline Views views(kernels::Gemm& a) {
+  return {&a.c, &a.a, &a.b, &a.bias, &a.residual, &a.gelu, &a.gelu_of, &a.sums};
+}
 inline Views views(kernels::ColumnSum& a) { return {&a.out, &a.x}; }
-inline Views views(kernels::LayerNormForward& a) { return {&a.y, &a.mean, &a.rstd, &a.x, &a.scale, &a.bias}; }
+inline Views views(kernels::LayerNormForward& a) {
+  return {&a.y, &a.mean, &a.rstd, &a.x, &a.scale, &a.bias};
+}
 inline Views views(kernels::LayerNormBackward& a) {
   return {&a.dx, &a.dscale, &a.dbias, &a.dy, &a.x, &a.mean, &a.rstd, &a.scale};
 }
 inline Views views(kernels::GeluForward& a) { return {&a.y, &a.x}; }
 inline Views views(kernels::GeluBackward& a) { return {&a.dx, &a.dy, &a.x}; }
 inline Views views(kernels::AttentionForward& a) {
-  return {&a.o, &a.lse, &a.q, &a.k, &a.v, &a.shape.flags, &a.shape.query_offsets, &a.shape.key_offsets};
+  return {
+      &a.o, &a.lse, &a.q, &a.k, &a.v, &a.shape.flags, &a.shape.query_offsets, &a.shape.key_offsets};
 }
 inline Views views(kernels::AttentionBackward& a) {
-  return {&a.dq, &a.dk, &a.dv, &a.d_o, &a.q, &a.k, &a.v, &a.o, &a.lse, &a.shape.flags, &a.shape.query_offsets,
+  return {&a.dq,
+          &a.dk,
+          &a.dv,
+          &a.d_o,
+          &a.q,
+          &a.k,
+          &a.v,
+          &a.o,
+          &a.lse,
+          &a.shape.flags,
+          &a.shape.query_offsets,
           &a.shape.key_offsets};
 }
 inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.table, &a.positions}; }
 inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }
-inline Views views(kernels::SoftmaxXent& a) { return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss}; }
+inline Views views(kernels::SoftmaxXent& a) {
+  return {&a.logits, &a.labels, &a.row_scale, &a.loss_scale, &a.loss};
+}
 inline Views views(kernels::ClassXent& a) {
   return {&a.logits, &a.labels, &a.others, &a.shares, &a.loss, &a.ranks, &a.hits, &a.loss_scale};
 }
@@ -82,15 +101,22 @@ inline Views views(kernels::SquareSums& a) { return {&a.sum, &a.x}; }
 inline Views views(kernels::AddSums& a) { return {&a.y, &a.a, &a.b}; }
 inline Views views(kernels::AdafactorSums& a) { return {&a.total, &a.over_x, &a.over_y, &a.g}; }
 inline Views views(kernels::AdafactorFactors& a) {
-  return {&a.v_over_x, &a.v_over_y, &a.factor_over_x, &a.factor_over_y, &a.over_x, &a.over_y, &a.clip.decided};
+  return {&a.v_over_x, &a.v_over_y, &a.factor_over_x, &a.factor_over_y,
+          &a.over_x,   &a.over_y,   &a.clip.decided};
 }
-inline Views views(kernels::Update& a) { return {&a.weights, &a.gradient, &a.sums, &a.clip.decided}; }
-inline Views views(kernels::AdafactorScaling& a) { return {&a.v, &a.factor_over_x, &a.factor_over_y}; }
+inline Views views(kernels::Update& a) {
+  return {&a.weights, &a.gradient, &a.sums, &a.clip.decided};
+}
+inline Views views(kernels::AdafactorScaling& a) {
+  return {&a.v, &a.factor_over_x, &a.factor_over_y};
+}
 inline Views both(Views a, const Views& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
 inline Views views(kernels::AdafactorUpdate& a) {
   return both(both(views(a.update), views(a.scaling)), {&a.momentum, &a.rms.square});
 }
-inline Views views(kernels::AdafactorRms& a) { return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling)); }
+inline Views views(kernels::AdafactorRms& a) {
+  return both({&a.sum, &a.gradient, &a.clip.decided}, views(a.scaling));
+}
 inline Views views(kernels::AdamwUpdate& a) { return both(views(a.update), {&a.mu, &a.nu}); }
 inline Views views(kernels::MomentumUpdate& a) { return both(views(a.update), {&a.trace}); }
 inline Views views(kernels::ApplyUpdate& a) { return views(a.update); }
@@ -99,14 +125,17 @@ inline Views views(kernels::ClipGradient& a) {
 }
 inline Views views(kernels::EmaUpdate& a) { return {&a.average, &a.values, &a.decided}; }
 inline Views views(kernels::LossScale& a) { return {&a.decision, &a.norm, &a.state}; }
-inline Views views(kernels::LossSums& a) { return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags}; }
+inline Views views(kernels::LossSums& a) {
+  return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags};
+}
 
-// Memory of the host that some views show, and its copy on the GPU while it lives. Views may overlap: what they share, their
-// copies share.
+// Memory of the host that some views show, and its copy on the GPU while it lives. Views may
+// overlap: what they share, their copies share.
 class Mirror {
  public:
   Mirror(const Views& shown, device::Queue& queue);  // copies, and lets the views show the copies
-  void bring_back();                                 // fails the test where a guard band was written
+  // fails the test where a guard band was written
+  void bring_back();
 
  private:
   struct Range {

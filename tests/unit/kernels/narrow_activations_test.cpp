@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops whose activations may be bf16, or f16 on CUDA: they read what is there, compute in f32 as the f32 op does, and round what they
-// write. So for operands that are such values, every bit is that of the f32 op's result, rounded. Attention rounds
-// more.
+// Ops whose activations may be bf16, or f16 on CUDA: they read what is there, compute in f32 as the
+// f32 op does, and round what they write. So for operands that are such values, every bit is that
+// of the f32 op's result, rounded. Attention rounds more.
 #include "attention_reference.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gelu.hpp"
@@ -16,11 +16,13 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-// The same numbers in both types, and as a view of the one asked for. Elements past the end are a guard.
+// The same numbers in both types, and as a view of the one asked for. Elements past the end are a
+// guard.
 struct Both {
   std::vector<float> wide;
   std::vector<uint16_t> narrow;
-  explicit Both(int64_t count, const std::string& name = "") : wide(size_t(count)), narrow(size_t(count) + 1, 0xABCD) {
+  explicit Both(int64_t count, const std::string& name = "")
+      : wide(size_t(count)), narrow(size_t(count) + 1, 0xABCD) {
     if (!name.empty()) wide = normals(count, name);
     for (size_t i = 0; i < wide.size(); ++i) {
       narrow[i] = narrowed(wide[i]);
@@ -57,10 +59,15 @@ TEST(NarrowActivations, GeluAndDropout) {
       for (DType t : {DType::f32, narrow_type()}) {
         run(GeluForward{.y = y.view(t), .x = x.view(t)}, queue);
         run(GeluBackward{.dx = dx.view(t), .dy = dy.view(t), .x = x.view(t)}, queue);
-        run(Dropout{.y = dropped.view(t), .x = x.view(t), .rate = 0.3f, .stream = base::Stream(3, "drop"), .first = 5},
+        run(Dropout{.y = dropped.view(t),
+                    .x = x.view(t),
+                    .rate = 0.3f,
+                    .stream = base::Stream(3, "drop"),
+                    .first = 5},
             queue);
       }
-      y.expect_rounded("gelu"), dx.expect_rounded("gelu gradient"), dropped.expect_rounded("dropout");
+      y.expect_rounded("gelu"), dx.expect_rounded("gelu gradient"),
+          dropped.expect_rounded("dropout");
     }
   });
 }
@@ -85,7 +92,12 @@ TEST(NarrowActivations, LayerNormColumnSumGatherPatchify) {
             queue);
         auto& sum = sums[t != DType::f32];
         sum.assign(size_t(columns), 1);
-        run(ColumnSum{.out = floats(sum), .x = x.view(t), .m = rows, .n = columns, .write = Write::accumulate}, queue);
+        run(ColumnSum{.out = floats(sum),
+                      .x = x.view(t),
+                      .m = rows,
+                      .n = columns,
+                      .write = Write::accumulate},
+            queue);
         run(GatherRows{.y = picked.view(t),
                        .x = x.view(t),
                        .index = {index.data(), DType::i32, 4},
@@ -112,8 +124,9 @@ TEST(NarrowActivations, LayerNormColumnSumGatherPatchify) {
   });
 }
 
-// Weights and gradients of scores are rounded before the products that read them, so each term of a sum is off by at
-// most 2^-9; with them the results, which are rounded once more. `largest` is what the sum's terms reach.
+// Weights and gradients of scores are rounded before the products that read them, so each term of a
+// sum is off by at most 2^-9; with them the results, which are rounded once more. `largest` is what
+// the sum's terms reach.
 void expect_near(const Both& got, const std::vector<double>& expected, const char* what) {
   double largest = 0, square = 0, error = 0, worst = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -171,9 +184,12 @@ struct AttentionProblem {
   void run_both(TestQueue& queue) {
     View lse_view = device::view(lse.data(), int64_t(lse.size()));
     const DType t = narrow_type();
-    run(
-        AttentionForward{
-            .o = o.view(t), .lse = lse_view, .q = q.view(t), .k = k.view(t), .v = v.view(t), .shape = shape},
+    run(AttentionForward{.o = o.view(t),
+                         .lse = lse_view,
+                         .q = q.view(t),
+                         .k = k.view(t),
+                         .v = v.view(t),
+                         .shape = shape},
         queue);
     run(AttentionBackward{.dq = dq.view(t),
                           .dk = dk.view(t),
@@ -192,21 +208,33 @@ struct AttentionProblem {
 TEST(NarrowActivations, Attention) {
   for_all([](TestQueue& queue) {
     for (const AttentionCase& c : kAttentionCases) {
-      SCOPED_TRACE(fmt::format("{} x {} x {} x {} x {}", c.batch, c.heads, c.queries, c.keys, c.head_dim));
+      SCOPED_TRACE(
+          fmt::format("{} x {} x {} x {} x {}", c.batch, c.heads, c.queries, c.keys, c.head_dim));
       AttentionProblem p(c);
       p.run_both(queue);
-      AttentionReference f{
-          p.shape, p.flags, doubles(p.q.wide), doubles(p.k.wide), doubles(p.v.wide), doubles(p.d_o.wide), {}, {}, {},
-          {},      {}};
+      AttentionReference f{p.shape,
+                           p.flags,
+                           doubles(p.q.wide),
+                           doubles(p.k.wide),
+                           doubles(p.v.wide),
+                           doubles(p.d_o.wide),
+                           {},
+                           {},
+                           {},
+                           {},
+                           {}};
       f.forward(), f.backward();
       expect_near(p.o, f.o, "o"), expect_near(p.dv, f.dv, "dv");
-      for (size_t i = 0; i < f.lse.size(); ++i) ASSERT_NEAR(p.lse[i], f.lse[i], 2e-6 * (1 + std::abs(f.lse[i])));
-      if (c.keys > 1) expect_near(p.dq, f.dq, "dq"), expect_near(p.dk, f.dk, "dk");  // with one key: 0 by cancellation
+      for (size_t i = 0; i < f.lse.size(); ++i)
+        ASSERT_NEAR(p.lse[i], f.lse[i], 2e-6 * (1 + std::abs(f.lse[i])));
+      // with one key: 0 by cancellation
+      if (c.keys > 1) expect_near(p.dq, f.dq, "dq"), expect_near(p.dk, f.dk, "dk");
     }
   });
 }
 
-// Where the instructions are missing the same values are rounded: only the order in which a pair is summed may differ.
+// Where the instructions are missing the same values are rounded: only the order in which a pair is
+// summed may differ.
 TEST(NarrowActivations, AttentionIsTheSameWithoutInstructions) {
   for (const AttentionCase& c : kAttentionCases) {
     std::vector<Both> first;
@@ -218,7 +246,8 @@ TEST(NarrowActivations, AttentionIsTheSameWithoutInstructions) {
       if (first.empty()) first = now;
       for (size_t t = 0; t < now.size() && c.keys > 1; ++t) {
         size_t other = 0;
-        for (size_t i = 0; i < now[t].wide.size(); ++i) other += now[t].narrow[i] != first[t].narrow[i];
+        for (size_t i = 0; i < now[t].wide.size(); ++i)
+          other += now[t].narrow[i] != first[t].narrow[i];
         EXPECT_LE(double(other), 2 + 0.02 * double(now[t].wide.size())) << t;
       }
     });

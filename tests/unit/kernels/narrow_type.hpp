@@ -25,7 +25,9 @@ inline std::vector<uint16_t> narrowed(const std::vector<float>& x) {
   for (float v : x) y.push_back(narrowed(v));
   return y;
 }
-inline View narrow_view(std::vector<uint16_t>& v) { return {v.data(), narrow_type(), int64_t(v.size())}; }
+inline View narrow_view(std::vector<uint16_t>& v) {
+  return {v.data(), narrow_type(), int64_t(v.size())};
+}
 
 // What rounding to the type costs, as a part of what it costs in bf16.
 inline double narrow_part() { return narrow_type() == device::DType::f16 ? 0.125 : 1; }

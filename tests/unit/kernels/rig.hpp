@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the ops share: buffers between guard bands, seeded numbers, comparison with double references, the
-// instruction sets and thread counts to try, and the list of ops that have a case.
+// What the tests of the ops share: buffers between guard bands, seeded numbers, comparison with
+// double references, the instruction sets and thread counts to try, and the list of ops that have a
+// case.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,13 +30,16 @@ using device::View;
 using kernels::Write;
 
 // Numbers as pure functions of (name, index): tests do not depend on each other's order.
-inline std::vector<float> normals(int64_t count, const std::string& name, double scale = 1, double shift = 0) {
+inline std::vector<float> normals(int64_t count, const std::string& name, double scale = 1,
+                                  double shift = 0) {
   std::vector<float> out(static_cast<size_t>(count));
   base::Stream stream(20231, name);
-  for (int64_t i = 0; i < count; ++i) out[size_t(i)] = float(shift + scale * stream.normal(uint64_t(i)));
+  for (int64_t i = 0; i < count; ++i)
+    out[size_t(i)] = float(shift + scale * stream.normal(uint64_t(i)));
   return out;
 }
-inline std::vector<int32_t> integers(int64_t count, int64_t begin, int64_t end, const std::string& name) {
+inline std::vector<int32_t> integers(int64_t count, int64_t begin, int64_t end,
+                                     const std::string& name) {
   std::vector<int32_t> out(static_cast<size_t>(count));
   base::Stream stream(20232, name);
   for (int64_t i = 0; i < count; ++i)
@@ -44,7 +48,8 @@ inline std::vector<int32_t> integers(int64_t count, int64_t begin, int64_t end, 
 }
 inline std::vector<double> doubles(const std::vector<float>& v) { return {v.begin(), v.end()}; }
 
-// A tensor in memory whose surroundings are NaN of a known pattern: reading them spoils a result, writing them shows.
+// A tensor in memory whose surroundings are NaN of a known pattern: reading them spoils a result,
+// writing them shows.
 class Tensor {
  public:
   static constexpr uint32_t kGuard = 0x7fc0dead;
@@ -56,7 +61,8 @@ class Tensor {
     memory_ = static_cast<float*>(std::aligned_alloc(64, (all * 4 + 63) / 64 * 64));
     for (size_t i = 0; i < all; ++i) memory_[i] = std::bit_cast<float>(kGuard);
   }
-  explicit Tensor(const std::vector<float>& values, size_t shift = 0) : Tensor(int64_t(values.size()), shift) {
+  explicit Tensor(const std::vector<float>& values, size_t shift = 0)
+      : Tensor(int64_t(values.size()), shift) {
     std::copy(values.begin(), values.end(), data());
   }
   Tensor(const Tensor&) = delete;
@@ -82,9 +88,10 @@ class Tensor {
   size_t count_, shift_;
 };
 
-// |actual - expected| <= tolerance * largest |expected| (or `least`, where everything is small by cancellation).
-inline void expect_close(const std::vector<float>& actual, const std::vector<double>& expected, double tolerance,
-                         const std::string& what, double least = 0) {
+// |actual - expected| <= tolerance * largest |expected| (or `least`, where everything is small by
+// cancellation).
+inline void expect_close(const std::vector<float>& actual, const std::vector<double>& expected,
+                         double tolerance, const std::string& what, double least = 0) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   double largest = least, worst = 0;
   size_t where = 0;
@@ -95,25 +102,30 @@ inline void expect_close(const std::vector<float>& actual, const std::vector<dou
     if (std::isnan(error)) break;
   }
   EXPECT_TRUE(worst <= tolerance * largest || (worst == 0 && largest == 0))
-      << what << ": element " << where << " of " << actual.size() << " is " << actual[where] << ", not "
-      << expected[where] << "; error " << worst << " against " << tolerance << " of " << largest;
+      << what << ": element " << where << " of " << actual.size() << " is " << actual[where]
+      << ", not " << expected[where] << "; error " << worst << " against " << tolerance << " of "
+      << largest;
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-// Returns the thread counts that a test of an op tries; on CUDA, where these threads compute nothing, one of them.
+// Returns the thread counts that a test of an op tries; on CUDA, where these threads compute
+// nothing, one of them.
 inline std::vector<int> thread_counts(std::vector<int> counts) {
   if (on_cuda()) counts.resize(1);
   return counts;
 }
-// Returns the values of force_bf16_emulation() that a test tries; on CUDA, which knows none, one of them.
+// Returns the values of force_bf16_emulation() that a test tries; on CUDA, which knows none, one of
+// them.
 inline std::vector<bool> bf16_ways() {
   return on_cuda() ? std::vector<bool>{false} : std::vector<bool>{false, true};
 }
 
-// Runs `body` with the vector loops of each instruction set this CPU has; on CUDA, which has none, once.
+// Runs `body` with the vector loops of each instruction set this CPU has; on CUDA, which has none,
+// once.
 template <class F>
 void for_each_table(const F& body) {
   if (on_cuda()) return body();
@@ -128,7 +140,8 @@ void for_each_table(const F& body) {
   kernels::seams::force_vector_table(nullptr);
 }
 
-// `outputs(queue)` runs an op and returns what it wrote: the same bits for 1, 2 and 3 threads (on CUDA: twice).
+// `outputs(queue)` runs an op and returns what it wrote: the same bits for 1, 2 and 3 threads (on
+// CUDA: twice).
 template <class F>
 void expect_same_bits(const F& outputs, bool fixed_order) {
   std::vector<float> first;
@@ -156,10 +169,10 @@ std::string error_of(const F& call) {
   return "nothing was thrown";
 }
 
-#define EXPECT_ERROR(call, ...)                                                                     \
-  do {                                                                                              \
-    std::string text = rig::error_of([&] { call; });                                                \
-    for (const char* part : {__VA_ARGS__}) EXPECT_NE(text.find(part), std::string::npos) << text;   \
+#define EXPECT_ERROR(call, ...)                                                                   \
+  do {                                                                                            \
+    std::string text = rig::error_of([&] { call; });                                              \
+    for (const char* part : {__VA_ARGS__}) EXPECT_NE(text.find(part), std::string::npos) << text; \
   } while (0)
 
 // Ops that have a case; coverage_test.cpp compares them with ops.def.
@@ -167,7 +180,8 @@ inline std::set<std::string>& covered() {
   static std::set<std::string> names;
   return names;
 }
-#define COVERS(name) \
-  [[maybe_unused]] static const bool covers_##name = rig::covered().insert(kernels::name_of(kernels::Op::name)).second
+#define COVERS(name)                                 \
+  [[maybe_unused]] static const bool covers_##name = \
+      rig::covered().insert(kernels::name_of(kernels::Op::name)).second
 
 }  // namespace rig

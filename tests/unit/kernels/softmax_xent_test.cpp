@@ -17,8 +17,8 @@ struct XentReference {
   std::vector<double> loss, gradient;  // gradient of loss[r] by logits, not scaled
 };
 
-XentReference reference(const std::vector<double>& logits, const std::vector<int32_t>& labels, int64_t columns,
-                    double smoothing) {
+XentReference reference(const std::vector<double>& logits, const std::vector<int32_t>& labels,
+                        int64_t columns, double smoothing) {
   XentReference f;
   double on = 1 - smoothing, off = columns > 1 ? smoothing / double(columns - 1) : 0;
   for (size_t r = 0; r < labels.size(); ++r) {
@@ -26,9 +26,11 @@ XentReference reference(const std::vector<double>& logits, const std::vector<int
     double largest = *std::max_element(z, z + columns), sum = 0, loss = 0, q_sum = 0;
     for (int64_t j = 0; j < columns; ++j) sum += std::exp(z[j] - largest);
     auto q = [&](int64_t j) { return j == labels[r] ? on : off; };
-    for (int64_t j = 0; j < columns; ++j) loss -= q(j) * (z[j] - largest - std::log(sum)), q_sum += q(j);
+    for (int64_t j = 0; j < columns; ++j)
+      loss -= q(j) * (z[j] - largest - std::log(sum)), q_sum += q(j);
     f.loss.push_back(loss);
-    for (int64_t j = 0; j < columns; ++j) f.gradient.push_back(std::exp(z[j] - largest) / sum * q_sum - q(j));
+    for (int64_t j = 0; j < columns; ++j)
+      f.gradient.push_back(std::exp(z[j] - largest) / sum * q_sum - q(j));
   }
   return f;
 }
@@ -47,7 +49,8 @@ TEST(SoftmaxXent, ReferenceGradientIsTheDerivative) {
     for (size_t i = 0; i < z.size(); ++i) {
       std::vector<double> up = z, down = z;
       up[i] += 1e-5, down[i] -= 1e-5;
-      double d = reference(up, labels, 5, smoothing).loss[i / 5] - reference(down, labels, 5, smoothing).loss[i / 5];
+      double d = reference(up, labels, 5, smoothing).loss[i / 5] -
+                 reference(down, labels, 5, smoothing).loss[i / 5];
       EXPECT_NEAR(f.gradient[i], d / 2e-5, 1e-9);
     }
   }
@@ -56,18 +59,30 @@ TEST(SoftmaxXent, ReferenceGradientIsTheDerivative) {
 TEST(SoftmaxXent, AgreesWithReference) {
   for_each_table([] {
     for (int threads : thread_counts({1, 2}))
-      for (auto [rows, columns] : {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {4, 2}, {5, 7}, {6, 16}, {5, 33},
-                                   {9, 1025}, {4, 2048}, {5, 32000}, {4, 65521}})
+      for (auto [rows, columns] : {std::pair<int64_t, int64_t>{0, 5},
+                                   {1, 1},
+                                   {4, 2},
+                                   {5, 7},
+                                   {6, 16},
+                                   {5, 33},
+                                   {9, 1025},
+                                   {4, 2048},
+                                   {5, 32000},
+                                   {4, 65521}})
         for (float smoothing : {0.0f, 0.1f})
           for (bool gradient : {true, false}) {
             if (columns == 1 && smoothing > 0) continue;
             SCOPED_TRACE(fmt::format("{} x {}, smoothing {}", rows, columns, smoothing));
             TestQueue queue(threads);
             std::vector<int32_t> labels = labels_for(rows, columns);
-            Tensor logits(normals(rows * columns, "z", 3, 20), 1), scale(normals(rows, "scale")), loss(rows, 3);
-            XentReference f = reference(doubles(logits.values()), labels, columns, double(smoothing));
+            Tensor logits(normals(rows * columns, "z", 3, 20), 1), scale(normals(rows, "scale")),
+                loss(rows, 3);
+            XentReference f =
+                reference(doubles(logits.values()), labels, columns, double(smoothing));
             std::vector<float> before = logits.values();
-            SoftmaxXent s{logits, device::view(labels.data(), rows), {}, loss, rows, columns, smoothing, gradient};
+            SoftmaxXent s{
+                logits,  device::view(labels.data(), rows), {}, loss, rows, columns, smoothing,
+                gradient};
             if (gradient) s.row_scale = scale;
             run(s, queue);
             expect_close(loss.values(), f.loss, 1e-6, "loss");
@@ -75,7 +90,8 @@ TEST(SoftmaxXent, AgreesWithReference) {
               EXPECT_TRUE(same_bits(logits.values(), before));
               continue;
             }
-            for (int64_t i = 0; i < rows * columns; ++i) f.gradient[size_t(i)] *= double(scale[i / columns]);
+            for (int64_t i = 0; i < rows * columns; ++i)
+              f.gradient[size_t(i)] *= double(scale[i / columns]);
             expect_close(logits.values(), f.gradient, 1e-6, "gradient");
           }
   });
@@ -112,7 +128,9 @@ TEST(SoftmaxXent, SameBitsForAllThreads) {
     int64_t rows = 37, columns = 1501;
     std::vector<int32_t> labels = labels_for(rows, columns);
     Tensor logits(normals(rows * columns, "z")), scale(normals(rows, "scale")), loss(rows);
-    run(SoftmaxXent{logits, device::view(labels.data(), rows), scale, loss, rows, columns, 0.1f, true}, queue);
+    run(SoftmaxXent{logits, device::view(labels.data(), rows), scale, loss, rows, columns, 0.1f,
+                    true},
+        queue);
     std::vector<float> out = logits.values(), more = loss.values();
     out.insert(out.end(), more.begin(), more.end());
     return out;
@@ -137,7 +155,8 @@ TEST(SoftmaxXent, CostAndChecks) {
 
 // ---- against the published code's results
 struct Golden {
-  hid_t file = H5Fopen(tests::source_file("tests/golden/loss.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  hid_t file =
+      H5Fopen(tests::source_file("tests/golden/loss.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   ~Golden() { H5Fclose(file); }
 
   template <class T>
@@ -148,9 +167,12 @@ struct Golden {
     H5Sclose(space), H5Dclose(set);
     return out;
   }
-  std::vector<double> values(const std::string& name) const { return read<double>(name, H5T_NATIVE_DOUBLE); }
+  std::vector<double> values(const std::string& name) const {
+    return read<double>(name, H5T_NATIVE_DOUBLE);
+  }
   double tolerance(const std::string& name) const {
-    hid_t set = H5Dopen2(file, name.c_str(), H5P_DEFAULT), attribute = H5Aopen(set, "tol", H5P_DEFAULT);
+    hid_t set = H5Dopen2(file, name.c_str(), H5P_DEFAULT),
+          attribute = H5Aopen(set, "tol", H5P_DEFAULT);
     double out = -1;
     EXPECT_GE(H5Aread(attribute, H5T_NATIVE_DOUBLE, &out), 0) << name;
     H5Aclose(attribute), H5Dclose(set);
@@ -163,10 +185,13 @@ TEST(SoftmaxXent, LossScaleIsOfTheGradientAlone) {
   for_each_table([] {
     TestQueue queue;
     std::vector<int32_t> labels = integers(5, 0, 77, "labels");
-    Tensor one(normals(5 * 77, "logits")), other(normals(5 * 77, "logits")), row_scale(normals(5, "scale"));
+    Tensor one(normals(5 * 77, "logits")), other(normals(5 * 77, "logits")),
+        row_scale(normals(5, "scale"));
     Tensor loss(5), same_loss(5), by(std::vector<float>{1024});
     run(SoftmaxXent{one, device::view(labels.data(), 5), row_scale, loss, 5, 77, 0.1f}, queue);
-    run(SoftmaxXent{other, device::view(labels.data(), 5), row_scale, same_loss, 5, 77, 0.1f, true, by}, queue);
+    run(SoftmaxXent{other, device::view(labels.data(), 5), row_scale, same_loss, 5, 77, 0.1f, true,
+                    by},
+        queue);
     EXPECT_TRUE(same_bits(loss.values(), same_loss.values()));
     for (int64_t i = 0; i < 5 * 77; ++i) ASSERT_EQ(other[i], 1024 * one[i]) << i;
   });
@@ -183,12 +208,14 @@ TEST(SoftmaxXent, Golden) {
     for (bool weighted : {false, true})
       for (float smoothing : {0.0f, 0.1f})
         for (bool normalize : {false, true}) {
-          std::string name = fmt::format("/{}/weights{}_smoothing{:.1f}_normalize{}", set, int(weighted), smoothing,
-                                         int(normalize));
+          std::string name = fmt::format("/{}/weights{}_smoothing{:.1f}_normalize{}", set,
+                                         int(weighted), smoothing, int(normalize));
           SCOPED_TRACE(name);
-          std::vector<int32_t> labels = golden.read<int32_t>(fmt::format("/inputs/{}", set), H5T_NATIVE_INT32);
+          std::vector<int32_t> labels =
+              golden.read<int32_t>(fmt::format("/inputs/{}", set), H5T_NATIVE_INT32);
           std::vector<float> weights = weighted ? given : std::vector<float>(size_t(kRows), 1.0f);
-          std::vector<float> scale(static_cast<size_t>(kRows)), factor(static_cast<size_t>(kBatch), 1.0f);
+          std::vector<float> scale(static_cast<size_t>(kRows)),
+              factor(static_cast<size_t>(kBatch), 1.0f);
           for (int64_t b = 0; b < kBatch; ++b) {
             float sum = 0;
             for (int64_t l = 0; l < kLength; ++l) sum += weights[size_t(b * kLength + l)];
@@ -209,7 +236,8 @@ TEST(SoftmaxXent, Golden) {
               double sum = 0;
               for (int64_t l = 0; l < kLength; ++l) {
                 float w = weights[size_t(b * kLength + l)];
-                if (w != 0) sum += double(loss[b * kLength + l]) * double(w) * double(factor[size_t(b)]);
+                if (w != 0)
+                  sum += double(loss[b * kLength + l]) * double(w) * double(factor[size_t(b)]);
               }
               EXPECT_NEAR(sum, expected[size_t(b)], tolerance);
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer's ops against naive double-precision loops: odd sizes, every layout of factored tensors, every thread
-// count.
+// The optimizer's ops against naive double-precision loops: odd sizes, every layout of factored
+// tensors, every thread count.
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/bf16_value.hpp"
@@ -104,9 +104,10 @@ TEST(UpdateOps, SquareSumsAndAddSums) {
 }
 
 std::vector<Factored> layouts() {
-  return {{1, 5, 1, 7, 1, false},     {1, 70, 3, 9, 1, true},    {4, 33, 1, 35, 1, false}, {3, 130, 2, 70, 1, true},
-          {1, 65, 1, 2500, 1, false}, {2, 3, 2, 1100, 1, false}, {2, 6, 3, 5, 4, true},    {1, 40, 1, 700, 3, false},
-          {1, 70, 3, 64, 1, true},    {2, 130, 1, 256, 1, false}, {3, 5, 5, 8, 1, true},    {1, 65, 1, 384, 1, false}};
+  return {{1, 5, 1, 7, 1, false},     {1, 70, 3, 9, 1, true},     {4, 33, 1, 35, 1, false},
+          {3, 130, 2, 70, 1, true},   {1, 65, 1, 2500, 1, false}, {2, 3, 2, 1100, 1, false},
+          {2, 6, 3, 5, 4, true},      {1, 40, 1, 700, 3, false},  {1, 70, 3, 64, 1, true},
+          {2, 130, 1, 256, 1, false}, {3, 5, 5, 8, 1, true},      {1, 65, 1, 384, 1, false}};
 }
 
 TEST(UpdateOps, AdafactorSums) {
@@ -114,13 +115,16 @@ TEST(UpdateOps, AdafactorSums) {
     const int64_t n = s.count();
     auto g = normals(n, "g");
     // Any cutting of the tensor, each part added to the same sums.
-    for (std::vector<int64_t> ends : {std::vector<int64_t>{n}, {1, n / 3, n / 3 + 1, n / 2, n - 1, n}}) {
-      std::vector<double> x(size_t(s.over_x())), y(size_t(s.over_y())), want_x(x.size()), want_y(y.size());
+    for (std::vector<int64_t> ends :
+         {std::vector<int64_t>{n}, {1, n / 3, n / 3 + 1, n / 2, n - 1, n}}) {
+      std::vector<double> x(size_t(s.over_x())), y(size_t(s.over_y())), want_x(x.size()),
+          want_y(y.size());
       double total = 0, want = 0;
       TestQueue one(1), three(3);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t in = i % s.inner, yy = i / s.inner % s.y, m = i / s.inner / s.y % s.middle;
-        const int64_t xx = i / s.inner / s.y / s.middle % s.x, o = i / s.inner / s.y / s.middle / s.x;
+        const int64_t xx = i / s.inner / s.y / s.middle % s.x,
+                      o = i / s.inner / s.y / s.middle / s.x;
         const double d = double(g[size_t(i)]) * double(g[size_t(i)]);
         want += d;
         want_x[size_t(((o * s.middle + m) * s.y + yy) * s.inner + in)] += d;
@@ -132,7 +136,8 @@ TEST(UpdateOps, AdafactorSums) {
         std::vector<double> x1(x.size()), y1(y.size()), x3(x.size()), y3(y.size());
         View piece = view32(g).slice(begin, end - begin);
         run(AdafactorSums{{&part[0], DType::f64, 1}, view64(x1), view64(y1), piece, begin, s}, one);
-        run(AdafactorSums{{&part[1], DType::f64, 1}, view64(x3), view64(y3), piece, begin, s}, three);
+        run(AdafactorSums{{&part[1], DType::f64, 1}, view64(x3), view64(y3), piece, begin, s},
+            three);
         EXPECT_EQ(part[0], part[1]);
         EXPECT_EQ(x1, x3);
         EXPECT_EQ(y1, y3);
@@ -152,14 +157,24 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
   for (const Factored& s : layouts()) {
     const int64_t n = s.count();
     auto g = normals(n, "g"), w = normals(n, "w");
-    std::vector<double> sum_x(size_t(s.over_x())), sum_y(size_t(s.over_y())), sums(2), total(1), rms(1);
-    std::vector<float> vx = normals(s.over_x(), "vx"), vy = normals(s.over_y(), "vy"), fx(vx.size()), fy(vy.size());
+    std::vector<double> sum_x(size_t(s.over_x())), sum_y(size_t(s.over_y())), sums(2), total(1),
+        rms(1);
+    std::vector<float> vx = normals(s.over_x(), "vx"), vy = normals(s.over_y(), "vy"),
+                       fx(vx.size()), fy(vy.size());
     for (float& v : vx) v = v * v;
     for (float& v : vy) v = v * v;
     const auto old_x = vx, old_y = vy, old_w = w;
     TestQueue queue(2);
     run(AdafactorSums{view64(total), view64(sum_x), view64(sum_y), view32(g), 0, s}, queue);
-    run(AdafactorFactors{view32(vx), view32(vy), view32(fx), view32(fy), view64(sum_x), view64(sum_y), s, {2, 1}, beta2,
+    run(AdafactorFactors{view32(vx),
+                         view32(vy),
+                         view32(fx),
+                         view32(fy),
+                         view64(sum_x),
+                         view64(sum_y),
+                         s,
+                         {2, 1},
+                         beta2,
                          eps},
         queue);
     std::vector<double> rx(vx.size()), ry(vy.size());
@@ -173,11 +188,12 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
     // In two pieces, clipped (divisor 2), without momentum and decay.
     for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, n / 3 + 1}, {n / 3 + 1, n}}) {
       AdafactorUpdate a;
-      a.update.weights = view32(w).slice(begin, end - begin), a.update.gradient = view32(g).slice(begin, end - begin);
+      a.update.weights = view32(w).slice(begin, end - begin),
+      a.update.gradient = view32(g).slice(begin, end - begin);
       a.update.sums = view64(sums);
       a.update.clip.divisor = 2, a.update.rate = 0.5f;
-      a.scaling.factor_over_x = view32(fx), a.scaling.factor_over_y = view32(fy), a.scaling.shape = s,
-      a.scaling.begin = begin;
+      a.scaling.factor_over_x = view32(fx), a.scaling.factor_over_y = view32(fy),
+      a.scaling.shape = s, a.scaling.begin = begin;
       std::vector<double> square{64.0 * double(n)};  // RMS 8, threshold 2: divided by 4
       a.rms = {view64(square), n, 2};
       run(AdafactorRms{view64(rms), a.update.gradient, {2, 1}, a.scaling}, queue);
@@ -185,7 +201,8 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
       double of_w = 0, of_u = 0;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t in = i % s.inner, yy = i / s.inner % s.y, m = i / s.inner / s.y % s.middle;
-        const int64_t xx = i / s.inner / s.y / s.middle % s.x, o = i / s.inner / s.y / s.middle / s.x;
+        const int64_t xx = i / s.inner / s.y / s.middle % s.x,
+                      o = i / s.inner / s.y / s.middle / s.x;
         double mean = 0;
         if (s.x_is_largest)
           for (int64_t k = 0; k < s.y; ++k)
@@ -195,7 +212,8 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
             mean += ry[size_t(((o * s.x + k) * s.middle + m) * s.inner + in)] / double(s.x);
         const double r = rx[size_t(((o * s.middle + m) * s.y + yy) * s.inner + in)];
         const double c = ry[size_t(((o * s.x + xx) * s.middle + m) * s.inner + in)];
-        const double want = double(g[size_t(i)]) / 2 / std::sqrt(r / mean) / std::sqrt(c) * mean / mean;
+        const double want =
+            double(g[size_t(i)]) / 2 / std::sqrt(r / mean) / std::sqrt(c) * mean / mean;
         const double u = -0.5 * want / 4;
         ASSERT_NEAR(w[size_t(i)], old_w[size_t(i)] + u, 1e-6 * (1 + std::abs(u))) << i;
         of_w += double(w[size_t(i)]) * w[size_t(i)], of_u += u * u;
@@ -207,7 +225,8 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
   }
 }
 
-// Every element-wise rule, both state types: against double, and bit-equal however the elements are split.
+// Every element-wise rule, both state types: against double, and bit-equal however the elements are
+// split.
 template <class T>
 void element_rules() {
   const int64_t n = 40001;
@@ -228,15 +247,25 @@ void element_rules() {
         TestQueue queue(split == n ? 1 : 3);
         std::vector<double> sums(2);
         Update u;
-        u.weights = view32(w).slice(begin, end - begin), u.gradient = view32(gradient).slice(begin, end - begin);
+        u.weights = view32(w).slice(begin, end - begin),
+        u.gradient = view32(gradient).slice(begin, end - begin);
         u.sums = view64(sums);
         u.clip = {3, 1.5f}, u.rate = 0.1f, u.decay = 0.01f, u.schedule = 0.5f;
         View ms = mv.slice(begin, end - begin), vs = view32(v).slice(begin, end - begin);
         switch (rule) {
-          case 0: run(ApplyUpdate{u}, queue); break;
-          case 1: run(MomentumUpdate{u, ms, 0.75f, 0.75f, false}, queue); break;
-          case 2: run(MomentumUpdate{u, ms, 0.75f, 0.75f, true}, queue); break;
-          case 3: run(AdamwUpdate{u, ms, vs, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.3f, 1e-3f, 1e-4f}, queue); break;
+          case 0:
+            run(ApplyUpdate{u}, queue);
+            break;
+          case 1:
+            run(MomentumUpdate{u, ms, 0.75f, 0.75f, false}, queue);
+            break;
+          case 2:
+            run(MomentumUpdate{u, ms, 0.75f, 0.75f, true}, queue);
+            break;
+          case 3:
+            run(AdamwUpdate{u, ms, vs, 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.3f, 1e-3f, 1e-4f},
+                queue);
+            break;
           case 4: {
             AdafactorUpdate a;
             a.update = u, a.momentum = ms, a.keep = 0.875f, a.add = 0.1f;
@@ -253,14 +282,16 @@ void element_rules() {
         if (rule == 2) keeps = gi + 0.75 * mi, d = gi + 0.75 * keeps;
         if (rule == 3) {
           keeps = 0.75 * mi + 0.25 * gi, second = 0.875 * v0[i] + 0.125 * gi * gi;
-          d = keeps / double(0.4f) / (std::sqrt(second / double(0.3f) + double(1e-4f)) + double(1e-3f));
+          d = keeps / double(0.4f) /
+              (std::sqrt(second / double(0.3f) + double(1e-4f)) + double(1e-3f));
         }
         if (rule == 4) {
           second = 0.625 * v0[i] + 0.375 * (gi * gi + double(1e-3f));
           d = keeps = double(0.1f) * gi / std::sqrt(second) + 0.875 * mi;
         }
         const double want = w0[i] - 0.5 * (double(0.1f) * d + double(0.01f) * w0[i]);
-        ASSERT_NEAR(w[i], want, 1e-6 * (1 + std::abs(want) + std::abs(d))) << "rule " << rule << " element " << i;
+        ASSERT_NEAR(w[i], want, 1e-6 * (1 + std::abs(want) + std::abs(d)))
+            << "rule " << rule << " element " << i;
         ASSERT_NEAR(loops::to_float(m[i]), keeps,
                     sizeof(T) == 2 ? 1e-5 + 0x1p-8 * std::abs(keeps) : 1e-6 * (1 + std::abs(keeps)))
             << "rule " << rule;
@@ -285,8 +316,8 @@ TEST(UpdateOps, ClipGradientDecides) {
   std::vector<float> decision(3);
   std::vector<double> finite{1e300, -2}, found(700);
   auto decide = [&](float bound, std::vector<float> expected) {
-    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700), view64(finite),
-                     view64(found), bound},
+    run(ClipGradient{view32(decision), view64(norm), view64(squares), view(places.data(), 700),
+                     view64(finite), view64(found), bound},
         queue);
     EXPECT_EQ(decision, expected) << bound;
   };
@@ -308,14 +339,16 @@ TEST(UpdateOps, ClipGradientDecides) {
   decide(0, {1, 1, 0});
 }
 
-// Clipping by the norm without the scale, whose power of two drops out of every result; the scale follows what is finite.
+// Clipping by the norm without the scale, whose power of two drops out of every result; the scale
+// follows what is finite.
 TEST(UpdateOps, LossScaleMoves) {
   TestQueue queue;
   std::vector<float> state{8, 0, -1};
   std::vector<float> decision{1, 1, 1};
   std::vector<double> norm(1);
   const LossScaleRule rule{.growth = 2, .backoff = 0.25f, .least = 1.5f, .growth_interval = 3};
-  auto step = [&](double scaled_norm, bool apply, std::vector<float> decided, std::vector<float> moved, float bound = 0) {
+  auto step = [&](double scaled_norm, bool apply, std::vector<float> decided,
+                  std::vector<float> moved, float bound = 0) {
     norm[0] = scaled_norm, decision = {1, 1, apply ? 1.0f : 0.0f};
     run(LossScale{view32(decision), view64(norm), view32(state), bound, rule}, queue);
     EXPECT_EQ(decision, decided) << scaled_norm;
@@ -324,9 +357,11 @@ TEST(UpdateOps, LossScaleMoves) {
   step(24, true, {8, 1, 1}, {8, 1, 8});
   EXPECT_EQ(norm[0], 3);
   step(24, true, {24, 2, 1}, {8, 2, 8}, 2);
-  step(24, true, {24, 3, 1}, {16, 0, 8}, 3);  // at the bound itself it counts as clipped; the third in a row
+  // at the bound itself it counts as clipped; the third in a row
+  step(24, true, {24, 3, 1}, {16, 0, 8}, 3);
   step(24, true, {16, 1, 1}, {16, 1, 16}, 3);
-  step(24, false, {16, 1, 0}, {16, 1, 16}, 3);  // the loss was not finite: nothing is known about the scale
+  // the loss was not finite: nothing is known about the scale
+  step(24, false, {16, 1, 0}, {16, 1, 16}, 3);
   step(INFINITY, false, {16, 1, 0}, {4, 0, 16});
   step(8, true, {4, 1, 1}, {4, 1, 4});
   step(NAN, false, {4, 1, 0}, {1.5f, 0, 4});  // not below the least
@@ -337,7 +372,8 @@ TEST(UpdateOps, LossScaleMoves) {
   step(0, true, {0x1p100f, 1, 1}, {0x1p100f, 0, 0x1p100f});
 }
 
-// A decision in memory stands for the numbers; one not to apply leaves weights and state as they are.
+// A decision in memory stands for the numbers; one not to apply leaves weights and state as they
+// are.
 TEST(UpdateOps, DecisionsInMemory) {
   const int64_t n = 20001;
   const Factored shape{1, 59, 1, 339, 1, true};
@@ -347,21 +383,34 @@ TEST(UpdateOps, DecisionsInMemory) {
     std::vector<float> results[2];
     for (bool in_memory : {false, true}) {
       const Clip clip = in_memory ? Clip{.decided = view32(decision)} : Clip{3, 1.5f};
-      auto g = normals(n, "g"), w = normals(n, "w"), m = normals(n, "m"), v = std::vector<float>(size_t(n), 2.0f);
+      auto g = normals(n, "g"), w = normals(n, "w"), m = normals(n, "m"),
+           v = std::vector<float>(size_t(n), 2.0f);
       if (!apply && in_memory) g[77] = NAN;
       std::vector<float> vx(339, 1.0f), vy(59, 1.0f), fx(339), fy(59);
       std::vector<double> sums(2), rms(1), over_x(339, 5.0), over_y(59, 7.0);
       if (!apply && in_memory) over_x[3] = NAN;
-      Update u{.weights = view32(w), .gradient = view32(g), .sums = view64(sums), .clip = clip, .rate = 0.1f, .decay = 0.01f};
+      Update u{.weights = view32(w),
+               .gradient = view32(g),
+               .sums = view64(sums),
+               .clip = clip,
+               .rate = 0.1f,
+               .decay = 0.01f};
       AdafactorScaling scaling{.v = view32(v), .beta2 = 0.5f, .eps = 1e-3f};
       auto step = [&] {
-        run(AdafactorFactors{view32(vx), view32(vy), view32(fx), view32(fy), view64(over_x), view64(over_y), shape, clip,
-                             0.5f, 1e-3f},
+        run(AdafactorFactors{view32(vx), view32(vy), view32(fx), view32(fy), view64(over_x),
+                             view64(over_y), shape, clip, 0.5f, 1e-3f},
             queue);
         run(AdafactorRms{view64(rms), view32(g), clip, scaling}, queue);
         run(ApplyUpdate{u}, queue);
-        run(AdamwUpdate{u, view32(m), view32(v), 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.3f, 1e-3f, 1e-4f}, queue);
-        run(AdafactorUpdate{.update = u, .scaling = scaling, .momentum = view32(m), .keep = 0.875f, .add = 0.1f}, queue);
+        run(AdamwUpdate{u, view32(m), view32(v), 0.75f, 0.25f, 0.875f, 0.125f, 0.4f, 0.3f, 1e-3f,
+                        1e-4f},
+            queue);
+        run(AdafactorUpdate{.update = u,
+                            .scaling = scaling,
+                            .momentum = view32(m),
+                            .keep = 0.875f,
+                            .add = 0.1f},
+            queue);
       };
       if (apply || in_memory) step();
       if (!apply && in_memory) {
@@ -371,7 +420,8 @@ TEST(UpdateOps, DecisionsInMemory) {
         EXPECT_EQ(sums[1], 0);
         EXPECT_EQ(rms[0], 0);
       }
-      for (const auto* part : {&w, &m, &v, &vx, &vy}) results[in_memory].insert(results[in_memory].end(), part->begin(), part->end());
+      for (const auto* part : {&w, &m, &v, &vx, &vy})
+        results[in_memory].insert(results[in_memory].end(), part->begin(), part->end());
     }
     EXPECT_TRUE(same_bits(results[0], results[1])) << "apply " << apply;
   }
@@ -383,7 +433,8 @@ TEST(UpdateOps, RefuseWrongShapes) {
   std::vector<double> s(2);
   EXPECT_THROW(run(SquareSums{view64(s), view32(x)}, queue), base::Error);
   EXPECT_THROW(run(ApplyUpdate{{view32(x), view32(x).slice(0, 7), view64(s)}}, queue), base::Error);
-  EXPECT_THROW(run(MomentumUpdate{{view32(x), view32(x), view64(s)}, view32(x).slice(0, 3)}, queue), base::Error);
+  EXPECT_THROW(run(MomentumUpdate{{view32(x), view32(x), view64(s)}, view32(x).slice(0, 3)}, queue),
+               base::Error);
   EXPECT_THROW(run(AdafactorUpdate{{view32(x), view32(x), view64(s)}, {}}, queue), base::Error);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole pass with bf16 operands. On bf16 instructions and without the same values are rounded, and only f32 sums may
-// have another order. Such a sum, off by its last bit, moves a rounding now and then. What that changes must be small
-// beside what rounding itself changes: a rounding point that one way lacks would change as much as rounding does.
+// A whole pass with bf16 operands. On bf16 instructions and without the same values are rounded,
+// and only f32 sums may have another order. Such a sum, off by its last bit, moves a rounding now
+// and then. What that changes must be small beside what rounding itself changes: a rounding point
+// that one way lacks would change as much as rounding does.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +17,8 @@ namespace {
 
 using Gradients = std::map<std::string, std::vector<double>>;
 
-// Gradients of one pass from weights and a batch that are always the same, and the losses of its evaluation.
+// Gradients of one pass from weights and a batch that are always the same, and the losses of its
+// evaluation.
 Gradients pass(device::DType operands) {
   constexpr int64_t kExamples = 8;
   models::CappaOptions o = rig::small_options();
@@ -26,7 +28,8 @@ Gradients pass(device::DType operands) {
     device::View w = world.weight(p.path);
     base::Stream s(5, "shake/" + p.path);
     const bool head = p.path == "decoder/LogitsDense/kernel";
-    for (int64_t i = 0; i < w.count; ++i) w.f32()[i] += float((head ? 0.2 : 0.1) * s.normal(uint64_t(i)));
+    for (int64_t i = 0; i < w.count; ++i)
+      w.f32()[i] += float((head ? 0.2 : 0.1) * s.normal(uint64_t(i)));
   }
   world.weights.publish();
   rig::MadeBatch batch(o, kExamples);
@@ -62,7 +65,8 @@ TEST(Bf16, EveryCpuRoundsTheSameValues) {
     if (!emulated && !kernels::bf16_is_native()) continue;
     for (const VectorTable* table : tables) {
       kernels::seams::force_vector_table(table);
-      ways[fmt::format("{}, {}", emulated ? "emulated" : "native", table->name)] = pass(device::DType::bf16);
+      ways[fmt::format("{}, {}", emulated ? "emulated" : "native", table->name)] =
+          pass(device::DType::bf16);
     }
   }
   kernels::seams::force_bf16_emulation(false), kernels::seams::force_vector_table(nullptr);
@@ -71,7 +75,8 @@ TEST(Bf16, EveryCpuRoundsTheSameValues) {
     for (const auto& [name, values] : found) {
       const double rounding = distance(first.at(name), exact.at(name));
       EXPECT_GT(rounding, 0) << name << " is as exact as in f32: nothing to compare";
-      EXPECT_LT(distance(values, first.at(name)), 0.1 * rounding) << name << ": " << way << " beside " << reference;
+      EXPECT_LT(distance(values, first.at(name)), 0.1 * rounding)
+          << name << ": " << way << " beside " << reference;
     }
 }
 

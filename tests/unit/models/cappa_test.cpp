@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole model: loss and gradients at initialisation, gradients against differences, packed logits, inputs.
+// The whole model: loss and gradients at initialisation, gradients against differences, packed
+// logits, inputs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +30,8 @@ void prepare(rig::World& world, const rig::MadeBatch& batch, int64_t examples, b
   world.model.prepare(batch.host(examples), train, base::Stream(9, "draws"), world.inputs);
 }
 
-// cappa.md 1.10: the head starts at zero, so the loss is ln V and nothing but the head gets a gradient.
+// cappa.md 1.10: the head starts at zero, so the loss is ln V and nothing but the head gets a
+// gradient.
 TEST(Cappa, LossAndGradientsAtInitialisation) {
   for (bool masked : {true, false})
     for (const char* posemb : {"learn", "sincos2d"})
@@ -46,7 +48,8 @@ TEST(Cappa, LossAndGradientsAtInitialisation) {
         for (const shard::Parameter& p : world.layout.parameters()) {
           device::View g = world.gradient(p.path);
           double largest = 0;
-          for (int64_t i = 0; i < g.count; ++i) largest = std::max(largest, std::abs(double(g.f32()[i])));
+          for (int64_t i = 0; i < g.count; ++i)
+            largest = std::max(largest, std::abs(double(g.f32()[i])));
           if (p.path.starts_with("decoder/LogitsDense/"))
             EXPECT_GT(largest, 1e-3) << p.path;
           else
@@ -55,12 +58,14 @@ TEST(Cappa, LossAndGradientsAtInitialisation) {
       }
 }
 
-// Text rows that nobody sees are not computed (text_rows.hpp): loss, gradients and evaluation are those of all rows.
+// Text rows that nobody sees are not computed (text_rows.hpp): loss, gradients and evaluation are
+// those of all rows.
 TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
   for (double parallel : {0.0, 0.5, 1.0})
     for (int64_t slices : {1, 2, 4})
       for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
-        SCOPED_TRACE(fmt::format("parallel {}, {} slices, recompute {}", parallel, slices, recompute));
+        SCOPED_TRACE(
+            fmt::format("parallel {}, {} slices, recompute {}", parallel, slices, recompute));
         models::CappaOptions o = rig::small_options();
         o.seq_len = 37, o.masked_pred_prob = parallel;
         rig::World some(o, 8, slices, {.recompute = recompute});
@@ -74,11 +79,13 @@ TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
         double overall = 0;
         for (const shard::Parameter& p : some.layout.parameters()) {
           device::View h = every.gradient(p.path);
-          for (int64_t i = 0; i < h.count; ++i) overall = std::max(overall, std::abs(double(h.f32()[i])));
+          for (int64_t i = 0; i < h.count; ++i)
+            overall = std::max(overall, std::abs(double(h.f32()[i])));
         }
         for (const shard::Parameter& p : some.layout.parameters()) {
           device::View g = some.gradient(p.path), h = every.gradient(p.path);
-          // Gradients of the biases of keys are nothing but what rounding leaves of sums that are zero.
+          // Gradients of the biases of keys are nothing but what rounding leaves of sums that are
+          // zero.
           double largest = 1e-2 * overall, worst = 0;
           for (int64_t i = 0; i < g.count; ++i) {
             largest = std::max(largest, std::abs(double(h.f32()[i])));
@@ -89,7 +96,8 @@ TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
         prepare(some, batch, 8, false), prepare(every, batch, 8, false);
         std::vector<double> nll[2], weight[2];
         for (auto* v : {nll, weight}) v[0].resize(8), v[1].resize(8);
-        some.evaluate(nll[0].data(), weight[0].data()), every.evaluate(nll[1].data(), weight[1].data());
+        some.evaluate(nll[0].data(), weight[0].data()),
+            every.evaluate(nll[1].data(), weight[1].data());
         EXPECT_EQ(weight[0], weight[1]);
         for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(nll[0][i], nll[1][i], 2e-6 * nll[1][i]);
       }
@@ -103,7 +111,8 @@ TEST(TextRows, FillSlicesUpAndKnowTheirPlaces) {
   EXPECT_TRUE(all.whole());
   EXPECT_TRUE(all.sequences().offsets.none());
   r.assign({20, 3, 24, 1}, 2, 24);
-  EXPECT_EQ(r.offsets, (Offsets{0, 24, 32, 56, 64})) << "32 rows a slice: 9 and 7 more, the first examples first";
+  EXPECT_EQ(r.offsets, (Offsets{0, 24, 32, 56, 64}))
+      << "32 rows a slice: 9 and 7 more, the first examples first";
   EXPECT_EQ(r.cuts, (std::vector<int64_t>{0, 32, 64}));
   EXPECT_FALSE(r.whole());
   few.assign({5, 4}, 1, 5);
@@ -134,7 +143,8 @@ TEST(TextRows, HaveOneOfAFewSizes) {
     EXPECT_TRUE(sizes.contains(each * length));
     for (uint64_t i = 0; i < 200; ++i) {
       std::vector<int64_t> counts;
-      for (int b = 0; b < each; ++b) counts.push_back(1 + int64_t(draw.sub(i).bits(uint64_t(b)) % uint32_t(length)));
+      for (int b = 0; b < each; ++b)
+        counts.push_back(1 + int64_t(draw.sub(i).bits(uint64_t(b)) % uint32_t(length)));
       models::TextRows r;
       r.assign(counts, 1, length);
       ASSERT_TRUE(sizes.contains(r.count())) << r.count() << " rows of " << each << " x " << length;
@@ -142,7 +152,8 @@ TEST(TextRows, HaveOneOfAFewSizes) {
   }
 }
 
-// The derivative along its own direction is the norm of a gradient: fourth-order differences, tensor by tensor.
+// The derivative along its own direction is the norm of a gradient: fourth-order differences,
+// tensor by tensor.
 TEST(Cappa, GradientsAgainstDifferences) {
   models::CappaOptions o = rig::small_options();
   o.label_smoothing = 0.1;
@@ -173,7 +184,8 @@ TEST(Cappa, GradientsAgainstDifferences) {
     const double h = 0.004;  // length of the way; the loss is exact to about 1e-7
     auto loss = [&](double way) {
       for (int64_t i = 0; i < w.count; ++i)
-        w.f32()[i] = float(double(before[size_t(i)]) + way * double(d.gradient[size_t(i)]) / d.norm);
+        w.f32()[i] =
+            float(double(before[size_t(i)]) + way * double(d.gradient[size_t(i)]) / d.norm);
       return world.forward_backward()[Cappa::Sums::loss] / 8;
     };
     const double difference = (8 * (loss(h) - loss(-h)) - (loss(2 * h) - loss(-2 * h))) / (12 * h);
@@ -199,7 +211,8 @@ TEST(Cappa, RecomputeChangesNoBit) {
     if (first.empty()) first = all;
     ASSERT_EQ(all.size(), first.size());
     for (size_t i = 0; i < all.size(); ++i)
-      EXPECT_EQ(std::memcmp(all[i].data(), first[i].data(), all[i].size() * 4), 0) << recompute << ", tensor " << i;
+      EXPECT_EQ(std::memcmp(all[i].data(), first[i].data(), all[i].size() * 4), 0)
+          << recompute << ", tensor " << i;
   }
 }
 
@@ -209,24 +222,28 @@ TEST(Cappa, LogitsInSeveralChunks) {
   const int64_t n = 64;  // 64 x 9 rows, about half of them packed; a chunk has 256
   rig::World chunks(o, n), slices(o, n, 8);
   rig::MadeBatch batch(o, n);
-  for (int32_t& l : batch.labels) l = l ? l : 2;  // all rows count: three chunks, the last one padded
+  // all rows count: three chunks, the last one padded
+  for (int32_t& l : batch.labels) l = l ? l : 2;
   rig::Sums sums[2];
   for (rig::World* world : {&chunks, &slices}) {
     shake(*world);
     prepare(*world, batch, n);
     sums[world == &slices] = world->forward_backward();
   }
-  for (size_t i = 0; i < sums[0].size(); ++i) EXPECT_NEAR(sums[0][i], sums[1][i], 1e-6 * std::abs(sums[1][i])) << i;
+  for (size_t i = 0; i < sums[0].size(); ++i)
+    EXPECT_NEAR(sums[0][i], sums[1][i], 1e-6 * std::abs(sums[1][i])) << i;
   for (const shard::Parameter& p : chunks.layout.parameters()) {
     device::View a = chunks.gradient(p.path), b = slices.gradient(p.path);
     double largest = 1e-6;
     for (int64_t i = 0; i < b.count; ++i) largest = std::max(largest, std::abs(double(b.f32()[i])));
     for (int64_t i = 0; i < a.count; ++i)
-      ASSERT_NEAR(double(a.f32()[i]), double(b.f32()[i]), 2e-5 * largest + 1e-8) << p.path << " " << i;
+      ASSERT_NEAR(double(a.f32()[i]), double(b.f32()[i]), 2e-5 * largest + 1e-8)
+          << p.path << " " << i;
   }
 }
 
-// Captions that are all padding weigh nothing: no NaN, no gradient, a slice without any target included.
+// Captions that are all padding weigh nothing: no NaN, no gradient, a slice without any target
+// included.
 TEST(Cappa, EmptyCaptions) {
   models::CappaOptions o = rig::small_options();
   rig::World world(o, 4, 2);
@@ -247,7 +264,8 @@ TEST(Cappa, EmptyCaptions) {
   EXPECT_EQ(weight, std::vector<double>(4, 0.0));
 }
 
-// The loss splits into its two kinds; the mean weighs every example the same, whatever the length of its caption.
+// The loss splits into its two kinds; the mean weighs every example the same, whatever the length
+// of its caption.
 TEST(Cappa, SumsOverTheExamples) {
   models::CappaOptions o = rig::small_options();
   rig::World world(o, 12, 3);

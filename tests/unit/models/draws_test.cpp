@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which examples are predicted in parallel, what is fed to the decoder, and the weights of the loss (cappa.md 1.6, 3).
+// Which examples are predicted in parallel, what is fed to the decoder, and the weights of the loss
+// (cappa.md 1.6, 3).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +42,8 @@ TEST(Draws, IdsOfBothKinds) {
     std::vector<int64_t> hits(size_t(length), 0);
     int64_t parallel = 0;
     for (int64_t b = 0; b < n; ++b) {
-      const int32_t *label = batch.labels.data() + b * length, *id = d.decoder_ids.data() + b * length;
+      const int32_t *label = batch.labels.data() + b * length,
+                    *id = d.decoder_ids.data() + b * length;
       if (!d.parallel[size_t(b)]) {
         EXPECT_EQ(id[0], 0);
         for (int64_t l = 1; l < length; ++l) ASSERT_EQ(id[l], label[l - 1]);
@@ -60,11 +62,13 @@ TEST(Draws, IdsOfBothKinds) {
     // Every position is as likely to be masked as any other.
     const double share = double(masked) / double(length);
     for (int64_t h : hits)
-      EXPECT_NEAR(double(h) / double(parallel), share, 4.5 * std::sqrt(share * (1 - share) / double(parallel)) + 1e-12);
+      EXPECT_NEAR(double(h) / double(parallel), share,
+                  4.5 * std::sqrt(share * (1 - share) / double(parallel)) + 1e-12);
   }
 }
 
-// A pure function of (stream, position): no cut of the batch changes a draw, and no step repeats another's.
+// A pure function of (stream, position): no cut of the batch changes a draw, and no step repeats
+// another's.
 TEST(Draws, DoNotDependOnWhoDraws) {
   const int64_t n = 48, length = 9;
   models::Cappa model = model_with(0.5, 0.5);
@@ -73,16 +77,21 @@ TEST(Draws, DoNotDependOnWhoDraws) {
   for (int64_t parts : {2, 3, 4, 48}) {
     int64_t each = n / parts;
     for (int64_t first = 0; first < n; first += each) {
-      Draws part = model.draw(batch.labels.data() + first * length, each, 96 + first, true, kStream);
-      EXPECT_TRUE(std::equal(part.parallel.begin(), part.parallel.end(), whole.parallel.begin() + first));
+      Draws part =
+          model.draw(batch.labels.data() + first * length, each, 96 + first, true, kStream);
       EXPECT_TRUE(
-          std::equal(part.decoder_ids.begin(), part.decoder_ids.end(), whole.decoder_ids.begin() + first * length));
+          std::equal(part.parallel.begin(), part.parallel.end(), whole.parallel.begin() + first));
+      EXPECT_TRUE(std::equal(part.decoder_ids.begin(), part.decoder_ids.end(),
+                             whole.decoder_ids.begin() + first * length));
     }
   }
-  EXPECT_NE(whole.parallel, model.draw(batch.labels.data(), n, 96, true, base::Stream(12, "draws").sub(2)).parallel)
+  EXPECT_NE(whole.parallel,
+            model.draw(batch.labels.data(), n, 96, true, base::Stream(12, "draws").sub(2)).parallel)
       << "step";
-  EXPECT_NE(whole.parallel, model.draw(batch.labels.data(), n, 144, true, kStream).parallel) << "position";
-  EXPECT_NE(whole.parallel, model.draw(batch.labels.data(), n, 96, true, base::Stream(13, "draws").sub(1)).parallel)
+  EXPECT_NE(whole.parallel, model.draw(batch.labels.data(), n, 144, true, kStream).parallel)
+      << "position";
+  EXPECT_NE(whole.parallel,
+            model.draw(batch.labels.data(), n, 96, true, base::Stream(13, "draws").sub(1)).parallel)
       << "seed";
 }
 
@@ -106,7 +115,8 @@ TEST(Prepare, WeightsAndFlags) {
   world.model.prepare(host, false, {}, world.inputs);
   for (size_t b = 0; b < 3; ++b) {
     EXPECT_EQ(world.inputs.at("causal").host.u8()[b], 1);
-    EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[b * 9], 0) << "the leading id is 0, whatever the pad id";
+    EXPECT_EQ(world.inputs.at("decoder_ids").host.i32()[b * 9], 0)
+        << "the leading id is 0, whatever the pad id";
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of the published code: perplexity on the parameters of case_ar.h5 (predict.h5), position tables (posemb.h5).
+// Results of the published code: perplexity on the parameters of case_ar.h5 (predict.h5), position
+// tables (posemb.h5).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,21 +27,24 @@ rig::Ints ints(const Floats& v) { return {v.begin(), v.end()}; }
 
 class Perplexity : public testing::TestWithParam<int64_t> {};
 
-// Summed and per-token NLL of each example, in batches of several sizes: what the perplexity evaluator adds up.
+// Summed and per-token NLL of each example, in batches of several sizes: what the perplexity
+// evaluator adds up.
 TEST_P(Perplexity, OfPredict) {
   const int64_t batch = GetParam(), all = 12;
   File parameters("case_ar.h5"), expected("predict.h5");
   rig::World world(case_ar_options(), batch);
   for (const shard::Parameter& p : world.layout.parameters())
     world.set(p.path, parameters.floats("params_init/" + p.path));
-  const Floats image = parameters.floats("batch/image"), masks = parameters.floats("batch/label_masks");
+  const Floats image = parameters.floats("batch/image"),
+               masks = parameters.floats("batch/label_masks");
   const rig::Ints labels = ints(parameters.floats("batch/labels"));
   const Floats counted = expected.floats("perplexity/mask");
   for (bool masked : {false, true}) {
     std::vector<double> nll(size_t(all), 0.0), weight(size_t(all), 0.0);
     for (int64_t first = 0; first < all; first += batch) {
       models::HostBatch host{
-          .features = {{"image", device::view(image.data() + first * 24 * 16 * 3, batch * 24 * 16 * 3)},
+          .features = {{"image",
+                        device::view(image.data() + first * 24 * 16 * 3, batch * 24 * 16 * 3)},
                        {"labels", device::view(labels.data() + first * 7, batch * 7)}},
           .examples = batch,
           .first_position = first};
@@ -49,8 +53,8 @@ TEST_P(Perplexity, OfPredict) {
       world.evaluate(nll.data() + first, weight.data() + first);
     }
     for (bool per_token : {false, true}) {
-      const std::string set =
-          std::string("perplexity/") + (per_token ? "per_token" : "sum") + (masked ? "_label_masks" : "");
+      const std::string set = std::string("perplexity/") + (per_token ? "per_token" : "sum") +
+                              (masked ? "_label_masks" : "");
       SCOPED_TRACE(set);
       auto near = [&](double value, const std::string& name, double recorded) {
         EXPECT_NEAR(value, recorded, expected.number(set + name, "tol")) << name;
@@ -79,7 +83,8 @@ TEST(Sincos2d, OfPosemb) {
     const Floats got = models::sincos2d(height, width, columns), want = file.floats(name);
     ASSERT_EQ(got.size(), want.size()) << name;
     const double tolerance = file.number(name, "tol");
-    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(double(got[i]), double(want[i]), tolerance) << name << " " << i;
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(double(got[i]), double(want[i]), tolerance) << name << " " << i;
   }
   EXPECT_EQ(tables, 4);
 }

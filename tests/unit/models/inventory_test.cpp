@@ -91,10 +91,14 @@ models::CappaOptions b16(bool masked = true, bool decoder_bias = false) {
 
 double scale_of(const shard::Init& init) {
   switch (init.kind) {
-    case Kind::normal: return init.std;
-    case Kind::lecun_normal: return 1 / std::sqrt(double(init.fan_in));
-    case Kind::xavier_uniform: return std::sqrt(6.0 / double(init.fan_in + init.fan_out));
-    default: return 0;
+    case Kind::normal:
+      return init.std;
+    case Kind::lecun_normal:
+      return 1 / std::sqrt(double(init.fan_in));
+    case Kind::xavier_uniform:
+      return std::sqrt(6.0 / double(init.fan_in + init.fan_out));
+    default:
+      return 0;
   }
 }
 
@@ -141,38 +145,42 @@ TEST(Inventory, KernelsOfB16) {
 TEST(Inventory, TotalsOfAllVariants) {
   struct Row {
     const char* variant;
-    int64_t encoder, six, twelve, same;  // encoder alone; total with 6, 12 and as many decoder layers
+    // encoder alone; total with 6, 12 and as many decoder layers
+    int64_t encoder, six, twelve, same;
     int64_t depth;
   };
-  for (const Row& row : std::initializer_list<Row>{{"Ti/16", 5524032, 21399296, 24941696, 24941696, 12},
-                                                   {"S/16", 21664896, 60461312, 74624000, 74624000, 12},
-                                                   {"M/16", 38323712, 96333056, 121508096, 121508096, 12},
-                                                   {"B/16", 85797120, 191669504, 248306432, 248306432, 12},
-                                                   {"L/16", 303299584, 469617920, 570299648, 771663104, 24},
-                                                   {"L/14", 303176704, 469495040, 570176768, 771540224, 24},
-                                                   {"So400m/14", 412442352, 609499760, 732719984, 1040770544, 27},
-                                                   {"H/14", 630762240, 870109440, 1027418880, 1551783680, 32},
-                                                   {"g/14", 1011199616, 1300430592, 1499423232, 2428055552, 40},
-                                                   {"g-opt/16", 1134746112, 1459705088, 1686225152, 2743318784, 40},
-                                                   {"G/14", 1842772352, 2245926656, 2542441472, 4321530368, 48}}) {
+  for (const Row& row :
+       std::initializer_list<Row>{{"Ti/16", 5524032, 21399296, 24941696, 24941696, 12},
+                                  {"S/16", 21664896, 60461312, 74624000, 74624000, 12},
+                                  {"M/16", 38323712, 96333056, 121508096, 121508096, 12},
+                                  {"B/16", 85797120, 191669504, 248306432, 248306432, 12},
+                                  {"L/16", 303299584, 469617920, 570299648, 771663104, 24},
+                                  {"L/14", 303176704, 469495040, 570176768, 771540224, 24},
+                                  {"So400m/14", 412442352, 609499760, 732719984, 1040770544, 27},
+                                  {"H/14", 630762240, 870109440, 1027418880, 1551783680, 32},
+                                  {"g/14", 1011199616, 1300430592, 1499423232, 2428055552, 40},
+                                  {"g-opt/16", 1134746112, 1459705088, 1686225152, 2743318784, 40},
+                                  {"G/14", 1842772352, 2245926656, 2542441472, 4321530368, 48}}) {
     SCOPED_TRACE(row.variant);
     models::CappaOptions options;
     options.vocab_size = 0;
-    std::string text = "vocab_size = 32000\n[encoder]\nvariant = \"" + std::string(row.variant) + "\"\n";
+    std::string text =
+        "vocab_size = 32000\n[encoder]\nvariant = \"" + std::string(row.variant) + "\"\n";
     config::Deck deck({.path = "test.toml", .text = text, .overrides = {}}, options);
     ASSERT_FALSE(deck.problems().any()) << deck.problems().lines.front();
     options.decoder.bias = false;
     EXPECT_EQ(options.encoder.depth, row.depth);
     EXPECT_EQ(total(parameters_of(options), "encoder/"), row.encoder);
-    for (auto [layers, expected] : {std::pair(int64_t{6}, row.six), {int64_t{12}, row.twelve}, {row.depth, row.same}}) {
+    for (auto [layers, expected] :
+         {std::pair(int64_t{6}, row.six), {int64_t{12}, row.twelve}, {row.depth, row.same}}) {
       options.decoder.depth = layers;
       EXPECT_EQ(total(parameters_of(options)), expected) << layers << " decoder layers";
     }
   }
 }
 
-// Every tensor of a model gets the distribution it declares: means, standard deviations and limits of the values
-// themselves.
+// Every tensor of a model gets the distribution it declares: means, standard deviations and limits
+// of the values themselves.
 TEST(Inventory, InitialValues) {
   models::CappaOptions o;
   o.image_size = 32, o.vocab_size = 500, o.seq_len = 32;
@@ -183,8 +191,8 @@ TEST(Inventory, InitialValues) {
     if (path.find("MlpBlock_0") != std::string::npos) return {64, 96};
     if (path.find("MLP") != std::string::npos) return {80, 112};
     if (path.find("MultiHead") != std::string::npos) return {64, 64};
-    const bool memory =
-        path.find("CrossAttn/key") != std::string::npos || path.find("CrossAttn/value") != std::string::npos;
+    const bool memory = path.find("CrossAttn/key") != std::string::npos ||
+                        path.find("CrossAttn/value") != std::string::npos;
     return {memory ? 64 : 80, 80};
   };
   for (const shard::Parameter& p : parameters_of(o)) {
@@ -198,7 +206,8 @@ TEST(Inventory, InitialValues) {
           largest = std::max(largest, std::abs(double(v)));
     const auto [in, out] = fans(p.path);
     double std = 0, limit = 0;
-    const bool mlp = p.path.find("MLP/") != std::string::npos || p.path.find("MlpBlock_0/") != std::string::npos;
+    const bool mlp =
+        p.path.find("MLP/") != std::string::npos || p.path.find("MlpBlock_0/") != std::string::npos;
     if (p.path.ends_with("scale")) {
       for (float v : x) ASSERT_EQ(v, 1);
       continue;

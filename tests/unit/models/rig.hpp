@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CapPa on one rank: parameters in real stores, an arena as large as it needs, and batches from host arrays.
+// A CapPa on one rank: parameters in real stores, an arena as large as it needs, and batches from
+// host arrays.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,11 +36,13 @@ struct MadeBatch {
   MadeBatch(const models::CappaOptions& o, int64_t examples, uint64_t seed = 3) {
     int64_t pixels = o.height() * o.width() * 3, length = o.length();
     base::Stream s(seed, "made batch");
-    for (int64_t i = 0; i < examples * pixels; ++i) image.push_back(2 * s.sub(0).uniform(uint64_t(i)) - 1);
+    for (int64_t i = 0; i < examples * pixels; ++i)
+      image.push_back(2 * s.sub(0).uniform(uint64_t(i)) - 1);
     for (int64_t b = 0; b < examples; ++b) {
       int64_t words = (5 * b) % (length + 1);  // an empty caption now and then
       for (int64_t l = 0; l < length; ++l) {
-        auto word = 3 + int32_t(s.sub(1).bits(uint64_t(b * length + l)) % uint32_t(o.vocab_size - 3));
+        auto word =
+            3 + int32_t(s.sub(1).bits(uint64_t(b * length + l)) % uint32_t(o.vocab_size - 3));
         labels.push_back(l >= words ? 0 : l == words - 1 ? 1 : word);
       }
     }
@@ -57,8 +60,8 @@ using Sums = std::array<double, models::Cappa::Sums::count>;
 
 class World {
  public:
-  World(const models::CappaOptions& options, int64_t batch, int64_t slices = 1, models::MemoryOptions memory = {},
-        device::DType operands = device::DType::f32)
+  World(const models::CappaOptions& options, int64_t batch, int64_t slices = 1,
+        models::MemoryOptions memory = {}, device::DType operands = device::DType::f32)
       : model(options, memory),
         operands_(operands),
         ranks_(comm::make_plan_comm(1)),
@@ -71,17 +74,20 @@ class World {
         slices_(slices) {
     for (const models::InputSpec& spec : model.inputs()) {
       int64_t count = spec.per_example * batch;
-      buffers_.emplace_back(device::Kind::cpu, ledger_, "batch", count * device::size_of(spec.type));
+      buffers_.emplace_back(device::Kind::cpu, ledger_, "batch",
+                            count * device::size_of(spec.type));
       inputs[spec.name] = buffers_.back().view(spec.type).slice(0, count);
     }
     // A pass on paper measures the arena.
     device::Queue paper(device::Kind::plan, 1, true);
     device::Arena measure;
-    nn::Context forward_backward = context(paper, measure, true), forward = context(paper, measure, false);
+    nn::Context forward_backward = context(paper, measure, true),
+                forward = context(paper, measure, false);
     sums_.resize(size_t(slices));
     train_->run(forward_backward, inputs, batch, sums());
     score_->plan(forward, inputs);
-    arena_ = std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
+    arena_ =
+        std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
   }
 
   void set(const std::string& path, const Floats& values) {
@@ -132,7 +138,9 @@ class World {
             .train = train,
             .keep = train};
   }
-  View sums() { return {sums_.data(), device::DType::f64, int64_t(sums_.size()) * models::Cappa::Sums::count}; }
+  View sums() {
+    return {sums_.data(), device::DType::f64, int64_t(sums_.size()) * models::Cappa::Sums::count};
+  }
   std::unique_ptr<models::TrainPass> train_ = model.make_train_pass();
   std::unique_ptr<models::ScorePass> score_ = model.make_score_pass();
   models::Cappa::State state_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode plan walks through a few passes of a step and counts the others: exactly what walking through all would give.
+// --mode plan walks through a few passes of a step and counts the others: exactly what walking
+// through all would give.
 #include "modes/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -41,7 +42,8 @@ Counted walk_all(const Recipe& recipe) {
   comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
   Engine engine(recipe.engine(4096, 1, device::Kind::cpu), mesh, device::Kind::plan);
   engine.step(1, {});
-  Counted out{0, mesh.fsdp->gathered(), mesh.fsdp->scattered(), mesh.fsdp->reduced(), mesh.replica->reduced()};
+  Counted out{0, mesh.fsdp->gathered(), mesh.fsdp->scattered(), mesh.fsdp->reduced(),
+              mesh.replica->reduced()};
   for (const device::OpCost& cost : engine.queue().costs()) out.flops += cost.flops;
   return out;
 }
@@ -57,16 +59,16 @@ TEST(Plan, CountsManyPassesWithoutWalkingThroughThem) {
       for (const char* level : {"run", "mesh"})
         for (int micro : {24, 6, 3}) {
           if (strategy[0] == 's' && optimizer[0] == 'r') continue;
-          SCOPED_TRACE(
-              fmt::format("parameters {}, optimizer {}, level {}, micro-batch {}", strategy, optimizer, level, micro));
+          SCOPED_TRACE(fmt::format("parameters {}, optimizer {}, level {}, micro-batch {}",
+                                   strategy, optimizer, level, micro));
           Recipe recipe;
-          config::Deck deck(
-              {"deck.toml",
-               kDeck,
-               {fmt::format("sharding.parameters={}", strategy), fmt::format("sharding.optimizer={}", optimizer),
-                fmt::format("determinism.level={}", level), "determinism.slices=32",
-                fmt::format("train.micro_batch={}", micro)}},
-              recipe);
+          config::Deck deck({"deck.toml",
+                             kDeck,
+                             {fmt::format("sharding.parameters={}", strategy),
+                              fmt::format("sharding.optimizer={}", optimizer),
+                              fmt::format("determinism.level={}", level), "determinism.slices=32",
+                              fmt::format("train.micro_batch={}", micro)}},
+                            recipe);
           recipe.cross_check(deck);
           deck.throw_if_any();
           Plan plan = make_plan(recipe, deck, 4, "");
@@ -85,10 +87,15 @@ struct OnPaper {
 };
 OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
   Recipe recipe;
-  config::Deck deck({"deck.toml", kDeck, {"train.global_batch=6144", "run.device=" + device, "model.logits_mb=" + logits_mb}}, recipe);
+  config::Deck deck(
+      {"deck.toml",
+       kDeck,
+       {"train.global_batch=6144", "run.device=" + device, "model.logits_mb=" + logits_mb}},
+      recipe);
   deck.throw_if_any();
   Plan plan = make_plan(recipe, deck, 4, "");
-  const EngineOptions options = recipe.engine(4096, 1, device == "cuda" ? device::Kind::cuda : device::Kind::cpu);
+  const EngineOptions options =
+      recipe.engine(4096, 1, device == "cuda" ? device::Kind::cuda : device::Kind::cpu);
   auto world = comm::make_plan_comm(4);
   comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
   Engine engine(options, mesh, device::Kind::plan);
@@ -98,8 +105,9 @@ OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
   return {engine.queue().costs()[size_t(kernels::Op::gemm)].calls, plan.memory["scratch"]};
 }
 
-// Of 1536 examples with 8 positions each on every rank: 48 chunks of 256 rows on CPUs, 3 of 4096 on GPUs, or, of 1 MiB, 3 of 4096
-// as well, because 50 logits are few; what they differ in are the products of a chunk: forward and two gradients.
+// Of 1536 examples with 8 positions each on every rank: 48 chunks of 256 rows on CPUs, 3 of 4096 on
+// GPUs, or, of 1 MiB, 3 of 4096 as well, because 50 logits are few; what they differ in are the
+// products of a chunk: forward and two gradients.
 TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
   const OnPaper cpu = on_paper("cpu", "1024"), gpu = on_paper("cuda", "1024");
   EXPECT_EQ(cpu.products - gpu.products, 3 * (48 - 3));

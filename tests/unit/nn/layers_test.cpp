@@ -9,10 +9,10 @@
 
 namespace {
 
+using device::View;
 using rig::Doubles;
 using rig::Floats;
 using rig::Subject;
-using device::View;
 using Parameters = std::vector<Doubles>;
 using Inputs = std::vector<Doubles>;
 using Write = kernels::Write;
@@ -40,7 +40,8 @@ Subject linear(const LinearCase& c, int64_t in = 7, int64_t out = 5) {
       for (size_t i = 0; i < y.size(); ++i) y[i] += x[1][i];
     return y;
   };
-  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx) {
+  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy,
+              const std::vector<View>& dx) {
     int64_t rows = ctx.batch * kPositions;
     layer.forward(ctx, x[0], rows, y, c.residual ? x[1] : View{});
     layer.backward(ctx, dy, x[0], rows, dx[0]);
@@ -51,39 +52,52 @@ Subject linear(const LinearCase& c, int64_t in = 7, int64_t out = 5) {
 
 TEST(Linear, WithoutBias) { rig::check(linear({.name = "linear"})); }
 TEST(Linear, WithBias) { rig::check(linear({.name = "linear+bias", .bias = true})); }
-TEST(Linear, WithResidual) { rig::check(linear({.name = "linear+residual", .bias = true, .residual = true})); }
-TEST(Linear, FrozenKernel) { rig::check(linear({.name = "frozen kernel", .bias = true, .frozen_kernel = true})); }
-TEST(Linear, FrozenBias) { rig::check(linear({.name = "frozen bias", .bias = true, .frozen_bias = true})); }
+TEST(Linear, WithResidual) {
+  rig::check(linear({.name = "linear+residual", .bias = true, .residual = true}));
+}
+TEST(Linear, FrozenKernel) {
+  rig::check(linear({.name = "frozen kernel", .bias = true, .frozen_kernel = true}));
+}
+TEST(Linear, FrozenBias) {
+  rig::check(linear({.name = "frozen bias", .bias = true, .frozen_bias = true}));
+}
 TEST(Linear, SingleColumn) { rig::check(linear({.name = "linear 9x1", .bias = true}, 9, 1)); }
 TEST(Linear, SingleInput) { rig::check(linear({.name = "linear 1x6", .bias = true}, 1, 6)); }
 
 // precision.compute = "bf16": what goes into products is rounded, and nothing else.
 TEST(Linear, RoundsTheOperandsOfBf16Products) {
   constexpr int64_t kIn = 24, kOut = 40, kBatch = 4;
-  Subject exact = linear({.name = "f32", .bias = true, .residual = true}, kIn, kOut), narrow = exact;
+  Subject exact = linear({.name = "f32", .bias = true, .residual = true}, kIn, kOut),
+          narrow = exact;
   narrow.bf16 = true;
   auto rounded = [](Doubles v) {
-    for (double& x : v) x = double(kernels::loops::to_float(kernels::loops::round_to_bf16(float(x))));
+    for (double& x : v)
+      x = double(kernels::loops::to_float(kernels::loops::round_to_bf16(float(x))));
     return v;
   };
   Doubles kernel = rig::numbers(kIn * kOut, "kernel"), bias = rig::numbers(kOut, "bias");
-  Doubles x = rig::numbers(kBatch * kPositions * kIn, "x"), residual = rig::numbers(kBatch * kPositions * kOut, "residual");
+  Doubles x = rig::numbers(kBatch * kPositions * kIn, "x"),
+          residual = rig::numbers(kBatch * kPositions * kOut, "residual");
   Doubles dy = rig::numbers(kBatch * kPositions * kOut, "dy");
   for (int64_t slices : {1, 2}) {
     rig::Result got = rig::run(narrow, {kernel, bias}, {x, residual}, dy, 0, kBatch, slices);
-    rig::Result wanted = rig::run(exact, {rounded(kernel), bias}, {rounded(x), residual}, rounded(dy), 0, kBatch, slices);
+    rig::Result wanted = rig::run(exact, {rounded(kernel), bias}, {rounded(x), residual},
+                                  rounded(dy), 0, kBatch, slices);
     rig::Result unrounded = rig::run(exact, {kernel, bias}, {x, residual}, dy, 0, kBatch, slices);
     auto distance = [](const Floats& a, const Floats& b) {
       float worst = 0;
       for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
       return worst;
     };
-    for (auto [a, b, c] : {std::tie(got.y, wanted.y, unrounded.y), std::tie(got.inputs[0], wanted.inputs[0], unrounded.inputs[0]),
-                           std::tie(got.parameters[0], wanted.parameters[0], unrounded.parameters[0])}) {
+    for (auto [a, b, c] :
+         {std::tie(got.y, wanted.y, unrounded.y),
+          std::tie(got.inputs[0], wanted.inputs[0], unrounded.inputs[0]),
+          std::tie(got.parameters[0], wanted.parameters[0], unrounded.parameters[0])}) {
       EXPECT_LT(distance(a, b), 2e-5);
       EXPECT_GT(distance(a, c), 2e-3);
     }
-    EXPECT_TRUE(rig::same_bits(got.parameters[1], wanted.parameters[1])) << "a bias' gradient is of what the kernel's is of";
+    EXPECT_TRUE(rig::same_bits(got.parameters[1], wanted.parameters[1]))
+        << "a bias' gradient is of what the kernel's is of";
     EXPECT_FALSE(rig::same_bits(got.parameters[1], unrounded.parameters[1]));
   }
 }
@@ -104,10 +118,12 @@ TEST(Linear, AddsToTheInputGradientAndDoesWithoutIt) {
   layer.backward(ctx, view(dy), view(x), 2, view(added), Write::accumulate);
   for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(added[i], once[i] + 10, 2e-6);
   layer.backward(ctx, view(dy), view(x), 2, View{});  // only the kernel's gradient
-  EXPECT_TRUE(rig::same_bits(kernel, Floats(g.f32(), g.f32() + g.count))) << "written, not added, each time";
+  EXPECT_TRUE(rig::same_bits(kernel, Floats(g.f32(), g.f32() + g.count)))
+      << "written, not added, each time";
 }
 
-Subject layer_norm(const std::string& name, int64_t width, bool bias, bool frozen_scale = false, bool frozen_bias = false) {
+Subject layer_norm(const std::string& name, int64_t width, bool bias, bool frozen_scale = false,
+                   bool frozen_bias = false) {
   nn::LayerNorm layer{.scale = 0, .bias = bias ? 1 : -1, .width = width};
   Subject s;
   s.name = name;
@@ -118,7 +134,8 @@ Subject layer_norm(const std::string& name, int64_t width, bool bias, bool froze
   s.reference = [=](const Parameters& p, const Inputs& x, int64_t, int64_t) {
     return reference::layer_norm(x[0], p[0], bias ? &p[1] : nullptr, width);
   };
-  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx) {
+  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy,
+              const std::vector<View>& dx) {
     device::Arena::Scope scope(ctx.arena);
     int64_t rows = ctx.batch * kPositions;
     nn::LayerNorm::Saved saved = layer.make_saved(ctx, true, rows);
@@ -145,7 +162,8 @@ TEST(LayerNorm, AddsToTheResidualGradient) {
     return y;
   };
   nn::LayerNorm layer{.scale = 0, .bias = 1, .width = 12};
-  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx) {
+  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy,
+              const std::vector<View>& dx) {
     device::Arena::Scope scope(ctx.arena);
     int64_t rows = ctx.batch * kPositions;
     nn::LayerNorm::Saved saved = layer.make_saved(ctx, true, rows);
@@ -168,8 +186,11 @@ struct MlpCase {
 
 Subject mlp(const MlpCase& c) {
   constexpr int64_t width = 6, hidden = 10;
-  nn::Mlp layer{.hidden = {.in = width, .out = hidden}, .output = {.in = hidden, .out = width}, .dropout_rate = c.rate,
-                .dropout_name = "test/mlp", .layer = 3};
+  nn::Mlp layer{.hidden = {.in = width, .out = hidden},
+                .output = {.in = hidden, .out = width},
+                .dropout_rate = c.rate,
+                .dropout_name = "test/mlp",
+                .layer = 3};
   Subject s;
   s.name = c.name, s.train = c.train, s.first_example = c.first_example;
   s.parameters = {{"k0", {width, hidden}, !c.frozen}, {"k1", {hidden, width}}};
@@ -181,14 +202,17 @@ Subject mlp(const MlpCase& c) {
   s.inputs = {kPositions * width, kPositions * width};  // x, residual
   s.output = kPositions * width;
   s.reference = [=](const Parameters& p, const Inputs& x, int64_t, int64_t first) {
-    Doubles h = reference::gelu(reference::linear(x[0], p[0], c.bias ? &p[2] : nullptr, width, hidden));
+    Doubles h =
+        reference::gelu(reference::linear(x[0], p[0], c.bias ? &p[2] : nullptr, width, hidden));
     if (c.train && c.rate > 0)
-      h = reference::dropout(h, c.rate, reference::stream_of("test/mlp", 3), first * kPositions * hidden);
+      h = reference::dropout(h, c.rate, reference::stream_of("test/mlp", 3),
+                             first * kPositions * hidden);
     Doubles y = reference::linear(h, p[1], c.bias ? &p[3] : nullptr, hidden, width);
     for (size_t i = 0; i < y.size(); ++i) y[i] += x[1][i];
     return y;
   };
-  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx) {
+  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy,
+              const std::vector<View>& dx) {
     device::Arena::Scope scope(ctx.arena);
     int64_t rows = ctx.batch * kPositions;
     nn::Mlp::Saved saved = layer.make_saved(ctx, true, true, rows);
@@ -202,9 +226,14 @@ Subject mlp(const MlpCase& c) {
 TEST(Mlp, WithBias) { rig::check(mlp({.name = "mlp"})); }
 TEST(Mlp, WithoutBias) { rig::check(mlp({.name = "mlp without bias", .bias = false})); }
 TEST(Mlp, Dropout) { rig::check(mlp({.name = "mlp with dropout", .rate = 0.3f})); }
-TEST(Mlp, DropoutOfLaterExamples) { rig::check(mlp({.name = "mlp with dropout", .rate = 0.5f, .first_example = 1234567})); }
-TEST(Mlp, NoDropoutInEvaluation) { rig::check(mlp({.name = "mlp, evaluating", .rate = 0.5f, .train = false})); }
-// Activations between the products are bf16: as far from the f32 layer as that rounds, whatever the slices.
+TEST(Mlp, DropoutOfLaterExamples) {
+  rig::check(mlp({.name = "mlp with dropout", .rate = 0.5f, .first_example = 1234567}));
+}
+TEST(Mlp, NoDropoutInEvaluation) {
+  rig::check(mlp({.name = "mlp, evaluating", .rate = 0.5f, .train = false}));
+}
+// Activations between the products are bf16: as far from the f32 layer as that rounds, whatever the
+// slices.
 TEST(Mlp, Bf16) {
   for (float rate : {0.0f, 0.3f}) {
     Subject s = mlp({.name = "mlp in bf16", .rate = rate});
@@ -223,9 +252,11 @@ Subject dropout(float rate, int64_t first_example) {
   s.inputs = {per_example};
   s.output = per_example;
   s.reference = [=](const Parameters&, const Inputs& x, int64_t, int64_t first) {
-    return reference::dropout(x[0], rate, reference::stream_of("test/whole", 1), first * per_example);
+    return reference::dropout(x[0], rate, reference::stream_of("test/whole", 1),
+                              first * per_example);
   };
-  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx) {
+  s.run = [=](nn::Context& ctx, const std::vector<View>& x, View y, View dy,
+              const std::vector<View>& dx) {
     nn::dropout(ctx, y, x[0], rate, "test/whole", 1, per_example);
     nn::dropout(ctx, dx[0], dy, rate, "test/whole", 1, per_example);
   };
@@ -250,10 +281,12 @@ TEST(Dropout, LayersNamesAndStepsDiffer) {
   };
   Floats a = draw("a", 0, 1, 0);
   EXPECT_TRUE(rig::same_bits(a, draw("a", 0, 1, 0)));
-  for (const Floats& b : {draw("b", 0, 1, 0), draw("a", 1, 1, 0), draw("a", 0, 2, 0), draw("a", 0, 1, 1)}) {
+  for (const Floats& b :
+       {draw("b", 0, 1, 0), draw("a", 1, 1, 0), draw("a", 0, 2, 0), draw("a", 0, 1, 1)}) {
     int64_t equal = 0;
     for (size_t i = 0; i < n; ++i) equal += a[i] == b[i];
-    EXPECT_NEAR(double(equal), n / 2, 4 * std::sqrt(n / 4.0)) << "independent masks agree in half of the places";
+    EXPECT_NEAR(double(equal), n / 2, 4 * std::sqrt(n / 4.0))
+        << "independent masks agree in half of the places";
   }
 }
 
@@ -272,7 +305,8 @@ TEST(GradientStore, MicroBatchesAddUp) {
         nn::Context ctx = world.context(2);
         world.gradients.begin_micro_batch(int64_t(m));
         world.gradients.open(0);
-        layer.backward(ctx, view(dy).slice(passes[m] * 6, 6), view(x).slice(passes[m] * 8, 8), 2, View{});
+        layer.backward(ctx, view(dy).slice(passes[m] * 6, 6), view(x).slice(passes[m] * 8, 8), 2,
+                       View{});
         world.gradients.close(0);
       }
       world.gradients.finish_step();
@@ -290,13 +324,15 @@ TEST(GradientStore, MicroBatchesAddUp) {
   EXPECT_TRUE(rig::same_bits(gradients(false, {1}), alone[1]));
 }
 
-// The same where some parameters of a layer are frozen: each gradient is added to on its own account, whatever becomes
-// of its neighbour's.
+// The same where some parameters of a layer are frozen: each gradient is added to on its own
+// account, whatever becomes of its neighbour's.
 TEST(GradientStore, MicroBatchesAddUpBesideFrozenParameters) {
   constexpr int64_t kIn = 4, kOut = 3, kRows = 2, kPasses = 3;
   auto view = [](Floats& v) { return device::view(v.data(), int64_t(v.size())); };
-  Floats x = rig::floats(rig::numbers(kPasses * kRows * kIn, "x")), dy = rig::floats(rig::numbers(kPasses * kRows * kOut, "dy"));
-  Floats dz = rig::floats(rig::numbers(kPasses * kRows * kIn, "dz")), dx(kRows * kIn), y(kRows * kIn);
+  Floats x = rig::floats(rig::numbers(kPasses * kRows * kIn, "x")),
+         dy = rig::floats(rig::numbers(kPasses * kRows * kOut, "dy"));
+  Floats dz = rig::floats(rig::numbers(kPasses * kRows * kIn, "dz")), dx(kRows * kIn),
+         y(kRows * kIn);
   // Parameters: kernel and bias of a Linear, scale and bias of a LayerNorm.
   auto gradients = [&](const std::array<bool, 4>& frozen, const std::vector<int64_t>& passes) {
     rig::World world({{"kernel", {kIn, kOut}, !frozen[0]},
@@ -304,7 +340,8 @@ TEST(GradientStore, MicroBatchesAddUpBesideFrozenParameters) {
                       {"scale", {kIn}, !frozen[2]},
                       {"shift", {kIn}, !frozen[3]}},
                      false, int64_t(passes.size()));
-    for (int p = 0; p < 4; ++p) world.set(p, rig::numbers(world.weights.weight(p).count, fmt::format("parameter {}", p)));
+    for (int p = 0; p < 4; ++p)
+      world.set(p, rig::numbers(world.weights.weight(p).count, fmt::format("parameter {}", p)));
     const nn::Linear linear{.kernel = 0, .bias = 1, .in = kIn, .out = kOut};
     const nn::LayerNorm norm{.scale = 2, .bias = 3, .width = kIn};
     std::vector<Floats> sums;
@@ -317,8 +354,10 @@ TEST(GradientStore, MicroBatchesAddUpBesideFrozenParameters) {
       const View in = view(x).slice(passes[m] * kRows * kIn, kRows * kIn);
       const nn::LayerNorm::Saved saved = norm.make_saved(ctx, true, kRows);
       norm.forward(ctx, in, kRows, view(y), saved);
-      norm.backward(ctx, view(dz).slice(passes[m] * kRows * kIn, kRows * kIn), in, kRows, saved, view(dx), Write::overwrite);
-      linear.backward(ctx, view(dy).slice(passes[m] * kRows * kOut, kRows * kOut), in, kRows, view(dx));
+      norm.backward(ctx, view(dz).slice(passes[m] * kRows * kIn, kRows * kIn), in, kRows, saved,
+                    view(dx), Write::overwrite);
+      linear.backward(ctx, view(dy).slice(passes[m] * kRows * kOut, kRows * kOut), in, kRows,
+                      view(dx));
       if (m + 1 == passes.size())
         for (int p = 0; p < 4; ++p) {
           const View g = ctx.gradient(p).view;
@@ -332,7 +371,8 @@ TEST(GradientStore, MicroBatchesAddUpBesideFrozenParameters) {
   std::vector<std::vector<Floats>> alone;
   for (int64_t m = 0; m < kPasses; ++m) alone.push_back(gradients({}, {m}));
   for (int mask = 0; mask < 16; ++mask) {
-    const std::array<bool, 4> frozen = {(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0, (mask & 8) != 0};
+    const std::array<bool, 4> frozen = {(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0,
+                                        (mask & 8) != 0};
     SCOPED_TRACE(fmt::format("frozen: {}", frozen));
     const std::vector<Floats> all = gradients(frozen, {0, 1, 2});
     for (size_t p = 0; p < 4; ++p) {

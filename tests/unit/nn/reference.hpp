@@ -10,7 +10,8 @@ namespace reference {
 
 using rig::Doubles;
 
-inline Doubles linear(const Doubles& x, const Doubles& kernel, const Doubles* bias, int64_t in, int64_t out) {
+inline Doubles linear(const Doubles& x, const Doubles& kernel, const Doubles* bias, int64_t in,
+                      int64_t out) {
   int64_t rows = int64_t(x.size()) / in;
   Doubles y(size_t(rows * out));
   for (int64_t r = 0; r < rows; ++r)
@@ -22,20 +23,24 @@ inline Doubles linear(const Doubles& x, const Doubles& kernel, const Doubles* bi
   return y;
 }
 
-inline Doubles layer_norm(const Doubles& x, const Doubles& scale, const Doubles* bias, int64_t width) {
+inline Doubles layer_norm(const Doubles& x, const Doubles& scale, const Doubles* bias,
+                          int64_t width) {
   Doubles y(x.size());
   for (size_t r = 0; r < x.size(); r += size_t(width)) {
     double mean = 0, variance = 0;
     for (size_t i = 0; i < size_t(width); ++i) mean += x[r + i] / double(width);
-    for (size_t i = 0; i < size_t(width); ++i) variance += (x[r + i] - mean) * (x[r + i] - mean) / double(width);
     for (size_t i = 0; i < size_t(width); ++i)
-      y[r + i] = (x[r + i] - mean) / std::sqrt(variance + 1e-6) * scale[i] + (bias ? (*bias)[i] : 0);
+      variance += (x[r + i] - mean) * (x[r + i] - mean) / double(width);
+    for (size_t i = 0; i < size_t(width); ++i)
+      y[r + i] =
+          (x[r + i] - mean) / std::sqrt(variance + 1e-6) * scale[i] + (bias ? (*bias)[i] : 0);
   }
   return y;
 }
 
 inline Doubles gelu(Doubles x) {
-  for (double& v : x) v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+  for (double& v : x)
+    v = 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
   return x;
 }
 
@@ -52,7 +57,8 @@ inline base::Stream stream_of(const char* name, int layer) {
 
 struct Heads {
   int64_t batch, heads, query_length, key_length, head_dim;
-  std::function<bool(int64_t example)> causal = [](int64_t) { return false; };  // by position among `batch`
+  // by position among `batch`
+  std::function<bool(int64_t example)> causal = [](int64_t) { return false; };
   float rate = 0;
   base::Stream stream{};
   int64_t first_example = 0;
@@ -79,11 +85,14 @@ inline Doubles attend(const Doubles& q, const Doubles& k, const Doubles& v, cons
         }
         for (double& x : p) x = std::exp(x - most), sum += x;
         for (int64_t j = 0; j < s.key_length; ++j) {
-          int64_t draw = (((s.first_example + b) * s.heads + h) * s.query_length + i) * s.key_length + j;
+          int64_t draw =
+              (((s.first_example + b) * s.heads + h) * s.query_length + i) * s.key_length + j;
           double weight = p[size_t(j)] / sum;
-          if (s.rate > 0) weight = s.stream.uniform(uint64_t(draw)) >= s.rate ? weight / (1 - double(s.rate)) : 0;
+          if (s.rate > 0)
+            weight = s.stream.uniform(uint64_t(draw)) >= s.rate ? weight / (1 - double(s.rate)) : 0;
           for (int64_t d = 0; d < s.head_dim; ++d)
-            o[row(b, s.query_length, i, h) + size_t(d)] += weight * v[row(b, s.key_length, j, h) + size_t(d)];
+            o[row(b, s.query_length, i, h) + size_t(d)] +=
+                weight * v[row(b, s.key_length, j, h) + size_t(d)];
         }
       }
   return o;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer on one rank: its parameters in real stores, an arena, and a context. And the gradient check of layers:
-// forward and backward in float against a naive double reference and central differences of it, and slices against
-// slices added by hand.
+// One layer on one rank: its parameters in real stores, an arena, and a context. And the gradient
+// check of layers: forward and backward in float against a naive double reference and central
+// differences of it, and slices against slices added by hand.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,14 +33,16 @@ struct Tensor {
 inline Doubles numbers(int64_t count, const std::string& name, double scale = 1, double shift = 0) {
   Doubles out;
   base::Stream s(11, name);
-  for (int64_t i = 0; i < count; ++i) out.push_back(double(float(shift + scale * s.normal(uint64_t(i)))));
+  for (int64_t i = 0; i < count; ++i)
+    out.push_back(double(float(shift + scale * s.normal(uint64_t(i)))));
   return out;
 }
 inline Floats floats(const Doubles& v) { return {v.begin(), v.end()}; }
 
 // A world of one rank with one block of parameters.
 struct World {
-  explicit World(const std::vector<Tensor>& tensors, bool tree = true, int64_t accumulation = 1, bool bf16 = false)
+  explicit World(const std::vector<Tensor>& tensors, bool tree = true, int64_t accumulation = 1,
+                 bool bf16 = false)
       : ranks(comm::make_plan_comm(1)),
         mesh(comm::make_plan_mesh({1, 1}, *ranks)),
         queue(device::Kind::cpu, 1, true),
@@ -67,7 +69,8 @@ struct World {
     CHECK(v.count == int64_t(values.size()));
     for (int64_t i = 0; i < v.count; ++i) v.f32()[i] = float(values[size_t(i)]);
   }
-  nn::Context context(int64_t batch, int64_t slices = 1, int64_t first_example = 0, bool train = true) {
+  nn::Context context(int64_t batch, int64_t slices = 1, int64_t first_example = 0,
+                      bool train = true) {
     return {.queue = queue,
             .arena = arena,
             .weights = weights,
@@ -101,13 +104,15 @@ struct Subject {
   int64_t batch = 8;
   int64_t first_example = 0;
   bool train = true;
-  bool bf16 = false;            // products take bf16 operands
+  bool bf16 = false;  // products take bf16 operands
   // y of examples [first, first + batch), in double.
-  std::function<Doubles(const std::vector<Doubles>& parameters, const std::vector<Doubles>& inputs, int64_t batch,
-                        int64_t first)>
+  std::function<Doubles(const std::vector<Doubles>& parameters, const std::vector<Doubles>& inputs,
+                        int64_t batch, int64_t first)>
       reference;
   // The layer: y from x, then the gradients dx of all inputs (one view each) for dy.
-  std::function<void(nn::Context& ctx, const std::vector<View>& x, View y, View dy, const std::vector<View>& dx)> run;
+  std::function<void(nn::Context& ctx, const std::vector<View>& x, View y, View dy,
+                     const std::vector<View>& dx)>
+      run;
   double tolerance = 5e-6;  // of the largest element of each tensor
   double least = 0;         // what counts as large where a gradient vanishes by cancellation
 };
@@ -118,8 +123,9 @@ struct Result {
 };
 
 // Runs examples [begin, begin + batch) of the subject in `slices` slices.
-inline Result run(const Subject& s, const std::vector<Doubles>& parameters, const std::vector<Doubles>& inputs,
-                  const Doubles& dy, int64_t begin, int64_t batch, int64_t slices) {
+inline Result run(const Subject& s, const std::vector<Doubles>& parameters,
+                  const std::vector<Doubles>& inputs, const Doubles& dy, int64_t begin,
+                  int64_t batch, int64_t slices) {
   World world(s.parameters, true, 1, s.bf16);
   for (size_t p = 0; p < parameters.size(); ++p) world.set(int(p), parameters[p]);
   world.weights.publish();
@@ -131,7 +137,8 @@ inline Result run(const Subject& s, const std::vector<Doubles>& parameters, cons
   for (size_t i = 0; i < inputs.size(); ++i)
     x.push_back(part(inputs[i], s.inputs[i])), dx.emplace_back(x[i].size(), NAN);
   std::vector<View> x_views, dx_views;
-  for (size_t i = 0; i < x.size(); ++i) x_views.push_back(view(x[i])), dx_views.push_back(view(dx[i]));
+  for (size_t i = 0; i < x.size(); ++i)
+    x_views.push_back(view(x[i])), dx_views.push_back(view(dx[i]));
   Floats y(size_t(batch * s.output), NAN), d = part(dy, s.output);
 
   nn::Context ctx = world.context(batch, slices, s.first_example + begin, s.train);
@@ -153,15 +160,17 @@ inline Result run(const Subject& s, const std::vector<Doubles>& parameters, cons
   return r;
 }
 
-inline void expect_close(const Floats& actual, const Doubles& expected, const Subject& s, const std::string& what) {
+inline void expect_close(const Floats& actual, const Doubles& expected, const Subject& s,
+                         const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   double largest = s.least, worst = 0;
   size_t at = 0;
   for (double e : expected) largest = std::max(largest, std::abs(e));
   for (size_t i = 0; i < actual.size(); ++i)
-    if (double error = std::abs(double(actual[i]) - expected[i]); !(error <= worst)) worst = error, at = i;
-  EXPECT_LE(worst, s.tolerance * largest)
-      << s.name << ", " << what << ": element " << at << " is " << actual[at] << ", not " << expected[at];
+    if (double error = std::abs(double(actual[i]) - expected[i]); !(error <= worst))
+      worst = error, at = i;
+  EXPECT_LE(worst, s.tolerance * largest) << s.name << ", " << what << ": element " << at << " is "
+                                          << actual[at] << ", not " << expected[at];
   EXPECT_GT(largest, 0) << s.name << ", " << what << ": nothing to compare";
 }
 
@@ -169,9 +178,10 @@ inline bool same_bits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * 4) == 0);
 }
 
-// Central differences of fourth order of sum(dy * reference) in double: the error is far below that of float.
-inline Doubles differences(const Subject& s, std::vector<Doubles>& parameters, std::vector<Doubles>& inputs,
-                           const Doubles& dy, Doubles& varied) {
+// Central differences of fourth order of sum(dy * reference) in double: the error is far below that
+// of float.
+inline Doubles differences(const Subject& s, std::vector<Doubles>& parameters,
+                           std::vector<Doubles>& inputs, const Doubles& dy, Doubles& varied) {
   auto objective = [&] {
     Doubles y = s.reference(parameters, inputs, s.batch, s.first_example);
     double sum = 0;
@@ -230,7 +240,8 @@ inline void check(const Subject& s) {
     Result together = run(s, parameters, inputs, dy, 0, s.batch, slices);
     std::vector<Result> alone;
     int64_t each = s.batch / slices;
-    for (int64_t j = 0; j < slices; ++j) alone.push_back(run(s, parameters, inputs, dy, j * each, each, 1));
+    for (int64_t j = 0; j < slices; ++j)
+      alone.push_back(run(s, parameters, inputs, dy, j * each, each, 1));
     Floats y;
     for (const Result& r : alone) y.insert(y.end(), r.y.begin(), r.y.end());
     EXPECT_TRUE(same_bits(together.y, y)) << "forward";
@@ -242,7 +253,8 @@ inline void check(const Subject& s) {
     for (size_t p = 0; p < parameters.size(); ++p) {
       std::vector<Floats> parts;
       for (const Result& r : alone) parts.push_back(r.parameters[p]);
-      EXPECT_TRUE(same_bits(together.parameters[p], tree_sum(parts, 0, parts.size()))) << s.parameters[p].path;
+      EXPECT_TRUE(same_bits(together.parameters[p], tree_sum(parts, 0, parts.size())))
+          << s.parameters[p].path;
     }
   }
 }

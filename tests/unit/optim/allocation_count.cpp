@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what this test program allocates through new, for the test that the engine allocates nothing once it runs.
+// Counts what this test program allocates through new, for the test that the engine allocates
+// nothing once it runs.
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>

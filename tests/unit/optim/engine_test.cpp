@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine does around every optimizer: order of transformations, clipping, freezing, norms, finiteness.
+// What the engine does around every optimizer: order of transformations, clipping, freezing, norms,
+// finiteness.
 #include "optim/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -31,12 +32,13 @@ TEST(Engine, OrderOfTransformations) {
   Job s = sgd({parameter("w", {2}), parameter("v", {2})});
   s.options.weight_decay = 0.25, s.options.clip_norm = 2;
   s.policies = {{false, 3, 2, 1}, {false, 1, 0, 0}};
-  s.schedules = {optim::Schedule(), optim::Schedule([](int64_t count) { return float(count) * 0.125f; })};
+  s.schedules = {optim::Schedule(),
+                 optim::Schedule([](int64_t count) { return float(count) * 0.125f; })};
   s.groups = {"w", "[wv]", "nothing"};
   rig::Rig r(s);
   r.set_weights({{"w", {1, -2}}, {"v", {4, 0}}});
   r.set_gradients({{"w", {2, 4}}, {"v", {-4, 8}}});  // norm 10, scaled by 0.2
-  const auto& [seen, done] = r.step(3);  // schedule sees 2
+  const auto& [seen, done] = r.step(3);              // schedule sees 2
   EXPECT_TRUE(seen.applied);
   EXPECT_DOUBLE_EQ(seen.gradients.global, 10);
   EXPECT_DOUBLE_EQ(seen.gradients.per_parameter[0], std::sqrt(20.0));
@@ -45,20 +47,23 @@ TEST(Engine, OrderOfTransformations) {
   EXPECT_FLOAT_EQ(float(seen.clip), 0.2f);
   EXPECT_EQ(done.schedules, (std::vector<float>{1, 0.25f}));
   auto w = r.weights();
-  // u = -schedule * (rate * lr_scale * g + weight_decay * decay_scale * w): the rate does not touch the decay
+  // u = -schedule * (rate * lr_scale * g + weight_decay * decay_scale * w): the rate does not touch
+  // the decay
   EXPECT_FLOAT_EQ(w["w"][0], 1 - 0.25f * (0.5f * 3 * 0.4f + 0.25f * 2 * 1));
   EXPECT_FLOAT_EQ(w["w"][1], -2 - 0.25f * (0.5f * 3 * 0.8f - 0.25f * 2 * 2));
   EXPECT_FLOAT_EQ(w["v"][0], 4 + 0.5f * 0.8f);
   EXPECT_FLOAT_EQ(w["v"][1], -0.5f * 1.6f);
   double squares = 0, moved = 0;
   const float old_w[4] = {1, -2, 4, 0}, new_w[4] = {w["w"][0], w["w"][1], w["v"][0], w["v"][1]};
-  for (int i = 0; i < 4; ++i) squares += double(new_w[i]) * new_w[i], moved += std::pow(double(new_w[i]) - old_w[i], 2);
+  for (int i = 0; i < 4; ++i)
+    squares += double(new_w[i]) * new_w[i], moved += std::pow(double(new_w[i]) - old_w[i], 2);
   EXPECT_NEAR(done.parameters.global, std::sqrt(squares), 1e-12);
   EXPECT_NEAR(done.updates.global, std::sqrt(moved), 1e-6);
   EXPECT_NEAR(done.parameters.per_group[0], std::hypot(new_w[0], new_w[1]), 1e-6);
 }
 
-// Frozen tensors have no gradient, so nothing is summed for them: the sums of those behind them must not move up.
+// Frozen tensors have no gradient, so nothing is summed for them: the sums of those behind them
+// must not move up.
 TEST(Engine, NormsBesideFrozenTensors) {
   const Tensor w[4] = {{1, 2}, {-3, 4}, {5, 12, 0}, {8}}, g[4] = {{3, 4}, {6, 8}, {2, 3, 6}, {7}};
   const char* names[4] = {"a", "b", "c", "d"};
@@ -72,7 +77,8 @@ TEST(Engine, NormsBesideFrozenTensors) {
       for (int fsdp : {1, 2}) {
         SCOPED_TRACE(fmt::format("{}, frozen: {:04b}, fsdp {}", kind, mask, fsdp));
         Job s = sgd({});
-        if (kind != std::string("sgd")) s.options = {}, s.options.method = std::make_shared<optim::AdafactorOptions>();
+        if (kind != std::string("sgd"))
+          s.options = {}, s.options.method = std::make_shared<optim::AdafactorOptions>();
         s.options.learning_rate = 0.5, s.fsdp = fsdp, s.cuts = fsdp;
         s.groups = {"[ab]", "[cd]"};
         rig::Tensors weights, gradients;
@@ -97,7 +103,8 @@ TEST(Engine, NormsBesideFrozenTensors) {
           EXPECT_NEAR(done.updates.per_parameter[i], norm(moved), 1e-5) << names[i];
           EXPECT_EQ(norm(moved) == 0, frozen) << names[i];
         }
-        for (size_t group : {0, 1}) EXPECT_NEAR(seen.gradients.per_group[group], std::sqrt(squares[group]), 1e-9);
+        for (size_t group : {0, 1})
+          EXPECT_NEAR(seen.gradients.per_group[group], std::sqrt(squares[group]), 1e-9);
         EXPECT_NEAR(seen.gradients.global, std::sqrt(squares[0] + squares[1]), 1e-9);
       }
 }
@@ -178,12 +185,14 @@ TEST(Engine, ZeroGradientsMoveNothing) {
       for (float x : w) ASSERT_EQ(x, 0) << path;
     for (auto& [name, t] : r.state())
       for (float x : t)
-        ASSERT_TRUE(name.find("momentum") == name.npos ? std::abs(x / 1e-30f - 1) < 1e-6 : x == 0) << name << " " << x;
+        ASSERT_TRUE(name.find("momentum") == name.npos ? std::abs(x / 1e-30f - 1) < 1e-6 : x == 0)
+            << name << " " << x;
   }
 }
 
 TEST(Engine, FindsNonFiniteGradientsOnAnyRank) {
-  for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+  for (float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     for (const char* where : {"w", "b"}) {
       Job s;
       s.parameters = {parameter("w", {64, 64}), parameter("b", {5})};
@@ -204,14 +213,16 @@ TEST(Engine, FindsNonFiniteGradientsOnAnyRank) {
     }
 }
 
-// Weights and state stay as they are, whatever the optimizer, and the next step goes on as if nothing had been.
+// Weights and state stay as they are, whatever the optimizer, and the next step goes on as if
+// nothing had been.
 TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
   for (const char* kind : {"adafactor", "adafactor_clipped", "adamw", "momentum", "sgd"})
     for (bool by_loss : {false, true}) {
       SCOPED_TRACE(fmt::format("{}, by loss {}", kind, by_loss));
       Job s;
       s.parameters = {parameter("w", {40, 40}), parameter("b", {7})};
-      s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.1, s.options.clip_norm = 1;
+      s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.1,
+      s.options.clip_norm = 1;
       if (s.options.kind == "adafactor_clipped") {
         auto m = std::make_shared<optim::AdafactorOptions>();
         m->clipping_threshold = 1, s.options.method = m, s.options.kind = "adafactor";
@@ -219,7 +230,8 @@ TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
       const rig::Tensors w{{"w", Tensor(1600, 0.5f)}, {"b", Tensor(7, -1.0f)}};
       rig::Tensors g{{"w", Tensor(1600, 0.25f)}, {"b", Tensor(7, 2.0f)}}, bad = g;
       rig::Rig undisturbed(s), r(s);
-      for (rig::Rig* one : {&undisturbed, &r}) one->set_weights(w), one->set_loss(2), one->step(1, g);
+      for (rig::Rig* one : {&undisturbed, &r})
+        one->set_weights(w), one->set_loss(2), one->step(1, g);
       const rig::Tensors weights = r.weights(), state = r.state();
       ASSERT_NE(weights, w);
       if (by_loss)
@@ -274,7 +286,8 @@ Tensor times(double factor, Tensor t) {
   return t;
 }
 
-// fp16's gradients come times a power of two: nothing that is reported or kept may show it, to the bit.
+// fp16's gradients come times a power of two: nothing that is reported or kept may show it, to the
+// bit.
 TEST(Engine, ALossScaleDropsOut) {
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"})
     for (double clip : {0.0, 3.0}) {
@@ -282,17 +295,20 @@ TEST(Engine, ALossScaleDropsOut) {
       for (bool scaled : {false, true}) {
         Job s;
         s.parameters = {parameter("w", {70, 130}), parameter("b", {700})};
-        s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.01, s.options.clip_norm = clip;
+        s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.01,
+        s.options.clip_norm = clip;
         if (scaled) s.loss_scale = optim::LossScaleOptions{.init = 1024, .growth_interval = 2};
         rig::Rig r(s);
         r.set_weights({{"w", Tensor(9100, 0.25f)}, {"b", Tensor(700, -1.0f)}});
         for (int step = 1; step <= 4; ++step) {
           const double scale = scaled ? step <= 2 ? 1024 : 2048 : 1;
-          r.step(step, {{"w", times(scale, Tensor(9100, 0.03f * float(step)))}, {"b", times(scale, Tensor(700, -0.7f))}});
+          r.step(step, {{"w", times(scale, Tensor(9100, 0.03f * float(step)))},
+                        {"b", times(scale, Tensor(700, -0.7f))}});
           EXPECT_EQ(r.inspection(0).loss_scale, scaled ? scale : 0);
-          const double square = 9100 * std::pow(double(0.03f * float(step)), 2) + 700 * std::pow(double(0.7f), 2);
+          const double square =
+              9100 * std::pow(double(0.03f * float(step)), 2) + 700 * std::pow(double(0.7f), 2);
           EXPECT_NEAR(r.inspection(0).gradients.global, std::sqrt(square), 1e-12 * square);
-          EXPECT_EQ(r.inspection(0).clip < 1, clip > 0);
+          EXPECT_EQ(r.inspection(0).clip<1, clip> 0);
         }
         weights[scaled] = r.weights(), states[scaled] = r.state();
       }
@@ -350,7 +366,8 @@ TEST(Engine, FrozenParametersHaveNoStateAndNoShareInTheNorm) {
 TEST(Engine, AllocatesNothingFromTheThirdStepOn) {
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"}) {
     Job s;
-    s.parameters = {parameter("w", {70, 130}), parameter("heads", {40, 2, 33}), parameter("b", {700})};
+    s.parameters = {parameter("w", {70, 130}), parameter("heads", {40, 2, 33}),
+                    parameter("b", {700})};
     s.options.kind = kind, s.options.learning_rate = 1, s.options.clip_norm = 1;
     s.cuts = 8, s.threads = 2;
     rig::Rig r(s);

@@ -15,7 +15,8 @@ namespace golden {
 class File {
  public:
   explicit File(const std::string& name)
-      : id_(H5Fopen(tests::source_file("tests/golden/" + std::string(name)).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)) {
+      : id_(H5Fopen(tests::source_file("tests/golden/" + std::string(name)).c_str(), H5F_ACC_RDONLY,
+                    H5P_DEFAULT)) {
     if (id_ < 0) throw std::runtime_error("cannot open " + name);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // asking for what is not there is no error here
   }
@@ -58,14 +59,17 @@ class File {
   double number(const std::string& object, const std::string& attribute) const {
     double x = 0;
     hid_t a = H5Aopen_by_name(id_, object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT);
-    if (a < 0 || H5Aread(a, H5T_NATIVE_DOUBLE, &x) < 0) throw std::runtime_error("no " + attribute + " at " + object);
+    if (a < 0 || H5Aread(a, H5T_NATIVE_DOUBLE, &x) < 0)
+      throw std::runtime_error("no " + attribute + " at " + object);
     H5Aclose(a);
     return x;
   }
   std::string text(const std::string& object, const std::string& attribute) const {
-    hid_t a = H5Aopen_by_name(id_, object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT), t = H5Aget_type(a);
+    hid_t a = H5Aopen_by_name(id_, object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+          t = H5Aget_type(a);
     char* p = nullptr;
-    if (a < 0 || H5Aread(a, t, &p) < 0) throw std::runtime_error("no " + attribute + " at " + object);
+    if (a < 0 || H5Aread(a, t, &p) < 0)
+      throw std::runtime_error("no " + attribute + " at " + object);
     std::string out = p;
     H5free_memory(p);
     H5Tclose(t), H5Aclose(a);

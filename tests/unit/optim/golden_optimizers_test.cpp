@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every optimizer against the published transformations on the same gradients (optimizers.h5), on several meshes.
+// Every optimizer against the published transformations on the same gradients (optimizers.h5), on
+// several meshes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -53,7 +54,8 @@ optim::OptimizerOptions options_of(const std::string& variant, const json& o) {
 }
 
 // Name of our state tensor for big_vision's state path, or "" for what we do not keep.
-std::string our_name(const std::string& variant, const std::string& place, const std::string& tensor) {
+std::string our_name(const std::string& variant, const std::string& place,
+                     const std::string& tensor) {
   if (variant.starts_with("adafactor")) {
     if (place == "0/1") return "/optimizer/adafactor/v_row/" + tensor;
     if (place == "0/2") return "/optimizer/adafactor/v_col/" + tensor;
@@ -102,7 +104,8 @@ void run_variant(const std::string& variant, Mesh mesh) {
     for (const auto& name : names) {
       Tensor all = file.floats("/grads/" + name);
       const size_t n = all.size() / 3;
-      gradients[name].assign(all.begin() + int64_t(n) * (step - 1), all.begin() + int64_t(n) * step);
+      gradients[name].assign(all.begin() + int64_t(n) * (step - 1),
+                             all.begin() + int64_t(n) * step);
       zeros[name].assign(n, 0.0f);
     }
     ranks.set_weights(zeros);
@@ -111,7 +114,9 @@ void run_variant(const std::string& variant, Mesh mesh) {
     for (const auto& name : names) {
       const std::string path = "/" + variant + "/step" + std::to_string(step) + "/update/" + name;
       for (float& w : weights[name]) w = -w;  // weights were 0, the rate is 1
-      EXPECT_LE(largest_excess(weights[name], file.floats(path), file.number(path, "tol"), of_updates), 1) << path;
+      EXPECT_LE(
+          largest_excess(weights[name], file.floats(path), file.number(path, "tol"), of_updates), 1)
+          << path;
     }
   }
   const Tensors state = ranks.state();
@@ -119,7 +124,8 @@ void run_variant(const std::string& variant, Mesh mesh) {
   const std::string root = "/" + variant + "/step3/state";
   if (file.has(root))
     for (const auto& a : file.children(root))
-      for (const std::string& b : {std::string(), std::string("/1"), std::string("/2"), std::string("/3")}) {
+      for (const std::string& b :
+           {std::string(), std::string("/1"), std::string("/2"), std::string("/3")}) {
         const std::string place = a + b, group = root + "/" + place;
         for (const auto& name : names) {
           if (!file.has(group + "/" + name)) continue;
@@ -130,23 +136,24 @@ void run_variant(const std::string& variant, Mesh mesh) {
           }
           ++compared;
           EXPECT_EQ(ranks.shape(it->first), file.shape(group + "/" + name)) << it->first;
-          EXPECT_LE(largest_excess(it->second, file.floats(group + "/" + name), file.number(group + "/" + name, "tol"),
-                                   of_state),
+          EXPECT_LE(largest_excess(it->second, file.floats(group + "/" + name),
+                                   file.number(group + "/" + name, "tol"), of_state),
                     1)
               << group << "/" << name;
         }
       }
   EXPECT_EQ(compared, state.size()) << "state of ours that was not compared";
   if (mesh.fsdp == 1)
-    std::printf("%-24s largest deviation / tolerance: updates %.3f state %.3f\n", variant.c_str(), of_updates,
-                of_state);
+    std::printf("%-24s largest deviation / tolerance: updates %.3f state %.3f\n", variant.c_str(),
+                of_updates, of_state);
 }
 
 TEST(GoldenOptimizers, EveryVariantOnSeveralMeshes) {
-  for (const char* variant : {"adafactor", "adafactor_pretrain", "adafactor_f32_momentum", "adafactor_options", "adam",
-                              "adam_options", "momentum_hp", "momentum_hp_nesterov", "clip_by_global_norm"})
-    for (Mesh mesh : {Mesh{1, 1, "replicated"}, Mesh{2, 2, "sharded"}, Mesh{3, 3, "sharded"}, Mesh{4, 16, "sharded"},
-                      Mesh{2, 4, "replicated"}})
+  for (const char* variant :
+       {"adafactor", "adafactor_pretrain", "adafactor_f32_momentum", "adafactor_options", "adam",
+        "adam_options", "momentum_hp", "momentum_hp_nesterov", "clip_by_global_norm"})
+    for (Mesh mesh : {Mesh{1, 1, "replicated"}, Mesh{2, 2, "sharded"}, Mesh{3, 3, "sharded"},
+                      Mesh{4, 16, "sharded"}, Mesh{2, 4, "replicated"}})
       run_variant(variant, mesh);
 }
 
@@ -161,7 +168,8 @@ TEST(GoldenOptimizers, AdafactorByHand) {
   rig::Rig r(job);
   auto near = [](const Tensor& got, const Tensor& want, double tol) {
     ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], tol * std::max(1.0f, std::abs(want[i]))) << i;
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], tol * std::max(1.0f, std::abs(want[i]))) << i;
   };
   auto step = [&](int64_t number, const Tensor& g) {
     r.set_weights({{"w", Tensor(6, 0.0f)}});
@@ -170,17 +178,19 @@ TEST(GoldenOptimizers, AdafactorByHand) {
     for (float& x : out) x = -x;
     return out;
   };
-  near(step(1, {1, 2, 3, 4, 5, 6}), {.061834693f, .094686407f, .11401755f, .10546561f, .10093606f, .097234493f}, 2e-7);
+  near(step(1, {1, 2, 3, 4, 5, 6}),
+       {.061834693f, .094686407f, .11401755f, .10546561f, .10093606f, .097234493f}, 2e-7);
   Tensors s = r.state();
   near(s["/optimizer/adafactor/v_row/w"], {4.6666665f, 25.666666f}, 2e-7);
   near(s["/optimizer/adafactor/v_col/w"], {8.5f, 14.5f, 22.5f}, 2e-7);
-  near(step(2, {1, -1, 2, -2, .5f, 0}), {.12400501f, .024838101f, .19670945f, .023945875f, .10638174f, .08729935f},
-       1e-7);
+  near(step(2, {1, -1, 2, -2, .5f, 0}),
+       {.12400501f, .024838101f, .19670945f, .023945875f, .10638174f, .08729935f}, 1e-7);
   s = r.state();
   near(s["/optimizer/adafactor/v_row/w"], {3.135069f, 11.738699f}, 3e-7);
   near(s["/optimizer/adafactor/v_col/w"], {5.053905f, 6.5309052f, 10.7258415f}, 3e-7);
   near(s["/optimizer/adafactor/momentum/w"],
-       {.1240234375f, .0247802734375f, .1962890625f, .02392578125f, .1064453125f, .08740234375f}, 0);
+       {.1240234375f, .0247802734375f, .1962890625f, .02392578125f, .1064453125f, .08740234375f},
+       0);
 }
 
 }  // namespace

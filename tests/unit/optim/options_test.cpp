@@ -33,9 +33,11 @@ const std::vector<std::string> paths = {"encoder/embedding/kernel",
                                         "kernel",
                                         "mykernel"};
 
-bool mentions(const std::vector<optim::Problem>& problems, const std::string& key, const std::string& text) {
-  return std::any_of(problems.begin(), problems.end(),
-                     [&](const optim::Problem& p) { return p.key == key && p.text.find(text) != std::string::npos; });
+bool mentions(const std::vector<optim::Problem>& problems, const std::string& key,
+              const std::string& text) {
+  return std::any_of(problems.begin(), problems.end(), [&](const optim::Problem& p) {
+    return p.key == key && p.text.find(text) != std::string::npos;
+  });
 }
 
 TEST(Options, PublishedDeck) {
@@ -66,28 +68,37 @@ cooldown_steps = 0
                      root),
             std::vector<std::string>{});
   EXPECT_EQ(root.optimizer.learning_rate, 1e-3);
-  EXPECT_NE(dynamic_cast<const optim::AdafactorOptions*>(&root.optimizer.method_options()), nullptr);
+  EXPECT_NE(dynamic_cast<const optim::AdafactorOptions*>(&root.optimizer.method_options()),
+            nullptr);
   const auto policies = optim::resolve_policies(root.optimizer, root.schedules, paths);
   EXPECT_TRUE(policies.problems.empty());
   const std::vector<double> decay = {1, 0, 0, 1, 0, 0};
-  for (size_t p = 0; p < paths.size(); ++p) EXPECT_EQ(policies.parameters[p].decay_scale, decay[p]) << paths[p];
+  for (size_t p = 0; p < paths.size(); ++p)
+    EXPECT_EQ(policies.parameters[p].decay_scale, decay[p]) << paths[p];
   EXPECT_EQ(policies.schedules, std::vector<std::string>{"default"});
-  const auto schedules = optim::make_schedules(policies.schedules, root.schedules, {366500, 8192, 82783});
+  const auto schedules =
+      optim::make_schedules(policies.schedules, root.schedules, {366500, 8192, 82783});
   EXPECT_EQ(schedules[0].at(5000), 0.5f);
   EXPECT_NEAR(schedules[0].at(188250), 0.5, 1e-6);
 }
 
 TEST(Options, EveryKindReadsItsKeys) {
   Root root;
-  EXPECT_TRUE(problems("[optimizer]\nkind = \"adamw\"\nlearning_rate = 1\nb2 = 0.95\nmomentum_type = \"bf16\"\n", root)
-                  .empty());
+  EXPECT_TRUE(
+      problems(
+          "[optimizer]\nkind = \"adamw\"\nlearning_rate = 1\nb2 = 0.95\nmomentum_type = \"bf16\"\n",
+          root)
+          .empty());
   auto* adamw = dynamic_cast<const optim::AdamwOptions*>(&root.optimizer.method_options());
   ASSERT_NE(adamw, nullptr);
   EXPECT_EQ(adamw->b2, 0.95);
   EXPECT_EQ(adamw->momentum_type, "bf16");
   Root second;
-  EXPECT_TRUE(problems("[optimizer]\nkind = \"momentum\"\nlearning_rate = 1\nnesterov = true\n", second).empty());
-  EXPECT_TRUE(dynamic_cast<const optim::MomentumOptions&>(second.optimizer.method_options()).nesterov);
+  EXPECT_TRUE(
+      problems("[optimizer]\nkind = \"momentum\"\nlearning_rate = 1\nnesterov = true\n", second)
+          .empty());
+  EXPECT_TRUE(
+      dynamic_cast<const optim::MomentumOptions&>(second.optimizer.method_options()).nesterov);
   Root third;
   EXPECT_TRUE(problems("[optimizer]\nkind = \"sgd\"\nlearning_rate = 1\n", third).empty());
 }
@@ -103,19 +114,24 @@ TEST(Options, DeckMistakes) {
       {"[optimizer]\nlearning_rate = 1\nmomentum_type = \"fp16\"\n", "bf16"},
       {"[optimizer]\nlearning_rate = 1\nrule = [{match = \"a(\"}]\n", "regular expression"},
       {"[optimizer]\nlearning_rate = 1\nrule = [{match = \"/a\"}]\n", "do not begin"},
-      {"[optimizer]\nlearning_rate = 1\nrule = [{match = \".*\", decay_scale = -0.5}]\n", "decay_scale"},
+      {"[optimizer]\nlearning_rate = 1\nrule = [{match = \".*\", decay_scale = -0.5}]\n",
+       "decay_scale"},
       {"[optimizer]\nkind = \"adamw\"\nlearning_rate = 1\nb1 = 1.0\n", "b1"},
-      {"[optimizer]\nlearning_rate = 1\n[schedule.default]\nkind = \"stair\"\nat_steps = [1, 2]\nmults = [1]\n",
+      {"[optimizer]\nlearning_rate = 1\n[schedule.default]\nkind = \"stair\"\nat_steps = [1, "
+       "2]\nmults = [1]\n",
        "2 boundaries"},
-      {"[optimizer]\nlearning_rate = 1\n[schedule.default]\nkind = \"cosine\"\nwarmup_percent = 0.1\n",
+      {"[optimizer]\nlearning_rate = 1\n[schedule.default]\nkind = \"cosine\"\nwarmup_percent = "
+       "0.1\n",
        "warmup_fraction"},
-      {"[optimizer]\nlearning_rate = 1\n[schedule.default]\nkind = \"cosine\"\npower = 2\n", "power"},
+      {"[optimizer]\nlearning_rate = 1\n[schedule.default]\nkind = \"cosine\"\npower = 2\n",
+       "power"},
   };
   for (auto& c : cases) {
     Root root;
     const auto lines = problems(c.text, root);
     ASSERT_FALSE(lines.empty()) << c.text;
-    EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [&](auto& l) { return l.find(c.mention) != l.npos; }))
+    EXPECT_TRUE(std::any_of(lines.begin(), lines.end(),
+                            [&](auto& l) { return l.find(c.mention) != l.npos; }))
         << c.text << "gave: " << lines[0];
   }
 }
@@ -148,10 +164,12 @@ TEST(Options, DescribesAndDumpsEveryKey) {
   const std::string text = config::describe([&](config::Table& t) { root.bind(t); }, "optimizer");
   for (const char* key : {"beta2_cap", "eps_root", "nesterov", "clip_norm", "decay_scale"})
     EXPECT_NE(text.find(key), text.npos) << key;
-  EXPECT_NE(config::describe([&](config::Table& t) { root.bind(t); }, "schedule").find("timescale"), text.npos);
+  EXPECT_NE(config::describe([&](config::Table& t) { root.bind(t); }, "schedule").find("timescale"),
+            text.npos);
   Root deck_root;
   const std::string source =
-      "[optimizer]\nkind = \"momentum\"\nlearning_rate = 0.5\n[schedule.default]\nkind = \"rsqrt\"\n";
+      "[optimizer]\nkind = \"momentum\"\nlearning_rate = 0.5\n[schedule.default]\nkind = "
+      "\"rsqrt\"\n";
   config::Deck deck(config::DeckSource{"deck.toml", source, {}}, deck_root);
   Root again;
   EXPECT_EQ(problems(deck.resolved(), again), std::vector<std::string>{}) << deck.resolved();
@@ -199,7 +217,8 @@ TEST(Options, ABrokenPatternIsReportedOnce) {
   optim::OptimizerOptions o;
   o.rules.resize(2);
   o.rules[0].match = "a(", o.rules[1].match = ".*";
-  EXPECT_TRUE(optim::resolve_policies(o, {}, paths).problems.empty()) << "reading the deck has reported it";
+  EXPECT_TRUE(optim::resolve_policies(o, {}, paths).problems.empty())
+      << "reading the deck has reported it";
 }
 
 TEST(Options, WhichTensorsAreFactored) {
@@ -227,10 +246,14 @@ TEST(Options, AdafactorsBeta2) {
   EXPECT_EQ(optim::adafactor_beta2(102, 100, 0.8, 0.999), optim::adafactor_beta2(2, 0, 0.8, 0.999));
 }
 
-// Far on, where a small mistake in the base of a power grows: against NumPy's float32, powers through double.
+// Far on, where a small mistake in the base of a power grows: against NumPy's float32, powers
+// through double.
 TEST(Options, BetasFarOn) {
-  const std::pair<int64_t, float> beta2[] = {{1000, 0x1.fdf632p-1f},    {5623, 0x1.ff7cecp-1f},      {5624, 0x1.ff7cf0p-1f},
-                                             {1000000, 0x1.fffdecp-1f}, {100000000, 0x1.fffff2p-1f}};
+  const std::pair<int64_t, float> beta2[] = {{1000, 0x1.fdf632p-1f},
+                                             {5623, 0x1.ff7cecp-1f},
+                                             {5624, 0x1.ff7cf0p-1f},
+                                             {1000000, 0x1.fffdecp-1f},
+                                             {100000000, 0x1.fffff2p-1f}};
   for (auto [step, value] : beta2) {
     EXPECT_EQ(optim::adafactor_beta2(step, 0, 0.8, 1), value) << step;
     EXPECT_EQ(optim::adafactor_beta2(step, 0, 0.8, 0.999), std::min(value, 0.999f)) << step;
@@ -244,13 +267,26 @@ TEST(Options, BiasCorrectionsFarOn) {
     int64_t step;
     float correction;
   };
-  const Case cases[] = {{0.9, 1, 0x1.9999ap-4f},        {0.9, 2, 0x1.851ecp-3f},         {0.9, 10, 0x1.4d7a08p-1f},
-                        {0.9, 1000, 1},                 {0.95, 10, 0x1.9ae4b8p-2f},      {0.98, 10, 0x1.76a27p-3f},
-                        {0.99, 1000, 0x1.fffa58p-1f},   {0.999, 1, 0x1.0624p-10f},       {0.999, 10, 0x1.46348p-7f},
-                        {0.999, 1000, 0x1.43bccep-1f},  {0.999, 10000, 0x1.fffa14p-1f},  {0.999, 100000, 1},
-                        {0.9999, 10, 0x1.061p-10f},     {0.9999, 1000, 0x1.85ddbp-4f},   {0.9999, 10000, 0x1.43afb8p-1f},
-                        {0.9999, 100000, 0x1.fffa1p-1f}, {0, 1, 1},                      {0, 7, 1}};
-  for (const Case& c : cases) EXPECT_EQ(optim::bias_correction(c.b, c.step), c.correction) << c.b << " at " << c.step;
+  const Case cases[] = {{0.9, 1, 0x1.9999ap-4f},
+                        {0.9, 2, 0x1.851ecp-3f},
+                        {0.9, 10, 0x1.4d7a08p-1f},
+                        {0.9, 1000, 1},
+                        {0.95, 10, 0x1.9ae4b8p-2f},
+                        {0.98, 10, 0x1.76a27p-3f},
+                        {0.99, 1000, 0x1.fffa58p-1f},
+                        {0.999, 1, 0x1.0624p-10f},
+                        {0.999, 10, 0x1.46348p-7f},
+                        {0.999, 1000, 0x1.43bccep-1f},
+                        {0.999, 10000, 0x1.fffa14p-1f},
+                        {0.999, 100000, 1},
+                        {0.9999, 10, 0x1.061p-10f},
+                        {0.9999, 1000, 0x1.85ddbp-4f},
+                        {0.9999, 10000, 0x1.43afb8p-1f},
+                        {0.9999, 100000, 0x1.fffa1p-1f},
+                        {0, 1, 1},
+                        {0, 7, 1}};
+  for (const Case& c : cases)
+    EXPECT_EQ(optim::bias_correction(c.b, c.step), c.correction) << c.b << " at " << c.step;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mesh of engines in one process: one thread per rank, in lock-step through a communicator that adds along a tree.
-// Tests see logical tensors only; how they lie on ranks is the rig's business, as it is the product's.
+// A mesh of engines in one process: one thread per rank, in lock-step through a communicator that
+// adds along a tree. Tests see logical tensors only; how they lie on ranks is the rig's business,
+// as it is the product's.
 #pragma once
 
 #include <barrier>
@@ -20,8 +21,8 @@ namespace rig {
 using Tensor = std::vector<float>;
 using Tensors = std::map<std::string, Tensor>;
 
-// Where engines of one rank compute: TRAINER_TEST_KIND=cuda says on a GPU (without one the program ends with 77). Meshes of
-// threads stay on the CPU: exchanges between GPUs are tested with MPI.
+// Where engines of one rank compute: TRAINER_TEST_KIND=cuda says on a GPU (without one the program
+// ends with 77). Meshes of threads stay on the CPU: exchanges between GPUs are tested with MPI.
 inline device::Kind default_kind() {
   static const device::Kind kind = [] {
     const char* wanted = std::getenv("TRAINER_TEST_KIND");
@@ -96,7 +97,8 @@ struct Job {
   std::optional<optim::LossScaleOptions> loss_scale;
 };
 
-inline shard::Parameter parameter(const std::string& path, std::vector<int64_t> shape, int block = 0) {
+inline shard::Parameter parameter(const std::string& path, std::vector<int64_t> shape,
+                                  int block = 0) {
   shard::Parameter p;
   p.path = path, p.shape = std::move(shape), p.block = block;
   return p;
@@ -104,7 +106,8 @@ inline shard::Parameter parameter(const std::string& path, std::vector<int64_t> 
 
 class Rig {
  public:
-  explicit Rig(Job s) : job_(std::move(s)), meeting_(job_.fsdp), layout_(make_layout()), ranks_(size_t(job_.fsdp)) {
+  explicit Rig(Job s)
+      : job_(std::move(s)), meeting_(job_.fsdp), layout_(make_layout()), ranks_(size_t(job_.fsdp)) {
     if (job_.fsdp > 1 && job_.kind == device::Kind::cuda) job_.kind = device::Kind::cpu;
     for (int f = 0; f < job_.fsdp; ++f) {
       Rank& r = ranks_[size_t(f)];
@@ -117,7 +120,8 @@ class Rig {
       r.mesh.replica = comm::make_plan_comm(1);
       r.queue = std::make_unique<device::Queue>(job_.kind, job_.threads, false, job_.paper_of);
       shard::Fabric fabric{layout_, r.mesh, *r.queue, r.ledger};
-      r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies, job_.schedules, job_.groups, job_.loss_scale);
+      r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies,
+                                                 job_.schedules, job_.groups, job_.loss_scale);
       for (int u = 0; u < int(layout_.units().size()); ++u) {
         r.weights.emplace_back(job_.kind, r.other, "weights", layout_.owned_count(u) * 4);
         r.gradients.emplace_back(job_.kind, r.other, "gradients", layout_.owned_count(u) * 4);
@@ -129,17 +133,22 @@ class Rig {
   }
 
   void set_weights(const Tensors& t) {
-    each_segment([&](Rank& r, int u, const shard::Segment& s) { copy_in(t, s, r.weights[size_t(u)], *r.queue); });
+    each_segment([&](Rank& r, int u, const shard::Segment& s) {
+      copy_in(t, s, r.weights[size_t(u)], *r.queue);
+    });
   }
   void set_gradients(const Tensors& t) {
-    each_segment([&](Rank& r, int u, const shard::Segment& s) { copy_in(t, s, r.gradients[size_t(u)], *r.queue); });
+    each_segment([&](Rank& r, int u, const shard::Segment& s) {
+      copy_in(t, s, r.gradients[size_t(u)], *r.queue);
+    });
   }
   Tensors weights() {
     Tensors out;
     for (const shard::Parameter& p : layout_.parameters()) out[p.path].resize(size_t(p.size));
     each_segment([&](Rank& r, int u, const shard::Segment& s) {
       float* to = out[layout_.parameters()[size_t(s.parameter)].path].data() + s.begin;
-      device::download(to, r.weights[size_t(u)].view(device::DType::f32).slice(s.offset, s.count()), *r.queue);
+      device::download(to, r.weights[size_t(u)].view(device::DType::f32).slice(s.offset, s.count()),
+                       *r.queue);
     });
     return out;
   }
@@ -159,7 +168,9 @@ class Rig {
   }
   void set_loss(double loss) {
     for (Rank& r : ranks_) {
-      if (r.loss.none()) r.loss_buffer = device::Buffer(job_.kind, r.other, "loss", 8), r.loss = r.loss_buffer.view(device::DType::f64);
+      if (r.loss.none())
+        r.loss_buffer = device::Buffer(job_.kind, r.other, "loss", 8),
+        r.loss = r.loss_buffer.view(device::DType::f64);
       device::upload(r.loss.slice(0, 1), &loss, *r.queue);
     }
   }
@@ -182,7 +193,8 @@ class Rig {
         int64_t n = 1;
         for (int64_t d : s.shape) n *= d;
         Tensor& t = out[s.name];
-        t.resize(size_t(n)), writers[s.name].resize(size_t(n)), shapes_[s.name] = s.shape, types_[s.name] = s.type;
+        t.resize(size_t(n)), writers[s.name].resize(size_t(n)), shapes_[s.name] = s.shape,
+                                                                types_[s.name] = s.type;
         for (const auto& part : s.parts) {
           const device::View there{part.data, s.type, part.end - part.begin};
           std::vector<char> here(size_t(there.bytes()));
@@ -204,7 +216,8 @@ class Rig {
           const float* from = t.at(s.name).data() + part.begin;
           const device::View there{part.data, s.type, part.end - part.begin};
           std::vector<kernels::loops::Bf16> narrow;
-          for (int64_t i = 0; i < there.count; ++i) narrow.push_back(kernels::loops::round_to_bf16(from[i]));
+          for (int64_t i = 0; i < there.count; ++i)
+            narrow.push_back(kernels::loops::round_to_bf16(from[i]));
           const bool rounds = s.type == device::DType::bf16;
           device::upload(there, rounds ? static_cast<const void*>(narrow.data()) : from, *r.queue);
         }
@@ -260,16 +273,20 @@ class Rig {
   void each_segment(F f) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank)
       for (int u = 0; u < int(layout_.units().size()); ++u)
-        for (const shard::Segment& s : layout_.segments(u, layout_.owned_begin(u, int(rank)), layout_.owned_count(u)))
+        for (const shard::Segment& s :
+             layout_.segments(u, layout_.owned_begin(u, int(rank)), layout_.owned_count(u)))
           f(ranks_[rank], u, s);
   }
-  void copy_in(const Tensors& t, const shard::Segment& s, device::Buffer& to, device::Queue& queue) {
+  void copy_in(const Tensors& t, const shard::Segment& s, device::Buffer& to,
+               device::Queue& queue) {
     auto it = t.find(layout_.parameters()[size_t(s.parameter)].path);
     if (it == t.end()) return;
-    device::upload(to.view(device::DType::f32).slice(s.offset, s.count()), it->second.data() + s.begin, queue);
+    device::upload(to.view(device::DType::f32).slice(s.offset, s.count()),
+                   it->second.data() + s.begin, queue);
   }
   static float read(const void* data, device::DType type, int64_t i) {
-    if (type == device::DType::bf16) return kernels::loops::to_float(static_cast<const kernels::loops::Bf16*>(data)[i]);
+    if (type == device::DType::bf16)
+      return kernels::loops::to_float(static_cast<const kernels::loops::Bf16*>(data)[i]);
     return static_cast<const float*>(data)[i];
   }
 

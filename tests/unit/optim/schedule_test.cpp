@@ -38,7 +38,8 @@ ScheduleOptions options_of(const json& a) {
   if (auto* p = dynamic_cast<optim::RsqrtShape*>(o.shape.get()); p && a.contains("timescale"))
     p->timescale = {Duration::Unit::steps, a["timescale"]};
   if (auto* p = dynamic_cast<optim::StairShape*>(o.shape.get()); p && a.contains("steps"))
-    p->at_steps = a["steps"].get<std::vector<double>>(), p->mults = a["mults"].get<std::vector<double>>();
+    p->at_steps = a["steps"].get<std::vector<double>>(),
+    p->mults = a["mults"].get<std::vector<double>>();
   return o;
 }
 
@@ -47,8 +48,10 @@ TEST(Schedule, Golden) {
   double worst = 0;
   for (const std::string& name : file.children("/")) {
     const json a = json::parse(file.text("/" + name, "args"));
-    const optim::Schedule s = options_of(a).make({a["total_steps"], a["batch_size"], a["data_size"]}, name);
-    const auto steps = file.floats("/" + name + "/step"), values = file.floats("/" + name + "/value");
+    const optim::Schedule s =
+        options_of(a).make({a["total_steps"], a["batch_size"], a["data_size"]}, name);
+    const auto steps = file.floats("/" + name + "/step"),
+               values = file.floats("/" + name + "/value");
     for (size_t i = 0; i < steps.size(); ++i) {
       const double tol = 2e-6 * std::abs(double(values[i])) + 5e-7;
       const double d = std::abs(double(s.at(int64_t(steps[i]))) - double(values[i]));
@@ -170,8 +173,8 @@ TEST(Schedule, RefusesWarmUpLongerThanTheRun) {
 }
 
 TEST(Schedule, RampsOfZeroAreOffInEveryUnit) {
-  for (auto unit :
-       {Duration::Unit::steps, Duration::Unit::examples, Duration::Unit::epochs, Duration::Unit::fraction}) {
+  for (auto unit : {Duration::Unit::steps, Duration::Unit::examples, Duration::Unit::epochs,
+                    Duration::Unit::fraction}) {
     ScheduleOptions o;
     o.warmup = o.cooldown = {unit, 0};
     const optim::Schedule s = o.make({10, 2, 100}, "schedule.default");
@@ -190,7 +193,8 @@ TEST(Schedule, ProblemsAreThoseThatAreKnown) {
   EXPECT_EQ(o.problems({10, 10, 100}, "schedule.a")[0].key, "schedule.a.warmup");
   EXPECT_TRUE(o.problems({21, 10, 100}, "schedule.a").empty());
 
-  // All of a composite at once: the second part is empty, the third has a warm-up that does not fit.
+  // All of a composite at once: the second part is empty, the third has a warm-up that does not
+  // fit.
   auto c = std::make_shared<optim::CompositeShape>();
   c->parts.resize(4);
   c->parts[1].from = c->parts[2].from = {Duration::Unit::steps, 5};

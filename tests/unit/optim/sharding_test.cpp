@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who owns what must not matter: the same updates, norms and state on any number of shards; the same bits where the
-// tree of cuts is the same.
+// Who owns what must not matter: the same updates, norms and state on any number of shards; the
+// same bits where the tree of cuts is the same.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -156,7 +156,8 @@ void expect_near(const Tensor& a, const Tensor& b, double relative, const std::s
   double largest = 0, deviation = 0;
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, std::abs(double(a[i]))), deviation = std::max(deviation, std::abs(double(a[i]) - b[i]));
+    largest = std::max(largest, std::abs(double(a[i]))),
+    deviation = std::max(deviation, std::abs(double(a[i]) - b[i]));
   EXPECT_LE(deviation, relative * largest) << name;
 }
 
@@ -238,10 +239,12 @@ TEST_P(Sharding, SameNumbersOnThreeRanks) {
     s.fsdp = fsdp, s.cuts = fsdp;
     const Outcome other = run_all(s);
     for (auto& [path, t] : one.weights) expect_near(t, other.weights.at(path), 1e-6, path);
-    for (size_t i = 0; i < one.norms.size(); ++i) EXPECT_NEAR(one.norms[i], other.norms[i], 2e-6 * one.norms[i]);
+    for (size_t i = 0; i < one.norms.size(); ++i)
+      EXPECT_NEAR(one.norms[i], other.norms[i], 2e-6 * one.norms[i]);
     // A stored bfloat16 next to a rounding boundary may fall on the other side.
     for (auto& [name, t] : one.state)
-      expect_near(t, other.state.at(name), name.find("/momentum/") != name.npos ? 4e-3 : 1e-6, name);
+      expect_near(t, other.state.at(name), name.find("/momentum/") != name.npos ? 4e-3 : 1e-6,
+                  name);
   }
 }
 
@@ -265,7 +268,8 @@ TEST_P(Sharding, ResumesOnAnotherMesh) {
 }
 
 TEST_P(Sharding, PlanCountsTheSameBytes) {
-  for (auto [fsdp, sharding] : {std::pair{1, "replicated"}, {2, "replicated"}, {4, "sharded"}, {3, "sharded"}}) {
+  for (auto [fsdp, sharding] :
+       {std::pair{1, "replicated"}, {2, "replicated"}, {4, "sharded"}, {3, "sharded"}}) {
     Job s = job_for(GetParam());
     s.fsdp = fsdp, s.cuts = fsdp, s.optimizer_sharding = sharding;
     rig::Rig real(s);
@@ -276,19 +280,22 @@ TEST_P(Sharding, PlanCountsTheSameBytes) {
     for (int rank = 0; rank < fsdp; ++rank) {
       EXPECT_EQ(real.reduced(rank).bytes, plan.reduced(rank).bytes);
       for (const char* category : {"optimizer", "workspace"}) {
-        EXPECT_EQ(real.ledger(rank).peak_of(category), plan.ledger(rank).peak_of(category)) << category;
-        EXPECT_EQ(real.ledger(rank).peak_of(category), real.ledger(0).peak_of(category)) << category;
+        EXPECT_EQ(real.ledger(rank).peak_of(category), plan.ledger(rank).peak_of(category))
+            << category;
+        EXPECT_EQ(real.ledger(rank).peak_of(category), real.ledger(0).peak_of(category))
+            << category;
       }
       for (int op = 0; op < int(kernels::Op::count); ++op) {
-        const device::OpCost &a = real.queue(rank).costs()[size_t(op)], &b = plan.queue(rank).costs()[size_t(op)];
+        const device::OpCost &a = real.queue(rank).costs()[size_t(op)],
+                             &b = plan.queue(rank).costs()[size_t(op)];
         EXPECT_TRUE(a.calls == b.calls && a.flops == b.flops && a.bytes == b.bytes) << "op " << op;
       }
     }
   }
 }
 
-// Adafactor's second moments of unfactored tensors stay with their weights, so a rank may hold a whole small tensor;
-// they count apart, like the row and column vectors that every rank holds.
+// Adafactor's second moments of unfactored tensors stay with their weights, so a rank may hold a
+// whole small tensor; they count apart, like the row and column vectors that every rank holds.
 TEST_P(Sharding, StatePerRankIsItsShare) {
   Job s = job_for(GetParam());
   rig::Rig one(s);
@@ -296,7 +303,8 @@ TEST_P(Sharding, StatePerRankIsItsShare) {
   rig::Rig four(s);
   int64_t apart = 0, moments = 0;
   for (const auto& [name, t] : one.state()) {
-    if (name.find("/v_row/") != name.npos || name.find("/v_col/") != name.npos) apart += int64_t(t.size()) * 4;
+    if (name.find("/v_row/") != name.npos || name.find("/v_col/") != name.npos)
+      apart += int64_t(t.size()) * 4;
     if (name.find("/v/") != name.npos) moments += int64_t(t.size()) * 4;
   }
   const int64_t whole = one.ledger(0).peak_of("optimizer") - apart - moments;
@@ -306,7 +314,8 @@ TEST_P(Sharding, StatePerRankIsItsShare) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, Sharding,
-                         testing::Values("adafactor", "adafactor_clipped", "adamw", "momentum", "sgd"),
+                         testing::Values("adafactor", "adafactor_clipped", "adamw", "momentum",
+                                         "sgd"),
                          [](const auto& test) { return test.param; });
 
 TEST(ShardingRegistry, EveryOptimizerIsCovered) { EXPECT_EQ(optim::methods().size(), 4u); }

@@ -48,7 +48,8 @@ const Init kXavier{.kind = Init::Kind::xavier_uniform, .fan_in = 768, .fan_out =
 TEST(Initialise, Constants) {
   for (float v : values(tensor("a", 1000, {}))) ASSERT_EQ(v, 0);
   for (float v : values(tensor("a", 1000, {.kind = Init::Kind::ones}))) ASSERT_EQ(v, 1);
-  for (float v : values(tensor("a", 1000, {.kind = Init::Kind::constant, .value = -4.6}))) ASSERT_EQ(v, -4.6f);
+  for (float v : values(tensor("a", 1000, {.kind = Init::Kind::constant, .value = -4.6})))
+    ASSERT_EQ(v, -4.6f);
 }
 
 TEST(Initialise, Normal) {
@@ -59,8 +60,10 @@ TEST(Initialise, Normal) {
   EXPECT_GT(s.most, 4 * 0.0360844);  // not truncated
   EXPECT_LT(s.least, -4 * 0.0360844);
   // The tiny ones of the MLP biases, and the wide ones of the embedding.
-  EXPECT_NEAR(of(values(tensor("bias", kMany, {.kind = Init::Kind::normal, .std = 1e-6}))).std, 1e-6, 1e-8);
-  EXPECT_NEAR(of(values(tensor("embedding", kMany, {.kind = Init::Kind::normal, .std = 1}))).std, 1, 0.007);
+  EXPECT_NEAR(of(values(tensor("bias", kMany, {.kind = Init::Kind::normal, .std = 1e-6}))).std,
+              1e-6, 1e-8);
+  EXPECT_NEAR(of(values(tensor("embedding", kMany, {.kind = Init::Kind::normal, .std = 1}))).std, 1,
+              0.007);
 }
 
 TEST(Initialise, LecunNormalIsTruncatedAndHasTheVarianceOfItsFan) {
@@ -110,7 +113,8 @@ TEST(Initialise, NoSplitIntoRangesChangesABit) {
 double correlation(const std::vector<float>& a, const std::vector<float>& b) {
   double ab = 0, aa = 0, bb = 0;
   for (size_t i = 0; i < a.size(); ++i)
-    ab += double(a[i]) * double(b[i]), aa += double(a[i]) * double(a[i]), bb += double(b[i]) * double(b[i]);
+    ab += double(a[i]) * double(b[i]), aa += double(a[i]) * double(a[i]),
+        bb += double(b[i]) * double(b[i]);
   return ab / std::sqrt(aa * bb);
 }
 
@@ -120,8 +124,10 @@ TEST(Initialise, TensorsAndSeedsAreIndependent) {
   for (const Init& init : {kNormal, kLecun, kXavier}) {
     std::vector<float> a = values(tensor("block_0/kernel", n, init), 1);
     EXPECT_EQ(a, values(tensor("block_0/kernel", n, init), 1));
-    EXPECT_LT(std::abs(correlation(a, values(tensor("block_1/kernel", n, init), 1))), limit) << "path";
-    EXPECT_LT(std::abs(correlation(a, values(tensor("block_0/kernel", n, init), 2))), limit) << "seed";
+    EXPECT_LT(std::abs(correlation(a, values(tensor("block_1/kernel", n, init), 1))), limit)
+        << "path";
+    EXPECT_LT(std::abs(correlation(a, values(tensor("block_0/kernel", n, init), 2))), limit)
+        << "seed";
     std::vector<float> shifted(a.begin() + 1, a.end());
     shifted.push_back(a[0]);
     EXPECT_LT(std::abs(correlation(a, shifted)), limit) << "neighbouring elements";

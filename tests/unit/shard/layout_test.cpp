@@ -44,22 +44,26 @@ std::vector<Parameter> parameters() {
   return p;
 }
 
-ShardingOptions sharding(const std::string& parameters, const std::string& optimizer, std::vector<shard::ShardingRule> rules = {}) {
+ShardingOptions sharding(const std::string& parameters, const std::string& optimizer,
+                         std::vector<shard::ShardingRule> rules = {}) {
   ShardingOptions o;
   o.parameters = parameters, o.optimizer = optimizer, o.rules = std::move(rules);
   return o;
 }
 
 std::vector<ShardingOptions> strategies() {
-  return {sharding("replicated", "replicated"), sharding("replicated", "sharded"), sharding("sharded", "sharded"),
-          sharding("sharded", "sharded", {{".*/bias", "replicated", "replicated"}, {"block/.*", "replicated", ""}})};
+  return {sharding("replicated", "replicated"), sharding("replicated", "sharded"),
+          sharding("sharded", "sharded"),
+          sharding("sharded", "sharded",
+                   {{".*/bias", "replicated", "replicated"}, {"block/.*", "replicated", ""}})};
 }
 
 struct Shape {
   int fsdp;
   int64_t cuts;
 };
-const std::vector<Shape> kShapes = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {1, 16}, {2, 16}, {4, 16}, {8, 64}, {3, 12}};
+const std::vector<Shape> kShapes = {{1, 1},  {2, 2},  {3, 3},  {4, 4}, {1, 16},
+                                    {2, 16}, {4, 16}, {8, 64}, {3, 12}};
 
 TEST(Layout, EveryParameterHasOnePlaceInAUnitOfItsKind) {
   for (const ShardingOptions& options : strategies())
@@ -111,7 +115,8 @@ TEST(Layout, UnitsBelongToBlocksAndDifferWithinThem) {
         ++all;
       }
       std::sort(kinds.begin(), kinds.end());
-      EXPECT_EQ(std::adjacent_find(kinds.begin(), kinds.end()), kinds.end()) << "two units of one kind in " << kBlocks[b];
+      EXPECT_EQ(std::adjacent_find(kinds.begin(), kinds.end()), kinds.end())
+          << "two units of one kind in " << kBlocks[b];
     }
     EXPECT_EQ(all, layout.units().size());
     EXPECT_EQ(names.size(), layout.units().size()) << "names are told apart";
@@ -137,11 +142,14 @@ TEST(Layout, EveryRankKeepsAnEqualPartOfTheStatePerElement) {
   for (size_t u = 0; u < layout.units().size(); ++u)
     per_rank += layout.owned_count(int(u)) * layout.units()[u].element_state_bytes;
   EXPECT_GE(per_rank, whole / kRanks);
-  EXPECT_LE(per_rank, whole / kRanks + 6 * 16 * int64_t(layout.units().size() + layout.parameters().size()));
+  EXPECT_LE(per_rank,
+            whole / kRanks + 6 * 16 * int64_t(layout.units().size() + layout.parameters().size()));
 }
 
-// Adds one to each element of each parameter that a range covers; checks where it says that it lies.
-void count(const Layout& layout, int unit, int64_t begin, int64_t n, std::vector<std::vector<int>>& seen) {
+// Adds one to each element of each parameter that a range covers; checks where it says that it
+// lies.
+void count(const Layout& layout, int unit, int64_t begin, int64_t n,
+           std::vector<std::vector<int>>& seen) {
   int64_t before = 0;
   for (const Segment& s : layout.segments(unit, begin, n)) {
     const Parameter& p = layout.parameters()[size_t(s.parameter)];
@@ -155,7 +163,8 @@ void count(const Layout& layout, int unit, int64_t begin, int64_t n, std::vector
   }
 }
 
-void expect_each_once(const Layout& layout, const std::vector<std::vector<int>>& seen, int sharded_times, int replicated_times) {
+void expect_each_once(const Layout& layout, const std::vector<std::vector<int>>& seen,
+                      int sharded_times, int replicated_times) {
   for (size_t i = 0; i < seen.size(); ++i) {
     const Unit& unit = layout.units()[size_t(layout.parameters()[i].unit)];
     int expected = unit.strategy.optimizer_sharded ? sharded_times : replicated_times;
@@ -204,12 +213,14 @@ TEST(Layout, CutsCoverEveryElementExactlyOnce) {
     auto seen = nothing_seen(layout);
     for (int u = 0; u < int(layout.units().size()); ++u)
       for (int64_t c = 0; c < layout.units()[size_t(u)].cuts; ++c)
-        count(layout, u, c * layout.units()[size_t(u)].cut_length(), layout.units()[size_t(u)].cut_length(), seen);
+        count(layout, u, c * layout.units()[size_t(u)].cut_length(),
+              layout.units()[size_t(u)].cut_length(), seen);
     expect_each_once(layout, seen, 1, 1);
   }
 }
 
-// What level "mesh" rests on: with the same cuts, nothing about a unit depends on the number of ranks.
+// What level "mesh" rests on: with the same cuts, nothing about a unit depends on the number of
+// ranks.
 TEST(Layout, WithTheSameCutsTheUnitsAreTheSameOnEveryMesh) {
   for (const ShardingOptions& options : strategies()) {
     Layout one(parameters(), kBlocks, options, 1, 16);
@@ -221,7 +232,8 @@ TEST(Layout, WithTheSameCutsTheUnitsAreTheSameOnEveryMesh) {
         EXPECT_EQ(one.units()[u].cuts, other.units()[u].cuts);
         EXPECT_EQ(one.units()[u].parameters, other.units()[u].parameters);
       }
-      for (size_t p = 0; p < one.parameters().size(); ++p) EXPECT_EQ(one.parameters()[p].offset, other.parameters()[p].offset);
+      for (size_t p = 0; p < one.parameters().size(); ++p)
+        EXPECT_EQ(one.parameters()[p].offset, other.parameters()[p].offset);
     }
   }
 }
@@ -263,7 +275,9 @@ TEST(Layout, CutsMustBeAMultipleOfTheRanks) {
 
 TEST(Strategy, TheFirstRuleThatMatchesTheWholePathWins) {
   ShardingOptions o = sharding("sharded", "sharded",
-                               {{"a/.*", "replicated", "replicated"}, {"a/b", "sharded", "sharded"}, {".*/c", "replicated", ""}});
+                               {{"a/.*", "replicated", "replicated"},
+                                {"a/b", "sharded", "sharded"},
+                                {".*/c", "replicated", ""}});
   EXPECT_TRUE((o.strategy_of("a/b") == Strategy{false, false}));
   EXPECT_TRUE((o.strategy_of("a/c") == Strategy{false, false})) << "the first, not the best";
   EXPECT_TRUE((o.strategy_of("x/c") == Strategy{false, true})) << "an empty value is the default";

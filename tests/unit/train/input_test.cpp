@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream of global batches: the same whatever ranks read it and wherever they were stopped, and as fast to enter at
-// step 1,000,000 as at 0.
+// The stream of global batches: the same whatever ranks read it and wherever they were stopped, and
+// as fast to enter at step 1,000,000 as at 0.
 #include "train/input.hpp"
 
 #include <gtest/gtest.h>
@@ -38,16 +38,17 @@ class Numbers : public data::Source {
   int64_t size_, offset_;
 };
 
-data::Mixture::Part part(const std::string& name, int64_t size, int64_t offset, data::Shuffle shuffle) {
-  auto set =
-      std::make_shared<data::Dataset>(name, std::make_unique<Numbers>(size, offset),
-                                      data::Pipeline("", {{"x", data::FieldSpec::array(device::DType::i32, {})}}, {}));
+data::Mixture::Part part(const std::string& name, int64_t size, int64_t offset,
+                         data::Shuffle shuffle) {
+  auto set = std::make_shared<data::Dataset>(
+      name, std::make_unique<Numbers>(size, offset),
+      data::Pipeline("", {{"x", data::FieldSpec::array(device::DType::i32, {})}}, {}));
   return {set, data::Order(shuffle, size, 11, {16, 3}, name)};
 }
 
 // Ids of global batches [first, last), read by all ranks of a mesh through loaders of their own.
-void read_steps(const data::Mixture& mixture, comm::MeshShape shape, int64_t micro_batch, int64_t first, int64_t last,
-                std::vector<std::vector<int32_t>>& batches) {
+void read_steps(const data::Mixture& mixture, comm::MeshShape shape, int64_t micro_batch,
+                int64_t first, int64_t last, std::vector<std::vector<int32_t>>& batches) {
   Geometry g = derive_geometry(kBatch, micro_batch, shape, {});
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     comm::Mesh mesh;
@@ -76,10 +77,12 @@ struct Meshes {
   int64_t micro_batch;
 };
 // Three ranks first; then other counts, accumulations and axes.
-const Meshes kMeshes[] = {{{1, 3}, 8}, {{1, 1}, 5}, {{2, 1}, 12}, {{2, 2}, 2}, {{3, 2}, 4}, {{8, 1}, 1}, {{3, 1}, 4}};
+const Meshes kMeshes[] = {{{1, 3}, 8}, {{1, 1}, 5}, {{2, 1}, 12}, {{2, 2}, 2},
+                          {{3, 2}, 4}, {{8, 1}, 1}, {{3, 1}, 4}};
 
 void same_with_restarts(const data::Mixture& mixture, int64_t steps, uint64_t seed) {
-  std::vector<std::vector<int32_t>> straight(size_t(steps), std::vector<int32_t>(kBatch, -1)), restarted = straight;
+  std::vector<std::vector<int32_t>> straight(size_t(steps), std::vector<int32_t>(kBatch, -1)),
+      restarted = straight;
   read_steps(mixture, {1, 3}, 8, 0, steps, straight);
   base::Stream draws(seed, "test");
   int64_t at = 0;
@@ -113,8 +116,9 @@ TEST(Stream, SameBatchesThroughRestartsOnOtherRankCounts) {
 }
 
 TEST(Stream, MixtureThroughRestartsOnOtherRankCounts) {
-  std::map<std::string, data::Mixture::Part> parts{{"a", part("a", 50, 0, data::Shuffle::exact)},
-                                                   {"b", part("b", 177, 1000, data::Shuffle::blocks)}};
+  std::map<std::string, data::Mixture::Part> parts{
+      {"a", part("a", 50, 0, data::Shuffle::exact)},
+      {"b", part("b", 177, 1000, data::Shuffle::blocks)}};
   data::Mixture mixture(parts, {{"a", 1}, {"b", 3}});
   same_with_restarts(mixture, 40, 5);
   std::vector<std::vector<int32_t>> batches(40, std::vector<int32_t>(kBatch, -1));
@@ -133,7 +137,8 @@ struct Shards {
     dir = mkdtemp(name.data());
     for (int s = 0; s < 2; ++s) {
       std::ofstream tar(fmt::format("{}/s-{}.tar", dir, s), std::ios::binary);
-      for (int i = 0; i < 100; ++i) add(tar, fmt::format("{:04}.cls", s * 100 + i), fmt::format("{}", s * 100 + i));
+      for (int i = 0; i < 100; ++i)
+        add(tar, fmt::format("{:04}.cls", s * 100 + i), fmt::format("{}", s * 100 + i));
       tar << std::string(1024, '\0');
     }
     {
@@ -146,14 +151,16 @@ struct Shards {
       rows.close();
     }
     std::ofstream captions(dir + "/captions.tsv");
-    for (const char* image : {"a_420_61x47.jpg", "b_444_40x56.jpg", "e_rgb_37x53.png"}) captions << image << "\ta b\n";
+    for (const char* image : {"a_420_61x47.jpg", "b_444_40x56.jpg", "e_rgb_37x53.png"})
+      captions << image << "\ta b\n";
   }
   ~Shards() { std::filesystem::remove_all(dir); }
   static void add(std::ofstream& tar, const std::string& name, const std::string& bytes) {
     std::string h(512, '\0');
     auto put = [&](size_t at, const std::string& s) { h.replace(at, s.size(), s); };
     put(0, name), put(100, "0000644"), put(108, "0000000"), put(116, "0000000");
-    put(124, fmt::format("{:011o}", bytes.size())), put(136, "00000000000"), put(148, "        "), put(156, "0");
+    put(124, fmt::format("{:011o}", bytes.size())), put(136, "00000000000"), put(148, "        "),
+        put(156, "0");
     put(257, std::string("ustar\00000", 8));
     int sum = 0;
     for (char c : h) sum += uint8_t(c);
@@ -216,8 +223,8 @@ double seconds_to_first_batch(const Recipe& recipe, int64_t step) {
 TEST(Stream, ResumingFarAwayCostsNothing) {
   Shards shards;
   for (const char* shuffle : {"none", "exact", "blocks"})
-    for (const char* what : {"data = \"tars\"", "data = \"made\"", "data = \"rows\"", "data = \"files\"",
-                             "mixture = { tars = 1.0, more = 2.5 }"}) {
+    for (const char* what : {"data = \"tars\"", "data = \"made\"", "data = \"rows\"",
+                             "data = \"files\"", "mixture = { tars = 1.0, more = 2.5 }"}) {
       Root root;
       config::Deck deck({"deck.toml", shards.deck(shuffle, what), {}}, root);
       deck.throw_if_any();
@@ -232,7 +239,8 @@ TEST(Stream, ResumingFarAwayCostsNothing) {
       }
       RecordProperty(fmt::format("{}_{}_ms", shuffle, what[0] == 'm' ? "mixture" : what + 8),
                      fmt::format("{} {}", near * 1e3, far * 1e3));
-      std::printf("%-8s %-40s step 0: %.2f ms, step 1,000,000: %.2f ms\n", shuffle, what, near * 1e3, far * 1e3);
+      std::printf("%-8s %-40s step 0: %.2f ms, step 1,000,000: %.2f ms\n", shuffle, what,
+                  near * 1e3, far * 1e3);
       EXPECT_LE(far, 3 * near) << shuffle << " " << what;
     }
 }
@@ -249,13 +257,15 @@ std::string file_content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// What the loader holds does not grow with the epochs: images of several sizes and formats, decoded by two threads.
+// What the loader holds does not grow with the epochs: images of several sizes and formats, decoded
+// by two threads.
 TEST(Stream, MemoryIsFlatOverEpochs) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer keeps what was freed";
 #endif
   Shards shards;
-  const char* images[] = {"a_420_61x47.jpg", "b_444_40x56.jpg", "d_progressive_50x50.jpg", "e_rgb_37x53.png"};
+  const char* images[] = {"a_420_61x47.jpg", "b_444_40x56.jpg", "d_progressive_50x50.jpg",
+                          "e_rgb_37x53.png"};
   {
     std::ofstream tar(shards.dir + "/images.tar", std::ios::binary);
     for (int i = 0; i < 200; ++i)
@@ -263,12 +273,12 @@ TEST(Stream, MemoryIsFlatOverEpochs) {
                   file_content(fmt::format("{}/images/{}", TRAINER_GOLDEN_DIR, images[i % 4])));
     tar << std::string(1024, '\0');
   }
-  std::string text =
-      shards.deck("exact", "data = \"images\"") + fmt::format(
-                                                      "[data.images]\nkind = \"webdataset\"\npath = \"{}/images.tar\"\n"
-                                                      "fields = {{ image = \"image\" }}\n"
-                                                      "preprocess = \"decode | resize(64) | value_range(-1, 1)\"\n",
-                                                      shards.dir);
+  std::string text = shards.deck("exact", "data = \"images\"") +
+                     fmt::format(
+                         "[data.images]\nkind = \"webdataset\"\npath = \"{}/images.tar\"\n"
+                         "fields = {{ image = \"image\" }}\n"
+                         "preprocess = \"decode | resize(64) | value_range(-1, 1)\"\n",
+                         shards.dir);
   Root root;
   config::Deck deck({"deck.toml", text, {}}, root);
   deck.throw_if_any();
@@ -287,8 +297,10 @@ TEST(Stream, MemoryIsFlatOverEpochs) {
     loader.next();
   }
   int64_t grown = resident_kib() - early;
-  std::printf("resident after epoch 3: %ld KiB, after epoch 20: %+ld KiB\n", long(early), long(grown));
-  // A few more batches of 192 KiB may be in use than before, as threads happen to run; 3,400 samples passed through.
+  std::printf("resident after epoch 3: %ld KiB, after epoch 20: %+ld KiB\n", long(early),
+              long(grown));
+  // A few more batches of 192 KiB may be in use than before, as threads happen to run; 3,400
+  // samples passed through.
   EXPECT_LT(grown, 1700) << "KiB";
 }
 

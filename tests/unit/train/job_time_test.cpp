@@ -20,7 +20,8 @@ TEST(JobTimeText, AsSlurmAndPbsWriteIt) {
   EXPECT_EQ(seconds_of("23:30:00"), 84600);
   EXPECT_EQ(seconds_of("1-12:00:05"), 129605);
   EXPECT_EQ(seconds_of("90:00"), 5400);
-  for (const char* none : {"", "UNLIMITED", "INVALID", "90", "-1:00", "1:2:3:4", "1:x"}) EXPECT_EQ(seconds_of(none), -1) << none;
+  for (const char* none : {"", "UNLIMITED", "INVALID", "90", "-1:00", "1:2:3:4", "1:x"})
+    EXPECT_EQ(seconds_of(none), -1) << none;
 }
 
 // A folder with commands of ours, first in PATH, and a job of a scheduler in the environment.
@@ -29,7 +30,9 @@ struct JobTimeTest : testing::Test {
   JobTimeTest() {
     if (!::mkdtemp(folder.data())) std::abort();
     ::setenv("PATH", (folder + ":" + path).c_str(), 1);
-    for (const char* name : {"SLURM_JOB_ID", "SLURM_JOB_END_TIME", "SLURM_ARRAY_JOB_ID", "PBS_JOBID"}) ::unsetenv(name);
+    for (const char* name :
+         {"SLURM_JOB_ID", "SLURM_JOB_END_TIME", "SLURM_ARRAY_JOB_ID", "PBS_JOBID"})
+      ::unsetenv(name);
   }
   ~JobTimeTest() override {
     ::setenv("PATH", path.c_str(), 1);
@@ -57,7 +60,8 @@ TEST_F(JobTimeTest, NoScheduler) {
 
 TEST_F(JobTimeTest, LimitsThatAreChanged) {
   ::setenv("SLURM_JOB_ID", "12", 1);
-  command("squeue", "[ \"$*\" = '-h -j 12 -o %L' ] && if [ -e " + folder + "/longer ]; then echo 2:00:00; else echo 0:40; fi");
+  command("squeue", "[ \"$*\" = '-h -j 12 -o %L' ] && if [ -e " + folder +
+                        "/longer ]; then echo 2:00:00; else echo 0:40; fi");
   double begin_s = base::now_s();
   JobTime time;
   EXPECT_EQ(time.first(kGuard_s).source, "slurm");
@@ -79,7 +83,9 @@ TEST_F(JobTimeTest, TheEnvironmentTellsFirst) {
 
 TEST_F(JobTimeTest, Pbs) {
   ::setenv("PBS_JOBID", "7[1].server", 1);
-  command("qstat", "printf 'Job Id: 7\\n    Resource_List.walltime = 01:00:00\\n    resources_used.walltime = 00:10:00\\n'");
+  command("qstat",
+          "printf 'Job Id: 7\\n    Resource_List.walltime = 01:00:00\\n    resources_used.walltime "
+          "= 00:10:00\\n'");
   const double begin_s = base::now_s();
   JobTime time;
   expect_left(time.first(kGuard_s), begin_s, 3000);
@@ -103,11 +109,13 @@ TEST_F(JobTimeTest, ACommandThatHangsHoldsNobody) {
     EXPECT_EQ(answer.end_s, 0);
     lived = ::read(file, &byte, 1) == 1;
   }
-  while (::read(file, &byte, 1) != 0) ::usleep(1000);  // killed with its children: no process holds it
+  // killed with its children: no process holds it
+  while (::read(file, &byte, 1) != 0) ::usleep(1000);
   {
     JobTime waiting(100000);
     while (::read(file, &byte, 1) != 1) ::usleep(1000);
-    EXPECT_EQ(waiting.latest().number, 0);  // while squeue hangs; neither this nor the end of the run waits for it
+    // while squeue hangs; neither this nor the end of the run waits for it
+    EXPECT_EQ(waiting.latest().number, 0);
   }
   while (::read(file, &byte, 1) != 0) ::usleep(1000);
   ::close(file);

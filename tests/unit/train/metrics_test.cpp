@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl and metrics.h5: rows are taken from whichever file has them, and nothing is dropped without a trace.
+// metrics.jsonl and metrics.h5: rows are taken from whichever file has them, and nothing is dropped
+// without a trace.
 #include "train/metrics.hpp"
 
 #include <gtest/gtest.h>
@@ -37,8 +38,10 @@ class MetricFiles : public testing::Test {
     train::LogOptions options;
     options.flush_s = flush_s;
     train::DeclaredMetrics declared;
-    declared["/eval/val"] = {{"perplexity", "nats/caption", "what a captioner's evaluator says of it"}};
-    return std::make_unique<train::Metrics>(directory_, restored_step, 1, true, options, false, declared);
+    declared["/eval/val"] = {
+        {"perplexity", "nats/caption", "what a captioner's evaluator says of it"}};
+    return std::make_unique<train::Metrics>(directory_, restored_step, 1, true, options, false,
+                                            declared);
   }
   static void write(train::Metrics& m, int64_t first, int64_t last) {
     for (int64_t step = first; step <= last; ++step) {
@@ -62,19 +65,23 @@ class MetricFiles : public testing::Test {
     out.pop_back();
     return out;
   }
-  void put(const std::vector<std::string>& all) { io::write_file_atomically(jsonl_, base::join(all, "\n") + "\n"); }
+  void put(const std::vector<std::string>& all) {
+    io::write_file_atomically(jsonl_, base::join(all, "\n") + "\n");
+  }
   static Steps count_to(int64_t last) {
     Steps all;
     for (int64_t step = 1; step <= last; ++step) all.push_back(double(step));
     return all;
   }
 
-  // Both files hold steps 1 to `last`, once each, with the values that were written, and the attempts in their order.
+  // Both files hold steps 1 to `last`, once each, with the values that were written, and the
+  // attempts in their order.
   void expect_whole(int64_t last, const Steps& attempts) {
     EXPECT_EQ(column("/train/step"), count_to(last));
     Steps loss = column("/train/loss");
     ASSERT_EQ(int64_t(loss.size()), last);
-    for (int64_t step = 1; step <= last; ++step) EXPECT_EQ(loss[size_t(step - 1)], 1.0 / double(step));
+    for (int64_t step = 1; step <= last; ++step)
+      EXPECT_EQ(loss[size_t(step - 1)], 1.0 / double(step));
     Steps evals = column("/eval/val/step");
     EXPECT_EQ(int64_t(evals.size()), last / 5);
     EXPECT_EQ(column("/start/attempt"), attempts);
@@ -89,7 +96,8 @@ class MetricFiles : public testing::Test {
         for (const auto& [name, value] : row->values)
           if (name == "attempt") start.push_back(value);
         // An attempt's rows come after its start: readers of the newest attempt rely on it.
-        EXPECT_TRUE(train.empty() || train.back() <= double(row->step) || row->step == last) << line;
+        EXPECT_TRUE(train.empty() || train.back() <= double(row->step) || row->step == last)
+            << line;
       } else {
         eval.push_back(double(row->step));
         EXPECT_EQ(row->values[0].second, double(row->step) / 3) << line;
@@ -102,7 +110,6 @@ class MetricFiles : public testing::Test {
 
   std::string directory_, jsonl_, h5_, abandoned_;
 };
-
 
 class MetricHarm : public MetricFiles {};
 
@@ -130,11 +137,17 @@ TEST_F(MetricHarm, either_file_makes_the_other_whole) {
       {"jsonl keeps its head", [&] { keep(0, 9); }, {}},
       {"jsonl keeps its tail", [&] { keep(9, 100); }, {}},
       {"jsonl keeps its middle", [&] { keep(4, 20); }, {}},
-      {"jsonl cut within a line", [&] { io::File(jsonl_, io::File::Mode::write).truncate(300); }, {"?"}},
+      {"jsonl cut within a line",
+       [&] { io::File(jsonl_, io::File::Mode::write).truncate(300); },
+       {"?"}},
       {"garbage for a row", [&] { replace(5, garbage); }, {garbage}},
       {"garbage for the second start", [&] { replace(14, "???"); }, {"???"}},
-      {"garbage at the end", [&] { io::File(jsonl_, io::File::Mode::append).append(garbage + "\n" + garbage); }, {garbage}},
-      {"zeros at the end", [&] { io::File(jsonl_, io::File::Mode::append).append(std::string(20, '\0')); }, {std::string(20, '\0')}},
+      {"garbage at the end",
+       [&] { io::File(jsonl_, io::File::Mode::append).append(garbage + "\n" + garbage); },
+       {garbage}},
+      {"zeros at the end",
+       [&] { io::File(jsonl_, io::File::Mode::append).append(std::string(20, '\0')); },
+       {std::string(20, '\0')}},
       {"no h5", [&] { io::remove_file(h5_); }, {}},
       {"h5 is garbage", [&] { io::write_file_atomically(h5_, "no HDF5 file"); }, {}},
       {"h5 is cut", [&] { io::File(h5_, io::File::Mode::write).truncate(5000); }, {}},
@@ -150,7 +163,8 @@ TEST_F(MetricHarm, either_file_makes_the_other_whole) {
     expect_whole(20, {1, 2, 3});
     std::vector<std::string> aside = lines(abandoned_);
     ASSERT_EQ(aside.size(), 2 + c.aside.size()) << base::join(aside, "\n");
-    for (size_t i = 0; i < c.aside.size(); ++i) EXPECT_TRUE(c.aside[i] == "?" || aside[2 + i] == c.aside[i]) << aside[2 + i];
+    for (size_t i = 0; i < c.aside.size(); ++i)
+      EXPECT_TRUE(c.aside[i] == "?" || aside[2 + i] == c.aside[i]) << aside[2 + i];
     // Nothing is left to mend, and nothing is told twice.
     const std::vector<std::string> before = all();
     open(20);
@@ -182,15 +196,19 @@ TEST_F(MetricHarm, rows_past_the_restored_step_go_aside_from_either_file) {
       std::optional<train::MetricRow> row = train::metric_row_of(line);
       ASSERT_TRUE(row) << line;
       EXPECT_EQ(row->values.back().first, "attempt");
-      EXPECT_EQ(row->values.back().second, row->step == 11 || (row->step == 12 && moved.size() < 2) ? 1 : 2) << line;
+      EXPECT_EQ(row->values.back().second,
+                row->step == 11 || (row->step == 12 && moved.size() < 2) ? 1 : 2)
+          << line;
       if (row->group == "/train") moved.push_back(double(row->step));
     }
     EXPECT_EQ(moved, (Steps{11, 12, 16, 17, 18, 19, 20}));
-    EXPECT_EQ(open(15)->lost_s(2, 15), 5);  // seconds of the second attempt after it had been up for 15
+    // seconds of the second attempt after it had been up for 15
+    EXPECT_EQ(open(15)->lost_s(2, 15), 5);
   }
 }
 
-// The other file is of a time before the run went back: its rows are not of this past, also where the log has none.
+// The other file is of a time before the run went back: its rows are not of this past, also where
+// the log has none.
 TEST_F(MetricHarm, rows_of_a_past_that_was_left_do_not_come_back) {
   write(*open(0), 1, 12);
   const std::string old = io::read_file(h5_);
@@ -207,7 +225,8 @@ TEST_F(MetricHarm, rows_of_a_past_that_was_left_do_not_come_back) {
   EXPECT_EQ(lines(abandoned_), aside);
 }
 
-// A copy of metrics.jsonl from before the run went back: what was moved aside is not counted twice, and does not come back.
+// A copy of metrics.jsonl from before the run went back: what was moved aside is not counted twice,
+// and does not come back.
 TEST_F(MetricHarm, an_older_copy_of_the_log_is_put_back) {
   write(*open(0), 1, 12);
   const std::string old = io::read_file(jsonl_);
@@ -239,18 +258,21 @@ TEST_F(MetricHarm, both_files_missing) {
   EXPECT_EQ(lines(abandoned_).size(), 4u);
 }
 
-// While a job writes: each change is noticed at the next flush, and the file is made again with all rows.
+// While a job writes: each change is noticed at the next flush, and the file is made again with all
+// rows.
 TEST_F(MetricHarm, files_that_change_under_a_job_are_made_again) {
   const std::vector<std::pair<const char*, std::function<void()>>> cases = {
       {"jsonl removed", [&] { io::remove_file(jsonl_); }},
       {"jsonl replaced", [&] { io::write_file_atomically(jsonl_, "{\"kind\":\"note\"}\n"); }},
       {"jsonl emptied", [&] { io::File(jsonl_, io::File::Mode::create); }},
       {"jsonl cut", [&] { io::File(jsonl_, io::File::Mode::write).truncate(100); }},
-      {"jsonl grown", [&] { io::File(jsonl_, io::File::Mode::append).append("a line of someone else"); }},
+      {"jsonl grown",
+       [&] { io::File(jsonl_, io::File::Mode::append).append("a line of someone else"); }},
       {"h5 removed", [&] { io::remove_file(h5_); }},
       {"h5 replaced", [&] { io::write_file_atomically(h5_, "no HDF5 file"); }},
       {"both removed", [&] { io::remove_file(jsonl_), io::remove_file(h5_); }},
-      {"directory removed", [&] { ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0); }},
+      {"directory removed",
+       [&] { ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0); }},
   };
   for (const auto& [name, harm] : cases)
     for (bool more : {false, true})
@@ -273,10 +295,12 @@ TEST_F(MetricHarm, files_that_change_under_a_job_are_made_again) {
         expect_whole(more ? 20 : 17, {1, 2});
         // Lines that are not ours are kept.
         const std::string other = directory_ + "/metrics.abandoned.other.jsonl";
-        const bool foreign = std::string(name) == "jsonl replaced" || std::string(name) == "jsonl grown";
+        const bool foreign =
+            std::string(name) == "jsonl replaced" || std::string(name) == "jsonl grown";
         EXPECT_EQ(io::exists(other), foreign);
         const std::string found = foreign ? io::read_file(other) : "";
-        EXPECT_EQ(found.find("note") != found.npos || found.find("someone") != found.npos, foreign) << found;
+        EXPECT_EQ(found.find("note") != found.npos || found.find("someone") != found.npos, foreign)
+            << found;
       }
 }
 
@@ -309,8 +333,8 @@ TEST_F(MetricHarm, the_directory_is_looked_at_again_before_h5_is_replaced) {
   EXPECT_EQ(io::read_file(h5_), "of another job");
 }
 
-
-// A disk that takes half a row and no more: the half is cut off, the rows wait, and all come when there is room.
+// A disk that takes half a row and no more: the half is cut off, the rows wait, and all come when
+// there is room.
 TEST_F(MetricHarm, half_a_row_never_stays) {
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

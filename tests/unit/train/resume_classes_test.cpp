@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys may change when a run continues: every key of every table and kind against the recorded list. A change of the
-// list decides what a user may do to a running experiment, so it must be meant. To record it anew, look at the difference that
-// the test prints, then run
+// Which keys may change when a run continues: every key of every table and kind against the
+// recorded list. A change of the list decides what a user may do to a running experiment, so it
+// must be meant. To record it anew, look at the difference that the test prints, then run
 //   TRAINER_RECORD=1 build/tests/test_train --gtest_filter='ResumeClasses.*'
 // and commit tests/data/resume_classes.txt.
 #include <gtest/gtest.h>
@@ -26,7 +26,9 @@ std::set<std::string> described() {
   for (std::string line; std::getline(text, line);) {
     if (!line.starts_with("  ") || line.starts_with("  the keys of ")) continue;
     const std::string key = line.substr(2, line.find(' ', 2) - 2);
-    const char* kind = line.find("(never changes on resume)") != line.npos ? "never" : line.find(" [R] ") != line.npos ? "may" : "ask";
+    const char* kind = line.find("(never changes on resume)") != line.npos ? "never"
+                       : line.find(" [R] ") != line.npos                   ? "may"
+                                                                           : "ask";
     const size_t kinds = line.back() == '}' ? line.rfind(" {") : line.npos;
     out.insert(std::string(kind) + " " + key + (kinds == line.npos ? "" : line.substr(kinds)));
   }

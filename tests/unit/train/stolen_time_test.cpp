@@ -31,7 +31,8 @@ TEST(StolenTime, AnotherProgramIsCountedWeAreNot) {
   if (::access("/proc/stat", R_OK) != 0) GTEST_SKIP() << "needs /proc/stat, which is not here";
   auto world = comm::make_plan_comm(1);  // sums and maxima of one rank
   StolenTime stolen(*world, true);
-  // This machine may be busy with other things too: what they had is what we had not. Some tries, for the ticks.
+  // This machine may be busy with other things too: what they had is what we had not. Some tries,
+  // for the ticks.
   const auto cpus = int64_t(sysconf(_SC_NPROCESSORS_ONLN));
   double counted_of_ours = 1e9, busy = 0;
   for (int i = 0; i < 5; ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of stops and time limits: a run whose clock, scheduler and other rank are the test's own.
+// For tests of stops and time limits: a run whose clock, scheduler and other rank are the test's
+// own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +34,8 @@ class Pair : public comm::Comm {
   int64_t sum(int64_t value) override { return value; }
   double max(double value) override { return value; }
   std::vector<std::string> gather_text(const std::string& text) override {
-    return rank_ == 0 ? std::vector<std::string>{text, other_text} : std::vector<std::string>{other_text, text};
+    return rank_ == 0 ? std::vector<std::string>{text, other_text}
+                      : std::vector<std::string>{other_text, text};
   }
   std::string broadcast_text(const std::string& text, int) override { return text; }
 

@@ -22,13 +22,15 @@ TEST(StopsExit, OnlyWhatMayGoOnIsRequeued) {
     for (bool half_over : {true, false}) {
       EXPECT_EQ(exit_of(StopReason::budget, gained, half_over), base::Exit::stopped);
       EXPECT_EQ(exit_of(StopReason::stop_file, gained, half_over), base::Exit::stopped);
-      EXPECT_EQ(exit_of(StopReason::wall_time, gained, half_over), gained ? base::Exit::requeue : base::Exit::stopped);
+      EXPECT_EQ(exit_of(StopReason::wall_time, gained, half_over),
+                gained ? base::Exit::requeue : base::Exit::stopped);
       EXPECT_EQ(exit_of(StopReason::signal, gained, half_over),
                 gained || !half_over ? base::Exit::requeue : base::Exit::stopped);
     }
 }
 
-// A job script sends its signal before the end of a short job. An attempt that gained nothing until then must not come again.
+// A job script sends its signal before the end of a short job. An attempt that gained nothing until
+// then must not come again.
 TEST_F(StopsTest, SignalAfterHalfTheTimeIsAsGoodAsItsEnd) {
   options.signals = {"USR2"};
   raise_usr2();
@@ -63,8 +65,10 @@ TEST_F(StopsTest, LeadHoldsMarginStepAndSave) {
     const double lead = margin + step + save;
     EXPECT_EQ(with_left(lead + 0.5, {step, save, 0}), StopReason::none);
     EXPECT_EQ(with_left(lead - 0.5, {step, save, 0}), StopReason::wall_time);
-    EXPECT_EQ(stops->text(), fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s",
-                                         lead - 0.5, margin, step, save));
+    EXPECT_EQ(
+        stops->text(),
+        fmt::format("wall time: {:.0f} s left; margin {:.0f} s + step {:.1f} s + save {:.1f} s",
+                    lead - 0.5, margin, step, save));
   }
 }
 
@@ -84,7 +88,8 @@ TEST_F(StopsTest, NeverBackFromStopToGo) {
 
 // The strongest of several reasons is given: a reason against a requeue goes before one for it.
 TEST_F(StopsTest, StrongestReasonWins) {
-  options.wall_time = "01:00:00", options.margin_s = 10, options.core_hours = 5, options.signals = {"USR2"};
+  options.wall_time = "01:00:00", options.margin_s = 10, options.core_hours = 5,
+  options.signals = {"USR2"};
   raise_usr2();
   for (int set = 0; set < 32; ++set) {
     SCOPED_TRACE(set);
@@ -120,8 +125,8 @@ TEST_F(StopsTest, StopFile) {
   file("stop");
   EXPECT_EQ(next(), StopReason::stop_file);
   EXPECT_EQ(stops->text(), "file " + folder + "/stop");
-  for (StopReason other :
-       {StopReason::none, StopReason::save_file, StopReason::wall_time, StopReason::signal, StopReason::budget}) {
+  for (StopReason other : {StopReason::none, StopReason::save_file, StopReason::wall_time,
+                           StopReason::signal, StopReason::budget}) {
     stops->done(other);
     EXPECT_TRUE(there("stop"));
   }
@@ -139,7 +144,8 @@ TEST_F(StopsTest, FilesAreLookedAtOnceASecond) {
   EXPECT_EQ(stops->agree({}), StopReason::stop_file);
 }
 
-// A stop file of before the start waits until the run has come to its first step; a newer one does not.
+// A stop file of before the start waits until the run has come to its first step; a newer one does
+// not.
 TEST_F(StopsTest, OldStopFileWaitsForTheStart) {
   file("stop");
   stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
@@ -198,7 +204,8 @@ TEST_F(StopsTest, SaveFileThatComesDuringASave) {
   EXPECT_FALSE(there("save"));
 }
 
-// A save that failed is not tried again at every step; the next one that succeeds fulfils the request.
+// A save that failed is not tried again at every step; the next one that succeeds fulfils the
+// request.
 TEST_F(StopsTest, SaveThatFailed) {
   begin();
   file("save");

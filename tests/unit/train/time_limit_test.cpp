@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time a job has: the margin, limits that a scheduler changes, answers of PBS that are old, and how much time an
-// attempt that gained nothing asks for.
+// The time a job has: the margin, limits that a scheduler changes, answers of PBS that are old, and
+// how much time an attempt that gained nothing asks for.
 #include "train/time_limit.hpp"
 
 #include <gtest/gtest.h>
@@ -41,16 +41,19 @@ TEST_F(TimeLimitTest, MarginIsCutForShortJobs) {
   options.wall_time = "00:01:40", options.margin_s = 120;
   testing::internal::CaptureStdout();
   begin();
-  EXPECT_EQ(count(testing::internal::GetCapturedStdout(), "limits.margin_s = 120 is more than a quarter of the 100 s"),
+  EXPECT_EQ(count(testing::internal::GetCapturedStdout(),
+                  "limits.margin_s = 120 is more than a quarter of the 100 s"),
             1);
-  EXPECT_NE(stops->describe().find("margin 25 s (not 120 s: a quarter of the time)"), std::string::npos)
+  EXPECT_NE(stops->describe().find("margin 25 s (not 120 s: a quarter of the time)"),
+            std::string::npos)
       << stops->describe();
   now = kBegin_s + 74;
   EXPECT_EQ(stops->agree({}), StopReason::none);
   now = kBegin_s + 76;
   EXPECT_EQ(stops->agree({}), StopReason::wall_time);
   EXPECT_EQ(stops->text(),
-            "wall time: 24 s left; margin 25 s (not 120 s: a quarter of the time) + step 0.0 s + save 0.0 s");
+            "wall time: 24 s left; margin 25 s (not 120 s: a quarter of the time) + step 0.0 s + "
+            "save 0.0 s");
 }
 
 TEST_F(TimeLimitTest, MarginIsNotCutWhereAQuarterHoldsIt) {
@@ -58,7 +61,8 @@ TEST_F(TimeLimitTest, MarginIsNotCutWhereAQuarterHoldsIt) {
   testing::internal::CaptureStdout();
   begin();
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
-  EXPECT_NE(stops->describe().find("margin 120 s + step + save"), std::string::npos) << stops->describe();
+  EXPECT_NE(stops->describe().find("margin 120 s + step + save"), std::string::npos)
+      << stops->describe();
 }
 
 TEST_F(TimeLimitTest, NothingIsLeftAtAll) {
@@ -67,10 +71,12 @@ TEST_F(TimeLimitTest, NothingIsLeftAtAll) {
   begin();
   EXPECT_EQ(stops->agree({}), StopReason::wall_time);
   EXPECT_EQ(stops->text(),
-            "wall time: 0 s left; margin 0 s (not 120 s: a quarter of the time) + step 0.0 s + save 0.0 s");
+            "wall time: 0 s left; margin 0 s (not 120 s: a quarter of the time) + step 0.0 s + "
+            "save 0.0 s");
 }
 
-// A job of the length that an attempt without a gain asks for comes to its first step, and a shorter one does not.
+// A job of the length that an attempt without a gain asks for comes to its first step, and a
+// shorter one does not.
 TEST_F(TimeLimitTest, AdviceIsTheSmallestTimeThatWouldDo) {
   for (auto [start, step, save, margin] : {std::tuple{30.0, 5.0, 2.0, 120.0},
                                            {400.0, 1.0, 50.0, 120.0},
@@ -88,15 +94,17 @@ TEST_F(TimeLimitTest, AdviceIsTheSmallestTimeThatWouldDo) {
     const size_t at = text.find("at least ");
     ASSERT_NE(at, text.npos) << text;
     const double enough = seconds_of(text.substr(at + 9, 8));
-    for (auto [length, reason] : {std::pair{enough, StopReason::none}, {enough - 10.5, StopReason::wall_time}}) {
-      options.wall_time = fmt::format("{:02}:{:02}:{:02.0f}", int(length) / 3600, int(length) / 60 % 60,
-                                      std::floor(std::fmod(length, 60)));
+    for (auto [length, reason] :
+         {std::pair{enough, StopReason::none}, {enough - 10.5, StopReason::wall_time}}) {
+      options.wall_time = fmt::format("{:02}:{:02}:{:02.0f}", int(length) / 3600,
+                                      int(length) / 60 % 60, std::floor(std::fmod(length, 60)));
       now = kBegin_s;
       begin();
       now += start;
       EXPECT_EQ(stops->agree(outlook), reason) << options.wall_time << " " << text;
     }
-    EXPECT_EQ(text.find("with the whole margin") != text.npos, margin > (start + step + save) / 3) << text;
+    EXPECT_EQ(text.find("with the whole margin") != text.npos, margin > (start + step + save) / 3)
+        << text;
   }
 }
 
@@ -107,7 +115,8 @@ TEST_F(TimeLimitTest, AdviceCountsFromTheJobsStart) {
   begin();
   now = kBegin_s + 19;
   ASSERT_EQ(stops->agree({}), StopReason::wall_time);
-  EXPECT_NE(stops->way_out({}).find("119 s were spent without a step"), std::string::npos) << stops->way_out({});
+  EXPECT_NE(stops->way_out({}).find("119 s were spent without a step"), std::string::npos)
+      << stops->way_out({});
 }
 
 // ---------------------------------------------------------------- limits that change
@@ -153,9 +162,11 @@ TEST_F(TimeLimitTest, MarginGrowsWithTheLimit) {
     now = kBegin_s;
     answers(kBegin_s + 40);
     begin();
-    EXPECT_NE(stops->describe().find("margin 10 s (not 120 s"), std::string::npos) << stops->describe();
+    EXPECT_NE(stops->describe().find("margin 10 s (not 120 s"), std::string::npos)
+        << stops->describe();
     answers(kBegin_s + longer);
-    EXPECT_NE(stops->describe().find(fmt::format("margin {:.0f} s", margin)), std::string::npos) << stops->describe();
+    EXPECT_NE(stops->describe().find(fmt::format("margin {:.0f} s", margin)), std::string::npos)
+        << stops->describe();
   }
   // A limit that is cut, to save and go on at once, leaves the margin as it is.
   answers(kBegin_s + 300);
@@ -170,7 +181,9 @@ TEST_F(TimeLimitTest, SchedulerThatTellsNothing) {
   stops->agree({});
   answers(0, 0, "pbs");
   stops->agree({});
-  EXPECT_EQ(count(testing::internal::GetCapturedStdout(), "pbs does not tell how long this job may run"), 1);
+  EXPECT_EQ(
+      count(testing::internal::GetCapturedStdout(), "pbs does not tell how long this job may run"),
+      1);
   answers(kBegin_s + 50, 50, "pbs");
   EXPECT_EQ(stops->agree({}), StopReason::none);
   now = kBegin_s + 40;
@@ -222,16 +235,19 @@ struct PbsServer : Scheduler {
 };
 
 struct PbsTest : StopsTest {
-  PbsServer::Job job{.begin_s = kBegin_s - 4, .limit_s = 100, .refresh_s = 60, .tells_start = true, .pause_s = 10};
+  PbsServer::Job job{
+      .begin_s = kBegin_s - 4, .limit_s = 100, .refresh_s = 60, .tells_start = true, .pause_s = 10};
   std::string lines;
-  // Trains in steps of 1 s until something stops it, or PBS kills it; returns the seconds that were left then.
+  // Trains in steps of 1 s until something stops it, or PBS kills it; returns the seconds that were
+  // left then.
   double train(std::function<void()> at_each_step = [] {}) {
     options.wall_time = "auto";
     now = kBegin_s;
     testing::internal::CaptureStdout();
     stops = std::make_unique<Stops>(
         world, options, folder, kBegin_s,
-        Outside{.now_s = [this] { return now; }, .ask = [this] { return std::make_unique<PbsServer>(now, job); }});
+        Outside{.now_s = [this] { return now; },
+                .ask = [this] { return std::make_unique<PbsServer>(now, job); }});
     stops->describe();
     stops->started(0);
     auto left = [&] { return job.begin_s + job.limit_s - now; };
@@ -241,8 +257,8 @@ struct PbsTest : StopsTest {
   }
 };
 
-// With margin_s 25 and answers that are up to two minutes old the run stops in time, and no change of the limit is
-// seen.
+// With margin_s 25 and answers that are up to two minutes old the run stops in time, and no change
+// of the limit is seen.
 TEST_F(PbsTest, StaleAnswersStopInTime) {
   options.margin_s = 25;
   for (double refresh : {10.0, 45.0, 60.0, 120.0, 1e6})
@@ -278,12 +294,20 @@ TEST_F(PbsTest, ChangedLimitIsSeenOnce) {
 // A start that is found out later is no change of the limit, and a small change is one.
 TEST_F(PbsTest, LaterKnowledgeIsNoChange) {
   options.margin_s = 25;
-  job = {.begin_s = kBegin_s - 60, .limit_s = 300, .refresh_s = 45, .tells_start = false, .pause_s = 10};
+  job = {.begin_s = kBegin_s - 60,
+         .limit_s = 300,
+         .refresh_s = 45,
+         .tells_start = false,
+         .pause_s = 10};
   double left = train();
   EXPECT_GE(left, 17);
   EXPECT_LE(left, 28);
   EXPECT_EQ(count(lines, "changed the limit"), 0) << lines;
-  job = {.begin_s = kBegin_s - 60, .limit_s = 300, .refresh_s = 45, .tells_start = true, .pause_s = 10};
+  job = {.begin_s = kBegin_s - 60,
+         .limit_s = 300,
+         .refresh_s = 45,
+         .tells_start = true,
+         .pause_s = 10};
   left = train([&] { job.limit_s = now < kBegin_s + 100 ? 300 : 308; });
   EXPECT_NEAR(left, 28, 2);
   EXPECT_EQ(count(lines, "changed the limit"), 1) << lines;
@@ -296,14 +320,18 @@ TEST(PbsEndTest, StartAndLimit) {
   std::strftime(stime, sizeof stime, "    stime = %a %b %e %H:%M:%S %Y\n", std::localtime(&start));
   const std::string limit = "    Resource_List.walltime = 01:00:00\n",
                     used = "    resources_used.walltime = 00:08:00\n";
-  for (auto [text, since] :
-       {std::pair{limit, 0.0}, {limit + used, 480.0}, {limit + stime, 500.0}, {stime + used + limit, 500.0}}) {
+  for (auto [text, since] : {std::pair{limit, 0.0},
+                             {limit + used, 480.0},
+                             {limit + stime, 500.0},
+                             {stime + used + limit, 500.0}}) {
     PbsEnd end(1000);
     EXPECT_NEAR(end.read(text, 1000, unix_s).end_s, 1000 - since + 3600, 0.01) << text;
-    EXPECT_NEAR(end.read(limit, 1300, unix_s + 300).end_s, 1000 - since + 3600, 0.01) << "never later: " << text;
+    EXPECT_NEAR(end.read(limit, 1300, unix_s + 300).end_s, 1000 - since + 3600, 0.01)
+        << "never later: " << text;
     EXPECT_EQ(end.read(text, 1000, unix_s).limit_s, 3600);
   }
-  // A job that was suspended, or an hour that a clock was put back: the time used is nearer to the truth.
+  // A job that was suspended, or an hour that a clock was put back: the time used is nearer to the
+  // truth.
   PbsEnd suspended(1000);
   EXPECT_NEAR(suspended.read(limit + stime + used, 6000, unix_s + 5000).end_s, 1000 + 3600, 0.01);
   PbsEnd unknown(1000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The best value of a metric so far: what counts as better, for how many evaluations nothing was, and how both survive
-// a restart.
+// The best value of a metric so far: what counts as better, for how many evaluations nothing was,
+// and how both survive a restart.
 #include "train/tracker.hpp"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,13 @@ struct Step {
   int64_t best_step, waiting;
 };
 
-void follow(Tracker& tracker, const std::string& metric, const std::vector<Step>& steps, int64_t first = 10) {
+void follow(Tracker& tracker, const std::string& metric, const std::vector<Step>& steps,
+            int64_t first = 10) {
   for (size_t i = 0; i < steps.size(); ++i) {
     SCOPED_TRACE(i);
     const Step& s = steps[i];
-    EXPECT_EQ(tracker.update("val", {{"other", -1e9}, {metric, s.value}}, first + int64_t(i)), s.better);
+    EXPECT_EQ(tracker.update("val", {{"other", -1e9}, {metric, s.value}}, first + int64_t(i)),
+              s.better);
     EXPECT_TRUE(tracker.has_value());
     EXPECT_EQ(tracker.value(), s.best);
     EXPECT_EQ(tracker.step(), s.best_step);
@@ -64,7 +66,8 @@ TEST(Tracker, TheFirstValueCounts) {
     }
 }
 
-// min_change met exactly is an improvement, and anything below is none. Numbers are exact in binary.
+// min_change met exactly is an improvement, and anything below is none. Numbers are exact in
+// binary.
 TEST(Tracker, ChangesOfAtLeastMinChangeCount) {
   Tracker falls("early_stop", kLoss, 0.25);
   follow(falls, "loss",
@@ -151,8 +154,9 @@ TEST(MetricChoice, IsReadFromTheDeck) {
   EXPECT_FALSE(most.smallest);
   EXPECT_EQ(least.evaluator, "val");
   EXPECT_EQ(least.metric, "perplexity");
-  for (const char* wrong : {"val/perplexity", "perplexity:min", "val/perplexity:least", "val:min/perplexity",
-                            "test/perplexity:min", "val/perplexities:min", ""}) {
+  for (const char* wrong :
+       {"val/perplexity", "perplexity:min", "val/perplexity:least", "val:min/perplexity",
+        "test/perplexity:min", "val/perplexities:min", ""}) {
     SCOPED_TRACE(wrong);
     EXPECT_THROW(parse_metric_choice(wrong, evals), base::Error);
   }
