@@ -6,7 +6,9 @@
 namespace kernels {
 
 void check(const Gemm& a) {
-  need_size(a.op, "m", a.m), need_size(a.op, "n", a.n), need_size(a.op, "k", a.k);
+  need_size(a.op, "m", a.m);
+  need_size(a.op, "n", a.n);
+  need_size(a.op, "k", a.k);
   const bool narrow = a.a.type == DType::bf16 || a.a.type == DType::f16,
              narrow_c = narrow && a.c.type == a.a.type;
   const DType operands = narrow ? a.a.type : DType::f32;

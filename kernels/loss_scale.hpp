@@ -39,16 +39,19 @@ constexpr void step_loss_scale(float* decision, double* norm, float* state, floa
   const bool overflow = !(*norm < double(INFINITY));
   *norm /= double(scale);
   const bool clipped = bound > 0 && !(float(*norm) < bound);
-  decision[0] = (clipped ? float(*norm) : 1) * scale, decision[1] = clipped ? bound : 1;
+  decision[0] = (clipped ? float(*norm) : 1) * scale;
+  decision[1] = clipped ? bound : 1;
   state[2] = scale;
   if (overflow) {
     const float smaller = scale * rule.backoff;
-    state[0] = smaller > rule.least ? smaller : rule.least, state[1] = 0;
+    state[0] = smaller > rule.least ? smaller : rule.least;
+    state[1] = 0;
   } else if (decision[2] != 0) {
     state[1] += 1;
     if (state[1] < float(rule.growth_interval)) return;
     const float larger = scale * rule.growth;
-    state[0] = larger < kMost ? larger : kMost, state[1] = 0;
+    state[0] = larger < kMost ? larger : kMost;
+    state[1] = 0;
   }
 }
 

@@ -22,11 +22,13 @@ struct Tiling {
   explicit Tiling(const Factored& s) : group(s.y * s.inner), width(s.middle * group), x(s.x) {
     blocks_per_outer = base::ceil_div(x, kRows);
     if (s.inner == 1 && group > kColumns) {
-      strip_width = kColumns, pieces_per_group = base::ceil_div(group, kColumns),
+      strip_width = kColumns;
+      pieces_per_group = base::ceil_div(group, kColumns);
       groups_per_strip = 0;
       strips = s.middle * pieces_per_group;
     } else {
-      groups_per_strip = std::max<int64_t>(1, kColumns / group), pieces_per_group = 1;
+      groups_per_strip = std::max<int64_t>(1, kColumns / group);
+      pieces_per_group = 1;
       strip_width = groups_per_strip * group;
       strips = base::ceil_div(s.middle, groups_per_strip);
     }
@@ -42,11 +44,13 @@ struct Tiling {
   // Columns [first, end) of a strip, and its first piece.
   void strip(int64_t s, int64_t& first, int64_t& end, int64_t& piece) const {
     if (groups_per_strip) {
-      first = s * strip_width, end = std::min(first + strip_width, width),
+      first = s * strip_width;
+      end = std::min(first + strip_width, width);
       piece = s * groups_per_strip;
     } else {
       first = s / pieces_per_group * group + s % pieces_per_group * kColumns;
-      end = std::min(first + kColumns, (s / pieces_per_group + 1) * group), piece = s;
+      end = std::min(first + kColumns, (s / pieces_per_group + 1) * group);
+      piece = s;
     }
   }
 
@@ -63,7 +67,8 @@ void add_piece(const float* g, int64_t column, int64_t n, int64_t inner, double*
   }
   for (int64_t i = 0; i < n; ++i) {
     double d = double(g[i]) * double(g[i]);
-    columns[i] += d, sums[(column + i) % inner] += d;
+    columns[i] += d;
+    sums[(column + i) % inner] += d;
   }
 }
 

@@ -60,10 +60,13 @@ template <class T>
 AttentionHead<T> head_of(const AttentionShape& s, int64_t b, int64_t h, int64_t queries,
                          int64_t keys) {
   AttentionHead<T> a{};
-  a.query_length = queries, a.key_length = keys, a.head_dim = s.head_dim;
+  a.query_length = queries;
+  a.key_length = keys;
+  a.head_dim = s.head_dim;
   a.stride = s.heads * s.head_dim;
   a.causal = is_causal(s, b);
-  a.dropout = s.dropout, a.key = s.stream.key();
+  a.dropout = s.dropout;
+  a.key = s.stream.key();
   a.first_draw =
       uint64_t((s.first_example + b) * s.heads + h) * uint64_t(s.query_length * s.key_length);
   return a;
@@ -100,7 +103,9 @@ void run_cpu(const AttentionForward& a, Queue& queue) {
       AttentionHead<T> head = head_of<T>(s, b, h, queries.count, keys.count);
       int64_t query = queries.begin * head.stride + h * s.head_dim,
               key = keys.begin * head.stride + h * s.head_dim;
-      head.q = at(a.q, query), head.k = at(a.k, key), head.v = at(a.v, key),
+      head.q = at(a.q, query);
+      head.k = at(a.k, key);
+      head.v = at(a.v, key);
       head.o = at(a.o, query);
       head.lse = lse ? lse + (b * s.heads + h) * s.query_length : nullptr;
       look_ahead(head, s, b, h, queue.threads());
@@ -123,9 +128,13 @@ void run_cpu(const AttentionBackward& a, Queue& queue) {
       AttentionHead<T> head = head_of<T>(s, b, h, queries.count, keys.count);
       int64_t query = queries.begin * head.stride + h * s.head_dim,
               key = keys.begin * head.stride + h * s.head_dim;
-      head.q = at(a.q, query), head.k = at(a.k, key), head.v = at(a.v, key),
+      head.q = at(a.q, query);
+      head.k = at(a.k, key);
+      head.v = at(a.v, key);
       head.o = at(a.o, query);
-      head.d_o = at(a.d_o, query), head.dq = at(a.dq, query), head.dk = at(a.dk, key),
+      head.d_o = at(a.d_o, query);
+      head.dq = at(a.dq, query);
+      head.dk = at(a.dk, key);
       head.dv = at(a.dv, key);
       head.lse = a.lse.f32() + (b * s.heads + h) * s.query_length;
       look_ahead(head, s, b, h, queue.threads());

@@ -330,7 +330,8 @@ KERNELS_INLINE void backward_row(float* weights, float* d_scores, const float* f
     V p = exp_below(fma(load(weights + j), s, l)), d = load(d_scores + j), kept = p;
     if (factors) {
       V f = load(factors + j);
-      kept = p * f, d = d * f;
+      kept = p * f;
+      d = d * f;
     }
     store(weights + j, kept);
     store(d_scores + j, p * (d - c));

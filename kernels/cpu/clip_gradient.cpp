@@ -19,7 +19,8 @@ void run_cpu(const ClipGradient& a, Queue&) {
     finite = finite && std::isfinite(a.must_be_finite.f64()[i]);
   *a.norm.f64() = norm;
   float* decision = a.decision.f32();
-  decision[0] = clipped ? float(norm) : 1, decision[1] = clipped ? a.bound : 1,
+  decision[0] = clipped ? float(norm) : 1;
+  decision[1] = clipped ? a.bound : 1;
   decision[2] = finite;
 }
 

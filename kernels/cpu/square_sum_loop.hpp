@@ -50,7 +50,8 @@ inline double square_sum_columns(const float* x, double* columns, int64_t n) {
   double rest = 0;
   for (; i < n; ++i) {
     double d = double(x[i]) * double(x[i]);
-    columns[i] += d, rest += d;
+    columns[i] += d;
+    rest += d;
   }
   return sum_of_lanes(lane) + rest;
 }

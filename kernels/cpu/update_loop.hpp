@@ -64,7 +64,8 @@ void update_elements(const Update& a, Queue& queue, Direction direction) {
       of_weights += square_sum(weights + at, n);
       of_updates += square_sum(out, n);
     }
-    partial[b] = of_weights, partial[blocks + b] = of_updates;
+    partial[b] = of_weights;
+    partial[blocks + b] = of_updates;
   }
   a.sums.f64()[0] = plain_sum(partial, blocks);
   a.sums.f64()[1] = plain_sum(partial + blocks, blocks);

@@ -305,8 +305,10 @@ KERNELS_INLINE void draw_factors(V out[4], uint64_t block, const Draws& draws) {
     multiply_wide(c2, words(0xCD9E8D57u), b_low, b_high);
     c0 = exclusive_or(exclusive_or(b_high, c1), words(key0));
     c2 = exclusive_or(exclusive_or(a_high, c3), words(key1));
-    c1 = b_low, c3 = a_low;
-    key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    c1 = b_low;
+    c3 = a_low;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
   }
   Words low01 = zip32_low(c0, c1), high01 = zip32_high(c0, c1);
   Words low23 = zip32_low(c2, c3), high23 = zip32_high(c2, c3);

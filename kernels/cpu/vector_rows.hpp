@@ -157,7 +157,8 @@ void layer_norm_forward(const LayerNormRows<T>& a) {
       squares = fma(d, d, squares);
     }
     float rstd = 1 / __builtin_sqrtf(sum_of(squares) / float(n) + a.eps);
-    a.mean[r] = mean, a.rstd[r] = rstd;
+    a.mean[r] = mean;
+    a.rstd[r] = rstd;
     V f = broadcast(rstd);
     for (int64_t j = 0; j < whole; j += kLanes) {
       V z = (load(x + j) - m) * (f * load(a.scale + j));

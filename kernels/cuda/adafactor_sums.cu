@@ -196,7 +196,10 @@ __global__ void __launch_bounds__(kLineWarps* kWarp)
     sum = fma(g, g, sum);
   }
   sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) a.over_y[i] += sum, a.lines[i] = sum;
+  if (threadIdx.x % kWarp == 0) {
+    a.over_y[i] += sum;
+    a.lines[i] = sum;
+  }
 }
 
 // A moment, the sums that update it with the number of elements in each, and the factor it gives.
@@ -229,7 +232,12 @@ struct FactorItem {
                  .divisor = a.clip.divisor,
                  .factor = a.clip.factor,
                  .decided = a.clip.decided.none() ? nullptr : a.clip.decided.f32()};
-    if (s.x_is_largest) f.normalised = x, f.plain = y, f.length = s.y, f.stride = s.inner;
+    if (s.x_is_largest) {
+      f.normalised = x;
+      f.plain = y;
+      f.length = s.y;
+      f.stride = s.inner;
+    }
     return f;
   }
   __device__ float move(const Moment& m, int64_t i) const {
@@ -295,7 +303,10 @@ void run_cuda(std::span<const AdafactorSums> all, Queue& queue) {
         any_over_y.add(item, base::ceil_div(lines.blocks, kLineWarps));
       }
     }
-    aligned.start(), other.start(), any_over_x.start(), any_over_y.start();
+    aligned.start();
+    other.start();
+    any_over_x.start();
+    any_over_y.start();
 
     ManyLaunch of_tiles(add_tiles, kTileThreads, queue);
     ManyLaunch of_lines(add_double_partials, kSumThreads, queue);
@@ -309,7 +320,8 @@ void run_cuda(std::span<const AdafactorSums> all, Queue& queue) {
         of_lines.add(lines, lines.sums);
       }
     }
-    of_tiles.start(), of_lines.start();
+    of_tiles.start();
+    of_lines.start();
   });
 }
 

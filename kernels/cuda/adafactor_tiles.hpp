@@ -26,11 +26,14 @@ struct AdafactorTiles {
   // Cuts elements [begin, begin + count) of the tensor, count > 0.
   AdafactorTiles(const Factored& s, int64_t begin, int64_t count)
       : x(s.x), middle(s.middle), group(s.y * s.inner), width(middle * group) {
-    first_row = begin / width, rows = (begin + count - 1) / width - first_row + 1;
+    first_row = begin / width;
+    rows = (begin + count - 1) / width - first_row + 1;
     blocks_per_outer = base::ceil_div(x, kRows);
-    first_block = block_of(first_row), blocks = block_of(first_row + rows - 1) - first_block + 1;
+    first_block = block_of(first_row);
+    blocks = block_of(first_row + rows - 1) - first_block + 1;
     strips = base::ceil_div(width, kColumns);
-    span = std::min<int64_t>(group, kColumns), spans = width / span;
+    span = std::min<int64_t>(group, kColumns);
+    spans = width / span;
   }
   // True if tiles can be used: spans are whole packs of four, and strips are whole spans, so that
   // the lanes of a warp form a span's sum in halves. Other tensors are read twice.

@@ -28,7 +28,11 @@ struct FactoredScaling {
     uint32_t over_x = over_x_of(line);
 #pragma unroll
     for (uint32_t k = 0; k < N; ++k) {
-      if (first == group) line += 1, first = 0, over_x = over_x_of(line);
+      if (first == group) {
+        line += 1;
+        first = 0;
+        over_x = over_x_of(line);
+      }
       const float over_y = factor_over_y[inner == 1 ? line : line * inner + first % inner];
       out[int(k)] = g[int(k)] * over_y * factor_over_x[over_x + first];
       ++first;
@@ -149,7 +153,8 @@ void measure_with(std::span<const AdafactorRms> some, double* scratch, Queue& qu
               p.data},
              p.blocks);
   }
-  aligned.start(), other.start();
+  aligned.start();
+  other.start();
 }
 
 }  // namespace

@@ -27,7 +27,10 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   float largest[kRowsPerWarp], sum[kRowsPerWarp];
 #pragma unroll
-  for (int n = 0; n < kRowsPerWarp; ++n) largest[n] = -INFINITY, sum[n] = 0;
+  for (int n = 0; n < kRowsPerWarp; ++n) {
+    largest[n] = -INFINITY;
+    sum[n] = 0;
+  }
 
   const int end = r.visible(first + kTile - 1 < r.queries ? first + kTile - 1 : r.queries - 1);
   for (int key = 0; key < end; key += kTile) {
@@ -169,7 +172,10 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_key_gradients(Atten
         *delta = store.take(kTile);
   load_tile(k, stride, a.k, r.key_row, head, a, first, r.keys, 1.0f);
   load_tile(v, stride, a.v, r.key_row, head, a, first, r.keys, 1.0f);
-  for (int e = int(threadIdx.x); e < kTile * stride; e += kTileThreads) dk[e] = 0, dv[e] = 0;
+  for (int e = int(threadIdx.x); e < kTile * stride; e += kTileThreads) {
+    dk[e] = 0;
+    dv[e] = 0;
+  }
   // Under a causal mask the queries before the tile see none of its keys.
   for (int query = r.causal ? first : 0; query < r.queries; query += kTile) {
     __syncthreads();
@@ -190,7 +196,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_key_gradients(Atten
         x = fmaf(gradient[i * kScoreStride + row], q[i * stride + d], x);
         y = fmaf(dropped[i * kScoreStride + row], d_o[i * stride + d], y);
       }
-      dk[row * stride + d] = x, dv[row * stride + d] = y;
+      dk[row * stride + d] = x;
+      dv[row * stride + d] = y;
     }
   }
   __syncthreads();
@@ -209,10 +216,15 @@ AttentionTensors<T> tensors_of(const AttentionShape& s) {
   t.flags = static_cast<const uint8_t*>(s.flags.data);
   t.query_offsets = static_cast<const int32_t*>(s.query_offsets.data);
   t.key_offsets = static_cast<const int32_t*>(s.key_offsets.data);
-  t.heads = int(s.heads), t.query_length = int(s.query_length), t.key_length = int(s.key_length),
+  t.heads = int(s.heads);
+  t.query_length = int(s.query_length);
+  t.key_length = int(s.key_length);
   t.dim = int(s.head_dim);
-  t.mask = s.mask, t.scale = 1 / std::sqrt(float(s.head_dim));
-  t.dropout = s.dropout, t.kept = 1 / (1 - s.dropout), t.stream = s.stream,
+  t.mask = s.mask;
+  t.scale = 1 / std::sqrt(float(s.head_dim));
+  t.dropout = s.dropout;
+  t.kept = 1 / (1 - s.dropout);
+  t.stream = s.stream;
   t.first_example = s.first_example;
   return t;
 }
@@ -235,9 +247,11 @@ void launch_tiles(void (*kernel)(AttentionTensors<T>), const AttentionTensors<T>
 template <class T>
 void forward(const AttentionForward& a, Queue& queue) {
   AttentionTensors<T> t = tensors_of<T>(a.shape);
-  t.q = static_cast<const T*>(a.q.data), t.k = static_cast<const T*>(a.k.data),
+  t.q = static_cast<const T*>(a.q.data);
+  t.k = static_cast<const T*>(a.k.data);
   t.v = static_cast<const T*>(a.v.data);
-  t.out = static_cast<T*>(a.o.data), t.lse = static_cast<float*>(a.lse.data);
+  t.out = static_cast<T*>(a.o.data);
+  t.lse = static_cast<float*>(a.lse.data);
   launch_tiles(attention_forward<T>, t, a.shape, a.shape.query_length, tile_bytes(4, 1, 0, t.dim),
                a.op, queue);
 }
@@ -245,11 +259,14 @@ void forward(const AttentionForward& a, Queue& queue) {
 template <class T>
 void backward(const AttentionBackward& a, Queue& queue) {
   AttentionTensors<T> t = tensors_of<T>(a.shape);
-  t.q = static_cast<const T*>(a.q.data), t.k = static_cast<const T*>(a.k.data),
+  t.q = static_cast<const T*>(a.q.data);
+  t.k = static_cast<const T*>(a.k.data);
   t.v = static_cast<const T*>(a.v.data);
-  t.o = static_cast<const T*>(a.o.data), t.d_o = static_cast<const T*>(a.d_o.data),
+  t.o = static_cast<const T*>(a.o.data);
+  t.d_o = static_cast<const T*>(a.d_o.data);
   t.lse = static_cast<float*>(a.lse.data);
-  t.dq = static_cast<T*>(a.dq.data), t.dk = static_cast<T*>(a.dk.data),
+  t.dq = static_cast<T*>(a.dq.data);
+  t.dk = static_cast<T*>(a.dk.data);
   t.dv = static_cast<T*>(a.dv.data);
   launch_tiles(attention_query_gradient<T>, t, a.shape, a.shape.query_length,
                tile_bytes(5, 1, 2 * kTile, t.dim), a.op, queue);

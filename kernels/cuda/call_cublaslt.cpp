@@ -48,11 +48,14 @@ Call fused_call(const Gemm& a, const Queue& queue, void* scratch) {
   Call call = plain_call(a, a.c.data, a.c.type, ldc, queue);
   call.fused = true;
   if (!a.gelu.none()) {
-    call.d = call.c = a.gelu.data, call.ldd = call.ldc = a.n;
-    call.aux = a.c.data, call.ld_aux = ldc;
+    call.d = call.c = a.gelu.data;
+    call.ldd = call.ldc = a.n;
+    call.aux = a.c.data;
+    call.ld_aux = ldc;
     call.epilogue = a.bias.none() ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
   } else if (!a.gelu_of.none()) {
-    call.aux = a.gelu_of.data, call.ld_aux = a.n;
+    call.aux = a.gelu_of.data;
+    call.ld_aux = a.n;
     call.epilogue = CUBLASLT_EPILOGUE_DGELU;
   } else if (!a.bias.none()) {
     call.epilogue = CUBLASLT_EPILOGUE_BIAS;
@@ -62,7 +65,11 @@ Call fused_call(const Gemm& a, const Queue& queue, void* scratch) {
     call.epilogue = CUBLASLT_EPILOGUE_BGRADA;
     call.bias = a.write == Write::accumulate ? scratch : a.sums.data;
   }
-  if (!a.residual.none()) call.c = a.residual.data, call.ldc = a.n, call.beta = 1;
+  if (!a.residual.none()) {
+    call.c = a.residual.data;
+    call.ldc = a.n;
+    call.beta = 1;
+  }
   if (a.write == Write::accumulate) call.beta = 1;
   return call;
 }

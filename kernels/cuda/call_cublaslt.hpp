@@ -63,7 +63,8 @@ Call product_call(const Gemm& a, void* workspace, const Queue& queue);
 inline bool has_sums(const Call& call) { return call.epilogue == CUBLASLT_EPILOGUE_BGRADA; }
 
 inline Call without_sums(Call call) {
-  call.epilogue = CUBLASLT_EPILOGUE_DEFAULT, call.bias = nullptr;
+  call.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  call.bias = nullptr;
   return call;
 }
 std::string text_of(const Call& c);  // names the shape in choices of algorithms

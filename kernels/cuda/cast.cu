@@ -56,7 +56,8 @@ void cast(DType to, DType from, std::span<const Cast> all, Queue& queue) {
         .add({{static_cast<To*>(a.y.data), static_cast<const From*>(a.x.data)}, a.x.count},
              base::ceil_div(a.x.count, kCastThreads * (fits ? 8 : 1)));
   }
-  aligned.start(), other.start();
+  aligned.start();
+  other.start();
 }
 
 }  // namespace

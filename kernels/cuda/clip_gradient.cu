@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(kClipThreads) decide_clip(ClipArgs a) {
   for (int64_t i = 0; i < a.finite_count; ++i)
     finite = finite && fabs(a.must_be_finite[i]) < INFINITY;
   *a.norm = root;
-  a.decision[0] = clipped ? float(root) : 1, a.decision[1] = clipped ? a.bound : 1,
+  a.decision[0] = clipped ? float(root) : 1;
+  a.decision[1] = clipped ? a.bound : 1;
   a.decision[2] = finite ? 1 : 0;
 }
 

@@ -46,7 +46,8 @@ void run_cuda(std::span<const EmaUpdate> all, Queue& queue) {
         .add({a.average.f32(), a.values.f32(), a.decided.none() ? nullptr : a.decided.f32(), a.keep,
               a.average.count},
              base::ceil_div(a.average.count, kEmaThreads * kEmaPack));
-  aligned.start(), other.start();
+  aligned.start();
+  other.start();
 }
 
 }  // namespace kernels

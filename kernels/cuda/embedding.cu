@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(EmbeddingPlan::kTileRows) rank_rows(Segments s
 #pragma unroll 8
   for (int i = 0; i < EmbeddingPlan::kTileRows; ++i) {
     const int same = ids[i] == id;
-    before += i < t ? same : 0, after += i > t ? same : 0;
+    before += i < t ? same : 0;
+    after += i > t ? same : 0;
   }
   s.ranks[row] = before;
   if (after == 0) s.counts[int64_t(blockIdx.x) * s.vocabulary + id] = before + 1;
@@ -74,7 +75,10 @@ __global__ void __launch_bounds__(256) add_tiles(Segments s) {
 struct SegmentCounts {
   int rows = 0, pieces = 0, parts = 0, longs = 0;
   __device__ void add(const SegmentCounts& o) {
-    rows += o.rows, pieces += o.pieces, parts += o.parts, longs += o.longs;
+    rows += o.rows;
+    pieces += o.pieces;
+    parts += o.parts;
+    longs += o.longs;
   }
   __device__ void add_segment(int segment_rows) {
     const int n = (segment_rows + EmbeddingPlan::kPieceRows - 1) / EmbeddingPlan::kPieceRows;
@@ -103,11 +107,16 @@ __global__ void __launch_bounds__(kScanThreads) place_segments(Segments s) {
   SegmentCounts at;
   if (t > 0) at = of_threads[t - 1];
   for (int id = first; id < end; ++id) {
-    s.segment_begin[id] = at.rows, s.piece_begin[id] = at.pieces, s.part_begin[id] = at.parts;
+    s.segment_begin[id] = at.rows;
+    s.piece_begin[id] = at.pieces;
+    s.part_begin[id] = at.parts;
     if (s.segment_rows[id] > EmbeddingPlan::kPieceRows) s.long_ids[at.longs] = id;
     at.add_segment(s.segment_rows[id]);
   }
-  if (t == kScanThreads - 1) s.totals[0] = of_threads[t].pieces, s.totals[1] = of_threads[t].longs;
+  if (t == kScanThreads - 1) {
+    s.totals[0] = of_threads[t].pieces;
+    s.totals[1] = of_threads[t].longs;
+  }
 }
 
 __global__ void __launch_bounds__(256) sort_rows(Segments s) {
@@ -120,7 +129,8 @@ __global__ void __launch_bounds__(256) sort_rows(Segments s) {
   s.order[s.segment_begin[id] + within] = row;
   if (within % EmbeddingPlan::kPieceRows != 0) return;
   const int number = within / EmbeddingPlan::kPieceRows, piece = s.piece_begin[id] + number;
-  s.piece_ids[piece] = id, s.piece_numbers[piece] = number;
+  s.piece_ids[piece] = id;
+  s.piece_numbers[piece] = number;
 }
 
 // Writes the gradient of an id without rows.

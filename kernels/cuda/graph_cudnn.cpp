@@ -156,8 +156,10 @@ void Plan::run(cudnnHandle_t handle, const std::vector<Argument>& arguments,
                void* workspace) const {
   std::vector<int64_t> ids;
   std::vector<void*> data;
-  for (const Argument& a : arguments)
-    ids.push_back(a.id), data.push_back(const_cast<void*>(a.data));
+  for (const Argument& a : arguments) {
+    ids.push_back(a.id);
+    data.push_back(const_cast<void*>(a.data));
+  }
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(data.size()),
            data.data())

@@ -28,8 +28,10 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t dynamic
                                             int(dynamic_shared_bytes)),
                        "asking for shared memory");
   cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block;
-  config.dynamicSmemBytes = dynamic_shared_bytes, config.stream = device::stream_of(queue);
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = dynamic_shared_bytes;
+  config.stream = device::stream_of(queue);
   device::check_cuda(cudaLaunchKernelEx(&config, kernel, Parameters(args)...), "starting a kernel");
 }
 

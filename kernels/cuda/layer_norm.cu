@@ -31,7 +31,10 @@ __global__ void __launch_bounds__(kNormThreads, 6) norm_forward_rows(LayerNormRo
       if (kAligned || column + i < n) squares = fmaf(p[i] - mean, p[i] - mean, squares);
   });
   const float rstd = 1 / sqrtf(warp_sum(squares) / float(n) + a.eps);
-  if (threadIdx.x % kWarp == 0) a.mean[row] = mean, a.rstd[row] = rstd;
+  if (threadIdx.x % kWarp == 0) {
+    a.mean[row] = mean;
+    a.rstd[row] = rstd;
+  }
   for_packs<kPacks>(n, [&](int k, int64_t column) {
     NormFloats p = x.at(k, column), scale = load<kAligned, kNormPack>(a.scale + column, n - column),
                bias{};
@@ -141,8 +144,10 @@ __global__ void __launch_bounds__(kNormThreads)
       __syncthreads();
     }
     float* out = partial + int64_t(blockIdx.x) * 2 * n;
-    for (int64_t j = threadIdx.x; j < n; j += kNormThreads)
-      out[j] = shared[j], out[n + j] = shared[kWidth + j];
+    for (int64_t j = threadIdx.x; j < n; j += kNormThreads) {
+      out[j] = shared[j];
+      out[n + j] = shared[kWidth + j];
+    }
   }
 }
 
@@ -162,7 +167,8 @@ __global__ void __launch_bounds__(kWarp* kNormTurns)
       dscale = fmaf(d, (a.x[row * n + j] - a.mean[row]) * a.rstd[row], dscale);
       dbias += d;
     }
-  sums[0][threadIdx.y][threadIdx.x] = dscale, sums[1][threadIdx.y][threadIdx.x] = dbias;
+  sums[0][threadIdx.y][threadIdx.x] = dscale;
+  sums[1][threadIdx.y][threadIdx.x] = dbias;
   __syncthreads();
   if (threadIdx.y >= 2 || j >= n) return;
   float total = 0;

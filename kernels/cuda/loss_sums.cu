@@ -28,7 +28,9 @@ __global__ void __launch_bounds__(kLossThreads) sum_examples(LossArgs a) {
     const int64_t b = begin + threadIdx.x;
     if (b < end) {
       const ExampleLoss e = example_loss(a.loss + a.first[b], a.weights + b * a.length, a.length);
-      n[threadIdx.x] = e.n, nll[threadIdx.x] = e.nll, rows[threadIdx.x] = e.rows;
+      n[threadIdx.x] = e.n;
+      nll[threadIdx.x] = e.nll;
+      rows[threadIdx.x] = e.rows;
       second[threadIdx.x] = a.flags && a.flags[b] == 0;
     }
     __syncthreads();

@@ -56,7 +56,8 @@ class ManyLaunch {
   }
   void start() {
     launch(kernel_, blocks_for(blocks_, 1), dim3(unsigned(threads_)), 0, queue_, all_);
-    all_.count = 0, blocks_ = 0;
+    all_.count = 0;
+    blocks_ = 0;
   }
 
  private:

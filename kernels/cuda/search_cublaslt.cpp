@@ -37,7 +37,9 @@ Call placed(Call call, char* memory) {
   const Extents e(call);
   auto take = [&](size_t bytes) { return std::exchange(memory, memory + bytes); };
   const bool in_place = call.c == call.d;
-  call.a = take(e.a), call.b = take(e.b), call.d = take(e.d),
+  call.a = take(e.a);
+  call.b = take(e.b);
+  call.d = take(e.d);
   call.c = in_place ? call.d : take(e.c);
   if (call.bias) call.bias = take(e.bias);
   if (call.aux) call.aux = take(e.aux);
@@ -50,7 +52,10 @@ class Timer {
     device::check_cuda(cudaEventCreateWithFlags(&begin_, 0), "making an event");
     device::check_cuda(cudaEventCreateWithFlags(&end_, 0), "making an event");
   }
-  ~Timer() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
+  ~Timer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
   // Returns the seconds of one call: the least of several turns of a few calls each.
   template <class Work>
   double seconds(Work work, Queue& queue) {
@@ -123,7 +128,10 @@ Fastest fastest(const Matmul& matmul, const Call& call,
     const double s =
         timer.seconds([&] { execute(call, matmul, proposed[i], workspace, queue); }, queue);
     if (i == 0) first = least = s;
-    if (s < least && s < kWorth * first) least = s, best = i;
+    if (s < least && s < kWorth * first) {
+      least = s;
+      best = i;
+    }
   }
   return {proposed[best], first, least, best != 0};
 }
@@ -180,7 +188,8 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
   std::set<std::string> here;
   auto search = [&](const Call& call, size_t scratch) {
     const std::string shape = text_of(call);
-    here.insert(shape), ++out.shapes;
+    here.insert(shape);
+    ++out.shapes;
     if (lines.count(shape)) return;
     const Matmul matmul = describe(call);
     const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(matmul, call, kProposals);
@@ -189,9 +198,11 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
     const Call real = placed(call, static_cast<char*>(memory.data()));
     void* workspace = queue.scratch(scratch);
     const Fastest found = fastest(matmul, real, proposed, workspace, queue);
-    lines[shape] = hex_of(found.algorithm), out.changed += found.changed;
+    lines[shape] = hex_of(found.algorithm);
+    out.changed += found.changed;
     if (!has_sums(call)) {
-      out.first_s += found.first_s, out.chosen_s += found.least_s;
+      out.first_s += found.first_s;
+      out.chosen_s += found.least_s;
       return;
     }
     ++out.sums;
@@ -220,7 +231,8 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
 
 void use_gemm_choices(const std::string& choices) {
   const std::map<std::string, std::string> lines = lines_of(choices);
-  shapes().chosen.clear(), shapes().matmuls.clear();
+  shapes().chosen.clear();
+  shapes().matmuls.clear();
   for (const auto& [key, call] : shapes().prepared) {
     auto line = lines.find(text_of(call));
     if (line == lines.end() || line->second == kApart) continue;

@@ -66,7 +66,8 @@ void run_cuda(std::span<const SquareSums> all, Queue& queue) {
       (packs_fit(kSquarePack, 0, {a.x}) ? aligned : other)
           .add({a.x.f32(), a.x.count, p.data}, p.blocks);
     }
-    aligned.start(), other.start();
+    aligned.start();
+    other.start();
     add_partials_of(some, scratch, queue, partials_of);
   });
 }

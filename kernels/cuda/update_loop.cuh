@@ -26,7 +26,11 @@ struct ClippedGradient {
             true};
   }
   __device__ void decide() {
-    if (decided) divisor = decided[0], factor = decided[1], apply = decided[2] != 0;
+    if (decided) {
+      divisor = decided[0];
+      factor = decided[1];
+      apply = decided[2] != 0;
+    }
   }
   template <bool kAligned, int N>
   __device__ Floats<N> at(int64_t i) const {
@@ -106,8 +110,10 @@ __global__ void __launch_bounds__(kUpdateThreads, 3)
   for_update_packs<kAligned>(share.block, step.a.count, step);
   const double of_weights = block_sum(step.of_weights, shared),
                of_updates = block_sum(step.of_updates, shared);
-  if (threadIdx.x == 0)
-    step.a.of_weights[share.block] = of_weights, step.a.of_updates[share.block] = of_updates;
+  if (threadIdx.x == 0) {
+    step.a.of_weights[share.block] = of_weights;
+    step.a.of_updates[share.block] = of_updates;
+  }
 }
 
 inline DoublePartials partials_of(const Update& a, double*& scratch) {
@@ -130,7 +136,8 @@ void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
               -a.schedule, Direction::of(args), a.count(), p.data, p.data + p.blocks},
              p.blocks);
   }
-  aligned.start(), other.start();
+  aligned.start();
+  other.start();
 }
 
 // Updates each op with the one of the Directions for which is_for(op) is true. A direction has:

@@ -22,7 +22,10 @@ void fail_check(const char* condition, const char* file, int line, const std::st
 }
 
 Where where() { return {g_rank, g_ranks, g_step, g_phase}; }
-void set_rank(int rank, int ranks) { g_rank = rank, g_ranks = ranks; }
+void set_rank(int rank, int ranks) {
+  g_rank = rank;
+  g_ranks = ranks;
+}
 void set_step(int64_t step) { g_step = step; }
 void set_phase(const char* phase) { g_phase = phase; }
 

@@ -27,7 +27,10 @@ Sinks& sinks() {
         std::make_shared<spdlog::logger>("out", std::make_shared<spdlog::sinks::stdout_sink_mt>());
     made.err =
         std::make_shared<spdlog::logger>("err", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    for (auto& l : {made.out, made.err}) l->set_pattern("%v"), l->flush_on(spdlog::level::info);
+    for (auto& l : {made.out, made.err}) {
+      l->set_pattern("%v");
+      l->flush_on(spdlog::level::info);
+    }
     return made;
   }();
   return s;
@@ -77,7 +80,10 @@ void keep_files(const std::string& directory) {
   }
 }
 
-void close_files() { sinks().file.reset(), sinks().warnings.reset(); }
+void close_files() {
+  sinks().file.reset();
+  sinks().warnings.reset();
+}
 
 void write_line(const std::string& text) {
   if (where().rank == 0) sinks().out->info(text);

@@ -19,7 +19,8 @@ constexpr Philox4 philox(Philox4 counter, uint32_t key0, uint32_t key1) {
     uint64_t a = uint64_t{0xD2511F53u} * counter[0], b = uint64_t{0xCD9E8D57u} * counter[2];
     counter = {uint32_t(b >> 32) ^ counter[1] ^ key0, uint32_t(b),
                uint32_t(a >> 32) ^ counter[3] ^ key1, uint32_t(a)};
-    key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
   }
   return counter;
 }
@@ -67,8 +68,10 @@ class Stream {
  private:
   explicit constexpr Stream(uint64_t key) : key_(key) {}
   static constexpr uint64_t mix(uint64_t x) {  // splitmix64 finaliser
-    x ^= x >> 30, x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27, x *= 0x94d049bb133111ebull;
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebull;
     return x ^ x >> 31;
   }
   uint64_t key_ = 0;

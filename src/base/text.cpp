@@ -31,7 +31,10 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
   int best = 1 + int(name.size()) / 3 + 1;
   std::string found;
   for (const std::string& c : candidates)
-    if (int d = edit_distance(name, c); d < best) best = d, found = c;
+    if (int d = edit_distance(name, c); d < best) {
+      best = d;
+      found = c;
+    }
   return found;
 }
 
@@ -108,9 +111,10 @@ std::string quoted(std::string_view text, size_t longest) {
   std::string out = "\"";
   for (char c : text) {
     unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      out += '\\', out += c;
-    else if (c == '\n' || c == '\t' || c == '\r')
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n' || c == '\t' || c == '\r')
       out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
     else if (byte < ' ' || byte == 127 || (byte >= 128 && !known))
       out += fmt::format("\\x{:02x}", byte);

@@ -73,7 +73,10 @@ std::vector<std::string> abandon_after(const std::string& directory, int64_t ste
     io::rename_file(c.path, to + "/" + name);
     moved.push_back(name);
   }
-  if (!moved.empty()) io::sync_directory(to), io::sync_directory(directory);
+  if (!moved.empty()) {
+    io::sync_directory(to);
+    io::sync_directory(directory);
+  }
   return moved;
 }
 

@@ -23,7 +23,10 @@ class CheckpointReader : public WeightFile {
   }
 
  private:
-  void seek(size_t tensor) override { current_ = tensor, at_ = 0; }
+  void seek(size_t tensor) override {
+    current_ = tensor;
+    at_ = 0;
+  }
 
   void take(char* to, int64_t bytes) override {
     const FileTensor& t = tensors()[current_];

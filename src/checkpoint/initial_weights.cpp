@@ -83,8 +83,10 @@ std::vector<std::string> report_lines(const InitPlan& plan, const std::vector<Wa
   auto add = [&lines](const char* what, const std::vector<std::string>& all) {
     for (const std::string& text : all) lines.push_back(fmt::format("{:<10}{}", what, text));
   };
-  add("skipped", plan.skipped), add("missing", plan.missing), add("unmapped", plan.unmapped),
-      add("unused", plan.unused);
+  add("skipped", plan.skipped);
+  add("missing", plan.missing);
+  add("unmapped", plan.unmapped);
+  add("unused", plan.unused);
   return lines;
 }
 

@@ -75,7 +75,10 @@ void number_blocks(FileLayout& layout) {
   std::sort(layout.entries.begin(), layout.entries.end(),
             [](const Entry& a, const Entry& b) { return a.name < b.name; });
   layout.blocks = 0;
-  for (Entry& e : layout.entries) e.first_block = layout.blocks, layout.blocks += e.blocks();
+  for (Entry& e : layout.entries) {
+    e.first_block = layout.blocks;
+    layout.blocks += e.blocks();
+  }
 }
 
 FileLayout layout_of(const State& state) {
@@ -132,7 +135,8 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
                  text.size());
     file.set_attribute("/", attribute, text);
   }
-  layout.data_begin = INT64_MAX, layout.file_bytes = 0;
+  layout.data_begin = INT64_MAX;
+  layout.file_bytes = 0;
   auto placed = [&](int64_t offset, int64_t bytes) {
     if (bytes == 0) return offset;
     CHECK(offset >= kUserBlock, "{}: a dataset has no place in the file", name);

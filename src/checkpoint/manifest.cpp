@@ -65,9 +65,10 @@ FileLayout layout_of_json(const Json& json) {
                               .bytes = e.at(3).get<int64_t>(),
                               .offset = number(e.at(4))});
   number_blocks(layout);
-  layout.tensor_sums = number(json.at("tensor_sums")),
+  layout.tensor_sums = number(json.at("tensor_sums"));
   layout.block_sums = number(json.at("block_sums"));
-  layout.file_sum = number(json.at("file_sum")), layout.data_begin = number(json.at("data_begin"));
+  layout.file_sum = number(json.at("file_sum"));
+  layout.data_begin = number(json.at("data_begin"));
   return layout;
 }
 
@@ -112,7 +113,7 @@ Manifest inspect(const std::string& path, int64_t step) {
   }
   if (m.state.step != step) refuse("its index and its header do not agree");
   m.layout.file_bytes = header.file_bytes;
-  m.layout.index = header.index.first,
+  m.layout.index = header.index.first;
   m.layout.index_bytes = header.index.second - header.index.first;
   for (const Entry& e : m.layout.entries)
     if (e.bytes > 0 && (e.offset < kUserBlock || e.offset > header.file_bytes - e.bytes))

@@ -88,8 +88,10 @@ bool can_resample(const std::vector<int64_t>& file, const std::vector<int64_t>& 
 void refuse(const WeightFile& file, std::vector<std::string> problems, bool nothing,
             const std::string& example) {
   size_t all = problems.size();
-  if (all > kMostLines)
-    problems.resize(kMostLines), problems.push_back(fmt::format("and {} more", all - kMostLines));
+  if (all > kMostLines) {
+    problems.resize(kMostLines);
+    problems.push_back(fmt::format("and {} more", all - kMostLines));
+  }
   std::string first;
   for (size_t i = 0; i < std::min<size_t>(3, file.tensors().size()); ++i)
     first += fmt::format("{}{}", i ? ", " : "", file.tensors()[i].name);
@@ -197,8 +199,10 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
           fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in the "
                       "file: it must match a whole path such as {}",
                       options.dont_load[i], wanted.empty() ? "" : wanted[0].path));
-  if (plan.loads.empty() && problems.empty())
-    problems.push_back("nothing is left to load"), example = "decoder/.*";
+  if (plan.loads.empty() && problems.empty()) {
+    problems.push_back("nothing is left to load");
+    example = "decoder/.*";
+  }
   if (!problems.empty()) refuse(file, std::move(problems), plan.loads.empty(), example);
   std::sort(plan.loads.begin(), plan.loads.end(),
             [](const InitPlan::Load& a, const InitPlan::Load& b) { return a.source < b.source; });

@@ -26,13 +26,16 @@ class Parser {
     while (!skip('}')) {
       std::string key = text();
       expect(':');
-      if (key == "descr")
-        once(descr), h.descr = type();
-      else if (key == "fortran_order")
-        once(order), h.fortran = boolean();
-      else if (key == "shape")
-        once(shape), h.shape = numbers();
-      else
+      if (key == "descr") {
+        once(descr);
+        h.descr = type();
+      } else if (key == "fortran_order") {
+        once(order);
+        h.fortran = boolean();
+      } else if (key == "shape") {
+        once(shape);
+        h.shape = numbers();
+      } else
         fail("an unknown key");
       if (!skip(',') && peek() != '}') fail("a ',' or '}' is missing");
     }

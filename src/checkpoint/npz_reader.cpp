@@ -80,7 +80,8 @@ class NpzReader : public WeightFile {
       la_ssize_t n = archive_read_data(archive_.get(), to, size_t(bytes));
       if (n < 0) broken(fmt::format("'{}' is damaged", name));
       if (n == 0) refuse(fmt::format("'{}' is cut: {} bytes are missing", name, bytes));
-      to += n, bytes -= n;
+      to += n;
+      bytes -= n;
     }
   }
 
@@ -148,7 +149,8 @@ class NpzReader : public WeightFile {
       get(current_, header, n);
       left -= n;
     }
-    turned_.clear(), taken_ = 0;
+    turned_.clear();
+    taken_ = 0;
     if (places_[tensor].fortran) turn(tensors()[tensor]);
   }
   void take(char* to, int64_t bytes) override {
@@ -169,7 +171,10 @@ class NpzReader : public WeightFile {
       get(t.name, raw.data() + raw.size() - n, n);
     }
     std::vector<int64_t> stride, at(t.shape.size(), 0);
-    for (int64_t d : t.shape) stride.push_back(strides), strides *= d;
+    for (int64_t d : t.shape) {
+      stride.push_back(strides);
+      strides *= d;
+    }
     turned_.resize(raw.size());
     int64_t from = 0;
     for (int64_t to = 0; to < count; ++to) {
@@ -177,7 +182,8 @@ class NpzReader : public WeightFile {
       for (size_t axis = at.size(); axis-- > 0;) {
         from += stride[axis];
         if (++at[axis] < t.shape[axis]) break;
-        from -= stride[axis] * t.shape[axis], at[axis] = 0;
+        from -= stride[axis] * t.shape[axis];
+        at[axis] = 0;
       }
     }
   }

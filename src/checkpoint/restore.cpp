@@ -83,8 +83,12 @@ std::vector<size_t> batches_of(const std::vector<Portion>& portions) {
     const Portion& p = portions[i];
     // A block may be wanted twice, by two parts that meet in it: then it is read twice.
     bool beside = end >= 0 && p.place() >= end && p.place() - end <= kMostGap;
-    if (i > 0 && (!beside || bytes + p.bytes() > kMostRead)) out.push_back(i), bytes = 0;
-    bytes += p.bytes(), end = p.place() + p.bytes();
+    if (i > 0 && (!beside || bytes + p.bytes() > kMostRead)) {
+      out.push_back(i);
+      bytes = 0;
+    }
+    bytes += p.bytes();
+    end = p.place() + p.bytes();
   }
   if (!portions.empty()) out.push_back(portions.size());
   return out;
@@ -120,7 +124,8 @@ int64_t read_parts(const std::string& path, const Manifest& manifest,
       b.targets.push_back(p.whole ? p.wanted->data + (p.begin() - p.wanted->begin) : edge);
       if (!p.whole) edge += p.bytes();
       pieces.emplace_back(b.targets.back(), size_t(p.bytes()));
-      end = p.place() + p.bytes(), read += p.bytes();
+      end = p.place() + p.bytes();
+      read += p.bytes();
     }
     file.read_at(std::move(pieces), offset);
   };
@@ -226,7 +231,10 @@ class Landing {
     memory_ = device::HostBuffer(target.queue->kind(), bytes);
     char* at = memory_.data();
     for (shard::TensorSlice& t : tensors_)
-      for (auto& part : t.parts) part.data = at, at += t.view(part).bytes();
+      for (auto& part : t.parts) {
+        part.data = at;
+        at += t.view(part).bytes();
+      }
   }
   const std::vector<shard::TensorSlice>& tensors() const { return tensors_; }
   void deliver() const {
@@ -293,9 +301,13 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
       if (reason.empty()) {
         landing.deliver();
         if (!fitted.note.empty()) log::line("ema      {} {}", c.path, fitted.note);
-        target.step = m.state.step, target.numbers = m.state.numbers, target.texts = m.state.texts;
-        restored.file = c.path.substr(c.path.rfind('/') + 1), restored.path = c.path,
-        restored.step = c.step, restored.seconds = watch.seconds();
+        target.step = m.state.step;
+        target.numbers = m.state.numbers;
+        target.texts = m.state.texts;
+        restored.file = c.path.substr(c.path.rfind('/') + 1);
+        restored.path = c.path;
+        restored.step = c.step;
+        restored.seconds = watch.seconds();
         return restored;
       }
     }

@@ -38,9 +38,13 @@ void place(FileLayout& layout, const std::string& bytes) {
   std::vector<int64_t> all(bytes.size() / 8);
   CHECK(all.size() == 7 + layout.entries.size());
   std::memcpy(all.data(), bytes.data(), bytes.size());
-  layout.tensor_sums = all[0], layout.block_sums = all[1], layout.file_sum = all[2],
+  layout.tensor_sums = all[0];
+  layout.block_sums = all[1];
+  layout.file_sum = all[2];
   layout.index = all[3];
-  layout.index_bytes = all[4], layout.file_bytes = all[5], layout.data_begin = all[6];
+  layout.index_bytes = all[4];
+  layout.file_bytes = all[5];
+  layout.data_begin = all[6];
   for (size_t i = 0; i < layout.entries.size(); ++i) layout.entries[i].offset = all[7 + i];
 }
 
@@ -179,15 +183,18 @@ class Save::Writer {
       auto gap = gaps_.find(end_);
       if (gap != gaps_.end() && gap->second == offset && !pieces_.empty())
         put(kZeros, offset - end_);
-      else
-        flush(), begin_ = end_ = offset;
+      else {
+        flush();
+        begin_ = end_ = offset;
+      }
     }
     put(data, bytes);
   }
   void flush() {
     if (pieces_.empty()) return;
     file_.write_at(std::move(pieces_), begin_);
-    pieces_.clear(), begin_ = end_;
+    pieces_.clear();
+    begin_ = end_;
   }
 
  private:
@@ -195,7 +202,9 @@ class Save::Writer {
     while (bytes > 0) {
       int64_t n = std::min(bytes, (begin_ / kPortion + 1) * kPortion - end_);
       pieces_.emplace_back(data, size_t(n));
-      data += n, bytes -= n, end_ += n;
+      data += n;
+      bytes -= n;
+      end_ += n;
       if (end_ % kPortion == 0) flush();
     }
   }
@@ -286,7 +295,8 @@ void Save::commit(const std::vector<BlockHash>& hashes, int64_t since,
   std::vector<bool> seen(blocks.size());
   for (const BlockHash& h : hashes) {
     CHECK(!seen.at(size_t(h.block)), "block {} was hashed twice", h.block);
-    blocks[size_t(h.block)] = h.hash, seen[size_t(h.block)] = true;
+    blocks[size_t(h.block)] = h.hash;
+    seen[size_t(h.block)] = true;
   }
   CHECK(std::find(seen.begin(), seen.end(), false) == seen.end(),
         "a block of the checkpoint was hashed by no rank");

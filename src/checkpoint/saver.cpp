@@ -85,7 +85,9 @@ void Saver::begin(const State& state, int64_t best_step) {
   if (staged_ || !state_.on_host()) copy_parts(staged_ ? staging_->data() : bounce_.data());
   save_ = std::make_unique<Save>(comm_, directory_, state_);
   saved_ = {};
-  saved_.step = state_.step, saved_.file = save_->file(), saved_.best = best_step == state.step;
+  saved_.step = state_.step;
+  saved_.file = save_->file();
+  saved_.best = best_step == state.step;
   best_step_ = best_step;
   phase_ = Phase::create;
   worker_.start([this] { return save_->create(keep_free_, known_); });
@@ -124,7 +126,8 @@ std::optional<Saved> Saver::advance(bool wait) {
                                e.what(), what_is_left());
   }
   save_.reset();
-  state_ = {}, bounce_ = {};
+  state_ = {};
+  bounce_ = {};
   saved_.seconds = base::now_s() - begin_s_;
   saved_.held_s += base::now_s() - entered;
   return saved_;

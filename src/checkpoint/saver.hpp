@@ -47,7 +47,10 @@ class Saver {
   // The run goes on from this step (-1: from the beginning, none): files of later steps, by others
   // than this saver, belong to another past and are put aside by the next commit. Default: the step
   // of the first save.
-  void continue_from(int64_t step) { since_ = step, own_.clear(); }
+  void continue_from(int64_t step) {
+    since_ = step;
+    own_.clear();
+  }
   // Whether a file of this step is of this run's past, and not of one that it went back from. Known
   // at rank 0.
   bool of_this_past(int64_t step) const {

@@ -71,7 +71,8 @@ void WeightFile::add(FileTensor tensor) {
 void WeightFile::begin(size_t tensor) {
   CHECK(tensor < tensors_.size() && tensors_[tensor].type && (!current_ || tensor > *current_),
         "tensor {} of {} after {}", tensor, tensors_.size(), current_.value_or(0));
-  current_ = tensor, left_ = tensors_[tensor].count();
+  current_ = tensor;
+  left_ = tensors_[tensor].count();
   seek(tensor);
 }
 

@@ -21,7 +21,8 @@ void Worker::start(std::function<std::string()> work) {
   {
     std::lock_guard lock(mutex_);
     CHECK(!busy_, "the worker is busy");
-    work_ = std::move(work), busy_ = true;
+    work_ = std::move(work);
+    busy_ = true;
   }
   changed_.notify_all();
 }
@@ -39,7 +40,8 @@ std::string Worker::take() {
 }
 
 void Worker::loop() {
-  base::leave_signals_to_main(), base::make_signal_stack();
+  base::leave_signals_to_main();
+  base::make_signal_stack();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || work_; });
@@ -48,7 +50,8 @@ void Worker::loop() {
     lock.unlock();
     std::string result = outcome(work);
     lock.lock();
-    result_ = std::move(result), work_ = nullptr;
+    result_ = std::move(result);
+    work_ = nullptr;
     changed_.notify_all();
   }
 }

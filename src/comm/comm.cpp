@@ -69,15 +69,24 @@ class PlanComm : public Comm {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Ticket all_gather(device::View, device::View recv, device::Queue&) override {
-    if (size_ > 1) ++gathered_.calls, gathered_.bytes += recv.bytes();
+    if (size_ > 1) {
+      ++gathered_.calls;
+      gathered_.bytes += recv.bytes();
+    }
     return {};
   }
   Ticket reduce_scatter(device::View send, device::View, device::Queue&) override {
-    if (size_ > 1) ++scattered_.calls, scattered_.bytes += send.bytes();
+    if (size_ > 1) {
+      ++scattered_.calls;
+      scattered_.bytes += send.bytes();
+    }
     return {};
   }
   Ticket all_reduce(device::View view, device::Queue&) override {
-    if (size_ > 1 && view.count > 0) ++reduced_.calls, reduced_.bytes += view.bytes();
+    if (size_ > 1 && view.count > 0) {
+      ++reduced_.calls;
+      reduced_.bytes += view.bytes();
+    }
     return {};
   }
   void broadcast(device::View, int) override {}

@@ -92,9 +92,11 @@ int64_t wanted_ranks(const MeshOptions& options, const std::string& selector) {
 MeshShape resolve_mesh(const MeshOptions& options, int ranks, const std::string& selector) {
   int64_t r = options.replica, f = options.fsdp;
   std::string origin = "[mesh]";
-  if (const MeshRule* rule = pick_rule(options, selector))
-    r = rule->replica, f = rule->fsdp,
+  if (const MeshRule* rule = pick_rule(options, selector)) {
+    r = rule->replica;
+    f = rule->fsdp;
     origin = fmt::format("[[mesh.rule]] match = \"{}\"", rule->match);
+  }
   auto refuse = [&](const std::string& why) {
     base::fail(base::Exit::mesh, "{}: replica = {} x fsdp = {} does not fit {} rank{}: {}", origin,
                r, f, ranks, ranks == 1 ? "" : "s", why);

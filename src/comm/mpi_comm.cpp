@@ -85,7 +85,8 @@ class MpiWork : public Ticket::Work {
   char* land(const device::View& into, device::Queue& queue, int64_t more = 0) {
     if (staging_.bytes() < into.bytes() + more)
       staging_ = device::HostBuffer(queue.kind(), into.bytes() + more);
-    into_ = into, queue_ = &queue;
+    into_ = into;
+    queue_ = &queue;
     return result_ = staging_.data();
   }
   MPI_Request request = MPI_REQUEST_NULL;
@@ -151,7 +152,10 @@ class MpiComm : public Comm {
     MpiWork* work = take(gathered_);
     if (on_gpu(queue)) recv.data = work->land(recv, queue);
     char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
-    if (on_gpu(queue)) fetch(own, send, queue), send.data = own;
+    if (on_gpu(queue)) {
+      fetch(own, send, queue);
+      send.data = own;
+    }
     const void* from = own == send.data ? MPI_IN_PLACE : send.data;
     CHECK_MPI(MPI_Iallgather(from, count, type_of(send.type), recv.data, count, type_of(send.type),
                              comm_, &work->request));
@@ -167,7 +171,8 @@ class MpiComm : public Comm {
     if (on_gpu(queue)) {
       recv.data = work->land(recv, queue, send.bytes());
       char* copy = static_cast<char*>(recv.data) + recv.bytes();
-      fetch(copy, send, queue), send.data = copy;
+      fetch(copy, send, queue);
+      send.data = copy;
     }
     if (order_ == SumOrder::tree) return tree_reduce_scatter(send, recv), work->arrive(), Ticket();
     CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
@@ -182,7 +187,8 @@ class MpiComm : public Comm {
     MpiWork* work = take(reduced_);
     if (on_gpu(queue)) {
       char* copy = work->land(view, queue);
-      fetch(copy, view, queue), view.data = copy;
+      fetch(copy, view, queue);
+      view.data = copy;
     }
     if (order_ == SumOrder::tree) return tree_all_reduce(view), work->arrive(), Ticket();
     CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
@@ -205,7 +211,10 @@ class MpiComm : public Comm {
     std::vector<int> lengths(size_), starts(size_);
     CHECK_MPI(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, comm_));
     int total = 0;
-    for (int i = 0; i < size_; ++i) starts[i] = total, total += lengths[i];
+    for (int i = 0; i < size_; ++i) {
+      starts[i] = total;
+      total += lengths[i];
+    }
     std::string all(total, '\0');
     CHECK_MPI(MPI_Allgatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(),
                              starts.data(), MPI_CHAR, comm_));
@@ -224,7 +233,10 @@ class MpiComm : public Comm {
 
  private:
   struct Timer {
-    Timer(Traffic& t, int64_t bytes) : traffic(t) { ++t.calls, t.bytes += bytes; }
+    Timer(Traffic& t, int64_t bytes) : traffic(t) {
+      ++t.calls;
+      t.bytes += bytes;
+    }
     ~Timer() { traffic.seconds += base::now_s() - begin; }
     Traffic& traffic;
     double begin = base::now_s();

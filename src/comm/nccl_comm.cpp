@@ -48,7 +48,10 @@ ncclDataType_t type_of(device::DType type) {
 // that was suspended is no stall.
 class Patience {
  public:
-  void reset() { waited_s_ = 0, last_s_ = base::now_s(); }
+  void reset() {
+    waited_s_ = 0;
+    last_s_ = base::now_s();
+  }
   double look() {
     double now = base::now_s();
     waited_s_ += std::min(now - last_s_, 1.0);
@@ -67,7 +70,10 @@ struct NcclGroup {
 
 // One collective under way; free for another use when it was waited for and has ended.
 struct Operation : Ticket::Work {
-  ~Operation() override { gpu::free_event(ready), gpu::free_event(done); }
+  ~Operation() override {
+    gpu::free_event(ready);
+    gpu::free_event(done);
+  }
   void wait() override {
     gpu::wait(done, stream);
     waited = true;
@@ -127,7 +133,10 @@ class NcclLane {
       base::fail(base::Exit::mesh, "NCCL: {}: {}: exchanges between GPUs have failed before",
                  group.name, what);
     Operation* op = take();
-    op->group = &group, op->what = what, op->view = view, op->number = ++operations_;
+    op->group = &group;
+    op->what = what;
+    op->view = view;
+    op->number = ++operations_;
     op->stream = queue.stream();
     gpu::record(op->ready, op->stream);
     gpu::wait(op->ready, queue_.stream());
@@ -302,7 +311,10 @@ class NcclComm : public Comm {
   // A call, and how long it held the main thread.
   struct Counted {
     Counted(Traffic& t, bool moves, int64_t bytes) : traffic(t) {
-      if (moves) ++t.calls, t.bytes += bytes;
+      if (moves) {
+        ++t.calls;
+        t.bytes += bytes;
+      }
     }
     ~Counted() { traffic.seconds += base::now_s() - begin; }
     Traffic& traffic;

@@ -184,7 +184,10 @@ std::string nearest_key(std::string_view key, std::span<const std::string> known
              without_suffix(parts[i]) == wanted[i];
       if (near) distance += base::edit_distance(wanted[i], parts[i]);
     }
-    if (near && (found.empty() || distance < least)) found = candidate, least = distance;
+    if (near && (found.empty() || distance < least)) {
+      found = candidate;
+      least = distance;
+    }
   }
   return found;
 }

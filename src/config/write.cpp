@@ -32,9 +32,10 @@ std::string inline_list(const List& list, Text text) {
 std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
-    if (c == '"' || c == '\\')
-      out += '\\', out += c;
-    else if (c == '\n')
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n')
       out += "\\n";
     else if (c == '\t')
       out += "\\t";

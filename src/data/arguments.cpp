@@ -81,8 +81,10 @@ bool fits(const Literal& v, Type type) {
 Arguments::Arguments(const Call& call, std::span<const Parameter> parameters, std::string_view text)
     : op_(call.name), text_(text) {
   std::vector<std::string> names;
-  for (const Parameter& p : parameters)
-    names.push_back(p.name), bound_.push_back({&p, {}, std::string::npos});
+  for (const Parameter& p : parameters) {
+    names.push_back(p.name);
+    bound_.push_back({&p, {}, std::string::npos});
+  }
   bool takes_all = !parameters.empty() && parameters[0].type == Type::texts;
   LiteralList all;
   for (size_t i = 0; i < call.arguments.size(); ++i) {
@@ -108,7 +110,8 @@ Arguments::Arguments(const Call& call, std::span<const Parameter> parameters, st
     }
     if (b.at != std::string::npos)
       problem(fmt::format("argument '{}' is given twice", b.parameter->name));
-    b.at = a.at, b.value = a.value;
+    b.at = a.at;
+    b.value = a.value;
     bool none = is<std::monostate>(a.value) && b.parameter->otherwise == "None";
     if (!none && !fits(a.value, b.parameter->type))
       problem(fmt::format("argument '{}' is {}, expected {}", b.parameter->name, text_of(a.value),
@@ -214,7 +217,9 @@ Array array_for(const OpContext& context, const std::string& key, device::DType 
       auto [data, size] = std::pair(it->second.data(), it->second.size());
       if (int64_t(size) == count_of(shape) * device::size_of(type) && from.bytes.data() != data) {
         Array out;
-        out.type = type, out.shape = std::move(shape), out.bytes = Bytes::borrowed(data, size);
+        out.type = type;
+        out.shape = std::move(shape);
+        out.bytes = Bytes::borrowed(data, size);
         return out;
       }
     }

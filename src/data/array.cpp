@@ -32,7 +32,8 @@ struct Pool {
   size_t used = 0;
   ~Pool() {
     for (size_t i = 0; i < used; ++i) std::free(blocks[i].data);
-    used = 0, t_closed = true;
+    used = 0;
+    t_closed = true;
   }
 };
 thread_local Pool t_pool;
@@ -91,7 +92,8 @@ Bytes::Bytes(const Bytes& other) : Bytes(other.size_) {
 
 Bytes Bytes::borrowed(uint8_t* data, size_t size) {
   Bytes out;
-  out.data_ = data, out.size_ = size;
+  out.data_ = data;
+  out.size_ = size;
   return out;
 }
 
@@ -102,7 +104,8 @@ void Bytes::reset(size_t size) {
     give({std::exchange(data_, nullptr), std::exchange(capacity_, 0)});
     size_ = 0;
     Block block = take(size);
-    data_ = block.data, capacity_ = block.capacity;
+    data_ = block.data;
+    capacity_ = block.capacity;
   }
   size_ = size;
 }
@@ -129,7 +132,8 @@ std::string text_of(const std::vector<int64_t>& shape) {
 }
 
 void Array::reset(device::DType element, std::vector<int64_t> dims) {
-  type = element, shape = std::move(dims);
+  type = element;
+  shape = std::move(dims);
   bytes.reset(base::narrow<size_t>(count() * device::size_of(type)));
 }
 

@@ -69,7 +69,8 @@ std::vector<Piece> pieces_of(std::string_view pattern) {
   auto add = [&](Piece piece) {
     if (piece.count() > kMostNames / names)
       base::fail(Exit::config, "'{}' stands for more than {} names", pattern, kMostNames);
-    names *= piece.count(), longest += piece.longest();
+    names *= piece.count();
+    longest += piece.longest();
     if (longest > kMostBytes / names)
       base::fail(Exit::config, "'{:.200}...' stands for more than {} MiB of names", pattern,
                  kMostBytes >> 20);

@@ -113,7 +113,10 @@ struct Layout {
 std::string list(const std::vector<std::string>& cells) {
   std::vector<std::string> shown;
   for (const std::string& cell : cells) shown.push_back(base::quoted(cell, 40));
-  if (shown.size() > 12) shown.resize(12), shown.push_back("...");
+  if (shown.size() > 12) {
+    shown.resize(12);
+    shown.push_back("...");
+  }
   return base::join(shown, ", ");
 }
 
@@ -274,7 +277,10 @@ bool read_caption_table(const std::string& path, std::string_view text, const Ta
   {
     Rows first(path, text);
     if (!first.next(kAll)) return false;
-    if (std::optional<Layout> known = layout_of(first, columns)) header = true, layout = *known;
+    if (std::optional<Layout> known = layout_of(first, columns)) {
+      header = true;
+      layout = *known;
+    }
   }
   size_t most = layout.caption + 1 == layout.columns ? layout.columns : kAll;
   if (header) rows.next(kAll);

@@ -146,7 +146,8 @@ void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
   };
   auto filter = [&](int depth, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::key && depth == 1) {
-      section = parsed.get<std::string>(), number = 0;
+      section = parsed.get<std::string>();
+      number = 0;
       return section == "images" || section == "annotations";
     }
     if (event == json::parse_event_t::key && depth == 3) {

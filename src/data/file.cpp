@@ -50,7 +50,9 @@ void File::read(int64_t offset, void* out, size_t count) const {
     if (got == 0)
       throw Unreadable(fmt::format(
           "'{}' ends at {}, {} bytes are missing: was it cut while in use?", path_, offset, count));
-    at += got, offset += got, count -= size_t(got);
+    at += got;
+    offset += got;
+    count -= size_t(got);
   }
 }
 

@@ -24,7 +24,8 @@ int read_bytes(GifFileType* gif, GifByteType* out, int count) {
   Rest* rest = static_cast<Rest*>(gif->UserData);
   size_t n = std::min(rest->left, size_t(std::max(count, 0)));
   if (n) std::memcpy(out, rest->data, n);
-  rest->data += n, rest->left -= n;
+  rest->data += n;
+  rest->left -= n;
   return int(n);
 }
 
@@ -59,7 +60,9 @@ class Reader {
         if (index >= colours.size())
           base::fail(Exit::data, "broken GIF: colour {} of a palette of {}", index, colours.size());
         uint8_t* to = out.u8() + (y * width + x) * 3;
-        to[0] = colours[index].Red, to[1] = colours[index].Green, to[2] = colours[index].Blue;
+        to[0] = colours[index].Red;
+        to[1] = colours[index].Green;
+        to[2] = colours[index].Blue;
       }
     return out;
   }
@@ -112,7 +115,7 @@ class Reader {
     int64_t height = first.Height, width = first.Width;
     try {
       while (next_image(nullptr)) {
-        height = std::max<int64_t>(height, gif_->Image.Height),
+        height = std::max<int64_t>(height, gif_->Image.Height);
         width = std::max<int64_t>(width, gif_->Image.Width);
         int size = 0;
         GifByteType* block = nullptr;

@@ -35,7 +35,8 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
   Job* job = static_cast<Job*>(png_get_io_ptr(png));
   if (count > job->left) png_error(png, "the file ends early");
   std::memcpy(out, job->data, count);
-  job->data += count, job->left -= count;
+  job->data += count;
+  job->left -= count;
 }
 
 bool read_header(Job& job) {

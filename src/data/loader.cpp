@@ -120,7 +120,8 @@ void Loader::open_slot() {
 }
 
 void Loader::work() {
-  base::leave_signals_to_main(), base::make_signal_stack();
+  base::leave_signals_to_main();
+  base::make_signal_stack();
   std::unique_lock lock(mutex_);
   while (true) {
     takeable_.wait(lock, [this] { return stopped_ || can_take(); });
@@ -148,7 +149,10 @@ void Loader::work() {
       // does not depend on threads.
       failed_ = true;
       slot.rows = slot.taken;
-      if (row < slot.bad_row) slot.bad_row = row, slot.error = error;
+      if (row < slot.bad_row) {
+        slot.bad_row = row;
+        slot.error = error;
+      }
     }
     if (slot.complete()) deliverable_.notify_all();
   }

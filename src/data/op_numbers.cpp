@@ -83,8 +83,10 @@ struct Levels {
 
 Levels levels(std::array<double, 3> mean, std::array<double, 3> deviation) {
   Levels out{};
-  for (size_t c = 0; c < 3; ++c)
-    out.mean[c] = float(mean[c] * 255), out.deviation[c] = float(deviation[c] * 255);
+  for (size_t c = 0; c < 3; ++c) {
+    out.mean[c] = float(mean[c] * 255);
+    out.deviation[c] = float(deviation[c] * 255);
+  }
   return out;
 }
 

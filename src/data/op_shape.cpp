@@ -123,7 +123,8 @@ class PadToShape : public Op {
       int64_t rest = r, to = before.back(), stride = out.shape.back();
       for (size_t i = axes - 1; i-- > 0;) {
         to += (rest % in.shape[i] + before[i]) * stride;
-        rest /= in.shape[i], stride *= out.shape[i];
+        rest /= in.shape[i];
+        stride *= out.shape[i];
       }
       std::memcpy(out.bytes.data() + size_t(to) * size, in.bytes.data() + size_t(r * run) * size,
                   size_t(run) * size);

@@ -43,7 +43,8 @@ class Tokenize : public Op {
                                       text_of(a.raw("pad_value"))));
     if (end_ != End::none && !stop)
       a.fail("eos", fmt::format("tokenizer '{}' has no end piece: use eos=\"none\"", model));
-    pad_ = *pad, stop_ = stop.value_or(0);
+    pad_ = *pad;
+    stop_ = stop.value_or(0);
     if (has_prefix_) tokenizer_->encode(a.text("prefix"), prefix_);
     if (int64_t(prefix_.size()) >= length_)
       a.fail("prefix",

@@ -23,7 +23,8 @@ uint64_t forward(uint64_t value, uint64_t side, const base::Stream& stream) {
   uint64_t left = value / side, right = value % side;
   for (uint64_t round = 0; round < kRounds; ++round) {
     uint64_t next = (left + drawn(stream, right, round, side)) % side;
-    left = right, right = next;
+    left = right;
+    right = next;
   }
   return left * side + right;
 }
@@ -32,7 +33,8 @@ uint64_t backward(uint64_t value, uint64_t side, const base::Stream& stream) {
   uint64_t left = value / side, right = value % side;
   for (uint64_t round = kRounds; round-- > 0;) {
     uint64_t before = (right + side - drawn(stream, left, round, side)) % side;
-    right = left, left = before;
+    right = left;
+    left = before;
   }
   return left * side + right;
 }

@@ -127,7 +127,8 @@ std::vector<AreaSpan> area_spans(int64_t out, float scale) {
   for (int64_t i = 0; i < out; ++i) {
     float from = float(i) * scale, to = float(i + 1) * scale;
     AreaSpan& s = spans[size_t(i)];
-    s.start = int64_t(std::floor(from)), s.end = int64_t(std::ceil(to));
+    s.start = int64_t(std::floor(from));
+    s.end = int64_t(std::ceil(to));
     for (int64_t v = s.start; v < s.end; ++v) {
       bool ends_after = float(v + 1) > to;
       s.part.push_back(float(v) < from ? (ends_after ? scale : float(v + 1) - from)

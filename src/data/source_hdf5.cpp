@@ -60,7 +60,10 @@ H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::strin
                  const std::string& dataset) {
   if (!h5.exists(dataset)) {
     std::vector<std::string> there = h5.datasets();
-    if (there.size() > 12) there.resize(12), there.push_back("...");
+    if (there.size() > 12) {
+      there.resize(12);
+      there.push_back("...");
+    }
     base::fail(Exit::data, "'{}' has no dataset '{}' (field '{}'){}; there is {}", path, dataset,
                field, nearest_hint(dataset, there), list_of(there));
   }

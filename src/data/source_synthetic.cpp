@@ -26,7 +26,8 @@ std::vector<float> noise_table() {
       x -= (below - p) / density;
     }
     float value = float(std::min(x * kDeviation, 1.0));
-    table[size_t(k)] = value, table[size_t(kCount - 1 - k)] = -value;
+    table[size_t(k)] = value;
+    table[size_t(kCount - 1 - k)] = -value;
   }
   return table;
 }
@@ -70,7 +71,8 @@ class Synthetic : public Source {
   // captions have.
   Array labels(const base::Stream& stream) const {
     int64_t length = options_.seq_len, low = length >= 64 ? 6 : 4, high = length >= 64 ? 19 : 12;
-    low = std::min(low, length - 1), high = std::min(high, length);
+    low = std::min(low, length - 1);
+    high = std::min(high, length);
     auto below = [&](uint64_t draw, int64_t n) {
       return int64_t(uint64_t(stream.bits(draw)) * uint64_t(n) >> 32);
     };

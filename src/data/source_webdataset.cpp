@@ -224,7 +224,8 @@ class Webdataset : public Source {
     TarIndex index = load_tar_index(shard.path, context);
     shard.local = context.local(shard.path);
     File file(shard.local);
-    shard.bytes = file.size(), shard.modified_ns = file.modified_ns();
+    shard.bytes = file.size();
+    shard.modified_ns = file.modified_ns();
     place_members(shard, index);
     shard.keys = std::move(index.keys);
     std::lock_guard lock(seen_mutex_);
@@ -248,8 +249,10 @@ class Webdataset : public Source {
     std::vector<size_t> chosen(shard.places.size(), std::numeric_limits<size_t>::max());
     for (const TarIndex::Member& m : index.members)
       for (auto [f, choice] : uses[m.extension])
-        if (size_t at = m.sample * fields_.size() + f; choice < chosen[at])
-          chosen[at] = choice, shard.places[at] = {m.offset, m.size};
+        if (size_t at = m.sample * fields_.size() + f; choice < chosen[at]) {
+          chosen[at] = choice;
+          shard.places[at] = {m.offset, m.size};
+        }
   }
 
   // The index knows what is missing, so a run need not find out after hours.
@@ -263,7 +266,10 @@ class Webdataset : public Source {
             if (missing++ == 0) first = s.first + int64_t(i);
       if (missing == 0 || (substitutes && missing < size_)) continue;
       std::vector<std::string> seen(seen_.begin(), seen_.end());
-      if (seen.size() > 12) seen.resize(12), seen.push_back("...");
+      if (seen.size() > 12) {
+        seen.resize(12);
+        seen.push_back("...");
+      }
       base::fail(
           Exit::data,
           "field '{}': {} of {} samples have no member '{}', the first is {}; members there are: "

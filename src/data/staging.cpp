@@ -72,9 +72,12 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
     base::end_if_asked(token);
     if (!io::exists(path) || io::is_directory(path)) continue;
     File original(path);
-    ++result.files, result.bytes += original.size();
+    ++result.files;
+    result.bytes += original.size();
     if (is_same(staged_path(directory, path), original)) continue;
-    missing.push_back(path), ++result.copied_files, result.copied_bytes += original.size();
+    missing.push_back(path);
+    ++result.copied_files;
+    result.copied_bytes += original.size();
   }
   if (int64_t room = io::free_bytes(directory); result.copied_bytes > room)
     base::fail(Exit::data,

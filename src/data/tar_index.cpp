@@ -48,7 +48,10 @@ class Reader {
   // A count of things that take at least `least` bytes each.
   size_t count(int64_t least) {
     int64_t n = number();
-    if (n < 0 || n > int64_t(rest_.size()) / least) good_ = false, n = 0;
+    if (n < 0 || n > int64_t(rest_.size()) / least) {
+      good_ = false;
+      n = 0;
+    }
     return size_t(n);
   }
   bool done() const { return good_ && rest_.empty(); }
@@ -152,8 +155,11 @@ std::string encode_tar_index(const TarIndex& index, const File& shard) {
     for (const std::string& s : *list) w.text(s);
   }
   w.number(int64_t(index.members.size()));
-  for (const TarIndex::Member& m : index.members)
-    w.number(m.offset), w.number(m.size), w.number(int64_t(uint64_t(m.sample) << 32 | m.extension));
+  for (const TarIndex::Member& m : index.members) {
+    w.number(m.offset);
+    w.number(m.size);
+    w.number(int64_t(uint64_t(m.sample) << 32 | m.extension));
+  }
   w.number(int64_t(base::xxh3(w.out_)));
   return std::move(w.out_);
 }
@@ -171,9 +177,11 @@ std::optional<TarIndex> decode_tar_index(std::string_view bytes, const File& sha
   }
   index.members.resize(r.count(24));
   for (TarIndex::Member& m : index.members) {
-    m.offset = r.number(), m.size = r.number();
+    m.offset = r.number();
+    m.size = r.number();
     uint64_t both = uint64_t(r.number());
-    m.sample = uint32_t(both >> 32), m.extension = uint32_t(both);
+    m.sample = uint32_t(both >> 32);
+    m.extension = uint32_t(both);
     bool inside = m.offset >= 0 && m.size >= 0 && m.size <= shard.size() &&
                   m.offset <= shard.size() - m.size && m.sample < index.keys.size() &&
                   m.extension < index.extensions.size();

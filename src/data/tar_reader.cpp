@@ -117,7 +117,8 @@ TarReader::Header TarReader::parse(int64_t at) {
   int64_t plain = 0, with_sign = 0;
   for (int64_t i = 0; i < kBlock; ++i) {
     char c = i >= 148 && i < 156 ? ' ' : b[i];
-    plain += uint8_t(c), with_sign += int8_t(c);
+    plain += uint8_t(c);
+    with_sign += int8_t(c);
   }
   std::optional<int64_t> sum = number(b + 148, 8);
   if (!sum || (*sum != plain && *sum != with_sign))
@@ -202,7 +203,7 @@ bool TarReader::next(TarMember& member) {
     int64_t body = at_ + kBlock;
     switch (h.type) {
       case 'L':
-        long_name = text(body, h.size, "long name"),
+        long_name = text(body, h.size, "long name");
         long_name.resize(strnlen(long_name.data(), long_name.size()));
         break;
       case 'x':
@@ -229,7 +230,9 @@ bool TarReader::next(TarMember& member) {
         last_ = name;
         at_ = body + padded(size);
         if (directory) {
-          first_header = at_, long_name.clear(), has_size = extended = false;
+          first_header = at_;
+          long_name.clear();
+          has_size = extended = false;
           continue;
         }
         member = {std::move(name), first_header, body, size};

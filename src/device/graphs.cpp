@@ -65,7 +65,8 @@ void Graphs::run(const Key& key, const std::function<void()>& work) {
   const size_t before = gpu_memory_used_bytes();
   const base::Stopwatch watch;
   const double ops_s = record(entry, work);  // which count as put in
-  ++queue_.graph_cost().recorded, queue_.graph_cost().seconds += watch.seconds() - ops_s;
+  ++queue_.graph_cost().recorded;
+  queue_.graph_cost().seconds += watch.seconds() - ops_s;
   launch(entry);
   counts_.bytes += std::max<int64_t>(0, int64_t(gpu_memory_used_bytes()) - int64_t(before));
 }
@@ -104,7 +105,8 @@ void Graphs::launch(const Entry& entry) {
   const base::Stopwatch watch;
   gpu::launch_graph(entry.graph.get(), queue_.stream());
   ++counts_.launches;
-  ++queue_.graph_cost().launches, queue_.graph_cost().seconds += watch.seconds();
+  ++queue_.graph_cost().launches;
+  queue_.graph_cost().seconds += watch.seconds();
 }
 
 void Graphs::forget_all() {

@@ -93,8 +93,11 @@ Buffer::~Buffer() {
 }
 
 void Buffer::swap(Buffer& other) noexcept {
-  std::swap(data_, other.data_), std::swap(bytes_, other.bytes_), std::swap(kind_, other.kind_);
-  std::swap(ledger_, other.ledger_), std::swap(category_, other.category_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(kind_, other.kind_);
+  std::swap(ledger_, other.ledger_);
+  std::swap(category_, other.category_);
 }
 
 void upload(const View& to, const void* from, Queue& queue) {

@@ -72,12 +72,17 @@ class Queue {
 
   void account(int op, int64_t flops, int64_t bytes, double seconds) {
     OpCost& c = costs_[op];
-    ++c.calls, c.flops += flops, c.bytes += bytes, c.seconds += seconds;
+    ++c.calls;
+    c.flops += flops;
+    c.bytes += bytes;
+    c.seconds += seconds;
   }
   // The same calls once more, by a graph: what each takes is not known.
   void account_again(int op, const OpCost& cost) {
     OpCost& c = costs_[size_t(op)];
-    c.calls += cost.calls, c.flops += cost.flops, c.bytes += cost.bytes;
+    c.calls += cost.calls;
+    c.flops += cost.flops;
+    c.bytes += cost.bytes;
   }
   const std::array<OpCost, kMaxOps>& costs() const { return costs_; }
   // What graphs cost the host, who puts no op of theirs in.
@@ -86,7 +91,10 @@ class Queue {
     double seconds = 0;
   };
   GraphCost& graph_cost() { return graph_cost_; }
-  void reset_costs() { costs_ = {}, graph_cost_ = {}; }
+  void reset_costs() {
+    costs_ = {};
+    graph_cost_ = {};
+  }
 
   // GPUs: the op that was put in last, for messages.
   const char* op() const { return op_; }

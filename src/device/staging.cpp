@@ -37,7 +37,10 @@ void UploadRing::upload(void* to, const void* from, int64_t bytes, Queue& queue)
         "an upload while a graph is recorded: it would send what its staging memory holds by then");
   count_upload(bytes);
   for (int64_t done = 0; done < bytes;) {
-    if (filled_ == kChunkBytes) filled_ = 0, chunk_ = (chunk_ + 1) % chunks_.size();
+    if (filled_ == kChunkBytes) {
+      filled_ = 0;
+      chunk_ = (chunk_ + 1) % chunks_.size();
+    }
     Chunk& chunk = chunks_[chunk_];
     if (filled_ == 0) {
       MayWait lifted;

@@ -27,8 +27,14 @@ NoWaits::~NoWaits() { no_waits_in = before_; }
 MayWait::MayWait() : before_(std::exchange(no_waits_in, nullptr)) {}
 MayWait::~MayWait() { no_waits_in = before_; }
 
-void count_upload(int64_t bytes) { ++counted.uploads, counted.uploaded_bytes += bytes; }
-void count_download(int64_t bytes) { ++counted.downloads, counted.downloaded_bytes += bytes; }
+void count_upload(int64_t bytes) {
+  ++counted.uploads;
+  counted.uploaded_bytes += bytes;
+}
+void count_download(int64_t bytes) {
+  ++counted.downloads;
+  counted.downloaded_bytes += bytes;
+}
 void count_wait(const char* what) {
   ++counted.waits;
   CHECK(!no_waits_in, "{}: the host waits for the GPU: {}", no_waits_in, what);

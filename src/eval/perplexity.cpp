@@ -60,7 +60,10 @@ class Perplexity : public Evaluator {
     }
     share_values(context.world, values);
     double sum = 0, tokens = 0;
-    for (int64_t i = 0; i < n; ++i) sum += values[size_t(i)], tokens += values[size_t(n + i)];
+    for (int64_t i = 0; i < n; ++i) {
+      sum += values[size_t(i)];
+      tokens += values[size_t(n + i)];
+    }
     Result result{{}, n, "captions"};
     if (tokens > 0)  // else nothing was predicted, and 0 nats would look like a perfect result
       result.values = {{"perplexity", sum / double(n)}, {"perplexity_per_token", sum / tokens}};

@@ -128,7 +128,9 @@ void File::read_at(void* data, int64_t bytes, int64_t offset) const {
     if (n == 0)
       throw Failure(fmt::format("{}: ends at byte {}, {} more were expected", path_, offset, bytes),
                     0);
-    to += n, offset += n, bytes -= n;
+    to += n;
+    offset += n;
+    bytes -= n;
   }
 }
 
@@ -159,7 +161,9 @@ void File::write_at(const void* data, int64_t bytes, int64_t offset) {
       return ::pwrite(descriptor_, from, size_t(std::min(bytes, kLargestPiece)), offset);
     });
     if (n < 0) fail_call("write", path_, errno);
-    from += n, offset += n, bytes -= n;
+    from += n;
+    offset += n;
+    bytes -= n;
   }
 }
 
@@ -174,8 +178,10 @@ void File::write_at(std::vector<std::string_view> pieces, int64_t offset) {
         repeat([&] { return ::pwritev(descriptor_, vectors.data(), int(vectors.size()), offset); });
     if (n < 0) fail_call("write", path_, errno);
     offset += n;
-    for (size_t left = size_t(n); first < pieces.size() && left >= pieces[first].size(); ++first)
-      left -= pieces[first].size(), n -= ssize_t(pieces[first].size());
+    for (size_t left = size_t(n); first < pieces.size() && left >= pieces[first].size(); ++first) {
+      left -= pieces[first].size();
+      n -= ssize_t(pieces[first].size());
+    }
     if (n > 0) pieces[first].remove_prefix(size_t(n));  // cut short
   }
 }

@@ -238,8 +238,11 @@ H5File::H5File(H5File&& other) noexcept
       groups_(std::move(other.groups_)) {}
 
 H5File& H5File::operator=(H5File&& other) noexcept {
-  std::swap(id_, other.id_), std::swap(path_, other.path_), std::swap(image_, other.image_);
-  std::swap(contiguous_, other.contiguous_), std::swap(groups_, other.groups_);
+  std::swap(id_, other.id_);
+  std::swap(path_, other.path_);
+  std::swap(image_, other.image_);
+  std::swap(contiguous_, other.contiguous_);
+  std::swap(groups_, other.groups_);
   return *this;
 }
 

@@ -84,7 +84,9 @@ H5Rows::H5Rows(const H5File& file, const std::string& dataset)
     chunk_bytes_ = size_;
     for (hsize_t n : chunk) chunk_bytes_ *= int64_t(n);  // HDF5 keeps them below 4 GiB
   }
-  set_ = set.release(), type_ = type.release(), space_ = space.release();
+  set_ = set.release();
+  type_ = type.release();
+  space_ = space.release();
 }
 
 H5Rows::H5Rows(H5Rows&& other) noexcept
@@ -104,7 +106,9 @@ H5Rows::H5Rows(H5Rows&& other) noexcept
 H5Rows::~H5Rows() {
   if (set_ < 0) return;
   H5Lock lock;
-  H5Sclose(space_), H5Tclose(type_), H5Dclose(set_);
+  H5Sclose(space_);
+  H5Tclose(type_);
+  H5Dclose(set_);
 }
 
 // A file may claim any shape, so products stop at the largest number.

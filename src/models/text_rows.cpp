@@ -35,7 +35,8 @@ int64_t TextRows::unit(int64_t examples, int64_t text_length) {
 
 void TextRows::assign(const std::vector<int64_t>& counts, int64_t slices, int64_t text_length) {
   length = text_length;
-  offsets.assign(1, 0), cuts.assign(1, 0);
+  offsets.assign(1, 0);
+  cuts.assign(1, 0);
   const int64_t each = int64_t(counts.size()) / slices, step = unit(each, length);
   for (int64_t j = 0; j < slices; ++j) {
     auto begin = counts.begin() + j * each, end = begin + each;
@@ -61,7 +62,8 @@ int64_t TextRows::sets(int64_t examples, int64_t text_length) {
 
 void TextRows::assign_set(int64_t set, int64_t batch, int64_t slices, int64_t text_length) {
   length = text_length;
-  offsets.assign(1, 0), cuts.assign(1, 0);
+  offsets.assign(1, 0);
+  cuts.assign(1, 0);
   const int64_t each = batch / slices, step = unit(each, length), full = each * length;
   for (int64_t j = 0; j < slices; ++j) {
     int64_t left = set == 0 ? full : (sets(each, length) - set) * step;

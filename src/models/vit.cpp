@@ -18,10 +18,10 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
         // which nobody can train with.
         double omega = std::pow(10000.0, -double(k) / double(std::max<int64_t>(q - 1, 1)));
         float* row = out.data() + (y * width + x) * columns;
-        row[k] = float(std::sin(double(x) * omega)),
+        row[k] = float(std::sin(double(x) * omega));
         row[q + k] = float(std::cos(double(x) * omega));
-        row[2 * q + k] = float(std::sin(double(y) * omega)),
-                    row[3 * q + k] = float(std::cos(double(y) * omega));
+        row[2 * q + k] = float(std::sin(double(y) * omega));
+        row[3 * q + k] = float(std::cos(double(y) * omega));
       }
   return out;
 }

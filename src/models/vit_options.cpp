@@ -35,7 +35,11 @@ void EncoderOptions::bind(config::Table& t) {
                                      variant));
     } else {
       const Variant& v = found->second;
-      patch = size, width = v.width, depth = v.depth, mlp = v.mlp, heads = v.heads;
+      patch = size;
+      width = v.width;
+      depth = v.depth;
+      mlp = v.mlp;
+      heads = v.heads;
     }
   }
   auto never = config::OnResume::never;

@@ -104,7 +104,10 @@ void look(const data::Dataset& set, int64_t index, Findings& into) {
     Captions& all = into.captions[field];
     all.max_len = found.max_len;
     all.empty += found.empty;
-    for (int64_t n : found.tokens) ++all.lengths[n], all.cut += n > found.max_len;
+    for (int64_t n : found.tokens) {
+      ++all.lengths[n];
+      all.cut += n > found.max_len;
+    }
   }
 }
 
@@ -151,12 +154,16 @@ Json report(const data::Dataset& set, const Findings& found) {
   }
   if (broken > kMostPrinted) log::line("             and {} more", broken - kMostPrinted);
 
-  json["images"] = Json::object(), json["captions"] = Json::object();
+  json["images"] = Json::object();
+  json["captions"] = Json::object();
   for (const auto& [field, sizes] : found.sizes) {
     Histogram height, width;
     std::vector<std::pair<int64_t, std::pair<int64_t, int64_t>>> common;
-    for (const auto& [size, count] : sizes)
-      height[size.first] += count, width[size.second] += count, common.push_back({-count, size});
+    for (const auto& [size, count] : sizes) {
+      height[size.first] += count;
+      width[size.second] += count;
+      common.push_back({-count, size});
+    }
     std::sort(common.begin(), common.end());
     if (common.size() > kMostSizes) common.resize(kMostSizes);
     Json list = Json::array();

@@ -23,14 +23,17 @@ using Counts = std::array<int64_t, 9>;
 
 Counts counts_of(Engine& engine, comm::Mesh& mesh, int64_t passes) {
   engine.queue().reset_costs();
-  mesh.fsdp->reset_traffic(), mesh.replica->reset_traffic();
+  mesh.fsdp->reset_traffic();
+  mesh.replica->reset_traffic();
   engine.plan_step(passes);
   Counts out{};
   for (const device::OpCost& cost : engine.queue().costs()) out[0] += cost.flops;
   size_t at = 1;
   for (const comm::Traffic* t : {&mesh.fsdp->gathered(), &mesh.fsdp->scattered(),
-                                 &mesh.fsdp->reduced(), &mesh.replica->reduced()})
-    out[at++] = t->calls, out[at++] = t->bytes;
+                                 &mesh.fsdp->reduced(), &mesh.replica->reduced()}) {
+    out[at++] = t->calls;
+    out[at++] = t->bytes;
+  }
   return out;
 }
 
@@ -46,8 +49,10 @@ void count_step(Engine& engine, comm::Mesh& mesh, Plan& plan) {
   plan.step_flops = all[0];
   size_t at = 1;
   for (comm::Traffic* t :
-       {&plan.fsdp_gather, &plan.fsdp_scatter, &plan.fsdp_reduce, &plan.replica_reduce})
-    t->calls = all[at++], t->bytes = all[at++];
+       {&plan.fsdp_gather, &plan.fsdp_scatter, &plan.fsdp_reduce, &plan.replica_reduce}) {
+    t->calls = all[at++];
+    t->bytes = all[at++];
+  }
 }
 
 // Opens the training data where they can be had: they say how long an epoch is.

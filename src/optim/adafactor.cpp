@@ -181,11 +181,14 @@ void Adafactor::begin_step(const StepInfo& info, const TensorTotals& totals) {
 kernels::AdafactorScaling Adafactor::scaling(const Piece& piece) const {
   const Tensor& t = tensors_[size_t(piece.parameter)];
   kernels::AdafactorScaling s;
-  s.beta2 = beta2_, s.eps = float(options_.eps);
-  if (t.factoring.factored)
-    s.factor_over_x = over_x(factors_, t), s.factor_over_y = over_y(factors_, t),
-    s.shape = t.factoring.shape, s.begin = piece.begin;
-  else
+  s.beta2 = beta2_;
+  s.eps = float(options_.eps);
+  if (t.factoring.factored) {
+    s.factor_over_x = over_x(factors_, t);
+    s.factor_over_y = over_y(factors_, t);
+    s.shape = t.factoring.shape;
+    s.begin = piece.begin;
+  } else
     s.v = v_.of(piece);
   return s;
 }

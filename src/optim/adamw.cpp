@@ -37,7 +37,8 @@ class Adamw : public Method {
     args_.add1 = float(1.0 - options.b1);
     args_.keep2 = float(options.b2);
     args_.add2 = float(1.0 - options.b2);
-    args_.eps = float(options.eps), args_.eps_root = float(options.eps_root);
+    args_.eps = float(options.eps);
+    args_.eps_root = float(options.eps_root);
   }
 
   void begin_step(const StepInfo& info, const TensorTotals&) override {
@@ -47,7 +48,8 @@ class Adamw : public Method {
 
   void update(const Piece& piece, const kernels::Update& update) override {
     args_.update = update;
-    args_.mu = mu_.of(piece), args_.nu = nu_.of(piece);
+    args_.mu = mu_.of(piece);
+    args_.nu = nu_.of(piece);
     updates_.add(args_);
   }
   void run() override {

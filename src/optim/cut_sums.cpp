@@ -16,7 +16,10 @@ CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
     for (size_t u = 0; u < units.size(); ++u) {
       if (units[u].strategy.optimizer_sharded != sharded) continue;
       const int64_t before = total_;
-      for (int p : units[u].parameters) place_[size_t(p)] = total_, total_ += width_[size_t(p)];
+      for (int p : units[u].parameters) {
+        place_[size_t(p)] = total_;
+        total_ += width_[size_t(p)];
+      }
       if (total_ == before) continue;
       // On CPUs a unit's sums stay in cache; on GPUs those of many units take one launch.
       if (std::exchange(begins, fabric.queue.device() != device::Kind::cuda))

@@ -28,8 +28,11 @@ ElementState::ElementState(const shard::Fabric& fabric, device::DType type,
            layout.segments(u, layout.owned_begin(u, f), layout.owned_count(u))) {
         Place& place = places_[size_t(s.parameter)];
         if (!place.kept) continue;
-        if (f == fabric.mesh.fsdp_index)
-          place.begin = s.begin, place.end = s.end, place.offset = length;
+        if (f == fabric.mesh.fsdp_index) {
+          place.begin = s.begin;
+          place.end = s.end;
+          place.offset = length;
+        }
         length += base::round_up(s.count(), kAlign);
       }
     longest = std::max(longest, length);

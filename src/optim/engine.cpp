@@ -75,8 +75,10 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
   norms_there_ = device::Fetched(kind, norm_sums_->all().bytes());
 
   for (Norms* n :
-       {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates})
-    n->per_parameter.assign(parameters.size(), 0), n->per_group.assign(groups_.size(), 0);
+       {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates}) {
+    n->per_parameter.assign(parameters.size(), 0);
+    n->per_group.assign(groups_.size(), 0);
+  }
   for (std::vector<float>& values : schedules_of_) values.assign(schedules_.size(), 0);
   report_.update.schedules.assign(schedules_.size(), 0);
   owned_.resize(layout.units().size());
@@ -218,8 +220,10 @@ const Report& Engine::report(int64_t step) {
   const auto* decided = reinterpret_cast<const float*>(squares_of_gradients + places_.count);
   const float* scales = decided + 4;
   const double scale = scale_options_ ? double(scales[2]) : 1;
-  if (scale_options_)
-    report_.gradients.loss_scale = scale, report_.gradients.next_loss_scale = double(scales[0]);
+  if (scale_options_) {
+    report_.gradients.loss_scale = scale;
+    report_.gradients.next_loss_scale = double(scales[0]);
+  }
   fill(report_.gradients.gradients, [&, next = int64_t{0}](int p) mutable {
     return policies_[size_t(p)].frozen ? 0 : squares_of_gradients[next++] / (scale * scale);
   });

@@ -150,7 +150,10 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
     for (size_t r = 0; r < patterns.size(); ++r)
       if (patterns[r] && std::regex_match(paths[p], *patterns[r])) {
         matches[r] = true;
-        if (!first) first = &options.rules[r], reached[r] = true;
+        if (!first) {
+          first = &options.rules[r];
+          reached[r] = true;
+        }
       }
     if (!first) {
       uncovered.push_back(paths[p]);

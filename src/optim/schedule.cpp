@@ -193,8 +193,10 @@ ScheduleShape::Curve StairShape::curve(const Clock& clock, int64_t, const std::s
   auto add = [&](const std::vector<double>& list, Unit unit) {
     for (double value : list) boundaries.push_back(steps_of({unit, value}, clock, 0));
   };
-  add(at_steps, Unit::steps), add(at_examples, Unit::examples), add(at_epochs, Unit::epochs),
-      add(at_fraction, Unit::fraction);
+  add(at_steps, Unit::steps);
+  add(at_examples, Unit::examples);
+  add(at_epochs, Unit::epochs);
+  add(at_fraction, Unit::fraction);
   CHECK(boundaries.size() == mults.size(), "{} multipliers for {} boundaries", mults.size(),
         boundaries.size());
   return [boundaries, factors = mults](float base, int64_t step) {

@@ -29,7 +29,10 @@ GradientStore::GradientStore(Fabric fabric, int64_t accumulation)
                                                 : 1;
       for (int i = 0; i < slots; ++i)
         s.slots.emplace_back(kind, fabric_.ledger, "gradients", layout.owned_count(u) * 4);
-      if (!s.local) s.pool_offset = elements, elements += unit.length;
+      if (!s.local) {
+        s.pool_offset = elements;
+        elements += unit.length;
+      }
       if (!s.local && !fabric_.tree && accumulation_ > 1)
         landing_elements = std::max(landing_elements, layout.owned_count(u));
     }

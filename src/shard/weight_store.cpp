@@ -197,7 +197,8 @@ void WeightStore::acquire(int block, int next) {
   for (Slot& s : slots_)
     if (s.block >= 0 && s.block != block && s.block != next) {
       for (comm::Ticket& t : s.tickets) t.wait();
-      s.tickets.clear(), s.block = -1;
+      s.tickets.clear();
+      s.block = -1;
     }
   if (sharded(block)) take(block);
   if (slots_.size() > 1 && next != block && sharded(next)) gather(next);

@@ -124,7 +124,8 @@ std::string parameter_table(Engine& engine, comm::Mesh& mesh) {
         device::read_on_host(slices[i].view(part), engine.queue(), [&](device::View values) {
           for (int64_t e = 0; e < values.count; ++e) {
             double v = double(values.f32()[e]);
-            sums[2 * i] += v, sums[2 * i + 1] += v * v;
+            sums[2 * i] += v;
+            sums[2 * i + 1] += v * v;
           }
         });
   mesh.world->all_reduce({sums.data(), device::DType::f64, int64_t(sums.size())}).wait();

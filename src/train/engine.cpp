@@ -227,9 +227,11 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
 const StepReport& Engine::report(int64_t step) {
   StepReport& report = reports_[step];
   const optim::Report& update = optimizer_->report(step);
-  report.gradients = update.gradients, report.update = update.update;
+  report.gradients = update.gradients;
+  report.update = update.update;
   report.finite = update.gradients.applied;
-  report.data_s = std::exchange(data_s_, 0), report.comm_s = std::exchange(comm_s_, 0);
+  report.data_s = std::exchange(data_s_, 0);
+  report.comm_s = std::exchange(comm_s_, 0);
   if (queue_.kind() == Kind::plan) return report;
   sums_->read(step, report);
   return report;

@@ -34,11 +34,13 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work) {
   } catch (const AskedToStop& e) {
     return leave(e);
   } catch (const base::Error& e) {
-    code = int(e.code()), text = e.what();
+    code = int(e.code());
+    text = e.what();
     if (e.agreed()) teller = e.teller();
   } catch (const std::exception& e) {
     const base::Error error = base::error_of(e);
-    code = int(error.code()), text = error.what();
+    code = int(error.code());
+    text = error.what();
   }
   if (world.max(int64_t(code)) == 0) return 0;
   std::vector<std::string> tellers = world.gather_text(std::to_string(teller));

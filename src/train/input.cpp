@@ -130,7 +130,8 @@ data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_
     for (int64_t i = 0; i < g.micro_batch; ++i) out[size_t(i)] = first + i;
     return out;
   };
-  plan.first = first_step * g.accumulation, plan.end = last_step * g.accumulation;
+  plan.first = first_step * g.accumulation;
+  plan.end = last_step * g.accumulation;
   return plan;
 }
 

@@ -67,7 +67,8 @@ double seconds_of(const std::string& text) {
   std::string clock = text;
   if (size_t dash = text.find('-'); dash != text.npos) {
     if (dash == 0 || text.substr(0, dash).find_first_not_of("0123456789") != text.npos) return -1;
-    days = std::strtod(text.c_str(), nullptr), clock = text.substr(dash + 1);
+    days = std::strtod(text.c_str(), nullptr);
+    clock = text.substr(dash + 1);
   }
   double seconds = 0;
   std::vector<std::string> parts = base::split(clock, ':');
@@ -92,7 +93,8 @@ Scheduler::Answer PbsEnd::read(const std::string& output, double now_s, double u
   const double started = unix_s_of(attribute_of(output, "stime")), since = unix_s - started;
   if (started > 0 && (used < 0 || since <= used + kStale_s))
     begin_s_ = std::min(begin_s_, now_s - since);
-  answer.limit_s = limit, answer.end_s = begin_s_ + limit;
+  answer.limit_s = limit;
+  answer.end_s = begin_s_ + limit;
   return answer;
 }
 
@@ -125,7 +127,8 @@ bool JobTime::quits() const {
 }
 
 void JobTime::work() {
-  base::leave_signals_to_main(), base::make_signal_stack();
+  base::leave_signals_to_main();
+  base::make_signal_stack();
   for (bool again = false;; again = true) {
     Answer found = ask(again);
     std::unique_lock lock(mutex_);
@@ -178,8 +181,10 @@ std::string JobTime::output_of(const std::string& command) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   sigset_t none, all;
-  sigemptyset(&none), sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none), posix_spawnattr_setsigdefault(&attributes, &all);
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   const char* words[] = {"sh", "-c", command.c_str(), nullptr};

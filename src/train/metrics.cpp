@@ -313,7 +313,8 @@ void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& va
 }
 
 void Metrics::set_text(const std::string& name, const std::string& text) {
-  texts_[name] = text, stale_ = true;
+  texts_[name] = text;
+  stale_ = true;
 }
 
 double Metrics::lost_s(int64_t attempt, double uptime_s) const {

@@ -57,8 +57,10 @@ std::set<std::string> words_of(const std::string& text) {
   for (char c : text + " ") {
     if (std::isalnum(static_cast<unsigned char>(c)))
       word += char(std::toupper(static_cast<unsigned char>(c)));
-    else if (!word.empty())
-      out.insert(word), word.clear();
+    else if (!word.empty()) {
+      out.insert(word);
+      word.clear();
+    }
   }
   return out;
 }

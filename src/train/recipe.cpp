@@ -453,12 +453,18 @@ EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) 
   if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
     o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low,
                                   bytes->scale.to_width};
-  o.model = model, o.memory = memory, o.sharding = sharding, o.determinism = determinism,
+  o.model = model;
+  o.memory = memory;
+  o.sharding = sharding;
+  o.determinism = determinism;
   o.optimizer = optimizer;
   o.groups = log.groups;
   for (const auto& [name, e] : evals) o.passes.push_back(eval::row_of(e).make_pass);
-  o.global_batch = train.global_batch, o.micro_batch = train.most_per_pass();
-  o.seed = run.seed, o.threads = threads, o.operands = precision.type(),
+  o.global_batch = train.global_batch;
+  o.micro_batch = train.most_per_pass();
+  o.seed = run.seed;
+  o.threads = threads;
+  o.operands = precision.type();
   o.tf32 = precision.compute == "tf32";
   if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;

@@ -98,11 +98,13 @@ void catch_fatal_signals() {
   backtrace(warm_up, 2);  // the first call loads a library
   base::make_signal_stack();
   struct sigaction action {};
-  action.sa_handler = on_fatal, action.sa_flags = SA_ONSTACK;
+  action.sa_handler = on_fatal;
+  action.sa_flags = SA_ONSTACK;
   for (int s : kFatal) sigaction(s, &action, nullptr);
   // A console that is gone and a file beyond the user's limit are errors of the calls, which
   // policies know.
-  std::signal(SIGPIPE, SIG_IGN), std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(on_terminate);
 }
 

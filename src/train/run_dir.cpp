@@ -115,7 +115,8 @@ void RunDirectory::take() {
 // false: another process holds it.
 bool RunDirectory::lock(const io::File& file) const {
   struct flock all {};
-  all.l_type = F_WRLCK, all.l_whence = SEEK_SET;
+  all.l_type = F_WRLCK;
+  all.l_whence = SEEK_SET;
   if (::fcntl(file.descriptor(), F_SETLK, &all) == 0) return true;
   if (errno == EACCES || errno == EAGAIN) return false;
   // A file system without locks must not keep people from training, but they must know.

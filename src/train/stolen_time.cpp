@@ -22,7 +22,8 @@ StolenTime::Reading StolenTime::read() {
   double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, soft = 0, steal = 0;
   if (file >> name >> user >> nice >> system >> idle >> wait >> irq >> soft >> steal) {
     const double tick = 1.0 / double(sysconf(_SC_CLK_TCK));
-    now.busy_s = (user + nice + system) * tick, now.steal_s = steal * tick;
+    now.busy_s = (user + nice + system) * tick;
+    now.steal_s = steal * tick;
   }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

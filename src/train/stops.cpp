@@ -99,7 +99,8 @@ void catch_stop_signals(const std::vector<std::string>& names) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       if (g_caught[size_t(number)]) std::signal(number, SIG_DFL);
     } else if (number != SIGHUP || !ignored(number)) {
-      sigaction(number, &action, nullptr), g_caught[size_t(number)] = true;
+      sigaction(number, &action, nullptr);
+      g_caught[size_t(number)] = true;
     }
 }
 
@@ -148,7 +149,10 @@ std::string Stops::way_out(const Outlook& outlook) const {
 // What this rank knows.
 StopReason Stops::look(const Outlook& outlook) {
   auto see = [&](StopReason reason, const std::string& text) {
-    if (reason > seen_) seen_ = reason, seen_text_ = text;
+    if (reason > seen_) {
+      seen_ = reason;
+      seen_text_ = text;
+    }
   };
   for (const auto& [name, number] : kSignals)
     if (g_came[size_t(number)] &&
@@ -194,7 +198,8 @@ StopReason Stops::agree(const Outlook& outlook) {
 
 void Stops::started(double save_every_s) {
   old_stop_file_ = false;
-  save_every_s_ = save_every_s, last_save_s_ = now_s_();
+  save_every_s_ = save_every_s;
+  last_save_s_ = now_s_();
 }
 
 void Stops::save_begins() {

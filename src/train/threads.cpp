@@ -79,7 +79,10 @@ int choose_threads(int64_t asked, int local_size) {
 
 void start_threads(int threads) {
 #pragma omp parallel num_threads(threads)
-  if (omp_get_thread_num() > 0) base::leave_signals_to_main(), base::make_signal_stack();
+  if (omp_get_thread_num() > 0) {
+    base::leave_signals_to_main();
+    base::make_signal_stack();
+  }
 }
 
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
@@ -92,7 +95,8 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
     int threads = 0;
     for (const RankCores* r : here) {
       used.insert(r->cores.begin(), r->cores.end());
-      bound += r->cores.size(), threads += r->threads;
+      bound += r->cores.size();
+      threads += r->threads;
     }
     const int n = int(here.size()), node = std::max(here.front()->node_cores, int(used.size())),
               each = node / n;

@@ -33,7 +33,8 @@ TimeLimit::TimeLimit(const std::string& wall_time, double margin_s, double begin
     scheduler_ = outside_.ask();
     return;
   }
-  source_ = "limits.wall_time", limit_s_ = seconds_of(wall_time);
+  source_ = "limits.wall_time";
+  limit_s_ = seconds_of(wall_time);
   set_end(begin_s + limit_s_);
 }
 
@@ -69,7 +70,8 @@ bool TimeLimit::is_changed(const Scheduler::Answer& answer) const {
 void TimeLimit::take(const Scheduler::Answer& answer) {
   if (answer.number == heard_) return;
   const bool first = heard_ == 0;
-  heard_ = answer.number, source_ = answer.source;
+  heard_ = answer.number;
+  source_ = answer.source;
   if (answer.end_s <= 0) {
     if (first && !source_.empty())
       base::log::warning(

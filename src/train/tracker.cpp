@@ -65,9 +65,11 @@ bool Tracker::update(const std::string& evaluator,
     if (metric != choice_.metric) continue;
     double gain = choice_.smallest ? value_ - value : value - value_;
     bool better = step_ < 0 || (min_change_ > 0 ? gain >= min_change_ : gain > 0);
-    if (better)
-      value_ = value, step_ = step, waiting_ = 0;
-    else
+    if (better) {
+      value_ = value;
+      step_ = step;
+      waiting_ = 0;
+    } else
       ++waiting_;
     return better;
   }

@@ -41,7 +41,10 @@ class Tracker {
   // Looks at the values of one evaluator; true if they hold the best one so far.
   bool update(const std::string& evaluator,
               const std::vector<std::pair<std::string, double>>& values, int64_t step);
-  void forget() { step_ = -1, waiting_ = 0; }
+  void forget() {
+    step_ = -1;
+    waiting_ = 0;
+  }
   bool has_value() const { return step_ >= 0; }
   double value() const { return value_; }
   int64_t step() const { return step_; }

@@ -55,7 +55,8 @@ class Meter {
 class Bench {
  public:
   Bench(const std::string& shard, const std::string& tokenizer) {
-    source_.path = shard, source_.fields = {{"image", "jpg"}, {"text", "txt"}};
+    source_.path = shard;
+    source_.fields = {{"image", "jpg"}, {"text", "txt"}};
     auto words = std::make_shared<SentencepieceOptions>();
     words->path = tokenizer;
     tokenizers_ = std::make_unique<Tokenizers>(
@@ -92,7 +93,8 @@ class Bench {
     if (!open.loader) {
       open.dataset = dataset(std::size(kOps));
       LoaderOptions options;
-      options.threads = threads, options.prefetch = kPrefetch;
+      options.threads = threads;
+      options.prefetch = kPrefetch;
       LoaderPlan plan;
       plan.positions = [](int64_t batch) {
         std::vector<int64_t> out;

@@ -70,7 +70,8 @@ void measure(const std::string& name, const Args& args, Queue& queue) {
   while ((base::now_s() - begin < 0.3 || repeats < 3) && repeats < 10000) {
     double t = clock_s(queue);
     run(args, queue);
-    best = std::min(best, clock_s(queue) - t), ++repeats;
+    best = std::min(best, clock_s(queue) - t);
+    ++repeats;
   }
   Cost c = cost(args);
   std::printf("%-44s %9.3f ms %8.1f GFLOP/s %7.1f GB/s\n", name.c_str(), best * 1e3,

@@ -111,13 +111,16 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
       to = &m->epilogue;
       break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-      to = &m->bias, size = 8;
+      to = &m->bias;
+      size = 8;
       break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-      to = &m->aux, size = 8;
+      to = &m->aux;
+      size = 8;
       break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-      to = &m->aux_ld, size = 8;
+      to = &m->aux_ld;
+      size = 8;
       break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
       to = &m->aux_type;

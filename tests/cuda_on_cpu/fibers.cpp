@@ -81,7 +81,8 @@ void fiber_main() {
 
 void enter(size_t index) {
   Fiber& f = *b.fibers[index];
-  b.running = &f, b.running_index = index;
+  b.running = &f;
+  b.running_index = index;
   f.state = Fiber::ready;
   place.thread = f.thread;
   bool first = !f.started;
@@ -138,7 +139,10 @@ void run_block() {
     bool any = false;
     for (size_t k = 0; k < n; ++k) {
       size_t i = b.reverse ? n - 1 - k : k;
-      if (b.fibers[i]->state == Fiber::ready) enter(i), any = true;
+      if (b.fibers[i]->state == Fiber::ready) {
+        enter(i);
+        any = true;
+      }
     }
     size_t ended = 0, waiting_for_block = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -165,7 +169,8 @@ int lane() { return int(b.running_index % 32); }
 void* dynamic_shared() { return b.shared ? b.shared->data() : nullptr; }
 
 void wait_for_block(const char* file, int line) {
-  b.running->file = file, b.running->line = line;
+  b.running->file = file;
+  b.running->line = line;
   give_way(Fiber::at_block);
 }
 
@@ -175,7 +180,8 @@ uint64_t exchange(uint64_t value, int from, const char* file, int line) {
   self->turn ^= 1;
   int turn = self->turn;
   self->exchanged[turn] = value;
-  self->file = file, self->line = line;
+  self->file = file;
+  self->line = line;
   give_way(Fiber::at_warp);
   size_t other = index / 32 * 32 + size_t(from);
   if (from < 0 || from >= 32 || other >= b.count) std::abort();
@@ -193,8 +199,10 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
   const char* order = std::getenv("CUDA_ON_CPU_ORDER");
   b.reverse = order && std::string(order) == "reverse";
   while (b.fibers.size() < count) b.fibers.push_back(std::make_unique<Fiber>());
-  b.count = count, b.body = &thread;
-  place.grid = grid, place.block_size = block;
+  b.count = count;
+  b.body = &thread;
+  place.grid = grid;
+  place.block_size = block;
   b.shared = dynamic_shared_bytes ? std::make_unique<GuardedMemory>(dynamic_shared_bytes) : nullptr;
   if (b.shared) b.shared->open(true);
   for (size_t i = 0; i < count; ++i) {

@@ -47,7 +47,8 @@ using namespace cuda_on_cpu;
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   if (!stream || mode != cudaStreamCaptureModeThreadLocal) return cudaErrorStreamCaptureUnsupported;
   if (stream->capture || capturing_here) return cudaErrorIllegalState;
-  stream->capture = std::make_unique<EmulatedGraph>(), stream->invalidated = false;
+  stream->capture = std::make_unique<EmulatedGraph>();
+  stream->invalidated = false;
   return capturing_here = stream, cudaSuccess;
 }
 

@@ -69,7 +69,10 @@ struct EmulatedNccl {
   // then its operations under way are over
   std::shared_ptr<bool> gone = std::make_shared<bool>(false);
 
-  void arrive() { ++barriers, shared->arrived.fetch_add(1); }
+  void arrive() {
+    ++barriers;
+    shared->arrived.fetch_add(1);
+  }
   bool all_here() const { return shared->arrived.load() >= barriers * ranks; }
   void sum(void* into, size_t offset, size_t count, ncclDataType_t type) const {
     std::memset(into, 0, count * size_of(type));
@@ -91,9 +94,17 @@ ncclResult_t submit(ncclComm_t comm, cudaStream_t stream, size_t pieces, Write w
                               [=, gone = comm->gone, piece = size_t(0), phase = 0]() mutable {
                                 for (; !lost && !*gone && piece < pieces; ++piece, phase = 0) {
                                   cuda_on_cpu::Access access;
-                                  if (phase == 0) write(piece), comm->arrive(), phase = 1;
+                                  if (phase == 0) {
+                                    write(piece);
+                                    comm->arrive();
+                                    phase = 1;
+                                  }
                                   if (phase == 1 && !comm->all_here()) return false;
-                                  if (phase == 1) read(piece), comm->arrive(), phase = 2;
+                                  if (phase == 1) {
+                                    read(piece);
+                                    comm->arrive();
+                                    phase = 2;
+                                  }
                                   if (!comm->all_here()) return false;
                                 }
                                 return !lost || *gone;

@@ -125,7 +125,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index) {
   out->totalGlobalMem = size_t(1) << 33;
   out->multiProcessorCount = 4;
   const char* capability = std::getenv("CUDA_ON_CPU_CAPABILITY");  // as 75 for 7.5
-  out->major = capability ? std::atoi(capability) / 10 : 9,
+  out->major = capability ? std::atoi(capability) / 10 : 9;
   out->minor = capability ? std::atoi(capability) % 10 : 0;
   return cudaSuccess;
 }
@@ -171,7 +171,8 @@ void fill(void* memory, int value, size_t bytes) {
     size_t middle = (bytes - head) / cuda_on_cpu::kPage * cuda_on_cpu::kPage;
     madvise(at + head, middle, MADV_DONTNEED);  // zero pages, when they are touched
     std::memset(at, 0, head);
-    at += head + middle, bytes -= head + middle;
+    at += head + middle;
+    bytes -= head + middle;
   }
   std::memset(at, value, bytes);
 }

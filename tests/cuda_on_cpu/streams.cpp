@@ -23,8 +23,10 @@ bool advance() {
   for (bool again = true; again;) {
     again = false;
     for (cudaStream_t stream : streams())
-      while (!stream->work.empty() && stream->work.front()())
-        stream->work.pop_front(), again = moved = true;
+      while (!stream->work.empty() && stream->work.front()()) {
+        stream->work.pop_front();
+        again = moved = true;
+      }
   }
   return moved;
 }
@@ -107,7 +109,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (event->captured) return stream->invalidated ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   event->reached = std::make_shared<bool>(false);
   return cuda_on_cpu::submit(stream, [reached = event->reached, at_s = event->at_s] {
-    *reached = true, *at_s = cuda_on_cpu::spent_s;
+    *reached = true;
+    *at_s = cuda_on_cpu::spent_s;
   });
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {

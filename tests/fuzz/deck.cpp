@@ -36,7 +36,9 @@ void deck(std::string_view input) {
   std::vector<std::string> parts = base::split(input, '\0');
   Root root;
   config::Deck deck({"run.toml", parts[0], {parts.begin() + 1, parts.end()}}, root);
-  deck.digest(), deck.has("data.train.path"), deck.on_resume("total");
+  deck.digest();
+  deck.has("data.train.path");
+  deck.on_resume("total");
   if (!deck.problems().any()) {
     // As main does it: problems that need more than one table.
     for (const data::Problem& p : root.data.problems()) deck.error(p.key, p.text);

@@ -42,7 +42,8 @@ void mend_png(data::Bytes& file) {
 // before.
 void soil_pool(int value, size_t bytes) {
   data::Bytes a(bytes), b(bytes);
-  std::memset(a.data(), value, bytes), std::memset(b.data(), value, bytes);
+  std::memset(a.data(), value, bytes);
+  std::memset(b.data(), value, bytes);
 }
 
 }  // namespace

@@ -46,9 +46,13 @@ data::Sample sample() {
   data::Bytes gif(sizeof kGif);
   std::memcpy(gif.data(), kGif, sizeof kGif);
   data::Sample s;
-  s["image"] = gif, s["text"] = "A fox\xc3\xa9", s["captions"] = data::Texts{"One", "two"};
-  s["pixels"] = numbers(DType::u8, {5, 4, 3}), s["values"] = numbers(DType::f32, {2, 6, 3});
-  s["labels"] = numbers(DType::i32, {4}), s["label"] = numbers(DType::i32, {});
+  s["image"] = gif;
+  s["text"] = "A fox\xc3\xa9";
+  s["captions"] = data::Texts{"One", "two"};
+  s["pixels"] = numbers(DType::u8, {5, 4, 3});
+  s["values"] = numbers(DType::f32, {2, 6, 3});
+  s["labels"] = numbers(DType::i32, {4});
+  s["label"] = numbers(DType::i32, {});
   return s;
 }
 

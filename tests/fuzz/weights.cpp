@@ -14,7 +14,8 @@ namespace fuzz {
 void weights(std::string_view input) {
   if (input.starts_with('{')) {
     checkpoint::NpyHeader header = checkpoint::parse_npy_header(input);
-    checkpoint::checked_count(header.shape), checkpoint::weight_type(header.descr);
+    checkpoint::checked_count(header.shape);
+    checkpoint::weight_type(header.descr);
     return;
   }
   MemoryFile memory(input);
@@ -40,7 +41,8 @@ void weights(std::string_view input) {
     for (int64_t left = tensor.count(); left > 0 && taken < kMost;) {
       int64_t n = std::min(left, kPiece);
       file->read(piece.data(), n);
-      left -= n, taken += n;
+      left -= n;
+      taken += n;
     }
   }
 }

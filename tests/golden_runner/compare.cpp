@@ -31,13 +31,17 @@ bool Report::Row::within() const { return beyond == 0 || (!far && beyond <= rare
 void Report::note(const std::string& quantity, const std::string& tensor, double deviation,
                   double tolerance, int64_t values, int64_t beyond, bool far) {
   Row& r = row(quantity);
-  r.values += values, r.beyond += beyond;
+  r.values += values;
+  r.beyond += beyond;
   r.far |= beyond > 0 && far;
   double ratio = deviation == 0 ? 0 : tolerance > 0 ? deviation / tolerance : kInfinity;
   // Of equally bad tensors the one with the first name, so that the report does not depend on the
   // rank count.
   if (ratio < r.ratio || (ratio == r.ratio && tensor >= r.tensor)) return;
-  r.deviation = deviation, r.tolerance = tolerance, r.ratio = ratio, r.tensor = tensor;
+  r.deviation = deviation;
+  r.tolerance = tolerance;
+  r.ratio = ratio;
+  r.tensor = tensor;
 }
 
 void Report::require(const std::string& quantity, const std::string& what, bool holds,

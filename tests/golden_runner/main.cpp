@@ -84,7 +84,7 @@ Command parse(int argc, char** argv) {
       size_t x = value.find('x');
       if (x == std::string::npos)
         base::fail(Exit::config, "--mesh: \"{}\" is no mesh such as 2x2", value);
-      c.mesh.replica = number(option, value.substr(0, x)),
+      c.mesh.replica = number(option, value.substr(0, x));
       c.mesh.fsdp = number(option, value.substr(x + 1));
     }
     if (option == "--strategy") c.settings.strategy = one_of({"replicated", "zero1", "sharded"});

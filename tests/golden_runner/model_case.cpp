@@ -24,7 +24,8 @@ double loss_sum(const std::vector<float>& logits, const int32_t* labels, const f
       double base = largest + std::log(partition);
       for (int64_t v = 0; v < columns; ++v) mean += off * (base - double(z[v]));
       double nll = mean + (1 - smoothing - off) * (base - double(z[labels[r]]));
-      sum += double(weights[r]) * nll, count += double(weights[r]);
+      sum += double(weights[r]) * nll;
+      count += double(weights[r]);
     }
     if (count > 0) total += sum / count;
   }

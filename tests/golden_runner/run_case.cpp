@@ -86,7 +86,8 @@ models::HostBatch Runner::host_batch(int64_t step, int64_t first, int64_t n, boo
   batch.features["labels"] = part(batch_.labels, at * length, n * length);
   if (masks && !batch_.masks.empty())
     batch.features["label_masks"] = part(batch_.masks, at * length, n * length);
-  batch.examples = n, batch.first_position = at;
+  batch.examples = n;
+  batch.first_position = at;
   return batch;
 }
 
@@ -124,10 +125,12 @@ train::EngineOptions Runner::engine_options() const {
   // A model case takes one step for its gradients and losses: without a learning rate it leaves the
   // parameters alone.
   if (!case_.training) o.optimizer.kind = "sgd";
-  o.global_batch = case_.batch, o.micro_batch = geometry_.micro_batch;
+  o.global_batch = case_.batch;
+  o.micro_batch = geometry_.micro_batch;
   train::PrecisionOptions precision;
   precision.compute = settings_.compute;
-  o.threads = settings_.threads, o.operands = precision.type(),
+  o.threads = settings_.threads;
+  o.operands = precision.type();
   o.tf32 = settings_.compute == "tf32";
   o.resolve = [this](const auto& parameters, auto& policies, auto& schedules) {
     case_.resolve(parameters, policies, schedules);

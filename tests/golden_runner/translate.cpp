@@ -44,7 +44,8 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   std::vector<double> patches = k.numbers("patches");
   if (patches.empty()) patches = {16, 16};
   if (patches.size() != 2) k.wrong("patches", "no pair of sizes");
-  m->encoder.patch = int64_t(patches[0]), m->encoder.patch_width = int64_t(patches[1]);
+  m->encoder.patch = int64_t(patches[0]);
+  m->encoder.patch_width = int64_t(patches[1]);
 
   if (m->posemb != "learn" && m->posemb != "sincos2d")
     k.wrong("posemb_type", "neither \"learn\" nor \"sincos2d\"");
@@ -54,16 +55,20 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
     k.wrong("scan", "not supported: parameters of all layers would be stacked");
   // These change nothing: the first two are declared and never used, the third matters with scan
   // only (cappa.md 1.1, 1.9).
-  k.find("patch_dropout"), k.find("input_seq_len"), k.find("remat_policy");
+  k.find("patch_dropout");
+  k.find("input_seq_len");
+  k.find("remat_policy");
   k.done();
 
   auto positive = [&](const char* key, int64_t value) {
     if (value < 1) k.wrong(key, "not above 0");
   };
-  positive("num_layers", m->encoder.depth), positive("num_heads", m->encoder.heads),
-      positive("mlp_dim", m->encoder.mlp);
-  positive("emb_dim", m->encoder.width), positive("vocab_size", m->vocab_size),
-      positive("seq_len", m->seq_len);
+  positive("num_layers", m->encoder.depth);
+  positive("num_heads", m->encoder.heads);
+  positive("mlp_dim", m->encoder.mlp);
+  positive("emb_dim", m->encoder.width);
+  positive("vocab_size", m->vocab_size);
+  positive("seq_len", m->seq_len);
   positive("patches", std::min(m->encoder.patch, m->encoder.patch_width));
   if (m->encoder.width % m->encoder.heads) k.wrong("num_heads", "no divisor of emb_dim");
   if (m->decoder_width() % m->decoder_heads())
@@ -76,7 +81,8 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   if (image.size() != 4 + lead || image.back() != 3)
     file.fail("batch/image", "has the shape " + text_of(image));
   if (labels.size() != 2 + lead) file.fail("batch/labels", "has the shape " + text_of(labels));
-  m->image_height = image[lead + 1], m->image_width = image[lead + 2];
+  m->image_height = image[lead + 1];
+  m->image_width = image[lead + 2];
   m->text_len = labels[lead + 1];
   if (m->text_len < 1 || m->text_len > m->seq_len)
     file.fail("batch/labels", "longer than model.seq_len, or empty");
@@ -107,31 +113,38 @@ void translate_method(const CaseFile& file, const std::string& name, const json&
     a->momentum_type = type_name(k, "dtype_momentum", "bfloat16");
     a->eps = k.number("eps", 1e-30);
     k.find("momentum");
-    out.kind = "adafactor", out.method = a;
+    out.kind = "adafactor";
+    out.method = a;
   } else if (name == "scale_by_adam") {
     auto a = std::make_shared<optim::AdamwOptions>();
-    a->b1 = k.number("b1", 0.9), a->b2 = k.number("b2", 0.999);
-    a->eps = k.number("eps", 1e-8), a->eps_root = k.number("eps_root", 0);
+    a->b1 = k.number("b1", 0.9);
+    a->b2 = k.number("b2", 0.999);
+    a->eps = k.number("eps", 1e-8);
+    a->eps_root = k.number("eps_root", 0);
     a->momentum_type = type_name(k, "mu_dtype", "float32");
-    out.kind = "adamw", out.method = a;
+    out.kind = "adamw";
+    out.method = a;
   } else if (name == "big_vision.momentum_hp") {
     auto m = std::make_shared<optim::MomentumOptions>();
     m->momentum = k.number("momentum", 0.9);
     m->momentum_type = type_name(k, "dtype", "bfloat16");
     m->nesterov = k.flag("nesterov", false);
-    out.kind = "momentum", out.method = m;
+    out.kind = "momentum";
+    out.method = m;
   } else if (name == "trace") {
     auto m = std::make_shared<optim::MomentumOptions>();
     if (!k.find("decay")) k.wrong("decay", "missing");
     m->momentum = k.number("decay", 0);
     m->momentum_type = type_name(k, "accumulator_dtype", "float32");
     m->nesterov = k.flag("nesterov", false);
-    out.kind = "momentum", out.method = m;
+    out.kind = "momentum";
+    out.method = m;
   } else if (name == "big_vision.sgd" || name == "identity") {
     out.kind = "sgd";
   } else if (name == "scale") {
     if (!k.find("step_size")) k.wrong("step_size", "missing");
-    out.kind = "sgd", out.learning_rate *= k.number("step_size", 1);
+    out.kind = "sgd";
+    out.learning_rate *= k.number("step_size", 1);
   } else {
     file.fail("config: train.optax_name",
               fmt::format("unknown optimizer \"{}\"; known: big_vision.scale_by_adafactor, "
@@ -164,7 +177,8 @@ optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& opti
   optim::ScheduleOptions s;
   s.mult = k.number("mult", 1);
   s.scale_with_batch = k.flag("scale_with_batchsize", false);
-  s.warmup = duration(k, "warmup"), s.cooldown = duration(k, "cooldown");
+  s.warmup = duration(k, "warmup");
+  s.cooldown = duration(k, "cooldown");
   s.kind = k.text("decay_type", "stair");
   s.shape = nullptr;
   if (s.kind == "linear" || s.kind == "polynomial") {
@@ -172,7 +186,8 @@ optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& opti
                                     : std::make_shared<optim::PolynomialShape>();
     shape->power = k.number("power", 1);
     shape->end = k.given("end") ? k.number("end", 0) : k.number("linear_end", 0);
-    k.find("end"), k.find("linear_end");
+    k.find("end");
+    k.find("linear_end");
     s.shape = shape;
   } else if (s.kind == "rsqrt") {
     auto shape = std::make_shared<optim::RsqrtShape>();
@@ -183,7 +198,8 @@ optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& opti
     s.shape = shape;
   } else if (s.kind == "stair") {
     auto shape = std::make_shared<optim::StairShape>();
-    shape->at_steps = k.numbers("steps"), shape->mults = k.numbers("mults");
+    shape->at_steps = k.numbers("steps");
+    shape->mults = k.numbers("mults");
     if (shape->at_steps.size() != shape->mults.size()) k.wrong("mults", "not as long as steps");
     s.shape = shape;
   } else if (s.kind != "cosine") {
@@ -285,7 +301,9 @@ Case translate(const CaseFile& file) {
     k.wrong("batch_size", fmt::format("not the {} of batch/image", c.batch));
   c.clock = {c.steps, c.batch, k.integer("data_size", 0)};
   // draws are recorded, not drawn again
-  k.find("seed"), k.find("rng_seed"), k.find("dropout_rng_seed");
+  k.find("seed");
+  k.find("rng_seed");
+  k.find("dropout_rng_seed");
   k.done();
   if (c.batch < 1 || c.steps < 1) file.fail("batch/image", "is empty");
   if (c.training) translate_training(file, c);

@@ -86,7 +86,9 @@ template <class F>
 void add(std::vector<Row>& rows, std::string shape, double per_step, F args) {
   using Args = decltype(args(std::declval<Memory&>()));
   Row row;
-  row.op = name_of(Args::op), row.shape = std::move(shape), row.per_step = per_step;
+  row.op = name_of(Args::op);
+  row.shape = std::move(shape);
+  row.per_step = per_step;
   row.prepare = [args](Memory& memory, Queue& queue) -> std::function<void()> {
     return [call = args(memory), &queue] { kernels::run(call, queue); };
   };
@@ -254,7 +256,8 @@ void add_optimizer(std::vector<Row>& rows, const Model& m) {
                       .momentum = t.normals(n, kNarrow),
                       .keep = 0.9f,
                       .add = 0.1f};
-    a.scaling.factor_over_x = t.filled(y, 1), a.scaling.factor_over_y = t.filled(x, 1),
+    a.scaling.factor_over_x = t.filled(y, 1);
+    a.scaling.factor_over_y = t.filled(x, 1);
     a.scaling.shape = shape;
     return a;
   });

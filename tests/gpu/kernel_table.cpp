@@ -48,7 +48,8 @@ double time_of(const std::function<void()>& call, Queue& queue, double seconds) 
       calls *= 2;
       continue;
     }
-    best = std::min(best, took / double(calls)), ++round;
+    best = std::min(best, took / double(calls));
+    ++round;
   }
   return best;
 }
@@ -107,7 +108,8 @@ std::string table_of(const Model& model, const std::vector<Result>& results, con
                         {"bytes", row.cost.bytes}};
     if (!r.failure.empty()) {
       out += fmt::format("| {} | {} | {} |\n", row.op, row.shape, r.failure);
-      j["failure"] = r.failure, ++failed;
+      j["failure"] = r.failure;
+      ++failed;
     } else {
       const double bytes = double(row.cost.bytes) / r.seconds,
                    flops = double(row.cost.flops) / r.seconds;
@@ -118,8 +120,10 @@ std::string table_of(const Model& model, const std::vector<Result>& results, con
           row.op, row.shape, r.seconds * 1e6, bytes / 1e9, 100 * bytes / device.copy, flops / 1e12,
           100 * flops / device.product, 100 * bound / r.seconds, row.per_step,
           row.per_step * r.seconds * 1e3);
-      all += row.per_step * r.seconds, bounds += row.per_step * bound;
-      j["seconds"] = r.seconds, j["bound_seconds"] = bound;
+      all += row.per_step * r.seconds;
+      bounds += row.per_step * bound;
+      j["seconds"] = r.seconds;
+      j["bound_seconds"] = bound;
     }
     json["rows"].push_back(j);
   }
@@ -129,7 +133,9 @@ std::string table_of(const Model& model, const std::vector<Result>& results, con
       "took time{}.\n",
       all * 1e3, bounds * 1e3, 100 * bounds / all, double(model.batch) / all,
       failed ? fmt::format("; {} rows failed and are not in the sums", failed) : "");
-  json["sum_seconds"] = all, json["bound_seconds"] = bounds, json["failed"] = failed;
+  json["sum_seconds"] = all;
+  json["bound_seconds"] = bounds;
+  json["failed"] = failed;
   return out;
 }
 
@@ -194,7 +200,8 @@ int measure(const Options& options) {
         const std::function<void()> call = row.prepare(memory, queue);
         r.seconds = time_of(call, queue, options.seconds);
       } catch (const base::Error& e) {
-        r.failure = e.what(), status = 1;
+        r.failure = e.what();
+        status = 1;
       }
       results.push_back(r);
       std::fprintf(stderr, "%-20s %-50s %10.1f us %s\n", row.op.c_str(), row.shape.c_str(),

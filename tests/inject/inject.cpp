@@ -67,8 +67,10 @@ struct Plan {
       return std::string(std::getenv(name) ? std::getenv(name) : "");
     };
     std::string own = text("OMPI_COMM_WORLD_RANK"), order = text("INJECT");
-    under = text("INJECT_UNDER"), trace = text("INJECT_TRACE");
-    ends = text("INJECT_ENDS"), call = text("INJECT_CALL");
+    under = text("INJECT_UNDER");
+    trace = text("INJECT_TRACE");
+    ends = text("INJECT_ENDS");
+    call = text("INJECT_CALL");
     if (own.empty() || under.empty()) return;
     rank = std::atoi(own.c_str());
     if (!trace.empty()) {
@@ -89,8 +91,10 @@ struct Plan {
     at = index;
     std::string word = what;
     size_t equals = word.find('=');
-    if (equals != word.npos)
-      number = std::atoi(word.c_str() + equals + 1), lasting = word.back() == '+';
+    if (equals != word.npos) {
+      number = std::atoi(word.c_str() + equals + 1);
+      lasting = word.back() == '+';
+    }
     word = word.substr(0, equals);
     action = word == "kill"       ? Action::kill
              : word == "killall"  ? Action::kill_all
@@ -102,8 +106,10 @@ struct Plan {
              : word == "slow"     ? Action::slow
              : word == "short"    ? Action::shorten
                                   : Action::none;
-    if (action == Action::none)
-      std::fprintf(stderr, "INJECT: unknown action %s\n", what), std::abort();
+    if (action == Action::none) {
+      std::fprintf(stderr, "INJECT: unknown action %s\n", what);
+      std::abort();
+    }
   }
 
   bool counts(const char* name, std::string_view path) const {
@@ -161,7 +167,8 @@ bool refuse(const char* call, const char* path) {
           ::syscall(SYS_kill, ::getpid(), SIGKILL);
           break;
         case Action::error:
-          errno = p.number, refused = true;
+          errno = p.number;
+          refused = true;
           break;
         case Action::garble:
           garbled = true;

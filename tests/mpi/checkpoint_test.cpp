@@ -37,7 +37,8 @@ using namespace tests;
 
 checkpoint::CheckpointOptions options(const std::string& resume = "auto", int64_t keep_last = 100) {
   checkpoint::CheckpointOptions o;
-  o.resume = resume, o.keep_last = keep_last;
+  o.resume = resume;
+  o.keep_last = keep_last;
   return o;
 }
 
@@ -72,8 +73,10 @@ struct Test {
   void save(comm::Comm& c, const std::string& directory, int64_t step, Cut how = Cut::even,
             int64_t keep_last = 100) {
     Owner owner(how, c.rank(), c.size(), step, true);
-    if (c.rank() != 0)
-      owner.state.numbers["train_s"] = -1, owner.state.texts["name"] = "another rank's";
+    if (c.rank() != 0) {
+      owner.state.numbers["train_s"] = -1;
+      owner.state.texts["name"] = "another rank's";
+    }
     checkpoint::save(c, directory, owner.state, options("auto", keep_last));
   }
   std::optional<checkpoint::Restored> restore(comm::Comm& c, const std::string& directory,
@@ -136,7 +139,8 @@ void every_split_to_every_split(Test& t) {
 void damage(Test& t) {
   std::string directory = t.fresh("damage");
   t.with(t.world.size(), [&](comm::Comm& c) {
-    t.save(c, directory, 10), t.save(c, directory, 20);
+    t.save(c, directory, 10);
+    t.save(c, directory, 20);
     std::string older = directory + "/0000000010.h5", newer = directory + "/0000000020.h5",
                 good = io::read_file(newer);
     checkpoint::Manifest m = checkpoint::inspect(newer, 20);
@@ -160,7 +164,10 @@ void damage(Test& t) {
     flip(checkpoint::kUserBlock + 8, "structure");
     flip(checkpoint::kUserBlock + 2000, "structure");
     for (const checkpoint::Entry& e : m.layout.entries)
-      if (e.bytes) flip(e.offset, e.name), flip(e.offset + e.bytes - 1, e.name);
+      if (e.bytes) {
+        flip(e.offset, e.name);
+        flip(e.offset + e.bytes - 1, e.name);
+      }
     flip(m.layout.tensor_sums, "checksum");
     flip(m.layout.block_sums + 8, "checksum");
     for (size_t length :
@@ -229,7 +236,8 @@ void which_file(Test& t) {
 void structure(Test& t) {
   std::string directory = t.fresh("structure");
   t.with(t.world.size(), [&](comm::Comm& c) {
-    t.save(c, directory, 1), t.save(c, directory, 2);
+    t.save(c, directory, 1);
+    t.save(c, directory, 2);
     auto with_change = [&](const std::vector<std::string>& words,
                            const std::function<void(std::vector<TensorSlice>&)>& change) {
       t.refused(c, base::Exit::checkpoint, words, [&] {
@@ -249,7 +257,10 @@ void structure(Test& t) {
                 [](auto& list) { list[7].type = DType::bf16; });
     with_change({"/params/one_block: the file has f32[512, 512], this run f32[262144]",
                  "only in the file: /optimizer/count"},
-                [](auto& list) { list[2].shape = {262144}, list.erase(list.begin() + 5); });
+                [](auto& list) {
+                  list[2].shape = {262144};
+                  list.erase(list.begin() + 5);
+                });
   });
 }
 
@@ -479,8 +490,8 @@ void metrics(Test& t) {
   std::string before = io::read_file(jsonl), before_h5 = io::read_file(directory + "/metrics.h5");
   { train::Metrics m(directory, 2, 1, true, {}); }
   auto rows = lines(abandoned);
-  io::write_file_atomically(jsonl, before),
-      io::write_file_atomically(directory + "/metrics.h5", before_h5);
+  io::write_file_atomically(jsonl, before);
+  io::write_file_atomically(directory + "/metrics.h5", before_h5);
   { train::Metrics m(directory, 2, 1, true, {}); }
   EXPECT(lines(abandoned) == rows && column("/train/step") == (std::vector<double>{1, 2}));
   // From the beginning: everything is abandoned. A row that no table knows is a mistake of ours.

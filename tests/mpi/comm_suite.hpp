@@ -88,7 +88,8 @@ bool is_sum(T actual, int size, int64_t i, const char* what, SumOrder order) {
   long double sum = 0, scale = 0;
   for (int r = 0; r < size; ++r) {
     long double x = number<T>(r, i, what);
-    sum += x, scale += std::abs(x);
+    sum += x;
+    scale += std::abs(x);
   }
   return std::abs(actual - sum) <= 4 * std::numeric_limits<T>::epsilon() * scale;
 }
@@ -172,8 +173,10 @@ inline void in_flight(Comm& c, SumOrder order, device::Queue& queue) {
                                                     {queue, std::vector<float>(n)},
                                                     {queue, reduced}}));
       Three& a = *all[size_t(k)];
-      a.send.set(send), a.gathered.set(std::vector<float>(many)),
-          a.scattered.set(std::vector<float>(n)), a.reduced.set(reduced);
+      a.send.set(send);
+      a.gathered.set(std::vector<float>(many));
+      a.scattered.set(std::vector<float>(n));
+      a.reduced.set(reduced);
       tickets.push_back(c.all_gather(a.send.view.slice(0, int64_t(n)), a.gathered.view, queue));
       tickets.push_back(c.reduce_scatter(a.send.view, a.scattered.view, queue));
       tickets.push_back(c.all_reduce(a.reduced.view, queue));

@@ -168,9 +168,10 @@ int run(comm::Session& session, int argc, char** argv) {
   int failures = 0, refused = 0, intact = 0, gone = 0;
   for (int i = 0; i < count; ++i) {
     std::string content = good, what = damage(content, dice);
-    if (what.empty())
-      io::remove_file(newest), ++gone;
-    else
+    if (what.empty()) {
+      io::remove_file(newest);
+      ++gone;
+    } else
       io::write_file_atomically(newest, content, false);
     std::string problem;
     try {

@@ -29,7 +29,10 @@ void expect(bool good, const std::string& text) {
     std::printf("FAILED on rank %d: %s\n", session->world().rank(), text.c_str());
 }
 void say(const std::string& text) {
-  if (session->world().rank() == 0) std::printf("%s\n", text.c_str()), std::fflush(stdout);
+  if (session->world().rank() == 0) {
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
 }
 
 // A mesh of this rank alone.
@@ -118,11 +121,16 @@ std::map<std::string, Floats> whole_gradients(train::Engine& engine, const comm:
 // random one, the steepest element and a random element.
 void check_gradients(comm::Mesh& mesh, const std::string& name, tests::Case c, const Change& change,
                      int probes) {
-  c.global_batch = 12, c.micro_batch = 12, c.level = "run", c.kind = "sgd", c.mesh = mesh.shape;
+  c.global_batch = 12;
+  c.micro_batch = 12;
+  c.level = "run";
+  c.kind = "sgd";
+  c.mesh = mesh.shape;
   train::Engine engine(options_of(c,
                                   [&](train::EngineOptions& o, models::CappaOptions& m) {
                                     if (change) change(o, m);
-                                    o.optimizer.learning_rate = 0, o.optimizer.weight_decay = 0,
+                                    o.optimizer.learning_rate = 0;
+                                    o.optimizer.weight_decay = 0;
                                     o.optimizer.clip_norm = 0;
                                   }),
                        mesh, device::Kind::cpu);
@@ -193,12 +201,19 @@ void check_gradients(comm::Mesh& mesh, const std::string& name, tests::Case c, c
 
 void gradients() {
   Alone alone;
-  auto cap = [](auto&, auto& m) { m.masked_pred_prob = 0, m.decoder.bias = false; };
+  auto cap = [](auto&, auto& m) {
+    m.masked_pred_prob = 0;
+    m.decoder.bias = false;
+  };
   auto fixed = [](auto&, auto& m) {
-    m.posemb = "sincos2d", m.masking_ratio = 1,
+    m.posemb = "sincos2d";
+    m.masking_ratio = 1;
     m.decoder.width = m.decoder.heads = m.decoder.mlp = 0;
   };
-  auto shared = [](auto& o, auto& m) { m.label_smoothing = 0.1, o.memory.recompute = "mlp"; };
+  auto shared = [](auto& o, auto& m) {
+    m.label_smoothing = 0.1;
+    o.memory.recompute = "mlp";
+  };
   if (session->world().size() == 1) {
     check_gradients(alone.mesh, "CapPa", {}, {}, 4);
     check_gradients(alone.mesh, "CapPa, dropout", {.mesh = {}, .dropout = 0.2}, shared, 4);
@@ -269,7 +284,8 @@ void dropout_on_every_mesh() {
     comm::Mesh mesh = comm::make_mesh(*session, shape, comm::SumOrder::tree);
     for (int accumulation : {1, 2, 4})
       for (const char* parameters : {"sharded", "replicated"}) {
-        c.micro_batch = 48 / session->world().size() / accumulation, c.parameters = parameters;
+        c.micro_batch = 48 / session->world().size() / accumulation;
+        c.parameters = parameters;
         c.recompute = accumulation == 2 ? "block" : "none";
         c.mesh = shape;
         expect(train_a_little(mesh, c, smoothing) == reference,
@@ -300,7 +316,9 @@ void sums() {
                                            {"sharded", "sharded"}})
         for (int passes : {1, 2, 3, 4}) {
           if (bits && passes == 3) continue;
-          c.mesh = shape, c.micro_batch = 48 / shape.ranks() / passes, c.parameters = parameters,
+          c.mesh = shape;
+          c.micro_batch = 48 / shape.ranks() / passes;
+          c.parameters = parameters;
           c.optimizer = optimizer;
           comm::Mesh mesh = comm::make_mesh(*session, shape,
                                             bits ? comm::SumOrder::tree : comm::SumOrder::library);
@@ -313,9 +331,10 @@ void sums() {
             const Floats& e = expected.at(path);
             // gradients of key biases are what rounding leaves of zero
             double largest = 1e-3, worst = 0;
-            for (size_t i = 0; i < e.size(); ++i)
-              largest = std::max(largest, double(std::abs(e[i]))),
+            for (size_t i = 0; i < e.size(); ++i) {
+              largest = std::max(largest, double(std::abs(e[i])));
               worst = std::max(worst, double(std::abs(g[i] - e[i])));
+            }
             expect(bits ? g == e : worst <= 1e-5 * largest,
                    c.text() +
                        fmt::format(": gradient of {} is off by {} of {}", path, worst, largest));
@@ -349,11 +368,13 @@ void frozen() {
                     .parameters = parameters,
                     .optimizer = optimizer,
                     .level = "run"};
-      c.kind = kind, c.bf16 = bf16;
+      c.kind = kind;
+      c.bf16 = bf16;
       train::Engine all(options_of(c, {}), mesh, device::Kind::cpu);
       c.frozen = pattern;
       train::Engine some(options_of(c, {}), mesh, device::Kind::cpu);
-      stir(all), stir(some);
+      stir(all);
+      stir(some);
       auto before = tests::whole_state(some, *mesh.world);
       const optim::Norms norms = tests::run_step(all, mesh, 1).gradients.gradients;
       const train::StepReport& r = tests::run_step(some, mesh, 1);
@@ -363,7 +384,8 @@ void frozen() {
         const shard::Parameter& parameter = some.layout().parameters()[p];
         const double norm = r.gradients.gradients.per_parameter[p], wanted = norms.per_parameter[p];
         const bool is_frozen = std::regex_match(parameter.path, re);
-        many += is_frozen, squares += norm * norm;
+        many += is_frozen;
+        squares += norm * norm;
         expect(parameter.trained() != is_frozen, parameter.path + ": frozen or not");
         expect(is_frozen ? norm == 0 : std::abs(norm - wanted) <= 1e-5 * wanted + 1e-9,
                fmt::format("{}: norm {} where nothing is frozen {}", parameter.path, norm, wanted));
@@ -376,7 +398,8 @@ void frozen() {
              "the global norm leaves frozen parameters out");
       expect(many == 22 && global < 0.99 * norms.global,
              fmt::format("{} tensors are frozen, the norm is smaller for it", many));
-      tests::run_step(some, mesh, 2), tests::run_step(some, mesh, 3);
+      tests::run_step(some, mesh, 2);
+      tests::run_step(some, mesh, 3);
       auto after = tests::whole_state(some, *mesh.world);
       for (const auto& [name, bytes] : after) {
         size_t slash = name.starts_with("/params/")
@@ -417,7 +440,8 @@ void mixed_strategies() {
   for (comm::MeshShape shape : few_shapes())
     for (const char* sharded : {".*/scale", ".*/bias", ".*/kernel"}) {
       comm::Mesh mesh = comm::make_mesh(*session, shape, comm::SumOrder::library);
-      c.mesh = shape, c.micro_batch = 48 / session->world().size() / 4;
+      c.mesh = shape;
+      c.micro_batch = 48 / session->world().size() / 4;
       auto rules = [&](auto& o, auto&) { o.sharding.rules = {{sharded, "sharded", "sharded"}}; };
       train::Engine engine(options_of(c, rules), mesh, device::Kind::cpu);
       stir(engine);
@@ -476,7 +500,9 @@ void without_labels() {
         comm::Mesh mesh = comm::make_mesh(
             *session, shape,
             std::string(level) == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
-        c.mesh = shape, c.level = level, c.global_batch = 48,
+        c.mesh = shape;
+        c.level = level;
+        c.global_batch = 48;
         c.micro_batch = 48 / session->world().size() / 2;
         train::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
         stir(engine);
@@ -499,7 +525,8 @@ void without_labels() {
       }
   // Nobody has a label: no loss, no gradient, and an update that does not spoil the weights.
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"}) {
-    c.kind = kind, c.level = "run";
+    c.kind = kind;
+    c.level = "run";
     comm::Mesh mesh =
         comm::make_mesh(*session, {1, session->world().size()}, comm::SumOrder::library);
     train::Engine engine(options_of(c, {}), mesh, device::Kind::cpu);
@@ -539,9 +566,10 @@ void draws() {
       continue;
     }
     right &= std::count(ids, ids + length, m.vocab_size) == masked;
-    for (int64_t l = 0; l < length; ++l)
-      where[size_t(l)] += ids[l] == m.vocab_size,
-          right &= ids[l] == m.vocab_size || ids[l] == label[l];
+    for (int64_t l = 0; l < length; ++l) {
+      where[size_t(l)] += ids[l] == m.vocab_size;
+      right &= ids[l] == m.vocab_size || ids[l] == label[l];
+    }
   }
   expect(right, "autoregressive ids are shifted, parallel ones masked in place");
   expect(std::abs(parallel / double(n) - 0.75) < 0.027,
@@ -600,7 +628,8 @@ void causality() {
       Floats masks(batch.labels.size());
       for (size_t i = 0; i < masks.size(); ++i) {
         int64_t l = int64_t(i % 9);
-        masks[i] = l >= from && l < to, batch.labels[i] = l == changed ? 5 : 7 + int32_t(i % 31);
+        masks[i] = l >= from && l < to;
+        batch.labels[i] = l == changed ? 5 : 7 + int32_t(i % 31);
       }
       batch.host.features["label_masks"] = device::view(masks.data(), int64_t(masks.size()));
       std::vector<double> out(48), weight(48);
@@ -623,8 +652,10 @@ void inventory() {
     models::Cappa model(m, {});
     int64_t elements = 0;
     std::set<std::string> paths;
-    for (const shard::Parameter& p : model.parameters())
-      elements += p.count(), paths.insert(p.path);
+    for (const shard::Parameter& p : model.parameters()) {
+      elements += p.count();
+      paths.insert(p.path);
+    }
     return std::pair(elements, int64_t(paths.size()));
   };
   expect(count([](auto&) {}) == std::pair<int64_t, int64_t>(191669504, 281),

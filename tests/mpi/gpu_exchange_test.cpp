@@ -93,10 +93,11 @@ int failing(comm::Session& session, const std::string& how) {
   auto says = [&](const std::string& part) {
     expect(text.find(part) != text.npos, part + " is missing from: " + text);
   };
-  says(fmt::format("rank {}", world.rank())),
-      says(fmt::format("fsdp group of {} as its rank {}", world.size(), world.rank()));
+  says(fmt::format("rank {}", world.rank()));
+  says(fmt::format("fsdp group of {} as its rank {}", world.size(), world.rank()));
   if (how == "absent") {
-    says("joining it"), says("no end after 2 s");
+    says("joining it");
+    says("no end after 2 s");
   } else {
     bool told = culprit && how.find("hang") != 0;
     // A rank that left at once may not have taken its part in the operation before, either: the

@@ -37,7 +37,8 @@ void compare(comm::Session& session, const tests::Case& c) {
   train::Engine real(tests::engine_options(c, 10), mesh, Kind::cuda);
   real.initialise();
   real.publish();
-  mesh.fsdp->reset_traffic(), mesh.replica->reset_traffic();
+  mesh.fsdp->reset_traffic();
+  mesh.replica->reset_traffic();
   tests::run_step(real, mesh, 1);
   std::vector<double> nll(size_t(real.geometry().micro_batch)), weight(nll.size());
   const comm::Traffic gathered = mesh.fsdp->gathered(), scattered = mesh.fsdp->scattered(),
@@ -91,8 +92,10 @@ int run(comm::Session& session, int, char**) {
                       .parameters = parameters,
                       .optimizer = optimizer,
                       .level = level};
-        c.bf16 = bf16, c.kind = bf16 ? "adamw" : "adafactor";
-        compare(session, c), ++cases;
+        c.bf16 = bf16;
+        c.kind = bf16 ? "adamw" : "adafactor";
+        compare(session, c);
+        ++cases;
       }
   const int64_t total = session.world().sum(int64_t{failures});
   if (rank == 0) std::printf("%d cases on %d ranks, %ld failures\n", cases, ranks, long(total));

@@ -62,11 +62,13 @@ constexpr int64_t kSteps = 4;
 
 Outcome train(const train::EngineOptions& options, comm::Mesh& mesh, Kind kind, int64_t bad = 0) {
   train::Engine engine(options, mesh, kind);
-  engine.initialise(), engine.publish();
+  engine.initialise();
+  engine.publish();
   Outcome out;
   auto take = [&](int64_t step) {
     const train::StepReport& r = engine.report(step);
-    out.finite.push_back(r.finite), out.transfers.push_back(r.transfers);
+    out.finite.push_back(r.finite);
+    out.transfers.push_back(r.transfers);
     if (!r.finite) return;
     out.numbers.insert(out.numbers.end(), r.measures.begin(), r.measures.end());
     out.numbers.insert(out.numbers.end(),
@@ -104,7 +106,8 @@ void same_averages(const Outcome& a, const Outcome& b, const std::string& what) 
     if (name.starts_with("/ema/"))
       for (size_t i = 0; i < bytes.size() / 4; ++i) {
         const double one = behind(a, name.substr(5), i), other = behind(b, name.substr(5), i);
-        square += other * other, off += (one - other) * (one - other);
+        square += other * other;
+        off += (one - other) * (one - other);
       }
   expect(square > 0 && off < 0.01 * square,
          fmt::format("{}: averages are off by {} of {}", what, off, square));
@@ -185,7 +188,8 @@ void host_times() {
                 .global_batch = 8};
   comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
   train::Engine engine(tests::engine_options(c, kSteps), mesh, Kind::cuda);
-  engine.initialise(), engine.publish();
+  engine.initialise();
+  engine.publish();
   constexpr double kWait = 1;
   auto submit_slowly = [&](int64_t step, double seconds) {
     engine.submit(step, [&](int64_t m) {
@@ -195,7 +199,8 @@ void host_times() {
           tests::small_cappa(), g.first_example(mesh, m), g.micro_batch));
     });
   };
-  submit_slowly(1, 0), submit_slowly(2, kWait);
+  submit_slowly(1, 0);
+  submit_slowly(2, kWait);
   const double with = engine.report(1).data_s;
   submit_slowly(3, 0);
   const double after = engine.report(2).data_s, nothing = engine.report(3).data_s;
@@ -279,7 +284,8 @@ void frozen_weights() {
       const std::string name = fmt::format("{} parameters, {} optimizer, {} on {}", parameters,
                                            optimizer, device::name_of(type), device::name_of(kind));
       train::Engine engine(options, mesh, kind);
-      engine.initialise(), engine.publish();
+      engine.initialise();
+      engine.publish();
       check_weights(engine, mesh, name + ", at the start");
       for (int64_t step = 1; step <= 2; ++step) tests::run_step(engine, mesh, step);
       check_weights(engine, mesh, name + ", after two updates");

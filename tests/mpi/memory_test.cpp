@@ -139,7 +139,10 @@ void expect(bool good, const std::string& text) {
     std::printf("FAILED on rank %d: %s\n", session->world().rank(), text.c_str());
 }
 void say(const std::string& text) {
-  if (session->world().rank() == 0) std::printf("%s\n", text.c_str()), std::fflush(stdout);
+  if (session->world().rank() == 0) {
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
 }
 
 bool power_of_two() { return std::has_single_bit(unsigned(session->world().size())); }
@@ -249,8 +252,10 @@ void sharding() {
     tests::Case c{.mesh = {}, .micro_batch = 4, .level = "run"};
     train::EngineOptions o = tests::engine_options(c, 10);
     auto m = std::make_shared<models::CappaOptions>();
-    m->encoder.depth = 2, m->decoder.depth = 2;
-    o.model.options = m, o.global_batch = 32;
+    m->encoder.depth = 2;
+    m->decoder.depth = 2;
+    o.model.options = m;
+    o.global_batch = 32;
     return o;
   };
   for (int fsdp : {2, 4, 8}) {
@@ -316,7 +321,8 @@ struct Deck {
 
   train::EngineOptions options(comm::MeshShape shape) const {
     tests::Case on = c;
-    on.mesh = shape, on.micro_batch = 48 / shape.ranks() / passes;
+    on.mesh = shape;
+    on.micro_batch = 48 / shape.ranks() / passes;
     train::EngineOptions o = tests::engine_options(on, 10);
     change(o);
     return o;
@@ -332,8 +338,11 @@ std::vector<Deck> decks() {
                  const char* level, int64_t passes, const char* recompute, const char* kind,
                  std::function<void(train::EngineOptions&)> change = {}) {
     Deck d{.name = name, .c = {.mesh = {}}};
-    d.c.parameters = parameters, d.c.optimizer = optimizer, d.c.level = level,
-    d.c.recompute = recompute, d.c.kind = kind;
+    d.c.parameters = parameters;
+    d.c.optimizer = optimizer;
+    d.c.level = level;
+    d.c.recompute = recompute;
+    d.c.kind = kind;
     d.passes = passes;
     if (change) d.change = std::move(change);
     if (d.c.level == "run" || power_of_two()) out.push_back(d);
@@ -412,7 +421,8 @@ void planning() {
       Paper paper(deck.options(shape), shape);
       // no row may be skipped where operations are counted
       MadeFeed feed(real, mesh, 2, [](int64_t) { return 2; });
-      mesh.fsdp->reset_traffic(), mesh.replica->reset_traffic();
+      mesh.fsdp->reset_traffic();
+      mesh.replica->reset_traffic();
       feed.step(real, 1);
       paper.engine.step(1, {});
       expect(real.arena_peak() == paper.engine.arena_peak(),
@@ -467,10 +477,19 @@ void allocation() {
   for (int way = 0; way < 5; ++way) {
     int64_t before = allocations::by_us;
     void* volatile memory = nullptr;
-    if (way == 0) memory = std::malloc(100), std::free(memory);
-    if (way == 1) memory = std::aligned_alloc(64, 128), std::free(memory);
+    if (way == 0) {
+      memory = std::malloc(100);
+      std::free(memory);
+    }
+    if (way == 1) {
+      memory = std::aligned_alloc(64, 128);
+      std::free(memory);
+    }
     if (way == 2) delete std::make_unique<std::vector<int>>(1000).release();
-    if (way == 3) memory = std::calloc(3, 5), std::free(memory);
+    if (way == 3) {
+      memory = std::calloc(3, 5);
+      std::free(memory);
+    }
     if (way == 4) memory = reinterpret_cast<void*>(std::string(100 + size_t(before), 'x').size());
     expect(allocations::by_us > before, fmt::format("the watch does not see allocation {}", way));
   }
@@ -502,7 +521,8 @@ void allocation() {
           feed.step(engine, step);
           allocations::watching = false;
           if (step < 3) continue;
-          by_us += allocations::by_us, by_libraries += allocations::by_libraries;
+          by_us += allocations::by_us;
+          by_libraries += allocations::by_libraries;
           expect(allocations::by_us == 0, fmt::format("{}: {} allocations by our code in step {}",
                                                       name, int64_t(allocations::by_us), step));
           if (allocations::by_us > 0 && failures <= 1)

@@ -28,7 +28,8 @@ Outcome run(comm::Session& session, const tests::Case& c) {
       session, c.mesh, c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
   train::EngineOptions options = tests::engine_options(c, kSteps);
   options.ema.emplace();
-  options.ema->decay = 0.75, options.ema->every = 3;
+  options.ema->decay = 0.75;
+  options.ema->every = 3;
   train::Engine engine(options, mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
@@ -83,10 +84,14 @@ int compare(comm::Session& session, int argc, char** argv) {
     f32_momentum = run(session, {.mesh = {1, 1}, .level = "run", .momentum_type = "f32"});
     bf16 = run(session, {.mesh = {1, 1}, .bf16 = true});
     std::ofstream out(file);
-    write(out, reference), write(out, f32_momentum), write(out, bf16);
+    write(out, reference);
+    write(out, f32_momentum);
+    write(out, bf16);
   } else {
     std::ifstream in(file);
-    reference = read(in), f32_momentum = read(in), bf16 = read(in);
+    reference = read(in);
+    f32_momentum = read(in);
+    bf16 = read(in);
     if (!in)
       return std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str()), 2;
   }
@@ -117,7 +122,9 @@ int compare(comm::Session& session, int argc, char** argv) {
                  c.text() + fmt::format(": bits differ; losses off by {:.2e}",
                                         worst(o.losses, reference.losses)));
         }
-        c.threads = 1, c.recompute = "mlp", c.bf16 = true;
+        c.threads = 1;
+        c.recompute = "mlp";
+        c.bf16 = true;
         if (power) {
           Outcome o = run(session, c);
           ++cases;
@@ -125,7 +132,9 @@ int compare(comm::Session& session, int argc, char** argv) {
                  c.text() + fmt::format(": bits differ; losses off by {:.2e}",
                                         worst(o.losses, bf16.losses)));
         }
-        c.level = "run", c.recompute = "none", c.bf16 = false;
+        c.level = "run";
+        c.recompute = "none";
+        c.bf16 = false;
         for (const char* type : {"f32", "bf16"}) {
           c.momentum_type = type;
           Outcome o = run(session, c);

@@ -41,7 +41,10 @@ struct Case {
 
 inline models::CappaOptions small_cappa(double dropout = 0) {
   models::CappaOptions m;
-  m.image_size = 16, m.vocab_size = 61, m.seq_len = 9, m.masked_pred_prob = 0.5,
+  m.image_size = 16;
+  m.vocab_size = 61;
+  m.seq_len = 9;
+  m.masked_pred_prob = 0.5;
   m.masking_ratio = 0.7;
   m.encoder = {.variant = "",
                .patch = 8,
@@ -62,18 +65,25 @@ inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.passes = {[](const models::Model& model) {
     return dynamic_cast<const models::CaptionScorer&>(model).make_score_pass();
   }};
-  o.sharding.parameters = c.parameters, o.sharding.optimizer = c.optimizer;
-  o.determinism.level = c.level, o.determinism.slices = c.slices;
+  o.sharding.parameters = c.parameters;
+  o.sharding.optimizer = c.optimizer;
+  o.determinism.level = c.level;
+  o.determinism.slices = c.slices;
   o.optimizer.kind = c.kind;
   if (c.kind == "adafactor") {
     auto adafactor = std::make_shared<optim::AdafactorOptions>();
     adafactor->momentum_type = c.momentum_type;
     o.optimizer.method = adafactor;
   }
-  o.optimizer.learning_rate = 1e-2, o.optimizer.weight_decay = 1e-3, o.optimizer.clip_norm = 1.0;
+  o.optimizer.learning_rate = 1e-2;
+  o.optimizer.weight_decay = 1e-3;
+  o.optimizer.clip_norm = 1.0;
   if (!c.frozen.empty()) o.optimizer.rules = {{.match = c.frozen, .frozen = true}, {.match = ".*"}};
   o.groups = {"encoder/.*", "decoder/.*"};
-  o.global_batch = c.global_batch, o.micro_batch = c.micro_batch, o.threads = c.threads, o.seed = 3;
+  o.global_batch = c.global_batch;
+  o.micro_batch = c.micro_batch;
+  o.threads = c.threads;
+  o.seed = 3;
   o.operands = c.bf16 ? device::DType::bf16 : device::DType::f32;
   o.resolve = [optimizer = o.optimizer, total_steps](
                   const std::vector<shard::Parameter>& parameters,
@@ -101,7 +111,8 @@ struct MadeBatch {
   models::HostBatch host;
   MadeBatch(const models::CappaOptions& m, int64_t first, int64_t n) {
     int64_t pixels = m.image_size * m.image_size * 3;
-    image.resize(size_t(n * pixels)), labels.assign(size_t(n * m.seq_len), 0);
+    image.resize(size_t(n * pixels));
+    labels.assign(size_t(n * m.seq_len), 0);
     for (int64_t i = 0; i < n; ++i) {
       base::Stream s = base::Stream(7, "made").sub(uint64_t(first + i));
       for (int64_t p = 0; p < pixels; ++p)
@@ -163,10 +174,12 @@ inline std::map<std::string, std::string> whole_state(train::Engine& engine, com
     for (const std::string& from : world.gather_text(packed))
       for (size_t at = 0; at < from.size();) {
         int64_t begin, end;
-        std::memcpy(&begin, from.data() + at, 8), std::memcpy(&end, from.data() + at + 8, 8);
+        std::memcpy(&begin, from.data() + at, 8);
+        std::memcpy(&end, from.data() + at + 8, 8);
         std::memcpy(whole.data() + begin * size, from.data() + at + 16,
                     size_t((end - begin) * size));
-        at += 16 + size_t((end - begin) * size), written += end - begin;
+        at += 16 + size_t((end - begin) * size);
+        written += end - begin;
       }
     CHECK(written == count, "{}: {} of {} elements are written by somebody", slice.name, written,
           count);

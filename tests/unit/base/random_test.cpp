@@ -73,13 +73,19 @@ TEST(Stream, IsAPureFunctionOfSeedNameAndIndex) {
 TEST(Stream, SeedsNamesAndSubStreamsAllDiffer) {
   std::set<uint64_t> keys;
   size_t made = 0;
-  auto add = [&](Stream s) { keys.insert(s.key()), ++made; };
+  auto add = [&](Stream s) {
+    keys.insert(s.key());
+    ++made;
+  };
   for (uint64_t seed = 0; seed < 20; ++seed)
     for (const char* name : {"", "a", "b", "ab", "ba", "dropout", "draws", "init/x", "init/y"}) {
       Stream s(seed, name);
       add(s);
-      for (uint64_t i = 0; i < 50; ++i)
-        add(s.sub(i)), add(s.sub(i).sub(i)), add(s.sub(i).sub(i + 1));
+      for (uint64_t i = 0; i < 50; ++i) {
+        add(s.sub(i));
+        add(s.sub(i).sub(i));
+        add(s.sub(i).sub(i + 1));
+      }
     }
   EXPECT_EQ(keys.size(), made);
 }
@@ -105,9 +111,13 @@ Moments moments(const std::vector<double>& x) {
   for (double v : x) m.mean += v / n;
   for (double v : x) {
     double d = v - m.mean;
-    m2 += d * d / n, m3 += d * d * d / n, m4 += d * d * d * d / n;
+    m2 += d * d / n;
+    m3 += d * d * d / n;
+    m4 += d * d * d * d / n;
   }
-  m.variance = m2, m.skewness = m3 / std::pow(m2, 1.5), m.kurtosis = m4 / (m2 * m2);
+  m.variance = m2;
+  m.skewness = m3 / std::pow(m2, 1.5);
+  m.kurtosis = m4 / (m2 * m2);
   return m;
 }
 // Largest distance between the empirical and the true distribution function.
@@ -129,8 +139,10 @@ const double kKolmogorovLimit = 1.95 / std::sqrt(double(kDraws));
 TEST(Stream, UniformStatistics) {
   Stream s(5, "uniform");
   std::vector<double> single, wide;
-  for (uint64_t i = 0; i < kDraws; ++i)
-    single.push_back(double(s.uniform(i))), wide.push_back(s.sub(1).uniform64(i));
+  for (uint64_t i = 0; i < kDraws; ++i) {
+    single.push_back(double(s.uniform(i)));
+    wide.push_back(s.sub(1).uniform64(i));
+  }
   for (const auto& x : {single, wide}) {
     Moments m = moments(x);
     EXPECT_NEAR(m.mean, 0.5, 0.003);
@@ -157,9 +169,11 @@ TEST(Stream, NormalStatistics) {
 
 double correlation(const std::vector<double>& a, const std::vector<double>& b) {
   double ma = moments(a).mean, mb = moments(b).mean, ab = 0, aa = 0, bb = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    ab += (a[i] - ma) * (b[i] - mb), aa += (a[i] - ma) * (a[i] - ma),
-        bb += (b[i] - mb) * (b[i] - mb);
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += (a[i] - ma) * (b[i] - mb);
+    aa += (a[i] - ma) * (a[i] - ma);
+    bb += (b[i] - mb) * (b[i] - mb);
+  }
   return ab / std::sqrt(aa * bb);
 }
 
@@ -181,8 +195,10 @@ TEST(Stream, NeighboursAndOtherStreamsAreUncorrelated) {
       << "neighbouring sub-streams";
   // One draw from each of many sub-streams, as per-example decisions are made.
   std::vector<double> across, next;
-  for (uint64_t i = 0; i < 50000; ++i)
-    across.push_back(double(s.sub(i).uniform(0))), next.push_back(double(s.sub(i + 1).uniform(0)));
+  for (uint64_t i = 0; i < 50000; ++i) {
+    across.push_back(double(s.sub(i).uniform(0)));
+    next.push_back(double(s.sub(i + 1).uniform(0)));
+  }
   EXPECT_LT(std::abs(correlation(across, next)), limit);
   EXPECT_NEAR(moments(across).mean, 0.5, 0.005);
   EXPECT_NEAR(moments(across).variance, 1.0 / 12, 0.002);

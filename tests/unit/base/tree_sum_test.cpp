@@ -102,7 +102,10 @@ TEST(TreeSum, AlignedPartsComposeToTheWholeTree) {
       auto add = [&](int into, int from) {
         slots[size_t(into)] = fmt::format("({}+{})", slots[size_t(into)], slots[size_t(from)]);
       };
-      for (const std::string& d : done) slots[size_t(sum.next_slot())] = d, sum.push(add);
+      for (const std::string& d : done) {
+        slots[size_t(sum.next_slot())] = d;
+        sum.push(add);
+      }
       sum.finish(add);
       EXPECT_EQ(slots[0], balanced(0, parts * each));
     }

@@ -212,7 +212,8 @@ void record_call(int64_t, const char* call, const std::string& path) {
 // Everything is on disk before a file gets its name, and so is the name when the save is over.
 // Files of a past that was left are out of the way before.
 TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
-  save(10), save(20);
+  save(10);
+  save(20);
   checkpoint::CheckpointOptions options;
   options.async = false;
   checkpoint::Saver saver(*comm_, directory_, options);
@@ -302,13 +303,15 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
 // fall into them.
 TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   checkpoint::CheckpointOptions options;
-  options.async = false, options.keep_last = 10;
+  options.async = false;
+  options.keep_last = 10;
   checkpoint::Saver saver(*comm_, directory_, options);
   Owner owner(Cut::even, 0, 1, 0, true);
   auto bytes_of = [&](int64_t step, std::map<std::string, std::string> texts) {
     checkpoint::State state = owner.state;
     // of other lengths in text
-    state.step = step * 1000, state.numbers["value"] = 1.0 / double(step * step - 1);
+    state.step = step * 1000;
+    state.numbers["value"] = 1.0 / double(step * step - 1);
     for (auto& [name, text] : texts) state.texts[name] = text;
     saver.begin(state);
     checkpoint::Saved saved = saver.finish();
@@ -319,10 +322,11 @@ TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
     return bytes;
   };
   io::make_directories(directory_ + "/alone");
-  bytes_of(1, {{"name", "a"}}), bytes_of(2, {{"name", "b"}}),
-      bytes_of(3, {{"name", "longer than it was"}});
-  bytes_of(4, {{"name", "longer than it was"}, {"more", "x"}}),
-      bytes_of(5, {{"name", "longer than it was"}, {"more", "y"}});
+  bytes_of(1, {{"name", "a"}});
+  bytes_of(2, {{"name", "b"}});
+  bytes_of(3, {{"name", "longer than it was"}});
+  bytes_of(4, {{"name", "longer than it was"}, {"more", "x"}});
+  bytes_of(5, {{"name", "longer than it was"}, {"more", "y"}});
 }
 
 // Any single flipped byte is either refused by name or changes nothing: a sample over the whole
@@ -345,7 +349,8 @@ TEST_F(Checkpoint, flipped_bytes_never_pass) {
     try {
       checkpoint::Manifest found = checkpoint::inspect(name, 9);
       checkpoint::read_parts(name, found, owner.state.tensors);
-      owner.state.step = found.state.step, owner.state.numbers = found.state.numbers,
+      owner.state.step = found.state.step;
+      owner.state.numbers = found.state.numbers;
       owner.state.texts = found.state.texts;
       EXPECT_EQ(owner.problem(9), "") << at;
       ++unused;
@@ -412,7 +417,8 @@ TEST_F(Checkpoint, differences_are_counted_beyond_the_first) {
   for (int i = 0; i < 80; ++i)
     wanted.entries.push_back(
         {.name = fmt::format("/params/{:03}", i), .type = io::H5Type::f32, .shape = {i}});
-  checkpoint::number_blocks(file), checkpoint::number_blocks(wanted);
+  checkpoint::number_blocks(file);
+  checkpoint::number_blocks(wanted);
   std::vector<std::string> lines = checkpoint::differences(file, wanted);
   EXPECT_EQ(lines.size(), 51u);
   EXPECT_EQ(lines.front(), "missing in the file: /params/000 f32[0]");

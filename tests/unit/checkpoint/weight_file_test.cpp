@@ -169,7 +169,8 @@ TEST_F(WeightFile, HostileNpz) {
   refused("a.npz", one(long_header), "claims a header");
   // Other ways of compressing, at which a few bytes may ask for gigabytes: 14 is LZMA.
   std::string method = one(good);
-  method[8] = 14, method[method.find("PK\1\2") + 10] = 14;
+  method[8] = 14;
+  method[method.find("PK\1\2") + 10] = 14;
   refused("a.npz", method, "does not know: ZIP");
   // Cut anywhere, or with any byte changed: refused, or what was written.
   std::string whole =
@@ -280,7 +281,8 @@ TEST_F(WeightFile, MutatedFiles) {
           bytes.insert(at, bytes.substr(below(bytes.size()), 1 + below(16)));
           break;
         case 3:
-          bytes.erase(at, 1 + below(8)), bytes += 'x';
+          bytes.erase(at, 1 + below(8));
+          bytes += 'x';
           break;
         case 4:
           bytes.replace(at, 4, words[below(words.size())]);

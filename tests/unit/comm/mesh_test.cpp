@@ -14,7 +14,9 @@ using comm::MeshShape;
 
 MeshOptions mesh(int64_t replica, int64_t fsdp, std::vector<comm::MeshRule> rules = {}) {
   MeshOptions o;
-  o.replica = replica, o.fsdp = fsdp, o.rules = std::move(rules);
+  o.replica = replica;
+  o.fsdp = fsdp;
+  o.rules = std::move(rules);
   return o;
 }
 

@@ -166,7 +166,10 @@ TEST(Unknown, AtMostTwelveNamesAreListedAndThreeTables) {
         }
       } many{values};
       t.table("many", many, "");
-      t.table("a", a, ""), t.table("b", b, ""), t.table("c", c, ""), t.table("d", d, "");
+      t.table("a", a, "");
+      t.table("b", b, "");
+      t.table("c", c, "");
+      t.table("d", d, "");
     }
   } root;
   config::Deck listed({"run.toml", "[many]\nzzzz = 1\n", {}}, root);

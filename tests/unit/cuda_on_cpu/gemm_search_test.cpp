@@ -35,7 +35,9 @@ class GemmSearches : public testing::Test {
     plan(product());
   }
   ~GemmSearches() override {
-    use_gemm_choices(""), unsetenv("CUBLASLT_ON_CPU_FASTEST"), unsetenv("CUBLASLT_ON_CPU_SUMS");
+    use_gemm_choices("");
+    unsetenv("CUBLASLT_ON_CPU_FASTEST");
+    unsetenv("CUBLASLT_ON_CPU_SUMS");
   }
 
   Gemm product() {
@@ -49,7 +51,9 @@ class GemmSearches : public testing::Test {
   // On paper nothing lies where it will.
   void plan(Gemm g) {
     device::Arena arena;
-    g.c = arena.save(g.c.count), g.a = arena.temporary(g.a.count), g.b = arena.save(g.b.count);
+    g.c = arena.save(g.c.count);
+    g.a = arena.temporary(g.a.count);
+    g.b = arena.save(g.b.count);
     run(g, paper_);
   }
   std::vector<float> result() {
@@ -72,7 +76,8 @@ class GemmSearches : public testing::Test {
     };
     device::Arena arena;
     Gemm on_paper = g;
-    on_paper.c = arena.save(g.c.count), on_paper.a = arena.save(g.a.count),
+    on_paper.c = arena.save(g.c.count);
+    on_paper.a = arena.save(g.a.count);
     on_paper.b = arena.save(g.b.count);
     run_on(on_paper, arena.save(kColumns), paper_);
     run_on(g, sums.view(DType::f32), queue_);
@@ -117,7 +122,9 @@ TEST_F(GemmSearches, KeepsWhatWasChosenBefore) {
   use_gemm_choices(again.choices);
   EXPECT_EQ(result(), second);
   Gemm other = product();
-  other.m = kRows / 2, other.a.count /= 2, other.c.count /= 2;
+  other.m = kRows / 2;
+  other.a.count /= 2;
+  other.c.count /= 2;
   plan(other);
   const GemmSearch more = search_gemms(before.choices, queue_);
   EXPECT_EQ(more.shapes, 2);

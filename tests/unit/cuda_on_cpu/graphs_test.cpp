@@ -55,8 +55,13 @@ TEST_F(GraphsTest, RepeatWorkWithWhatMemoryHoldsByThen) {
   const int launched = cuda_on_cpu::graphs_launched();
   int called = 0;
   for (int i = 1; i <= 5; ++i) {
-    write(0, float(i)), write(1, 10 * float(i));
-    graphs.run({7}, [&] { ++called, add(), add(); });
+    write(0, float(i));
+    write(1, 10 * float(i));
+    graphs.run({7}, [&] {
+      ++called;
+      add();
+      add();
+    });
     EXPECT_EQ(read(2), 11 * float(i));
   }
   EXPECT_EQ(called, 2) << "as it is, recorded";
@@ -92,7 +97,11 @@ TEST_F(GraphsTest, AreNoMoreThanAllowed) {
   Graphs graphs(queue_, 1, "passes");
   int called = 0;
   for (int i = 1; i <= 4; ++i)
-    for (int64_t key : {1, 2}) graphs.run({key}, [&] { ++called, add(); });
+    for (int64_t key : {1, 2})
+      graphs.run({key}, [&] {
+        ++called;
+        add();
+      });
   EXPECT_EQ(called, 2 + 4);
   EXPECT_EQ(graphs.counts().graphs, 1);
   EXPECT_EQ(graphs.counts().launches, 3);
@@ -111,7 +120,9 @@ TEST_F(GraphsTest, AreRecordedAnewWhenScratchMoves) {
                    queue_);
     });
   };
-  run(), run(), run();
+  run();
+  run();
+  run();
   EXPECT_EQ(called, 2);
   queue_.scratch(bytes *= 64);
   const float mark = 5;
@@ -134,7 +145,10 @@ TEST_F(GraphsTest, SayWhatCannotBeRecorded) {
     graphs.run({key}, work);
     return error_of([&] { graphs.run({key}, work); }, exit);
   };
-  std::string text = error([&] { add(), queue_.synchronize("the weather"); });
+  std::string text = error([&] {
+    add();
+    queue_.synchronize("the weather");
+  });
   EXPECT_NE(text.find("recording a CUDA graph of passes failed at or after op add: "),
             std::string::npos)
       << text;
@@ -155,9 +169,12 @@ TEST_F(GraphsTest, SayWhatCannotBeRecorded) {
   text = error([&] { device::Buffer(Kind::cuda, ledger_, "test", 64); }, base::Exit::mesh);
   EXPECT_NE(text.find("recording a CUDA graph of passes"), std::string::npos) << text;
   // And the queue is as good as before.
-  write(0, 1), write(1, 2), add();
+  write(0, 1);
+  write(1, 2);
+  add();
   EXPECT_EQ(read(2), 3);
-  graphs.run({100}, [&] { add(); }), graphs.run({100}, [&] { add(); });
+  graphs.run({100}, [&] { add(); });
+  graphs.run({100}, [&] { add(); });
   EXPECT_EQ(graphs.counts().graphs, 1);
 }
 
@@ -176,7 +193,9 @@ class Capture : public GraphsTest {
 };
 
 TEST_F(Capture, RunsNothingBeforeItIsLaunched) {
-  write(0, 1), write(1, 2), write(2, 0);
+  write(0, 1);
+  write(1, 2);
+  write(2, 0);
   begin();
   add();
   EXPECT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),

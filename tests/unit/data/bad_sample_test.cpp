@@ -170,7 +170,8 @@ TEST(BadSample, SameOnAnyRankCount) {
     std::set<std::string> keys;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       LoaderOptions options;
-      options.threads = 3, options.on_bad_sample = "substitute",
+      options.threads = 3;
+      options.on_bad_sample = "substitute";
       options.log = std::make_shared<BadSampleLog>();
       Loader loader(set, Order(Shuffle::exact, 60, 4), options, plan(rank, ranks, 12, 10));
       while (loader.has_next()) {
@@ -196,10 +197,13 @@ TEST(BadSample, SameOnAnyRankCount) {
 TEST(BadSample, ReadAheadIsNotReported) {
   Dataset set = fragile(60, {10});
   LoaderOptions options;
-  options.threads = 2, options.prefetch = 8, options.on_bad_sample = "substitute";
+  options.threads = 2;
+  options.prefetch = 8;
+  options.on_bad_sample = "substitute";
   options.log = std::make_shared<BadSampleLog>();
   Loader loader(set, Order(Shuffle::none, 60, 0), options, plan(0, 1, 4, 15));
-  loader.next(), loader.next();
+  loader.next();
+  loader.next();
   EXPECT_EQ(options.log->replaced, 0);
   EXPECT_EQ(loader.next()->array("x").i32()[2], 11);
   EXPECT_EQ(options.log->replaced, 1);
@@ -208,7 +212,8 @@ TEST(BadSample, ReadAheadIsNotReported) {
 TEST(BadSample, ErrorSaysTheWayOut) {
   Dataset set = fragile(60, {10});
   Loader loader(set, Order(Shuffle::none, 60, 0), LoaderOptions(), plan(0, 1, 4, 15));
-  loader.next(), loader.next();
+  loader.next();
+  loader.next();
   expect_error(Exit::data,
                {"data.train: shard.tar:10: not a number", "loader.on_bad_sample = \"substitute\""},
                [&] { loader.next(); });

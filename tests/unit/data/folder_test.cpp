@@ -27,7 +27,8 @@ struct FolderTest : testing::Test {
   }
   std::unique_ptr<Source> open(const std::string& name, const std::string& text,
                                const std::string& sample = "image") {
-    options.captions = dir / name, options.sample = sample;
+    options.captions = dir / name;
+    options.sample = sample;
     test::write_file(options.captions, text);
     return options.open(context);
   }
@@ -189,7 +190,8 @@ TEST_F(FolderTest, SeveralFilesOfCaptions) {
   test::write_file(dir / "p-1.csv", "caption,path\nthree,a.jpg\n");
   for (std::string pattern : {"p-*", "p-{0.tsv,1.csv}", "p-[01].?sv"}) {
     SCOPED_TRACE(pattern);
-    options.captions = dir / pattern, options.sample = "image";
+    options.captions = dir / pattern;
+    options.sample = "image";
     std::unique_ptr<Source> source = options.open({});
     ASSERT_EQ(source->size(), 2);
     EXPECT_EQ(std::get<Texts>(source->read(0)["captions"]), (Texts{"one", "three"}));

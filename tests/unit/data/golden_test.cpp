@@ -22,7 +22,8 @@ std::string text_attribute(hid_t set, const char* name) {
   EXPECT_GE(H5Aread(attribute, type, &value), 0) << name;
   std::string out = value ? value : "";
   H5free_memory(value);
-  H5Tclose(type), H5Aclose(attribute);
+  H5Tclose(type);
+  H5Aclose(attribute);
   return out;
 }
 
@@ -96,7 +97,9 @@ std::vector<std::string> texts_of(hid_t file) {
   EXPECT_GE(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, raw.data()), 0);
   std::vector<std::string> out(raw.begin(), raw.end());
   H5Dvlen_reclaim(type, space, H5P_DEFAULT, raw.data());
-  H5Sclose(space), H5Tclose(type), H5Dclose(set);
+  H5Sclose(space);
+  H5Tclose(type);
+  H5Dclose(set);
   return out;
 }
 

@@ -37,7 +37,8 @@ class Writer {
   }
   void texts(const char* name, const std::vector<std::string>& items, std::vector<hsize_t> dims) {
     hid_t type = H5Tcopy(H5T_C_S1);
-    H5Tset_size(type, H5T_VARIABLE), H5Tset_cset(type, H5T_CSET_UTF8);
+    H5Tset_size(type, H5T_VARIABLE);
+    H5Tset_cset(type, H5T_CSET_UTF8);
     std::vector<const char*> raw;
     for (const std::string& s : items) raw.push_back(s.c_str());
     put(name, type, type, std::move(dims), raw.data(), {});
@@ -45,7 +46,8 @@ class Writer {
   }
   void fixed_texts(const char* name, const std::string& all, size_t each) {
     hid_t type = H5Tcopy(H5T_C_S1);
-    H5Tset_size(type, each), H5Tset_strpad(type, H5T_STR_NULLPAD);
+    H5Tset_size(type, each);
+    H5Tset_strpad(type, H5T_STR_NULLPAD);
     put(name, type, type, {all.size() / each}, all.data(), {});
     H5Tclose(type);
   }
@@ -61,7 +63,9 @@ class Writer {
     if (data) {
       EXPECT_GE(H5Dwrite(set, memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), 0) << name;
     }
-    H5Dclose(set), H5Pclose(list), H5Sclose(space);
+    H5Dclose(set);
+    H5Pclose(list);
+    H5Sclose(space);
   }
   hid_t file_;
 };
@@ -129,8 +133,10 @@ TEST_F(Hdf5Test, SeveralFilesAndThreads) {
     Writer w(dir / name);
     std::vector<int32_t> ids;
     std::vector<std::string> files;
-    for (int i = first; i < first + count; ++i)
-      ids.push_back(i), files.push_back(std::string(size_t(i * 1000), 'x'));
+    for (int i = first; i < first + count; ++i) {
+      ids.push_back(i);
+      files.push_back(std::string(size_t(i * 1000), 'x'));
+    }
     w.numbers<int32_t>("id", H5T_STD_I32LE, H5T_NATIVE_INT32, {hsize_t(count)}, ids);
     w.lists("file", files);
   }
@@ -180,7 +186,8 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
   EXPECT_EQ(std::get<Array>(source->read(1)["labels"]).i32()[0], 200);
   // Several files: the first tells, the others must be like it.
   write(dir / "b.h5", 6);
-  options.path = dir / "{a,b}.h5", options.fields = {{"image", "images"}};
+  options.path = dir / "{a,b}.h5";
+  options.fields = {{"image", "images"}};
   expect_error(Exit::data,
                {"b.h5': dataset '/images' is u8 [6,4,3], in '", "a.h5' it is u8 [5,4,3]"},
                [&] { options.open({}); });
@@ -189,7 +196,8 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
                [&] { options.spec(); });
   options.fields = {{"image", "wide"}};
   expect_error(Exit::data, {"chunks of 536870912 bytes"}, [&] { options.spec(); });
-  options.path = dir / "none.h5", options.fields = {{"image", "images"}};
+  options.path = dir / "none.h5";
+  options.fields = {{"image", "images"}};
   expect_error(Exit::data, {"none.h5", "cannot open"}, [&] { options.spec(); });
   options.fields = {{"image", "images: bytes"}};
   EXPECT_EQ(text_of(options.spec()), "image encoded bytes") << "no file is asked where all is said";
@@ -216,7 +224,8 @@ TEST_F(Hdf5Test, PathsWithStars) {
     Writer w(dir / fmt::format("part-{}.h5", k));
     w.numbers<int64_t>("x", H5T_STD_I64LE, H5T_NATIVE_INT64, {1}, {k});
   }
-  options.path = dir / "part-*.h5", options.fields = {{"x", "x"}};
+  options.path = dir / "part-*.h5";
+  options.fields = {{"x", "x"}};
   EXPECT_EQ(text_of(options.spec()), "x i32 []");
   std::unique_ptr<Source> source = options.open({});
   ASSERT_EQ(source->size(), 2);

@@ -52,9 +52,11 @@ std::string png_file(const PngFormat& f, uint32_t width, const std::vector<std::
   }
   std::string words(7'500'000, 'x');
   std::vector<png_text> texts(size_t(f.texts), png_text{});
-  for (png_text& t : texts)
-    t.compression = PNG_TEXT_COMPRESSION_zTXt, t.key = const_cast<char*>("Comment"),
+  for (png_text& t : texts) {
+    t.compression = PNG_TEXT_COMPRESSION_zTXt;
+    t.key = const_cast<char*>("Comment");
     t.text = words.data();
+  }
   png_set_text(png, info, texts.data(), f.texts);
   png_write_info(png, info);
   std::vector<png_bytep> pointers;
@@ -118,7 +120,8 @@ TEST(Png, TooLarge) {
   std::string bad = golden("e_rgb_37x53.png");
   // 40,000 x 40,000 in the header, its checksum made to fit.
   uint8_t side[4] = {0, 0, 0x9c, 0x40};
-  std::memcpy(bad.data() + 16, side, 4), std::memcpy(bad.data() + 20, side, 4);
+  std::memcpy(bad.data() + 16, side, 4);
+  std::memcpy(bad.data() + 20, side, 4);
   uint32_t crc = 0xffffffff;
   for (size_t i = 12; i < 29; ++i) {
     crc ^= uint8_t(bad[i]);
@@ -156,7 +159,8 @@ std::string jpeg_file(int colours, bool progressive = false) {
                         &size, TJSAMP_444, 90, progressive ? TJFLAG_PROGRESSIVE : 0),
             0);
   std::string file(reinterpret_cast<char*>(out), size);
-  tjFree(out), tjDestroy(t);
+  tjFree(out);
+  tjDestroy(t);
   return file;
 }
 
@@ -255,7 +259,10 @@ TEST(Jpeg, ManyPassesOverManyPixelsAreRefused) {
   std::string bad = jpeg_file(3, true);
   size_t at = bad.find("\xff\xc2");
   ASSERT_NE(at, bad.npos);
-  for (size_t side : {at + 5, at + 7}) bad[side] = 0x27, bad[side + 1] = 0x10;  // 10,000
+  for (size_t side : {at + 5, at + 7}) {
+    bad[side] = 0x27;
+    bad[side + 1] = 0x10;
+  }  // 10,000
   for (int i = 0; i < 40; ++i) bad += "\xff\xda";
   expect_error(Exit::data, {"10000 x 10000 pixels in", "passes"},
                [&] { decode_jpeg(bytes_of(bad), false); });

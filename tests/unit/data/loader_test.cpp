@@ -34,7 +34,8 @@ class Numbers : public Source {
     if (most_us_) std::this_thread::sleep_for(std::chrono::microseconds(index * 7919 % most_us_));
     if (bad.contains(index)) base::fail(Exit::data, "sample {} is broken", index);
     Array a(device::DType::i32, {2});
-    a.i32()[0] = int32_t(index), a.i32()[1] = -int32_t(index);
+    a.i32()[0] = int32_t(index);
+    a.i32()[1] = -int32_t(index);
     return {{"x", std::move(a)}};
   }
   static Spec spec() { return {{"x", FieldSpec::array(device::DType::i32, {2})}}; }
@@ -57,7 +58,8 @@ struct LoaderTest : testing::Test {
   }
   static LoaderOptions options(int64_t threads, int64_t prefetch = 3) {
     LoaderOptions o;
-    o.threads = threads, o.prefetch = prefetch;
+    o.threads = threads;
+    o.prefetch = prefetch;
     return o;
   }
   // Rank `rank` of `ranks`: its slice of each global batch.
@@ -69,7 +71,8 @@ struct LoaderTest : testing::Test {
       for (int64_t i = 0; i < batch; ++i) out.push_back((number * ranks + rank) * batch + i);
       return out;
     };
-    p.first = first, p.end = end;
+    p.first = first;
+    p.end = end;
     return p;
   }
 };
@@ -157,7 +160,8 @@ TEST_F(LoaderTest, ErrorsOfThePlan) {
   };
   p.end = 5;
   Loader loader(*dataset, Order(Shuffle::none, 10, 0), options(2), p);
-  loader.next(), loader.next();
+  loader.next();
+  loader.next();
   expect_error(Exit::internal, {"no batch 2"}, [&] { loader.next(); });
 }
 
@@ -198,7 +202,10 @@ TEST_F(LoaderTest, PrefetchIsBounded) {
 // Steady state: no large block is asked of the system, whatever thread decodes.
 TEST_F(LoaderTest, BuffersAreRecycled) {
   SyntheticOptions o;
-  o.examples = 64, o.image_size = 48, o.seq_len = 24, o.vocab_size = 100;
+  o.examples = 64;
+  o.image_size = 48;
+  o.seq_len = 24;
+  o.vocab_size = 100;
   Dataset images("train", o.open({}), Pipeline("", o.spec(), {}));
   Loader loader(images, Order(Shuffle::exact, 64, 0), options(3, 2), plan(16, 0, 300));
   for (int i = 0; i < 50; ++i) loader.next();
@@ -214,7 +221,10 @@ TEST_F(LoaderTest, BuffersAreRecycled) {
 // changes it after.
 TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
   SyntheticOptions o;
-  o.examples = 12, o.image_size = 8, o.seq_len = 4, o.vocab_size = 100;
+  o.examples = 12;
+  o.image_size = 8;
+  o.seq_len = 4;
+  o.vocab_size = 100;
   for (const char* ops :
        {"value_range(0, 3, -1, 1)", "value_range(0, 3, -1, 1) | flip_lr",
         "value_range(0, 3, -1, 1) | value_range(-5, 0, 0, 3)", "flip_lr | value_range(0, 3, -1, 1)",
@@ -273,7 +283,8 @@ TEST_F(LoaderTest, MemoryStaysFlat) {
         .add(fmt::format("{}.txt", i), std::string(size_t(i * 7 % 300), 'a'));
   test::write_file(dir / "s.tar", tar.end());
   WebdatasetOptions o;
-  o.path = dir / "s.tar", o.fields = {{"image", "img"}, {"text", "txt"}};
+  o.path = dir / "s.tar";
+  o.fields = {{"image", "img"}, {"text", "txt"}};
   Tokenizers tokenizers({{"b", tokenizer_rows().at("bytes").make_options()}});
   Dataset set("train", o.open({}),
               Pipeline("decode | inception_crop(48) | flip_lr | value_range | tokenize('b', "

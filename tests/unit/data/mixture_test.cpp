@@ -112,7 +112,10 @@ TEST(Proportions, TooSmallAShare) {
 std::shared_ptr<const Dataset> synthetic(const std::string& name, int64_t examples,
                                          int64_t image = 4, int64_t length = 6) {
   SyntheticOptions o;
-  o.examples = examples, o.image_size = image, o.seq_len = length, o.vocab_size = 50,
+  o.examples = examples;
+  o.image_size = image;
+  o.seq_len = length;
+  o.vocab_size = 50;
   o.seed = examples;
   return std::make_shared<Dataset>(name, o.open({}), Pipeline("", o.spec(), {}));
 }
@@ -175,7 +178,8 @@ TEST(Mixture, ThroughTheLoader) {
       for (int64_t i = 0; i < 5; ++i) out.push_back(number * 5 + i);
       return out;
     };
-    p.first = first, p.end = end;
+    p.first = first;
+    p.end = end;
     return p;
   };
   for (int64_t first : {int64_t{0}, int64_t{13}, int64_t{1'000'000}}) {

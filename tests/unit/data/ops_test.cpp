@@ -24,7 +24,9 @@ Array numbered(int64_t height, int64_t width) {
   for (int64_t y = 0; y < height; ++y)
     for (int64_t x = 0; x < width; ++x) {
       uint8_t* p = a.u8() + (y * width + x) * 3;
-      p[0] = uint8_t(y), p[1] = uint8_t(x), p[2] = 7;
+      p[0] = uint8_t(y);
+      p[1] = uint8_t(x);
+      p[2] = 7;
     }
   return a;
 }
@@ -133,7 +135,8 @@ TEST(RandomOps, InceptionCropsHaveTheStatedAreasAndRatios) {
            ratio = double(c.width) / double(c.height);
     EXPECT_TRUE(area >= 0.0999 && area <= 0.6001) << area;
     EXPECT_TRUE(ratio > 0.72 && ratio < 1.37) << ratio;
-    smallest = std::min(smallest, area), largest = std::max(largest, area);
+    smallest = std::min(smallest, area);
+    largest = std::max(largest, area);
   }
   EXPECT_LT(smallest, 0.13);
   EXPECT_GT(largest, 0.55);
@@ -157,7 +160,8 @@ TEST(RandomOps, InceptionCropsLeaveOutTheLastPlace) {
   for (int64_t i = 0; i < 3000; ++i) {
     Corner c = corner_of(array(
         run("inception_crop(None, 15, 100)", with_image(numbered(kSide, kSide)), i), "image"));
-    y_of[c.height].insert(c.y), x_of[c.width].insert(c.x);
+    y_of[c.height].insert(c.y);
+    x_of[c.width].insert(c.x);
   }
   for (auto& [size, places] : {std::pair{"height", &y_of}, {"width", &x_of}})
     for (auto& [length, begins] : *places) {
@@ -218,7 +222,8 @@ TEST(ResizeKernels, AllMethods) {
     for (int64_t k = 0; k < 20; ++k) {
       in.f32()[k] = float(k * k % 7);
       double weight = kernel(std::abs(double(k) - 4.25));
-      sum += weight, expected += weight * double(in.f32()[k]);
+      sum += weight;
+      expected += weight * double(in.f32()[k]);
     }
     EXPECT_NEAR(resize(in, 1, 40, resize_method_named(name), false).f32()[9], expected / sum, 2e-3)
         << name;

@@ -185,9 +185,11 @@ TEST(Pipeline, ScalingMayBeLeftOut) {
     Sample a, b;
     Array image(device::DType::u8, {9, 11, 3});
     for (int64_t i = 0; i < image.count(); ++i) image.u8()[i] = uint8_t(37 * i + position);
-    a["image"] = image, a["texts"] = Texts{"One", "Two", "Three"};
+    a["image"] = image;
+    a["texts"] = Texts{"One", "Two", "Three"};
     b = a;
-    whole.apply(a, position), left.apply(b, position);
+    whole.apply(a, position);
+    left.apply(b, position);
     EXPECT_EQ(std::get<std::string>(a.at("text")), std::get<std::string>(b.at("text")))
         << "draws have moved";
     const Array &floats = std::get<Array>(a.at("image")), &bytes = std::get<Array>(b.at("image"));

@@ -18,8 +18,10 @@ using device::DType;
 // Every pixel says where it was.
 Array pixels_of_places(int64_t height, int64_t width) {
   Array a(DType::u8, {height, width, 3});
-  for (int64_t i = 0; i < height * width; ++i)
-    a.u8()[3 * i] = uint8_t(i / width), a.u8()[3 * i + 1] = uint8_t(i % width);
+  for (int64_t i = 0; i < height * width; ++i) {
+    a.u8()[3 * i] = uint8_t(i / width);
+    a.u8()[3 * i + 1] = uint8_t(i % width);
+  }
   return a;
 }
 

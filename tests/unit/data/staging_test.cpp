@@ -82,7 +82,8 @@ TEST_F(StagingTest, TheSourceReadsTheCopies) {
 
 TEST_F(StagingTest, ImagesOfAFolder) {
   FolderOptions options;
-  options.path = dir / "images", options.captions = dir / "captions.tsv";
+  options.path = dir / "images";
+  options.captions = dir / "captions.tsv";
   std::filesystem::create_directories(dir / "images/sub");
   test::write_file(options.captions, "a.jpg\tx\nsub/a.jpg\ty\nnone.jpg\tz\n");
   test::write_file(dir / "images/a.jpg", "one");
@@ -126,7 +127,8 @@ TEST_F(StagingTest, Failures) {
   // Whether a file may be missing, its source knows.
   EXPECT_EQ(stage_files({dir / "none.tar", dir / "a"}, stage, 1).files, 0);
   WebdatasetOptions options;
-  options.path = dir / "none.tar", options.fields = {{"text", "txt"}};
+  options.path = dir / "none.tar";
+  options.fields = {{"text", "txt"}};
   expect_error(Exit::data, {"none.tar", "No such file"},
                [&] { options.open({.stage_dir = stage}); });
   test::write_file(dir / "file", "");

@@ -11,7 +11,10 @@ namespace {
 
 SyntheticOptions small() {
   SyntheticOptions o;
-  o.examples = 3000, o.image_size = 17, o.seq_len = 24, o.vocab_size = 50;
+  o.examples = 3000;
+  o.image_size = 17;
+  o.seq_len = 24;
+  o.vocab_size = 50;
   return o;
 }
 
@@ -43,8 +46,11 @@ TEST(Synthetic, NoiseIsNormalAndClipped) {
     for (int64_t k = 0; k < x.count(); ++k) {
       float v = x.f32()[k];
       ASSERT_LE(std::abs(v), 1.0f);
-      ++n, sum += v, squares += double(v) * v, inside += std::abs(v) < 0.5,
-          clipped += std::abs(v) == 1.0f;
+      ++n;
+      sum += v;
+      squares += double(v) * v;
+      inside += std::abs(v) < 0.5;
+      clipped += std::abs(v) == 1.0f;
       if (k) neighbours += double(v) * x.f32()[k - 1];
     }
   }
@@ -59,7 +65,8 @@ TEST(Synthetic, NoiseIsNormalAndClipped) {
 TEST(Synthetic, CaptionsHaveTheLengthsOfTheBenchmark) {
   for (auto [length, low, high] : {std::tuple{64, 6, 18}, {24, 4, 11}, {63, 4, 11}}) {
     SyntheticOptions o = small();
-    o.seq_len = length, o.image_size = 1;
+    o.seq_len = length;
+    o.image_size = 1;
     auto source = o.open({});
     std::vector<int> lengths(size_t(length) + 1);
     std::vector<double> words(50);
@@ -71,7 +78,8 @@ TEST(Synthetic, CaptionsHaveTheLengthsOfTheBenchmark) {
       while (x[n] != 1) {
         ASSERT_GE(x[n], 2);
         ASSERT_LT(x[n], 50);
-        ++words[size_t(x[n++])], ++total;
+        ++words[size_t(x[n++])];
+        ++total;
       }
       for (int k = n + 1; k < length; ++k) ASSERT_EQ(x[k], 0);
       ++lengths[size_t(n)];
@@ -87,7 +95,8 @@ TEST(Synthetic, CaptionsHaveTheLengthsOfTheBenchmark) {
 
 TEST(Synthetic, ShortSequences) {
   SyntheticOptions o = small();
-  o.seq_len = 2, o.vocab_size = 3;
+  o.seq_len = 2;
+  o.vocab_size = 3;
   auto source = o.open({});
   for (int64_t i = 0; i < 20; ++i) {
     Sample sample = source->read(i);

@@ -61,7 +61,10 @@ TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
   };
   expect_error(Exit::data, {"tokenize", "UTF-8", "caf"}, [&] { apply("caf\xe9"); });  // Latin-1
   expect_error(Exit::data, {"tokenize", "zero byte"}, [&] { apply(std::string("a\0b", 3)); });
-  apply("caf\xc3\xa9"), apply(""), apply(" \n"), apply("a");
+  apply("caf\xc3\xa9");
+  apply("");
+  apply(" \n");
+  apply("a");
   EXPECT_EQ(p.counts(),
             (std::map<std::string, int64_t>{
                 {"labels.captions", 4}, {"labels.captions_cut", 1}, {"labels.captions_empty", 2}}));

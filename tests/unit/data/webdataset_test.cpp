@@ -101,7 +101,12 @@ TEST_F(WebdatasetTest, FingerprintTellsCopiesApart) {
   EXPECT_EQ(changed([] {}), first) << "written again, later";
   EXPECT_NE(changed([&] { shard(2, 5, 11); }), first) << "a sample less";
   EXPECT_NE(changed([&] { shard(2, 6, 13); }), first) << "as many samples, other keys";
-  EXPECT_NE(changed([&] { shard(1, 5, 7), shard(2, 7, 12); }), first) << "divided otherwise";
+  EXPECT_NE(changed([&] {
+              shard(1, 5, 7);
+              shard(2, 7, 12);
+            }),
+            first)
+      << "divided otherwise";
   // The same keys, another size of one member.
   EXPECT_NE(changed([&] {
               TarText tar;
@@ -123,7 +128,8 @@ TEST_F(WebdatasetTest, ShardThatChangesWhileItIsOpenIsNoticed) {
   std::string bytes = test::read_file(dir / "s-0.tar");
   // the same file, other bytes
   std::fstream file(dir / "s-0.tar", std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(600), file.put('!');
+  file.seekp(600);
+  file.put('!');
   file.close();
   std::this_thread::sleep_for(std::chrono::milliseconds(5200));
   EXPECT_THROW(source->read(0), Unreadable);
@@ -323,7 +329,8 @@ TEST_F(WebdatasetTest, WarnsOfShardsWithoutSamples) {
 }
 
 TEST_F(WebdatasetTest, NamesThatLeadOutAreRefused) {
-  options.path = dir / "t.tar", options.fields = {{"text", "txt"}};
+  options.path = dir / "t.tar";
+  options.fields = {{"text", "txt"}};
   for (auto [name, problem] :
        {std::pair<std::string, const char*>{"../../root/.bashrc.txt", "leads out"},
         {"a/../../b.txt", "leads out"},
@@ -337,7 +344,8 @@ TEST_F(WebdatasetTest, NamesThatLeadOutAreRefused) {
 }
 
 TEST_F(WebdatasetTest, HugeMembersAreBadSamples) {
-  options.path = dir / "t.tar", options.fields = {{"text", "txt"}};
+  options.path = dir / "t.tar";
+  options.fields = {{"text", "txt"}};
   int64_t huge = kMostMemberBytes + 1, padded = (huge + 511) / 512 * 512;
   std::string head = TarText().add("a.txt", "small").text + TarText::header("b.txt", huge);
   test::write_file(options.path, head);

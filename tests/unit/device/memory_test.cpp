@@ -51,7 +51,10 @@ TEST(View, SlicesWithinBoundsAndTypes) {
 TEST(Ledger, KeepsNowAndPeakPerCategory) {
   Ledger l;
   EXPECT_EQ(l.peak_of("weights"), 0);
-  l.add("weights", 100), l.add("weights", 50), l.add("weights", -120), l.add("weights", 60);
+  l.add("weights", 100);
+  l.add("weights", 50);
+  l.add("weights", -120);
+  l.add("weights", 60);
   l.add("batch", 7);
   EXPECT_EQ(l.entries().at("weights").now, 90);
   EXPECT_EQ(l.entries().at("weights").peak, 150);
@@ -145,7 +148,8 @@ TEST(Arena, PopsAndScopesGiveMemoryBack) {
     place = a.temporary(16).data;
     {
       Arena::Scope inner(a);
-      a.temporary(16), a.temporary(16);
+      a.temporary(16);
+      a.temporary(16);
       EXPECT_EQ(a.high().bytes, 192);
     }
     EXPECT_EQ(a.high().bytes, 64);
@@ -257,7 +261,9 @@ TEST(Queue, ScratchIsAlignedAndOnlyGrows) {
 
 TEST(Queue, AccountsPerOp) {
   device::Queue q(Kind::plan);
-  q.account(3, 100, 8, 0.5), q.account(3, 1, 2, 0.25), q.account(5, 7, 7, 0);
+  q.account(3, 100, 8, 0.5);
+  q.account(3, 1, 2, 0.25);
+  q.account(5, 7, 7, 0);
   EXPECT_EQ(q.costs()[3].calls, 2);
   EXPECT_EQ(q.costs()[3].flops, 101);
   EXPECT_EQ(q.costs()[3].bytes, 10);

@@ -59,7 +59,8 @@ Outcome evaluate(const Setting& s) {
   const std::unique_ptr<eval::Evaluator> evaluator = perplexity(s.shuffle_images);
   rig::Ranks ranks(s.ranks);
   Outcome out;
-  out.results.resize(size_t(s.ranks)), out.calls.resize(size_t(s.ranks));
+  out.results.resize(size_t(s.ranks));
+  out.calls.resize(size_t(s.ranks));
   ranks.run_all([&](int rank, bool first_round) {
     int64_t& calls = out.calls[size_t(rank)] = 0;
     MadeUpPass pass([&](const models::HostBatch& batch, double* nll, double* weight) {
@@ -106,7 +107,10 @@ TEST(Perplexity, IsAMeanOverCaptionsAndOverTokens) {
   for (const Setting& s : kSettings) {
     SCOPED_TRACE(fmt::format("{} examples, {} ranks", s.examples, s.ranks));
     double sum = 0, tokens = 0;
-    for (int64_t i = 0; i < s.examples; ++i) sum += nll_of(i), tokens += tokens_of(i);
+    for (int64_t i = 0; i < s.examples; ++i) {
+      sum += nll_of(i);
+      tokens += tokens_of(i);
+    }
     const Outcome out = evaluate(s);
     for (const eval::Result& result : out.results) {
       EXPECT_EQ(value(result, "perplexity"), sum / double(s.examples));
@@ -161,7 +165,8 @@ TEST(Perplexity, ShuffledImagesAreHalfASetAway) {
 
 TEST(Perplexity, ShuffledImagesNeedTwoExamples) {
   const data::Dataset one = rig::numbers("labels", 1), two = rig::numbers("labels", 2);
-  perplexity(true)->check(two), perplexity(false)->check(one);
+  perplexity(true)->check(two);
+  perplexity(false)->check(one);
   try {
     perplexity(true)->check(one);
     ADD_FAILURE() << "one image was accepted";

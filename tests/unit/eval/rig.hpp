@@ -25,9 +25,11 @@ class Numbers : public data::Source {
   std::string summary() const override { return ""; }
   data::Sample read(int64_t index) const override {
     data::Array image(DType::f32, {1}), answer(DType::i32, {1});
-    image.f32()[0] = float(index + 1), answer.i32()[0] = int32_t(index + 1);
+    image.f32()[0] = float(index + 1);
+    answer.i32()[0] = int32_t(index + 1);
     data::Sample sample;
-    sample["image"] = std::move(image), sample[answer_] = std::move(answer);
+    sample["image"] = std::move(image);
+    sample[answer_] = std::move(answer);
     return sample;
   }
   data::Spec spec() const {

@@ -194,8 +194,10 @@ TEST_F(Files, an_original_that_changes_is_not_copied) {
   static std::string changing;
   changing = path("a");
   io::set_call_hook([](int64_t, const char* call, const std::string&) {
-    if (std::string(call) == "write")
-      io::set_call_hook(nullptr), io::File(changing, File::Mode::append).append("6");
+    if (std::string(call) == "write") {
+      io::set_call_hook(nullptr);
+      io::File(changing, File::Mode::append).append("6");
+    }
   });
   EXPECT_NE(message_of([&] { io::copy_file_atomically(path("a"), path("b")); }, 0)
                 .find("changed while it was copied"),

@@ -32,7 +32,9 @@ class Rows : public testing::Test {
     put(file, "words", text, text, {2, 2}, words);
     put(file, "number", H5T_STD_I32LE, H5T_NATIVE_INT32, {}, "\1\0\0\0");
     put(file, "endless", H5T_STD_U8LE, H5T_NATIVE_UINT8, {2, 1ull << 40, 1ull << 40}, nullptr);
-    H5Tclose(list), H5Tclose(text), H5Fclose(file);
+    H5Tclose(list);
+    H5Tclose(text);
+    H5Fclose(file);
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -50,7 +52,9 @@ class Rows : public testing::Test {
     if (data) {
       EXPECT_GE(H5Dwrite(set, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), 0) << name;
     }
-    H5Dclose(set), H5Pclose(list), H5Sclose(space);
+    H5Dclose(set);
+    H5Pclose(list);
+    H5Sclose(space);
   }
   std::string failure(const std::function<void()>& body) {
     try {

@@ -87,7 +87,8 @@ class ShortCalls : public testing::TestWithParam<int> {
     ASSERT_GE(file, 0);
     ::close(file);
     std::iota(text_.begin(), text_.end(), char(1));
-    g_calls = g_interrupts = 0, g_most = GetParam();
+    g_calls = g_interrupts = 0;
+    g_most = GetParam();
   }
   void TearDown() override {
     const bool came = g_interrupts > 0;
@@ -116,8 +117,10 @@ TEST_P(ShortCalls, many_pieces) {
   io::File file(path_, io::File::Mode::write);
   std::vector<std::string_view> pieces;
   size_t begin = 0;
-  for (size_t end : ends())
-    pieces.push_back(std::string_view(text_).substr(begin, end - begin)), begin = end;
+  for (size_t end : ends()) {
+    pieces.push_back(std::string_view(text_).substr(begin, end - begin));
+    begin = end;
+  }
   file.write_at(pieces, 7);
   g_most = 0;
   EXPECT_EQ(io::read_file(path_), std::string(7, '\0') + text_);
@@ -125,8 +128,10 @@ TEST_P(ShortCalls, many_pieces) {
   std::string back(100, '?');
   std::vector<std::span<char>> places;
   begin = 0;
-  for (size_t end : ends())
-    places.push_back(std::span(back).subspan(begin, end - begin)), begin = end;
+  for (size_t end : ends()) {
+    places.push_back(std::span(back).subspan(begin, end - begin));
+    begin = end;
+  }
   file.read_at(places, 7);
   EXPECT_EQ(back, text_);
 }

@@ -124,7 +124,8 @@ TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
                        .head_dim = kDim,
                        .mask = Mask::causal};
   run(AttentionForward{.o = o, .q = q, .k = k, .v = v, .shape = shape}, queue);
-  shape.query_offsets = view(some), shape.key_offsets = view(all);
+  shape.query_offsets = view(some);
+  shape.key_offsets = view(all);
   View first = q;
   run(
       AttentionForward{

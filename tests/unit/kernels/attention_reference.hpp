@@ -42,7 +42,10 @@ struct AttentionReference {
           sees(b, i, j) ? dot / std::sqrt(double(shape.head_dim)) : -3.4028234663852886e38;
       largest = std::max(largest, s[size_t(j)]);
     }
-    for (double& x : s) x = std::exp(x - largest), sum += x;
+    for (double& x : s) {
+      x = std::exp(x - largest);
+      sum += x;
+    }
     for (double& x : s) x /= sum;
     if (log_sum) *log_sum = largest + std::log(sum);
     return s;
@@ -50,7 +53,8 @@ struct AttentionReference {
 
   void forward() {
     const auto& s = shape;
-    o.assign(q.size(), 0), lse.assign(size_t(s.batch * s.heads * s.query_length), 0);
+    o.assign(q.size(), 0);
+    lse.assign(size_t(s.batch * s.heads * s.query_length), 0);
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t h = 0; h < s.heads; ++h)
         for (int64_t i = 0; i < s.query_length; ++i) {
@@ -63,7 +67,9 @@ struct AttentionReference {
   }
   void backward() {
     const auto& s = shape;
-    dq.assign(q.size(), 0), dk.assign(k.size(), 0), dv.assign(v.size(), 0);
+    dq.assign(q.size(), 0);
+    dk.assign(k.size(), 0);
+    dv.assign(v.size(), 0);
     double root = std::sqrt(double(s.head_dim));
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t h = 0; h < s.heads; ++h)

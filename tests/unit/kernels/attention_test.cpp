@@ -20,7 +20,9 @@ AttentionShape shape_of(int64_t batch, int64_t heads, int64_t lq, int64_t lk, in
                    .key_length = lk,
                    .head_dim = d,
                    .mask = mask};
-  s.dropout = dropout, s.stream = base::Stream(7, "attention"), s.first_example = 5;
+  s.dropout = dropout;
+  s.stream = base::Stream(7, "attention");
+  s.first_example = 5;
   return s;
 }
 
@@ -50,7 +52,8 @@ struct Problem {
                          {},
                          {},
                          {}};
-    f.forward(), f.backward();
+    f.forward();
+    f.backward();
     return f;
   }
 };
@@ -153,7 +156,8 @@ TEST(Attention, DropoutDependsOnTheGlobalExampleOnly) {
   int64_t per_example = 9 * 2 * 8;
   for (int64_t b = 0; b < 4; ++b) {
     AttentionShape one = s;
-    one.batch = 1, one.first_example = s.first_example + b;
+    one.batch = 1;
+    one.first_example = s.first_example + b;
     Tensor o(per_example);
     run(AttentionForward{.o = o,
                          .q = p.q.view().slice(b * per_example, per_example),
@@ -185,7 +189,10 @@ TEST(Attention, CausalReadsNothingAhead) {
     AttentionShape s = shape_of(1, 1, 20, 20, 8, Mask::causal);
     Problem p(s);
     std::vector<float> before = run_both(p, queue).o;
-    for (int64_t i = 13 * 8; i < 20 * 8; ++i) p.k.data()[i] = 1e10f, p.v.data()[i] = 1e10f;
+    for (int64_t i = 13 * 8; i < 20 * 8; ++i) {
+      p.k.data()[i] = 1e10f;
+      p.v.data()[i] = 1e10f;
+    }
     std::vector<float> after = run_both(p, queue).o;
     EXPECT_TRUE(std::equal(before.begin(), before.begin() + 13 * 8, after.begin()));
   });

@@ -211,7 +211,8 @@ TEST(Bf16Rounding, ProductsByRows) {
         Product p{.m = m, .n = width, .k = hidden, .residual = true, .result = DType::f32};
         const std::vector<float> sums = sums_of(p, h, down);
         Matrix once(result_of(p, sums, none, none, residual), DType::f32);
-        p.residual = false, p.accumulate = true;
+        p.residual = false;
+        p.accumulate = true;
         y.expect(result_of(p, sums, once, none, none), "output");
       }
   });
@@ -289,10 +290,15 @@ struct Attention {
       float score[kLength], largest = -INFINITY, sum = 0, e[kLength] = {}, dq_sum[kWidth] = {},
                             out[kWidth] = {};
       for (int64_t j = 0; j < kLength; ++j)
-        if (sees(b, i, j))
-          score[j] = dot(q, row, k, at(b, h, j)), largest = std::max(largest, score[j] * scale);
+        if (sees(b, i, j)) {
+          score[j] = dot(q, row, k, at(b, h, j));
+          largest = std::max(largest, score[j] * scale);
+        }
       for (int64_t j = 0; j < kLength; ++j)
-        if (sees(b, i, j)) e[j] = exp_of(std::fma(score[j], scale, -largest)), sum += e[j];
+        if (sees(b, i, j)) {
+          e[j] = exp_of(std::fma(score[j], scale, -largest));
+          sum += e[j];
+        }
       for (int64_t j = 0; j < kLength; ++j)
         for (int64_t d = 0; d < kWidth; ++d) out[d] += rounded(e[j]) * v.at(at(b, h, j) + d);
       for (int64_t d = 0; d < kWidth; ++d)

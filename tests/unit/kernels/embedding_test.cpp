@@ -95,7 +95,8 @@ TEST(Embedding, NamesTheBadId) {
   View id_view = device::view(ids.data(), 3);
   EXPECT_ERROR(run(EmbeddingForward{y, id_view, table, positions, 3, 2, 3, 1}, queue),
                "embedding_forward", "id 3 of row 2", "[0, 3)");
-  ids[2] = 0, ids[1] = -1;
+  ids[2] = 0;
+  ids[1] = -1;
   EXPECT_ERROR(run(EmbeddingBackward{dtable, y, id_view, 3, 2, 3}, queue), "embedding_backward",
                "id -1 of row 1");
 }
@@ -182,7 +183,8 @@ TEST(Patchify, CostAndChecks) {
   p.patch = 5;
   EXPECT_ERROR(check(p), "patchify", "height is 4, must be at least 5");
   std::vector<uint8_t> bytes(48);
-  p.patch = 2, p.image = device::view(bytes.data(), 48);
+  p.patch = 2;
+  p.image = device::view(bytes.data(), 48);
   EXPECT_EQ(cost(p).bytes, 5 * 48);
   p.range.width = 0;
   EXPECT_ERROR(check(p), "patchify", "no width");

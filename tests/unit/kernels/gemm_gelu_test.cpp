@@ -57,7 +57,8 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
   Gemm g{
       .c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias.view(), .m = m, .n = n, .k = k};
   run(g, exact);
-  g.c = fused.view(), g.gelu = fused_gelu.view();
+  g.c = fused.view();
+  g.gelu = fused_gelu.view();
   run(g, queue);
   if (fixed)
     fused.expect_as(plain, "product");
@@ -73,7 +74,9 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
   run(back, queue);
   if (m > 0 && n > 0)
     run(GeluBackward{.dx = plain.view(), .dy = plain.view(), .x = x.view()}, exact);
-  back.c = fused.view(), back.gelu = {}, back.gelu_of = x.view();
+  back.c = fused.view();
+  back.gelu = {};
+  back.gelu_of = x.view();
   run(back, queue);
   fused.expect_as(plain, "gradient");
 }
@@ -104,7 +107,8 @@ TEST(GemmGelu, Checks) {
   Gemm g{.c = c, .a = a, .b = a, .m = 2, .n = 2, .k = 3, .gelu = c};
   g.write = Write::accumulate;
   EXPECT_ERROR(check(g), "GELU go with overwrite only");
-  g.write = Write::overwrite, g.gelu_of = other;
+  g.write = Write::overwrite;
+  g.gelu_of = other;
   EXPECT_ERROR(check(g), "gelu_of has 3 elements");
 }
 

@@ -50,7 +50,11 @@ std::vector<float> run_narrow(const NarrowCase& s, TestQueue& queue, bool compar
   if (s.bias) g.bias = s.narrow_c ? narrow_view(narrow_bias) : bias.view();
   if (s.residual) g.residual = residual;
   if (s.accumulate) g.write = Write::accumulate;
-  if (s.pad) g.lda = lda, g.ldb = ldb, g.ldc = ldc;
+  if (s.pad) {
+    g.lda = lda;
+    g.ldb = ldb;
+    g.ldc = ldc;
+  }
   run(g, queue);
   std::vector<float> c = wide.values();
   if (s.narrow_c)
@@ -81,13 +85,22 @@ std::vector<NarrowCase> narrow_cases() {
     for (int flags = 0; flags < 4; ++flags) {
       NarrowCase s{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
       cases.push_back(s);
-      s.accumulate = true, cases.push_back(s), s.accumulate = false;
-      s.narrow_c = true, cases.push_back(s);
-      s.bias = true, cases.push_back(s);
-      s.residual = true, cases.push_back(s);
-      s.narrow_c = false, cases.push_back(s);
-      s.residual = s.bias = false, s.pad = 6, cases.push_back(s);
-      s.narrow_c = true, cases.push_back(s);
+      s.accumulate = true;
+      cases.push_back(s);
+      s.accumulate = false;
+      s.narrow_c = true;
+      cases.push_back(s);
+      s.bias = true;
+      cases.push_back(s);
+      s.residual = true;
+      cases.push_back(s);
+      s.narrow_c = false;
+      cases.push_back(s);
+      s.residual = s.bias = false;
+      s.pad = 6;
+      cases.push_back(s);
+      s.narrow_c = true;
+      cases.push_back(s);
     }
   return cases;
 }
@@ -111,8 +124,10 @@ TEST(GemmNarrow, AgreesWithReference) {
     for (int threads : thread_counts({1, 2}))
       for (bool fixed_order : {false, true}) {
         TestQueue queue(threads, fixed_order);
-        for (const NarrowCase& s : narrow_cases())
-          run_narrow(s, queue, true), run_narrow(s, queue, true);
+        for (const NarrowCase& s : narrow_cases()) {
+          run_narrow(s, queue, true);
+          run_narrow(s, queue, true);
+        }
       }
   });
 }
@@ -121,7 +136,8 @@ TEST(GemmNarrow, FixedOrderGivesTheSameBitsForAllThreads) {
   both_ways([] {
     for (int flags = 0; flags < 8; ++flags) {
       NarrowCase s{300, 900, 40, (flags & 1) != 0, (flags & 2) != 0};
-      s.accumulate = (flags & 4) != 0, s.narrow_c = !s.accumulate;
+      s.accumulate = (flags & 4) != 0;
+      s.narrow_c = !s.accumulate;
       expect_same_bits([&](TestQueue& queue) { return run_narrow(s, queue, false); }, true);
     }
   });
@@ -151,7 +167,8 @@ TEST(GemmNarrow, Checks) {
   EXPECT_ERROR(check(adds), "sums are kept in f32");
   mixed.b = wide;
   EXPECT_ERROR(check(mixed), "b holds f32, not bf16");
-  mixed = g, mixed.b.type = device::DType::f16;
+  mixed = g;
+  mixed.b.type = device::DType::f16;
   EXPECT_ERROR(check(mixed), "b holds f16, not bf16");
   mixed.a.type = device::DType::f16;
   EXPECT_ERROR(check(mixed), "c holds bf16, not f32");
@@ -188,9 +205,11 @@ TEST(GemmNarrow, Tf32) {
     Tensor a(x), b(y), bias(normals(n, "bias")), residual(normals(m * n, "residual")),
         c(normals(m * n, "c")), gelu(m * n);
     Gemm g{.c = c, .a = a, .b = b, .m = m, .n = n, .k = k};
-    if (fused)
-      g.bias = bias, g.gelu = gelu, g.residual = residual;
-    else
+    if (fused) {
+      g.bias = bias;
+      g.gelu = gelu;
+      g.residual = residual;
+    } else
       g.write = Write::accumulate;
     run(g, queue);
     std::vector<float> all = c.values();

@@ -58,7 +58,9 @@ std::vector<float> run_case(const Case& s, TestQueue& queue, bool compare) {
   if (s.bias) g.bias = bias;
   if (s.residual) g.residual = residual;
   if (s.accumulate) g.write = Write::accumulate;
-  g.lda = s.pad_a ? s.lda() : 0, g.ldb = s.pad_b ? s.ldb() : 0, g.ldc = s.pad_c ? s.ldc() : 0;
+  g.lda = s.pad_a ? s.lda() : 0;
+  g.ldb = s.pad_b ? s.ldb() : 0;
+  g.ldc = s.pad_c ? s.ldc() : 0;
   run(g, queue);
 
   if (compare) {
@@ -87,18 +89,29 @@ std::vector<Case> all_cases() {
     for (int flags = 0; flags < 4; ++flags) {
       Case s{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
       cases.push_back(s);
-      s.accumulate = true, cases.push_back(s), s.accumulate = false;
-      s.bias = true, cases.push_back(s);
-      s.residual = true, cases.push_back(s);
-      s.bias = false, cases.push_back(s);
+      s.accumulate = true;
+      cases.push_back(s);
+      s.accumulate = false;
+      s.bias = true;
+      cases.push_back(s);
+      s.residual = true;
+      cases.push_back(s);
+      s.bias = false;
+      cases.push_back(s);
     }
   for (int flags = 0; flags < 4; ++flags)
     for (int extra = 0; extra < 4; ++extra) {  // leading dimensions wider than the rows
       Case s{37, 29, 41, (flags & 1) != 0, (flags & 2) != 0};
-      s.pad_a = 3, s.pad_b = 11, s.pad_c = 5;
-      s.bias = extra == 1 || extra == 3, s.residual = extra >= 2;
+      s.pad_a = 3;
+      s.pad_b = 11;
+      s.pad_c = 5;
+      s.bias = extra == 1 || extra == 3;
+      s.residual = extra >= 2;
       cases.push_back(s);
-      if (extra == 0) s.accumulate = true, cases.push_back(s);
+      if (extra == 0) {
+        s.accumulate = true;
+        cases.push_back(s);
+      }
     }
   return cases;
 }
@@ -124,8 +137,11 @@ TEST(Gemm, ManyRowsAgreeWithReference) {
         Case s{1000, 70, 40, (flags & 1) != 0, (flags & 2) != 0};
         s.pad_a = s.pad_b = s.pad_c = pad;
         SCOPED_TRACE(fmt::format("threads {}", threads));
-        s.bias = s.residual = true, run_case(s, queue, true);
-        s.bias = s.residual = false, s.accumulate = true, run_case(s, queue, true);
+        s.bias = s.residual = true;
+        run_case(s, queue, true);
+        s.bias = s.residual = false;
+        s.accumulate = true;
+        run_case(s, queue, true);
       }
   }
 }
@@ -199,8 +215,11 @@ TEST(Gemm, CostAndChecks) {
   };
   check(g);
   EXPECT_ERROR(with([&](Gemm& h) { h.m = 3; }), "gemm", "c has 8 elements", "[3, 4]");
-  EXPECT_ERROR(with([&](Gemm& h) { h.trans_a = true, h.lda = 1; }), "leading dimension of a is 1",
-               "2 columns");
+  EXPECT_ERROR(with([&](Gemm& h) {
+                 h.trans_a = true;
+                 h.lda = 1;
+               }),
+               "leading dimension of a is 1", "2 columns");
   EXPECT_ERROR(with([&](Gemm& h) { h.ldb = 5; }), "b has 12 elements", "needs 14");
   EXPECT_ERROR(with([&](Gemm& h) { h.b = {}; }), "gemm", "b has 0");
   EXPECT_ERROR(with([&](Gemm& h) { h.b.data = nullptr; }), "gemm", "b [3, 4] is missing");

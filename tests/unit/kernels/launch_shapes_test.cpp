@@ -64,7 +64,9 @@ TEST(LaunchShapes, EmbeddingPlanHasRoomForAnyIds) {
                                   : std::min<int64_t>(left, 1);
             left -= n;
             int64_t p = base::ceil_div(n, EmbeddingPlan::kPieceRows);
-            pieces += p, longs += p > 1, long_pieces += p > 1 ? p : 0;
+            pieces += p;
+            longs += p > 1;
+            long_pieces += p > 1 ? p : 0;
           }
           EXPECT_LE(pieces, plan.most_pieces()) << rows << " rows, " << ids_used << " ids";
           EXPECT_LE(longs, plan.most_long());

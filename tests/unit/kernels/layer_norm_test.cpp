@@ -19,25 +19,31 @@ struct NormReference {
   std::vector<double> y, mean, rstd, dx, dscale, dbias;
 
   void forward() {
-    y.assign(x.size(), 0), mean.assign(size_t(rows), 0), rstd.assign(size_t(rows), 0);
+    y.assign(x.size(), 0);
+    mean.assign(size_t(rows), 0);
+    rstd.assign(size_t(rows), 0);
     for (int64_t r = 0; r < rows; ++r) {
       double m = 0, var = 0;
       for (int64_t j = 0; j < columns; ++j) m += at(x, r, j) / double(columns);
       for (int64_t j = 0; j < columns; ++j)
         var += (at(x, r, j) - m) * (at(x, r, j) - m) / double(columns);
-      mean[size_t(r)] = m, rstd[size_t(r)] = 1 / std::sqrt(var + kEps);
+      mean[size_t(r)] = m;
+      rstd[size_t(r)] = 1 / std::sqrt(var + kEps);
       for (int64_t j = 0; j < columns; ++j)
         at(y, r, j) = (at(x, r, j) - m) * rstd[size_t(r)] * scale[size_t(j)] + bias[size_t(j)];
     }
   }
   void backward() {
-    dx.assign(x.size(), 0), dscale.assign(size_t(columns), 0), dbias.assign(size_t(columns), 0);
+    dx.assign(x.size(), 0);
+    dscale.assign(size_t(columns), 0);
+    dbias.assign(size_t(columns), 0);
     for (int64_t r = 0; r < rows; ++r) {
       double g_mean = 0, gz_mean = 0, f = rstd[size_t(r)];
       auto z = [&](int64_t j) { return (at(x, r, j) - mean[size_t(r)]) * f; };
       for (int64_t j = 0; j < columns; ++j) {
         double g = at(dy, r, j) * scale[size_t(j)];
-        g_mean += g / double(columns), gz_mean += g * z(j) / double(columns);
+        g_mean += g / double(columns);
+        gz_mean += g * z(j) / double(columns);
         dscale[size_t(j)] += at(dy, r, j) * z(j);
         dbias[size_t(j)] += at(dy, r, j);
       }
@@ -78,7 +84,8 @@ struct Problem {
                     {},
                     {}};
     if (!with_bias) f.bias.assign(f.bias.size(), 0);
-    f.forward(), f.backward();
+    f.forward();
+    f.backward();
     return f;
   }
 };
@@ -226,7 +233,8 @@ TEST(LayerNorm, CostAndChecks) {
   EXPECT_EQ(cost(f).bytes, 4 * (24 + 6 + 4));
   f.mean = x;
   EXPECT_ERROR(check(f), "layer_norm_forward", "mean has 12 elements", "[3] = 3");
-  f.mean = mean, f.bias = x;
+  f.mean = mean;
+  f.bias = x;
   EXPECT_ERROR(check(f), "bias has 12 elements", "[4]");
   LayerNormBackward b{.dx = y,
                       .dy = x,

@@ -59,14 +59,19 @@ TEST(LossSums, AreThoseOfPlainLoops) {
         const float* loss = p.loss.data() + p.first[size_t(b)];
         for (int64_t l = 0; l < length; ++l) {
           const double w = double(p.weights[size_t(b * length + l)]);
-          if (w > 0) n += w, nll += w * double(*loss++), ++rows;
+          if (w > 0) {
+            n += w;
+            nll += w * double(*loss++);
+            ++rows;
+          }
         }
         double* s = &want[size_t(b / (batch / slices) * C::count)];
         const bool second = grouped && !p.flags[size_t(b)];
-        s[C::loss] += n > 0 ? nll / n : 0,
-            s[second ? C::loss_second : C::loss_first] += n > 0 ? nll / n : 0;
+        s[C::loss] += n > 0 ? nll / n : 0;
+        s[second ? C::loss_second : C::loss_first] += n > 0 ? nll / n : 0;
         s[second ? C::examples_second : C::examples_first] += 1;
-        s[C::rows] += rows, s[C::row_loss] += nll;
+        s[C::rows] += rows;
+        s[C::row_loss] += nll;
       }
       EXPECT_EQ(p.sums, want) << batch << " x " << length << " in " << slices << ", grouped "
                               << grouped;

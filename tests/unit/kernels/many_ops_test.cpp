@@ -91,8 +91,10 @@ template <class Args>
 void expect_the_bits_of_each(const std::function<Args(int, Memory&)>& make) {
   Memory alone, together;
   std::vector<Args> one_by_one, ops;
-  for (int i = 0; i < kTensors; ++i)
-    one_by_one.push_back(make(i, alone)), ops.push_back(make(i, together));
+  for (int i = 0; i < kTensors; ++i) {
+    one_by_one.push_back(make(i, alone));
+    ops.push_back(make(i, together));
+  }
   const std::vector<float> untouched = together.values();
   TestQueue one, all(2);
   alone.on_queue(one_by_one, one, [&](const std::vector<Args>& there) {
@@ -120,7 +122,9 @@ Update update_of(int i, Memory& m, int64_t count) {
   Update u{
       .weights = m.normals(count, shift_of(i)), .gradient = m.normals(count), .sums = m.doubles(2)};
   u.clip = i % 2 ? Clip{1, 1} : Clip{3, 1.5f};
-  u.rate = 0.1f + float(i) * 0.01f, u.decay = 0.01f * float(i % 3), u.schedule = 0.5f;
+  u.rate = 0.1f + float(i) * 0.01f;
+  u.decay = 0.01f * float(i % 3);
+  u.schedule = 0.5f;
   return u;
 }
 View state_of(int i, Memory& m, int64_t count) {
@@ -151,8 +155,10 @@ AdafactorScaling scaling_of(int i, Memory& m, int64_t count) {
     s.v = m.squares(count, i % 9 == 4);
     return s;
   }
-  s.shape = shape_of(i), s.begin = part_of(i, s.shape).begin;
-  s.factor_over_x = m.squares(s.shape.over_x()), s.factor_over_y = m.squares(s.shape.over_y());
+  s.shape = shape_of(i);
+  s.begin = part_of(i, s.shape).begin;
+  s.factor_over_x = m.squares(s.shape.over_x());
+  s.factor_over_y = m.squares(s.shape.over_y());
   return s;
 }
 int64_t scaled_count(int i) { return i % 2 ? count_of(i) : part_of(i, shape_of(i)).count; }

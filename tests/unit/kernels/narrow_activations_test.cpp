@@ -66,8 +66,9 @@ TEST(NarrowActivations, GeluAndDropout) {
                     .first = 5},
             queue);
       }
-      y.expect_rounded("gelu"), dx.expect_rounded("gelu gradient"),
-          dropped.expect_rounded("dropout");
+      y.expect_rounded("gelu");
+      dx.expect_rounded("gelu gradient");
+      dropped.expect_rounded("dropout");
     }
   });
 }
@@ -106,7 +107,8 @@ TEST(NarrowActivations, LayerNormColumnSumGatherPatchify) {
                        .source_rows = rows},
             queue);
       }
-      y.expect_rounded("layer norm"), picked.expect_rounded("gathered rows");
+      y.expect_rounded("layer norm");
+      picked.expect_rounded("gathered rows");
       EXPECT_EQ(sums[0], sums[1]);
     }
     std::vector<float> image = normals(2 * 10 * 9 * 3, "image");
@@ -132,7 +134,9 @@ void expect_near(const Both& got, const std::vector<double>& expected, const cha
   for (size_t i = 0; i < expected.size(); ++i) {
     double e = widened(got.narrow[i]) - expected[i];
     largest = std::max(largest, std::abs(expected[i]));
-    square += expected[i] * expected[i], error += e * e, worst = std::max(worst, std::abs(e));
+    square += expected[i] * expected[i];
+    error += e * e;
+    worst = std::max(worst, std::abs(e));
   }
   EXPECT_LT(std::sqrt(error / square), 6e-3 * narrow_part()) << what;
   EXPECT_LT(worst, 1.2e-2 * narrow_part() * largest) << what;
@@ -223,12 +227,17 @@ TEST(NarrowActivations, Attention) {
                            {},
                            {},
                            {}};
-      f.forward(), f.backward();
-      expect_near(p.o, f.o, "o"), expect_near(p.dv, f.dv, "dv");
+      f.forward();
+      f.backward();
+      expect_near(p.o, f.o, "o");
+      expect_near(p.dv, f.dv, "dv");
       for (size_t i = 0; i < f.lse.size(); ++i)
         ASSERT_NEAR(p.lse[i], f.lse[i], 2e-6 * (1 + std::abs(f.lse[i])));
       // with one key: 0 by cancellation
-      if (c.keys > 1) expect_near(p.dq, f.dq, "dq"), expect_near(p.dk, f.dk, "dk");
+      if (c.keys > 1) {
+        expect_near(p.dq, f.dq, "dq");
+        expect_near(p.dk, f.dk, "dk");
+      }
     }
   });
 }

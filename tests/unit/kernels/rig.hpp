@@ -98,7 +98,10 @@ inline void expect_close(const std::vector<float>& actual, const std::vector<dou
   for (double e : expected) largest = std::max(largest, std::abs(e));
   for (size_t i = 0; i < actual.size(); ++i) {
     double error = std::abs(double(actual[i]) - expected[i]);
-    if (!(error <= worst)) worst = error, where = i;
+    if (!(error <= worst)) {
+      worst = error;
+      where = i;
+    }
     if (std::isnan(error)) break;
   }
   EXPECT_TRUE(worst <= tolerance * largest || (worst == 0 && largest == 0))

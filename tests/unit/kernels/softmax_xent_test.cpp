@@ -26,8 +26,10 @@ XentReference reference(const std::vector<double>& logits, const std::vector<int
     double largest = *std::max_element(z, z + columns), sum = 0, loss = 0, q_sum = 0;
     for (int64_t j = 0; j < columns; ++j) sum += std::exp(z[j] - largest);
     auto q = [&](int64_t j) { return j == labels[r] ? on : off; };
-    for (int64_t j = 0; j < columns; ++j)
-      loss -= q(j) * (z[j] - largest - std::log(sum)), q_sum += q(j);
+    for (int64_t j = 0; j < columns; ++j) {
+      loss -= q(j) * (z[j] - largest - std::log(sum));
+      q_sum += q(j);
+    }
     f.loss.push_back(loss);
     for (int64_t j = 0; j < columns; ++j)
       f.gradient.push_back(std::exp(z[j] - largest) / sum * q_sum - q(j));
@@ -37,7 +39,11 @@ XentReference reference(const std::vector<double>& logits, const std::vector<int
 
 std::vector<int32_t> labels_for(int64_t rows, int64_t columns) {
   std::vector<int32_t> labels = integers(rows, 0, columns, "labels");
-  if (rows > 3) labels[1] = -1, labels[2] = int32_t(columns), labels[3] = int32_t(columns - 1);
+  if (rows > 3) {
+    labels[1] = -1;
+    labels[2] = int32_t(columns);
+    labels[3] = int32_t(columns - 1);
+  }
   return labels;
 }
 
@@ -48,7 +54,8 @@ TEST(SoftmaxXent, ReferenceGradientIsTheDerivative) {
     XentReference f = reference(z, labels, 5, smoothing);
     for (size_t i = 0; i < z.size(); ++i) {
       std::vector<double> up = z, down = z;
-      up[i] += 1e-5, down[i] -= 1e-5;
+      up[i] += 1e-5;
+      down[i] -= 1e-5;
       double d = reference(up, labels, 5, smoothing).loss[i / 5] -
                  reference(down, labels, 5, smoothing).loss[i / 5];
       EXPECT_NEAR(f.gradient[i], d / 2e-5, 1e-9);
@@ -110,7 +117,9 @@ TEST(SoftmaxXent, HugeLogitsAndNan) {
   for_each_table([] {
     TestQueue queue;
     std::vector<float> z = normals(3 * 40, "z");
-    z[3] = 1e30f, z[45] = -1e30f, z[100] = NAN;
+    z[3] = 1e30f;
+    z[45] = -1e30f;
+    z[100] = NAN;
     Tensor logits(z), scale(std::vector<float>(3, 1.0f)), loss(3);
     std::vector<int32_t> labels{3, 6, 0};
     run(SoftmaxXent{logits, device::view(labels.data(), 3), scale, loss, 3, 40, 0, true}, queue);
@@ -149,7 +158,8 @@ TEST(SoftmaxXent, CostAndChecks) {
   check(s);
   s.smoothing = 1;
   EXPECT_ERROR(check(s), "smoothing is 1");
-  s.smoothing = 0, s.columns = 5;
+  s.smoothing = 0;
+  s.columns = 5;
   EXPECT_ERROR(check(s), "logits has 12 elements", "[3, 5]");
 }
 
@@ -164,7 +174,8 @@ struct Golden {
     hid_t set = H5Dopen2(file, name.c_str(), H5P_DEFAULT), space = H5Dget_space(set);
     std::vector<T> out(static_cast<size_t>(H5Sget_simple_extent_npoints(space)));
     EXPECT_GE(H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()), 0) << name;
-    H5Sclose(space), H5Dclose(set);
+    H5Sclose(space);
+    H5Dclose(set);
     return out;
   }
   std::vector<double> values(const std::string& name) const {
@@ -175,7 +186,8 @@ struct Golden {
           attribute = H5Aopen(set, "tol", H5P_DEFAULT);
     double out = -1;
     EXPECT_GE(H5Aread(attribute, H5T_NATIVE_DOUBLE, &out), 0) << name;
-    H5Aclose(attribute), H5Dclose(set);
+    H5Aclose(attribute);
+    H5Dclose(set);
     return out;
   }
 };

@@ -61,7 +61,8 @@ TEST(UpdateOps, EmaUpdate) {
         EXPECT_EQ(y, before) << "a step that is not applied";
         decided[2] = 1;
         run(a, queue);
-        a.average = view32(one).slice(n - m, m), a.decided = {};
+        a.average = view32(one).slice(n - m, m);
+        a.decided = {};
         run(a, alone);
         EXPECT_EQ(y, one) << "bits depend on threads or on the decision";
         for (int64_t i = 0; i < n; ++i) {
@@ -141,7 +142,8 @@ TEST(UpdateOps, AdafactorSums) {
         EXPECT_EQ(part[0], part[1]);
         EXPECT_EQ(x1, x3);
         EXPECT_EQ(y1, y3);
-        total += part[0], begin = end;
+        total += part[0];
+        begin = end;
         for (size_t i = 0; i < x.size(); ++i) x[i] += x1[i];
         for (size_t i = 0; i < y.size(); ++i) y[i] += y1[i];
       }
@@ -188,12 +190,15 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
     // In two pieces, clipped (divisor 2), without momentum and decay.
     for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, n / 3 + 1}, {n / 3 + 1, n}}) {
       AdafactorUpdate a;
-      a.update.weights = view32(w).slice(begin, end - begin),
+      a.update.weights = view32(w).slice(begin, end - begin);
       a.update.gradient = view32(g).slice(begin, end - begin);
       a.update.sums = view64(sums);
-      a.update.clip.divisor = 2, a.update.rate = 0.5f;
-      a.scaling.factor_over_x = view32(fx), a.scaling.factor_over_y = view32(fy),
-      a.scaling.shape = s, a.scaling.begin = begin;
+      a.update.clip.divisor = 2;
+      a.update.rate = 0.5f;
+      a.scaling.factor_over_x = view32(fx);
+      a.scaling.factor_over_y = view32(fy);
+      a.scaling.shape = s;
+      a.scaling.begin = begin;
       std::vector<double> square{64.0 * double(n)};  // RMS 8, threshold 2: divided by 4
       a.rms = {view64(square), n, 2};
       run(AdafactorRms{view64(rms), a.update.gradient, {2, 1}, a.scaling}, queue);
@@ -216,7 +221,8 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
             double(g[size_t(i)]) / 2 / std::sqrt(r / mean) / std::sqrt(c) * mean / mean;
         const double u = -0.5 * want / 4;
         ASSERT_NEAR(w[size_t(i)], old_w[size_t(i)] + u, 1e-6 * (1 + std::abs(u))) << i;
-        of_w += double(w[size_t(i)]) * w[size_t(i)], of_u += u * u;
+        of_w += double(w[size_t(i)]) * w[size_t(i)];
+        of_u += u * u;
       }
       EXPECT_NEAR(sums[0], of_w, 1e-10 * of_w);
       EXPECT_NEAR(sums[1], of_u, 4e-6 * of_u);
@@ -247,10 +253,13 @@ void element_rules() {
         TestQueue queue(split == n ? 1 : 3);
         std::vector<double> sums(2);
         Update u;
-        u.weights = view32(w).slice(begin, end - begin),
+        u.weights = view32(w).slice(begin, end - begin);
         u.gradient = view32(gradient).slice(begin, end - begin);
         u.sums = view64(sums);
-        u.clip = {3, 1.5f}, u.rate = 0.1f, u.decay = 0.01f, u.schedule = 0.5f;
+        u.clip = {3, 1.5f};
+        u.rate = 0.1f;
+        u.decay = 0.01f;
+        u.schedule = 0.5f;
         View ms = mv.slice(begin, end - begin), vs = view32(v).slice(begin, end - begin);
         switch (rule) {
           case 0:
@@ -268,8 +277,13 @@ void element_rules() {
             break;
           case 4: {
             AdafactorUpdate a;
-            a.update = u, a.momentum = ms, a.keep = 0.875f, a.add = 0.1f;
-            a.scaling.v = vs, a.scaling.beta2 = 0.625f, a.scaling.eps = 1e-3f;
+            a.update = u;
+            a.momentum = ms;
+            a.keep = 0.875f;
+            a.add = 0.1f;
+            a.scaling.v = vs;
+            a.scaling.beta2 = 0.625f;
+            a.scaling.eps = 1e-3f;
             run(a, queue);
           }
         }
@@ -279,9 +293,13 @@ void element_rules() {
         const double gi = double(g[i]) / 3 * 1.5, mi = stored(m0[i]);
         double d = gi, keeps = mi, second = v0[i];
         if (rule == 1) d = keeps = gi + 0.75 * mi;
-        if (rule == 2) keeps = gi + 0.75 * mi, d = gi + 0.75 * keeps;
+        if (rule == 2) {
+          keeps = gi + 0.75 * mi;
+          d = gi + 0.75 * keeps;
+        }
         if (rule == 3) {
-          keeps = 0.75 * mi + 0.25 * gi, second = 0.875 * v0[i] + 0.125 * gi * gi;
+          keeps = 0.75 * mi + 0.25 * gi;
+          second = 0.875 * v0[i] + 0.125 * gi * gi;
           d = keeps / double(0.4f) /
               (std::sqrt(second / double(0.3f) + double(1e-4f)) + double(1e-3f));
         }
@@ -349,7 +367,8 @@ TEST(UpdateOps, LossScaleMoves) {
   const LossScaleRule rule{.growth = 2, .backoff = 0.25f, .least = 1.5f, .growth_interval = 3};
   auto step = [&](double scaled_norm, bool apply, std::vector<float> decided,
                   std::vector<float> moved, float bound = 0) {
-    norm[0] = scaled_norm, decision = {1, 1, apply ? 1.0f : 0.0f};
+    norm[0] = scaled_norm;
+    decision = {1, 1, apply ? 1.0f : 0.0f};
     run(LossScale{view32(decision), view64(norm), view32(state), bound, rule}, queue);
     EXPECT_EQ(decision, decided) << scaled_norm;
     EXPECT_EQ(state, moved) << scaled_norm;

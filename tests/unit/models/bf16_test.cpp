@@ -69,7 +69,8 @@ TEST(Bf16, EveryCpuRoundsTheSameValues) {
           pass(device::DType::bf16);
     }
   }
-  kernels::seams::force_bf16_emulation(false), kernels::seams::force_vector_table(nullptr);
+  kernels::seams::force_bf16_emulation(false);
+  kernels::seams::force_vector_table(nullptr);
   const auto& [reference, first] = *ways.begin();
   for (const auto& [way, found] : ways)
     for (const auto& [name, values] : found) {

@@ -37,7 +37,8 @@ TEST(Cappa, LossAndGradientsAtInitialisation) {
     for (const char* posemb : {"learn", "sincos2d"})
       for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
         models::CappaOptions o = rig::small_options();
-        o.masked_pred_prob = masked ? 0.75 : 0, o.posemb = posemb;
+        o.masked_pred_prob = masked ? 0.75 : 0;
+        o.posemb = posemb;
         rig::World world(o, 8, 1, {.recompute = recompute});
         world.weights.initialise(4);
         rig::MadeBatch batch(o, 8);
@@ -67,13 +68,16 @@ TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
         SCOPED_TRACE(
             fmt::format("parallel {}, {} slices, recompute {}", parallel, slices, recompute));
         models::CappaOptions o = rig::small_options();
-        o.seq_len = 37, o.masked_pred_prob = parallel;
+        o.seq_len = 37;
+        o.masked_pred_prob = parallel;
         rig::World some(o, 8, slices, {.recompute = recompute});
         o.pack_text = false;
         rig::World every(o, 8, slices, {.recompute = recompute});
         rig::MadeBatch batch(o, 8);
-        shake(some), shake(every);
-        prepare(some, batch, 8), prepare(every, batch, 8);
+        shake(some);
+        shake(every);
+        prepare(some, batch, 8);
+        prepare(every, batch, 8);
         rig::Sums a = some.forward_backward(), b = every.forward_backward();
         for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-6 * std::abs(b[i])) << i;
         double overall = 0;
@@ -93,11 +97,15 @@ TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
           }
           EXPECT_LT(worst, 5e-6 * largest) << p.path;
         }
-        prepare(some, batch, 8, false), prepare(every, batch, 8, false);
+        prepare(some, batch, 8, false);
+        prepare(every, batch, 8, false);
         std::vector<double> nll[2], weight[2];
-        for (auto* v : {nll, weight}) v[0].resize(8), v[1].resize(8);
-        some.evaluate(nll[0].data(), weight[0].data()),
-            every.evaluate(nll[1].data(), weight[1].data());
+        for (auto* v : {nll, weight}) {
+          v[0].resize(8);
+          v[1].resize(8);
+        }
+        some.evaluate(nll[0].data(), weight[0].data());
+        every.evaluate(nll[1].data(), weight[1].data());
         EXPECT_EQ(weight[0], weight[1]);
         for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(nll[0][i], nll[1][i], 2e-6 * nll[1][i]);
       }
@@ -117,7 +125,8 @@ TEST(TextRows, FillSlicesUpAndKnowTheirPlaces) {
   EXPECT_FALSE(r.whole());
   few.assign({5, 4}, 1, 5);
   EXPECT_EQ(few.offsets, (Offsets{0, 5, 10})) << "no more than there are";
-  few.offsets = {0, 1, 3}, few.cuts = {0, 3};
+  few.offsets = {0, 1, 3};
+  few.cuts = {0, 3};
   Offsets index;
   models::TextRows two;
   two.assign_all(2, 1, 5);
@@ -280,10 +289,14 @@ TEST(Cappa, SumsOverTheExamples) {
       if (batch.labels[r] == 0) continue;
       double partition = 0;
       for (size_t v = 0; v < 61; ++v) partition += std::exp(double(logits[r * 61 + v]));
-      sum += std::log(partition) - double(logits[r * 61 + size_t(batch.labels[r])]), ++n;
+      sum += std::log(partition) - double(logits[r * 61 + size_t(batch.labels[r])]);
+      ++n;
     }
     const bool parallel = !world.inputs.at("causal").host.u8()[b];
-    loss[parallel] += n > 0 ? sum / n : 0, ++examples[parallel], tokens += n, nll_of_tokens += sum;
+    loss[parallel] += n > 0 ? sum / n : 0;
+    ++examples[parallel];
+    tokens += n;
+    nll_of_tokens += sum;
   }
   rig::Sums s = world.forward_backward();
   EXPECT_NEAR(s[Cappa::Sums::loss_ar], loss[0], 1e-5);

@@ -13,7 +13,9 @@ using Draws = models::Cappa::Draws;
 
 models::Cappa model_with(double prob, double ratio, int64_t length = 9) {
   models::CappaOptions o = rig::small_options();
-  o.masked_pred_prob = prob, o.masking_ratio = ratio, o.seq_len = length;
+  o.masked_pred_prob = prob;
+  o.masking_ratio = ratio;
+  o.seq_len = length;
   return models::Cappa(o, {});
 }
 const base::Stream kStream = base::Stream(12, "draws").sub(1);
@@ -52,9 +54,10 @@ TEST(Draws, IdsOfBothKinds) {
       ++parallel;
       int64_t count = 0;
       for (int64_t l = 0; l < length; ++l) {
-        if (id[l] == 61)
-          ++count, ++hits[size_t(l)];
-        else
+        if (id[l] == 61) {
+          ++count;
+          ++hits[size_t(l)];
+        } else
           ASSERT_EQ(id[l], label[l]) << "not moved";
       }
       ASSERT_EQ(count, masked);
@@ -102,7 +105,8 @@ TEST(Prepare, WeightsAndFlags) {
   rig::MadeBatch batch(o, 3);
   batch.labels = {5, 2, 0, 1, 2, 2, 2, 2, 2, 9, 8, 7, 6, 5, 4, 3, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2};
   rig::Floats masks(27, 1);
-  masks[0] = 0, masks[10] = 0.5f;
+  masks[0] = 0;
+  masks[10] = 0.5f;
   models::HostBatch host = batch.host(3);
   host.features["label_masks"] = device::view(masks.data(), 27);
   Draws recorded{{1, 0, 1}, std::vector<int32_t>(27, 61)};

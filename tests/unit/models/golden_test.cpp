@@ -17,7 +17,11 @@ using rig::Floats;
 // The model of case_ar.h5 (its /config, written out).
 models::CappaOptions case_ar_options() {
   models::CappaOptions o;
-  o.image_height = 24, o.image_width = 16, o.vocab_size = 37, o.seq_len = 7, o.masked_pred_prob = 0;
+  o.image_height = 24;
+  o.image_width = 16;
+  o.vocab_size = 37;
+  o.seq_len = 7;
+  o.masked_pred_prob = 0;
   o.encoder = {.variant = "", .patch = 8, .depth = 2, .width = 24, .mlp = 40, .heads = 3};
   o.decoder = {.depth = 2, .bias = true};
   return o;
@@ -64,7 +68,8 @@ TEST_P(Perplexity, OfPredict) {
       for (size_t b = 0; b < nll.size(); ++b) {
         const double value = per_token ? nll[b] / std::max(weight[b], 2e-38) : nll[b];
         near(value, "/per_example", double(want[b]));
-        sum += value * double(counted[b]), examples += double(counted[b]);
+        sum += value * double(counted[b]);
+        examples += double(counted[b]);
       }
       near(sum, "/batch_sum", double(expected.floats(set + "/batch_sum")[0]));
       near(sum / examples, "/value", double(expected.floats(set + "/value")[0]));

@@ -85,7 +85,8 @@ int64_t total(const std::vector<shard::Parameter>& parameters, const std::string
 }
 models::CappaOptions b16(bool masked = true, bool decoder_bias = false) {
   models::CappaOptions o;
-  o.masked_pred_prob = masked ? 0.75 : 0, o.decoder.bias = decoder_bias;
+  o.masked_pred_prob = masked ? 0.75 : 0;
+  o.decoder.bias = decoder_bias;
   return o;
 }
 
@@ -136,7 +137,10 @@ TEST(Inventory, TotalsOfB16) {
 TEST(Inventory, KernelsOfB16) {
   int64_t leaves = 0, elements = 0;
   for (const shard::Parameter& p : parameters_of(b16()))
-    if (p.path.ends_with("/kernel")) ++leaves, elements += p.count();
+    if (p.path.ends_with("/kernel")) {
+      ++leaves;
+      elements += p.count();
+    }
   EXPECT_EQ(leaves, 134);
   EXPECT_EQ(elements, 166723584);
 }
@@ -183,7 +187,9 @@ TEST(Inventory, TotalsOfAllVariants) {
 // of the values themselves.
 TEST(Inventory, InitialValues) {
   models::CappaOptions o;
-  o.image_size = 32, o.vocab_size = 500, o.seq_len = 32;
+  o.image_size = 32;
+  o.vocab_size = 500;
+  o.seq_len = 32;
   o.encoder = {.variant = "", .patch = 8, .depth = 1, .width = 64, .mlp = 96, .heads = 4};
   o.decoder = {.depth = 1, .width = 80, .mlp = 112, .heads = 5, .bias = true};
   auto fans = [&](const std::string& path) -> std::pair<double, double> {
@@ -201,9 +207,11 @@ TEST(Inventory, InitialValues) {
     rig::Floats x(static_cast<size_t>(n));
     shard::initial_values(p, 17, 0, n, x.data());
     double mean = 0, square = 0, largest = 0;
-    for (float v : x)
-      mean += double(v) / double(n), square += double(v) * double(v) / double(n),
-          largest = std::max(largest, std::abs(double(v)));
+    for (float v : x) {
+      mean += double(v) / double(n);
+      square += double(v) * double(v) / double(n);
+      largest = std::max(largest, std::abs(double(v)));
+    }
     const auto [in, out] = fans(p.path);
     double std = 0, limit = 0;
     const bool mlp =
@@ -222,9 +230,11 @@ TEST(Inventory, InitialValues) {
     } else if (p.path == "encoder/pos_embedding" || p.path == "pos_embedding_decoder") {
       std = 1 / std::sqrt(double(p.shape.back()));
     } else if (mlp || p.path.starts_with("encoder/Transformer")) {  // Xavier-uniform
-      limit = std::sqrt(6 / (in + out)), std = limit / std::sqrt(3.0);
+      limit = std::sqrt(6 / (in + out));
+      std = limit / std::sqrt(3.0);
     } else {  // LeCun-normal, truncated at two standard deviations of the normal
-      std = 1 / std::sqrt(in), limit = 2 * std / 0.87962566103423978;
+      std = 1 / std::sqrt(in);
+      limit = 2 * std / 0.87962566103423978;
     }
     const double noise = std / std::sqrt(double(n));
     EXPECT_NEAR(mean, 0, 4.5 * noise);

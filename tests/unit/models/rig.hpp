@@ -22,8 +22,11 @@ using Ints = std::vector<int32_t>;
 // A model small enough to run in a moment, with every size another.
 inline models::CappaOptions small_options() {
   models::CappaOptions o;
-  o.image_size = 16, o.vocab_size = 61, o.seq_len = 9;
-  o.masked_pred_prob = 0.5, o.masking_ratio = 0.7;
+  o.image_size = 16;
+  o.vocab_size = 61;
+  o.seq_len = 9;
+  o.masked_pred_prob = 0.5;
+  o.masking_ratio = 0.7;
   o.encoder = {.variant = "", .patch = 8, .depth = 2, .width = 24, .mlp = 40, .heads = 3};
   o.decoder = {.depth = 2, .width = 20, .mlp = 36, .heads = 2, .bias = true};
   return o;

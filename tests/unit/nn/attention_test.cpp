@@ -34,16 +34,21 @@ bool causal_flag(int64_t example) {
 Subject attention(const Case& c) {
   const int64_t keys = c.cross ? 3 : kQueries, memory_width = c.cross ? 4 : kWidth;
   nn::Attention layer;
-  layer.heads = kHeads, layer.weight_dropout = c.rate, layer.dropout_name = "test/weights",
+  layer.heads = kHeads;
+  layer.weight_dropout = c.rate;
+  layer.dropout_name = "test/weights";
   layer.layer = 2;
   Subject s;
-  s.name = c.name, s.train = c.train, s.first_example = c.first_example;
+  s.name = c.name;
+  s.train = c.train;
+  s.first_example = c.first_example;
   auto project = [&](nn::Linear& l, const std::string& name, int64_t in) {
     l = {.kernel = int(s.parameters.size()), .bias = -1, .in = in, .out = kWidth};
     s.parameters.push_back({name + "/kernel", {in, kWidth}, name != c.frozen, 0.7});
   };
-  project(layer.query, "query", kWidth), project(layer.key, "key", memory_width),
-      project(layer.value, "value", memory_width);
+  project(layer.query, "query", kWidth);
+  project(layer.key, "key", memory_width);
+  project(layer.value, "value", memory_width);
   project(layer.output, "out", kWidth);
   if (c.bias)
     for (auto [l, name] : {std::pair{&layer.query, "query"},
@@ -71,7 +76,8 @@ Subject attention(const Case& c) {
     heads.causal = [&](int64_t b) {
       return c.mask == Mask::causal || (c.mask == Mask::per_example && causal_flag(first + b));
     };
-    heads.rate = c.train ? c.rate : 0, heads.stream = reference::stream_of("test/weights", 2),
+    heads.rate = c.train ? c.rate : 0;
+    heads.stream = reference::stream_of("test/weights", 2);
     heads.first_example = first;
     return reference::linear(reference::attend(q, k, v, heads), p[3], bias(3), kWidth, kWidth);
   };
@@ -101,7 +107,10 @@ TEST(Attention, SelfCausal) {
 }
 TEST(Attention, SelfPerExample) {
   bool some = false, all = true;
-  for (int64_t e = 0; e < 8; ++e) some |= causal_flag(e), all &= causal_flag(e);
+  for (int64_t e = 0; e < 8; ++e) {
+    some |= causal_flag(e);
+    all &= causal_flag(e);
+  }
   ASSERT_TRUE(some && !all) << "the examples must differ";
   rig::check(attention({.name = "self per example", .bias = true, .mask = Mask::per_example}));
 }
@@ -110,7 +119,8 @@ TEST(Attention, Bf16) {
                  Case{.name = "cross in bf16", .cross = true}}) {
     Subject s = attention(c);
     // a few rows: the gradient of keys mostly cancels, its rounded terms do not
-    s.bf16 = true, s.tolerance = 5e-2;
+    s.bf16 = true;
+    s.tolerance = 5e-2;
     rig::check(s);
   }
 }

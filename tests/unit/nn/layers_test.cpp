@@ -192,12 +192,17 @@ Subject mlp(const MlpCase& c) {
                 .dropout_name = "test/mlp",
                 .layer = 3};
   Subject s;
-  s.name = c.name, s.train = c.train, s.first_example = c.first_example;
+  s.name = c.name;
+  s.train = c.train;
+  s.first_example = c.first_example;
   s.parameters = {{"k0", {width, hidden}, !c.frozen}, {"k1", {hidden, width}}};
-  layer.hidden.kernel = 0, layer.output.kernel = 1;
+  layer.hidden.kernel = 0;
+  layer.output.kernel = 1;
   if (c.bias) {
-    s.parameters.push_back({"b0", {hidden}}), s.parameters.push_back({"b1", {width}});
-    layer.hidden.bias = 2, layer.output.bias = 3;
+    s.parameters.push_back({"b0", {hidden}});
+    s.parameters.push_back({"b1", {width}});
+    layer.hidden.bias = 2;
+    layer.output.bias = 3;
   }
   s.inputs = {kPositions * width, kPositions * width};  // x, residual
   s.output = kPositions * width;
@@ -237,7 +242,8 @@ TEST(Mlp, NoDropoutInEvaluation) {
 TEST(Mlp, Bf16) {
   for (float rate : {0.0f, 0.3f}) {
     Subject s = mlp({.name = "mlp in bf16", .rate = rate});
-    s.bf16 = true, s.tolerance = 2e-2;
+    s.bf16 = true;
+    s.tolerance = 2e-2;
     rig::check(s);
   }
 }
@@ -275,7 +281,8 @@ TEST(Dropout, LayersNamesAndStepsDiffer) {
   auto draw = [&](const char* name, int layer, uint64_t step, int64_t first) {
     Floats y(n);
     nn::Context ctx = world.context(1);
-    ctx.dropout = base::Stream(5, "dropout").sub(step), ctx.first_example = first;
+    ctx.dropout = base::Stream(5, "dropout").sub(step);
+    ctx.first_example = first;
     nn::dropout(ctx, device::view(y.data(), n), device::view(ones.data(), n), 0.5f, name, layer, n);
     return y;
   };
@@ -298,7 +305,8 @@ TEST(GradientStore, MicroBatchesAddUp) {
   Floats x = rig::floats(rig::numbers(24, "x")), dy = rig::floats(rig::numbers(18, "dy"));
   auto gradients = [&](bool tree, const std::vector<int64_t>& passes) {
     rig::World world(tensors, tree, int64_t(passes.size()));
-    world.set(0, rig::numbers(12, "kernel")), world.set(1, rig::numbers(3, "bias"));
+    world.set(0, rig::numbers(12, "kernel"));
+    world.set(1, rig::numbers(3, "bias"));
     for (int step = 0; step < 2; ++step) {  // the second step must not see the first
       world.gradients.begin_step();
       for (size_t m = 0; m < passes.size(); ++m) {

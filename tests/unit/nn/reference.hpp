@@ -81,9 +81,13 @@ inline Doubles attend(const Doubles& q, const Doubles& k, const Doubles& v, cons
             score += q[row(b, s.query_length, i, h) + size_t(d)] / std::sqrt(double(s.head_dim)) *
                      k[row(b, s.key_length, j, h) + size_t(d)];
           if (s.causal(b) && j > i) score = -3.4028234663852886e38;
-          p.push_back(score), most = std::max(most, score);
+          p.push_back(score);
+          most = std::max(most, score);
         }
-        for (double& x : p) x = std::exp(x - most), sum += x;
+        for (double& x : p) {
+          x = std::exp(x - most);
+          sum += x;
+        }
         for (int64_t j = 0; j < s.key_length; ++j) {
           int64_t draw =
               (((s.first_example + b) * s.heads + h) * s.query_length + i) * s.key_length + j;

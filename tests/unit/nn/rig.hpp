@@ -134,11 +134,15 @@ inline Result run(const Subject& s, const std::vector<Doubles>& parameters,
   };
   auto view = [](Floats& v) { return device::view(v.data(), int64_t(v.size())); };
   std::vector<Floats> x, dx;
-  for (size_t i = 0; i < inputs.size(); ++i)
-    x.push_back(part(inputs[i], s.inputs[i])), dx.emplace_back(x[i].size(), NAN);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    x.push_back(part(inputs[i], s.inputs[i]));
+    dx.emplace_back(x[i].size(), NAN);
+  }
   std::vector<View> x_views, dx_views;
-  for (size_t i = 0; i < x.size(); ++i)
-    x_views.push_back(view(x[i])), dx_views.push_back(view(dx[i]));
+  for (size_t i = 0; i < x.size(); ++i) {
+    x_views.push_back(view(x[i]));
+    dx_views.push_back(view(dx[i]));
+  }
   Floats y(size_t(batch * s.output), NAN), d = part(dy, s.output);
 
   nn::Context ctx = world.context(batch, slices, s.first_example + begin, s.train);
@@ -167,8 +171,10 @@ inline void expect_close(const Floats& actual, const Doubles& expected, const Su
   size_t at = 0;
   for (double e : expected) largest = std::max(largest, std::abs(e));
   for (size_t i = 0; i < actual.size(); ++i)
-    if (double error = std::abs(double(actual[i]) - expected[i]); !(error <= worst))
-      worst = error, at = i;
+    if (double error = std::abs(double(actual[i]) - expected[i]); !(error <= worst)) {
+      worst = error;
+      at = i;
+    }
   EXPECT_LE(worst, s.tolerance * largest) << s.name << ", " << what << ": element " << at << " is "
                                           << actual[at] << ", not " << expected[at];
   EXPECT_GT(largest, 0) << s.name << ", " << what << ": nothing to compare";

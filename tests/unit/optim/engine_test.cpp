@@ -24,13 +24,15 @@ using rig::Tensor;
 Job sgd(std::vector<shard::Parameter> parameters) {
   Job s;
   s.parameters = std::move(parameters);
-  s.options.kind = "sgd", s.options.learning_rate = 0.5;
+  s.options.kind = "sgd";
+  s.options.learning_rate = 0.5;
   return s;
 }
 
 TEST(Engine, OrderOfTransformations) {
   Job s = sgd({parameter("w", {2}), parameter("v", {2})});
-  s.options.weight_decay = 0.25, s.options.clip_norm = 2;
+  s.options.weight_decay = 0.25;
+  s.options.clip_norm = 2;
   s.policies = {{false, 3, 2, 1}, {false, 1, 0, 0}};
   s.schedules = {optim::Schedule(),
                  optim::Schedule([](int64_t count) { return float(count) * 0.125f; })};
@@ -55,8 +57,10 @@ TEST(Engine, OrderOfTransformations) {
   EXPECT_FLOAT_EQ(w["v"][1], -0.5f * 1.6f);
   double squares = 0, moved = 0;
   const float old_w[4] = {1, -2, 4, 0}, new_w[4] = {w["w"][0], w["w"][1], w["v"][0], w["v"][1]};
-  for (int i = 0; i < 4; ++i)
-    squares += double(new_w[i]) * new_w[i], moved += std::pow(double(new_w[i]) - old_w[i], 2);
+  for (int i = 0; i < 4; ++i) {
+    squares += double(new_w[i]) * new_w[i];
+    moved += std::pow(double(new_w[i]) - old_w[i], 2);
+  }
   EXPECT_NEAR(done.parameters.global, std::sqrt(squares), 1e-12);
   EXPECT_NEAR(done.updates.global, std::sqrt(moved), 1e-6);
   EXPECT_NEAR(done.parameters.per_group[0], std::hypot(new_w[0], new_w[1]), 1e-6);
@@ -77,9 +81,13 @@ TEST(Engine, NormsBesideFrozenTensors) {
       for (int fsdp : {1, 2}) {
         SCOPED_TRACE(fmt::format("{}, frozen: {:04b}, fsdp {}", kind, mask, fsdp));
         Job s = sgd({});
-        if (kind != std::string("sgd"))
-          s.options = {}, s.options.method = std::make_shared<optim::AdafactorOptions>();
-        s.options.learning_rate = 0.5, s.fsdp = fsdp, s.cuts = fsdp;
+        if (kind != std::string("sgd")) {
+          s.options = {};
+          s.options.method = std::make_shared<optim::AdafactorOptions>();
+        }
+        s.options.learning_rate = 0.5;
+        s.fsdp = fsdp;
+        s.cuts = fsdp;
         s.groups = {"[ab]", "[cd]"};
         rig::Tensors weights, gradients;
         double squares[2] = {};
@@ -88,7 +96,10 @@ TEST(Engine, NormsBesideFrozenTensors) {
           s.parameters.push_back(parameter(names[i], {int64_t(w[i].size())}, i / 3));
           s.policies.push_back({.frozen = frozen});
           weights[names[i]] = w[i];
-          if (!frozen) gradients[names[i]] = g[i], squares[i / 2] += norm(g[i]) * norm(g[i]);
+          if (!frozen) {
+            gradients[names[i]] = g[i];
+            squares[i / 2] += norm(g[i]) * norm(g[i]);
+          }
         }
         rig::Rig r(s);
         r.set_weights(weights);
@@ -112,7 +123,8 @@ TEST(Engine, NormsBesideFrozenTensors) {
 TEST(Engine, ScheduleZeroChangesNothingButState) {
   Job s;
   s.parameters = {parameter("w", {40, 40}), parameter("b", {40})};
-  s.options.learning_rate = 1, s.options.weight_decay = 1;
+  s.options.learning_rate = 1;
+  s.options.weight_decay = 1;
   s.schedules = {optim::Schedule([](int64_t count) { return float(count); })};
   rig::Rig r(s);
   const rig::Tensors before{{"w", Tensor(1600, 0.5f)}, {"b", Tensor(40, -1.0f)}};
@@ -157,7 +169,8 @@ TEST(Engine, ClippingReachesAdafactorsRowsAndColumns) {
   auto moments = [](float scale, double clip) {
     Job s;
     s.parameters = {parameter("w", {40, 40}), parameter("b", {7})};
-    s.options.learning_rate = 1, s.options.clip_norm = clip;
+    s.options.learning_rate = 1;
+    s.options.clip_norm = clip;
     rig::Rig r(s);
     Tensor w(1600), b(7);
     for (size_t i = 0; i < w.size(); ++i) w[i] = scale * float(1 + i % 13);
@@ -178,7 +191,9 @@ TEST(Engine, ZeroGradientsMoveNothing) {
     s.parameters = {parameter("w", {40, 40}), parameter("heads", {40, 2, 33}), parameter("b", {7})};
     auto m = std::make_shared<optim::AdafactorOptions>();
     m->clipping_threshold = threshold;
-    s.options.method = m, s.options.learning_rate = 1, s.options.clip_norm = 1;
+    s.options.method = m;
+    s.options.learning_rate = 1;
+    s.options.clip_norm = 1;
     rig::Rig r(s);
     for (int step = 1; step <= 3; ++step) r.step(step, {});
     for (auto& [path, w] : r.weights())
@@ -196,7 +211,9 @@ TEST(Engine, FindsNonFiniteGradientsOnAnyRank) {
     for (const char* where : {"w", "b"}) {
       Job s;
       s.parameters = {parameter("w", {64, 64}), parameter("b", {5})};
-      s.options.learning_rate = 1, s.options.clip_norm = 1, s.fsdp = s.cuts = 2;
+      s.options.learning_rate = 1;
+      s.options.clip_norm = 1;
+      s.fsdp = s.cuts = 2;
       rig::Rig r(s);
       rig::Tensors g{{"w", Tensor(4096, 1.0f)}, {"b", Tensor(5, 1.0f)}};
       g[where].back() = bad;
@@ -221,17 +238,24 @@ TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
       SCOPED_TRACE(fmt::format("{}, by loss {}", kind, by_loss));
       Job s;
       s.parameters = {parameter("w", {40, 40}), parameter("b", {7})};
-      s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.1,
+      s.options.kind = kind;
+      s.options.learning_rate = 0.1;
+      s.options.weight_decay = 0.1;
       s.options.clip_norm = 1;
       if (s.options.kind == "adafactor_clipped") {
         auto m = std::make_shared<optim::AdafactorOptions>();
-        m->clipping_threshold = 1, s.options.method = m, s.options.kind = "adafactor";
+        m->clipping_threshold = 1;
+        s.options.method = m;
+        s.options.kind = "adafactor";
       }
       const rig::Tensors w{{"w", Tensor(1600, 0.5f)}, {"b", Tensor(7, -1.0f)}};
       rig::Tensors g{{"w", Tensor(1600, 0.25f)}, {"b", Tensor(7, 2.0f)}}, bad = g;
       rig::Rig undisturbed(s), r(s);
-      for (rig::Rig* one : {&undisturbed, &r})
-        one->set_weights(w), one->set_loss(2), one->step(1, g);
+      for (rig::Rig* one : {&undisturbed, &r}) {
+        one->set_weights(w);
+        one->set_loss(2);
+        one->step(1, g);
+      }
       const rig::Tensors weights = r.weights(), state = r.state();
       ASSERT_NE(weights, w);
       if (by_loss)
@@ -247,7 +271,10 @@ TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
       EXPECT_NEAR(report.update.parameters.global, std::sqrt(square), 1e-9);
       EXPECT_EQ(r.weights(), weights);
       EXPECT_EQ(r.state(), state);
-      for (rig::Rig* one : {&undisturbed, &r}) one->set_loss(2), one->step(3, g);
+      for (rig::Rig* one : {&undisturbed, &r}) {
+        one->set_loss(2);
+        one->step(3, g);
+      }
       EXPECT_TRUE(r.inspection(0).applied);
       EXPECT_EQ(r.weights(), undisturbed.weights());
       EXPECT_EQ(r.state(), undisturbed.state());
@@ -262,7 +289,8 @@ TEST(Engine, ReportsComeOneStepLater) {
   optim::Engine& engine = r.engine(0);
   for (int64_t step = 1; step <= 5; ++step) {
     r.set_gradients({{"w", {float(step), 0}}});
-    engine.inspect(step, r.units(0)), engine.apply(step);
+    engine.inspect(step, r.units(0));
+    engine.apply(step);
     if (step == 1) continue;
     const optim::Report& before = engine.report(step - 1);
     EXPECT_EQ(before.gradients.gradients.global, double(step - 1));
@@ -295,7 +323,9 @@ TEST(Engine, ALossScaleDropsOut) {
       for (bool scaled : {false, true}) {
         Job s;
         s.parameters = {parameter("w", {70, 130}), parameter("b", {700})};
-        s.options.kind = kind, s.options.learning_rate = 0.1, s.options.weight_decay = 0.01,
+        s.options.kind = kind;
+        s.options.learning_rate = 0.1;
+        s.options.weight_decay = 0.01;
         s.options.clip_norm = clip;
         if (scaled) s.loss_scale = optim::LossScaleOptions{.init = 1024, .growth_interval = 2};
         rig::Rig r(s);
@@ -310,7 +340,8 @@ TEST(Engine, ALossScaleDropsOut) {
           EXPECT_NEAR(r.inspection(0).gradients.global, std::sqrt(square), 1e-12 * square);
           EXPECT_EQ(r.inspection(0).clip<1, clip> 0);
         }
-        weights[scaled] = r.weights(), states[scaled] = r.state();
+        weights[scaled] = r.weights();
+        states[scaled] = r.state();
       }
       EXPECT_EQ(weights[0], weights[1]) << kind;
       EXPECT_EQ(states[0], states[1]) << kind;
@@ -320,7 +351,8 @@ TEST(Engine, ALossScaleDropsOut) {
 // What one rank sees, both do: neither updates, and both go on with the same scale.
 TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
   Job s = sgd({parameter("w", {64})});
-  s.fsdp = s.cuts = 2, s.options.clip_norm = 1e9;
+  s.fsdp = s.cuts = 2;
+  s.options.clip_norm = 1e9;
   s.loss_scale = optim::LossScaleOptions{.growth_interval = 2};
   rig::Rig r(s);
   Tensor g(64, 65536.0f);
@@ -349,7 +381,9 @@ TEST(Engine, FrozenParametersHaveNoStateAndNoShareInTheNorm) {
   Job s;
   s.parameters = {parameter("w", {40, 40}), parameter("f", {40, 40}), parameter("g", {9}, 1)};
   s.policies = {{}, {true, 1, 0, 0}, {true, 1, 0, 0}};
-  s.options.learning_rate = 1, s.options.weight_decay = 1, s.options.clip_norm = 1;
+  s.options.learning_rate = 1;
+  s.options.weight_decay = 1;
+  s.options.clip_norm = 1;
   for (auto& p : s.policies) p.decay_scale = 1;
   rig::Rig r(s);
   r.set_weights({{"w", Tensor(1600, 0.0f)}, {"f", Tensor(1600, 0.5f)}, {"g", Tensor(9, 2.0f)}});
@@ -368,8 +402,11 @@ TEST(Engine, AllocatesNothingFromTheThirdStepOn) {
     Job s;
     s.parameters = {parameter("w", {70, 130}), parameter("heads", {40, 2, 33}),
                     parameter("b", {700})};
-    s.options.kind = kind, s.options.learning_rate = 1, s.options.clip_norm = 1;
-    s.cuts = 8, s.threads = 2;
+    s.options.kind = kind;
+    s.options.learning_rate = 1;
+    s.options.clip_norm = 1;
+    s.cuts = 8;
+    s.threads = 2;
     rig::Rig r(s);
     const rig::Tensors g{{"w", Tensor(9100, 1.0f)}};
     for (int step = 1; step <= 2; ++step) r.step(step, g);

@@ -45,7 +45,8 @@ class File {
     hid_t d = H5Dopen2(id_, path.c_str(), H5P_DEFAULT), s = H5Dget_space(d);
     std::vector<hsize_t> dims(size_t(H5Sget_simple_extent_ndims(s)));
     H5Sget_simple_extent_dims(s, dims.data(), nullptr);
-    H5Sclose(s), H5Dclose(d);
+    H5Sclose(s);
+    H5Dclose(d);
     return {dims.begin(), dims.end()};
   }
   std::vector<float> floats(const std::string& path) const {
@@ -53,7 +54,8 @@ class File {
     std::vector<float> out(size_t(H5Sget_simple_extent_npoints(s)));
     if (H5Dread(d, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()) < 0)
       throw std::runtime_error("cannot read " + path);
-    H5Sclose(s), H5Dclose(d);
+    H5Sclose(s);
+    H5Dclose(d);
     return out;
   }
   double number(const std::string& object, const std::string& attribute) const {
@@ -72,7 +74,8 @@ class File {
       throw std::runtime_error("no " + attribute + " at " + object);
     std::string out = p;
     H5free_memory(p);
-    H5Tclose(t), H5Aclose(a);
+    H5Tclose(t);
+    H5Aclose(a);
     return out;
   }
 

@@ -30,21 +30,26 @@ optim::OptimizerOptions options_of(const std::string& variant, const json& o) {
   out.learning_rate = 1;
   if (variant.starts_with("adafactor")) {
     auto m = std::make_shared<optim::AdafactorOptions>();
-    m->beta2_decay = o.value("decay_rate", 0.8), m->beta2_cap = o.value("beta2_cap", 0.999);
+    m->beta2_decay = o.value("decay_rate", 0.8);
+    m->beta2_cap = o.value("beta2_cap", 0.999);
     m->momentum = o.contains("momentum") && o["momentum"].is_null() ? 0 : 0.9;
     m->momentum_type = type_name(o, "dtype_momentum", "bf16");
-    m->factor_min = o.value("min_dim_size_to_factor", 32), m->eps = o.value("eps", 1e-30);
+    m->factor_min = o.value("min_dim_size_to_factor", 32);
+    m->eps = o.value("eps", 1e-30);
     m->clipping_threshold = o.value("clipping_threshold", 0.0);
     out.method = m;
   } else if (variant.starts_with("adam")) {
     auto m = std::make_shared<optim::AdamwOptions>();
-    m->b1 = o.value("b1", 0.9), m->b2 = o.value("b2", 0.999), m->eps = o.value("eps", 1e-8),
+    m->b1 = o.value("b1", 0.9);
+    m->b2 = o.value("b2", 0.999);
+    m->eps = o.value("eps", 1e-8);
     m->eps_root = o.value("eps_root", 0.0);
     m->momentum_type = type_name(o, "mu_dtype", "f32");
     out.method = m;
   } else if (variant.starts_with("momentum_hp")) {
     auto m = std::make_shared<optim::MomentumOptions>();
-    m->momentum = o.value("momentum", 0.9), m->nesterov = o.value("nesterov", false);
+    m->momentum = o.value("momentum", 0.9);
+    m->nesterov = o.value("nesterov", false);
     out.method = m;
   } else {
     out.method = std::make_shared<optim::SgdOptions>();
@@ -95,7 +100,9 @@ void run_variant(const std::string& variant, Mesh mesh) {
     job.parameters.push_back(rig::parameter(names[i], shape, int(i % 2)));
   }
   job.options = options_of(variant, json::parse(file.text("/" + variant, "options")));
-  job.fsdp = mesh.fsdp, job.cuts = mesh.cuts, job.optimizer_sharding = mesh.sharding;
+  job.fsdp = mesh.fsdp;
+  job.cuts = mesh.cuts;
+  job.optimizer_sharding = mesh.sharding;
   rig::Rig ranks(job);
 
   double of_updates = 0, of_state = 0;

@@ -179,9 +179,14 @@ TEST(Options, DescribesAndDumpsEveryKey) {
 TEST(Options, FirstRuleDecidesEverything) {
   optim::OptimizerOptions o;
   o.rules.resize(4);
-  o.rules[0].match = "encoder/.*/bias", o.rules[0].lr_scale = 3;
-  o.rules[1].match = "encoder/.*", o.rules[1].frozen = true, o.rules[1].schedule = "default";
-  o.rules[2].match = "decoder/.*", o.rules[2].schedule = "slow", o.rules[2].decay_scale = 0.5;
+  o.rules[0].match = "encoder/.*/bias";
+  o.rules[0].lr_scale = 3;
+  o.rules[1].match = "encoder/.*";
+  o.rules[1].frozen = true;
+  o.rules[1].schedule = "default";
+  o.rules[2].match = "decoder/.*";
+  o.rules[2].schedule = "slow";
+  o.rules[2].decay_scale = 0.5;
   o.rules[3].match = ".*";
   optim::ScheduleTables tables;
   tables["slow"].kind = "linear";
@@ -202,9 +207,11 @@ TEST(Options, ProblemsOfRules) {
   optim::OptimizerOptions o;
   o.rules.resize(2);
   o.rules[0].match = "encodr/.*";
-  o.rules[1].match = "encoder/.*", o.rules[1].schedule = "slwo";
+  o.rules[1].match = "encoder/.*";
+  o.rules[1].schedule = "slwo";
   optim::ScheduleTables tables;
-  tables["slow"], tables["default"];
+  tables["slow"];
+  tables["default"];
   const auto r = optim::resolve_policies(o, tables, paths).problems;
   EXPECT_TRUE(mentions(r, "optimizer.rule", "decoder/EmbedTargets/embedding"));
   EXPECT_TRUE(mentions(r, "optimizer.rule.0.match", "matches no parameter"));
@@ -216,7 +223,8 @@ TEST(Options, ProblemsOfRules) {
 TEST(Options, ABrokenPatternIsReportedOnce) {
   optim::OptimizerOptions o;
   o.rules.resize(2);
-  o.rules[0].match = "a(", o.rules[1].match = ".*";
+  o.rules[0].match = "a(";
+  o.rules[1].match = ".*";
   EXPECT_TRUE(optim::resolve_policies(o, {}, paths).problems.empty())
       << "reading the deck has reported it";
 }

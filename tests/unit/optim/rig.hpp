@@ -51,7 +51,8 @@ class ThreadComm : public comm::Comm {
   int size() const override { return int(meeting_.views.size()); }
   comm::Ticket all_reduce(device::View view, device::Queue&) override {
     if (size() == 1) return {};
-    ++reduced_.calls, reduced_.bytes += view.bytes();
+    ++reduced_.calls;
+    reduced_.bytes += view.bytes();
     meeting_.views[size_t(rank_)] = view;
     meeting_.barrier.arrive_and_wait();
     std::vector<double> sum(size_t(view.count));
@@ -100,7 +101,9 @@ struct Job {
 inline shard::Parameter parameter(const std::string& path, std::vector<int64_t> shape,
                                   int block = 0) {
   shard::Parameter p;
-  p.path = path, p.shape = std::move(shape), p.block = block;
+  p.path = path;
+  p.shape = std::move(shape);
+  p.block = block;
   return p;
 }
 
@@ -168,9 +171,10 @@ class Rig {
   }
   void set_loss(double loss) {
     for (Rank& r : ranks_) {
-      if (r.loss.none())
-        r.loss_buffer = device::Buffer(job_.kind, r.other, "loss", 8),
+      if (r.loss.none()) {
+        r.loss_buffer = device::Buffer(job_.kind, r.other, "loss", 8);
         r.loss = r.loss_buffer.view(device::DType::f64);
+      }
       device::upload(r.loss.slice(0, 1), &loss, *r.queue);
     }
   }
@@ -193,8 +197,10 @@ class Rig {
         int64_t n = 1;
         for (int64_t d : s.shape) n *= d;
         Tensor& t = out[s.name];
-        t.resize(size_t(n)), writers[s.name].resize(size_t(n)), shapes_[s.name] = s.shape,
-                                                                types_[s.name] = s.type;
+        t.resize(size_t(n));
+        writers[s.name].resize(size_t(n));
+        shapes_[s.name] = s.shape;
+        types_[s.name] = s.type;
         for (const auto& part : s.parts) {
           const device::View there{part.data, s.type, part.end - part.begin};
           std::vector<char> here(size_t(there.bytes()));

@@ -30,16 +30,21 @@ Duration duration(const json& a, const std::string& name) {
 ScheduleOptions options_of(const json& a) {
   ScheduleOptions o;
   o.kind = a.value("decay_type", "stair");
-  o.mult = a.value("base", 1.0), o.scale_with_batch = a.value("scale_with_batchsize", false);
-  o.warmup = duration(a, "warmup"), o.cooldown = duration(a, "cooldown");
+  o.mult = a.value("base", 1.0);
+  o.scale_with_batch = a.value("scale_with_batchsize", false);
+  o.warmup = duration(a, "warmup");
+  o.cooldown = duration(a, "cooldown");
   o.shape = optim::schedule_rows().at(o.kind).make_options();
-  if (auto* p = dynamic_cast<optim::PolynomialShape*>(o.shape.get()))
-    p->end = a.value("end", a.value("linear_end", 0.0)), p->power = a.value("power", 1.0);
+  if (auto* p = dynamic_cast<optim::PolynomialShape*>(o.shape.get())) {
+    p->end = a.value("end", a.value("linear_end", 0.0));
+    p->power = a.value("power", 1.0);
+  }
   if (auto* p = dynamic_cast<optim::RsqrtShape*>(o.shape.get()); p && a.contains("timescale"))
     p->timescale = {Duration::Unit::steps, a["timescale"]};
-  if (auto* p = dynamic_cast<optim::StairShape*>(o.shape.get()); p && a.contains("steps"))
-    p->at_steps = a["steps"].get<std::vector<double>>(),
+  if (auto* p = dynamic_cast<optim::StairShape*>(o.shape.get()); p && a.contains("steps")) {
+    p->at_steps = a["steps"].get<std::vector<double>>();
     p->mults = a["mults"].get<std::vector<double>>();
+  }
   return o;
 }
 
@@ -64,7 +69,8 @@ TEST(Schedule, Golden) {
 
 TEST(Schedule, LastUpdateOfTheFullRunIsZero) {
   ScheduleOptions o;
-  o.kind = "cosine", o.warmup = {Duration::Unit::steps, 10000};
+  o.kind = "cosine";
+  o.warmup = {Duration::Unit::steps, 10000};
   const optim::Schedule s = o.make({366500, 8192, 82783}, "s");
   EXPECT_EQ(s.at(0), 0.0f);
   EXPECT_EQ(s.at(10000), 1.0f);
@@ -75,7 +81,9 @@ TEST(Schedule, LastUpdateOfTheFullRunIsZero) {
 TEST(Schedule, UnitVectors) {
   auto make = [](const std::string& kind, auto&& set) {
     ScheduleOptions o;
-    o.kind = kind, o.mult = .5, o.scale_with_batch = true;
+    o.kind = kind;
+    o.mult = .5;
+    o.scale_with_batch = true;
     o.warmup = o.cooldown = {Duration::Unit::steps, 5};
     o.shape = optim::schedule_rows().at(kind).make_options();
     set(o.shape.get());
@@ -86,7 +94,8 @@ TEST(Schedule, UnitVectors) {
   EXPECT_FLOAT_EQ(make("cosine", nothing).at(13), .5f);
   auto polynomial = make("polynomial", [](auto* s) {
     auto* p = dynamic_cast<optim::PolynomialShape*>(s);
-    p->end = .1, p->power = 2;
+    p->end = .1;
+    p->power = 2;
   });
   EXPECT_FLOAT_EQ(polynomial.at(13), .325f);
   auto rsqrt = make("rsqrt", [](auto* s) {
@@ -97,7 +106,8 @@ TEST(Schedule, UnitVectors) {
   EXPECT_FLOAT_EQ(rsqrt.at(20), .05f);
   auto stair = make("stair", [](auto* s) {
     auto* p = dynamic_cast<optim::StairShape*>(s);
-    p->at_steps = {10}, p->mults = {.5};
+    p->at_steps = {10};
+    p->mults = {.5};
   });
   EXPECT_FLOAT_EQ(stair.at(5), 1.0f);
   EXPECT_FLOAT_EQ(stair.at(10), .5f);
@@ -136,9 +146,11 @@ TEST(Schedule, StairInEveryForm) {
 
 TEST(Schedule, RsqrtShift) {
   ScheduleOptions o;
-  o.kind = "rsqrt", o.warmup = {Duration::Unit::steps, 10};
+  o.kind = "rsqrt";
+  o.warmup = {Duration::Unit::steps, 10};
   auto p = std::make_shared<optim::RsqrtShape>();
-  p->timescale = {Duration::Unit::steps, 50}, p->shift = {Duration::Unit::steps, 30};
+  p->timescale = {Duration::Unit::steps, 50};
+  p->shift = {Duration::Unit::steps, 30};
   o.shape = p;
   const optim::Schedule s = o.make({1000, 1, 1}, "s");
   EXPECT_FLOAT_EQ(s.at(110), float(1 / std::sqrt(1 + 130.0 / 50)));
@@ -147,7 +159,8 @@ TEST(Schedule, RsqrtShift) {
 
 TEST(Schedule, CompositeRunsItsPartsOnTheirOwnClocks) {
   ScheduleOptions o;
-  o.kind = "composite", o.mult = 2;
+  o.kind = "composite";
+  o.mult = 2;
   auto c = std::make_shared<optim::CompositeShape>();
   c->parts.resize(2);
   c->parts[0].warmup = {Duration::Unit::fraction, .25};  // of this part: 100 of 400 steps
@@ -201,7 +214,8 @@ TEST(Schedule, ProblemsAreThoseThatAreKnown) {
   c->parts[2].warmup = {Duration::Unit::steps, 3};
   c->parts[3].from = {Duration::Unit::fraction, .8};
   o = {};
-  o.kind = "composite", o.shape = c;
+  o.kind = "composite";
+  o.shape = c;
   std::vector<optim::Problem> found = o.problems({10, 1, 0}, "schedule.a");
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].key, "schedule.a.part.2.from");

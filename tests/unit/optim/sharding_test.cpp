@@ -47,10 +47,13 @@ Job job_for(const std::string& variant) {
   s.options.kind = variant == "adafactor_clipped" ? "adafactor" : variant;
   if (variant == "adafactor_clipped") {
     auto m = std::make_shared<optim::AdafactorOptions>();
-    m->clipping_threshold = 0.5, m->momentum_type = "f32";
+    m->clipping_threshold = 0.5;
+    m->momentum_type = "f32";
     s.options.method = m;
   }
-  s.options.learning_rate = 0.1, s.options.weight_decay = 0.02, s.options.clip_norm = 50;
+  s.options.learning_rate = 0.1;
+  s.options.weight_decay = 0.02;
+  s.options.clip_norm = 50;
   for (const auto& p : s.parameters) {
     optim::ParameterPolicy policy;
     policy.decay_scale = p.path.ends_with("kernel");
@@ -78,15 +81,17 @@ Outcome run(rig::Rig& r, const std::vector<shard::Parameter>& parameters, int fr
     r.step(step, random_tensors(parameters, uint64_t(100 + step)));
     for (int rank = 0; rank < r.size(); ++rank) {  // every rank knows the same norms
       std::vector<double> mine;
-      take(r.inspection(rank).gradients, mine), take(r.report(rank).parameters, mine),
-          take(r.report(rank).updates, mine);
+      take(r.inspection(rank).gradients, mine);
+      take(r.report(rank).parameters, mine);
+      take(r.report(rank).updates, mine);
       if (rank == 0)
         out.norms.insert(out.norms.end(), mine.begin(), mine.end());
       else
         EXPECT_TRUE(std::equal(mine.rbegin(), mine.rend(), out.norms.rbegin()));
     }
   }
-  out.weights = r.weights(), out.state = r.state();
+  out.weights = r.weights();
+  out.state = r.state();
   return out;
 }
 
@@ -155,9 +160,10 @@ void expect_same_bits(const Outcome& a, const Outcome& b) {
 void expect_near(const Tensor& a, const Tensor& b, double relative, const std::string& name) {
   double largest = 0, deviation = 0;
   ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, std::abs(double(a[i]))),
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(double(a[i])));
     deviation = std::max(deviation, std::abs(double(a[i]) - b[i]));
+  }
   EXPECT_LE(deviation, relative * largest) << name;
 }
 
@@ -165,15 +171,18 @@ TEST(Measures, SeveralSumsOfWeightsAndGradients) {
   Job s = job_for("sgd");
   s.kind = device::Kind::cpu;  // this method looks at its sums on the host
   s.options.method = std::make_shared<TrustOptions>();
-  s.options.clip_norm = s.options.weight_decay = 0, s.cuts = 16;
+  s.options.clip_norm = s.options.weight_decay = 0;
+  s.cuts = 16;
   const Outcome one = run_all(s, 1);
   const Tensors weights = random_tensors(s.parameters, 1),
                 gradients = random_tensors(s.parameters, 101);
   for (const shard::Parameter& p : s.parameters) {
     const Tensor &w = weights.at(p.path), &g = gradients.at(p.path), &now = one.weights.at(p.path);
     double of_weights = 0, of_gradient = 0;
-    for (size_t i = 0; i < w.size(); ++i)
-      of_weights += double(w[i]) * double(w[i]), of_gradient += double(g[i]) * double(g[i]);
+    for (size_t i = 0; i < w.size(); ++i) {
+      of_weights += double(w[i]) * double(w[i]);
+      of_gradient += double(g[i]) * double(g[i]);
+    }
     const bool frozen = p.path == "b/out/kernel", bias = p.path.ends_with("bias");
     const double rate = frozen ? 0
                                : 0.1 * (p.path == "pos" ? 0.3 : 1) *
@@ -184,7 +193,8 @@ TEST(Measures, SeveralSumsOfWeightsAndGradients) {
           << p.path;
   }
   for (auto [fsdp, sharding] : {std::pair{2, "sharded"}, {4, "sharded"}, {2, "replicated"}}) {
-    s.fsdp = fsdp, s.optimizer_sharding = sharding;
+    s.fsdp = fsdp;
+    s.optimizer_sharding = sharding;
     expect_same_bits(one, run_all(s, 1));
   }
 }
@@ -227,7 +237,9 @@ TEST_P(Sharding, SameBitsWithSixteenCuts) {
                                          {4, "replicated", 1}}) {
     SCOPED_TRACE(testing::Message() << fsdp << " " << sharding << " " << threads);
     Job other = s;
-    other.fsdp = fsdp, other.optimizer_sharding = sharding, other.threads = threads;
+    other.fsdp = fsdp;
+    other.optimizer_sharding = sharding;
+    other.threads = threads;
     expect_same_bits(one, run_all(other));
   }
 }
@@ -236,7 +248,8 @@ TEST_P(Sharding, SameNumbersOnThreeRanks) {
   Job s = job_for(GetParam());
   const Outcome one = run_all(s);
   for (int fsdp : {2, 3}) {
-    s.fsdp = fsdp, s.cuts = fsdp;
+    s.fsdp = fsdp;
+    s.cuts = fsdp;
     const Outcome other = run_all(s);
     for (auto& [path, t] : one.weights) expect_near(t, other.weights.at(path), 1e-6, path);
     for (size_t i = 0; i < one.norms.size(); ++i)
@@ -256,7 +269,8 @@ TEST_P(Sharding, ResumesOnAnotherMesh) {
   rig::Rig first(s);
   first.set_weights(random_tensors(s.parameters, 1));
   const Outcome half = run(first, s.parameters, 1, 3);
-  s.fsdp = 4, s.optimizer_sharding = "replicated";
+  s.fsdp = 4;
+  s.optimizer_sharding = "replicated";
   rig::Rig second(s);
   second.set_weights(half.weights);
   second.set_state(half.state);
@@ -271,9 +285,12 @@ TEST_P(Sharding, PlanCountsTheSameBytes) {
   for (auto [fsdp, sharding] :
        {std::pair{1, "replicated"}, {2, "replicated"}, {4, "sharded"}, {3, "sharded"}}) {
     Job s = job_for(GetParam());
-    s.fsdp = fsdp, s.cuts = fsdp, s.optimizer_sharding = sharding;
+    s.fsdp = fsdp;
+    s.cuts = fsdp;
+    s.optimizer_sharding = sharding;
     rig::Rig real(s);
-    s.kind = device::Kind::plan, s.paper_of = real.queue(0).kind();
+    s.kind = device::Kind::plan;
+    s.paper_of = real.queue(0).kind();
     rig::Rig plan(s);
     real.step(1, random_tensors(s.parameters, 5));
     plan.step(1);

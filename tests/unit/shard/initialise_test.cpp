@@ -34,7 +34,8 @@ Statistics of(const std::vector<float>& x) {
   for (float v : x) mean += double(v) / n;
   for (float v : x) {
     double d = double(v) - mean;
-    m2 += d * d / n, m4 += d * d * d * d / n;
+    m2 += d * d / n;
+    m4 += d * d * d * d / n;
   }
   return {mean, std::sqrt(m2), m4 / (m2 * m2), double(*std::min_element(x.begin(), x.end())),
           double(*std::max_element(x.begin(), x.end()))};
@@ -112,9 +113,11 @@ TEST(Initialise, NoSplitIntoRangesChangesABit) {
 
 double correlation(const std::vector<float>& a, const std::vector<float>& b) {
   double ab = 0, aa = 0, bb = 0;
-  for (size_t i = 0; i < a.size(); ++i)
-    ab += double(a[i]) * double(b[i]), aa += double(a[i]) * double(a[i]),
-        bb += double(b[i]) * double(b[i]);
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += double(a[i]) * double(b[i]);
+    aa += double(a[i]) * double(a[i]);
+    bb += double(b[i]) * double(b[i]);
+  }
   return ab / std::sqrt(aa * bb);
 }
 
@@ -137,7 +140,10 @@ TEST(Initialise, TensorsAndSeedsAreIndependent) {
 // Only the path decides, so that a tensor keeps its values when others come or go.
 TEST(Initialise, ShapeAndPlaceDoNotMatter) {
   Parameter a = tensor("x/kernel", 24, kLecun), b = a;
-  b.shape = {2, 3, 4}, b.block = 7, b.unit = 3, b.offset = 160;
+  b.shape = {2, 3, 4};
+  b.block = 7;
+  b.unit = 3;
+  b.offset = 160;
   EXPECT_EQ(values(a), values(b));
 }
 

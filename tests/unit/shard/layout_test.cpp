@@ -47,7 +47,9 @@ std::vector<Parameter> parameters() {
 ShardingOptions sharding(const std::string& parameters, const std::string& optimizer,
                          std::vector<shard::ShardingRule> rules = {}) {
   ShardingOptions o;
-  o.parameters = parameters, o.optimizer = optimizer, o.rules = std::move(rules);
+  o.parameters = parameters;
+  o.optimizer = optimizer;
+  o.rules = std::move(rules);
   return o;
 }
 

@@ -52,7 +52,9 @@ void read_steps(const data::Mixture& mixture, comm::MeshShape shape, int64_t mic
   Geometry g = derive_geometry(kBatch, micro_batch, shape, {});
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     comm::Mesh mesh;
-    mesh.shape = shape, mesh.replica_index = rank / shape.fsdp, mesh.fsdp_index = rank % shape.fsdp;
+    mesh.shape = shape;
+    mesh.replica_index = rank / shape.fsdp;
+    mesh.fsdp_index = rank % shape.fsdp;
     data::LoaderOptions options;
     options.threads = 1 + rank % 2;
     data::Loader loader(mixture, options, training_plan(g, mesh, first, last));
@@ -158,9 +160,14 @@ struct Shards {
   static void add(std::ofstream& tar, const std::string& name, const std::string& bytes) {
     std::string h(512, '\0');
     auto put = [&](size_t at, const std::string& s) { h.replace(at, s.size(), s); };
-    put(0, name), put(100, "0000644"), put(108, "0000000"), put(116, "0000000");
-    put(124, fmt::format("{:011o}", bytes.size())), put(136, "00000000000"), put(148, "        "),
-        put(156, "0");
+    put(0, name);
+    put(100, "0000644");
+    put(108, "0000000");
+    put(116, "0000000");
+    put(124, fmt::format("{:011o}", bytes.size()));
+    put(136, "00000000000");
+    put(148, "        ");
+    put(156, "0");
     put(257, std::string("ustar\00000", 8));
     int sum = 0;
     for (char c : h) sum += uint8_t(c);
@@ -214,7 +221,8 @@ double seconds_to_first_batch(const Recipe& recipe, int64_t step) {
   std::unique_ptr<data::Mixture> mixture = open_training_data(recipe, recipe.data.tokenizers(), {});
   Geometry g = derive_geometry(8192, 64, {.replica = 128, .fsdp = 1}, {});
   comm::Mesh mesh;
-  mesh.shape = {.replica = 128, .fsdp = 1}, mesh.replica_index = 77;
+  mesh.shape = {.replica = 128, .fsdp = 1};
+  mesh.replica_index = 77;
   data::Loader loader(*mixture, recipe.data.loader, training_plan(g, mesh, step, step + 2));
   EXPECT_EQ(loader.next()->positions[0], step * 8192 + 77 * 64);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -229,7 +237,8 @@ TEST(Stream, ResumingFarAwayCostsNothing) {
       config::Deck deck({"deck.toml", shards.deck(shuffle, what), {}}, root);
       deck.throw_if_any();
       Recipe recipe;
-      recipe.train = root.train, recipe.data = root.data;
+      recipe.train = root.train;
+      recipe.data = root.data;
       seconds_to_first_batch(recipe, 0);  // makes the indexes
       // Others on the machine disturb a try, but not each of them.
       double near = 1e9, far = 1e9;
@@ -283,7 +292,8 @@ TEST(Stream, MemoryIsFlatOverEpochs) {
   config::Deck deck({"deck.toml", text, {}}, root);
   deck.throw_if_any();
   Recipe recipe;
-  recipe.train = root.train, recipe.data = root.data;
+  recipe.train = root.train;
+  recipe.data = root.data;
   recipe.data.loader.threads = 2;
   std::unique_ptr<data::Mixture> mixture = open_training_data(recipe, recipe.data.tokenizers(), {});
   ASSERT_EQ(mixture->size(), 200);

@@ -26,7 +26,8 @@ class MetricFiles : public testing::Test {
   void SetUp() override {
     directory_ = testing::TempDir() + "trainer_metrics_XXXXXX";
     ASSERT_NE(::mkdtemp(directory_.data()), nullptr);
-    jsonl_ = directory_ + "/metrics.jsonl", h5_ = directory_ + "/metrics.h5";
+    jsonl_ = directory_ + "/metrics.jsonl";
+    h5_ = directory_ + "/metrics.h5";
     abandoned_ = directory_ + "/metrics.abandoned.jsonl";
   }
   void TearDown() override {
@@ -154,7 +155,8 @@ TEST_F(MetricHarm, either_file_makes_the_other_whole) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
-    TearDown(), SetUp();
+    TearDown();
+    SetUp();
     make_run();
     ASSERT_EQ(all().size(), 2u + 20 + 4) << io::read_file(jsonl_);
     ASSERT_EQ(lines(abandoned_).size(), 2u);
@@ -186,7 +188,8 @@ TEST_F(MetricHarm, a_damaged_h5_is_kept_aside) {
 TEST_F(MetricHarm, rows_past_the_restored_step_go_aside_from_either_file) {
   for (bool remove : {false, true}) {
     SCOPED_TRACE(remove);
-    TearDown(), SetUp();
+    TearDown();
+    SetUp();
     make_run();
     if (remove) io::remove_file(jsonl_);
     open(15);
@@ -246,7 +249,8 @@ TEST_F(MetricHarm, an_older_copy_of_the_log_is_put_back) {
 
 TEST_F(MetricHarm, both_files_missing) {
   make_run();
-  io::remove_file(jsonl_), io::remove_file(h5_);
+  io::remove_file(jsonl_);
+  io::remove_file(h5_);
   {
     auto m = open(20);
     write(*m, 21, 22);
@@ -270,7 +274,11 @@ TEST_F(MetricHarm, files_that_change_under_a_job_are_made_again) {
        [&] { io::File(jsonl_, io::File::Mode::append).append("a line of someone else"); }},
       {"h5 removed", [&] { io::remove_file(h5_); }},
       {"h5 replaced", [&] { io::write_file_atomically(h5_, "no HDF5 file"); }},
-      {"both removed", [&] { io::remove_file(jsonl_), io::remove_file(h5_); }},
+      {"both removed",
+       [&] {
+         io::remove_file(jsonl_);
+         io::remove_file(h5_);
+       }},
       {"directory removed",
        [&] { ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0); }},
   };
@@ -278,7 +286,8 @@ TEST_F(MetricHarm, files_that_change_under_a_job_are_made_again) {
     for (bool more : {false, true})
       for (bool at_the_end : {false, true}) {
         SCOPED_TRACE(fmt::format("{}, more rows {}, at the end {}", name, more, at_the_end));
-        TearDown(), SetUp();
+        TearDown();
+        SetUp();
         write(*open(0), 1, 12);
         auto m = open(12);
         write(*m, 13, 17);

@@ -64,7 +64,8 @@ struct StopsTest : testing::Test {
 
   StopsTest() {
     if (!::mkdtemp(folder.data())) std::abort();
-    options.wall_time = "none", options.signals = {};
+    options.wall_time = "none";
+    options.signals = {};
   }
   ~StopsTest() override { std::filesystem::remove_all(folder); }
 

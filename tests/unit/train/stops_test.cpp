@@ -73,7 +73,8 @@ TEST_F(StopsTest, LeadHoldsMarginStepAndSave) {
 }
 
 TEST_F(StopsTest, NeverBackFromStopToGo) {
-  options.wall_time = "auto", options.margin_s = 10;
+  options.wall_time = "auto";
+  options.margin_s = 10;
   answers(kBegin_s + 1000, 1000);
   begin();
   now = kBegin_s + 995;
@@ -88,7 +89,9 @@ TEST_F(StopsTest, NeverBackFromStopToGo) {
 
 // The strongest of several reasons is given: a reason against a requeue goes before one for it.
 TEST_F(StopsTest, StrongestReasonWins) {
-  options.wall_time = "01:00:00", options.margin_s = 10, options.core_hours = 5,
+  options.wall_time = "01:00:00";
+  options.margin_s = 10;
+  options.core_hours = 5;
   options.signals = {"USR2"};
   raise_usr2();
   for (int set = 0; set < 32; ++set) {
@@ -220,7 +223,8 @@ TEST_F(StopsTest, SaveThatFailed) {
 
 TEST_F(StopsTest, OneRankIsEnough) {
   begin();
-  world.other = StopReason::signal, world.other_text = "signal TERM at rank 1";
+  world.other = StopReason::signal;
+  world.other_text = "signal TERM at rank 1";
   EXPECT_EQ(next(), StopReason::signal);
   EXPECT_EQ(stops->text(), "signal TERM at rank 1");
 }
@@ -228,7 +232,8 @@ TEST_F(StopsTest, OneRankIsEnough) {
 // Other ranks than 0 hear signals, and leave files, clock and budget to rank 0.
 TEST_F(StopsTest, OtherRanksOnlyHearSignals) {
   Pair second(1);
-  options.wall_time = "00:00:10", options.core_hours = 1;
+  options.wall_time = "00:00:10";
+  options.core_hours = 1;
   file("stop");
   Stops other(second, options, folder, kBegin_s, outside());
   other.started(0);

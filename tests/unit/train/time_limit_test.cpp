@@ -19,7 +19,8 @@ using TimeLimitTest = StopsTest;
 
 // Steps and saves may take longer while the run goes on.
 TEST_F(TimeLimitTest, LeadFollowsTheOutlook) {
-  options.wall_time = "01:00:00", options.margin_s = 0;
+  options.wall_time = "01:00:00";
+  options.margin_s = 0;
   begin();
   now = kBegin_s + kHour_s - 100;
   EXPECT_EQ(stops->agree({10, 80, 0}), StopReason::none);
@@ -27,7 +28,8 @@ TEST_F(TimeLimitTest, LeadFollowsTheOutlook) {
 }
 
 TEST_F(TimeLimitTest, WallTimeCountsFromTheProgramsStart) {
-  options.wall_time = "01:00:00", options.margin_s = 100;
+  options.wall_time = "01:00:00";
+  options.margin_s = 100;
   now = kBegin_s + 1000;  // MPI took long to start
   begin();
   now = kBegin_s + kHour_s - 101;
@@ -38,7 +40,8 @@ TEST_F(TimeLimitTest, WallTimeCountsFromTheProgramsStart) {
 
 // A short job must not spend its whole time in the margin: both margins are told, wherever one is.
 TEST_F(TimeLimitTest, MarginIsCutForShortJobs) {
-  options.wall_time = "00:01:40", options.margin_s = 120;
+  options.wall_time = "00:01:40";
+  options.margin_s = 120;
   testing::internal::CaptureStdout();
   begin();
   EXPECT_EQ(count(testing::internal::GetCapturedStdout(),
@@ -57,7 +60,8 @@ TEST_F(TimeLimitTest, MarginIsCutForShortJobs) {
 }
 
 TEST_F(TimeLimitTest, MarginIsNotCutWhereAQuarterHoldsIt) {
-  options.wall_time = "00:08:00", options.margin_s = 120;
+  options.wall_time = "00:08:00";
+  options.margin_s = 120;
   testing::internal::CaptureStdout();
   begin();
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
@@ -66,7 +70,8 @@ TEST_F(TimeLimitTest, MarginIsNotCutWhereAQuarterHoldsIt) {
 }
 
 TEST_F(TimeLimitTest, NothingIsLeftAtAll) {
-  options.wall_time = "00:00:10", options.margin_s = 120;
+  options.wall_time = "00:00:10";
+  options.margin_s = 120;
   now = kBegin_s + 30;
   begin();
   EXPECT_EQ(stops->agree({}), StopReason::wall_time);
@@ -84,7 +89,8 @@ TEST_F(TimeLimitTest, AdviceIsTheSmallestTimeThatWouldDo) {
                                            {5.0, 900.0, 400.0, 0.0},
                                            {3.0, 0.1, 0.5, 25.0}}) {
     SCOPED_TRACE(fmt::format("start {} step {} save {} margin {}", start, step, save, margin));
-    options.margin_s = margin, options.wall_time = "00:00:01";
+    options.margin_s = margin;
+    options.wall_time = "00:00:01";
     now = kBegin_s;
     begin();
     now += start;
@@ -110,7 +116,8 @@ TEST_F(TimeLimitTest, AdviceIsTheSmallestTimeThatWouldDo) {
 
 // A scheduler's time begins before the program does.
 TEST_F(TimeLimitTest, AdviceCountsFromTheJobsStart) {
-  options.wall_time = "auto", options.margin_s = 10;
+  options.wall_time = "auto";
+  options.margin_s = 10;
   answers(kBegin_s + 20, 120, "pbs");  // started 100 s before
   begin();
   now = kBegin_s + 19;
@@ -122,7 +129,8 @@ TEST_F(TimeLimitTest, AdviceCountsFromTheJobsStart) {
 // ---------------------------------------------------------------- limits that change
 
 TEST_F(TimeLimitTest, SchedulerChangesTheLimit) {
-  options.wall_time = "auto", options.margin_s = 100;
+  options.wall_time = "auto";
+  options.margin_s = 100;
   answers(kBegin_s + 1000);
   begin();
   testing::internal::CaptureStdout();
@@ -138,7 +146,8 @@ TEST_F(TimeLimitTest, SchedulerChangesTheLimit) {
 
 // Answers in whole seconds, or minutes, are no change; the earliest end counts.
 TEST_F(TimeLimitTest, AnswersThatDifferByLittle) {
-  options.wall_time = "auto", options.margin_s = 0;
+  options.wall_time = "auto";
+  options.margin_s = 0;
   answers(kBegin_s + 1000);
   begin();
   testing::internal::CaptureStdout();
@@ -156,7 +165,8 @@ TEST_F(TimeLimitTest, AnswersThatDifferByLittle) {
 
 // A margin that was cut grows with the limit, and no further than the deck's.
 TEST_F(TimeLimitTest, MarginGrowsWithTheLimit) {
-  options.wall_time = "auto", options.margin_s = 120;
+  options.wall_time = "auto";
+  options.margin_s = 120;
   for (auto [longer, margin] : {std::pair{200.0, 50.0}, {400.0, 100.0}, {10000.0, 120.0}}) {
     answer = {};
     now = kBegin_s;
@@ -221,7 +231,8 @@ struct PbsServer : Scheduler {
     if (answer.number == 0 || now >= asked_s + job.pause_s) {
       const int64_t number = answer.number + 1;
       answer = end.read(qstat(), now, unix_s(now));
-      answer.number = number, asked_s = now;
+      answer.number = number;
+      asked_s = now;
     }
     return answer;
   }
@@ -251,7 +262,10 @@ struct PbsTest : StopsTest {
     stops->describe();
     stops->started(0);
     auto left = [&] { return job.begin_s + job.limit_s - now; };
-    while (stops->agree({1, 2, 0}) == StopReason::none && left() > 0) now += 1, at_each_step();
+    while (stops->agree({1, 2, 0}) == StopReason::none && left() > 0) {
+      now += 1;
+      at_each_step();
+    }
     lines = testing::internal::GetCapturedStdout();
     return left();
   }
@@ -265,7 +279,9 @@ TEST_F(PbsTest, StaleAnswersStopInTime) {
     for (double pause : {5.0, 10.0, 60.0})
       for (bool tells_start : {true, false}) {
         SCOPED_TRACE(fmt::format("refresh {} pause {} stime {}", refresh, pause, tells_start));
-        job.refresh_s = refresh, job.pause_s = pause, job.tells_start = tells_start;
+        job.refresh_s = refresh;
+        job.pause_s = pause;
+        job.tells_start = tells_start;
         const double left = train();
         // Without stime the run counts from the first it knows: its own start, 4 s after the job's.
         EXPECT_GE(left, tells_start ? 26 : 22);
@@ -275,7 +291,8 @@ TEST_F(PbsTest, StaleAnswersStopInTime) {
 }
 
 TEST_F(PbsTest, ChangedLimitIsSeenOnce) {
-  options.margin_s = 25, job.limit_s = kHour_s;
+  options.margin_s = 25;
+  job.limit_s = kHour_s;
   double left = train([&] {
     if (now == kBegin_s + 300) job.limit_s = 604;
   });
