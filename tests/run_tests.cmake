@@ -16,7 +16,7 @@ foreach(script IN LISTS run_scripts)
   if(TRAINER_SANITIZE AND name STREQUAL memory_limit_test)
     continue()  # sanitizers reserve more address space than any limit
   endif()
-  if(TRAINER_SANITIZE AND name MATCHES "^(clang|configure)_test$")
+  if(TRAINER_SANITIZE AND name MATCHES "^(clang|configure|format)_test$")
     continue()  # they run nothing that a sanitizer could watch
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})

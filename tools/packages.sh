@@ -20,8 +20,8 @@ TRAINER_PACKAGES=(
 
 # For tests, which are skipped without these packages: SLURM for jobs/slurm.sh (a test starts and
 # stops it), the checker of scripts, the compiler with libFuzzer for tools/fuzz and for Clang's
-# warnings.
-TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev)
+# warnings, the formatter of the sources.
+TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev clang-format-14)
 
 # Prints the given packages that are not installed. Asks dpkg only, so it needs neither rights nor a
 # network.
