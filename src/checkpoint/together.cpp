@@ -10,7 +10,6 @@
 #include "base/clock.hpp"
 #include "base/memory_limit.hpp"
 #include "checkpoint/worker.hpp"
-#include "io/files.hpp"
 
 namespace checkpoint {
 
@@ -21,8 +20,6 @@ std::string outcome(const std::function<std::string()>& work) {
   };
   try {
     return "T" + work();
-  } catch (const io::Failure& e) {
-    return failed(base::Exit::checkpoint, e.what());
   } catch (const base::Error& e) {
     return failed(e.code(), e.what());
   } catch (const std::exception& e) {
