@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Long work of one rank, in a thread of its own, which the main thread can ask to end early
-// (checkpoint::beside).
+// (comm::beside).
 #pragma once
 
 #include <stop_token>

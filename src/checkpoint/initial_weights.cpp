@@ -10,8 +10,8 @@
 #include "base/text.hpp"
 #include "checkpoint/name_map.hpp"
 #include "checkpoint/resample.hpp"
-#include "checkpoint/together.hpp"
 #include "checkpoint/weight_file.hpp"
+#include "comm/together.hpp"
 
 namespace checkpoint {
 namespace {
@@ -106,7 +106,7 @@ std::string summary_of(const InitPlan& plan, const std::vector<Wanted>& wanted) 
 }  // namespace
 
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, const State& target,
-                                const std::vector<std::string>& grids, const Poll& poll) {
+                                const std::vector<std::string>& grids, const comm::Poll& poll) {
   base::Stopwatch watch;
   std::vector<Wanted> wanted;
   std::vector<const shard::TensorSlice*> into;
@@ -119,7 +119,7 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
   }
 
   Reader reader;
-  Json plan = Json::from_cbor(on_first(comm, [&] {
+  Json plan = Json::from_cbor(comm::on_first(comm, [&] {
     reader.file = open_weights(options.from);
     reader.plan = plan_init(wanted, *reader.file, options);
     Json loads = Json::array();
@@ -138,8 +138,8 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
       // A resampled table goes whole: it is small, and made whole.
       poll();
       n = wanted[w].grid ? count : std::min(kPiece, count - begin);
-      std::string values =
-          on_first(comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
+      std::string values = comm::on_first(
+          comm, [&] { return reader.piece(reader.plan.loads[l], wanted[w], begin, n); });
       copy_into(target, *into[w], begin, values.data(), n);
     }
   }

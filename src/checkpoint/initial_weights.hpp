@@ -7,8 +7,8 @@
 
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/state.hpp"
-#include "checkpoint/together.hpp"
 #include "comm/comm.hpp"
+#include "comm/together.hpp"
 
 namespace checkpoint {
 
@@ -25,6 +25,6 @@ struct InitReport {
 // others. All ranks call; on an error all ranks throw the same one (Exit::checkpoint), and the
 // parameters may be partly overwritten. `poll` is called by all ranks between two pieces.
 InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, const State& target,
-                                const std::vector<std::string>& grids, const Poll& poll);
+                                const std::vector<std::string>& grids, const comm::Poll& poll);
 
 }  // namespace checkpoint

@@ -167,7 +167,7 @@ namespace {
 
 std::vector<Candidate> list(comm::Comm& comm, const std::string& directory,
                             const Belongs& belongs) {
-  std::string steps = on_first(comm, [&] {
+  std::string steps = comm::on_first(comm, [&] {
     for (const std::string& name : remove_leftovers(directory))
       log::warning("checkpoint: removed {}, an unfinished file of an earlier job", name);
     std::string text;
@@ -188,7 +188,7 @@ struct Inspected {
   std::string reason;
 };
 Inspected inspect_on_first(comm::Comm& comm, const Candidate& candidate) {
-  std::string text = on_first(comm, [&]() -> std::string {
+  std::string text = comm::on_first(comm, [&]() -> std::string {
     try {
       return "M" + pack(inspect(candidate.path, candidate.step));
     } catch (const base::Error& e) {
@@ -203,7 +203,7 @@ Inspected inspect_on_first(comm::Comm& comm, const Candidate& candidate) {
 // to the caller.
 std::string read_together(comm::Comm& comm, const Candidate& candidate, const Manifest& manifest,
                           const std::vector<shard::TensorSlice>& tensors, int64_t& bytes,
-                          const Poll& poll) {
+                          const comm::Poll& poll) {
   auto read = [&](const std::stop_token& token) -> std::string {
     try {
       bytes = read_parts(candidate.path, manifest, tensors, token);
@@ -213,7 +213,7 @@ std::string read_together(comm::Comm& comm, const Candidate& candidate, const Ma
       return e.what();
     }
   };
-  std::vector<std::string> reasons = beside(comm, read, poll);
+  std::vector<std::string> reasons = comm::beside(comm, read, poll);
   for (size_t rank = 0; rank < reasons.size(); ++rank)
     if (!reasons[rank].empty())
       return reasons.size() > 1 ? fmt::format("{} (rank {})", reasons[rank], rank) : reasons[rank];
@@ -283,7 +283,7 @@ struct Advice {
 };
 
 Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target,
-                      const Advice& advice, const Poll& poll) {
+                      const Advice& advice, const comm::Poll& poll) {
   base::Stopwatch watch;
   const Landing landing(target);
   Restored restored;
@@ -324,7 +324,7 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
 
 std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, State& target,
                                 const CheckpointOptions& options, const Belongs& belongs,
-                                const Poll& poll) {
+                                const comm::Poll& poll) {
   std::vector<Candidate> files = list(comm, directory, belongs);
   int64_t only = resume_step(options.resume);
   // A job script repeats its command: what was done once is not done again by every job that
@@ -368,8 +368,8 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
       poll);
 }
 
-Restored branch(comm::Comm& comm, const std::string& from, State& target, const Poll& poll) {
-  std::string listed = on_first(comm, [&] {
+Restored branch(comm::Comm& comm, const std::string& from, State& target, const comm::Poll& poll) {
+  std::string listed = comm::on_first(comm, [&] {
     std::string text;
     for (const Candidate& c : files_at(from)) text += fmt::format("{} {}\n", c.step, c.path);
     return text;

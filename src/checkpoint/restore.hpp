@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "checkpoint/catalogue.hpp"
-#include "checkpoint/together.hpp"
 #include "comm/comm.hpp"
+#include "comm/together.hpp"
 
 namespace checkpoint {
 
@@ -40,14 +40,14 @@ struct Restored {
 using Belongs = std::function<bool(int64_t step)>;
 std::optional<Restored> restore(
     comm::Comm& comm, const std::string& directory, State& target, const CheckpointOptions& options,
-    const Belongs& belongs = {}, const Poll& poll = [] {});
+    const Belongs& belongs = {}, const comm::Poll& poll = [] {});
 
 // The same for a new run that begins from another run's full state: `from` is a checkpoint file, or
 // a run directory, whose newest valid file is taken. Nothing there is changed.
 // Error(Exit::checkpoint) if there is none, if none is valid, or if model or optimizer differ (with
 // the differences). All ranks call and agree.
 Restored branch(
-    comm::Comm& comm, const std::string& from, State& target, const Poll& poll = [] {});
+    comm::Comm& comm, const std::string& from, State& target, const comm::Poll& poll = [] {});
 
 // Reads this rank's parts from a file whose manifest is known; Error(Exit::checkpoint) if a block
 // fails its checksum. Returns the bytes read. `token`: may ask to give up (base/cancel.hpp).

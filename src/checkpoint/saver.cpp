@@ -9,7 +9,7 @@
 #include "base/log.hpp"
 #include "base/narrow.hpp"
 #include "checkpoint/catalogue.hpp"
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 
 namespace checkpoint {
 namespace {
@@ -53,7 +53,8 @@ int64_t Saver::stage(const State& state) {
 }
 
 int64_t Saver::plan(const State& state) {
-  return std::stoll(on_first(comm_, [&] { return std::to_string(plan_places(state, known_)); }));
+  return std::stoll(
+      comm::on_first(comm_, [&] { return std::to_string(plan_places(state, known_)); }));
 }
 
 void Saver::copy_parts(char* to) {
@@ -109,7 +110,7 @@ std::optional<Saved> Saver::advance(bool wait) {
         continue;
       }
       pause = std::chrono::microseconds(50);
-      std::vector<std::string> results = agree_on(comm_, worker_.take());
+      std::vector<std::string> results = comm::agree_on(comm_, worker_.take());
       if (phase_ == Phase::commit) {
         saved_.bytes = std::stoll(results[0]);
         break;

@@ -14,7 +14,7 @@
 
 #include "checkpoint/options.hpp"
 #include "checkpoint/save.hpp"
-#include "checkpoint/worker.hpp"
+#include "comm/worker.hpp"
 
 namespace checkpoint {
 
@@ -98,7 +98,7 @@ class Saver {
   std::optional<int64_t> since_;
   std::set<int64_t> own_;  // steps that this saver has written
   double begin_s_ = 0;
-  Worker worker_;
+  comm::Worker worker_;
 };
 
 // begin and finish in one, from the state's own memory. On an error all ranks throw the same one,

@@ -14,7 +14,6 @@
 //   init_options, initial_weights   [init]: a new run's parameters from a file
 //   weight_file    such a file, and its readers: checkpoint_reader, npz_reader, safetensors_reader
 //   name_map, resample   whose tensor goes where, and position tables of another size
-//   together   a step of work whose outcome all ranks agree on
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 #include "io/files.hpp"
 
 namespace train {
@@ -16,7 +16,7 @@ constexpr int64_t kMostWarnings = 10;  // of this attempt; the list has all
 BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fraction,
                        std::map<std::string, int64_t> sizes)
     : world_(world), path_(path), max_fraction_(max_fraction), sizes_(std::move(sizes)) {
-  std::string text = checkpoint::on_first(world, [&] {
+  std::string text = comm::on_first(world, [&] {
     if (!io::exists(path)) return std::string();
     std::string all = io::read_file(path), whole = all.substr(0, all.rfind('\n') + 1);
     if (whole != all) io::write_file_atomically(path, whole);  // a crash cut its last line
@@ -67,7 +67,7 @@ int64_t BadSamples::agree() {
       else
         base::log::warning("data: further bad samples are named only in {}", path_);
     }
-  checkpoint::on_first(world_, [&] {
+  comm::on_first(world_, [&] {
     if (fresh.empty()) return std::string();
     io::make_directories(io::parent_of(path_));  // it may have been removed since
     io::File file(path_, io::File::Mode::append);

@@ -5,7 +5,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 #include "io/files.hpp"
 #include "train/changes.hpp"
 
@@ -26,7 +26,7 @@ std::string Continuation::begin() {
 bool Continuation::resume() {
   const std::optional<Saves::Found> found = saves_.restore(false, poll_);
   if (!found) return false;
-  checkpoint::on_first(attempt_.world(), [&] {
+  comm::on_first(attempt_.world(), [&] {
     for (const KeyChange& c :
          check_changes(found->state.deck, attempt_.job.deck(), attempt_.start.allow_change))
       log::line("changed  {}: {} -> {}{}", c.key, c.was, c.is, c.free ? "" : " (--allow-change)");

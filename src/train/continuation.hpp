@@ -13,7 +13,7 @@ namespace train {
 class Continuation {
  public:
   // `poll`: called by all ranks while files are read.
-  Continuation(Attempt& attempt, Saves& saves, checkpoint::Poll poll)
+  Continuation(Attempt& attempt, Saves& saves, comm::Poll poll)
       : attempt_(attempt), saves_(saves), poll_(std::move(poll)) {}
 
   // Fills weights and state. All ranks call. Returns what from, for the log: "checkpoint",
@@ -36,7 +36,7 @@ class Continuation {
 
   Attempt& attempt_;
   Saves& saves_;
-  checkpoint::Poll poll_;
+  comm::Poll poll_;
   int64_t restored_attempt_ = 0;  // that wrote the checkpoint this one goes on from
   double restored_uptime_s_ = 0;  // of that attempt, then
 };

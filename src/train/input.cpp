@@ -14,7 +14,7 @@
 namespace train {
 namespace log = base::log;
 
-std::string stage_data(comm::Session& session, const Recipe& recipe, const checkpoint::Poll& poll) {
+std::string stage_data(comm::Session& session, const Recipe& recipe, const comm::Poll& poll) {
   if (recipe.data.loader.stage_dir.empty()) return "";
   comm::Comm& world = session.world();
   std::set<std::string> names;
@@ -35,7 +35,7 @@ std::string stage_data(comm::Session& session, const Recipe& recipe, const check
     }
     return "";
   };
-  checkpoint::beside(world, list, poll);
+  comm::beside(world, list, poll);
   if (world.max(int64_t(files.size())) == 0) return "";
 
   base::Stopwatch watch;
@@ -52,7 +52,7 @@ std::string stage_data(comm::Session& session, const Recipe& recipe, const check
       base::fail(e.code(), "on {}: {}", session.host(), e.what());
     }
   };
-  checkpoint::beside(world, copy, poll);
+  comm::beside(world, copy, poll);
   int64_t nodes = world.sum(int64_t(session.local_rank() == 0)),
           copied = world.sum(staged.copied_files), bytes = world.sum(staged.copied_bytes);
   log::line(

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 #include "data/loader.hpp"
 #include "train/recipe.hpp"
 
@@ -15,9 +15,9 @@ namespace train {
 // Copies to loader.stage_dir whatever the data sets in use can have copied: one process of each
 // node works, all ranks call. Returns what data::OpenContext needs (the directory on this node), ""
 // if nothing is staged. Errors are agreed. `poll`: called by all ranks meanwhile
-// (checkpoint::beside).
+// (comm::beside).
 std::string stage_data(
-    comm::Session& session, const Recipe& recipe, const checkpoint::Poll& poll = [] {});
+    comm::Session& session, const Recipe& recipe, const comm::Poll& poll = [] {});
 
 // train.data or train.mixture. Error(Exit::data) for an empty data set.
 std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,

@@ -41,7 +41,7 @@ void Job::connect_on_paper(int ranks) {
   mesh_ = comm::make_plan_mesh(comm::resolve_mesh(recipe_.mesh, ranks, mesh_selector_), *paper_);
 }
 
-void Job::stage_data(const checkpoint::Poll& poll) {
+void Job::stage_data(const comm::Poll& poll) {
   stage_dir_ = train::stage_data(*session_, recipe_, poll);
 }
 
@@ -58,7 +58,7 @@ data::OpenContext Job::context() const {
           .stage_dir = stage_dir_};
 }
 
-void Job::open_data(const std::set<std::string>& evaluated, const checkpoint::Poll& poll) {
+void Job::open_data(const std::set<std::string>& evaluated, const comm::Poll& poll) {
   auto open = [&](const std::stop_token& token) -> std::string {
     data::OpenContext with_token = context();
     with_token.token = token;
@@ -71,7 +71,7 @@ void Job::open_data(const std::set<std::string>& evaluated, const checkpoint::Po
     open({});
     return;
   }
-  checkpoint::beside(session_->world(), open, poll);
+  comm::beside(session_->world(), open, poll);
   agree_and_check();
 }
 

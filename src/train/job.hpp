@@ -34,12 +34,12 @@ class Job {
   // Chooses device and mesh of a job of so many ranks on paper.
   void connect_on_paper(int ranks);
   // Copies to loader.stage_dir what the data sets in use can have copied. `poll`:
-  // checkpoint::beside.
-  void stage_data(const checkpoint::Poll& poll = [] {});
+  // comm::beside.
+  void stage_data(const comm::Poll& poll = [] {});
   // Opens the training data and the data sets of evaluators. With a session all ranks agree on
   // them, and what the deck says is checked against them.
   void open_data(
-      const std::set<std::string>& evaluated = {}, const checkpoint::Poll& poll = [] {});
+      const std::set<std::string>& evaluated = {}, const comm::Poll& poll = [] {});
   // Opens one data set for the caller.
   std::unique_ptr<data::Dataset> open_set(const std::string& name) const;
   // Builds model, stores and optimizer. Refuses what the address space cannot hold. `choices`: the

@@ -14,7 +14,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 #include "train/report.hpp"
 
 namespace train {
@@ -60,7 +60,7 @@ constexpr double kLook_s = 1, kLookOfOthers_s = 30, kWarnAgain_s = 60;
 }  // namespace
 
 RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(path) {
-  std::string mine = checkpoint::on_first(world, [&] {
+  std::string mine = comm::on_first(world, [&] {
     try {
       take();
     } catch (const io::Failure& e) {
@@ -75,7 +75,7 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
   });
   holder_ = mine.substr(0, mine.find('\n'));
   std::string text = mine.substr(holder_.size() + 1);
-  checkpoint::together(world, [&] {
+  comm::together(world, [&] {
     std::string seen = "nothing";
     for (base::Stopwatch waited; world.rank() != 0 && waited.seconds() < kPatience_s;) {
       try {
@@ -220,12 +220,11 @@ RunDirectory::~RunDirectory() {
 std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path,
                                                  bool only_existing) {
   auto was_used = [&] { return io::exists(path + "/lock") ? std::string("yes") : std::string(); };
-  if (only_existing && (path.empty() || checkpoint::on_first(world, was_used).empty()))
-    return nullptr;
+  if (only_existing && (path.empty() || comm::on_first(world, was_used).empty())) return nullptr;
   auto directory = std::make_unique<RunDirectory>(world, path);
-  checkpoint::together(world, [&] { base::log::open_files(directory->logs()); });
+  comm::together(world, [&] { base::log::open_files(directory->logs()); });
   const std::string report = path + "/report.txt";
-  checkpoint::on_first(world, [&] {
+  comm::on_first(world, [&] {
     std::string last = io::exists(report) ? io::read_file(report) : "";
     if (!last.empty()) {
       base::log::line("before   the attempt before failed: {}", last.substr(0, last.find('\n')));

@@ -3,7 +3,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 
 namespace train {
 
@@ -11,7 +11,7 @@ SampleLog::SampleLog(comm::Comm& world, const std::string& directory, int64_t fr
                      const data::Mixture& mixture)
     : mixture_(mixture) {
   std::string prefix = fmt::format("from{:010}", from);
-  checkpoint::on_first(world, [&] {
+  comm::on_first(world, [&] {
     io::make_directories(directory);
     for (const std::string& name : io::list_directory(directory))
       if (name.starts_with("from") && name.substr(0, prefix.size()) >= prefix)

@@ -110,7 +110,7 @@ checkpoint::State Saves::snapshot() const {
   return out;
 }
 
-std::optional<Saves::Found> Saves::restore(bool going_back, const checkpoint::Poll& poll) {
+std::optional<Saves::Found> Saves::restore(bool going_back, const comm::Poll& poll) {
   checkpoint::State state = target();
   checkpoint::CheckpointOptions options = attempt_.recipe.checkpoint;
   checkpoint::Belongs belongs;

@@ -43,7 +43,7 @@ class Saves {
     RunState state;
     checkpoint::Restored from;
   };
-  std::optional<Found> restore(bool going_back, const checkpoint::Poll& poll);
+  std::optional<Found> restore(bool going_back, const comm::Poll& poll);
 
  private:
   checkpoint::State snapshot() const;

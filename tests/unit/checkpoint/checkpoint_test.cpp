@@ -15,7 +15,7 @@
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/header.hpp"
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 #include "made_state.hpp"
 
 namespace {
@@ -81,11 +81,10 @@ TEST(Options, resume_is_a_word_or_a_step) {
 
 TEST(Together, ranks_agree_on_errors) {
   auto comm = comm::make_plan_comm(1);
-  EXPECT_EQ(checkpoint::together(*comm, [] { return std::string("x"); }),
-            std::vector<std::string>{"x"});
+  EXPECT_EQ(comm::together(*comm, [] { return std::string("x"); }), std::vector<std::string>{"x"});
   auto code_of = [&](auto work) {
     try {
-      checkpoint::together(*comm, work);
+      comm::together(*comm, work);
     } catch (const base::Error& e) {
       return e.code();
     }

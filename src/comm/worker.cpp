@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/worker.hpp"
+#include "comm/worker.hpp"
 
 #include "base/signals.hpp"
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 
-namespace checkpoint {
+namespace comm {
 
 Worker::Worker() : thread_([this] { loop(); }) {}
 
@@ -56,4 +56,4 @@ void Worker::loop() {
   }
 }
 
-}  // namespace checkpoint
+}  // namespace comm

@@ -12,7 +12,7 @@
 
 #include "comm/comm.hpp"
 
-namespace checkpoint {
+namespace comm {
 
 // What became of some work, as text that can travel: its result, or its error. Never throws.
 std::string outcome(const std::function<std::string()>& work);
@@ -38,4 +38,4 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
 // Runs `work` on rank 0 alone and returns its result on every rank.
 std::string on_first(comm::Comm& comm, const std::function<std::string()>& work);
 
-}  // namespace checkpoint
+}  // namespace comm

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-namespace checkpoint {
+namespace comm {
 
 class Worker {
  public:
@@ -29,4 +29,4 @@ class Worker {
   std::thread thread_;
 };
 
-}  // namespace checkpoint
+}  // namespace comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/together.hpp"
+#include "comm/together.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -9,9 +9,9 @@
 
 #include "base/clock.hpp"
 #include "base/memory_limit.hpp"
-#include "checkpoint/worker.hpp"
+#include "comm/worker.hpp"
 
-namespace checkpoint {
+namespace comm {
 
 // 'T' + result, or 'E' + exit code as one byte + what happened.
 std::string outcome(const std::function<std::string()>& work) {
@@ -90,4 +90,4 @@ std::string on_first(comm::Comm& comm, const std::function<std::string()>& work)
   return text.substr(1);
 }
 
-}  // namespace checkpoint
+}  // namespace comm
