@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "io/files.hpp"
 #include "kernels/gemm_search.hpp"
@@ -35,9 +36,7 @@ void agree_on_platform(comm::Comm& world, const std::string& mine) {
 
 }  // namespace
 
-std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const RunOptions& run,
-                                                    const std::string& file) {
-  if (!run.gemm_search) return {};
+std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file) {
   return [&world, file](device::Queue& queue) {
     base::Stopwatch watch;
     const std::string platform = kernels::gemm_platform();

@@ -6,14 +6,14 @@
 #include <functional>
 #include <string>
 
-#include "train/recipe.hpp"
+#include "comm/comm.hpp"
+#include "device/queue.hpp"
 
 namespace train {
 
-// For EngineOptions::choose_products; none where nothing is searched. Rank 0 takes the choices of
+// For EngineOptions::choose_products. Rank 0 takes the choices of
 // `file` (none: "") if they are for this GPU, times what they lack, writes them back and tells the
 // others. All ranks call what is returned.
-std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const RunOptions& run,
-                                                    const std::string& file);
+std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file);
 
 }  // namespace train

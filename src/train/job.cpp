@@ -92,7 +92,7 @@ std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
 void Job::build_engine(const std::string& choices) {
   EngineOptions options = recipe_.engine(data_size(), threads_, device_.kind);
   if (session_) {
-    options.choose_products = product_chooser(*mesh_.world, recipe_.run, choices);
+    if (recipe_.run.gemm_search) options.choose_products = product_chooser(*mesh_.world, choices);
     need_memory(options);
   }
   engine_ = std::make_unique<Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
