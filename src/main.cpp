@@ -7,12 +7,12 @@
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
 #include "command_line.hpp"
+#include "host/threads.hpp"
 #include "modes/mode.hpp"
 #include "train/failure.hpp"
 #include "train/file_check.hpp"
 #include "train/report.hpp"
 #include "train/stops.hpp"
-#include "train/threads.hpp"
 
 namespace {
 
@@ -74,7 +74,7 @@ int look(const CommandLine& c, double begin_s) {
 
 int run(int argc, char** argv) {
   const double begin_s = base::now_s();  // from here on limits.wall_time counts
-  train::free_main_thread();
+  host::free_main_thread();
   base::share_heap_if_limited();
 
   // 1. Command line: ranks of one mpirun must have the same, also where only one of them has work

@@ -10,14 +10,14 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "device/gpu.hpp"
+#include "host/machine_limits.hpp"
+#include "host/mfu.hpp"
+#include "host/threads.hpp"
 #include "modes/bench_steps.hpp"
 #include "modes/bench_tables.hpp"
 #include "modes/mode.hpp"
 #include "train/console.hpp"
 #include "train/failure.hpp"
-#include "train/limits.hpp"
-#include "train/mfu.hpp"
-#include "train/threads.hpp"
 #include "train/unused.hpp"
 
 namespace modes {
@@ -36,7 +36,7 @@ void print_head(Job& job) {
   if (const std::string graphs = job.engine().graphs_text(); !graphs.empty())
     log::line("graphs   {}", graphs);
   log::line("compute  {}", compute_text(recipe.precision));
-  print_binding(world, job.session().host(), job.threads());
+  host::print_binding(world, job.session().host(), job.threads());
   print_unused(recipe, job.device().kind);
 }
 
@@ -68,8 +68,8 @@ void print_step(Job& job, const StepTimes& times, const Pace& pace) {
   const size_t alone = times.alone.size(), at_speed = times.at_speed.size();
   auto steady = [](const std::vector<double>& ms) {
     if (ms.empty()) return std::string(" nothing can be said");
-    return fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", median_of(ms),
-                       p99_of(ms), p99_of(ms) / median_of(ms));
+    return fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", host::median_of(ms),
+                       p99_of(ms), p99_of(ms) / host::median_of(ms));
   };
   log::line("steady   others took CPU time from {} of {} steps; of the {} left{}",
             times.all.size() - alone, times.all.size(), alone, steady(times.alone));
@@ -103,10 +103,10 @@ nlohmann::ordered_json summary_of(Job& job, const StepTimes& times, const Pace& 
           {"ms_max", short_of(times.all.back())},
           {"steps", times.all.size()},
           {"steps_alone", alone},
-          {"ms_alone", alone ? short_of(median_of(times.alone)) : 0.0},
+          {"ms_alone", alone ? short_of(host::median_of(times.alone)) : 0.0},
           {"ms_p99_alone", alone ? short_of(p99_of(times.alone)) : 0.0},
           {"steps_at_speed", at_speed},
-          {"ms_at_speed", at_speed ? short_of(median_of(times.at_speed)) : 0.0},
+          {"ms_at_speed", at_speed ? short_of(host::median_of(times.at_speed)) : 0.0},
           {"ms_p99_at_speed", at_speed ? short_of(p99_of(times.at_speed)) : 0.0},
           {"examples_per_s", short_of(pace.examples_per_s)},
           {"gflops", short_of(pace.flops / median / 1e6)},
@@ -155,8 +155,8 @@ void bench(Job& job) {
   comm::Comm& world = job.session().world();
   const bool on_gpu = job.device().kind == device::Kind::cuda;
   Pace pace;
-  pace.peak = find_peak(world, job.device().kind, job.threads(), recipe.precision.compute,
-                        recipe.profile, 0.5)
+  pace.peak = host::find_peak(world, job.device().kind, job.threads(), recipe.precision.compute,
+                              recipe.profile, 0.5)
                   .flops;
 
   const StepTimes times = time_steps(job);
@@ -169,7 +169,7 @@ void bench(Job& job) {
     ops = print_ops(job, times, pace.peak);
   pace.examples_per_s = batch / times.median() * 1e3;
   pace.flops = double(engine.model().train_flops()) * batch;
-  pace.hardware = double(world.sum(hardware_flops(engine.queue()))) / n;
+  pace.hardware = double(world.sum(host::hardware_flops(engine.queue()))) / n;
   print_step(job, times, pace);
   print_memory(engine);
   if (engine.graphs()) print_graphs(engine.queue(), n);

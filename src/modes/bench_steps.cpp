@@ -7,9 +7,9 @@
 
 #include "base/clock.hpp"
 #include "data/host_batch.hpp"
+#include "host/machine_limits.hpp"
+#include "host/stolen_time.hpp"
 #include "kernels/gemm.hpp"
-#include "train/limits.hpp"
-#include "train/stolen_time.hpp"
 
 namespace modes {
 using namespace train;
@@ -40,7 +40,7 @@ double StepTimes::mean() const {
   return std::accumulate(all.begin(), all.end(), 0.0) / double(all.size());
 }
 
-double StepTimes::median() const { return median_of(all); }
+double StepTimes::median() const { return host::median_of(all); }
 
 double p99_of(const std::vector<double>& sorted) {
   return sorted[std::min(sorted.size() - 1, size_t(0.99 * double(sorted.size())))];
@@ -58,10 +58,10 @@ StepTimes time_steps(Job& job) {
   int64_t submitted = 0;
   data::Loader loader(job.data(), job.recipe().data.loader,
                       training_plan(engine.geometry(), job.mesh(), 0, steps + ahead));
-  StolenTime stolen(world, job.session().local_size() == world.size());
+  host::StolenTime stolen(world, job.session().local_size() == world.size());
   StepTimes times;
   const int threads = engine.queue().threads();
-  auto probe = [&] { return ahead ? 1.0 : probe_cores(world, threads); };
+  auto probe = [&] { return ahead ? 1.0 : host::probe_cores(world, threads); };
   double cores_s = probe();
   std::vector<Undisturbed> alone;
   auto submit = [&](int64_t step) {
@@ -86,7 +86,7 @@ StepTimes time_steps(Job& job) {
     times.data_s += report.data_s;
     times.comm_s += report.comm_s;
     times.all.push_back(s * 1e3);
-    const bool disturbed = StolenTime::is_much(stolen.since_last(), s);
+    const bool disturbed = host::StolenTime::is_much(stolen.since_last(), s);
     const double before_s = std::exchange(cores_s, probe());
     if (!disturbed) alone.push_back({s * 1e3, std::max(before_s, cores_s)});
     if (times.all.size() >= 2 && world.max(timed.seconds()) > options.max_s) break;

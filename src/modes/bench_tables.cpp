@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "host/machine_limits.hpp"
 #include "kernels/gemm.hpp"
-#include "train/limits.hpp"
 
 namespace modes {
 using namespace train;
@@ -25,8 +25,8 @@ double print_products(comm::Comm& world, int threads, double steps) {
   // Ranks may have seen other examples, and must measure as often as each other.
   auto large = [&](const kernels::GemmUse& p) { return p.seconds > 0.005 * all; };
   size_t shown = size_t(world.min(int64_t(std::count_if(products.begin(), products.end(), large))));
-  const std::vector<double> alone =
-      measure_gemms(world, threads, {products.begin(), products.begin() + int64_t(shown)}, 0.1);
+  const std::vector<double> alone = host::measure_gemms(
+      world, threads, {products.begin(), products.begin() + int64_t(shown)}, 0.1);
   log::line("{:<44}{:>8}{:>12}{:>10}{:>10}{:>9}", "product m x n x k (per step)", "calls", "ms",
             "GFLOP/s", "alone", "of alone");
   double seconds = 0, ideal_s = 0;
@@ -62,7 +62,7 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   const double n = double(times.all.size()), median = times.median();
   OpTimes sums;
   sums.products_alone = print_products(world, threads, n);
-  const double copy = measure_copy(world, threads, 0.3);
+  const double copy = host::measure_copy(world, threads, 0.3);
   // Limits: products as fast as alone; everything else as fast as copying the bytes that it cannot
   // avoid, or as fast as its FLOPs in the fastest product.
   log::line("{:<22}{:>8}{:>12}{:>10}{:>10}{:>10}{:>9}", "op (per step)", "calls", "ms", "GFLOP/s",
@@ -86,7 +86,7 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   std::string plain;
   if (world.size() >
       1) {  // what MPI takes for as many bytes as the gradients have, nothing else under way
-    double s = measure_all_reduce(world, 4 * engine.layout().total_elements());
+    double s = host::measure_all_reduce(world, 4 * engine.layout().total_elements());
     plain = fmt::format("{:.0f}% of plain", 100 * times.comm_s / n / s);
   }
   auto other_line = [&](const char* name, double seconds, const std::string& note) {

@@ -4,14 +4,14 @@
 // resolved) and no GPU.
 #pragma once
 
-#include "train/device_choice.hpp"
+#include "host/device_choice.hpp"
 #include "train/recipe.hpp"
 
 namespace modes {
 
 struct Plan {
   comm::MeshShape mesh;
-  train::DeviceChoice device;
+  host::DeviceChoice device;
   train::Geometry geometry;
   int64_t examples = 0;  // of the training data; 0: not known here
   int64_t total_steps = 0;

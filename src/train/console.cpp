@@ -9,9 +9,9 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "data/count_lines.hpp"
+#include "host/threads.hpp"
 #include "io/version.hpp"
 #include "kernels/gemm.hpp"
-#include "train/threads.hpp"
 #include "train/version.hpp"
 
 namespace train {
@@ -52,7 +52,7 @@ std::string loss_text(double loss) {
 }
 
 void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe,
-                const DeviceChoice& device, int threads) {
+                const host::DeviceChoice& device, int threads) {
   std::vector<std::string> hosts = mesh.world->gather_text(session.host());
   std::map<std::string, int> count;
   for (const std::string& h : hosts) ++count[h];
@@ -73,7 +73,7 @@ void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& re
               devices[i], threads);
     i = j;
   }
-  print_binding(*mesh.world, session.host(), threads);
+  host::print_binding(*mesh.world, session.host(), threads);
 }
 
 void print_model(Engine& engine, const Recipe& recipe) {

@@ -6,7 +6,7 @@
 
 #include "comm/mesh.hpp"
 #include "data/mixture.hpp"
-#include "train/device_choice.hpp"
+#include "host/device_choice.hpp"
 #include "train/engine.hpp"
 #include "train/recipe.hpp"
 
@@ -18,7 +18,7 @@ std::string build_features();  // "build=release cuda=no nccl=no bf16=native"
 
 // Start-up lines that describe the run, in their order.
 void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe,
-                const DeviceChoice& device, int threads);
+                const host::DeviceChoice& device, int threads);
 void print_model(Engine& engine, const Recipe& recipe);
 void print_memory(const Engine& engine);
 

@@ -5,7 +5,7 @@
 
 #include "base/clock.hpp"
 #include "device/range.hpp"
-#include "train/mfu.hpp"
+#include "host/mfu.hpp"
 
 namespace train {
 using device::DType;
@@ -183,7 +183,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   device::Range whole("step", step);
   device::NoWaits no_waits("step", options_.forbid_waits && ++submitted_ > 2);
   const device::Transfers transfers_before = device::transfers();
-  const int64_t flops_before = hardware_flops(queue_);
+  const int64_t flops_before = host::hardware_flops(queue_);
   const double comm_before = mesh_.fsdp->seconds() + mesh_.replica->seconds();
   StepReport& report = reports_[step];
   gradients_->begin_step();
@@ -220,7 +220,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   if (ema_) ema_->update(step, optimizer_->decision());
   weights_->publish(true);
   comm_s_ += mesh_.fsdp->seconds() + mesh_.replica->seconds() - comm_before;
-  report.flops = hardware_flops(queue_) - flops_before;
+  report.flops = host::hardware_flops(queue_) - flops_before;
   report.transfers = device::transfers().since(transfers_before);
 }
 

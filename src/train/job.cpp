@@ -5,8 +5,8 @@
 
 #include "base/memory_limit.hpp"
 #include "base/text.hpp"
-#include "train/gemm_choice.hpp"
-#include "train/threads.hpp"
+#include "host/gemm_choice.hpp"
+#include "host/threads.hpp"
 
 namespace train {
 
@@ -20,23 +20,23 @@ Job::Job(const Recipe& recipe, config::Deck& deck, comm::Session* session,
       tokenizers_(recipe.data.tokenizers()) {}
 
 void Job::connect() {
-  threads_ = choose_threads(recipe_.run.threads, session_->local_size());
+  threads_ = host::choose_threads(recipe_.run.threads, session_->local_size());
   base::need_address_space(base::stack_bytes(threads_) + (int64_t{64} << 20),
                            fmt::format("starting {} threads (run.threads)", threads_));
-  start_threads(threads_);
-  device_ = choose_device(*session_, recipe_.run.device, recipe_.precision.compute);
+  host::start_threads(threads_);
+  device_ = host::choose_device(*session_, recipe_.run.device, recipe_.precision.compute);
   const comm::MeshShape shape =
       comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
   // Everything that can be refused is refused before anything is created.
   derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,
                   recipe_.determinism);
-  mesh_ = connect_ranks(*session_, recipe_.mesh, shape,
-                        recipe_.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library,
-                        device_);
+  mesh_ = host::connect_ranks(
+      *session_, recipe_.mesh, shape,
+      recipe_.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device_);
 }
 
 void Job::connect_on_paper(int ranks) {
-  device_ = planned_device(recipe_.run.device, recipe_.precision.compute);
+  device_ = host::planned_device(recipe_.run.device, recipe_.precision.compute);
   paper_ = comm::make_plan_comm(ranks);
   mesh_ = comm::make_plan_mesh(comm::resolve_mesh(recipe_.mesh, ranks, mesh_selector_), *paper_);
 }
@@ -92,7 +92,8 @@ std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
 void Job::build_engine(const std::string& choices) {
   EngineOptions options = recipe_.engine(data_size(), threads_, device_.kind);
   if (session_) {
-    if (recipe_.run.gemm_search) options.choose_products = product_chooser(*mesh_.world, choices);
+    if (recipe_.run.gemm_search)
+      options.choose_products = host::product_chooser(*mesh_.world, choices);
     need_memory(options);
   }
   engine_ = std::make_unique<Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);

@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "train/device_choice.hpp"
+#include "host/device_choice.hpp"
 #include "train/engine.hpp"
 #include "train/input.hpp"
 #include "train/recipe.hpp"
@@ -50,7 +50,7 @@ class Job {
   const config::Deck& deck() const { return deck_; }
   comm::Session& session() const { return *session_; }
   int threads() const { return threads_; }
-  const DeviceChoice& device() const { return device_; }
+  const host::DeviceChoice& device() const { return device_; }
   comm::Mesh& mesh() { return mesh_; }
   const comm::Mesh& mesh() const { return mesh_; }
   const data::Tokenizers& tokenizers() const { return tokenizers_; }
@@ -71,7 +71,7 @@ class Job {
   std::string mesh_selector_;
   Access access_;
   int threads_ = 1;
-  DeviceChoice device_;
+  host::DeviceChoice device_;
   std::unique_ptr<comm::Comm> paper_;  // the ranks of a job on paper
   comm::Mesh mesh_;
   std::string stage_dir_;

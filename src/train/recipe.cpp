@@ -7,7 +7,7 @@
 
 #include "base/text.hpp"
 #include "data/loader.hpp"
-#include "train/device_choice.hpp"
+#include "host/device_choice.hpp"
 #include "train/unused.hpp"
 
 namespace train {
@@ -170,7 +170,7 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
 
 // Checks what the device cannot do, and batch arithmetic that no number of ranks can mend.
 void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
-  if (std::string problem = problem_on_cpus(recipe.precision.compute);
+  if (std::string problem = host::problem_on_cpus(recipe.precision.compute);
       recipe.run.device == "cpu" && !problem.empty())
     deck.error("precision.compute", problem);
   if (recipe.run.device == "cpu")

@@ -8,13 +8,13 @@
 #include "config/table.hpp"
 #include "data/options.hpp"
 #include "eval/evaluator.hpp"
+#include "host/mfu.hpp"
 #include "models/model.hpp"
 #include "optim/options.hpp"
 #include "train/engine.hpp"
 #include "train/geometry.hpp"
 #include "train/guard.hpp"
 #include "train/metrics.hpp"
-#include "train/mfu.hpp"
 #include "train/mode_options.hpp"
 #include "train/stops.hpp"
 #include "train/tracker.hpp"
@@ -83,7 +83,7 @@ struct Recipe {
   EarlyStopOptions early_stop;
   GuardOptions guard;
   LimitOptions limits;
-  ProfileOptions profile;
+  host::ProfileOptions profile;
   BenchOptions bench;
   ShowOptions show;
   IndexOptions index;

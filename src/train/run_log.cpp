@@ -10,8 +10,8 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/catalogue.hpp"
+#include "host/mfu.hpp"
 #include "train/console.hpp"
-#include "train/mfu.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -141,7 +141,8 @@ void RunLog::explain(const Utilisation& use) {
   if (!attempt_.pace.timed() || utilisation_explained_) return;
   const bool measured =
       attempt_.job.device().kind == device::Kind::cpu && attempt_.recipe.profile.peak_tflops == 0;
-  const std::string note = utilisation_note(use.mfu, use.hfu, attempt_.pace.peak_flops, measured);
+  const std::string note =
+      host::utilisation_note(use.mfu, use.hfu, attempt_.pace.peak_flops, measured);
   utilisation_explained_ = !note.empty();
   if (utilisation_explained_) log::line("compute  {}", note);
 }

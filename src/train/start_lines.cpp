@@ -34,7 +34,7 @@ ExchangeTimes time_exchanges(const comm::Mesh& mesh) {
   return times;
 }
 
-void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const Peak& peak) {
+void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::Peak& peak) {
   const Recipe& recipe = attempt.recipe;
   Job& job = attempt.job;
   Engine& engine = attempt.engine();

@@ -2,8 +2,8 @@
 // The lines that describe a run as it starts, in their order.
 #pragma once
 
+#include "host/mfu.hpp"
 #include "train/attempt.hpp"
-#include "train/mfu.hpp"
 
 namespace train {
 
@@ -15,6 +15,6 @@ struct ExchangeTimes {
 ExchangeTimes time_exchanges(const comm::Mesh& mesh);
 
 // All ranks call. The engine is built.
-void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const Peak& peak);
+void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::Peak& peak);
 
 }  // namespace train

@@ -231,8 +231,8 @@ void Trainer::start() {
       std::make_unique<Continuation>(attempt_, *saves_, [this] { stop_while_starting(); });
   job_.build_engine(recipe.run.dir + "/gemm_search.txt");
   evaluations_->find_passes();
-  const Peak peak = find_peak(attempt_.world(), job_.device().kind, job_.threads(),
-                              recipe.precision.compute, recipe.profile, 0.15);
+  const host::Peak peak = host::find_peak(attempt_.world(), job_.device().kind, job_.threads(),
+                                          recipe.precision.compute, recipe.profile, 0.15);
   attempt_.pace.peak_flops = peak.flops;
   print_start(attempt_, time_exchanges(job_.mesh()), peak);
 

@@ -19,12 +19,12 @@
 #include "base/clock.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/host_batch.hpp"
+#include "host/threads.hpp"
 #include "io/files.hpp"
 #include "ranks.hpp"
 #include "train/console.hpp"
 #include "train/input.hpp"
 #include "train/run_state.hpp"
-#include "train/threads.hpp"
 
 namespace {
 
@@ -91,7 +91,7 @@ int run(comm::Session& session, int argc, char** argv) {
                             .stage_dir = ""};
   auto input = train::open_training_data(recipe, recipe.data.tokenizers(), context);
   train::Engine engine(
-      recipe.engine(input->size(), train::choose_threads(recipe.run.threads, session.local_size())),
+      recipe.engine(input->size(), host::choose_threads(recipe.run.threads, session.local_size())),
       mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();

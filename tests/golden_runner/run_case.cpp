@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "host/device_choice.hpp"
 #include "models/cappa.hpp"
-#include "train/device_choice.hpp"
 #include "train/recipe.hpp"
 
 namespace golden {
@@ -31,7 +31,7 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
   if (case_.training && settings_.compute != "f32")
     base::fail(base::Exit::config, "{}: a training case; --compute {} is for model cases",
                file.path(), settings_.compute);
-  if (std::string problem = train::problem_on_cpus(settings_.compute);
+  if (std::string problem = host::problem_on_cpus(settings_.compute);
       !problem.empty() && settings_.device == device::Kind::cpu)
     base::fail(base::Exit::config, "--compute {}", problem);
   read_batch();

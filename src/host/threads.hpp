@@ -9,7 +9,7 @@
 
 #include "comm/comm.hpp"
 
-namespace train {
+namespace host {
 
 // With OMP_PROC_BIND or OMP_PLACES set, OpenMP has bound this thread to its first place when the
 // program was loaded: it looked as if this rank had that core only, and the threads that load data
@@ -51,4 +51,4 @@ std::string omp_threads_advice(const char* value, int threads);
 // All ranks; rank 0 writes the lines.
 void print_binding(comm::Comm& world, const std::string& host, int threads);
 
-}  // namespace train
+}  // namespace host

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/mfu.hpp"
+#include "host/mfu.hpp"
 
 #include <cctype>
 #include <set>
 
 #include "base/text.hpp"
 #include "device/gpu.hpp"
+#include "host/machine_limits.hpp"
 #include "kernels/dispatch.hpp"
-#include "train/limits.hpp"
 
-namespace train {
+namespace host {
 
 void ProfileOptions::bind(config::Table& t) {
   t.key("peak_tflops", peak_tflops,
@@ -135,4 +135,4 @@ Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::str
   return peak;
 }
 
-}  // namespace train
+}  // namespace host

@@ -10,7 +10,7 @@
 #include "comm/comm.hpp"
 #include "config/table.hpp"
 
-namespace train {
+namespace host {
 
 struct ProfileOptions {
   double peak_tflops = 0;
@@ -46,4 +46,4 @@ Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::str
 // program measured it.
 std::string utilisation_note(double mfu, double hfu, double flops, bool measured);
 
-}  // namespace train
+}  // namespace host

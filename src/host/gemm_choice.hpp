@@ -9,11 +9,11 @@
 #include "comm/comm.hpp"
 #include "device/queue.hpp"
 
-namespace train {
+namespace host {
 
 // For EngineOptions::choose_products. Rank 0 takes the choices of
 // `file` (none: "") if they are for this GPU, times what they lack, writes them back and tells the
 // others. All ranks call what is returned.
 std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file);
 
-}  // namespace train
+}  // namespace host

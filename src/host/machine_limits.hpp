@@ -8,7 +8,7 @@
 #include "comm/comm.hpp"
 #include "kernels/gemm.hpp"
 
-namespace train {
+namespace host {
 
 double median_of(const std::vector<double>& sorted);
 
@@ -32,4 +32,4 @@ double measure_all_reduce(comm::Comm& world, int64_t bytes);
 // Bytes/s, read and written ones added up, of copying more than the caches hold.
 double measure_copy(comm::Comm& world, int threads, double seconds);
 
-}  // namespace train
+}  // namespace host

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/device_choice.hpp"
+#include "host/device_choice.hpp"
 
 #include <cstdlib>
 
-namespace train {
+namespace host {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) {
@@ -100,4 +100,4 @@ comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& option
   return mesh;
 }
 
-}  // namespace train
+}  // namespace host

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/stolen_time.hpp"
+#include "host/stolen_time.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace train {
+namespace host {
 
 StolenTime::StolenTime(comm::Comm& world, bool one_host)
     : world_(world), one_host_(one_host), last_(read()) {}
@@ -46,4 +46,4 @@ bool StolenTime::is_much(double stolen_s, double step_s) {
   return stolen_s > std::max(0.03 * step_s * cpus, 0.015 * cpus);  // a tick and a half of each CPU
 }
 
-}  // namespace train
+}  // namespace host

@@ -5,7 +5,7 @@
 
 #include "comm/comm.hpp"
 
-namespace train {
+namespace host {
 
 class StolenTime {
  public:
@@ -30,4 +30,4 @@ class StolenTime {
   Reading last_;
 };
 
-}  // namespace train
+}  // namespace host

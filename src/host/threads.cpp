@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/threads.hpp"
+#include "host/threads.hpp"
 
 #include <omp.h>
 #include <sched.h>
@@ -16,7 +16,7 @@
 #include "base/signals.hpp"
 #include "base/text.hpp"
 
-namespace train {
+namespace host {
 namespace {
 
 std::set<int> bound_cpus() {
@@ -172,4 +172,4 @@ void print_binding(comm::Comm& world, const std::string& host, int threads) {
     base::log::line("threads  {}", advice);
 }
 
-}  // namespace train
+}  // namespace host

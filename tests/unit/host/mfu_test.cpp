@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What MFU and HFU are made of, against figures worked out by hand.
-#include "train/mfu.hpp"
+#include "host/mfu.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "train/engine.hpp"
 #include "train/recipe.hpp"
 
-namespace train {
+namespace host {
 namespace {
 
 TEST(Mfu, PeaksOfDataSheets) {
@@ -139,4 +139,4 @@ recompute = ")" + recompute + "\"\n");
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace host

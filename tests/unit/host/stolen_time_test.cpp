@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPU time that went to others is told apart from our own.
-#include "train/stolen_time.hpp"
+#include "host/stolen_time.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 #include "base/clock.hpp"
 
-namespace train {
+namespace host {
 namespace {
 
 // One thread per CPU computes for so long.
@@ -68,4 +68,4 @@ TEST(StolenTime, MuchIsMoreThanAFewTicks) {
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace host

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/threads.hpp"
+#include "host/threads.hpp"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-namespace train {
+namespace host {
 namespace {
 
 std::set<int> cores(int begin, int end) {
@@ -102,4 +102,4 @@ TEST(BindingAdvice, HostsThatAreAlikeAreToldOnce) {
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace host

@@ -7,7 +7,7 @@
 #include "comm/mesh.hpp"
 #include "device/gpu.hpp"
 
-namespace train {
+namespace host {
 
 struct DeviceChoice {
   device::Kind kind = device::Kind::cpu;
@@ -37,4 +37,4 @@ DeviceChoice choose_device(comm::Session& session, const std::string& asked,
 comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& options,
                          comm::MeshShape shape, comm::SumOrder order, DeviceChoice& device);
 
-}  // namespace train
+}  // namespace host

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/limits.hpp"
+#include "host/machine_limits.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 #include "device/memory.hpp"
 #include "kernels/elementwise.hpp"
 
-namespace train {
+namespace host {
 namespace {
 
 using device::DType;
@@ -127,4 +127,4 @@ double measure_copy(comm::Comm& world, int threads, double seconds) {
   return 8.0 * double(kCount) / usual(kernels::Copy{.y = y, .x = x}, queue, seconds);
 }
 
-}  // namespace train
+}  // namespace host

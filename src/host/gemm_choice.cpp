@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/gemm_choice.hpp"
+#include "host/gemm_choice.hpp"
 
 #include <filesystem>
 
@@ -8,7 +8,7 @@
 #include "io/files.hpp"
 #include "kernels/gemm_search.hpp"
 
-namespace train {
+namespace host {
 namespace log = base::log;
 namespace {
 
@@ -64,4 +64,4 @@ std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std
   };
 }
 
-}  // namespace train
+}  // namespace host
