@@ -8,11 +8,11 @@
 #include "base/memory_limit.hpp"
 #include "command_line.hpp"
 #include "host/threads.hpp"
+#include "job/failure.hpp"
+#include "job/failure_report.hpp"
+#include "job/stops.hpp"
 #include "modes/mode.hpp"
-#include "train/failure.hpp"
 #include "train/file_check.hpp"
-#include "train/report.hpp"
-#include "train/stops.hpp"
 
 namespace {
 
@@ -97,15 +97,15 @@ int run(int argc, char** argv) {
   base::need_address_space(kLibraries, "starting MPI");
   const modes::Mode& mode = modes::mode_named(c.mode);
   // The deck's own signals are known a little later.
-  if (mode.keeps_run_directory) train::catch_stop_signals({"USR1", "TERM", "HUP"});
+  if (mode.keeps_run_directory) job::catch_stop_signals({"USR1", "TERM", "HUP"});
   comm::Session session(argc, argv);
   comm::Comm& world = session.world();
-  train::catch_fatal_signals();
+  job::catch_fatal_signals();
   base::set_rank(world.rank(), world.size());
   if (!agree_on_command(world, c)) return int(base::Exit::config);
   train::Recipe recipe;
   std::unique_ptr<config::Deck> deck;
-  if (int failed = train::try_on_all(world, [&] { deck = load(c, recipe); })) return failed;
+  if (int failed = job::try_on_all(world, [&] { deck = load(c, recipe); })) return failed;
   if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);
 
   // 3. The run directory, where there is one already: whatever ends this job from here on is in its
@@ -113,11 +113,11 @@ int run(int argc, char** argv) {
   modes::Call call = call_of(c, recipe, *deck, begin_s);
   call.session = &session;
   auto open_directory = [&] {
-    call.directory = train::open_run_directory(world, recipe.run.dir, true);
+    call.directory = job::open_run_directory(world, recipe.run.dir, true);
   };
-  if (int failed = mode.keeps_run_directory ? train::try_on_all(world, open_directory) : 0)
+  if (int failed = mode.keeps_run_directory ? job::try_on_all(world, open_directory) : 0)
     return failed;
-  if (int failed = train::try_on_all(world, [&] { check(recipe, *deck); })) return failed;
+  if (int failed = job::try_on_all(world, [&] { check(recipe, *deck); })) return failed;
 
   // 4. The mode
   return mode.run(call);

@@ -13,11 +13,11 @@
 #include "host/machine_limits.hpp"
 #include "host/mfu.hpp"
 #include "host/threads.hpp"
+#include "job/failure.hpp"
 #include "modes/bench_steps.hpp"
 #include "modes/bench_tables.hpp"
 #include "modes/mode.hpp"
 #include "train/console.hpp"
-#include "train/failure.hpp"
 #include "train/unused.hpp"
 
 namespace modes {
@@ -182,7 +182,7 @@ void bench(Job& job) {
 }
 
 int run_bench(Call& call) {
-  return end_all_on_error(*call.session, [&] {
+  return job::end_all_on_error(*call.session, [&] {
     Job job(call.recipe, call.deck, call.session, call.start.mesh_selector,
             {.writes_indexes = false});
     bench(job);

@@ -19,7 +19,7 @@ struct Call {
   int ranks = 0;                     // --ranks; 0: as many as the deck's mesh asks for
   comm::Session* session = nullptr;  // null for modes of one process
   // The run directory, locked; null for modes that keep none, and where it is still to be made.
-  std::unique_ptr<train::RunDirectory> directory = nullptr;
+  std::unique_ptr<job::RunDirectory> directory = nullptr;
 };
 
 struct Mode {

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode train: the run itself.
+#include "job/failure.hpp"
 #include "modes/mode.hpp"
-#include "train/failure.hpp"
 #include "train/trainer.hpp"
 
 namespace modes {
 namespace {
 
 int run_train(Call& call) {
-  train::catch_stop_signals(call.recipe.limits.signals);
+  job::catch_stop_signals(call.recipe.limits.signals);
   // Mesh, data, model: refused on one rank, refused on all, before anything runs.
   std::unique_ptr<train::Trainer> trainer;
   auto set_up = [&] {
     trainer = std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,
                                                std::move(call.directory), call.start);
   };
-  if (int failed = train::try_on_all(call.session->world(), set_up)) return failed;
-  return train::end_all_on_error(*call.session, [&] { return int(trainer->run()); });
+  if (int failed = job::try_on_all(call.session->world(), set_up)) return failed;
+  return job::end_all_on_error(*call.session, [&] { return int(trainer->run()); });
 }
 
 }  // namespace

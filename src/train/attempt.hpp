@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "job/run_dir.hpp"
 #include "train/job.hpp"
 #include "train/progress.hpp"
-#include "train/run_dir.hpp"
 #include "train/run_state.hpp"
 
 namespace train {
@@ -23,7 +23,7 @@ struct Start {
 };
 
 struct Attempt {
-  Attempt(Job& the_job, const Start& how, std::unique_ptr<RunDirectory> taken)
+  Attempt(Job& the_job, const Start& how, std::unique_ptr<job::RunDirectory> taken)
       : job(the_job),
         recipe(the_job.recipe()),
         start(how),
@@ -34,7 +34,7 @@ struct Attempt {
   Job& job;
   const Recipe& recipe;
   Start start;
-  std::unique_ptr<RunDirectory> directory;
+  std::unique_ptr<job::RunDirectory> directory;
   RunState state;
   Pace pace;
   int64_t total = 0;       // steps of the run

@@ -9,6 +9,7 @@
 #include "data/options.hpp"
 #include "eval/evaluator.hpp"
 #include "host/mfu.hpp"
+#include "job/stops.hpp"
 #include "models/model.hpp"
 #include "optim/options.hpp"
 #include "train/engine.hpp"
@@ -16,7 +17,6 @@
 #include "train/guard.hpp"
 #include "train/metrics.hpp"
 #include "train/mode_options.hpp"
-#include "train/stops.hpp"
 #include "train/tracker.hpp"
 
 namespace train {
@@ -82,7 +82,7 @@ struct Recipe {
   LogOptions log;
   EarlyStopOptions early_stop;
   GuardOptions guard;
-  LimitOptions limits;
+  job::LimitOptions limits;
   host::ProfileOptions profile;
   BenchOptions bench;
   ShowOptions show;

@@ -45,7 +45,7 @@ void RunFiles::write_deck(bool or_warn) const {
 }
 
 void RunFiles::watch(bool now) {
-  RunDirectory::Watched watched;
+  job::RunDirectory::Watched watched;
   try {
     watched = attempt_.directory->watch(now);
   } catch (const base::Error&) {

@@ -8,7 +8,7 @@
 namespace train {
 namespace log = base::log;
 
-Saves::Saves(Attempt& attempt, RunFiles& files, Stops& stops)
+Saves::Saves(Attempt& attempt, RunFiles& files, job::Stops& stops)
     : attempt_(attempt),
       files_(files),
       stops_(stops),

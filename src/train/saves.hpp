@@ -6,15 +6,15 @@
 #include <string>
 
 #include "checkpoint/checkpoint.hpp"
+#include "job/stops.hpp"
 #include "train/attempt.hpp"
 #include "train/run_files.hpp"
-#include "train/stops.hpp"
 
 namespace train {
 
 class Saves {
  public:
-  Saves(Attempt& attempt, RunFiles& files, Stops& stops);
+  Saves(Attempt& attempt, RunFiles& files, job::Stops& stops);
 
   // Plans files and memory of the saves to come, and logs them. All ranks call.
   void plan();
@@ -50,7 +50,7 @@ class Saves {
 
   Attempt& attempt_;
   RunFiles& files_;
-  Stops& stops_;
+  job::Stops& stops_;
   checkpoint::Saver saver_;
   int64_t every_;
   double bytes_ = 0;  // of a checkpoint

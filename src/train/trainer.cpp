@@ -8,9 +8,9 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
+#include "job/failure.hpp"
+#include "job/failure_report.hpp"
 #include "train/console.hpp"
-#include "train/failure.hpp"
-#include "train/report.hpp"
 #include "train/start_lines.hpp"
 
 namespace train {
@@ -18,7 +18,7 @@ namespace log = base::log;
 
 namespace {
 
-bool ends_run(StopReason reason) { return reason > StopReason::save_file; }
+bool ends_run(job::StopReason reason) { return reason > job::StopReason::save_file; }
 
 // Names the data of the run: sizes and fingerprints.
 std::string identity_of(const data::Mixture& data) {
@@ -32,7 +32,7 @@ std::string identity_of(const data::Mixture& data) {
 }  // namespace
 
 Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
-                 std::unique_ptr<RunDirectory> directory, const Start& start)
+                 std::unique_ptr<job::RunDirectory> directory, const Start& start)
     : job_(recipe, deck, &session, start.mesh_selector, {}),
       attempt_(job_, start, std::move(directory)),
       files_(attempt_),
@@ -43,7 +43,8 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   job_.connect();
   attempt_.pace.cores = double(job_.threads()) * job_.mesh().shape.ranks();
   attempt_.state.progress.add(&Progress::Times::setup, before_s, attempt_.pace.cores);
-  stops_ = std::make_unique<Stops>(attempt_.world(), recipe.limits, recipe.run.dir, start.begin_s);
+  stops_ =
+      std::make_unique<job::Stops>(attempt_.world(), recipe.limits, recipe.run.dir, start.begin_s);
   auto poll = [this] { stop_while_starting(); };
   attempt_.enter("stage");
   job_.stage_data(poll);
@@ -66,7 +67,8 @@ base::Exit Trainer::run() {
   if (ends_run(stop_) && ((attempt_.state.step < attempt_.total && !early_) || !complete_))
     return leave();
   files_.flush();
-  stops_->done(StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
+  stops_->done(
+      job::StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
   log_.finish();
   return base::Exit::finished;
 }
@@ -164,7 +166,7 @@ void Trainer::evaluate(Which which) {
 }
 
 bool Trainer::save_due() const {
-  return stop_ != StopReason::none || early_ || evaluations_->found_best() || saves_->due();
+  return stop_ != job::StopReason::none || early_ || evaluations_->found_best() || saves_->due();
 }
 
 void Trainer::save() {
@@ -190,12 +192,12 @@ void Trainer::finish_saves() {
       true);
 }
 
-StopReason Trainer::stop_request() {
+job::StopReason Trainer::stop_request() {
   files_.watch(false);
   return stops_->agree(outlook());
 }
 
-Outlook Trainer::outlook() const {
+job::Outlook Trainer::outlook() const {
   // On GPUs another step may be under way already.
   const double step_s =
       attempt_.pace.slowest_step_s() * double(1 + attempt_.state.step - attempt_.settled);
@@ -204,8 +206,8 @@ Outlook Trainer::outlook() const {
 
 // The outlook of an attempt that has measured no step: its time is counted from FLOPs, where the
 // peak is known.
-Outlook Trainer::first_outlook() const {
-  Outlook o = outlook();
+job::Outlook Trainer::first_outlook() const {
+  job::Outlook o = outlook();
   Engine& engine = job_.engine();
   const double flops =
       double(engine.model().train_flops()) * double(engine.geometry().global_batch);
@@ -214,17 +216,17 @@ Outlook Trainer::first_outlook() const {
 }
 
 void Trainer::stop_while_starting() {
-  const StopReason stop = stops_->agree({});
+  const job::StopReason stop = stops_->agree({});
   if (!ends_run(stop)) return;
   stops_->done(stop);
-  throw AskedToStop(stops_->exit(false), stops_->text(),
-                    stops_->too_short(false) ? stops_->way_out({}) : "");
+  throw job::AskedToStop(stops_->exit(false), stops_->text(),
+                         stops_->too_short(false) ? stops_->way_out({}) : "");
 }
 
 void Trainer::start() {
   const Recipe& recipe = attempt_.recipe;
   if (!attempt_.directory)
-    attempt_.directory = open_run_directory(attempt_.world(), recipe.run.dir, false);
+    attempt_.directory = job::open_run_directory(attempt_.world(), recipe.run.dir, false);
   attempt_.enter("start");
   saves_ = std::make_unique<Saves>(attempt_, files_, *stops_);
   continuation_ =
@@ -265,11 +267,12 @@ base::Exit Trainer::leave() {
   const bool gained = attempt_.state.step > attempt_.first_step || evaluations_->made_up();
   const base::Exit code = stops_->exit(gained);
   stops_->done(stop_);
-  std::string way_out = stop_ == StopReason::budget ? "raise limits.core_hours to continue"
-                                                    : "start the same command to continue";
+  std::string way_out = stop_ == job::StopReason::budget ? "raise limits.core_hours to continue"
+                                                         : "start the same command to continue";
   if (stops_->too_short(gained)) {
     way_out = stops_->way_out(first_outlook());
-    if (attempt_.leads()) write_report(int(code), fmt::format("{}; {}", stops_->text(), way_out));
+    if (attempt_.leads())
+      job::write_report(int(code), fmt::format("{}; {}", stops_->text(), way_out));
   }
   log::line("stopped  step={} of {}: {}; {}", attempt_.state.step, attempt_.total, stops_->text(),
             way_out);

@@ -27,7 +27,7 @@ class Trainer {
   // `directory`: null if it is still to be made. Refuses what can be refused before the run begins;
   // all ranks call.
   Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
-          std::unique_ptr<RunDirectory> directory, const Start& start);
+          std::unique_ptr<job::RunDirectory> directory, const Start& start);
   ~Trainer();
 
   // Trains from where the run stands to its end (Exit::finished), or until something asks to stop
@@ -48,10 +48,10 @@ class Trainer {
   void save();
   void finish_saves();
   [[noreturn]] void give_up(const std::string& error);
-  StopReason stop_request();
+  job::StopReason stop_request();
   void stop_while_starting();  // throws AskedToStop
-  Outlook outlook() const;
-  Outlook first_outlook() const;
+  job::Outlook outlook() const;
+  job::Outlook first_outlook() const;
   base::Exit leave();
 
   Job job_;
@@ -60,11 +60,11 @@ class Trainer {
   Feed feed_;
   Guard guard_;
   RunLog log_;
-  std::unique_ptr<Stops> stops_;
+  std::unique_ptr<job::Stops> stops_;
   std::unique_ptr<Evaluations> evaluations_;
   std::unique_ptr<Saves> saves_;  // once the run has a directory
   std::unique_ptr<Continuation> continuation_;
-  StopReason stop_ = StopReason::none;
+  job::StopReason stop_ = job::StopReason::none;
   bool early_ = false;    // early_stop ends the run
   bool complete_ = true;  // no evaluation was cut off
 };

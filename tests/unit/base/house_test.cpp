@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::vector<std::string> kOrder = {
-    "base",  "device", "kernels",    "config", "comm", "io",    "shard", "nn",  "models",
-    "optim", "data",   "checkpoint", "eval",   "host", "train", "modes", "main"};
+    "base",  "device", "kernels",    "config", "comm", "io",  "shard", "nn",    "models",
+    "optim", "data",   "checkpoint", "eval",   "host", "job", "train", "modes", "main"};
 
 int place_of(const std::string& folder) {
   auto it = std::find(kOrder.begin(), kOrder.end(), folder);

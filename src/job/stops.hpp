@@ -11,9 +11,9 @@
 
 #include "comm/comm.hpp"
 #include "config/table.hpp"
-#include "train/time_limit.hpp"
+#include "job/time_limit.hpp"
 
-namespace train {
+namespace job {
 
 // [limits] of the deck.
 struct LimitOptions {
@@ -99,4 +99,4 @@ class Stops {
   bool half_over_ = false;
 };
 
-}  // namespace train
+}  // namespace job

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The time a job has: the margin, limits that a scheduler changes, answers of PBS that are old, and
 // how much time an attempt that gained nothing asks for.
-#include "train/time_limit.hpp"
+#include "job/time_limit.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "stops_fixture.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 using TimeLimitTest = StopsTest;
@@ -357,4 +357,4 @@ TEST(PbsEndTest, StartAndLimit) {
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace job

@@ -11,7 +11,7 @@
 
 #include "base/clock.hpp"
 
-namespace train {
+namespace job {
 
 // "23:30:00", "1-12:00:00", "90:00" (minutes and seconds) in seconds; -1 if it is no such text.
 // SLURM's and PBS's forms.
@@ -75,4 +75,4 @@ class JobTime : public Scheduler {
   std::thread thread_;
 };
 
-}  // namespace train
+}  // namespace job

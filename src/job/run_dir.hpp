@@ -12,7 +12,7 @@
 #include "comm/comm.hpp"
 #include "io/files.hpp"
 
-namespace train {
+namespace job {
 
 class RunDirectory {
  public:
@@ -69,4 +69,4 @@ class RunDirectory {
 std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::string& path,
                                                  bool only_existing);
 
-}  // namespace train
+}  // namespace job

@@ -7,7 +7,7 @@
 
 #include "comm/comm.hpp"
 
-namespace train {
+namespace job {
 
 // The run was asked to stop before its first step: no failure. All ranks throw it, at the same
 // place.
@@ -33,4 +33,4 @@ int try_on_all(comm::Comm& world, const std::function<void()>& work);
 // this rank still stands: destructors might wait for other ranks, which wait for this one.
 int end_all_on_error(comm::Session& session, const std::function<int()>& work);
 
-}  // namespace train
+}  // namespace job

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/stops.hpp"
+#include "job/stops.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "base/text.hpp"
 #include "io/files.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 // A flag per signal: SIGCONT comes with every SIGTERM and must not hide it, and the log names the
@@ -217,4 +217,4 @@ void Stops::done(StopReason reason) {
   if (world_.rank() == 0 && reason == StopReason::stop_file) remove(stop_file_);
 }
 
-}  // namespace train
+}  // namespace job

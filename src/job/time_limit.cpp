@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/time_limit.hpp"
+#include "job/time_limit.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 // answers of clocks and in whole seconds or minutes differ by less
@@ -136,4 +136,4 @@ std::string TimeLimit::describe() {
                                    : "";
 }
 
-}  // namespace train
+}  // namespace job

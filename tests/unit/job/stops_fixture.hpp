@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "train/stops.hpp"
+#include "job/stops.hpp"
 
-namespace train {
+namespace job {
 
 inline constexpr double kBegin_s = 1000;  // start of the program, on the test's clock
 inline constexpr double kHour_s = 3600;
@@ -108,4 +108,4 @@ struct StopsTest : testing::Test {
   }
 };
 
-}  // namespace train
+}  // namespace job

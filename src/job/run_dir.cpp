@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/run_dir.hpp"
+#include "job/run_dir.hpp"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>
@@ -15,9 +15,9 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
-#include "train/report.hpp"
+#include "job/failure_report.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 std::string host_name() {
@@ -242,4 +242,4 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
   return directory;
 }
 
-}  // namespace train
+}  // namespace job

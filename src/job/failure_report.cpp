@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/report.hpp"
+#include "job/failure_report.hpp"
 
 #include <execinfo.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include "base/error.hpp"
 #include "base/signals.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 char g_path[4096] = "";  // a signal handler may not allocate
@@ -121,4 +121,4 @@ void write_report(int exit_code, const std::string& cause) noexcept {
   }
 }
 
-}  // namespace train
+}  // namespace job

@@ -8,7 +8,7 @@
 
 #include "stops_fixture.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 TEST_F(StopsTest, NoReasonNoStop) {
@@ -275,4 +275,4 @@ TEST(StopsSignals, CaughtOrNot) {
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace job

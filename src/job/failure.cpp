@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/failure.hpp"
+#include "job/failure.hpp"
 
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/memory_limit.hpp"
-#include "train/report.hpp"
+#include "job/failure_report.hpp"
 
-namespace train {
+namespace job {
 
 namespace {
 
@@ -86,4 +86,4 @@ int end_all_on_error(comm::Session& session, const std::function<int()>& work) {
   return code;
 }
 
-}  // namespace train
+}  // namespace job

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/job_time.hpp"
+#include "job/job_time.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -18,7 +18,7 @@
 #include "base/signals.hpp"
 #include "base/text.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 // Answers are this old at most. Schedulers that serve thousands of jobs must not feel it; near the
@@ -216,4 +216,4 @@ std::string JobTime::output_of(const std::string& command) {
   return whole ? output : "";
 }
 
-}  // namespace train
+}  // namespace job

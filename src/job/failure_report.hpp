@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace train {
+namespace job {
 
 // From now on fatal signals (SEGV, BUS, FPE, ILL, ABRT) and exceptions that nobody catches, on any
 // thread, end this process within moments with exit code 1 and a line on stderr and in the report;
@@ -16,4 +16,4 @@ void set_report_file(const std::string& path);
 // Writes the report, unless another rank was faster. Never throws.
 void write_report(int exit_code, const std::string& cause) noexcept;
 
-}  // namespace train
+}  // namespace job

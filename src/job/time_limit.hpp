@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "train/job_time.hpp"
+#include "job/job_time.hpp"
 
-namespace train {
+namespace job {
 
 // The clock and the scheduler, as a run meets them. Tests give their own.
 struct Outside {
@@ -59,4 +59,4 @@ class TimeLimit {
   double margin_s_;
 };
 
-}  // namespace train
+}  // namespace job

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the scheduler says of the remaining time: asked in a thread, of commands that may hang.
-#include "train/job_time.hpp"
+#include "job/job_time.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "base/clock.hpp"
 
-namespace train {
+namespace job {
 namespace {
 
 TEST(JobTimeText, AsSlurmAndPbsWriteIt) {
@@ -122,4 +122,4 @@ TEST_F(JobTimeTest, ACommandThatHangsHoldsNobody) {
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace job
