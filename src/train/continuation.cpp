@@ -151,7 +151,7 @@ int64_t Continuation::go_back(const std::string& problem) {
   return left_out;
 }
 
-void Continuation::count_lost(const Metrics& metrics) {
+void Continuation::count_lost(const records::Metrics& metrics) {
   const double lost = attempt_.world().max(metrics.lost_s(restored_attempt_, restored_uptime_s_));
   if (lost <= 0) return;
   attempt_.state.progress.add(&Progress::Times::redone, lost, attempt_.pace.cores);

@@ -24,7 +24,7 @@ class Continuation {
   int64_t go_back(const std::string& problem);
   // Counts what earlier attempts did after the checkpoint that was restored, by the uptime in their
   // last rows.
-  void count_lost(const Metrics& metrics);
+  void count_lost(const records::Metrics& metrics);
 
  private:
   bool resume();

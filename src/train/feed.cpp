@@ -17,9 +17,9 @@ void Feed::open_bad_samples() {
   for (const auto& [name, options] : attempt_.recipe.evals)
     sizes[options.data] = job.evaluated(options.data).size();
   options_ = attempt_.recipe.data.loader;
-  bad_samples_ = std::make_unique<BadSamples>(attempt_.world(),
-                                              attempt_.directory->logs() + "/bad_samples.txt",
-                                              options_.max_bad_sample_fraction, std::move(sizes));
+  bad_samples_ = std::make_unique<records::BadSamples>(
+      attempt_.world(), attempt_.directory->logs() + "/bad_samples.txt",
+      options_.max_bad_sample_fraction, std::move(sizes));
   options_.log = bad_samples_->log();
 }
 
@@ -38,7 +38,7 @@ models::HostBatch Feed::next(int64_t step) {
   data::BatchPtr batch = loader_->next();
   if (!std::exchange(first_batch_logged_, true))
     describe_batch(*batch, attempt_.engine().model().features());
-  if (SampleLog* log = files_.sample_log()) log->write(step, *batch);
+  if (records::SampleLog* log = files_.sample_log()) log->write(step, *batch);
   return data::host_batch(std::move(batch));
 }
 

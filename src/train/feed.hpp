@@ -7,8 +7,8 @@
 
 #include "base/per_step.hpp"
 #include "data/loader.hpp"
+#include "records/bad_samples.hpp"
 #include "train/attempt.hpp"
-#include "train/bad_samples.hpp"
 #include "train/run_files.hpp"
 
 namespace train {
@@ -37,7 +37,7 @@ class Feed {
  private:
   Attempt& attempt_;
   RunFiles& files_;
-  std::unique_ptr<BadSamples> bad_samples_;
+  std::unique_ptr<records::BadSamples> bad_samples_;
   data::LoaderOptions options_;
   std::unique_ptr<data::Loader> loader_;
   base::PerStep<int64_t> replaced_;

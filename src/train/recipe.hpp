@@ -12,10 +12,10 @@
 #include "job/stops.hpp"
 #include "models/model.hpp"
 #include "optim/options.hpp"
+#include "records/metrics.hpp"
 #include "train/engine.hpp"
 #include "train/geometry.hpp"
 #include "train/guard.hpp"
-#include "train/metrics.hpp"
 #include "train/mode_options.hpp"
 #include "train/tracker.hpp"
 
@@ -79,7 +79,7 @@ struct Recipe {
   data::Sections data;  // [tokenizer.*], [data.*], [loader]
   std::map<std::string, eval::EvalOptions> evals;
   checkpoint::CheckpointOptions checkpoint;
-  LogOptions log;
+  records::LogOptions log;
   EarlyStopOptions early_stop;
   GuardOptions guard;
   job::LimitOptions limits;

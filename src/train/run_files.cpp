@@ -10,16 +10,16 @@ namespace train {
 void RunFiles::open_metrics(bool after_kill) {
   const Recipe& recipe = attempt_.recipe;
   RunState& state = attempt_.state;
-  DeclaredMetrics declared;
+  records::DeclaredMetrics declared;
   for (const models::Measure& m : attempt_.engine().measures())
-    declared[kTrainRows].push_back({m.name, m.unit, m.doc});
+    declared[records::kTrainRows].push_back({m.name, m.unit, m.doc});
   for (const auto& [name, options] : recipe.evaluations())
     for (const eval::Metric& m : eval::metrics_of(options))
-      declared[eval_rows(name)].push_back({m.name, m.unit, m.doc});
+      declared[records::eval_rows(name)].push_back({m.name, m.unit, m.doc});
   metrics_.reset();
-  metrics_ =
-      std::make_unique<Metrics>(recipe.run.dir, state.step, state.progress.attempts,
-                                attempt_.leads(), recipe.log, after_kill, std::move(declared));
+  metrics_ = std::make_unique<records::Metrics>(recipe.run.dir, state.step, state.progress.attempts,
+                                                attempt_.leads(), recipe.log, after_kill,
+                                                std::move(declared));
   state.progress.attempts = attempt_.world().max(metrics_->attempt());
   metrics_->set_text("run", recipe.run.name);
   metrics_->set_text("notes", recipe.run.notes);
@@ -29,9 +29,9 @@ void RunFiles::open_metrics(bool after_kill) {
 
 void RunFiles::open_sample_log() {
   if (!attempt_.recipe.log.samples) return;
-  sample_log_ =
-      std::make_unique<SampleLog>(attempt_.world(), attempt_.directory->logs() + "/samples",
-                                  attempt_.state.step, attempt_.job.data());
+  sample_log_ = std::make_unique<records::SampleLog>(attempt_.world(),
+                                                     attempt_.directory->logs() + "/samples",
+                                                     attempt_.state.step, attempt_.job.data());
 }
 
 void RunFiles::write_deck(bool or_warn) const {

@@ -5,9 +5,9 @@
 
 #include <memory>
 
+#include "records/metrics.hpp"
+#include "records/sample_log.hpp"
 #include "train/attempt.hpp"
-#include "train/metrics.hpp"
-#include "train/sample_log.hpp"
 
 namespace train {
 
@@ -20,8 +20,8 @@ class RunFiles {
   void open_metrics(bool after_kill);
   // Opens the log of samples, where the deck asks for it. All ranks call.
   void open_sample_log();
-  Metrics& metrics() const { return *metrics_; }
-  SampleLog* sample_log() const { return sample_log_.get(); }  // null: none is kept
+  records::Metrics& metrics() const { return *metrics_; }
+  records::SampleLog* sample_log() const { return sample_log_.get(); }  // null: none is kept
   // Rank 0. `or_warn`: the run can do without.
   void write_deck(bool or_warn) const;
 
@@ -34,8 +34,8 @@ class RunFiles {
 
  private:
   Attempt& attempt_;
-  std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<SampleLog> sample_log_;
+  std::unique_ptr<records::Metrics> metrics_;
+  std::unique_ptr<records::SampleLog> sample_log_;
 };
 
 }  // namespace train

@@ -35,7 +35,7 @@ void RunLog::record(const StepReport& report, bool skipped) {
   const int64_t step = attempt_.settled, total = attempt_.total;
   attempt_.state.progress.bad_samples += feed_.replaced(step);
   const Utilisation use = utilisation(report, seconds);
-  const LogOptions& options = attempt_.recipe.log;
+  const records::LogOptions& options = attempt_.recipe.log;
   if (config::is_time(step, options.metrics_every_steps, total))
     write_row(report, skipped, seconds, use);
   if (step > 5 && !config::is_time(step, options.console_every_steps, total)) return;
@@ -61,7 +61,7 @@ void RunLog::write_row(const StepReport& report, bool skipped, double seconds,
   const Progress& progress = attempt_.state.progress;
   const Engine& engine = attempt_.engine();
   const std::vector<models::Measure>& measures = engine.measures();
-  Metrics::Row row;
+  records::Metrics::Row row;
   for (size_t i = 0; i < measures.size(); ++i)
     row.emplace_back(measures[i].name, report.measures[i]);
   row.insert(row.end(),

@@ -19,7 +19,7 @@
 #include "../unit/checkpoint/made_state.hpp"
 #include "job/run_dir.hpp"
 #include "ranks.hpp"
-#include "train/metrics.hpp"
+#include "records/metrics.hpp"
 
 namespace {
 
@@ -423,7 +423,7 @@ void coverage(Test& t) {
 void metrics(Test& t) {
   std::string directory = t.fresh("metrics");
   if (t.world.rank() != 0) {
-    train::Metrics silent(directory, 0, 1, false, {});
+    records::Metrics silent(directory, 0, 1, false, {});
     silent.train_row(1, {{"loss", 1}});
     silent.flush();
     return;
@@ -442,8 +442,8 @@ void metrics(Test& t) {
   // the system at once.
   pid_t child = ::fork();
   if (child == 0) {
-    train::Metrics m(directory, 0, 1, true, {}, false,
-                     {{"/eval/val", {{"perplexity", "nats/caption", "made up"}}}});
+    records::Metrics m(directory, 0, 1, true, {}, false,
+                       {{"/eval/val", {{"perplexity", "nats/caption", "made up"}}}});
     m.eval_row("val", 0, {{"perplexity", 9}});
     for (int64_t step = 1; step <= 10; ++step)
       m.train_row(step, {{"loss", 1.0 / double(step)},
@@ -458,9 +458,9 @@ void metrics(Test& t) {
   io::File(jsonl, io::File::Mode::append).append("{\"kind\":\"train\",\"step\":11,\"lo");
   EXPECT(lines(jsonl) == 13);
   {
-    train::Metrics m(
+    records::Metrics m(
         directory, 6, 1, true, {}, false,
-        {{train::kTrainRows, {{"loss", "nats/token", "as a model declares it"}}},
+        {{records::kTrainRows, {{"loss", "nats/token", "as a model declares it"}}},
          {"/eval/val", {{"perplexity", "nats/caption", "as an evaluator declares it"}}}});
     EXPECT(m.attempt() == 2 && !m.has_eval("val", 10) && m.has_eval("val", 0));
     // readable while the run goes on
@@ -488,15 +488,15 @@ void metrics(Test& t) {
   }
   // A crash between the two files' writing: the same rows come again and are not counted twice.
   std::string before = io::read_file(jsonl), before_h5 = io::read_file(directory + "/metrics.h5");
-  { train::Metrics m(directory, 2, 1, true, {}); }
+  { records::Metrics m(directory, 2, 1, true, {}); }
   auto rows = lines(abandoned);
   io::write_file_atomically(jsonl, before);
   io::write_file_atomically(directory + "/metrics.h5", before_h5);
-  { train::Metrics m(directory, 2, 1, true, {}); }
+  { records::Metrics m(directory, 2, 1, true, {}); }
   EXPECT(lines(abandoned) == rows && column("/train/step") == (std::vector<double>{1, 2}));
   // From the beginning: everything is abandoned. A row that no table knows is a mistake of ours.
   {
-    train::Metrics m(directory, 0, 1, true, {});
+    records::Metrics m(directory, 0, 1, true, {});
     EXPECT(m.attempt() == 4);
     t.refused(*comm::make_plan_comm(1), base::Exit::internal,
               {"neither a measure of the model nor in train_metrics"}, [&] {

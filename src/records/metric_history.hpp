@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "train/metric_rows.hpp"
+#include "records/metric_rows.hpp"
 
-namespace train {
+namespace records {
 
 struct MetricHistory {
   struct Entry {
@@ -46,4 +46,4 @@ std::string free_abandoned_name(const std::string& directory, const std::string&
 // The lines of all rows, attempt by attempt.
 std::string lines_of(const MetricGroups& groups);
 
-}  // namespace train
+}  // namespace records

@@ -34,9 +34,9 @@
 
 #include "config/table.hpp"
 #include "io/files.hpp"
-#include "train/metric_history.hpp"
+#include "records/metric_history.hpp"
 
-namespace train {
+namespace records {
 
 // [log] of the deck.
 struct LogOptions {
@@ -116,4 +116,4 @@ class Metrics {
   double flushed_s_ = 0, written_s_ = 0, cost_s_ = 0;
 };
 
-}  // namespace train
+}  // namespace records

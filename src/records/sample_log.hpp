@@ -14,7 +14,7 @@
 #include "data/loader.hpp"
 #include "io/files.hpp"
 
-namespace train {
+namespace records {
 
 class SampleLog {
  public:
@@ -30,4 +30,4 @@ class SampleLog {
   io::File file_;
 };
 
-}  // namespace train
+}  // namespace records

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/metric_rows.hpp"
+#include "records/metric_rows.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 
-namespace train {
+namespace records {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -99,4 +99,4 @@ MetricValues MetricSeries::values(size_t index) const {
   return out;
 }
 
-}  // namespace train
+}  // namespace records

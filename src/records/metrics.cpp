@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/metrics.hpp"
+#include "records/metrics.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -13,7 +13,7 @@
 #include "base/text.hpp"
 #include "io/h5.hpp"
 
-namespace train {
+namespace records {
 namespace {
 
 constexpr double kShare = 1.0 / 200;  // of the run's time that writing metrics.h5 may take
@@ -420,4 +420,4 @@ void Metrics::write_h5() {
   stale_ = false;
 }
 
-}  // namespace train
+}  // namespace records

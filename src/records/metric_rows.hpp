@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace train {
+namespace records {
 
 using MetricValues = std::vector<std::pair<std::string, double>>;
 
@@ -40,4 +40,4 @@ struct MetricSeries {
 };
 using MetricGroups = std::map<std::string, MetricSeries>;
 
-}  // namespace train
+}  // namespace records

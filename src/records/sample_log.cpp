@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/sample_log.hpp"
+#include "records/sample_log.hpp"
 
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
 
-namespace train {
+namespace records {
 
 SampleLog::SampleLog(comm::Comm& world, const std::string& directory, int64_t from,
                      const data::Mixture& mixture)
@@ -41,4 +41,4 @@ void SampleLog::write(int64_t step, const data::Batch& batch) {
   file_.append(text);
 }
 
-}  // namespace train
+}  // namespace records

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // metrics.jsonl and metrics.h5: rows are taken from whichever file has them, and nothing is dropped
 // without a trace.
-#include "train/metrics.hpp"
+#include "records/metrics.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -35,16 +35,16 @@ class MetricFiles : public testing::Test {
     ASSERT_EQ(std::system(command.c_str()), 0);
   }
 
-  std::unique_ptr<train::Metrics> open(int64_t restored_step, double flush_s = 30) {
-    train::LogOptions options;
+  std::unique_ptr<records::Metrics> open(int64_t restored_step, double flush_s = 30) {
+    records::LogOptions options;
     options.flush_s = flush_s;
-    train::DeclaredMetrics declared;
+    records::DeclaredMetrics declared;
     declared["/eval/val"] = {
         {"perplexity", "nats/caption", "what a captioner's evaluator says of it"}};
-    return std::make_unique<train::Metrics>(directory_, restored_step, 1, true, options, false,
-                                            declared);
+    return std::make_unique<records::Metrics>(directory_, restored_step, 1, true, options, false,
+                                              declared);
   }
-  static void write(train::Metrics& m, int64_t first, int64_t last) {
+  static void write(records::Metrics& m, int64_t first, int64_t last) {
     for (int64_t step = first; step <= last; ++step) {
       m.train_row(step, {{"loss", 1.0 / double(step)}, {"uptime_s", double(step)}});
       if (step % 5 == 0) m.eval_row("val", step, {{"perplexity", double(step) / 3}});
@@ -88,7 +88,7 @@ class MetricFiles : public testing::Test {
     EXPECT_EQ(column("/start/attempt"), attempts);
     Steps train, eval, start;
     for (const std::string& line : lines(jsonl_)) {
-      std::optional<train::MetricRow> row = train::metric_row_of(line);
+      std::optional<records::MetricRow> row = records::metric_row_of(line);
       ASSERT_TRUE(row) << line;
       if (row->group == "/train") {
         train.push_back(double(row->step));
@@ -196,7 +196,7 @@ TEST_F(MetricHarm, rows_past_the_restored_step_go_aside_from_either_file) {
     expect_whole(15, {1, 2, 3});
     Steps moved;
     for (const std::string& line : lines(abandoned_)) {
-      std::optional<train::MetricRow> row = train::metric_row_of(line);
+      std::optional<records::MetricRow> row = records::metric_row_of(line);
       ASSERT_TRUE(row) << line;
       EXPECT_EQ(row->values.back().first, "attempt");
       EXPECT_EQ(row->values.back().second,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/metric_history.hpp"
+#include "records/metric_history.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "base/log.hpp"
 #include "io/h5.hpp"
 
-namespace train {
+namespace records {
 namespace {
 
 using Entry = MetricHistory::Entry;
@@ -217,4 +217,4 @@ std::string lines_of(const MetricGroups& groups) {
   return text;
 }
 
-}  // namespace train
+}  // namespace records

@@ -12,7 +12,7 @@
 #include "comm/comm.hpp"
 #include "data/bad_sample.hpp"
 
-namespace train {
+namespace records {
 
 class BadSamples {
  public:
@@ -45,4 +45,4 @@ class BadSamples {
   int64_t warned_ = 0;
 };
 
-}  // namespace train
+}  // namespace records

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/bad_samples.hpp"
+#include "records/bad_samples.hpp"
 
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/together.hpp"
 #include "io/files.hpp"
 
-namespace train {
+namespace records {
 namespace {
 
 constexpr int64_t kMostWarnings = 10;  // of this attempt; the list has all
@@ -99,4 +99,4 @@ int64_t BadSamples::known() const {
   return sum;
 }
 
-}  // namespace train
+}  // namespace records
