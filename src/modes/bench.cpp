@@ -28,7 +28,7 @@ namespace {
 void print_head(Job& job) {
   const Recipe& recipe = job.recipe();
   comm::Comm& world = job.session().world();
-  const Geometry& g = job.engine().geometry();
+  const step::Geometry& g = job.engine().geometry();
   log::line("{}", version_line());
   log::line(
       "bench    {}  {} ranks x {} threads  batch {} = micro_batch {} x accumulation {} x ranks",
@@ -147,7 +147,7 @@ void bench(Job& job) {
   job.stage_data();
   job.open_data();
   job.build_engine();
-  Engine& engine = job.engine();
+  step::Engine& engine = job.engine();
   engine.initialise();
   engine.publish();
   print_head(job);

@@ -48,7 +48,7 @@ double p99_of(const std::vector<double>& sorted) {
 
 StepTimes time_steps(Job& job) {
   comm::Comm& world = job.session().world();
-  Engine& engine = job.engine();
+  step::Engine& engine = job.engine();
   const BenchOptions& options = job.recipe().bench;
   // A GPU has the next step before the host takes in one. Then the time from one report to the next
   // is timed, and the cores are not probed meanwhile. One step more than the timed ones is
@@ -78,7 +78,7 @@ StepTimes time_steps(Job& job) {
     stolen.since_last();
     if (!ahead) watch.restart();
     while (submitted < step + ahead) submit(++submitted);
-    const StepReport& report = engine.report(step);
+    const step::StepReport& report = engine.report(step);
     double s = world.max(watch.restart());
     times.loss = report.loss();
     times.transfers = report.transfers;

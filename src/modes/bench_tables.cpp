@@ -57,7 +57,7 @@ double print_products(comm::Comm& world, int threads, double steps) {
 
 OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   comm::Comm& world = job.session().world();
-  Engine& engine = job.engine();
+  step::Engine& engine = job.engine();
   const int threads = job.threads();
   const double n = double(times.all.size()), median = times.median();
   OpTimes sums;
@@ -114,7 +114,7 @@ void print_graphs(device::Queue& queue, double steps) {
 
 // A queue of a GPU knows what ops cost the host, which runs ahead. A profiler and tools/gpu_check
 // measure what they cost the GPU.
-void print_launches(Engine& engine, const StepTimes& times) {
+void print_launches(step::Engine& engine, const StepTimes& times) {
   const double n = double(times.all.size());
   log::line("{:<22}{:>8}{:>12}{:>12}{:>12}", "op (per step)", "calls", "host ms", "GFLOP", "GB");
   auto line = [](const std::string& name, const std::string& calls, double seconds, double flops,

@@ -15,7 +15,7 @@ struct OpTimes {
 // On CPUs: prints each op beside the machine's limits. `peak`: FLOP/s of all ranks. All ranks call.
 OpTimes print_ops(train::Job& job, const StepTimes& times, double peak);
 // On GPUs: prints what ops cost the host.
-void print_launches(train::Engine& engine, const StepTimes& times);
+void print_launches(step::Engine& engine, const StepTimes& times);
 // Prints what graphs took the host; the ops in them are counted above, and took it nothing by
 // themselves.
 void print_graphs(device::Queue& queue, double steps);

@@ -21,7 +21,7 @@ std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) 
 // Counts of a step: flops, then calls and bytes of the four kinds of traffic.
 using Counts = std::array<int64_t, 9>;
 
-Counts counts_of(Engine& engine, comm::Mesh& mesh, int64_t passes) {
+Counts counts_of(step::Engine& engine, comm::Mesh& mesh, int64_t passes) {
   engine.queue().reset_costs();
   mesh.fsdp->reset_traffic();
   mesh.replica->reset_traffic();
@@ -38,7 +38,7 @@ Counts counts_of(Engine& engine, comm::Mesh& mesh, int64_t passes) {
 }
 
 // Steps of many passes are not walked through: what the last of a few adds, each further one adds.
-void count_step(Engine& engine, comm::Mesh& mesh, Plan& plan) {
+void count_step(step::Engine& engine, comm::Mesh& mesh, Plan& plan) {
   constexpr int64_t kWalked = 4;
   int64_t passes = engine.geometry().accumulation, walked = std::min(passes, kWalked);
   Counts all = counts_of(engine, mesh, walked);
@@ -80,7 +80,7 @@ int ranks_of(const Recipe& recipe, const std::string& mesh_selector) {
 void print_size(const Recipe& recipe, const Plan& plan, const models::Model& model) {
   int64_t parameters = 0;
   for (const shard::Parameter& p : model.parameters()) parameters += p.count();
-  const Geometry& g = plan.geometry;
+  const step::Geometry& g = plan.geometry;
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch,
             plan.mesh.ranks(), g.micro_batch, g.accumulation,
             recipe.determinism.mesh()
@@ -174,7 +174,7 @@ Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
   job.connect_on_paper(ranks);
   open_if_there(job);
   job.build_engine();
-  Engine& engine = job.engine();
+  step::Engine& engine = job.engine();
   Plan plan;
   plan.mesh = job.mesh().shape;
   plan.device = job.device();

@@ -12,7 +12,7 @@ namespace modes {
 struct Plan {
   comm::MeshShape mesh;
   host::DeviceChoice device;
-  train::Geometry geometry;
+  step::Geometry geometry;
   int64_t examples = 0;  // of the training data; 0: not known here
   int64_t total_steps = 0;
   std::map<std::string, int64_t> memory;  // category -> bytes per rank

@@ -156,7 +156,7 @@ class Prepared {
     if (score_pass)
       score_pass->prepare(host, into_);
     else
-      train_pass->prepare(host, draws_of_step(recipe.run.seed, recipe.show.step), into_);
+      train_pass->prepare(host, step::draws_of_step(recipe.run.seed, recipe.show.step), into_);
   }
 
   const std::map<std::string, data::Array>& arrays() const { return arrays_; }

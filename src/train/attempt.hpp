@@ -43,7 +43,7 @@ struct Attempt {
   double begin_s = 0;      // of the attempt, or of what follows a rewind
   double step_s = 0;       // of training, since the last report
 
-  Engine& engine() const { return job.engine(); }
+  step::Engine& engine() const { return job.engine(); }
   comm::Comm& world() const { return *job.mesh().world; }
   bool leads() const { return job.mesh().rank() == 0; }
   double uptime_s() const { return base::now_s() - begin_s; }

@@ -76,7 +76,7 @@ void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& re
   host::print_binding(*mesh.world, session.host(), threads);
 }
 
-void print_model(Engine& engine, const Recipe& recipe) {
+void print_model(step::Engine& engine, const Recipe& recipe) {
   std::map<std::string, int64_t> parts;
   int64_t frozen = 0;
   for (const shard::Parameter& p : engine.layout().parameters()) {
@@ -105,7 +105,7 @@ void print_model(Engine& engine, const Recipe& recipe) {
       base::with_commas(plain_elements), frozen);
 }
 
-void print_memory(const Engine& engine) {
+void print_memory(const step::Engine& engine) {
   std::string text;
   for (const auto& [name, entry] : engine.ledger().entries())
     text += fmt::format("{} {}  ", name, base::mebibytes(entry.peak));
@@ -113,7 +113,7 @@ void print_memory(const Engine& engine) {
             base::mebibytes(engine.ledger().total_peak()));
 }
 
-std::string parameter_table(Engine& engine, comm::Mesh& mesh) {
+std::string parameter_table(step::Engine& engine, comm::Mesh& mesh) {
   // Sums and sums of squares of the parts that this rank holds and would write.
   const auto& parameters = engine.layout().parameters();
   std::vector<double> sums(2 * parameters.size(), 0.0);

@@ -7,7 +7,7 @@
 #include "comm/mesh.hpp"
 #include "data/mixture.hpp"
 #include "host/device_choice.hpp"
-#include "train/engine.hpp"
+#include "step/engine.hpp"
 #include "train/recipe.hpp"
 
 namespace train {
@@ -19,12 +19,12 @@ std::string build_features();  // "build=release cuda=no nccl=no bf16=native"
 // Start-up lines that describe the run, in their order.
 void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe,
                 const host::DeviceChoice& device, int threads);
-void print_model(Engine& engine, const Recipe& recipe);
-void print_memory(const Engine& engine);
+void print_model(step::Engine& engine, const Recipe& recipe);
+void print_memory(const step::Engine& engine);
 
 // Name, shape, size, mean and standard deviation of every parameter (all ranks call; the text is
 // complete on every rank).
-std::string parameter_table(Engine& engine, comm::Mesh& mesh);
+std::string parameter_table(step::Engine& engine, comm::Mesh& mesh);
 
 // "f32", or how bf16 is done on this machine.
 std::string compute_text(const PrecisionOptions& precision);

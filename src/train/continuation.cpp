@@ -115,7 +115,7 @@ void Continuation::restore_loss_scale(const RunState& saved) {
 }
 
 void Continuation::initialise() {
-  Engine& engine = attempt_.engine();
+  step::Engine& engine = attempt_.engine();
   engine.initialise();
   const Recipe& recipe = attempt_.recipe;
   const std::string& from = recipe.init.from;

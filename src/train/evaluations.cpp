@@ -23,7 +23,7 @@ Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
 }
 
 void Evaluations::find_passes() {
-  Engine& engine = attempt_.engine();
+  step::Engine& engine = attempt_.engine();
   for (Evaluation& e : evaluations_)
     e.pass = engine.find_pass(eval::row_of(e.options).make_pass(engine.model())->name());
 }
@@ -84,8 +84,9 @@ Evaluations::Outcome Evaluations::run(Which which) {
 
 eval::Result Evaluations::evaluate(const Evaluation& e) {
   device::Range range(("evaluate " + e.name).c_str());
-  Engine& engine = attempt_.engine();
-  const Weights weights = e.options.weights == "ema" ? Weights::ema : Weights::raw;
+  step::Engine& engine = attempt_.engine();
+  const step::Weights weights =
+      e.options.weights == "ema" ? step::Weights::ema : step::Weights::raw;
   return e.evaluator->run(
       {.world = attempt_.world(),
        .dataset = e.dataset,

@@ -15,7 +15,7 @@ std::string first_bad(const std::vector<double>& norms,
 }
 
 // `sound`: the parameters are finite after the update.
-std::string describe(int64_t step, const StepReport& report,
+std::string describe(int64_t step, const step::StepReport& report,
                      const std::vector<shard::Parameter>& parameters, bool sound) {
   std::string text = fmt::format("step {}: loss={}", step, report.loss());
   const std::vector<double>& gradients = report.gradients.gradients.per_parameter;
@@ -34,7 +34,7 @@ std::string describe(int64_t step, const StepReport& report,
 
 }  // namespace
 
-Guard::Verdict Guard::judge(int64_t step, const StepReport& report,
+Guard::Verdict Guard::judge(int64_t step, const step::StepReport& report,
                             const std::vector<shard::Parameter>& parameters) {
   const bool sound = !report.finite || std::isfinite(report.update.parameters.global);
   if (report.finite && sound) {

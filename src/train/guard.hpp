@@ -9,7 +9,7 @@
 
 #include "config/table.hpp"
 #include "shard/parameter.hpp"
-#include "train/step_report.hpp"
+#include "step/step_report.hpp"
 
 namespace train {
 
@@ -53,7 +53,7 @@ class Guard {
   explicit Guard(const GuardOptions& options) : options_(options) {}
 
   // `parameters`: in the order in which the report counts them.
-  Verdict judge(int64_t step, const StepReport& report,
+  Verdict judge(int64_t step, const step::StepReport& report,
                 const std::vector<shard::Parameter>& parameters);
 
  private:

@@ -117,7 +117,7 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
   }
 }
 
-data::LoaderPlan training_plan(const Geometry& g, const comm::Mesh& mesh, int64_t first_step,
+data::LoaderPlan training_plan(const step::Geometry& g, const comm::Mesh& mesh, int64_t first_step,
                                int64_t last_step, int64_t offset) {
   data::LoaderPlan plan;
   // The first example of each pass, so that the plan may outlive the mesh.

@@ -31,7 +31,7 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
 // This rank's examples of every pass from `first_step` (0 = from the beginning) to `last_step`; the
 // loader's batch number is step * accumulation + pass, steps counted from 0. `offset`: where step 0
 // would lie in the stream (progress.hpp).
-data::LoaderPlan training_plan(const Geometry& geometry, const comm::Mesh& mesh, int64_t first_step,
-                               int64_t last_step, int64_t offset = 0);
+data::LoaderPlan training_plan(const step::Geometry& geometry, const comm::Mesh& mesh,
+                               int64_t first_step, int64_t last_step, int64_t offset = 0);
 
 }  // namespace train

@@ -28,8 +28,8 @@ void Job::connect() {
   const comm::MeshShape shape =
       comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
   // Everything that can be refused is refused before anything is created.
-  derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,
-                  recipe_.determinism);
+  step::derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,
+                        recipe_.determinism);
   mesh_ = host::connect_ranks(
       *session_, recipe_.mesh, shape,
       recipe_.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device_);
@@ -90,24 +90,25 @@ std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
 }
 
 void Job::build_engine(const std::string& choices) {
-  EngineOptions options = recipe_.engine(data_size(), threads_, device_.kind);
+  step::EngineOptions options = recipe_.engine(data_size(), threads_, device_.kind);
   if (session_) {
     if (recipe_.run.gemm_search)
       options.choose_products = host::product_chooser(*mesh_.world, choices);
     need_memory(options);
   }
-  engine_ = std::make_unique<Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
+  engine_ =
+      std::make_unique<step::Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
 }
 
 // Checks the memory that training takes beside the memory in use, where the address space is
 // limited: libraries crash at the limit.
-void Job::need_memory(const EngineOptions& options) const {
+void Job::need_memory(const step::EngineOptions& options) const {
   if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
   comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
-  EngineOptions on_paper = options;
+  step::EngineOptions on_paper = options;
   on_paper.choose_products = {};
-  Engine engine(on_paper, mesh, device::Kind::plan);
+  step::Engine engine(on_paper, mesh, device::Kind::plan);
   const device::Ledger& ledger = engine.ledger();
   const int64_t planned = ledger.total_peak();
   const int64_t copied =

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "host/device_choice.hpp"
-#include "train/engine.hpp"
+#include "step/engine.hpp"
 #include "train/input.hpp"
 #include "train/recipe.hpp"
 
@@ -58,12 +58,12 @@ class Job {
   const data::Dataset& evaluated(const std::string& name) const { return *evaluated_.at(name); }
   // Examples of the training data; 0 if they are not open.
   int64_t data_size() const { return data_ ? data_->size() : 0; }
-  Engine& engine() const { return *engine_; }
+  step::Engine& engine() const { return *engine_; }
 
  private:
   data::OpenContext context() const;
   void agree_and_check() const;
-  void need_memory(const EngineOptions& options) const;
+  void need_memory(const step::EngineOptions& options) const;
 
   const Recipe& recipe_;
   config::Deck& deck_;
@@ -78,7 +78,7 @@ class Job {
   data::Tokenizers tokenizers_;
   std::unique_ptr<data::Mixture> data_;
   std::map<std::string, std::unique_ptr<data::Dataset>> evaluated_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<step::Engine> engine_;
 };
 
 }  // namespace train

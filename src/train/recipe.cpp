@@ -185,7 +185,7 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
 
   if (recipe.run.cuda_graph) {
     std::string problem = made.changing_arguments();
-    if (problem.empty() && recipe.determinism.mesh()) problem = kTreeInPasses;
+    if (problem.empty() && recipe.determinism.mesh()) problem = step::kTreeInPasses;
     if (!problem.empty())
       deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
   }
@@ -447,8 +447,8 @@ std::string Recipe::bytes_field(device::Kind kind) const {
   return bytes ? bytes->field : "";
 }
 
-EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
-  EngineOptions o;
+step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
+  step::EngineOptions o;
   o.paper_of = kind;
   if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
     o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low,

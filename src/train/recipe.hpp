@@ -13,8 +13,8 @@
 #include "models/model.hpp"
 #include "optim/options.hpp"
 #include "records/metrics.hpp"
-#include "train/engine.hpp"
-#include "train/geometry.hpp"
+#include "step/engine.hpp"
+#include "step/geometry.hpp"
 #include "train/guard.hpp"
 #include "train/mode_options.hpp"
 #include "train/tracker.hpp"
@@ -70,7 +70,7 @@ struct Recipe {
   shard::ShardingOptions sharding;
   PrecisionOptions precision;
   models::MemoryOptions memory;
-  DeterminismOptions determinism;
+  step::DeterminismOptions determinism;
   models::ModelOptions model;
   checkpoint::InitOptions init;
   optim::OptimizerOptions optimizer;
@@ -105,7 +105,8 @@ struct Recipe {
   // `data_size`: examples of the training set, for durations in epochs.
   // `kind`: of the ranks, also of a plan for them. Those on GPUs take pixels as bytes where
   // byte_pixels() says so.
-  EngineOptions engine(int64_t data_size, int threads, device::Kind kind = device::Kind::cpu) const;
+  step::EngineOptions engine(int64_t data_size, int threads,
+                             device::Kind kind = device::Kind::cpu) const;
   // How pixels are scaled, where that can be left to the model: it has one field of pixels, and all
   // data sets in use make it from bytes in the same way.
   struct BytePixels {

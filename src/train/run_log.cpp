@@ -27,7 +27,7 @@ double host_mib() {
 
 }  // namespace
 
-void RunLog::record(const StepReport& report, bool skipped) {
+void RunLog::record(const step::StepReport& report, bool skipped) {
   attempt_.charge_training();
   const double seconds = std::exchange(attempt_.step_s, 0);
   attempt_.pace.step_done(seconds, attempt_.engine().geometry().global_batch);
@@ -43,23 +43,23 @@ void RunLog::record(const StepReport& report, bool skipped) {
   explain(use);
 }
 
-RunLog::Utilisation RunLog::utilisation(const StepReport& report, double seconds) const {
+RunLog::Utilisation RunLog::utilisation(const step::StepReport& report, double seconds) const {
   const double peak = attempt_.pace.peak_flops;
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   if (!(peak > 0)) return {kUnknown, kUnknown};
   const double per_s = 1 / (seconds * peak);
   const double ran =
       double(report.flops) * attempt_.job.mesh().shape.ranks();  // the ranks have alike
-  Engine& engine = attempt_.engine();
+  step::Engine& engine = attempt_.engine();
   return {double(engine.model().train_flops()) * double(engine.geometry().global_batch) * per_s,
           ran * per_s};
 }
 
-void RunLog::write_row(const StepReport& report, bool skipped, double seconds,
+void RunLog::write_row(const step::StepReport& report, bool skipped, double seconds,
                        const Utilisation& use) {
   const int64_t step = attempt_.settled;
   const Progress& progress = attempt_.state.progress;
-  const Engine& engine = attempt_.engine();
+  const step::Engine& engine = attempt_.engine();
   const std::vector<models::Measure>& measures = engine.measures();
   records::Metrics::Row row;
   for (size_t i = 0; i < measures.size(); ++i)
@@ -112,7 +112,7 @@ void RunLog::write_row(const StepReport& report, bool skipped, double seconds,
   files_.metrics().train_row(step, row);
 }
 
-void RunLog::write_line(const StepReport& report, double seconds, const Utilisation& use) {
+void RunLog::write_line(const step::StepReport& report, double seconds, const Utilisation& use) {
   const int64_t step = attempt_.settled;
   const Pace& pace = attempt_.pace;
   const std::vector<models::Measure>& measures = attempt_.engine().measures();
@@ -212,7 +212,7 @@ void RunLog::finish_guard() const {
 }
 
 void RunLog::finish_memory() const {
-  const Engine& engine = attempt_.engine();
+  const step::Engine& engine = attempt_.engine();
   if (engine.graphs()) {
     const device::Graphs::Counts& c = engine.graphs()->counts();
     log::line(

@@ -18,7 +18,7 @@ class RunLog {
 
   // Takes in the report of the settled step: counts, metrics, console. `skipped`: it made no
   // update.
-  void record(const StepReport& report, bool skipped);
+  void record(const step::StepReport& report, bool skipped);
   // Warns of a run that ends worse than a uniform guess: a finite loss stops no run
   // (guard.nonfinite).
   void warn_if_diverged() const;
@@ -30,9 +30,10 @@ class RunLog {
   struct Utilisation {
     double mfu, hfu;
   };
-  Utilisation utilisation(const StepReport& report, double seconds) const;
-  void write_row(const StepReport& report, bool skipped, double seconds, const Utilisation& use);
-  void write_line(const StepReport& report, double seconds, const Utilisation& use);
+  Utilisation utilisation(const step::StepReport& report, double seconds) const;
+  void write_row(const step::StepReport& report, bool skipped, double seconds,
+                 const Utilisation& use);
+  void write_line(const step::StepReport& report, double seconds, const Utilisation& use);
   void explain(const Utilisation& use);
   void finish_guard() const;
   void finish_memory() const;

@@ -102,7 +102,7 @@ checkpoint::State Saves::target() const {
 
 checkpoint::State Saves::snapshot() const {
   RunState& state = attempt_.state;
-  Engine& engine = attempt_.engine();
+  step::Engine& engine = attempt_.engine();
   state.uptime_s = attempt_.uptime_s();
   if (engine.scales_loss()) state.loss_scale = engine.scale_state();
   checkpoint::State out = state.to_checkpoint(engine.state());

@@ -37,8 +37,8 @@ ExchangeTimes time_exchanges(const comm::Mesh& mesh) {
 void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::Peak& peak) {
   const Recipe& recipe = attempt.recipe;
   Job& job = attempt.job;
-  Engine& engine = attempt.engine();
-  const Geometry& g = engine.geometry();
+  step::Engine& engine = attempt.engine();
+  const step::Geometry& g = engine.geometry();
   const data::Mixture& data = job.data();
   const bool same_bits = recipe.determinism.mesh();
   log::line("{}", version_line());

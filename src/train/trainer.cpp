@@ -112,7 +112,7 @@ bool Trainer::settle(int64_t ahead) {
 
 // Decides whether the settled step is kept. At most one later step is queued; a rewind drops it,
 // because it has written nothing yet. All ranks hold the same sums and decide alike.
-bool Trainer::accept(const StepReport& report) {
+bool Trainer::accept(const step::StepReport& report) {
   const Guard::Verdict verdict =
       guard_.judge(attempt_.settled, report, job_.engine().layout().parameters());
   Progress& progress = attempt_.state.progress;
@@ -208,7 +208,7 @@ job::Outlook Trainer::outlook() const {
 // peak is known.
 job::Outlook Trainer::first_outlook() const {
   job::Outlook o = outlook();
-  Engine& engine = job_.engine();
+  step::Engine& engine = job_.engine();
   const double flops =
       double(engine.model().train_flops()) * double(engine.geometry().global_batch);
   if (attempt_.pace.peak_flops > 0) o.step_s = std::max(o.step_s, flops / attempt_.pace.peak_flops);

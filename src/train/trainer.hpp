@@ -41,7 +41,7 @@ class Trainer {
   // Takes in the reports of the steps so far, but for the last `ahead`. Returns false if the run
   // went back to a checkpoint.
   bool settle(int64_t ahead);
-  bool accept(const StepReport& report);
+  bool accept(const step::StepReport& report);
   void rewind(const std::string& problem);
   void evaluate(Which which);
   bool save_due() const;

@@ -90,13 +90,13 @@ int run(comm::Session& session, int argc, char** argv) {
                             .substitutes = false,
                             .stage_dir = ""};
   auto input = train::open_training_data(recipe, recipe.data.tokenizers(), context);
-  train::Engine engine(
+  step::Engine engine(
       recipe.engine(input->size(), host::choose_threads(recipe.run.threads, session.local_size())),
       mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
   int64_t step = 0;
-  const train::Geometry& g = engine.geometry();
+  const step::Geometry& g = engine.geometry();
   data::Loader loader(*input, recipe.data.loader, train::training_plan(g, mesh, 0, 1000));
   auto train_step = [&] {
     world.barrier();

@@ -161,8 +161,8 @@ int run(comm::Session& session, int argc, char** argv) {
     shape = comm::resolve_mesh(command.mesh, world.size(), "");
     // Before the mesh, whose tree of sums needs it: are the sizes powers of two? Batches are each
     // file's business.
-    if (const train::DeterminismOptions& d = command.settings.determinism; d.mesh())
-      train::derive_geometry(d.slices * world.size(), d.slices, shape, d);
+    if (const step::DeterminismOptions& d = command.settings.determinism; d.mesh())
+      step::derive_geometry(d.slices * world.size(), d.slices, shape, d);
   });
   if (int code = agree(world, problem)) return code;
   if (command.help) {

@@ -34,8 +34,8 @@ double loss_sum(const std::vector<float>& logits, const int32_t* labels, const f
 
 }  // namespace
 
-std::vector<float> Runner::logits(train::Engine& engine,
-                                  const train::Engine::Prepare& prepare) const {
+std::vector<float> Runner::logits(step::Engine& engine,
+                                  const step::Engine::Prepare& prepare) const {
   const models::CappaOptions& o = *case_.model;
   const int64_t count = geometry_.micro_batch * o.length() * o.vocab_size;
   device::Ledger ledger;
@@ -50,7 +50,7 @@ std::vector<float> Runner::logits(train::Engine& engine,
   return got;
 }
 
-void Runner::run_forward(train::Engine& engine, Report& report) const {
+void Runner::run_forward(step::Engine& engine, Report& report) const {
   const models::CappaOptions& o = *case_.model;
   int64_t row = o.length() * o.vocab_size, n = geometry_.micro_batch;
   std::vector<float> want = file_.floats("forward/logits", {case_.batch, o.length(), o.vocab_size});
@@ -63,7 +63,7 @@ void Runner::run_forward(train::Engine& engine, Report& report) const {
   }
 }
 
-void Runner::run_evaluation(train::Engine& engine, Report& report) const {
+void Runner::run_evaluation(step::Engine& engine, Report& report) const {
   const models::CappaOptions& o = *case_.model;
   auto& model = dynamic_cast<models::Cappa&>(engine.model());
   // Without masked prediction evaluation is the same forward pass.
@@ -103,7 +103,7 @@ void Runner::run_evaluation(train::Engine& engine, Report& report) const {
                    allowed);
 }
 
-void Runner::compare_gradients(train::Engine& engine, Report& report) const {
+void Runner::compare_gradients(step::Engine& engine, Report& report) const {
   const shard::Layout& layout = engine.layout();
   for (int u = 0; u < int(layout.units().size()); ++u) {
     device::View mine = engine.owned_gradient(u);
@@ -124,9 +124,9 @@ void Runner::compare_gradients(train::Engine& engine, Report& report) const {
   }
 }
 
-void Runner::run_model_case(train::Engine& engine, Report& report) const {
+void Runner::run_model_case(step::Engine& engine, Report& report) const {
   run_forward(engine, report);
-  train::StepReport step = engine.step_filled(1, feed(engine, 1));
+  step::StepReport step = engine.step_filled(1, feed(engine, 1));
   report.require("loss", "finite", step.finite);
   report.compare("loss", "forward/loss", step.loss(), double(file_.floats("forward/loss", {})[0]),
                  tolerance("forward/loss"));

@@ -25,9 +25,9 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
       settings_(settings),
       mesh_(mesh),
       case_(translate(file)),
-      geometry_(train::derive_geometry(case_.batch,
-                                       settings.micro_batch ? settings.micro_batch : case_.batch,
-                                       mesh.shape, settings.determinism)) {
+      geometry_(step::derive_geometry(case_.batch,
+                                      settings.micro_batch ? settings.micro_batch : case_.batch,
+                                      mesh.shape, settings.determinism)) {
   if (case_.training && settings_.compute != "f32")
     base::fail(base::Exit::config, "{}: a training case; --compute {} is for model cases",
                file.path(), settings_.compute);
@@ -97,7 +97,7 @@ models::Cappa::Draws Runner::draws(int64_t step, int64_t first, int64_t n) const
           {batch_.ids.begin() + at * length, batch_.ids.begin() + (at + n) * length}};
 }
 
-train::Engine::Fill Runner::feed(train::Engine& engine, int64_t step, bool masks) const {
+step::Engine::Fill Runner::feed(step::Engine& engine, int64_t step, bool masks) const {
   return [this, &engine, step, masks](int64_t m, const models::Inputs& into) {
     int64_t first = geometry_.first_example(mesh_, m), n = geometry_.micro_batch;
     const models::HostBatch batch = host_batch(step, first, n, masks);
@@ -108,8 +108,8 @@ train::Engine::Fill Runner::feed(train::Engine& engine, int64_t step, bool masks
   };
 }
 
-train::EngineOptions Runner::engine_options() const {
-  train::EngineOptions o;
+step::EngineOptions Runner::engine_options() const {
+  step::EngineOptions o;
   o.model = {"cappa", case_.model};
   o.memory.recompute = settings_.recompute;
   auto cappa = [](const models::Model& model) -> const models::Cappa& {
@@ -161,7 +161,7 @@ double Runner::tolerance(const std::string& set) const {
   return 0.04 * part * std::max(largest_of(set), 0.05 * all);
 }
 
-void Runner::load_parameters(train::Engine& engine) const {
+void Runner::load_parameters(step::Engine& engine) const {
   for (const shard::TensorSlice& slice : engine.state()) {
     if (!slice.name.starts_with("/params/")) continue;
     std::vector<float> values = file_.floats("params_init/" + slice.name.substr(8), slice.shape);
@@ -171,7 +171,7 @@ void Runner::load_parameters(train::Engine& engine) const {
   engine.publish();
 }
 
-void Runner::check_draws(train::Engine& engine, Report& report) const {
+void Runner::check_draws(step::Engine& engine, Report& report) const {
   if (!has_draws()) return;
   // What is recorded must follow our own rules: autoregressive ids are the labels moved by one,
   // parallel ones the labels with as many mask tokens as the ratio says.
@@ -195,7 +195,7 @@ void Runner::check_draws(train::Engine& engine, Report& report) const {
 }
 
 void Runner::run(Report& report) {
-  train::Engine engine(engine_options(), mesh_, settings_.device);
+  step::Engine engine(engine_options(), mesh_, settings_.device);
   load_parameters(engine);
   check_draws(engine, report);
   if (case_.training)

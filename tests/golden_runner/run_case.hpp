@@ -5,7 +5,7 @@
 #include "case_file.hpp"
 #include "compare.hpp"
 #include "models/cappa.hpp"
-#include "train/engine.hpp"
+#include "step/engine.hpp"
 #include "translate.hpp"
 
 namespace golden {
@@ -33,7 +33,7 @@ class LogitsPass : public models::ForwardPass {
 // How to run, from the command line; the same for all files.
 struct Settings {
   std::string strategy = "sharded";
-  train::DeterminismOptions determinism;
+  step::DeterminismOptions determinism;
   int64_t micro_batch = 0;  // 0: all examples of a rank at once
   std::string recompute = "none";
   int threads = 1;
@@ -55,32 +55,32 @@ class Runner {
     std::vector<int32_t> labels, ids;
     std::vector<uint8_t> parallel;
   };
-  train::EngineOptions engine_options() const;
+  step::EngineOptions engine_options() const;
   void read_batch();
   void check_parameters() const;
   // The examples [first, first + n) of a step: what the trainer would hand to the model.
   models::HostBatch host_batch(int64_t step, int64_t first, int64_t n, bool masks) const;
   models::Cappa::Draws draws(int64_t step, int64_t first, int64_t n) const;
   bool has_draws() const { return !batch_.ids.empty(); }
-  train::Engine::Fill feed(train::Engine& engine, int64_t step, bool masks = true) const;
+  step::Engine::Fill feed(step::Engine& engine, int64_t step, bool masks = true) const;
 
   // Of a set of a model case: what the file suggests, or what its precision needs.
   double tolerance(const std::string& set) const;
-  void load_parameters(train::Engine& engine) const;
-  void check_draws(train::Engine& engine, Report& report) const;
+  void load_parameters(step::Engine& engine) const;
+  void check_draws(step::Engine& engine, Report& report) const;
   // Logits of one micro-batch, whose inputs `prepare` fills: [examples, length, vocabulary].
-  std::vector<float> logits(train::Engine& engine, const train::Engine::Prepare& prepare) const;
-  void run_forward(train::Engine& engine, Report& report) const;
-  void run_evaluation(train::Engine& engine, Report& report) const;
-  void compare_gradients(train::Engine& engine, Report& report) const;
-  void run_model_case(train::Engine& engine, Report& report) const;
+  std::vector<float> logits(step::Engine& engine, const step::Engine::Prepare& prepare) const;
+  void run_forward(step::Engine& engine, Report& report) const;
+  void run_evaluation(step::Engine& engine, Report& report) const;
+  void compare_gradients(step::Engine& engine, Report& report) const;
+  void run_model_case(step::Engine& engine, Report& report) const;
 
-  void run_training_case(train::Engine& engine, Report& report) const;
-  void compare_steps(const std::vector<train::StepReport>& steps, const shard::Layout& layout,
+  void run_training_case(step::Engine& engine, Report& report) const;
+  void compare_steps(const std::vector<step::StepReport>& steps, const shard::Layout& layout,
                      Report& report) const;
-  void compare_norms(const std::vector<train::StepReport>& steps, const shard::Layout& layout,
+  void compare_norms(const std::vector<step::StepReport>& steps, const shard::Layout& layout,
                      Report& report) const;
-  void compare_state(train::Engine& engine, Report& report) const;
+  void compare_state(step::Engine& engine, Report& report) const;
   struct StateSet {
     shard::TensorSlice slice;
     std::string set, quantity;
@@ -93,7 +93,7 @@ class Runner {
   Settings settings_;
   comm::Mesh& mesh_;
   Case case_;
-  train::Geometry geometry_;
+  step::Geometry geometry_;
   Batch batch_;
 };
 

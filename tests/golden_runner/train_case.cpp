@@ -27,8 +27,8 @@ double norm_without_key_bias(const optim::Norms& norms, const shard::Layout& lay
 
 }  // namespace
 
-void Runner::run_training_case(train::Engine& engine, Report& report) const {
-  std::vector<train::StepReport> steps;
+void Runner::run_training_case(step::Engine& engine, Report& report) const {
+  std::vector<step::StepReport> steps;
   for (int64_t s = 1; s <= case_.steps; ++s) {
     steps.push_back(engine.step_filled(s, feed(engine, s)));
     report.require("training_loss", fmt::format("finite at step {}", s), steps.back().finite);
@@ -39,7 +39,7 @@ void Runner::run_training_case(train::Engine& engine, Report& report) const {
   compare_state(engine, report);
 }
 
-void Runner::compare_steps(const std::vector<train::StepReport>& steps, const shard::Layout& layout,
+void Runner::compare_steps(const std::vector<step::StepReport>& steps, const shard::Layout& layout,
                            Report& report) const {
   auto series = [&](const std::string& name, auto value) {
     std::string set = "steps/" + name;
@@ -48,7 +48,7 @@ void Runner::compare_steps(const std::vector<train::StepReport>& steps, const sh
       report.compare(name, fmt::format("step {}", s + 1), value(steps[s]), double(want[s]),
                      file_.tolerance(set));
   };
-  using Step = train::StepReport;
+  using Step = step::StepReport;
   series("training_loss", [](const Step& s) { return s.loss(); });
   series("l2_grads", [](const Step& s) { return s.gradients.gradients.global; });
   series("l2_params", [](const Step& s) { return s.update.parameters.global; });
@@ -70,7 +70,7 @@ void Runner::compare_steps(const std::vector<train::StepReport>& steps, const sh
       report.require("schedules", name, schedules.count(name) > 0);
 }
 
-void Runner::compare_norms(const std::vector<train::StepReport>& steps, const shard::Layout& layout,
+void Runner::compare_norms(const std::vector<step::StepReport>& steps, const shard::Layout& layout,
                            Report& report) const {
   std::vector<std::string> names = file_.strings("steps/tensor_norms/names");
   int64_t n = int64_t(names.size());
@@ -124,7 +124,7 @@ std::map<std::string, double> Runner::wide_tolerances(const std::vector<StateSet
   return wide;
 }
 
-void Runner::compare_state(train::Engine& engine, Report& report) const {
+void Runner::compare_state(step::Engine& engine, Report& report) const {
   std::set<std::string> recorded;
   for (const std::string& name : file_.below("opt_final")) recorded.insert(name);
   // The optimizer's number in the chain of transformations: where the first state of a tensor lies.

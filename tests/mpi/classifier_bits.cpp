@@ -56,20 +56,20 @@ struct Outcome {
 
 Outcome run(comm::Session& session, const tests::Case& c, const std::string& pool) {
   comm::Mesh mesh = comm::make_mesh(session, c.mesh, comm::SumOrder::tree);
-  train::EngineOptions options = tests::engine_options(c, kSteps);
+  step::EngineOptions options = tests::engine_options(c, kSteps);
   options.model.kind = "classifier";
   options.model.options = std::make_shared<models::ClassifierOptions>(small_classifier(pool));
   options.groups = {"encoder/.*", "head/.*"};
   options.passes = {[](const models::Model& model) {
     return dynamic_cast<const models::Classifier&>(model).make_classify_pass();
   }};
-  train::Engine engine(options, mesh, device::Kind::cpu);
+  step::Engine engine(options, mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
   Outcome out;
-  const train::Geometry& g = engine.geometry();
+  const step::Geometry& g = engine.geometry();
   for (int step = 1; step <= kSteps; ++step) {
-    const train::StepReport& r =
+    const step::StepReport& r =
         engine.step_filled(step, [&](int64_t m, const models::Inputs& into) {
           MadeImages batch((step - 1) * g.global_batch + g.first_example(mesh, m), g.micro_batch);
           engine.train_pass().prepare(batch.host, engine.draws(step), into);

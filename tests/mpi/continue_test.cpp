@@ -38,7 +38,7 @@ std::vector<tests::Case> cases(const std::string& level, int ranks) {
 
 struct Run {
   comm::Mesh mesh;
-  train::Engine engine;
+  step::Engine engine;
   Run(comm::Session& session, const tests::Case& c)
       : mesh(comm::make_mesh(session, c.mesh,
                              c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library)),

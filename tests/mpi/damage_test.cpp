@@ -143,7 +143,7 @@ int run(comm::Session& session, int argc, char** argv) {
       std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/damage_test_XXXXXX";
   if (!::mkdtemp(root.data())) return 1;
   comm::Mesh mesh = comm::make_mesh(session, {1, 1}, comm::SumOrder::library);
-  train::Engine engine(tests::engine_options({.mesh = {1, 1}}, 20), mesh, device::Kind::cpu);
+  step::Engine engine(tests::engine_options({.mesh = {1, 1}}, 20), mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
   auto state = [&](int64_t step) {

@@ -57,9 +57,9 @@ std::vector<comm::MeshShape> few_shapes() {
 }
 bool power_of_two() { return std::has_single_bit(unsigned(session->world().size())); }
 
-using Change = std::function<void(train::EngineOptions&, models::CappaOptions&)>;
-train::EngineOptions options_of(const tests::Case& c, const Change& change) {
-  train::EngineOptions o = tests::engine_options(c, 10);
+using Change = std::function<void(step::EngineOptions&, models::CappaOptions&)>;
+step::EngineOptions options_of(const tests::Case& c, const Change& change) {
+  step::EngineOptions o = tests::engine_options(c, 10);
   auto m = std::make_shared<models::CappaOptions>(tests::small_cappa(c.dropout));
   if (change) change(o, *m);
   o.model.options = m;
@@ -67,7 +67,7 @@ train::EngineOptions options_of(const tests::Case& c, const Change& change) {
 }
 
 // The initial head is zero, and with it almost every gradient: give everything a value.
-void stir(train::Engine& engine) {
+void stir(step::Engine& engine) {
   engine.initialise();
   for (const shard::TensorSlice& s : engine.state()) {
     if (!s.name.starts_with("/params/")) continue;
@@ -93,7 +93,7 @@ void set(const std::vector<shard::TensorSlice>& state, const std::string& name, 
 }
 
 // Every whole gradient, by path, at every rank: each adds its part to zeros, which is exact.
-std::map<std::string, Floats> whole_gradients(train::Engine& engine, const comm::Mesh& mesh) {
+std::map<std::string, Floats> whole_gradients(step::Engine& engine, const comm::Mesh& mesh) {
   const shard::Layout& layout = engine.layout();
   std::map<std::string, Floats> out;
   for (const shard::Parameter& p : layout.parameters())
@@ -126,14 +126,14 @@ void check_gradients(comm::Mesh& mesh, const std::string& name, tests::Case c, c
   c.level = "run";
   c.kind = "sgd";
   c.mesh = mesh.shape;
-  train::Engine engine(options_of(c,
-                                  [&](train::EngineOptions& o, models::CappaOptions& m) {
-                                    if (change) change(o, m);
-                                    o.optimizer.learning_rate = 0;
-                                    o.optimizer.weight_decay = 0;
-                                    o.optimizer.clip_norm = 0;
-                                  }),
-                       mesh, device::Kind::cpu);
+  step::Engine engine(options_of(c,
+                                 [&](step::EngineOptions& o, models::CappaOptions& m) {
+                                   if (change) change(o, m);
+                                   o.optimizer.learning_rate = 0;
+                                   o.optimizer.weight_decay = 0;
+                                   o.optimizer.clip_norm = 0;
+                                 }),
+                      mesh, device::Kind::cpu);
   stir(engine);
   // the inputs stay where the first step put them
   auto loss = [&] { return engine.step(1, {}).loss(); };
@@ -231,11 +231,11 @@ void gradients() {
 // The digest of losses, norms and state after three steps from stirred weights.
 uint64_t train_a_little(comm::Mesh& mesh, tests::Case c, const Change& change = {}) {
   c.mesh = mesh.shape;
-  train::Engine engine(options_of(c, change), mesh, device::Kind::cpu);
+  step::Engine engine(options_of(c, change), mesh, device::Kind::cpu);
   stir(engine);
   uint64_t digest = 0;
   for (int step = 1; step <= 3; ++step) {
-    const train::StepReport& r = tests::run_step(engine, mesh, step);
+    const step::StepReport& r = tests::run_step(engine, mesh, step);
     expect(r.finite && std::isfinite(r.loss()), "finite");
     std::vector<double> numbers = r.measures;
     numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global});
@@ -306,7 +306,7 @@ void sums() {
     const bool bits = std::string(level) == "mesh";
     if (bits && !power_of_two()) continue;
     tests::Case c{.mesh = {}, .level = level};
-    train::Engine one(options_of(c, no_update), alone.mesh, device::Kind::cpu);
+    step::Engine one(options_of(c, no_update), alone.mesh, device::Kind::cpu);
     stir(one);
     const double loss = tests::run_step(one, alone.mesh, 1).loss();
     const auto expected = whole_gradients(one, alone.mesh);
@@ -322,7 +322,7 @@ void sums() {
           c.optimizer = optimizer;
           comm::Mesh mesh = comm::make_mesh(*session, shape,
                                             bits ? comm::SumOrder::tree : comm::SumOrder::library);
-          train::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
+          step::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
           stir(engine);
           double found = tests::run_step(engine, mesh, 1).loss();
           expect(bits ? found == loss : std::abs(found - loss) <= 1e-6 * loss,
@@ -370,14 +370,14 @@ void frozen() {
                     .level = "run"};
       c.kind = kind;
       c.bf16 = bf16;
-      train::Engine all(options_of(c, {}), mesh, device::Kind::cpu);
+      step::Engine all(options_of(c, {}), mesh, device::Kind::cpu);
       c.frozen = pattern;
-      train::Engine some(options_of(c, {}), mesh, device::Kind::cpu);
+      step::Engine some(options_of(c, {}), mesh, device::Kind::cpu);
       stir(all);
       stir(some);
       auto before = tests::whole_state(some, *mesh.world);
       const optim::Norms norms = tests::run_step(all, mesh, 1).gradients.gradients;
-      const train::StepReport& r = tests::run_step(some, mesh, 1);
+      const step::StepReport& r = tests::run_step(some, mesh, 1);
       int many = 0;
       double squares = 0, global = r.gradients.gradients.global;
       for (size_t p = 0; p < some.layout().parameters().size(); ++p) {
@@ -432,7 +432,7 @@ void mixed_strategies() {
                 .parameters = "replicated",
                 .optimizer = "replicated",
                 .level = "run"};
-  train::Engine one(options_of(c, {}), alone.mesh, device::Kind::cpu);
+  step::Engine one(options_of(c, {}), alone.mesh, device::Kind::cpu);
   stir(one);
   const std::vector<double> wanted =
       tests::run_step(one, alone.mesh, 1).gradients.gradients.per_parameter;
@@ -443,7 +443,7 @@ void mixed_strategies() {
       c.mesh = shape;
       c.micro_batch = 48 / session->world().size() / 4;
       auto rules = [&](auto& o, auto&) { o.sharding.rules = {{sharded, "sharded", "sharded"}}; };
-      train::Engine engine(options_of(c, rules), mesh, device::Kind::cpu);
+      step::Engine engine(options_of(c, rules), mesh, device::Kind::cpu);
       stir(engine);
       const std::vector<double> found =
           tests::run_step(engine, mesh, 1).gradients.gradients.per_parameter;
@@ -460,14 +460,14 @@ void mixed_strategies() {
 
 // Takes the labels (or, by masks, the weight) of the examples at positions [from, to) of a step
 // away.
-const train::StepReport& step_without_labels(train::Engine& engine, comm::Mesh& mesh, int64_t from,
-                                             int64_t to, bool by_mask) {
+const step::StepReport& step_without_labels(step::Engine& engine, comm::Mesh& mesh, int64_t from,
+                                            int64_t to, bool by_mask) {
   struct MaskedBatch : tests::MadeBatch {
     using MadeBatch::MadeBatch;
     Floats masks;
   };
   return engine.step(1, [&](int64_t m) {
-    const train::Geometry& g = engine.geometry();
+    const step::Geometry& g = engine.geometry();
     int64_t first = g.first_example(mesh, m);
     auto made = std::make_shared<MaskedBatch>(tests::small_cappa(), first, g.micro_batch);
     MaskedBatch& batch = *made;
@@ -486,12 +486,12 @@ const train::StepReport& step_without_labels(train::Engine& engine, comm::Mesh& 
 void without_labels() {
   Alone alone;
   auto no_update = [](auto& o, auto&) { o.optimizer.learning_rate = o.optimizer.weight_decay = 0; };
-  auto norms_of = [&](const train::StepReport& r) { return r.gradients.gradients.per_parameter; };
+  auto norms_of = [&](const step::StepReport& r) { return r.gradients.gradients.per_parameter; };
   // The first half of the batch alone: its sums are what must be left.
   tests::Case c{.mesh = {}, .level = "run", .global_batch = 24};
-  train::Engine half(options_of(c, no_update), alone.mesh, device::Kind::cpu);
+  step::Engine half(options_of(c, no_update), alone.mesh, device::Kind::cpu);
   stir(half);
-  train::StepReport expected = step_without_labels(half, alone.mesh, 0, 0, false);
+  step::StepReport expected = step_without_labels(half, alone.mesh, 0, 0, false);
   int cases = 0;
   for (comm::MeshShape shape : few_shapes())
     for (bool by_mask : {false, true})
@@ -504,9 +504,9 @@ void without_labels() {
         c.level = level;
         c.global_batch = 48;
         c.micro_batch = 48 / session->world().size() / 2;
-        train::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
+        step::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
         stir(engine);
-        const train::StepReport& r = step_without_labels(engine, mesh, 24, 48, by_mask);
+        const step::StepReport& r = step_without_labels(engine, mesh, 24, 48, by_mask);
         expect(r.finite, "finite");
         expect(std::abs(2 * r.loss() - expected.loss()) <= 1e-5 * expected.loss(),
                fmt::format("loss {} of {}", r.loss(), expected.loss()));
@@ -529,9 +529,9 @@ void without_labels() {
     c.level = "run";
     comm::Mesh mesh =
         comm::make_mesh(*session, {1, session->world().size()}, comm::SumOrder::library);
-    train::Engine engine(options_of(c, {}), mesh, device::Kind::cpu);
+    step::Engine engine(options_of(c, {}), mesh, device::Kind::cpu);
     stir(engine);
-    const train::StepReport& r = step_without_labels(engine, mesh, 0, 48, false);
+    const step::StepReport& r = step_without_labels(engine, mesh, 0, 48, false);
     expect(r.finite && r.loss() == 0 && r.gradients.gradients.global == 0 &&
                std::isnan(r.measures[Cappa::Measures::loss_per_token]),
            std::string(kind) + ": a batch without labels");
@@ -593,7 +593,7 @@ void cap() {
       comm::make_mesh(*session, {1, session->world().size()}, comm::SumOrder::library);
   tests::Case c{.mesh = mesh.shape, .micro_batch = 48 / session->world().size(), .level = "run"};
   auto as_cap = [](auto&, auto& m) { m.masked_pred_prob = 0; };
-  train::Engine engine(options_of(c, as_cap), mesh, device::Kind::cpu);
+  step::Engine engine(options_of(c, as_cap), mesh, device::Kind::cpu);
   stir(engine);
   double nll[48], weight[48], sum = 0;
   const int64_t n = engine.geometry().micro_batch;
@@ -601,7 +601,7 @@ void cap() {
   tests::score(engine, batch.host, nll, weight);
   for (int64_t i = 0; i < n; ++i) sum += nll[i] / weight[i];
   mesh.fsdp->all_reduce({&sum, device::DType::f64, 1}).wait();
-  const train::StepReport& r = tests::run_step(engine, mesh, 1);
+  const step::StepReport& r = tests::run_step(engine, mesh, 1);
   expect(std::abs(r.loss() - sum / 48) < 1e-6 * r.loss(),
          fmt::format("evaluation says {}, training {}", sum / 48, r.loss()));
   expect(r.sums[Cappa::Sums::examples_parallel] == 0 && r.sums[Cappa::Sums::examples_ar] == 48 &&
@@ -618,8 +618,8 @@ void causality() {
   Alone alone;
   for (double masked : {0.0, 0.5}) {
     tests::Case c{.mesh = {}, .level = "run"};
-    train::Engine engine(options_of(c, [&](auto&, auto& m) { m.masked_pred_prob = masked; }),
-                         alone.mesh, device::Kind::cpu);
+    step::Engine engine(options_of(c, [&](auto&, auto& m) { m.masked_pred_prob = masked; }),
+                        alone.mesh, device::Kind::cpu);
     stir(engine);
     // Negative log-likelihood of the tokens at [from, to), with token `changed` of every caption
     // another one.

@@ -34,7 +34,7 @@ void compare(comm::Session& session, const tests::Case& c) {
   comm::Mesh mesh = comm::make_mesh(session, c.mesh, order);
   comm::connect_gpus(mesh, {}, order, "here");
   const size_t before = device::gpu_memory_used_bytes();
-  train::Engine real(tests::engine_options(c, 10), mesh, Kind::cuda);
+  step::Engine real(tests::engine_options(c, 10), mesh, Kind::cuda);
   real.initialise();
   real.publish();
   mesh.fsdp->reset_traffic();
@@ -48,9 +48,9 @@ void compare(comm::Session& session, const tests::Case& c) {
 
   auto world = comm::make_plan_comm(c.mesh.ranks());
   comm::Mesh on_paper = comm::make_plan_mesh(c.mesh, *world);
-  train::EngineOptions options = tests::engine_options(c, 10);
+  step::EngineOptions options = tests::engine_options(c, 10);
   options.paper_of = Kind::cuda;
-  train::Engine paper(options, on_paper, Kind::plan);
+  step::Engine paper(options, on_paper, Kind::plan);
   paper.step(1, {});
   same(gathered, on_paper.fsdp->gathered(), name + ": all-gather");
   same(scattered, on_paper.fsdp->scattered(), name + ": reduce-scatter");

@@ -31,13 +31,13 @@ void say(const std::string& text) {
 }
 
 // `bad`: a step one of whose images is not finite.
-void submit(train::Engine& engine, comm::Mesh& mesh, int64_t step, bool bytes, int64_t bad = 0) {
+void submit(step::Engine& engine, comm::Mesh& mesh, int64_t step, bool bytes, int64_t bad = 0) {
   struct NarrowBatch : tests::MadeBatch {
     using MadeBatch::MadeBatch;
     std::vector<uint8_t> narrow;
   };
   engine.submit(step, [&](int64_t m) {
-    const train::Geometry& g = engine.geometry();
+    const step::Geometry& g = engine.geometry();
     const int64_t first = (step - 1) * g.global_batch + g.first_example(mesh, m);
     auto batch = std::make_shared<NarrowBatch>(tests::small_cappa(), first, g.micro_batch);
     std::vector<uint8_t>& narrow = batch->narrow;
@@ -60,13 +60,13 @@ struct Outcome {
 
 constexpr int64_t kSteps = 4;
 
-Outcome train(const train::EngineOptions& options, comm::Mesh& mesh, Kind kind, int64_t bad = 0) {
-  train::Engine engine(options, mesh, kind);
+Outcome train(const step::EngineOptions& options, comm::Mesh& mesh, Kind kind, int64_t bad = 0) {
+  step::Engine engine(options, mesh, kind);
   engine.initialise();
   engine.publish();
   Outcome out;
   auto take = [&](int64_t step) {
-    const train::StepReport& r = engine.report(step);
+    const step::StepReport& r = engine.report(step);
     out.finite.push_back(r.finite);
     out.transfers.push_back(r.transfers);
     if (!r.finite) return;
@@ -187,14 +187,14 @@ void host_times() {
                 .kind = "adamw",
                 .global_batch = 8};
   comm::Mesh mesh = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
-  train::Engine engine(tests::engine_options(c, kSteps), mesh, Kind::cuda);
+  step::Engine engine(tests::engine_options(c, kSteps), mesh, Kind::cuda);
   engine.initialise();
   engine.publish();
   constexpr double kWait = 1;
   auto submit_slowly = [&](int64_t step, double seconds) {
     engine.submit(step, [&](int64_t m) {
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-      const train::Geometry& g = engine.geometry();
+      const step::Geometry& g = engine.geometry();
       return tests::owned(std::make_shared<tests::MadeBatch>(
           tests::small_cappa(), g.first_example(mesh, m), g.micro_batch));
     });
@@ -213,7 +213,7 @@ void host_times() {
 
 // What the model is given of each parameter: the rounded master where products take it, else the
 // master.
-void check_weights(train::Engine& engine, comm::Mesh& mesh, const std::string& when) {
+void check_weights(step::Engine& engine, comm::Mesh& mesh, const std::string& when) {
   const std::map<std::string, std::string> masters = tests::whole_state(engine, *mesh.world);
   device::Queue& queue = engine.queue();
   device::Ledger ledger;
@@ -246,7 +246,7 @@ void check_weights(train::Engine& engine, comm::Mesh& mesh, const std::string& w
 }
 
 // Other values than before, the same on every rank that holds them: what a restore does.
-void refill(train::Engine& engine, double shift) {
+void refill(step::Engine& engine, double shift) {
   for (const shard::TensorSlice& slice : engine.state())
     if (slice.name.starts_with("/params/"))
       for (const auto& part : slice.parts)
@@ -283,7 +283,7 @@ void frozen_weights() {
         comm::connect_gpus(mesh, {}, comm::SumOrder::library, session->host());
       const std::string name = fmt::format("{} parameters, {} optimizer, {} on {}", parameters,
                                            optimizer, device::name_of(type), device::name_of(kind));
-      train::Engine engine(options, mesh, kind);
+      step::Engine engine(options, mesh, kind);
       engine.initialise();
       engine.publish();
       check_weights(engine, mesh, name + ", at the start");

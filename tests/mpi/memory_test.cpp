@@ -151,8 +151,8 @@ bool power_of_two() { return std::has_single_bit(unsigned(session->world().size(
 struct Paper {
   std::unique_ptr<comm::Comm> world;
   comm::Mesh mesh;
-  train::Engine engine;
-  Paper(const train::EngineOptions& options, comm::MeshShape shape)
+  step::Engine engine;
+  Paper(const step::EngineOptions& options, comm::MeshShape shape)
       : world(comm::make_plan_comm(shape.ranks())),
         mesh(comm::make_plan_mesh(shape, *world)),
         engine(options, mesh, Kind::plan) {}
@@ -164,7 +164,7 @@ struct Saving {
   int64_t weights, gradients, optimizer;  // per rank; optimizer: what there is per element
   int64_t units, tensors;
 };
-Saving saving(train::Engine& engine) {
+Saving saving(step::Engine& engine) {
   int64_t shared = 0;  // row and column means, which every rank holds whole, lie in one buffer
   for (const shard::TensorSlice& slice : engine.state()) {
     int64_t n = 1;
@@ -214,7 +214,7 @@ void sharding() {
       comm::Mesh mesh = comm::make_mesh(
           *session, c.mesh,
           std::string(level) == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
-      train::Engine engine(tests::engine_options(c, 10), mesh, Kind::cpu);
+      step::Engine engine(tests::engine_options(c, 10), mesh, Kind::cpu);
       c.micro_batch = 48 / 2;  // as many passes as on several ranks
       Paper one(tests::engine_options(c, 10), {1, 1});
       expect(engine.geometry().accumulation == one.engine.geometry().accumulation,
@@ -233,7 +233,7 @@ void sharding() {
     for (int64_t prefetch : {0, 1}) {
       tests::Case c{.mesh = {1, ranks}, .level = "run"};
       c.micro_batch = 48 / ranks;
-      train::EngineOptions o = tests::engine_options(c, 10);
+      step::EngineOptions o = tests::engine_options(c, 10);
       o.sharding.prefetch = prefetch;
       Paper paper(o, c.mesh);
       const shard::Layout& layout = paper.engine.layout();
@@ -250,7 +250,7 @@ void sharding() {
   // The figure of a real size, on paper: that paper and reality agree is shown below.
   auto options = [](comm::MeshShape) {
     tests::Case c{.mesh = {}, .micro_batch = 4, .level = "run"};
-    train::EngineOptions o = tests::engine_options(c, 10);
+    step::EngineOptions o = tests::engine_options(c, 10);
     auto m = std::make_shared<models::CappaOptions>();
     m->encoder.depth = 2;
     m->decoder.depth = 2;
@@ -271,9 +271,9 @@ class MadeFeed {
  public:
   // Batches of steps 1..steps. `fullness`: 0 = captions of one token, 1 = as they come, 2 = no
   // padding at all.
-  MadeFeed(train::Engine& engine, comm::Mesh& mesh, int64_t steps,
+  MadeFeed(step::Engine& engine, comm::Mesh& mesh, int64_t steps,
            const std::function<int(int64_t step)>& fullness) {
-    const train::Geometry& g = engine.geometry();
+    const step::Geometry& g = engine.geometry();
     for (int64_t step = 1; step <= steps; ++step)
       for (int64_t m = 0; m < g.accumulation; ++m) {
         tests::MadeBatch batch(tests::small_cappa(),
@@ -300,7 +300,7 @@ class MadeFeed {
         std::memcpy(input.host.data, batch.find(name)->second.data(), size_t(input.host.bytes()));
     };
   }
-  const train::StepReport& step(train::Engine& engine, int64_t step) {
+  const step::StepReport& step(step::Engine& engine, int64_t step) {
     step_ = step;
     return engine.step_filled(step, feed_);
   }
@@ -308,7 +308,7 @@ class MadeFeed {
  private:
   std::vector<std::map<std::string, std::string>> batches_;  // by step and pass
   int64_t passes_ = 1, step_ = 0;
-  train::Engine::Fill feed_;
+  step::Engine::Fill feed_;
 };
 
 // ---- decks
@@ -316,14 +316,14 @@ class MadeFeed {
 struct Deck {
   std::string name;
   tests::Case c;
-  std::function<void(train::EngineOptions&)> change = [](train::EngineOptions&) {};
+  std::function<void(step::EngineOptions&)> change = [](step::EngineOptions&) {};
   int64_t passes = 1;
 
-  train::EngineOptions options(comm::MeshShape shape) const {
+  step::EngineOptions options(comm::MeshShape shape) const {
     tests::Case on = c;
     on.mesh = shape;
     on.micro_batch = 48 / shape.ranks() / passes;
-    train::EngineOptions o = tests::engine_options(on, 10);
+    step::EngineOptions o = tests::engine_options(on, 10);
     change(o);
     return o;
   }
@@ -336,7 +336,7 @@ std::vector<Deck> decks() {
   std::vector<Deck> out;
   auto add = [&](const std::string& name, const char* parameters, const char* optimizer,
                  const char* level, int64_t passes, const char* recompute, const char* kind,
-                 std::function<void(train::EngineOptions&)> change = {}) {
+                 std::function<void(step::EngineOptions&)> change = {}) {
     Deck d{.name = name, .c = {.mesh = {}}};
     d.c.parameters = parameters;
     d.c.optimizer = optimizer;
@@ -351,21 +351,21 @@ std::vector<Deck> decks() {
   add("ZeRO-1, 3 passes", "replicated", "sharded", "run", 3, "none", "adamw");
   add("FSDP", "sharded", "sharded", "run", 1, "mlp", "adafactor");
   add("FSDP, 4 passes, nothing gathered ahead", "sharded", "sharded", "run", 4, "block", "momentum",
-      [](train::EngineOptions& o) { o.sharding.prefetch = 0; });
+      [](step::EngineOptions& o) { o.sharding.prefetch = 0; });
   add("level mesh, FSDP", "sharded", "sharded", "mesh", 1, "none", "adafactor");
   add("level mesh, FSDP, 4 passes", "sharded", "sharded", "mesh", 4, "block", "adamw");
   add("level mesh, data parallel, 2 passes", "replicated", "replicated", "mesh", 2, "mlp",
       "adafactor");
   add("level mesh, ZeRO-1", "replicated", "sharded", "mesh", 1, "none", "sgd");
   add("mixed strategies, frozen encoder blocks, dropout", "sharded", "sharded", "run", 2, "block",
-      "adafactor", [](train::EngineOptions& o) {
+      "adafactor", [](step::EngineOptions& o) {
         o.sharding.rules = {{".*/bias", "replicated", "replicated"},
                             {"decoder/EmbedTargets/.*", "replicated", ""}};
         o.model.options = std::make_shared<models::CappaOptions>(tests::small_cappa(0.2));
       });
   out.back().c.frozen = "encoder/Transformer/encoderblock_.*";
   add("Cap, update clipping, logits in chunks of a MiB", "sharded", "sharded", "run", 1, "none",
-      "adafactor", [](train::EngineOptions& o) {
+      "adafactor", [](step::EngineOptions& o) {
         auto m = std::make_shared<models::CappaOptions>(tests::small_cappa());
         m->masked_pred_prob = 0;
         m->logits_mb = 1;
@@ -374,13 +374,13 @@ std::vector<Deck> decks() {
         method->clipping_threshold = 1;
         o.optimizer.method = method;
       });
-  auto narrow = [](train::EngineOptions& o) { o.operands = device::DType::bf16; };
+  auto narrow = [](step::EngineOptions& o) { o.operands = device::DType::bf16; };
   add("FSDP in bf16, 2 passes", "sharded", "sharded", "run", 2, "mlp", "adafactor", narrow);
   add("ZeRO-1 in bf16", "replicated", "sharded", "run", 1, "none", "adamw", narrow);
   add("level mesh, data parallel in bf16", "replicated", "replicated", "mesh", 1, "none",
       "adafactor", narrow);
   add("mixed strategies in bf16", "sharded", "sharded", "run", 1, "none", "adafactor",
-      [](train::EngineOptions& o) {
+      [](step::EngineOptions& o) {
         o.operands = device::DType::bf16;
         o.sharding.rules = {{".*/bias", "replicated", "replicated"},
                             {"decoder/EmbedTargets/.*", "replicated", ""}};
@@ -415,7 +415,7 @@ void planning() {
     for (comm::MeshShape shape : shapes()) {
       const std::string name = fmt::format("{} on {}x{}", deck.name, shape.replica, shape.fsdp);
       comm::Mesh mesh = comm::make_mesh(*session, shape, deck.order());
-      train::Engine real(deck.options(shape), mesh, Kind::cpu);
+      step::Engine real(deck.options(shape), mesh, Kind::cpu);
       real.initialise();
       real.publish();
       Paper paper(deck.options(shape), shape);
@@ -507,9 +507,9 @@ void allocation() {
         const std::string name = fmt::format("{} on {}x{} with {} threads", deck.name,
                                              shape.replica, shape.fsdp, threads);
         comm::Mesh mesh = comm::make_mesh(*session, shape, deck.order());
-        train::EngineOptions options = deck.options(shape);
+        step::EngineOptions options = deck.options(shape);
         options.threads = threads;
-        train::Engine engine(options, mesh, Kind::cpu);
+        step::Engine engine(options, mesh, Kind::cpu);
         engine.initialise();
         // Short captions first and full ones later: what happens to be in the first batches may not
         // decide what exists.

@@ -26,16 +26,16 @@ struct Outcome {
 Outcome run(comm::Session& session, const tests::Case& c) {
   comm::Mesh mesh = comm::make_mesh(
       session, c.mesh, c.level == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
-  train::EngineOptions options = tests::engine_options(c, kSteps);
+  step::EngineOptions options = tests::engine_options(c, kSteps);
   options.ema.emplace();
   options.ema->decay = 0.75;
   options.ema->every = 3;
-  train::Engine engine(options, mesh, device::Kind::cpu);
+  step::Engine engine(options, mesh, device::Kind::cpu);
   engine.initialise();
   engine.publish();
   Outcome out;
   for (int step = 1; step <= kSteps; ++step) {
-    const train::StepReport& r = tests::run_step(engine, mesh, step);
+    const step::StepReport& r = tests::run_step(engine, mesh, step);
     std::vector<double> numbers = r.measures;
     numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global,
                                    r.update.updates.global});

@@ -13,7 +13,7 @@
 #include "models/caption_scorer.hpp"
 #include "optim/adafactor.hpp"
 #include "optim/registry.hpp"
-#include "train/engine.hpp"
+#include "step/engine.hpp"
 
 namespace tests {
 
@@ -57,8 +57,8 @@ inline models::CappaOptions small_cappa(double dropout = 0) {
   return m;
 }
 
-inline train::EngineOptions engine_options(const Case& c, int64_t total_steps) {
-  train::EngineOptions o;
+inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
+  step::EngineOptions o;
   o.model.kind = "cappa";
   o.model.options = std::make_shared<models::CappaOptions>(small_cappa(c.dropout));
   o.memory.recompute = c.recompute;
@@ -136,17 +136,17 @@ inline models::HostBatch owned(std::shared_ptr<MadeBatch> batch) {
   return host;
 }
 
-inline const train::StepReport& run_step(train::Engine& engine, comm::Mesh& mesh, int64_t step) {
+inline const step::StepReport& run_step(step::Engine& engine, comm::Mesh& mesh, int64_t step) {
   const auto options = small_cappa();
   return engine.step(step, [&](int64_t m) {
-    const train::Geometry& g = engine.geometry();
+    const step::Geometry& g = engine.geometry();
     const int64_t first = (step - 1) * g.global_batch + g.first_example(mesh, m);
     return owned(std::make_shared<MadeBatch>(options, first, g.micro_batch));
   });
 }
 
 // NLL and token weight of each example of a batch.
-inline void score(train::Engine& engine, const models::HostBatch& batch, double* nll,
+inline void score(step::Engine& engine, const models::HostBatch& batch, double* nll,
                   double* weight) {
   auto& pass = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
   engine.forward(
@@ -155,7 +155,7 @@ inline void score(train::Engine& engine, const models::HostBatch& batch, double*
 }
 
 // Every tensor of the state, whole, at every rank: name -> bytes.
-inline std::map<std::string, std::string> whole_state(train::Engine& engine, comm::Comm& world) {
+inline std::map<std::string, std::string> whole_state(step::Engine& engine, comm::Comm& world) {
   std::map<std::string, std::string> out;
   for (const shard::TensorSlice& slice : engine.state()) {
     int64_t count = 1, size = device::size_of(slice.type);

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 const std::vector<std::string> kOrder = {"base",    "device",     "kernels", "config", "comm",
                                          "io",      "shard",      "nn",      "models", "optim",
                                          "data",    "checkpoint", "eval",    "host",   "job",
-                                         "records", "train",      "modes",   "main"};
+                                         "records", "step",       "train",   "modes",  "main"};
 
 int place_of(const std::string& folder) {
   auto it = std::find(kOrder.begin(), kOrder.end(), folder);

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "train/engine.hpp"
+#include "step/engine.hpp"
 #include "train/recipe.hpp"
 
 namespace host {

@@ -40,7 +40,7 @@ struct Counted {
 Counted walk_all(const Recipe& recipe) {
   auto world = comm::make_plan_comm(4);
   comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
-  Engine engine(recipe.engine(4096, 1, device::Kind::cpu), mesh, device::Kind::plan);
+  step::Engine engine(recipe.engine(4096, 1, device::Kind::cpu), mesh, device::Kind::plan);
   engine.step(1, {});
   Counted out{0, mesh.fsdp->gathered(), mesh.fsdp->scattered(), mesh.fsdp->reduced(),
               mesh.replica->reduced()};
@@ -94,11 +94,11 @@ OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
       recipe);
   deck.throw_if_any();
   Plan plan = make_plan(recipe, deck, 4, "");
-  const EngineOptions options =
+  const step::EngineOptions options =
       recipe.engine(4096, 1, device == "cuda" ? device::Kind::cuda : device::Kind::cpu);
   auto world = comm::make_plan_comm(4);
   comm::Mesh mesh = comm::make_plan_mesh({2, 2}, *world);
-  Engine engine(options, mesh, device::Kind::plan);
+  step::Engine engine(options, mesh, device::Kind::plan);
   engine.step(1, {});
   EXPECT_EQ(plan.memory.count("scratch"), device == "cuda");
   EXPECT_EQ(plan.memory["scratch"], engine.ledger().peak_of("scratch"));

@@ -18,8 +18,8 @@ const std::vector<shard::Parameter> kParameters = [] {
   return out;
 }();
 
-StepReport sound() {
-  StepReport r;
+step::StepReport sound() {
+  step::StepReport r;
   r.measures = {2.5};
   r.gradients.gradients.per_parameter = {1, 2};
   r.update.parameters.per_parameter = {1, 2};
@@ -27,23 +27,23 @@ StepReport sound() {
 }
 
 // A gradient that is not finite: nothing was updated.
-StepReport bad_gradient() {
-  StepReport r = sound();
+step::StepReport bad_gradient() {
+  step::StepReport r = sound();
   r.finite = false;
   r.gradients.gradients.per_parameter[1] = INFINITY;
   return r;
 }
 
 // Parameters that are not finite after an update of finite gradients.
-StepReport bad_update() {
-  StepReport r = sound();
+step::StepReport bad_update() {
+  step::StepReport r = sound();
   r.update.parameters.global = NAN;
   r.update.parameters.per_parameter[0] = NAN;
   return r;
 }
 
-StepReport overflow() {
-  StepReport r = bad_gradient();
+step::StepReport overflow() {
+  step::StepReport r = bad_gradient();
   r.gradients.loss_scale = 64;
   r.gradients.next_loss_scale = 32;
   return r;
@@ -71,7 +71,7 @@ TEST(Guard, KeepsSoundSteps) {
 TEST(Guard, DecidesByTheDeck) {
   struct Case {
     const char* nonfinite;
-    StepReport report;
+    step::StepReport report;
     Action action;
     const char* says;
   };
@@ -99,7 +99,7 @@ TEST(Guard, DecidesByTheDeck) {
 }
 
 TEST(Guard, NamesALossThatIsNotFinite) {
-  StepReport r = sound();
+  step::StepReport r = sound();
   r.finite = false;
   r.measures = {NAN};
   const GuardOptions o = options("skip");
@@ -109,7 +109,7 @@ TEST(Guard, NamesALossThatIsNotFinite) {
 
 // A scale at its minimum cannot shrink: the step is judged like one without a scale.
 TEST(Guard, AScaleAtItsMinimumIsNoOverflow) {
-  StepReport r = overflow();
+  step::StepReport r = overflow();
   r.gradients.next_loss_scale = r.gradients.loss_scale;
   const GuardOptions o = options("stop");
   const Guard::Verdict v = Guard(o).judge(3, r, kParameters);
@@ -120,10 +120,10 @@ TEST(Guard, AScaleAtItsMinimumIsNoOverflow) {
 }
 
 TEST(Guard, EndsTheRunAfterMaxSkipsInARow) {
-  for (const StepReport& bad : {bad_gradient(), overflow()}) {
+  for (const step::StepReport& bad : {bad_gradient(), overflow()}) {
     const GuardOptions o = options("skip", 2);
     Guard guard(o);
-    auto action = [&](int64_t step, const StepReport& r) {
+    auto action = [&](int64_t step, const step::StepReport& r) {
       return guard.judge(step, r, kParameters).action;
     };
     for (int64_t first : {10, 20}) {  // a sound step between them begins a new count

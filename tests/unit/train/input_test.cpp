@@ -49,7 +49,7 @@ data::Mixture::Part part(const std::string& name, int64_t size, int64_t offset,
 // Ids of global batches [first, last), read by all ranks of a mesh through loaders of their own.
 void read_steps(const data::Mixture& mixture, comm::MeshShape shape, int64_t micro_batch,
                 int64_t first, int64_t last, std::vector<std::vector<int32_t>>& batches) {
-  Geometry g = derive_geometry(kBatch, micro_batch, shape, {});
+  step::Geometry g = step::derive_geometry(kBatch, micro_batch, shape, {});
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     comm::Mesh mesh;
     mesh.shape = shape;
@@ -219,7 +219,7 @@ struct Root {
 double seconds_to_first_batch(const Recipe& recipe, int64_t step) {
   auto begin = std::chrono::steady_clock::now();
   std::unique_ptr<data::Mixture> mixture = open_training_data(recipe, recipe.data.tokenizers(), {});
-  Geometry g = derive_geometry(8192, 64, {.replica = 128, .fsdp = 1}, {});
+  step::Geometry g = step::derive_geometry(8192, 64, {.replica = 128, .fsdp = 1}, {});
   comm::Mesh mesh;
   mesh.shape = {.replica = 128, .fsdp = 1};
   mesh.replica_index = 77;
@@ -298,7 +298,7 @@ TEST(Stream, MemoryIsFlatOverEpochs) {
   std::unique_ptr<data::Mixture> mixture = open_training_data(recipe, recipe.data.tokenizers(), {});
   ASSERT_EQ(mixture->size(), 200);
   int64_t per_epoch = mixture->size() / 4;
-  Geometry g = derive_geometry(4, 4, {}, {});
+  step::Geometry g = step::derive_geometry(4, 4, {}, {});
   comm::Mesh mesh;
   data::Loader loader(*mixture, recipe.data.loader, training_plan(g, mesh, 0, 20 * per_epoch));
   int64_t early = 0;

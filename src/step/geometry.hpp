@@ -9,7 +9,7 @@
 #include "comm/mesh.hpp"
 #include "config/table.hpp"
 
-namespace train {
+namespace step {
 
 struct DeterminismOptions {
   std::string level = "run";
@@ -38,4 +38,4 @@ struct Geometry {
 Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshShape mesh,
                          const DeterminismOptions& determinism);
 
-}  // namespace train
+}  // namespace step

@@ -11,7 +11,7 @@
 
 #include "models/model.hpp"
 
-namespace train {
+namespace step {
 
 class PassInputs {
  public:
@@ -43,4 +43,4 @@ class PassInputs {
   std::unique_ptr<device::Queue> copies_;  // null: inputs are where ops read them
 };
 
-}  // namespace train
+}  // namespace step

@@ -18,12 +18,12 @@
 #include "models/model.hpp"
 #include "optim/ema.hpp"
 #include "optim/engine.hpp"
-#include "train/geometry.hpp"
-#include "train/pass_inputs.hpp"
-#include "train/step_report.hpp"
-#include "train/step_sums.hpp"
+#include "step/geometry.hpp"
+#include "step/pass_inputs.hpp"
+#include "step/step_report.hpp"
+#include "step/step_sums.hpp"
 
-namespace train {
+namespace step {
 
 // Makes a pass that the run uses beside training; null if the model lacks the capability.
 using MakePass = std::function<std::unique_ptr<models::ForwardPass>(const models::Model&)>;
@@ -181,4 +181,4 @@ class Engine {
   int64_t submitted_ = 0;           // steps so far
 };
 
-}  // namespace train
+}  // namespace step

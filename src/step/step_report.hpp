@@ -8,7 +8,7 @@
 #include "device/transfers.hpp"
 #include "optim/engine.hpp"
 
-namespace train {
+namespace step {
 
 struct StepReport {
   std::vector<double> sums;      // over the examples: Model::sum_columns(); empty on paper
@@ -28,4 +28,4 @@ struct StepReport {
   double data_s = 0, comm_s = 0;
 };
 
-}  // namespace train
+}  // namespace step

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/geometry.hpp"
+#include "step/geometry.hpp"
 
 #include <bit>
 
 #include "base/error.hpp"
 
-namespace train {
+namespace step {
 
 void DeterminismOptions::bind(config::Table& t) {
   t.key("level", level,
@@ -74,4 +74,4 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
   return g;
 }
 
-}  // namespace train
+}  // namespace step

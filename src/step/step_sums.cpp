@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/step_sums.hpp"
+#include "step/step_sums.hpp"
 
 #include "base/tree_sum.hpp"
 #include "kernels/square_sums.hpp"
 
-namespace train {
+namespace step {
 using device::DType;
 
 StepSums::StepSums(const models::Model& model, const Geometry& geometry, comm::Mesh& mesh,
@@ -71,4 +71,4 @@ void StepSums::read(int64_t step, StepReport& report) {
     report.measures.push_back(m.value(v, geometry_.global_batch));
 }
 
-}  // namespace train
+}  // namespace step

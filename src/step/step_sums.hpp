@@ -7,10 +7,10 @@
 
 #include "comm/mesh.hpp"
 #include "models/model.hpp"
-#include "train/geometry.hpp"
-#include "train/step_report.hpp"
+#include "step/geometry.hpp"
+#include "step/step_report.hpp"
 
-namespace train {
+namespace step {
 
 class StepSums {
  public:
@@ -43,4 +43,4 @@ class StepSums {
   device::Fetched host_sums_;  // a copy of the step's sums
 };
 
-}  // namespace train
+}  // namespace step

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/engine.hpp"
+#include "step/engine.hpp"
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 #include "device/range.hpp"
 #include "host/mfu.hpp"
 
-namespace train {
+namespace step {
 using device::DType;
 using device::Kind;
 
@@ -287,4 +287,4 @@ std::vector<shard::TensorSlice> Engine::state() {
   return out;
 }
 
-}  // namespace train
+}  // namespace step

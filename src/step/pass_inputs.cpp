@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/pass_inputs.hpp"
+#include "step/pass_inputs.hpp"
 
 #include <algorithm>
 
 #include "device/transfers.hpp"
 
-namespace train {
+namespace step {
 using device::Kind;
 
 PassInputs::PassInputs(const std::vector<const models::Pass*>& passes, int64_t micro_batch,
@@ -53,4 +53,4 @@ void PassInputs::upload(size_t pass) {
   set.copied.wait(queue_);
 }
 
-}  // namespace train
+}  // namespace step
