@@ -8,7 +8,7 @@
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "data/op.hpp"
+#include "data/ops/op.hpp"
 #include "modes/mode.hpp"
 #include "optim/registry.hpp"
 #include "train/console.hpp"

@@ -4,8 +4,8 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/bad_sample.hpp"
-#include "data/file.hpp"
-#include "data/subset.hpp"
+#include "data/sources/file.hpp"
+#include "data/stream/subset.hpp"
 
 namespace data {
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
+#include "data/ops/pipeline.hpp"
 #include "data/options.hpp"
-#include "data/pipeline.hpp"
-#include "data/source.hpp"
+#include "data/sources/source.hpp"
 
 namespace data {
 

@@ -6,7 +6,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "data/hint.hpp"
-#include "data/pipeline.hpp"
+#include "data/ops/pipeline.hpp"
 
 namespace data {
 

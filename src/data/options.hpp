@@ -12,8 +12,8 @@
 #include "config/table.hpp"
 #include "data/array.hpp"
 #include "data/bad_sample.hpp"
-#include "data/source.hpp"
-#include "data/tokenizer.hpp"
+#include "data/sources/source.hpp"
+#include "data/tokenizers/tokenizer.hpp"
 
 namespace data {
 

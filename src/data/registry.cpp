@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything that a deck can name in [data.*], [tokenizer.*] and preprocessing strings.
-#include "data/op.hpp"
-#include "data/source.hpp"
-#include "data/tokenizer.hpp"
+#include "data/ops/op.hpp"
+#include "data/sources/source.hpp"
+#include "data/tokenizers/tokenizer.hpp"
 
 namespace data {
 
-// One row for each: src/data/source_NAME.cpp, tokenizer_NAME.cpp, op_NAME.cpp end in NAME_row().
+// One row for each: files in sources/, tokenizers/ and ops/ end in NAME_row().
 #define SOURCES(ROW) ROW(webdataset) ROW(hdf5) ROW(folder) ROW(class_folder) ROW(synthetic)
 #define TOKENIZERS(ROW) ROW(sentencepiece) ROW(bytes)
 // clang-format off

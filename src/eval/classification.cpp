@@ -4,7 +4,7 @@
 // numbers depend on the example alone, and are added in the order of positions.
 #include <algorithm>
 
-#include "data/host_batch.hpp"
+#include "data/stream/host_batch.hpp"
 #include "eval/evaluator.hpp"
 #include "models/classify_pass.hpp"
 

@@ -14,8 +14,8 @@
 #include "comm/mesh.hpp"
 #include "config/table.hpp"
 #include "data/dataset.hpp"
-#include "data/loader.hpp"
 #include "data/options.hpp"
+#include "data/stream/loader.hpp"
 #include "models/model.hpp"
 
 namespace eval {

@@ -2,7 +2,7 @@
 // Mean over the captions of their summed negative log-likelihood in nats (big_vision's
 // proj.cappa.perplexity, never exponentiated), and the same per token: summed NLL / summed tokens.
 // Exact for any size of the set and any number of ranks.
-#include "data/host_batch.hpp"
+#include "data/stream/host_batch.hpp"
 #include "eval/evaluator.hpp"
 #include "models/caption_scorer.hpp"
 

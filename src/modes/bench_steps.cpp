@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/clock.hpp"
-#include "data/host_batch.hpp"
+#include "data/stream/host_batch.hpp"
 #include "host/machine_limits.hpp"
 #include "host/stolen_time.hpp"
 #include "kernels/gemm.hpp"

@@ -17,8 +17,8 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "data/host_batch.hpp"
-#include "data/tokenizer_of.hpp"
+#include "data/ops/tokenizer_of.hpp"
+#include "data/stream/host_batch.hpp"
 #include "io/files.hpp"
 #include "io/h5.hpp"
 #include "models/caption_scorer.hpp"

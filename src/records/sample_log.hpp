@@ -11,7 +11,7 @@
 #include <string>
 
 #include "comm/comm.hpp"
-#include "data/loader.hpp"
+#include "data/stream/loader.hpp"
 #include "io/files.hpp"
 
 namespace records {

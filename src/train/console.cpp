@@ -8,7 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "data/count_lines.hpp"
+#include "data/ops/count_lines.hpp"
 #include "host/threads.hpp"
 #include "io/version.hpp"
 #include "kernels/gemm.hpp"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "comm/mesh.hpp"
-#include "data/mixture.hpp"
+#include "data/stream/mixture.hpp"
 #include "host/device_choice.hpp"
 #include "step/engine.hpp"
 #include "train/recipe.hpp"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/log.hpp"
-#include "data/host_batch.hpp"
+#include "data/stream/host_batch.hpp"
 
 namespace train {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/per_step.hpp"
-#include "data/loader.hpp"
+#include "data/stream/loader.hpp"
 #include "records/bad_samples.hpp"
 #include "train/attempt.hpp"
 #include "train/run_files.hpp"

@@ -10,8 +10,8 @@
 
 #include "base/text.hpp"
 #include "checkpoint/weight_file.hpp"
-#include "data/file.hpp"
-#include "data/tokenizer.hpp"
+#include "data/sources/file.hpp"
+#include "data/tokenizers/tokenizer.hpp"
 
 namespace train {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "data/staging.hpp"
+#include "data/sources/staging.hpp"
 
 namespace train {
 namespace log = base::log;

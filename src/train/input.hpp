@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/together.hpp"
-#include "data/loader.hpp"
+#include "data/stream/loader.hpp"
 #include "train/recipe.hpp"
 
 namespace train {

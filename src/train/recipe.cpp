@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/text.hpp"
-#include "data/loader.hpp"
+#include "data/stream/loader.hpp"
 #include "host/device_choice.hpp"
 #include "train/unused.hpp"
 

@@ -18,7 +18,7 @@
 
 #include "base/clock.hpp"
 #include "checkpoint/checkpoint.hpp"
-#include "data/host_batch.hpp"
+#include "data/stream/host_batch.hpp"
 #include "host/threads.hpp"
 #include "io/files.hpp"
 #include "ranks.hpp"

@@ -20,8 +20,8 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
-#include "data/loader.hpp"
-#include "data/source_webdataset.hpp"
+#include "data/sources/webdataset.hpp"
+#include "data/stream/loader.hpp"
 
 namespace {
 

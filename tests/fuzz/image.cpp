@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "data/pipeline.hpp"
+#include "data/ops/pipeline.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

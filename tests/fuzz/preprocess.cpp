@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "data/ops/pipeline.hpp"
+#include "data/ops/tokenizer_of.hpp"
 #include "data/options.hpp"
-#include "data/pipeline.hpp"
-#include "data/tokenizer_of.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

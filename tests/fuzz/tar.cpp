@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/hash.hpp"
-#include "data/tar_index.hpp"
+#include "data/sources/tar_index.hpp"
 #include "memory_file.hpp"
 #include "targets.hpp"
 

@@ -2,7 +2,7 @@
 // Captions. The first byte picks the tokenizer and how its op is called.
 #include <algorithm>
 
-#include "data/pipeline.hpp"
+#include "data/ops/pipeline.hpp"
 #include "targets.hpp"
 
 namespace fuzz {

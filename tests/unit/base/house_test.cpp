@@ -241,17 +241,17 @@ const std::map<std::string, std::string>& caption_files() {
       {"recipe", "keys that moved to the model give an error with the new place"},
       {"caption_table", "tables of captions"},
       {"captions_file", "tables of captions, and COCO's JSON"},
-      {"source_folder", "images with a file of captions"},
-      {"source_synthetic", "made-up images and captions"},
+      {"folder", "images with a file of captions"},
+      {"synthetic", "made-up images and captions"},
       {"member_json", "captions in JSON members"},
       {"op", "what tokenize found out about one sample, for the mode above"},
-      {"op_fields", "op coco_captions"},
-      {"op_tokenize", "op of captions"},
+      {"fields", "op coco_captions"},
+      {"tokenize", "op of captions"},
       {"count_lines", "what that op counted"},
       {"registry", "row of the op coco_captions"},
       {"tokenizer", "pad piece of a tokenizer"},
-      {"tokenizer_bytes", "pad piece of a tokenizer"},
-      {"tokenizer_sentencepiece", "pad piece of a tokenizer"},
+      {"bytes", "pad piece of a tokenizer"},
+      {"sentencepiece", "pad piece of a tokenizer"},
   };
   return files;
 }

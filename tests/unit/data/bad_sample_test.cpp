@@ -5,8 +5,8 @@
 #include <set>
 
 #include "base/text.hpp"
-#include "data/file.hpp"
-#include "data/loader.hpp"
+#include "data/sources/file.hpp"
+#include "data/stream/loader.hpp"
 #include "support.hpp"
 
 namespace data {

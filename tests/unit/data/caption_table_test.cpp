@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of images and captions: headers, quotes, tabs, what is refused.
-#include "data/caption_table.hpp"
+#include "data/sources/caption_table.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,9 +2,9 @@
 // Classes of images: sub-folders, lists of names, numbers and names in texts.
 #include <gtest/gtest.h>
 
-#include "data/class_names.hpp"
-#include "data/pipeline.hpp"
-#include "data/source_class_folder.hpp"
+#include "data/ops/pipeline.hpp"
+#include "data/sources/class_folder.hpp"
+#include "data/sources/class_names.hpp"
 #include "support.hpp"
 
 namespace data {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Image folders with captions files, good and bad.
+#include "data/sources/folder.hpp"
+
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/captions_file.hpp"
-#include "data/file.hpp"
-#include "data/source_folder.hpp"
+#include "data/sources/captions_file.hpp"
+#include "data/sources/file.hpp"
 #include "support.hpp"
 
 namespace data {

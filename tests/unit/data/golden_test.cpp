@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "data/pipeline.hpp"
+#include "data/ops/pipeline.hpp"
 #include "support.hpp"
 
 namespace data {

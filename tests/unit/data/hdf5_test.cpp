@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HDF5 source, on files made by the C library as h5py makes them.
+#include "data/sources/hdf5.hpp"
+
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
 #include <limits>
 #include <thread>
 
-#include "data/source_hdf5.hpp"
 #include "io/h5.hpp"
 #include "support.hpp"
 

@@ -7,8 +7,8 @@
 #include <turbojpeg.h>
 #include <webp/encode.h>
 
-#include "data/image_decode.hpp"
-#include "data/resize.hpp"
+#include "data/images/decode.hpp"
+#include "data/images/resize.hpp"
 #include "support.hpp"
 
 namespace data {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/loader.hpp"
+#include "data/stream/loader.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 #include <set>
 #include <thread>
 
-#include "data/source_synthetic.hpp"
-#include "data/source_webdataset.hpp"
+#include "data/sources/synthetic.hpp"
+#include "data/sources/webdataset.hpp"
 #include "support.hpp"
 
 namespace data {

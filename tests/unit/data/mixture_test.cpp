@@ -6,8 +6,8 @@
 #include <cmath>
 #include <set>
 
-#include "data/loader.hpp"
-#include "data/source_synthetic.hpp"
+#include "data/sources/synthetic.hpp"
+#include "data/stream/loader.hpp"
 #include "support.hpp"
 
 namespace data {

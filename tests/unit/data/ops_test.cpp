@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "data/pipeline.hpp"
-#include "data/resize.hpp"
+#include "data/images/resize.hpp"
+#include "data/ops/pipeline.hpp"
 #include "support.hpp"
 
 namespace data {

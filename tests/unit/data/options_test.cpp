@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "data/dataset.hpp"
-#include "data/source_synthetic.hpp"
-#include "data/source_webdataset.hpp"
+#include "data/sources/synthetic.hpp"
+#include "data/sources/webdataset.hpp"
 #include "support.hpp"
 
 namespace data {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/order.hpp"
+#include "data/stream/order.hpp"
 
 #include <gtest/gtest.h>
 

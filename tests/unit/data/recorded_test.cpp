@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "base/hash.hpp"
-#include "data/order.hpp"
-#include "data/pipeline.hpp"
-#include "data/source.hpp"
+#include "data/ops/pipeline.hpp"
+#include "data/sources/source.hpp"
+#include "data/stream/order.hpp"
 #include "support.hpp"
 
 namespace data {

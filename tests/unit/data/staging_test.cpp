@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies on node-local disk: made once, checked, whole or not at all.
-#include "data/staging.hpp"
+#include "data/sources/staging.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/file.hpp"
-#include "data/source_folder.hpp"
-#include "data/source_webdataset.hpp"
+#include "data/sources/file.hpp"
+#include "data/sources/folder.hpp"
+#include "data/sources/webdataset.hpp"
 #include "support.hpp"
 
 namespace data {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of a source: as many samples as were asked for, the same ones everywhere, and none in two
 // parts.
-#include "data/subset.hpp"
+#include "data/stream/subset.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "data/sources/synthetic.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "data/source_synthetic.hpp"
 #include "support.hpp"
 
 namespace data {

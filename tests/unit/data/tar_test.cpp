@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/tar_index.hpp"
-#include "data/tar_reader.hpp"
+#include "data/sources/tar_index.hpp"
+#include "data/sources/tar_reader.hpp"
 #include "support.hpp"
 
 namespace data {

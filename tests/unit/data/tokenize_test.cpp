@@ -2,7 +2,7 @@
 // The bytes tokenizer, and prefixes that are given rather than predicted.
 #include <gtest/gtest.h>
 
-#include "data/pipeline.hpp"
+#include "data/ops/pipeline.hpp"
 #include "support.hpp"
 
 namespace data {

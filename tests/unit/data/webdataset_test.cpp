@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "data/sources/webdataset.hpp"
+
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,10 +9,9 @@
 #include <thread>
 
 #include "base/log.hpp"
-#include "data/brace.hpp"
-#include "data/file.hpp"
-#include "data/source_webdataset.hpp"
-#include "data/tar_index.hpp"
+#include "data/sources/brace.hpp"
+#include "data/sources/file.hpp"
+#include "data/sources/tar_index.hpp"
 #include "support.hpp"
 
 namespace data {

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Image files in sub-folders, one sub-folder for each class.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "data/sources/class_names.hpp"
+#include "data/sources/source.hpp"
+
+namespace data {
+
+struct ClassFolderOptions : SourceOptions {
+  std::string path;     // folder of the classes' folders
+  std::string classes;  // where the names of the classes come from; "": path
+  void bind(config::Table& t) override;
+  const std::string& names_from() const { return classes.empty() ? path : classes; }
+  Spec spec() const override;
+  std::vector<std::string> files() const override;
+  std::unique_ptr<Source> open(const OpenContext& context) const override;
+};
+
+}  // namespace data

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/sources/class_names.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "data/hint.hpp"
+#include "data/sources/file.hpp"
+#include "data/sources/source.hpp"
+#include "io/files.hpp"
+
+namespace data {
+
+using base::Exit;
+
+ClassNames::ClassNames(const std::string& from) : from_(from) {
+  std::error_code problem;
+  if (std::filesystem::is_directory(from, problem)) {
+    for (std::filesystem::directory_iterator at(from, problem), end; !problem && at != end;
+         at.increment(problem))
+      if (std::error_code ignored; at->is_directory(ignored))
+        names_.push_back(at->path().filename().native());
+    if (problem)
+      base::fail(Exit::data, "the folder '{}' cannot be listed: {}", from, problem.message());
+    std::sort(names_.begin(), names_.end());
+    if (names_.empty())
+      base::fail(Exit::data, "'{}' has no sub-folder: each class is a sub-folder with its images",
+                 from);
+  } else {
+    if (!io::exists(from))
+      base::fail(Exit::data, "there is no file or folder '{}' of class names", from);
+    const File file(from);
+    if (file.size() > kMostMemberBytes)
+      base::fail(Exit::data, "'{}' has {} bytes; at most {} of class names are read", from,
+                 file.size(), kMostMemberBytes);
+    std::string text(size_t(file.size()), '\0');
+    file.read(0, text.data(), text.size());
+    for (const std::string& line : base::split(text, '\n'))
+      if (const std::string_view name = base::trim(line); !name.empty()) names_.emplace_back(name);
+    if (names_.empty()) base::fail(Exit::data, "'{}' holds no class name; give one per line", from);
+  }
+  for (size_t i = 0; i < names_.size(); ++i)
+    if (!numbers_.emplace(names_[i], int32_t(i)).second)
+      base::fail(Exit::data, "'{}' names the class {} twice", from, base::quoted(names_[i], 60));
+}
+
+int32_t ClassNames::number_of(std::string_view name) const {
+  auto found = numbers_.find(std::string(name));
+  if (found == numbers_.end())
+    base::fail(Exit::data, "{} is none of the {} classes of '{}'{}", base::quoted(name, 60), size(),
+               from_, nearest_hint(std::string(name), names_));
+  return found->second;
+}
+
+std::string ClassNames::text() const {
+  constexpr size_t kNamed = 20;
+  std::vector<std::string> shown;
+  for (const std::string& name : names_)
+    if (shown.size() < kNamed) shown.emplace_back(base::one_line(name));
+  if (names_.size() > kNamed) shown.push_back("...");
+  return base::join(shown, ", ");
+}
+
+}  // namespace data

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/sources/file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace data {
+namespace {
+
+int64_t modified_of(const struct stat& info) {
+  return int64_t(info.st_mtim.tv_sec) * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
+// Not blocking: to open a pipe that nobody writes to must not hold us; of a regular file it changes
+// nothing.
+File::File(const std::string& path)
+    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (fd_ < 0) throw Unreadable(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));
+  struct stat info;
+  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    throw Unreadable(fmt::format("'{}' is not a regular file", path));
+  }
+  size_ = info.st_size;
+  modified_ns_ = modified_of(info);
+}
+
+File::~File() { ::close(fd_); }
+
+bool File::has_changed() const {
+  struct stat info;
+  if (::fstat(fd_, &info) != 0)
+    throw Unreadable(fmt::format("cannot look at '{}': {}", path_, std::strerror(errno)));
+  return info.st_size != size_ || modified_of(info) != modified_ns_;
+}
+
+void File::read(int64_t offset, void* out, size_t count) const {
+  char* at = static_cast<char*>(out);
+  while (count > 0) {
+    ssize_t got = ::pread(fd_, at, count, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      throw Unreadable(fmt::format("reading '{}' at {}: {}", path_, offset, std::strerror(errno)));
+    if (got == 0)
+      throw Unreadable(fmt::format(
+          "'{}' ends at {}, {} bytes are missing: was it cut while in use?", path_, offset, count));
+    at += got;
+    offset += got;
+    count -= size_t(got);
+  }
+}
+
+}  // namespace data

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Image files in a folder, and files of captions: tables (TSV, CSV) or COCO captions JSON.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "data/sources/caption_table.hpp"
+#include "data/sources/source.hpp"
+
+namespace data {
+
+struct FolderOptions : SourceOptions {
+  std::string path;              // folder of the images; "": the folder of the captions
+  std::string captions;          // .tsv, .csv or .json, with braces and *, ?, [...]
+  TableColumns columns;          // of tables
+  std::string sample = "image";  // or "caption"
+  void bind(config::Table& t) override;
+  std::vector<std::string> caption_files() const;
+  // Returns the folder of the images. Error(Exit::data) if it is not named and the files lie in
+  // several folders.
+  std::string folder(const std::vector<std::string>& caption_files) const;
+  Spec spec() const override;
+  // the images; Error(Exit::data) for a captions file that is no good
+  std::vector<std::string> files() const override;
+  std::string files_key() const override { return path.empty() ? "captions" : "path"; }
+  std::unique_ptr<Source> open(const OpenContext& context) const override;
+
+ private:
+  std::string captions_problem() const;                         // of the key `captions`, or ""
+  std::string column_problem(const std::string& column) const;  // of a column's key, or ""
+};
+
+}  // namespace data

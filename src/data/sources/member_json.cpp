@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/sources/member_json.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace data {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kLargest = size_t{4} << 20;  // bytes of captions of one image
+constexpr int kDeepest = 16;
+
+}  // namespace
+
+MemberName split_member_field(std::string_view text) {
+  size_t colon = text.find(':');
+  if (colon != text.npos)
+    return {{std::string(text.substr(0, colon))}, std::string(text.substr(colon + 1))};
+  MemberName out;
+  for (const std::string& extension : base::split(text, ';'))
+    out.extensions.emplace_back(base::trim(extension));
+  return out;
+}
+
+std::string MemberName::text() const {
+  std::string out;
+  for (const std::string& extension : extensions) out += (out.empty() ? "." : " or .") + extension;
+  return out;
+}
+
+Texts texts_in_json(std::string_view text, const std::string& key) {
+  auto fail = [&](const std::string& what) { base::fail(base::Exit::data, "its JSON {}", what); };
+  if (text.size() > kLargest)
+    fail(fmt::format("has {} bytes; at most {} are read", text.size(), kLargest));
+  Json json;
+  try {
+    // Of the outermost object, only what is asked for is kept.
+    json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& value) {
+      if (depth > kDeepest) fail("is nested too deep");
+      return event != Json::parse_event_t::key || depth != 1 ||
+             value.get_ref<const std::string&>() == key;
+    });
+  } catch (const Json::exception& e) {
+    fail(fmt::format("cannot be read: {}", e.what()));
+  }
+  if (!json.is_object() || !json.contains(key)) fail(fmt::format("has no \"{}\"", key));
+  const Json& value = json[key];
+  Texts out;
+  if (value.is_string())
+    out.push_back(value.get<std::string>());
+  else if (value.is_array() && !value.empty())
+    for (const Json& one : value) {
+      if (!one.is_string())
+        fail(fmt::format("\"{}\" holds {} among its texts", key, one.type_name()));
+      out.push_back(one.get<std::string>());
+    }
+  else
+    fail(fmt::format("\"{}\" is {}, not a text or a list of texts", key,
+                     value.is_array() ? "an empty list" : value.type_name()));
+  return out;
+}
+
+}  // namespace data

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// WebDataset: samples in plain tar shards, members of a sample share their name up to the first
+// dot.
+#pragma once
+
+#include "data/sources/shard_options.hpp"
+
+namespace data {
+
+struct WebdatasetOptions : ShardOptions {
+  void bind(config::Table& t) override;
+  Spec spec() const override;
+  std::unique_ptr<Source> open(const OpenContext& context) const override;
+
+ private:
+  // one entry of `fields`, or ""
+  std::string field_problem(const std::string& field, const std::string& text) const;
+};
+
+}  // namespace data

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/stream/order.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "base/narrow.hpp"
+#include "data/hint.hpp"
+
+namespace data {
+
+std::vector<std::string> shuffle_names() { return {"none", "exact", "blocks"}; }
+
+Shuffle shuffle_named(std::string_view name) {
+  if (name == "none") return Shuffle::none;
+  if (name == "exact") return Shuffle::exact;
+  if (name == "blocks") return Shuffle::blocks;
+  base::fail(base::Exit::config, "unknown shuffle '{}'{}; known: {}", name,
+             nearest_hint(name, shuffle_names()), list_of(shuffle_names()));
+}
+
+Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std::string_view name)
+    : shuffle_(shuffle),
+      size_(size),
+      stream_(seed, name.empty() ? std::string("data.order") : fmt::format("data.order/{}", name)),
+      shape_(shape) {
+  CHECK(size > 0, "an order of {} samples", size);
+  if (shuffle != Shuffle::blocks) {
+    all_ = Permutation(size);
+    return;
+  }
+  CHECK(shape.block > 0 && shape.window > 0, "blocks of {} samples, windows of {} blocks",
+        shape.block, shape.window);
+  shape_.block = std::min(shape.block, size);
+  int64_t blocks = base::ceil_div(size, shape_.block);
+  shape_.window = std::min(shape.window, blocks);
+  all_ = Permutation(blocks);
+}
+
+int64_t Order::index(int64_t position) const {
+  CHECK(position >= 0, "position {}", position);
+  int64_t within = position % size_;
+  if (shuffle_ == Shuffle::none) return within;
+  base::Stream epoch = stream_.sub(uint64_t(position / size_));
+  return shuffle_ == Shuffle::exact ? all_.at(within, epoch) : index_in_blocks(within, epoch);
+}
+
+// "Place" is where a block stands in this epoch's order of blocks. All blocks are of one length but
+// for the set's last one, which may be shorter and stands anywhere: whatever comes after it is
+// moved by what it lacks.
+int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const {
+  int64_t block = shape_.block, blocks = all_.size(), span = block * shape_.window;
+  int64_t lacks = blocks * block - size_;
+  base::Stream block_order = epoch.sub(0);
+  int64_t short_place = all_.place_of(blocks - 1, block_order);
+  int64_t short_window = short_place / shape_.window;
+
+  // Samples before a window and before a place of it.
+  auto before_window = [&](int64_t w) {
+    return std::min(w * span, blocks * block) - (w > short_window ? lacks : 0);
+  };
+  int64_t window = within / span;
+  if (window >= short_window && within >= before_window(short_window + 1))
+    window = (within + lacks) / span;
+  int64_t begin = before_window(window), count = before_window(window + 1) - begin;
+
+  int64_t mixed = Permutation(count).at(within - begin, epoch.sub(uint64_t(window) + 1));
+  // within this window, if it is there
+  int64_t short_begin = (short_place - window * shape_.window) * block;
+  if (window == short_window && mixed >= short_begin + block - lacks) mixed += lacks;
+  int64_t place = window * shape_.window + mixed / block;
+  return all_.at(place, block_order) * block + mixed % block;
+}
+
+}  // namespace data
