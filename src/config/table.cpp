@@ -138,9 +138,9 @@ Key Table::duration(std::string_view name, Duration& member, std::string_view do
 
 Key Table::named_value(std::string_view name, const Names& names,
                        std::function<void(const std::string&)> store, std::string_view doc) {
-  std::string now = names.now;
+  std::string now = names.now.value_or("");
   auto row = row_of(section_, Type::string, name, now, doc);
-  CHECK(!now.empty(), "{}: the default has no name", row->key());
+  CHECK(names.now, "{}: the default has no name", row->key());
   row->choices = names.all;
   row->store = [store = std::move(store)](const Value& value) {
     store(std::get<std::string>(value));

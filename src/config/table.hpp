@@ -97,6 +97,13 @@ class Table {
   Key choice(std::string_view name, E& member,
              std::initializer_list<std::pair<const char*, std::type_identity_t<E>>> values,
              std::string_view doc) {
+    return choice(name, member, std::span(values.begin(), values.size()), doc);
+  }
+  // With a table that messages use too (base/names.hpp).
+  template <class E>
+  Key choice(std::string_view name, E& member,
+             std::span<const std::pair<const char*, std::type_identity_t<E>>> values,
+             std::string_view doc) {
     const std::vector<std::pair<std::string, E>> all(values.begin(), values.end());
     Names names;
     for (const auto& [text, value] : all) {
@@ -195,7 +202,7 @@ class Table {
   friend class Engine;
   struct Names {
     std::vector<std::string> all;
-    std::string now;  // the member's value on entry
+    std::optional<std::string> now;  // the member's value on entry
   };
   Key named_value(std::string_view name, const Names& names,
                   std::function<void(const std::string&)> store, std::string_view doc);
