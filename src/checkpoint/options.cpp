@@ -41,9 +41,8 @@ void CheckpointOptions::bind(config::Table& t) {
       .min(0)
       .unit("MiB")
       .on_resume(OnResume::may_change);
-  t.key("on_error", on_error,
-        "when a file cannot be written (the old ones are intact): go on with a warning, or stop")
-      .one_of({"continue", "stop"})
+  t.choice("on_error", stops_on_error, {{"continue", false}, {"stop", true}},
+           "when a file cannot be written (the old ones are intact): go on with a warning, or stop")
       .on_resume(OnResume::may_change);
   t.key("resume", resume,
         "auto: the newest valid checkpoint if there is one; must: an error if there is none; "

@@ -15,7 +15,7 @@ struct CheckpointOptions {
   bool async = true;
   int64_t staging_mb = 4096;
   std::string resume = "auto";
-  std::string on_error = "continue";
+  bool stops_on_error = false;
   std::string branch_from;
   void bind(config::Table& t);
 };

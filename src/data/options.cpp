@@ -67,10 +67,9 @@ void LoaderOptions::bind(config::Table& t) {
         "copy the shards to this node-local directory first, once per node, e.g. \"$TMPDIR\"; \"\" "
         "= read in place")
       .on_resume(OnResume::may_change);
-  t.key("on_bad_sample", on_bad_sample,
-        "error: end with exit 4; substitute: take a fixed neighbour, name the key once in "
-        "logs/bad_samples.txt")
-      .one_of({"error", "substitute"})
+  t.choice("on_bad_sample", substitutes, {{"error", false}, {"substitute", true}},
+           "error: end with exit 4; substitute: take a fixed neighbour, name the key once in "
+           "logs/bad_samples.txt")
       .on_resume(OnResume::may_change);
   t.key("max_bad_sample_fraction", max_bad_sample_fraction,
         "with substitute: more broken samples than this share of their data set end the run with "

@@ -42,11 +42,10 @@ struct LoaderOptions {
   int64_t prefetch = 4;
   std::string index_dir;
   std::string stage_dir;
-  std::string on_bad_sample = "error";
+  bool substitutes = false;  // on_bad_sample
   double max_bad_sample_fraction = 1e-4;
   void bind(config::Table& t);
 
-  bool substitutes() const { return on_bad_sample == "substitute"; }
   // not a key: where loaders report what they replaced; nullptr = nowhere
   std::shared_ptr<BadSampleLog> log;
 };

@@ -43,11 +43,11 @@ models::HostBatch Feed::next(int64_t step) {
 }
 
 void Feed::agree_on_step(int64_t step) {
-  replaced_[step] = options_.substitutes() ? bad_samples_->agree() : 0;
+  replaced_[step] = options_.substitutes ? bad_samples_->agree() : 0;
 }
 
 void Feed::agree_on_evaluation() {
-  if (options_.substitutes()) bad_samples_->agree();
+  if (options_.substitutes) bad_samples_->agree();
 }
 
 void describe_batch(const data::Batch& batch,

@@ -52,14 +52,14 @@ Guard::Verdict Guard::judge(int64_t step, const step::StepReport& report,
             problem, why)};
   };
   // fp16's own business, unless it never ends.
-  if (options_.nonfinite == "stop" && !report.overflow()) return give_up("");
+  if (options_.nonfinite == GuardOptions::Nonfinite::stop && !report.overflow()) return give_up("");
   if (++consecutive_bad_ > options_.max_skips)
     return give_up(fmt::format(", {} times in a row (guard.max_skips)", consecutive_bad_));
   if (report.overflow())
     return {Action::overflow,
             fmt::format("step={} overflow in fp16: no update; loss_scale={:g} -> {:g}", step,
                         report.gradients.loss_scale, report.gradients.next_loss_scale)};
-  if (options_.nonfinite == "rewind") return {Action::rewind, problem};
+  if (options_.nonfinite == GuardOptions::Nonfinite::rewind) return {Action::rewind, problem};
   if (!sound) return give_up(": too late to skip it (guard.nonfinite = \"rewind\" could go back)");
   return {Action::skip, problem};
 }

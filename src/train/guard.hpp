@@ -15,18 +15,19 @@ namespace train {
 
 // [guard] of the deck.
 struct GuardOptions {
-  std::string nonfinite = "stop";
+  enum class Nonfinite { stop, skip, rewind };
+  Nonfinite nonfinite = Nonfinite::stop;
   int64_t max_skips = 20;
 
   void bind(config::Table& t) {
     auto may = config::OnResume::may_change;
-    t.key(
+    t.choice(
          "nonfinite", nonfinite,
+         {{"stop", Nonfinite::stop}, {"skip", Nonfinite::skip}, {"rewind", Nonfinite::rewind}},
          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in "
          "this step (it counts as one for schedules and bias corrections); rewind: back to the "
          "newest "
          "checkpoint, and the examples since then are left out")
-        .one_of({"stop", "skip", "rewind"})
         .on_resume(may);
     t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6")
         .min(1)

@@ -52,7 +52,7 @@ data::OpenContext Job::context() const {
           .index_dir = loader.index_dir,
           .run_index_dir = access_.writes_indexes ? recipe_.run.dir + "/index" : "",
           .write_index = access_.writes_indexes,
-          .substitutes = access_.spares_samples || loader.substitutes(),
+          .substitutes = access_.spares_samples || loader.substitutes,
           .limits = recipe_.value_limits(),
           .bytes_field = recipe_.bytes_field(device_.kind),
           .stage_dir = stage_dir_};

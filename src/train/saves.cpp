@@ -68,7 +68,7 @@ void Saves::watch(bool wait) {
   if (!saved->error.empty()) {
     error_ = saved->error;
     if (saved_step_ == saved->step) saved_step_ = -1;
-    if (options.on_error == "stop")
+    if (options.stops_on_error)
       throw base::Error(saved->code, saved->error, true, saved->failed_rank);
     if (attempt_.leads())
       log::warning("{}; checkpoint.on_error = \"continue\": the next one is tried as planned{}",

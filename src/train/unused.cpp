@@ -42,7 +42,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   }
   add(!recipe.determinism.mesh() && recipe.determinism.slices != plain.determinism.slices,
       "determinism.slices", "determinism.level is \"run\"");
-  add(!recipe.data.loader.substitutes() &&
+  add(!recipe.data.loader.substitutes &&
           recipe.data.loader.max_bad_sample_fraction != plain.data.loader.max_bad_sample_fraction,
       "loader.max_bad_sample_fraction", "loader.on_bad_sample is \"error\"");
   if (const EarlyStopOptions& e = recipe.early_stop; e.patience_evals == 0) {
@@ -52,8 +52,8 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
     add(e.not_before_fraction != plain.early_stop.not_before_fraction,
         "early_stop.not_before_fraction", why);
   }
-  add(recipe.guard.nonfinite == "stop" && recipe.precision.compute != "fp16" &&
-          recipe.guard.max_skips != plain.guard.max_skips,
+  add(recipe.guard.nonfinite == GuardOptions::Nonfinite::stop &&
+          recipe.precision.compute != "fp16" && recipe.guard.max_skips != plain.guard.max_skips,
       "guard.max_skips", "guard.nonfinite is \"stop\"");
   for (const auto& [name, set] : recipe.data.data)
     add(set.limit == 0 && set.skip == 0 && set.limit_seed != data::DataOptions().limit_seed,

@@ -73,7 +73,7 @@ class Folder : public Source {
          const OpenContext& context)
       : path_(options.folder(files)),
         stage_dir_(context.stage_dir),
-        by_image_(options.sample == "image"),
+        by_image_(options.by_image),
         captions_(files, options.columns) {
     std::error_code problem;
     if (!std::filesystem::is_directory(path_, problem))
@@ -213,16 +213,16 @@ void FolderOptions::bind(config::Table& t) {
   t.key("caption_column", columns.caption,
         "column of the caption in a table; \"\" = the one with a usual name")
       .check([this] { return column_problem(columns.caption); });
-  t.key("sample", sample,
-        "image: one sample per image with fields image and captions (use choice); caption: one per "
-        "caption with fields "
-        "image and text")
-      .one_of({"image", "caption"});
+  t.choice(
+      "sample", by_image, {{"image", true}, {"caption", false}},
+      "image: one sample per image with fields image and captions (use choice); caption: one per "
+      "caption with fields "
+      "image and text");
 }
 
 Spec FolderOptions::spec() const {
   Spec out{{"image", FieldSpec::encoded()}};
-  if (sample == "image")
+  if (by_image)
     out["captions"] = FieldSpec::list_of_texts();
   else
     out["text"] = FieldSpec::characters();

@@ -11,10 +11,10 @@
 namespace data {
 
 struct FolderOptions : SourceOptions {
-  std::string path;              // folder of the images; "": the folder of the captions
-  std::string captions;          // .tsv, .csv or .json, with braces and *, ?, [...]
-  TableColumns columns;          // of tables
-  std::string sample = "image";  // or "caption"
+  std::string path;      // folder of the images; "": the folder of the captions
+  std::string captions;  // .tsv, .csv or .json, with braces and *, ?, [...]
+  TableColumns columns;  // of tables
+  bool by_image = true;  // sample: one per image, or one per caption
   void bind(config::Table& t) override;
   std::vector<std::string> caption_files() const;
   // Returns the folder of the images. Error(Exit::data) if it is not named and the files lie in

@@ -185,7 +185,7 @@ std::vector<BadSample> Loader::fill(Slot& slot, int64_t row) const {
 
 SampleOrSubstitute Loader::get(const Dataset& dataset, int64_t index, int64_t position,
                                const Places& places) const {
-  if (options_.substitutes()) return get_or_substitute(dataset, index, position, &places);
+  if (options_.substitutes) return get_or_substitute(dataset, index, position, &places);
   try {
     return {dataset.get(index, position, &places), index, {}};
   } catch (const BadSampleError& e) {

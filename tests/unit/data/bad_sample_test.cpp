@@ -171,7 +171,7 @@ TEST(BadSample, SameOnAnyRankCount) {
     for (int64_t rank = 0; rank < ranks; ++rank) {
       LoaderOptions options;
       options.threads = 3;
-      options.on_bad_sample = "substitute";
+      options.substitutes = true;
       options.log = std::make_shared<BadSampleLog>();
       Loader loader(set, Order(Shuffle::exact, 60, 4), options, plan(rank, ranks, 12, 10));
       while (loader.has_next()) {
@@ -199,7 +199,7 @@ TEST(BadSample, ReadAheadIsNotReported) {
   LoaderOptions options;
   options.threads = 2;
   options.prefetch = 8;
-  options.on_bad_sample = "substitute";
+  options.substitutes = true;
   options.log = std::make_shared<BadSampleLog>();
   Loader loader(set, Order(Shuffle::none, 60, 0), options, plan(0, 1, 4, 15));
   loader.next();

@@ -27,9 +27,9 @@ struct FolderTest : testing::Test {
     options.path = dir / "images";
   }
   std::unique_ptr<Source> open(const std::string& name, const std::string& text,
-                               const std::string& sample = "image") {
+                               bool by_image = true) {
     options.captions = dir / name;
-    options.sample = sample;
+    options.by_image = by_image;
     test::write_file(options.captions, text);
     return options.open(context);
   }
@@ -59,7 +59,7 @@ TEST_F(FolderTest, TsvAndCocoAreTheSame) {
     EXPECT_EQ(std::get<Texts>(source->read(1)["captions"]), (Texts{"one\tand a tab"}));
     EXPECT_EQ(std::get<Texts>(source->read(2)["captions"]), (Texts{""}));
     for (auto& [field, known] : options.spec()) EXPECT_EQ(mismatch(known, s[field]), "") << field;
-    source = open(name, text, "caption");
+    source = open(name, text, false);
     ASSERT_EQ(source->size(), 4);
     EXPECT_EQ(source->key(1), dir / "images/sub/b.jpg#1");
     s = source->read(1);
@@ -192,7 +192,7 @@ TEST_F(FolderTest, SeveralFilesOfCaptions) {
   for (std::string pattern : {"p-*", "p-{0.tsv,1.csv}", "p-[01].?sv"}) {
     SCOPED_TRACE(pattern);
     options.captions = dir / pattern;
-    options.sample = "image";
+    options.by_image = true;
     std::unique_ptr<Source> source = options.open({});
     ASSERT_EQ(source->size(), 2);
     EXPECT_EQ(std::get<Texts>(source->read(0)["captions"]), (Texts{"one", "three"}));

@@ -10,6 +10,7 @@ namespace train {
 namespace {
 
 using Action = Guard::Action;
+using Nonfinite = GuardOptions::Nonfinite;
 
 const std::vector<shard::Parameter> kParameters = [] {
   std::vector<shard::Parameter> out(2);
@@ -49,7 +50,7 @@ step::StepReport overflow() {
   return r;
 }
 
-GuardOptions options(const std::string& nonfinite, int64_t max_skips = 2) {
+GuardOptions options(Nonfinite nonfinite, int64_t max_skips = 2) {
   GuardOptions o;
   o.nonfinite = nonfinite;
   o.max_skips = max_skips;
@@ -57,7 +58,7 @@ GuardOptions options(const std::string& nonfinite, int64_t max_skips = 2) {
 }
 
 TEST(Guard, KeepsSoundSteps) {
-  for (const char* nonfinite : {"stop", "skip", "rewind"}) {
+  for (Nonfinite nonfinite : {Nonfinite::stop, Nonfinite::skip, Nonfinite::rewind}) {
     const GuardOptions o = options(nonfinite);
     Guard guard(o);
     for (int64_t step = 1; step <= 5; ++step) {
@@ -70,30 +71,31 @@ TEST(Guard, KeepsSoundSteps) {
 
 TEST(Guard, DecidesByTheDeck) {
   struct Case {
-    const char* nonfinite;
+    Nonfinite nonfinite;
     step::StepReport report;
     Action action;
     const char* says;
   };
   const std::vector<Case> cases = {
-      {"stop", bad_gradient(), Action::give_up,
+      {Nonfinite::stop, bad_gradient(), Action::give_up,
        "step 7: loss=2.5 and the gradient of head/b is not finite; nothing was updated. No "},
-      {"skip", bad_gradient(), Action::skip,
+      {Nonfinite::skip, bad_gradient(), Action::skip,
        "step 7: loss=2.5 and the gradient of head/b is not finite; nothing was updated"},
-      {"rewind", bad_gradient(), Action::rewind, "the gradient of head/b"},
-      {"stop", bad_update(), Action::give_up, "but after the update encoder/a is not finite"},
-      {"skip", bad_update(), Action::give_up, "too late to skip it"},
-      {"rewind", bad_update(), Action::rewind, "after the update encoder/a"},
+      {Nonfinite::rewind, bad_gradient(), Action::rewind, "the gradient of head/b"},
+      {Nonfinite::stop, bad_update(), Action::give_up,
+       "but after the update encoder/a is not finite"},
+      {Nonfinite::skip, bad_update(), Action::give_up, "too late to skip it"},
+      {Nonfinite::rewind, bad_update(), Action::rewind, "after the update encoder/a"},
       // An overflow of fp16 is its own business, whatever the deck says.
-      {"stop", overflow(), Action::overflow,
+      {Nonfinite::stop, overflow(), Action::overflow,
        "step=7 overflow in fp16: no update; loss_scale=64 -> 32"},
-      {"skip", overflow(), Action::overflow, "64 -> 32"},
-      {"rewind", overflow(), Action::overflow, "64 -> 32"},
+      {Nonfinite::skip, overflow(), Action::overflow, "64 -> 32"},
+      {Nonfinite::rewind, overflow(), Action::overflow, "64 -> 32"},
   };
   for (const Case& c : cases) {
     const GuardOptions o = options(c.nonfinite);
     const Guard::Verdict v = Guard(o).judge(7, c.report, kParameters);
-    EXPECT_EQ(v.action, c.action) << c.nonfinite << ": " << v.problem;
+    EXPECT_EQ(v.action, c.action) << int(c.nonfinite) << ": " << v.problem;
     EXPECT_NE(v.problem.find(c.says), std::string::npos) << v.problem;
   }
 }
@@ -102,7 +104,7 @@ TEST(Guard, NamesALossThatIsNotFinite) {
   step::StepReport r = sound();
   r.finite = false;
   r.measures = {NAN};
-  const GuardOptions o = options("skip");
+  const GuardOptions o = options(Nonfinite::skip);
   EXPECT_EQ(Guard(o).judge(3, r, kParameters).problem,
             "step 3: loss=nan is not finite; nothing was updated");
 }
@@ -111,7 +113,7 @@ TEST(Guard, NamesALossThatIsNotFinite) {
 TEST(Guard, AScaleAtItsMinimumIsNoOverflow) {
   step::StepReport r = overflow();
   r.gradients.next_loss_scale = r.gradients.loss_scale;
-  const GuardOptions o = options("stop");
+  const GuardOptions o = options(Nonfinite::stop);
   const Guard::Verdict v = Guard(o).judge(3, r, kParameters);
   EXPECT_EQ(v.action, Action::give_up);
   EXPECT_NE(v.problem.find("(loss scale 64, its minimum: precision.loss_scale.min)"),
@@ -121,7 +123,7 @@ TEST(Guard, AScaleAtItsMinimumIsNoOverflow) {
 
 TEST(Guard, EndsTheRunAfterMaxSkipsInARow) {
   for (const step::StepReport& bad : {bad_gradient(), overflow()}) {
-    const GuardOptions o = options("skip", 2);
+    const GuardOptions o = options(Nonfinite::skip, 2);
     Guard guard(o);
     auto action = [&](int64_t step, const step::StepReport& r) {
       return guard.judge(step, r, kParameters).action;
@@ -143,7 +145,7 @@ TEST(Guard, EndsTheRunAfterMaxSkipsInARow) {
 // After a rewind the steps before the bad one are done again: they are sound, and must not end the
 // count.
 TEST(Guard, StepsDoneAgainDoNotEndTheCountOfRewinds) {
-  const GuardOptions o = options("rewind", 2);
+  const GuardOptions o = options(Nonfinite::rewind, 2);
   Guard guard(o);
   for (int64_t attempt = 1; attempt <= 3; ++attempt) {
     for (int64_t step = 5; step < 8; ++step)
