@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/names.hpp"
 #include "base/registry.hpp"
 #include "config/duration.hpp"
 

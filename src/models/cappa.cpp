@@ -11,8 +11,8 @@ namespace models {
 
 Cappa::Cappa(const CappaOptions& options, const MemoryOptions& memory)
     : options_(options),
-      encoder_(options.vit(), memory.policy(), list_),
-      decoder_(options.decoder_config(), memory.policy(), list_),
+      encoder_(options.vit(), memory.recompute, list_),
+      decoder_(options.decoder_config(), memory.recompute, list_),
       head_(options.head(), list_) {}
 
 std::vector<InputSpec> Cappa::inputs() const {

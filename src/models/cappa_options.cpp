@@ -38,8 +38,8 @@ void CappaOptions::bind(config::Table& t) {
       .max(65536)
       .unit("tokens")
       .on_resume(never);
-  t.key("posemb", posemb, "position tables of encoder and decoder")
-      .one_of({"learn", "sincos2d"})
+  t.choice("posemb", learned_positions, {{"learn", true}, {"sincos2d", false}},
+           "position tables of encoder and decoder")
       .on_resume(never);
   t.key("masked_pred_prob", masked_pred_prob,
         "share of the examples predicted in parallel; 0 = Cap")
@@ -78,7 +78,7 @@ void CappaOptions::bind(config::Table& t) {
                         decoder.heads > 0
                             ? ""
                             : " (of model.encoder; model.decoder.heads sets another number)"));
-  if (posemb == "sincos2d" && (encoder.width % 4 || decoder_width() % 4))
+  if (!learned_positions && (encoder.width % 4 || decoder_width() % 4))
     t.error("posemb", fmt::format("sincos2d needs widths divisible by 4; model.{} is {}",
                                   encoder.width % 4 ? "encoder.width" : "decoder.width",
                                   encoder.width % 4 ? encoder.width : decoder_width()));
@@ -94,7 +94,9 @@ void CappaOptions::bind(config::Table& t) {
                     masking_ratio, length(), 1.0 / double(length())));
 }
 
-VitConfig CappaOptions::vit() const { return vit_config(encoder, height(), width(), posemb); }
+VitConfig CappaOptions::vit() const {
+  return vit_config(encoder, height(), width(), learned_positions);
+}
 
 DecoderConfig CappaOptions::decoder_config() const {
   return {.depth = decoder.depth,
@@ -108,7 +110,7 @@ DecoderConfig CappaOptions::decoder_config() const {
           .length = length(),
           .position_rows = seq_len,
           .embedding_rows = embedding_rows(),
-          .learned_positions = posemb == "learn"};
+          .learned_positions = learned_positions};
 }
 
 HeadConfig CappaOptions::head() const {

@@ -21,8 +21,8 @@ struct CappaOptions : config::Table::Variant {
   int64_t image_size = 224;
   int64_t image_height = 0, image_width = 0;
   int64_t vocab_size = 32000, seq_len = 64;
-  int64_t text_len = 0;  // L <= seq_len; 0 = seq_len (set by tests, not a key)
-  std::string posemb = "learn";
+  int64_t text_len = 0;           // L <= seq_len; 0 = seq_len (set by tests, not a key)
+  bool learned_positions = true;  // posemb
   double masked_pred_prob = 0.75, masking_ratio = 1.0;
   double label_smoothing = 0;
   int64_t pad_id = 0;

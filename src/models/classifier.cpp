@@ -17,8 +17,8 @@ using Columns =
 
 ClassifierModel::ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory)
     : options_(options),
-      encoder_(options.vit_config(), memory.policy(), list_),
-      pooling_(options.pooling(), memory.policy(), list_) {
+      encoder_(options.vit_config(), memory.recompute, list_),
+      pooling_(options.pooling(), memory.recompute, list_) {
   const int64_t width = options.vit().size.width, classes = options.num_classes;
   head_block_ = list_.begin_block("head");
   head_ = {.in = width, .out = classes};
@@ -27,7 +27,7 @@ ClassifierModel::ClassifierModel(const ClassifierOptions& options, const MemoryO
 }
 
 std::vector<std::string> ClassifierModel::patch_tables() const {
-  if (options_.vit().posemb != "learn") return {};
+  if (!options_.vit().learned_positions) return {};
   return {"encoder/pos_embedding"};
 }
 
@@ -47,7 +47,7 @@ std::map<std::string, FeatureSpec> ClassifierModel::features() const {
 
 double ClassifierModel::uniform_loss() const {
   const double n = double(options_.num_classes);
-  if (options_.class_loss() == kernels::ClassLoss::softmax) return std::log(n);
+  if (options_.loss == kernels::ClassLoss::softmax) return std::log(n);
   // Each class is given the probability 1 / n.
   return n > 1 ? std::log(n) - (n - 1) * std::log1p(-1 / n)
                : std::numeric_limits<double>::quiet_NaN();
@@ -63,7 +63,7 @@ int64_t ClassifierModel::sum_columns() const { return Columns::count; }
 
 std::vector<Measure> ClassifierModel::measures() const {
   const char* unit =
-      options_.class_loss() == kernels::ClassLoss::softmax ? "nats" : "nats over all classes";
+      options_.loss == kernels::ClassLoss::softmax ? "nats" : "nats over all classes";
   return {{"loss", unit,
            "cross-entropy of this step's batch before the update, smoothing and mixup included",
            Columns::loss},
@@ -195,7 +195,7 @@ void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, i
                                              .hits = hits,
                                              .rows = n,
                                              .columns = classes,
-                                             .kind = options_.class_loss(),
+                                             .kind = options_.loss,
                                              .smoothing = float(options_.label_smoothing),
                                              .scale = 1 / float(global_batch),
                                              .loss_scale = ctx.loss_scale};
@@ -240,7 +240,7 @@ void ClassifierModel::classify(nn::Context& ctx, const Inputs& inputs, View loss
                                .ranks = ranks,
                                .rows = n,
                                .columns = head_.out,
-                               .kind = options_.class_loss(),
+                               .kind = options_.loss,
                                .gradient = false});
   }
   ctx.arena.pop_low(start);

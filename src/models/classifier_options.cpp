@@ -8,23 +8,18 @@ namespace models {
 void VitTrunkOptions::bind(config::Table& t) {
   auto never = config::OnResume::never;
   size.bind(t);
-  t.key("posemb", posemb, "position table of the patches")
-      .one_of({"learn", "sincos2d"})
+  t.choice("posemb", learned_positions, {{"learn", true}, {"sincos2d", false}},
+           "position table of the patches")
       .on_resume(never);
-  t.key("pool", pool,
-        "how tokens become one vector: gap: their mean; tok: a class token in front of them; map: "
-        "attention of a learned "
-        "probe, then an MLP")
-      .one_of({"gap", "map", "tok"})
+  t.choice(
+       "pool", pool, kPoolNames,
+       "how tokens become one vector: gap: their mean; tok: a class token in front of them; map: "
+       "attention of a learned "
+       "probe, then an MLP")
       .on_resume(never);
-  if (posemb == "sincos2d" && size.width % 4)
+  if (!learned_positions && size.width % 4)
     t.error("posemb",
             fmt::format("sincos2d needs a width divisible by 4; width is {}", size.width));
-}
-
-Pool VitTrunkOptions::pooling() const {
-  if (pool == "gap") return Pool::gap;
-  return pool == "map" ? Pool::map : Pool::tok;
 }
 
 void TrunkOptions::bind(config::Table& t) {
@@ -65,11 +60,10 @@ void ClassifierOptions::bind(config::Table& t) {
       .min(1)
       .max(1 << 24)
       .on_resume(never);
-  t.key("loss", loss,
-        "softmax: cross-entropy of one distribution over the classes; sigmoid: sum over the "
-        "classes of binary "
-        "cross-entropies")
-      .one_of({"softmax", "sigmoid"});
+  t.choice("loss", loss, kClassLossNames,
+           "softmax: cross-entropy of one distribution over the classes; sigmoid: sum over the "
+           "classes of binary "
+           "cross-entropies");
   t.key("label_smoothing", label_smoothing, "share of the target given to all other classes")
       .min(0)
       .max(0.99);
@@ -77,9 +71,9 @@ void ClassifierOptions::bind(config::Table& t) {
         "initial bias of the logits; the published sigmoid runs use -10");
   t.table("mixup", mixup, "blends of two images and their labels");
   t.table("trunk", trunk, "what makes one vector of an image");
-  if (num_classes == 1 && (loss == "softmax" || label_smoothing > 0))
+  if (num_classes == 1 && (loss == kernels::ClassLoss::softmax || label_smoothing > 0))
     t.error("num_classes",
-            loss == "softmax"
+            loss == kernels::ClassLoss::softmax
                 ? "a softmax over 1 class has nothing to learn: use loss = \"sigmoid\""
                 : "label_smoothing needs a second class");
   if (!trunk.options) return;
@@ -90,21 +84,18 @@ void ClassifierOptions::bind(config::Table& t) {
 }
 
 VitConfig ClassifierOptions::vit_config() const {
-  VitConfig config = models::vit_config(vit().size, image_size, image_size, vit().posemb);
-  config.class_token = vit().pooling() == Pool::tok;
+  VitConfig config =
+      models::vit_config(vit().size, image_size, image_size, vit().learned_positions);
+  config.class_token = vit().pool == Pool::tok;
   return config;
 }
 
 PoolingConfig ClassifierOptions::pooling() const {
-  return {.pool = vit().pooling(),
+  return {.pool = vit().pool,
           .tokens = vit_config().tokens(),
           .width = vit().size.width,
           .mlp = vit().size.mlp,
           .heads = vit().size.heads};
-}
-
-kernels::ClassLoss ClassifierOptions::class_loss() const {
-  return loss == "sigmoid" ? kernels::ClassLoss::sigmoid : kernels::ClassLoss::softmax;
 }
 
 }  // namespace models

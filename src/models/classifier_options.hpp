@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "kernels/class_xent.hpp"
 #include "models/pooling.hpp"
@@ -10,12 +11,17 @@
 
 namespace models {
 
+inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
+    {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};
+inline constexpr std::pair<const char*, kernels::ClassLoss> kClassLossNames[] = {
+    {"softmax", kernels::ClassLoss::softmax}, {"sigmoid", kernels::ClassLoss::sigmoid}};
+
 // A ViT that makes one vector of an image.
 struct VitTrunkOptions : config::Table::Variant {
   EncoderOptions size;
-  std::string posemb = "learn", pool = "gap";
+  bool learned_positions = true;  // posemb
+  Pool pool = Pool::gap;
   void bind(config::Table& t) override;
-  Pool pooling() const;
 };
 
 // The part of a model that makes one vector of an image, by kind.
@@ -35,7 +41,7 @@ struct MixupOptions {
 struct ClassifierOptions : config::Table::Variant {
   int64_t image_size = 224;
   int64_t num_classes = 1000;
-  std::string loss = "softmax";
+  kernels::ClassLoss loss = kernels::ClassLoss::softmax;
   double label_smoothing = 0;
   double init_head_bias = 0;
   MixupOptions mixup;
@@ -47,7 +53,6 @@ struct ClassifierOptions : config::Table::Variant {
   }
   VitConfig vit_config() const;
   PoolingConfig pooling() const;
-  kernels::ClassLoss class_loss() const;
 };
 
 }  // namespace models

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/registry.hpp"
@@ -25,6 +26,11 @@ using kernels::Write;
 // What backward computes again instead of keeping: nothing, GELU, the hidden layer of MLPs, whole
 // blocks.
 enum class Recompute { none, gelu, mlp, block };
+inline constexpr std::pair<const char*, Recompute> kRecomputeNames[] = {
+    {"none", Recompute::none},
+    {"gelu", Recompute::gelu},
+    {"mlp", Recompute::mlp},
+    {"block", Recompute::block}};
 
 // A buffer that the model wants filled for each micro-batch.
 struct InputSpec {
@@ -160,9 +166,8 @@ struct ModelOptions {
   void bind(config::Table& t);
 };
 struct MemoryOptions {
-  std::string recompute = "none";
+  Recompute recompute = Recompute::none;
   void bind(config::Table& t);
-  Recompute policy() const;
 };
 
 struct Registered {

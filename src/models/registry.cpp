@@ -15,15 +15,9 @@ void ModelOptions::bind(config::Table& t) {
 void MemoryOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.moved("logits_mb", "model.logits_mb");
-  t.key("recompute", recompute, "what backward computes again instead of keeping")
-      .one_of({"none", "gelu", "mlp", "block"})
+  t.choice("recompute", recompute, kRecomputeNames,
+           "what backward computes again instead of keeping")
       .on_resume(may);
-}
-
-Recompute MemoryOptions::policy() const {
-  if (recompute == "none") return Recompute::none;
-  if (recompute == "gelu") return Recompute::gelu;
-  return recompute == "mlp" ? Recompute::mlp : Recompute::block;
 }
 
 std::unique_ptr<Model> make_model(const ModelOptions& options, const MemoryOptions& memory) {

@@ -55,7 +55,7 @@ void EncoderOptions::bind(config::Table& t) {
 }
 
 VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_t image_width,
-                     const std::string& posemb) {
+                     bool learned_positions) {
   return {.image_height = image_height,
           .image_width = image_width,
           .patch_height = options.patch,
@@ -65,7 +65,7 @@ VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_
           .mlp = options.mlp,
           .heads = options.heads,
           .dropout = float(options.dropout),
-          .learned_positions = posemb == "learn"};
+          .learned_positions = learned_positions};
 }
 
 }  // namespace models

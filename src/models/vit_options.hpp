@@ -19,8 +19,8 @@ struct EncoderOptions {
   int64_t patch_columns() const { return patch_width ? patch_width : patch; }
 };
 
-// The configuration of a ViT on images of that size; posemb: "learn" or "sincos2d".
+// The configuration of a ViT on images of that size.
 VitConfig vit_config(const EncoderOptions& options, int64_t image_height, int64_t image_width,
-                     const std::string& posemb);
+                     bool learned_positions);
 
 }  // namespace models

@@ -153,7 +153,8 @@ int run_plan(Call& call) {
   auto model = models::make_model(recipe.model, recipe.memory);
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}",
             ranks, plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters,
-            recipe.sharding.optimizer, recipe.memory.recompute);
+            recipe.sharding.optimizer,
+            base::name_of(models::kRecomputeNames, recipe.memory.recompute));
   log::line("device   {}", plan.device.text);
   print_unused(recipe, plan.device.kind);
   print_size(recipe, plan, *model);

@@ -111,7 +111,7 @@ step::Engine::Fill Runner::feed(step::Engine& engine, int64_t step, bool masks) 
 step::EngineOptions Runner::engine_options() const {
   step::EngineOptions o;
   o.model = {"cappa", case_.model};
-  o.memory.recompute = settings_.recompute;
+  o.memory.recompute = base::value_of(models::kRecomputeNames, settings_.recompute);
   auto cappa = [](const models::Model& model) -> const models::Cappa& {
     return dynamic_cast<const models::Cappa&>(model);
   };

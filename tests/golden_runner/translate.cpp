@@ -38,7 +38,8 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   m->decoder.bias = k.flag("decoder_bias", true);
   m->vocab_size = k.integer("vocab_size", 32000);
   m->seq_len = k.integer("seq_len", 256);
-  m->posemb = k.text("posemb_type", "learn");
+  const std::string posemb = k.text("posemb_type", "learn");
+  m->learned_positions = posemb == "learn";
   m->masked_pred_prob = k.number("masked_pred_prob", 0);
   m->masking_ratio = k.number("masking_ratio", 0);
   std::vector<double> patches = k.numbers("patches");
@@ -47,7 +48,7 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   m->encoder.patch = int64_t(patches[0]);
   m->encoder.patch_width = int64_t(patches[1]);
 
-  if (m->posemb != "learn" && m->posemb != "sincos2d")
+  if (posemb != "learn" && posemb != "sincos2d")
     k.wrong("posemb_type", "neither \"learn\" nor \"sincos2d\"");
   for (const char* key : {"enc_dropout_rate", "dec_dropout_rate"})
     if (k.number(key, 0) != 0) k.wrong(key, "not 0: its draws are not recorded");

@@ -20,12 +20,12 @@ models::ClassifierOptions small_classifier(const std::string& pool) {
   models::ClassifierOptions o;
   o.image_size = 16;
   o.num_classes = 11;
-  o.loss = pool == "gap" ? "sigmoid" : "softmax";
+  o.loss = pool == "gap" ? kernels::ClassLoss::sigmoid : kernels::ClassLoss::softmax;
   o.label_smoothing = 0.1;
   o.mixup = {.p = 0.3, .group = 3};
   auto trunk = std::make_shared<models::VitTrunkOptions>();
   trunk->size = {.variant = "", .patch = 8, .depth = 2, .width = 48, .mlp = 80, .heads = 3};
-  trunk->pool = pool;
+  trunk->pool = base::value_of(models::kPoolNames, pool);
   o.trunk = {"vit", trunk};
   return o;
 }

@@ -206,13 +206,13 @@ void gradients() {
     m.decoder.bias = false;
   };
   auto fixed = [](auto&, auto& m) {
-    m.posemb = "sincos2d";
+    m.learned_positions = false;
     m.masking_ratio = 1;
     m.decoder.width = m.decoder.heads = m.decoder.mlp = 0;
   };
   auto shared = [](auto& o, auto& m) {
     m.label_smoothing = 0.1;
-    o.memory.recompute = "mlp";
+    o.memory.recompute = models::Recompute::mlp;
   };
   if (session->world().size() == 1) {
     check_gradients(alone.mesh, "CapPa", {}, {}, 4);

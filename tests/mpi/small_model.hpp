@@ -61,7 +61,7 @@ inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   step::EngineOptions o;
   o.model.kind = "cappa";
   o.model.options = std::make_shared<models::CappaOptions>(small_cappa(c.dropout));
-  o.memory.recompute = c.recompute;
+  o.memory.recompute = base::value_of(models::kRecomputeNames, c.recompute);
   o.passes = {[](const models::Model& model) {
     return dynamic_cast<const models::CaptionScorer&>(model).make_score_pass();
   }};

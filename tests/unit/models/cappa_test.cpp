@@ -34,12 +34,13 @@ void prepare(rig::World& world, const rig::MadeBatch& batch, int64_t examples, b
 // gradient.
 TEST(Cappa, LossAndGradientsAtInitialisation) {
   for (bool masked : {true, false})
-    for (const char* posemb : {"learn", "sincos2d"})
+    for (bool learned : {true, false})
       for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
         models::CappaOptions o = rig::small_options();
         o.masked_pred_prob = masked ? 0.75 : 0;
-        o.posemb = posemb;
-        rig::World world(o, 8, 1, {.recompute = recompute});
+        o.learned_positions = learned;
+        rig::World world(o, 8, 1,
+                         {.recompute = base::value_of(models::kRecomputeNames, recompute)});
         world.weights.initialise(4);
         rig::MadeBatch batch(o, 8);
         batch.labels.assign(batch.labels.size(), 1);  // no example without a token
@@ -70,9 +71,11 @@ TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
         models::CappaOptions o = rig::small_options();
         o.seq_len = 37;
         o.masked_pred_prob = parallel;
-        rig::World some(o, 8, slices, {.recompute = recompute});
+        rig::World some(o, 8, slices,
+                        {.recompute = base::value_of(models::kRecomputeNames, recompute)});
         o.pack_text = false;
-        rig::World every(o, 8, slices, {.recompute = recompute});
+        rig::World every(o, 8, slices,
+                         {.recompute = base::value_of(models::kRecomputeNames, recompute)});
         rig::MadeBatch batch(o, 8);
         shake(some);
         shake(every);
@@ -208,7 +211,7 @@ TEST(Cappa, RecomputeChangesNoBit) {
   o.encoder.dropout = o.decoder.dropout = 0.2;
   std::vector<Floats> first;
   for (const char* recompute : {"none", "gelu", "mlp", "block"}) {
-    rig::World world(o, 4, 2, {.recompute = recompute});
+    rig::World world(o, 4, 2, {.recompute = base::value_of(models::kRecomputeNames, recompute)});
     shake(world);
     prepare(world, rig::MadeBatch(o, 4), 4);
     double loss = world.forward_backward()[Cappa::Sums::loss];

@@ -27,11 +27,11 @@ ClassifierOptions small(const std::string& pool, const std::string& loss = "soft
   ClassifierOptions o;
   o.image_size = 16;
   o.num_classes = 7;
-  o.loss = loss;
+  o.loss = base::value_of(models::kClassLossNames, loss);
   o.mixup.p = mixup;
   auto trunk = std::make_shared<models::VitTrunkOptions>();
   trunk->size = {.variant = "", .patch = 8, .depth = 2, .width = 24, .mlp = 40, .heads = 3};
-  trunk->pool = pool;
+  trunk->pool = base::value_of(models::kPoolNames, pool);
   o.trunk = {"vit", trunk};
   return o;
 }
@@ -57,7 +57,7 @@ class World {
  public:
   World(const ClassifierOptions& options, int64_t batch, int64_t slices = 1,
         const std::string& recompute = "none", DType operands = DType::f32)
-      : model(options, {.recompute = recompute}),
+      : model(options, {.recompute = base::value_of(models::kRecomputeNames, recompute)}),
         operands_(operands),
         ranks_(comm::make_plan_comm(1)),
         mesh_(comm::make_plan_mesh({1, 1}, *ranks_)),

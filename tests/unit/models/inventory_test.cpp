@@ -129,7 +129,7 @@ TEST(Inventory, TotalsOfB16) {
   EXPECT_EQ(total(parameters_of(b16()), "pos_embedding_decoder"), 49152);
   EXPECT_EQ(total(parameters_of(b16()), "decoder/"), 105823232);
   models::CappaOptions fixed = b16();
-  fixed.posemb = "sincos2d";  // tables, but no parameters
+  fixed.learned_positions = false;  // tables, but no parameters
   EXPECT_EQ(total(parameters_of(fixed)), 191669504 - 196 * 768 - 64 * 768);
 }
 
