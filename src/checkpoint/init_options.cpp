@@ -27,15 +27,14 @@ void InitOptions::bind(config::Table& t) {
         "longest that fits wins; "
         "what no prefix fits stays random. Empty: the same names, below params/ where the file has "
         "that");
-  t.key("posemb", posemb,
-        "position table of another image size. interpolate: resampled linearly, corners aligned, "
-        "as published; keep: "
-        "the new one stays random")
-      .one_of({"interpolate", "keep"});
-  t.key("weights", weights,
-        "of a checkpoint: raw: the weights as trained; ema: their average, with what is not "
-        "averaged (frozen tensors) as it is")
-      .one_of({"raw", "ema"});
+  t.choice(
+      "posemb", resample, {{"interpolate", true}, {"keep", false}},
+      "position table of another image size. interpolate: resampled linearly, corners aligned, "
+      "as published; keep: "
+      "the new one stays random");
+  t.choice("weights", average, {{"raw", false}, {"ema", true}},
+           "of a checkpoint: raw: the weights as trained; ema: their average, with what is not "
+           "averaged (frozen tensors) as it is");
 }
 
 }  // namespace checkpoint

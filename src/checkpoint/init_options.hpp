@@ -16,8 +16,8 @@ struct InitOptions {
   // have.
   std::vector<std::string> dont_load = {"(.*/)?head/(kernel|bias)", "(.*/)?cls"};
   std::map<std::string, std::string> map;  // our prefix -> their name or prefix
-  std::string posemb = "interpolate";
-  std::string weights = "raw";
+  bool resample = true;                    // posemb
+  bool average = false;                    // weights
   void bind(config::Table& t);
 };
 

@@ -127,12 +127,12 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
   // The average of a tensor, where it is asked for and the file has it.
   const std::string weight_root = kWeightRoot.substr(1), average_root = kAverageRoot.substr(1);
   auto averaged = [&](const std::string& name) {
-    if (options.weights != "ema" || !name.starts_with(weight_root)) return index.end();
+    if (!options.average || !name.starts_with(weight_root)) return index.end();
     return index.find(average_root + name.substr(weight_root.size()));
   };
-  if (options.weights == "ema" &&
-      std::none_of(tensors.begin(), tensors.end(),
-                   [&](const FileTensor& t) { return t.name.starts_with(average_root); }))
+  if (options.average && std::none_of(tensors.begin(), tensors.end(), [&](const FileTensor& t) {
+        return t.name.starts_with(average_root);
+      }))
     base::fail(base::Exit::checkpoint,
                "init.weights = \"ema\": {} holds no average of weights; take \"raw\", or a "
                "checkpoint of a run with [ema]",
@@ -170,7 +170,7 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
                       p.path, describe(t)));
     } else if (t.shape == p.shape) {
       plan.loads.push_back({w, found->second, false});
-    } else if (p.grid && options.posemb == "keep") {
+    } else if (p.grid && !options.resample) {
       plan.skipped.push_back(
           fmt::format("{} (posemb = \"keep\"; the file has {})", ours, shape_text(t.shape)));
     } else if (p.grid && can_resample(t.shape, p.shape)) {

@@ -50,10 +50,9 @@ void MeshOptions::bind(config::Table& t) {
       .max(kMostRanks)
       .on_resume(config::OnResume::may_change);
   t.list("rule", rules, "other mesh sizes, chosen by --mesh-selector");
-  t.key("gpu_exchange", gpu_exchange,
-        "between GPUs: nccl; mpi: through host memory; auto: nccl where every rank has a GPU of "
-        "its own")
-      .one_of({"auto", "nccl", "mpi"})
+  t.choice("gpu_exchange", gpu_exchange, kGpuExchangeNames,
+           "between GPUs: nccl; mpi: through host memory; auto: nccl where every rank has a GPU of "
+           "its own")
       .on_resume(config::OnResume::may_change);
   t.key("gpu_timeout_s", gpu_timeout_s,
         "an exchange by NCCL that has not ended after this ends the job (exit 3); 0 = never")
@@ -155,14 +154,15 @@ std::string agree_on_nccl(Comm& world) {
 
 std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order,
                          const std::string& host) {
-  if (options.gpu_exchange == "mpi") return "mpi through host memory (mesh.gpu_exchange)";
+  if (options.gpu_exchange == GpuExchange::mpi)
+    return "mpi through host memory (mesh.gpu_exchange)";
   std::vector<RankDevice> ranks;
   for (const std::string& text : mesh.world->gather_text(host + "\n" + device::gpu_uuid())) {
     std::vector<std::string> parts = base::split(text, '\n');
     ranks.push_back({parts.at(0), parts.at(1)});
   }
   ExchangeChoice choice = choose_exchange(ranks, order);
-  if (!choice.nccl && options.gpu_exchange == "nccl" && ranks.size() > 1)
+  if (!choice.nccl && options.gpu_exchange == GpuExchange::nccl && ranks.size() > 1)
     throw base::Error(
         base::Exit::mesh,
         fmt::format("mesh.gpu_exchange = \"nccl\": {}; \"auto\" takes MPI then", choice.because),

@@ -15,11 +15,16 @@ struct MeshRule {
   void bind(config::Table& t);
 };
 
+// What GPUs exchange through: NCCL where every rank has a GPU of its own, NCCL, or host memory.
+enum class GpuExchange { automatic, nccl, mpi };
+inline constexpr std::pair<const char*, GpuExchange> kGpuExchangeNames[] = {
+    {"auto", GpuExchange::automatic}, {"nccl", GpuExchange::nccl}, {"mpi", GpuExchange::mpi}};
+
 struct MeshOptions {
   int64_t replica = -1;  // -1: inferred; not both
   int64_t fsdp = 1;
   std::vector<MeshRule> rules;
-  std::string gpu_exchange = "auto";
+  GpuExchange gpu_exchange = GpuExchange::automatic;
   double gpu_timeout_s = 600;
   void bind(config::Table& t);
 };

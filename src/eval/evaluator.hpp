@@ -53,6 +53,12 @@ class Evaluator {
   virtual Result run(const Context& context) = 0;
 };
 
+// The weights that an evaluation runs on: as trained, their average ([ema]), or one after the
+// other.
+enum class Weights { raw, ema, both };
+inline constexpr std::pair<const char*, Weights> kWeightsNames[] = {
+    {"raw", Weights::raw}, {"ema", Weights::ema}, {"both", Weights::both}};
+
 // [eval.NAME]
 struct EvalOptions {
   std::string kind;
@@ -60,11 +66,11 @@ struct EvalOptions {
   std::string data;
   config::Duration every;
   bool at_start = false, at_end = true;
-  std::string weights = "raw";  // "both": see evaluations()
+  Weights weights = Weights::raw;  // both: see evaluations()
   void bind(config::Table& t);
 };
 // The evaluations that [eval.NAME] tables ask for, by the name of their rows: NAME on the trained
-// weights, NAME_ema on their average. `weights` of each is "raw" or "ema".
+// weights, NAME_ema on their average. `weights` of each is raw or ema.
 std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables);
 
 // A number that an evaluator yields, as files and messages show it.

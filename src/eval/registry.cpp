@@ -15,19 +15,19 @@ void EvalOptions::bind(config::Table& t) {
   t.duration("every", every, "how often; 0 = never but at start or end").on_resume(may);
   t.key("at_start", at_start, "before the first step of a new run, too").on_resume(may);
   t.key("at_end", at_end, "after the last step, too").on_resume(may);
-  t.key("weights", weights,
-        "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema "
-        "in logs, metrics, plots, checkpoint.best and early_stop; both: one after the other")
-      .one_of({"raw", "ema", "both"})
+  t.choice(
+       "weights", weights, kWeightsNames,
+       "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema "
+       "in logs, metrics, plots, checkpoint.best and early_stop; both: one after the other")
       .on_resume(may);
 }
 
 std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables) {
   std::map<std::string, EvalOptions> out;
   for (const auto& [name, options] : tables)
-    for (const char* on : {"raw", "ema"}) {
-      if (options.weights != on && options.weights != "both") continue;
-      EvalOptions& one = out[on == std::string("ema") ? name + "_ema" : name] = options;
+    for (Weights on : {Weights::raw, Weights::ema}) {
+      if (options.weights != on && options.weights != Weights::both) continue;
+      EvalOptions& one = out[on == Weights::ema ? name + "_ema" : name] = options;
       one.weights = on;
     }
   return out;

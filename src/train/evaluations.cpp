@@ -86,7 +86,7 @@ eval::Result Evaluations::evaluate(const Evaluation& e) {
   device::Range range(("evaluate " + e.name).c_str());
   step::Engine& engine = attempt_.engine();
   const step::Weights weights =
-      e.options.weights == "ema" ? step::Weights::ema : step::Weights::raw;
+      e.options.weights == eval::Weights::ema ? step::Weights::ema : step::Weights::raw;
   return e.evaluator->run(
       {.world = attempt_.world(),
        .dataset = e.dataset,

@@ -66,7 +66,6 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
                                                   const data::Tokenizers& tokenizers,
                                                   const data::OpenContext& context) {
   const TrainOptions& train = recipe.train;
-  data::Shuffle shuffle = data::shuffle_named(train.shuffle);
   data::BlockShape shape{train.shuffle_block, train.shuffle_window};
   std::map<std::string, double> weights = train.parts();
   std::map<std::string, data::Mixture::Part> parts;
@@ -75,7 +74,7 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
         data::open_dataset(recipe.data, tokenizers, name, context);
     if (set->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", name);
     // A data set alone has the plain stream, those of a mixture one each.
-    parts[name] = {set, data::Order(shuffle, set->size(), uint64_t(recipe.run.seed), shape,
+    parts[name] = {set, data::Order(train.shuffle, set->size(), uint64_t(recipe.run.seed), shape,
                                     train.mixture.empty() ? "" : name)};
   }
   return std::make_unique<data::Mixture>(parts, weights);

@@ -75,12 +75,12 @@ void TrainOptions::bind(config::Table& t) {
       .min(0)
       .unit("examples")
       .on_resume(OnResume::may_change);
-  t.key("shuffle", shuffle,
-        "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
-        "runs of neighbours "
-        "in "
-        "random order, mixed within windows, kind to file systems")
-      .one_of(data::shuffle_names());
+  t.choice(
+      "shuffle", shuffle, data::kShuffleNames,
+      "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
+      "runs of neighbours "
+      "in "
+      "random order, mixed within windows, kind to file systems");
   t.key("shuffle_block", shuffle_block, "shuffle \"blocks\": neighbouring examples read together")
       .min(1)
       .max(1 << 24)
@@ -387,18 +387,19 @@ void Recipe::check_tokenizers(config::Deck& deck) const {
 
 void Recipe::check_average(config::Deck& deck) const {
   for (const auto& [name, options] : evals) {
-    if (options.weights == "raw") continue;
+    if (options.weights == eval::Weights::raw) continue;
+    const char* weights = base::name_of(eval::kWeightsNames, options.weights);
     if (!ema)
       deck.error(fmt::format("eval.{}.weights", name),
                  fmt::format("\"{}\" needs the average of the weights, which a run keeps if its "
                              "deck has an [ema] table",
-                             options.weights));
+                             weights));
     if (evals.contains(name + "_ema"))
       deck.error(
           fmt::format("eval.{}.weights", name),
           fmt::format(
               "\"{0}\" calls its rows {1}_ema, and there is an [eval.{1}_ema]: rename that one",
-              options.weights, name));
+              weights, name));
   }
 }
 

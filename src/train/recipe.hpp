@@ -7,6 +7,7 @@
 #include "comm/mesh.hpp"
 #include "config/table.hpp"
 #include "data/options.hpp"
+#include "data/stream/order.hpp"
 #include "eval/evaluator.hpp"
 #include "host/mfu.hpp"
 #include "job/stops.hpp"
@@ -39,7 +40,7 @@ struct TrainOptions {
   std::map<std::string, double> mixture;  // data sets by weight
   config::Duration total;
   int64_t global_batch = 0, micro_batch = 0;
-  std::string shuffle = "exact";
+  data::Shuffle shuffle = data::Shuffle::exact;
   int64_t shuffle_block = 512, shuffle_window = 128;
   void bind(config::Table& t);
   // examples of a rank

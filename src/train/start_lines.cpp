@@ -12,7 +12,8 @@ namespace log = base::log;
 namespace {
 
 std::string order_text(const TrainOptions& train) {
-  if (train.shuffle != "blocks") return train.shuffle;
+  if (train.shuffle != data::Shuffle::blocks)
+    return base::name_of(data::kShuffleNames, train.shuffle);
   return fmt::format("blocks of {}, window {}", train.shuffle_block, train.shuffle_window);
 }
 

@@ -29,14 +29,16 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   };
   add(!recipe.run.cuda_graph && recipe.run.cuda_graph_limit != plain.run.cuda_graph_limit,
       "run.cuda_graph_limit", "run.cuda_graph is \"off\"");
-  add(recipe.mesh.gpu_exchange == "mpi" && recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
+  add(recipe.mesh.gpu_exchange == comm::GpuExchange::mpi &&
+          recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
       "mesh.gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
   add(recipe.precision.compute != "fp16" &&
           recipe.precision.loss_scale != plain.precision.loss_scale,
       "precision.loss_scale",
       fmt::format("it is fp16's, and precision.compute is \"{}\"", recipe.precision.compute));
-  if (const TrainOptions& t = recipe.train; t.shuffle != "blocks") {
-    const std::string why = fmt::format("train.shuffle is \"{}\"", t.shuffle);
+  if (const TrainOptions& t = recipe.train; t.shuffle != data::Shuffle::blocks) {
+    const std::string why =
+        fmt::format("train.shuffle is \"{}\"", base::name_of(data::kShuffleNames, t.shuffle));
     add(t.shuffle_block != plain.train.shuffle_block, "train.shuffle_block", why);
     add(t.shuffle_window != plain.train.shuffle_window, "train.shuffle_window", why);
   }

@@ -52,7 +52,7 @@ void choices(comm::Session& session) {
   auto connect = [&](comm::Mesh& m, const char* wanted, SumOrder order = SumOrder::library) {
     m = comm::make_mesh(session, {ranks / 2, 2}, order);
     comm::MeshOptions options;
-    options.gpu_exchange = wanted;
+    options.gpu_exchange = base::value_of(comm::kGpuExchangeNames, wanted);
     return comm::connect_gpus(m, options, order, "a");
   };
   comm::Mesh m;

@@ -127,7 +127,7 @@ void steps(const std::string& exchange, bool waits) {
     comm::Mesh on_cpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
     comm::Mesh on_gpu = comm::make_mesh(*session, c.mesh, comm::SumOrder::library);
     comm::MeshOptions mesh_options;
-    mesh_options.gpu_exchange = exchange;
+    mesh_options.gpu_exchange = base::value_of(comm::kGpuExchangeNames, exchange);
     const std::string chosen =
         comm::connect_gpus(on_gpu, mesh_options, comm::SumOrder::library, session->host());
     const std::string name = fmt::format("{}, {} ranks by {}", kind, ranks, chosen);

@@ -5,19 +5,8 @@
 
 #include "base/error.hpp"
 #include "base/narrow.hpp"
-#include "data/hint.hpp"
 
 namespace data {
-
-std::vector<std::string> shuffle_names() { return {"none", "exact", "blocks"}; }
-
-Shuffle shuffle_named(std::string_view name) {
-  if (name == "none") return Shuffle::none;
-  if (name == "exact") return Shuffle::exact;
-  if (name == "blocks") return Shuffle::blocks;
-  base::fail(base::Exit::config, "unknown shuffle '{}'{}; known: {}", name,
-             nearest_hint(name, shuffle_names()), list_of(shuffle_names()));
-}
 
 Order::Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape, std::string_view name)
     : shuffle_(shuffle),

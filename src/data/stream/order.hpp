@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/random.hpp"
@@ -21,8 +22,8 @@ enum class Shuffle {
   // runs
   blocks,
 };
-std::vector<std::string> shuffle_names();
-Shuffle shuffle_named(std::string_view name);  // Error(Exit::config) for an unknown name
+inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {
+    {"none", Shuffle::none}, {"exact", Shuffle::exact}, {"blocks", Shuffle::blocks}};
 
 // Shuffle::blocks: the set is cut into blocks of `block` neighbours (the last one may be shorter).
 // An epoch takes the blocks in random order, `window` of them at a time (the last window may have

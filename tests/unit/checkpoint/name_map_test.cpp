@@ -169,7 +169,7 @@ TEST(NameMap, PositionTables) {
        std::vector<std::vector<int64_t>>{{1, 8, 3}, {2, 9, 3}, {1, 9, 4}, {9, 3}, {1, 1 << 20, 3}})
     says(problem(with(shape), options),
          {"encoder/pos_embedding: the file has", "this model [1, 4, 3]"});
-  options.posemb = "keep";
+  options.resample = false;
   InitPlan plan = checkpoint::plan_init(kModel, with({1, 196, 3}), options);
   EXPECT_EQ(plan.loads.size(), 1u);
   ASSERT_EQ(plan.skipped.size(), 1u);

@@ -204,11 +204,5 @@ TEST(Order, FarPositionsCostNothing) {
   }
 }
 
-TEST(Order, Names) {
-  for (const std::string& name : shuffle_names()) shuffle_named(name);
-  test::expect_error(base::Exit::config, {"exakt", "nearest is 'exact'"},
-                     [] { shuffle_named("exakt"); });
-}
-
 }  // namespace
 }  // namespace data
