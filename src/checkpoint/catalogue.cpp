@@ -68,7 +68,8 @@ std::vector<std::string> abandon_after(const std::string& directory, int64_t ste
     if (c.step <= step || own.contains(c.step)) continue;
     if (moved.empty()) io::make_directories(to);
     std::string name = file_name(c.step);
-    for (int past = 2; io::exists(to + "/" + name); ++past)  // of a past that was left before
+    // An earlier restart may have taken the name.
+    for (int past = 2; io::exists(to + "/" + name); ++past)
       name = fmt::format("{}.past{}.h5", name.substr(0, file_name(c.step).size() - 3), past);
     io::rename_file(c.path, to + "/" + name);
     moved.push_back(name);

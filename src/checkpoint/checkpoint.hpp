@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that users of this folder need.
+// Includes everything that users of this folder need.
 #pragma once
 
 #include "checkpoint/init_options.hpp"

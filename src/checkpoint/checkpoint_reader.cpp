@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights from a checkpoint of ours, every block proved by its checksum.
+// Reads initial weights from a checkpoint of this program. Verifies each block by its checksum.
 #include "checkpoint/header.hpp"
 #include "checkpoint/restore.hpp"
 #include "checkpoint/weight_file.hpp"
@@ -47,7 +47,7 @@ class CheckpointReader : public WeightFile {
 
   Manifest manifest_;
   size_t current_ = 0;
-  int64_t at_ = 0;  // element
+  int64_t at_ = 0;  // next element of the current tensor
 };
 
 }  // namespace

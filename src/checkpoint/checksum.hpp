@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checksums that depend on the data alone, never on ranks or part boundaries. A tensor's bytes (as
-// they lie in the file) are cut into blocks of 1 MiB, the last one shorter. Block hash = XXH3-64 of
-// its bytes; tensor checksum = XXH3-64 of its block hashes (8 bytes each, little endian, in order);
-// file checksum = XXH3-64 of all tensor checksums, tensors ordered by path.
+// Checksums depend on the data alone, never on ranks or part boundaries. A tensor's bytes, in file
+// order, are cut into blocks of 1 MiB; the last block may be shorter. A block hash is the XXH3-64
+// of its bytes. A tensor checksum is the XXH3-64 of its block hashes (8 bytes each, little endian,
+// in order). The file checksum is the XXH3-64 of all tensor checksums, ordered by tensor path.
 #pragma once
 
 #include <algorithm>

@@ -10,12 +10,10 @@ namespace checkpoint {
 void InitOptions::bind(config::Table& t) {
   t.key("from", from,
         "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
-        "directory, .npz or "
-        ".safetensors with big_vision's names");
+        "directory, .npz or .safetensors with big_vision's names");
   t.key("dont_load", dont_load,
         "regular expressions that must match a whole parameter path: these keep their random "
-        "values, and may be "
-        "missing from the file or left over in it; everything else must match")
+        "values, and may be missing from the file or left over in it; everything else must match")
       .check([this]() -> std::string {
         for (const std::string& pattern : dont_load)
           if (std::string problem = base::pattern_problem(pattern); !problem.empty())
@@ -23,18 +21,16 @@ void InitOptions::bind(config::Table& t) {
         return "";
       });
   t.key("map", map,
-        "{ \"encoder\" = \"params/img\" }: our prefix = theirs, as it stands in the file; the "
-        "longest that fits wins; "
-        "what no prefix fits stays random. Empty: the same names, below params/ where the file has "
-        "that");
+        "{ \"encoder\" = \"params/img\" }: our prefix = the prefix in the file; the longest match "
+        "wins; parameters without a match stay random. Empty: the names are equal, below params/ "
+        "if the file has that");
   t.choice(
       "posemb", resample, {{"interpolate", true}, {"keep", false}},
       "position table of another image size. interpolate: resampled linearly, corners aligned, "
-      "as published; keep: "
-      "the new one stays random");
+      "as published; keep: the new one stays random");
   t.choice("weights", average, {{"raw", false}, {"ema", true}},
-           "of a checkpoint: raw: the weights as trained; ema: their average, with what is not "
-           "averaged (frozen tensors) as it is");
+           "which weights of a checkpoint to load. raw: the weights as trained; ema: their average "
+           "(frozen tensors have none and are loaded as they are)");
 }
 
 }  // namespace checkpoint

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// [init] of the deck: what the parameters of a new run start from.
+// [init] of the deck: where a new run's parameters come from.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@ namespace checkpoint {
 
 struct InitOptions {
   std::string from;  // "" = random
-  // As published (cappa.md 7.5): the head and class token of a classifier, which CapPa does not
-  // have.
+  // The default of the published code (cappa.md 7.5): a classifier's head and class token, which
+  // CapPa lacks.
   std::vector<std::string> dont_load = {"(.*/)?head/(kernel|bias)", "(.*/)?cls"};
   std::map<std::string, std::string> map;  // our prefix -> their name or prefix
   bool resample = true;                    // posemb

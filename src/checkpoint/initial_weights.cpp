@@ -18,10 +18,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// elements sent at a time: whole blocks of a checkpoint of ours
+// elements per broadcast: 4 MiB of f32, whole checksum blocks
 constexpr int64_t kPiece = int64_t{1} << 20;
 
-// Element `begin` of the tensor stands at values[0].
+// Copies `count` f32 values into this rank's parts. values[0] is element `begin` of the tensor.
 void copy_into(const State& state, const shard::TensorSlice& tensor, int64_t begin,
                const char* values, int64_t count) {
   for (const auto& part : tensor.parts) {
@@ -37,7 +37,7 @@ void copy_into(const State& state, const shard::TensorSlice& tensor, int64_t beg
   }
 }
 
-// Rank 0's side: the file and what is taken from it.
+// The open file and the plan of what to load from it. Only rank 0 fills them.
 struct Reader {
   std::unique_ptr<WeightFile> file;
   InitPlan plan;
@@ -135,7 +135,7 @@ InitReport load_initial_weights(comm::Comm& comm, const InitOptions& options, co
     size_t w = plan["loads"][l].get<size_t>();
     int64_t count = checked_count(wanted[w].shape).value();
     for (int64_t begin = 0, n; begin < count; begin += n) {
-      // A resampled table goes whole: it is small, and made whole.
+      // A resampled table is sent in one piece, because it is small and computed as a whole.
       poll();
       n = wanted[w].grid ? count : std::min(kPiece, count - begin);
       std::string values = comm::on_first(

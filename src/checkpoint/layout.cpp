@@ -9,7 +9,7 @@
 namespace checkpoint {
 namespace {
 
-constexpr size_t kLongestText = 60000;  // of an attribute; HDF5 allows 64 KiB with its header
+constexpr size_t kLongestText = 60000;  // bytes of an attribute; HDF5 allows 64 KiB with its header
 
 int64_t elements(const std::vector<int64_t>& shape) {
   int64_t n = 1;
@@ -17,9 +17,10 @@ int64_t elements(const std::vector<int64_t>& shape) {
   return n;
 }
 
-// Room for all metadata in one piece. Generous by measurement (HDF5 1.10: 140..180 bytes per
-// dataset, 90..140 per group, plus names); what is too much stays empty, what is too little would
-// be found and hashed elsewhere (header.hpp).
+// Estimates the bytes of all metadata, so that HDF5 stores it in one piece. The estimate is
+// generous: HDF5 1.10 needs 140 to 180 bytes per dataset and 90 to 140 per group, plus names.
+// Excess room stays empty. If the room is too small, HDF5 puts the rest into gaps, which
+// find_structure finds and hashes (header.hpp).
 int64_t metadata_room(const State& state, const FileLayout& layout) {
   std::set<std::string> groups;
   int64_t bytes = 2048;
@@ -118,7 +119,7 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
                                               .alignment = kAlignment,
                                               .aligned_from = kAlignedFrom,
                                               .metadata_block = metadata_room(state, layout)});
-  // Attributes first: they are in place before the root group's header grows with anything else.
+  // Attributes come first, before anything else grows the root group's header.
   file.set_attribute("/", "format", int64_t{kFormat});
   file.set_attribute("/", "step", state.step);
   file.set_attribute("/", "write_completed", int64_t{1});
@@ -141,7 +142,7 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
     if (bytes == 0) return offset;
     CHECK(offset >= kUserBlock, "{}: a dataset has no place in the file", name);
     layout.data_begin = std::min(layout.data_begin, offset);
-    // HDF5 gives unused space behind the last dataset back when it closes, so the file ends there.
+    // HDF5 frees the unused space behind the last dataset on close, so the file ends there.
     layout.file_bytes = std::max(layout.file_bytes, offset + bytes);
     return offset;
   };
@@ -161,9 +162,8 @@ std::string make_structure(const std::string& name, const State& state, FileLayo
                         layout.index_bytes);
   file.set_attribute(
       "/checksums", "how",
-      std::string(
-          "XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by "
-          "path. tensors: of the block hashes of each. file: of the hashes of all tensors."));
+      std::string("XXH3-64. blocks: of every 1 MiB of each dataset's bytes, datasets by path. "
+                  "tensors: of the block hashes of each. file: of the hashes of all tensors."));
   return file.close_to_image();
 }
 

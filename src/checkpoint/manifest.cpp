@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading what a file says it holds, and sending it between ranks.
+// Reads the manifest of a file and converts it to bytes for other ranks.
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -24,11 +24,11 @@ std::string binary(const Json& json) {
   return bytes;
 }
 
-// Values have a fixed width, so that the index has its place in a file whatever they are.
+// Offsets have a fixed width, so that the size of the index does not depend on their values.
 std::string fixed(int64_t offset) { return fmt::format("{:020}", offset); }
 int64_t number(const Json& text) { return std::stoll(text.get<std::string>()); }
 
-// Numbers travel as their bits: NaN and infinities too.
+// Numbers are stored as their bits, which also keeps NaN and infinities.
 Json attributes_json(const State& state) {
   Json numbers = Json::object();
   for (const auto& [name, value] : state.numbers)
@@ -72,7 +72,7 @@ FileLayout layout_of_json(const Json& json) {
   return layout;
 }
 
-// Bytes of the file that a hash proves, and that must be there.
+// Reads a range of the file. Throws if the range lies outside the file.
 std::string read_range(const io::File& file, int64_t begin, int64_t bytes, const char* what) {
   if (begin < kUserBlock || bytes < 0 || begin > file.size() - bytes)
     refuse("{} lies outside the file", what);
@@ -92,7 +92,7 @@ std::vector<uint64_t> read_hashes(const io::File& file, int64_t begin, int64_t c
 
 std::string encode_index(const State& state, const FileLayout& layout) {
   Json attributes = attributes_json(state);
-  attributes["texts"].erase("deck");  // a dataset of its own
+  attributes["texts"].erase("deck");  // the deck is a dataset
   return binary({{"state", attributes}, {"layout", layout_json(layout)}});
 }
 

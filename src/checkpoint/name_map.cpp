@@ -12,10 +12,11 @@
 namespace checkpoint {
 namespace {
 
-constexpr size_t kMostLines = 50;
-constexpr int64_t kMostGridRows = 1 << 16;  // 256 x 256 patches
+constexpr size_t kMaxLines = 50;
+constexpr int64_t kMaxGridRows = 1 << 16;  // 256 x 256 patches
 
-// What is left of `name` behind a prefix that ends at a slash; all of it for the prefix "".
+// Returns the rest of `name` behind a prefix that ends at a slash. The prefix "" leaves all of
+// `name`.
 std::optional<std::string> behind(const std::string& name, const std::string& prefix) {
   if (prefix.empty() || name == prefix) return prefix.empty() ? name : "";
   if (name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] == '/')
@@ -26,8 +27,8 @@ std::string joined(const std::string& prefix, const std::string& rest) {
   return prefix.empty() || rest.empty() ? prefix + rest : prefix + "/" + rest;
 }
 
-// Where the parameters begin in the file: below params/, below opt/target/ (an older layout), or at
-// once.
+// Returns the group that holds the parameters in the file: params, opt/target (an older layout), or
+// "".
 std::string root_of(const std::vector<FileTensor>& tensors) {
   for (const char* root : {"params", "opt/target"})
     for (const FileTensor& t : tensors)
@@ -43,11 +44,11 @@ class Names {
     for (const std::string& pattern : options.dont_load) dont_load_.emplace_back(pattern);
     hits_.resize(dont_load_.size());
   }
-  // Their name for a path of ours; none if the map leaves it out.
+  // Returns the file's name for a parameter path; none if the map leaves the path out.
   std::optional<std::string> theirs(const std::string& path) const {
     return translate(path, false);
   }
-  // What a name of theirs would be called here; none if it lies outside what the map reads.
+  // Returns the parameter path for a name of the file; none if the map does not cover the name.
   std::optional<std::string> ours(const std::string& name) const { return translate(name, true); }
   bool dont_load(const std::string& path) {
     bool any = false;
@@ -55,7 +56,7 @@ class Names {
       if (std::regex_match(path, dont_load_[i])) hits_[i] = any = true;
     return any;
   }
-  // The pattern with this number has matched a name that it was asked about.
+  // True if this pattern has matched a path that was passed to dont_load().
   bool has_matched(size_t pattern) const { return hits_[pattern]; }
 
  private:
@@ -77,20 +78,21 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// A square table of other size, perhaps with a row for a class token before it.
+// True if both are square tables of equal width. The file's table may begin with a class token's
+// row.
 bool can_resample(const std::vector<int64_t>& file, const std::vector<int64_t>& ours) {
   if (file.size() != 3 || ours.size() != 3 || file[0] != 1 || ours[0] != 1 || file[2] != ours[2])
     return false;
-  return file[1] <= kMostGridRows && (grid_side(file[1]) > 0 || grid_side(file[1] - 1) > 0) &&
+  return file[1] <= kMaxGridRows && (grid_side(file[1]) > 0 || grid_side(file[1] - 1) > 0) &&
          grid_side(ours[1]) > 0;
 }
 
 void refuse(const WeightFile& file, std::vector<std::string> problems, bool nothing,
             const std::string& example) {
   size_t all = problems.size();
-  if (all > kMostLines) {
-    problems.resize(kMostLines);
-    problems.push_back(fmt::format("and {} more", all - kMostLines));
+  if (all > kMaxLines) {
+    problems.resize(kMaxLines);
+    problems.push_back(fmt::format("and {} more", all - kMaxLines));
   }
   std::string first;
   for (size_t i = 0; i < std::min<size_t>(3, file.tensors().size()); ++i)
@@ -98,8 +100,7 @@ void refuse(const WeightFile& file, std::vector<std::string> problems, bool noth
   base::fail(
       base::Exit::checkpoint,
       "init.from: {} does not fit this model:\n  {}\n{}To leave parameters random, or tensors of "
-      "the file unread, "
-      "name them in init.dont_load, e.g. [\"{}\"]; init.map says where theirs are called otherwise",
+      "the file unread, name them in init.dont_load, e.g. [\"{}\"]; init.map maps other names",
       file.path(), base::join(problems, "\n  "),
       nothing ? fmt::format("Not one tensor could be loaded; the names in the file begin with {}. ",
                             first)
@@ -124,7 +125,7 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
     problems.push_back(std::move(text));
   };
 
-  // The average of a tensor, where it is asked for and the file has it.
+  // Finds the average of a tensor, if the deck asks for averages and the file has one.
   const std::string weight_root = kWeightRoot.substr(1), average_root = kAverageRoot.substr(1);
   auto averaged = [&](const std::string& name) {
     if (!options.average || !name.starts_with(weight_root)) return index.end();
@@ -188,17 +189,16 @@ InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
     else
       problem(*ours, fmt::format("only in the file: {}", describe(tensors[i])));
   }
-  // A pattern of the user's that fits nothing is a slip, and what it was to leave random has been
+  // A user's pattern that matches nothing is a mistake: the tensor it should keep random was
   // loaded.
   const std::vector<std::string> published = InitOptions().dont_load;
   for (size_t i = 0; i < options.dont_load.size(); ++i)
     if (!names.has_matched(i) &&
         std::find(published.begin(), published.end(), options.dont_load[i]) == published.end())
-      problem(
-          "decoder/.*",
-          fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in the "
-                      "file: it must match a whole path such as {}",
-                      options.dont_load[i], wanted.empty() ? "" : wanted[0].path));
+      problem("decoder/.*",
+              fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in "
+                          "the file: it must match a whole path such as {}",
+                          options.dont_load[i], wanted.empty() ? "" : wanted[0].path));
   if (plan.loads.empty() && problems.empty()) {
     problems.push_back("nothing is left to load");
     example = "decoder/.*";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensor of a file goes where: our parameter paths against their names, as [init] asks.
+// Decides by [init] which tensor of a file initialises which parameter.
 #pragma once
 
 #include <string>
@@ -22,14 +22,15 @@ struct InitPlan {
     bool resample = false;
   };
   std::vector<Load> loads;  // in the order of the file
-  // What becomes of everything else. Ours, which stay random: `skipped` are in the file, `missing`
-  // are not, `unmapped` were not asked for. Theirs: `unused`.
+  // The parameters and tensors that are not loaded. Parameters stay random: `skipped` ones are in
+  // the file, `missing` ones are not, `unmapped` ones lie outside init.map. `unused` are tensors of
+  // the file.
   std::vector<std::string> skipped, missing, unmapped, unused;
 };
 
-// As published (cappa.md 7.5) a path that only one side has is an error unless dont_load matches
-// it, and so are a shape or type that differs: Error(Exit::checkpoint) lists all of them and says
-// what to do.
+// Plans the loading by the published rules (cappa.md 7.5). A path that only one side has is an
+// error, unless dont_load matches it. A different shape or type is an error too.
+// Error(Exit::checkpoint) lists all of them and names the remedy.
 InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
                    const InitOptions& options);
 

@@ -9,7 +9,7 @@
 namespace checkpoint {
 namespace {
 
-constexpr size_t kMostAxes = 32;  // NumPy's own limit
+constexpr size_t kMaxAxes = 32;  // NumPy's own limit
 
 class Parser {
  public:
@@ -19,7 +19,7 @@ class Parser {
     NpyHeader h;
     bool descr = false, order = false, shape = false;
     auto once = [this](bool& seen) {
-      if (seen) fail("a key stands there twice");
+      if (seen) fail("a key appears twice");
       seen = true;
     };
     expect('{');
@@ -71,7 +71,7 @@ class Parser {
     at_ = end + 1;
     return out;
   }
-  // A structured type is a list of tuples; nobody here needs to know more of it than its text.
+  // A structured type is a list of tuples. Its text is returned as it is.
   std::string type() {
     if (peek() != '[') return text();
     size_t begin = at_;
@@ -103,7 +103,7 @@ class Parser {
       if (problem != std::errc() || value < 0) fail("a size is missing or impossible");
       at_ = size_t(end - text_.data());
       out.push_back(value);
-      if (out.size() > kMostAxes) fail("too many axes");
+      if (out.size() > kMaxAxes) fail("too many axes");
       if (!skip(',') && peek() != ')') fail("a ',' or ')' is missing");
     }
     return out;

@@ -13,15 +13,15 @@
 namespace checkpoint {
 
 struct NpyHeader {
-  std::string descr;  // "<f4"; of a structured type everything between the brackets
+  std::string descr;  // "<f4"; for a structured type the text of the list, brackets included
   bool fortran = false;
   std::vector<int64_t> shape;
 };
-// Error(Exit::checkpoint) says what is wrong with the text.
+// Throws Error(Exit::checkpoint), which names the defect of the text.
 NpyHeader parse_npy_header(std::string_view text);
 
-// "<f4", "<f8", "<f2", and "|V2" or "<V2" for bfloat16, which NumPy does not know; none for
-// anything else.
+// Returns the type of "<f4", "<f8", "<f2" and of "|V2" or "<V2", which mean bfloat16. NumPy has no
+// bfloat16. Returns none for anything else.
 std::optional<device::DType> weight_type(std::string_view descr);
 
 }  // namespace checkpoint

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights from a .npz file: a zip archive of NumPy arrays, stored or deflated, read with
-// libarchive. An array:
-// "\x93NUMPY", version, length of the header, a Python dictionary
+// Reads initial weights from a .npz file: a zip archive of NumPy arrays, stored or deflated.
+// libarchive reads the archive. An array begins with "\x93NUMPY", version, length of the header and
+// a Python dictionary,
 //   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
-// and the elements. Format: numpy.lib.format, versions 1 to 3. bfloat16 comes as two-byte void
-// (cappa.md 7.3). Arrays of objects are pickles, which can run any code when they are read, so a
-// file with one is refused whole.
+// and ends with the elements. Format: numpy.lib.format, versions 1 to 3. bfloat16 is stored as
+// two-byte void (cappa.md 7.3). Arrays of objects are pickles, which can run any code when they are
+// read. A file with one is refused as a whole.
 #include <archive.h>
 #include <archive_entry.h>
 
@@ -44,13 +44,13 @@ class NpzReader : public WeightFile {
   };
 
   void open() {
-    // libarchive would wait for somebody to write to a pipe
+    // File refuses a pipe, at which libarchive would block until a writer opens it
     io::File regular(path(), io::File::Mode::read);
     archive_.reset(archive_read_new());
     CHECK(archive_, "libarchive gives no reader");
     member_ = -1;
-    // The seekable reader takes names and sizes from the directory at the end of the file and skips
-    // by seeking.
+    // The seekable reader gets names and sizes from the directory at the end of the file and skips
+    // members by seeking.
     if (archive_read_support_format_zip_seekable(archive_.get()) != ARCHIVE_OK ||
         archive_read_open_filename(archive_.get(), path().c_str(), 1 << 20) != ARCHIVE_OK)
       broken("is no .npz file, or was cut");
@@ -85,10 +85,10 @@ class NpzReader : public WeightFile {
     }
   }
 
-  // Reads the header of the array at hand.
+  // Reads the header of the current member and adds its tensor.
   void list(const std::string& name, size_t member) {
-    // libarchive knows more, some of which take the memory that the file asks for; NumPy writes
-    // these two.
+    // NumPy writes only these two. libarchive supports more, and some of them allocate as much
+    // memory as the file claims.
     std::string_view format = archive_format_name(archive_.get());
     if (!format.ends_with("(uncompressed)") && !format.ends_with("(deflation)"))
       refuse(fmt::format("'{}' is compressed in a way that NumPy does not know: {}", name, format));
@@ -116,8 +116,7 @@ class NpzReader : public WeightFile {
     if (header.descr == "O" || header.descr.find("|O") != std::string::npos)
       refuse(
           fmt::format("'{}' holds pickled Python objects, which are never read (they could run any "
-                      "code); save it "
-                      "as an array of numbers",
+                      "code); save it as an array of numbers",
                       name));
     FileTensor t{name, header.shape, weight_type(header.descr), header.descr};
     std::optional<int64_t> count = checked_count(header.shape);
@@ -149,22 +148,22 @@ class NpzReader : public WeightFile {
       get(current_, header, n);
       left -= n;
     }
-    turned_.clear();
-    taken_ = 0;
-    if (places_[tensor].fortran) turn(tensors()[tensor]);
+    reordered_.clear();
+    returned_ = 0;
+    if (places_[tensor].fortran) reorder(tensors()[tensor]);
   }
   void take(char* to, int64_t bytes) override {
-    if (turned_.empty()) return get(current_, to, bytes);
-    std::memcpy(to, turned_.data() + taken_, size_t(bytes));
-    taken_ += bytes;
+    if (reordered_.empty()) return get(current_, to, bytes);
+    std::memcpy(to, reordered_.data() + returned_, size_t(bytes));
+    returned_ += bytes;
   }
 
-  // Reads a whole array whose first axis runs fastest and brings it into the order of all others,
-  // the last axis fastest.
-  void turn(const FileTensor& t) {
+  // Reads a whole array in Fortran order (first axis fastest) and stores it in C order (last axis
+  // fastest).
+  void reorder(const FileTensor& t) {
     int64_t count = t.count(), size = device::size_of(*t.type), strides = 1;
     std::vector<char> raw;
-    // memory only for what is really there
+    // Memory grows with the bytes that the file really has, not with the claimed size.
     for (int64_t bytes = count * size; int64_t(raw.size()) < bytes;) {
       int64_t n = std::min(kRawPiece, bytes - int64_t(raw.size()));
       raw.resize(raw.size() + size_t(n));
@@ -175,10 +174,10 @@ class NpzReader : public WeightFile {
       stride.push_back(strides);
       strides *= d;
     }
-    turned_.resize(raw.size());
+    reordered_.resize(raw.size());
     int64_t from = 0;
     for (int64_t to = 0; to < count; ++to) {
-      std::memcpy(turned_.data() + to * size, raw.data() + from * size, size_t(size));
+      std::memcpy(reordered_.data() + to * size, raw.data() + from * size, size_t(size));
       for (size_t axis = at.size(); axis-- > 0;) {
         from += stride[axis];
         if (++at[axis] < t.shape[axis]) break;
@@ -187,7 +186,7 @@ class NpzReader : public WeightFile {
       }
     }
   }
-  // At the end of a member libarchive compares its checksum and size.
+  // libarchive compares checksum and size at the end of a member.
   void finish() override {
     char more;
     la_ssize_t n = archive_read_data(archive_.get(), &more, 1);
@@ -201,12 +200,12 @@ class NpzReader : public WeightFile {
     bool fortran;    // first axis fastest
   };
   std::unique_ptr<archive, Close> archive_;
-  archive_entry* entry_ = nullptr;  // of libarchive
-  int64_t member_ = -1;             // the one at hand
+  archive_entry* entry_ = nullptr;  // owned by libarchive
+  int64_t member_ = -1;             // index of the current member
   std::vector<Place> places_;
   std::string current_;
-  std::vector<char> turned_;  // the current array if it lies in Fortran order
-  int64_t taken_ = 0;         // bytes of it
+  std::vector<char> reordered_;  // the current array in C order, if the file has Fortran order
+  int64_t returned_ = 0;         // bytes of reordered_ already returned
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which reader opens a file of initial weights.
+// Chooses the reader for a file of initial weights.
 #include "checkpoint/catalogue.hpp"
 #include "checkpoint/weight_file.hpp"
 #include "io/files.hpp"
@@ -32,9 +32,8 @@ std::unique_ptr<WeightFile> open_weights(const std::string& path) {
     base::fail(Exit::checkpoint, "{}", e.what());
   }
   base::fail(Exit::checkpoint,
-             "{}: the end of the name says nothing; known are .h5 (a checkpoint of this program), "
-             ".npz, .safetensors, "
-             "and a run directory",
+             "{}: the end of the name is unknown; known are .h5 (a checkpoint of this program), "
+             ".npz, .safetensors, and a run directory",
              path);
 }
 

@@ -14,13 +14,12 @@ void CheckpointOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   if (every.set()) every_s = 0;
   t.key("every_s", every_s,
-        "a checkpoint also when the last one was begun so long ago; 0 = no such limit. The "
-        "default, 900, becomes 0 where "
-        "the deck sets another every_*")
+        "a checkpoint is also written when the last one began this long ago; 0 = off. The default "
+        "of 900 becomes 0 if the deck sets another every_*")
       .min(0)
       .unit("s")
       .on_resume(OnResume::may_change);
-  t.key("keep_last", keep_last, "newest checkpoints that are kept")
+  t.key("keep_last", keep_last, "number of newest checkpoints to keep")
       .min(1)
       .on_resume(OnResume::may_change);
   t.key("keep_every_steps", keep_every_steps,
@@ -30,14 +29,14 @@ void CheckpointOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("best", best,
         "EVAL/METRIC:min or :max: the checkpoint with the best value so far also gets the name "
-        "checkpoints/best.h5; a new "
-        "best value writes one; empty = off")
+        "checkpoints/best.h5; a new best value writes a checkpoint; empty = off")
       .on_resume(OnResume::may_change);
   t.key("async", async,
         "files are written beside training, which waits only for the copy to host memory")
       .on_resume(OnResume::may_change);
   t.key("staging_mb", staging_mb,
-        "at most so much host memory per rank for that copy; if it takes more, saving waits")
+        "limit of host memory per rank for that copy; if the copy needs more, each save holds "
+        "training")
       .min(0)
       .unit("MiB")
       .on_resume(OnResume::may_change);
@@ -46,10 +45,9 @@ void CheckpointOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("resume", resume,
         "auto: the newest valid checkpoint if there is one; must: an error if there is none; "
-        "never: from the beginning; "
-        "or a step number in quotes. Going back is done once, however often the command is "
-        "repeated; files of later steps are "
-        "moved to checkpoints/abandoned at the next save")
+        "never: from the beginning; or a step number in quotes. Going back is done once, however "
+        "often the command is repeated; files of later steps are moved to checkpoints/abandoned at "
+        "the next save")
       .on_resume(OnResume::may_change)
       .check([this]() -> std::string {
         if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0)
@@ -59,10 +57,8 @@ void CheckpointOptions::bind(config::Table& t) {
       });
   t.key("branch_from", branch_from,
         "begin a new run from another run's full state, step and optimizer included (for a "
-        "cool-down, say): its run "
-        "directory, of which the newest checkpoint is taken, or a checkpoint file. A checkpoint of "
-        "this run's own goes "
-        "before it; \"\" = none");
+        "cool-down, say): its run directory, whose newest checkpoint is used, or a checkpoint "
+        "file. A checkpoint of this run takes precedence; \"\" = none");
 }
 
 int64_t resume_step(const std::string& resume) {

@@ -20,7 +20,7 @@ struct CheckpointOptions {
   void bind(config::Table& t);
 };
 
-// A step number, or -1 if `resume` is one of the words.
+// Returns the step number, or -1 if `resume` is one of the words.
 int64_t resume_step(const std::string& resume);
 
 }  // namespace checkpoint

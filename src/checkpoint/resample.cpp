@@ -19,7 +19,7 @@ std::vector<float> resample_grid(const std::vector<float>& table, int64_t from, 
         "a table of {} for {} x {} x {}", table.size(), from, from, width);
   struct Tap {
     int64_t low, high;
-    double share;  // of high
+    double share;  // weight of `high`; `low` gets the rest
   };
   std::vector<Tap> taps;
   for (int64_t i = 0; i < to; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Position tables of another image size.
+// Resamples position tables to another image size.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace checkpoint {
 
-// Side of a square grid of `rows` rows; -1 if there is none.
+// Returns the side of a square grid with `rows` rows; -1 if `rows` is no square.
 int64_t grid_side(int64_t rows);
 
-// [from * from, width] -> [to * to, width]: separable linear interpolation with the corners
-// aligned, output i at input i (from - 1) / (to - 1), summed in f64 (cappa.md 7.5: SciPy zoom of
-// order 1).
+// Resamples [from * from, width] to [to * to, width] by separable linear interpolation with aligned
+// corners. Output i lies at input i (from - 1) / (to - 1). Sums are in f64. The result is that of
+// SciPy's zoom of order 1 (cappa.md 7.5).
 std::vector<float> resample_grid(const std::vector<float>& table, int64_t from, int64_t to,
                                  int64_t width);
 

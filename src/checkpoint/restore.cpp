@@ -19,15 +19,15 @@ namespace log = base::log;
 
 namespace {
 
-// Bytes [begin, end) of a tensor, and where they go.
+// Bytes [begin, end) of a tensor and the memory to fill.
 struct Wanted {
   const Entry* entry;
   int64_t begin, end;
   char* data;
-  int64_t place() const { return entry->offset + begin; }
+  int64_t offset() const { return entry->offset + begin; }
 };
 
-// In the order of the file, so that the disk can read ahead.
+// Sorted by file offset, so that the disk can read ahead.
 std::vector<Wanted> wanted_of(const std::string& path, const Manifest& manifest,
                               const std::vector<shard::TensorSlice>& tensors) {
   std::vector<Wanted> all;
@@ -42,53 +42,53 @@ std::vector<Wanted> wanted_of(const std::string& path, const Manifest& manifest,
     }
   }
   std::sort(all.begin(), all.end(),
-            [](const Wanted& a, const Wanted& b) { return a.place() < b.place(); });
+            [](const Wanted& a, const Wanted& b) { return a.offset() < b.offset(); });
   return all;
 }
 
-// Whole blocks [first, end) of a tensor that go where they are wanted, or one block of which only a
-// part is wanted.
+// Whole blocks [first, end) of a tensor, read straight into the wanted memory; or one block that is
+// wanted only in part.
 struct Portion {
   const Wanted* wanted;
   int64_t first, end;
   bool whole;
   int64_t begin() const { return first * kBlock; }  // within the tensor
   int64_t bytes() const { return std::min(end * kBlock, wanted->entry->bytes) - begin(); }
-  int64_t place() const { return wanted->entry->offset + begin(); }
+  int64_t offset() const { return wanted->entry->offset + begin(); }
 };
 
-// bytes of one read; between two portions in it
-constexpr int64_t kMostRead = 64 << 20, kMostGap = 64 << 10;
+// bytes of one read; bytes of a gap between two portions of one read
+constexpr int64_t kMaxRead = 64 << 20, kMaxGap = 64 << 10;
 
 std::vector<Portion> portions_of(const std::vector<Wanted>& wanted) {
-  constexpr int64_t kMost = kMostRead / kBlock;
+  constexpr int64_t kMaxBlocks = kMaxRead / kBlock;
   std::vector<Portion> out;
   for (const Wanted& w : wanted) {
     int64_t first = block_count(w.begin),
             end = w.end == w.entry->bytes ? w.entry->blocks() : w.end / kBlock;
     if (int64_t block = w.begin / kBlock; block < first)
       out.push_back({&w, block, block + 1, false});
-    for (int64_t at = first; at < end; at += kMost)
-      out.push_back({&w, at, std::min(at + kMost, end), true});
+    for (int64_t at = first; at < end; at += kMaxBlocks)
+      out.push_back({&w, at, std::min(at + kMaxBlocks, end), true});
     if (end >= first && end * kBlock < w.end) out.push_back({&w, end, end + 1, false});
   }
   return out;
 }
 
-// Where a new read begins: [0, ..., number of portions].
+// Returns the indices of the portions that begin a new read: [0, ..., number of portions].
 std::vector<size_t> batches_of(const std::vector<Portion>& portions) {
   std::vector<size_t> out{0};
   int64_t bytes = 0, end = -1;
   for (size_t i = 0; i < portions.size(); ++i) {
     const Portion& p = portions[i];
-    // A block may be wanted twice, by two parts that meet in it: then it is read twice.
-    bool beside = end >= 0 && p.place() >= end && p.place() - end <= kMostGap;
-    if (i > 0 && (!beside || bytes + p.bytes() > kMostRead)) {
+    // Two parts that meet in a block both want it; such a block is read twice.
+    bool beside = end >= 0 && p.offset() >= end && p.offset() - end <= kMaxGap;
+    if (i > 0 && (!beside || bytes + p.bytes() > kMaxRead)) {
       out.push_back(i);
       bytes = 0;
     }
     bytes += p.bytes();
-    end = p.place() + p.bytes();
+    end = p.offset() + p.bytes();
   }
   if (!portions.empty()) out.push_back(portions.size());
   return out;
@@ -103,8 +103,8 @@ int64_t read_parts(const std::string& path, const Manifest& manifest,
   const std::vector<size_t> batches = batches_of(portions);
   io::File file(path, io::File::Mode::read);
   int64_t read = 0;
-  // Portions that lie side by side are read in one call, straight to where they go; only blocks
-  // that go there in part have one of their own in `edges`.
+  // Portions that lie side by side are read in one call, straight into the wanted memory. Blocks
+  // that are wanted in part are read into `edges` instead.
   struct Batch {
     std::span<const Portion> portions;
     std::vector<char*> targets;
@@ -115,21 +115,21 @@ int64_t read_parts(const std::string& path, const Manifest& manifest,
     for (const Portion& p : b.portions) edges += p.whole ? 0 : p.bytes();
     b.edges.resize(size_t(edges));
     b.targets.clear();
-    std::vector<char> gap(size_t{kMostGap});
+    std::vector<char> gap(size_t{kMaxGap});
     std::vector<std::span<char>> pieces;
     char* edge = b.edges.data();
-    int64_t offset = b.portions[0].place(), end = offset;
+    int64_t offset = b.portions[0].offset(), end = offset;
     for (const Portion& p : b.portions) {
-      if (p.place() > end) pieces.emplace_back(gap.data(), size_t(p.place() - end));
+      if (p.offset() > end) pieces.emplace_back(gap.data(), size_t(p.offset() - end));
       b.targets.push_back(p.whole ? p.wanted->data + (p.begin() - p.wanted->begin) : edge);
       if (!p.whole) edge += p.bytes();
       pieces.emplace_back(b.targets.back(), size_t(p.bytes()));
-      end = p.place() + p.bytes();
+      end = p.offset() + p.bytes();
       read += p.bytes();
     }
     file.read_at(std::move(pieces), offset);
   };
-  auto prove_batch = [&](const Batch& b) {
+  auto verify_batch = [&](const Batch& b) {
     for (size_t i = 0; i < b.portions.size(); ++i) {
       const Portion& p = b.portions[i];
       const Entry& e = *p.wanted->entry;
@@ -149,15 +149,15 @@ int64_t read_parts(const std::string& path, const Manifest& manifest,
                   size_t(until - from));
     }
   };
-  Batch turns[2];  // one is proved while the next is read
+  Batch in_turn[2];  // one batch is verified while the next is read
   std::future<void> proof;
   for (size_t i = 0; i + 1 < batches.size(); ++i) {
     base::end_if_asked(token);
-    Batch& b = turns[i % 2];
+    Batch& b = in_turn[i % 2];
     b.portions = std::span(portions).subspan(batches[i], batches[i + 1] - batches[i]);
     read_batch(b);
     if (proof.valid()) proof.get();
-    proof = std::async(std::launch::async, prove_batch, std::cref(b));
+    proof = std::async(std::launch::async, verify_batch, std::cref(b));
   }
   if (proof.valid()) proof.get();
   return read;
@@ -182,7 +182,7 @@ std::vector<Candidate> list(comm::Comm& comm, const std::string& directory,
   return files;
 }
 
-// The manifest, or why the file is refused.
+// The manifest, or the reason to refuse the file.
 struct Inspected {
   std::optional<Manifest> manifest;
   std::string reason;
@@ -199,8 +199,8 @@ Inspected inspect_on_first(comm::Comm& comm, const Candidate& candidate) {
   return {unpack(text.substr(1)), ""};
 }
 
-// "" if every rank has read its parts, else the first rank's reason. Other errors than damage go on
-// to the caller.
+// Returns "" if every rank has read its parts, else the reason of the first rank that failed.
+// Errors other than damage are thrown.
 std::string read_together(comm::Comm& comm, const Candidate& candidate, const Manifest& manifest,
                           const std::vector<shard::TensorSlice>& tensors, int64_t& bytes,
                           const comm::Poll& poll) {
@@ -220,7 +220,8 @@ std::string read_together(comm::Comm& comm, const Candidate& candidate, const Ma
   return "";
 }
 
-// The parts of tensors where a file can be read to: themselves, or copies of what lies on a device.
+// Host memory to read a file into: the parts themselves, or host copies if the parts lie on a
+// device.
 class Landing {
  public:
   explicit Landing(const State& target) : tensors_(target.tensors), target_(target) {
@@ -251,7 +252,7 @@ class Landing {
   device::HostBuffer memory_;
 };
 
-// A file beside a run. Perhaps only one of the two keeps an average of the weights.
+// The layouts of a file and of the run. An average that only one of them keeps is removed.
 struct Fitted {
   FileLayout file, wanted;                  // to compare
   std::vector<shard::TensorSlice> tensors;  // to read
@@ -277,7 +278,8 @@ Fitted fit_average(const FileLayout& file, const State& target,
   return f;
 }
 
-// What to do, said with an error: the file belongs to another model; no file is valid.
+// Advice in error messages: `other` if the file belongs to another model, `none` if no file is
+// valid.
 struct Advice {
   const char *other, *none;
 };
@@ -311,7 +313,7 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
         return restored;
       }
     }
-    // io::Failure names the path itself.
+    // The message of an io::Failure begins with the path already.
     restored.refused.push_back(reason.starts_with(c.path) ? reason
                                                           : fmt::format("{}: {}", c.path, reason));
     if (comm.rank() == 0) log::warning("checkpoint refused: {}", restored.refused.back());
@@ -327,19 +329,18 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
                                 const comm::Poll& poll) {
   std::vector<Candidate> files = list(comm, directory, belongs);
   int64_t only = resume_step(options.resume);
-  // A job script repeats its command: what was done once is not done again by every job that
-  // continues the run.
+  // A job script repeats its command. A return to an earlier step is done only by the first job,
+  // not by every job that continues the run.
   for (const Candidate& c :
        only >= 0 || options.resume == "never" ? files : std::vector<Candidate>()) {
     Inspected newest = inspect_on_first(comm, c);
-    if (!newest.manifest) continue;  // damaged: the one before tells
+    if (!newest.manifest) continue;  // damaged: look at the file before it
     auto done = newest.manifest->state.texts.find(kResumed);
     if (done == newest.manifest->state.texts.end() || done->second != options.resume) break;
     if (comm.rank() == 0)
       log::warning(
           "checkpoint.resume = \"{}\" was carried out by the attempt that wrote {}: this one goes "
-          "on from there "
-          "(to do it once more, move that file and those like it away)",
+          "on from there (to do it once more, move that file and those like it away)",
           options.resume, c.path);
     CheckpointOptions plain = options;
     plain.resume = "must";
@@ -378,12 +379,12 @@ Restored branch(comm::Comm& comm, const std::string& from, State& target, const 
   for (const std::string& line : base::split(listed, '\n'))
     if (size_t blank = line.find(' '); blank != line.npos)
       files.push_back({std::stoll(line.substr(0, blank)), line.substr(blank + 1)});
-  return newest_valid(comm, files, target,
-                      {.other = "checkpoint.branch_from continues a full state, so model and "
-                                "optimizer must be those of its run; to take "
-                                "over parameters alone use init.from",
-                       .none = "checkpoint.branch_from names nothing to begin from"},
-                      poll);
+  return newest_valid(
+      comm, files, target,
+      {.other = "checkpoint.branch_from continues a full state, so model and optimizer must be "
+                "those of its run; to take over parameters alone use init.from",
+       .none = "checkpoint.branch_from names nothing to begin from"},
+      poll);
 }
 
 }  // namespace checkpoint

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Continuing from a checkpoint.
+// Continues a run from a checkpoint.
 #pragma once
 
 #include <functional>
@@ -15,42 +15,42 @@
 namespace checkpoint {
 
 struct Restored {
-  std::string file, path;  // name in its directory, and with it
+  std::string file, path;  // `file` is the name without the directory
   int64_t step = 0;
-  int64_t bytes = 0;  // of tensors that this rank read
+  int64_t bytes = 0;  // of tensors, read by this rank
   double seconds = 0;
-  std::vector<std::string> refused;  // newer files and why, one line each
+  std::vector<std::string> refused;  // newer files with the reason, one line each
 };
 
-// Fills `target` from the newest valid file: step, numbers, texts, and the memory its tensors'
-// parts point to (every part, writing or not; memory of a device by way of a copy). target.tensors
-// says what is wanted; the file must hold exactly that, but for an average of the weights
-// (kAverageRoot): one that the file lacks is filled with the weights, one that is not wanted is
-// left out. By options.resume:
-//   auto    nothing if there is no checkpoint at all
-//   must    an error if there is none
-//   never   nothing, whatever there is
-//   STEP    that one or an error
-// Damaged files are refused with a warning and the one before is tried; if files are there but none
-// is valid, the error is Error(Exit::checkpoint), never a fresh start. An intact file of another
-// structure is an error at once: going back further would lose work without need. Nothing is moved
-// or removed but temporary files; files of later steps than the one taken are put aside by the next
-// save. All ranks call and agree. `belongs`, asked at rank 0, may leave out files by their step.
-// `poll` is called while files are read (together.hpp): if it throws, the target is half filled.
+// Fills `target` from the newest valid file: step, numbers, texts and the memory of all its
+// tensors' parts, whether they write or not. Parts on a device are filled by way of a host copy.
+// The file must hold exactly the tensors of target.tensors. Only an average of the weights
+// (kAverageRoot) may differ: a missing one is filled with the weights, an unwanted one is ignored.
+// options.resume decides:
+//   auto    returns nothing if there is no checkpoint
+//   must    throws if there is no checkpoint
+//   never   returns nothing
+//   STEP    restores that step or throws
+// A damaged file is refused with a warning, and the file before it is tried. If no file is valid,
+// Error(Exit::checkpoint) is thrown: the run never starts afresh by itself. An intact file of
+// another structure is an error at once, because an older file would lose work without need. Only
+// temporary files are removed; the next save moves files of later steps away. All ranks call and
+// agree. Rank 0 calls `belongs`, which may exclude files by their step. `poll` is called while
+// files are read (together.hpp). If it throws, the target is partly filled.
 using Belongs = std::function<bool(int64_t step)>;
 std::optional<Restored> restore(
     comm::Comm& comm, const std::string& directory, State& target, const CheckpointOptions& options,
     const Belongs& belongs = {}, const comm::Poll& poll = [] {});
 
-// The same for a new run that begins from another run's full state: `from` is a checkpoint file, or
-// a run directory, whose newest valid file is taken. Nothing there is changed.
-// Error(Exit::checkpoint) if there is none, if none is valid, or if model or optimizer differ (with
-// the differences). All ranks call and agree.
+// Fills `target` for a new run that begins from another run's full state. `from` is a checkpoint
+// file, or a run directory, whose newest valid file is used. No file is changed. Throws
+// Error(Exit::checkpoint) if there is no file or no valid file. A different model or optimizer is
+// an error too, which lists the differences. All ranks call and agree.
 Restored branch(
     comm::Comm& comm, const std::string& from, State& target, const comm::Poll& poll = [] {});
 
-// Reads this rank's parts from a file whose manifest is known; Error(Exit::checkpoint) if a block
-// fails its checksum. Returns the bytes read. `token`: may ask to give up (base/cancel.hpp).
+// Reads this rank's parts from a file whose manifest is known. Throws Error(Exit::checkpoint) if a
+// block fails its checksum. Returns the bytes read. `token` can cancel the call (base/cancel.hpp).
 int64_t read_parts(const std::string& path, const Manifest& manifest,
                    const std::vector<shard::TensorSlice>& tensors,
                    const std::stop_token& token = {});

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights from a .safetensors file: 8 bytes length of the header (little endian), a JSON
-// header
-//   {"__metadata__": {...}, "NAME": {"dtype": "F32", "shape": [3, 4], "data_offsets": [begin,
-//   end]}, ...}
-// and the data, to which the offsets refer; they must cover it without gaps or overlaps. Format:
+// Reads initial weights from a .safetensors file. The file begins with the length of the header (8
+// bytes, little endian) and a JSON header
+//   {"__metadata__": {...},
+//    "NAME": {"dtype": "F32", "shape": [3, 4], "data_offsets": [begin, end]}, ...}
+// and then holds the data. The offsets count from the start of the data. They must cover it without
+// gaps or overlaps. Format:
 // https://huggingface.co/docs/safetensors (version 0.4).
 #include <algorithm>
 #include <map>
@@ -18,10 +19,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kLongestJson = int64_t{16} << 20;  // thousands of tensors need less than one MiB
-constexpr int kDeepest = 3;                          // { "name": { "shape": [ } }
+// bytes; thousands of tensors need less than 1 MiB
+constexpr int64_t kLongestJson = int64_t{16} << 20;
+constexpr int kDeepest = 3;  // { "name": { "shape": [ } }
 
-// dtype -> bytes of an element, and the type if it can be a weight.
+// Bytes of an element, and the type if it can be a weight.
 struct Known {
   int64_t bytes;
   std::optional<device::DType> type;
@@ -153,7 +155,7 @@ class SafetensorsReader : public WeightFile {
   }
 
   io::File file_;
-  int64_t data_ = 0;  // where the data begin
+  int64_t data_ = 0;  // offset of the data in the file
   std::vector<int64_t> offsets_;
   int64_t at_ = 0;
 };

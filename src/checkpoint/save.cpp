@@ -19,7 +19,8 @@ std::string bytes_of(const void* data, size_t bytes) {
   return {static_cast<const char*>(data), bytes};
 }
 
-// What ranks must agree on before they create a file together.
+// Describes the step and the tensors. All ranks must agree on it before they create a file
+// together.
 std::string description(const FileLayout& layout, const State& state) {
   std::string text = fmt::format("step {}", state.step);
   for (const Entry& e : layout.entries)
@@ -27,7 +28,7 @@ std::string description(const FileLayout& layout, const State& state) {
   return text;
 }
 
-// The offsets of a layout as bytes, and back.
+// Converts the offsets of a layout to bytes; place() reads them back.
 std::string places(const FileLayout& layout) {
   std::vector<int64_t> all{layout.tensor_sums, layout.block_sums, layout.file_sum,  layout.index,
                            layout.index_bytes, layout.file_bytes, layout.data_begin};
@@ -75,8 +76,8 @@ Save::Save(comm::Comm& comm, std::string directory, const State& state)
 
 std::string Save::file() const { return file_name(state_.step); }
 
-// A tensor that nobody writes, or that two ranks write, would make a file that lies. Every rank
-// looks at everybody's ranges.
+// A range that no rank or two ranks write would corrupt the file. Every rank checks the ranges of
+// all ranks.
 void Save::check_coverage() {
   std::vector<int64_t> mine;
   for (const Piece& p : pieces_) mine.insert(mine.end(), {p.entry, p.begin, p.end});
@@ -154,22 +155,22 @@ std::string Save::create(int64_t keep_free, KnownPlaces& known) {
   return places(layout_);
 }
 
-// Rank 0's.
+// Makes the structure; on rank 0 only.
 void Save::make() {
   FileLayout made = layout_;
   structure_ = make_structure(temporary(), state_, made);
   if (layout_.index < 0)
     layout_ = std::move(made);
-  else  // write() is using it
-    CHECK(places(made) == places(layout_), "{}: HDF5 has put things elsewhere than the last time",
-          temporary());
+  else  // write() is reading layout_
+    CHECK(places(made) == places(layout_),
+          "{}: HDF5 placed the datasets at other offsets than last time", temporary());
 }
 
 void Save::set_places(const std::string& places) { place(layout_, places); }
 
-// Collects what lies side by side in the file and hands it on in large, aligned calls, which file
-// systems like best (ext4 here: 3.3 GB/s into memory in calls of 8 MiB and more, 0.3 GB/s in calls
-// of 1 MiB).
+// Collects bytes that lie side by side in the file and writes them in large, aligned calls. File
+// systems are fastest with these (ext4 into memory: 3.3 GB/s in calls of 8 MiB and more, 0.3 GB/s
+// in calls of 1 MiB).
 class Save::Writer {
  public:
   Writer(io::File& file, const FileLayout& layout) : file_(file) {
@@ -178,8 +179,8 @@ class Save::Writer {
   }
   void add(const char* data, int64_t bytes, int64_t offset) {
     if (offset != end_) {
-      // Between two tensors lies padding (or structure, which is written last); other ranks' bytes
-      // lie nowhere in it.
+      // A gap between two tensors holds padding, or structure that is written last. Other ranks
+      // write nothing into a gap.
       auto gap = gaps_.find(end_);
       if (gap != gaps_.end() && gap->second == offset && !pieces_.empty())
         put(kZeros, offset - end_);
@@ -208,13 +209,13 @@ class Save::Writer {
       if (end_ % kPortion == 0) flush();
     }
   }
-  // Writeback is left to the sync: begun earlier, it slowed the writes by more than it gained.
+  // Writeback is left to the sync. An earlier start slowed the writes by more than it gained.
   static constexpr int64_t kPortion = 32 << 20;
   static constexpr char kZeros[16 << 10] = {};
   io::File& file_;
   std::map<int64_t, int64_t> gaps_;
   std::vector<std::string_view> pieces_;
-  int64_t begin_ = 0, end_ = 0;  // of what `pieces_` will be in the file
+  int64_t begin_ = 0, end_ = 0;  // file range of `pieces_`
 };
 
 void Save::write() {
@@ -235,8 +236,8 @@ void Save::write() {
   Writer writer(file, layout_);
   for (Piece* p : order) writer.add(p->data, p->end - p->begin, place(p));
   writer.flush();
-  // The disk is busy for longer than the proof takes. It proves no less than reading after the sync
-  // would: both are answered by the page cache (or the client of a network file system).
+  // The sync takes longer than the read-back, so both run at once. Reading after the sync would
+  // prove no more: the page cache (or the client of a network file system) answers both.
   auto synced = std::async(std::launch::async, [&file] { file.sync(); });
   for (Piece* p : order) prove(file, *p);
   synced.get();
@@ -244,8 +245,8 @@ void Save::write() {
   file.close();
 }
 
-// Reads back what this rank wrote and compares it with what was meant: memory, not the file, says
-// what that is. Blocks that are all this rank's leave their hashes.
+// Reads back this rank's bytes and compares them with memory. Stores the hashes of blocks that this
+// rank wrote as a whole.
 void Save::prove(const io::File& file, Piece& p) const {
   std::vector<char> buffer(size_t{kBlock});
   const Entry& e = layout_.entries[size_t(p.entry)];
@@ -269,7 +270,7 @@ void Save::prove(const io::File& file, Piece& p) const {
 }
 
 std::vector<BlockHash> Save::verify() {
-  // Opened anew: on network file systems that is what makes the other ranks' synced bytes visible.
+  // On network file systems, opening the file anew makes the other ranks' synced bytes visible.
   io::File file(temporary(), io::File::Mode::read);
   std::vector<char> buffer(size_t{kBlock});
   std::vector<BlockHash> hashes;
@@ -342,7 +343,7 @@ void Save::discard() noexcept {
   try {
     io::remove_file(temporary());
   } catch (const std::exception&) {
-    // It is cleaned away at the next start.
+    // The next start removes the file.
   }
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing one checkpoint, in phases. The file has a temporary name until it is complete, checked
-// and on disk, so whatever happens the older ones stay as they were. All ranks write their parts of
-// the one HDF5 file at the same time, at offsets that they know; its structure (groups, dataset
-// headers, attributes) is made by rank 0 alone, in memory, and written last. Alone because HDF5's
-// collective creation makes every rank do all the work (measured with 1,049 datasets on 2 cores:
-// 0.13 s alone, 0.32 s by 2 ranks, 0.65 s by 4), cannot run beside training, and leaves the others
-// waiting when one rank fails inside it.
+// Writes one checkpoint, in phases. The file has a temporary name until it is complete, verified
+// and on disk, so a failure never touches older files. All ranks write their parts of the one HDF5
+// file at the same time, at known offsets. Rank 0 alone makes the structure (groups, dataset
+// headers, attributes) in memory and writes it last. HDF5's collective creation is slower: every
+// rank does all the work (1,049 datasets on 2 cores: 0.13 s alone, 0.32 s by 2 ranks, 0.65 s by 4).
+// It also cannot run beside training, and if one rank fails inside it, the other ranks hang.
 //
-// The phases marked (io) touch no MPI and run in another thread; between two of them all ranks
-// agree that all have done it (saver.hpp does both).
+// Methods marked (io) are phases: they call no MPI and run in another thread. Between two phases
+// all ranks agree that every rank has finished the first (saver.hpp).
 #pragma once
 
 #include <cstdint>
@@ -25,44 +24,43 @@
 namespace checkpoint {
 
 struct BlockHash {
-  int64_t block = 0;  // counted over all entries of the layout
+  int64_t block = 0;  // index among the blocks of all entries
   uint64_t hash = 0;
 };
 
-// Where everything lay in the last file of a run, which mostly says where it will lie in the next.
+// The offsets of the last file of a run. The next file has the same ones if its key is equal.
 struct KnownPlaces {
   std::string key;     // structure_key
-  std::string places;  // as Save::create returns it
+  std::string places;  // the result of Save::create
 };
 
 class Save {
  public:
-  // All ranks. Checks that their parts cover every element once. Keeps a reference to `state`,
-  // whose memory is read by write().
+  // All ranks call. Checks that the parts of all ranks cover every element exactly once. Keeps a
+  // reference to `state`; write() reads its memory.
   Save(comm::Comm& comm, std::string directory, const State& state);
-  // (io) Rank 0 makes the file under its temporary name, and its directory again if that was
-  // removed, and returns where everything lies in it. `keep_free`: bytes that must be left on the
-  // file system. If `known` are the places of such a state, the structure is made later, beside
-  // write(), which keeps nobody waiting; else they become so.
+  // (io) Rank 0 creates the file under its temporary name and returns the offsets of everything in
+  // it. Creates the directory again if it was removed. `keep_free`: bytes to leave free on the file
+  // system. If `known` fits this state, the structure is made later, beside write(), where no rank
+  // waits for it. Otherwise `known` is updated.
   std::string create(int64_t keep_free, KnownPlaces& known);
-  // What create() returned on rank 0, before write() on every rank.
+  // Every rank calls this before write(), with the result of create() on rank 0.
   void set_places(const std::string& places);
-  // (io) This rank's parts; on disk, and blocks that lie wholly inside them read back, when it
-  // returns.
+  // (io) Writes this rank's parts. On return they are on disk and have been read back and compared.
   void write();
-  // (io) After everybody's write: hashes of the blocks that begin in this rank's parts. Blocks that
-  // several ranks wrote are read; on network file systems the file must be opened anew to see the
-  // others' bytes.
+  // (io) Returns the hashes of the blocks that begin in this rank's parts. Runs after write() of
+  // all ranks. Blocks that several ranks wrote are read from the file. It is opened anew, because a
+  // network file system may hide the other ranks' bytes until then.
   std::vector<BlockHash> verify();
-  // (io, rank 0 alone) Checksums from all ranks' hashes, header, rename. Before it gets its name,
-  // files of steps after `since` that are not the run's `own` are put aside: there must be no
-  // moment at which one of them would be taken for its predecessor or successor.
+  // (io, rank 0 alone) Writes checksums from all ranks' hashes, the structure and the header, and
+  // renames the file. Files of steps after `since` that are not in `own` are moved away before the
+  // rename. A job that starts at any moment then never mistakes one of them for this run's.
   void commit(const std::vector<BlockHash>& hashes, int64_t since, const std::set<int64_t>& own);
   // (io, rank 0 alone) Removes the temporary file.
   void discard() noexcept;
 
   const FileLayout& layout() const { return layout_; }
-  std::string file() const;  // name within the directory
+  std::string file() const;  // name without the directory
   std::string path() const { return directory_ + "/" + file(); }
 
  private:
@@ -70,7 +68,7 @@ class Save {
     int entry;
     int64_t begin, end;  // bytes within the tensor
     const char* data;
-    std::vector<uint64_t> whole;  // hashes of the blocks that lie wholly inside, from the first on
+    std::vector<uint64_t> whole;  // hashes of the blocks wholly inside the part, in order
   };
   class Writer;
   void check_coverage();
@@ -82,11 +80,11 @@ class Save {
   std::string directory_;
   const State& state_;
   FileLayout layout_;
-  std::string structure_;  // rank 0: what HDF5 makes of it
+  std::string structure_;  // on rank 0: the bytes of the file as HDF5 creates it
   std::vector<Piece> pieces_;
 };
 
-// The bytes of a file of such a state; `known` become its places.
+// Returns the bytes of a file of this state and stores its offsets in `known`.
 int64_t plan_places(const State& state, KnownPlaces& known);
 
 }  // namespace checkpoint

@@ -14,7 +14,7 @@
 namespace checkpoint {
 namespace {
 
-constexpr int64_t kLine = 64;  // parts are copied to lines of their own
+constexpr int64_t kLine = 64;  // bytes; each part is copied to its own cache lines
 
 int64_t copied_bytes(const State& state) {
   int64_t bytes = 0;
@@ -38,9 +38,8 @@ int64_t Saver::stage(const State& state) {
     if (options_.async && comm_.rank() == 0)
       base::log::warning(
           "checkpoint.staging_mb = {}: the copy takes {} MiB per rank, so every save holds "
-          "training until it is on "
-          "disk; "
-          "raise staging_mb if the node has the memory, or set checkpoint.async = false",
+          "training until it is on disk; raise staging_mb if the node has the memory, or set "
+          "checkpoint.async = false",
           options_.staging_mb, (most >> 20) + 1);
     return staging_bytes_ = 0;
   }
@@ -76,8 +75,8 @@ void Saver::begin(const State& state, int64_t best_step) {
   begin_s_ = base::now_s();
   if (!since_) since_ = state.step;
   state_ = state;
-  // Alike on all ranks: a replica that writes nothing has a copy of no bytes, and must not wait
-  // where the others go on.
+  // This is equal on all ranks: a replica that writes nothing has an empty copy and must not wait
+  // when other ranks go on.
   staged_ = staging_.has_value();
   CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
   if (touched_.valid()) touched_.get();
@@ -119,7 +118,7 @@ std::optional<Saved> Saver::advance(bool wait) {
     }
   } catch (const base::Error& e) {
     if (comm_.rank() == 0) save_->discard();
-    // Defects of ours and a lack of memory (base::error_of) are not the file's fault.
+    // Bugs of this program and a lack of memory (base::error_of) keep their own exit code.
     const bool own = e.code() == base::Exit::internal || e.code() == base::Exit::mesh;
     saved_.code = own ? e.code() : base::Exit::checkpoint;
     saved_.failed_rank = e.teller();
@@ -134,7 +133,7 @@ std::optional<Saved> Saver::advance(bool wait) {
   return saved_;
 }
 
-// Says which checkpoints there are after a save that failed.
+// Describes the older checkpoints that remain after a failed save.
 std::string Saver::what_is_left() const {
   try {
     for (const Candidate& c : candidates(directory_))
@@ -145,7 +144,7 @@ std::string Saver::what_is_left() const {
   }
 }
 
-// All ranks have done a phase; `results` are theirs.
+// Starts the next phase. `results` holds every rank's result of the finished one.
 void Saver::next(const std::vector<std::string>& results) {
   switch (phase_) {
     case Phase::create:
@@ -170,7 +169,7 @@ void Saver::next(const std::vector<std::string>& results) {
   }
 }
 
-// (io, rank 0)
+// (io, rank 0 alone)
 void Saver::commit(const std::vector<std::string>& hashes) {
   std::vector<BlockHash> all;
   for (const std::string& text : hashes) {
@@ -180,7 +179,7 @@ void Saver::commit(const std::vector<std::string>& hashes) {
   }
   save_->commit(all, since_.value_or(saved_.step), own_);
   own_.insert(saved_.step);
-  try {  // the new file is safe; what fails now is tried again by the next save
+  try {  // the new file is safe; the next save repeats anything that fails here
     name_best();
     retain(directory_, saved_.step, options_);
   } catch (const base::Error& e) {
@@ -188,7 +187,7 @@ void Saver::commit(const std::vector<std::string>& hashes) {
   }
 }
 
-// best.h5 is what the run counts as its best, and never of a past that did not happen.
+// Links best.h5 to the file of the best step. A best.h5 from an abandoned history is moved away.
 void Saver::name_best() {
   const std::string best = directory_ + "/" + kBest,
                     wanted = directory_ + "/" + file_name(best_step_);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saving beside training (design 3.13). begin() copies this rank's parts to host memory and
-// returns; a thread of each rank makes, writes, reads back and commits the file, phase by phase,
-// while training goes on. Between two phases all ranks agree that everybody is done, in poll(), on
-// the main thread, which alone calls MPI; so saving never blocks on MPI in a thread, and training
-// never waits for a disk unless a save is due while the one before is still under way.
+// Saves beside training (design 3.13). begin() copies this rank's parts to host memory and returns.
+// A thread of each rank then creates, writes, reads back and commits the file, phase by phase.
+// Between two phases all ranks agree, in poll() on the main thread, that every rank has finished
+// the first. Only the main thread calls MPI, so a thread never blocks in MPI. Training waits for
+// the disk only if a save is due while the one before is still pending.
 #pragma once
 
 #include <future>
@@ -20,55 +20,55 @@ namespace checkpoint {
 
 struct Saved {
   int64_t step = 0;
-  std::string file;    // in the checkpoints directory: "0000001000.h5"
+  std::string file;    // name in the checkpoints directory: "0000001000.h5"
   int64_t bytes = 0;   // of the file
   double seconds = 0;  // from begin() until it was durable
-  double held_s = 0;   // of it, the main thread was held
-  bool best = false;   // it is the one with the best value, and has the name best.h5 as well
-  std::string error;   // "" = committed; else why not, and what the run can go on from
-  base::Exit code = base::Exit::finished;  // of the error
-  int failed_rank = 0;                     // the first one
+  double held_s = 0;   // the part of `seconds` in which the main thread waited
+  bool best = false;   // true if the file has the best value, and so also the name best.h5
+  std::string error;   // "" if committed; else the reason, and which older checkpoints remain
+  base::Exit code = base::Exit::finished;  // exit code of the error
+  int failed_rank = 0;                     // the first rank that failed
 };
 
 class Saver {
  public:
-  // `directory` is shared by all ranks; one that is removed is made again by the next save.
-  // options: async, staging_mb, retention; must outlive the saver.
+  // All ranks share `directory`. If it is removed, the next save creates it again. `options` gives
+  // async, staging_mb and the retention; it must outlive the saver.
   Saver(comm::Comm& comm, std::string directory, const CheckpointOptions& options);
-  ~Saver();  // waits for what this rank's thread is doing, for no other rank
+  ~Saver();  // waits for this rank's thread only, for no other rank
 
-  // Bytes of host memory per rank that a state of this kind is copied to; 0 if saving holds the
-  // main thread until the file is durable (checkpoint.async = false, or more than staging_mb on
-  // some rank: all ranks must call).
+  // Allocates the host memory for copies of such a state and returns its bytes per rank. Returns 0
+  // if saving holds the main thread until the file is durable: with checkpoint.async = false, or if
+  // some rank needs more than staging_mb. All ranks must call.
   int64_t stage(const State& state);
-  // All ranks: bytes of a file of such a state. Saves of it begin sooner when it has been called.
+  // All ranks call. Returns the bytes of a file of such a state. Later saves of it begin sooner.
   int64_t plan(const State& state);
 
-  // The run goes on from this step (-1: from the beginning, none): files of later steps, by others
-  // than this saver, belong to another past and are put aside by the next commit. Default: the step
-  // of the first save.
+  // Declares the step that the run continues from (-1: from the beginning). Files of later steps
+  // that this saver did not write belong to an abandoned history; the next commit moves them away.
+  // Default: the step of the first save.
   void continue_from(int64_t step) {
     since_ = step;
     own_.clear();
   }
-  // Whether a file of this step is of this run's past, and not of one that it went back from. Known
-  // at rank 0.
+  // True if a file of this step belongs to this run's own history, not to an abandoned one. Known
+  // at rank 0 only.
   bool of_this_past(int64_t step) const {
     return !since_ || step <= *since_ || own_.contains(step);
   }
 
-  // Free space that must be left on the file system after a save; with less none is written.
+  // Sets the bytes that a save must leave free on the file system. A save that would leave less is
+  // refused.
   void keep_free(int64_t bytes) { keep_free_ = bytes; }
 
-  // All ranks, with the same step, with no save under way. `best_step`: with the best value so far,
-  // -1 = nobody counts; the file of that step, if it is this one or still there, gets the name
-  // best.h5 as well.
+  // All ranks call, with the same step and no save pending. `best_step` has the best value so far
+  // (-1 = none). If its file is this one or still exists, it also gets the name best.h5.
   void begin(const State& state, int64_t best_step = -1);
   bool pending() const { return save_ != nullptr; }
-  // All ranks, with a save under way, as often as they like: the result once it is committed or has
-  // failed.
+  // All ranks call, any number of times, while a save is pending. Returns the result once the save
+  // is committed or has failed.
   std::optional<Saved> poll() { return advance(!staged_); }
-  // All ranks: waits for the save under way.
+  // All ranks call. Waits for the pending save.
   Saved finish() { return *advance(true); }
 
  private:
@@ -84,16 +84,16 @@ class Saver {
   std::string directory_;
   const CheckpointOptions& options_;
   std::optional<device::HostBuffer> staging_;
-  // of one save: for what lies on a device, if there is no room to stage it
+  // host copy for one save of device memory, if staging is off
   device::HostBuffer bounce_;
-  std::future<void> touched_;  // its pages are there: before the first save, beside the first steps
+  std::future<void> touched_;  // touches all pages of staging_ during the first steps
   int64_t staging_bytes_ = 0;
-  bool staged_ = false;  // the save under way reads the copy in staging_
-  State state_;          // of the save under way; its parts lie in the copy if there is one
+  bool staged_ = false;  // the pending save reads the copy in staging_
+  State state_;          // state of the pending save; its parts point into the copy if there is one
   std::unique_ptr<Save> save_;
   Phase phase_ = Phase::create;
   Saved saved_;
-  KnownPlaces known_;  // rank 0
+  KnownPlaces known_;  // on rank 0
   int64_t keep_free_ = 0, best_step_ = -1;
   std::optional<int64_t> since_;
   std::set<int64_t> own_;  // steps that this saver has written
@@ -101,7 +101,7 @@ class Saver {
   comm::Worker worker_;
 };
 
-// begin and finish in one, from the state's own memory. On an error all ranks throw the same one,
+// Begins and finishes a save from the state's own memory. On an error all ranks throw the same one,
 // with Exit::checkpoint.
 Saved save(comm::Comm& comm, const std::string& directory, const State& state,
            CheckpointOptions options);

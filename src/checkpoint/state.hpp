@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint holds, as the rest of the program sees it: named logical tensors, counters and
-// texts. Nothing of units, padding or ranks, so any mesh can read what another one wrote.
+// The contents of a checkpoint as the rest of the program sees them: named logical tensors,
+// counters and texts. Units, padding and ranks do not appear, so any mesh can read another mesh's
+// file.
 //
-// checkpoint: one HDF5 file per step (design 3.13).
-//   layout     what lies where in a file
+// Map of this folder (one HDF5 file per step, design 3.13):
+//   layout     places of everything in a file
 //   header     the text at the start of a file
 //   checksum   hashes of 1 MiB blocks
-//   save       writes one, in phases
-//   saver      ... beside training
+//   save       writes one file, in phases
+//   saver      runs a save beside training
 //   catalogue  the files of a run: list, inspect, retain, abandon
-//   restore    the newest valid file into this rank's memory
+//   restore    reads the newest valid file into this rank's memory
 //   options    [checkpoint] of the deck
 //   init_options, initial_weights   [init]: a new run's parameters from a file
-//   weight_file    such a file, and its readers: checkpoint_reader, npz_reader, safetensors_reader
-//   name_map, resample   whose tensor goes where, and position tables of another size
+//   weight_file    files for [init]; readers: checkpoint_reader, npz_reader, safetensors_reader
+//   name_map, resample   map tensors to parameters, resize position tables
 #pragma once
 
 #include <cstdint>
@@ -27,28 +28,28 @@
 namespace checkpoint {
 
 struct State {
-  int64_t step = 0;  // value after the update
-  // The same tensors on every rank, in any order; each rank's own parts. Those that write cover
+  int64_t step = 0;  // number of updates done
+  // Every rank lists the same tensors, in any order, with its own parts. The parts that write cover
   // every element exactly once.
   std::vector<shard::TensorSlice> tensors;
-  // Whose memory the parts lie in; null: the host's.
+  // Queue of the device that holds the parts; null if they lie in host memory.
   device::Queue* queue = nullptr;
-  // Attributes of the file's root group, exact to the bit; those of rank 0 are written. The text
+  // Attributes of the file's root group, kept to the bit. Rank 0's values are written. The text
   // named "deck" becomes the dataset /deck, because HDF5 limits attributes to 64 KiB.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> texts;
 
-  // Files are written from and read into host memory: are the parts there?
+  // True if the parts lie in host memory, which files are written from and read into.
   bool on_host() const { return !queue || queue->kind() != device::Kind::cuda; }
 };
 
 constexpr int kFormat = 2;
-// The weights, and their average ([ema]). A run may begin to keep an average, or cease to: a file
-// may lack it, or hold one that the run does not want.
+// Names of the average of the weights ([ema]) and of the weights begin with these. A run may start
+// or stop keeping an average, so a file may lack it or hold an unwanted one.
 inline const std::string kAverageRoot = "/ema/", kWeightRoot = "/params/";
-// The text that says with which checkpoint.resume the attempt was started that wrote the file.
+// The text that holds the checkpoint.resume of the attempt that wrote the file.
 inline const char* const kResumed = "resume";
-// Root attributes that are not the caller's.
+// True for root attributes that the checkpoint itself writes.
 bool is_reserved(const std::string& attribute);
 
 }  // namespace checkpoint

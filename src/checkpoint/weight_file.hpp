@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files with named tensors that a new run's parameters may start from ([init] from): a checkpoint
-// of ours, .npz, .safetensors. One reader each (checkpoint_reader, npz_reader, safetensors_reader);
-// whatever type a file holds, values come out as f32. Readers trust nothing in a file: names,
-// types, shapes and places are checked when it is opened, data pass through in pieces, so memory
-// stays small whatever a file claims.
+// Files with named tensors that can initialise a new run's parameters ([init] from): a checkpoint
+// of this program, .npz or .safetensors. Each has its reader (checkpoint_reader, npz_reader,
+// safetensors_reader). Values of any type are returned as f32. Readers trust nothing in a file.
+// Names, types, shapes and places are checked when the file is opened. Data is read in pieces, so a
+// false claim of a file cannot exhaust the memory.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@
 namespace checkpoint {
 
 struct FileTensor {
-  // as it stands in the file, without a leading slash: "params/encoder/pos_embedding"
+  // name in the file, without a leading slash: "params/encoder/pos_embedding"
   std::string name;
   std::vector<int64_t> shape;
   // f32, f64, f16 or bf16; none for anything that cannot be a weight
   std::optional<device::DType> type;
-  std::string dtype;      // in the words of the file, for messages: "<f4", "BF16"
+  std::string dtype;      // the file's own name of the type, for messages: "<f4", "BF16"
   int64_t count() const;  // elements
 };
 std::string describe(const FileTensor& tensor);  // "params/x <f4[3, 4]"
@@ -32,27 +32,27 @@ class WeightFile {
  public:
   virtual ~WeightFile() = default;
   const std::string& path() const { return path_; }
-  // In the order in which they lie in the file.
+  // In file order.
   const std::vector<FileTensor>& tensors() const { return tensors_; }
-  // The next read begins at the first element of this tensor, which must have a type. Indices may
-  // only go up.
+  // Moves to the first element of a tensor, which must have a type. Indices must increase from call
+  // to call.
   void begin(size_t tensor);
-  // The next `count` elements as f32; f64 is rounded, the other types are exact. With the last ones
-  // everything the file has to check them with is checked. Error(Exit::checkpoint) names file and
-  // tensor.
+  // Reads the next `count` elements as f32; f64 is rounded, the other types are exact. The last
+  // read of a tensor also verifies the checksums that the file has. Error(Exit::checkpoint) names
+  // file and tensor.
   void read(float* out, int64_t count);
 
  protected:
   explicit WeightFile(std::string path) : path_(std::move(path)) {}
-  // Adds a tensor whose size has been checked; refuses a name that is there already or is none.
+  // Adds a tensor whose size has been checked. Refuses an empty or too long name.
   void add(FileTensor tensor);
-  // Error(Exit::checkpoint) with the path in front
+  // Throws Error(Exit::checkpoint) with the path in front.
   [[noreturn]] void refuse(std::string_view what) const;
 
  private:
   virtual void seek(size_t tensor) = 0;
-  virtual void take(char* to, int64_t bytes) = 0;  // the next bytes of the current tensor
-  virtual void finish() {}                         // all of it has been taken
+  virtual void take(char* to, int64_t bytes) = 0;  // reads the current tensor
+  virtual void finish() {}                         // called after the last byte of a tensor
   std::string path_;
   std::vector<FileTensor> tensors_;
   std::optional<size_t> current_;
@@ -60,16 +60,17 @@ class WeightFile {
   std::vector<char> buffer_;
 };
 
-// By the end of the name: .h5, .npz, .safetensors; a run directory stands for its newest
-// checkpoint. Error(Exit::checkpoint) if it cannot be read or is not what it claims to be.
+// Chooses the reader by the end of the name: .h5, .npz, .safetensors. A run directory means its
+// newest valid checkpoint. Throws Error(Exit::checkpoint) if the file cannot be read or is
+// malformed.
 std::unique_ptr<WeightFile> open_weights(const std::string& path);
 
 std::unique_ptr<WeightFile> open_checkpoint_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_npz_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_safetensors_weights(const std::string& path);
 
-// Elements of a shape that comes from a file; none if a size is negative or the bytes would not fit
-// 2^62.
+// Returns the number of elements of a shape from a file. Returns none if a size is negative or the
+// bytes would exceed 2^62.
 std::optional<int64_t> checked_count(const std::vector<int64_t>& shape);
 
 }  // namespace checkpoint
