@@ -13,7 +13,7 @@
 
 namespace comm {
 
-// 'T' + result, or 'E' + exit code as one byte + what happened.
+// Returns 'T' + result, or 'E' + exit code as one byte + message.
 std::string outcome(const std::function<std::string()>& work) {
   auto failed = [](base::Exit code, const char* what) {
     return std::string{'E', char(code)} + what;
@@ -33,18 +33,18 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
   std::optional<size_t> first;
   std::string others;
   size_t count = 0;
-  constexpr size_t kMost = 8;
+  constexpr size_t kMaxRanks = 8;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank][0] != 'E') continue;
     if (!first)
       first = rank;
-    else if (++count <= kMost)
+    else if (++count <= kMaxRanks)
       others += fmt::format("{}{}", others.empty() ? "; also failed: rank " : ", ", rank);
   }
-  if (count > kMost) others += fmt::format(" and {} more", count - kMost);
+  if (count > kMaxRanks) others += fmt::format(" and {} more", count - kMaxRanks);
   if (first) {
     const std::string& e = all[*first];
-    // An error that all ranks have alike needs no rank.
+    // An error that is equal on all ranks is reported without a rank.
     if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == e; }))
       throw base::Error(base::Exit(static_cast<unsigned char>(e[1])), e.substr(2), true);
     std::string where = all.size() > 1 ? fmt::format("rank {}: ", *first) : "";
@@ -56,14 +56,14 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& mine) {
 }
 
 std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Poll& poll) {
-  std::stop_source asked;
+  std::stop_source cancel;
   std::atomic<bool> failed{false};
-  Worker worker;  // the last to be made: it ends before what it uses
+  Worker worker;  // declared last, so it ends before the variables that its work uses
   worker.start([&]() -> std::string {
     try {
-      return work(asked.get_token());
+      return work(cancel.get_token());
     } catch (...) {
-      if (asked.stop_requested()) return "";  // that it did not come to its end is no failure
+      if (cancel.stop_requested()) return "";  // cancelled work is no failure
       failed = true;
       throw;
     }
@@ -71,13 +71,13 @@ std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Po
   try {
     for (base::Stopwatch watch; comm.min(int64_t(worker.done())) == 0;) {
       poll();
-      if (comm.max(int64_t(failed)) != 0) asked.request_stop();
-      // A fiftieth of the time is lost at most, and of a second.
+      if (comm.max(int64_t(failed)) != 0) cancel.request_stop();
+      // The pause is at most 2 % of the elapsed time and at most 20 ms.
       std::this_thread::sleep_for(
           std::chrono::duration<double>(std::clamp(0.02 * watch.seconds(), 50e-6, 0.02)));
     }
   } catch (...) {
-    asked.request_stop();
+    cancel.request_stop();
     throw;
   }
   return agree_on(comm, worker.take());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work whose outcome all ranks agree on: either every rank goes on, or every rank throws the same
-// error. Must stand between any work that can fail on one rank and the next collective call, or the
-// others would wait forever.
+// Runs work whose outcome all ranks agree on: either every rank goes on, or every rank throws the
+// same error. Use it between work that can fail on one rank and the next collective call; otherwise
+// the other ranks would wait forever.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@
 
 namespace comm {
 
-// What became of some work, as text that can travel: its result, or its error. Never throws.
+// Runs `work` and encodes its result or its error as text. Never throws.
 std::string outcome(const std::function<std::string()>& work);
-// The results of every rank's outcome, by rank; or, if one of them is an error, that error, on
-// every rank.
+// Returns the result of every rank's outcome, by rank. If one of them is an error, every rank
+// throws that error.
 std::vector<std::string> agree_on(comm::Comm& comm, const std::string& outcome);
 
-// Runs `work` on every rank; returns every rank's text, by rank, if it gives one.
+// Runs `work` on every rank. Returns every rank's text, by rank, if `work` returns text.
 template <class Work>
 auto together(comm::Comm& comm, Work work) {
   if constexpr (std::is_void_v<decltype(work())>)
@@ -28,10 +28,10 @@ auto together(comm::Comm& comm, Work work) {
   else
     return agree_on(comm, outcome(work));
 }
-// The same with work that may take long: it runs in another thread of each rank, while the main
-// threads of all ranks call `poll`, alike, again and again. If poll throws, on all ranks, then
-// every rank's work is asked to end, by its token, and poll's error goes on. If the work of one
-// rank fails, that of the others is asked to end.
+// Runs long work in another thread of each rank and returns every rank's text, by rank. Meanwhile
+// the main threads of all ranks call `poll` repeatedly, in step. If poll throws, on all ranks,
+// every rank's work is cancelled through its token and poll's error is rethrown. If the work of one
+// rank fails, the work of the other ranks is cancelled.
 using Poll = std::function<void()>;
 using LongWork = std::function<std::string(const std::stop_token& token)>;
 std::vector<std::string> beside(comm::Comm& comm, const LongWork& work, const Poll& poll);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread that does one piece of work at a time, for the main thread to look at without waiting.
+// One thread that runs one piece of work at a time. The main thread can check for the end without
+// waiting.
 #pragma once
 
 #include <condition_variable>
@@ -13,11 +14,11 @@ namespace comm {
 class Worker {
  public:
   Worker();
-  ~Worker();  // waits for the work under way
-  // Only when the last result was taken.
+  ~Worker();  // waits for running work
+  // The caller must have taken the last result.
   void start(std::function<std::string()> work);
   bool done() const;
-  std::string take();  // waits for the result: an outcome() of the work (together.hpp)
+  std::string take();  // waits for the outcome() of the work (together.hpp)
 
  private:
   void loop();
