@@ -24,7 +24,7 @@ namespace {
 std::atomic<CallHook> g_hook{nullptr};
 std::atomic<int64_t> g_calls{0};
 
-// Linux moves at most 2 GiB - 4 KiB per call; 1 GiB keeps pieces aligned.
+// bytes per call; Linux transfers at most 2 GiB - 4 KiB, and 1 GiB keeps the pieces aligned
 constexpr int64_t kLargestPiece = int64_t{1} << 30;
 
 template <class Call>
@@ -59,7 +59,7 @@ File::File(const std::string& path, Mode mode) : path_(path) {
   int flags = O_CLOEXEC;
   switch (mode) {
     case Mode::read:
-      flags |= O_RDONLY | O_NONBLOCK;  // to open a pipe that nobody writes to must not hold us
+      flags |= O_RDONLY | O_NONBLOCK;  // opening a pipe without a writer must not block
       break;
     case Mode::write:
       flags |= O_RDWR;
@@ -209,8 +209,7 @@ void File::sync() {
 void File::close() {
   if (descriptor_ < 0) return;
   note_call("close", path_);
-  // After EINTR Linux has closed the descriptor all the same; a second close could hit somebody
-  // else's.
+  // Linux closes the descriptor even after EINTR. A second close could close another thread's file.
   if (::close(std::exchange(descriptor_, -1)) < 0 && errno != EINTR)
     fail_call("close", path_, errno);
 }
@@ -224,8 +223,7 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view content, bool durable) {
-  // One writer per file is the rule, so a fixed name is enough and a dead job's leftover is simply
-  // overwritten.
+  // Each file has one writer, so a fixed name is enough. It overwrites the leftover of a dead job.
   std::string temporary = path + ".tmp";
   try {
     File file(temporary, File::Mode::create);
@@ -252,7 +250,7 @@ void copy_file_atomically(const std::string& from, const std::string& to,
   File original(from, File::Mode::read);
   struct stat before = status_of(original);
   char host[256] = "";
-  // nodes may share the place, and count their processes alike
+  // Nodes that share the directory may have equal process numbers.
   ::gethostname(host, sizeof host - 1);
   std::string temporary = fmt::format("{}.{}.{}.copying", to, host, ::getpid());
   try {
@@ -301,7 +299,7 @@ void make_directories(const std::string& path) {
     if (!part.empty() && !is_directory(part)) {
       note_call("mkdir", part);
       if (::mkdir(part.c_str(), 0777) < 0) {
-        int number = errno;  // another process may have been faster; a file in the way is an error
+        int number = errno;  // EEXIST is fine if another process made the directory
         if (number != EEXIST || !is_directory(part))
           fail_call("create the directory", part, number);
       }
@@ -320,7 +318,7 @@ std::vector<std::string> list_directory(const std::string& path) {
   std::vector<std::string> names;
   int number = 0;
   while (true) {
-    errno = 0;  // readdir tells an error from the end only by errno
+    errno = 0;  // only errno distinguishes an error of readdir from the end
     dirent* entry = ::readdir(directory);
     if (!entry) {
       number = errno;
@@ -375,7 +373,7 @@ void sync_directory(const std::string& path) {
   note_call("fsync", path);
   int number = repeat([&] { return ::fsync(descriptor); }) < 0 ? errno : 0;
   ::close(descriptor);
-  // Some network file systems cannot sync directories; their renames are durable when they return.
+  // Some network file systems cannot sync directories. Their renames are durable on return.
   if (number && number != EINVAL && number != ENOTSUP) fail_call("sync", path, number);
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files as a run needs them: whole writes and reads, atomic replacement, durable renames. Every
-// error names the call, the path and the system's reason.
+// Files of a run: whole writes and reads, atomic replacement, durable renames. Every error names
+// the call, the path and the system's reason.
 //
-// io holds what touches the file system and nothing of tensors or ranks: files (this header) and
-// HDF5 (h5.hpp). All system calls on files of a run go through here, one `note_call` each, so that
-// a test can count them and kill the process at the i-th one.
+// The folder io accesses the file system and knows neither tensors nor ranks. It holds files (this
+// header) and HDF5 (h5.hpp). All system calls on files of a run are made here, with one `note_call`
+// each. A test can count them and kill the process at the i-th one.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace io {
 
-// A call of the operating system or of HDF5 that failed. Owners who know what the file means wrap
-// it with their exit code; what nobody wraps is of the run's own files.
+// A failed call of the operating system or of HDF5. Callers that know the purpose of the file
+// rethrow it with their exit code. The default code is for the run's own files.
 class Failure : public base::Error {
  public:
   Failure(const std::string& text, int number)
@@ -32,48 +32,48 @@ class Failure : public base::Error {
 };
 [[noreturn]] void fail_call(const char* call, const std::string& path, int number);
 
-// Called before every file-system call, with a running count (from 0). nullptr = none. For fault
-// injection; set it before other threads use files.
+// Sets a function that is called before every file-system call, with a running count from 0;
+// nullptr = none. It injects faults. Set it before other threads use files.
 using CallHook = void (*)(int64_t index, const char* call, const std::string& path);
 void set_call_hook(CallHook hook);
 int64_t calls_made();
 void note_call(const char* call, const std::string& path);
 
-// The identity of a file, whatever its name is: on one machine, for as long as it exists.
+// Identifies a file independently of its name, on one machine and while the file exists.
 struct FileId {
   uint64_t device = 0, number = 0;
   bool operator==(const FileId&) const = default;
 };
-std::optional<FileId> id_of(const std::string& path);  // nothing if there is no such file
+std::optional<FileId> id_of(const std::string& path);  // empty if there is no such file
 
-// An open file. Reads and writes are whole or throw; interrupted and short calls are repeated.
+// An open file. Reads and writes complete or throw; interrupted and short calls are repeated.
 class File {
  public:
   enum class Mode {
     read,
-    write,   // exists already
-    create,  // new or emptied
-    append,  // new or continued; use append()
-    update,  // new or as it is; use write_at()
+    write,   // the file must exist
+    create,  // creates or empties the file
+    append,  // creates or continues the file; use append()
+    update,  // creates the file or keeps its content; use write_at()
   };
   File() = default;
   File(const std::string& path, Mode mode);
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
-  ~File();  // closes; errors of a close that matters are reported by close()
+  ~File();  // closes without reporting errors; close() reports them
 
   bool is_open() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
   int64_t size() const;
-  // whether its path still leads to this file: it was not removed, renamed or replaced
+  // True if the path still leads to this file: it was not removed, renamed or replaced.
   bool in_place() const;
-  // an end of file inside is a Failure
+  // Throws Failure if the file ends before `bytes` are read.
   void read_at(void* data, int64_t bytes, int64_t offset) const;
-  // one after the other, in as few calls
+  // Fills the pieces from `offset` on, one after the other, in as few calls as the system allows.
   void read_at(std::vector<std::span<char>> pieces, int64_t offset) const;
   void write_at(const void* data, int64_t bytes, int64_t offset);
-  // One after the other from `offset` on, in as few calls as the system allows.
+  // Writes the pieces from `offset` on, one after the other, in as few calls as the system allows.
   void write_at(std::vector<std::string_view> pieces, int64_t offset);
   void append(std::string_view text);
   void truncate(int64_t bytes);
@@ -86,31 +86,31 @@ class File {
 };
 
 std::string read_file(const std::string& path);
-// The file has either its old or its new content, whatever happens: temporary in the same
-// directory, sync, rename, sync of the directory. `durable` = false leaves out the syncs: for files
-// that can be made again.
+// Replaces a file. After any failure it has either its old or its new content: a temporary file in
+// the same directory is written, synced and renamed, and the directory is synced. `durable` = false
+// omits the syncs, for files that the program can recreate.
 void write_file_atomically(const std::string& path, std::string_view content, bool durable = true);
 
-// A copy with the original's modification time, which appears whole, by rename. A Failure if the
-// original changes under it. `to` may be replaced; several processes may do this at once. `token`:
-// may ask to give up (base/cancel.hpp).
+// Copies a file with its modification time. The copy appears complete, by rename, and may replace
+// `to`. Throws Failure if the original changes meanwhile. Several processes may copy to the same
+// name at once. `token` can cancel the copy (base/cancel.hpp).
 void copy_file_atomically(const std::string& from, const std::string& to,
                           const std::stop_token& token = {});
 
 bool exists(const std::string& path);
 bool is_directory(const std::string& path);
-// parents too; an existing directory is fine
+// Creates a directory and its parents, if they do not exist.
 void make_directories(const std::string& path);
-// names, sorted; empty if there is no such directory
+// Returns the sorted names; empty if there is no such directory.
 std::vector<std::string> list_directory(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
-// A second name for a file (a copy where the file system has no hard links); an existing `to` is
-// replaced in one step.
+// Gives a file a second name, or copies it if the file system has no hard links. Replaces an
+// existing `to` in one step.
 void link_file(const std::string& from, const std::string& to);
-bool remove_file(const std::string& path);  // false if there was none
+bool remove_file(const std::string& path);  // returns false if there was no such file
 void sync_directory(const std::string& path);
-// what this user may still write on that file system
+// Returns the bytes that this user can still write to the file system of `path`.
 int64_t free_bytes(const std::string& path);
-std::string parent_of(const std::string& path);  // "." if there is no slash
+std::string parent_of(const std::string& path);  // returns "." if there is no slash
 
 }  // namespace io

@@ -17,8 +17,7 @@ std::recursive_mutex& h5_mutex() {
 }
 
 H5Lock::H5Lock() : lock_(h5_mutex()) {
-  // Errors become exceptions; the library's own printing would say everything twice. Once per
-  // process.
+  // Turns off the library's error output, once per process: errors become exceptions.
   static bool quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
   (void)quiet;
 }
@@ -29,13 +28,13 @@ void fail_h5(const std::string& what, const std::string& path) {
   } words;
   auto collect = [](unsigned, const H5E_error2_t* e, void* data) -> herr_t {
     Words& w = *static_cast<Words*>(data);
-    w.outer = e->desc ? e->desc : "";  // the walk ends at the function that was called
+    w.outer = e->desc ? e->desc : "";  // the last entry is the function that was called
     if (w.inner.empty()) w.inner = w.outer;
     return 0;
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &words);
   H5Eclear2(H5E_DEFAULT);
-  // What the system said, in a text with times and addresses.
+  // HDF5 puts the system's errno into a long text with times and addresses.
   constexpr std::string_view kNumber = "errno = ";
   if (size_t at = words.inner.find(kNumber); at != words.inner.npos)
     if (int number = std::atoi(words.inner.c_str() + at + kNumber.size()); number != 0)
@@ -119,7 +118,7 @@ int64_t offset_of(hid_t dataset) {
   if (H5Dget_storage_size(dataset) == 0) return -1;  // HDF5 would add the user block to "undefined"
   haddr_t offset = H5Dget_offset(dataset);
   if (offset != HADDR_UNDEF) return int64_t(offset);
-  H5Eclear2(H5E_DEFAULT);  // chunked ones count as errors
+  H5Eclear2(H5E_DEFAULT);  // a chunked dataset is an error to HDF5
   return -1;
 }
 
@@ -151,9 +150,9 @@ hid_t file_type(H5Type type) {
 
 namespace {
 
-// Links and attributes stay in the group's header at any number: no second kind of index to grow
-// and fragment. No times: equal contents make equal files. For lists of group creation and of file
-// creation (the root group).
+// Keeps links and attributes in the group's header at any number, because a second index would grow
+// and fragment. Stores no times, so equal contents make equal files. `creation` is a list of group
+// creation, or of file creation for the root group.
 void compact_headers(hid_t creation, const std::string& path) {
   check_h5(H5Pset_link_phase_change(creation, 60000, 50000), "choose how links are stored", path);
   check_h5(H5Pset_attr_phase_change(creation, 60000, 50000), "choose how attributes are stored",
@@ -163,17 +162,17 @@ void compact_headers(hid_t creation, const std::string& path) {
 
 H5Handle file_access(const std::string& path) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "make a property list", path);
-  // Compact object headers with checksums; and nothing that only the newest library could read.
+  // V18 has compact object headers with checksums, and old libraries can read it.
   check_h5(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "choose the format", path);
-  // The run directory has its own lock, and many cluster file systems refuse HDF5's.
+  // The run directory has its own lock, and many cluster file systems refuse HDF5's locks.
   check_h5(H5Pset_file_locking(access, false, true), "turn off file locking", path);
   return access;
 }
 
 }  // namespace
 
-// The memory of a new file. HDF5's memory driver takes it from us, so that it is still there after
-// the file was closed.
+// The memory of a new file. HDF5's memory driver gets it through these callbacks, so it outlives
+// the closed file.
 struct H5File::Image {
   std::string bytes;
 
@@ -212,7 +211,7 @@ H5File H5File::create(const std::string& path, const H5Create& how) {
   H5Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "make a property list", path);
   check_h5(H5Pset_userblock(creation, hsize_t(how.user_block)), "set the user block", path);
   compact_headers(creation, path);
-  // Under a name that does not exist, because the library would first load what is there.
+  // The name must not exist, because the library would load an existing file first.
   H5Handle file(H5Fcreate((path + ".in_memory").c_str(), H5F_ACC_TRUNC, creation, access), H5Fclose,
                 "create the file", path);
   return H5File(file.release(), path, std::move(image));
@@ -223,7 +222,7 @@ H5File H5File::open(const std::string& path) {
   note_call("h5open", path);
   struct stat s {};
   if (::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
-    // a pipe would hold the library for ever
+    // the library would block forever on a pipe
     throw Failure(fmt::format("{} is not a regular file", path), 0);
   H5Handle access = file_access(path);
   H5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose, "open the file", path);
@@ -260,7 +259,7 @@ std::string H5File::close_to_image() {
   check_h5(H5Fclose(std::exchange(id_, -1)), "close the file", path_);
   std::string bytes = std::move(image_->bytes);
   image_.reset();
-  bytes.resize(bytes.find_last_not_of('\0') + 1);  // memory grows in steps
+  bytes.resize(bytes.find_last_not_of('\0') + 1);  // HDF5 grows the memory in steps
   return bytes;
 }
 
@@ -316,11 +315,11 @@ void H5File::close_handles() {
 bool H5File::exists(const std::string& object) const {
   H5Lock lock;
   if (object == "/") return true;
-  // H5Lexists wants every parent to exist
+  // H5Lexists requires that every parent exists
   for (size_t end = object.find('/', 1);; end = object.find('/', end + 1)) {
     std::string part = object.substr(0, end);
     htri_t there = H5Lexists(id_, part.c_str(), H5P_DEFAULT);
-    if (there < 0) H5Eclear2(H5E_DEFAULT);  // a parent that is no group
+    if (there < 0) H5Eclear2(H5E_DEFAULT);  // a parent is no group
     if (there <= 0) return false;
     if (end == std::string::npos) return true;
   }
@@ -364,7 +363,7 @@ H5Info H5File::info(const std::string& dataset) const {
     for (H5Type t : {H5Type::f32, H5Type::f64, H5Type::i32, H5Type::i64, H5Type::u8, H5Type::u64,
                      H5Type::bf16})
       if (H5Tequal(type, file_type(t)) > 0) info.type = t;
-    if (info.type == H5Type::bf16) {  // the type alone is only "16 unsigned bits"
+    if (info.type == H5Type::bf16) {  // the type itself is only "16 unsigned bits"
       auto name = attribute(dataset, "dtype");
       const std::string* text = name ? std::get_if<std::string>(&*name) : nullptr;
       info.type = !text             ? H5Type::other

@@ -47,15 +47,15 @@ H5Handle make_space(const std::vector<int64_t>& shape, const std::string& path) 
 
 H5Handle text_type(int64_t bytes, const std::string& path) {
   H5Handle type(H5Tcopy(H5T_C_S1), H5Tclose, "make a string type", path);
-  // Padded with zeros rather than ended by one, so that every byte is ours; a string of length 0 is
-  // not allowed.
+  // The string is padded with zeros, not terminated, so its text may fill every byte. HDF5 allows
+  // no string of length 0.
   check_h5(H5Tset_size(type, size_t(std::max<int64_t>(bytes, 1))), "make a string type", path);
   check_h5(H5Tset_strpad(type, H5T_STR_NULLPAD), "make a string type", path);
   check_h5(H5Tset_cset(type, H5T_CSET_UTF8), "make a string type", path);
   return type;
 }
 
-// No times, as for groups.
+// Stores no times, like the groups.
 H5Handle dataset_creation(const std::string& path) {
   H5Handle creation(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "make a property list", path);
   check_h5(H5Pset_obj_track_times(creation, false), "make a property list", path);
@@ -155,7 +155,7 @@ void H5File::create(const std::string& dataset, std::span<const T> values,
   H5Lock lock;
   H5Type type = H5Type::other;
   for (H5Type t : {H5Type::f32, H5Type::f64, H5Type::i32, H5Type::i64, H5Type::u8, H5Type::u64})
-    if (H5Tequal(file_type(t), memory_type<T>()) > 0) type = t;  // memory is little endian too
+    if (H5Tequal(file_type(t), memory_type<T>()) > 0) type = t;  // both are little endian
   create_contiguous(dataset, type, shape);
   write(dataset, values);
 }
@@ -261,7 +261,7 @@ std::optional<H5Attribute> H5File::attribute(const std::string& object,
   H5Handle attribute(H5Aopen(owner, name.c_str(), H5P_DEFAULT), H5Aclose, what, path_);
   H5Handle type(H5Aget_type(attribute), H5Tclose, what, path_);
   H5Handle space(H5Aget_space(attribute), H5Sclose, what, path_);
-  if (H5Sget_simple_extent_npoints(space) != 1) return {};  // not one of ours
+  if (H5Sget_simple_extent_npoints(space) != 1) return {};  // the program writes only single values
   switch (H5Tget_class(type)) {
     case H5T_INTEGER: {
       int64_t number = 0;

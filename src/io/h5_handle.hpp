@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside io only: owning handles and error texts for h5*.cpp, the only files that include hdf5.h.
+// Owning handles and error texts for h5*.cpp. Only io includes this header.
 #pragma once
 
 #include <hdf5.h>
@@ -11,7 +11,7 @@
 
 namespace io {
 
-// The one lock, taken; error printing of the library is off from the first time on.
+// Holds the lock of all HDF5 calls. The first H5Lock turns off the library's error output.
 class H5Lock {
  public:
   H5Lock();
@@ -22,11 +22,11 @@ class H5Lock {
 
 [[noreturn]] void fail_h5(const std::string& what, const std::string& path);
 
-// Any HDF5 identifier with the function that closes it. Make and destroy it under the lock.
+// An HDF5 identifier with the function that closes it. Create and destroy it under the lock.
 class H5Handle {
  public:
   using Close = herr_t (*)(hid_t);
-  // `what` says what was tried ("open dataset /x"), `path` is the file.
+  // `what` names the action ("open dataset /x"), `path` the file.
   H5Handle(hid_t id, Close close, const std::string& what, const std::string& path)
       : id_(id), close_(close) {
     if (id < 0) fail_h5(what, path);
@@ -48,11 +48,11 @@ inline void check_h5(herr_t result, const std::string& what, const std::string& 
   if (result < 0) fail_h5(what, path);
 }
 
-int64_t offset_of(hid_t dataset);  // -1 if the data are not one allocated piece
+int64_t offset_of(hid_t dataset);  // -1 if the data is not one allocated piece
 // Writes an attribute of an open object.
 void write_attribute(hid_t owner, const std::string& object, const std::string& name,
                      const H5Attribute& value, const std::string& path);
-hid_t file_type(H5Type type);  // a predefined type; not for text
+hid_t file_type(H5Type type);  // returns a predefined type; not for text
 template <class T>
 hid_t memory_type();
 

@@ -12,9 +12,8 @@
 namespace io {
 namespace {
 
-// Memory for the elements of one row of variable length, all let go at the end, however a read
-// ends. HDF5 asks for it with lengths that it found in the file, so they are checked before
-// anything is taken.
+// Memory for the elements of variable length of one row, freed together after the read. HDF5
+// requests it with lengths from the file, so each length is checked before the allocation.
 struct Lengths {
   explicit Lengths(int64_t limit) : left(limit) {}
   int64_t left;
@@ -111,7 +110,7 @@ H5Rows::~H5Rows() {
   H5Dclose(set_);
 }
 
-// A file may claim any shape, so products stop at the largest number.
+// A file may claim any shape, so the product is limited to the largest number.
 int64_t H5Rows::elements() const {
   int64_t n = 1;
   for (int64_t d : shape_)
@@ -149,7 +148,7 @@ std::string H5Rows::type_text() const {
   return "of another type" + suffix;
 }
 
-// With the lock held.
+// The caller holds the lock.
 void H5Rows::select(int64_t row) const {
   CHECK(row >= 0 && row < count_, "row {} of {}", row, count_);
   std::vector<hsize_t> start(shape_.size() + 1), size(start.size(), 1);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Single rows of a dataset, read at random: what a data set of samples needs. A row is everything
-// at one index of the first axis. The dataset stays open; every call takes HDF5's lock, so rows may
-// be read by any thread.
+// Reads single rows of a dataset in any order. A row is everything at one index of the first axis.
+// The dataset stays open. Every call holds HDF5's lock, so any thread may read rows.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +16,14 @@ namespace io {
 class H5Rows {
  public:
   enum class Kind {
-    integers,  // of 1 to 8 bytes
-    floats,    // of 2 to 8 bytes
-    text,      // of fixed or variable length
-    bytes,     // lists of bytes of any length, such as whole image files
+    integers,  // 1 to 8 bytes each
+    floats,    // 2 to 8 bytes each
+    text,      // fixed or variable length
+    bytes,     // lists of bytes of any length, for example whole image files
     other,
   };
 
-  // Failure if there is none or it has no axis
+  // Throws Failure if the dataset does not exist or has no axis.
   H5Rows(const H5File& file, const std::string& dataset);
   H5Rows(H5Rows&& other) noexcept;
   H5Rows& operator=(H5Rows&&) = delete;
@@ -32,21 +31,20 @@ class H5Rows {
 
   Kind kind() const { return kind_; }
   int64_t count() const { return count_; }
-  const std::vector<int64_t>& shape() const { return shape_; }  // of a row; {} = one element
-  int64_t row_bytes() const;  // of a row, each element of variable length counted as a pointer
-  // what HDF5 may have to hold to read one row
+  const std::vector<int64_t>& shape() const { return shape_; }  // shape of a row; {} = one element
+  int64_t row_bytes() const;  // per row; an element of variable length counts as a pointer
+  // Returns the bytes that HDF5 may need to hold to read one row; 0 if the dataset is not chunked.
   int64_t chunk_bytes() const { return chunk_bytes_; }
   std::string type_text() const;  // "i64 [16]", "text", "lists of bytes"
   bool is_u8() const { return kind_ == Kind::integers && size_ == 1 && !signed_; }
 
-  // All elements of a row, converted. T is float, int64_t or uint8_t.
+  // Reads and converts all elements of a row. T is float, int64_t or uint8_t.
   template <class T>
   void read(int64_t row, std::span<T> out) const;
-  // The texts of a row in order. Failure if they have more than `most` bytes, before memory is
-  // taken.
+  // Reads the texts of a row in order. Throws Failure before it allocates if they have more than
+  // `most` bytes.
   std::vector<std::string> read_texts(int64_t row, int64_t most) const;
-  // The bytes of a row of lists, at most `most` likewise; `into` is asked for the memory that takes
-  // them.
+  // Reads the bytes of a row of lists, at most `most` as above. `into` returns the memory for them.
   void read_bytes(int64_t row, int64_t most, const std::function<uint8_t*(size_t)>& into) const;
 
  private:

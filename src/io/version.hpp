@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Version of the HDF5 library in use.
+// The version of the HDF5 library.
 #pragma once
 
 #include <string>
 
 namespace io {
 
-std::string hdf5_version();  // of the library in use: "1.10.8"
+std::string hdf5_version();  // version of the library in use, for example "1.10.8"
 
 }  // namespace io
