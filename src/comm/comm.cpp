@@ -21,9 +21,9 @@ int launched_rank() {
 
 namespace {
 
-// True if the launcher has started this very process. A process within a script of the launcher's
-// may be one of several that this rank runs, or the only one of all ranks, and must not wait for
-// others.
+// True if the launcher started this process itself, not a script that runs it. A rank's script may
+// run several processes, or only one rank may run one, so such a process must not wait for other
+// ranks.
 bool launched_directly() {
   std::string parent;
   std::getline(std::ifstream(fmt::format("/proc/{}/comm", getppid())), parent);
@@ -42,15 +42,14 @@ int launched_ranks() {
     return text ? std::atoi(text) : 0;
   };
   if (int ranks = number("OMPI_COMM_WORLD_SIZE"); ranks > 0) return ranks;
-  // srun starts ranks for MPI only where it offers PMIx; elsewhere a rank knows nothing of the
-  // others.
+  // srun connects ranks for MPI only if it provides PMIx.
   if (std::getenv("PMIX_RANK"))
     if (int ranks = number("SLURM_STEP_NUM_TASKS"); ranks > 0) return ranks;
   return 1;
 }
 
 bool Comm::same(uint64_t digest) {
-  // Two int64 reductions instead of comparing to rank 0's value: every rank learns the verdict.
+  // With two int64 reductions, unlike a comparison with rank 0's value, every rank gets the result.
   int64_t value = int64_t(digest);
   return min(value) == max(value);
 }
@@ -62,7 +61,7 @@ device::Queue& Comm::host_queue() {
 
 namespace {
 
-// Counts bytes, moves nothing.
+// Counts bytes and moves nothing.
 class PlanComm : public Comm {
  public:
   PlanComm(int size, int rank) : size_(size), rank_(rank) {}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators. comm is the only folder that calls MPI (later NCCL). Collectives only ever sum or
-// move; nothing divides. A group of one rank is a communicator like any other, whose operations
-// copy or do nothing: callers never ask "more than one?".
+// Communicators. Only this folder calls MPI and NCCL. Collectives sum or move data; none divides.
+// The operations of a group of one rank copy or do nothing, so callers need no special case for it.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +13,21 @@
 
 namespace comm {
 
-// What one kind of call has moved: `bytes` is what this rank contributes or receives, by the
-// definition of each call below.
+// Counts of one kind of call. Each call below defines which bytes of this rank it counts.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
-  double seconds = 0;  // time the main thread was held
+  double seconds = 0;  // time the main thread waited
 };
 
-// An operation under way; wait once. A default Ticket is done. The communicator owns the work and
-// uses it again afterwards.
+// A pending operation; wait for it once. A default Ticket is done. The communicator owns the work
+// and reuses it afterwards.
 class Ticket {
  public:
   struct Work {
     virtual ~Work() = default;
     virtual void wait() = 0;
-    virtual bool poll() = 0;  // moves it on; true when done
+    virtual bool poll() = 0;  // makes progress; true when done
   };
   Ticket() = default;
   explicit Ticket(Work* work) : work_(work) {}
@@ -48,17 +46,17 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Of memory of the queue's kind, in the queue's order: what it was given before is done first,
-  // and what it is given after the ticket's wait() sees the result. Memory of `send` may be used
-  // again then, too. recv[size * send.count]; recv's own part may be send itself (in place). bytes
-  // = recv.bytes().
+  // Gathers every rank's `send` into recv[size * send.count]. Memory is of the queue's kind, and
+  // the call runs in the queue's order. It starts after earlier work of the queue; work that is put
+  // in after wait() sees the result. `send` may be reused after wait(). This rank's part of recv
+  // may be `send` itself (in place). Counts recv.bytes().
   virtual Ticket all_gather(device::View send, device::View recv, device::Queue& queue) = 0;
-  // recv[send.count / size] = the sum of everybody's part; recv may be anywhere but in send. bytes
-  // = send.bytes().
+  // Sums every rank's `send` and stores this rank's part in recv[send.count / size]. recv must not
+  // overlap send. Counts send.bytes().
   virtual Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) = 0;
-  // In place sum of f32 or f64. bytes = view.bytes().
+  // Sums f32 or f64 in place. Counts view.bytes().
   virtual Ticket all_reduce(device::View view, device::Queue& queue) = 0;
-  // The same of host memory.
+  // Collectives on host memory.
   Ticket all_gather(device::View send, device::View recv) {
     return all_gather(send, recv, host_queue());
   }
@@ -66,19 +64,19 @@ class Comm {
     return reduce_scatter(send, recv, host_queue());
   }
   Ticket all_reduce(device::View view) { return all_reduce(view, host_queue()); }
-  // Of host memory.
+  // `view` is host memory.
   virtual void broadcast(device::View view, int root) = 0;
   virtual void barrier() = 0;
 
-  // Small host-side agreements; all ranks must call.
+  // Small agreements between hosts; all ranks must call.
   virtual int64_t min(int64_t value) = 0;
   virtual int64_t max(int64_t value) = 0;
   virtual int64_t sum(int64_t value) = 0;
   virtual double max(double value) = 0;
-  // at every rank, by rank
+  // Returns the texts of all ranks, by rank, on every rank.
   virtual std::vector<std::string> gather_text(const std::string& text) = 0;
   virtual std::string broadcast_text(const std::string& text, int root) = 0;
-  bool same(uint64_t digest);  // do all ranks hold the same value?
+  bool same(uint64_t digest);  // true if all ranks have the same value
 
   const Traffic& gathered() const { return gathered_; }
   const Traffic& scattered() const { return scattered_; }
@@ -91,24 +89,25 @@ class Comm {
   Traffic gathered_, scattered_, reduced_;
 };
 
-// How sums are ordered.
+// The order of sums over ranks.
 enum class SumOrder {
-  library,  // whatever MPI does: same bits on the same mesh
-  tree,     // neighbours first, a binary tree over the ranks; needs a power of two
+  library,  // the library's order: the same bits on the same mesh
+  tree,     // a binary tree over the ranks, neighbours first; needs a power of two
 };
 
-// A communicator of `size` ranks that exist only on paper: counts bytes, moves nothing (plan).
+// Makes a communicator of `size` planned ranks, which counts bytes and moves nothing.
 std::unique_ptr<Comm> make_plan_comm(int size, int rank = 0);
 
-// The rank that the launcher (mpirun, srun with PMIx) gave this process, before MPI is started; 0
-// without a launcher.
+// Returns the rank that the launcher (mpirun, srun with PMIx) gave this process; 0 without a
+// launcher. Works before MPI is started.
 int launched_rank();
-// The number of ranks that the launcher has started alike; 1 without a launcher, and for a process
-// within a script that the launcher has started: what the scripts of other ranks run is not known.
+// Returns the number of ranks that the launcher started with this command; 1 without a launcher.
+// Returns 1 also for a process in a script that the launcher started, because the scripts of other
+// ranks may run something else.
 int launched_ranks();
 
-// MPI itself: initialised once (FUNNELED), finalised by the destructor. Everything but training
-// works without mpirun: then the world is one rank.
+// MPI itself: initialised once (FUNNELED), finalised by the destructor. Without mpirun the world is
+// one rank.
 class Session {
  public:
   // Ends the process with Exit::config if not all ranks start MPI within $TRAINER_MPI_START_S (600
@@ -118,7 +117,7 @@ class Session {
   Comm& world() { return *world_; }
   // Ranks with the same colour form a group, ordered by key.
   std::unique_ptr<Comm> split(int colour, int key, SumOrder order);
-  int local_rank() const { return local_rank_; }  // on this node
+  int local_rank() const { return local_rank_; }  // rank on this node
   int local_size() const { return local_size_; }
   std::string host() const;
   // Ends the job with this exit code; does not return.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How ranks on GPUs exchange what lies in the GPUs' memory: by NCCL from GPU to GPU, or by MPI
-// through host memory.
+// Exchange of GPU memory between ranks: by NCCL from GPU to GPU, or by MPI through host memory.
 #pragma once
 
 #include <memory>
@@ -18,24 +17,24 @@ struct ExchangeChoice {
   bool nccl = false;
   std::string because;
 };
-// `ranks`: of the whole job, by rank. NCCL takes one rank per GPU, and adds in an order of its own.
+// Chooses the exchange for all ranks of the job; `ranks` is ordered by rank. NCCL supports one rank
+// per GPU, and sums in its own order.
 ExchangeChoice choose_exchange(const std::vector<RankDevice>& ranks, SumOrder order);
 
-// One stream for the operations of all NCCL communicators of this process, which so run in one
-// order; it also watches over them: while the host waits for a GPU (device::while_waiting), an
-// error of a communicator, or no operation ending for `timeout_s` seconds (0: never), ends the wait
-// with Error(Exit::mesh), which names rank, communicator and operation. One at a time; main thread
-// only. The communicators share it.
+// One stream for the operations of all NCCL communicators of this process, so that they run in one
+// order. It also watches them while the host waits for a GPU (device::while_waiting). An error of a
+// communicator ends the wait with Error(Exit::mesh), which names rank, communicator and operation.
+// So does a time of `timeout_s` seconds without a finished operation (0 = no limit). There is one
+// lane per process, on the main thread; the communicators share it.
 class NcclLane;
 std::shared_ptr<NcclLane> make_nccl_lane(double timeout_s);
 
-// "2.28.9". Error(Exit::mesh) where the library or (in builds without NCCL) the support of it is
-// missing.
+// Returns "2.28.9", for example. Throws Error(Exit::mesh) if the library is missing or the build
+// has no NCCL.
 std::string nccl_version();
 
-// The ranks of `group` as a communicator of their GPUs, called `name` in messages; all of them
-// call. What lies in host memory, and the agreements, stay with `group`. A group of one rank needs
-// no NCCL.
+// Makes a communicator of the GPUs of the ranks of `group`, called `name` in messages. All ranks of
+// the group call. Host memory and agreements still use `group`. A group of one rank needs no NCCL.
 std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm> group, const std::string& name,
                                      std::shared_ptr<NcclLane> lane);
 

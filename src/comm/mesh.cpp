@@ -55,7 +55,7 @@ void MeshOptions::bind(config::Table& t) {
            "its own")
       .on_resume(config::OnResume::may_change);
   t.key("gpu_timeout_s", gpu_timeout_s,
-        "an exchange by NCCL that has not ended after this ends the job (exit 3); 0 = never")
+        "an exchange by NCCL that takes longer than this ends the job (exit 3); 0 = no limit")
       .min(0)
       .unit("s")
       .on_resume(config::OnResume::may_change);
@@ -64,7 +64,7 @@ void MeshOptions::bind(config::Table& t) {
 
 namespace {
 
-// The rule that the selector picks; nullptr: [mesh] itself.
+// Returns the rule that the selector matches; nullptr if there is no selector and [mesh] applies.
 const MeshRule* pick_rule(const MeshOptions& options, const std::string& selector) {
   if (selector.empty()) return nullptr;
   std::string known;
@@ -74,8 +74,7 @@ const MeshRule* pick_rule(const MeshOptions& options, const std::string& selecto
   }
   base::fail(base::Exit::mesh,
              "--mesh-selector (or $TRAINER_MESH_SELECTOR) = \"{}\" matches no [[mesh.rule]]{}; add "
-             "one, or leave the "
-             "selector out for [mesh]",
+             "one, or leave the selector out for [mesh]",
              selector, known.empty() ? "; the deck has none" : known);
 }
 
@@ -84,7 +83,7 @@ const MeshRule* pick_rule(const MeshOptions& options, const std::string& selecto
 int64_t wanted_ranks(const MeshOptions& options, const std::string& selector) {
   const MeshRule* rule = pick_rule(options, selector);
   int64_t r = rule ? rule->replica : options.replica, f = rule ? rule->fsdp : options.fsdp;
-  // each axis is bounded, so this does not overflow
+  // the product cannot overflow, because each axis is bounded
   return std::max<int64_t>(1, r) * std::max<int64_t>(1, f);
 }
 
@@ -128,7 +127,7 @@ Mesh make_mesh(Session& session, MeshShape shape, SumOrder order) {
 
 namespace {
 
-// NCCL's version; where a rank has none, or another one, all ranks say so.
+// Returns NCCL's version. All ranks throw if a rank has no NCCL or another version.
 std::string agree_on_nccl(Comm& world) {
   std::string mine;
   try {
@@ -165,7 +164,7 @@ std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order,
   if (!choice.nccl && options.gpu_exchange == GpuExchange::nccl && ranks.size() > 1)
     throw base::Error(
         base::Exit::mesh,
-        fmt::format("mesh.gpu_exchange = \"nccl\": {}; \"auto\" takes MPI then", choice.because),
+        fmt::format("mesh.gpu_exchange = \"nccl\": {}; \"auto\" would use MPI", choice.because),
         true);
   if (!choice.nccl)
     return fmt::format("mpi through host memory ({}){}", choice.because,

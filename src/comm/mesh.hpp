@@ -21,7 +21,7 @@ inline constexpr std::pair<const char*, GpuExchange> kGpuExchangeNames[] = {
     {"auto", GpuExchange::automatic}, {"nccl", GpuExchange::nccl}, {"mpi", GpuExchange::mpi}};
 
 struct MeshOptions {
-  int64_t replica = -1;  // -1: inferred; not both
+  int64_t replica = -1;  // -1 = inferred, for one of the two axes
   int64_t fsdp = 1;
   std::vector<MeshRule> rules;
   GpuExchange gpu_exchange = GpuExchange::automatic;
@@ -34,28 +34,28 @@ struct MeshShape {
   int ranks() const { return replica * fsdp; }
 };
 constexpr int kMostRanks = 1 << 20;
-// Ranks that the deck asks for, where it does not infer them: what a plan assumes.
-// Error(Exit::mesh) as below.
+// Returns the number of ranks that the deck sets; an inferred axis counts as 1. A plan assumes this
+// number. Throws Error(Exit::mesh) if no rule matches the selector.
 int64_t wanted_ranks(const MeshOptions& options, const std::string& selector);
-// Applies rules and infers -1; Error(Exit::mesh) names the keys when the ranks do not fit, or the
-// rules when the selector matches none.
+// Applies rules and infers -1. Error(Exit::mesh) names the keys if the ranks do not fit, or the
+// rules if the selector matches none.
 MeshShape resolve_mesh(const MeshOptions& options, int ranks, const std::string& selector);
 
 struct Mesh {
   MeshShape shape;
   int replica_index = 0, fsdp_index = 0;
-  Comm* world = nullptr;          // all ranks: agreements
+  Comm* world = nullptr;          // all ranks, for agreements
   std::unique_ptr<Comm> fsdp;     // ranks of one replica
   std::unique_ptr<Comm> replica;  // ranks with the same fsdp index
   int rank() const { return replica_index * shape.fsdp + fsdp_index; }
 };
 Mesh make_mesh(Session& session, MeshShape shape, SumOrder order);
-// The groups exchange GPU memory as options.gpu_exchange says; all ranks call it, after
-// device::use_gpu. Returns what was chosen and why, for the log. Error(Exit::mesh), on all ranks,
-// where NCCL is asked for and cannot be had.
+// Sets up the exchange of GPU memory by options.gpu_exchange. All ranks call it, after
+// device::use_gpu. Returns the choice and its reason, for the log. Throws Error(Exit::mesh) on all
+// ranks if the deck requires NCCL and it is not available.
 std::string connect_gpus(Mesh& mesh, const MeshOptions& options, SumOrder order,
                          const std::string& host);
-// The mesh of a run that exists only on paper, seen from rank 0; `world` must outlive it.
+// Makes the mesh of a planned run, as rank 0 has it; `world` must outlive it.
 Mesh make_plan_mesh(MeshShape shape, Comm& world);
 
 }  // namespace comm

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI back end. Only the main thread calls it (FUNNELED). What lies in a GPU's memory goes through
-// pinned host memory: copied there when an exchange begins, for which the host waits for the GPU,
-// and back when it is waited for.
+// MPI back end. Only the main thread calls it (FUNNELED). GPU memory is exchanged through pinned
+// host memory. The host waits for the GPU and copies the data there when an exchange begins, and
+// copies the result back in wait().
 #include <mpi.h>
 
 #include <algorithm>
@@ -49,28 +49,28 @@ MPI_Datatype type_of(device::DType type) {
       return MPI_INT64_T;
     case device::DType::bf16:
     case device::DType::f16:
-      return MPI_UINT16_T;  // moved, never summed
+      return MPI_UINT16_T;  // these types are moved, never summed
     case device::DType::u8:
       return MPI_UINT8_T;
   }
   return MPI_BYTE;
 }
 
-// A request of MPI; waiting is counted as time the main thread was held.
+// An MPI request. The time of wait() counts as waiting of the main thread.
 class MpiWork : public Ticket::Work {
  public:
   ~MpiWork() override {
-    // buffers must outlive the exchange
+    // The buffers must outlive the exchange.
     if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
   }
   void wait() override {
     double begin = base::now_s();
     CHECK_MPI(MPI_Wait(&request, MPI_STATUS_IGNORE));
-    arrive();
+    deliver();
     traffic->seconds += base::now_s() - begin;
   }
-  // What was received goes to where it belongs.
-  void arrive() {
+  // Copies the result from host memory to the GPU, if it belongs there.
+  void deliver() {
     if (queue_) device::upload(into_, result_, *queue_);
     queue_ = nullptr;
   }
@@ -80,9 +80,9 @@ class MpiWork : public Ticket::Work {
     return done;
   }
   bool free() const { return request == MPI_REQUEST_NULL && !queue_; }
-  // Where MPI puts what goes to `into` of a GPU's memory, and `more` bytes behind it that it may
-  // read meanwhile.
-  char* land(const device::View& into, device::Queue& queue, int64_t more = 0) {
+  // Returns host memory for a result that belongs to `into` on a GPU. Behind the result it has
+  // `more` bytes for data that MPI reads.
+  char* stage_result(const device::View& into, device::Queue& queue, int64_t more = 0) {
     if (staging_.bytes() < into.bytes() + more)
       staging_ = device::HostBuffer(queue.kind(), into.bytes() + more);
     into_ = into;
@@ -96,7 +96,7 @@ class MpiWork : public Ticket::Work {
   device::HostBuffer staging_;
   device::View into_;
   char* result_ = nullptr;
-  device::Queue* queue_ = nullptr;  // none: MPI writes where the result belongs
+  device::Queue* queue_ = nullptr;  // null if MPI writes straight into the result's memory
 };
 
 void fetch(void* to, const device::View& from, device::Queue& queue) {
@@ -106,7 +106,7 @@ void fetch(void* to, const device::View& from, device::Queue& queue) {
 
 bool on_gpu(const device::Queue& queue) { return queue.kind() == device::Kind::cuda; }
 
-// What is to be exchanged is first computed: time that no exchange takes.
+// Waits until the data to exchange is computed, so that this time is not counted as exchange.
 void wait_for_work(device::Queue& queue) {
   if (!on_gpu(queue)) return;
   device::MayWait lifted;
@@ -149,8 +149,8 @@ class MpiComm : public Comm {
     wait_for_work(queue);
     Timer timer(gathered_, recv.bytes());
     int count = base::narrow<int>(send.count);
-    MpiWork* work = take(gathered_);
-    if (on_gpu(queue)) recv.data = work->land(recv, queue);
+    MpiWork* work = free_work(gathered_);
+    if (on_gpu(queue)) recv.data = work->stage_result(recv, queue);
     char* own = static_cast<char*>(recv.data) + int64_t(rank_) * send.bytes();
     if (on_gpu(queue)) {
       fetch(own, send, queue);
@@ -167,14 +167,14 @@ class MpiComm : public Comm {
     if (size_ == 1) return device::copy(recv, send, queue), Ticket();
     wait_for_work(queue);
     Timer timer(scattered_, send.bytes());
-    MpiWork* work = take(scattered_);
+    MpiWork* work = free_work(scattered_);
     if (on_gpu(queue)) {
-      recv.data = work->land(recv, queue, send.bytes());
+      recv.data = work->stage_result(recv, queue, send.bytes());
       char* copy = static_cast<char*>(recv.data) + recv.bytes();
       fetch(copy, send, queue);
       send.data = copy;
     }
-    if (order_ == SumOrder::tree) return tree_reduce_scatter(send, recv), work->arrive(), Ticket();
+    if (order_ == SumOrder::tree) return tree_reduce_scatter(send, recv), work->deliver(), Ticket();
     CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
                                         type_of(send.type), MPI_SUM, comm_, &work->request));
     return Ticket(work);
@@ -184,13 +184,13 @@ class MpiComm : public Comm {
     if (size_ == 1 || view.count == 0) return {};
     wait_for_work(queue);
     Timer timer(reduced_, view.bytes());
-    MpiWork* work = take(reduced_);
+    MpiWork* work = free_work(reduced_);
     if (on_gpu(queue)) {
-      char* copy = work->land(view, queue);
+      char* copy = work->stage_result(view, queue);
       fetch(copy, view, queue);
       view.data = copy;
     }
-    if (order_ == SumOrder::tree) return tree_all_reduce(view), work->arrive(), Ticket();
+    if (order_ == SumOrder::tree) return tree_all_reduce(view), work->deliver(), Ticket();
     CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
                              type_of(view.type), MPI_SUM, comm_, &work->request));
     return Ticket(work);
@@ -242,7 +242,7 @@ class MpiComm : public Comm {
     double begin = base::now_s();
   };
 
-  MpiWork* take(Traffic& traffic) {
+  MpiWork* free_work(Traffic& traffic) {
     auto free = std::find_if(works_.begin(), works_.end(), [](auto& w) { return w->free(); });
     if (free == works_.end()) free = works_.insert(works_.end(), std::make_unique<MpiWork>());
     (*free)->traffic = &traffic;
@@ -266,12 +266,12 @@ class MpiComm : public Comm {
     return scratch_.data();
   }
 
-  // Recursive halving that starts with the neighbour. After bits 0..b-1 this rank holds the sums,
-  // over the ranks that agree with it above bit b-1, of the pieces whose index agrees with its rank
-  // in bits 0..b-1: so additions follow the binary tree.
+  // Recursive halving that starts with the neighbour. After bits 0..b-1 this rank holds the pieces
+  // whose index agrees with its rank in bits 0..b-1. Each is the sum over the ranks that agree with
+  // this rank above bit b-1. So additions follow the binary tree.
   void tree_reduce_scatter(device::View send, device::View recv) {
     int64_t piece = recv.bytes();
-    // held pieces | outgoing and incoming halves
+    // scratch: held pieces | outgoing half | incoming half
     char* held = scratch(send.bytes() + send.bytes());
     char* out = held + send.bytes();
     char* in = out + send.bytes() / 2;
@@ -289,7 +289,7 @@ class MpiComm : public Comm {
     std::memcpy(recv.data, held, size_t(piece));
   }
 
-  // Recursive doubling, neighbours first; a + b = b + a, so both partners hold the same bits.
+  // Recursive doubling, neighbours first. Both partners hold the same bits, because a + b = b + a.
   void tree_all_reduce(device::View view) {
     char* in = scratch(view.bytes());
     for (int b = 1; b < size_; b *= 2) {
@@ -306,8 +306,8 @@ class MpiComm : public Comm {
   std::vector<std::unique_ptr<MpiWork>> works_;
 };
 
-// Ends the process if MPI does not start: MPI_Init returns when all ranks have called it, and a
-// rank that was started to do something else never does.
+// Ends the process if MPI does not start. MPI_Init returns when all ranks have called it, and a
+// rank with another command never calls it.
 class InitGuard {
  public:
   InitGuard() {
@@ -321,8 +321,7 @@ class InitGuard {
         return;
       base::log::error(
           "MPI has not started within {:g} s: some ranks never called it; start all of them with "
-          "the same command "
-          "line (TRAINER_MPI_START_S sets how long to wait)",
+          "the same command line (TRAINER_MPI_START_S sets how long to wait)",
           seconds);
       std::_Exit(int(base::Exit::config));
     });
@@ -338,7 +337,7 @@ class InitGuard {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool started_ = false;
-  std::jthread thread_;  // the last member: it is joined before the others go
+  std::jthread thread_;  // the last member, so it is joined before the other members are destroyed
 };
 
 }  // namespace
@@ -365,7 +364,7 @@ Session::Session(int& argc, char**& argv) {
 Session::~Session() {
   world_.reset();
 #ifdef __SANITIZE_ADDRESS__
-  // instead of the one at exit: what MPI leaves behind when it ends is not ours
+  // The check runs here instead of at exit, because MPI_Finalize leaks memory of its own.
   __lsan_do_leak_check();
 #endif
   if (finalize_) MPI_Finalize();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL back end. Communicators do not block (a rank that never comes, or an operation that cannot
-// be put into the stream, is found by asking), and every operation of this process goes into one
-// stream beside the computing one: it starts when what the queue was given before is done, and what
-// the queue is given after wait() starts when it is done. The host waits for neither.
+// NCCL back end. Communicators do not block, so polling finds a rank that never joins or an
+// operation that cannot be enqueued. All operations of this process run in one stream beside the
+// computing stream. An operation starts after the earlier work of its queue, and work that is put
+// into the queue after wait() starts after the operation. The host waits for neither.
 #include <nccl.h>
 
 #include <algorithm>
@@ -44,8 +44,8 @@ ncclDataType_t type_of(device::DType type) {
   return ncclUint8;
 }
 
-// Seconds that somebody has waited: time between two looks counts up to a second, so that a job
-// that was suspended is no stall.
+// Measures the seconds of a wait. The time between two looks counts at most one second, so that a
+// suspended job is not taken for a stall.
 class Patience {
  public:
   void reset() {
@@ -64,11 +64,11 @@ class Patience {
 };
 
 struct NcclGroup {
-  ncclComm_t comm = nullptr;  // none: a group of one rank, or one that failed
-  std::string name;           // for messages: which ranks
+  ncclComm_t comm = nullptr;  // null for a group of one rank or a failed one
+  std::string name;           // names the ranks in messages
 };
 
-// One collective under way; free for another use when it was waited for and has ended.
+// One collective. It can be reused when it has ended and wait() was called.
 struct Operation : Ticket::Work {
   ~Operation() override {
     gpu::free_event(ready);
@@ -82,7 +82,7 @@ struct Operation : Ticket::Work {
 
   void* ready = gpu::make_event();
   void* done = gpu::make_event();
-  void* stream = nullptr;  // the computing one
+  void* stream = nullptr;  // the computing stream
   NcclGroup* group = nullptr;
   const char* what = "";
   int64_t number = 0;
@@ -110,7 +110,8 @@ class NcclLane {
     groups_.push_back(&group);
   }
 
-  // Never throws: what was under way is waited for, or given up where waiting might not end.
+  // Never throws. Waits for pending operations, or aborts them if an error is being handled or
+  // occurs.
   void leave(NcclGroup& group) {
     std::erase(groups_, &group);
     try {
@@ -125,14 +126,14 @@ class NcclLane {
     abort(group);
   }
 
-  // `call(stream)` puts the collective into the stream.
+  // Runs a collective; `call(stream)` puts it into the stream.
   template <class Call>
   Ticket run(NcclGroup& group, const char* what, device::View view, device::Queue& queue,
              Call call) {
     if (!group.comm)
       base::fail(base::Exit::mesh, "NCCL: {}: {}: exchanges between GPUs have failed before",
                  group.name, what);
-    Operation* op = take();
+    Operation* op = free_operation();
     op->group = &group;
     op->what = what;
     op->view = view;
@@ -143,8 +144,8 @@ class NcclLane {
     check(group, call(static_cast<cudaStream_t>(queue_.stream())), describe(*op).c_str());
     gpu::record(op->done, queue_.stream());
     op->waited = op->ended = false;
-    if (under_way_.empty()) patience_.reset();
-    under_way_.push_back(op);
+    if (pending_.empty()) patience_.reset();
+    pending_.push_back(op);
     return Ticket(op);
   }
 
@@ -154,14 +155,14 @@ class NcclLane {
                        op.view.bytes(), name_of(op.view.type));
   }
 
-  // Ends what is under way on all communicators: whoever frees memory on the way out would wait for
-  // it.
+  // Aborts all communicators and throws. A pending operation would block whoever frees memory
+  // during the unwinding.
   [[noreturn]] void fail(NcclGroup& group, const std::string& what, const std::string& why) {
     abort(group);
     for (NcclGroup* other : std::exchange(groups_, {})) abort(*other);
     base::fail(base::Exit::mesh,
-               "NCCL: rank {}, {}: {}: {}; NCCL_DEBUG=INFO tells more, mesh.gpu_exchange = \"mpi\" "
-               "does without",
+               "NCCL: rank {}, {}: {}: {}; NCCL_DEBUG=INFO logs more, mesh.gpu_exchange = \"mpi\" "
+               "avoids NCCL",
                base::where().rank, group.name, what, why);
   }
   static std::string text_of(NcclGroup& group, ncclResult_t result) {
@@ -170,16 +171,16 @@ class NcclLane {
                        detail && *detail ? detail : "no detail");
   }
 
-  // Returns when the call has been taken: those that do not block may still be at it.
+  // Waits until NCCL has accepted the call; a non-blocking call may return before that.
   void check(NcclGroup& group, ncclResult_t result, const char* what) {
     if (result == ncclInProgress) {
       Patience patience;
       do {
         std::this_thread::yield();
         result = ncclSuccess;
-        if (ncclResult_t asked = NCCL(ncclCommGetAsyncError)(group.comm, &result);
-            asked != ncclSuccess)
-          result = asked;
+        if (ncclResult_t query = NCCL(ncclCommGetAsyncError)(group.comm, &result);
+            query != ncclSuccess)
+          result = query;
         if (result == ncclInProgress && timeout_s_ > 0 && patience.look() > timeout_s_)
           fail(group, what,
                fmt::format(
@@ -195,29 +196,29 @@ class NcclLane {
     group.comm = nullptr;
   }
 
-  // Operations end in the order they began: there is one stream.
+  // Drops ended operations from the queue. They end in the order they began, because there is one
+  // stream.
   void retire() {
-    while (!under_way_.empty() && gpu::reached(under_way_.front()->done)) {
-      under_way_.front()->ended = true;
-      under_way_.pop_front();
+    while (!pending_.empty() && gpu::reached(pending_.front()->done)) {
+      pending_.front()->ended = true;
+      pending_.pop_front();
       patience_.reset();
     }
   }
 
   void watch() {
-    if (std::this_thread::get_id() != thread_) return;  // others wait for copies of their own
+    if (std::this_thread::get_id() != thread_) return;  // other threads wait for their own copies
     retire();
     if (groups_.empty()) return;
-    std::string oldest =
-        under_way_.empty() ? "no operation is under way" : describe(*under_way_.front());
+    std::string oldest = pending_.empty() ? "no operation is pending" : describe(*pending_.front());
     for (NcclGroup* group : groups_) {
       ncclResult_t state = ncclSuccess;
       NCCL(ncclCommGetAsyncError)(group->comm, &state);
       if (state != ncclSuccess && state != ncclInProgress)
         fail(*group, "at " + oldest, text_of(*group, state));
     }
-    if (under_way_.empty() || timeout_s_ == 0) return;
-    Operation& op = *under_way_.front();
+    if (pending_.empty() || timeout_s_ == 0) return;
+    Operation& op = *pending_.front();
     if (patience_.look() > timeout_s_)
       fail(*op.group, describe(op),
            fmt::format("not ended after {:.0f} s (mesh.gpu_timeout_s): another rank hangs, has "
@@ -225,21 +226,21 @@ class NcclLane {
                        timeout_s_));
   }
 
-  Operation* take() {
+  Operation* free_operation() {
     retire();
-    for (auto& op : operations_made_)
+    for (auto& op : pool_)
       if (op->waited && op->ended) return op.get();
-    operations_made_.push_back(std::make_unique<Operation>());
-    return operations_made_.back().get();
+    pool_.push_back(std::make_unique<Operation>());
+    return pool_.back().get();
   }
 
   device::Queue queue_;
   const std::thread::id thread_ = std::this_thread::get_id();
   double timeout_s_;
-  Patience patience_;  // since an operation ended, or the first one began
+  Patience patience_;  // time since an operation ended or the first one began
   int64_t operations_ = 0;
-  std::vector<std::unique_ptr<Operation>> operations_made_;
-  std::deque<Operation*> under_way_;
+  std::vector<std::unique_ptr<Operation>> pool_;
+  std::deque<Operation*> pending_;
   std::vector<NcclGroup*> groups_;
 };
 
@@ -308,7 +309,7 @@ class NcclComm : public Comm {
   }
 
  private:
-  // A call, and how long it held the main thread.
+  // Counts a call and the time it held the main thread.
   struct Counted {
     Counted(Traffic& t, bool moves, int64_t bytes) : traffic(t) {
       if (moves) {
@@ -321,7 +322,7 @@ class NcclComm : public Comm {
     double begin = base::now_s();
   };
 
-  // Made by the group's first rank; where that fails, all ranks say why.
+  // The group's first rank makes the id. If that fails, all ranks throw the reason.
   std::string agree_on_id() {
     std::string mine;
     if (rank() == 0) {
@@ -349,7 +350,7 @@ std::string nccl_version() {
   int version = 0;
   ncclResult_t result = NCCL(ncclGetVersion)(&version);
   if (result != ncclSuccess)
-    base::fail(base::Exit::mesh, "NCCL does not tell its version: {}",
+    base::fail(base::Exit::mesh, "NCCL does not return its version: {}",
                NCCL(ncclGetErrorString)(result));
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds without CUDA or without NCCL's header.
+// Replaces nccl_comm.cpp in builds without CUDA or without NCCL's header.
 #include "base/error.hpp"
 #include "comm/gpu_exchange.hpp"
 
@@ -8,8 +8,7 @@ namespace {
 [[noreturn]] void none() {
   base::fail(base::Exit::mesh,
              "this build has no NCCL: build with CUDA where nccl.h is found (CMAKE_PREFIX_PATH "
-             "says where), "
-             "or set mesh.gpu_exchange = \"mpi\"");
+             "says where), or set mesh.gpu_exchange = \"mpi\"");
 }
 }  // namespace
 
