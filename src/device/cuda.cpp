@@ -24,12 +24,12 @@ void check_cuda(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   base::fail(base::Exit::mesh,
              "CUDA: {}: {} ({}); the cause may be work that was started earlier: "
-             "CUDA_LAUNCH_BLOCKING=1 tells which",
+             "CUDA_LAUNCH_BLOCKING=1 shows which",
              what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
 Gpus find_gpus() {
-  int count = 0;  // left untouched by some errors
+  int count = 0;  // some errors leave it unchanged
   cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return {count, ""};
   if (status == cudaSuccess || status == cudaErrorNoDevice)
@@ -81,8 +81,8 @@ int gpu_capability(int index) {
 namespace {
 std::function<void()> watch;
 
-// Asks the GPU until it is done, `watch` in between; first without a pause, because most waits are
-// short.
+// Polls the GPU until it is done and calls `watch` between polls. Polls without a pause at first,
+// because most waits are short.
 template <class Ask>
 void wait_until_done(Ask ask, const char* what) {
   constexpr double kShort_s = 1e-3;
@@ -115,17 +115,17 @@ void* allocate(size_t bytes) {
   void* memory = nullptr;
   cudaError_t status = cudaMalloc(&memory, bytes);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is told by the caller, who knows for what
+    cudaGetLastError();  // clears the error; the caller reports it with the buffer's purpose
     return nullptr;
   }
   check_cuda(status, "allocating memory");
   check_cuda(cudaMemset(memory, 0, bytes), "zeroing memory");
-  // queues do not wait for the default stream
+  // The host waits, because queues do not wait for the default stream.
   check_cuda(cudaStreamSynchronize(nullptr), "zeroing memory");
   return memory;
 }
 
-// At the end of a process the driver may be gone first: then there is nothing to give back.
+// Ignores errors: at process exit the driver may end first, and then nothing is left to free.
 void release(void* memory) { cudaFree(memory); }
 
 void* allocate_host(size_t bytes) {
@@ -184,7 +184,7 @@ void copy(void* to, const void* from, size_t bytes, void* stream) {
 }
 
 void begin_recording(void* stream) {
-  // Of this thread alone: others may go on to allocate and copy.
+  // The capture is thread local, so other threads may allocate and copy.
   check_cuda(
       cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal),
       "beginning to record a graph");
@@ -205,7 +205,7 @@ void drop_recording(void* stream) {
   cudaGraph_t recorded = nullptr;
   if (cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &recorded) == cudaSuccess && recorded)
     cudaGraphDestroy(recorded);
-  cudaGetLastError();  // the error that ended it is told by whoever met it
+  cudaGetLastError();  // clears the error that ended the recording; its finder has reported it
 }
 void launch_graph(void* graph, void* stream) {
   check_cuda(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only header that names types of CUDA's run time; .cu files and what calls CUDA's libraries
-// include it.
+// The only header that names types of the CUDA runtime. Files that are CUDA code or call CUDA's
+// libraries include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,11 +9,11 @@
 
 namespace device {
 
-// The stream of a queue of kind cuda.
+// Returns the stream of a queue of kind cuda.
 cudaStream_t stream_of(const Queue& queue);
 
-// Ends the job with exit 3 unless `status` is success; `what` says what was asked for. Errors of
-// kernels that ran earlier come up here too, which the message says.
+// Throws Error(Exit::mesh) unless `status` is success; `what` names the action. Errors of earlier
+// kernels also appear here, which the message mentions.
 void check_cuda(cudaError_t status, const char* what);
 
 }  // namespace device

@@ -12,15 +12,15 @@ namespace device {
 namespace {
 
 void* open_library(const std::string& file) {
-  // The loader's own places first (LD_LIBRARY_PATH, wheels that a launcher has put there), then
-  // where the toolkit is by default.
+  // The loader's own directories come first (LD_LIBRARY_PATH, perhaps with wheels), then the
+  // toolkit's default directory.
   for (const std::string& path : {file, "/usr/local/cuda/lib64/" + file})
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  base::fail(base::Exit::mesh,
-             "{} cannot be opened ({}): it is neither where LD_LIBRARY_PATH and the system's "
-             "loader look nor in "
-             "/usr/local/cuda/lib64. run.device = \"cuda\" needs it; run.device = \"cpu\" does not",
-             file, dlerror());
+  base::fail(
+      base::Exit::mesh,
+      "{} cannot be opened ({}): it is neither where LD_LIBRARY_PATH and the system's loader look "
+      "nor in /usr/local/cuda/lib64. run.device = \"cuda\" needs it; run.device = \"cpu\" does not",
+      file, dlerror());
 }
 
 }  // namespace

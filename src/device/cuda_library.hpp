@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's libraries (cuBLASLt, cuDNN, NCCL) are opened when their first function is called: the
-// program starts on machines without them, and does not map them where no GPU is used.
+// Opens CUDA's libraries (cuBLASLt, cuDNN, NCCL) at the first call of a function. So the program
+// starts on machines without them, and maps none if no GPU is used.
 #pragma once
 
 namespace device {
 
-// The address of `function` of the library `file` ("libcublasLt.so.13"). Ends the job with exit 3
-// where the library or the function is missing, and says where was looked.
+// Returns the address of `function` in the library `file` ("libcublasLt.so.13"). Throws
+// Error(Exit::mesh) if the library or the function is missing, and names the searched places.
 void* library_function(const char* file, const char* function);
 
 }  // namespace device

@@ -12,7 +12,7 @@
 namespace device {
 namespace {
 
-// The queue records for as long as one lives.
+// The queue records while this object exists.
 class Recording {
  public:
   explicit Recording(Queue& queue) : queue_(queue) {
@@ -36,9 +36,9 @@ class Recording {
 
 }  // namespace
 
-Graphs::Graphs(Queue& queue, int64_t most, std::string name)
-    : queue_(queue), most_(most), name_(std::move(name)) {
-  CHECK(queue.kind() == Kind::cuda && most >= 1);
+Graphs::Graphs(Queue& queue, int64_t max_graphs, std::string name)
+    : queue_(queue), max_graphs_(max_graphs), name_(std::move(name)) {
+  CHECK(queue.kind() == Kind::cuda && max_graphs >= 1);
 }
 Graphs::~Graphs() = default;
 
@@ -46,16 +46,16 @@ void Graphs::Free::operator()(void* graph) const { gpu::free_graph(graph); }
 
 void Graphs::run(const Key& key, const std::function<void()>& work) {
   ++counts_.runs;
-  // it has moved: graphs would write where it was
+  // the scratch has moved, and old graphs would write to its old place
   if (queue_.scratch_data() != scratch_) forget_all();
   Entry& entry = entries_[key];
   const bool first = !std::exchange(entry.seen, true);
-  if (!entry.graph && (first || counts_.graphs == most_)) {
-    if (!first && !std::exchange(told_, true))
+  if (!entry.graph && (first || counts_.graphs == max_graphs_)) {
+    if (!first && !std::exchange(limit_logged_, true))
       base::log::line(
           "graphs   {} recorded, and no more: {} of other shapes run without "
           "(run.cuda_graph_limit)",
-          most_, name_);
+          max_graphs_, name_);
     return work();
   }
   if (entry.graph) {
@@ -64,7 +64,7 @@ void Graphs::run(const Key& key, const std::function<void()>& work) {
   }
   const size_t before = gpu_memory_used_bytes();
   const base::Stopwatch watch;
-  const double ops_s = record(entry, work);  // which count as put in
+  const double ops_s = record(entry, work);  // costs() counts these seconds already
   ++queue_.graph_cost().recorded;
   queue_.graph_cost().seconds += watch.seconds() - ops_s;
   launch(entry);

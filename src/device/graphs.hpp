@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that is put into a GPU's queue again and again with the same arguments, started by one call:
-// as a CUDA graph, instead of by a call for each of its kernels.
+// Runs repeated work on a GPU as a CUDA graph: one call starts all kernels, instead of one call per
+// kernel. The work must have the same arguments each time.
 //
-// What may change from one time to the next must lie in memory, at the same places: a graph repeats
-// its kernels with the arguments they had when it was recorded. Uploads, events and whatever the
-// host waits for stay outside; inside they are errors.
+// A graph repeats its kernels with the arguments of the recording, so changing values must be in
+// memory at fixed addresses. Uploads, events and waits of the host are errors inside the work.
 #pragma once
 
 #include <functional>
@@ -18,25 +17,25 @@ namespace device {
 
 class Graphs {
  public:
-  // At most `most` graphs of work of that queue, of kind cuda, which outlives them. `name`: what
-  // the work is, for messages.
-  Graphs(Queue& queue, int64_t most, std::string name);
+  // Keeps at most `max_graphs` graphs of work of `queue`, which must be of kind cuda and outlive
+  // this object. `name` names the work in messages.
+  Graphs(Queue& queue, int64_t max_graphs, std::string name);
   ~Graphs();
   Graphs(const Graphs&) = delete;
 
-  // Whatever fixes the arguments: the same key must mean the same launches.
+  // Everything that determines the arguments: equal keys must mean equal launches.
   using Key = std::vector<int64_t>;
-  // Puts the work into the queue. The first time with a key it runs as it is, so that what is made
-  // at a first use (plans and handles of libraries, loaded kernels, scratch) is there; the second
-  // time it is recorded; from then on it is not called any more. Queue::costs go on counting it,
-  // without seconds. An error names the op that could not be recorded.
+  // Puts the work into the queue. The first call with a key runs the work directly, which creates
+  // everything made at first use: plans and handles of libraries, loaded kernels, scratch. The
+  // second call records it. Later calls launch the graph and do not call `work`. Queue::costs still
+  // counts the ops, without seconds. An error names the op that could not be recorded.
   void run(const Key& key, const std::function<void()>& work);
 
   struct Counts {
-    int64_t runs = 0, launches = 0;  // of all work; of graphs among it
-    int64_t graphs = 0, nodes = 0;   // that exist; their kernels and copies
-    // What the driver has taken for them, by what the GPU had left before and after: others who use
-    // the GPU blur it.
+    int64_t runs = 0, launches = 0;  // runs of work; those by a graph
+    int64_t graphs = 0, nodes = 0;   // existing graphs; their kernels and copies
+    // GPU memory of the graphs, measured as the change of used memory. Other programs on the GPU
+    // disturb it.
     int64_t bytes = 0;
   };
   const Counts& counts() const { return counts_; }
@@ -48,18 +47,18 @@ class Graphs {
   struct Entry {
     bool seen = false;
     std::unique_ptr<void, Free> graph;
-    std::vector<std::pair<int, OpCost>> costs;  // of the ops in it
+    std::vector<std::pair<int, OpCost>> costs;  // of the ops in the graph
   };
-  double record(Entry& entry, const std::function<void()>& work);  // returns the seconds of its ops
+  double record(Entry& entry, const std::function<void()>& work);  // returns the ops' seconds
   void launch(const Entry& entry);
   void forget_all();
 
   Queue& queue_;
-  int64_t most_;
+  int64_t max_graphs_;
   std::string name_;
   std::map<Key, Entry> entries_;
-  const void* scratch_ = nullptr;  // where the queue's lay when the graphs were recorded
-  bool told_ = false;              // that there are no more
+  const void* scratch_ = nullptr;  // address of the queue's scratch during the recordings
+  bool limit_logged_ = false;      // the log has the line about the limit
   Counts counts_;
 };
 

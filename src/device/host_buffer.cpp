@@ -14,7 +14,7 @@ HostBuffer::HostBuffer(Kind kind, int64_t bytes) : data_(nullptr, Free{kind}), b
   data_.reset(kind == Kind::cuda ? gpu::allocate_host(size_t(bytes)) : std::malloc(size_t(bytes)));
   if (!data_)
     base::fail(base::Exit::mesh, "out of host memory: {} MiB{}", (bytes >> 20) + 1,
-               kind == Kind::cuda ? " of it pinned" : "");
+               kind == Kind::cuda ? " (pinned)" : "");
 }
 
 void HostBuffer::Free::operator()(void* p) const {

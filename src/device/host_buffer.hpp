@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that is copied to or from a device.
+// Host memory for copies to or from a device.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace device {
 
 enum class Kind { cpu, cuda, plan };
 
-// Pinned for cuda, so that a copy needs no help of the host; ordinary memory else. Its contents are
-// undefined at first, and no ledger counts it.
+// Memory is pinned for kind cuda, so that copies run without the host, and ordinary otherwise. Its
+// initial contents are undefined, and no ledger counts it.
 class HostBuffer {
  public:
   HostBuffer() : HostBuffer(Kind::cpu, 0) {}

@@ -14,16 +14,17 @@
 namespace device {
 namespace {
 constexpr int64_t kAlign = 64;
-constexpr int64_t kFakeEnd = int64_t{1} << 46;  // where the high end of a measuring arena starts
+// address offset of the high end of a measuring arena
+constexpr int64_t kFakeEnd = int64_t{1} << 46;
 constexpr int64_t kHugePage = 2 << 20;
 
-// Large memory comes in huge pages where the system gives them when asked: products that stream
-// through hundreds of megabytes spend noticeable time on address translation otherwise, on virtual
-// machines above all. The system hands it out zeroed, page by page at the first touch: near the
-// thread that computes there, and not before a run needs it.
+// Large memory is in huge pages if the system grants them. Products that stream through hundreds of
+// megabytes would otherwise spend noticeable time on address translation, above all on virtual
+// machines. The system zeroes a page at its first touch, near the thread that computes there, and
+// not before a run needs it.
 bool is_large(int64_t bytes) { return bytes >= kHugePage; }
 
-void* take(int64_t bytes) {
+void* allocate_zeroed(int64_t bytes) {
   if (!is_large(bytes)) {
     void* data = std::aligned_alloc(kAlign, size_t(bytes));
     if (data) std::memset(data, 0, size_t(bytes));
@@ -38,7 +39,7 @@ void* take(int64_t bytes) {
                   size_t(kHugePage);
   if (data > begin) ::munmap(begin, size_t(data - begin));
   if (end > data + whole) ::munmap(data + whole, size_t(end - (data + whole)));
-  ::madvise(data, whole, MADV_HUGEPAGE);  // advice: it may say no
+  ::madvise(data, whole, MADV_HUGEPAGE);  // advice only; the system may ignore it
   return data;
 }
 
@@ -79,7 +80,7 @@ Buffer::Buffer(Kind kind, Ledger& ledger, std::string category, int64_t bytes)
     data_ = reinterpret_cast<void*>(4096);
     return;
   }
-  data_ = kind == Kind::cuda ? gpu::allocate(size_t(bytes_)) : take(bytes_);
+  data_ = kind == Kind::cuda ? gpu::allocate(size_t(bytes_)) : allocate_zeroed(bytes_);
   if (!data_)
     base::fail(base::Exit::mesh,
                "out of memory: {} MiB for {}; see `--mode plan` for what this deck needs per rank",
@@ -122,7 +123,7 @@ void download(void* to, const View& from, Queue& queue) {
     std::memcpy(to, from.data, size_t(from.bytes()));
   } else {
     count_download(from.bytes());
-    // pageable memory would make the copy itself wait, and nobody could end that
+    // a copy to pageable memory would wait by itself, and while_waiting could not end that wait
     queue.synchronize("a copy to the host");
     gpu::copy(to, from.data, size_t(from.bytes()), queue.stream());
     queue.synchronize("a copy to the host");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory: a ledger that knows who owns how many bytes, buffers that live as long as their owner,
-// and the two-ended arena that forward and backward use. Under plan nothing is allocated, so
-// planned and real bytes come from the same code.
+// Memory: a ledger of bytes per category, buffers that live as long as their owner, and the
+// two-ended arena of forward and backward. Under plan nothing is allocated, so planned and real
+// bytes come from the same code.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,7 @@
 
 namespace device {
 
-// Bytes per category ("weights", "gradients", "optimizer", "activations", ...): now and at the
-// peak.
+// Current and peak bytes per category ("weights", "gradients", "optimizer", "activations", ...).
 class Ledger {
  public:
   struct Entry {
@@ -30,8 +29,8 @@ class Ledger {
   std::map<std::string, Entry> entries_;
 };
 
-// Zero-filled memory, 64-byte aligned; of kind cuda it is on the GPU, and the host may not touch
-// it.
+// Zero-filled memory, 64-byte aligned. Memory of kind cuda is on the GPU, and the host may not
+// touch it.
 class Buffer {
  public:
   Buffer() = default;
@@ -56,19 +55,19 @@ class Buffer {
   std::string category_;
 };
 
-// Between host memory and memory of a queue's kind, in the queue's order. Both return when the host
-// memory may be used: it was read, or holds the data: to read a GPU's memory it waits for the GPU,
-// to write it does not (staging.hpp). On the CPU both are plain copies, or nothing where both are
-// the same memory; under plan nothing moves.
+// Copy between host memory and memory of a queue's kind, in the queue's order. Both return when the
+// host memory may be used: it was read, or holds the data. A download waits for the GPU; an upload
+// does not (staging.hpp). On the CPU both are plain copies, or nothing if both memories are the
+// same. Under plan nothing moves.
 void upload(const View& to, const void* from, Queue& queue);
 void download(void* to, const View& from, Queue& queue);
-// From pinned memory, which may be used again when the queue has got there.
+// Uploads from pinned memory, which may be reused when the queue has run the copy.
 void upload_pinned(const View& to, const void* from, Queue& queue);
-// Within memory of a queue's kind, in its order; the two do not overlap.
+// Copies within memory of a queue's kind, in its order. The views must not overlap.
 void copy(const View& to, const View& from, Queue& queue);
 
-// The host reads memory of a queue's kind: `read` gets a view of that memory itself on the CPU, of
-// a copy in the queue's host scratch elsewhere. Nothing happens under plan.
+// Calls `read` with a view that the host can read. On the CPU it is the memory itself, elsewhere a
+// copy in the queue's host scratch. Does nothing under plan.
 template <class Read>
 void read_on_host(const View& from, Queue& queue, Read read) {
   if (queue.kind() == Kind::plan) return;
@@ -77,7 +76,7 @@ void read_on_host(const View& from, Queue& queue, Read read) {
   download(host.data, from, queue);
   read(host);
 }
-// The host writes all of it, in the same way.
+// Calls `fill` with a view of the same size, which the host must fill, and uploads it.
 template <class Fill>
 void write_on_host(const View& to, Queue& queue, Fill fill) {
   if (queue.kind() == Kind::plan) return;
@@ -87,9 +86,9 @@ void write_on_host(const View& to, Queue& queue, Fill fill) {
   upload(to, host.data, queue);
 }
 
-// Saved tensors grow from the low end in forward and are popped in reverse in backward; temporaries
-// grow from the high end and are dropped at the end of each layer. A measuring arena (no memory)
-// finds the exact peak = max(low + high).
+// A stack with two ends. Saved tensors grow from the low end in forward and are popped in reverse
+// in backward. Temporaries grow from the high end and are dropped at the end of each layer. A
+// measuring arena has no memory and finds the exact peak = max(low + high).
 class Arena {
  public:
   struct Mark {
@@ -98,8 +97,8 @@ class Arena {
   Arena() = default;  // measuring
   Arena(Kind kind, Ledger& ledger, const std::string& category, int64_t bytes);
 
-  View save(int64_t count, DType type = DType::f32);       // low end
-  View temporary(int64_t count, DType type = DType::f32);  // high end
+  View save(int64_t count, DType type = DType::f32);       // at the low end
+  View temporary(int64_t count, DType type = DType::f32);  // at the high end
   Mark low() const { return {low_}; }
   Mark high() const { return {high_}; }
   void pop_low(Mark mark) {

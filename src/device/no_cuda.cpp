@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and whoever asks for one anyway is
-// told so.
+// Replaces cuda.cpp in builds without CUDA (TRAINER_CUDA=OFF): there are no GPUs, and every use of
+// one is an error.
 #include "base/error.hpp"
 #include "device/gpu.hpp"
 #include "device/range.hpp"

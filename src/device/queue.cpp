@@ -43,11 +43,11 @@ const char* name_of(Kind kind) {
   return "?";
 }
 
-Queue::Queue(Kind kind, int threads, bool fixed_order, Kind paper_of)
+Queue::Queue(Kind kind, int threads, bool fixed_order, Kind planned_device)
     : kind_(kind),
       threads_(threads),
       fixed_order_(fixed_order),
-      paper_of_(paper_of),
+      planned_device_(planned_device),
       scratch_(nullptr, Free{kind}) {
   CHECK(threads >= 1);
   if (kind == Kind::cuda) stream_.reset(gpu::make_stream());
@@ -56,7 +56,7 @@ Queue::Queue(Kind kind, int threads, bool fixed_order, Kind paper_of)
 void Queue::FreeStream::operator()(void* stream) const { gpu::free_stream(stream); }
 
 void Queue::set_tf32(bool tf32) {
-  CHECK(!tf32 || kind_ != Kind::cpu, "products on CPUs cannot be of tf32 operands");
+  CHECK(!tf32 || kind_ != Kind::cpu, "CPUs cannot round the operands of products to tf32");
   tf32_ = tf32;
 }
 
@@ -87,8 +87,8 @@ void* Queue::scratch(size_t bytes) {
   if (bytes > scratch_bytes_) {
     grow_scratch(bytes);
     MayWait lifted;
-    synchronize("more scratch for ops");  // those under way may still use it
-    scratch_.reset();                     // contents need not survive
+    synchronize("more scratch for ops");  // pending ops may still use it
+    scratch_.reset();                     // frees the old memory first; its contents are not needed
     scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_)
                                        : std::aligned_alloc(64, scratch_bytes_));
     if (!scratch_)

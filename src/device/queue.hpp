@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where work runs: a device and an ordered queue on it, with what each op cost. On the CPU a queue
-// runs at once; on CUDA it is a stream, and the host runs ahead of it. The `plan` kind runs
-// nothing: ops are checked and counted only, or prepared for a real queue as well.
+// An ordered queue of work on a device, with the cost of each op. On the CPU a queue runs work at
+// once; on CUDA it is a stream, and the host runs ahead of it. A queue of kind plan runs nothing:
+// ops are checked and counted, and can prepare for a real queue.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ class Ledger;
 struct OpCost {
   int64_t calls = 0;
   int64_t flops = 0;
-  // memory traffic the op cannot avoid: operands read once, results written once
+  // memory traffic that the op cannot avoid: operands read once, results written once
   int64_t bytes = 0;
   double seconds = 0;  // 0 under plan
 };
@@ -30,43 +30,45 @@ class Queue {
  public:
   static constexpr int kMaxOps = 96;
 
-  // `paper_of`: what a queue of kind plan stands for.
-  explicit Queue(Kind kind, int threads = 1, bool fixed_order = false, Kind paper_of = Kind::cpu);
+  // `planned_device`: the device that a queue of kind plan represents.
+  explicit Queue(Kind kind, int threads = 1, bool fixed_order = false,
+                 Kind planned_device = Kind::cpu);
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
   Kind kind() const { return kind_; }
-  // where the work runs, or would
-  Kind device() const { return kind_ == Kind::plan ? paper_of_ : kind_; }
+  // Returns the device that runs the work, or would run it under plan.
+  Kind device() const { return kind_ == Kind::plan ? planned_device_ : kind_; }
   int threads() const { return threads_; }
-  // Bits may not depend on the thread count (determinism.level = "mesh"): library GEMMs then run
-  // single-threaded on fixed blocks. Our own kernels never depend on it.
+  // True if bits must not depend on the thread count (determinism.level = "mesh"). Library GEMMs
+  // then run single-threaded on fixed blocks. This program's kernels never depend on the thread
+  // count.
   bool fixed_order() const { return fixed_order_; }
 
-  // GPUs: products of f32 operands may round these to tf32 (10 bits of mantissa), for tensor cores.
-  // Sums stay f32.
+  // True if products on GPUs may round f32 operands to tf32 (10 bits of mantissa), for tensor
+  // cores. Sums stay f32.
   bool tf32() const { return tf32_; }
   void set_tf32(bool tf32);
 
-  // On paper: ops make what they will need on a real queue of as many threads.
+  // True if ops on a queue of kind plan create what they need on a real queue with equal threads.
   bool prepares() const { return prepares_; }
   void set_prepares(bool prepares) { prepares_ = prepares; }
 
-  // Returns when all work put into the queue so far is done; errors of kernels come up here. `what`
-  // the host waits for, for messages (transfers.hpp).
+  // Waits until all work in the queue is done, and throws errors of its kernels. `what` names the
+  // reason for the wait in messages (transfers.hpp).
   void synchronize(const char* what = "all work of a queue");
-  void* stream() const { return stream_.get(); }  // kind cuda: see device/cuda.hpp
+  void* stream() const { return stream_.get(); }  // for kind cuda; see device/cuda.hpp
 
-  // Scratch for one op call, 64-byte aligned, in the queue's memory; valid until the next call of
-  // scratch. Grows only, so it settles after the first step. Never called under plan by the ops
-  // themselves.
+  // Returns scratch for one op call, 64-byte aligned, in the queue's memory. It is valid until the
+  // next call. It only grows, so its size is final after the first step. Ops do not call this under
+  // plan.
   void* scratch(size_t bytes);
-  void need_scratch(size_t bytes);  // on paper
+  void need_scratch(size_t bytes);  // counts scratch under plan
   size_t scratch_bytes() const { return scratch_bytes_; }
   const void* scratch_data() const { return scratch_.get(); }
-  // On GPUs it is counted as "scratch" from now on.
+  // Counts scratch on GPUs as "scratch" from now on.
   void count_scratch(Ledger& ledger) { ledger_ = &ledger; }
-  // The same on the host, for one copy to or from the queue's memory.
+  // Returns host scratch for one copy to or from the queue's memory.
   void* host_scratch(int64_t bytes);
   UploadRing& uploads() { return uploads_; }
 
@@ -77,7 +79,7 @@ class Queue {
     c.bytes += bytes;
     c.seconds += seconds;
   }
-  // The same calls once more, by a graph: what each takes is not known.
+  // Counts calls that a graph repeats. Their seconds are unknown.
   void account_again(int op, const OpCost& cost) {
     OpCost& c = costs_[size_t(op)];
     c.calls += cost.calls;
@@ -85,7 +87,7 @@ class Queue {
     c.bytes += cost.bytes;
   }
   const std::array<OpCost, kMaxOps>& costs() const { return costs_; }
-  // What graphs cost the host, who puts no op of theirs in.
+  // Host cost of launching and recording graphs.
   struct GraphCost {
     int64_t launches = 0, recorded = 0;
     double seconds = 0;
@@ -96,10 +98,10 @@ class Queue {
     graph_cost_ = {};
   }
 
-  // GPUs: the op that was put in last, for messages.
+  // The last op put into a GPU's queue, for messages.
   const char* op() const { return op_; }
   void set_op(const char* name) { op_ = name; }
-  // GPUs: what is put in is recorded, not run (graphs.hpp).
+  // True while work put into a GPU's queue is recorded, not run (graphs.hpp).
   bool recording() const { return recording_; }
   void set_recording(bool recording) { recording_ = recording; }
 
@@ -115,7 +117,7 @@ class Queue {
   Kind kind_;
   int threads_;
   bool fixed_order_;
-  Kind paper_of_;
+  Kind planned_device_;
   bool tf32_ = false;
   bool prepares_ = false;
   std::unique_ptr<void, FreeStream> stream_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named stretches of time that a profiler of GPUs shows (NVTX: Nsight Systems): steps, phases, ops.
-// Without a profiler, and in builds without CUDA, they cost next to nothing.
+// Named time ranges that a GPU profiler shows (NVTX: Nsight Systems): steps, phases, ops. Without a
+// profiler, and in builds without CUDA, a range costs next to nothing.
 #pragma once
 
 #include <cstdint>

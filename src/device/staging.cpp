@@ -44,7 +44,7 @@ void UploadRing::upload(void* to, const void* from, int64_t bytes, Queue& queue)
     Chunk& chunk = chunks_[chunk_];
     if (filled_ == 0) {
       MayWait lifted;
-      chunk.used.synchronize("an upload through pinned memory that is all under way");
+      chunk.used.synchronize("an upload while the copies of all pinned chunks are pending");
       if (chunk.memory.bytes() == 0) chunk.memory = HostBuffer(Kind::cuda, kChunkBytes);
     }
     const int64_t part = std::min(bytes - done, kChunkBytes - filled_);
@@ -74,12 +74,12 @@ void Fetched::fetch(int64_t turn, const View& from, Queue& queue) {
   }
   count_download(from.bytes());
   gpu::copy(t.memory.data(), from.data, size_t(from.bytes()), queue.stream());
-  t.there.record(queue);
+  t.arrived.record(queue);
 }
 
 View Fetched::read(int64_t turn) {
   Turn& t = turns_[size_t(turn) % turns_.size()];
-  t.there.synchronize("numbers that were fetched");
+  t.arrived.synchronize("numbers that were fetched");
   return t.view;
 }
 

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses between host and GPU, and how often the host waits for a GPU. A host that waits lets
-// the GPU run dry: a training step does it nowhere, and a guard can hold it to that.
+// Counts of copies between host and GPU and of waits of the host. A waiting host lets the GPU run
+// out of work. A training step never waits, and NoWaits can enforce that.
 #pragma once
 
 #include <cstdint>
 
 namespace device {
 
-// Of the calling thread, since it began.
+// Counts of the calling thread since its start.
 struct Transfers {
   int64_t uploads = 0, uploaded_bytes = 0;      // host to GPU
   int64_t downloads = 0, downloaded_bytes = 0;  // GPU to host
-  int64_t waits = 0;                            // of the host for a GPU
+  int64_t waits = 0;                            // times the host waited for a GPU
 
   Transfers since(const Transfers& before) const;
 };
 const Transfers& transfers();
 
-// While one lives, a wait of this thread for a GPU is an error that names `where` and what was
-// waited for: copies that wait are waits.
+// While it exists, a wait of this thread for a GPU is an error that names `where` and the reason. A
+// copy that waits counts as a wait.
 class NoWaits {
  public:
   explicit NoWaits(const char* where, bool active = true);
@@ -28,7 +28,7 @@ class NoWaits {
  private:
   const char* before_;
 };
-// Lifts that for what cannot do without.
+// Lifts NoWaits for a wait that cannot be avoided.
 class MayWait {
  public:
   MayWait();
@@ -39,7 +39,7 @@ class MayWait {
   const char* before_;
 };
 
-// For what copies and waits.
+// Code that copies or waits calls these.
 void count_upload(int64_t bytes);
 void count_download(int64_t bytes);
 void count_wait(const char* what);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types and untyped views: the only vocabulary that CPU and CUDA code share.
+// Element types and untyped views, which CPU and CUDA code share.
 //
-// device holds where memory lies and where work is queued: device kind, queue (stream), event,
-// buffer, two-ended arena, memory ledger. It knows no op, no model, no rank.
+// The folder device holds memory and work queues: device kind, queue (stream), event, buffer,
+// two-ended arena, memory ledger. It knows no op, no model, no rank.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,7 @@ constexpr int64_t size_of(DType type) {
 }
 const char* name_of(DType type);
 
-// `count` contiguous elements somewhere. Owns nothing. Under the plan back end `data` is an address
-// nobody may read.
+// `count` contiguous elements. Owns nothing. Under the plan back end `data` must not be read.
 struct View {
   void* data = nullptr;
   DType type = DType::f32;
