@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long work of one rank, in a thread of its own, which the main thread can ask to end early
-// (comm::beside).
+// Cancels long work of one rank, which runs in its own thread, from the main thread (comm::beside).
 #pragma once
 
 #include <stop_token>
@@ -9,9 +8,10 @@
 
 namespace base {
 
-// Between pieces of the work: throws if it was asked to end. Who asked does not look at the error.
+// Throws if the work was cancelled. Call it between pieces of the work. The canceller ignores the
+// error.
 inline void end_if_asked(const std::stop_token& token) {
-  if (token.stop_requested()) fail(Exit::internal, "asked to end early");
+  if (token.stop_requested()) fail(Exit::internal, "cancelled");
 }
 
 }  // namespace base

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clocks. Steady time for durations; wall time only for what people read.
+// Steady time, for durations.
 #pragma once
 
 #include <chrono>

@@ -6,8 +6,8 @@
 
 namespace base {
 namespace {
-// Process-wide on purpose: an error report must be able to say where the process was from any
-// thread.
+// These are global for the process, so that an error report on any thread can name rank, step and
+// phase.
 std::atomic<int> g_rank{0}, g_ranks{1};
 std::atomic<int64_t> g_step{0};
 std::atomic<const char*> g_phase{"start"};

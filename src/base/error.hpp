@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of the whole program: what may be thrown, and the exit code a throw ends with.
+// Errors of the whole program and their exit codes.
 //
-// base holds what every folder may use and depends on nothing of ours: errors, log, random numbers,
-// hashes, clocks, text. Add here only what at least two folders need and what knows neither tensors
-// nor ranks' data.
+// The folder base holds errors, log, random numbers, hashes, clocks and text. Every folder may use
+// it, and it uses no other folder. Add only code that at least two folders need and that knows
+// neither tensors nor ranks' data.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,14 +15,14 @@
 
 namespace base {
 
-// Process exit codes (design: documented, 1..125 only because mpirun takes them modulo 256).
+// Process exit codes. They are in 1..125, because mpirun reduces them modulo 256.
 enum class Exit : int {
-  finished = 0,  // finished, or already finished, or early stop
+  finished = 0,  // finished now or before, or early stop
   internal = 1,  // a bug: failed check, unexpected exception
   config = 2,    // the deck or the command line
   mesh = 3,      // ranks, mesh or device do not fit; out of memory
   data = 4,      // data set, sample, tokenizer
-  // checkpoint unreadable, or none valid; a file of the run that cannot be read or written
+  // no readable or valid checkpoint, or a file of the run cannot be read or written
   checkpoint = 5,
   nonfinite = 6,  // loss or gradient is NaN or infinite
   watchdog = 7,   // no progress
@@ -32,8 +32,7 @@ enum class Exit : int {
 
 class Error : public std::runtime_error {
  public:
-  // `agreed`: every rank throws it at the same place, so that one of them, `teller`, is enough to
-  // tell it.
+  // `agreed`: every rank throws the error at the same place, so only the rank `teller` reports it.
   Error(Exit code, const std::string& text, bool agreed = false, int teller = 0)
       : std::runtime_error(text), code_(code), agreed_(agreed), teller_(teller) {}
   Exit code() const { return code_; }
@@ -55,8 +54,7 @@ template <class... Args>
 [[noreturn]] void fail_check(const char* condition, const char* file, int line,
                              const std::string& text);
 
-// Where the program is, for reports: set once (rank) and at each step by the loop; read by whoever
-// reports an error.
+// The position of the program, for error reports. The rank is set once, the step by the loop.
 struct Where {
   int rank = 0;
   int ranks = 1;
@@ -70,7 +68,7 @@ void set_phase(const char* phase);
 
 }  // namespace base
 
-// An invariant of ours: prints condition, message, file:line, and throws with Exit::internal.
+// Checks an invariant. Throws Error(Exit::internal) with condition, message and file:line.
 #define CHECK(condition, ...)                                                                   \
   do {                                                                                          \
     if (!(condition)) [[unlikely]]                                                              \

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hashes: XXH3-64 for checksums and digests that ranks compare, SHA-256 for names people compare.
+// Hashes: XXH3-64 for checksums and digests that ranks compare, SHA-256 for names that people
+// compare.
 #pragma once
 
 #include <cstddef>

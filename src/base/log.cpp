@@ -38,12 +38,13 @@ Sinks& sinks() {
 
 std::atomic<int> g_warnings{0};
 
-// A log that cannot be written, on a full disk say, must not stop a run, nor fill the console.
-void tell_lost(const std::string& what) {
+// Reports lost lines on the console, at most once in kPause_s. A log that cannot be written, for
+// example on a full disk, must neither stop a run nor fill the console.
+void log_lost_lines(const std::string& what) {
   constexpr double kPause_s = 60;
-  static std::atomic<double> told_s{-kPause_s};
-  if (now_s() - told_s < kPause_s) return;
-  told_s = now_s();
+  static std::atomic<double> logged_s{-kPause_s};
+  if (now_s() - logged_s < kPause_s) return;
+  logged_s = now_s();
   sinks().out->info(
       "rank={} level=warning step={} log: {}; lines are lost to the file, not to the console, "
       "until there is room again",
@@ -55,7 +56,7 @@ std::shared_ptr<spdlog::logger> file_logger(const std::string& name, const std::
       name, std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
   l->set_pattern("%Y-%m-%dT%H:%M:%S.%e %v");
   l->flush_on(spdlog::level::info);
-  l->set_error_handler(tell_lost);
+  l->set_error_handler(log_lost_lines);
   return l;
 }
 
@@ -74,9 +75,9 @@ void keep_files(const std::string& directory) {
   std::error_code unknown;
   if (std::filesystem::exists(own_file(directory), unknown) || unknown) return;
   try {
-    open_files(directory);  // makes the folder, too
+    open_files(directory);  // also creates the directory
   } catch (const spdlog::spdlog_ex& e) {
-    tell_lost(e.what());
+    log_lost_lines(e.what());
   }
 }
 

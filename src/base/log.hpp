@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The log. Rank 0 writes the run's lines to stdout as they are; other ranks appear only with
-// warnings and errors, which start with "rank=N level=...". With a run directory every line also
-// goes to logs/rankNNNNN.log, warnings to logs/warnings.txt.
+// The log. Rank 0 writes the run's lines to stdout. Other ranks write only warnings, which start
+// with "rank=N level=...", and errors. With a run directory each rank also writes its lines to
+// logs/rankNNNNN.log, and all ranks write warnings to logs/warnings.txt.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,15 +11,15 @@
 
 namespace base::log {
 
-// Starts the files; until then lines go to the terminal only. Directory must exist.
+// Opens the files in `directory`, which must exist. Before that, lines go to the terminal only.
 void open_files(const std::string& directory);
 void close_files();
 // Opens this rank's file again if it was removed.
 void keep_files(const std::string& directory);
 
-void write_line(const std::string& text);     // rank 0: stdout and file; other ranks: own file only
-void write_warning(const std::string& text);  // any rank: stdout with rank and level, and the files
-void write_error(const std::string& text);    // any rank: stderr and the files
+void write_line(const std::string& text);     // to stdout (rank 0 only) and the rank's file
+void write_warning(const std::string& text);  // to stdout, with rank and level, and the files
+void write_error(const std::string& text);    // to stderr and the rank's file
 
 template <class... Args>
 void line(fmt::format_string<Args...> format, Args&&... args) {

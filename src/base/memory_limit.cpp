@@ -46,9 +46,7 @@ void need_address_space(int64_t bytes, const std::string& purpose) {
   if (space.limit == 0 || space.used + bytes <= space.limit) return;
   fail(Exit::mesh,
        "out of memory: {} needs {} MiB of address space, and {} of the {} MiB that are allowed are "
-       "in use. Raise the "
-       "limit "
-       "(ulimit -v, or the memory that the job asks for)",
+       "in use. Raise the limit (ulimit -v, or the memory that the job asks for)",
        purpose, mebibytes_of(bytes), mebibytes_of(space.used), mebibytes_of(space.limit));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions and divisions that must be exact fail loudly.
+// Checked integer conversion, and divisions that round up.
 #pragma once
 
 #include <limits>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions that come from decks.
+// Regular expressions from decks.
 #pragma once
 
 #include <string>
 
 namespace base {
 
-// Why the text is not used as a regular expression, or "". std::regex goes down one level of the
-// stack per character, so a long one is refused before it is tried.
+// Returns the reason why the text cannot be used as a regular expression, or "". std::regex
+// recurses once per character, so long ones are refused unparsed.
 std::string pattern_problem(const std::string& text);
 
 }  // namespace base

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of the newest steps. A GPU works on a step while the host takes in the report of the one
-// before, so two steps may be open at a time: a value must be read before two more steps begin.
+// Values of the newest two steps. A GPU works on a step while the host handles the report of the
+// step before. A value must be read before two more steps begin.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers as pure functions: value = f(seed, stream name, draw index). Philox-4x32-10
-// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). No state, so nothing
-// depends on ranks, threads, order or time.
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). There is no state, so
+// values do not depend on ranks, threads, order or time.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace base {
 
 using Philox4 = std::array<uint32_t, 4>;
 
-// One block of ten rounds.
+// Returns one block, after ten rounds.
 constexpr Philox4 philox(Philox4 counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     uint64_t a = uint64_t{0xD2511F53u} * counter[0], b = uint64_t{0xCD9E8D57u} * counter[2];
@@ -25,15 +25,14 @@ constexpr Philox4 philox(Philox4 counter, uint32_t key0, uint32_t key1) {
   return counter;
 }
 
-// FNV-1a, 64 bit: names the stream.
+// Hashes the name of a stream (FNV-1a, 64 bit).
 constexpr uint64_t stream_id(std::string_view name) {
   uint64_t h = 0xcbf29ce484222325ull;
   for (char c : name) h = (h ^ uint8_t(c)) * 0x100000001b3ull;
   return h;
 }
 
-// A stream of draws. Copy it freely. `sub` gives an independent stream for (say) a step or an
-// example.
+// A stream of draws, cheap to copy. `sub` returns an independent stream, for example of a step.
 class Stream {
  public:
   constexpr Stream() = default;
@@ -43,7 +42,7 @@ class Stream {
   }
   constexpr uint64_t key() const { return key_; }
 
-  // Four 32-bit words of block `index`; draw n of the stream is word n % 4 of block n / 4.
+  // Returns four 32-bit words. Draw n of the stream is word n % 4 of block n / 4.
   constexpr Philox4 block(uint64_t index) const {
     return philox({uint32_t(index), uint32_t(index >> 32), 0x5452u, 0x4149u}, uint32_t(key_),
                   uint32_t(key_ >> 32));
@@ -53,11 +52,12 @@ class Stream {
     Philox4 b = block(index);
     return uint64_t(b[1]) << 32 | b[0];
   }
-  // Uniform in [0, 1) with 24 bits; exact in float.
+  // Returns a uniform value in [0, 1) with 24 bits, exact in float.
   constexpr float uniform(uint64_t index) const { return float(bits(index) >> 8) * 0x1p-24f; }
-  // Uniform in [0, 1) with 53 bits. Uses block `index`, so do not mix with uniform() on one stream.
+  // Returns a uniform value in [0, 1) with 53 bits. It uses block `index`, so do not mix it with
+  // uniform() on one stream.
   constexpr double uniform64(uint64_t index) const { return double(bits64(index) >> 11) * 0x1p-53; }
-  // Standard normal (Box-Muller on block `index`).
+  // Returns a standard normal value (Box-Muller on block `index`).
   double normal(uint64_t index) const {
     Philox4 b = block(index);
     double u = (double(uint64_t(b[1]) << 21 ^ b[0] >> 11) + 0.5) * 0x1p-53;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of named rows: what a deck or the command line may name, one row each. A row has `name`.
+// Lists of named rows. Each row is a thing that a deck or the command line may name; it has a
+// `name`.
 //
-//   #define METHODS(ROW) ROW(adafactor) ROW(adamw)  // src/optim/NAME.cpp ends in MethodRow
-//   NAME_row() REGISTRY(methods, MethodRow, "optimizer", METHODS)
+//   #define METHODS(ROW) ROW(adafactor) ROW(adamw)
+//   REGISTRY(methods, MethodRow, "optimizer", METHODS)  // src/optim/NAME.cpp defines NAME_row()
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ namespace base {
 template <class Row>
 class Registry {
  public:
-  // `what` says in messages what a row is.
+  // `what` names the kind of row in messages.
   Registry(const char* what, std::vector<Row> rows) : what_(what), rows_(std::move(rows)) {}
 
   auto begin() const { return rows_.begin(); }
@@ -37,7 +38,7 @@ class Registry {
       if (row.name == name) return &row;
     return nullptr;
   }
-  // Error(Exit::config) if no row has the name.
+  // Throws Error(Exit::config) if no row has the name.
   const Row& at(std::string_view name) const {
     if (const Row* row = find(name)) return *row;
     fail(Exit::config, "there is no {} {}{}", what_, quoted(name), way_out(name));
@@ -58,8 +59,8 @@ class Registry {
 
 }  // namespace base
 
-// Defines `function`, which returns the registry of ROWS. Each row is made by the NAME_row() of its
-// own file.
+// Defines `function`, which returns the registry of ROWS. NAME_row() in the row's own file makes
+// each row.
 #define REGISTRY(function, Row, what, ROWS)                               \
   const base::Registry<Row>& function() {                                 \
     using RegistryRow = Row;                                              \

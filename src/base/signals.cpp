@@ -23,7 +23,7 @@ void make_signal_stack() {
     Stack() {
       stack_t now{};
       sigaltstack(nullptr, &now);
-      if (!(now.ss_flags & SS_DISABLE)) return;  // a sanitizer's
+      if (!(now.ss_flags & SS_DISABLE)) return;  // a sanitizer has set a stack
       memory.reset(new char[kBytes]);
       now = {.ss_sp = memory.get(), .ss_flags = 0, .ss_size = kBytes};
       sigaltstack(&now, nullptr);

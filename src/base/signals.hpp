@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signals and threads.
+// Signal handling of threads.
 #pragma once
 
 namespace base {
 
-// Signals that ask the run to stop belong to the main thread: every other thread of ours calls this
-// first.
+// Blocks the signals that stop a run, because only the main thread handles them. Every other thread
+// of this program calls this first.
 void leave_signals_to_main();
 
-// A stack of its own for this thread's fatal signals: a thread that has used up its stack can still
-// say so. The main thread and every other thread of ours call it once.
+// Gives this thread a separate stack for fatal signals, so that a stack overflow can be reported.
+// Every thread of this program calls it once.
 void make_signal_stack();
 
 }  // namespace base

@@ -25,7 +25,7 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
-  // no name of ours is; the distance takes time and memory of both lengths
+  // No known name is longer. The distance needs time and memory by the product of both lengths.
   constexpr size_t kLongest = 100;
   if (name.size() > kLongest) return {};
   int best = 1 + int(name.size()) / 3 + 1;
@@ -84,11 +84,11 @@ bool is_utf8(std::string_view text) {
 
 std::string one_line(std::string_view text, size_t longest) {
   std::string out(text.substr(0, longest));
-  // A cut may go through a character: its first bytes go too.
+  // If the cut splits a character, its first bytes are removed too.
   if (longest < text.size())
     while (!out.empty() && static_cast<unsigned char>(text[out.size()]) >> 6 == 2) out.pop_back();
   bool known = is_utf8(out);
-  // Two names must not become one.
+  // Bytes are escaped, not dropped, so that two names cannot become equal.
   std::string line;
   for (char c : out) {
     unsigned char byte = static_cast<unsigned char>(c);
@@ -103,7 +103,7 @@ std::string one_line(std::string_view text, size_t longest) {
 std::string quoted(std::string_view text, size_t longest) {
   bool cut = text.size() > longest;
   if (cut) {
-    // The first byte that goes begins a character.
+    // The first removed byte must begin a character.
     while (longest > 0 && static_cast<unsigned char>(text[longest]) >> 6 == 2) --longest;
     text = text.substr(0, longest);
   }
@@ -135,7 +135,7 @@ std::string with_commas(int64_t value) {
 
 std::string hms(double seconds) {
   if (seconds < 60) return fmt::format("{:.0f}s", seconds);  // 59.6 is "60s", as published
-  // before it is cut into units: 8 min 59.6 s are "9m0s", not "8m60s"
+  // Seconds are rounded before the split into units: 8 min 59.6 s is "9m0s", not "8m60s".
   seconds = std::round(seconds);
   double minutes = std::floor(seconds / 60);
   if (minutes < 60) return fmt::format("{:.0f}m{:.0f}s", minutes, std::fmod(seconds, 60));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The binary counter that adds leaves along a binary tree, neighbours first, with log2(n) + 1
-// buffers (design 3.4). Leaf i is written into slot `next_slot()`; `push` then adds finished
-// neighbours; after `finish` the sum is in slot 0.
+// Adds leaves along a binary tree, neighbours first, with log2(n) + 1 buffers (design 3.4). Leaf i
+// is written into slot `next_slot()`; `push` then adds finished neighbours. After `finish` the sum
+// is in slot 0.
 #pragma once
 
 #include <array>
@@ -12,19 +12,19 @@ namespace base {
 class TreeSum {
  public:
   int next_slot() const { return count_; }
-  // `add(into, from)`: slot `into` += slot `from`.
+  // `add(into, from)` computes slot `into` += slot `from`.
   template <class Add>
   void push(Add add) {
     levels_[size_t(count_++)] = 0;
     while (count_ >= 2 && levels_[size_t(count_ - 2)] == levels_[size_t(count_ - 1)]) fold(add);
   }
-  // For counts that are no power of two: folds what is left, from the newest.
+  // Adds the remaining slots, newest first, for counts that are no power of two.
   template <class Add>
   void finish(Add add) {
     while (count_ >= 2) fold(add);
     count_ = 0;
   }
-  // Slots needed for n leaves.
+  // Returns the slots needed for n leaves.
   static int slots(long n) {
     int s = 1;
     for (long m = 1; m < n; m *= 2) ++s;
@@ -39,7 +39,7 @@ class TreeSum {
     ++levels_[size_t(newer - 1)];
     --count_;
   }
-  // depth of each finished subtree; no allocation on the compute thread
+  // depth of each finished subtree; an array, so the compute thread allocates nothing
   std::array<int, 64> levels_{};
   int count_ = 0;
 };
