@@ -22,10 +22,10 @@ struct ExchangeChoice {
 ExchangeChoice choose_exchange(const std::vector<RankDevice>& ranks, SumOrder order);
 
 // One stream for the operations of all NCCL communicators of this process, so that they run in one
-// order. It also watches them while the host waits for a GPU (device::while_waiting). An error of a
-// communicator ends the wait with Error(Exit::mesh), which names rank, communicator and operation.
-// So does a time of `timeout_s` seconds without a finished operation (0 = no limit). There is one
-// lane per process, on the main thread; the communicators share it.
+// order. It also watches them while the host waits for a GPU (device::while_waiting). The wait ends
+// with Error(Exit::mesh) after an error of a communicator, or if no operation ends for `timeout_s`
+// seconds (0 = no limit). The error names rank, communicator and operation. There is one lane per
+// process, on the main thread; the communicators share it.
 class NcclLane;
 std::shared_ptr<NcclLane> make_nccl_lane(double timeout_s);
 

@@ -155,7 +155,7 @@ class NcclLane {
                        op.view.bytes(), name_of(op.view.type));
   }
 
-  // Aborts all communicators and throws. A pending operation would block whoever frees memory
+  // Aborts all communicators and throws. A pending operation would block the freeing of memory
   // during the unwinding.
   [[noreturn]] void fail(NcclGroup& group, const std::string& what, const std::string& why) {
     abort(group);
