@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of Adafactor's ops.
 #include "kernels/adafactor.hpp"
 
 namespace kernels {

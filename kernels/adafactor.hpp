@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adafactor as big_vision runs it: gradients scaled by factored second moments (no bias correction,
-// no parameter scale, update clipping off by default), then momentum. A factored tensor is seen as
-// [outer, x, middle, y, inner], where x and y are its two largest dimensions as they lie in memory:
-// a heads kernel [768, 12, 64] is [1, 768, 12, 64, 1], so heads are a batch axis.
-//   over_x = sums over x, one per (outer, middle, y, inner);  over_y = sums over y, one per (outer,
-//   x, middle, inner)
-// A rank that holds only elements [begin, begin + count) of the tensor makes partial sums; they are
-// added later.
+// Adafactor as big_vision runs it. It scales gradients by factored second moments, without bias
+// correction and parameter scale. Clipping of updates is off by default. Momentum comes last.
+//
+// A factored tensor is seen as [outer, x, middle, y, inner]. x and y are its two largest
+// dimensions, in memory order. A heads kernel [768, 12, 64] is [1, 768, 12, 64, 1], so heads are a
+// batch axis.
+//   over_x: sums over x, one per (outer, middle, y, inner)
+//   over_y: sums over y, one per (outer, x, middle, inner)
+// A rank that holds only elements [begin, begin + count) of the tensor forms partial sums. The
+// partial sums of all ranks are added later.
 #pragma once
 
 #include "kernels/apply_update.hpp"
@@ -15,39 +17,43 @@ namespace kernels {
 
 struct Factored {
   int64_t outer = 1, x = 0, middle = 1, y = 0, inner = 1;
-  bool x_is_largest = false;  // else y: decides which factor is normalised by its mean
+  // True if x is the largest dimension, else y is. The factor that comes from sums over the largest
+  // dimension is normalised by its mean.
+  bool x_is_largest = false;
 
   int64_t count() const { return outer * x * middle * y * inner; }
   int64_t over_x() const { return outer * middle * y * inner; }
   int64_t over_y() const { return outer * x * middle * inner; }
 };
 
-// total = sum of g^2; over_x += ..., over_y += ... for g = elements [begin, begin + count)
+// Sums the squares of g, which holds elements [begin, begin + count) of the tensor. total is
+// overwritten; over_x and over_y are added to.
 struct AdafactorSums {
   static constexpr Op op = Op::adafactor_sums;
   View total;           // f64 [1]
-  View over_x, over_y;  // f64, see above
+  View over_x, over_y;  // f64
   View g;               // f32 [count]
   int64_t begin = 0;
   Factored shape;
 };
 size_t cuda_scratch(const AdafactorSums&);
 
-// With R the moment that misses the largest dimension and C the other:
-//   R = beta2 R + (1 - beta2) (scale * sum / size + eps), C likewise; factors (R / mean of R)^-1/2
-//   and C^-1/2
+// Updates both moments from the sums, and forms the factors. R is the moment of the sums over the
+// largest dimension, C the other one; `size` is the number of squares in each sum.
+//   R = beta2 R + (1 - beta2) (scale * sum / size + eps), and C likewise
+//   factors: (R / mean of R)^-1/2 and C^-1/2
 struct AdafactorFactors {
   static constexpr Op op = Op::adafactor_factors;
   View v_over_x, v_over_y;            // f32 state, in place
   View factor_over_x, factor_over_y;  // f32, out
   View over_x, over_y;                // f64 sums of the raw gradient's squares
   Factored shape;
-  Clip clip{};  // squares are scaled by (factor / divisor)^2
+  Clip clip{};  // scale = (factor / divisor)^2
   float beta2 = 0, eps = 0;
 };
 
-// A = g scaled: factored tensors by the two factors; others by v^-1/2 after v = beta2 v + (1 -
-// beta2) (g^2 + eps).
+// Scales a gradient g to A. For factored tensors A = g times both factors. For others, first
+// v = beta2 v + (1 - beta2) (g^2 + eps), then A = g * v^-1/2.
 struct AdafactorScaling {
   View v{};                               // unfactored: f32 [count], in place
   View factor_over_x{}, factor_over_y{};  // factored: f32, of the whole tensor
@@ -58,13 +64,13 @@ struct AdafactorScaling {
 
 // Update clipping: A is divided by max(1, RMS of A over the tensor / threshold).
 struct RmsClip {
-  View square{};  // optional f64 [1]: the tensor's sum of A^2; none: A is not clipped
+  View square{};  // optional f64 [1]: the tensor's sum of A^2; without it A is not clipped
   int64_t elements = 0;
   float threshold = 1;
 };
 
-// d = add * A / rms + keep * M, and M = d rounded to its type; without momentum d = A / rms. A is
-// AdafactorScaling's, rms the divisor of RmsClip.
+// The direction is d = add * A / rms + keep * M; then M = d, rounded to M's type. Without momentum
+// d = A / rms. AdafactorScaling defines A, and rms is the divisor of RmsClip.
 struct AdafactorUpdate {
   static constexpr Op op = Op::adafactor_update;
   Update update;
@@ -75,8 +81,8 @@ struct AdafactorUpdate {
 };
 size_t cuda_scratch(const AdafactorUpdate&);
 
-// First pass of update clipping: sum = sum of A^2. It also updates v, so the update that follows
-// has beta2 = 1.
+// First pass of update clipping: sum = sum of A^2. It also updates v. The AdafactorUpdate that
+// follows gets beta2 = 1, which leaves v unchanged.
 struct AdafactorRms {
   static constexpr Op op = Op::adafactor_rms;
   View sum;       // f64 [1]

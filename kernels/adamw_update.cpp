@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of the update of Adam with decoupled weight decay.
 #include "kernels/adamw_update.hpp"
 
 namespace kernels {

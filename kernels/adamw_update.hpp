@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adam with decoupled weight decay, as optax's scale_by_adam:
-//   mu = b1' mu + (1 - b1) g,  nu = b2 nu + (1 - b2) g^2,  direction = (mu / c1) / (sqrt(nu / c2 +
-//   eps_root) + eps)
-// A bfloat16 mu is rounded only when it is stored, and b1' is b1 rounded to the type of mu.
+// Adam with decoupled weight decay, like optax's scale_by_adam:
+//   mu = b1' mu + (1 - b1) g
+//   nu = b2 nu + (1 - b2) g^2
+//   direction = (mu / c1) / (sqrt(nu / c2 + eps_root) + eps)
+// A bfloat16 mu is rounded only when it is stored. b1' is b1 rounded to the type of mu.
 #pragma once
 
 #include "kernels/apply_update.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of updates in general, and of plain gradient descent.
 #include "kernels/apply_update.hpp"
 
 namespace kernels {

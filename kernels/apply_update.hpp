@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update that every optimizer makes around its own rule, in one pass over the elements, in
-// big_vision's order of transformations:
-//   g = gradient / clip.divisor * clip.factor           divide first, as optax does; 1 and 1 = not
-//   clipped d = the optimizer's direction for g u = -schedule * (rate * d + decay * weight) weight
-//   += u
-// It also sums the squares of the new weights and of the updates u, in double, in an order that
-// follows from the count alone.
+// The update that every optimizer makes around its own rule, in one pass over the elements. The
+// steps come in big_vision's order:
+//   g = gradient / clip.divisor * clip.factor     (divides first, as optax does)
+//   d = the optimizer's direction for g
+//   u = -schedule * (rate * d + decay * weight)
+//   weight += u
+// The pass also sums the squares of the new weights and of the updates u, in double. The count
+// alone fixes the order of these sums.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
-// The decision that the inspection of a step's gradients made. A decision made on a GPU (op
-// clip_gradient) stays there: `decided` then replaces the two numbers.
+// The decision about a step's gradients: two numbers that clip them, 1 and 1 for no clipping. A
+// decision made on a GPU (op clip_gradient) stays in its memory, as `decided`.
 struct Clip {
   float divisor = 1, factor = 1;
-  // Optional f32 [3] in the queue's memory: divisor, factor, apply. apply = 0: weights and state
-  // stay.
+  // Optional f32 [3] in the queue's memory, replaces the numbers: divisor, factor, apply. If apply
+  // is 0, weights and state stay unchanged.
   View decided{};
 
   struct Numbers {
@@ -34,7 +35,7 @@ void check(const Clip&);
 struct Update {
   View weights;   // f32 [count]
   View gradient;  // f32 [count]
-  View sums;      // f64 [2]: of weight^2 (after), of u^2
+  View sums;      // f64 [2]: sum of weight^2 after the update, sum of u^2
   Clip clip{};
   float rate = 0;   // learning rate times the parameter's scale
   float decay = 0;  // weight decay times the parameter's scale

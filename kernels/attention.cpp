@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of attention.
 #include "kernels/attention.hpp"
 
 #include "kernels/check_views.hpp"
@@ -34,8 +35,8 @@ void check_tensor(Op op, const char* name, const View& view, const View& like,
         name, view.count / row, s.batch, length);
 }
 
-// Pairs of query and key that count. Flags and offsets may not be read here, so a per-example mask
-// counts as full, and so do the keys of packed rows.
+// Returns the pairs of query and key that count as work. Flags and offsets may not be read here, so
+// a per-example mask counts as full. The keys of packed rows count as full sequences.
 int64_t pairs(const AttentionShape& s, int64_t queries) {
   return queries / s.head_dim * (s.mask == Mask::causal ? s.query_length + 1 : 2 * s.key_length) /
          2;
@@ -56,7 +57,8 @@ void check(const AttentionForward& a) {
   check_tensor(a.op, "v", a.v, a.k, s, s.key_length, s.key_offsets);
 }
 
-Cost cost(const AttentionForward& a) {  // two products
+// Counts two products.
+Cost cost(const AttentionForward& a) {
   return {4 * pairs(a.shape, a.q.count) * a.shape.head_dim,
           2 * a.q.bytes() + 2 * a.k.bytes() + a.lse.bytes()};
 }
@@ -74,8 +76,8 @@ void check(const AttentionBackward& a) {
   need_view(a.op, "lse", a.lse, DType::f32, {s.batch, s.heads, s.query_length});
 }
 
-Cost cost(
-    const AttentionBackward& a) {  // four products; the scores, recomputed, are not useful work
+// Counts four products. The product that recomputes the scores is not useful work.
+Cost cost(const AttentionBackward& a) {
   return {8 * pairs(a.shape, a.q.count) * a.shape.head_dim,
           4 * a.q.bytes() + 4 * a.k.bytes() + a.lse.bytes()};
 }

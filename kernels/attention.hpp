@@ -19,23 +19,24 @@ struct AttentionShape {
   int64_t batch = 0, heads = 0, query_length = 0, key_length = 0, head_dim = 0;
   Mask mask = Mask::full;
   View flags{};  // u8 [batch], only for per_example
-  // Rate on the attention weights. Weight (b, h, i, j) has the draw index
+  // Dropout rate of the attention weights. Weight (b, h, i, j) has the draw index
   // (((first_example + b) * heads + h) * query_length + i) * key_length + j. It is kept if
   // stream.uniform(index) >= dropout; kept values are divided by 1 - dropout.
   float dropout = 0;
   base::Stream stream{};
   int64_t first_example = 0;
-  // Packed rows, i32 [batch + 1]: example b has rows [offsets[b], offsets[b + 1]) of q and o (k and
-  // v), the first ones of its sequence, at most query_length (key_length). Without offsets every
-  // example has query_length (key_length) rows. Packed rows exclude dropout.
+  // Optional packed rows, i32 [batch + 1]: example b has the rows [offsets[b], offsets[b + 1]) of q
+  // and o (of k and v). They are the first rows of its sequence, at most query_length (key_length).
+  // Without offsets every example has query_length (key_length) rows. Packed rows exclude dropout.
   View query_offsets{}, key_offsets{};
 };
 
-// All tensors are of one type, f32, bf16 or (on GPUs) f16; lse is f32 and has query_length elements
-// for every head. For 16-bit tensors, softmax and sums are f32. The weights (forward: before they
-// are divided by their sum) and the gradients of the scores are rounded to the tensors' type for
-// the products that read them. Layout of q, o: [batch, query_length, heads, head_dim]; k, v:
-// [batch, key_length, heads, head_dim]; packed.
+// All tensors have one type: f32, bf16 or (on GPUs) f16. Only lse is always f32; it has
+// query_length elements for every head. q and o are [batch, query_length, heads, head_dim], k and v
+// are [batch, key_length, heads, head_dim], all without gaps.
+//
+// For 16-bit tensors, softmax and sums are f32. The products read weights and gradients of scores
+// that are rounded to the tensors' type. Forward rounds the weights before it divides by their sum.
 struct AttentionForward {
   static constexpr Op op = Op::attention_forward;
   View o;  // output

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between float and bfloat16, for the stored state of optimizers.
+// Conversions between float and bfloat16, one value at a time.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversion between float32 and bfloat16 or binary16, for the operands of 16-bit products. It
-// rounds to the nearest, ties to even; values too large for binary16 become infinite. Binary16 is
-// for GPUs.
+// Conversion between float32 and bfloat16 or binary16, for the operands of 16-bit products. Values
+// are rounded to the nearest, ties to even. Values too large for binary16 become infinite. Only
+// GPUs use binary16.
 #pragma once
 
 #include "kernels/dispatch.hpp"

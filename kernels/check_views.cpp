@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks of arguments that ops share, and their messages.
 #include "kernels/check_views.hpp"
 
 #include <fmt/ranges.h>

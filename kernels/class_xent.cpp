@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of the cross-entropy over classes.
 #include "kernels/class_xent.hpp"
 
 #include "kernels/check_views.hpp"
@@ -20,7 +21,7 @@ void check(const ClassXent& a) {
   CHECK(a.smoothing >= 0 && a.smoothing < 1, "{}: smoothing is {}, must lie in [0, 1)",
         name_of(a.op), a.smoothing);
   CHECK(a.smoothing == 0 || a.columns > 1, "{}: smoothing needs two columns", name_of(a.op));
-  CHECK(a.columns <= INT32_MAX, "{}: {} columns", name_of(a.op), a.columns);
+  CHECK(a.columns <= INT32_MAX, "{}: {} columns exceed 2^31 - 1", name_of(a.op), a.columns);
 }
 
 Cost cost(const ClassXent& a) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy over classes, one row per example: softmax or sigmoid, smoothed labels, blends of
-// two labels; gradient in place.
+// Cross-entropy over classes, one row per example: softmax or sigmoid, with smoothed labels and
+// blends of two labels. The gradient replaces the logits.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -15,8 +15,8 @@ enum class ClassLoss { softmax, sigmoid };
 //   softmax: loss[r] = -sum_c q_c log softmax(logits[r])_c, and its gradient is softmax - q.
 //   sigmoid: loss[r] = -sum_c (q_c log sigmoid(x_c) + (1 - q_c) log sigmoid(-x_c)), and its
 //   gradient is sigmoid - q.
-// ranks[r] counts the classes whose logit is larger than that of labels[r], and those before it
-// whose logit is equal. A logit that is NaN counts as larger.
+// ranks[r] counts the classes whose logit is larger than that of labels[r], and the classes before
+// labels[r] whose logit is equal. A logit that is NaN counts as larger.
 struct ClassXent {
   static constexpr Op op = Op::class_xent;
   View logits;    // [rows, columns], in and (if gradient) out: scale * gradient
@@ -34,8 +34,8 @@ struct ClassXent {
   View loss_scale{};  // optional [1]: another factor of the gradient
 };
 
-// The target of one row: `off` everywhere, `lift` * share more at the label, `lift` * (1 - share)
-// more at the other label.
+// The target of one row: `off` everywhere, plus lift * share at the label, plus lift * (1 - share)
+// at the other label.
 struct ClassTarget {
   int label = 0, other = 0;
   float share = 1, off = 0, lift = 1;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of clip_gradient.
 #include "kernels/clip_gradient.hpp"
 
 #include "kernels/check_views.hpp"

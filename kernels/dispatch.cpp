@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Names and groups of ops, from ops.def.
 #include "kernels/dispatch.hpp"
 
 namespace kernels {

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops. One op = one stem: layer_norm.hpp and .cpp are its contract (a plain argument struct with
-// shapes in comments, check, cost), cpu/layer_norm.cpp and cuda/layer_norm.cu its two forms.
-// kernels knows views and queues, but no model, no rank and no configuration.
+// Ops, and how they run. One op is one stem: layer_norm.hpp and .cpp are its contract (a plain
+// struct of arguments with shapes in comments, check, cost). cpu/layer_norm.cpp and
+// cuda/layer_norm.cu implement it. kernels knows views and queues, but no model, no rank and no
+// configuration.
 //
-// Adding an op takes a line in ops.def, x.hpp with the struct, x.cpp with check and cost, cpu/x.cpp
-// with run_cpu, cuda/x.cu with run_cuda, and a case in tests/unit/kernels, which runs on both back
-// ends (a coverage test reads ops.def). An op that a step runs for every tensor takes all of them
-// in one run_cuda (run_all, OpList): a launch for each would cost more than its work.
+// An op named x has
+//   a line in ops.def,
+//   x.hpp with the struct of its arguments, and x.cpp with check and cost,
+//   cpu/x.cpp with run_cpu, and cuda/x.cu with run_cuda,
+//   a case in tests/unit/kernels, which runs on both back ends (a coverage test reads ops.def).
+// An op that a step runs for every tensor runs for many tensors in one run_cuda (run_all, OpList),
+// because a launch for each would cost more than its work.
 //
 // There are three back ends: cpu, cuda and plan. plan only checks and counts, so the code that runs
 // a step also finds its memory, FLOPs and traffic. For that, `cuda_scratch` returns the scratch
@@ -40,8 +44,8 @@ enum class OpGroup { model, optimizer };
 OpGroup group_of(Op op);
 
 struct Cost {
-  int64_t flops = 0;  // a multiply-add counts two; only work proportional to the useful one counts
-  int64_t bytes = 0;
+  int64_t flops = 0;  // useful work; a multiply-add counts as two
+  int64_t bytes = 0;  // read and written
 };
 
 // A result overwrites memory or is added to it, so no separate pass zeroes gradients.
@@ -64,13 +68,13 @@ enum class Write { overwrite, accumulate };
 #undef OP
 #undef OP_CONTRACT
 
-// True for ops whose run_cuda takes many at a time.
+// True for ops whose run_cuda runs many at a time.
 template <class Args>
 concept RunsTogether = requires(std::span<const Args> all, Queue& queue) {
   run_cuda(all, queue);
 };
 
-// Runs an op, which the struct of its arguments names.
+// Runs the op that the type of its arguments names.
 template <class Args>
 void run(const Args& args, Queue& queue) {
   check(args);
@@ -100,11 +104,11 @@ void run(const Args& args, Queue& queue) {
   queue.account(int(Args::op), c.flops, c.bytes, base::now_s() - begin);
 }
 
-// Ops that run together have their scratch side by side: at most this much, or the scratch of one
-// op. A product takes no less.
+// Bytes of scratch, at most, that ops running together share. An op that needs more runs alone. The
+// scratch of a product is at least as large.
 constexpr size_t kSharedScratch = size_t(32) << 20;
 
-// Calls f(ops, bytes) for each group of neighbours that shares the scratch; `bytes` is its size.
+// Calls f(ops, bytes) for each group of consecutive ops that share a scratch of `bytes`.
 template <RunsTogether Args, class F>
 void for_shared_scratch(std::span<const Args> all, const F& f) {
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
@@ -116,7 +120,7 @@ void for_shared_scratch(std::span<const Args> all, const F& f) {
 }
 
 // Runs ops that are independent: none reads or writes the results of another. On GPUs one launch
-// serves many tensors. Bits and counts equal those of `run` for each op.
+// serves many tensors. Bits and counts are those of calling `run` for each op.
 template <RunsTogether Args>
 void run_all(std::span<const Args> all, Queue& queue) {
   if (all.empty()) return;
@@ -141,7 +145,7 @@ void run_all(std::span<const Args> all, Queue& queue) {
   }
 }
 
-// Collects ops of one kind and runs them together. It keeps its memory, so the same ops again
+// Collects ops of one kind and runs them together. The list keeps its memory, so later steps
 // allocate nothing.
 template <RunsTogether Args>
 class OpList {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small memory-bound ops: sums, copies, gathers of rows, dropout.
+// Small memory-bound ops: sums, copies, gathers and scatters of rows, dropout.
 #pragma once
 
 #include "base/random.hpp"
@@ -38,7 +38,8 @@ struct GatherRows {  // y[i] = index[i] >= 0 ? x[index[i]] : 0
   int64_t rows = 0, width = 0, source_rows = 0;
 };
 
-// y[index[i]] = (+=) x[i] where index[i] >= 0 (indices are distinct); other rows of y stay
+// y[index[i]] = x[i], or += x[i], where index[i] >= 0. These indices are distinct. Other rows of y
+// stay unchanged.
 struct ScatterRows {
   static constexpr Op op = Op::scatter_rows;
   View y;      // [target_rows, width]

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of the moving average.
 #include "kernels/ema_update.hpp"
 
 #include "kernels/check_views.hpp"

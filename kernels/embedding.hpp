@@ -15,8 +15,8 @@ struct EmbeddingForward {
   int64_t rows = 0, width = 0, vocabulary = 0, length = 0;
 };
 
-// dtable[id] = (+=) sum of dy over the rows with that id, in row order for any number of threads.
-// overwrite zeroes the rows of unused ids.
+// dtable[id] = (or +=) sum of dy over the rows with that id, in row order for any number of
+// threads. With overwrite, the rows of unused ids become 0.
 struct EmbeddingBackward {
   static constexpr Op op = Op::embedding_backward;
   View dtable;  // [vocabulary, width]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between float and IEEE 754 binary16 in integer code: some compilers lack the type.
+// Conversions between float and IEEE 754 binary16, one value at a time. They are integer code,
+// because some compilers lack the type.
 #pragma once
 
 #include <bit>
@@ -26,8 +27,8 @@ constexpr F16 round_to_f16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000, size = u & 0x7FFFFFFF;
   if (size > 0x7F800000) return {uint16_t(sign | 0x7E00)};
   if (size >= 0x477FF000) return {uint16_t(sign | 0x7C00)};
-  // Below 2^-14 the steps are 2^-24 apart: adding 0.5 leaves just the bits above them in a float's
-  // mantissa.
+  // Below 2^-14 the values of binary16 are 2^-24 apart. Floats from 0.5 to 1 are too, so adding 0.5
+  // rounds to them.
   if (size < 0x38800000)
     return {
         uint16_t(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5f) - 0x3F000000))};

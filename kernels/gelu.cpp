@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of GELU.
 #include "kernels/gelu.hpp"
 
 #include "kernels/check_views.hpp"
@@ -10,8 +11,8 @@ void check(const GeluForward& a) {
   need_activation(a.op, "x", a.x, {a.x.count});
 }
 
-// A handful of operations per element and an exponential: counted as published tables do, not as
-// executed.
+// FLOPs are counted as in published tables, not as executed: a few operations and an exponential
+// for each element.
 Cost cost(const GeluForward& a) { return {8 * a.x.count, 2 * a.x.bytes()}; }
 
 void check(const GeluBackward& a) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of products and column sums, and runs of several ops at once.
 #include "kernels/gemm.hpp"
 
 #include "kernels/check_views.hpp"
@@ -61,7 +62,8 @@ void run_by_rows(std::span<const Gemm> products, Queue& queue) {
 void run_with_sums(const Gemm& product, const ColumnSum& sums, Queue& queue) {
   CHECK(sums.x.data == product.b.data && sums.m == product.k && sums.n == product.n,
         "{}: sums.x must be b of the product", name_of(Gemm::op));
-  // tf32 products round f32 operands, and the library may add the rounded ones: no sums then.
+  // A tf32 product rounds its f32 operands, and the library may sum the rounded values. ColumnSum
+  // then computes the exact sums.
   const bool exact = !queue.tf32() || product.b.type != DType::f32;
   if (queue.device() == device::Kind::cuda && product.write == sums.write && exact) {
     Gemm both = product;

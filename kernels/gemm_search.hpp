@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice of cuBLASLt's algorithm for each product: the library's first proposal, which is the
-// same in every run, or the fastest of several that were timed. Choices are text, so that all ranks
-// and later jobs use the same ones: other algorithms add in other orders. Sums go into a product's
-// kernel (run_with_sums) where that is faster than two ops.
+// same in every run, or the fastest of several that were timed. Other algorithms add in other
+// orders. Choices are text, so that all ranks and later jobs can use the same ones. Sums go into a
+// product's kernel (run_with_sums) where that is faster than two ops.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,21 @@ namespace kernels {
 std::string gemm_platform();
 
 struct GemmSearch {
-  // known ones, and one of each prepared shape (prepare_cuda), a line each
+  // The known choices, and one for each prepared shape (prepare_cuda), a line each.
   std::string choices;
-  int64_t shapes = 0, timed = 0;     // timed: shapes without a known choice
-  int64_t kept = 0;                  // known choices for shapes of other meshes or batches
-  int64_t changed = 0;               // timed shapes whose choice is not the first proposal
-  double first_s = 0, chosen_s = 0;  // one call of each timed shape without sums
+  int64_t shapes = 0, timed = 0;  // timed: shapes without a known choice
+  int64_t kept = 0;               // known choices for shapes of other meshes or batches
+  int64_t changed = 0;            // timed shapes whose choice is not the first proposal
+  // Seconds of one call of each timed shape without sums, by first proposal and by choice.
+  double first_s = 0, chosen_s = 0;
   // timed shapes with sums; those that compute them in the product's kernel
   int64_t sums = 0, together = 0;
 };
-// Times up to eight proposals of every prepared shape that `known`, earlier choices, lacks. It uses
-// the memory of one product meanwhile.
+// Times up to eight proposals for every prepared shape without a choice in `known`, the earlier
+// choices. Needs the memory of one product meanwhile.
 GemmSearch search_gemms(const std::string& known, device::Queue& queue);
 
-// Makes products run with these choices. Error(Exit::mesh) if one is not for this GPU.
+// Makes products run with these choices. Throws Error(Exit::mesh) if one is not for this GPU.
 void use_gemm_choices(const std::string& choices);
 
 }  // namespace kernels

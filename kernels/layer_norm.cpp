@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of layer normalisation.
 #include "kernels/layer_norm.hpp"
 
 #include "kernels/check_views.hpp"

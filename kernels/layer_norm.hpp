@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation over the last axis (cappa.md 1.3): biased variance, y = (x - mean) * (rstd *
-// scale) + bias. The variance takes two passes: E[x^2] - mean^2, the published form, cancels. The
+// Layer normalisation over the last axis (cappa.md 1.3), with biased variance:
+//   y = (x - mean) * (rstd * scale) + bias
+// The variance is computed in two passes, because the published form E[x^2] - mean^2 cancels. The
 // difference lies inside the tolerance of the golden cases.
 #pragma once
 
@@ -21,9 +22,9 @@ struct LayerNormForward {
 
 struct LayerNormBackward {
   static constexpr Op op = Op::layer_norm_backward;
-  // optional [rows, columns], written by dx_write (accumulate: residual path)
+  // optional [rows, columns]; dx_write = accumulate adds to the gradient of the residual path
   View dx{};
-  // optional [columns], written by param_write; `rows` alone fixes the order of sums
+  // optional [columns], overwritten or added to (param_write); `rows` alone fixes the order of sums
   View dscale{}, dbias{};
   View dy;          // [rows, columns]
   View x;           // [rows, columns]

@@ -30,10 +30,10 @@ struct LossScale {
   LossScaleRule rule{};
 };
 
-// The arithmetic that both back ends share.
+// Updates decision, norm and state; both back ends call it.
 constexpr void step_loss_scale(float* decision, double* norm, float* state, float bound,
                                const LossScaleRule& rule) {
-  // gradients that are all zero would let the scale grow without end
+  // Limits the scale: gradients that are all zero would let it grow without end.
   constexpr float kMost = 0x1p100f;
   const float scale = state[0];
   const bool overflow = !(*norm < double(INFINITY));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of the sums over examples.
 #include "kernels/loss_sums.hpp"
 
 #include "kernels/check_views.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of a pass over its examples, from the losses of the predicted rows. Metrics are formed from
-// these sums; the first shows if the loss is finite.
+// these sums. Column `loss` is finite only if the losses of all examples are.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -30,7 +30,7 @@ struct LossSums {
   static constexpr Op op = Op::loss_sums;
   View sums;  // f64 [slices, LossColumns::count]
   View loss;  // f32 [any], of the predicted rows
-  // i32 [batch]: first row of an example, which has one per position of weight above 0
+  // i32 [batch]: the example's first row; it has one row per position of weight above 0
   View first;
   View weights;  // f32 [batch, length]
   View flags{};  // optional u8 [batch]: 0 = second group; none: all examples are in the first

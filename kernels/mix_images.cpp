@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of mixup.
 #include "kernels/mix_images.hpp"
 
 #include "kernels/check_views.hpp"

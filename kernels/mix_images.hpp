@@ -7,18 +7,19 @@
 namespace kernels {
 
 // y[b] = shares[b] * x[b] + (1 - shares[b]) * x[partner(b)], each operation rounded. Bytes are
-// scaled first, as Patchify does it.
+// scaled first, as in Patchify.
 struct MixImages {
   static constexpr Op op = Op::mix_images;
   View y;       // [batch, count]
   View x;       // f32 or u8 [batch, count]
   View shares;  // [batch]
   int64_t batch = 0, count = 0;
-  int64_t group = 2;   // divides the batch
+  int64_t group = 2;   // examples of a group; divides the batch
   PixelRange range{};  // of bytes
 };
 
-// The example before, in a group of consecutive examples; the first one's partner is the last one.
+// Returns the partner of an example: the one before it in its group of consecutive examples. The
+// partner of the first one is the last one.
 constexpr int64_t mix_partner(int64_t example, int64_t group) {
   return example % group ? example - 1 : example + group - 1;
 }

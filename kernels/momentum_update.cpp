@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of the update with momentum.
 #include "kernels/momentum_update.hpp"
 
 namespace kernels {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Momentum as big_vision's momentum_hp: T = g + k T, direction T (Nesterov: g + momentum T). A
-// bfloat16 T is rounded only when it is stored; the update uses the unrounded value.
+// Momentum like big_vision's momentum_hp: T = g + k T. The direction is T, or g + momentum T for
+// Nesterov. A bfloat16 T is rounded only when it is stored; the update uses the unrounded value.
 #pragma once
 
 #include "kernels/apply_update.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of patchify.
 #include "kernels/patchify.hpp"
 
 #include "kernels/check_views.hpp"
@@ -11,7 +12,7 @@ void check(const Patchify& a) {
   need_size(a.op, "height", a.height, a.patch);
   need_size(a.op, "patch_width", a.patch_width);
   need_size(a.op, "width", a.width, a.columns());
-  // what is left over at the edges is not used
+  // Pixels left over at the right and bottom edges are not used.
   int64_t rows = a.height / a.patch, columns = a.width / a.columns();
   need_activation(a.op, "patches", a.patches,
                   {a.batch * rows * columns, a.patch * a.columns() * Patchify::kChannels});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image to rows of patches in (row, column, channel) order (cappa.md 1.4): the convolution of the
-// stem becomes a product. Images may come as bytes, a quarter of the traffic to the device; the op
-// scales them then.
+// Cuts images into rows of patches in (row, column, channel) order (cappa.md 1.4), so that the
+// convolution of the stem becomes a product. Images may come as bytes, which are a quarter of the
+// traffic to the device; the op then scales them.
 #pragma once
 
 #include "kernels/dispatch.hpp"
@@ -21,9 +21,11 @@ struct Patchify {
   View patches;
   View image;  // f32 or u8 [batch, height, width, 3]
   int64_t batch = 0, height = 0, width = 0;
-  int64_t patch = 0, patch_width = 0;                                    // patch_width 0: square
-  PixelRange range{};                                                    // of bytes
-  int64_t columns() const { return patch_width ? patch_width : patch; }  // of one patch
+  int64_t patch = 0, patch_width = 0;  // height and width; width 0: square
+  PixelRange range{};                  // of bytes
+
+  // Returns the width of a patch.
+  int64_t columns() const { return patch_width ? patch_width : patch; }
 };
 
 }  // namespace kernels

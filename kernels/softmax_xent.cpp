@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of softmax cross-entropy.
 #include "kernels/softmax_xent.hpp"
 
 #include "kernels/check_views.hpp"

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax cross-entropy over the vocabulary with label smoothing (cappa.md 3), gradient in place.
+// Softmax cross-entropy over the vocabulary with label smoothing (cappa.md 3). The gradient
+// replaces the logits.
 #pragma once
 
 #include "kernels/dispatch.hpp"
 
 namespace kernels {
 
-// loss[r] = -sum_v q_v log_softmax(logits[r])_v, q = 1 - smoothing at the label, smoothing /
-// (columns - 1) elsewhere. A label outside [0, columns) gives an all-off target. If `gradient`,
-// logits become row_scale[r] * (softmax * sum(q) - q).
+// loss[r] = -sum_v q_v log_softmax(logits[r])_v. q is 1 - smoothing at the label, and
+// smoothing / (columns - 1) elsewhere, or everywhere if the label is outside [0, columns). If
+// `gradient`, logits become row_scale[r] * (softmax * sum(q) - q).
 struct SoftmaxXent {
   static constexpr Op op = Op::softmax_xent;
   View logits;       // [rows, columns], in and (if gradient) out

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of sums of squares.
 #include "kernels/square_sums.hpp"
 
 namespace kernels {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seams for tests: they replace what the CPU's ops find out about the CPU.
+// Seams for tests: they override the instruction sets that ops find on the CPU.
 #pragma once
 
 namespace kernels {
@@ -8,10 +8,10 @@ struct VectorTable;
 
 namespace kernels::seams {
 
-// Makes bf16 products run without bf16 instructions (true), or as the CPU has them again (false).
+// With true, bf16 products run without bf16 instructions; with false, as the CPU allows.
 void force_bf16_emulation(bool forced);
 
-// Makes ops use these loops; nullptr goes back to the widest that the CPU runs.
+// Makes ops use these loops; nullptr returns to the widest that the CPU runs.
 void force_vector_table(const VectorTable* table);
 
 }  // namespace kernels::seams

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Argument checks and work counts of the mean over tokens.
 #include "kernels/token_mean.hpp"
 
 #include "kernels/check_views.hpp"
