@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row and column sums of squares in one pass, and the factors that they give.
+// CPU implementation of Adafactor's sums of squares over x and over y, in one pass, and of the
+// factors that they give.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,12 +13,12 @@ namespace kernels {
 namespace {
 
 constexpr int64_t kRows = 64;  // rows of a tile
-// columns of a tile: its column sums stay in the first-level cache
+// Columns of a tile. Its column sums stay in the first-level cache.
 constexpr int64_t kColumns = 1024;
 
-// A row = everything behind (outer, x): `middle` groups of y * inner elements. Tiles = row blocks x
-// column strips; a strip holds whole groups, or a part of one wide group, so that each piece of a
-// row adds to one sum over y.
+// Cuts a tensor into tiles, each a block of rows by a strip of columns. A row is all that belongs
+// to one (outer, x): `middle` groups of y * inner elements. A strip holds whole groups, or a part
+// of one wide group, so that each piece of a row adds to one sum over y.
 struct Tiling {
   explicit Tiling(const Factored& s) : group(s.y * s.inner), width(s.middle * group), x(s.x) {
     blocks_per_outer = base::ceil_div(x, kRows);
@@ -41,7 +42,7 @@ struct Tiling {
   int64_t end_row(int64_t block) const {
     return std::min(first_row(block) + kRows, (block / blocks_per_outer + 1) * x);
   }
-  // Columns [first, end) of a strip, and its first piece.
+  // Finds the columns [first, end) of a strip, and its first piece.
   void strip(int64_t s, int64_t& first, int64_t& end, int64_t& piece) const {
     if (groups_per_strip) {
       first = s * strip_width;
@@ -58,7 +59,8 @@ struct Tiling {
   int64_t blocks_per_outer, strips, strip_width, groups_per_strip, pieces_per_group, pieces_per_row;
 };
 
-// Squares of one piece within a group, any `inner`: sums over y are `inner` numbers.
+// Adds the squares of one piece to sums over x (columns) and over y. The sums over y of a group are
+// `inner` numbers.
 void add_piece(const float* g, int64_t column, int64_t n, int64_t inner, double* columns,
                double* sums) {
   if (inner == 1) {
@@ -144,8 +146,8 @@ void move_moment(float* v, const double* sums, int64_t n, double mean_of, float 
     v[i] = std::fma(beta2, v[i], add * float(std::fma(sums[i], mean_of, eps)));
 }
 
-// factor = (v / mean)^-1/2, where the mean runs over `length` entries `stride` apart, for each of
-// batch x stride lines.
+// factor = (v / mean)^-1/2 for each of batch * stride lines. The mean of a line runs over `length`
+// entries that are `stride` apart.
 void normalised_factor(const float* v, float* factor, int64_t batch, int64_t length,
                        int64_t stride) {
   for (int64_t b = 0; b < batch; ++b)

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of Adafactor's update, and of the sum of squares that update clipping needs.
 #include <cmath>
 
 #include "kernels/adafactor.hpp"
@@ -8,7 +9,7 @@
 namespace kernels {
 namespace {
 
-// out = g * factor over y * factor over x for elements [at, at + n) of the tensor, group by group.
+// out = g * factor over y * factor over x, for elements [at, at + n) of the tensor.
 void scale_factored(const AdafactorScaling& a, int64_t at, int64_t n, const float* g, float* out) {
   const Factored& s = a.shape;
   const float *fx = a.factor_over_x.f32(), *fy = a.factor_over_y.f32();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the update of Adam with decoupled weight decay.
 #include "kernels/adamw_update.hpp"
 
 #include "kernels/bf16_value.hpp"

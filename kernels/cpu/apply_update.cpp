@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the update of plain gradient descent.
 #include "kernels/apply_update.hpp"
 
 #include <cstring>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of attention: divides heads among threads. attention_head.hpp computes a head.
 #include "kernels/attention.hpp"
 
 #include "base/narrow.hpp"
@@ -30,7 +31,7 @@ bool is_causal(const AttentionShape& s, int64_t b) {
   return s.mask == Mask::causal || (s.mask == Mask::per_example && s.flags.u8()[b] != 0);
 }
 
-// Refuses offsets that do not lead to all rows of q and k, and to no other.
+// Refuses offsets that do not divide exactly the rows of q and of k.
 template <class Args>
 void need_rows(const Args& a) {
   const AttentionShape& s = a.shape;
@@ -39,8 +40,8 @@ void need_rows(const Args& a) {
   need_offsets(a.op, s.key_offsets, s.batch, s.key_length, a.k.count / row);
 }
 
-// Runs `head(b, h, scratch)` for all heads. Heads of causal examples cost about half, so threads
-// take the next head when they are ready. The bits of a head do not depend on its thread.
+// Calls head(b, h, scratch) for all heads. Heads of causal examples cost about half as much, so
+// each thread gets its next head when it is ready. The bits of a head do not depend on its thread.
 template <class F>
 void for_heads(const AttentionShape& s, Queue& queue, int64_t scratch_floats, const F& head) {
   int64_t items = s.batch * s.heads, work = items * s.query_length * s.key_length;
@@ -72,8 +73,8 @@ AttentionHead<T> head_of(const AttentionShape& s, int64_t b, int64_t h, int64_t 
   return a;
 }
 
-// Sets the head to prefetch. Threads take heads in order, so this thread's next head is probably as
-// many heads ahead as there are threads.
+// Sets the head to prefetch, by its distance. Threads get heads in order, so this thread's next
+// head is probably as many heads ahead as there are threads.
 template <class T>
 void look_ahead(AttentionHead<T>& a, const AttentionShape& s, int64_t b, int64_t h, int threads) {
   const int64_t item = b * s.heads + h + threads, next = item / s.heads;

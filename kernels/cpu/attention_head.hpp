@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward and backward of one (batch, head), block of queries by block of queries; vector_math.hpp
-// explains how it is compiled. Scores never leave a block: [block, key_length] floats of a thread's
-// scratch. Products of bfloat16 tensors read bfloat16: the weights (before they are divided by
-// their sum) and the gradients of the scores are rounded to it.
+// Attention of one (batch, head), forward and backward, block of queries by block of queries.
+// vector_math.hpp explains how this file is compiled. Scores exist only for one block:
+// [block, key_length] floats of a thread's scratch. If the tensors are bfloat16, weights (before
+// they are divided by their sum) and gradients of scores are rounded to it for the products.
 #pragma once
 
 #include "kernels/cpu/attention_tile.hpp"
@@ -20,9 +20,10 @@ KERNELS_INLINE int64_t tile_up(int64_t rows) {
 // Sizes that forward and backward share; they depend on the shape alone.
 struct HeadSizes {
   int64_t block;  // queries per block, all blocks about equal
-  // queries that scratch has room for: of fewer queries blocks may be larger, but not than this
+  // Queries that scratch has room for. A shorter sequence in the same scratch may have larger
+  // blocks, but never larger than this.
   int64_t room;
-  // row length of a block of scores: keys, padded so that whole tiles can be read and written
+  // Row length of a block of scores: keys, padded so that whole tiles can be read and written.
   int64_t scores;
   int64_t keys;   // key_length in whole vectors
   int64_t width;  // head_dim in whole vectors
@@ -33,12 +34,12 @@ struct HeadSizes {
         keys(lanes_up(key_length)),
         width(lanes_up(head_dim)) {
     int64_t blocks = (query_length + kQueryBlock - 1) / kQueryBlock;
-    // no query: no block is looked at
+    // Without queries no block is computed.
     if (blocks > 0) block = tile_up((query_length + blocks - 1) / blocks);
   }
 };
 
-// Divides a thread's scratch into pieces, 64-byte aligned; floats and words have one size.
+// Divides a thread's scratch into pieces aligned to 64 bytes. Floats and words have the same size.
 struct Scratch {
   float* next;
   int64_t used = 0;
@@ -120,8 +121,9 @@ KERNELS_INLINE void prefetch_rows(const T* rows, int64_t stride, int64_t count, 
 }
 
 // Prefetches the first reads of a later head, forward or backward, while scores of a tile of
-// queries are computed. Each tile fetches its share, so that all rows are fetched in the end; rows
-// after the last do no harm. A head is short: reading would take a fifth of its time.
+// queries are computed. Each tile fetches its share, so that all rows are fetched in the end.
+// Prefetching rows after the last does no harm. Heads are short: reading would cost a fifth of
+// their time.
 enum class Ahead { none, forward, backward };
 template <Ahead kAhead, class T>
 KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
@@ -144,8 +146,8 @@ KERNELS_INLINE void prefetch_next(const AttentionHead<T>& h, int64_t query) {
   }
 }
 
-// Copies a block of queries (or their gradients) as left operand: packed rows of n elements,
-// followed by rows of zeros up to a whole tile.
+// Copies a block of queries, or of gradients of the output, as the left operand of a product. Rows
+// of n elements lie without gaps; rows of zeros fill the last tile.
 template <class T>
 KERNELS_INLINE void copy_block(float* out, const T* in, int64_t stride, int64_t rows, int64_t n) {
   convert_rows(out, n, in, stride, rows, n, 1);
@@ -155,15 +157,15 @@ KERNELS_INLINE void copy_block(uint32_t* out, const uint16_t* in, int64_t stride
                                int64_t n) {
   int64_t steps = steps_of<uint16_t>(n);
   for (int64_t r = 0; r < rows; ++r, in += stride, out += steps) {
-    out[steps - 1] = 0;  // the second half of an odd last pair
+    out[steps - 1] = 0;  // clears the second half of an odd last pair
     __builtin_memcpy(out, in, size_t(n) * sizeof(uint16_t));
   }
   zero(out, (tile_up(rows) - rows) * steps);
 }
 
-// Operands of products from a block of weights [rows in whole tiles, row]: the floats themselves
-// (rounded, if the tensors are bfloat16), or pairs in `out`. by_rows makes pairs along a row;
-// by_columns pairs of rows, which are read transposed.
+// Operands of products from a block of weights [rows in whole tiles, row]. They are the floats
+// themselves, rounded if the tensors are bfloat16, or pairs of bfloat16 in `out`. by_rows pairs
+// neighbours in a row. by_columns pairs neighbouring rows, for a transposed operand.
 template <class T>
 KERNELS_INLINE void round_weights(float* weights, int64_t count) {
   if (sizeof(T) == sizeof(float) || kPairs<T>) return;
@@ -195,8 +197,8 @@ KERNELS_INLINE const uint32_t* by_columns(uint32_t* out, const float* weights, i
 }
 #endif
 
-// Computes scores of a block: rows . packed keys, for whole tiles of rows. Causal heads skip tiles
-// beyond the diagonal.
+// Computes the scores of a block, rows . packed keys, for whole tiles of rows. Causal heads skip
+// tiles beyond the diagonal.
 template <Ahead kAhead, class T>
 KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const Operand<T>* rows,
                                 const Operand<T>* packed, const AttentionHead<T>& h, int64_t first,
@@ -210,8 +212,8 @@ KERNELS_INLINE void score_block(float* scores, const HeadSizes& s, const Operand
   }
 }
 
-// out[count in whole tiles, width] = weights . packed rows (of keys). Causal heads have zero
-// weights beyond the diagonal.
+// out[count in whole tiles, width] = weights . packed rows of values or keys. Causal heads have
+// zero weights beyond the diagonal.
 template <class T>
 KERNELS_INLINE void mix_block(float* out, const HeadSizes& s, const Operand<T>* weights,
                               const Operand<T>* packed, const AttentionHead<T>& h, int64_t first,
@@ -224,7 +226,7 @@ KERNELS_INLINE void mix_block(float* out, const HeadSizes& s, const Operand<T>* 
   }
 }
 
-// out[keys, width] += weights^T . packed block rows.
+// out[keys, width] += weights^T . packed rows of a block of queries or of their gradients.
 template <class T>
 KERNELS_INLINE void mix_transposed(float* out, const HeadSizes& s, const Operand<T>* weights,
                                    const Operand<T>* packed, const AttentionHead<T>& h,
@@ -233,13 +235,14 @@ KERNELS_INLINE void mix_transposed(float* out, const HeadSizes& s, const Operand
           steps = steps_of<T>(count);
   for (int64_t j = 0; j < keys; j += kTileRows) {
     int64_t from = h.causal && j > first ? j - first : 0;  // earlier queries do not see key j
-    if (kPairs<T>) from /= 2;  // of a pair both are read: the weight of the earlier one is 0
+    if (kPairs<T>) from /= 2;  // the pair may start one query early, whose weight is 0
     strip<T, true, true>(out + j * s.width, s.width, weights + j, s.scores, packed, steps, from,
                          steps, s.width, s.width);
   }
 }
 
-// row = exp(scale * row - largest) with the largest element of scale * row; returns the sum.
+// row = exp(scale * row - largest), where `largest` is the largest element of scale * row. Returns
+// the sum of the new row.
 KERNELS_INLINE float softmax_row(float* row, int64_t n, float scale, float& largest) {
   largest = largest_in(row, n) * scale;
   V f = broadcast(scale), m = broadcast(-largest), sum = zero();
@@ -320,9 +323,10 @@ KERNELS_INLINE float dot(const T* a, const T* b, int64_t n) {
   return sum_of(sum);
 }
 
-// weights = exp(scale * scores - lse) (times the dropout factor), d_scores = exp(scale * scores -
-// lse) * (d_weights * factor - mean), where mean = sum over keys of weight * d_weight = d_out .
-// out.
+// Turns a row of scores into weights, and a row of gradients of weights into gradients of scores:
+//   p = exp(scale * scores - lse)
+//   weights = p * factor                          (factor: of dropout, 1 without)
+//   d_scores = p * (d_weights * factor - mean)    (mean = sum of weights * d_weights = d_out . out)
 KERNELS_INLINE void backward_row(float* weights, float* d_scores, const float* factors, int64_t n,
                                  float scale, float lse, float mean) {
   V s = broadcast(scale), l = broadcast(-lse), c = broadcast(mean);

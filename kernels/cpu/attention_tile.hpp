@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small matrix products for attention, whose operands stay in cache: a tile of C stays in registers
-// while one row-panel of B and broadcast elements of A stream by. vector_math.hpp explains how it
-// is compiled.
+// Small matrix products C = A . B for attention, whose operands stay in cache. A tile of C stays in
+// registers while it reads a panel of B and single elements of A, which it broadcasts.
+// vector_math.hpp explains how this file is compiled.
 //
-// Operands are floats (of bfloat16 tensors too), or, where instructions for them exist, words that
-// hold a pair of bfloat16: neighbours along the summed dimension, the earlier one in the low half.
-// A step of a product sums over one element or one pair; of an odd number the last pair ends in a
-// zero.
+// Operands are floats, also for bfloat16 tensors. If the CPU has bf16 instructions, operands of
+// bfloat16 tensors are words that hold a pair of bfloat16. A pair is two neighbours along the
+// summed dimension, the earlier one in the low half. A step of a product sums over one element or
+// one pair. If the number of elements is odd, the last pair ends in a zero.
 #pragma once
 
 #include "kernels/cpu/vector_math.hpp"
@@ -14,7 +14,8 @@
 namespace kernels {
 namespace {
 
-constexpr int kTileRows = 6;  // with kTileVectors: what 32 (16) registers hold
+// Rows and vectors of a tile. They suit the 32 registers of AVX-512, or the 16 of AVX2.
+constexpr int kTileRows = 6;
 constexpr int kTileVectors = kLanes == 16 ? 4 : 2;
 constexpr int64_t kPanel = kTileVectors * kLanes;  // columns of a packed panel
 
@@ -48,9 +49,9 @@ KERNELS_INLINE int64_t steps_of(int64_t k) {
   return kPairs<T> ? (k + 1) / 2 : k;
 }
 
-// B [k, n] is packed as panels of kPanel columns, the last one as wide as the rest of n rounded up
-// to lanes, its columns past n zero. A panel lies step after step; panel p begins at p * kPanel *
-// steps.
+// Returns the size of a packed B [k, n]: panels of kPanel columns one after the other. The last
+// panel is as wide as the rest of n, rounded up to lanes; its columns past n are zero. A panel lies
+// in memory step after step, and panel p begins at p * kPanel * steps.
 template <class T>
 KERNELS_INLINE int64_t packed_size(int64_t k, int64_t n) {
   return steps_of<T>(k) * lanes_up(n);
@@ -143,10 +144,10 @@ KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, i
         panel[d * width + i] = i < there ? load1(rows + (j0 + i) * stride + d) : 0;
   }
 }
-// Packs pairs, which lie side by side in a row already, by transposing words.
+// Pairs lie side by side in a row already, so packing transposes words.
 KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t stride, int64_t k,
                                     int64_t n) {
-  // steps in whole transpositions
+  // whole: the steps that transpose8 can pack
   int64_t steps = steps_of<uint16_t>(k), whole = stride % 2 == 0 ? k / 16 * 8 : 0;
   auto pair = [&](const uint16_t* row, int64_t t) {
     return uint32_t(row[2 * t]) | (2 * t + 1 < k ? uint32_t(row[2 * t + 1]) << 16 : 0);
@@ -173,9 +174,8 @@ KERNELS_INLINE Words load_step(const uint32_t* p) { return load_words(p); }
 KERNELS_INLINE V spread(float a) { return broadcast(a); }
 KERNELS_INLINE Words spread(uint32_t a) { return words(a); }
 
-// c[kTileRows, NV vectors] (+)= sum over steps t of a(i, t) * b[t, :]; a(i, t) = a[i * lda + t],
-// Transposed: a[t * lda
-// + i].
+// Computes c[kTileRows, NV vectors] = (or +=, if Add) sum over steps t of a(i, t) * b[t, :].
+//   a(i, t) = Transposed ? a[t * lda + i] : a[i * lda + t]
 template <class T, int NV, bool Transposed, bool Add>
 KERNELS_INLINE void tile(float* c, int64_t ldc, const Operand<T>* a, int64_t lda,
                          const Operand<T>* b, int64_t ldb, int64_t steps) {
@@ -201,8 +201,8 @@ KERNELS_INLINE void tile(float* c, int64_t ldc, const Operand<T>* a, int64_t lda
     for (int v = 0; v < NV; ++v) store(c + i * ldc + v * kLanes, sum[i][v]);
 }
 
-// kTileRows rows of C: columns [0, used) of n, both multiples of kLanes, summed over the steps
-// [begin, end) of the packed B's `steps`. `a` is the element of step 0.
+// Computes columns [0, used) of kTileRows rows of C. It sums over the steps [begin, end) of the
+// packed B [steps, n]; `used` and n are multiples of kLanes. `a` points to the element of step 0.
 template <class T, bool Transposed, bool Add>
 void strip(float* c, int64_t ldc, const Operand<T>* a, int64_t lda, const Operand<T>* packed,
            int64_t steps, int64_t begin, int64_t end, int64_t used, int64_t n) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of casts between f32 and bf16.
 #include "kernels/cast.hpp"
 
 #include "kernels/cpu/parallel.hpp"

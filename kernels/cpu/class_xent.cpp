@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the cross-entropy over classes.
 #include "kernels/class_xent.hpp"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ int64_t rank_of(const float* x, int64_t columns, int64_t label) {
   return rank + (columns == 1 && std::isnan(mine));
 }
 
-// Returns the loss; x becomes scale * gradient where there is a scale.
+// Returns the loss. If `scale` is not null, x becomes *scale * gradient.
 double softmax_row(float* x, int64_t columns, const ClassTarget& q, const float* scale) {
   float top = x[0];
   for (int64_t c = 1; c < columns; ++c) top = std::max(top, x[c]);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of sums over the rows of a matrix.
 #include <cstring>
 
 #include "base/narrow.hpp"
@@ -10,7 +11,7 @@
 namespace kernels {
 namespace {
 
-// partial[block][stride] = the block's sums
+// partial[block][stride] = the sums over each block's rows.
 template <class T>
 void block_sums(const ColumnSum& a, const RowBlocks& blocks, float* partial, int64_t stride,
                 const T* x, const ActivationLoops<T>& loops, Queue& queue) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementations of the small memory-bound ops.
 #include "kernels/elementwise.hpp"
 
 #include <cstring>
@@ -74,7 +75,7 @@ void run_cpu(const ScatterRows& a, Queue& queue) {
 }
 
 void run_cpu(const Dropout& a, Queue& queue) {
-  if (a.rate == 0) return run_cpu(Copy{a.y, a.x}, queue);  // an exact no-op
+  if (a.rate == 0) return run_cpu(Copy{a.y, a.x}, queue);  // keeps every bit
   vector_table().with(a.x.type, [&](const auto& loops, auto element) {
     auto *y = static_cast<decltype(element)*>(a.y.data),
          *x = static_cast<decltype(element)*>(a.x.data);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the moving average.
 #include "kernels/ema_update.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of token embedding and its gradient.
 #include "kernels/embedding.hpp"
 
 #include <cstring>
@@ -21,8 +22,8 @@ void run_cpu(const EmbeddingForward& a, Queue& queue) {
   });
 }
 
-// Threads share columns, not rows: three rows in four may have the same id (the mask token), and no
-// two threads may add to the same element. Every element gets its rows in row order.
+// Columns, not rows, are divided among threads. Three rows in four may have the same id (the mask
+// token), and no two threads may add to the same element. Each element adds its rows in row order.
 void run_cpu(const EmbeddingBackward& a, Queue& queue) {
   const int32_t* ids = a.ids.i32();
   need_ids(a.op, ids, a.rows, 0, a.vocabulary);

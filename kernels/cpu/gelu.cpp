@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of GELU and its gradient. vector_rows.hpp computes them.
 #include "kernels/gelu.hpp"
 
 #include "kernels/cpu/parallel.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sizes of the blocks of oneDNN's products, by measurement and by the cache.
 #include "kernels/cpu/gemm_blocks.hpp"
 
 #include "kernels/cpu/instructions.hpp"
@@ -6,26 +7,26 @@
 namespace kernels {
 namespace {
 
-// Blocks of whole rows: the library has its best kernels for a c without gaps, and prepares b once
-// per block. oneDNN 2.6 converts bf16 in an older kernel where c has gaps: 280 to 310 instead of
-// 400 GFLOP/s. This many rows of c, at most, stay in the second-level cache for what is done to a
-// block.
+// Blocks of whole rows are best. The library has its fastest kernels for a c without gaps, and
+// prepares b once per block. If c has gaps, oneDNN 2.6 converts bf16 in an older kernel, at 280 to
+// 310 instead of 400 GFLOP/s. At most this many rows of c stay in the second-level cache for the
+// work on a finished block.
 constexpr int64_t kRowsInSecondCache = 224;
-// Without AVX-512 the library packs b anew in each call. Fewer and larger blocks save 7 % of a step
-// of S/16 then, and the library's own division, where nothing is done to blocks, 4 % (f32, AVX2).
-// This many rows of c stay in the third-level cache.
+// Without AVX-512 the library packs b anew in each call, so fewer and larger blocks save 7 % of a
+// step of S/16 (f32, AVX2). Where blocks need no other work, the library's own division saves 4 %.
+// At most this many rows of c stay in the third-level cache.
 constexpr int64_t kRowsInThirdCache = 448;
-// Thinner blocks of whole rows leave too little work per block: columns are cut then. No
-// measurement of it is recorded.
+// Thinner blocks of whole rows would leave too little work per block, so columns are cut instead.
+// No measurement of this limit is recorded.
 constexpr int64_t kLeastWholeRows = 64;
 
-// Blocks of part of the columns: large ones run as fast as the whole product. Smaller ones give
-// more threads work, down to where a block's work no longer hides the cost of starting it. No
-// measurement of these limits is recorded; bits of the fixed order depend on them.
+// Blocks of some of the columns. Large blocks run as fast as the whole product. Smaller ones give
+// work to more threads, until a block's work no longer hides the cost of starting it. No
+// measurement of these limits is recorded; the bits of products with a fixed order depend on them.
 constexpr int64_t kMostRows = 128, kMostColumns = 768;
 constexpr int64_t kLeastRows = 32, kLeastColumns = 96;  // blocks are not halved below about these
 constexpr int64_t kEnoughBlocks = 12;                   // blocks are halved up to this number
-constexpr int64_t kWorthHalving = int64_t{2} << 20;     // multiply-adds of a block
+constexpr int64_t kWorthHalving = int64_t{2} << 20;     // multiply-adds; smaller blocks stay whole
 
 bool packs_in_each_call() { return !onednn_has_avx512(); }
 
@@ -38,7 +39,8 @@ bool runs_in_blocks(const GemmKey& key) {
 
 BlockSize block_size(const GemmKey& key) {
   if (!runs_in_blocks(key)) return {key.m, key.n};
-  if (!key.fixed_order) {  // every thread gets the same number of blocks
+  if (!key.fixed_order) {
+    // Every thread gets the same number of blocks.
     const int64_t most = packs_in_each_call() ? kRowsInThirdCache : kRowsInSecondCache;
     const int64_t rows =
         base::ceil_div(key.m, base::round_up(base::ceil_div(key.m, most), key.threads));

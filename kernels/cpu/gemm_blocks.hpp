@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts of a product into blocks that each one thread computes. k is never cut.
+// Cuts of a product into blocks, each computed by one thread. k is never cut.
 #pragma once
 
 #include <algorithm>
@@ -9,26 +9,26 @@
 
 namespace kernels {
 
-// From this many rows per thread on, blocks of whole rows are as fast as the library's own division
-// of a product, or faster: gradients of weights and products with GELU by 10 to 20 %, in f32 and
-// bf16 (S/16 in bf16: 1.5 % of a step).
+// From this many rows per thread on, blocks of whole rows are at least as fast as the library's own
+// division of a product. Gradients of weights and products with GELU are 10 to 20 % faster, in f32
+// and bf16 (1.5 % of a step of S/16 in bf16).
 constexpr int64_t kRowsWorthCutting = 192;
 
-// True if a product runs in blocks of ours: where bits must not depend on threads, where more is
-// done to a block, and where every thread has enough rows.
+// True if a product is cut into blocks here, not by the library. That is needed if bits must not
+// depend on threads, or if a block needs other work; it pays if every thread has enough rows.
 bool runs_in_blocks(const GemmKey& key);
 
-// Rows and columns of a block. They depend on the shape alone where the order is fixed, else also
-// on the number of threads.
+// Rows and columns of a block. With a fixed order they depend on the shape alone, else also on the
+// number of threads.
 struct BlockSize {
   int64_t rows, columns;
 };
 BlockSize block_size(const GemmKey& key);
 
-// Cuts a length into equal blocks of about `target`, the last one shorter.
+// Cuts a length into equal blocks of about `target`; the last one may be shorter.
 struct Cut {
-  static constexpr int64_t kUnit =
-      16;  // blocks are multiples of it: floats of a cache line, and of an AVX-512 register
+  // Blocks are multiples of this many floats: a cache line, and an AVX-512 register.
+  static constexpr int64_t kUnit = 16;
   int64_t length, block;
   Cut(int64_t length_, int64_t target)
       : length(length_),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several products by oneDNN, row block by row block, so that the rows they share stay in cache.
+// Runs several products by oneDNN, row block by row block, so that rows they share stay in cache.
 #include <omp.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ bool run_cpu_by_rows(std::span<const Gemm> products, Queue& queue) {
   double seconds[kMostByRows] = {};
   int status[kMostByRows] = {};
   {
-    ThreadScope scope(1);  // inherited by the workers
+    ThreadScope scope(1);  // the workers inherit it
 #pragma omp parallel for num_threads(workers) schedule(dynamic, 1) reduction(+ : seconds) reduction(max : status)
     for (int64_t block = 0; block < plan[0]->row_blocks(); ++block) {
       const int worker = omp_get_thread_num();

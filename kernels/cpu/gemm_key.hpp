@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that decides how oneDNN runs a product, and the addresses that one run of it works on.
+// GemmKey holds everything that decides how oneDNN runs a product; it selects the plan.
+// GemmOperands holds the addresses that one run works on.
 #pragma once
 
 #include <compare>
@@ -10,14 +11,15 @@ namespace kernels {
 struct GemmKey {
   int64_t m, n, k, lda, ldb, ldc;
   bool trans_a, trans_b, bias, residual, accumulate, fixed_order;
-  bool narrow = false, narrow_c = false;  // a and b, c are bf16
-  bool widen =
-      false;  // a (and c) are bf16, but floats are multiplied: blocks are widened (and rounded)
+  bool narrow = false;    // oneDNN multiplies bf16 a and b
+  bool narrow_c = false;  // c is bf16
+  // a is bf16, but oneDNN multiplies floats: a is widened block by block, and a bf16 c rounded.
+  bool widen = false;
   bool gelu = false, gelu_of = false;
   int threads = 1;
 
-  // Leading dimensions that the library sees: blocks that are widened, or rounded later, lie in
-  // scratch without gaps.
+  // Leading dimensions of a and c that the library sees. Blocks that are widened, or rounded later,
+  // lie in scratch without gaps.
   int64_t product_lda() const { return widen ? k : lda; }
   int64_t product_ldc() const { return rounds() ? n : ldc; }
   bool rounds() const { return widen && narrow_c; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by oneDNN. A plan is made at the first use of a shape and kept; later uses only
-// point it at new data.
+// CPU implementation of matrix products, by oneDNN. The first use of a shape makes a plan, which is
+// kept; later uses run it on new data.
 #include <cstring>
 
 #include "kernels/cast.hpp"
@@ -30,7 +30,7 @@ void run_widened(const Gemm& a, Queue& queue) {
   if (!a.bias.none() && a.bias.type != DType::f32) f.bias = widened(a.bias, wide.bias[0], queue);
   if (a.c.type == DType::f32) return run_cpu(f, queue);
   f.gelu = f.gelu_of = {};
-  // Memory between rows of c that are apart must stay, so each row is narrowed alone.
+  // If c has gaps between rows, the memory in the gaps must not change: each row is rounded alone.
   f.c = float_view(wide.c, a.m * a.n);
   f.ldc = 0;
   run_cpu(f, queue);
@@ -70,8 +70,9 @@ void run_cpu(const Gemm& a, Queue& queue) {
     });
     return activate_all(a, queue);
   }
-  if (key.residual &&
-      key.ldc != a.n) {  // the library's binary post-op addresses both with one stride
+  if (key.residual && key.ldc != a.n) {
+    // The library's binary post-op would read the residual with the stride of c. The residual is
+    // copied to c, and the product is added to it.
     CHECK(!key.narrow_c, "gemm: a bf16 c with a leading dimension cannot have a residual");
     for_rows_of_c(a, queue, [&](float* c, int64_t r) {
       std::memcpy(c, p.residual + r * a.n, size_t(a.n) * sizeof(float));
@@ -88,7 +89,7 @@ void prepare_cpu(const Gemm& a, const Queue& queue) {
   if (a.m == 0 || a.n == 0 || a.k == 0) return;
   Gemm f = a;
   if (GemmKey key = key_of(a, queue);
-      a.a.type == DType::bf16 && !(key.narrow || key.widen)) {  // as run_widened does it
+      a.a.type == DType::bf16 && !(key.narrow || key.widen)) {  // run_widened will run it
     f.a.type = f.b.type = DType::f32;
     if (a.c.type == DType::bf16) {
       f.c.type = DType::f32;

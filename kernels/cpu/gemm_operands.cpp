@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Keys and operands of oneDNN's products, and buffers of widened operands.
 #include "kernels/cpu/gemm_operands.hpp"
 
 #include "kernels/cast.hpp"

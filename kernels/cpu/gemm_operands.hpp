@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversion of a product's arguments: the key of its plan, and its addresses. Operands that oneDNN
+// Converts the arguments of a product to the key of its plan and to operands. Operands that oneDNN
 // cannot read are widened to floats, in memory of the calling thread.
 #pragma once
 
@@ -12,15 +12,17 @@ constexpr size_t kMostByRows = 4;  // products of one run_cpu_by_rows
 
 GemmKey key_of(const Gemm& a, const Queue& queue);
 
-// Addresses of product i of those that run at the same time. Widens its bias.
+// Returns the operands of product i of those that run at the same time. It widens a bf16 bias.
 GemmOperands operands_of(const Gemm& a, size_t i, Queue& queue);
 
-// Buffers of floats, each as large as the largest use of it.
+// Buffers of floats. Each is as large as its largest use.
 struct WideBuffers {
   std::vector<float> a, b, c, bias[kMostByRows];
 };
-WideBuffers& wide_buffers();  // the calling thread's
+WideBuffers& wide_buffers();  // of the calling thread
+// Returns `count` floats of the buffer, which grows if it must.
 View float_view(std::vector<float>& buffer, int64_t count);
+// Returns a copy of x as floats, in the buffer.
 View widened(const View& x, std::vector<float>& buffer, Queue& queue);
 
 }  // namespace kernels

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Plans of oneDNN's products: blocks, primitives and the time of runs.
 #include "kernels/cpu/gemm_plan.hpp"
 
 #include <algorithm>
@@ -101,11 +102,11 @@ void GemmPlan::reset_use() {
 }
 
 int GemmPlan::run_blocks(const GemmOperands& p, char* scratch) {
-  ThreadScope scope(1);  // inherited by the workers
+  ThreadScope scope(1);  // the workers inherit it
   std::atomic<int> status{dnnl_success};
   int64_t blocks = rows_.count() * columns_.count();
-  // All threads or one: OpenMP ends threads that a smaller team leaves over, and starts others for
-  // the next op.
+  // The team is all threads or one. OpenMP would end the threads that a smaller team leaves over,
+  // and start new ones for the next op.
 #pragma omp parallel for num_threads(workers_) schedule(dynamic, 1)
   for (int64_t t = 0; t < blocks; ++t) {
     const int worker = omp_get_thread_num();
@@ -116,7 +117,8 @@ int GemmPlan::run_blocks(const GemmOperands& p, char* scratch) {
   return status;
 }
 
-// A block whose a, and c if it is bf16, become floats while they are in cache.
+// Runs a block whose a is bf16: widens a, multiplies floats, and rounds c if it is bf16, all while
+// the block is in cache.
 dnnl_status_t GemmPlan::run_widened_block(OnednnPrimitive& primitive, int worker,
                                           const GemmOperands& block, int64_t rows, int64_t columns,
                                           char* own) {
@@ -134,7 +136,7 @@ dnnl_status_t GemmPlan::run_widened_block(OnednnPrimitive& primitive, int worker
   return status;
 }
 
-// GELU of a block, or its derivative.
+// Applies GELU, or its derivative, to a block.
 void GemmPlan::activate(const GemmOperands& block, int64_t rows, int64_t columns) const {
   vector_table().with(
       key_.narrow_c ? DType::bf16 : DType::f32, [&](const auto& loops, auto element) {
@@ -149,7 +151,7 @@ void GemmPlan::activate(const GemmOperands& block, int64_t rows, int64_t columns
 }
 
 namespace {
-// Each calling thread has plans of its own, so that nothing needs a lock.
+// Each calling thread has its own plans, so no lock is needed.
 thread_local std::map<GemmKey, std::unique_ptr<GemmPlan>> plans;
 }  // namespace
 

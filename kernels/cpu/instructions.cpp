@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Detection of instruction sets, and the choice of vector loops.
 #include "kernels/cpu/instructions.hpp"
 
 #include <atomic>
@@ -11,12 +12,13 @@
 namespace kernels {
 namespace {
 
-bool onednn_has(dnnl::cpu_isa isa) {  // each bit is an instruction set that is included
-  static const auto here = unsigned(dnnl::get_effective_cpu_isa());
-  return (here & unsigned(isa)) == unsigned(isa);
+// True if oneDNN may use this instruction set. An isa has a bit for each set that it includes.
+bool onednn_has(dnnl::cpu_isa isa) {
+  static const auto available = unsigned(dnnl::get_effective_cpu_isa());
+  return (available & unsigned(isa)) == unsigned(isa);
 }
 
-// Choices of tests (testing.hpp) in the place of the CPU's.
+// Choices of tests (testing.hpp), which override the detection.
 std::atomic<bool> bf16_is_emulated{false};
 std::atomic<const VectorTable*> forced_table{nullptr};
 
@@ -29,7 +31,7 @@ bool cpu_has_avx512() {
 bool cpu_has_avx512_bf16() { return cpu_has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 bool onednn_has_avx512() { return onednn_has(dnnl::cpu_isa::avx512_core); }
 
-// With AVX-512 alone oneDNN makes bf16 primitives too, and converts inside: that is slower than
+// With AVX-512 alone oneDNN also makes bf16 primitives. They convert inside and are slower than
 // f32.
 bool bf16_is_native() { return onednn_has(dnnl::cpu_isa::avx512_core_bf16) && !bf16_is_emulated; }
 

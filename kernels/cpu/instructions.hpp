@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instruction sets that the CPU and oneDNN have.
+// Instruction sets of the CPU, and those that oneDNN may use.
 #pragma once
 
 namespace kernels {
 
 bool cpu_has_avx512();
 bool cpu_has_avx512_bf16();
-bool onednn_has_avx512();  // ONEDNN_MAX_CPU_ISA limits it
+bool onednn_has_avx512();  // the environment variable ONEDNN_MAX_CPU_ISA may exclude it
 
 }  // namespace kernels

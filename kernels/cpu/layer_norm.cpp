@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of layer normalisation. vector_rows.hpp computes its rows.
 #include "kernels/layer_norm.hpp"
 
 #include <cstring>
@@ -29,7 +30,7 @@ void run_cpu(const LayerNormForward& a, Queue& queue) {
 }
 
 namespace {
-// out (+)= the partial sums of blocks, in order; they lie `stride` floats apart.
+// out = (or +=) the partial sums of all blocks, in order. Blocks lie `stride` floats apart.
 void add_blocks(float* __restrict out, const float* __restrict partial, int64_t blocks,
                 int64_t stride, int64_t columns, Write write) {
   if (write == Write::overwrite) std::memset(out, 0, size_t(columns) * sizeof(float));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the dynamic loss scale.
 #include "kernels/loss_scale.hpp"
 
 namespace kernels {

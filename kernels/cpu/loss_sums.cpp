@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the sums over examples.
 #include "kernels/loss_sums.hpp"
 
 #include <algorithm>

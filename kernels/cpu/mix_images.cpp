@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of mixup.
 #include "kernels/mix_images.hpp"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace {
 
 template <class Value>
 void mix(const MixImages& a, Queue& queue, const Value& value) {
-  // By pieces, so that all threads have work where examples are few.
+  // Images are cut into pieces, so that all threads have work if there are few examples.
   constexpr int64_t kPiece = 4096;
   const int64_t pieces = (a.count + kPiece - 1) / kPiece;
   for_ranges(queue, a.batch * pieces, a.y.count, 1, [&](int64_t i, int64_t end) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the update with momentum.
 #include "kernels/momentum_update.hpp"
 
 #include "kernels/bf16_value.hpp"

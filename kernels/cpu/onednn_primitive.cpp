@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One oneDNN matrix product of fixed shape.
 #include "kernels/cpu/onednn_primitive.hpp"
 
 namespace kernels {
@@ -55,8 +56,8 @@ OnednnPrimitive::OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int w
   }
 }
 
-// Goes through the C interface, whose calls neither throw (this runs in parallel regions) nor copy
-// the arguments.
+// Calls oneDNN's C interface, because it does not throw (this runs in parallel regions) and does
+// not copy the arguments.
 dnnl_status_t OnednnPrimitive::run(int w, const GemmOperands& p, void* scratch) {
   Worker& worker = workers_[size_t(w)];
   auto point = [&](int index, void* data) {

@@ -11,7 +11,8 @@
 
 namespace kernels {
 
-// oneDNN asks OpenMP how many threads to use, when a primitive is made and when it runs.
+// Sets OpenMP's number of threads within a scope. oneDNN reads it when a primitive is made and when
+// it runs.
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
@@ -26,7 +27,7 @@ class ThreadScope {
   int before_;
 };
 
-// The primitive and what each of `workers` threads needs to run it beside the others.
+// A primitive, with the stream, memories and arguments of each of `workers` threads that run it.
 class OnednnPrimitive {
  public:
   OnednnPrimitive(const GemmKey& key, int64_t m, int64_t n, int workers);

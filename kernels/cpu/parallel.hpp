@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Division of work among threads: contiguous ranges, one per thread, and no parallel region for
-// small problems. Results of a range may not depend on its begin, so bits never depend on the
-// number of threads.
+// small problems. The result of an item may not depend on where its range begins, so bits never
+// depend on the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -12,17 +12,17 @@
 
 namespace kernels {
 
-// Below this many elements touched, waking threads costs more than they save.
+// If fewer elements are touched, waking threads costs more than they save.
 constexpr int64_t kSmallWork = 16384;
 
-// Returns all threads or one. OpenMP would end the threads that a smaller team leaves over, and
-// start others for the next op.
+// Returns the number of all threads, or one. OpenMP would end the threads that a smaller team
+// leaves over, and start new ones for the next op.
 inline int threads_for(const device::Queue& queue, int64_t work, int64_t items) {
   return work < kSmallWork || items <= 1 ? 1 : queue.threads();
 }
 
-// Calls f(begin, end) so that the ranges cover [0, items); `work` = elements touched in all. Ranges
-// begin at multiples of `unit` (so that threads do not share cache lines). f may not throw.
+// Calls f(begin, end) for ranges that cover [0, items). `work` is the number of elements touched in
+// all. Ranges begin at multiples of `unit`, so that threads share no cache lines. f may not throw.
 template <class F>
 void for_ranges(const device::Queue& queue, int64_t items, int64_t work, int64_t unit, const F& f) {
   int64_t units = (items + unit - 1) / unit;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of patchify.
 #include "kernels/patchify.hpp"
 
 #include <array>
@@ -12,8 +13,9 @@ namespace kernels {
 namespace {
 constexpr int64_t kChannels = Patchify::kChannels;
 
-// Returns the value of each byte. A fused multiplication and addition would give other bits than
-// value_range (TRAINER_UNFUSED in CMakeLists.txt).
+// Returns the value of each byte. This file is compiled without fused multiply-adds
+// (TRAINER_UNFUSED in CMakeLists.txt), which would give other bits than the preprocessing op
+// value_range.
 std::array<float, 256> table_of(const PixelRange& r) {
   std::array<float, 256> table;
   for (int byte = 0; byte < 256; ++byte)

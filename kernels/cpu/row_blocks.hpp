@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows in an order that the number of rows alone fixes: rows are cut into blocks, each
-// block is summed row after row, and the sums of blocks are added in order.
+// Blocks of rows for sums over rows. Each block is summed row after row, and the sums of blocks are
+// added in order. The number of rows alone fixes the blocks, and with them the order of the sum.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of softmax cross-entropy. vector_rows.hpp computes its rows.
 #include "kernels/softmax_xent.hpp"
 
 #include "kernels/cpu/parallel.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loop that all sums of squares share. Sixteen lanes of double; the square of a float is
-// exact in double. Private to the optimizer's ops.
+// The inner loops of all sums of squares, with sixteen lanes of double. The square of a float is
+// exact in double. Only the optimizer's ops include this file.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ inline double sum_of_lanes(const Double4 (&lane)[4]) {
   return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
+// Returns the sum of the squares of n floats.
 inline double square_sum(const float* x, int64_t n) {
   Double4 lane[4] = {};
   int64_t i = 0;
@@ -31,7 +32,7 @@ inline double square_sum(const float* x, int64_t n) {
   return sum_of_lanes(lane) + rest;
 }
 
-// square_sum, which also adds each square to columns[i].
+// Returns the sum of the squares of x, and adds each square to columns[i].
 inline double square_sum_columns(const float* x, double* columns, int64_t n) {
   Double4 lane[4] = {};
   int64_t i = 0;
@@ -56,7 +57,7 @@ inline double square_sum_columns(const float* x, double* columns, int64_t n) {
   return sum_of_lanes(lane) + rest;
 }
 
-// Sum of n doubles.
+// Returns the sum of n doubles.
 inline double plain_sum(const double* x, int64_t n) {
   Double4 lane[4] = {};
   int64_t i = 0;

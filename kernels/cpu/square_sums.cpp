@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of sums of squares and of their addition.
 #include "kernels/square_sums.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CPU implementation of the mean over tokens and its gradient.
 #include "kernels/token_mean.hpp"
 
 #include <algorithm>

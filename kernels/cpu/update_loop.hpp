@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop behind the update ops: fixed blocks over threads, and in each block chunks that stay in
-// the first-level cache, so that the optimizer's rule, the update and both norms read memory once.
-// Private to the optimizer's ops.
+// The loop of all update ops. Blocks of fixed size are divided among threads. A block runs in
+// chunks that stay in the first-level cache, so the optimizer's rule, the update and both norms
+// read memory once. Only the optimizer's ops include this file.
 //
-// Element values do not depend on the borders of blocks: every product that feeds a sum is an
-// explicit std::fma, so vector body and tail round alike.
+// Values do not depend on the borders of blocks. Every product that feeds a sum is an explicit
+// std::fma, so the vector body and the tail of a loop round alike.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ inline const float* clipped(const float* gradient, float divisor, float factor, 
   return buffer;
 }
 
-// u = -schedule * (rate * d + decay * w), w += u; `d` holds u afterwards.
+// u = -schedule * (rate * d + decay * w), then w += u. `d` becomes u.
 inline void apply_chunk(const Update& a, float* __restrict w, float* __restrict d, int64_t n) {
   const float rate = a.rate, decay = a.decay, negative = -a.schedule;
 #pragma omp simd
@@ -39,8 +39,8 @@ inline void apply_chunk(const Update& a, float* __restrict w, float* __restrict 
   }
 }
 
-// `direction(begin, n, g, out)` writes out[i] for the elements [begin, begin + n) of the view,
-// given their clipped gradients.
+// Updates all elements. direction(begin, n, g, out) writes the optimizer's directions for elements
+// [begin, begin + n) of the view to `out`; g holds their clipped gradients.
 template <class Direction>
 void update_elements(const Update& a, Queue& queue, Direction direction) {
   const int64_t count = a.count(), blocks = base::ceil_div(count, kUpdateBlock);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector loops for x86-64-v3, the floor of the build.
+// The vector loops for x86-64-v3, the least that the build requires of a CPU.
 #include <cstdint>
 
 #include "kernels/cpu/attention_head.hpp"

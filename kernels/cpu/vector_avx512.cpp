@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector loops for AVX-512; they run only on CPUs that have it. Headers with inline functions
-// come before the pragma: code after it must not leave a symbol that another file could be linked
-// to.
+// come before the pragma: code after it must not leave a symbol that could be linked to another
+// file.
 
-// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when
-// inlined (GCC bug 105593).
+// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose. GCC warns about it when
+// they are inlined (GCC bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -16,8 +16,8 @@
 
 #include "kernels/cpu/vector_table.hpp"
 
-// KERNELS_AVX512 picks the wide half of vector_math.hpp; GCC 12 does not define __AVX512F__ after
-// the pragma in C++.
+// KERNELS_AVX512 selects the wide half of vector_math.hpp. In C++, GCC 12 does not define
+// __AVX512F__ after the pragma.
 #define KERNELS_AVX512
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma"))), \

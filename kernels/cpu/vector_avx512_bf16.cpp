@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector loops for AVX-512 with bf16 instructions; they run only on CPUs that have them.
-// Includes and pragmas come in the order of vector_avx512.cpp.
+// vector_avx512.cpp explains the order of includes and pragmas.
 
-// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose and warn about it when
-// inlined (GCC bug 105593).
+// GCC 12's own AVX-512 intrinsics leave a register undefined on purpose. GCC warns about it when
+// they are inlined (GCC bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -15,7 +15,7 @@
 
 #include "kernels/cpu/vector_table.hpp"
 
-// KERNELS_AVX512_BF16 picks the instruction that vector_math.hpp's add_product has for pairs.
+// KERNELS_AVX512_BF16 selects the instruction for pairs in add_product of vector_math.hpp.
 #define KERNELS_AVX512
 #define KERNELS_AVX512_BF16
 #ifdef __clang__

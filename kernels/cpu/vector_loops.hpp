@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of one instruction set; see vector_math.hpp for how it is compiled.
+// Fills the table of vector loops of one instruction set. vector_math.hpp explains how this file is
+// compiled.
 #pragma once
 
 #include "kernels/cpu/attention_head.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectors of floats in the width of the instruction set that this file is compiled for, and
-// functions that libm has no vector form of. Only vector_avx2.cpp and vector_avx512*.cpp include
-// it, the latter after a `#pragma GCC target`. Everything here has internal linkage: no AVX-512
-// code may reach the linker under a name that other files share. For that reason nothing here
-// includes a standard header with inline functions; the .cpp files include those first.
+// Vectors of floats as wide as the instruction set allows, and vector functions that libm lacks.
+// This file is compiled once per instruction set: vector_avx2.cpp and vector_avx512*.cpp include
+// it, the latter after a `#pragma GCC target`. Everything here has internal linkage, because no
+// AVX-512 code may reach the linker under a name that other files share. For the same reason this
+// file includes no standard header with inline functions; the .cpp files include those first.
 #pragma once
 
 #include <immintrin.h>
@@ -27,7 +27,7 @@ KERNELS_INLINE V load(const uint16_t* p) {  // bfloat16
   __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
 }
-// Bits of the nearest bfloat16, ties to even; NaN becomes 0x7FC0 (as bf16_value.hpp).
+// Returns the bits of the nearest bfloat16, ties to even. NaN becomes 0x7FC0, as in bf16_value.hpp.
 KERNELS_INLINE Words bf16_bits(V a) {
   __m512i u = _mm512_castps_si512(a),
           odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -58,7 +58,7 @@ KERNELS_INLINE __m256 low_half(V a) { return _mm512_castps512_ps256(a); }
 KERNELS_INLINE __m256 high_half(V a) {
   return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a), 1));
 }
-// Returns value unless x < bound (also where x is NaN), else 0.
+// Returns 0 in lanes where x < bound, else `value`, also where x is NaN.
 KERNELS_INLINE V where_not_less(V x, V bound, V value) {
   return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
 }
@@ -75,7 +75,7 @@ KERNELS_INLINE Words pairs_of(Words first, Words second) {
 KERNELS_INLINE V value_of_bits(Words a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
 KERNELS_INLINE Words add(Words a, Words b) { return _mm512_add_epi32(a, b); }
 KERNELS_INLINE Words exclusive_or(Words a, Words b) { return _mm512_xor_si512(a, b); }
-// 1 where sum = x + addend wrapped around
+// Returns 1 in lanes where sum = x + addend wrapped around, else 0.
 KERNELS_INLINE Words carry_of_add(Words sum, Words addend) {
   return _mm512_maskz_set1_epi32(_mm512_cmplt_epu32_mask(sum, addend), 1);
 }
@@ -84,10 +84,11 @@ KERNELS_INLINE void multiply_wide(Words a, Words b, Words& low, Words& high) {
   low = _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
   high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
 }
-KERNELS_INLINE V uniform_of(Words bits) {  // as base::Stream::uniform
+// Returns the uniform numbers that base::Stream::uniform makes of these bits.
+KERNELS_INLINE V uniform_of(Words bits) {
   return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(bits, 8)), _mm512_set1_ps(0x1p-24f));
 }
-// a * 2^n where t = n + 1.5 * 2^23 and the result is a normal number: n is added to the exponent.
+// Returns a * 2^n for t = n + 1.5 * 2^23, by adding n to the exponent. The result must be normal.
 KERNELS_INLINE V add_to_exponent(V a, V t) {
   return _mm512_castsi512_ps(
       _mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
@@ -210,8 +211,8 @@ KERNELS_INLINE V add_product(V sum, V a, V b) { return fma(a, b, sum); }
 #ifdef KERNELS_AVX512_BF16
 // Returns sum plus the products of both elements of the pairs, the later ones first. Denormal
 // numbers count as 0.
-#if defined(__clang__) && \
-    __clang_major__ == 16  // the optimizer of Clang 16 crashes on vectors of its type __bf16
+// The optimizer of Clang 16 crashes on vectors of its type __bf16, so that compiler gets assembly.
+#if defined(__clang__) && __clang_major__ == 16
 KERNELS_INLINE V add_product(V sum, Words a, Words b) {
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
@@ -221,7 +222,8 @@ KERNELS_INLINE V add_product(V sum, Words a, Words b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 #endif
-// Rounds to bfloat16: all of `first`, then all of `second`; pairs_of takes one of each in turn.
+// Rounds to bfloat16. The result holds all of `first`, then all of `second`; pairs_of interleaves
+// them.
 KERNELS_INLINE Words bf16_of_two(V first, V second) {
   return (Words)_mm512_cvtne2ps_pbh(second, first);
 }
@@ -233,7 +235,7 @@ KERNELS_INLINE Words pairs_of(V first, V second) {
 }
 #endif
 
-KERNELS_INLINE float sum8(__m256 a) {  // a fixed tree
+KERNELS_INLINE float sum8(__m256 a) {  // adds in a fixed tree
   __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
@@ -251,8 +253,8 @@ KERNELS_INLINE float sum_of(V a) { return sum8(a); }
 KERNELS_INLINE float largest_of(V a) { return largest8(a); }
 #endif
 
-// e^x to about 1 ulp: x = n ln 2 + r with |r| <= ln(2)/2; e^r = 1 + r + r^2 q(r), where q is the
-// minimax polynomial of the relative error (4e-9).
+// Returns e^r to about 1 ulp for x = n ln 2 + r with |r| <= ln(2)/2. e^r = 1 + r + r^2 q(r), where
+// the polynomial q minimises the largest relative error (4e-9).
 KERNELS_INLINE V exp_of_rest(V x, V n) {
   V r = fma(n, broadcast(-0.693359375f), x);          // 9 bits, so the product is exact
   r = fma(n, broadcast(2.12194440054690583e-4f), r);  // the rest of ln 2
@@ -269,30 +271,30 @@ KERNELS_INLINE V exp_within(V x) {
   return add_to_exponent(exp_of_rest(x, t - broadcast(12582912.0f)), t);
 }
 
-// x outside the range moves to its nearer end. NaN stays NaN.
+// exp for any x; one outside [-86, 87] moves to the nearer end. NaN stays NaN.
 KERNELS_INLINE V exp_normal(V x) {
   return exp_within(max(broadcast(-86.0f), min(broadcast(87.0f), x)));
 }
 
-// exp for the x of a softmax, which are at most 0 up to rounding. Returns 0 below -86. NaN stays
-// NaN.
+// exp for the arguments of a softmax, which are at most 0, apart from rounding. Returns 0 below
+// -86. NaN stays NaN.
 KERNELS_INLINE V exp_below(V x) {
   return where_not_less(x, broadcast(-86.0f), exp_within(max(broadcast(-86.0f), x)));
 }
 
-// Draws of a base::Stream for kLanes blocks of four at once: factor = keep where uniform >= rate,
-// else 0.
+// A base::Stream whose draws become dropout factors: `keep` if uniform >= rate, else 0.
+// draw_factors computes kLanes blocks of four draws at once.
 struct Draws {
   uint32_t key0, key1;
   float rate, keep;
 };
 
-// The order in which the lanes hold block numbers makes the interleaving below come out sorted.
+// Block numbers of the lanes, in the order that makes draw_factors write its results sorted.
 alignas(64) constexpr uint32_t kBlockOfLane[2][16] = {
     {0, 2, 4, 6, 1, 3, 5, 7, 0, 0, 0, 0, 0, 0, 0, 0},
     {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15}};
 
-// out[4 * kLanes] = factors of the draws 4 * block, 4 * block + 1, ...
+// out[4 * kLanes] = the factors of draws 4 * block, 4 * block + 1, ...
 KERNELS_INLINE void draw_factors(V out[4], uint64_t block, const Draws& draws) {
   Words lane = load_words(kBlockOfLane[kLanes == 16]);
   Words c0 = add(words(uint32_t(block)), lane);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row and element loops of gelu, softmax cross-entropy, layer norm and dropout. vector_math.hpp
-// explains how they are compiled.
+// Loops over rows and elements: GELU, conversions, softmax cross-entropy, layer norm, column sums
+// and dropout. vector_math.hpp explains how this file is compiled.
 #pragma once
 
 #include "kernels/cpu/vector_math.hpp"
@@ -9,8 +9,8 @@
 namespace kernels {
 namespace {
 
-// ---- gelu: 0.5 x (1 + tanh u) = x sigmoid(2u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715
-// x^3)
+// ---- GELU: 0.5 x (1 + tanh u) = x sigmoid(2u) = x / (1 + exp(-2u))
+// with u = sqrt(2/pi) (x + 0.044715 x^3)
 constexpr float kMinus2U1 = -1.5957691216057308f;  // -2 sqrt(2/pi)
 constexpr float kMinus2U3 = -1.5957691216057308f * 0.044715f;
 
@@ -18,9 +18,9 @@ KERNELS_INLINE V gelu_power(V x) {
   return exp_normal(x * fma(broadcast(kMinus2U3), x * x, broadcast(kMinus2U1)));
 }
 
-// Below this, gelu and its derivative are 0. They would be less than 1e-36, and denormal after
-// products with gradients, which is slow on some CPUs. (The power is bounded, so no quotient
-// becomes 0 by itself.)
+// Below this x, GELU and its derivative are set to 0. They would be less than 1e-36, and products
+// with gradients would be denormal, which is slow on some CPUs. gelu_power is bounded, so no
+// quotient becomes 0 by itself.
 constexpr float kGeluIsZero = -10;
 
 KERNELS_INLINE V gelu(V x) {
@@ -29,9 +29,9 @@ KERNELS_INLINE V gelu(V x) {
 
 KERNELS_INLINE V gelu_gradient(V x) {
   V power = gelu_power(x), s = broadcast(1.0f) / (broadcast(1.0f) + power);
-  // s (1 - s) as s (s exp(-2u)): 1 - s has no digits left where s is near 1.
+  // s (1 - s) is computed as s (s exp(-2u)), because 1 - s has no digits left if s is near 1.
   V slope = s * (s * power);
-  V near = min(broadcast(32.0f), x);  // far out the slope is about 0; it may not meet infinity
+  V near = min(broadcast(32.0f), x);  // avoids 0 * infinity: far out the slope is about 0
   V minus_2du = fma(broadcast(3 * kMinus2U3), near * near, broadcast(kMinus2U1));
   return where_not_less(x, broadcast(kGeluIsZero), s - near * minus_2du * slope);
 }
@@ -66,11 +66,12 @@ void convert(To* y, const From* x, int64_t count) {
   if (i < count) store_part(y + i, load_part(x + i, count - i), count - i);
 }
 
-// ---- softmax cross-entropy of one row; three sweeps, the last two find the row in cache
-// float sums stay short, their results are added in double
+// ---- softmax cross-entropy of one row, in three sweeps; the last two find the row in cache
+
+// Elements that are summed in float; the results are added in double.
 constexpr int64_t kSumBlock = 64 * kLanes;
 
-// ignores NaN: its exp makes the sum NaN anyway
+// Ignores NaN, whose exp makes the sum NaN anyway.
 KERNELS_INLINE float largest_in(const float* x, int64_t n) {
   V m = broadcast(-__builtin_inff()), m1 = m, m2 = m, m3 = m;
   int64_t j = 0;
@@ -93,7 +94,7 @@ float softmax_xent_row(const SoftmaxRow& row) {
   bool inside = row.label >= 0 && row.label < n;
   float on_logit = inside ? x[row.label] : 0;
 
-  // of exp(x - largest) and, if the target needs it, of x - largest
+  // Sums of exp(x - largest) and, if the target needs it, of x - largest.
   double sum = 0, shifted_sum = 0;
   for (int64_t begin = 0; begin < n; begin += kSumBlock) {
     int64_t end = begin + kSumBlock < n ? begin + kSumBlock : n;
@@ -174,8 +175,8 @@ void layer_norm_forward(const LayerNormRows<T>& a) {
 KERNELS_INLINE void add_to(float* p, V a) { store(p, load(p) + a); }
 KERNELS_INLINE void add_part_to(float* p, V a, int64_t n) { store_part(p, load_part(p, n) + a, n); }
 
-// With z = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - z mean(g z)); dscale = sum dy
-// z; dbias = sum dy.
+// With z = (x - mean) rstd and g = dy scale:
+//   dx = rstd (g - mean(g) - z mean(g z)), dscale = sum of dy z, dbias = sum of dy
 void layer_norm_backward(const LayerNormGradientRows& a) {
   int64_t n = a.columns, whole = n / kLanes * kLanes, part = n - whole;
   for (int64_t r = 0; r < a.rows; ++r) {
@@ -218,7 +219,7 @@ void layer_norm_backward(const LayerNormGradientRows& a) {
   }
 }
 
-// ---- column sums: they stay in registers for four rows; the order is still row after row
+// ---- column sums; they stay in registers for four rows, and are still added row after row
 template <class T>
 void add_rows(float* sums, const T* x, int64_t rows, int64_t n) {
   int64_t r = 0, whole = n / kLanes * kLanes, part = n - whole;
@@ -240,7 +241,7 @@ KERNELS_INLINE Draws draws_of(uint64_t key, float rate, float keep) {
   return {uint32_t(key), uint32_t(key >> 32), rate, keep};
 }
 
-// out[count] = keep or 0 for the draws first, first + 1, ...; out has room for 4 * kLanes more.
+// out[count] = the factors of draws first, first + 1, ... `out` has room for 4 * kLanes more.
 KERNELS_INLINE void factors_from(float* out, uint64_t first, int64_t count, const Draws& draws) {
   int64_t skip = int64_t(first % 4);
   V f[4];
@@ -268,7 +269,7 @@ void dropout(const DropoutRange<T>& a) {
     const T* x = a.x + begin;
     T* y = a.y + begin;
     int64_t j = 0;
-    // A dropped element becomes 0 by the contract: NaN * 0 would stay NaN.
+    // A dropped element becomes 0, so it is selected: NaN * 0 would stay NaN.
     for (; j + kLanes <= n; j += kLanes)
       store(y + j, where_not_less(load(factors + j), broadcast(1), load(x + j) / divisor));
     if (j < n)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops that are compiled once per instruction set. The build targets x86-64-v3; the
-// loops for wider instructions are chosen here, at run time.
+// Tables of the inner loops that are compiled once per instruction set. The build targets
+// x86-64-v3; vector_table chooses the loops for wider instructions at run time.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace kernels {
 struct SoftmaxRow {
   float* logits;  // [columns]; written if gradient
   int64_t columns;
-  int64_t label;  // outside [0, columns): all-off target
-  float on, off;  // soft target at the label and elsewhere
+  int64_t label;  // if outside [0, columns), the target is `off` everywhere
+  float on, off;  // target at the label, and elsewhere
   bool gradient;
   float scale;
 };
@@ -53,13 +53,14 @@ struct AttentionHead {
   const T* d_o;     // backward
   T *dq, *dk, *dv;  // backward
   int64_t query_length, key_length, head_dim, stride;
-  int64_t next_queries, next_keys;  // distance to the rows of a later head, to prefetch; 0: none
+  // Distances to the rows of a later head to prefetch, in elements; 0: none.
+  int64_t next_queries, next_keys;
   bool causal;
   float dropout;
   uint64_t key, first_draw;  // stream and draw index of weight (0, 0)
 };
 
-// The loops over activations of one type: float, or bf16 as uint16_t. They compute in float.
+// Loops over activations of one type: float, or bf16 as uint16_t. They compute in float.
 template <class T>
 struct ActivationLoops {
   void (*gelu_forward)(T* y, const T* x, int64_t count);
@@ -70,7 +71,7 @@ struct ActivationLoops {
   void (*add_rows)(float* sums, const T* x, int64_t rows, int64_t n);
   void (*attention_forward)(const AttentionHead<T>&, float* scratch);
   void (*attention_backward)(const AttentionHead<T>&, float* scratch);
-  // floats
+  // return the floats of scratch that a head needs
   int64_t (*attention_forward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
   int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
 };
@@ -81,7 +82,7 @@ struct VectorTable {
   ActivationLoops<uint16_t> bf16;
   void (*to_bf16)(uint16_t* y, const float* x, int64_t count);
   void (*from_bf16)(float* y, const uint16_t* x, int64_t count);
-  // of x within [-86, 87] or the nearer end; for tests
+  // exp for tests; x outside [-86, 87] moves to the nearer end
   void (*exp_of)(float* y, const float* x, int64_t count);
   float (*softmax_xent_row)(const SoftmaxRow&);  // returns the loss
   void (*layer_norm_backward)(const LayerNormGradientRows&);
