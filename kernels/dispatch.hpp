@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops, and how they run. One op is one stem: layer_norm.hpp and .cpp are its contract (a plain
 // struct of arguments with shapes in comments, check, cost). cpu/layer_norm.cpp and
-// cuda/layer_norm.cu implement it. kernels knows views and queues, but no model, no rank and no
-// configuration.
+// cuda/layer_norm.cu implement it. Ops know views and queues, but no model, rank or configuration.
 //
 // An op named x has
 //   a line in ops.def,

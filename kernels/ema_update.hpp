@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A moving average that follows values: y += (1 - keep) (x - y). With keep = 0 the op copies x to y
-// bit by bit. A value computed before the step's decision is thus stored only if the step is
-// applied.
+// bit by bit. That stores a value computed earlier, but only if the step is applied.
 #pragma once
 
 #include "kernels/dispatch.hpp"

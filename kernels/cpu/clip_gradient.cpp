@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU implementation of the decision how gradients are clipped.
+// CPU implementation of the decision about clipping.
 #include "kernels/clip_gradient.hpp"
 
 #include <cmath>

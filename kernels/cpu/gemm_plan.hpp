@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of a product of fixed shape: its oneDNN primitives, its blocks, and the time of its
-// runs.
+// The plan of a product of fixed shape: oneDNN's primitives, blocks, and the time of its runs.
 #pragma once
 
 #include <memory>
@@ -29,8 +28,7 @@ class GemmPlan {
   int workers() const { return workers_; }
   size_t scratch_bytes() const { return scratch_bytes_; }  // of one worker
 
-  // Computes row block i, column block j. `own` is the scratch of the calling worker. Does not
-  // throw.
+  // Computes row block i, column block j; does not throw. `own` is the scratch of the worker.
   int run_block(const GemmOperands& p, int64_t i, int64_t j, int worker, char* own);
 
   GemmUse use() const;

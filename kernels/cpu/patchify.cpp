@@ -13,9 +13,8 @@ namespace kernels {
 namespace {
 constexpr int64_t kChannels = Patchify::kChannels;
 
-// Returns the value of each byte. This file is compiled without fused multiply-adds
-// (TRAINER_UNFUSED in CMakeLists.txt), which would give other bits than the preprocessing op
-// value_range.
+// Returns the value of each byte. Fused multiply-adds would give other bits than the preprocessing
+// op value_range, so this file is compiled without (TRAINER_UNFUSED in CMakeLists.txt).
 std::array<float, 256> table_of(const PixelRange& r) {
   std::array<float, 256> table;
   for (int byte = 0; byte < 256; ++byte)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector loops for AVX-512; they run only on CPUs that have it. Headers with inline functions
-// come before the pragma: code after it must not leave a symbol that could be linked to another
-// file.
+// come before the pragma: the linker could use AVX-512 versions of such functions in other files.
 
 // GCC 12's own AVX-512 intrinsics leave a register undefined on purpose. GCC warns about it when
 // they are inlined (GCC bug 105593).

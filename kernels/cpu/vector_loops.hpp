@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills the table of vector loops of one instruction set. vector_math.hpp explains how this file is
-// compiled.
+// Makes the table of one instruction set. vector_math.hpp explains how this file is compiled.
 #pragma once
 
 #include "kernels/cpu/attention_head.hpp"

@@ -222,8 +222,7 @@ KERNELS_INLINE V add_product(V sum, Words a, Words b) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 #endif
-// Rounds to bfloat16. The result holds all of `first`, then all of `second`; pairs_of interleaves
-// them.
+// Rounds to bfloat16. The result holds `first`, then `second`; pairs_of interleaves them.
 KERNELS_INLINE Words bf16_of_two(V first, V second) {
   return (Words)_mm512_cvtne2ps_pbh(second, first);
 }

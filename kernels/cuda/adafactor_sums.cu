@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA forms of Adafactor's sums of squares over x, over y and over all, and of the factors they
-// give.
+// CUDA implementation of Adafactor's sums of squares over x, over y and over all, and of the
+// factors that they give.
 #include "kernels/adafactor.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
 #include "kernels/cuda/block.cuh"
@@ -37,7 +37,7 @@ struct TileItem {
   double* scratch;
 };
 
-// Sums of one tile: of each column over the rows, of each span, and of all.
+// Sums the squares of one tile: those of each column, of each span in a row, and of the whole tile.
 template <bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, 4)
     square_tiles(const ManyItems<TileItem> __grid_constant__ all) {
@@ -80,13 +80,15 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   if (threadIdx.x == 0) scratch[t.totals() + tile * t.strips + strip] = total;
 }
 
-// Second stage after a tensor's tiles: over_x += the tiles' sums of a column, over_y += the spans'
-// sums of a (row, middle), total = all tiles. Blocks come in that order.
+// Second stage after the tiles of a tensor, in three groups of blocks, in this order:
+//   over_x += the tiles' sums of a column
+//   over_y += the spans' sums of a (row, middle)
+//   total = the sum of all tiles
 struct TileSums {
   AdafactorTiles tiles;
   const double* scratch;
   double *over_x, *over_y, *total;
-  // outer indices that the view touches; blocks per outer index; blocks
+  // Outer indices that the view touches, blocks for the columns of each, blocks for all lines.
   int64_t outers, column_blocks, line_blocks;
 
   static TileSums of(const AdafactorSums& a, double* scratch) {
@@ -103,7 +105,7 @@ struct TileSums {
   }
   int64_t blocks() const { return outers * column_blocks + line_blocks + 1; }
 };
-// threads that take turns with the tiles of one column
+// Threads that share the tiles of one column in turn.
 constexpr int kTileTurns = kTileThreads / kWarp;
 
 __device__ inline void add_to_column(const TileSums& s, int64_t block) {
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) *s.total = sum;
 }
 
-// Sums of any shape: a thread per sum over x, a warp per sum over y.
+// Sums of shapes that tiles do not fit: a thread per sum over x, a warp per sum over y.
 struct AnyItem {
   HeldGradient held;
   Factored shape;
@@ -202,12 +204,12 @@ __global__ void __launch_bounds__(kLineWarps* kWarp)
   }
 }
 
-// A moment, the sums that update it with the number of elements in each, and the factor it gives.
+// A moment, the sums that update it, and the factor that it gives.
 struct Moment {
   float *v, *factor;
   const double* sums;
   int64_t count;
-  double size;
+  double size;  // squares in each sum
 };
 struct FactorItem {
   Moment normalised, plain;       // R, and C (adafactor.hpp)
@@ -250,7 +252,7 @@ struct FactorItem {
   }
 };
 
-// One block per line of R, then blocks of C.
+// The first blocks compute one line of R each, the others parts of C.
 constexpr int kFactorThreads = 256;
 __global__ void __launch_bounds__(kFactorThreads, 4)
     make_factors(const ManyItems<FactorItem> __grid_constant__ all) {

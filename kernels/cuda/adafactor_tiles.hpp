@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts of a factored tensor for CUDA's sums of squares over x and over y. A row = everything behind
-// (outer, x), of width middle * y * inner. Tiles = blocks of rows of one outer index x strips of
-// columns.
+// Cuts of a factored tensor into tiles, for CUDA's sums of squares over x and over y. A row is all
+// that belongs to one (outer, x); its width is middle * y * inner. A tile is a block of rows of one
+// outer index by a strip of columns.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace kernels {
 
 struct AdafactorTiles {
   static constexpr int kRows = 64;      // of a tile
-  static constexpr int kColumns = 128;  // of a strip: a warp has four each
+  static constexpr int kColumns = 128;  // of a strip; each lane of a warp has four
 
-  int64_t x, middle, group, width;  // group = y * inner: what one (row, middle) has
-  int64_t first_row, rows;          // that the view touches
+  int64_t x, middle, group, width;  // group = y * inner: the columns of one middle index
+  int64_t first_row, rows;          // rows that the view touches
   int64_t blocks_per_outer, first_block, blocks;
-  // span: columns that add to one sum over y in a tile; spans in a row
+  // Strips in a row, columns that add to one sum over y in a tile, and such spans in a row.
   int64_t strips, span, spans;
 
   AdafactorTiles() = default;
@@ -35,8 +35,8 @@ struct AdafactorTiles {
     span = std::min<int64_t>(group, kColumns);
     spans = width / span;
   }
-  // True if tiles can be used: spans are whole packs of four, and strips are whole spans, so that
-  // the lanes of a warp form a span's sum in halves. Other tensors are read twice.
+  // True if tiles can be used. Spans must be whole packs of four, and strips must be whole spans,
+  // so that the lanes of a warp can add a span's sum in halves. Other tensors are read twice.
   static bool fit(const Factored& s) {
     int64_t g = s.y;
     return s.inner == 1 && g % 4 == 0 && (g % kColumns == 0 || (g < kColumns && kColumns % g == 0));
@@ -49,8 +49,8 @@ struct AdafactorTiles {
     return std::min(first_row_of(block) + kRows, (block / blocks_per_outer + 1) * x);
   }
 
-  // Doubles of scratch: sums over the rows of each tile [block][width], over the columns of each
-  // span [row][spans], tiles.
+  // Places in a scratch of doubles: sums over the rows of each tile [block][width], sums over the
+  // columns of each span [row][spans], and sums of tiles.
   constexpr int64_t columns() const { return 0; }
   constexpr int64_t pieces() const { return blocks * width; }
   constexpr int64_t totals() const { return pieces() + rows * spans; }

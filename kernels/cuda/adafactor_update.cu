@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA forms of Adafactor's update and of the sum of squares that update clipping needs.
+// CUDA implementation of Adafactor's update, and of the sum of squares that update clipping needs.
 #include "kernels/adafactor.hpp"
 #include "kernels/cuda/update_loop.cuh"
 
 namespace kernels {
 namespace {
 
-// A = g * factor over y * factor over x, at element `at` of the tensor and its neighbours.
+// A = g * factor over y * factor over x, for N neighbours from element i of the view on.
 struct FactoredScaling {
   const float *factor_over_x, *factor_over_y;
   uint32_t x, middle, inner, group;  // group = y * inner

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of the update of Adam with decoupled weight decay.
 #include "kernels/adamw_update.hpp"
 #include "kernels/cuda/update_loop.cuh"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of the update of plain gradient descent.
 #include "kernels/apply_update.hpp"
 #include "kernels/cuda/update_loop.cuh"
 

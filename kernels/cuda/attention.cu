@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of attention by our own kernels, for all cases that cuDNN does not serve.
 #include <cmath>
 
 #include "kernels/attention.hpp"
@@ -9,7 +10,8 @@
 namespace kernels {
 namespace {
 
-// Warp w has the rows 4 w ... 4 w + 3 of a tile of scores; lane j the key j.
+// Rows of a tile of scores that one warp computes. Warp w has the rows from 4 w to 4 w + 3, and its
+// lane j has key j.
 constexpr int kRowsPerWarp = kTile / (kTileThreads / 32);
 
 template <class T>
@@ -34,13 +36,13 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
 
   const int end = r.visible(first + kTile - 1 < r.queries ? first + kTile - 1 : r.queries - 1);
   for (int key = 0; key < end; key += kTile) {
-    __syncthreads();  // no thread reads the tiles before any more
+    __syncthreads();  // waits until no thread reads the previous tiles
     load_tile(k, stride, a.k, r.key_row, head, a, key, r.keys, 1.0f);
     load_tile(v, stride, a.v, r.key_row, head, a, key, r.keys, 1.0f);
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < kRowsPerWarp; ++n) {
-      // keys of the tile it sees
+      // left: keys that query i sees from this tile on
       const int row = warp * kRowsPerWarp + n, i = first + row, left = r.visible(i) - key;
       const bool seen = lane < left && i < r.queries;
       const float score = seen ? dot(q + row * stride, k + lane * stride, a.dim) : -INFINITY;
@@ -70,10 +72,12 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_forward(AttentionTe
   store_tile(a.out, out, stride, r.query_row, head, a, first, r.queries, 1.0f);
 }
 
-// Computes, for one tile of queries and one of keys, the weights P = exp(S - lse), with dropout
-// applied in `dropped` (may be null), and the gradient of the scores. q is scaled.
+// Tiles of queries (q, already scaled, and d_o) and of keys (k, v) in shared memory, and the
+// results of score_gradients for them.
 struct ScoreTiles {
-  float *q, *k, *v, *d_o, *dropped, *gradient;
+  float *q, *k, *v, *d_o;
+  float* dropped;            // may be null: the weights exp(scores - lse) after dropout
+  float* gradient;           // of the scores
   const float *lse, *delta;  // [32], of the queries
 };
 
@@ -96,8 +100,8 @@ __device__ void score_gradients(const ScoreTiles& s, int stride, const Attention
   }
 }
 
-// Computes delta[i] = d_o . o of the queries of a tile, and loads their lse. d_o is in shared
-// memory.
+// Computes delta[i] = d_o . o for the queries of a tile, and loads their lse. Shared memory has
+// d_o.
 template <class T>
 __device__ void query_sums(float* lse, float* delta, const float* d_o, int stride,
                            const AttentionTensors<T>& a, const HeadRange& r, int example, int head,
@@ -191,7 +195,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) attention_key_gradients(Atten
     for (int e = int(threadIdx.x); e < kTile * a.dim; e += kTileThreads) {
       const int row = e / a.dim, d = e % a.dim;
       float x = dk[row * stride + d], y = dv[row * stride + d];
-      // Queries that do not see the key may hold anything.
+      // The loop skips queries that do not see the key, because their rows may hold any values.
       for (int i = r.causal && query == first ? row : 0; i < count; ++i) {
         x = fmaf(gradient[i * kScoreStride + row], q[i * stride + d], x);
         y = fmaf(dropped[i * kScoreStride + row], d_o[i * stride + d], y);
@@ -232,7 +236,7 @@ AttentionTensors<T> tensors_of(const AttentionShape& s) {
 template <class T>
 void launch_tiles(void (*kernel)(AttentionTensors<T>), const AttentionTensors<T>& t,
                   const AttentionShape& s, int64_t rows, size_t shared, Op op, Queue& queue) {
-  constexpr size_t kMostShared = 160 * 1024;  // of an A100's 163 KiB
+  constexpr size_t kMostShared = 160 * 1024;  // an A100 has 163 KiB
   CHECK(shared <= kMostShared,
         "{}: head_dim {} needs {} KiB of a GPU's shared memory, which has 160", name_of(op),
         s.head_dim, shared / 1024);

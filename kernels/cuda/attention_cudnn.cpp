@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Attention by cuDNN: graphs for both directions, their plans, and calls.
 #include "kernels/cuda/attention_cudnn.hpp"
 
 #include <cmath>
@@ -36,8 +37,8 @@ enum Id : int64_t {
 
 constexpr auto kWide = CUDNN_DATA_FLOAT;
 
-// Sizes and strides of the tensors of both directions. [batch, rows, heads, dim] in memory is
-// (batch, heads, rows, dim) to cuDNN.
+// Sizes and strides of the tensors of both directions. Memory has [batch, rows, heads, dim], which
+// cuDNN sees as (batch, heads, rows, dim).
 struct Sizes {
   int64_t b, h, queries, keys, d;
   explicit Sizes(const AttentionShape& s)
@@ -73,8 +74,8 @@ Tensor masked(Graph& g, const Tensor& scores, Mask mask, int64_t batch) {
   return out;
 }
 
-// The pattern that cuDNN recognises as attention and runs in one kernel: scores, softmax by row,
-// weighted values.
+// Builds the pattern that cuDNN recognises as attention and runs in one kernel: scores, softmax by
+// row, weighted values.
 Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
@@ -103,7 +104,8 @@ Graph forward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   return g;
 }
 
-// dq is one product per query block, not a sum of parts in f32, so the order of its sum is fixed.
+// Builds the graph of backward. It computes dq as one product, not as a sum of parts in f32, so the
+// order of the sum is fixed.
 Graph backward_graph(const AttentionShape& shape, cudnnDataType_t narrow) {
   Sizes s(shape);
   Graph g;
@@ -168,7 +170,7 @@ cudnnHandle_t handle_on(Queue& queue) {
 // Returns null if cuDNN has no plan.
 const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, Queue& queue) {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, Mask, DType, bool>;
-  // shapes are fixed for a run; kept to its end
+  // The shapes of a run are fixed, so plans are kept to its end.
   static std::map<Key, std::unique_ptr<cudnn::Plan>> plans;
   auto [it, added] = plans.try_emplace(
       {s.batch, s.heads, s.query_length, s.key_length, s.head_dim, s.mask, type, backward});
@@ -183,8 +185,7 @@ const cudnn::Plan* plan_for(const AttentionShape& s, DType type, bool backward, 
   return it->second.get();
 }
 
-// Places of cuDNN's workspace, of one float for each query and head, and of the masks' shifts
-// within the scratch of one call.
+// The scratch of one call: cuDNN's workspace, one float for each query and head, shifts of masks.
 struct Scratch {
   char* workspace;
   float* sums;

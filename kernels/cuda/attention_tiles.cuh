@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by our own kernels: every mask, packed rows, dropout, any head_dim that fits shared
-// memory, f32 arithmetic. A block has 32 queries (for the gradients of k and v, 32 keys) of one
-// head; tiles of the other side pass through shared memory. Scores never leave it. Sums depend on
-// the shape alone.
+// Tiles in shared memory for our own attention kernels (attention.cu). These serve every mask,
+// packed rows, dropout, and any head_dim that fits shared memory, with f32 arithmetic. A block has
+// 32 queries of one head (for the gradients of k and v, 32 keys), and loops over tiles of the other
+// side. Scores never leave shared memory. The order of sums depends on the shape alone.
 #pragma once
 
 #include "kernels/attention.hpp"
@@ -12,12 +12,12 @@
 
 namespace kernels {
 
-// rows of a tile: a warp's lanes are the keys of one row of scores
+// Rows of a tile. The lanes of a warp are the keys of one row of scores.
 constexpr int kTile = 32;
 constexpr int kTileThreads = 256;
 constexpr int kScoreStride = kTile + 1;
 
-// All operands; a kernel ignores some, which are null. T is the type of the activations.
+// Operands of all kernels; those that a kernel does not use are null. T is the type of activations.
 template <class T>
 struct AttentionTensors {
   const T *q, *k, *v, *o, *d_o;
@@ -36,7 +36,7 @@ struct AttentionTensors {
 // One head of one example.
 struct HeadRange {
   int queries, keys;
-  int64_t query_row, key_row;  // of the first ones
+  int64_t query_row, key_row;  // first rows in memory
   bool causal;
   uint64_t first_draw;
 
@@ -65,8 +65,8 @@ __device__ float kept(const AttentionTensors<T>& a, const HeadRange& r, int i, i
   return uniform_draw(a.stream, draw) >= a.dropout ? a.kept : 0;
 }
 
-// Shared memory for tiles of [32][dim]. Rows are one float longer, so that a column of all rows
-// lies in all banks.
+// Allots shared memory for tiles of [32][dim]. Rows are one float longer, so that the elements of a
+// column lie in different banks.
 struct TileStore {
   float* next;
   int stride;
@@ -83,7 +83,7 @@ inline size_t tile_bytes(int row_tiles, int score_tiles, int extra_floats, int d
          size_t(row_tiles * kTile * (dim + 1) + score_tiles * kTile * kScoreStride + extra_floats);
 }
 
-// tile[r][d] = factor * element d of row `first + r` of a head, zero from `rows` on.
+// tile[r][d] = factor * element d of row first + r of a head, or 0 for rows from `rows` on.
 template <class T>
 __device__ void load_tile(float* tile, int stride, const T* from, int64_t row, int head,
                           const AttentionTensors<T>& a, int first, int rows, float factor) {
@@ -105,7 +105,7 @@ __device__ void store_tile(T* to, const float* tile, int stride, int64_t row, in
   }
 }
 
-// The product of row x and row y of two tiles.
+// Returns the scalar product of two rows of tiles.
 __device__ inline float dot(const float* x, const float* y, int dim) {
   float sum = 0;
   for (int d = 0; d < dim; ++d) sum = fmaf(x[d], y[d], sum);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work of all threads of a block: sums and maxima in a fixed order, and dynamic shared memory.
-// Blocks have whole warps, numbered along x.
+// Functions of all threads of a warp or a block: sums and maxima in a fixed order, and dynamic
+// shared memory. Blocks have whole warps, numbered along x.
 #pragma once
 
 #include "device/cuda.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Calls of cuBLASLt for products: their parameters, and their text in choices of algorithms.
 #include "kernels/cuda/call_cublaslt.hpp"
 
 namespace kernels::cublaslt {

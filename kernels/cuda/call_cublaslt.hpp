@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of cuBLASLt for products, in the library's own terms. Its matrices are column-major: a
-// row-major [m, n] is its [n, m]. A call computes C^T = B^T A^T with b as the first operand, so a
-// bias over the n columns of c is the library's bias over rows. Sums over rows of b are its sums of
-// the first operand over the common dimension (BGRADA), which it writes in c's type, f32. Its other
-// epilogue with sums, with GELU's derivative, would write them in the type of the activations.
+// Calls of cuBLASLt for products, in the library's own terms.
+//
+// The library's matrices are column-major: a row-major [m, n] is its [n, m]. A call computes
+// C^T = B^T A^T with b as the first operand, so a bias over the n columns of c is the library's
+// bias over rows. Sums over rows of b are its sums of the first operand over the common dimension
+// (BGRADA), which it writes in c's type, f32. The other epilogue with sums also applies GELU's
+// derivative, and would write the sums in the type of the activations.
 #pragma once
 
 #include <cublasLt.h>
@@ -20,15 +22,15 @@ namespace kernels::cublaslt {
 
 constexpr size_t kWorkspace = kGemmWorkspace;
 
-// Returns the largest power of two up to 64 that divides an address: the choice of kernels depends
-// on it. Activations lie at multiples of 64; a plan knows no more about them.
+// Returns the largest power of two up to 64 that divides an address. The choice of kernels depends
+// on it. Activations lie at multiples of 64, and plans know no more about them.
 inline uint32_t alignment_of(const void* p) {
   uintptr_t address = reinterpret_cast<uintptr_t>(p) | 64;
   return uint32_t(address & ~(address - 1));
 }
 
-// One call of the library. d, the result, is c itself, gelu (then c is the auxiliary output), or
-// f32 scratch that finish_gemm reads.
+// One call of the library. The result d is c itself, gelu (c is then the auxiliary output), or f32
+// scratch that finish_gemm reads.
 struct Call {
   bool fused = false;
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;
@@ -50,14 +52,15 @@ using Key = decltype(Call().key());
 
 cudaDataType_t type_of(DType type);
 void check_lt(cublasStatus_t status, const char* what, const Call& c);
-cublasLtHandle_t handle(const Call& c);  // the process's; c is for messages
+cublasLtHandle_t handle(const Call& c);  // one per process; c is for messages
 
-// Place of scratch in plans and in keys of calls: any aligned address.
+// Stands for scratch in plans and in keys of calls. Any aligned address serves.
 inline void* const kSomeScratch = reinterpret_cast<void*>(4096);
 
-// `scratch` receives sums to accumulate, because the library only overwrites them.
+// Returns the call that does all work of a product in one kernel. `scratch` receives sums to
+// accumulate, because the library only overwrites sums.
 Call fused_call(const Gemm& a, const Queue& queue, void* scratch = kSomeScratch);
-// The product alone, for finish_gemm to read.
+// Returns the call of the product alone. finish_gemm reads its result.
 Call product_call(const Gemm& a, void* workspace, const Queue& queue);
 
 inline bool has_sums(const Call& call) { return call.epilogue == CUBLASLT_EPILOGUE_BGRADA; }

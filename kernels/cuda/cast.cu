@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of casts between f32 and 16-bit types.
 #include "kernels/cast.hpp"
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/many.cuh"
@@ -18,7 +19,7 @@ struct CastBody {
     for (int k = 0; k < N; ++k) convert(in.at[k], out.at[k]);
     store_pack(y + i, out);
   }
-  // NaN as on the CPU
+  // The CPU's rounding gives NaN the same bits.
   static __device__ void convert(float from, loops::Bf16& to) { to = loops::round_to_bf16(from); }
   static __device__ void convert(float from, loops::F16& to) { narrow(from, to); }
   static __device__ void convert(loops::Bf16 from, float& to) { to = loops::to_float(from); }
@@ -44,7 +45,7 @@ __global__ void cast_blocks(const ManyItems<CastItem<To, From>> __grid_constant_
     for (; i < a.count; ++i) a.body.template run<1>(i);
 }
 
-// Runs the casts between these types.
+// Runs those of the casts that are between these types.
 template <class To, class From>
 void cast(DType to, DType from, std::span<const Cast> all, Queue& queue) {
   ManyLaunch aligned(cast_blocks<8, To, From>, kCastThreads, queue),

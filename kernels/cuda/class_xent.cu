@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of the cross-entropy over classes: a block per row, which reads its row three times.
-// Rows are few, one per example.
+// CUDA implementation of the cross-entropy over classes. A block reads its row three times; rows
+// are few, one per example.
 #include "base/narrow.hpp"
 #include "kernels/class_xent.hpp"
 #include "kernels/cuda/block.cuh"

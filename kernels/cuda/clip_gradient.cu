@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of the decision about clipping.
 #include "kernels/clip_gradient.hpp"
 #include "kernels/cuda/launch.cuh"
 
 namespace kernels {
 namespace {
 
-// One block: all threads load, and one adds in the order of the CPU.
+// A single block runs. All threads load, and one adds in the order of the CPU.
 constexpr int kClipThreads = 256;
 struct ClipArgs {
   const double* squares;

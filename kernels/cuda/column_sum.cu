@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of the sum over rows: blocks of rows in parallel, then their sums in order.
+// CUDA implementation of sums over the rows of a matrix: blocks of rows are summed in parallel,
+// then their sums are added in order.
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/partial_sums.cuh"
 #include "kernels/gemm.hpp"
@@ -10,8 +11,8 @@ namespace {
 constexpr int kColumnPack = 4, kColumnTurns = 8,
               kColumnWidth = kWarp * kColumnPack;  // a warp's lanes beside each other
 
-// partial[block of rows][n]: threads of one column take turns with the rows; their sums are added
-// in order.
+// partial[block of rows][n] = the sums over each block's rows. Threads of one column share the rows
+// in turn, and their sums are added in order.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kWarp* kColumnTurns)
     column_sum_blocks(const T* x, int64_t m, int64_t n, int64_t rows_per_block, float* partial) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops that treat every element alike: a thread moves several neighbours in one access of up to 16
-// bytes.
+// Loops over all elements of tensors. A thread moves several neighbours, a pack, in one access of
+// up to 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace kernels {
 
-// N neighbours in registers.
+// N neighbours in registers, aligned so that one access moves up to 16 bytes of them.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T at[N];
 };
-// `from` must be aligned as the pack is.
+// Loads a pack. `from` must have the alignment of a pack.
 template <int N, class T>
 __device__ Pack<T, N> load_pack(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
@@ -35,8 +35,9 @@ __global__ void each_pack(Body body, int64_t count) {
     for (; i < count; ++i) body.template run<1>(i);
 }
 
-// Calls body.run<N>(i) for the elements [i, i + N) of every pack, and run<1>(i) for the remainder,
-// or for all elements if one of the `pointers` is not aligned to 16 bytes. Calls come in no order.
+// Calls body.run<N>(i) for the elements [i, i + N) of every pack, and run<1>(i) for the remainder.
+// If one of the `pointers` is not aligned to 16 bytes, it calls run<1>(i) for all elements. Calls
+// have no order.
 template <int N, class Body>
 void for_each_element(const Body& body, int64_t count, Queue& queue,
                       std::initializer_list<const void*> pointers) {

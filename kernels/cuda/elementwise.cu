@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA forms of the small memory-bound ops. The host does not check ids, because it never waits for
-// the GPU: a row that does not exist reads as NaN and is not written to.
+// CUDA implementations of the small memory-bound ops. The host does not check ids, because it never
+// waits for the GPU. A row that does not exist reads as NaN, and a write to it is skipped.
 #include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/elementwise.hpp"
@@ -176,7 +176,7 @@ void run_cuda(const ScatterRows& a, Queue& queue) {
 }
 
 void run_cuda(const Dropout& a, Queue& queue) {
-  if (a.rate == 0) return run_cuda(Copy{a.y, a.x}, queue);  // an exact no-op
+  if (a.rate == 0) return run_cuda(Copy{a.y, a.x}, queue);  // keeps every bit
   with_activation(a.x.type, [&](auto element) { drop_out<decltype(element)>(a, queue); });
 }
 

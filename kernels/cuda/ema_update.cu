@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of the moving average.
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/many.cuh"
 #include "kernels/ema_update.hpp"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA forms of the embedding. Forward is a gather; backward sums segments of rows with one id
-// (embedding_plan.hpp) without atomics and without the host. The host does not check ids, because
-// it never waits for the GPU: an unknown id reads as NaN, and its row adds to nothing.
+// CUDA implementation of token embedding and its gradient. Forward is a gather. Backward sums
+// segments of rows with one id (embedding_plan.hpp), without atomics and without the host. The host
+// does not check ids, because it never waits for the GPU. An unknown id reads as NaN in forward,
+// and backward skips its row.
 #include "kernels/cuda/embedding_plan.hpp"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/embedding.hpp"
@@ -28,7 +29,7 @@ struct EmbeddingBody {
   }
 };
 
-// The plan's tables in memory.
+// The tables of EmbeddingPlan in memory, and its sizes.
 struct Segments {
   const int32_t* ids;
   int rows, vocabulary, tiles, width;
@@ -38,8 +39,8 @@ struct Segments {
   float* sums;
 };
 
-// One block per tile: counts ids, and ranks each row among the rows of its id, by comparing all
-// pairs.
+// One block per tile counts ids. It also ranks each row among the rows of its id, by comparing all
+// pairs of rows.
 __global__ void __launch_bounds__(EmbeddingPlan::kTileRows) rank_rows(Segments s) {
   __shared__ int ids[EmbeddingPlan::kTileRows];
   const int t = int(threadIdx.x), row = int(blockIdx.x) * EmbeddingPlan::kTileRows + t;
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(EmbeddingPlan::kTileRows) rank_rows(Segments s
   if (after == 0) s.counts[int64_t(blockIdx.x) * s.vocabulary + id] = before + 1;
 }
 
-// Counts the rows of each id in all earlier tiles, and in all tiles.
+// Counts the rows of each id in the tiles before each tile, and in all tiles.
 __global__ void __launch_bounds__(256) add_tiles(Segments s) {
   const int id = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (id >= s.vocabulary) return;
@@ -86,7 +87,7 @@ struct SegmentCounts {
   }
 };
 
-// One block: finds the begin of each segment. A thread has neighbouring ids.
+// A single block finds the begin of each segment. Each thread has consecutive ids.
 constexpr int kScanThreads = 1024;
 __global__ void __launch_bounds__(kScanThreads) place_segments(Segments s) {
   __shared__ SegmentCounts of_threads[kScanThreads];
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kScanThreads) place_segments(Segments s) {
   for (int id = first; id < end; ++id) sum.add_segment(s.segment_rows[id]);
   of_threads[t] = sum;
   __syncthreads();
-  // sums over all threads up to this one
+  // Sums over all threads up to this one.
   for (int distance = 1; distance < kScanThreads; distance *= 2) {
     SegmentCounts before;
     if (t >= distance) before = of_threads[t - distance];
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(256) sort_rows(Segments s) {
   s.piece_numbers[piece] = number;
 }
 
-// Writes the gradient of an id without rows.
+// Writes 0 to the gradient of an id without rows.
 struct ZeroUnusedBody {
   Segments s;
   float* dtable;
@@ -143,7 +144,7 @@ struct ZeroUnusedBody {
   }
 };
 
-// Sums a piece: the gradient itself if its segment has one piece, else a part of it.
+// Sums a piece. The sum is the gradient itself if the segment has one piece, else a part of it.
 struct SumPiecesBody {
   Segments s;
   const float* dy;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes of activations by CUDA kernels: neighbours of f32, bf16 (as uint16_t) or f16
-// become floats in registers.
+// Loads and stores of activations in CUDA kernels. Neighbours of type f32, bf16 (as uint16_t) or
+// f16 become floats in registers, and back.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,6 +13,7 @@
 
 namespace kernels {
 
+// N neighbours as floats, in registers.
 template <int N>
 struct Floats {
   float at[N];

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of GELU and its gradient.
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/gelu.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GELU of one element and its derivative on the GPU, by the formulas of cpu/vector_rows.hpp. The
-// fast exponential and division are a few units in the last place off; where the exponential is
-// large, the result is small. They let bf16 tensors pass at the speed of memory.
+// fast exponential and division let bf16 tensors pass at the speed of memory. They are wrong by a
+// few units in the last place; where the exponential is large, the result is small.
 #pragma once
 
 #include "device/cuda.hpp"
@@ -19,7 +19,7 @@ __device__ inline float gelu_of(float x) { return __fdividef(x, 1.0f + gelu_powe
 
 __device__ inline float gelu_gradient_of(float x) {
   const float power = gelu_power(x), s = __fdividef(1.0f, 1.0f + power);
-  // Far out s is exactly 0 or 1; the bounds keep its derivative 0 there instead of 0 * infinity.
+  // For large |x|, s is exactly 0 or 1. The bounds keep its derivative 0 there, not 0 * infinity.
   // NaN passes through s.
   const float slope = s * s * fminf(1e30f, power), near = fmaxf(-32.0f, fminf(32.0f, x));
   const float minus_2du = fmaf(3 * kGeluMinus2U3, near * near, kGeluMinus2U1);

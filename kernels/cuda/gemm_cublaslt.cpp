@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on the GPU by cuBLASLt. Bias, residual, GELU and its derivative go into the product's
-// own kernel where the library has one for the shape, else into finish_gemm. Sums go there too, or
-// ColumnSum computes them. The algorithm is the library's first proposal or the search's choice
-// (gemm_search.hpp).
+// CUDA implementation of matrix products, by cuBLASLt. If the library has one kernel for all work
+// of a product, it computes bias, residual, GELU and its derivative, else finish_gemm does. A
+// kernel computes the sums too, or ColumnSum does. The algorithm is the library's first proposal or
+// the search's choice (gemm_search.hpp).
 #include "device/cuda.hpp"
 #include "kernels/cuda/gemm_finish.hpp"
 #include "kernels/cuda/matmul_cublaslt.hpp"
@@ -51,8 +51,8 @@ void run_cuda(const Gemm& a, Queue& queue) {
     if (const Matmul& matmul = matmul_for(call); matmul.found)
       return execute(call, matmul, matmul.algorithm, queue.scratch(cuda_scratch(a)), queue);
   }
-  // This path also serves products that is_one_kernel allows, but for which the library has no
-  // kernel.
+  // is_one_kernel may be true although the library has no kernel for the shape: such products come
+  // here too.
   void* workspace = queue.scratch(kWorkspace + size_t(a.m * a.n) * sizeof(float));
   Call call = product_call(a, workspace, queue);
   const Matmul& matmul = matmul_for(call);
@@ -63,7 +63,8 @@ void run_cuda(const Gemm& a, Queue& queue) {
   finish_gemm(a, static_cast<float*>(call.d), queue);
 }
 
-// Prepares the fused call if one kernel may do, else the plain one. Its pointers are never read.
+// Prepares the fused call if one kernel may do all work, else the plain one. Its data need not
+// exist.
 void prepare_cuda(const Gemm& a, const Queue& queue) {
   if (is_empty(a)) return;
   auto prepare = [](const Call& call) { shapes().prepared.try_emplace(call.key(), call); };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA kernel for the work after a product that cuBLASLt cannot do.
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/gemm_finish.hpp"
 #include "kernels/cuda/rows.cuh"
@@ -6,7 +7,7 @@
 namespace kernels {
 namespace {
 
-// T is the type of c, bias, gelu and gelu_of.
+// Finishes a pack of elements of c. T is the type of c, bias, gelu and gelu_of.
 template <class T>
 struct FinishBody {
   T *c, *gelu;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work after a product that the library cannot do in its own kernel: bias, residual, GELU or its
+// Work after a product that cuBLASLt cannot do in its own kernel: bias, residual, GELU or its
 // derivative, rounding.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace kernels {
 
-// c = (+=) x + bias + residual; then gelu = GELU(c) or c *= GELU'(gelu_of), where `a` has these
-// views. x: f32 [m, n] packed, or null for zeros.
+// Computes c = (or +=) x + bias + residual, then gelu = GELU(c) or c *= GELU'(gelu_of). Views that
+// `a` lacks are left out. x is f32 [m, n] without gaps, or null for zeros.
 void finish_gemm(const Gemm& a, const float* x, Queue& queue);
 
 }  // namespace kernels

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Graphs of cuDNN's backend interface, and plans that run them.
 #include "kernels/cuda/graph_cudnn.hpp"
 
 #include "base/error.hpp"

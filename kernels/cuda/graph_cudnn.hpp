@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs of cuDNN's backend interface: tensors, the few operations that attention needs, and plans
-// that run them. Errors are base::Error with cuDNN's own text.
+// that run graphs. Failures throw base::Error with cuDNN's own text.
 #pragma once
 
 #include <cudnn.h>
@@ -19,7 +19,7 @@ namespace kernels::cudnn {
 
 void check_status(cudnnStatus_t status, const char* what);
 
-// A backend descriptor, complete after `finish`. Copies share it.
+// A descriptor of the backend interface. It is complete after `finish`. Copies share it.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -52,11 +52,12 @@ class Graph {
   Tensor tensor(int64_t id, const Four& sizes, const Four& strides, cudnnDataType_t type) {
     return make(id, sizes, strides, type, false, false);
   }
-  // on the host
+  // A number on the host.
   Tensor scalar(int64_t id) {
     return make(id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
   }
-  Tensor between(const Four& sizes, const Four& strides, cudnnDataType_t type) {  // never in memory
+  // An intermediate tensor, which never lies in memory.
+  Tensor between(const Four& sizes, const Four& strides, cudnnDataType_t type) {
     return make(next_id_++, sizes, strides, type, true, false);
   }
   Tensor like(const Tensor& t, cudnnDataType_t type) { return between(t.sizes, t.strides, type); }
@@ -95,7 +96,7 @@ struct Argument {
 class Plan {
  public:
   // Makes the first of cuDNN's proposals that works; their order is the same in every run. With a
-  // null handle the plan is for the device that `device` describes (JSON), which needs no GPU.
+  // null handle the plan is for the device that `device` describes (JSON), and no GPU is needed.
   Plan(const Graph& graph, cudnnHandle_t handle, const std::string& device = "");
   size_t workspace_bytes() const { return size_t(workspace_); }
   void run(cudnnHandle_t handle, const std::vector<Argument>& arguments, void* workspace) const;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way to start a kernel: in the queue's stream, with arguments converted to the kernel's
-// parameters, and with errors reported. tests/cuda_on_cpu also compiles all .cu files for the CPU
-// and runs them. They have no <<<>>>, no inline assembly and no cooperative groups; barriers and
-// registers of other threads go through block.cuh.
+// The only way to start a kernel. `launch` uses the queue's stream, converts arguments to the
+// kernel's parameters, and reports errors. tests/cuda_on_cpu also compiles all .cu files for the
+// CPU and runs them. For that, they use no <<<>>>, no inline assembly and no cooperative groups.
 #pragma once
 
 #include "device/cuda.hpp"
@@ -17,7 +16,7 @@ inline dim3 blocks_for(int64_t count, int64_t per_block) {
   return dim3(unsigned(blocks));
 }
 
-// Starts nothing for an empty grid. Dynamic shared memory may exceed 48 KiB.
+// Starts a kernel, unless the grid is empty. Dynamic shared memory may exceed 48 KiB.
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t dynamic_shared_bytes,
             Queue& queue, Args&&... args) {

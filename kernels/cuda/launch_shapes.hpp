@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cuts of the work of CUDA ops: plain arithmetic on sizes and addresses, tested without a GPU. No
-// cut depends on the device, so no sum does.
+// cut depends on the device, so the bits of sums do not either.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,17 @@ namespace kernels {
 
 constexpr int kWarp = 32;
 
-// Elements of a block in sums of squares and in updates.
+// Elements per block in sums of squares, and in updates.
 constexpr int64_t kSquareCudaBlock = 16384, kUpdateCudaBlock = 4096;
 
-// Returns the doubles that blocks write before all are added. A single block writes the result.
+// Returns the number of doubles that blocks write before all are added. A single block writes the
+// result itself, so it needs none.
 inline int64_t partial_doubles(int64_t blocks, int64_t sums) {
   return blocks == 1 ? 0 : blocks * sums;
 }
 
-// True if packs of `pack` elements of all views can be moved as words of 16 bytes, or of a pack's
-// bytes if they are fewer, and rows of `row` elements are whole packs.
+// True if packs of `pack` elements fit all views. The views must be aligned to words of 16 bytes,
+// or of a pack's bytes if they are fewer, and rows of `row` elements must be whole packs.
 inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View> views) {
   if (row % pack != 0) return false;
   for (const device::View& v : views) {
@@ -32,8 +33,8 @@ inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View>
   return true;
 }
 
-// Returns the elements per access of patchify: packs that neither cross from one row of a patch to
-// the next nor lose their alignment in any row of the image.
+// Returns the elements per access of patchify. Packs do not cross from one row of a patch to the
+// next, and keep their alignment in all rows of the image.
 inline int patchify_pack(int64_t patch_row, int64_t image_row, const device::View& patches,
                          const device::View& image) {
   for (int pack : {4, 2})
@@ -41,8 +42,8 @@ inline int patchify_pack(int64_t patch_row, int64_t image_row, const device::Vie
   return 1;
 }
 
-// Cuts rows for a sum over them. Blocks are enough for any GPU, and few enough for the second
-// stage, which adds their sums in order. The number of rows alone decides.
+// Cuts rows into blocks for a sum over rows. The blocks are enough to fill any GPU, and few enough
+// for the second stage, which adds their sums in order. The number of rows alone decides.
 struct RowCuts {
   int64_t rows, block;
   RowCuts(int64_t rows_, int64_t least, int64_t most)
@@ -50,8 +51,7 @@ struct RowCuts {
   int64_t count() const { return (rows + block - 1) / block; }
 };
 inline RowCuts column_sum_cuts(int64_t rows) { return RowCuts(rows, 64, 256); }
-// 768 blocks of four warps fill the largest GPU about twice; their sums are a hundredth of the
-// traffic.
+// 768 blocks of four warps fill the largest GPU about twice. Their sums are 1 % of the traffic.
 inline RowCuts norm_backward_cuts(int64_t rows) { return RowCuts(rows, 16, 768); }
 
 }  // namespace kernels

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of layer normalisation: a warp per row, which it reads once. Backward forms dx and the
-// sums for scale and bias in one pass: each warp adds the parts of its rows in registers, then the
+// CUDA implementation of layer normalisation. A warp has a row and reads it once. Backward computes
+// dx and the sums for scale and bias in one pass. Each warp adds up its rows in registers, then the
 // sums of warps are added in order, then those of blocks.
 #include "base/narrow.hpp"
 #include "kernels/cpu/vector_table.hpp"
@@ -73,7 +73,7 @@ void forward(const LayerNormForward& a, Queue& queue) {
   }
 }
 
-// Means over a row that dx needs: of g = dy * scale and of g * z.
+// Means over a row, of g = dy * scale and of g * z. dx needs them.
 struct RowMeans {
   float g, gz;
 };
@@ -87,7 +87,7 @@ __device__ RowMeans row_means(const NormRow<kAligned, kPacks>& x,
     NormFloats p = x.at(k, column), d = dy.at(k, column),
                s = load<kAligned, kNormPack>(scale + column, n - column);
 #pragma unroll
-    for (int i = 0; i < kNormPack; ++i) {  // past the end g is 0
+    for (int i = 0; i < kNormPack; ++i) {  // past the end of the row g is 0
       const float g = d[i] * s[i];
       g_sum += g;
       gz_sum = fmaf(g, (p[i] - mean) * rstd, gz_sum);
@@ -151,8 +151,7 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 }
 
-// Computes the sums alone, for any number of columns. The threads of one column take turns with
-// rows.
+// Computes the sums alone, for any number of columns. Threads of one column share its rows in turn.
 constexpr int kNormTurns = 8;
 __global__ void __launch_bounds__(kWarp* kNormTurns)
     norm_backward_columns(LayerNormGradientRows a, int64_t rows_per_block, float* partial) {

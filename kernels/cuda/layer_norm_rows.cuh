@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that one warp reads: lane l has packs l, l + 32, ... of four columns. Private to
-// layer_norm.cu.
+// Rows that one warp reads. Lane l has the packs l, l + 32, ... of four columns. Only layer_norm.cu
+// includes this file.
 #pragma once
 
 #include "kernels/cuda/block.cuh"
@@ -11,8 +11,8 @@ namespace kernels {
 constexpr int kNormPack = 4, kNormWarps = 4, kNormThreads = kNormWarps * kWarp;
 using NormFloats = Floats<kNormPack>;
 
-// Returns the packs of a lane that are kept in registers for rows of this width; 0 = rows are read
-// again.
+// Returns the number of packs that a lane keeps in registers for rows of this width. With 0, rows
+// are read again.
 constexpr int norm_packs(int64_t columns) {
   int64_t packs = (columns + kWarp * kNormPack - 1) / (kWarp * kNormPack);
   return packs <= 3 ? 3 : packs <= 6 ? 6 : packs <= 8 ? 8 : 0;

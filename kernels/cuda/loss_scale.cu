@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of the dynamic loss scale.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/loss_scale.hpp"
 

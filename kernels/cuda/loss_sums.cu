@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of the sums over examples: a block per slice. Each thread computes an example; one adds
-// them in order.
+// CUDA implementation of the sums over examples. A block has a slice. Each thread computes an
+// example, and one thread adds the examples in order.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/loss_sums.hpp"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch for many tensors. The kernel's argument describes all of them, and each block finds
-// its tensor there. It has at most 4 KiB, which every GPU and driver accepts. Nothing is copied or
-// waited for.
+// One launch for many tensors. The kernel's argument describes all tensors, and each block finds
+// its tensor there. The argument has at most 4 KiB, which every GPU and driver accepts. The launch
+// needs no copy and no wait.
 #pragma once
 
 #include "base/narrow.hpp"
@@ -9,14 +9,14 @@
 
 namespace kernels {
 
-// The argument of such a kernel, `const ManyItems<Item> __grid_constant__ all`: blocks read it in
-// the memory of the launch.
+// The argument of a kernel for many tensors, `const ManyItems<Item> __grid_constant__ all`. Blocks
+// read it in the memory of the launch.
 template <class Item>
 struct ManyItems {
   static constexpr size_t kBytes = 4096;
   static constexpr int kMost = int((kBytes - 8) / (sizeof(Item) + sizeof(int32_t)));
   Item items[kMost];
-  int32_t first[kMost];  // block of the launch
+  int32_t first[kMost];  // an item's first block in the launch
   int32_t count;
 };
 
@@ -38,8 +38,8 @@ __device__ Share share_of_block(const ManyItems<Item>& all) {
   return {item, blockIdx.x - uint32_t(all.first[item])};
 }
 
-// Collects items, each with a number of blocks. Starts the kernel when its argument is full, and at
-// `start`.
+// Collects items, each with a number of blocks. `start` starts the kernel, and so does an argument
+// that is full.
 template <class Item, class Kernel>
 class ManyLaunch {
  public:
@@ -69,7 +69,7 @@ class ManyLaunch {
 };
 template <class Item>
 ManyLaunch(void (*)(ManyItems<Item>), int, Queue&) -> ManyLaunch<Item, void(ManyItems<Item>)>;
-template <class Item>  // on the emulator, whose __grid_constant__ makes a reference
+template <class Item>  // for the emulator, whose __grid_constant__ makes a reference
 ManyLaunch(void (*)(const ManyItems<Item>&), int, Queue&)
     ->ManyLaunch<Item, void(const ManyItems<Item>&)>;
 

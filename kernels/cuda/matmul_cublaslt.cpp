@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Descriptions, algorithms and runs of cuBLASLt's products.
 #include "kernels/cuda/matmul_cublaslt.hpp"
 
 #include "device/cuda.hpp"
@@ -66,8 +67,8 @@ std::vector<cublasLtMatmulAlgo_t> proposals(const Matmul& matmul, const Call& ca
   cublasLtMatmulPreference_t preference = nullptr;
   check_lt(LT(cublasLtMatmulPreferenceCreate)(&preference), "describing it", call);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace, call);
-  // Reductions "in place" are excluded: they add the parts of a cut k in the order of arrival.
-  // Reductions in a 16-bit result type are excluded too: products are summed in f32.
+  // Reductions "in place" add the parts of a cut k in the order of arrival, so they are excluded.
+  // Products are summed in f32, so reductions in a 16-bit result type are excluded too.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t(call.d_type == DType::f32
                    ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products that cuBLASLt has described, found algorithms for, and runs.
+// Products in cuBLASLt's terms: their descriptions, the choice of an algorithm, and their runs.
 #pragma once
 
 #include <map>
@@ -9,9 +9,9 @@
 
 namespace kernels::cublaslt {
 
-constexpr int kProposals = 8;
+constexpr int kProposals = 8;  // of the search for each product, at most
 
-// A product as cuBLASLt knows it: its description, the layouts of its matrices, and an algorithm if
+// A product as cuBLASLt sees it: its description, the layouts of its matrices, and an algorithm if
 // one was found.
 struct Matmul {
   bool found = false;
@@ -22,9 +22,9 @@ struct Matmul {
 
 Matmul describe(const Call& call);
 
-// Returns the library's algorithms, best first by its own judgement, which is the same in every
-// run. The list is empty if it has no kernel with the epilogue; for a plain product that is an
-// error, which the caller reports.
+// Returns at most `most` algorithms, the library's best estimate first. The list is the same in
+// every run. It is empty if the library has no kernel with the epilogue. For a plain product that
+// is an error, which the caller reports.
 std::vector<cublasLtMatmulAlgo_t> proposals(const Matmul& matmul, const Call& call, int most);
 
 // Products by shape. They are kept to the end, because the shapes of a run are fixed.
@@ -35,6 +35,7 @@ struct Shapes {
 };
 Shapes& shapes();
 
+// Returns the product of this call. The first use describes it and finds an algorithm.
 const Matmul& matmul_for(const Call& call);
 void execute(const Call& call, const Matmul& matmul, const cublasLtMatmulAlgo_t& algorithm,
              void* workspace, Queue& queue);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of mixup: a warp has 32 neighbouring packs of one image.
+// CUDA implementation of mixup. A warp has 32 neighbouring packs of one image.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/mix_images.hpp"
 

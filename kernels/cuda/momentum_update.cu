@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CUDA implementation of the update with momentum.
 #include "kernels/cuda/update_loop.cuh"
 #include "kernels/momentum_update.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stubs for builds without CUDA (TRAINER_CUDA=OFF). They never run: such a build makes no CUDA
-// queue.
+// Stubs of all CUDA ops, for builds without CUDA (TRAINER_CUDA=OFF). They never run, because such a
+// build makes no CUDA queue.
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/apply_update.hpp"

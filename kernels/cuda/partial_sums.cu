@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Second stage of sums over many blocks, for floats and for doubles.
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launch_shapes.hpp"
@@ -7,7 +8,7 @@
 namespace kernels {
 namespace {
 
-constexpr int kGroups = 16;  // groups of blocks that are summed side by side
+constexpr int kGroups = 16;  // groups of blocks that are summed in parallel
 
 __global__ void __launch_bounds__(kWarp* kGroups)
     add_float_partials(float* out, const float* partial, int64_t blocks, int64_t stride,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Second stage of sums over many blocks: adds partial sums in an order that their number alone
-// fixes.
+// Second stage of sums over many blocks: adds the partial sums of blocks. Their number alone fixes
+// the order.
 #pragma once
 
 #include "kernels/cuda/launch_shapes.hpp"
@@ -8,13 +8,13 @@
 
 namespace kernels {
 
-// out[j] = (+=) sum over b of partial[b * stride + j], j < columns, b < blocks. All on the queue's
-// device.
+// out[j] = (or +=) sum over b of partial[b * stride + j], for j < columns and b < blocks. All
+// memory is on the queue's device.
 void add_partials(float* out, const float* partial, int64_t blocks, int64_t stride, int64_t columns,
                   Write write, Queue& queue);
 
-// Place of the sums of doubles that the blocks of one op write: [sum][block] in `scratch`, which is
-// moved behind them. A single block writes the results themselves.
+// Place of the partial sums, in doubles, that the blocks of one op write: [sum][block] in
+// `scratch`. `of` moves `scratch` behind them. A single block writes the results themselves.
 struct DoublePartials {
   double *out, *data;
   int64_t blocks, sums;
@@ -26,11 +26,11 @@ struct DoublePartials {
   }
 };
 
-// out[s] = sum over blocks; one block of the launch per sum.
+// out[s] = the sum over an op's blocks. The launch has one block per sum.
 constexpr int kSumThreads = 256;
 __global__ void add_double_partials(const ManyItems<DoublePartials> __grid_constant__ all);
 
-// Adds the partial sums of each op; partials_of(op, scratch) returns their place.
+// Adds the partial sums of each op. partials_of(op, scratch) returns their place.
 template <class Args, class F>
 void add_partials_of(std::span<const Args> all, double* scratch, Queue& queue,
                      const F& partials_of) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of patchify: warps read along rows of pixels and write the pieces that are rows of
-// patches.
+// CUDA implementation of patchify. Warps read along rows of pixels, and write each piece to its row
+// of a patch.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/patchify.hpp"
 
@@ -14,12 +14,12 @@ struct PatchifyBody {
   T* patches;
   const Pixel* image;
   PixelRange range;           // of bytes
-  int64_t height, image_row;  // of an image: rows of pixels, floats of one
-  // rows and columns of patches; rows of pixels of a patch, floats of one
-  int patch, rows, columns, length;
+  int64_t height, image_row;  // of an image: rows of pixels, and elements in each
+  int patch;                  // rows of pixels in a patch
+  int rows, columns;          // of patches in an image
+  int length;                 // elements in a row of pixels of a patch
 
-  // `row` counts the rows of pixels that belong to patches. Packs are whole and lie within one
-  // patch.
+  // `row` counts the rows of pixels that belong to patches. A pack is whole and lies in one patch.
   template <bool kAligned, int N>
   __device__ void run(int64_t row, int64_t column, int64_t) const {
     const int64_t patch_row = row / patch, b = patch_row / rows;

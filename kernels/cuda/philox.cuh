@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws of a random stream on the GPU, equal to base::Stream's.
+// Draws of a random stream on the GPU. They equal those of base::Stream on the CPU.
 #pragma once
 
 #include "base/random.hpp"
@@ -7,12 +7,13 @@
 
 namespace kernels {
 
-// Returns word i of a Philox block. An indexed array would lie in memory.
+// Returns word i of a Philox block. Comparisons keep the block in registers; an indexed array would
+// lie in memory.
 __device__ inline uint32_t word_of(const base::Philox4& block, unsigned i) {
   return i == 0 ? block[0] : i == 1 ? block[1] : i == 2 ? block[2] : block[3];
 }
 
-// stream.uniform(index)
+// Returns stream.uniform(index).
 __device__ inline float uniform_draw(const base::Stream& stream, uint64_t index) {
   return float(word_of(stream.block(index / 4), unsigned(index % 4)) >> 8) * 0x1p-24f;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over rows of elements: a warp has 32 neighbouring packs of one row.
+// Loops over rows of elements. A warp has 32 neighbouring packs of one row.
 #pragma once
 
 #include "kernels/cuda/floats.cuh"
@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp)
 }
 
 // Calls body.run<kAligned, N>(row, column, left) for the elements [column, column + min(N, left))
-// of every row. kAligned is `aligned` (packs_fit): left >= N then, and a pack of each tensor begins
-// there.
+// of every row. kAligned is `aligned` (packs_fit). If it is true, left >= N, and a pack of each
+// tensor begins at the column.
 template <int N, class Body>
 void for_each_row(const Body& body, int64_t rows, int64_t width, bool aligned, Queue& queue) {
   const dim3 grid(blocks_for(rows, kRowsPerBlock).x, blocks_for(width, kWarp * N).x),

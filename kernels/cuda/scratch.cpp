@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch that ops need on GPUs, for the ops and for plans, which are made on any machine. Ops that
-// are not listed need some kilobytes, far less than any product.
+// Sizes of the scratch that ops need on GPUs. Ops and plans call these; plans are made on any
+// machine. Ops that are not listed need a few kilobytes, far less than any product.
 #include "base/narrow.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/cuda/adafactor_tiles.hpp"
@@ -17,8 +17,8 @@ namespace kernels {
 
 static_assert(kSharedScratch <= kGemmWorkspace);
 
-// cuBLASLt has no epilogue for a bias before GELU's derivative. A residual must be of c's type, and
-// rows of the argument of GELU must be multiples of 16 bytes.
+// cuBLASLt has no epilogue for a bias before GELU's derivative. A residual must have c's type. Rows
+// of the argument of GELU must be multiples of 16 bytes.
 bool is_one_kernel(const Gemm& a) {
   if (!a.bias.none() && !a.gelu_of.none()) return false;
   if (!a.gelu.none() && !a.gelu_of.none()) return false;
@@ -28,8 +28,8 @@ bool is_one_kernel(const Gemm& a) {
 }
 
 size_t cuda_scratch(const Gemm& a) {
-  // Sums to accumulate need memory beside the workspace. Without a kernel with sums, ColumnSum
-  // runs.
+  // Sums to accumulate need memory beside the workspace. If no kernel with sums is used, ColumnSum
+  // needs scratch instead.
   if (!a.sums.none())
     return std::max(kGemmWorkspace + size_t(a.n) * sizeof(float), cuda_scratch(sums_of(a)));
   if (a.m == 0 || a.n == 0 || a.k == 0) return 0;
@@ -93,8 +93,8 @@ size_t cuda_scratch(const AttentionForward& a) {
   return is_for_cudnn(a.shape, a.q.type) ? size_t(CudnnScratch(a.shape, 0).bytes) : 0;
 }
 
-// Scratch of the plans of cuDNN 9 on H100 and H200: the gradients of the scores, summed in fixed
-// order.
+// The workspace is that of cuDNN 9's plans on H100 and H200: they store the gradients of the
+// scores, and sum them in a fixed order.
 size_t cuda_scratch(const AttentionBackward& a) {
   const AttentionShape& s = a.shape;
   if (!is_for_cudnn(s, a.q.type)) return 0;

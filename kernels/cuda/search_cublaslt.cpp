@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for the fastest algorithm of each product (gemm_search.hpp).
+// The search for cuBLASLt's fastest algorithm of each product (gemm_search.hpp).
 #include <algorithm>
 #include <charconv>
 #include <set>
@@ -33,6 +33,7 @@ struct Extents {
   size_t all() const { return a + b + c + d + bias + aux; }
 };
 
+// Returns the call with all its matrices and vectors in `memory`.
 Call placed(Call call, char* memory) {
   const Extents e(call);
   auto take = [&](size_t bytes) { return std::exchange(memory, memory + bytes); };
@@ -98,7 +99,7 @@ bool from_hex(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   return true;
 }
 
-// "shape = algorithm" by line.
+// Splits choices into lines "shape = algorithm".
 std::map<std::string, std::string> lines_of(const std::string& choices) {
   std::map<std::string, std::string> out;
   for (size_t at = 0; at < choices.size();) {
@@ -111,7 +112,8 @@ std::map<std::string, std::string> lines_of(const std::string& choices) {
   return out;
 }
 
-// Share of the time of the first proposal that another must beat: less is noise of timing.
+// An algorithm is chosen only if its time is below this share of the first proposal's. Smaller
+// gains are noise of timing.
 constexpr double kWorth = 0.98;
 
 struct Fastest {
@@ -136,11 +138,12 @@ Fastest fastest(const Matmul& matmul, const Call& call,
   return {proposed[best], first, least, best != 0};
 }
 
-// The choice for a product with sums that is slower than a product without and an op for the sums.
+// Stands for the algorithm of a product with sums that is slower than two ops: a product without
+// sums and a ColumnSum.
 const std::string kApart = "apart";
 
-// Returns true if a call with sums, at `real` places, is faster than two: one without sums, whose
-// algorithm is `plain`, and an op for the sums.
+// True if `real`, a call with sums, is faster than two ops: the call without sums by algorithm
+// `plain`, and a ColumnSum.
 bool sums_pay(const cublasLtMatmulAlgo_t& algorithm, const Matmul& matmul, const Call& real,
               const cublasLtMatmulAlgo_t& plain, void* workspace, Queue& queue) {
   const View out = device::view(static_cast<float*>(real.bias), real.m),
@@ -153,13 +156,13 @@ bool sums_pay(const cublasLtMatmulAlgo_t& algorithm, const Matmul& matmul, const
   };
   auto together = [&] {
     execute(real, matmul, algorithm, workspace, queue);
-    if (real.beta != 0)
-      run_cuda(Add{.y = out, .a = out, .b = out}, queue);  // as it is added to others
+    // Sums to accumulate need another op, which adds them.
+    if (real.beta != 0) run_cuda(Add{.y = out, .a = out, .b = out}, queue);
   };
   return Timer().seconds(together, queue) < kWorth * Timer().seconds(apart, queue);
 }
 
-// Returns true, and the algorithm, if a line chooses one for the call that this GPU has.
+// True if the line names an algorithm for the call that this GPU can run. `algorithm` receives it.
 bool is_choice(const std::string& line, const Matmul& matmul, const Call& call,
                cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t result{};
@@ -182,7 +185,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
   for (const auto& [key, call] : shapes().prepared) most = std::max(most, Extents(call).all());
   device::Ledger ledger;
   device::Buffer memory(device::Kind::cuda, ledger, "algorithm search", int64_t(most));
-  // Memory holds small numbers: some GPUs are faster on zeros.
+  // Memory is filled with small numbers, because some GPUs are faster on zeros.
   device::check_cuda(cudaMemsetAsync(memory.data(), 0x3c, most, device::stream_of(queue)),
                      "filling memory");
   std::set<std::string> here;
@@ -193,7 +196,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
     if (lines.count(shape)) return;
     const Matmul matmul = describe(call);
     const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(matmul, call, kProposals);
-    if (proposed.empty()) return;  // run_cuda reports it, or runs the product in another way
+    if (proposed.empty()) return;  // run_cuda reports an error, or runs the product in another way
     ++out.timed;
     const Call real = placed(call, static_cast<char*>(memory.data()));
     void* workspace = queue.scratch(scratch);
@@ -219,7 +222,7 @@ GemmSearch search_gemms(const std::string& known, Queue& queue) {
   };
   for (const auto& [key, call] : shapes().prepared)
     if (!has_sums(call)) search(call, kWorkspace);
-  // Shapes with sums come later: they are timed beside the same shapes without.
+  // Shapes with sums come second: their times are compared with those of the same shapes without.
   for (const auto& [key, call] : shapes().prepared)
     if (has_sums(call))
       search(call, std::max(kWorkspace,

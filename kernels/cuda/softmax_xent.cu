@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of softmax cross-entropy: a block per row. In rows of up to 32,768 columns a thread
-// keeps its 32 logits in registers, so the row is read once and its gradient written once. Longer
-// rows, and rows that are not whole packs, are read three times.
+// CUDA implementation of softmax cross-entropy, a block per row. In rows of up to 32,768 columns a
+// thread keeps its 32 logits in registers, so the row is read once and its gradient written once.
+// Longer rows, and rows that are not whole packs, are read three times.
 #include "base/narrow.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/floats.cuh"
@@ -38,7 +38,7 @@ __device__ inline void for_xent_packs(int columns, const F& f) {
   }
 }
 
-// kResident needs kAligned.
+// Computes a row per block. kResident keeps the row in registers, and requires kAligned.
 template <bool kAligned, bool kResident>
 __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
   __shared__ BlockShared<float> shared;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
   float* x = a.logits + int64_t(row) * n;
   const int label = a.labels[row];
   const bool inside = label >= 0 && label < n;
-  const float on_logit = inside ? x[label] : 0;  // before any thread writes
+  const float on_logit = inside ? x[label] : 0;  // read before any thread writes
 
   Floats<kXentPack> kept[kResident ? kXentPacks : 1];
   auto read = [&](int column) { return load<kAligned, kXentPack>(x + column, n - column); };
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kXentMostThreads) xent_rows(XentRows a) {
   };
   auto valid = [&](int column, int i) { return kAligned || column + i < n; };
 
-  float top = -INFINITY;  // the maximum skips NaN: its exp makes the sum NaN anyway
+  float top = -INFINITY;  // the maximum skips NaN, whose exp makes the sum NaN anyway
   for_xent_packs<kResident>(n, [&](int k, int column) {
     const Floats<kXentPack> v = at(k, column);
 #pragma unroll

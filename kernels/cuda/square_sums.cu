@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of sums of squares: blocks of elements in parallel, then their sums in order. Squares
-// of floats are exact in double.
+// CUDA implementation of sums of squares. Blocks of elements are summed in parallel, then their
+// sums are added in order. Squares of floats are exact in double.
 #include "base/narrow.hpp"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/floats.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA form of the mean over tokens: a warp has 32 neighbouring packs of one example's mean, and
-// walks over its rows.
+// CUDA implementation of the mean over tokens and its gradient. A warp has 32 neighbouring packs of
+// one example's mean, and walks over its rows.
 #include "kernels/cuda/rows.cuh"
 #include "kernels/token_mean.hpp"
 

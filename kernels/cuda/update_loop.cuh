@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel behind the update ops. As in cpu/update_loop.hpp, the optimizer's rule, the update and
-// both norms read memory once; one launch serves many tensors. Elements get the CPU's values,
+// The kernel of all update ops. The optimizer's rule, the update and both norms read memory once,
+// as in cpu/update_loop.hpp. One launch serves many tensors. Elements get the CPU's values,
 // because every product that feeds a sum is an explicit fma.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace kernels {
 
 constexpr int kUpdateThreads = 256, kUpdatePack = 4;
 
-// The gradient after clipping. A kernel calls `decide` first.
+// A gradient that is clipped as it is read. A kernel calls `decide` first.
 struct ClippedGradient {
   const float* gradient;
   float divisor, factor;
@@ -63,7 +63,8 @@ __device__ inline void add_squares(double& sum, const Floats<N>& x) {
   for (int k = 0; k < N; ++k) sum = fma(double(x[k]), double(x[k]), sum);
 }
 
-// A tensor in the argument of the launch: u = -schedule * (rate * d + decay * w), w += u.
+// A tensor in the argument of the launch. Its update is u = -schedule * (rate * d + decay * w),
+// then w += u.
 template <class Direction>
 struct UpdateItem {
   float* weights;
@@ -97,8 +98,7 @@ struct UpdateStep {
   }
 };
 
-// Three blocks per multiprocessor keep its memory busy and leave registers for the tensor's
-// description.
+// Three blocks per multiprocessor keep its memory busy and leave registers to describe the tensor.
 template <bool kAligned, class Direction>
 __global__ void __launch_bounds__(kUpdateThreads, 3)
     update_blocks(const ManyItems<UpdateItem<Direction>> __grid_constant__ all) {
@@ -120,7 +120,7 @@ inline DoublePartials partials_of(const Update& a, double*& scratch) {
   return DoublePartials::of(a.sums, base::ceil_div(a.count(), kUpdateCudaBlock), scratch);
 }
 
-// Runs the ops of `all`, which share the scratch, that Direction is for.
+// Runs those of the ops for which Direction::is_for is true. All of `some` share the scratch.
 template <class Direction, class Args>
 void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
   ManyLaunch aligned(update_blocks<true, Direction>, kUpdateThreads, queue);
@@ -141,12 +141,12 @@ void update_with(std::span<const Args> some, double* scratch, Queue& queue) {
 }
 
 // Updates each op with the one of the Directions for which is_for(op) is true. A direction has:
-//   of<N>(i, g)          returns the direction for elements [i, i + N) with clipped gradients g,
-//   and
-//                        updates its own state
+//   of<N>(i, g)          returns the direction of elements [i, i + N) with clipped gradients g
+//                        and updates its own state
 //   decide()             reads values that it depends on from memory, before of<N>; optional
-//   of(op), is_for(op)   make it, and choose it, on the host
-//   packs_fit_state(op)  returns true, on the host, if state may be moved in packs
+//   of(op)               makes it, on the host
+//   is_for(op)           true if it serves this op, on the host
+//   packs_fit_state(op)  true if state may be moved in packs, on the host
 template <class... Directions, class Args>
 void update_all(std::span<const Args> all, Queue& queue) {
   for_shared_scratch(all, [&](std::span<const Args> some, size_t bytes) {
