@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multi-head scaled dot-product attention that never stores the score matrix (cappa.md 1.3): scores
-// are divided by sqrt(head_dim) in f32, masked scores become the lowest float, and each row goes
-// through a softmax. Dropout on the weights is optional.
+// Multi-head scaled dot-product attention that never stores the score matrix (cappa.md 1.3). Scores
+// are divided by sqrt(head_dim) in f32, and masked scores become the lowest float. A softmax of
+// each row gives the weights, with optional dropout.
 #pragma once
 
 #include "base/random.hpp"

@@ -9,9 +9,9 @@ namespace kernels {
 
 enum class ClassLoss { softmax, sigmoid };
 
-// The target of row r is q = shares[r] * t(labels[r]) + (1 - shares[r]) * t(others[r]), where t(l)
-// is 1 - smoothing at class l and smoothing / (columns - 1) elsewhere. Without others and shares, q
-// = t(labels[r]).
+// The target of row r is q = shares[r] * t(labels[r]) + (1 - shares[r]) * t(others[r]). Without
+// others and shares, q = t(labels[r]). t(l) is 1 - smoothing at class l, and
+// smoothing / (columns - 1) elsewhere.
 //   softmax: loss[r] = -sum_c q_c log softmax(logits[r])_c, and its gradient is softmax - q.
 //   sigmoid: loss[r] = -sum_c (q_c log sigmoid(x_c) + (1 - q_c) log sigmoid(-x_c)), and its
 //   gradient is sigmoid - q.

@@ -8,8 +8,8 @@
 //   x.hpp with the struct of its arguments, and x.cpp with check and cost,
 //   cpu/x.cpp with run_cpu, and cuda/x.cu with run_cuda,
 //   a case in tests/unit/kernels, which runs on both back ends (a coverage test reads ops.def).
-// An op that a step runs for every tensor runs for many tensors in one run_cuda (run_all, OpList),
-// because a launch for each would cost more than its work.
+// For an op that a step runs for every tensor, one run_cuda serves many tensors (run_all, OpList).
+// A launch for each would cost more than its work.
 //
 // There are three back ends: cpu, cuda and plan. plan only checks and counts, so the code that runs
 // a step also finds its memory, FLOPs and traffic. For that, `cuda_scratch` returns the scratch

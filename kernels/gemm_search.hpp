@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice of cuBLASLt's algorithm for each product: the library's first proposal, which is the
-// same in every run, or the fastest of several that were timed. Other algorithms add in other
-// orders. Choices are text, so that all ranks and later jobs can use the same ones. Sums go into a
-// product's kernel (run_with_sums) where that is faster than two ops.
+// The choice of cuBLASLt's algorithm for each product: the library's first proposal, or the fastest
+// of several that were timed. The first proposal is the same in every run; other algorithms add in
+// other orders. Choices are text, so that all ranks and later jobs can use the same ones. Sums go
+// into a product's kernel (run_with_sums) where that is faster than two ops.
 #pragma once
 
 #include <cstdint>

@@ -35,8 +35,8 @@ struct AdafactorTiles {
     span = std::min<int64_t>(group, kColumns);
     spans = width / span;
   }
-  // True if tiles can be used. Spans must be whole packs of four, and strips must be whole spans,
-  // so that the lanes of a warp can add a span's sum in halves. Other tensors are read twice.
+  // True if tiles can be used; other tensors are read twice. Spans must be whole packs of four, and
+  // strips must be whole spans. The lanes of a warp can then add a span's sum in halves.
   static bool fit(const Factored& s) {
     int64_t g = s.y;
     return s.inner == 1 && g % 4 == 0 && (g % kColumns == 0 || (g < kColumns && kColumns % g == 0));
@@ -49,8 +49,8 @@ struct AdafactorTiles {
     return std::min(first_row_of(block) + kRows, (block / blocks_per_outer + 1) * x);
   }
 
-  // Places in a scratch of doubles: sums over the rows of each tile [block][width], sums over the
-  // columns of each span [row][spans], and sums of tiles.
+  // Places in a scratch of doubles. It holds sums over the rows of each tile [block][width], sums
+  // over the columns of each span [row][spans], and sums of tiles.
   constexpr int64_t columns() const { return 0; }
   constexpr int64_t pieces() const { return blocks * width; }
   constexpr int64_t totals() const { return pieces() + rows * spans; }

@@ -2,7 +2,7 @@
 // Calls of cuBLASLt for products, in the library's own terms.
 //
 // The library's matrices are column-major: a row-major [m, n] is its [n, m]. A call computes
-// C^T = B^T A^T with b as the first operand, so a bias over the n columns of c is the library's
+// C^T = B^T A^T with b as the first operand. A bias over the n columns of c is thus the library's
 // bias over rows. Sums over rows of b are its sums of the first operand over the common dimension
 // (BGRADA), which it writes in c's type, f32. The other epilogue with sums also applies GELU's
 // derivative, and would write the sums in the type of the activations.
@@ -54,7 +54,7 @@ cudaDataType_t type_of(DType type);
 void check_lt(cublasStatus_t status, const char* what, const Call& c);
 cublasLtHandle_t handle(const Call& c);  // one per process; c is for messages
 
-// Stands for scratch in plans and in keys of calls. Any aligned address serves.
+// Replaces scratch in plans and in keys of calls. Any aligned address serves.
 inline void* const kSomeScratch = reinterpret_cast<void*>(4096);
 
 // Returns the call that does all work of a product in one kernel. `scratch` receives sums to

@@ -22,8 +22,8 @@ inline int64_t partial_doubles(int64_t blocks, int64_t sums) {
   return blocks == 1 ? 0 : blocks * sums;
 }
 
-// True if packs of `pack` elements fit all views. The views must be aligned to words of 16 bytes,
-// or of a pack's bytes if they are fewer, and rows of `row` elements must be whole packs.
+// True if packs of `pack` elements fit all views. Rows of `row` elements must be whole packs. The
+// views must be aligned to words of 16 bytes, or of a pack's bytes if they are fewer.
 inline bool packs_fit(int pack, int64_t row, std::initializer_list<device::View> views) {
   if (row % pack != 0) return false;
   for (const device::View& v : views) {

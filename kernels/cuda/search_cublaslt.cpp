@@ -138,8 +138,8 @@ Fastest fastest(const Matmul& matmul, const Call& call,
   return {proposed[best], first, least, best != 0};
 }
 
-// Stands for the algorithm of a product with sums that is slower than two ops: a product without
-// sums and a ColumnSum.
+// Replaces the algorithm of a product with sums that is slower than two ops: a product without sums
+// and a ColumnSum.
 const std::string kApart = "apart";
 
 // True if `real`, a call with sums, is faster than two ops: the call without sums by algorithm
