@@ -61,13 +61,13 @@ KERNELS_INLINE int64_t packed_size(int64_t k, int64_t n) {
 template <class T>
 KERNELS_INLINE void pack_rows(float* out, const T* rows, int64_t stride, int64_t k, int64_t n) {
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
-    int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0);
+    int64_t width = smaller(kPanel, lanes_up(n - j0)), filled = smaller(kPanel, n - j0);
     float* panel = out + j0 * k;
     for (int64_t r = 0; r < k; ++r, panel += width) {
       const T* in = rows + r * stride + j0;
       int64_t j = 0;
-      for (; j + kLanes <= there; j += kLanes) store(panel + j, load(in + j));
-      if (j < there) store(panel + j, load_part(in + j, there - j));
+      for (; j + kLanes <= filled; j += kLanes) store(panel + j, load(in + j));
+      if (j < filled) store(panel + j, load_part(in + j, filled - j));
     }
   }
 }
@@ -75,18 +75,18 @@ KERNELS_INLINE void pack_rows(uint32_t* out, const uint16_t* rows, int64_t strid
                               int64_t n) {
   int64_t steps = steps_of<uint16_t>(k);
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
-    int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0);
+    int64_t width = smaller(kPanel, lanes_up(n - j0)), filled = smaller(kPanel, n - j0);
     uint32_t* panel = out + j0 * steps;
     for (int64_t r = 0; r < k; r += 2, panel += width) {  // rows r and r + 1 make pairs
       const uint16_t *in = rows + r * stride + j0, *next = in + stride;
-      for (int64_t j = 0; j < there; j += kLanes) {
-        bool whole = j + kLanes <= there;
+      for (int64_t j = 0; j < filled; j += kLanes) {
+        bool whole = j + kLanes <= filled;
         Words second = r + 1 == k ? words(0)
                        : whole    ? load_bits(next + j)
-                                  : load_bits_part(next + j, there - j);
+                                  : load_bits_part(next + j, filled - j);
         store_words(
             panel + j,
-            pairs_of(whole ? load_bits(in + j) : load_bits_part(in + j, there - j), second));
+            pairs_of(whole ? load_bits(in + j) : load_bits_part(in + j, filled - j), second));
       }
     }
   }
@@ -129,10 +129,10 @@ template <class T>
 KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, int64_t k,
                                     int64_t n) {
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
-    int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0);
+    int64_t width = smaller(kPanel, lanes_up(n - j0)), filled = smaller(kPanel, n - j0);
     float* panel = out + j0 * k;
     int64_t j = 0;
-    for (; j + 8 <= there; j += 8) {
+    for (; j + 8 <= filled; j += 8) {
       const T* in = rows + (j0 + j) * stride;
       int64_t d = 0;
       for (; d + 8 <= k; d += 8) transpose8(panel + d * width + j, width, in + d, stride);
@@ -141,7 +141,7 @@ KERNELS_INLINE void pack_transposed(float* out, const T* rows, int64_t stride, i
     }
     for (int64_t d = 0; d < k; ++d)
       for (int64_t i = j; i < width; ++i)
-        panel[d * width + i] = i < there ? load1(rows + (j0 + i) * stride + d) : 0;
+        panel[d * width + i] = i < filled ? load1(rows + (j0 + i) * stride + d) : 0;
   }
 }
 // Pairs lie side by side in a row already, so packing transposes words.
@@ -153,9 +153,9 @@ KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t
     return uint32_t(row[2 * t]) | (2 * t + 1 < k ? uint32_t(row[2 * t + 1]) << 16 : 0);
   };
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
-    int64_t width = smaller(kPanel, lanes_up(n - j0)), there = smaller(kPanel, n - j0), j = 0;
+    int64_t width = smaller(kPanel, lanes_up(n - j0)), filled = smaller(kPanel, n - j0), j = 0;
     uint32_t* panel = out + j0 * steps;
-    for (; j + 8 <= there; j += 8) {
+    for (; j + 8 <= filled; j += 8) {
       const uint16_t* in = rows + (j0 + j) * stride;
       for (int64_t t = 0; t < whole; t += 8)
         transpose8(reinterpret_cast<float*>(panel + t * width + j), width,
@@ -165,7 +165,7 @@ KERNELS_INLINE void pack_transposed(uint32_t* out, const uint16_t* rows, int64_t
     }
     for (int64_t t = 0; t < steps; ++t)
       for (int64_t i = j; i < width; ++i)
-        panel[t * width + i] = i < there ? pair(rows + (j0 + i) * stride, t) : 0;
+        panel[t * width + i] = i < filled ? pair(rows + (j0 + i) * stride, t) : 0;
   }
 }
 

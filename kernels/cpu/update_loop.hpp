@@ -51,7 +51,7 @@ void update_elements(const Update& a, Queue& queue, Direction direction) {
 #pragma omp parallel for schedule(static) num_threads(queue.threads()) if (blocks > 1)
   for (int64_t b = 0; b < blocks; ++b) {
     alignas(64) float scaled[kUpdateChunk], out[kUpdateChunk];
-    double of_weights = 0, of_updates = 0;
+    double weight_squares = 0, update_squares = 0;
     const int64_t end = std::min(count, (b + 1) * kUpdateBlock);
     for (int64_t at = b * kUpdateBlock; at < end; at += kUpdateChunk) {
       const int64_t n = std::min(kUpdateChunk, end - at);
@@ -61,11 +61,11 @@ void update_elements(const Update& a, Queue& queue, Direction direction) {
       } else {
         std::fill(out, out + n, 0.0f);
       }
-      of_weights += square_sum(weights + at, n);
-      of_updates += square_sum(out, n);
+      weight_squares += square_sum(weights + at, n);
+      update_squares += square_sum(out, n);
     }
-    partial[b] = of_weights;
-    partial[blocks + b] = of_updates;
+    partial[b] = weight_squares;
+    partial[blocks + b] = update_squares;
   }
   a.sums.f64()[0] = plain_sum(partial, blocks);
   a.sums.f64()[1] = plain_sum(partial + blocks, blocks);

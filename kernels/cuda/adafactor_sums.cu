@@ -55,20 +55,20 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   const int64_t end_held = t.first_row + t.rows,
                 end = t.end_row_of(block) < end_held ? t.end_row_of(block) : end_held;
   const int lanes = int(t.span) / kTilePack;
-  double of_columns[kTilePack] = {};
+  double column_squares[kTilePack] = {};
   for (int64_t row = first + warp; row < end; row += kTileWarps) {
     double squares[kTilePack];
     held.squares_from<kAligned>(row * t.width + column, column < t.width, squares);
     double sum = (squares[0] + squares[1]) + (squares[2] + squares[3]);
 #pragma unroll
-    for (int k = 0; k < kTilePack; ++k) of_columns[k] += squares[k];
+    for (int k = 0; k < kTilePack; ++k) column_squares[k] += squares[k];
     for (int distance = lanes / 2; distance > 0; distance /= 2)
       sum += __shfl_xor_sync(kAllLanes, sum, distance);
     if (lane % lanes == 0 && column < t.width)
       scratch[t.pieces() + (row - t.first_row) * t.spans + column / t.span] = sum;
   }
 #pragma unroll
-  for (int k = 0; k < kTilePack; ++k) sums[warp][lane * kTilePack + k] = of_columns[k];
+  for (int k = 0; k < kTilePack; ++k) sums[warp][lane * kTilePack + k] = column_squares[k];
   __syncthreads();
   double total = 0;
   const int64_t mine = strip * AdafactorTiles::kColumns + threadIdx.x;
@@ -310,20 +310,20 @@ void run_cuda(std::span<const AdafactorSums> all, Queue& queue) {
     any_over_x.start();
     any_over_y.start();
 
-    ManyLaunch of_tiles(add_tiles, kTileThreads, queue);
-    ManyLaunch of_lines(add_double_partials, kSumThreads, queue);
+    ManyLaunch tile_launch(add_tiles, kTileThreads, queue);
+    ManyLaunch line_launch(add_double_partials, kSumThreads, queue);
     at = scratch;
     for (const AdafactorSums& a : some) {
       if (in_tiles(a)) {
         const TileSums sums = TileSums::of(a, at);
-        of_tiles.add(sums, sums.blocks());
+        tile_launch.add(sums, sums.blocks());
         at += sums.tiles.doubles();
       } else if (const DoublePartials lines = lines_of(a, at); lines.blocks != 1) {
-        of_lines.add(lines, lines.sums);
+        line_launch.add(lines, lines.sums);
       }
     }
-    of_tiles.start();
-    of_lines.start();
+    tile_launch.start();
+    line_launch.start();
   });
 }
 

@@ -29,7 +29,7 @@ __device__ T warp_max(T x) {
 // Shared memory with one value per warp.
 template <class T>
 struct BlockShared {
-  T of_warp[32];
+  T warp_values[32];
 };
 
 // Returns the sum in every thread, in an order that follows from the block's size alone. All
@@ -38,9 +38,9 @@ template <class T>
 __device__ T block_sum(T x, BlockShared<T>& shared) {
   int lane = int(threadIdx.x % 32), warps = int(blockDim.x / 32);
   x = warp_sum(x);
-  if (lane == 0) shared.of_warp[threadIdx.x / 32] = x;
+  if (lane == 0) shared.warp_values[threadIdx.x / 32] = x;
   __syncthreads();
-  x = warp_sum(lane < warps ? shared.of_warp[lane] : T(0));
+  x = warp_sum(lane < warps ? shared.warp_values[lane] : T(0));
   __syncthreads();
   return x;
 }
@@ -48,9 +48,9 @@ template <class T>
 __device__ T block_max(T x, BlockShared<T>& shared) {
   int lane = int(threadIdx.x % 32), warps = int(blockDim.x / 32);
   x = warp_max(x);
-  if (lane == 0) shared.of_warp[threadIdx.x / 32] = x;
+  if (lane == 0) shared.warp_values[threadIdx.x / 32] = x;
   __syncthreads();
-  x = warp_max(shared.of_warp[lane < warps ? lane : 0]);
+  x = warp_max(shared.warp_values[lane < warps ? lane : 0]);
   __syncthreads();
   return x;
 }

@@ -90,23 +90,23 @@ struct SegmentCounts {
 // A single block finds the begin of each segment. Each thread has consecutive ids.
 constexpr int kScanThreads = 1024;
 __global__ void __launch_bounds__(kScanThreads) place_segments(Segments s) {
-  __shared__ SegmentCounts of_threads[kScanThreads];
+  __shared__ SegmentCounts thread_counts[kScanThreads];
   const int t = int(threadIdx.x), each = (s.vocabulary + kScanThreads - 1) / kScanThreads;
   const int first = t * each, end = first + each < s.vocabulary ? first + each : s.vocabulary;
   SegmentCounts sum;
   for (int id = first; id < end; ++id) sum.add_segment(s.segment_rows[id]);
-  of_threads[t] = sum;
+  thread_counts[t] = sum;
   __syncthreads();
   // Sums over all threads up to this one.
   for (int distance = 1; distance < kScanThreads; distance *= 2) {
     SegmentCounts before;
-    if (t >= distance) before = of_threads[t - distance];
+    if (t >= distance) before = thread_counts[t - distance];
     __syncthreads();
-    of_threads[t].add(before);
+    thread_counts[t].add(before);
     __syncthreads();
   }
   SegmentCounts at;
-  if (t > 0) at = of_threads[t - 1];
+  if (t > 0) at = thread_counts[t - 1];
   for (int id = first; id < end; ++id) {
     s.segment_begin[id] = at.rows;
     s.piece_begin[id] = at.pieces;
@@ -115,8 +115,8 @@ __global__ void __launch_bounds__(kScanThreads) place_segments(Segments s) {
     at.add_segment(s.segment_rows[id]);
   }
   if (t == kScanThreads - 1) {
-    s.totals[0] = of_threads[t].pieces;
-    s.totals[1] = of_threads[t].longs;
+    s.totals[0] = thread_counts[t].pieces;
+    s.totals[1] = thread_counts[t].longs;
   }
 }
 

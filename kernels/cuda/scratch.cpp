@@ -23,8 +23,8 @@ bool is_one_kernel(const Gemm& a) {
   if (!a.bias.none() && !a.gelu_of.none()) return false;
   if (!a.gelu.none() && !a.gelu_of.none()) return false;
   if (!a.residual.none() && a.c.type != DType::f32) return false;
-  const int64_t of_gelu = !a.gelu.none() ? a.leading_of_c() : !a.gelu_of.none() ? a.n : 0;
-  return of_gelu % 8 == 0;
+  const int64_t gelu_row = !a.gelu.none() ? a.leading_of_c() : !a.gelu_of.none() ? a.n : 0;
+  return gelu_row % 8 == 0;
 }
 
 size_t cuda_scratch(const Gemm& a) {

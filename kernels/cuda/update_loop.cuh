@@ -72,19 +72,19 @@ struct UpdateItem {
   float rate, decay, negative_schedule;
   Direction direction;
   int64_t count;
-  double *of_weights, *of_updates;  // sums of squares of each block
+  double *weight_squares, *update_squares;  // sums of squares of each block
 };
 
 // The work of one thread, and its sums of squares.
 template <class Direction>
 struct UpdateStep {
   UpdateItem<Direction> a;
-  double of_weights, of_updates;
+  double weight_squares, update_squares;
 
   template <int N>
   __device__ void step(int64_t i) {
     Floats<N> w = load<true, N>(a.weights + i, N);
-    if (!a.gradient.apply) return add_squares(of_weights, w);
+    if (!a.gradient.apply) return add_squares(weight_squares, w);
     Floats<N> u = a.direction.template of<N>(i, a.gradient.template at<true, N>(i));
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -93,8 +93,8 @@ struct UpdateStep {
       w[k] = fmaf(a.negative_schedule, wanted, w[k]);
     }
     store<true>(a.weights + i, w, N);
-    add_squares(of_weights, w);
-    add_squares(of_updates, u);
+    add_squares(weight_squares, w);
+    add_squares(update_squares, u);
   }
 };
 
@@ -108,11 +108,11 @@ __global__ void __launch_bounds__(kUpdateThreads, 3)
   step.a.gradient.decide();
   if constexpr (requires { step.a.direction.decide(); }) step.a.direction.decide();
   for_update_packs<kAligned>(share.block, step.a.count, step);
-  const double of_weights = block_sum(step.of_weights, shared),
-               of_updates = block_sum(step.of_updates, shared);
+  const double weight_squares = block_sum(step.weight_squares, shared),
+               update_squares = block_sum(step.update_squares, shared);
   if (threadIdx.x == 0) {
-    step.a.of_weights[share.block] = of_weights;
-    step.a.of_updates[share.block] = of_updates;
+    step.a.weight_squares[share.block] = weight_squares;
+    step.a.update_squares[share.block] = update_squares;
   }
 }
 
