@@ -16,7 +16,7 @@ struct FactoredScaling {
   static FactoredScaling of(const AdafactorScaling& a) {
     const Factored& s = a.shape;
     CHECK(s.count() <= UINT32_MAX,
-          "a factored tensor of {} elements: the CUDA form has 2^32 - 1 at most", s.count());
+          "a factored tensor has {} elements; on GPUs at most 2^32 - 1 are allowed", s.count());
     return {a.factor_over_x.f32(), a.factor_over_y.f32(),   uint32_t(s.x),    uint32_t(s.middle),
             uint32_t(s.inner),     uint32_t(s.y * s.inner), uint32_t(a.begin)};
   }
