@@ -21,9 +21,9 @@ namespace config {
 namespace {
 
 struct Place {
-  const Section* section = nullptr;  // the innermost table on the way that the program knows
+  const Section* section = nullptr;  // the innermost known table on the path
   const Row* row = nullptr;
-  std::string name;  // of the key within the section
+  std::string name;  // name of the key within the section
 };
 
 Place find_place(const Section& root, std::string_view key) {
@@ -75,7 +75,7 @@ Deck::Deck(DeckSource source, std::function<void(Table&)> bind)
 Deck::~Deck() = default;
 
 void Deck::error(std::string_view key, std::string message, std::string_view conflicts_with) {
-  // With parts of the deck left out, members hold defaults the user never meant.
+  // If parts of the deck were left out, members hold defaults that the user never meant.
   if (!impl_->complete) return;
   Place place = find_place(impl_->engine->root(), key);
   std::string shown(key);

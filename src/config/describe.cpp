@@ -15,7 +15,7 @@
 namespace config {
 namespace {
 
-// What to show of one table: some of its rows, or all.
+// A table to show, with some or all of its rows.
 struct Block {
   const Section* section = nullptr;
   std::vector<const Row*> rows;
@@ -29,8 +29,8 @@ Block whole(const Section& section) {
 
 bool is_index(const std::string& part) { return part.find_first_not_of("0123456789") == part.npos; }
 
-// Collects what the parts from i on select below the section. data.train.path finds data.NAME.path;
-// list elements may be given as rule[], rule[0], rule.0 or not at all.
+// Appends the blocks that parts i and later select below the section. data.train.path finds
+// data.NAME.path. List elements may be written as rule[], rule[0], rule.0 or left out.
 void select(const Section& section, const std::vector<std::string>& parts, size_t i,
             std::vector<Block>& out) {
   if (section.same_as) return select(*section.same_as, parts, i, out);
@@ -47,12 +47,12 @@ void select(const Section& section, const std::vector<std::string>& parts, size_
   bool within_map = row && (row->type == Type::string_map || row->type == Type::real_map);
   if (!row || (i + 1 < parts.size() && !within_map)) return;
   Block block{&section, {}};
-  for (const auto& r : section.rows)  // kinds may have rows of the same name
+  for (const auto& r : section.rows)  // several kinds may have a row of this name
     if (r->name == row->name) block.rows.push_back(r.get());
   out.push_back(block);
 }
 
-// All rows that `wanted` accepts, by table.
+// Returns all rows that `wanted` accepts, grouped by table.
 std::vector<Block> rows_where(const Section& schema,
                               const std::function<bool(const Row&)>& wanted) {
   std::vector<Block> out;
@@ -65,8 +65,8 @@ std::vector<Block> rows_where(const Section& schema,
   return out;
 }
 
-// The keys of this name in any table; the keys that accept it as a value, and those of the kind of
-// this name.
+// Returns the keys of this name in any table, the keys that accept the name as a value, and the
+// keys of the kind of this name.
 std::vector<Block> by_last_name(const Section& schema, const std::string& name) {
   auto has = [&](const std::vector<std::string>& names) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -90,7 +90,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// batch and batches, clip and clipping; short words must be equal.
+// True for batch and batches, clip and clipping. Words shorter than four letters must be equal.
 bool alike(const std::string& a, const std::string& b) {
   constexpr size_t shortest_stem = 4;
   if (a == b) return true;
@@ -104,8 +104,8 @@ size_t shared_words(const std::vector<std::string>& words, const std::vector<std
   }));
 }
 
-// The keys whose names share most words with the text; if no name shares any, those whose
-// explanations have them all.
+// Returns the keys whose names share the most words with the text. If no name shares a word,
+// returns the keys whose doc lines contain all words.
 std::vector<Block> by_words(const Section& schema, const std::string& text) {
   const std::vector<std::string> words = words_of(text);
   size_t most = 0;
@@ -119,7 +119,7 @@ std::vector<Block> by_words(const Section& schema, const std::string& text) {
   });
 }
 
-// The known name that was probably meant: a full name, or the last part of one.
+// Returns the known name that was probably meant: a full name, or the last part of one.
 std::string nearest_known(const Section& schema, std::string_view key) {
   std::vector<std::string> names, last;
   auto add = [&](const std::string& name) {
@@ -182,7 +182,7 @@ void write_block(const Block& block, std::string& out) {
     out += fmt::format("  the keys of {} again\n", title(*section.same_as));
     return;
   }
-  constexpr size_t widest = 32;  // longer cells push the rest of their own line only
+  constexpr size_t widest = 32;  // a longer cell only pushes the rest of its own line
   std::vector<Cells> cells;
   size_t name = 0, type = 0, otherwise = 0, range = 0;
   for (const Row* row : block.rows) {

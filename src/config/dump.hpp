@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a tree of sections out again. Private to this folder.
+// Writes a tree of sections as text. Private to this folder.
 #pragma once
 
 #include <map>

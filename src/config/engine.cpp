@@ -22,7 +22,7 @@ std::string key_in(const Section& section, std::string_view name) {
   return section.path.empty() ? std::string(name) : fmt::format("{}.{}", section.path, name);
 }
 
-// "[train]", "optimizer.rule[0]", "the top of the deck".
+// Returns "[train]", "optimizer.rule[0]" or "the top of the deck".
 std::string place(const Section& section) {
   if (section.path.empty()) return "the top of the deck";
   return section.path.back() == ']' ? section.path : fmt::format("[{}]", section.path);
@@ -54,8 +54,8 @@ void Engine::run_bind(Section& section, const std::function<void(Table&)>& bind)
   size_t first = checks_.size();
   Table table(*this, section);
   bind(table);
-  // Checks may look at all members of the table, so they run when it is complete, and before a list
-  // can move it.
+  // A check may look at all members of the table. Therefore checks run when the table is complete,
+  // and before a list can move it.
   for (size_t i = first; i < checks_.size(); ++i) {
     Row& row = *checks_[i];
     std::string text = row.check();
@@ -83,7 +83,7 @@ Section& Engine::child(Section& parent, const std::string& name, Section::Form f
     CHECK(known->form == form, "[{}] is bound both as a table and as several", known->path);
     if (!known->kinds.empty()) {
       if (kinds_.empty())
-        known->kinds.clear();  // in every kind
+        known->kinds.clear();  // the child belongs to every kind
       else if (std::find(known->kinds.begin(), known->kinds.end(), kinds_.back().name) ==
                known->kinds.end())
         known->kinds.push_back(kinds_.back().name);
@@ -176,7 +176,7 @@ void Engine::expect_new_name(const Section& section, const Row& row) const {
     if (both_in_kinds && (other->kind_key != kinds_.back().key ||
                           std::find(other->kinds.begin(), other->kinds.end(), kinds_.back().name) ==
                               other->kinds.end()))
-      continue;  // another kind's
+      continue;  // belongs to another kind
     for (const std::string& name : names_of(row))
       for (const std::string& taken : names_of(*other))
         CHECK(name != taken, "two rows for key {}", key_in(section, name));
@@ -265,7 +265,7 @@ bool Engine::read_duration(Row& row) {
       }
   if (row.no_fraction)
     std::erase_if(given, [](const Given& g) { return g.unit == Duration::Unit::fraction; });
-  // An override replaces what the deck or an earlier override says in another spelling.
+  // An override replaces the value that the deck or an earlier override gives in another spelling.
   std::erase_if(given, [origin](const Given& g) { return g.node->at.origin < origin; });
   if (given.empty()) {
     bool missing = row.required && !row.section->from_program;
@@ -298,7 +298,7 @@ bool Engine::read_value(Row& row, Node& node, const std::string& key, Value valu
   return true;
 }
 
-// A default may have been derived from another key's value.
+// A default may be derived from the value of another key.
 void Engine::check_default(Row& row) {
   for (const ValueProblem& p : validate(row, row.value))
     problem(row.section->where(), row.key() + p.suffix,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the bind functions: once to learn the schema, once more to read a deck. Private to this
+// Runs the bind functions, once to learn the schema and once to read a deck. Private to this
 // folder.
 #pragma once
 
@@ -15,14 +15,14 @@ namespace config {
 
 class Engine {
  public:
-  // Describes: no deck, all kinds, one element per list. Neither fills members nor reports
+  // Describes all kinds and one element per list, without a deck. Fills no members and reports no
   // problems.
   Engine();
-  // Reads a deck. `complete` is false if parts were left out after syntax errors: then nothing is
-  // reported as missing.
+  // Reads a deck. `complete` is false if parts were left out after syntax errors; missing keys are
+  // not reported then.
   Engine(Node& deck, const Section& schema, Report& report, bool complete);
 
-  // Throws Exit::internal where the rows contradict each other: a defect of ours, not of the deck.
+  // Throws Exit::internal if the rows contradict each other, which is a defect of the program.
   void bind_root(const std::function<void(Table&)>& bind);
   const Section& root() const { return root_; }
   Section& root() { return root_; }
@@ -30,26 +30,26 @@ class Engine {
   // ---- for Table and Key
   bool reading() const { return report_ != nullptr; }
   void expect_new_name(const Section& section, const Row& row) const;
-  // Takes a finished row: reads its value from the deck, or adds it to the schema. False if the
-  // deck's value has a problem.
+  // Reads the value of a finished row from the deck, or adds the row to the schema. Returns false
+  // if the deck's value has a problem.
   bool commit(std::unique_ptr<Row> row);
-  // The child of that name, made if new.
+  // Returns the child of that name and creates it if it is new.
   Section& child(Section& parent, const std::string& name, Section::Form form,
                  std::string_view doc);
   // Binds a child table. `tag` identifies the type that binds it.
   void bind(Section& section, const void* tag, const std::function<void(Table&)>& bind);
-  // Gives the child its table of the deck; reports a value of another type.
+  // Connects the child to its table of the deck; reports a value that is not a table.
   void attach(Section& child);
   void attach(Section& child, Node* node);
-  // The deck's value of a key that has moved: reported, and read at its new place unless the deck
-  // has it there, too.
+  // Reports a moved key that the deck sets, and copies its value to the new place unless the deck
+  // sets that, too.
   void move(Section& from, std::string_view name, std::string_view to);
-  // Describes what the function binds as belonging to one kind.
+  // Marks everything that the function binds as belonging to one kind.
   void with_kind(const std::string& key, const std::string& kind,
                  const std::function<void()>& bind);
   void problem(Location at, const std::string& key, const std::string& text);
-  // Counts the elements of lists and named tables, which are the deck's to choose; false if there
-  // are too many.
+  // Counts the elements of lists and named tables, whose number the deck chooses. Returns false if
+  // there are too many.
   bool count_element(const Section& container);
 
  private:
@@ -73,8 +73,8 @@ class Engine {
   Report* report_ = nullptr;
   std::vector<Open> open_;            // types being bound, outermost first
   std::vector<Kind> kinds_;           // kinds being described
-  std::vector<Row*> checks_;          // rows whose check waits for the end of its table
-  std::vector<std::string> defects_;  // contradictions found where nothing may throw
+  std::vector<Row*> checks_;          // rows whose check waits for the end of their table
+  std::vector<std::string> defects_;  // contradictions between rows, thrown when bind_root ends
   size_t elements_ = 0;
 };
 

@@ -15,7 +15,7 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// The row that a kind has for this name; null if it has none of its own.
+// Returns the row that a kind has for this name; null if the kind has no row of its own.
 const Row* row_of_kind(const Section& schema, const std::string& name, const Row& choice,
                        const std::string& kind) {
   for (const auto& row : schema.rows)
@@ -28,7 +28,7 @@ std::string text_of(const Row& row) {
   return row.required ? row.doc : fmt::format("{}; default {}", row.doc, plain_value(row.value));
 }
 
-// One table of the deck and the row that picks its kind.
+// Examines one table of the deck, with the row that picks its kind.
 class Leftovers {
  public:
   Leftovers(const Section& section, const Row& choice, Report& report)
@@ -46,7 +46,7 @@ class Leftovers {
   }
 
  private:
-  // --set has changed the kind: whatever the deck itself writes was meant for the kind before.
+  // --set has changed the kind: the deck wrote its keys for the kind before.
   void after_override() {
     const Row* described = schema_.find_row(choice_.name);
     const std::string was =
@@ -59,7 +59,7 @@ class Leftovers {
       const std::vector<std::string> kinds = kinds_with(&schema_, name, key);
       if (key != choice_.name || !has(kinds, was)) continue;
       if (!has(kinds, chosen_)) {
-        left.push_back(key_of(name));  // report_unknown has refused it
+        left.push_back(key_of(name));  // report_unknown has already refused this key
       } else if (const Row* old = row_of_another_meaning(name, was)) {
         left.push_back(key_of(name));
         report_.add(node.at, left.back(),
@@ -78,8 +78,8 @@ class Leftovers {
                             quoted(chosen_)));
   }
 
-  // Somebody has changed the kind in the deck: keys of another kind, which are refused, give the
-  // rest away.
+  // The kind was changed in the deck itself. Refused keys of another kind show that the remaining
+  // keys may have been written for that kind.
   void within_deck() {
     std::vector<std::string> others = other_kinds();
     if (others.empty()) return;
@@ -98,7 +98,7 @@ class Leftovers {
     }
   }
 
-  // The kinds that have all the keys which the chosen kind lacks.
+  // Returns the kinds that have all the keys which the chosen kind lacks.
   std::vector<std::string> other_kinds() const {
     std::vector<std::string> out;
     bool first = true;
@@ -113,8 +113,8 @@ class Leftovers {
     return out;
   }
 
-  // The other kind's row of a key that the chosen kind has too, with another meaning and another
-  // value than its default.
+  // Returns the other kind's row of a key that both kinds have with different meanings. Returns
+  // null if the deck gives the key its new default.
   const Row* row_of_another_meaning(const std::string& name, const std::string& other) const {
     const Row *old = row_of_kind(schema_, name, choice_, other), *now = new_row(name);
     if (!old || !now || old == now) return nullptr;

@@ -7,10 +7,10 @@
 
 namespace config {
 
-// A key that two kinds have may mean another thing in each: eps of Adafactor is 1e-30, that of
-// AdamW 1e-8. Reports keys of the deck that the chosen kind would take although they were written
-// for another one. That is known if --set changes the kind, and likely if the table holds other
-// keys that only another kind has.
+// A key that two kinds have may mean something else in each: eps of Adafactor is 1e-30, eps of
+// AdamW 1e-8. Reports keys that the chosen kind would accept although they were written for another
+// kind. This is certain if --set changes the kind, and likely if the table holds keys that only
+// another kind has.
 void report_leftovers(const Section& root, Report& report);
 
 }  // namespace config

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The deck as a tree of our own: what TOML++ parsed (toml.cpp) with the overrides laid over it
+// The deck as a tree: the nodes that TOML++ parsed (toml.cpp), changed by the overrides
 // (overrides.cpp). Private to this folder.
 #pragma once
 
@@ -31,10 +31,9 @@ struct Node {
   std::map<std::string, Node, std::less<>> entries;
   Location at;
   std::optional<std::string> replaced;  // the string of the deck that an override replaced
-  bool known =
-      // a row or table took it, or a problem was reported for it; what stays unknown is reported at
-      // the end
-      false;
+  // True if a row or table read the node or a problem was reported for it. Unknown nodes are
+  // reported at the end.
+  bool known = false;
 
   bool is_table() const { return kind == Kind::table; }
   Node* find(std::string_view name) {
@@ -44,11 +43,11 @@ struct Node {
   const Node* find(std::string_view name) const { return const_cast<Node*>(this)->find(name); }
 };
 
-// What a message says it found: the string "8", the number 8.0, a table.
+// Describes a node for a message: the string "8", the number 8.0, a table.
 std::string found(const Node& node);
 
-// The parts of a key path: a.b."c.d", rule.0.match and rule[0].match. Empty if the text is no such
-// path.
+// Splits a key path into its parts: a.b."c.d", rule.0.match, rule[0].match. Empty if the text is
+// not a key path.
 std::vector<std::string> split_key(std::string_view key);
 
 }  // namespace config

@@ -23,7 +23,7 @@ void mark(Node& node, Location at) {
   for (auto& [name, value] : node.entries) mark(value, at);
 }
 
-// The single value of "value = TEXT", or nothing.
+// Returns the single value of "value = TEXT", or nothing.
 std::optional<Node> single_value(const std::string& text, std::string& problem) {
   ParsedToml parsed = parse_toml("value = " + text);
   if (!parsed.problems.empty()) {
@@ -38,12 +38,13 @@ std::optional<Node> single_value(const std::string& text, std::string& problem) 
   return std::move(*value);
 }
 
-// A TOML value; what is none and does not begin like one is taken as a string, and so are times and
-// dates, which no key takes (limits.wall_time=12:00:00).
+// Parses a TOML value. Text that is not TOML becomes a string, unless it begins like a value: with
+// a quote or a bracket. Times and dates become strings, too, because no key has such a type
+// (limits.wall_time=12:00:00).
 std::optional<Node> parse_value(const std::string& text, std::string& problem) {
   std::optional<Node> value = single_value(text, problem);
   if (value && value->kind != Node::Kind::date) return value;
-  // a number
+  // A number that TOML refuses, for example one that is too large, does not become a string.
   if (text.find_first_not_of("0123456789", text[0] == '-' || text[0] == '+') == text.npos)
     return {};
   if (text.find_first_of("\"'[{") == 0) {
@@ -96,7 +97,7 @@ class Overlay {
     return base::join(std::span(parts_).first(count), ".");
   }
 
-  // The node to assign to, with the tables on the way to it made where they are missing.
+  // Returns the node to assign to; creates the missing tables on its path.
   Node* find_target() {
     Node* node = &deck_;
     const Section* section = &schema_;
@@ -121,7 +122,7 @@ class Overlay {
     return node;
   }
 
-  // Element parts_[i] of a list; one past the end is added.
+  // Returns element parts_[i] of a list. An index one past the end adds an element.
   Node* element(Node& list, size_t i) {
     const size_t count = list.items.size();
     const std::optional<size_t> index = index_of(parts_[i]);
@@ -143,7 +144,7 @@ class Overlay {
   std::vector<std::string> parts_;
 };
 
-// The full names of all keys, tables and list elements below a node.
+// Appends the full names of all keys, tables and list elements below a node.
 void collect_keys(const Node& node, const std::string& path, std::vector<std::string>& out) {
   for (const auto& [name, value] : node.entries) {
     const std::string key = path + (path.empty() ? "" : ".") + toml_key(name);

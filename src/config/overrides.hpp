@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --unset a.b.c and --set a.b.c=value, applied to the deck. Private to this folder.
+// Applies --unset a.b.c and --set a.b.c=value to the deck. Private to this folder.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ namespace config {
 // parts of the deck were left out after syntax errors (`complete` is false).
 void remove_keys(const std::vector<std::string>& keys, Node& deck, Report& report, bool complete);
 
-// Later ones win. The schema tells lists of tables from tables where the deck has neither. Problems
-// are reported.
+// Applies the overrides in order, so that a later one wins. Where the deck has no value yet, the
+// schema decides between a table and a list of tables. Problems are reported.
 void apply_overrides(const std::vector<std::string>& overrides, const Section& schema, Node& deck,
                      Report& report);
 

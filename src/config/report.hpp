@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects the problems of a deck and its overrides and puts them in the order of the lines.
-// Private to this folder.
+// Collects the problems of a deck and its overrides in the order of the lines. Private to this
+// folder.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ class Report {
  public:
   Report(std::string file, std::vector<std::string> overrides, std::vector<std::string> removals);
 
-  // `key` may be empty, for a problem of an override as a whole.
+  // `key` is empty for a problem of an override as a whole.
   void add(Location at, const std::string& key, const std::string& text);
   const Problems& problems() const { return problems_; }
-  // Enough problems for one sitting: whoever has an expensive explanation may leave it out.
+  // True if no further problem will be listed, so that a caller may skip an expensive explanation.
   bool full() const { return entries_.size() >= most; }
 
  private:

@@ -9,7 +9,8 @@
 namespace config {
 namespace {
 
-// optimizer.rule[0].sub -> optimizer.rule.sub: a header speaks of the last element.
+// Returns optimizer.rule.sub for optimizer.rule[0].sub: in TOML a header refers to the last
+// element.
 std::string header_path(const std::string& path) {
   std::string out;
   bool index = false;
@@ -31,7 +32,7 @@ struct Line {
   std::string name, value, comment;
 };
 
-// TOML wants a table's own keys first, then the tables within it, and those of a list element
+// TOML requires the table's own keys before the tables within it, and the tables of a list element
 // before the next element.
 void write_section(const Section& section, std::string& out) {
   constexpr size_t longest_aligned = 24;

@@ -63,7 +63,7 @@ bool is_number_text(const std::string& text) {
          text.find_first_not_of("0123456789+-.eE") == text.npos;
 }
 
-// How to write what was probably meant; empty if there is no good guess.
+// Returns how to write the value that was probably meant; empty if there is no good guess.
 std::string way_out(const Node& node, Type type) {
   switch (type) {
     case Type::boolean:
@@ -111,7 +111,7 @@ ValueProblem mismatch(const Node& node, Type type, std::string suffix = {}) {
                                          hint.empty() ? "" : "; ", hint)};
 }
 
-// One scalar. Returns false and leaves `out` alone if the node has another type.
+// Reads one scalar. Returns false and leaves `out` alone if the node has another type.
 bool read(const Node& node, bool& out) {
   if (node.kind != Kind::boolean) return false;
   out = node.boolean;
@@ -277,7 +277,7 @@ std::vector<ValueProblem> convert(const Node& node, const Row& row, Value& out) 
     case Type::duration:
       break;
   }
-  // A duration: the spelling has set the unit.
+  // For a duration, the spelling of the key has set the unit.
   Duration& duration = std::get<Duration>(out);
   if (duration.unit == Duration::Unit::steps || duration.unit == Duration::Unit::examples) {
     if (node.kind != Kind::integer) return {mismatch(node, Type::int64)};

@@ -10,8 +10,8 @@
 namespace config {
 namespace {
 
-// TOML++ builds dotted keys and headers of any depth and destroys tables recursively; it also
-// searches some lists linearly. No deck comes near these limits.
+// TOML++ builds dotted keys and headers of any depth, destroys tables recursively and searches some
+// lists linearly. No real deck comes near these limits.
 constexpr size_t max_depth = 16;
 constexpr int max_dots = 16;
 constexpr size_t max_values = 100'000;
@@ -97,14 +97,14 @@ class Scanner {
     i_ += triple ? 3 : 1;
     for (; i_ < text_.size(); ++i_) {
       if (text_[i_] == '\n') {
-        if (!triple) return;  // not closed: the parser will say so
+        if (!triple) return;  // not closed: the parser reports it
         ++line_;
       } else if (text_[i_] == '\\' && escapes) {
         if (++i_ < text_.size() && text_[i_] == '\n') --i_;
       } else if (text_[i_] == quote &&
                  (!triple || text_.compare(i_, 3, std::string(3, quote)) == 0)) {
         i_ += triple ? 3 : 1;
-        // up to two quotes belong to the text
+        // Up to two quotes before the closing three belong to the text.
         while (triple && i_ < text_.size() && text_[i_] == quote) ++i_;
         return;
       }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of one key (Row) and of one table (Section). The engine builds a tree of sections
-// twice: from the bind functions alone (the schema: names stand for any NAME, lists have one
-// element, all kinds are there), and from a deck. Private to this folder.
+// The description of one key (Row) and of one table (Section). The engine builds a tree of sections
+// twice, from the bind functions alone (the schema) and from a deck. In the schema, NAME stands for
+// any name, a list has one element, and all kinds are present. Private to this folder.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ enum class Type {
   duration
 };
 
-// int and int64_t share int64_t.
+// int and int64_t are both stored as int64_t.
 using Value =
     std::variant<bool, int64_t, double, std::string, std::vector<std::string>, std::vector<int64_t>,
                  std::vector<double>, std::map<std::string, std::string>,
@@ -55,12 +55,12 @@ struct Row {
   std::function<std::string()> check;
   std::function<void(const Value&)> store;
 
-  // the key that picks between variants ("kind"), if the row belongs to variants
+  // The key that picks between variants ("kind"); empty if every variant has this row.
   std::string kind_key;
-  std::vector<std::string> kinds;  // those variants
+  std::vector<std::string> kinds;  // the variants that have this row
 
-  const Node* node = nullptr;                  // where the deck sets it
-  std::string key() const;                     // train.global_batch
+  const Node* node = nullptr;  // the deck's value; null if the deck does not set the key
+  std::string key() const;     // train.global_batch
   bool has_name(std::string_view text) const;  // also for the spellings of a duration
 };
 
@@ -81,31 +81,31 @@ struct Section {
   std::string kind_key;
   std::vector<std::string> kinds;
 
-  // schema: a table that contains tables like itself; its rows are there
+  // Schema: the section with the rows of a table that contains tables like itself.
   const Section* same_as = nullptr;
-  const Section* schema = nullptr;  // deck: the section of the schema that describes this one
+  const Section* schema = nullptr;  // deck: the schema of this section
   Node* node = nullptr;             // deck: the table, null if the deck does not have it
   bool kind_unknown = false;        // deck: no valid kind, so keys of every kind pass
-  // deck: a default element the deck leaves alone; its required keys have their values
+  // Deck: a default element that the deck does not mention; its required keys already have values.
   bool from_program = false;
-  // deck: what is absent here may be a consequence of a problem reported already
+  // Deck: keys may be missing only because of a problem that is already reported.
   bool mute_missing = false;
 
   Row* find_row(std::string_view row_name) const;  // by name; a duration also by its spellings
   Section* find_child(std::string_view child_name) const;
-  Location where() const;  // of the table, or of the nearest one above it that the deck has
+  Location where() const;  // the line of the table, or of the nearest parent that the deck has
 };
 
-// The schema section of a child; follows same_as; an element or named table is described by its
-// container's only child.
+// Returns the schema of a child; follows same_as. The container's only child describes every
+// element and every named table.
 const Section* schema_child(const Section* schema, std::string_view name);
 
-// The kinds of this table that have a key or table of this name, and the key that picks between
-// them; empty if none has.
+// Returns the kinds of this table that have a key or table of this name, and the key that picks
+// between them. Empty if no kind has the name.
 std::vector<std::string> kinds_with(const Section* schema, std::string_view name,
                                     std::string& kind_key);
 
-// Every section of the tree, parents first.
+// Visits every section of the tree, parents first.
 void for_each_section(const Section& root, const std::function<void(const Section&)>& visit);
 
 // The four spellings of a duration.
@@ -118,8 +118,8 @@ inline constexpr Spelling duration_spellings[] = {{Duration::Unit::steps, "_step
                                                   {Duration::Unit::epochs, "_epochs"},
                                                   {Duration::Unit::fraction, "_fraction"}};
 std::vector<std::string> spellings(std::string_view duration_name);
-std::vector<std::string> spellings(const Row& duration);  // those it may have
-// total_steps -> total; empty if the name has no such suffix.
+std::vector<std::string> spellings(const Row& duration);  // spellings that this row accepts
+// Returns total for total_steps; empty if the name has no such suffix.
 std::string_view without_suffix(std::string_view name);
 
 // ---- row.cpp: values against rows
@@ -128,9 +128,9 @@ struct ValueProblem {
   std::string suffix;  // "[2]" or ".image" within the value, or empty
   std::string text;
 };
-// Reads the node as the row's type. Empty result: `out` is valid.
+// Reads the node as the row's type. `out` is valid if the result is empty.
 std::vector<ValueProblem> convert(const Node& node, const Row& row, Value& out);
-// Range and choices.
+// Checks the range and the choices.
 std::vector<ValueProblem> validate(const Row& row, const Value& value);
 std::string type_name(const Row& row);        // "an integer"
 std::string short_type_name(const Row& row);  // "integer"

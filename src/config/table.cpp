@@ -166,8 +166,8 @@ void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Var
       });
     return;
   }
-  // Without a valid kind nobody knows which keys are right; one left out after a syntax error is
-  // not the default either.
+  // Without a valid kind the right keys are unknown. After a syntax error, an absent kind may be
+  // one that was left out, so the default does not count either.
   if (!valid || (section_.mute_missing && !has(name))) {
     section_.kind_unknown = true;
     return;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The configuration engine. One row per key: name, type, default, range, unit, doc line,
-// may-change-on-resume - all in one chain beside the member it fills. The same `bind` function
+// The configuration engine. One row per key holds name, type, default, range, unit, doc line and
+// the rule for resuming, in one chain beside the member that it fills. The same `bind` function
 // parses a deck, describes the keys and dumps the resolved deck. The rows live with their owners
-// (`struct TrainOptions { ...; void bind(config::Table& t); }`); this folder is the only place that
-// sees TOML++.
+// (`struct TrainOptions { ...; void bind(config::Table& t); }`). Only this folder includes TOML++.
 //
 //   struct TrainOptions {
 //     std::string data;
@@ -12,9 +11,8 @@
 //     std::string shuffle = "exact";
 //     void bind(config::Table& t) {
 //       t.key("data", data, "name of a [data.NAME] table").required();
-//       t.duration("total", total, "length of the
-//       run").required().on_resume(config::OnResume::may_change); t.key("global_batch",
-//       global_batch, "examples per update, whatever the number of ranks").required().min(1);
+//       t.duration("total", total, "length of the run").required();
+//       t.key("global_batch", global_batch, "examples per update").required().min(1);
 //       t.key("shuffle", shuffle, "order of the examples").one_of({"none", "exact"});
 //     }
 //   };
@@ -39,18 +37,18 @@
 
 namespace config {
 
-// What happens when a resumed run's deck has another value for the key.
+// Decides what happens when the deck of a resumed run has another value for the key.
 enum class OnResume {
   ask,         // refused unless --allow-change KEY (the default)
-  may_change,  // [R] in the decks: taken over silently, noted in the log
-  never,       // would make the saved state meaningless
+  may_change,  // [R] in the decks: accepted and noted in the log
+  never,       // another value would make the saved state meaningless
 };
 
 struct Row;      // one key as described above (schema.hpp)
 struct Section;  // one table (schema.hpp)
 class Engine;    // describes or parses (engine.hpp)
 
-// Returned by Table::key; chain constraints. The row takes effect at the end of the full
+// Returned by Table::key, to chain constraints. The row takes effect at the end of the full
 // expression.
 class Key {
  public:
@@ -58,11 +56,11 @@ class Key {
   Key& min(double least);                       // value >= least (for lists: every element)
   Key& max(double most);                        // value <= most
   Key& above(double bound);                     // value > bound
-  Key& one_of(std::vector<std::string> names);  // strings: one of these, error names the nearest
+  Key& one_of(std::vector<std::string> names);  // strings: one of these; an error names the nearest
   Key& no_fraction();                           // durations: not *_fraction
   Key& unit(std::string_view unit);             // "s", "MiB", "examples", ...: shown by --describe
   Key& on_resume(OnResume what);
-  // extra check after parsing; returns "" or the problem
+  // An extra check after parsing; returns "" or the problem.
   Key& check(std::function<std::string()> problem);
   Key(Key&&) = delete;
   ~Key();
@@ -76,7 +74,7 @@ class Key {
 
 class Table {
  public:
-  // Scalars and lists; the member's value on entry is the default.
+  // Scalars and lists. The value of the member on entry is the default.
   Key key(std::string_view name, bool& member, std::string_view doc);
   Key key(std::string_view name, int& member, std::string_view doc);
   Key key(std::string_view name, int64_t& member, std::string_view doc);
@@ -85,13 +83,12 @@ class Table {
   Key key(std::string_view name, std::vector<std::string>& member, std::string_view doc);
   Key key(std::string_view name, std::vector<int64_t>& member, std::string_view doc);
   Key key(std::string_view name, std::vector<double>& member, std::string_view doc);
-  Key key(std::string_view name, std::map<std::string, std::string>& member,
-          // { image = "png" }
-          std::string_view doc);
-  // { a = 1.0 }
+  // A table of strings, { image = "png" }.
+  Key key(std::string_view name, std::map<std::string, std::string>& member, std::string_view doc);
+  // A table of numbers, { a = 1.0 }.
   Key key(std::string_view name, std::map<std::string, double>& member, std::string_view doc);
 
-  // A member of an enum (or a bool) whose values the deck names. Describing, dumps and comparisons
+  // Binds an enum (or bool) whose values have names in the deck. --describe, dumps and comparisons
   // on resume show the names, as for a string key with one_of.
   //   t.choice("sums", sums, {{"f32", Sums::f32}, {"f64", Sums::f64}}, "type of sums");
   template <class E>
@@ -120,17 +117,17 @@ class Table {
         doc);
   }
 
-  // Exactly one (or, if not required, at most one) of NAME_steps | NAME_examples | NAME_epochs |
-  // NAME_fraction. NAME_percent is refused with the hint that *_fraction is meant.
+  // Accepts exactly one (or, if not required, at most one) of NAME_steps | NAME_examples |
+  // NAME_epochs | NAME_fraction. NAME_percent is refused with a hint to *_fraction.
   Key duration(std::string_view name, Duration& member, std::string_view doc);
 
-  // A table within the table: [model.encoder].
+  // Binds a table within the table: [model.encoder].
   template <class T>
   void table(std::string_view name, T& member, std::string_view doc) {
     child(name, doc, type_tag<T>(), [&member](Table& t) { member.bind(t); });
   }
-  // A table that turns something on by being there: the member has a value exactly where the deck
-  // has the table.
+  // Binds a table whose presence turns something on: the member has a value exactly if the deck has
+  // the table.
   template <class T>
   void optional_table(std::string_view name, std::optional<T>& member, std::string_view doc) {
     if (!describing() && !has(name)) return;
@@ -139,8 +136,8 @@ class Table {
       member.emplace().bind(t);
     });
   }
-  // Any number of named tables: [data.NAME]. Names are letters, digits, _ and -. Entries the map
-  // has already are defaults.
+  // Binds any number of named tables: [data.NAME]. Names are letters, digits, _ and -. Entries that
+  // the map already has are defaults.
   template <class T>
   void named(std::string_view name, std::map<std::string, T>& member, std::string_view doc) {
     NamedMember access;
@@ -149,8 +146,8 @@ class Table {
     access.describe = bind_scratch<T>;
     named_children(name, doc, type_tag<T>(), access);
   }
-  // An array of tables: [[optimizer.rule]]. A list in the deck replaces all elements the vector has
-  // already.
+  // Binds an array of tables: [[optimizer.rule]]. A list in the deck replaces all elements that the
+  // vector already has.
   template <class T>
   void list(std::string_view name, std::vector<T>& member, std::string_view doc) {
     ListMember access;
@@ -164,8 +161,8 @@ class Table {
     child_list(name, doc, type_tag<T>(), access);
   }
 
-  // A registered variant: `kind` picks one of `names`; `make(kind)` builds its options, whose own
-  // bind adds further keys to this same table. Describing lists the keys of every kind, each marked
+  // Binds a registered variant. `kind` picks one of `names`; `make(kind)` builds the options, whose
+  // own bind adds further keys to this same table. Describing lists the keys of every kind, each
   // with the kinds that have it.
   //   t.kind("kind", kind, options, methods(), "which optimizer");
   struct Variant {
@@ -175,7 +172,7 @@ class Table {
   void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
             std::vector<std::string> names,
             std::function<std::shared_ptr<Variant>(const std::string&)> make, std::string_view doc);
-  // Takes the names and options of the rows of a registry.
+  // Uses the names and options of a registry's rows.
   template <class R>
   void kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
             const base::Registry<R>& rows, std::string_view doc) {
@@ -184,19 +181,19 @@ class Table {
         [&rows](const std::string& k) { return rows.at(k).make_options(); }, doc);
   }
 
-  // A key that earlier versions had in this table and that is now `to` ("model.seed"), in a table
-  // that is bound later. A deck that sets it gets an error that names the new place. The value is
-  // read there all the same, so that the deck of an old checkpoint is understood.
+  // Declares a key that earlier versions had in this table and that is now `to` ("model.seed"), in
+  // a table bound later. A deck that sets the old key gets an error that names the new place. The
+  // value is still read there, so that the deck of an old checkpoint can be read.
   void moved(std::string_view name, std::string_view to);
 
-  // For checks that need several keys, when parsing: true if the deck (or an override) sets the key
-  // of this table.
+  // True if the deck (or an override) sets the key of this table. For checks of several keys, when
+  // parsing.
   bool has(std::string_view name) const;
-  // Reports a problem with a key of this table at its file:line (collected with all others; ignored
-  // when not parsing). The key need not have a row: what was refused here is not reported as
-  // unknown again. "decoder.heads" is a key of a table within this one.
+  // Reports a problem with a key of this table at its file:line, together with all other problems.
+  // Does nothing when not parsing. The key need not have a row: it is then not reported as unknown,
+  // too. "decoder.heads" is a key of a table within this one.
   void error(std::string_view name, std::string message);
-  // Full path of this table, "model.encoder"; "" is the root.
+  // Returns the full path of this table, "model.encoder"; "" is the root.
   const std::string& path() const { return path_; }
 
  private:
@@ -218,7 +215,7 @@ class Table {
     size_t count = 0;
     std::function<void(Table&)> describe;
   };
-  // One address per type: a type that contains itself is described once.
+  // One address per type, so that a type that contains itself is described once.
   template <class T>
   static const void* type_tag() {
     static constexpr char tag = 0;
@@ -230,7 +227,7 @@ class Table {
     scratch.bind(t);
   }
   Table(Engine& engine, Section& section);
-  bool describing() const;  // not reading a deck
+  bool describing() const;  // true if no deck is being read
   Key make_row(std::unique_ptr<Row> row);
   void child(std::string_view name, std::string_view doc, const void* tag,
              const std::function<void(Table&)>& bind);
@@ -243,22 +240,22 @@ class Table {
   std::string path_;
 };
 
-// ---- what main uses
+// ---- the interface of main
 
 struct DeckSource {
-  std::string path;                    // file, for messages
-  std::string text;                    // its bytes
+  std::string path;                    // file name, for messages
+  std::string text;                    // bytes of the file
   std::vector<std::string> overrides;  // "a.b.c=value" of --set, in order
-  // "a.b.c" of --unset: taken out of the text before the overrides apply
+  // "a.b.c" of --unset: removed from the text before the overrides apply.
   std::vector<std::string> removals = {};
 };
-// An override that sets `key` to this text, whatever characters it has.
+// Returns an override that sets `key` to this text, whatever characters it has.
 std::string text_override(std::string_view key, std::string_view text);
-// Error(Exit::config) if the file cannot be read.
+// Throws Error(Exit::config) if the file cannot be read.
 DeckSource read_deck(const std::string& path, std::vector<std::string> overrides,
                      std::vector<std::string> removals = {});
 
-// All problems of a deck; each "file:line: key: text" (overrides: "--set a.b=c: text").
+// All problems of a deck, each as "file:line: key: text" (overrides: "--set a.b=c: text").
 struct Problems {
   std::vector<std::string> lines;
   bool any() const { return !lines.empty(); }
@@ -267,29 +264,30 @@ struct Problems {
 class Deck {
  public:
   // Parses the text and fills `root` through its bind. Collects every problem: syntax, unknown keys
-  // with the nearest known name, types, ranges, missing keys. Does not throw for problems of the
+  // with the nearest known name, types, ranges, missing keys. Throws nothing for a problem of the
   // deck.
   template <class T>
   Deck(DeckSource source, T& root) : Deck(std::move(source), [&root](Table& t) { root.bind(t); }) {}
   Deck(DeckSource source, std::function<void(Table&)> bind);
   ~Deck();
 
-  // Adds a problem found by a cross-check, at the line of the key if the deck sets it
-  // ("train.global_batch"). If --set has changed the key that it conflicts with, and not this one,
-  // the problem is that override's.
+  // Adds a problem found by a cross-check, at the line of the key ("train.global_batch") if the
+  // deck sets it. If --set has changed only the key `conflicts_with`, the problem is reported for
+  // that override.
   void error(std::string_view key, std::string message, std::string_view conflicts_with = {});
   bool has(std::string_view key) const;
   bool overridden(std::string_view key) const;  // true if the value comes from --set
   const Problems& problems() const;
   void throw_if_any() const;  // Error(Exit::config) with all lines
-  // TOML text of every key with its value, defaults included, docs as comments
+  // Returns a TOML text of every key with its value, defaults included, and the doc lines as
+  // comments.
   std::string resolved() const;
   std::string digest() const;  // sha256 (hex) of the deck's bytes, the removals and the overrides
-  // "key = value" of every key, for comparing two decks on resume. A duration is one entry without
-  // its suffix: train.total = "500 steps", or "unset".
+  // Returns the value of every key, for comparing two decks on resume. A duration is one entry
+  // without its suffix: train.total = "500 steps", or "unset".
   std::map<std::string, std::string> flat() const;
-  // What happens when the value of a key of flat() (or of one spelling of a duration) differs on
-  // resume; empty if this deck has no such key.
+  // Returns the rule for a key of flat() (or for one spelling of a duration) whose value differs on
+  // resume. Empty if this deck has no such key.
   std::optional<OnResume> on_resume(std::string_view key) const;
 
  private:
@@ -297,13 +295,13 @@ class Deck {
   std::unique_ptr<Impl> impl_;
 };
 
-// --describe [key or prefix]: the reference of all keys of `root`. A name may also be a value that
-// keys accept. Other names give the keys that share a word with it, or an Error(Exit::config) with
-// the nearest name; "" if not to `guess`.
+// Implements --describe [key or prefix]: the reference of all keys of `root`. A name may also be a
+// value that keys accept. For other names, returns the keys that share a word with the name, or
+// throws Error(Exit::config) with the nearest name. Returns "" instead if `guess` is false.
 std::string describe(std::function<void(Table&)> bind, std::string_view key, bool guess = true);
 
-// The known full key that was probably meant, compared part by part: optimizr.lr is near
-// optimizer.learning_rate, and optimizer.lr is not near optimizer.b1. "" if none is near.
+// Returns the known full key that was probably meant, or "" if none is near. The comparison goes
+// part by part: optimizr.lr is near optimizer.learning_rate, optimizer.lr is not near optimizer.b1.
 std::string nearest_key(std::string_view key, std::span<const std::string> known);
 
 }  // namespace config

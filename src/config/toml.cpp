@@ -47,7 +47,7 @@ Node to_node(const toml::node& in) {
   return out;
 }
 
-// TOML++ says what the parser met; people want to know what to change.
+// Adds a hint how to correct the deck to the parser's description of an error.
 std::string explain(std::string_view description) {
   struct Hint {
     std::string_view part, way_out;
@@ -77,7 +77,7 @@ std::string explain(std::string_view description) {
 
 constexpr size_t max_syntax_problems = 10;
 
-// Parses; false with the problem if there is one.
+// Parses the text. Returns false and sets `problem` if the text has an error.
 bool try_parse(const std::string& text, Node& root, SyntaxProblem& problem) {
   try {
     root = to_node(toml::parse(text));
@@ -105,7 +105,7 @@ ParsedToml parse_toml(std::string text) {
       problem = statement->fault;
     } else {
       if (try_parse(text, out.root, problem)) return out;
-      // The last statement that begins at or before the line.
+      // Finds the last statement that begins at or before the line.
       statement = std::upper_bound(scan.statements.begin(), scan.statements.end(), problem.line,
                                    [](int line, const Statement& s) { return line < s.line; });
       if (statement == scan.statements.begin()) {

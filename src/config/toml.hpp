@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TOML text to nodes. toml.cpp is the only file of the program that includes TOML++. Private to
-// this folder.
+// Converts TOML text to nodes. toml.cpp is the only file of the program that includes TOML++.
+// Private to this folder.
 #pragma once
 
 #include <string>
@@ -18,13 +18,13 @@ struct SyntaxProblem {
 struct ParsedToml {
   Node root;
   std::vector<SyntaxProblem> problems;
-  // A faulty table header, whose keys cannot be told from those of the table above it, or too many
-  // errors: the tree is no base for further messages.
+  // True after a faulty table header, whose keys would be counted to the table above it, and after
+  // too many errors. The tree then allows no further messages.
   bool unusable = false;
 };
 
-// After a syntax error the faulty statement is left out and the rest is read, so that one run shows
-// several errors. Limits keep hostile input from exhausting stack, memory or time.
+// Leaves out a statement with a syntax error and reads the rest, so that one run shows several
+// errors. Limits keep hostile input from exhausting stack, memory or time.
 ParsedToml parse_toml(std::string text);
 
 // ---- scan.cpp
@@ -34,18 +34,17 @@ struct Statement {
   int line = 1;
   size_t begin = 0, end = 0;
   bool header = false;
-  // Invalid TOML that must not reach TOML++ 3.3, which has undefined behaviour for it; text empty:
-  // none.
+  // Set for invalid TOML for which TOML++ 3.3 has undefined behaviour; empty text if there is none.
   SyntaxProblem fault;
 };
 
 struct Scan {
   std::vector<Statement> statements;
-  SyntaxProblem problem;  // text empty: within the limits
+  SyntaxProblem problem;  // text is empty within the limits
 };
 
-// Splits text into statements without parsing it. Exact for valid TOML; for other text exact up to
-// the first error.
+// Splits text into statements without parsing it. The result is exact for valid TOML, and exact up
+// to the first error for other text.
 Scan scan_toml(const std::string& text);
 
 }  // namespace config

@@ -15,7 +15,7 @@ constexpr size_t longest_name = 64;
 constexpr size_t most_listed = 12;
 constexpr size_t most_places = 3;
 
-// All names a table knows, durations in each spelling.
+// Returns all names that a table knows, with each spelling of a duration.
 std::vector<std::string> names_in(const Section& section) {
   std::vector<std::string> names;
   for (const auto& row : section.rows) {
@@ -28,7 +28,7 @@ std::vector<std::string> names_in(const Section& section) {
   return names;
 }
 
-// The same for reading: total_* instead of four names.
+// Returns the names that a table knows, in short form: total_* instead of four names.
 std::vector<std::string> short_names_in(const Section& section) {
   std::vector<std::string> names;
   for (const auto& row : section.rows)
@@ -44,14 +44,14 @@ std::string header(const Section& section) {
   return fmt::format("[{}]", section.path);
 }
 
-// The key that picks the kind, in this table or the nearest above.
+// Returns the row that picks the kind, from this table or the nearest one above it.
 const Row* kind_row(const Section& section, const std::string& key) {
   for (const Section* s = &section; s; s = s->parent)
     if (const Row* row = s->find_row(key)) return row;
   return nullptr;
 }
 
-// learning_rate -> lr.
+// Returns lr for learning_rate.
 std::string initials(std::string_view name) {
   std::string out;
   for (size_t i = 0; i < name.size(); ++i)
@@ -124,7 +124,7 @@ class Reporter {
     return text;
   }
 
-  // Tables that have a key or a table of exactly this name.
+  // Returns the tables that have a key or a table of exactly this name.
   std::vector<std::string> tables_with(const std::string& name) const {
     std::vector<std::string> places;
     for_each_section(schema_, [&](const Section& s) {
@@ -135,7 +135,7 @@ class Reporter {
     return places;
   }
 
-  // The full name of the nearest key of the whole deck.
+  // Returns the full name of the nearest key of the whole deck.
   std::string nearest_anywhere(const std::string& name) const {
     std::vector<std::string> names, full;
     for_each_section(schema_, [&](const Section& s) {
@@ -146,7 +146,7 @@ class Reporter {
       }
     });
     std::string near = nearest(name, names);
-    // Among so many names something is always rather near.
+    // Some key of the whole deck is always roughly similar, so the limit is stricter here.
     if (near.empty() || size_t(base::edit_distance(name, near)) > name.size() / 6) return {};
     return full[size_t(std::find(names.begin(), names.end(), near) - names.begin())];
   }
@@ -161,7 +161,7 @@ class Reporter {
 std::string nearest(std::string_view name, std::span<const std::string> candidates) {
   if (name.size() > longest_name) return {};
   std::string found = base::nearest_name(name, candidates);
-  // A common _every_steps makes names alike that are not, so it does not count.
+  // A common suffix such as _every_steps makes unlike names similar, so it does not count.
   size_t length = without_suffix(name).empty() ? name.size() : without_suffix(name).size();
   bool near = !found.empty() && size_t(base::edit_distance(name, found)) <= 1 + length / 4;
   if (near) return found;

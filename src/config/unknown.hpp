@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and tables that no row knows. Private to this folder.
+// Reports keys and tables that no row knows. Private to this folder.
 #pragma once
 
 #include <span>
@@ -11,11 +11,11 @@
 
 namespace config {
 
-// base::nearest_name with less tolerance, safe for names of any length; else a name with these
-// initials (lr for learning_rate). Empty if none is near.
+// As base::nearest_name, but with less tolerance and safe for names of any length. Otherwise
+// returns a name with these initials (lr for learning_rate). Empty if none is near.
 std::string nearest(std::string_view name, std::span<const std::string> candidates);
 
-// Reports every entry of the deck that no row took. `schema` says where such a key would belong.
+// Reports every entry of the deck that no row read. `schema` shows where such a key would belong.
 // `complete` is false if parts of the deck were left out after syntax errors.
 void report_unknown(const Section& root, const Section& schema, Report& report, bool complete);
 
