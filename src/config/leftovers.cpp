@@ -71,9 +71,8 @@ class Leftovers {
     if (left.empty()) return;
     report_.add(choice_.node->at, choice_.key(),
                 fmt::format("the deck wrote this table for {0} = {1}. Drop what was meant for it: "
-                            "--unset {2}; or give a "
-                            "key its new value by --set; or write the whole table anew: --set "
-                            "'{3}={{{0}={4}, ...}}'",
+                            "--unset {2}; or give a key its new value by --set; or write the whole "
+                            "table anew: --set '{3}={{{0}={4}, ...}}'",
                             choice_.name, quoted(was), base::join(left, " --unset "), section_.path,
                             quoted(chosen_)));
   }

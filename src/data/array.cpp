@@ -24,7 +24,7 @@ struct Block {
   size_t capacity;
 };
 
-// True once this thread's pool is gone: values that die later are freed at once.
+// True after this thread's pool is destroyed. Blocks released later go back to the system at once.
 thread_local bool t_closed = false;
 
 struct Pool {
@@ -38,15 +38,15 @@ struct Pool {
 };
 thread_local Pool t_pool;
 
-// Few distinct capacities (four per power of two), so that images of slightly different sizes share
-// blocks.
+// Rounds up to few distinct capacities (four per power of two), so that images of slightly
+// different sizes share blocks.
 size_t rounded(size_t bytes) {
   size_t step = kAlign;
   while (step * 8 <= bytes) step *= 2;
   return (bytes + step - 1) / step * step;
 }
 
-Block take(size_t bytes) {
+Block allocate_block(size_t bytes) {
   size_t capacity = rounded(bytes + kSpare), best = kPoolBlocks;
   if (!t_closed) {
     Pool& pool = t_pool;
@@ -67,7 +67,7 @@ Block take(size_t bytes) {
   return {p, capacity};
 }
 
-void give(Block block) {
+void release_block(Block block) {
   if (block.capacity == 0) return;
   if (t_closed || block.capacity > kLargestPooled) return std::free(block.data);
   Pool& pool = t_pool;
@@ -97,13 +97,13 @@ Bytes Bytes::borrowed(uint8_t* data, size_t size) {
   return out;
 }
 
-Bytes::~Bytes() { give({data_, capacity_}); }
+Bytes::~Bytes() { release_block({data_, capacity_}); }
 
 void Bytes::reset(size_t size) {
   if (size + kSpare > capacity_) {
-    give({std::exchange(data_, nullptr), std::exchange(capacity_, 0)});
+    release_block({std::exchange(data_, nullptr), std::exchange(capacity_, 0)});
     size_ = 0;
-    Block block = take(size);
+    Block block = allocate_block(size);
     data_ = block.data;
     capacity_ = block.capacity;
   }

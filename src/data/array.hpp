@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What flows from a source to the model: named values of one sample, and what is known about them
-// before any is read.
+// The data that flows from a source to the model: the named values of one sample, and their specs,
+// which are known before any sample is read.
 //
-// data holds everything between files and batches: sources, sample order, preprocessing ops,
-// tokenizers, loader. It may use base, device (element types only), io and config. To add a source,
-// an op or a tokenizer: write one file that ends in a row function, and list that function in
-// registry.cpp.
+// The folder data holds everything between files and batches: sources, sample order, preprocessing
+// ops, tokenizers, loader. It may use base, device (element types only), io and config. To add a
+// source, an op or a tokenizer, write one file that ends in a row function and list that function
+// in registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@
 
 namespace data {
 
-// Memory, 64-byte aligned, not cleared. Blocks that are let go wait in a small pool of their
-// thread, so that decoding thousands of images a second does not ask the system for fresh pages
-// each time. At least 16 bytes after the end may be read (never used), which lets loops load whole
-// vectors.
+// Memory, 64-byte aligned, not cleared. Released blocks wait in a small pool of their thread:
+// decoding thousands of images per second then needs no fresh pages from the system. At least 16
+// bytes after the end may be read (but not used), which lets loops load whole vectors.
 class Bytes {
  public:
   Bytes() = default;
   explicit Bytes(size_t size) { reset(size); }
-  // Somebody else's memory, which must outlive it; a copy has memory of its own.
+  // Returns a view of memory that another object owns and that must outlive the view. A copy of the
+  // view owns its memory.
   static Bytes borrowed(uint8_t* data, size_t size);
   Bytes(const Bytes& other);
   Bytes(Bytes&& other) noexcept { swap(other); }
@@ -48,7 +48,7 @@ class Bytes {
   size_t size_ = 0, capacity_ = 0;  // no capacity: empty or borrowed
 };
 
-int64_t blocks_from_system();  // how often this process's Bytes had to allocate; for tests
+int64_t blocks_from_system();  // number of blocks that this process has allocated; for tests
 
 int64_t count_of(const std::vector<int64_t>& shape);     // product
 std::string text_of(const std::vector<int64_t>& shape);  // "[224,224,3]", "?" for an unknown size
@@ -79,11 +79,11 @@ using Texts = std::vector<std::string>;
 using Value = std::variant<Bytes, std::string, Array, Texts>;
 using Sample = std::map<std::string, Value>;
 
-// Where fields will lie in the end, such as in a row of a batch: an op may make its result there,
-// which spares a copy. Whoever offers a place looks whether it was taken.
+// The final places of fields, such as rows of a batch. An op may write its result there, which
+// saves a copy. The caller checks whether a place was used.
 using Places = std::map<std::string, std::span<uint8_t>>;
 
-// What is known about a field without reading it.
+// The description of a field, known without reading any sample.
 struct FieldSpec {
   enum class Kind { bytes, text, array, texts };
   Kind kind = Kind::bytes;
@@ -98,12 +98,12 @@ struct FieldSpec {
   static FieldSpec array(device::DType type, std::vector<int64_t> shape, int64_t limit = 0) {
     return {Kind::array, type, std::move(shape), limit};
   }
-  bool fixed() const;  // an array whose every size is known
+  bool fixed() const;  // true for an array whose sizes are all known
   bool operator==(const FieldSpec&) const = default;
 };
 using Spec = std::map<std::string, FieldSpec>;
 
-// What value_range makes of a byte: to_low + (byte - low) / width * to_width, each operation
+// The mapping of value_range for bytes: to_low + (byte - low) / width * to_width, each operation
 // rounded.
 struct ByteScale {
   float low = 0, width = 255, to_low = 0, to_width = 1;
@@ -112,7 +112,7 @@ struct ByteScale {
 
 std::string text_of(const FieldSpec& field);  // "f32 [224,224,3]", "encoded bytes", "text", "texts"
 std::string text_of(const Spec& spec);        // "image u8 [?,?,3], text text"
-// Why the value is not what the field says, or "".
+// Returns how the value differs from the field's spec, or "".
 std::string mismatch(const FieldSpec& field, const Value& value);
 
 }  // namespace data

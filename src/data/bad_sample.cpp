@@ -10,8 +10,8 @@ namespace data {
 
 namespace {
 
-// The sample itself, then those at distances 1, 2, 4, ..., in a small set (where these come round
-// to what was tried) the nearest of the others.
+// Returns the sample itself, then those at distances 1, 2, 4, ... In a small set, where these
+// distances repeat samples, the nearest of the others follow.
 std::vector<int64_t> substitutes_of(int64_t index, int64_t size) {
   std::vector<int64_t> out{index};
   auto add = [&](int64_t distance) {
@@ -29,7 +29,7 @@ std::vector<int64_t> substitutes_of(int64_t index, int64_t size) {
 SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
                                      const Places* places) {
   SampleOrSubstitute out;
-  std::vector<int64_t> others;  // made when they are needed
+  std::vector<int64_t> others;  // computed at the first bad sample
   for (size_t attempt = 0; attempt == 0 || attempt < others.size(); ++attempt) {
     out.index = attempt == 0 ? index : others[attempt];
     try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples that cannot be used - a broken image, a text that is not UTF-8, a member that is too
-// large - and what stands in for them. Not meant: a file system that fails or a shard that vanishes
-// (data::Unreadable), which no other sample can make good.
+// Samples that cannot be used (a broken image, a text that is not UTF-8, a member that is too
+// large) and the samples that replace them. A file system that fails or a shard that vanishes is
+// not a bad sample (data::Unreadable): no other sample can help.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace data {
 
 class Dataset;
 
-// Texts of one line, whatever was in the file.
+// All texts are on one line, whatever the file held.
 struct BadSample {
   std::string dataset;  // NAME of [data.NAME]
   std::string key;      // "shards/train-000.tar:000123"
@@ -37,23 +37,23 @@ class BadSampleError : public base::Error {
 
 struct SampleOrSubstitute {
   Sample sample;
-  int64_t index = 0;           // of the sample that is used
-  std::vector<BadSample> bad;  // what was tried before it; empty = the sample asked for is fine
+  int64_t index = 0;           // index of the sample that is used
+  std::vector<BadSample> bad;  // bad samples tried before it; empty = the requested one is good
 };
 
-// Sample `index` as it stands at `position`, or the first good one of those that follow it in the
-// data set at distances 1, 2, 4, ..., 2^15 (a run of broken neighbours is soon left behind; in a
-// small set these come round, so then the nearest others). Which one depends on the data set and
-// the position alone, so on every rank count it is the same. Error(Exit::data) if none of them is
-// good; names them.
+// Returns sample `index` at stream position `position`. If it is bad, returns the first good sample
+// after it in the data set at distances 1, 2, 4, ..., 2^15. These distances soon leave a run of
+// broken neighbours; in a small set, where they repeat, the nearest other samples follow. The
+// choice depends only on the data set and the position, so it is the same for every number of
+// ranks. Throws Error(Exit::data), which names the first two, if none of them is good.
 constexpr int kSubstitutes = 16;
 SampleOrSubstitute get_or_substitute(const Dataset& dataset, int64_t index, int64_t position,
                                      const Places* places = nullptr);
 
-// What loaders replaced in the batches that they delivered (not in those read ahead, so it depends
-// on no timing).
+// Samples that loaders replaced in delivered batches. Batches read ahead do not count, so the log
+// does not depend on timing.
 struct BadSampleLog {
-  int64_t replaced = 0;  // examples of batches
+  int64_t replaced = 0;  // number of replaced examples
   std::vector<BadSample> found;
 };
 

@@ -55,8 +55,7 @@ std::unique_ptr<Dataset> open_dataset(const Sections& sections, const Tokenizers
     std::string preprocess = sections.preprocess_of(name);
     const SourceOptions* options = sections.data.at(name).source_options();
     CHECK(options, "no source options");
-    // The string is checked and tokenizers are opened first: they fail faster than a source is
-    // indexed.
+    // Checks the string and opens tokenizers first: both fail faster than indexing a source.
     Pipeline pipeline(preprocess, options->spec(), {.tokenizers = &tokenizers, .open = true},
                       context.seed);
     if (!context.bytes_field.empty()) pipeline.leave_bytes(context.bytes_field);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data set as the rest of the program sees it: a source with its preprocessing, any sample by
-// number.
+// A data set as the rest of the program uses it: a source with its preprocessing, and any sample by
+// its number.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ class Dataset {
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
   uint64_t fingerprint() const { return source_->fingerprint(); }
-  // Returns what the ops counted in this process, samples read ahead included (count_lines.hpp).
+  // Returns the counts of the ops in this process, samples read ahead included (count_lines.hpp).
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 
-  // Sample `index` after all ops, as it stands at `position` of the stream (random ops draw by it).
-  // Any thread. Errors name the data set, the sample's key and the op; those that are the sample's
-  // own fault are BadSampleError. Fields may lie in `places`, which must then outlive the sample;
-  // `trace` gets what ops tell.
+  // Returns sample `index` after all ops, at `position` of the stream, from which random ops draw.
+  // Any thread may call it. Errors name the data set, the sample's key and the op; an error that is
+  // the sample's own fault is a BadSampleError. Fields may lie in `places`, which must then outlive
+  // the sample. Ops record their findings in `trace`.
   Sample get(int64_t index, int64_t position, const Places* places = nullptr,
              Trace* trace = nullptr) const;
 

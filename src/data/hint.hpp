@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way out of a misspelt name, as every message of this folder gives it.
+// Hints for misspelt names in the messages of this folder.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,13 +12,13 @@
 
 namespace data {
 
-// ", nearest is 'resize'", or "" if nothing is near.
+// Returns ", nearest is 'resize'", or "" if nothing is near.
 inline std::string nearest_hint(std::string_view name, const std::vector<std::string>& known) {
   std::string nearest = base::nearest_name(name, known);
   return nearest.empty() ? "" : fmt::format(", nearest is '{}'", nearest);
 }
 
-// "a, b, c", or "none".
+// Returns "a, b, c", or "none".
 inline std::string list_of(const std::vector<std::string>& names) {
   return names.empty() ? "none" : base::join(names, ", ");
 }

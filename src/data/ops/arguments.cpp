@@ -124,7 +124,7 @@ Arguments::Arguments(const Call& call, std::span<const Parameter> parameters, st
     if (b.parameter->otherwise.empty())
       base::fail(Exit::config, "{}: {}: argument '{}' ({}) is missing", place(text, call.at), op_,
                  b.parameter->name, b.parameter->doc);
-    // A default is written as in a call, so it is read as one.
+    // A default is written like an argument, so the same parser reads it.
     b.value = parse_calls(fmt::format("x({})", b.parameter->otherwise)).at(0).arguments.at(0).value;
   }
 }

@@ -150,7 +150,7 @@ class Parser {
     constexpr size_t kLongest = 100;
     if (end - at_ > kLongest) fail(begin, "not a number");
     std::string digits(text_.substr(at_, end - at_));
-    // 32_000 as in TOML and Python.
+    // Removes the underscore of 32_000, as TOML and Python do.
     for (size_t i = 1; i + 1 < digits.size(); ++i)
       if (digits[i] == '_' && digit(digits[i - 1]) && digit(digits[i + 1])) digits.erase(i, 1);
     const char *first = digits.data(), *last = first + digits.size();

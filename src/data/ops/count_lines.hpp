@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines for the log from what preprocessing ops counted (Dataset::counts): a share of captions that
-// were cut, per field.
+// Formats the counts of preprocessing ops (Dataset::counts) as lines for the log: the share of
+// captions that were cut, per field.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace data {
 
-// counts: "FIELD.captions", "FIELD.captions_cut", "FIELD.captions_empty", summed over ranks.
+// `counts` holds "FIELD.captions", "FIELD.captions_cut" and "FIELD.captions_empty", summed over
+// ranks.
 std::vector<std::string> count_lines(const std::string& dataset,
                                      const std::map<std::string, int64_t>& counts);
 

@@ -12,14 +12,14 @@ namespace data {
 namespace {
 
 using base::Exit;
-constexpr size_t kMostNames = 1'000'000;  // more is a slip of the keyboard
+constexpr size_t kMostNames = 1'000'000;  // more names are a typing error
 constexpr size_t kMostBytes = size_t{256} << 20;
 
-// A piece of a pattern: texts to choose from, of which fixed text is only one, or numbers.
+// A piece of a pattern: a list of texts (fixed text is a list of one) or a range of numbers.
 struct Piece {
   std::vector<std::string> texts;
-  int64_t first = 0, last = 0;  // without texts
-  size_t width = 0;             // of a number, at least
+  int64_t first = 0, last = 0;  // used if there are no texts
+  size_t width = 0;             // minimum digits of a number
 
   size_t count() const { return texts.empty() ? size_t(last - first + 1) : texts.size(); }
   std::string at(size_t i) const {

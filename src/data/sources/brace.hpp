@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "train-{000..003}.tar" and "{a,b}/x-{0..9}.tar" as lists of names.
+// Expands patterns such as "train-{000..003}.tar" and "{a,b}/x-{0..9}.tar" to lists of names.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace data {
 
-// Ranges keep the width of their first number; several braces multiply, the last one running
-// fastest. Error(Exit::config) for a brace that is open, empty, nested or runs backwards, and for
-// more than a million names or 256 MiB of them.
+// Ranges keep the width of their first number. Several braces multiply; the last one runs fastest.
+// Throws Error(Exit::config) for a brace that is open, empty, nested or runs backwards, and for
+// more than a million names or 256 MiB of names.
 std::vector<std::string> expand_braces(std::string_view pattern);
-void check_braces(std::string_view pattern);  // the same errors, without making the names
+void check_braces(std::string_view pattern);  // throws the same errors without making names
 
 }  // namespace data

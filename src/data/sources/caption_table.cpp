@@ -22,15 +22,16 @@ std::string lower(std::string_view text) {
 
 constexpr size_t kAll = std::string_view::npos;
 
-// Reads one row after the other. `cells` and `line` are those of the row that next() found.
+// Reads one row after the other. `cells` and `line` belong to the row that next() found.
 class Rows {
  public:
   Rows(const std::string& path, std::string_view text)
       : path_(path), rest_(text), csv_(lower(path).ends_with(".csv")) {}
 
-  // False at the end. TSV: at most `most` cells, the last one holds the rest of the line.
+  // Returns false at the end. A TSV row has at most `most` cells; the last one holds the rest of
+  // the line.
   bool next(size_t most) {
-    while (end_line()) {  // empty lines
+    while (end_line()) {  // skips empty lines
     }
     if (rest_.empty()) return false;
     line = next_line_;
@@ -105,7 +106,7 @@ class Rows {
   int64_t next_line_ = 1;
 };
 
-// The columns of image and caption, and how many columns there are.
+// The columns of image and caption, and the number of columns.
 struct Layout {
   size_t image = 0, caption = 1, columns = 2;
 };
@@ -120,7 +121,8 @@ std::string list(const std::vector<std::string>& cells) {
   return base::join(shown, ", ");
 }
 
-// Columns of the header that may be meant: the one of that name, or all with a usual name.
+// Returns the columns of the header that may be meant: the one with this name, or all with a usual
+// name.
 std::vector<size_t> candidates(const std::vector<std::string>& header, const std::string& name,
                                const std::vector<std::string>& usual) {
   std::vector<size_t> out;
@@ -131,7 +133,7 @@ std::vector<size_t> candidates(const std::vector<std::string>& header, const std
   return out;
 }
 
-// The layout that a header gives; nothing if the first line is no header.
+// Returns the layout that a header gives; nothing if the first line is not a header.
 std::optional<Layout> layout_of(const Rows& first, const TableColumns& columns) {
   const std::vector<std::string>& header = first.cells;
   std::vector<size_t> image = candidates(header, columns.image, image_column_names()),
@@ -159,8 +161,8 @@ std::optional<Layout> layout_of(const Rows& first, const TableColumns& columns) 
   return out;
 }
 
-// Guesses what separates the cells of a row that seems to have one cell only, and says what to do
-// about it.
+// Guesses the separator of a row that seems to have only one cell, and returns advice for the
+// message.
 std::string separator_hint(const Rows& rows) {
   if (rows.cells.size() != 1) return "";
   auto has = [&](char c) { return rows.cells[0].find(c) != std::string::npos; };
@@ -184,12 +186,11 @@ void check_cells(const Rows& rows, const Layout& layout, bool header) {
         hint));
   rows.fail(
       fmt::format("{} cells, where a table without a header has image and caption: {}; name the "
-                  "columns in a first line, or with "
-                  "image_column and caption_column",
+                  "columns in a first line, or with image_column and caption_column",
                   cells, list(rows.cells)));
 }
 
-// Line breaks become one space.
+// Replaces each run of line breaks by one space.
 std::string on_one_line(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -201,8 +202,7 @@ std::string on_one_line(std::string_view text) {
   return out;
 }
 
-// One object per line, whose keys are the columns. Returns what the column holds: a text, or a
-// whole number as it is written.
+// Returns the value of a column of one JSON line: a text, or a whole number as it is written.
 std::string cell_of(const nlohmann::json& object, const std::string& path, int64_t line,
                     const std::string& name, const char* key,
                     const std::vector<std::string>& usual) {

@@ -4,16 +4,13 @@
 // two).
 //
 //   header   The first line is a header if one cell names the image (image, filepath, file_name,
-//   path, ...) and another
-//            one the caption (caption, title, text, ...), in letters of any case, or if
-//            TableColumns names a column. Other columns are ignored. Without a header the columns
-//            are image, caption.
-//   TSV      Cells are separated by tabs; quotes mean nothing. A caption in the last column takes
-//   the rest of its line,
-//            tabs included.
+//            path, ...) and another one the caption (caption, title, text, ...), in letters of any
+//            case. It is a header, too, if TableColumns names a column. Other columns are ignored.
+//            Without a header the columns are image, caption.
+//   TSV      Tabs separate the cells; quotes mean nothing. A caption in the last column is the rest
+//            of its line, tabs included.
 //   CSV      RFC 4180: commas, cells in double quotes, a quote doubled within them. Line breaks
-//   within a caption become
-//            one space.
+//            within a caption become one space.
 //   JSONL    An object per line, whose keys are the columns; its values are texts or whole numbers.
 //   All      Lines end in \n or \r\n. Empty lines are skipped. An empty caption is a caption.
 #pragma once
@@ -26,24 +23,24 @@
 
 namespace data {
 
-// Names in the header; "": found among the usual names.
+// Names in the header; "" = the column is found among the usual names.
 struct TableColumns {
   std::string image, caption;
 };
 
 bool is_table(const std::string& path);  // .tsv, .csv or .jsonl
 
-// `line` is the row's first line in the file, from 1.
+// `line` is the row's first line in the file, counted from 1.
 using OnCaption =
     std::function<void(std::string_view image, std::string_view caption, int64_t line)>;
 
 // Calls `row` for every row of `text`, the content of the file `path`. Returns true if the first
-// line was a header. Error(Exit::data) with file and line for a header without the columns, or with
-// several that could be meant, and for rows with too few or too many cells.
+// line was a header. Throws Error(Exit::data) with file and line for a header that lacks a column
+// or has several candidates, and for rows with too few or too many cells.
 bool read_caption_table(const std::string& path, std::string_view text, const TableColumns& columns,
                         const OnCaption& row);
 
-// The usual names, for messages and documents.
+// Return the usual column names, for messages and documents.
 const std::vector<std::string>& image_column_names();
 const std::vector<std::string>& caption_column_names();
 

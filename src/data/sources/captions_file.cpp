@@ -38,7 +38,7 @@ std::string read_whole(const std::string& path) {
 
 }  // namespace
 
-// Captions in the order of the file, with the number of their image.
+// Collects captions in the order of the files, with the number of their image.
 struct CaptionsFile::Collector {
   explicit Collector(CaptionsFile& owner) : file(owner) {}
 
@@ -62,7 +62,7 @@ struct CaptionsFile::Collector {
     image.push_back(known->second);
     file.captions_.push_back(put(caption));
   }
-  // Brings the captions together by image; their order within an image stays.
+  // Sorts the captions by image; their order within an image stays.
   void finish() {
     size_t images = file.names_.size();
     file.first_.assign(images + 1, 0);
@@ -110,8 +110,8 @@ void CaptionsFile::read_table(const std::string& path, const TableColumns& colum
   if (!read_caption_table(path, all, columns, add) && headless_.empty()) headless_ = first;
 }
 
-// Objects are taken as they are read and not kept, so that a file of gigabytes needs little more
-// than its captions.
+// Handles each object while the file is parsed and does not keep it. A file of gigabytes then needs
+// little more memory than its captions.
 void CaptionsFile::read_coco(const std::string& path, Collector& collector) {
   struct Annotation {
     int64_t image, number;

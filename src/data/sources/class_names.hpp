@@ -13,17 +13,17 @@ namespace data {
 class ClassNames {
  public:
   ClassNames() = default;
-  // `from`: a text file with one name per line, or a folder, whose sub-folders are the names,
-  // sorted by their bytes. Error(Exit::data) if it cannot be read, holds no name, or holds one
-  // twice.
+  // `from` is a text file with one name per line, or a folder, whose sub-folders are the names,
+  // sorted by their bytes. Throws Error(Exit::data) if it cannot be read, holds no name, or holds
+  // one twice.
   explicit ClassNames(const std::string& from);
 
   const std::string& from() const { return from_; }
   int64_t size() const { return int64_t(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
-  // The number of a class; Error(Exit::data) with the nearest name for one that is not there.
+  // Returns the number of a class. Throws Error(Exit::data) with the nearest name if there is none.
   int32_t number_of(std::string_view name) const;
-  // "cat, dog, ..." for logs.
+  // Returns "cat, dog, ..." for logs.
   std::string text() const;
 
  private:

@@ -17,8 +17,8 @@ int64_t modified_of(const struct stat& info) {
 
 }  // namespace
 
-// Not blocking: to open a pipe that nobody writes to must not hold us; of a regular file it changes
-// nothing.
+// With O_NONBLOCK, opening a pipe without a writer does not block. The flag changes nothing for a
+// regular file.
 File::File(const std::string& path)
     : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (fd_ < 0) throw Unreadable(fmt::format("cannot open '{}': {}", path, std::strerror(errno)));

@@ -9,8 +9,8 @@
 
 namespace data {
 
-// The file system failed, or a file changed while it was in use: not the fault of the sample that
-// was asked for.
+// The file system failed, or a file changed while it was in use. The requested sample is not at
+// fault.
 class Unreadable : public base::Error {
  public:
   explicit Unreadable(const std::string& text) : base::Error(base::Exit::data, text) {}
@@ -18,17 +18,17 @@ class Unreadable : public base::Error {
 
 class File {
  public:
-  // Unreadable if it cannot be opened or is no regular file
+  // Throws Unreadable if the file cannot be opened or is not a regular file.
   explicit File(const std::string& path);
   ~File();
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }  // when it was opened
+  int64_t size() const { return size_; }  // at the time of opening
   int64_t modified_ns() const { return modified_ns_; }
-  bool has_changed() const;  // size or time, since it was opened
-  // Exactly `count` bytes; Unreadable if the file ends before.
+  bool has_changed() const;  // true if size or time changed since opening
+  // Reads exactly `count` bytes; throws Unreadable if the file ends earlier.
   void read(int64_t offset, void* out, size_t count) const;
 
  private:

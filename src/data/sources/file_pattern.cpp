@@ -18,8 +18,8 @@ namespace {
 
 using base::Exit;
 
-// The first folder that could not be listed. glob() takes a plain function, so it goes through a
-// variable.
+// The first folder that could not be listed. glob() accepts only a plain function, so the result
+// goes through a variable.
 struct Unlisted {
   std::string folder;
   int number = 0;
@@ -46,7 +46,7 @@ std::vector<std::string> matches_of(const std::string& name) {
   return out;
 }
 
-// "x.tar.index" beside "x.tar", and "x.tar.index.AbCdEf" while it is being written.
+// True for "x.tar.index" beside "x.tar", and for "x.tar.index.AbCdEf", an index being written.
 bool is_index_of_another(const std::string& name, const std::vector<std::string>& names) {
   constexpr std::string_view kEnding = ".index";
   size_t at = name.rfind(kEnding);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of data files in a deck: "train-{000..003}.tar", "shards/*.tar", "{a,b}/[0-9]*.tar".
+// Finds the data files that a deck names: "train-{000..003}.tar", "shards/*.tar",
+// "{a,b}/[0-9]*.tar".
 #pragma once
 
 #include <string>
@@ -7,12 +8,12 @@
 
 namespace data {
 
-// Expands braces (brace.hpp), then *, ? and [...] in each name against the files that exist: never
-// a leading dot, the matches of one name sorted by their bytes. A file whose name is the pattern
-// itself is taken literally. The tar indexes that this program writes beside its shards are left
-// out. Names without *, ?, [ need not exist. Error(Exit::config) for bad braces. Error(Exit::data)
-// for a pattern that matches nothing, for a file that two patterns match, for a folder that cannot
-// be listed, and for a folder alone.
+// Expands braces (brace.hpp), then *, ? and [...] in each name against the existing files. A
+// wildcard never matches a leading dot; the matches of one name are sorted by their bytes. A file
+// whose name is the pattern itself is used literally. The tar indexes that this program writes
+// beside its shards are left out. Names without *, ?, [ need not exist. Throws Error(Exit::config)
+// for bad braces. Throws Error(Exit::data) for a pattern that matches nothing, for a file that two
+// patterns match, for a folder that cannot be listed, and for a folder alone.
 std::vector<std::string> files_matching(const std::string& pattern);
 
 }  // namespace data

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of the data pipeline as models take it.
+// Converts a batch of the data pipeline to a batch for models.
 #pragma once
 
 #include <utility>
@@ -9,8 +9,8 @@
 
 namespace data {
 
-// Views of the batch's arrays, valid as long as the batch. first_position: global position of the
-// first example.
+// Returns views of the batch's arrays, valid as long as the batch. first_position is the global
+// position of the first example.
 inline models::HostBatch host_batch(const Batch& batch, int64_t first_position) {
   models::HostBatch host{
       .features = {}, .examples = batch.size(), .first_position = first_position};
@@ -18,7 +18,7 @@ inline models::HostBatch host_batch(const Batch& batch, int64_t first_position) 
   return host;
 }
 
-// Views of the batch's arrays; the result keeps the batch alive.
+// Returns views of the batch's arrays and keeps the batch alive.
 inline models::HostBatch host_batch(BatchPtr batch) {
   models::HostBatch host = host_batch(*batch, batch->positions[0]);
   host.owner = std::move(batch);
