@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GIF through giflib: the first frame, on a canvas as large as the largest frame, as the published
-// decoder makes it.
+// Decodes GIF through giflib: the first frame, on a canvas as large as the largest frame, like the
+// published decoder.
 #include <gif_lib.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class Reader {
     auto [height, width] = canvas(frame);
     check_image_size("GIF", width, height);
     Array out(device::DType::u8, {height, width, 3});
-    // what the frame leaves out, or leaves transparent, is black
+    // Pixels that the frame leaves out or leaves transparent are black.
     std::fill_n(out.u8(), out.count(), uint8_t{0});
     for (int64_t y = frame.Top; y < std::min<int64_t>(frame.Top + frame.Height, height); ++y)
       for (int64_t x = frame.Left; x < std::min<int64_t>(frame.Left + frame.Width, width); ++x) {
@@ -76,8 +76,8 @@ class Reader {
     if (result != GIF_OK) fail(gif_->Error);
   }
 
-  // Up to the next image's description; false at the end. `transparent` takes what extensions
-  // before it say.
+  // Reads up to the next image's description; returns false at the end. `transparent` receives the
+  // transparent colour that extensions before the image name.
   bool next_image(int* transparent) {
     GifRecordType type = UNDEFINED_RECORD_TYPE;
     while (true) {
@@ -100,7 +100,7 @@ class Reader {
 
   std::vector<uint8_t> read_indices(const GifImageDesc& frame) {
     std::vector<uint8_t> out(size_t(frame.Width) * size_t(frame.Height));
-    // Interlaced: every 8th row, then the rows between, four passes.
+    // Interlaced frames store every 8th row first, then the rows between, in four passes.
     constexpr int kFirst[] = {0, 4, 2, 1}, kEvery[] = {8, 8, 4, 2};
     for (int pass = 0; pass < (frame.Interlace ? 4 : 1); ++pass)
       for (int y = frame.Interlace ? kFirst[pass] : 0; y < frame.Height;
@@ -109,8 +109,8 @@ class Reader {
     return out;
   }
 
-  // Height and width of the largest frame. Later frames are passed over; a file cut among them
-  // still has its first.
+  // Returns height and width of the largest frame. Later frames are skipped; a file that is cut
+  // among them still has its first frame.
   std::pair<int64_t, int64_t> canvas(const GifImageDesc& first) {
     int64_t height = first.Height, width = first.Width;
     try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JPEG through libjpeg-turbo.
+// Decodes JPEG through libjpeg-turbo.
 #include <turbojpeg.h>
 
 #include <cstring>
@@ -19,15 +19,15 @@ struct Destroy {
   void operator()(void* handle) const { tjDestroy(handle); }
 };
 
-// One decompressor per thread: making one costs more than decoding a thumbnail.
+// Keeps one decompressor per thread: creating one costs more than decoding a thumbnail.
 tjhandle decompressor() {
   thread_local std::unique_ptr<void, Destroy> handle{tjInitDecompress()};
   if (!handle) base::fail(Exit::internal, "libjpeg-turbo: {}", tjGetErrorStr2(nullptr));
   return handle.get();
 }
 
-// The library goes on after "warnings", most of which mean lost pixels, so they are errors here.
-// Bytes between the scan and the end are none, if the end is there.
+// The library continues after "warnings". Most of them mean lost pixels, so they are errors here.
+// Bytes between the scan and the end marker are harmless if the end marker is present.
 bool harmless(std::string_view warning, const Bytes& file) {
   if (warning.find("extraneous bytes before marker") == warning.npos) return false;
   std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
@@ -35,14 +35,14 @@ bool harmless(std::string_view warning, const Bytes& file) {
   return last != all.npos && last >= 1 && all.substr(last - 1, 2) == "\xff\xd9";
 }
 
-// Nor are three in the header, which good files have: bytes between segments, a JFIF version that
-// is not 1, an Adobe colour transform that the library does not know (it then takes the usual one,
-// as here). The file without them, to be read again, because the library keeps only the first
-// warning.
+// Returns the file without three faults of the header that good files have: bytes between segments,
+// a JFIF version other than 1, and an Adobe colour transform that the library does not know. For
+// the last one the library uses the usual transform, as here. The library keeps only the first
+// warning, so the mended file is decoded again.
 Bytes with_plain_header(const Bytes& file) {
   const uint8_t* p = file.data();
   std::vector<uint8_t> out(p, p + std::min<size_t>(file.size(), 2));
-  size_t at = 2, components = 0, transform = 0;  // where Adobe's transform stands in `out`
+  size_t at = 2, components = 0, transform = 0;  // offset of Adobe's transform in `out`
   while (at + 4 <= file.size()) {
     if (p[at] != 0xff || p[at + 1] == 0xff || p[at + 1] == 0x00) {
       ++at;
@@ -52,7 +52,7 @@ Bytes with_plain_header(const Bytes& file) {
     size_t length = 2 + (size_t(p[at + 2]) << 8 | p[at + 3]);
     if (marker == 0xda || marker == 0xd9 || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8) ||
         length > file.size() - at)
-      break;  // the image itself; or nothing this function knows
+      break;  // the image itself, or an unknown segment
     size_t begin = out.size();
     out.insert(out.end(), p + at, p + at + length);
     at += length;
@@ -69,11 +69,11 @@ Bytes with_plain_header(const Bytes& file) {
   return plain;
 }
 
-// Adobe's programs store inks inverted, and say so by a marker of their own before the first scan.
+// Adobe's programs store inverted inks and mark such files by a segment before the first scan.
 bool has_adobe_marker(const Bytes& file) {
   const uint8_t* p = file.data();
   for (size_t at = 2; at + 4 <= file.size();) {
-    if (p[at] != 0xff || p[at + 1] == 0xff) {  // fill bytes, or something between segments
+    if (p[at] != 0xff || p[at + 1] == 0xff) {  // fill bytes, or data between segments
       ++at;
       continue;
     }
@@ -92,8 +92,8 @@ bool has_adobe_marker(const Bytes& file) {
   return false;
 }
 
-// A progressive file of few bytes may ask for many passes over many pixels; this bounds their
-// product. Within the data of a scan the marker's bytes do not occur.
+// A progressive file of few bytes may request many passes over many pixels; this check bounds their
+// product. The marker's bytes do not occur within the data of a scan.
 void check_passes(const Bytes& file, int64_t width, int64_t height) {
   constexpr int64_t kMost = 40 * kMostPixels, kMostScans = 500;  // TJFLAG_LIMITSCANS
   if (width * height * kMostScans <= kMost) return;
@@ -105,7 +105,8 @@ void check_passes(const Bytes& file, int64_t width, int64_t height) {
                width, height, scans);
 }
 
-// As the published decoder does it: every ink takes its share of the light, no colour profile.
+// Converts inks as the published decoder does: every ink absorbs its share of the light, without a
+// colour profile.
 Array rgb_of(const Array& inks, bool inverted) {
   Array out(device::DType::u8, {inks.shape[0], inks.shape[1], 3});
   const uint8_t* from = inks.u8();
@@ -131,8 +132,7 @@ Array decode(const Bytes& file, bool precise, bool mend) {
   check_passes(file, width, height);
   bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
   Array out(device::DType::u8, {height, width, cmyk ? 4 : 3});
-  // Fancy upsampling is on unless asked otherwise. A progressive file may not ask for endless
-  // passes.
+  // Fancy upsampling is on by default. TJFLAG_LIMITSCANS bounds the passes of a progressive file.
   int flags = (precise ? TJFLAG_ACCURATEDCT : TJFLAG_FASTDCT) | TJFLAG_LIMITSCANS;
   if (tjDecompress2(handle, file.data(), file.size(), out.u8(), width, 0, height,
                     cmyk ? TJPF_CMYK : TJPF_RGB, flags) != 0) {

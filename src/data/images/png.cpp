@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PNG through libpng. Its errors leave by longjmp, so the functions that call setjmp hold no C++
-// objects.
+// Decodes PNG through libpng. libpng reports errors by longjmp, so the functions that call setjmp
+// hold no C++ objects.
 #include <png.h>
 
 #include <cstdio>
@@ -47,13 +47,12 @@ bool read_header(Job& job) {
   }
   if (setjmp(png_jmpbuf(job.png))) return false;
   png_set_read_fn(job.png, &job, read_bytes);
-  // Texts, colour profiles and the like, of which a small file can unpack gigabytes, are passed
-  // over.
+  // Skips texts, colour profiles and similar chunks, which may unpack gigabytes from a small file.
   png_set_keep_unknown_chunks(job.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(job.png, job.info);
   int type = png_get_color_type(job.png, job.info), depth = png_get_bit_depth(job.png, job.info);
-  // The order of these calls does not matter, libpng fixes it; the set is that of the published
-  // decoder.
+  // libpng fixes the order of the transformations, so the order of these calls does not matter. The
+  // set is that of the published decoder.
   if ((type & PNG_COLOR_MASK_ALPHA) || png_get_valid(job.png, job.info, PNG_INFO_tRNS))
     png_set_strip_alpha(job.png);
   if (depth > 8) png_set_strip_16(job.png);

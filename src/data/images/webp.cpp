@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WebP through libwebp; still images only.
+// Decodes WebP through libwebp; still images only.
 #include <webp/decode.h>
 
 #include "base/error.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// class_number: a text that names a class becomes its number.
+// class_number: converts a text that names a class to the number of the class.
 #include <charconv>
 #include <optional>
 
@@ -62,8 +62,7 @@ OpRow class_number_row() {
           "text -> number of a class, i32",
           {{"classes", Type::text, "None",
             "names in the order of their numbers: a file with one per line, or a folder of "
-            "sub-folders; default: the text "
-            "is the number"},
+            "sub-folders; default: the text is the number"},
            {"inkey", Type::text, "\"text\"", "field to read"},
            {"outkey", Type::text, "\"label\"", "field to write"}},
           [](const Arguments& a, const OpEnvironment& environment) -> std::unique_ptr<Op> {

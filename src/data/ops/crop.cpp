@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// central_crop, random_crop, inception_crop, flip_lr: which pixels are taken. Random ones draw by
-// global position, so an epoch's crops differ from the last one's and nothing depends on ranks or
-// threads.
+// central_crop, random_crop, inception_crop, flip_lr: select pixels. Random ops draw by global
+// position, so the crops differ in every epoch and do not depend on ranks or threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,7 +9,7 @@
 #include "base/error.hpp"
 #include "data/ops/image_op.hpp"
 
-// The inception box follows float operations of the published sampler (TRAINER_UNFUSED in
+// The inception box repeats the float operations of the published sampler (TRAINER_UNFUSED in
 // CMakeLists.txt).
 
 namespace data {
@@ -20,7 +19,7 @@ struct Box {
   int64_t y, x, height, width;
 };
 
-// A crop of a fixed size, in the middle or anywhere.
+// Crops to a fixed size, in the middle or at a random place.
 class FixedCrop : public Op {
  public:
   FixedCrop(const Arguments& a, bool random)
@@ -63,9 +62,9 @@ class FixedCrop : public Op {
   bool random_;
 };
 
-// One try of TensorFlow's sample_distorted_bounding_box: the height is uniform between those of the
-// smallest and the largest area at this aspect ratio, the place uniform. (It never takes the last
-// row or column of places; so it is there.)
+// One try of TensorFlow's sample_distorted_bounding_box. The height is uniform between the heights
+// of the smallest and the largest area at this aspect ratio; the place is uniform. Like the
+// original, it never draws the last row or column of places.
 std::optional<Box> sample_box(int64_t in_height, int64_t in_width, float smallest, float largest,
                               float ratio, Draws& draw) {
   float min_area = smallest * float(in_width) * float(in_height),
@@ -80,7 +79,7 @@ std::optional<Box> sample_box(int64_t in_height, int64_t in_width, float smalles
   tallest = std::min(tallest, in_height);
   height = std::min(height, tallest);
   if (height < tallest) height += draw.below(tallest - height + 1);
-  // Rounding may have pushed the area over an edge: one row more or less mends that.
+  // Rounding may have moved the area over a limit; one row more or less corrects that.
   if (float(width_of(height) * height) < min_area) ++height;
   if (float(width_of(height) * height) > max_area) --height;
   int64_t width = width_of(height);

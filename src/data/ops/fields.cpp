@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// keep, drop, copy: which fields a sample has.
+// keep, drop, copy: choose the fields of a sample.
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -14,17 +14,17 @@ class KeepOrDrop : public Op {
 
   Spec propagate(Spec spec) const override {
     for (const std::string& name : names_) field_of(spec, name);
-    std::erase_if(spec, [&](const auto& field) { return goes(field.first); });
+    std::erase_if(spec, [&](const auto& field) { return is_dropped(field.first); });
     return spec;
   }
 
   void apply(Sample& sample, const OpContext&) const override {
-    std::erase_if(sample, [&](const auto& field) { return goes(field.first); });
+    std::erase_if(sample, [&](const auto& field) { return is_dropped(field.first); });
   }
-  bool touches(const std::string& field) const override { return goes(field); }
+  bool touches(const std::string& field) const override { return is_dropped(field); }
 
  private:
-  bool goes(const std::string& name) const {
+  bool is_dropped(const std::string& name) const {
     return (std::find(names_.begin(), names_.end(), name) != names_.end()) != keep_;
   }
   std::vector<std::string> names_;
@@ -87,7 +87,7 @@ OpRow copy_row() {
           }};
 }
 
-// The published data set holds captions in a nested table; sources here yield them as the field
+// The published data set holds captions in a nested table. Sources here yield them as the field
 // "captions".
 OpRow coco_captions_row() {
   return {"coco_captions",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops on images share: the check of what they get, and the arguments of resizing.
+// Shared by the ops on images: the check of their input, and the arguments of resizing.
 #pragma once
 
 #include "data/images/resize.hpp"
@@ -7,7 +7,8 @@
 
 namespace data {
 
-// The field, which must be u8 or f32 [height, width, channels]; Error(Exit::config) otherwise.
+// Returns the field, which must be u8 or f32 [height, width, channels]. Throws Error(Exit::config)
+// otherwise.
 const FieldSpec& image_of(const Spec& spec, const std::string& key);
 
 struct ResizeHow {
@@ -17,13 +18,13 @@ struct ResizeHow {
 std::vector<Parameter> resize_parameters(const std::string& method);  // method, antialias
 ResizeHow resize_how(const Arguments& arguments);
 
-// Draws of one sample, one after the other.
+// Draws random numbers for one sample, one after the other.
 class Draws {
  public:
   explicit Draws(const base::Stream& stream) : stream_(stream) {}
-  // [0, 1)
+  // Returns a number in [0, 1).
   float uniform() { return stream_.uniform(next_++); }
-  // n <= 2^32
+  // Returns a number in [0, n), for n <= 2^32.
   int64_t below(int64_t n) { return int64_t(uint64_t(stream_.bits(next_++)) * uint64_t(n) >> 32); }
 
  private:

@@ -6,12 +6,13 @@
 #include "base/error.hpp"
 #include "data/ops/image_op.hpp"
 
-// As in value_range.cpp.
+// Products and sums must not be fused, as in value_range.cpp.
 
 namespace data {
 namespace {
 
-// A label becomes a vector, labels [n] one vector that has them all (multi) or n vectors.
+// Converts a label to a vector. Labels [n] become one vector that has them all (multi) or n
+// vectors.
 class Onehot : public Op {
  public:
   explicit Onehot(const Arguments& a)
@@ -41,7 +42,7 @@ class Onehot : public Op {
       int64_t label = in.i32()[i];
       if (label >= 0 && label < depth_)
         out.f32()[(one ? 0 : i * depth_) + label] = on_;
-      else if (one)  // outside, a single label gives a vector of `off`, as published
+      else if (one)  // a single label outside gives a vector of `off`, as published
         base::fail(base::Exit::data, "label {} of '{}' is not in [0, {})", label, in_, depth_);
     }
     sample[out_] = std::move(out);
@@ -76,7 +77,7 @@ class Randu : public Op {
   std::string key_;
 };
 
-// (pixel - mean) / deviation per channel, in levels of 255.
+// Normalises pixels: (pixel - mean) / deviation per channel, in levels of 255.
 struct Levels {
   std::array<float, 3> mean, deviation;
 };

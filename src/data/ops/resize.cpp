@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// resize, resize_small, resize_long. The published ones keep u8 as u8: clipped, then truncated.
+// resize, resize_small, resize_long. Like the published ops, they keep u8 as u8: clipped, then
+// truncated.
 #include <algorithm>
 #include <cmath>
 
@@ -61,8 +62,8 @@ class Resize : public Op {
   ResizeHow how_;
 };
 
-// One side becomes `size`, the other follows: round-half-even of side * (float)(size / chosen
-// side).
+// Resizes one side to `size`. The other side becomes its length times (float)(size / chosen side),
+// rounded half to even.
 class ResizeSide : public Op {
  public:
   ResizeSide(const Arguments& a, std::string_view argument, bool longer)

@@ -11,7 +11,7 @@ namespace data {
 namespace {
 
 std::vector<int64_t> sizes(const Arguments& a, std::string_view name, int64_t least) {
-  // elements; what is less but too large is found with the type
+  // Limit in elements. Smaller sizes that are still too large are refused with the element type.
   constexpr int64_t kMost = int64_t{1} << 32;
   std::vector<int64_t> out;
   int64_t all = 1;
@@ -115,7 +115,7 @@ class PadToShape : public Op {
     if (out.type == device::DType::f32) std::fill_n(out.f32(), out.count(), float(value_));
     if (out.type == device::DType::i32) std::fill_n(out.i32(), out.count(), int32_t(value_));
   }
-  // Runs along the last axis, by their place in the other axes.
+  // Copies runs along the last axis to their places in the other axes.
   static void copy(const Array& in, Array& out, const std::vector<int64_t>& before) {
     size_t size = size_t(device::size_of(in.type)), axes = in.shape.size();
     int64_t run = in.shape.back(), runs = in.count() / run;
@@ -153,9 +153,9 @@ OpRow reshape_row() {
 }
 
 OpRow pad_to_shape_row() {
-  return {"pad_to_shape", "an array that may be smaller, filled up",
+  return {"pad_to_shape", "pads an array to a fixed shape",
           with_keys({{"shape", Parameter::Type::numbers, "", "[8, 6, 3]"},
-                     {"pad_value", Parameter::Type::number, "0", "to fill with"},
+                     {"pad_value", Parameter::Type::number, "0", "value of the padding"},
                      {"where", Parameter::Type::text, "\"after\"",
                       "\"before\", \"after\" or \"both\" sides"}}),
           [](const Arguments& a, const OpEnvironment&) -> std::unique_ptr<Op> {

@@ -8,8 +8,8 @@
 namespace data {
 namespace {
 
-// One entry along the first axis, uniformly at random, and that axis goes. A single text counts as
-// a list of one; no text at all gives "", as published.
+// Chooses one entry along the first axis, uniformly at random, and removes that axis. A single text
+// counts as a list of one; an empty list gives "", as published.
 class Choice : public Op {
  public:
   explicit Choice(const Arguments& a)

@@ -13,7 +13,7 @@ namespace {
 using base::Exit;
 
 enum class End { none, yes, sticky };
-// SentencePiece takes far more memory than the text
+// SentencePiece needs far more memory than the text.
 constexpr size_t kMostTextBytes = size_t{1} << 20;
 
 class Tokenize : public Op {
@@ -68,7 +68,7 @@ class Tokenize : public Op {
   void apply(Sample& sample, const OpContext& context) const override {
     const std::string* text = std::get_if<std::string>(&value_of(sample, keys_.in));
     if (!text) base::fail(Exit::data, "field '{}' is not text", keys_.in);
-    if (context.trace) tell(*text, *context.trace);
+    if (context.trace) trace_captions(*text, *context.trace);
     std::vector<int32_t> ids = encoded(*text);
     size_t length = size_t(length_);
     if (has_prefix_) sample[mask_key_] = mask(std::min(ids.size(), length));
@@ -91,7 +91,8 @@ class Tokenize : public Op {
   }
 
  private:
-  // All ids, not cut. What is no text would become unknown pieces without a word.
+  // Returns all ids, not cut. Refuses bytes that are not text, which would silently become unknown
+  // pieces.
   std::vector<int32_t> encoded(const std::string& text) const {
     if (text.size() > kMostTextBytes)
       base::fail(Exit::data, "a text of {} bytes; at most {} are read", text.size(),
@@ -108,7 +109,7 @@ class Tokenize : public Op {
     return ids;
   }
 
-  void tell(const std::string& text, Trace& trace) const {
+  void trace_captions(const std::string& text, Trace& trace) const {
     auto choices = trace.choices.find(keys_.in);
     Trace::Captions& captions = trace.captions[keys_.out];
     captions.max_len = length_;
@@ -118,7 +119,7 @@ class Tokenize : public Op {
     }
   }
 
-  // 1 where the loss is taken: not on the prefix, not on padding.
+  // Returns 1 where a token counts in the loss: not on the prefix, not on padding.
   Array mask(size_t end) const {
     Array out(device::DType::f32, {length_});
     for (size_t i = 0; i < size_t(length_); ++i)
@@ -164,8 +165,9 @@ OpRow tokenize_row() {
   parameters.push_back(
       {"prefix", Type::text, "None",
        "text before every caption that is given, not predicted; as written, without lower-casing"});
-  parameters.push_back({"mask_key", Type::text, "\"label_masks\"",
-                        "with a prefix: field for f32 [max_len], 1 where the loss is taken"});
+  parameters.push_back(
+      {"mask_key", Type::text, "\"label_masks\"",
+       "with a prefix: field for f32 [max_len], 1 where a token counts in the loss"});
   return {"tokenize", "text -> i32 [max_len]; with a prefix also label_masks",
           std::move(parameters),
           [](const Arguments& a, const OpEnvironment& e) -> std::unique_ptr<Op> {

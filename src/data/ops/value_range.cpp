@@ -4,7 +4,7 @@
 #include "base/error.hpp"
 #include "data/ops/op.hpp"
 
-// Bits must not depend on whether the compiler fuses a multiplication and an addition
+// The bits must not depend on whether the compiler fuses a multiplication and an addition
 // (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
@@ -103,7 +103,7 @@ OpRow value_range_row() {
       {"vmax", Type::number, "1", "in_max becomes this"},
       {"in_min", Type::numbers, "0", "one number or one per channel"},
       {"in_max", Type::numbers, "255", "one number or one per channel"},
-      {"clip_values", Type::flag, "False", "cut off what lies outside"}};
+      {"clip_values", Type::flag, "False", "clip results to [vmin, vmax]"}};
   for (Parameter& p : key_parameters("image", "image")) parameters.push_back(std::move(p));
   return {"value_range", "pixels -> f32, [in_min, in_max] becomes [vmin, vmax]",
           std::move(parameters),

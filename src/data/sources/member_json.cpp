@@ -38,7 +38,7 @@ Texts texts_in_json(std::string_view text, const std::string& key) {
     fail(fmt::format("has {} bytes; at most {} are read", text.size(), kLargest));
   Json json;
   try {
-    // Of the outermost object, only what is asked for is kept.
+    // Keeps only the requested key of the outermost object.
     json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& value) {
       if (depth > kDeepest) fail("is nested too deep");
       return event != Json::parse_event_t::key || depth != 1 ||

@@ -9,7 +9,8 @@
 #include "base/signals.hpp"
 
 namespace data {
-// Batches nobody uses now. Lives as long as the last batch, which may be longer than the loader.
+// The batches that are not in use. The pool lives as long as the last batch, which may outlive the
+// loader.
 struct Loader::Pool {
   std::mutex mutex;
   std::vector<std::unique_ptr<Batch>> idle;
@@ -29,11 +30,11 @@ struct Loader::Pool {
 
 struct Loader::Slot {
   std::unique_ptr<Batch> batch;
-  int64_t rows = 0;  // to be handed out; cut short after a failure
+  int64_t rows = 0;  // rows to fill; reduced after a failure
   int64_t taken = 0, done = 0;
   int64_t bad_row = std::numeric_limits<int64_t>::max();
-  std::exception_ptr error;                         // of bad_row
-  std::map<int64_t, std::vector<BadSample>> found;  // by row that got a substitute
+  std::exception_ptr error;                         // error of bad_row
+  std::map<int64_t, std::vector<BadSample>> found;  // bad samples, by the row that got a substitute
   bool complete() const { return taken == rows && done == taken; }
 };
 
@@ -93,7 +94,7 @@ bool Loader::can_take() const {
          int64_t(slots_.size()) < std::max<int64_t>(options_.prefetch, 1);
 }
 
-// With the lock held: the next batch gets its buffers and positions.
+// Gives the next batch its buffers and positions. The caller holds the lock.
 void Loader::open_slot() {
   auto slot = std::make_unique<Slot>();
   slot->batch = pool_->take();
@@ -145,8 +146,8 @@ void Loader::work() {
     ++slot.done;
     if (!bad.empty()) slot.found[row] = std::move(bad);
     if (error) {
-      // Rows are handed out in order, so all rows before this one are under way: the first bad one
-      // does not depend on threads.
+      // Rows are handed out in order, so all rows before this one have been started. The first bad
+      // row therefore does not depend on threads.
       failed_ = true;
       slot.rows = slot.taken;
       if (row < slot.bad_row) {

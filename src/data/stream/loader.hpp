@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches, read and decoded ahead by threads, delivered in order. What a batch holds is decided by
-// the caller's function of its number and by the sample order; threads and prefetch change only
+// Batches that threads read and decode ahead, delivered in order. The caller's function of the
+// batch number and the sample order decide what a batch holds. Threads and prefetch change only
 // when it is ready.
 #pragma once
 
@@ -28,31 +28,33 @@ namespace data {
 struct Batch {
   int64_t number = 0;
   std::map<std::string, Array> arrays;  // by field: "image" f32 [n,H,W,3], "labels" i32 [n,L], ...
-  Array mask;                           // u8 [n]: 0 = padding, all zero
-  std::vector<int64_t> positions;       // as the plan gave them
-  std::vector<int64_t> indices;         // of the data set, substitutes' own; -1 = padding
+  Array mask;                           // u8 [n]: 0 = padding, a row of zeros
+  std::vector<int64_t> positions;       // global positions, from the plan
+  std::vector<int64_t> indices;         // in the data set, a substitute's own; -1 = padding
   std::vector<int> parts;               // data set within the mixture; 0 = the only one
 
   int64_t size() const { return int64_t(positions.size()); }
-  // Error(Exit::internal) for a field that is not there
+  // Throws Error(Exit::internal) if there is no such field.
   const Array& array(const std::string& field) const;
   device::View view(const std::string& field) const { return array(field).view(); }
 };
 
-// Goes back to the loader's pool when the last holder lets go, so keep no more of them than needed.
+// A batch returns to the loader's pool when its last owner releases it. Hold no more batches than
+// needed.
 using BatchPtr = std::shared_ptr<const Batch>;
 
 struct LoaderPlan {
-  // Global positions of this rank's examples in the batch, in order. Pure; called on loader
-  // threads, one call at a time.
+  // Returns the global positions of this rank's examples in the batch, in order. A pure function;
+  // the loader's threads call it, one call at a time.
   std::function<std::vector<int64_t>(int64_t batch)> positions;
   int64_t first = 0, end = 0;  // batches [first, end)
-  // Positions from here on are padding: the set's size when every example counts once (evaluation).
+  // Positions from here on are padding. In an evaluation, where every example counts once, this is
+  // the size of the set.
   int64_t examples = std::numeric_limits<int64_t>::max();
 };
 
-// All fields must be arrays of known shape; Error(Exit::config) names the field and what to do. For
-// validation too.
+// Throws Error(Exit::config) with the field and a remedy unless all fields are arrays of known
+// shape. Validation calls it, too.
 void check_batchable(const Spec& spec);
 
 class Loader {
@@ -60,17 +62,17 @@ class Loader {
   Loader(Mixture mixture, const LoaderOptions& options, LoaderPlan plan);
   Loader(const Dataset& dataset, Order order, const LoaderOptions& options, LoaderPlan plan)
       : Loader(Mixture(dataset, order), options, std::move(plan)) {}
-  ~Loader();  // does not wait for batches nobody took, only for the samples under way
+  ~Loader();  // waits only for the samples in progress
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   bool has_next() const { return next_ < plan_.end; }
-  // The next batch. An error in it (the one of its first bad row) is thrown here, again at every
-  // further call. What was replaced in it goes to the options' log.
+  // Returns the next batch. Throws the error of its first bad row, again at every further call.
+  // Adds the replaced samples to the options' log.
   BatchPtr next();
 
-  double waited_s() const { return waited_s_; }  // spent inside next() so far
-  int64_t ready() const;                         // batches that wait to be taken
+  double waited_s() const { return waited_s_; }  // total time inside next()
+  int64_t ready() const;                         // complete batches that wait for next()
 
  private:
   struct Pool;
@@ -80,7 +82,7 @@ class Loader {
   void open_slot();
   SampleOrSubstitute get(const Dataset& dataset, int64_t index, int64_t position,
                          const Places& places) const;
-  std::vector<BadSample> fill(Slot& slot, int64_t row) const;  // what had to be replaced
+  std::vector<BadSample> fill(Slot& slot, int64_t row) const;  // returns the replaced samples
   void stop();
 
   const Mixture mixture_;
@@ -88,14 +90,14 @@ class Loader {
   const LoaderPlan plan_;
   std::shared_ptr<Pool> pool_;
 
-  mutable std::mutex mutex_;  // guards what follows, up to next_
+  mutable std::mutex mutex_;  // guards the members up to next_
   std::condition_variable takeable_, deliverable_;
-  // front = next to be delivered, back = being handed out
+  // front = next batch to deliver, back = batch whose rows are being handed out
   std::deque<std::unique_ptr<Slot>> slots_;
   int64_t opened_;  // next batch to be opened
   bool stopped_ = false, failed_ = false;
 
-  int64_t next_;  // caller's thread only
+  int64_t next_;  // used by the caller's thread only
   double waited_s_ = 0;
   std::vector<std::thread> threads_;
 };
