@@ -37,12 +37,12 @@ void DataOptions::bind(config::Table& t) {
         "\"\": none")
       .check(
           [this] { return is_reference(preprocess) ? std::string() : syntax_problem(preprocess); });
-  t.key("limit", limit, "only so many samples, drawn by limit_seed; 0 = all").min(0);
+  t.key("limit", limit, "number of samples to use, drawn by limit_seed; 0 = all").min(0);
   t.key("skip", skip,
-        "leave out so many of them first: with one limit_seed, [0, skip) and the rest share no "
-        "sample")
+        "number of drawn samples to leave out first; with one limit_seed, these and the rest share "
+        "no sample")
       .min(0);
-  t.key("limit_seed", limit_seed, "which samples limit and skip take; independent of run.seed")
+  t.key("limit_seed", limit_seed, "draws the samples for limit and skip; independent of run.seed")
       .min(0);
 }
 
@@ -68,13 +68,12 @@ void LoaderOptions::bind(config::Table& t) {
         "= read in place")
       .on_resume(OnResume::may_change);
   t.choice("on_bad_sample", substitutes, {{"error", false}, {"substitute", true}},
-           "error: end with exit 4; substitute: take a fixed neighbour, name the key once in "
+           "error: end with exit 4; substitute: use a fixed neighbour and log the key once in "
            "logs/bad_samples.txt")
       .on_resume(OnResume::may_change);
   t.key("max_bad_sample_fraction", max_bad_sample_fraction,
         "with substitute: more broken samples than this share of their data set end the run with "
-        "exit 4; 1e-4 allows 1 "
-        "in 10,000 and none in smaller sets")
+        "exit 4; 1e-4 allows 1 in 10,000 and none in smaller sets")
       .min(0)
       .max(1)
       .on_resume(OnResume::may_change);
@@ -84,7 +83,7 @@ void Sections::bind(config::Table& root) {
   root.named("tokenizer", tokenizer, "tokenizers, named once, used by preprocess strings");
   root.named("data", data, "data sets, named once, used by train and evaluators");
   root.table("loader", loader,
-             "how samples are brought in; changes no result of a run that goes well");
+             "how samples are read; changes no result as long as no sample is bad");
 }
 
 std::string Sections::preprocess_of(const std::string& name) const {
@@ -121,16 +120,16 @@ std::optional<ByteScale> Sections::byte_scale_of(const std::string& name,
 std::vector<Problem> Sections::problems() const {
   std::vector<Problem> out;
   auto check = [&](const std::string& name, const DataOptions& options) {
-    if (!options.source_options()) return;  // its kind is wrong, which has been reported
+    if (!options.source_options()) return;  // a wrong kind, already reported
     try {
-      if (!syntax_problem(preprocess_of(name)).empty()) return;  // likewise
+      if (!syntax_problem(preprocess_of(name)).empty()) return;  // already reported
       spec_of(name);
     } catch (const base::Error& e) {
-      // a file that tells more is not here; whoever opens the set will say so
+      // A file that would give the spec is missing here. Opening the set will report it.
       if (e.code() == Exit::data) return;
       auto same = [&](const Problem& p) { return p.text == e.what(); };
       if (is_reference(options.preprocess) && std::any_of(out.begin(), out.end(), same))
-        return;  // of the string itself
+        return;  // already reported for the string itself
       out.push_back({fmt::format("data.{}.preprocess", name), e.what()});
     }
   };

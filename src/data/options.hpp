@@ -36,7 +36,7 @@ struct TokenizerOptions {
   void bind(config::Table& t);
 };
 
-// [loader]: how samples are brought in; changes no result of a run that goes well.
+// [loader]: how samples are read; changes no result as long as no sample is bad.
 struct LoaderOptions {
   int64_t threads = 2;
   int64_t prefetch = 4;
@@ -46,7 +46,7 @@ struct LoaderOptions {
   double max_bad_sample_fraction = 1e-4;
   void bind(config::Table& t);
 
-  // not a key: where loaders report what they replaced; nullptr = nowhere
+  // Not a key: the log of replaced samples; nullptr = no log.
   std::shared_ptr<BadSampleLog> log;
 };
 
@@ -55,28 +55,28 @@ struct Problem {
   std::string text;
 };
 
-// All of them together; the root options hold one and call its bind.
+// All these tables together. The root options hold one and call its bind.
 struct Sections {
   std::map<std::string, DataOptions> data;
   std::map<std::string, TokenizerOptions> tokenizer;
   LoaderOptions loader;
   void bind(config::Table& root);
 
-  // The preprocessing string of a data set, "@other" followed to its end. Error(Exit::config) for a
-  // name that does not exist or leads back to itself.
+  // Returns the preprocessing string of a data set; follows "@other" to its end. Throws
+  // Error(Exit::config) for a name that does not exist or leads back to itself.
   std::string preprocess_of(const std::string& name) const;
-  // What the data set yields after all ops, as far as SourceOptions::spec knows it.
-  // Error(Exit::config), Error(Exit::data).
+  // Returns the fields of the data set after all ops, as far as SourceOptions::spec knows them.
+  // Throws Error(Exit::config) or Error(Exit::data).
   Spec spec_of(const std::string& name) const;
-  // The same with the tokenizers' files, so with the range of ids. Error(Exit::data) for a file
-  // that cannot be read.
+  // As spec_of, but opens the tokenizers' files and therefore knows the range of ids. Throws
+  // Error(Exit::data) for a file that cannot be read.
   Spec opened_spec_of(const std::string& name) const;
-  // Pipeline::byte_scale of its ops.
+  // Returns Pipeline::byte_scale of the data set's ops.
   std::optional<ByteScale> byte_scale_of(const std::string& name, const std::string& field) const;
-  // Every problem that can be seen without reading samples; what needs a file that is not here is
-  // passed over.
+  // Returns every problem that can be found without reading samples. Skips checks that need a file
+  // which is missing here.
   std::vector<Problem> problems() const;
-  // The named tokenizers, ready to be opened on demand.
+  // Returns the named tokenizers, which open on demand.
   Tokenizers tokenizers() const;
 };
 

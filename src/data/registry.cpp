@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that a deck can name in [data.*], [tokenizer.*] and preprocessing strings.
+// The registries of everything that a deck can name in [data.*], [tokenizer.*] and preprocessing
+// strings.
 #include "data/ops/op.hpp"
 #include "data/sources/source.hpp"
 #include "data/tokenizers/tokenizer.hpp"

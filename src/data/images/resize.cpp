@@ -7,16 +7,16 @@
 
 #include "base/error.hpp"
 
-// Every product and sum is rounded on its own, as in the published code: a fused one would move
-// pixels across the truncation (TRAINER_UNFUSED in CMakeLists.txt).
+// Every product and sum is rounded on its own, as in the published code. A fused operation would
+// move pixels across the truncation (TRAINER_UNFUSED in CMakeLists.txt).
 
 namespace data {
 namespace {
 
-// Where an output coordinate lies between two input coordinates.
+// The two input coordinates around an output coordinate, with the weight between them.
 struct Tap {
   int64_t low, high;
-  float weight;  // of high
+  float weight;  // weight of `high`
 };
 
 std::vector<Tap> taps(int64_t in, int64_t out) {
@@ -30,7 +30,7 @@ std::vector<Tap> taps(int64_t in, int64_t out) {
   return t;
 }
 
-// One input row, resampled along x. `out` may be written up to kSpare floats beyond its end.
+// Resamples one input row along x. `out` may be written up to kSpare floats beyond its end.
 constexpr int64_t kSpare = 8;
 
 template <class T>
@@ -62,15 +62,15 @@ void store(const T& v, void* p) {
   std::memcpy(p, &v, sizeof v);
 }
 
-// of two pixels, the fourth and the last unused
+// Vectors for two pixels; the fourth value of each pixel is unused.
 using Floats = float __attribute__((vector_size(32)));
 using Ints = int32_t __attribute__((vector_size(32)));
 using Octets = uint8_t __attribute__((vector_size(32)));
 using Words = uint64_t __attribute__((vector_size(16)));
 using FourWords = uint64_t __attribute__((vector_size(32)));
 
-// Four bytes from `k` on of each half, as numbers: each lies four times in a lane of its own, of
-// which all but one are cleared.
+// Returns four bytes from `k` on of each half, as numbers. Each byte is spread over a lane of its
+// own, where all copies but one are cleared.
 template <int k>
 Floats widened(Octets both) {
   constexpr int h = k + 16;
@@ -81,8 +81,9 @@ Floats widened(Octets both) {
   return __builtin_convertvector(reinterpret_cast<Ints>(spread) & 255, Floats);
 }
 
-// RGB in bytes, which nearly all images are: two output pixels at a time. The bytes from a left
-// neighbour on hold the right one as well; where that would lie beyond the row, its weight is 0.
+// Resamples RGB in bytes, the format of nearly all images, two output pixels at a time. The bytes
+// from a left neighbour on hold the right one as well. Where the right one would lie beyond the
+// row, its weight is 0.
 class RgbColumns {
  public:
   RgbColumns(int64_t in, int64_t out) : pairs_(size_t(out + 1) / 2) {
@@ -108,7 +109,7 @@ class RgbColumns {
 
  private:
   struct Pair {
-    int64_t at[2] = {0, 0};  // bytes
+    int64_t at[2] = {0, 0};  // byte offsets
     float weight[8] = {};
   };
   std::vector<Pair> pairs_;
@@ -118,7 +119,8 @@ void blend(const float* top, const float* bottom, float weight, int64_t count, f
   for (int64_t i = 0; i < count; ++i) out[i] = top[i] + (bottom[i] - top[i]) * weight;
 }
 void blend(const float* top, const float* bottom, float weight, int64_t count, uint8_t* out) {
-  // Between two bytes, give or take a rounding, so that there is nothing to cut before truncation.
+  // The result lies between two bytes, apart from rounding, so it needs no clipping before
+  // truncation.
   for (int64_t i = 0; i < count; ++i)
     out[i] = uint8_t(int32_t(top[i] + (bottom[i] - top[i]) * weight));
 }
@@ -127,7 +129,7 @@ template <class RowResampler, class T>
 void resize_image(const T* in, const RowResampler& columns, const std::vector<int64_t>& from,
                   int64_t height, int64_t width, T* out) {
   int64_t in_row = from[1] * from[2], row = width * from[2];
-  // The two rows in use, by input row number; neighbouring output rows often share them.
+  // The two resampled rows in use, by input row. Neighbouring output rows often share them.
   std::vector<float> rows[2];
   int64_t held[2] = {-1, -1};
   for (auto& r : rows) r.resize(size_t(row + kSpare));

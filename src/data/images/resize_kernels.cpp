@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resize methods besides plain bilinear. Each follows the order of float operations of
+// The resize methods besides plain bilinear. Each repeats the order of float operations of
 // TensorFlow's CPU kernel (core/kernels/image: resize_nearest_neighbor, resize_bicubic,
 // resize_area, scale_and_translate), so that truncation to u8 falls on the same side.
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include "data/images/decode.hpp"
 #include "data/images/resize.hpp"
 
-// As in resize.cpp: no product may be fused with a sum.
+// Products must not be fused with sums, as in resize.cpp.
 
 namespace data {
 namespace {
@@ -119,7 +119,7 @@ void bicubic(const T* in, const Shape& s, T* out) {
 
 struct AreaSpan {
   int64_t start, end;       // input pixels [start, end)
-  std::vector<float> part;  // how much of each is covered
+  std::vector<float> part;  // covered part of each pixel
 };
 
 std::vector<AreaSpan> area_spans(int64_t out, float scale) {
@@ -160,7 +160,7 @@ void area(const T* in, const Shape& s, T* out) {
       }
 }
 
-// ---- everything else: a kernel sampled around each output point, its weights normalised.
+// ---- all other methods: a kernel sampled around each output point, with normalised weights.
 
 struct Kernel {
   float radius;

@@ -12,8 +12,8 @@ namespace {
 
 using base::Exit;
 
-// As the largest image that is read, in f32. More is a slip of the keyboard, found before memory is
-// taken.
+// Size of the largest image that is read, in f32. A larger field is a typing error, reported before
+// memory is allocated.
 constexpr int64_t kMostFieldBytes = kMostPixels * 3 * int64_t(sizeof(float));
 
 void check_sizes(const Spec& spec) {

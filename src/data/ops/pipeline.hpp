@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A preprocessing string made into ops: parsed, checked against what the source yields, ready to
-// apply.
+// The ops of a preprocessing string: parsed, checked against the source's fields, ready to apply.
 #pragma once
 
 #include <map>
@@ -17,14 +16,14 @@ namespace data {
 
 class Pipeline {
  public:
-  // Error(Exit::config) with the place in the text, for its syntax, its arguments and ops that
-  // cannot work on their input.
+  // Throws Error(Exit::config) with the place in the text for bad syntax, bad arguments and ops
+  // that cannot work on their input.
   Pipeline(std::string_view text, Spec input, const OpEnvironment& environment, uint64_t seed = 0);
 
   const Spec& input() const { return input_; }
   const Spec& spec() const { return spec_; }  // after all ops
-  // Where the last op that touches the field scales bytes and does nothing else, it may be left to
-  // whoever reads them: the field then stays u8.
+  // Returns the scale if the last op that touches the field scales bytes and does nothing else.
+  // leave_bytes leaves out this op: the field stays u8, and its reader scales the bytes.
   std::optional<ByteScale> byte_scale(const std::string& field) const;
   void leave_bytes(const std::string& field);
   void apply(Sample& sample, int64_t position, const Places* places = nullptr,
@@ -44,7 +43,7 @@ class Pipeline {
   std::vector<Stage> stages_;
 };
 
-// Syntax, names and arguments only; "" or the problem. For checks while other parts of the deck may
+// Checks only syntax, names and arguments; returns "" or the problem. Other parts of the deck may
 // still be wrong.
 std::string syntax_problem(std::string_view text);
 

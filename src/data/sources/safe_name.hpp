@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of files that come from data: archives and tables.
+// Checks names of files that come from data: archives and tables.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace data {
 
-// Why such a name is not followed ("is an absolute path"), or "": it must stay in its folder and on
-// its line.
+// Returns why a name is refused ("is an absolute path"), or "". A name must stay in its folder and
+// on its line.
 inline std::string unsafe_name(std::string_view name) {
   if (name.empty()) return "is empty";
   if (name[0] == '/') return "is an absolute path";

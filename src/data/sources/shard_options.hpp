@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sources of several files have in common: where the files are, and which part of a sample
-// becomes which field.
+// The options that sources of several files share: the files, and the part of a sample that becomes
+// each field.
 #pragma once
 
 #include <functional>
@@ -15,11 +15,11 @@ namespace data {
 
 struct ShardOptions : SourceOptions {
   std::string path;                           // with braces and *, ?, [...]
-  std::map<std::string, std::string> fields;  // field -> what it is made of
+  std::map<std::string, std::string> fields;  // field -> its part of a sample
   std::vector<std::string> files() const override;
 
  protected:
-  // `problem` looks at one entry of `fields` (which are not empty): "" or what is wrong.
+  // `problem` checks one entry of `fields` and returns "" or the problem.
   void bind_shards(
       config::Table& t, std::string_view path_doc, std::string_view fields_doc,
       std::function<std::string(const std::string& field, const std::string& text)> problem);

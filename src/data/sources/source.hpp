@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where samples come from: a source answers how many there are and reads any one of them; order,
-// resuming and sharding are the business of others. Registry of kinds: registry.cpp.
+// Sources of samples. A source knows its number of samples and reads any one of them; order,
+// resuming and sharding belong to other classes. Registry of kinds: registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +18,28 @@
 
 namespace data {
 
-// One member of a sample: an image file, a text, a row. A larger one is taken for an attack or a
-// mistake, and refused before memory is taken.
+// Limit of one member of a sample: an image file, a text, a row. A larger member counts as an
+// attack or a mistake and is refused before memory is allocated.
 constexpr int64_t kMostMemberBytes = int64_t{256} << 20;
 
 class Source {
  public:
   virtual ~Source() = default;
   virtual int64_t size() const = 0;
-  // Any thread, any order. Error(Exit::data) when the sample cannot be read; the caller adds
-  // key(index).
+  // Any thread may call it, in any order. Throws Error(Exit::data) if the sample cannot be read;
+  // the caller adds key(index).
   virtual Sample read(int64_t index) const = 0;
   virtual std::string key(int64_t index) const = 0;  // for messages: "shards/train-000.tar:000123"
   virtual std::string summary() const = 0;           // for the log: "83 tars"
-  // Tells sets apart that are not the same, so that ranks which read different copies notice. Reads
-  // next to no samples; as written here, a hash of all keys.
+  // Returns a number that differs between different sets, so that ranks which read different copies
+  // notice. Reads next to no samples. The default is a hash of all keys.
   virtual uint64_t fingerprint() const;
 };
 
-// Hashes numbers and texts of any count in order, through one small buffer.
+// Hashes any count of numbers and texts in order, through one small buffer.
 class Fingerprint {
  public:
-  Fingerprint& add(std::string_view text);  // its length too
+  Fingerprint& add(std::string_view text);  // adds the length, too
   Fingerprint& add(int64_t number);
   uint64_t value();
 
@@ -49,43 +49,44 @@ class Fingerprint {
   uint64_t sofar_ = 0;
 };
 
-// Values are in [0, below), as the deck's `key` says ("model.vocab_size").
+// The values are in [0, below); the deck's `key` sets the limit ("model.vocab_size").
 struct ValueLimit {
   int64_t below = 0;
   std::string key;
 };
 
-// What opening a source may use beyond its own options.
+// Inputs for opening a source besides its own options.
 struct OpenContext {
   uint64_t seed = 0;
   int threads = 1;                 // for one-time work such as indexing
-  std::string index_dir = {};      // where indexes go; "" = beside the data
-  std::string run_index_dir = {};  // where they go if that cannot be written; "" = nowhere
-  bool write_index = true;         // false: look only, create no file
-  // what single samples lack is found when they are read, not an error of opening
+  std::string index_dir = {};      // folder of indexes; "" = beside the data
+  std::string run_index_dir = {};  // used if that folder cannot be written; "" = none
+  bool write_index = true;         // false: create no file
+  // True: a sample that lacks a member fails when it is read, not when the source is opened.
   bool substitutes = false;
-  // of i32 fields; samples with other values are bad ones
+  // Limits of i32 fields; samples with other values are bad samples.
   std::map<std::string, ValueLimit> limits = {};
-  // whose scaling is left to the model (Pipeline::leave_bytes); "" = none
+  // The field whose scaling is left to the model (Pipeline::leave_bytes); "" = none.
   std::string bytes_field = {};
-  // node-local copies of SourceOptions::files() are here; "" = read in place
+  // The folder of node-local copies of SourceOptions::files(); "" = read in place.
   std::string stage_dir = {};
-  std::stop_token token = {};  // may ask to give up opening (base/cancel.hpp)
+  std::stop_token token = {};  // may request to give up opening (base/cancel.hpp)
 
-  // Where to read a file from: its staged copy if there are any. Names in messages stay those of
-  // the originals.
+  // Returns the path to read a file from: its staged copy if there are copies. Messages name the
+  // originals.
   std::string local(const std::string& path) const;
 };
 
 // The keys of one kind of source in [data.NAME].
 struct SourceOptions : config::Table::Variant {
-  // Without reading samples. Error(Exit::data) where a file must be looked at and cannot be.
+  // Computed without reading samples. Throws Error(Exit::data) if a file that must be inspected
+  // cannot be.
   virtual Spec spec() const = 0;
   virtual std::unique_ptr<Source> open(const OpenContext& context) const = 0;
-  // The files whose staged copies are read by context.local(path); none: a source that reads no
-  // file.
+  // Returns the files that are read through context.local(path) and can therefore be staged. Empty
+  // for a source that reads no file.
   virtual std::vector<std::string> files() const { return {}; }
-  // The key that names them, for messages.
+  // Returns the key that names these files, for messages.
   virtual std::string files_key() const { return "path"; }
 };
 

@@ -34,9 +34,9 @@ int64_t Order::index(int64_t position) const {
   return shuffle_ == Shuffle::exact ? all_.at(within, epoch) : index_in_blocks(within, epoch);
 }
 
-// "Place" is where a block stands in this epoch's order of blocks. All blocks are of one length but
-// for the set's last one, which may be shorter and stands anywhere: whatever comes after it is
-// moved by what it lacks.
+// A "place" is the position of a block in this epoch's order of blocks. All blocks have one length,
+// except that the set's last block may be shorter. It may have any place; samples after it come
+// earlier by the number that it lacks.
 int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const {
   int64_t block = shape_.block, blocks = all_.size(), span = block * shape_.window;
   int64_t lacks = blocks * block - size_;
@@ -44,7 +44,7 @@ int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const 
   int64_t short_place = all_.place_of(blocks - 1, block_order);
   int64_t short_window = short_place / shape_.window;
 
-  // Samples before a window and before a place of it.
+  // Returns the number of samples before a window.
   auto before_window = [&](int64_t w) {
     return std::min(w * span, blocks * block) - (w > short_window ? lacks : 0);
   };
@@ -54,7 +54,7 @@ int64_t Order::index_in_blocks(int64_t within, const base::Stream& epoch) const 
   int64_t begin = before_window(window), count = before_window(window + 1) - begin;
 
   int64_t mixed = Permutation(count).at(within - begin, epoch.sub(uint64_t(window) + 1));
-  // within this window, if it is there
+  // Offset of the short block within this window, if it is there.
   int64_t short_begin = (short_place - window * shape_.window) * block;
   if (window == short_window && mixed >= short_begin + block - lacks) mixed += lacks;
   int64_t place = window * shape_.window + mixed / block;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which sample stands at which position of a data set's stream: a pure function, so resuming
-// anywhere costs nothing and ranks, threads and restarts cannot change it. Position = number of
-// examples since the start of training.
+// Maps each position of a data set's stream to a sample. The map is a pure function: resuming
+// anywhere costs nothing, and ranks, threads and restarts cannot change it. A position is the
+// number of examples since the start of training.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,18 @@
 namespace data {
 
 enum class Shuffle {
-  none,   // as the source has them
-  exact,  // every epoch another permutation of all samples
-  // every epoch another permutation of runs of neighbours, samples mixed within windows of such
-  // runs
+  none,   // the source's order
+  exact,  // every epoch permutes all samples anew
+  // Every epoch permutes runs of neighbours anew and mixes the samples within windows of runs.
   blocks,
 };
 inline constexpr std::pair<const char*, Shuffle> kShuffleNames[] = {
     {"none", Shuffle::none}, {"exact", Shuffle::exact}, {"blocks", Shuffle::blocks}};
 
-// Shuffle::blocks: the set is cut into blocks of `block` neighbours (the last one may be shorter).
-// An epoch takes the blocks in random order, `window` of them at a time (the last window may have
-// fewer), and the samples of a window in random order. So only a window's worth of neighbours is
-// read at a time: kind to file systems and to their caches.
+// Shuffle::blocks cuts the set into blocks of `block` neighbours (the last one may be shorter). An
+// epoch reads the blocks in random order, `window` of them at a time (the last window may have
+// fewer). It reads the samples of a window in random order. Reading then stays within one window of
+// neighbours at a time, which suits file systems and their caches.
 struct BlockShape {
   int64_t block = 512;   // samples
   int64_t window = 128;  // blocks
@@ -37,14 +36,14 @@ struct BlockShape {
 class Order {
  public:
   Order() = default;
-  // `name` tells apart streams that must not run in step: each data set of a mixture has its own.
+  // `name` separates streams that must not run in step: each data set of a mixture has its own.
   Order(Shuffle shuffle, int64_t size, uint64_t seed, BlockShape shape = {},
         std::string_view name = "");
 
   int64_t size() const { return size_; }
   int64_t epoch(int64_t position) const { return position / size_; }
-  // The sample at this position; within an epoch every sample stands exactly once. Constant time
-  // and memory.
+  // Returns the sample at this position; every sample appears exactly once in an epoch. Constant
+  // time and memory.
   int64_t index(int64_t position) const;
 
  private:

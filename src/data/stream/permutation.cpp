@@ -10,8 +10,8 @@ namespace data {
 namespace {
 
 constexpr uint64_t kRounds = 8;
-// Below 64 points a network has too few distinct round functions to reach all permutations about
-// equally often.
+// A network of fewer than 64 points has too few distinct round functions to reach all permutations
+// about equally often.
 constexpr uint64_t kSmallestSide = 8;
 
 uint64_t drawn(const base::Stream& stream, uint64_t digit, uint64_t round, uint64_t side) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pseudo-random permutation of [0, size) that can be evaluated at any point in constant time and
-// memory: a Feistel network over pairs of digits, with Philox as the round function, walked along
-// its cycles until it comes back inside the set (J. Black, P. Rogaway, "Ciphers with arbitrary
-// finite domains", CT-RSA 2002).
+// memory. It is a Feistel network over pairs of digits, with Philox as the round function. The
+// network is applied until its result lies inside the set (J. Black, P. Rogaway, "Ciphers with
+// arbitrary finite domains", CT-RSA 2002).
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ class Permutation {
   explicit Permutation(int64_t size);  // size >= 1
 
   int64_t size() const { return size_; }
-  // What stands at `place` in the permutation that `stream` draws.
+  // Returns the value at `place` in the permutation that `stream` draws.
   int64_t at(int64_t place, const base::Stream& stream) const;
-  // Where `value` stands: place_of(at(p, s), s) == p.
+  // Returns the place of `value`: place_of(at(p, s), s) == p.
   int64_t place_of(int64_t value, const base::Stream& stream) const;
 
  private:

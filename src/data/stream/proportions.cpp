@@ -12,7 +12,7 @@ namespace data {
 namespace {
 
 constexpr int64_t kLongest = 10'000;
-constexpr double kRounding = 1e-9;  // of sums of decimal weights such as 0.1 + 0.2
+constexpr double kRounding = 1e-9;  // error of sums of decimal weights such as 0.1 + 0.2
 
 bool is_whole(double x) {
   return std::abs(x - std::nearbyint(x)) <= kRounding * std::max(1.0, std::abs(x));
@@ -71,7 +71,7 @@ Proportions::Proportions(const std::map<std::string, double>& weights) {
   for (size_t k = 0; k < counts.size(); ++k)
     for (int64_t j = 0; j < counts[k]; ++j)
       due.push_back({(double(j) + 0.5) / double(counts[k]), {int(k), j}});
-  // Equal times: in the order of the names, which the stable sort keeps.
+  // The stable sort keeps the order of the names for equal times.
   std::stable_sort(due.begin(), due.end(),
                    [](const Due& a, const Due& b) { return a.when < b.when; });
   places_.resize(counts.size());

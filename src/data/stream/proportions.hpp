@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which data set of a mixture each position of the training stream belongs to: a pure function of
-// the weights.
+// Assigns each position of the training stream to a data set of a mixture. The assignment is a pure
+// function of the weights.
 //
-// Exact: if the weights have whole numbers n_k in their proportion with a sum of at most 10,000,
-// that sum (the smallest) is the period; else the period is 10,000 and the n_k are rounded to it by
-// largest remainders. Any `period` positions in a row hold exactly n_k examples of data set k,
-// spread evenly: its j-th one stands where (j + 1/2) / n_k comes in the order of all.
+// The proportions are exact. If whole numbers n_k with a sum of at most 10,000 have the proportion
+// of the weights, the smallest such sum is the period. Otherwise the period is 10,000 and the n_k
+// are rounded to it by largest remainders. Any `period` consecutive positions hold exactly n_k
+// examples of data set k, spread evenly: the examples of a period are sorted by (j + 1/2) / n_k,
+// for the j-th example of data set k.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +24,23 @@ class Proportions {
   };
 
   Proportions() : Proportions({{"", 1.0}}) {}
-  // Weights above 0. Error(Exit::config) names a data set whose share is less than 1 in 10,000.
+  // Weights must be above 0. Throws Error(Exit::config), which names the data set, for a share
+  // below 1 in 10,000.
   explicit Proportions(const std::map<std::string, double>& weights);
 
   int parts() const { return int(places_.size()); }
   int64_t period() const { return int64_t(at_.size()); }
-  // in a period: n_k
+  // Number of the part's examples in a period (n_k).
   int64_t count(int part) const { return int64_t(places_[size_t(part)].size()); }
 
   Place at(int64_t position) const;  // constant time
-  // How many of the first `positions` positions belong to the part; logarithmic time.
+  // Returns the number of the first `positions` positions that belong to the part. Logarithmic
+  // time.
   int64_t seen(int part, int64_t positions) const;
 
  private:
   std::vector<Place> at_;                     // one period
-  std::vector<std::vector<int64_t>> places_;  // by part: where it stands in a period, ascending
+  std::vector<std::vector<int64_t>> places_;  // by part: its places in a period, ascending
 };
 
 }  // namespace data
