@@ -81,7 +81,7 @@ void Deck::error(std::string_view key, std::string message, std::string_view con
   std::string shown(key);
   if (place.row && place.row->type == Type::duration && place.name == place.row->name) {
     const auto& value = std::get<Duration>(place.row->value);
-    if (value.set()) shown += duration_key("", value);  // as the deck spells it
+    if (value.set()) shown += duration_key("", value);  // the spelling of the deck
   }
   if (overridden(conflicts_with) && !overridden(key))
     return error(conflicts_with, fmt::format("{}: {}", shown, message));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The description of one key (Row) and of one table (Section). The engine builds a tree of sections
-// twice, from the bind functions alone (the schema) and from a deck. In the schema, NAME stands for
-// any name, a list has one element, and all kinds are present. Private to this folder.
+// twice, from the bind functions alone (the schema) and from a deck. In the schema, NAME means any
+// name, a list has one element, and all kinds are present. Private to this folder.
 #pragma once
 
 #include <functional>

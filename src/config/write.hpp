@@ -18,7 +18,7 @@ std::string toml_number(double value);        // always a TOML float: 1.0, 5e-07
 std::string toml_value(const Value& value);   // on one line; a duration without its unit
 
 std::string duration_key(std::string_view name, const Duration& value);  // total_steps
-// As toml_value, but a duration is "100 steps" or "unset".
+// Returns toml_value, except that a duration is "100 steps" or "unset".
 std::string plain_value(const Value& value);
 
 std::string plain_number(double value);  // for messages: 1, 0.5

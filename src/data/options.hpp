@@ -68,7 +68,7 @@ struct Sections {
   // Returns the fields of the data set after all ops, as far as SourceOptions::spec knows them.
   // Throws Error(Exit::config) or Error(Exit::data).
   Spec spec_of(const std::string& name) const;
-  // As spec_of, but opens the tokenizers' files and therefore knows the range of ids. Throws
+  // Returns spec_of with the range of ids, which the tokenizers' files give. Throws
   // Error(Exit::data) for a file that cannot be read.
   Spec opened_spec_of(const std::string& name) const;
   // Returns Pipeline::byte_scale of the data set's ops.

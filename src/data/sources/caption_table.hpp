@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of images and captions: one row per caption, TSV or CSV, with or without a header line, or
-// JSONL. tools/pack_dataset reads them by the same rules (tests/run/own_data_test.py compares the
-// two).
+// Reads tables of images and captions, with one row per caption. A table is TSV or CSV, with or
+// without a header line, or JSONL. tools/pack_dataset reads them by the same rules
+// (tests/run/own_data_test.py compares the two).
 //
 //   header   The first line is a header if one cell names the image (image, filepath, file_name,
 //            path, ...) and another one the caption (caption, title, text, ...), in letters of any

@@ -28,12 +28,12 @@ bool is_image_file(const fs::path& file) {
 }
 
 struct ClassImage {
-  std::string name;  // below the folder of the classes
+  std::string name;  // path below the folder of the classes
   int32_t label = 0;
 };
 
 struct ClassListing {
-  std::vector<ClassImage> images;  // by class, then by name
+  std::vector<ClassImage> images;  // sorted by class, then by name
   int64_t others = 0;              // files that are no images
   int64_t empty = 0;               // classes without an image
 };
@@ -132,14 +132,14 @@ void ClassFolderOptions::bind(config::Table& t) {
   t.key("path", path, "folder with a sub-folder for each class, which holds its images").required();
   t.key("classes", classes,
         "names of the classes in the order of their numbers: a file with one per line, or a folder "
-        "whose sub-folders, "
-        "sorted, are the names; \"\" = `path`. Sets that are used together need one list");
+        "whose sub-folders, sorted, are the names; \"\" = `path`. Sets that are used together need "
+        "one list");
 }
 
 Spec ClassFolderOptions::spec() const {
   std::error_code unknown;
-  const bool known = std::filesystem::exists(
-      names_from(), unknown);  // a deck may be checked where its data is not
+  // A deck may be checked on a machine without its data.
+  const bool known = std::filesystem::exists(names_from(), unknown);
   return {{"image", FieldSpec::encoded()},
           {"label",
            FieldSpec::array(device::DType::i32, {}, known ? ClassNames(names_from()).size() : 0)}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image files in sub-folders, one sub-folder for each class.
+// Reads image files in sub-folders, one sub-folder for each class.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace data {
 
 struct ClassFolderOptions : SourceOptions {
   std::string path;     // folder of the classes' folders
-  std::string classes;  // where the names of the classes come from; "": path
+  std::string classes;  // file or folder with the names of the classes; "" = path
   void bind(config::Table& t) override;
   const std::string& names_from() const { return classes.empty() ? path : classes; }
   Spec spec() const override;

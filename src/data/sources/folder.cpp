@@ -21,11 +21,10 @@ namespace {
 
 using base::Exit;
 
-constexpr size_t kNamed = 5;  // missing images in a message
+constexpr size_t kNamed = 5;  // most missing images in a message
 
-// Removes from `wanted` the names of all files in the folder. Asks the file system for one listing,
-// not for each file: only links, and entries whose kind the listing does not tell, cost a call of
-// their own.
+// Removes from `wanted` the names of all files in the folder. One listing replaces a query for each
+// file. Only links, and entries whose kind the listing lacks, cost a call of their own.
 void remove_listed(const std::string& folder, std::unordered_map<std::string_view, int64_t>& wanted,
                    const std::stop_token& token) {
   std::error_code problem;
@@ -37,7 +36,8 @@ void remove_listed(const std::string& folder, std::unordered_map<std::string_vie
     if (found != wanted.end() && !at->is_directory(ignored)) wanted.erase(found);
   }
   if (problem == std::errc::permission_denied)
-    // files may be readable in a folder that is not: they are looked for when their turn comes
+    // Files may be readable in a folder that cannot be listed. They are opened when their turn
+    // comes.
     wanted.clear();
   else if (problem && problem != std::errc::no_such_file_or_directory &&
            problem != std::errc::not_a_directory)
@@ -45,7 +45,7 @@ void remove_listed(const std::string& folder, std::unordered_map<std::string_vie
         fmt::format("the folder '{}' cannot be listed: {}", folder, problem.message()));
 }
 
-// Numbers of the images that are not in the folder, ascending.
+// Returns the numbers of the images that are not in the folder, ascending.
 std::vector<int64_t> missing_images(const CaptionsFile& captions, const std::string& root,
                                     const std::stop_token& token) {
   std::unordered_map<std::string_view, std::vector<int64_t>> by_folder;
@@ -80,7 +80,7 @@ class Folder : public Source {
       base::fail(Exit::data,
                  "there is no folder '{}' (path names one folder, without *, ?, [...] or braces)",
                  path_);
-    // One rank looks, for all: a folder of millions of names is slow to list.
+    // Only one rank looks for images: a folder of millions of names is slow to list.
     if (base::where().rank == 0) look_for_images(options, context);
   }
 
@@ -133,7 +133,8 @@ class Folder : public Source {
   }
 
  private:
-  // Missing images end the job now, or are said and replaced when their turn comes.
+  // Missing images end the job now, or appear in the summary and are replaced when their turn
+  // comes.
   void look_for_images(const FolderOptions& options, const OpenContext& context) {
     std::vector<int64_t> missing = missing_images(captions_, path_, context.token);
     if (!stage_dir_.empty())
@@ -162,8 +163,7 @@ class Folder : public Source {
             : "");
   }
 
-  // An image that is not there is the fault of its sample; a file system that fails is not
-  // (Unreadable).
+  // A missing image is the fault of its sample. A failing file system is not (Unreadable).
   std::unique_ptr<File> open_image(int64_t image) const {
     std::string path = file_of(image);
     if (!stage_dir_.empty())
@@ -190,7 +190,7 @@ class Folder : public Source {
   std::string path_, stage_dir_;
   bool by_image_;
   CaptionsFile captions_;
-  std::string missing_;  // for the summary; rank 0 alone knows
+  std::string missing_;  // for the summary; set on rank 0 only
 };
 
 }  // namespace
@@ -201,10 +201,9 @@ void FolderOptions::bind(config::Table& t) {
         "`captions`");
   t.key("captions", captions,
         "COCO captions .json, or a table, .tsv, .csv or .jsonl, one row per caption; a first line "
-        "that names the columns "
-        "(image, filepath, file_name, path, ... and caption, title, text, ...) is a header, "
-        "without one they are "
-        "image, caption; \"part-{0..3}.csv\", \"*.tsv\" (by name)")
+        "that names the columns (image, filepath, file_name, path, ... and caption, title, text, "
+        "...) is a header, without one they are image, caption; \"part-{0..3}.csv\", \"*.tsv\" (by "
+        "name)")
       .required()
       .check([this] { return captions_problem(); });
   t.key("image_column", columns.image,
@@ -216,8 +215,7 @@ void FolderOptions::bind(config::Table& t) {
   t.choice(
       "sample", by_image, {{"image", true}, {"caption", false}},
       "image: one sample per image with fields image and captions (use choice); caption: one per "
-      "caption with fields "
-      "image and text");
+      "caption with fields image and text");
 }
 
 Spec FolderOptions::spec() const {

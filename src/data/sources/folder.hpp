@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image files in a folder, and files of captions: tables (TSV, CSV) or COCO captions JSON.
+// Reads image files in a folder, and files of captions: tables (TSV, CSV, JSONL) or COCO captions
+// JSON.
 #pragma once
 
 #include <memory>
@@ -12,23 +13,24 @@ namespace data {
 
 struct FolderOptions : SourceOptions {
   std::string path;      // folder of the images; "": the folder of the captions
-  std::string captions;  // .tsv, .csv or .json, with braces and *, ?, [...]
-  TableColumns columns;  // of tables
-  bool by_image = true;  // sample: one per image, or one per caption
+  std::string captions;  // .tsv, .csv, .jsonl or .json, with braces and *, ?, [...]
+  TableColumns columns;  // names of a table's columns
+  bool by_image = true;  // one sample per image, or one per caption
   void bind(config::Table& t) override;
   std::vector<std::string> caption_files() const;
-  // Returns the folder of the images. Error(Exit::data) if it is not named and the files lie in
-  // several folders.
+  // Returns the folder of the images. Throws Error(Exit::data) if it is not named and the files lie
+  // in several folders.
   std::string folder(const std::vector<std::string>& caption_files) const;
   Spec spec() const override;
-  // the images; Error(Exit::data) for a captions file that is no good
+  // Returns the images. Throws Error(Exit::data) for a bad captions file.
   std::vector<std::string> files() const override;
   std::string files_key() const override { return path.empty() ? "captions" : "path"; }
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 
  private:
-  std::string captions_problem() const;                         // of the key `captions`, or ""
-  std::string column_problem(const std::string& column) const;  // of a column's key, or ""
+  // Return the problem of the key `captions` or of a column's key, or "".
+  std::string captions_problem() const;
+  std::string column_problem(const std::string& column) const;
 };
 
 }  // namespace data

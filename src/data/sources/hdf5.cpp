@@ -19,14 +19,14 @@ using base::Exit;
 using Kind = FieldSpec::Kind;
 using io::H5Rows;
 
-// As one writes it in the deck.
+// Returns the type as a deck writes it.
 std::string declared(const FieldSpec& field) {
   if (field.kind == Kind::bytes) return "bytes";
   return text_of(field);
 }
 
-// What the rows of a dataset are, if they can be read: single whole numbers are labels, so i32
-// whatever their width.
+// Returns the field that a dataset's rows become; nothing if they cannot be read. Single whole
+// numbers are labels, hence i32 whatever their width.
 std::optional<FieldSpec> natural(const H5Rows& rows) {
   size_t axes = rows.shape().size();
   switch (rows.kind()) {
@@ -55,7 +55,7 @@ bool fits(const H5Rows& rows, const FieldSpec& field) {
          (field.type == device::DType::i32 ? H5Rows::Kind::integers : H5Rows::Kind::floats);
 }
 
-// A dataset that can be read; errors name the file by `path`, wherever it was opened.
+// Opens a dataset that can be read. Errors name the file by `path`, wherever it was opened.
 H5Rows open_rows(const io::H5File& h5, const std::string& path, const std::string& field,
                  const std::string& dataset) {
   if (!h5.exists(dataset)) {
@@ -106,8 +106,8 @@ class Hdf5 : public Source {
     Fingerprint print;
     for (const File& file : files_) {
       print.add(file.rows).add(file.bytes);
-      // All rows cannot be read; these tell files of one size apart that were made from other
-      // samples.
+      // Reading all rows would be too slow. These rows distinguish files of one size that were made
+      // from different samples.
       for (int64_t row : std::set<int64_t>{0, file.rows / 2, file.rows - 1})
         if (row >= 0 && row < file.rows) add_row(print, file, row);
     }
@@ -121,7 +121,7 @@ class Hdf5 : public Source {
       for (size_t f = 0; f < fields_.size(); ++f)
         out[fields_[f].name] = value(file.datasets[f], index - file.first, fields_[f]);
     } catch (const io::Failure& e) {
-      if (e.number() != 0) throw Unreadable(e.what());  // the file system's fault, not the sample's
+      if (e.number() != 0) throw Unreadable(e.what());  // the file system is at fault
       base::fail(Exit::data, "{}", e.what());
     }
     return out;
@@ -131,7 +131,7 @@ class Hdf5 : public Source {
   struct Field {
     std::string name, dataset;
     FieldSpec spec;
-    bool typed;  // in the deck, not by the first file
+    bool typed;  // given in the deck, not by the first file
   };
   struct File {
     std::string path;
@@ -148,7 +148,7 @@ class Hdf5 : public Source {
         if (const Texts* texts = std::get_if<Texts>(&value))
           for (const std::string& s : *texts) print.add(s);
       }
-    } catch (const base::Error& e) {  // a broken sample, which is met when its turn comes
+    } catch (const base::Error& e) {  // a broken sample is reported when its turn comes
       print.add(std::string_view("broken"));
     }
   }
@@ -186,8 +186,7 @@ class Hdf5 : public Source {
     if (field.spec.kind == Kind::bytes && rows.kind() == H5Rows::Kind::text)
       base::fail(Exit::data,
                  "{}, which ends at its first zero byte: files are stored as lists of bytes, "
-                 "variable-length uint8 "
-                 "(h5py.vlen_dtype(numpy.uint8))",
+                 "variable-length uint8 (h5py.vlen_dtype(numpy.uint8))",
                  is);
     if (!field.typed)
       base::fail(Exit::data, "{}, in '{}' it is {}", is, files_[0].path, declared(field.spec));
@@ -209,7 +208,7 @@ class Hdf5 : public Source {
         return rows.read_texts(row, kMostMemberBytes).at(0);
       case Kind::texts: {
         Texts texts = rows.read_texts(row, kMostMemberBytes);
-        // rows with fewer texts are filled up
+        // The file fills up rows with fewer texts.
         while (!texts.empty() && texts.back().empty()) texts.pop_back();
         return texts;
       }
@@ -236,7 +235,7 @@ class Hdf5 : public Source {
 
   const File& file_of(int64_t index) const {
     CHECK(index >= 0 && index < size_, "sample {} of {}", index, size_);
-    // Empty files share their `first` with the next one, which upper_bound passes over.
+    // Empty files share their `first` with the next file; upper_bound skips them.
     auto it = std::upper_bound(files_.begin(), files_.end(), index,
                                [](int64_t i, const File& f) { return i < f.first; });
     return *(it - 1);
@@ -296,9 +295,8 @@ void Hdf5Options::bind(config::Table& t) {
   bind_shards(
       t, "HDF5 files, read one after the other; \"train-{000..003}.h5\", \"rows/*.h5\" (by name)",
       "field = \"DATASET\" or \"DATASET: TYPE\", { image = \"images: bytes\", label = \"labels\" "
-      "}; types: bytes "
-      "(whole files), text, texts, u8, i32, f32, with the sizes of a row in brackets; default: "
-      "what the dataset is",
+      "}; types: bytes (whole files), text, texts, u8, i32, f32, with the sizes of a row in "
+      "brackets; default: the dataset's own type",
       [](const std::string&, const std::string& text) -> std::string {
         try {
           parse_hdf5_field(text);

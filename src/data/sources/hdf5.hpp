@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HDF5 files: sample i is row i of some datasets, dense arrays, texts or whole image files.
+// Reads HDF5 files: sample i is row i of some datasets (dense arrays, texts or whole image files).
 #pragma once
 
 #include <optional>
@@ -12,15 +12,16 @@ namespace data {
 
 struct Hdf5Options : ShardOptions {
   void bind(config::Table& t) override;
-  // Fields without a type are what the dataset of the first file is; Error(Exit::data) if it cannot
-  // be looked at.
+  // Fields without a type get the type of the dataset in the first file. Throws Error(Exit::data)
+  // if that dataset cannot be inspected.
   Spec spec() const override;
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 };
 
-// "images: u8 [64, 64, 3]" or just "images" -> dataset "/images" and what its rows are, if that is
-// said. Types: bytes (lists of bytes of any length), text, texts (several per row), u8, i32 or f32
-// with sizes in brackets or none for single numbers. Error(Exit::config).
+// Parses "images: u8 [64, 64, 3]" or just "images" into the dataset "/images" and the type of its
+// rows, if given. Types are bytes (lists of bytes of any length), text, texts (several per row),
+// and u8, i32 or f32. Sizes follow these in brackets; single numbers have none. Throws
+// Error(Exit::config).
 struct Hdf5Field {
   std::string dataset;
   std::optional<FieldSpec> spec;

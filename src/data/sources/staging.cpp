@@ -82,8 +82,7 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
   if (int64_t room = io::free_bytes(directory); result.copied_bytes > room)
     base::fail(Exit::data,
                "{} has {} free, but {} in {} files are still to be copied there ({} in all): make "
-               "room, name a larger "
-               "place, or leave it empty to read in place",
+               "room, name a larger place, or leave it empty to read in place",
                directory, gib(room), gib(result.copied_bytes), result.copied_files,
                gib(result.bytes));
 
@@ -95,7 +94,7 @@ Staged stage_files(const std::vector<std::string>& originals, const std::string&
         io::copy_file_atomically(missing[i], staged_path(directory, missing[i]), token);
       } catch (...) {
         errors[i] = std::current_exception();
-        next = missing.size();  // the others need not be tried
+        next = missing.size();  // skip the remaining files
       }
     }
   };

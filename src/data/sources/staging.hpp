@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of shards on node-local disk: made once per node, found again by the next start, read
-// instead of the originals.
+// Copies of shards on node-local disk. They are made once per node, found again by the next start,
+// and read instead of the originals.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace data {
 
-// "$TMPDIR/x" and "${TMPDIR}/x" with the variables' values. Error(Exit::config) for one that is not
-// set here.
+// Replaces the variables in "$TMPDIR/x" and "${TMPDIR}/x". Throws Error(Exit::config) for a
+// variable that is not set.
 std::string expand_variables(const std::string& text);
 
-// Where the copy of a file lies. Files of different directories may have the same name.
+// Returns the path of a file's copy. Files of different directories may have the same name.
 std::string staged_path(const std::string& directory, const std::string& original);
 
 struct Staged {
-  int64_t files = 0, bytes = 0;                // all of them
-  int64_t copied_files = 0, copied_bytes = 0;  // of them, copied now; the others were there
+  int64_t files = 0, bytes = 0;                // all files
+  int64_t copied_files = 0, copied_bytes = 0;  // files copied by this call
 };
 
-// Copies the files that are not there yet, or are there with another size or modification time;
-// each appears whole, by rename, so a killed copy is made again. By one process of a node.
-// Originals that are not there, or are folders, are left out: whether that is an error, their
-// source knows. Error(Exit::data) if an original cannot be read or the space is too small, with the
-// figures, before anything is copied. `token`: may ask to give up (base/cancel.hpp).
+// Copies the files whose copy is missing or has another size or modification time. Each copy
+// appears whole, by rename; a killed copy is made again. One process of a node calls this. Missing
+// originals and folders are skipped; their source decides whether that is an error. Throws
+// Error(Exit::data) if an original cannot be read. If the space is too small, throws with the
+// figures before anything is copied. `token` may request to give up (base/cancel.hpp).
 Staged stage_files(const std::vector<std::string>& originals, const std::string& directory,
                    int threads, const std::stop_token& token = {});
 

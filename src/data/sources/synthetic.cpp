@@ -10,14 +10,14 @@
 namespace data {
 namespace {
 
-// Normal numbers are looked up by 16 random bits: the quantiles (k + 1/2) / 65536 of N(0, 1/2),
-// clipped to [-1, 1]. Four deviations of the clip lie inside the table, so nothing is lost, and an
-// image costs microseconds instead of milliseconds.
+// Looks up normal numbers by 16 random bits: the quantiles (k + 1/2) / 65536 of N(0, 1/2), clipped
+// to [-1, 1]. The table reaches four deviations and the clip lies at two, so nothing is lost. An
+// image then costs microseconds instead of milliseconds.
 std::vector<float> noise_table() {
   constexpr int kCount = 1 << 16;
   constexpr double kDeviation = 0.5;
   std::vector<float> table(kCount, 0.0f);
-  double x = 0;  // quantile by Newton's method, going outwards from the median
+  double x = 0;  // quantile by Newton's method, from the median outwards
   for (int k = kCount / 2; k < kCount; ++k) {
     double p = (k + 0.5) / kCount;
     for (int i = 0; i < 4; ++i) {
@@ -67,8 +67,8 @@ class Synthetic : public Source {
     return a;
   }
 
-  // Words, end token 1, then padding 0. About 13 tokens for a sequence of 64 and 8 for 24, as COCO
-  // captions have.
+  // The labels are words, then end token 1, then padding 0. They have about 13 tokens for a
+  // sequence of 64 and 8 for 24, like COCO captions.
   Array labels(const base::Stream& stream) const {
     int64_t length = options_.seq_len, low = length >= 64 ? 6 : 4, high = length >= 64 ? 19 : 12;
     low = std::min(low, length - 1);

@@ -34,7 +34,7 @@ class Writer {
   std::string out_;
 };
 
-// Never reads beyond the end: after a failure everything is zero and `good` false.
+// Never reads beyond the end. After a failure all values are zero and good() is false.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -45,7 +45,7 @@ class Reader {
     return value;
   }
   std::string text() { return std::string(take(number())); }
-  // A count of things that take at least `least` bytes each.
+  // Reads a count of elements that need at least `least` bytes each.
   size_t count(int64_t least) {
     int64_t n = number();
     if (n < 0 || n > int64_t(rest_.size()) / least) {
@@ -80,16 +80,16 @@ std::optional<std::string> read_whole(const std::string& path) {
     file.read(0, out.data(), out.size());
     return out;
   } catch (const base::Error&) {
-    return std::nullopt;  // unreadable, or replaced by another process just now: as if absent
+    return std::nullopt;  // unreadable, or being replaced by another process: as if absent
   }
 }
 
-// Whole or not at all; false if this place cannot be written.
+// Writes the whole file or nothing. Returns false if this place cannot be written.
 bool write_whole(const std::string& path, const std::string& bytes) {
   std::string temporary = path + ".XXXXXX";
   int fd = ::mkstemp(temporary.data());
   if (fd < 0) return false;
-  // mkstemp makes files private; others of the group use the same data.
+  // mkstemp makes files private, but others of the group use the same data.
   bool good = ::fchmod(fd, 0644) == 0;
   for (size_t at = 0; good && at < bytes.size();) {
     ssize_t n = ::write(fd, bytes.data() + at, bytes.size() - at);
@@ -118,7 +118,7 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
   TarReader reader(shard);
   TarIndex index;
   std::unordered_map<std::string, uint32_t> samples, extensions;
-  std::unordered_map<uint64_t, int64_t> seen;  // sample and extension -> where
+  std::unordered_map<uint64_t, int64_t> seen;  // sample and extension -> offset of the header
   auto number_of = [](std::unordered_map<std::string, uint32_t>& numbers,
                       std::vector<std::string>& list, std::string_view name) {
     auto [it, fresh] = numbers.try_emplace(std::string(name), uint32_t(list.size()));
@@ -127,7 +127,8 @@ TarIndex build_tar_index(const File& shard, const std::stop_token& token) {
   };
   for (TarMember member; reader.next(member);) {
     base::end_if_asked(token);
-    // Nothing is unpacked, but names go into messages, lists of bad samples and copies of the set.
+    // Nothing is unpacked, but names appear in messages, lists of bad samples and copies of the
+    // set.
     if (std::string problem = unsafe_name(member.name); !problem.empty())
       base::fail(Exit::data, "'{}' at byte {}: the member name {} {}: pack the shard again",
                  shard.path(), member.header, base::quoted(member.name), problem);
@@ -231,8 +232,8 @@ TarIndex read_or_build(const std::string& shard_path, const OpenContext& context
 
 TarIndex load_tar_index(const std::string& shard_path, const OpenContext& context) {
   TarIndex index = read_or_build(shard_path, context);
-  // Downloaders write empty shards, so this is no error. A copy that failed may be all zeros, which
-  // is a valid tar, too.
+  // An empty shard is not an error, because downloaders write them. A failed copy may be all zeros,
+  // which is a valid tar, too.
   if (index.keys.empty() && base::where().rank == 0)
     base::log::warning(
         "'{}' is a tar without a single sample; if it should hold some, copy or pack it again",

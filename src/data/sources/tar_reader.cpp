@@ -16,11 +16,11 @@ using base::Exit;
 constexpr int64_t kBlock = 512;
 constexpr int64_t kWindow = 8 * 1024;
 constexpr int64_t kLargestExtension = 1 << 20;  // bytes of a long name or pax header
-// of zeros after the end mark: writers fill up their last record
+// Limit of the zeros after the end mark, with which writers fill up their last record.
 constexpr int64_t kTail = int64_t{16} << 20;
 
-// A numeric field: octal text, or base 256 if the top bit is set (GNU, for sizes from 8 GiB). None
-// if it is neither.
+// Parses a numeric field: octal text, or base 256 if the top bit is set (GNU, for sizes from 8
+// GiB). Returns nothing if it is neither.
 std::optional<int64_t> number(const char* field, size_t width) {
   if (uint8_t(field[0]) & 0x80) {
     if (uint8_t(field[0]) != 0x80) return std::nullopt;  // negative, or beyond 64 bits
@@ -145,7 +145,7 @@ std::string TarReader::text(int64_t at, int64_t size, const char* what) {
   return out;
 }
 
-// Records "LENGTH KEY=VALUE\n", LENGTH counting the whole record.
+// Parses records "LENGTH KEY=VALUE\n", where LENGTH counts the whole record.
 void TarReader::read_pax(int64_t at, int64_t size, std::string& name, int64_t& file_size,
                          bool& has_size) {
   std::string all = text(at, size, "pax header");
@@ -173,8 +173,8 @@ void TarReader::read_pax(int64_t at, int64_t size, std::string& name, int64_t& f
   }
 }
 
-// More members after the end mark come from gluing tars together with `cat`; silently losing them
-// would be worse than an error.
+// More members follow the end mark if tars were joined with `cat`. Silently losing them would be
+// worse than an error.
 void TarReader::check_end(int64_t at) {
   if (file_.size() - at > kTail)
     fail(at, fmt::format("{} bytes follow the tar end mark; at most {} are looked at: pack it "

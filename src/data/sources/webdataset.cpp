@@ -24,7 +24,7 @@ namespace {
 
 using base::Exit;
 
-// Members become values by their extension, as WebDataset has it.
+// The extension decides the kind of a member's value, as in WebDataset.
 enum class MemberKind { bytes, text, integer, texts };
 MemberKind kind_of(const std::string& extension) {
   if (extension == "txt" || extension == "text") return MemberKind::text;
@@ -40,18 +40,19 @@ bool is_image(std::string_view extension) {
   return std::ranges::count(kImageExtensions, extension) > 0;
 }
 
-// A few shards stay open: opening is slow on parallel file systems, and descriptors are few. To ask
-// whether a file has changed costs a message to a server there, so an open one is asked now and
-// then.
+// Keeps a few shards open: opening is slow on parallel file systems, and descriptors are few.
+// Checking whether a file has changed costs a message to a server there, so an open file is checked
+// only now and then.
 class OpenShards {
  public:
   struct Answer {
     std::shared_ptr<const File> file;
-    bool look = false;  // time to ask whether it has changed
+    bool look = false;  // true if it is time to check for changes
   };
   Answer get(const std::string& path, size_t shard) const {
     if (Answer open = known(shard); open.file) return open;
-    // slow, so without the lock; two threads may do it, one is kept
+    // Opening is slow, so it runs without the lock. If two threads open one shard, one file is
+    // kept.
     auto file = std::make_shared<const File>(path);
     std::lock_guard lock(mutex_);
     if (where_.contains(shard)) return {file};
@@ -95,7 +96,7 @@ struct Place {
 
 struct Shard {
   explicit Shard(std::string file) : path(std::move(file)) {}
-  std::string path, local;  // the original for names, what is read
+  std::string path, local;  // the original, for messages; the file that is read
   int64_t first = 0;        // index of its first sample
   int64_t bytes = 0, modified_ns = 0;
   std::vector<std::string> keys;
@@ -129,7 +130,7 @@ class Webdataset : public Source {
     return fmt::format("{}:{}", shards_[shard].path, shards_[shard].keys[sample]);
   }
 
-  // The index has it all: keys, and where the members are.
+  // The index holds the keys and the places of all members, which identify the set.
   uint64_t fingerprint() const override {
     Fingerprint print;
     for (const Shard& s : shards_) {
@@ -188,14 +189,14 @@ class Webdataset : public Source {
     CHECK(index >= 0 && index < size_, "sample {} of {}", index, size_);
     auto it = std::upper_bound(shards_.begin(), shards_.end(), index,
                                [](int64_t i, const Shard& s) { return i < s.first; });
-    // Empty shards share their `first` with the next one, which upper_bound passes over.
+    // Empty shards share their `first` with the next shard; upper_bound skips them.
     size_t shard = size_t(it - shards_.begin()) - 1;
     return {shard, size_t(index - shards_[shard].first)};
   }
 
   void load_shards(const OpenContext& context) {
-    // Ranks begin at different shards, so that at a first start they share the walking through
-    // their index files.
+    // Ranks begin at different shards. At a first start they share the indexing, through their
+    // index files.
     size_t count = shards_.size(),
            begin = count * size_t(base::where().rank) / size_t(std::max(base::where().ranks, 1));
     std::atomic<size_t> next{0};
@@ -232,11 +233,11 @@ class Webdataset : public Source {
     for (const std::string& e : index.extensions) seen_.insert("." + e);
   }
 
-  // Several fields may look into the same JSON member. Of a field's extensions, the first one named
-  // counts.
+  // Several fields may read the same JSON member. If a field names several extensions, the first
+  // one that a sample has counts.
   void place_members(Shard& shard, const TarIndex& index) const {
     struct Use {
-      size_t field, choice;  // choice: place of the extension in the field's list
+      size_t field, choice;  // choice: index in the field's list of extensions
     };
     std::vector<std::vector<Use>> uses(index.extensions.size());
     for (size_t e = 0; e < index.extensions.size(); ++e)
@@ -255,7 +256,7 @@ class Webdataset : public Source {
         }
   }
 
-  // The index knows what is missing, so a run need not find out after hours.
+  // The index shows missing members, so that a run fails at its start and not after hours.
   void check_fields(const std::string& path, bool substitutes) const {
     if (size_ == 0) base::fail(Exit::data, "'{}' holds no samples", path);
     for (size_t f = 0; f < fields_.size(); ++f) {
@@ -280,7 +281,7 @@ class Webdataset : public Source {
                           : "");
     }
   }
-  // Returns what to write if images have several extensions, or "".
+  // Returns a hint if the images have further extensions, or "".
   std::string other_images(const Field& field) const {
     std::vector<std::string> choices = field.member.extensions;
     if (!std::ranges::all_of(choices, is_image)) return "";
@@ -307,9 +308,8 @@ void WebdatasetOptions::bind(config::Table& t) {
   bind_shards(
       t, "tar shards, plain; \"train-{000..003}.tar\", \"{a,b}.tar\", \"shards/*.tar\" (by name)",
       "field = extension of the member that holds it, { image = \"png\", text = \"txt\" }; "
-      "\"jpg;jpeg;png\": the first "
-      "of these that a sample has; .txt is text, .cls a number; \"json:KEY\": the texts under that "
-      "key of a .json",
+      "\"jpg;jpeg;png\": the first of these that a sample has; .txt is text, .cls a number; "
+      "\"json:KEY\": the texts under that key of a .json",
       [this](const std::string& field, const std::string& text) {
         return field_problem(field, text);
       });

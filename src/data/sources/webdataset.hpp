@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WebDataset: samples in plain tar shards, members of a sample share their name up to the first
-// dot.
+// Reads WebDataset: samples in plain tar shards. The members of a sample share their name up to the
+// first dot.
 #pragma once
 
 #include "data/sources/shard_options.hpp"
@@ -13,7 +13,7 @@ struct WebdatasetOptions : ShardOptions {
   std::unique_ptr<Source> open(const OpenContext& context) const override;
 
  private:
-  // one entry of `fields`, or ""
+  // Returns the problem of one entry of `fields`, or "".
   std::string field_problem(const std::string& field, const std::string& text) const;
 };
 

@@ -9,10 +9,10 @@
 
 namespace data {
 
-// Of the samples in an order drawn from `seed`, those at [skip, skip + limit): parts of one source
-// with one seed and other `skip` share no sample. They keep the source's order, so that shards are
-// read as they lie. limit 0: all that are left. Error(Exit::data) if the source has fewer samples
-// than that.
+// Returns the samples at [skip, skip + limit) of an order drawn from `seed`. Parts of one source
+// with one seed and disjoint ranges share no sample. A part keeps the source's order, so that
+// shards are read sequentially. limit 0: all that remain. Throws Error(Exit::data) if the source
+// has too few samples.
 std::unique_ptr<Source> subset_of(std::unique_ptr<Source> source, int64_t limit, int64_t skip,
                                   uint64_t seed);
 

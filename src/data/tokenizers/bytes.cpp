@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of UTF-8 as ids: nothing to train, no file, every text has ids. The numbers are ByT5's
-// (arXiv 2105.13626): 0 pad, 1 end, 2 unknown (never made), byte b = 3 + b.
+// Bytes of UTF-8 as ids: no training, no file, and every text has ids. The numbers are ByT5's
+// (arXiv 2105.13626): 0 pad, 1 end, 2 unknown (never used), byte b = 3 + b.
 #include "base/error.hpp"
 #include "data/tokenizers/tokenizer.hpp"
 

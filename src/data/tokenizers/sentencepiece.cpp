@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SentencePiece models: best segmentation, deterministic.
+// Tokenizes with SentencePiece models: best segmentation, deterministic.
 #include <sentencepiece_processor.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace {
 class Sentencepiece : public Tokenizer {
  public:
   explicit Sentencepiece(const std::string& path) : path_(path) {
-    // The library aborts or prints for some unreadable files, so look first.
+    // The library aborts or prints for some unreadable files, so the file is checked first.
     std::error_code problem;
     if (!std::filesystem::is_regular_file(path, problem))
       base::fail(base::Exit::data, "tokenizer model '{}': no such file", path);
@@ -43,7 +43,7 @@ class Sentencepiece : public Tokenizer {
   std::optional<int32_t> end_id() const override { return known(processor_.eos_id()); }
   std::optional<int32_t> piece_id(std::string_view piece) const override {
     int id = processor_.PieceToId({piece.data(), piece.size()});
-    // PieceToId answers the unknown piece's id for anything it does not have.
+    // PieceToId returns the id of the unknown piece for any piece that it does not have.
     if (processor_.IdToPiece(id) != piece) return std::nullopt;
     return id;
   }

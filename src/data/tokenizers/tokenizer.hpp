@@ -20,17 +20,17 @@ namespace data {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // The ids of the text, without begin or end. Any thread.
+  // Sets `ids` to the ids of the text, without begin or end. Any thread may call it.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) const = 0;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   virtual int64_t vocab_size() const = 0;
-  // Ids of special pieces; none if the tokenizer has no such piece.
+  // Return the ids of special pieces; nothing if the tokenizer has no such piece.
   virtual std::optional<int32_t> pad_id() const = 0;
   virtual std::optional<int32_t> end_id() const = 0;
   virtual std::optional<int32_t> piece_id(std::string_view piece) const = 0;
 };
 
-// ASCII letters only, as published: others stay as they are.
+// Lowers ASCII letters only, as published; other characters stay.
 std::string ascii_lower(std::string text);
 
 // The keys of one kind of tokenizer in [tokenizer.NAME].
@@ -44,7 +44,7 @@ struct TokenizerRow {
 };
 const base::Registry<TokenizerRow>& tokenizer_rows();
 
-// The tokenizers a deck names. Each is opened when first asked for, once for all data sets.
+// The tokenizers that a deck names. Each is opened at its first use, once for all data sets.
 class Tokenizers {
  public:
   Tokenizers() = default;
