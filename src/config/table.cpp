@@ -74,7 +74,7 @@ Key& Key::one_of(std::vector<std::string> names) {
   return *this;
 }
 Key& Key::no_fraction() {
-  CHECK(row_->type == Type::duration, "{} is no duration", row_->key());
+  CHECK(row_->type == Type::duration, "{} is not a duration", row_->key());
   row_->no_fraction = true;
   return *this;
 }

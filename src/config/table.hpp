@@ -278,7 +278,7 @@ class Deck {
   bool has(std::string_view key) const;
   bool overridden(std::string_view key) const;  // true if the value comes from --set
   const Problems& problems() const;
-  void throw_if_any() const;  // Error(Exit::config) with all lines
+  void throw_if_any() const;  // throws Error(Exit::config) with all lines
   // Returns a TOML text of every key with its value, defaults included, and the doc lines as
   // comments.
   std::string resolved() const;

@@ -11,8 +11,8 @@
 
 namespace config {
 
-// As base::nearest_name, but with less tolerance and safe for names of any length. Otherwise
-// returns a name with these initials (lr for learning_rate). Empty if none is near.
+// Returns base::nearest_name, but with less tolerance and safe for names of any length. If there is
+// none, returns a name with these initials (lr for learning_rate). Empty if none is near.
 std::string nearest(std::string_view name, std::span<const std::string> candidates);
 
 // Reports every entry of the deck that no row read. `schema` shows where such a key would belong.

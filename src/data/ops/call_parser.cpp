@@ -11,7 +11,7 @@
 namespace data {
 namespace {
 
-constexpr int kDeepest = 8;  // lists in lists
+constexpr int kDeepest = 8;  // maximum depth of lists in lists
 
 bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool digit(char c) { return c >= '0' && c <= '9'; }

@@ -34,7 +34,7 @@ struct ClassImage {
 
 struct ClassListing {
   std::vector<ClassImage> images;  // sorted by class, then by name
-  int64_t others = 0;              // files that are no images
+  int64_t others = 0;              // files that are not images
   int64_t empty = 0;               // classes without an image
 };
 

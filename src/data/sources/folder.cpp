@@ -159,7 +159,7 @@ class Folder : public Source {
                              base::quoted(captions_.headless()))
                : "",
         count < captions_.images()
-            ? "; with loader.on_bad_sample = \"substitute\" others stand in for them"
+            ? "; with loader.on_bad_sample = \"substitute\" other samples replace them"
             : "");
   }
 

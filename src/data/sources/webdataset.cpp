@@ -277,8 +277,9 @@ class Webdataset : public Source {
           "{}{}{}",
           fields_[f].name, base::with_commas(missing), base::with_commas(size_),
           fields_[f].member.text(), key(first), base::join(seen, " "), other_images(fields_[f]),
-          missing < size_ ? "; with loader.on_bad_sample = \"substitute\" others stand in for them"
-                          : "");
+          missing < size_
+              ? "; with loader.on_bad_sample = \"substitute\" other samples replace them"
+              : "");
     }
   }
   // Returns a hint if the images have further extensions, or "".
