@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which device the ranks of a job compute on.
+// Chooses the device that the ranks of a job compute on.
 #pragma once
 
 #include <string>
@@ -11,29 +11,31 @@ namespace host {
 
 struct DeviceChoice {
   device::Kind kind = device::Kind::cpu;
-  std::string text;              // for the log: which, and what "auto" found
-  std::string name = "cpu";      // of this rank's
-  std::string exchange = "mpi";  // how ranks exchange what lies there
+  std::string text;              // for the log: the device, and what "auto" found
+  std::string name = "cpu";      // name of this rank's device
+  std::string exchange = "mpi";  // how ranks exchange buffers of the device
 };
 
-// Why CPUs cannot compute so (precision.compute), and the way out; empty where they can.
+// Returns why CPUs cannot compute in this precision.compute, and the way out; "" if they can.
 std::string problem_on_cpus(const std::string& compute);
 
-// `asked`: run.device. What would be chosen here, by a job of one rank; Error(Exit::mesh) for a
-// device that is not here, Error(Exit::config) where it is a CPU, which cannot compute so.
+// Returns the device that a job of one rank would get on this machine. `asked` is run.device.
+// Error(Exit::mesh) if the device is absent, Error(Exit::config) if it is a CPU that cannot compute
+// in this precision.
 DeviceChoice device_here(const std::string& asked, const std::string& compute);
 
-// Returns the device of a job on paper: a plan is made anywhere, for either device.
+// Returns the device of a planned job. A plan needs no device, so it can be made for either kind.
 DeviceChoice planned_device(const std::string& asked, const std::string& compute);
 
-// The same for all ranks, which call together: all on GPUs or all on CPUs. Each rank takes a GPU of
-// its node by its number there; ranks share them where there are more ranks. The error, on all,
-// names a rank that has none, or one that cannot compute so.
+// Chooses the devices of all ranks: all use GPUs or all use CPUs. All ranks call. Each rank uses
+// the GPU of its node with its own number there; ranks share GPUs if there are more ranks. The
+// error on all ranks names a rank that has no device, or whose device cannot compute in this
+// precision.
 DeviceChoice choose_device(comm::Session& session, const std::string& asked,
                            const std::string& compute);
 
-// The job's mesh, whose groups exchange what lies on `device`; says in it how they do. All ranks
-// call.
+// Returns the job's mesh, whose groups exchange buffers of `device`, and stores the way of exchange
+// in `device`. All ranks call.
 comm::Mesh connect_ranks(comm::Session& session, const comm::MeshOptions& options,
                          comm::MeshShape shape, comm::SumOrder order, DeviceChoice& device);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// run.gemm_search: which algorithms the products on GPUs run with, the same on all ranks and in all
-// jobs of a run.
+// Implements run.gemm_search: chooses the algorithms of products on GPUs. All ranks and all jobs of
+// a run use the same choices.
 #pragma once
 
 #include <functional>
@@ -11,9 +11,9 @@
 
 namespace host {
 
-// For EngineOptions::choose_products. Rank 0 takes the choices of
-// `file` (none: "") if they are for this GPU, times what they lack, writes them back and tells the
-// others. All ranks call what is returned.
+// Returns EngineOptions::choose_products; empty if nothing is searched. Rank 0 reads the choices of
+// `file` ("": no file) if they were made for this GPU, times the missing ones, writes them back and
+// sends them to the other ranks. All ranks call the returned function.
 std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file);
 
 }  // namespace host

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's FLOPs are compared with. Model FLOPs (models::Model::train_flops) are those of the
-// mathematics, whatever is computed twice or left out; hardware FLOPs those of the products that
-// ran. Both over time and the dense peak of all devices: MFU and HFU.
+// Computes MFU and HFU: FLOP/s of a step over the dense peak of all devices. MFU counts the model
+// FLOPs of the mathematics (models::Model::train_flops), even if products are computed twice or
+// left out. HFU counts the hardware FLOPs of the products that ran.
 #pragma once
 
 #include <string>
@@ -21,9 +21,9 @@ struct ProfileOptions {
 // FLOPs of products and attention that a queue has run so far.
 int64_t hardware_flops(const device::Queue& queue);
 
-// Dense TFLOP/s of a GPU by its name as the driver tells it, from its vendor's data sheet;
-// `compute`: f32 (no tensor cores), tf32, bf16 or fp16. 0: not in the table, a part of a GPU (MIG),
-// or another vendor's.
+// Returns the dense TFLOP/s of a GPU from its vendor's data sheet, by the name that the driver
+// reports. `compute` is f32 (no tensor cores), tf32, bf16 or fp16. Returns 0 for a GPU outside the
+// table, a part of a GPU (MIG), or another vendor's.
 double listed_peak_tflops(const std::string& gpu, const std::string& compute);
 
 struct Peak {
@@ -33,17 +33,17 @@ struct Peak {
 struct RankGpu {
   std::string name, uuid;
 };
-// The GPUs of all ranks, each counted once however many ranks share it. `peak_tflops`: of one of
-// them, 0 = by the table.
+// Returns the peak of the GPUs of all ranks. A GPU that ranks share counts once. `peak_tflops` is
+// the peak of one GPU; 0 = from the table.
 Peak peak_of_gpus(const std::vector<RankGpu>& ranks, const std::string& compute,
                   double peak_tflops);
-// Of this job: of its GPUs, or on CPUs measured in about `seconds`, with all ranks busy. All ranks
-// call it.
+// Returns the peak of this job's GPUs. On CPUs it is measured in about `seconds` while all ranks
+// are busy. All ranks call.
 Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::string& compute,
                const ProfileOptions& options, double seconds);
 
-// Explains a utilisation above 100 %; "" if neither is. `flops` is the peak, `measured` that this
-// program measured it.
+// Explains a utilisation above 100 %; returns "" if neither exceeds it. `flops` is the peak;
+// `measured` is true if this program measured the peak.
 std::string utilisation_note(double mfu, double hfu, double flops, bool measured);
 
 }  // namespace host

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU time of this host that went to others: to other programs on it, or to other guests of its
-// hypervisor. A measurement that it disturbed says little about the program that was measured.
+// CPU time of this host that other programs or other guests of its hypervisor used. A disturbed
+// measurement says little about the measured program.
 #pragma once
 
 #include "comm/comm.hpp"
@@ -9,20 +9,20 @@ namespace host {
 
 class StolenTime {
  public:
-  // All ranks. Where ranks run on several hosts only what a hypervisor took is known, and of this
-  // rank's host.
+  // All ranks call. If ranks run on several hosts, only the time that a hypervisor took from this
+  // rank's host is known.
   StolenTime(comm::Comm& world, bool one_host);
 
-  // Seconds of CPU time since the last call (or construction), added up over the host's CPUs. The
-  // kernel counts in ticks of 10 ms: what is_much() calls little may be none. All ranks.
+  // Returns the seconds of CPU time since the last call (or construction), added up over the host's
+  // CPUs. The kernel counts in ticks of 10 ms, so an amount that is_much() calls little may be
+  // zero. All ranks call.
   double since_last();
-  // Whether so much was taken from a step of so many seconds that its time is not the program's
-  // own.
+  // True if the time taken from a step of this length distorts the measured step time.
   static bool is_much(double stolen_s, double step_s);
 
  private:
   struct Reading {
-    double busy_s = 0, steal_s = 0, own_s = 0;  // own: of all ranks
+    double busy_s = 0, steal_s = 0, own_s = 0;  // own_s: sum over all ranks
   };
   Reading read();
   comm::Comm& world_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RUN/report.txt: what ended the job, in one line, by the rank that failed first:
+// RUN/report.txt: the cause that ended the job, in one line, written by the rank that failed first:
 //   rank=1 of 4 host=n0113 step=120 phase=train exit=4: [data.train] shard.tar:000123: ...
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace job {
 
-// From now on fatal signals (SEGV, BUS, FPE, ILL, ABRT) and exceptions that nobody catches, on any
-// thread, end this process within moments with exit code 1 and a line on stderr and in the report;
-// mpirun then ends the other ranks.
+// From this call on, fatal signals (SEGV, BUS, FPE, ILL, ABRT) and uncaught exceptions on any
+// thread end this process within moments with exit code 1. They leave a line on stderr and in the
+// report. mpirun then ends the other ranks.
 void catch_fatal_signals();
-// Where the report goes. Until then it goes to stderr alone.
+// Sets the file of the report. Until then it goes to stderr alone.
 void set_report_file(const std::string& path);
 // Writes the report, unless another rank was faster. Never throws.
 void write_report(int exit_code, const std::string& cause) noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of broken samples of a run: what the loaders of all ranks replaced, agreed over the
-// ranks, each key named once in RUN/logs/bad_samples.txt over all ranks, epochs and attempts:
+// The list of broken samples of a run. The ranks agree on what their loaders replaced.
+// RUN/logs/bad_samples.txt names each key once over all ranks, epochs and attempts:
 //   data set <tab> key <tab> what is wrong
 #pragma once
 
@@ -16,17 +16,17 @@ namespace records {
 
 class BadSamples {
  public:
-  // All ranks call, and have the same arguments. `sizes`: of the data sets, by name. A list that is
-  // there is continued.
+  // All ranks call with equal arguments. `sizes` holds the number of samples by data set. An
+  // existing list is continued.
   BadSamples(comm::Comm& world, const std::string& path, double max_fraction,
              std::map<std::string, int64_t> sizes);
 
-  // For the loaders of this rank.
+  // Returns the log that the loaders of this rank write to.
   const std::shared_ptr<data::BadSampleLog>& log() const { return log_; }
 
-  // All ranks call at the same places. How many examples of delivered batches were replaced on all
-  // ranks since the last call; adds their keys to the list. Error(Exit::data) on all ranks if a
-  // data set has more broken samples than max_fraction of its size.
+  // Returns how many examples of delivered batches were replaced on all ranks since the last call,
+  // and adds their keys to the list. All ranks call at the same places. Error(Exit::data) on all
+  // ranks if a data set has more broken samples than max_fraction of its size.
   int64_t agree();
 
   int64_t known() const;  // keys in the list
@@ -40,7 +40,7 @@ class BadSamples {
   std::string path_;
   double max_fraction_;
   std::map<std::string, int64_t> sizes_;
-  std::map<std::string, std::set<std::string>> known_;  // keys by data set; the same on every rank
+  std::map<std::string, std::set<std::string>> known_;  // keys by data set; equal on every rank
   std::shared_ptr<data::BadSampleLog> log_ = std::make_shared<data::BadSampleLog>();
   int64_t warned_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the metrics in their forms: a line of metrics.jsonl, and an element of columns of equal
+// The two forms of a metrics row: a line of metrics.jsonl, and an element of columns of equal
 // length (metrics.h5).
 #pragma once
 
@@ -26,17 +26,17 @@ std::string eval_rows(const std::string& evaluator);
 
 std::string line_of(const MetricRow& row);                        // one JSON object and "\n"
 std::optional<MetricRow> metric_row_of(const std::string& line);  // nothing if the line is no row
-// The line with the attempt that wrote it, as metrics.abandoned.jsonl keeps it.
+// Returns the line with the attempt that wrote it, for metrics.abandoned.jsonl.
 std::string line_with_attempt(const std::string& line, int64_t attempt);
 
 // All rows of one group. A value that was not measured is NaN.
 struct MetricSeries {
   std::vector<int64_t> steps;
   std::map<std::string, std::vector<double>> columns;
-  // `unique`: a step that is measured again replaces the earlier row; steps stay in ascending
+  // `unique`: a step that is measured again replaces the earlier row, and steps stay in ascending
   // order.
   void add(int64_t step, const MetricValues& values, bool unique);
-  MetricValues values(size_t index) const;  // without those that were not measured
+  MetricValues values(size_t index) const;  // without metrics that were not measured
 };
 using MetricGroups = std::map<std::string, MetricSeries>;
 

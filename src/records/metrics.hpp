@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics of a run (design 3.14). Rank 0 alone writes.
+// Metrics of a run (design 3.14). Only rank 0 writes.
 //
 //   metrics.jsonl             one JSON object per row, written as it comes, synced at flushes
 //       {"kind":"train","step":12,"loss":9.87,...}
 //       {"kind":"eval","eval":"val","step":12,"perplexity":40.1,...}
-//       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0}    one per attempt: the step it
-//       began from not finite numbers are the strings "nan", "inf", "-inf"; a metric that was not
-//       measured is absent
-//   metrics.abandoned.jsonl   rows past the step from which a later attempt continued, with their
-//   attempt; and lines
-//                             that are no rows. A whole file that is in the way becomes
-//                             metrics.abandoned.other.jsonl or .h5
-//   metrics.h5                the same rows as columns of equal length: /train/{step,loss,...},
-//   /eval/NAME/{step,...},
-//                             /start/...; NaN where not measured, attributes unit and doc, "~" for
-//                             "/" in names
+//       {"kind":"start","step":0,"attempt":1,"time":...,"killed":0}
+//                             One start row per attempt holds the step that it began from. Numbers
+//                             that are not finite are the strings "nan", "inf", "-inf". A metric
+//                             that was not measured is absent.
+//   metrics.abandoned.jsonl   rows after the step from which a later attempt continued, with their
+//                             attempt, and lines that are no rows. A whole file that is in the way
+//                             becomes metrics.abandoned.other.jsonl or .h5
+//   metrics.h5                the rows as columns of equal length: /train/{step,loss,...},
+//                             /eval/NAME/{step,...}, /start/...; NaN if not measured, attributes
+//                             unit and doc, "~" for "/" in names
 //
-// Each start takes the rows that either file has (metric_history.hpp). A file that is removed,
-// replaced or cut while the job writes is noticed at the next flush and made again from memory.
+// Each start reads the rows of both files (metric_history.hpp). If a file is removed, replaced or
+// cut while the job writes, the next flush notices it and writes the file again from memory.
 //
 // metrics.h5 is written anew under a temporary name and renamed, at most once per flush_s and for
-// at most 1/200 of the time. HDF5's SWMR mode was tried instead: while a writer has such a file
-// open, and after one was killed, a plain h5py.File(path) refuses it, and network file systems do
-// not give it the write order it needs. A renamed file can always be read.
+// at most 1/200 of the time. HDF5's SWMR mode is no alternative: while a writer has such a file
+// open, or after a writer was killed, a plain h5py.File(path) refuses it. Network file systems do
+// not give SWMR the write order it needs either. A renamed file can always be read.
 #pragma once
 
 #include <cstdint>
@@ -64,33 +63,33 @@ class Metrics {
  public:
   using Row = MetricValues;
 
-  // Brings both files in line with the step the run continues from (0: from the beginning): rows
-  // past that step, and lines that are no rows, are moved to the abandoned ones. `attempt` counts
-  // starts; if the files know more, they win. With `writes` = false (all ranks but 0) every call
-  // does nothing. `killed`: the attempt before was.
+  // Removes from both files the rows after the step that the run continues from (0: from the
+  // beginning), and lines that are no rows. They move to the abandoned files. `attempt` counts
+  // starts; the larger number of the argument and the files wins. With `writes` = false (all ranks
+  // but 0) every call does nothing. `killed`: the attempt before was killed.
   Metrics(const std::string& directory, int64_t restored_step, int64_t attempt, bool writes,
           const LogOptions& options, bool killed = false, DeclaredMetrics declared = {});
   ~Metrics();
 
-  // names must be the model's or in train_metrics()
+  // The names must be declared by the model or in train_metrics().
   void train_row(int64_t step, const Row& values);
   void eval_row(const std::string& evaluator, int64_t step, const Row& values);
   void set_text(const std::string& name, const std::string& text);  // root attribute of metrics.h5
-  // metrics.jsonl is on disk when it returns; metrics.h5 follows if that is cheap enough. `look`
-  // throws if the directory has become another job's: it is called first, and again before a
-  // metrics.h5 that is not this job's is replaced.
+  // When it returns, metrics.jsonl is on disk; metrics.h5 follows if that is cheap enough. `look`
+  // throws if another job has taken the directory. It is called first, and again before a
+  // metrics.h5 that another job wrote is replaced.
   void flush(const std::function<void()>& look = [] {});
   bool flush_due() const;  // flush_s after the last flush
   // Writes nothing from now on: the directory belongs to another job.
   void let_go() { writes_ = false; }
   int64_t attempt() const { return attempt_; }
   bool has_eval(const std::string& evaluator, int64_t step) const;
-  // Seconds that attempts before this one have spent after `attempt` had been up for `uptime_s`, as
-  // far as rows tell.
+  // Returns the seconds that earlier attempts spent after `attempt` had been up for `uptime_s`, as
+  // far as rows show.
   double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
-  // nullptr if there is none
+  // Returns nullptr if there is none.
   const MetricInfo* find_declared(const std::string& group, const std::string& name) const;
   void load(int64_t restored_step);
   void note_uptime(const MetricRow& row, int64_t attempt);
@@ -107,12 +106,12 @@ class Metrics {
   MetricGroups groups_;  // all rows
   std::map<std::string, std::string> texts_;
   io::File jsonl_;
-  int64_t length_ = 0;     // of metrics.jsonl: whole lines only
-  std::string unwritten_;  // rows that a full disk refused: tried again with the next one
+  int64_t length_ = 0;     // bytes of whole lines in metrics.jsonl
+  std::string unwritten_;  // rows that a full disk refused; written again with the next row
   double warned_s_ = 0;
   std::map<int64_t, double> last_uptime_s_;  // by attempt
   bool stale_ = true;                        // metrics.h5 lacks rows
-  std::optional<io::FileId> h5_;             // of metrics.h5 as this job wrote it last
+  std::optional<io::FileId> h5_;             // metrics.h5 as this job wrote it last
   double flushed_s_ = 0, written_s_ = 0, cost_s_ = 0;
 };
 

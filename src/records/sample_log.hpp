@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which example every rank trained on, for those who want to see it (log.samples):
+// Logs which example every rank trained on (log.samples):
 //   RUN/logs/samples/from0000000400.rank00002.tsv     of the attempt that continued from step 400
 //       step <tab> position in the stream <tab> data set <tab> key of the sample (a substitute's
 //       own)
-// A step that was done again counts as the attempt did it that continued from the latest step
-// before it: files of attempts that continued from later steps are removed when the run goes back
-// behind them.
+// If a step was done again, the attempt counts that continued from the latest step before it. So
+// when the run goes back, the files of attempts that continued from later steps are removed.
 #pragma once
 
 #include <string>
@@ -18,7 +17,7 @@ namespace records {
 
 class SampleLog {
  public:
-  // All ranks call. `from`: the step the attempt continues from.
+  // All ranks call. `from` is the step that the attempt continues from.
   SampleLog(comm::Comm& world, const std::string& directory, int64_t from,
             const data::Mixture& mixture);
   // Makes this rank's file again if it was removed.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step on this rank: micro-batches forward and backward, reduction, norms, update. Knows model,
-// stores and optimizer; no data set, no file, no clock but its own stopwatch. The same code runs
-// under the plan back end, where it only counts.
+// Runs one step on this rank: forward and backward of each micro-batch, reduction, norms, update.
+// It knows model, stores and optimizer, but no data set, no file and no clock other than its own
+// stopwatch. The plan back end runs the same code and only counts.
 //
-// On a GPU the host only puts the step into a queue and goes on: whether the step is applied is
-// decided on the GPU, and what came of it is read a step later. Inputs are copied there beside the
-// pass before.
+// On a GPU the host only queues the step and continues. The GPU decides whether the step is
+// applied, and the host reads the report one step later. Inputs are copied to the GPU while it runs
+// the pass before.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,8 @@
 
 namespace step {
 
-// Makes a pass that the run uses beside training; null if the model lacks the capability.
+// Makes a forward pass that the run uses beside training; returns null if the model lacks the
+// capability.
 using MakePass = std::function<std::unique_ptr<models::ForwardPass>(const models::Model&)>;
 
 struct EngineOptions {
@@ -34,25 +35,27 @@ struct EngineOptions {
   shard::ShardingOptions sharding;
   DeterminismOptions determinism;
   optim::OptimizerOptions optimizer;
-  std::vector<std::string> groups;  // regular expressions: norms of each are reported
+  std::vector<std::string> groups;  // regular expressions; the norms of each group are reported
   int64_t global_batch = 0, micro_batch = 0;
   int64_t seed = 0;
   int threads = 1;
-  device::DType operands = device::DType::f32;  // of products
+  device::DType operands = device::DType::f32;  // type of the operands of products
   std::optional<optim::LossScaleOptions> loss_scale;
   std::optional<optim::EmaRule> ema;
-  bool tf32 = false;                          // f32 operands are rounded to it, on GPUs
-  device::Kind paper_of = device::Kind::cpu;  // kind plan: what is planned for
-  // On GPUs: called once all shapes of products are known (kernels/gemm_search.hpp) and before
-  // activations have their memory.
+  bool tf32 = false;                          // round f32 operands to tf32, on GPUs
+  device::Kind paper_of = device::Kind::cpu;  // kind plan: the device that is planned for
+  // Called on GPUs once all shapes of products are known (kernels/gemm_search.hpp), and before
+  // activations have memory.
   std::function<void(device::Queue&)> choose_products;
-  std::vector<MakePass> passes;              // beside training; those of one name are made once
-  std::optional<kernels::PixelRange> bytes;  // images come as bytes, which stand for that
-  // on GPUs: so many CUDA graphs of passes at most; 0: passes run without
+  std::vector<MakePass> passes;  // beside training; passes of equal name are made once
+  // Set if images come as bytes: the range of values that the bytes stand for.
+  std::optional<kernels::PixelRange> bytes;
+  // on GPUs: largest number of CUDA graphs of passes; 0: passes run without graphs
   int64_t graphs = 0;
-  // a host that waits for its GPU within a step, from the third on, is an error
+  // True makes it an error if the host waits for its GPU within a step, from the third step on.
   bool forbid_waits = false;
-  // Settings of each parameter and the schedules they name, once the model's parameters are known.
+  // Fills in the settings of each parameter and the schedules they name, once the model's
+  // parameters are known.
   std::function<void(const std::vector<shard::Parameter>&, std::vector<optim::ParameterPolicy>&,
                      std::vector<optim::Schedule>&)>
       resolve;
@@ -61,18 +64,18 @@ struct EngineOptions {
 // The weights of a forward pass: raw as they are trained, or their average ([ema]).
 enum class Weights { raw, ema };
 
-// Why level "mesh" lets no graph repeat a pass.
+// The reason why no graph repeats a pass at level "mesh".
 inline constexpr char kTreeInPasses[] =
     "determinism.level = \"mesh\" exchanges and adds gradients within passes";
 
-// What a step's decisions about its examples are drawn from.
+// Returns the random stream for a step's decisions about its examples.
 inline base::Stream draws_of_step(int64_t seed, int64_t step) {
   return base::Stream(uint64_t(seed), "draws").sub(uint64_t(step));
 }
 
 class Engine {
  public:
-  // kind: cpu, cuda (of the GPU in use), or plan (then the mesh is a plan mesh as well).
+  // `kind` is cpu, cuda (the GPU in use) or plan (then the mesh is a plan mesh as well).
   Engine(const EngineOptions& options, comm::Mesh& mesh, device::Kind kind);
   ~Engine();
 
@@ -87,36 +90,37 @@ class Engine {
     submit(step, source);
     return report(step);
   }
-  // Writes the inputs of pass m itself, with draws of its own: for tests.
+  // Writes the inputs of pass m with draws of its own. Only tests use it.
   using Fill = std::function<void(int64_t m, const models::Inputs& into)>;
   const StepReport& step_filled(int64_t step, const Fill& fill) {
     run_passes(step, fill, geometry_.accumulation);
     return report(step);
   }
-  // Whether it is worth while to submit a step before the report of the one before is asked for.
+  // True if submitting a step before asking for the report of the step before saves time.
   bool runs_ahead() const { return queue_.kind() == device::Kind::cuda; }
-  // plan: with fewer passes. From the second pass on, each adds the same to every count of the
-  // step.
+  // Plans a step with fewer passes. From the second pass on, each pass adds equal amounts to every
+  // count of the step.
   void plan_step(int64_t passes) { run_passes(1, {}, passes); }
-  // Returns, for the log, what CUDA graphs repeat, or why they repeat nothing; "" without
+  // Returns for the log what CUDA graphs repeat, or why they repeat nothing; "" without
   // options.graphs.
   std::string graphs_text() const;
-  const device::Graphs* graphs() const { return graphs_.get(); }  // null: passes run without
-  // Call publish after initialise, and after a restore has filled state(): it brings every copy of
-  // the weights up to date. After initialise the average begins from the weights it finds.
+  // Returns null if passes run without graphs.
+  const device::Graphs* graphs() const { return graphs_.get(); }
+  // Brings every copy of the weights up to date. Call it after initialise, and after a restore has
+  // filled state(). After initialise the average ([ema]) begins from the initial weights.
   void initialise();
   void publish();
 
-  // The pass of that name among options.passes; null if the run has none.
+  // Returns the pass with this name among options.passes; null if the run has none.
   models::ForwardPass* find_pass(const std::string& name) const;
-  // Runs a pass of options.passes on geometry().micro_batch examples: `prepare` fills its inputs on
+  // Runs a pass of options.passes on geometry().micro_batch examples. `prepare` fills its inputs on
   // the host.
   using Prepare = std::function<void(const models::Inputs& into)>;
   using Run = std::function<void(nn::Context& ctx, const models::Inputs& inputs)>;
   void forward(const models::ForwardPass& pass, const Prepare& prepare, const Run& run,
                Weights on = Weights::raw);
-  // A context for forward passes, and the inputs of the training pass that was begun last: for
-  // tests.
+  // For tests: a context for forward passes, and the inputs of the training pass that was begun
+  // last.
   nn::Context forward_context(Weights on = Weights::raw);
   const models::Inputs& inputs() const { return inputs_->of(0); }
 
@@ -131,17 +135,17 @@ class Engine {
   device::View owned_weights(int unit) const { return weights_->owned(unit); }
   device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
-  // fp16's loss scale, for checkpoints: all zero without.
+  // fp16's loss scale, for checkpoints; all zero in other precisions.
   optim::Engine::ScaleState scale_state() { return optimizer_->scale_state(); }
   void set_scale_state(const optim::Engine::ScaleState& state) {
     optimizer_->set_scale_state(state);
   }
   bool scales_loss() const { return options_.loss_scale.has_value(); }
-  // Parameters and optimizer state, for checkpoints; they lie in memory of queue().
+  // Returns parameters and optimizer state for checkpoints, in the memory of queue().
   std::vector<shard::TensorSlice> state();
 
  private:
-  // Everything that a training pass works with: the engine's own, or that of a pass on paper.
+  // The objects that a training pass works with: the engine's own, or those of a planned pass.
   struct Workplace {
     shard::WeightStore& weights;
     shard::GradientStore& gradients;
@@ -171,14 +175,14 @@ class Engine {
   std::unique_ptr<nn::BatchGroup> group_;
   std::unique_ptr<optim::Engine> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
-  bool ema_starts_ = false;  // at the next publish
+  bool ema_starts_ = false;  // the average starts at the next publish
   std::unique_ptr<device::Arena> arena_;
   std::unique_ptr<PassInputs> inputs_;
   std::unique_ptr<StepSums> sums_;
   std::vector<optim::OwnedUnit> owned_;
   base::PerStep<StepReport> reports_;
-  double data_s_ = 0, comm_s_ = 0;  // since the last report
-  int64_t submitted_ = 0;           // steps so far
+  double data_s_ = 0, comm_s_ = 0;  // time waited since the last report
+  int64_t submitted_ = 0;           // steps submitted so far
 };
 
 }  // namespace step

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the global batch is cut (design 3.2, 3.4): replicas x accumulation x fsdp x slices, by
-// position.
+// Cuts the global batch by position (design 3.2, 3.4) into replicas x accumulation x fsdp x slices.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +21,19 @@ struct Geometry {
   int64_t global_batch = 0;
   int64_t micro_batch = 0;   // examples per rank and pass
   int64_t accumulation = 1;  // passes per step
-  int64_t slices = 1;        // per pass (k)
-  int64_t total_slices = 1;  // of the global batch
+  int64_t slices = 1;        // slices per pass (k)
+  int64_t total_slices = 1;  // slices of the global batch
 
-  // Position within the global batch of the first example of this rank's pass m: slices ((r A + m)
-  // F + f) k + j are contiguous.
+  // Returns the position within the global batch of the first example of this rank's pass m. Slices
+  // ((r A + m) F + f) k + j are contiguous.
   int64_t first_example(const comm::Mesh& mesh, int64_t m) const {
     return ((mesh.replica_index * accumulation + m) * mesh.shape.fsdp + mesh.fsdp_index) *
            micro_batch;
   }
 };
 
-// Derives accumulation: the smallest divisor (level "mesh": power of two) of global_batch / ranks
-// that respects micro_batch. Error(Exit::mesh) names the keys and the numbers that would fit.
+// Derives accumulation: the smallest divisor of global_batch / ranks that respects micro_batch; at
+// level "mesh" a power of two. Error(Exit::mesh) names the keys and the numbers that would fit.
 Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshShape mesh,
                          const DeterminismOptions& determinism);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input buffers of passes. Passes run one after the other, so inputs of one name lie in one
-// buffer, as large as the largest of them. On a GPU there are two sets: the host fills one and
-// copies it while ops read the other.
+// The input buffers of passes. Passes run one after the other, so inputs of equal name share a
+// buffer with room for the largest. On a GPU there are two sets: the host fills one and copies it
+// while ops read the other.
 #pragma once
 
 #include <map>
@@ -21,11 +21,11 @@ class PassInputs {
   // Returns buffers for the host to fill for this pass. On a GPU the host may wait until the set is
   // free.
   const models::Inputs& begin(size_t pass);
-  // Starts the copy of what was filled to the device.
+  // Starts the copy of the filled buffers to the device.
   void upload(size_t pass);
-  // The ops that read the set are in the queue.
+  // Records that the ops that read the set are queued.
   void queued() { sets_[set_].used.record(queue_); }
-  // The inputs of a pass in the set that was begun last.
+  // Returns the inputs of a pass in the set that was begun last.
   const models::Inputs& of(size_t pass) const { return sets_[set_].inputs[pass]; }
   int64_t set() const { return int64_t(set_); }
 
@@ -40,7 +40,7 @@ class PassInputs {
   device::Queue& queue_;
   std::vector<Set> sets_;
   size_t set_ = 0;
-  std::unique_ptr<device::Queue> copies_;  // null: inputs are where ops read them
+  std::unique_ptr<device::Queue> copies_;  // null: ops read the inputs where the host writes them
 };
 
 }  // namespace step

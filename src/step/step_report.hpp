@@ -11,8 +11,8 @@
 namespace step {
 
 struct StepReport {
-  std::vector<double> sums;      // over the examples: Model::sum_columns(); empty on paper
-  std::vector<double> measures;  // in the order of Model::measures(); empty on paper
+  std::vector<double> sums;      // over the examples, by Model::sum_columns(); empty in a plan
+  std::vector<double> measures;  // in the order of Model::measures(); empty in a plan
   double loss() const { return measures.empty() ? 0 : measures.front(); }
   bool finite = true;  // false: nothing was updated
   // True if gradients were too large for fp16 at their loss scale, which has become smaller.
@@ -21,10 +21,10 @@ struct StepReport {
   }
   optim::Inspection gradients;
   optim::UpdateReport update;
-  int64_t flops = 0;            // of this rank's products, recomputed ones included
-  device::Transfers transfers;  // while the step was put into the queue
-  // Time that the host waited, for data and for exchanges, since the report before: a part of the
-  // time between the two, whichever steps were submitted in it.
+  int64_t flops = 0;            // FLOPs of this rank's products, including recomputed ones
+  device::Transfers transfers;  // while the step was queued
+  // Seconds that the host waited for data and for exchanges since the report before. Both are parts
+  // of the time between the two reports, whichever steps were submitted in it.
   double data_s = 0, comm_s = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model's sums over the examples of a step. They follow the tree: over the slices of a pass,
-// over fsdp, over passes, over replicas; so the bits depend on no mesh.
+// over fsdp, over passes, over replicas. So their bits do not depend on the mesh.
 #pragma once
 
 #include <vector>
@@ -14,18 +14,18 @@ namespace step {
 
 class StepSums {
  public:
-  // `one_place`: passes write to one place, whichever their number, because graphs repeat them.
+  // `one_place`: all passes write to one place, because graphs repeat them.
   StepSums(const models::Model& model, const Geometry& geometry, comm::Mesh& mesh,
            device::Queue& queue, device::Ledger& ledger, bool one_place);
 
   const std::vector<models::Measure>& measures() const { return measures_; }
-  // The place for the sums of pass m, f64 [slices, columns].
+  // Returns the place for the sums of pass m, f64 [slices, columns].
   device::View place_of(int64_t m) const;
-  // Adds up the slices of a pass that is in the queue.
+  // Adds up the slices of a queued pass.
   void finish_pass(int64_t m);
   // Adds up the passes of all ranks and starts the copy to the host.
   void finish_step(int64_t step);
-  // The loss of the finished step, f64 [1], in the queue's memory.
+  // Returns the loss of the finished step, f64 [1], in the queue's memory.
   device::View loss() const { return of_pass(0).slice(0, 1); }
   // Fills sums and measures of the report.
   void read(int64_t step, StepReport& report);
@@ -39,7 +39,7 @@ class StepSums {
   comm::Mesh& mesh_;
   device::Queue& queue_;
   device::Buffer sums_;        // by pass
-  device::Buffer slice_sums_;  // of the pass under way, by slice; none: passes write to sums_
+  device::Buffer slice_sums_;  // slices of the current pass; empty if passes write to sums_
   device::Fetched host_sums_;  // a copy of the step's sums
 };
 

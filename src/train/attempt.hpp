@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The common ground of the parts of a run: the job, the state that checkpoints hold, and where this
-// attempt stands.
+// State that the parts of a run share: the job, the run state that checkpoints hold, and how far
+// this attempt has come.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@
 
 namespace train {
 
-// How the program was started, beside the deck.
+// How the program was started: command line and start time.
 struct Start {
   std::string deck_path, mesh_selector;
   int64_t overrides = 0;                  // number of --set
   std::vector<std::string> allow_change;  // --allow-change
-  double begin_s = 0;                     // of the program, on base::now_s()
+  double begin_s = 0;                     // start of the program, on base::now_s()
 };
 
 struct Attempt {
@@ -38,21 +38,23 @@ struct Attempt {
   RunState state;
   Pace pace;
   int64_t total = 0;       // steps of the run
-  int64_t settled = 0;     // the newest step whose report is known; at most one before state.step
-  int64_t first_step = 0;  // that this attempt started from
-  double begin_s = 0;      // of the attempt, or of what follows a rewind
-  double step_s = 0;       // of training, since the last report
+  int64_t settled = 0;     // newest step whose report is known; at most one before state.step
+  int64_t first_step = 0;  // step that this attempt started from
+  double begin_s = 0;      // start of the attempt, or of its part after a rewind
+  double step_s = 0;       // training time since the last report
 
   step::Engine& engine() const { return job.engine(); }
   comm::Comm& world() const { return *job.mesh().world; }
   bool leads() const { return job.mesh().rank() == 0; }
   double uptime_s() const { return base::now_s() - begin_s; }
-  // Steps between two events; 0 = never, in every unit (as a length, 0 epochs would be one step).
+  // Returns the steps between two events. 0 means never in every unit, though 0 epochs as a length
+  // would be one step.
   int64_t period(const config::Duration& every) const;
   void charge(double Progress::Times::*category) { pace.charge(state.progress, category); }
-  // Charges training; the seconds count for the step whose report comes next.
+  // Charges training and adds the seconds to the step that is reported next.
   void charge_training() { step_s += pace.charge(state.progress, &Progress::Times::training); }
-  // Names what the job does from now on, for reports and for those who look at the run directory.
+  // Records the phase that the job enters, for failure reports and for readers of the run
+  // directory.
   void enter(const char* phase) const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What differs between the deck of a checkpoint and the deck of the run that goes on from it.
+// Compares the deck of a checkpoint with the deck of the run that continues from it.
 #pragma once
 
 #include <string>
@@ -14,10 +14,11 @@ struct KeyChange {
   bool free = false;         // marked [R]
 };
 
-// Changed keys in order. Error(Exit::config) lists all that are neither marked [R] nor allowed:
-// `allowed` are keys or tables ("optimizer", "optimizer.learning_rate") of --allow-change; keys
-// whose change would make the saved state meaningless are never allowed. An `allowed` entry that
-// names no changed key is no error: the flag may stay in a job script.
+// Returns the changed keys in order. Error(Exit::config) lists all that are neither marked [R] nor
+// allowed. `allowed` holds the keys or tables of --allow-change ("optimizer",
+// "optimizer.learning_rate"). Keys whose change would make the saved state meaningless are never
+// allowed. An `allowed` entry that names no changed key is no error, because the flag may stay in a
+// job script.
 std::vector<KeyChange> check_changes(const std::string& saved_deck, const config::Deck& deck,
                                      const std::vector<std::string>& allowed);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines that people read, as ui/console: everything after "start" is key=value and greppable.
+// The console lines. Every line after "start" is key=value, so grep finds it.
 #pragma once
 
 #include <string>
@@ -16,22 +16,22 @@ std::string version_line();  // "trainer 0.1.0 git=... built=... gcc=... openmpi
 std::string version();
 std::string build_features();  // "build=release cuda=no nccl=no bf16=native"
 
-// Start-up lines that describe the run, in their order.
+// Print the start-up lines that describe the run, in the order of their output.
 void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& recipe,
                 const host::DeviceChoice& device, int threads);
 void print_model(step::Engine& engine, const Recipe& recipe);
 void print_memory(const step::Engine& engine);
 
-// Name, shape, size, mean and standard deviation of every parameter (all ranks call; the text is
-// complete on every rank).
+// Returns name, shape, size, mean and standard deviation of every parameter. All ranks call; the
+// text is complete on every rank.
 std::string parameter_table(step::Engine& engine, comm::Mesh& mesh);
 
-// "f32", or how bf16 is done on this machine.
+// Returns "f32", or how this machine computes in bf16.
 std::string compute_text(const PrecisionOptions& precision);
 std::string loss_text(double loss);
 
-// Logs what preprocessing counted, over all ranks, which all call. Counts this attempt, samples
-// read ahead included.
+// Logs what preprocessing counted on all ranks in this attempt, including samples read ahead. All
+// ranks call.
 void print_counts(comm::Comm& world, const data::Mixture& data);
 
 }  // namespace train

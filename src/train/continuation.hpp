@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The places that a run goes on from: its own newest checkpoint, another run's, or initial weights;
-// and the checkpoint that it goes back to after a bad step.
+// Chooses where a run continues from: its own newest checkpoint, another run's, or initial weights.
+// After a bad step it restores the newest checkpoint.
 #pragma once
 
 #include <string>
@@ -12,18 +12,19 @@ namespace train {
 
 class Continuation {
  public:
-  // `poll`: called by all ranks while files are read.
+  // All ranks call `poll` while files are read.
   Continuation(Attempt& attempt, Saves& saves, comm::Poll poll)
       : attempt_(attempt), saves_(saves), poll_(std::move(poll)) {}
 
-  // Fills weights and state. All ranks call. Returns what from, for the log: "checkpoint",
+  // Fills weights and state. All ranks call. Returns the kind of start for the log: "checkpoint",
   // "branch", "init" or "random_init".
   std::string begin();
-  // Goes back to the newest checkpoint. The examples since then are left out of the stream; returns
-  // their number. Error that begins with `problem` if there is no checkpoint.
+  // Goes back to the newest checkpoint and leaves the examples since then out of the stream.
+  // Returns the number of these examples. The Error begins with `problem` if there is no
+  // checkpoint.
   int64_t go_back(const std::string& problem);
-  // Counts what earlier attempts did after the checkpoint that was restored, by the uptime in their
-  // last rows.
+  // Counts the time that earlier attempts spent after the restored checkpoint, by the uptime in
+  // their last rows.
   void count_lost(const records::Metrics& metrics);
 
  private:
@@ -37,8 +38,8 @@ class Continuation {
   Attempt& attempt_;
   Saves& saves_;
   comm::Poll poll_;
-  int64_t restored_attempt_ = 0;  // that wrote the checkpoint this one goes on from
-  double restored_uptime_s_ = 0;  // of that attempt, then
+  int64_t restored_attempt_ = 0;  // attempt that wrote the restored checkpoint
+  double restored_uptime_s_ = 0;  // uptime of that attempt when it wrote it
 };
 
 }  // namespace train

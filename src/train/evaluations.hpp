@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evaluators of a run: when each is due, what follows from its values.
+// Runs the evaluators of a run when they are due, and acts on their values.
 #pragma once
 
 #include <functional>
@@ -13,25 +13,26 @@
 
 namespace train {
 
-// When an evaluator runs.
+// The steps at which an evaluator runs.
 struct EvaluationTimes {
   int64_t every = 0;  // steps; 0: only at start or end
   bool at_start = false, at_end = true;
 
-  // `last`: the run ends at this step.
+  // True if the evaluator runs at this step. `last` is true if the run ends at this step.
   bool due(int64_t step, int64_t total, bool last) const {
     return config::is_time(step, every, total, at_end, false) || (at_end && last);
   }
 };
 
-// The evaluators that are to run now.
+// Selects the evaluators to run.
 enum class Which {
   at_start,
   due,
-  missing
-};  // missing: due at this step, and cut off in the attempt before
+  missing  // due at this step, but cut off in the attempt before
+};
 
-// `has_values`: there are values of this step already; asked only where they matter.
+// True if an evaluator is to run. `has_values` returns true if the step has values already; it is
+// called only if that matters.
 inline bool is_wanted(const EvaluationTimes& times, Which which, int64_t step, int64_t total,
                       bool last, const std::function<bool()>& has_values) {
   if (which == Which::at_start) return times.at_start;
@@ -41,11 +42,11 @@ inline bool is_wanted(const EvaluationTimes& times, Which which, int64_t step, i
 class Evaluations {
  public:
   struct Outcome {
-    bool complete = true;  // none was cut off, because the run must stop
-    std::string problem;   // a value is not finite: the run ends with this error
+    bool complete = true;  // false: an evaluation was cut off because the run must stop
+    std::string problem;   // set if a value is not finite: the run ends with this error
   };
 
-  // Makes the evaluators and checks the data that they read. `must_stop`: all ranks, between two
+  // Makes the evaluators and checks the data that they read. All ranks call `must_stop` between two
   // batches.
   Evaluations(Attempt& attempt, RunFiles& files, Feed& feed, std::function<bool()> must_stop);
   // Finds the passes of the evaluators in the engine.
@@ -56,8 +57,8 @@ class Evaluations {
   // True if early_stop ends the run at this step.
   bool stopped_early() const;
   bool made_up() const { return made_up_; }  // this attempt did an evaluation that was missing
-  // True if values since the last call of forget_found_best held the best one so far: the next
-  // checkpoint must keep it.
+  // True if a value since the last call of forget_found_best was the best one so far. The next
+  // checkpoint must be kept then.
   bool found_best() const { return found_best_; }
   void forget_found_best() { found_best_ = false; }
   std::string describe() const;  // for the log; "" without evaluators
@@ -69,7 +70,7 @@ class Evaluations {
     eval::EvalOptions options;
     std::unique_ptr<eval::Evaluator> evaluator;
     const data::Dataset& dataset;
-    models::ForwardPass* pass = nullptr;  // of the engine
+    models::ForwardPass* pass = nullptr;  // owned by the engine
   };
   bool wanted(const Evaluation& e, Which which) const;
   eval::Result evaluate(const Evaluation& e);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The examples of training on their way to the engine: the loader, what it replaces, and the log of
-// samples.
+// Brings training examples to the engine: owns the loader, the list of replaced samples and the log
+// of samples.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,18 @@ class Feed {
  public:
   Feed(Attempt& attempt, RunFiles& files) : attempt_(attempt), files_(files) {}
 
-  // Opens the list of broken samples: of training, and of what evaluators read. All ranks call.
+  // Opens the list of broken samples for training and evaluation data. All ranks call.
   void open_bad_samples();
-  // Opens the loader at the step of the run, again after a rewind. All ranks call.
+  // Opens the loader at the run's current step, also after a rewind. All ranks call.
   void open_loader();
 
   // Returns the examples of the next pass of the step.
   models::HostBatch next(int64_t step);
-  // All ranks agree on what was replaced for the step, whose passes are submitted, or by an
-  // evaluator.
+  // Agree over all ranks on the samples that were replaced: for a step whose passes are submitted,
+  // or for an evaluator.
   void agree_on_step(int64_t step);
   void agree_on_evaluation();
-  // Returns the examples that were replaced in a step: call it before two more steps are submitted.
+  // Returns the number of examples replaced in a step. Call it before two more steps are submitted.
   int64_t replaced(int64_t step) const { return replaced_[step]; }
 
   const data::LoaderOptions& options() const { return options_; }
@@ -44,7 +44,7 @@ class Feed {
   bool first_batch_logged_ = false;
 };
 
-// Logs the range of every field of a batch: what went wrong in preprocessing shows here first.
+// Logs the range of every field of a batch, which shows errors of preprocessing first.
 void describe_batch(const data::Batch& batch,
                     const std::map<std::string, models::FeatureSpec>& features);
 

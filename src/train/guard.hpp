@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decisions about steps whose loss, gradient or parameters are not finite. Every rank has the same
-// sums, so all decide alike.
+// Decides about steps whose loss, gradient or parameters are not finite. All ranks decide alike
+// because they hold equal sums.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct GuardOptions {
          {{"stop", Nonfinite::stop}, {"skip", Nonfinite::skip}, {"rewind", Nonfinite::rewind}},
          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in "
          "this step (it counts as one for schedules and bias corrections); rewind: back to the "
-         "newest "
-         "checkpoint, and the examples since then are left out")
+         "newest checkpoint, and the examples since then are left out")
+
         .on_resume(may);
     t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6")
         .min(1)
@@ -36,7 +36,7 @@ struct GuardOptions {
   }
 };
 
-// Decides whether a step is kept, and says why not. Counts consecutive bad steps.
+// Decides whether a step is kept and explains why not. Counts consecutive bad steps.
 class Guard {
  public:
   enum class Action {
@@ -48,12 +48,12 @@ class Guard {
   };
   struct Verdict {
     Action action = Action::keep;
-    std::string problem;  // for the log or the error; "" where the step is kept
+    std::string problem;  // for the log or the error; "" if the step is kept
   };
 
   explicit Guard(const GuardOptions& options) : options_(options) {}
 
-  // `parameters`: in the order in which the report counts them.
+  // `parameters` are in the order in which the report counts them.
   Verdict judge(int64_t step, const step::StepReport& report,
                 const std::vector<shard::Parameter>& parameters);
 

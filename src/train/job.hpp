@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job, built by stages: session, threads, device, mesh, data, model and engine. Each mode goes as
-// far as it needs, so all of them refuse, open and build alike.
+// A job, built by stages: session, threads, device, mesh, data, model and engine. Each mode runs
+// the stages that it needs, so all modes refuse, open and build alike.
 #pragma once
 
 #include <map>
@@ -19,31 +19,31 @@ class Job {
  public:
   // How data sets are opened.
   struct Access {
-    bool writes_indexes = true;  // false: one thread looks, and no file is made
-    bool spares_samples =
-        false;  // broken samples are no error of opening, whatever loader.on_bad_sample says
+    bool writes_indexes = true;  // false: one thread reads, and no file is written
+    // true: opening accepts broken samples, whatever loader.on_bad_sample says
+    bool spares_samples = false;
   };
 
-  // `session`: null in one process without MPI. Otherwise all ranks call each stage.
+  // `session` is null in a process without MPI. Otherwise all ranks call each stage.
   Job(const Recipe& recipe, config::Deck& deck, comm::Session* session, std::string mesh_selector,
       Access access);
 
   // Starts the compute threads, chooses the device and connects the mesh. Refuses a batch that the
-  // mesh cannot cut.
+  // mesh cannot divide.
   void connect();
-  // Chooses device and mesh of a job of so many ranks on paper.
+  // Chooses device and mesh of a planned job with this many ranks.
   void connect_on_paper(int ranks);
-  // Copies to loader.stage_dir what the data sets in use can have copied. `poll`:
+  // Copies to loader.stage_dir the files of the data sets in use that can be staged. `poll`: see
   // comm::beside.
   void stage_data(const comm::Poll& poll = [] {});
   // Opens the training data and the data sets of evaluators. With a session all ranks agree on
-  // them, and what the deck says is checked against them.
+  // them, and the deck is checked against them.
   void open_data(
       const std::set<std::string>& evaluated = {}, const comm::Poll& poll = [] {});
   // Opens one data set for the caller.
   std::unique_ptr<data::Dataset> open_set(const std::string& name) const;
-  // Builds model, stores and optimizer. Refuses what the address space cannot hold. `choices`: the
-  // file of run.gemm_search, "" = none.
+  // Builds model, stores and optimizer. Refuses a job that the address space cannot hold. `choices`
+  // is the file of run.gemm_search; "" = none.
   void build_engine(const std::string& choices = "");
 
   const Recipe& recipe() const { return recipe_; }
@@ -56,7 +56,7 @@ class Job {
   const data::Tokenizers& tokenizers() const { return tokenizers_; }
   const data::Mixture& data() const { return *data_; }
   const data::Dataset& evaluated(const std::string& name) const { return *evaluated_.at(name); }
-  // Examples of the training data; 0 if they are not open.
+  // Number of training examples; 0 if the data are not open.
   int64_t data_size() const { return data_ ? data_->size() : 0; }
   step::Engine& engine() const { return *engine_; }
 
@@ -72,7 +72,7 @@ class Job {
   Access access_;
   int threads_ = 1;
   host::DeviceChoice device_;
-  std::unique_ptr<comm::Comm> paper_;  // the ranks of a job on paper
+  std::unique_ptr<comm::Comm> paper_;  // ranks of a planned job
   comm::Mesh mesh_;
   std::string stage_dir_;
   data::Tokenizers tokenizers_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One list of members for saving and for restoring: a struct hands its members with their names to
-// a MemberList, which writes them to a checkpoint's numbers and texts or reads them.
+// A struct has one list of members for saving and for restoring. It hands each member with its name
+// to a MemberList, which writes it to a checkpoint's numbers and texts or reads it.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ class MemberList {
   virtual ~MemberList() = default;
   virtual void number(const std::string& name, double& value) = 0;
   virtual void text(const std::string& name, std::string& value) = 0;
-  // Returns true if a member that may be absent is to follow: `now` when writing, what the
-  // checkpoint has when reading.
+  // Returns true if an optional member follows: when writing, returns `now`; when reading, whether
+  // the checkpoint has it.
   virtual bool has(const std::string& name, bool now) const = 0;
   void number(const std::string& name, int64_t& value) {
     double exact = double(value);
@@ -36,7 +36,7 @@ class MemberWriter : public MemberList {
   checkpoint::State& to_;
 };
 
-// Members that the checkpoint lacks keep their value.
+// Members that the checkpoint lacks keep their values.
 class MemberReader : public MemberList {
  public:
   explicit MemberReader(const checkpoint::State& from) : from_(from) {}

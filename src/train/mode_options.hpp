@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sections of the deck that one mode alone reads (src/modes).
+// Sections of the deck that only one mode reads (src/modes).
 #pragma once
 
 #include <cstdint>

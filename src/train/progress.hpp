@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time of a run, over all attempts at it, and the speed of this attempt.
+// The time that all attempts of a run have spent, and the speed of this attempt.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,11 @@
 
 namespace train {
 
-// Counts and times of the run so far, of all attempts: saved in checkpoints, so a resumed run
-// counts on.
+// Counts and times of all attempts of the run. Checkpoints hold them, so a resumed run continues
+// the counts.
 struct Progress {
-  // Seconds of job time by category. redone: what attempts did after the checkpoint from which the
-  // next one went on.
+  // Seconds of job time by category. `redone` is the time that attempts spent after the checkpoint
+  // from which the next attempt continued.
   struct Times {
     double setup = 0, training = 0, evaluation = 0, checkpoint = 0, redone = 0;
     double total() const { return setup + training + evaluation + checkpoint + redone; }
@@ -21,14 +21,14 @@ struct Progress {
 
   Times times;
   double core_s = 0;  // job time times compute threads of all ranks
-  double save_s = 0;  // what the last save took until it was durable
+  double save_s = 0;  // duration of the last save until it was durable
   int64_t attempts = 1;
-  int64_t bad_samples = 0;       // examples that had to be replaced
-  int64_t skipped_steps = 0;     // without an update, because something was not finite
-  int64_t overflowed_steps = 0;  // without an update, because gradients were too large for fp16
-  int64_t skipped_examples = 0;  // of the stream, left out when the run went back
-  // The place of step 0 in the stream of examples, and in their count, if all steps had had this
-  // attempt's batch: not 0 once examples were left out, or the batch was changed on the way.
+  int64_t bad_samples = 0;       // examples that were replaced
+  int64_t skipped_steps = 0;     // steps without an update because a value was not finite
+  int64_t overflowed_steps = 0;  // skipped steps whose gradients were too large for fp16
+  int64_t skipped_examples = 0;  // examples of the stream that rewinds left out
+  // The position of step 0 in the stream of examples, and in their count, if all steps had had this
+  // attempt's batch size. Not 0 once examples were left out or the batch size has changed.
   int64_t stream_offset = 0, seen_offset = 0;
 
   void add(double Times::*category, double seconds, double with_cores) {
@@ -38,12 +38,12 @@ struct Progress {
   double core_hours() const { return core_s / 3600; }
 };
 
-// The clock of this attempt and its step times, for rates. The first two steps are not timed
-// (warm-up); evaluation and saving are left out.
+// The clock of this attempt and its step times, for rates. The first two steps (warm-up),
+// evaluation and saving are not timed.
 class Pace {
  public:
   double cores = 1;       // compute threads of all ranks
-  double peak_flops = 0;  // of all devices together; 0: not known
+  double peak_flops = 0;  // peak of all devices together; 0: not known
 
   // Charges the time since the last call to a category. Returns the seconds.
   double charge(Progress& progress, double Progress::Times::*category) {

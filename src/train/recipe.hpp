@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The deck: every section with its owner's options, and the checks that need more than one of them.
+// The deck: the options of every section, and the checks that need more than one section.
 #pragma once
 
 #include "checkpoint/init_options.hpp"
@@ -37,15 +37,15 @@ struct RunOptions {
 
 struct TrainOptions {
   std::string data;                       // or
-  std::map<std::string, double> mixture;  // data sets by weight
+  std::map<std::string, double> mixture;  // weights by data set
   config::Duration total;
   int64_t global_batch = 0, micro_batch = 0;
   data::Shuffle shuffle = data::Shuffle::exact;
   int64_t shuffle_block = 512, shuffle_window = 128;
   void bind(config::Table& t);
-  // examples of a rank
+  // Largest number of examples of a rank in one pass.
   int64_t most_per_pass() const { return micro_batch ? micro_batch : global_batch; }
-  // Data sets with their weights; one data set alone has weight 1.
+  // Returns the weights by data set; a single data set has weight 1.
   std::map<std::string, double> parts() const {
     return mixture.empty() ? std::map{std::pair{data, 1.0}} : mixture;
   }
@@ -53,8 +53,8 @@ struct TrainOptions {
 
 struct PrecisionOptions {
   std::string compute = "f32";
-  optim::LossScaleOptions loss_scale;  // of fp16
-  // Of the operands of products, as they are kept.
+  optim::LossScaleOptions loss_scale;  // fp16 only
+  // Returns the stored type of the operands of products.
   device::DType type() const {
     return compute == "bf16"   ? device::DType::bf16
            : compute == "fp16" ? device::DType::f16
@@ -90,32 +90,34 @@ struct Recipe {
   IndexOptions index;
   void bind(config::Table& t);
 
-  // Checks across sections; problems go to the deck, at their keys. Reads no data.
+  // Checks across sections and adds problems to the deck, at their keys. Reads no data.
   void cross_check(config::Deck& deck) const;
-  // Checks against what is known once files are read: Error(Exit::config) with all problems.
-  // `data_size`: examples of the training set, 0 = not known; `specs`: what opened data sets yield.
+  // Checks against facts that are known once files are read. Error(Exit::config) lists all
+  // problems. `data_size` is the number of training examples, 0 = not known; `specs` are the specs
+  // of opened data sets.
   void check_opened(config::Deck& deck, int64_t data_size,
                     const std::map<std::string, data::Spec>& specs) const;
-  // Checks against the tokenizers' files that can be read.
+  // Checks against the tokenizer files that can be read.
   void check_tokenizers(config::Deck& deck) const;
-  // Returns what ids of the data must be below, by field: a sample with others is a bad one.
+  // Returns the limits that ids of the data must be below, by field. A sample with a larger id is a
+  // bad one.
   std::map<std::string, data::ValueLimit> value_limits() const;
 
   int64_t total_steps(int64_t data_size) const;
   std::map<std::string, eval::EvalOptions> evaluations() const { return eval::evaluations(evals); }
-  // `data_size`: examples of the training set, for durations in epochs.
-  // `kind`: of the ranks, also of a plan for them. Those on GPUs take pixels as bytes where
-  // byte_pixels() says so.
+  // `data_size` is the number of training examples, for durations in epochs. `kind` is the ranks'
+  // device, also in a plan. Ranks on GPUs read pixels as bytes if byte_pixels() allows it.
   step::EngineOptions engine(int64_t data_size, int threads,
                              device::Kind kind = device::Kind::cpu) const;
-  // How pixels are scaled, where that can be left to the model: it has one field of pixels, and all
-  // data sets in use make it from bytes in the same way.
+  // Set if scaling of pixels can be left to the model: it has one field of pixels, and all data
+  // sets in use make it from bytes in the same way.
   struct BytePixels {
     std::string field;
     data::ByteScale scale;
   };
   std::optional<BytePixels> byte_pixels() const;
-  // The field that data sets leave as bytes for the model on a device of this kind; "" = none.
+  // Returns the field that data sets leave as bytes for the model on this kind of device; "" =
+  // none.
   std::string bytes_field(device::Kind kind) const;
 
  private:  // parts of the checks

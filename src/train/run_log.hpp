@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's writing about itself: a row of metrics and a line of the console per step, and the last
-// lines.
+// Writes about the run: a row of metrics and a console line per step, and the last lines.
 #pragma once
 
 #include <limits>
@@ -16,17 +15,17 @@ class RunLog {
   RunLog(Attempt& attempt, RunFiles& files, const Feed& feed)
       : attempt_(attempt), files_(files), feed_(feed) {}
 
-  // Takes in the report of the settled step: counts, metrics, console. `skipped`: it made no
-  // update.
+  // Records the report of the settled step in counts, metrics and console. `skipped`: the step made
+  // no update.
   void record(const step::StepReport& report, bool skipped);
-  // Warns of a run that ends worse than a uniform guess: a finite loss stops no run
+  // Warns if the run ends with a loss above that of a uniform guess. A finite loss stops no run
   // (guard.nonfinite).
   void warn_if_diverged() const;
-  // The last lines of a finished run.
+  // Prints the last lines of a finished run.
   void finish() const;
 
  private:
-  // Model and hardware FLOPs over time and peak; NaN where the peak is not known.
+  // Model and hardware FLOP/s over the peak; NaN if the peak is not known.
   struct Utilisation {
     double mfu, hfu;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checkpoints of a run: when a save is due, the saves under way, and what is restored.
+// The checkpoints of a run: decides when a save is due, runs saves, restores.
 #pragma once
 
 #include <memory>
@@ -18,27 +18,26 @@ class Saves {
 
   // Plans files and memory of the saves to come, and logs them. All ranks call.
   void plan();
-  // The run goes on from this checkpoint, which is its newest; -1: from none.
+  // Sets the checkpoint that the run continues from, its newest one; -1: none.
   void continue_from(int64_t step);
 
-  // True if a save is due by the deck at this step.
+  // True if the deck asks for a save at this step.
   bool due() const;
-  // Begins a save, after the one under way. All ranks call.
+  // Begins a save once the pending one is finished. All ranks call.
   void begin();
-  // Moves the save under way on; `wait`: to its end. All ranks call.
+  // Advances the pending save; `wait`: to its end. All ranks call.
   void watch(bool wait);
   bool pending() const { return saver_.pending(); }
-  // Seconds that a save takes, as measured so far, with the one under way.
+  // Returns the seconds that a save takes, as measured so far, including the pending one.
   double outlook_s() const;
-  int64_t saved_step() const {
-    return saved_step_;
-  }  // of the newest checkpoint that was begun or restored
-  const std::string& error() const { return error_; }  // of the newest save that failed
+  // Returns the step of the newest checkpoint that was begun or restored.
+  int64_t saved_step() const { return saved_step_; }
+  const std::string& error() const { return error_; }  // error of the newest save that failed
 
-  // Returns what a checkpoint fills.
+  // Returns the state that a checkpoint fills.
   checkpoint::State target() const;
-  // Fills the tensors from the newest checkpoint of this run, and returns the state; nothing if
-  // there is none. `going_back`: only files of this attempt's own past count.
+  // Fills the tensors from the newest checkpoint of this run and returns the state; returns nothing
+  // if there is none. `going_back`: only files of this attempt's own past count.
   struct Found {
     RunState state;
     checkpoint::Restored from;
@@ -53,7 +52,7 @@ class Saves {
   job::Stops& stops_;
   checkpoint::Saver saver_;
   int64_t every_;
-  double bytes_ = 0;  // of a checkpoint
+  double bytes_ = 0;  // size of a checkpoint
   std::string error_;
   int64_t saved_step_ = -1;
 };

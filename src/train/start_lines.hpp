@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines that describe a run as it starts, in their order.
+// Prints the lines that describe a run as it starts, in order.
 #pragma once
 
 #include "host/mfu.hpp"
@@ -7,14 +7,14 @@
 
 namespace train {
 
-// Seconds that a sum of 16 MiB takes over the groups of the mesh, of the slowest rank.
+// Seconds of a sum of 16 MiB over the groups of the mesh, on the slowest rank.
 struct ExchangeTimes {
   double world_s = 0, fsdp_s = 0, replica_s = 0;
 };
 // All ranks call.
 ExchangeTimes time_exchanges(const comm::Mesh& mesh);
 
-// All ranks call. The engine is built.
+// Prints the lines once the engine is built. All ranks call.
 void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::Peak& peak);
 
 }  // namespace train
