@@ -21,8 +21,8 @@ DeviceChoice on_cpus(const std::string& compute, const std::string& none_because
   return {device::Kind::cpu, fmt::format("cpu (auto: {})", none_because)};
 }
 
-// Why the GPU of this number cannot; empty where it can. Tensor cores take bf16 and tf32 from
-// compute capability 8.0 on.
+// Returns why the GPU with this number cannot compute in this precision; "" if it can. Tensor cores
+// support bf16 and tf32 from compute capability 8.0 on.
 std::string problem_on_gpu(int index, const std::string& compute) {
   if (compute != "bf16" && compute != "tf32") return "";
   const int capability = device::gpu_capability(index);

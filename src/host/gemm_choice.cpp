@@ -12,7 +12,7 @@ namespace host {
 namespace log = base::log;
 namespace {
 
-// The choices in the file: behind a line that says what they are for.
+// Returns the choices in the file if its first line names this platform, otherwise "".
 std::string choices_in(const std::string& file, const std::string& platform) {
   if (file.empty() || !std::filesystem::exists(file)) return "";
   const std::string text = io::read_file(file), first = platform + "\n";
@@ -51,8 +51,7 @@ std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std
     kernels::use_gemm_choices(world.broadcast_text(found.choices, 0));
     log::line(
         "products {} shapes, {} of them timed now: {} take another algorithm than the first "
-        "proposed, one call of each {:.3g} -> "
-        "{:.3g} ms{}; s={:.1f}{}",
+        "proposed, one call of each {:.3g} -> {:.3g} ms{}; s={:.1f}{}",
         found.shapes, found.timed, found.changed, 1e3 * found.first_s, 1e3 * found.chosen_s,
         found.sums
             ? fmt::format("; bias gradients go into {} of {} kernels", found.together, found.sums)

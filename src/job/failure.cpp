@@ -19,7 +19,7 @@ int leave(const AskedToStop& e) {
   return int(e.code());
 }
 
-// Before an error of one rank among several.
+// Returns the prefix for an error of one rank among several.
 std::string rank_text() {
   return base::where().ranks > 1 ? fmt::format("rank {}: ", base::where().rank) : "";
 }

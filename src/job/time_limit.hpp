@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long this job may run, by the deck or by the scheduler, and how much of the end is kept free.
-// Rank 0 alone has one.
+// The time that the deck or the scheduler grants to this job, and the margin kept free at its end.
+// Only rank 0 has a TimeLimit.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace job {
 
-// The clock and the scheduler, as a run meets them. Tests give their own.
+// The clock and the scheduler of a run. Tests have their own.
 struct Outside {
   std::function<double()> now_s = base::now_s;
   std::function<std::unique_ptr<Scheduler>()> ask = [] { return std::make_unique<JobTime>(); };
@@ -25,18 +25,17 @@ class TimeLimit {
   // "auto".
   TimeLimit(const std::string& wall_time, double margin_s, double begin_s, Outside outside);
 
-  // Takes in what the scheduler has said since the last call, and logs a limit that was changed.
+  // Reads the scheduler's answers since the last call and logs a changed limit.
   void update();
-  // Returns the reason to stop now, "" if there is none: margin, one more step and a save would not
-  // fit any more.
+  // Returns the reason to stop now: margin, one more step and a save would not fit any more.
+  // Returns "" if they fit.
   std::string over(double step_s, double save_s) const;
-  // Returns how long a job must be that has done nothing so far but start, to gain a step and save
-  // it.
+  // Returns the wall time that a job needs to start, gain a step and save it.
   std::string needed(double step_s, double save_s) const;
   // True if less time is left than has passed since the job began.
   bool is_half_over() const;
-  // Returns the part of the console's line `limits`. Waits a few seconds for the scheduler's first
-  // answer.
+  // Returns this limit's part of the console line `limits`. Waits a few seconds for the scheduler's
+  // first answer.
   std::string describe();
 
  private:
@@ -51,8 +50,8 @@ class TimeLimit {
   const double deck_margin_s_, begin_s_;
   const Outside outside_;
   std::unique_ptr<Scheduler> scheduler_;  // wall_time = "auto"
-  std::string source_;                    // of the limit: "slurm", "pbs", "limits.wall_time"
-  // number of the scheduler's newest answer that was taken in
+  std::string source_;                    // source of the limit: "slurm", "pbs", "limits.wall_time"
+  // number of the newest answer that was read
   int64_t heard_ = 0;
   double end_s_ = 0;    // on the clock of outside_; 0 = no limit
   double limit_s_ = 0;  // the whole time granted; 0 = not known

@@ -9,7 +9,7 @@
 namespace records {
 namespace {
 
-constexpr int64_t kMostWarnings = 10;  // of this attempt; the list has all
+constexpr int64_t kMostWarnings = 10;  // per attempt; the list names all bad samples
 
 }  // namespace
 
@@ -19,7 +19,7 @@ BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fr
   std::string text = comm::on_first(world, [&] {
     if (!io::exists(path)) return std::string();
     std::string all = io::read_file(path), whole = all.substr(0, all.rfind('\n') + 1);
-    if (whole != all) io::write_file_atomically(path, whole);  // a crash cut its last line
+    if (whole != all) io::write_file_atomically(path, whole);  // a crash cut the last line
     return whole;
   });
   int64_t strange = 0;
@@ -69,7 +69,7 @@ int64_t BadSamples::agree() {
     }
   comm::on_first(world_, [&] {
     if (fresh.empty()) return std::string();
-    io::make_directories(io::parent_of(path_));  // it may have been removed since
+    io::make_directories(io::parent_of(path_));  // a user may have removed it
     io::File file(path_, io::File::Mode::append);
     file.append(fresh);
     file.sync();
@@ -86,8 +86,8 @@ void BadSamples::check() const {
       continue;
     base::fail(base::Exit::data,
                "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction "
-               "= {:g} allows; they "
-               "are named in {}: mend them (and remove that list), or raise the key",
+               "= {:g} allows; they are named in {}: mend them (and remove that list), or raise "
+               "the key",
                name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second),
                max_fraction_, path_);
   }

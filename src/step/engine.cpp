@@ -84,8 +84,8 @@ models::ForwardPass* Engine::find_pass(const std::string& name) const {
   return nullptr;
 }
 
-// A pass on paper finds what the arena and, on GPUs, the scratch must hold; passes of all shapes
-// prepare what the real ones need, so that no step does.
+// Plans passes of all shapes to find the sizes of the arena and, on GPUs, of the scratch. Planned
+// passes also prepare the products of the real ones, so no step prepares any.
 int64_t Engine::measure_arena() {
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
   comm::Mesh mesh = comm::make_plan_mesh(mesh_.shape, *world);
@@ -105,7 +105,7 @@ int64_t Engine::measure_arena() {
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
-    // what is written first is added to later
+    // The first pass overwrites gradients and the second adds to them, so both are planned.
     for (int64_t m = 0; m < std::min<int64_t>(geometry_.accumulation, 2); ++m)
       pass({weights, gradients, states, group, queue, arena}, 1, m, set);
   }
@@ -145,7 +145,7 @@ void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_se
   train_pass_->run(ctx, inputs(), geometry_.global_batch, sums_->place_of(m));
 }
 
-// Why passes cannot be repeated by graphs; empty where they can.
+// Returns why graphs cannot repeat passes; "" if they can.
 std::string Engine::graphs_problem() const {
   if (std::string problem = model_->changing_arguments(); !problem.empty()) return problem;
   if (options_.determinism.mesh()) return kTreeInPasses;
@@ -163,8 +163,7 @@ std::string Engine::graphs_text() const {
     return "none, though run.cuda_graph = \"on\": " + problem;
   return fmt::format(
       "forward and backward of a pass are recorded when their shapes come again, then one launch; "
-      "at most {} graphs "
-      "(run.cuda_graph_limit); evaluations and updates run without",
+      "at most {} graphs (run.cuda_graph_limit); evaluations and updates run without",
       options_.graphs);
 }
 
@@ -191,7 +190,7 @@ void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
   for (int64_t m = 0; m < passes; ++m) {
     device::Range range("pass", m);
     if (fill) {
-      // may wait for the GPU, which is not to wait for data
+      // begin() may wait for the GPU, so the stopwatch for data starts after it.
       const models::Inputs& into = inputs_->begin(0);
       base::Stopwatch watch;
       fill(m, into);
@@ -270,8 +269,8 @@ std::vector<shard::TensorSlice> Engine::state() {
     out[i].shape = parameters[i].shape;
     out[i].writes = mesh_.replica_index == 0;
   }
-  // What every rank holds is written by the one whose fsdp part it is, so that writing is shared
-  // even where holding is not.
+  // Each fsdp rank of replica 0 writes the parts that it holds. A unit that all of them hold whole
+  // is written by fsdp rank 0.
   for (size_t u = 0; u < layout_->units().size(); ++u) {
     int64_t begin = weights_->held_begin(int(u));
     device::View held = weights_->held(int(u));

@@ -11,8 +11,8 @@ namespace train {
 
 std::vector<KeyChange> check_changes(const std::string& saved_deck, const config::Deck& deck,
                                      const std::vector<std::string>& allowed) {
-  // Problems of the saved deck do not matter: keys may have been renamed since; what is understood
-  // is compared.
+  // Problems of the saved deck do not matter, because keys may have been renamed since. Keys that
+  // are still known are compared.
   Recipe scratch;
   config::Deck saved({"the checkpoint's deck", saved_deck, {}}, scratch);
   std::map<std::string, std::string> was = saved.flat(), is = deck.flat();

@@ -114,7 +114,7 @@ void print_memory(const step::Engine& engine) {
 }
 
 std::string parameter_table(step::Engine& engine, comm::Mesh& mesh) {
-  // Sums and sums of squares of the parts that this rank holds and would write.
+  // Holds sums and sums of squares of the parts that this rank would write to a checkpoint.
   const auto& parameters = engine.layout().parameters();
   std::vector<double> sums(2 * parameters.size(), 0.0);
   std::vector<shard::TensorSlice> slices = engine.state();
@@ -148,7 +148,7 @@ std::string parameter_table(step::Engine& engine, comm::Mesh& mesh) {
 
 void print_counts(comm::Comm& world, const data::Mixture& data) {
   for (const data::Mixture::Part& part : data.parts()) {
-    std::map<std::string, int64_t> counts = part.dataset->counts();  // the same names on every rank
+    std::map<std::string, int64_t> counts = part.dataset->counts();  // equal names on every rank
     for (auto& [name, count] : counts) count = world.sum(count);
     for (const std::string& line : data::count_lines(part.dataset->name(), counts))
       log::line("{}", line);

@@ -65,9 +65,9 @@ bool Continuation::branch() {
   return true;
 }
 
-// Compares how many samples each data set of training has: which example stands at which position
-// follows from it. Other data in the same files would go on in silence, at positions that mean
-// other examples.
+// Compares the number of samples in each training data set with the checkpoint's. The example at
+// each position follows from these numbers. With other data the run would silently continue at
+// positions that mean other examples.
 void Continuation::check_data(const RunState& saved) const {
   const std::string& data = attempt_.state.data;
   if (saved.data.empty() || saved.data == data) return;
@@ -105,7 +105,7 @@ void Continuation::restore_loss_scale(const RunState& saved) {
   const PrecisionOptions& precision = attempt_.recipe.precision;
   const double scale = saved.loss_scale->scale;
   if (attempt_.engine().scales_loss())
-    // Its minimum may have been raised since.
+    // The deck may have raised the minimum since.
     attempt_.engine().set_scale_state(
         {std::max(scale, precision.loss_scale.min), saved.loss_scale->updates});
   else if (attempt_.leads())
@@ -123,7 +123,7 @@ void Continuation::initialise() {
   const checkpoint::InitReport report = checkpoint::load_initial_weights(
       attempt_.world(), recipe.init, saves_.target(), engine.model().patch_tables(), poll_);
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
-  constexpr int kMostLines = 20;  // on the console; loaded tensors are the rule, so only the others
+  constexpr int kMostLines = 20;  // on the console, which shows only tensors that were not loaded
   std::string table;
   int shown = 0;
   for (const std::string& text : report.lines) {

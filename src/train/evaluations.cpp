@@ -43,7 +43,7 @@ bool Evaluations::stopped_early() const {
 bool Evaluations::wanted(const Evaluation& e, Which which) const {
   const int64_t step = attempt_.state.step;
   const bool last = step == attempt_.total || stopped_early();
-  // Rank 0 has the metrics.
+  // Only rank 0 has the metrics.
   auto has_values = [&] {
     return attempt_.world().max(int64_t(files_.metrics().has_eval(e.name, step))) > 0;
   };
@@ -68,8 +68,7 @@ Evaluations::Outcome Evaluations::run(Which which) {
       if (!std::isfinite(value)) {
         outcome.problem = fmt::format(
             "evaluator {}: {} is not finite at step {} (guard.nonfinite is about training): its "
-            "data, or weights that "
-            "have grown too far",
+            "data, or weights that have grown too far",
             e.name, name, attempt_.state.step);
         return outcome;
       }

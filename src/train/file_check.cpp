@@ -16,10 +16,10 @@
 namespace train {
 namespace {
 
-constexpr size_t kMostNamed = 3;  // files of one data set that are named; the rest is counted
+constexpr size_t kMostNamed = 3;  // bad files named per data set; the others are counted
 
-// Returns what is wrong with the first bytes of a shard; "" if nothing is, or if the name says
-// nothing about its format.
+// Returns what is wrong with the first bytes of a shard; "" if nothing is, or if the file name
+// implies no format.
 std::string header_problem(const data::File& file) {
   std::array<char, 512> head{};
   const size_t count = size_t(std::min<int64_t>(file.size(), int64_t(head.size())));
@@ -27,7 +27,7 @@ std::string header_problem(const data::File& file) {
   if (count == 0) return "is empty";
   const std::string& path = file.path();
   const bool magic = std::memcmp(head.data() + 257, "ustar", 5) == 0;
-  // Tars of before 1988 have no magic, but a checksum of octal digits.
+  // Tars from before 1988 have no magic, but a checksum of octal digits.
   const bool old = head[148] == ' ' || (head[148] >= '0' && head[148] <= '7');
   if (path.ends_with(".tar") && (count < head.size() || !(magic || old)))
     return "does not begin like a tar";
@@ -61,9 +61,9 @@ std::string dataset_problem(const data::SourceOptions& options) {
                                : text;
 }
 
-// Keys that name files, with what looks at them.
+// A key that names files, with the check of its files.
 struct Place {
-  std::string key;  // of the deck
+  std::string key;  // key of the deck
   std::string text;
   base::Exit code;
   std::function<std::string()> problem;  // may throw base::Error instead
@@ -126,7 +126,7 @@ void check_files(const Recipe& recipe, config::Deck& deck) {
 void print_unchecked_files(const Recipe& recipe, const config::Deck& deck) {
   bool any = false;
   for (const Place& place : places_of(recipe, deck)) {
-    // was opened just now
+    // Validation has already opened this tokenizer.
     if (place.key.starts_with("tokenizer.") && problem_of(place).text.empty()) continue;
     std::printf("not looked at: %s = %s\n", place.key.c_str(), place.text.c_str());
     any = true;

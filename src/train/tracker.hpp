@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The best value of an evaluator's metric so far: for checkpoints/best.h5 and for stopping early.
+// Tracks the best value of an evaluator's metric so far, for checkpoints/best.h5 and for early
+// stopping.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +23,24 @@ struct EarlyStopOptions {
   void bind(config::Table& t);
 };
 
-// "EVAL/METRIC:min" or ":max".
+// A choice "EVAL/METRIC:min" or ":max".
 struct MetricChoice {
   std::string evaluator, metric;
   bool smallest = true;
 };
-// Error(Exit::config) says what is wrong with the text, or that there is no such evaluator or
-// metric.
+// Error(Exit::config) explains what is wrong with the text, or that the evaluator or metric does
+// not exist.
 MetricChoice parse_metric_choice(const std::string& text,
                                  const std::map<std::string, eval::EvalOptions>& evals);
 
 class Tracker {
  public:
   Tracker() = default;  // tracks nothing
-  // `name`: of its numbers in checkpoints. A value counts as better by at least `min_change`.
+  // `name` prefixes the numbers in checkpoints. A value is better if it improves by at least
+  // `min_change`.
   Tracker(std::string name, MetricChoice choice, double min_change = 0);
 
-  // Looks at the values of one evaluator; true if they hold the best one so far.
+  // Compares the values of one evaluator; returns true if they hold the best one so far.
   bool update(const std::string& evaluator,
               const std::vector<std::pair<std::string, double>>& values, int64_t step);
   void forget() {
@@ -48,10 +50,10 @@ class Tracker {
   bool has_value() const { return step_ >= 0; }
   double value() const { return value_; }
   int64_t step() const { return step_; }
-  int64_t waiting() const { return waiting_; }  // evaluations since then
+  int64_t waiting() const { return waiting_; }  // evaluations since the best one
   std::string text() const;                     // "val/perplexity"
 
-  // Members that checkpoints hold: none if nothing is tracked.
+  // Lists the members that checkpoints hold; none if nothing is tracked.
   void members(MemberList& list);
 
  private:

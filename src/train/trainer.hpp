@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The run: sets everything up, continues from the newest checkpoint, and loops. The parts observe
-// and propose; only the loop decides. In their order:
+// The run: sets up its parts, continues from the newest checkpoint, and loops. The parts observe
+// and propose; only the loop decides. The parts in their order:
 //   attempt        job, run state and counters, which all parts share
 //   run_files      metrics, log of samples, deck
 //   feed           examples on their way to the engine
@@ -24,21 +24,21 @@ namespace train {
 
 class Trainer {
  public:
-  // `directory`: null if it is still to be made. Refuses what can be refused before the run begins;
-  // all ranks call.
+  // `directory` is null if it must still be made. Refuses whatever can be refused before the run
+  // begins. All ranks call.
   Trainer(comm::Session& session, const Recipe& recipe, config::Deck& deck,
           std::unique_ptr<job::RunDirectory> directory, const Start& start);
   ~Trainer();
 
-  // Trains from where the run stands to its end (Exit::finished), or until something asks to stop
-  // (stops.hpp): then with a checkpoint and Exit::requeue or Exit::stopped. Error(Exit::nonfinite)
-  // by guard.nonfinite.
+  // Trains to the end of the run (Exit::finished), or until a request to stop (stops.hpp). A
+  // stopped run leaves a checkpoint and returns Exit::requeue or Exit::stopped.
+  // Error(Exit::nonfinite) if guard.nonfinite ends the run.
   base::Exit run();
 
  private:
   void start();
   void loop();
-  // Takes in the reports of the steps so far, but for the last `ahead`. Returns false if the run
+  // Processes the reports of the submitted steps, except the last `ahead`. Returns false if the run
   // went back to a checkpoint.
   bool settle(int64_t ahead);
   bool accept(const step::StepReport& report);
@@ -62,7 +62,7 @@ class Trainer {
   RunLog log_;
   std::unique_ptr<job::Stops> stops_;
   std::unique_ptr<Evaluations> evaluations_;
-  std::unique_ptr<Saves> saves_;  // once the run has a directory
+  std::unique_ptr<Saves> saves_;  // set once the run has a directory
   std::unique_ptr<Continuation> continuation_;
   job::StopReason stop_ = job::StopReason::none;
   bool early_ = false;    // early_stop ends the run

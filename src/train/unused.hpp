@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that say something else than their default and that a job makes no use of: nothing is
-// ignored in silence. What the deck alone shows to be in vain on its device is an error; the rest
-// is told in the log.
+// Finds settings that differ from their default and that a job does not use; none is ignored
+// silently. A setting that the deck alone shows to be useless on its device is an error; the others
+// are logged.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ struct Unused {
   std::string key, why;  // "run.gemm_search", "it is about products on GPUs"
 };
 
-// Of no use where CPUs compute.
+// Returns the settings that only GPUs use.
 std::vector<Unused> only_for_gpus(const Recipe& recipe);
-// Of no use because another setting turns off what they are about.
+// Returns the settings that have no effect because another setting turns them off.
 std::vector<Unused> turned_off(const Recipe& recipe);
 
-// A line for each, in a job or a plan that computes on `kind`.
+// Prints a line for each unused setting of a job or a plan that computes on `kind`.
 void print_unused(const Recipe& recipe, device::Kind kind);
 
 }  // namespace train
