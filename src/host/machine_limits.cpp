@@ -13,8 +13,9 @@ namespace {
 
 using device::DType;
 
-// Median of the calls' seconds, as steps are told by their median: the fastest of hundreds of calls
-// would be a machine that no step has for itself. The first call, which prepares, does not count.
+// Returns the median of the calls' seconds. Step times are medians too; the fastest of hundreds of
+// calls would need a machine without disturbance, which no step has. The first call, which
+// prepares, does not count.
 template <class Args>
 double usual(const Args& args, device::Queue& queue, double seconds) {
   kernels::run(args, queue);
@@ -33,8 +34,8 @@ struct Matrices {
   device::Queue& queue;
   device::Ledger ledger{};
   std::vector<device::Buffer> buffers{};
-  // Written, by all threads: pages nobody has written yet are all one page of zeros, which is read
-  // from the cache. Both halves of a word are bf16 of 0.01.
+  // Makes an array and writes it with all threads. Pages that were never written are all one page
+  // of zeros, which the cache serves. Both halves of a word are bf16 of 0.01.
   device::View make(int64_t count, DType type = DType::f32) {
     buffers.emplace_back(device::Kind::cpu, ledger, "limits", count * device::size_of(type));
     kernels::run(kernels::Fill{.y = buffers.back().view(DType::f32),
@@ -90,7 +91,7 @@ double probe_cores(comm::Comm& world, int threads) {
   {
     float sums[kLanes] = {};
     float factor = 0.5f, term = 1.0f;
-    // not known before: the loop cannot be computed at compile time
+    // The compiler cannot know these values, so it cannot compute the loop at compile time.
     asm volatile("" : "+x"(factor), "+x"(term));
     base::Stopwatch watch;
     for (int i = 0; i < kRounds; ++i)

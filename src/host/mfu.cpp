@@ -34,8 +34,8 @@ int64_t hardware_flops(const device::Queue& queue) {
 
 namespace {
 
-// NVIDIA's data sheets, without sparsity (where they give sparse figures only: half of them). The
-// first row whose words are all in the name is the GPU's.
+// Peaks from NVIDIA's data sheets, without sparsity; half of a figure that is given with sparsity
+// only. A GPU's row is the first one whose words are all in its name.
 struct Listed {
   const char* words;
   double half, tf32, f32;  // TFLOP/s; half: bf16 and fp16
@@ -50,7 +50,7 @@ constexpr Listed kListed[] = {
     {"L40", 181, 90.5, 90.5},       {"L4", 121, 60, 30.3},
 };
 
-// Words of a name: "NVIDIA A100-SXM4-80GB" has A100, SXM4 and 80GB.
+// Returns the words of a name: "NVIDIA A100-SXM4-80GB" has NVIDIA, A100, SXM4 and 80GB.
 std::set<std::string> words_of(const std::string& text) {
   std::set<std::string> out;
   std::string word;

@@ -15,8 +15,8 @@ StolenTime::StolenTime(comm::Comm& world, bool one_host)
 
 StolenTime::Reading StolenTime::read() {
   Reading now;
-  // cpu user nice system idle iowait irq softirq steal, in ticks (proc(5)); interrupts may be for
-  // us, so they count for nobody.
+  // cpu user nice system idle iowait irq softirq steal, in ticks (proc(5)). Interrupts count as
+  // neither own nor stolen time, because they may serve this job.
   std::ifstream file("/proc/stat");
   std::string name;
   double user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, soft = 0, steal = 0;
@@ -43,7 +43,7 @@ double StolenTime::since_last() {
 
 bool StolenTime::is_much(double stolen_s, double step_s) {
   const double cpus = double(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-  return stolen_s > std::max(0.03 * step_s * cpus, 0.015 * cpus);  // a tick and a half of each CPU
+  return stolen_s > std::max(0.03 * step_s * cpus, 0.015 * cpus);  // 1.5 ticks of each CPU
 }
 
 }  // namespace host

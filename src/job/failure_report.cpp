@@ -38,7 +38,7 @@ const char* name_of(int signal) {
   }
 }
 
-// The first one creates the file; O_EXCL decides among ranks. `text` ends with a new line.
+// Writes `text`, which ends with a new line, to a new file; O_EXCL lets only the first rank do so.
 void put(const char* text, size_t bytes) {
   if (!g_path[0]) return;
   int file = ::open(g_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -48,7 +48,7 @@ void put(const char* text, size_t bytes) {
   ::close(file);
 }
 
-// fmt's compiled formats write to a buffer of ours without allocating.
+// Formats the report without allocating: fmt's compiled formats write to the caller's buffer.
 size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) {
   base::Where w = base::where();
   char host[256] = "?";
@@ -72,7 +72,8 @@ size_t format_line(char* buffer, size_t size, int exit_code, const char* cause) 
 }
 
 void on_fatal(int signal) {
-  for (int s : kFatal) std::signal(s, SIG_DFL);  // a second fault inside the handler ends it all
+  for (int s : kFatal)
+    std::signal(s, SIG_DFL);  // a second fault inside the handler ends the process
   char cause[64] = "signal ";
   std::strncat(cause, name_of(signal), sizeof cause - 8);
   end_now(cause);
@@ -101,8 +102,8 @@ void catch_fatal_signals() {
   action.sa_handler = on_fatal;
   action.sa_flags = SA_ONSTACK;
   for (int s : kFatal) sigaction(s, &action, nullptr);
-  // A console that is gone and a file beyond the user's limit are errors of the calls, which
-  // policies know.
+  // Writing to a closed console or beyond the user's file size limit then fails with an error code,
+  // which the callers handle.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(on_terminate);

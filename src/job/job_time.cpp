@@ -21,25 +21,26 @@
 namespace job {
 namespace {
 
-// Answers are this old at most. Schedulers that serve thousands of jobs must not feel it; near the
-// end it matters.
+// Pauses between two queries. A pause is kSharePause of the time left, within these limits: a
+// scheduler that serves thousands of jobs must not notice the queries, but near the end the answers
+// must be recent.
 constexpr double kLongestPause_s = 120, kShortestPause_s = 5, kSharePause = 0.1;
-constexpr double kStale_s = 600;  // PBS's resources_used may be this old; sites set 10 to 120 s
-constexpr int kSlice_ms = 100;    // how soon it is seen that nobody waits any more
+constexpr double kStale_s = 600;  // largest age of PBS's resources_used; sites set 10 to 120 s
+constexpr int kSlice_ms = 100;    // largest delay until a wait notices quit_
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
-// Names come from the environment of the job and go to a shell.
+// True if a job's name is safe in a shell command. Names come from the environment of the job.
 bool plain(const std::string& id) {
   return !id.empty() &&
          id.find_first_not_of(
              "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-[]") == id.npos;
 }
 
-// What follows "NAME = " in the output of qstat -f, "" if nothing does.
+// Returns the text after "NAME = " in the output of qstat -f; "" if there is none.
 std::string attribute_of(const std::string& output, const std::string& name) {
   for (const std::string& line : base::split(output, '\n'))
     if (std::string_view text = base::trim(line); text.starts_with(name + " = "))
@@ -51,8 +52,8 @@ double unix_now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// "Mon Nov 23 09:39:46 2026", local time as qstat prints it, in seconds since 1970; -1 if it is no
-// such text.
+// Returns the seconds since 1970 of local time as qstat prints it: "Mon Nov 23 09:39:46 2026".
+// Returns -1 for any other text.
 double unix_s_of(const std::string& text) {
   std::tm time{};
   time.tm_isdst = -1;
@@ -88,8 +89,8 @@ Scheduler::Answer PbsEnd::read(const std::string& output, double now_s, double u
   if (limit < 0) return answer;
   const double used = seconds_of(attribute_of(output, "resources_used.walltime"));
   if (used > 0) begin_s_ = std::min(begin_s_, now_s - used);
-  // A start far before the time used is that of a job that was suspended, or an hour that a clock
-  // was put back.
+  // A start far earlier than the time used implies means that the job was suspended, or that a
+  // clock was put back by an hour. It is ignored.
   const double started = unix_s_of(attribute_of(output, "stime")), since = unix_s - started;
   if (started > 0 && (used < 0 || since <= used + kStale_s))
     begin_s_ = std::min(begin_s_, now_s - since);
@@ -135,7 +136,7 @@ void JobTime::work() {
     found.number = answer_.number + 1;
     answer_ = found;
     changed_.notify_all();
-    if (found.source.empty()) return;  // no scheduler, and there will be none
+    if (found.source.empty()) return;  // no scheduler runs this job
     double left = found.end_s > 0 ? found.end_s - base::now_s() : kLongestPause_s / kSharePause;
     auto pause = std::chrono::duration<double>(
         std::clamp(kSharePause * left, kShortestPause_s, kLongestPause_s));
@@ -150,11 +151,12 @@ JobTime::Answer JobTime::ask(bool again) {
   if (std::string id = variable("SLURM_JOB_ID"), end = variable("SLURM_JOB_END_TIME");
       plain(id) || !end.empty()) {
     answer.source = "slurm";
-    if (!again && !end.empty()) {  // true at the start of the job; newer versions of SLURM tell it
+    if (!again &&
+        !end.empty()) {  // right at the start of the job; only newer versions of SLURM set it
       left = std::max(0.0, std::strtod(end.c_str(), nullptr) - unix_now_s());
     } else if (plain(id)) {
-      // The last task of an array has the array's own number, which squeue takes for all of its
-      // tasks.
+      // The last task of an array has the array's own job number, which selects all tasks in
+      // squeue.
       std::string array = variable("SLURM_ARRAY_JOB_ID"), task = variable("SLURM_ARRAY_TASK_ID");
       if (plain(array) && plain(task)) id = array + "_" + task;
       left = seconds_of(std::string(base::trim(output_of("squeue -h -j " + id + " -o %L"))));
@@ -168,8 +170,8 @@ JobTime::Answer JobTime::ask(bool again) {
   return answer;
 }
 
-// All that a command prints; "" if it cannot be started or takes too long. It is then killed, with
-// what it has started.
+// Returns the output of a command; "" if it cannot be started or takes too long. A slow command is
+// killed with the processes that it has started.
 std::string JobTime::output_of(const std::string& command) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) < 0) return "";
@@ -210,7 +212,7 @@ std::string JobTime::output_of(const std::string& command) {
   ::close(ends[0]);
   if (child < 0) return "";
   if (!whole) ::kill(-child, SIGKILL), in_time_ = false;
-  // One that a dead file system holds cannot even be killed: then nobody waits for it.
+  // A process blocked by a dead file system cannot even be killed, so waiting for it is limited.
   for (int slice = 0; slice < 10 && ::waitpid(child, nullptr, WNOHANG) == 0; ++slice)
     ::usleep(kSlice_ms * 1000 / 2);
   return whole ? output : "";

@@ -36,7 +36,7 @@ std::string now_text() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S} UTC", fmt::gmtime(std::chrono::system_clock::now()));
 }
 
-// "host:pid since when, doing what since when"
+// Joins the lines of a lock file: "host:pid since TIME, ACTIVITY since TIME".
 std::string on_one_line(const std::string& lock) {
   std::string out;
   for (const std::string& line : base::split(lock, '\n'))
@@ -44,7 +44,7 @@ std::string on_one_line(const std::string& lock) {
   return out;
 }
 
-// Whether another directory is the way out, and not a disk that has room again, or is mended.
+// True if another directory would help, rather than more room on the disk or a repaired one.
 bool is_wrong_place(const io::Failure& e) {
   constexpr int kWrong[] = {EACCES, EPERM,  EROFS, ENOENT,      ENOTDIR,
                             EISDIR, EEXIST, ELOOP, ENAMETOOLONG};
@@ -54,7 +54,7 @@ bool is_wrong_place(const io::Failure& e) {
 // Directory entries can take a while to reach the other nodes of a network file system.
 constexpr double kPatience_s = 10;
 
-// Between two looks at the directory, at rank 0 and at the others, which may be many.
+// Pauses between two checks of the directory, at rank 0 and at the other ranks, which may be many.
 constexpr double kLook_s = 1, kLookOfOthers_s = 30, kWarnAgain_s = 60;
 
 }  // namespace
@@ -79,7 +79,8 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
     std::string seen = "nothing";
     for (base::Stopwatch waited; world.rank() != 0 && waited.seconds() < kPatience_s;) {
       try {
-        // Never on rank 0: closing any descriptor of a file gives up a process's locks on it.
+        // Never on rank 0: when a process closes any descriptor of a file, it loses its locks on
+        // the file.
         seen = content_of(io::File(path_ + "/lock", io::File::Mode::read));
         if (seen == text) return;
       } catch (const io::Failure& e) {
@@ -112,14 +113,14 @@ void RunDirectory::take() {
   for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
 }
 
-// false: another process holds it.
+// Returns false if another process holds the lock.
 bool RunDirectory::lock(const io::File& file) const {
   struct flock all {};
   all.l_type = F_WRLCK;
   all.l_whence = SEEK_SET;
   if (::fcntl(file.descriptor(), F_SETLK, &all) == 0) return true;
   if (errno == EACCES || errno == EAGAIN) return false;
-  // A file system without locks must not keep people from training, but they must know.
+  // A file system without locks must not prevent training, but users must know.
   base::log::warning(
       "run.dir: the file system of {} has no locks ({}); make sure yourself that no other job "
       "writes there",
@@ -127,7 +128,7 @@ bool RunDirectory::lock(const io::File& file) const {
   return true;
 }
 
-// Writes this job's name into the lock.
+// Writes this job's name into the lock file.
 void RunDirectory::sign() {
   const std::string text = fmt::format("{} since {}\n", holder_, now_text());
   lock_.truncate(0);
@@ -156,17 +157,17 @@ RunDirectory::Watched RunDirectory::watch(bool now) {
   return watched;
 }
 
-// Rank 0. Takes the lock again if its file was removed or replaced; true if it was.
+// Takes the lock again if its file was removed or replaced; returns true if it was. Rank 0 only.
 bool RunDirectory::keep_lock() {
   if (lock_.in_place()) return false;
   const bool all = io::id_of(path_) != made_;
   io::make_directories(path_);
   io::File fresh(path_ + "/lock", io::File::Mode::update);
   const std::string found = content_of(fresh);
-  // On file systems without locks the name in the file must do.
+  // On file systems without locks only the name in the file shows another job.
   if (!lock(fresh) || (!found.empty() && !found.starts_with(holder_ + " "))) {
     lost_ = true;
-    set_report_file("");  // it would be the other job's
+    set_report_file("");  // the file would be the other job's
     base::fail(
         base::Exit::checkpoint,
         "run.dir: {} was removed or replaced while this job wrote to it, and another job has used "
@@ -174,7 +175,7 @@ bool RunDirectory::keep_lock() {
         "not write to one directory, so this one ends without a checkpoint; the other one goes on",
         path_, found.empty() ? "" : ": " + on_one_line(found));
   }
-  lock_.truncate(0);  // it may live on under another name, which no job holds
+  lock_.truncate(0);  // the old file may exist under another name, which no job holds
   lock_ = std::move(fresh);
   sign();
   for (const std::string& directory : {checkpoints(), logs()}) io::make_directories(directory);
@@ -191,8 +192,8 @@ bool RunDirectory::keep_lock() {
   return true;
 }
 
-// True if rank 0 of this job holds the directory. Never asked on rank 0: closing the file would
-// give up its lock.
+// True if rank 0 of this job holds the directory. Never called on rank 0: closing the file would
+// release its lock.
 bool RunDirectory::is_ours() const {
   return io::exists(path_ + "/lock") &&
          content_of(io::File(path_ + "/lock", io::File::Mode::read)).starts_with(holder_ + " ");
@@ -201,18 +202,20 @@ bool RunDirectory::is_ours() const {
 void RunDirectory::tell(const std::string& activity) noexcept {
   if (!lock_.is_open()) return;
   try {
-    // Always as long, and in place: no reader sees a mixture of two, and nothing is cut off first.
+    // The text has a fixed length and is written in place, so readers never see two texts mixed or
+    // a truncated file.
     const std::string text =
         fmt::format("{:<79}\n", fmt::format("{} since {}", activity, now_text()));
     lock_.write_at(text.data(), int64_t(text.size()), told_at_);
-  } catch (const std::exception&) {  // a full disk, say: it is only for those who look
+  } catch (
+      const std::exception&) {  // for example a full disk; only readers of the lock miss the text
   }
 }
 
 RunDirectory::~RunDirectory() {
   if (!lock_.is_open()) return;
   try {
-    lock_.truncate(0);  // no name in a lock that nobody holds
+    lock_.truncate(0);  // a free lock holds no name
   } catch (const std::exception&) {
   }
 }

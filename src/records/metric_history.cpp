@@ -22,11 +22,11 @@ int64_t attempt_of(const MetricValues& start) {
   return 1;
 }
 
-// True if an attempt that began at `start` wrote a row of this step anew, or left it behind as part
-// of another past. A run that begins anew evaluates at step 0 again.
+// True if an attempt that began at `start` wrote a row of this step anew, or abandoned the row. A
+// run that begins anew evaluates at step 0 again.
 bool goes_before(int64_t start, int64_t step) { return start < step || start == 0; }
 
-// The attempt that wrote a row, by the steps at which attempts began.
+// Returns the attempt that wrote a row, by the steps at which attempts began.
 int64_t writer_of(const Starts& starts, int64_t step) {
   int64_t writer = 1;
   for (const auto& [attempt, start] : starts)
@@ -115,9 +115,9 @@ bool has_same_row(const MetricGroups& groups, const MetricRow& row) {
   return values == std::map<std::string, double>(there.begin(), there.end());
 }
 
-// Decides about a row of metrics.jsonl that stands after the start of an attempt that only
-// metrics.h5 knows. Either the start line is lost and the row is that attempt's, or metrics.jsonl
-// is an older copy and the attempt left the row behind.
+// Decides about a row of metrics.jsonl after the start of an attempt that only metrics.h5 has.
+// Either the start line is lost and the row is that attempt's, or metrics.jsonl is an older copy
+// and the attempt abandoned the row.
 void settle(Entry& e, const MetricGroups& groups, const Starts& of_h5, const Starts& of_jsonl,
             bool lost_lines) {
   bool open = false;
@@ -138,7 +138,7 @@ void add_rows_of_h5(const MetricGroups& groups, MetricHistory& history, Starts& 
     for (size_t i = 0; i < found->second.steps.size(); ++i)
       of_h5[attempt_of(found->second.values(i))] = found->second.steps[i];
   for (Entry& e : history.entries) settle(e, groups, of_h5, starts, !history.no_rows.empty());
-  std::map<std::string, std::set<int64_t>> known;  // steps by group; of starts their attempts
+  std::map<std::string, std::set<int64_t>> known;  // steps by group; for start rows the attempts
   for (const Entry& e : history.entries)
     if (!e.left)
       known[e.row.group].insert(e.row.group == kStartRows ? attempt_of(e.row.values) : e.row.step);

@@ -20,7 +20,7 @@ Json number(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
-// Reads a row's values; anything that is not a number belongs to the row itself.
+// Returns a row's numbers. Other values belong to the row itself.
 MetricValues values_of(const Json& row) {
   MetricValues values;
   for (const auto& [name, value] : row.items()) {
@@ -33,7 +33,7 @@ MetricValues values_of(const Json& row) {
   return values;
 }
 
-// HDF5 group of a row, "" if it is none of ours.
+// Returns the HDF5 group of a row; "" if the row has no known kind.
 std::string group_of(const Json& row) {
   auto text = [&](const char* name) {
     return row.contains(name) && row[name].is_string() ? row[name].get<std::string>()

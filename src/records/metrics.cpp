@@ -16,7 +16,7 @@
 namespace records {
 namespace {
 
-constexpr double kShare = 1.0 / 200;  // of the run's time that writing metrics.h5 may take
+constexpr double kShare = 1.0 / 200;  // largest share of the run's time for writing metrics.h5
 
 std::string dataset_name(std::string metric) {
   std::replace(metric.begin(), metric.end(), '/', '~');
@@ -32,7 +32,7 @@ std::string attempts_row_id(const MetricRow& row, int64_t attempt) {
   return fmt::format("{} {} {} {}", row.group, row.step, attempt, fmt::join(values, " "));
 }
 
-// The lines of metrics.abandoned.jsonl, and what identifies each, so that no row is added twice.
+// The lines of metrics.abandoned.jsonl with an identifier of each, so that no row is added twice.
 struct Abandoned {
   std::string text, added;
   std::unordered_set<std::string> known;
@@ -81,7 +81,7 @@ void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::N
 const std::vector<MetricInfo>& train_metrics() {
   static const std::vector<MetricInfo> list = {
       {"loss", "1",
-       "what training minimises, of this step's batch before the update; the model says more"},
+       "the quantity that training minimises, for this step's batch before the update"},
       {"l2_grads", "1",
        "norm of the gradients before clipping, frozen parameters left out; [G]: of parameters that "
        "match G"},
@@ -93,19 +93,20 @@ const std::vector<MetricInfo>& train_metrics() {
        "are numbered"},
       {"ms", "ms", "wall time of the step"},
       {"data_ms", "ms",
-       "of it, the host waiting for data; on a GPU for the next step's, while it may be computing"},
+       "part of ms: the host waits for data; with a GPU for the next step's, while it may be "
+       "computing"},
       {"comm_ms", "ms",
-       "of it, the host held by communication; that of NCCL, which runs on the GPU, is in "
+       "part of ms: the host waits for communication; NCCL's, which runs on the GPU, is in "
        "compute_ms"},
-      {"compute_ms", "ms", "of it, the rest"},
+      {"compute_ms", "ms", "part of ms: the rest"},
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
       {"mfu", "1",
        "model FLOPs of the step over its time and the dense peak of all devices (GPUs: data sheet "
        "or profile.peak_tflops; CPUs: "
        "measured); NaN: no peak is known"},
       {"hfu", "1",
-       "the same of the products that ran: what is computed twice counts twice, rows left out do "
-       "not"},
+       "as mfu, for the products that ran: repeated products count twice, rows left out do not "
+       "count"},
       {"examples_seen", "examples", "since step 0; [D]: of data set D of a mixture"},
       {"epoch", "epochs",
        "examples seen over the size of the training set (of a mixture: of all its data sets "
@@ -175,8 +176,8 @@ void LogOptions::bind(config::Table& t) {
       .unit("steps")
       .on_resume(OnResume::may_change);
   t.key("flush_s", flush_s,
-        "a machine that dies takes at most so much of metrics.jsonl with it; and how old "
-        "metrics.h5 may be")
+        "time between flushes: a machine that dies loses at most this much of "
+        "metrics.jsonl; also the age that metrics.h5 may have")
       .min(0)
       .unit("s")
       .on_resume(OnResume::may_change);
@@ -227,7 +228,8 @@ void Metrics::note_uptime(const MetricRow& row, int64_t attempt) {
     if (name == "uptime_s") last_uptime_s_[attempt] = std::max(last_uptime_s_[attempt], value);
 }
 
-// Splits what earlier attempts wrote into rows that stay and rows past the restored step.
+// Separates the rows of earlier attempts into those up to the restored step, which stay, and those
+// after it.
 void Metrics::load(int64_t restored_step) {
   const std::string path = directory_ + "/metrics.jsonl",
                     abandoned_path = directory_ + "/metrics.abandoned.jsonl";
@@ -277,7 +279,7 @@ void Metrics::append(const std::string& line) {
     length_ += int64_t(unwritten_.size());
     unwritten_.clear();
   } catch (const io::Failure& e) {
-    jsonl_.truncate(length_);  // never half a line in the middle of the file
+    jsonl_.truncate(length_);  // leaves no partial line in the file
     constexpr double kPause_s = 60;
     if (warned_s_ == 0 || base::now_s() - warned_s_ > kPause_s) {
       base::log::warning("metrics: {}; rows are kept in memory until there is room again",
@@ -343,7 +345,7 @@ void Metrics::flush(const std::function<void()>& look) {
     base::log::warning("metrics: {}; the newest rows may be lost if this machine dies", e.what());
   }
   const bool ours = h5_is_ours();
-  if (!ours) look();  // the sync before may have taken long
+  if (!ours) look();  // the sync may have taken long
   const bool cheap = written_s_ == 0 || flushed_s_ - written_s_ >= cost_s_ / kShare;
   if (ours && (!stale_ || !cheap)) return;
   try {
@@ -351,7 +353,7 @@ void Metrics::flush(const std::function<void()>& look) {
     if (!ours)
       base::log::warning(
           "{}/metrics.h5 was removed or replaced while this job writes it: made again", directory_);
-  } catch (const base::Error& e) {  // it can be made again from metrics.jsonl
+  } catch (const base::Error& e) {  // a later flush makes it again from metrics.jsonl
     base::log::warning("metrics.h5 stays as it was: {}", e.what());
   }
   written_s_ = base::now_s();
@@ -362,12 +364,11 @@ bool Metrics::h5_is_ours() const {
   try {
     return !h5_ || io::id_of(directory_ + "/metrics.h5") == h5_;
   } catch (const io::Failure&) {
-    return true;  // unknown for now: the next write replaces it anyhow
+    return true;  // unknown for now: the next write replaces it anyway
   }
 }
 
-// Makes metrics.jsonl again if it is no longer the file that this job writes, or has another
-// length.
+// Makes metrics.jsonl again if another file took its place or its length has changed.
 void Metrics::mend_jsonl() {
   const std::string path = directory_ + "/metrics.jsonl";
   const bool in_place = jsonl_.in_place();
@@ -377,7 +378,7 @@ void Metrics::mend_jsonl() {
                      : !in_place       ? "was replaced"
                      : size < length_  ? "was cut"
                                        : "has grown";
-  if (io::exists(path) && (!in_place || size > length_)) {  // with lines that are not ours, perhaps
+  if (io::exists(path) && (!in_place || size > length_)) {  // may hold foreign lines
     const std::string aside = free_abandoned_name(directory_, "other.jsonl");
     io::rename_file(path, aside);
     what += fmt::format(" (that file is {} now)", aside);
@@ -401,7 +402,7 @@ void Metrics::write_h5() {
   for (const auto& [name, text] : texts_) file.set_attribute("/", name, text);
   for (const auto& [group, series] : groups_) {
     int64_t rows = int64_t(series.steps.size());
-    // Small runs stay small files, long ones get few chunks.
+    // This chunk keeps files of small runs small and gives long runs few chunks.
     int64_t chunk = std::clamp<int64_t>(int64_t(std::bit_ceil(uint64_t(rows))), 64, 16384);
     file.create_extendible(group + "/step", io::H5Type::i64, rows, chunk);
     file.write<int64_t>(group + "/step", series.steps);

@@ -38,7 +38,7 @@ PassInputs::PassInputs(const std::vector<const models::Pass*>& passes, int64_t m
 
 const models::Inputs& PassInputs::begin(size_t pass) {
   set_ = (set_ + 1) % sets_.size();
-  device::MayWait lifted;  // the GPU is two passes behind: running further ahead gains nothing
+  device::MayWait lifted;  // two passes are queued; running further ahead gains nothing
   sets_[set_].copied.synchronize("inputs on their way to the GPU");
   return sets_[set_].inputs[pass];
 }

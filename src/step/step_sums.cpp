@@ -38,7 +38,7 @@ void StepSums::finish_pass(int64_t m) {
     kernels::run(kernels::AddSums{slot(into), slot(into), slot(from)}, queue_);
   };
   base::TreeSum tree;
-  // Slot s <= j always, so finished slices can fold in place at the front.
+  // The slot is never after j, so finished slices are added in place at the front.
   for (int64_t j = 0; j < geometry_.slices; ++j) {
     device::copy(slot(tree.next_slot()), slot(j), queue_);
     tree.push(add);

@@ -14,7 +14,8 @@ std::string first_bad(const std::vector<double>& norms,
   return "";
 }
 
-// `sound`: the parameters are finite after the update.
+// Describes a bad step for the log or the error. `sound`: the parameters are finite after the
+// update.
 std::string describe(int64_t step, const step::StepReport& report,
                      const std::vector<shard::Parameter>& parameters, bool sound) {
   std::string text = fmt::format("step {}: loss={}", step, report.loss());
@@ -51,7 +52,7 @@ Guard::Verdict Guard::judge(int64_t step, const step::StepReport& report,
             "optimizer.learning_rate, set optimizer.clip_norm or guard.nonfinite, and start again",
             problem, why)};
   };
-  // fp16's own business, unless it never ends.
+  // An overflow in fp16 is expected: it ends the run only if it happens too often in a row.
   if (options_.nonfinite == GuardOptions::Nonfinite::stop && !report.overflow()) return give_up("");
   if (++consecutive_bad_ > options_.max_skips)
     return give_up(fmt::format(", {} times in a row (guard.max_skips)", consecutive_bad_));

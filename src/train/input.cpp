@@ -20,7 +20,7 @@ std::string stage_data(comm::Session& session, const Recipe& recipe, const comm:
   std::set<std::string> names;
   for (const auto& [name, weight] : recipe.train.parts()) names.insert(name);
   for (const auto& [name, options] : recipe.evals) names.insert(options.data);
-  // One rank of a node lists and copies: a list may be long to make.
+  // One rank of each node lists the files and copies them, because listing may take long.
   std::set<std::string> files;
   auto list = [&](const std::stop_token& token) -> std::string {
     if (session.local_rank() != 0) return "";
@@ -48,7 +48,7 @@ std::string stage_data(comm::Session& session, const Recipe& recipe, const comm:
         staged = data::stage_files({files.begin(), files.end()}, directory,
                                    int(recipe.data.loader.threads), token);
       return "";
-    } catch (const base::Error& e) {  // nodes differ in their disks and variables
+    } catch (const base::Error& e) {  // disks and variables differ between nodes
       base::fail(e.code(), "on {}: {}", session.host(), e.what());
     }
   };
@@ -73,7 +73,7 @@ std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,
     std::shared_ptr<const data::Dataset> set =
         data::open_dataset(recipe.data, tokenizers, name, context);
     if (set->size() < 1) base::fail(base::Exit::data, "[data.{}] holds no sample", name);
-    // A data set alone has the plain stream, those of a mixture one each.
+    // A single data set has the plain stream; each data set of a mixture has a stream of its own.
     parts[name] = {set, data::Order(train.shuffle, set->size(), uint64_t(recipe.run.seed), shape,
                                     train.mixture.empty() ? "" : name)};
   }
@@ -90,7 +90,8 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
   for (const std::string& text : world.gather_text(mine))
     by_rank.push_back(base::split(text, '\n'));
   for (size_t s = 0; s < sets.size(); ++s) {
-    std::vector<std::pair<std::string, std::vector<size_t>>> views;  // what is seen, by whom
+    std::vector<std::pair<std::string, std::vector<size_t>>>
+        views;  // text of a set, ranks that see it
     for (size_t r = 0; r < by_rank.size(); ++r) {
       auto same = std::find_if(views.begin(), views.end(),
                                [&](const auto& v) { return v.first == by_rank[r].at(s); });
@@ -119,7 +120,7 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
 data::LoaderPlan training_plan(const step::Geometry& g, const comm::Mesh& mesh, int64_t first_step,
                                int64_t last_step, int64_t offset) {
   data::LoaderPlan plan;
-  // The first example of each pass, so that the plan may outlive the mesh.
+  // The plan copies the first example of each pass, so it may outlive the mesh.
   std::vector<int64_t> first_of_pass;
   for (int64_t m = 0; m < g.accumulation; ++m) first_of_pass.push_back(g.first_example(mesh, m));
   plan.positions = [g, first_of_pass, offset](int64_t batch) {

@@ -100,8 +100,8 @@ void Job::build_engine(const std::string& choices) {
       std::make_unique<step::Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
 }
 
-// Checks the memory that training takes beside the memory in use, where the address space is
-// limited: libraries crash at the limit.
+// Checks that the address space holds the memory of training beside the memory in use, if it is
+// limited. Libraries crash at the limit.
 void Job::need_memory(const step::EngineOptions& options) const {
   if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
@@ -111,12 +111,13 @@ void Job::need_memory(const step::EngineOptions& options) const {
   step::Engine engine(on_paper, mesh, device::Kind::plan);
   const device::Ledger& ledger = engine.ledger();
   const int64_t planned = ledger.total_peak();
-  const int64_t copied =
-      ledger.peak_of("weights") + ledger.peak_of("optimizer");  // for checkpoints, at most
-  // Loaders of training and of one evaluation, which may have two; one thread writes checkpoints.
+  // Upper bound for the copies that checkpoints hold.
+  const int64_t copied = ledger.peak_of("weights") + ledger.peak_of("optimizer");
+  // Loader threads of training and of one evaluation, which may have two loaders, and one thread
+  // that writes checkpoints.
   const int64_t threads = 3 * recipe_.data.loader.threads + 1;
-  constexpr int64_t kLibraries = int64_t{160}
-                                 << 20;  // code that oneDNN makes, buffers of MPI and HDF5
+  // oneDNN's generated code and the buffers of MPI and HDF5.
+  constexpr int64_t kLibraries = int64_t{160} << 20;
   base::need_address_space(
       planned + copied + base::stack_bytes(threads) + kLibraries,
       fmt::format("training ({} MiB planned for this deck, see --mode plan; {} threads of "

@@ -18,11 +18,15 @@ void BenchOptions::bind(config::Table& t) {
 void ShowOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("data", data,
-        "whose examples: \"\" = the training stream at `step`; a [data.NAME] = its first, "
-        "unshuffled")
+        "source of the examples: \"\" = the training stream at `step`; a [data.NAME] = its first "
+        "ones, unshuffled")
       .on_resume(may);
   t.key("step", step, "step of training whose batch is shown").min(1).on_resume(may);
-  t.key("examples", examples, "how many of it").min(1).max(4096).unit("examples").on_resume(may);
+  t.key("examples", examples, "number of examples")
+      .min(1)
+      .max(4096)
+      .unit("examples")
+      .on_resume(may);
 }
 
 void IndexOptions::bind(config::Table& t) {

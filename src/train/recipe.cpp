@@ -28,18 +28,17 @@ void RunOptions::bind(config::Table& t) {
       .min(0)
       .max(1024)
       .on_resume(OnResume::may_change);
-  t.key("seed", seed, "of initial weights, sample order, draws and dropout").min(0);
+  t.key("seed", seed, "seed of initial weights, sample order, draws and dropout").min(0);
   t.key("notes", notes, "free text, copied into metrics.h5 and every checkpoint")
       .on_resume(OnResume::may_change);
   t.choice("cuda_graph", cuda_graph, {{"off", false}, {"on", true}},
            "GPUs: on: forward and backward of a pass are recorded as a CUDA graph when their "
-           "shapes come again, then started by one call; the "
-           "same bits; not where passes exchange (sharded parameters of several ranks, "
-           "determinism.level \"mesh\") or drop out")
+           "shapes recur, then started by one call, with the same bits; refused if passes exchange "
+           "(sharded parameters of several ranks, determinism.level \"mesh\") or drop out")
       .on_resume(OnResume::may_change);
   t.key("cuda_graph_limit", cuda_graph_limit,
-        "graphs kept at most; passes of further shapes run without. Their memory is the driver's, "
-        "and not in the plan")
+        "most graphs kept; passes of further shapes run without. The driver holds their memory, "
+        "which is not in the plan")
       .min(1)
       .max(1 << 16)
       .unit("graphs")
@@ -70,7 +69,7 @@ void TrainOptions::bind(config::Table& t) {
       .max(1 << 24)
       .unit("examples");
   t.key("micro_batch", micro_batch,
-        "at most so many examples per rank and pass; accumulation is derived; 0 = global_batch / "
+        "largest number of examples per rank and pass; accumulation is derived; 0 = global_batch / "
         "ranks")
       .min(0)
       .unit("examples")
@@ -154,7 +153,7 @@ int64_t Recipe::total_steps(int64_t data_size) const {
 
 namespace {
 
-// Checks that the metrics that steer the run exist.
+// Checks that the metrics exist that checkpoint.best and early_stop name.
 void check_metrics(const Recipe& recipe, config::Deck& deck) {
   auto metric = [&](const std::string& key, const std::string& choice) {
     if (choice.empty()) return;
@@ -168,7 +167,8 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
   metric("early_stop.metric", recipe.early_stop.metric);
 }
 
-// Checks what the device cannot do, and batch arithmetic that no number of ranks can mend.
+// Checks for work that the device cannot do, and for batch arithmetic that no number of ranks can
+// fix.
 void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
   if (std::string problem = host::problem_on_cpus(recipe.precision.compute);
       recipe.run.device == "cpu" && !problem.empty())
@@ -191,10 +191,10 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
   }
 }
 
-// Checks that each sharding rule matches a parameter that the rules before it leave.
+// Checks that each sharding rule matches a parameter that earlier rules do not match.
 void check_sharding(const Recipe& recipe, config::Deck& deck,
                     const std::vector<std::string>& paths) {
-  std::vector<std::string> left = paths;  // by the rules so far
+  std::vector<std::string> left = paths;  // parameters that no rule matched so far
   for (size_t i = 0; i < recipe.sharding.rules.size(); ++i) {
     std::regex match(recipe.sharding.rules[i].match);
     auto matched = [&](const std::string& p) { return std::regex_match(p, match); };
@@ -209,7 +209,7 @@ void check_sharding(const Recipe& recipe, config::Deck& deck,
   }
 }
 
-// Checks whatever names parameters by their paths.
+// Checks all keys that name parameters by their paths.
 void check_paths(const Recipe& recipe, config::Deck& deck,
                  const std::vector<shard::Parameter>& parameters) {
   std::vector<std::string> paths;
@@ -250,7 +250,7 @@ void check_paths(const Recipe& recipe, config::Deck& deck,
 }  // namespace
 
 void Recipe::cross_check(config::Deck& deck) const {
-  // Data sets: names, ops, what they yield against what the model takes.
+  // Check data sets: their names, ops, and whether they yield the model's fields.
   auto known = [&](const std::string& key, const std::string& name) {
     if (data.data.count(name)) return true;
     std::vector<std::string> names;
@@ -263,8 +263,8 @@ void Recipe::cross_check(config::Deck& deck) const {
   for (const data::Problem& p : data.problems()) deck.error(p.key, p.text);
 
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
-  // One string with one outcome has its problems once, however many sets use it (and themselves are
-  // used).
+  // Data sets with equal preprocessing and equal spec have the same problems, which are reported
+  // once.
   std::vector<std::pair<std::string, data::Spec>> checked;
   auto use = [&](const std::string& key, const std::string& name) {
     if (!known(key, name)) return;
@@ -272,7 +272,7 @@ void Recipe::cross_check(config::Deck& deck) const {
     try {
       one = {data.preprocess_of(name), data.spec_of(name)};
     } catch (const base::Error&) {
-      return;  // among the problems above, or a file that would tell more is not here
+      return;  // reported above, or it needs a file that is not here
     }
     if (std::find(checked.begin(), checked.end(), one) != checked.end()) return;
     checked.push_back(one);
@@ -377,7 +377,7 @@ void Recipe::check_tokenizers(config::Deck& deck) const {
     try {
       specs[name] = data.opened_spec_of(name);
     } catch (const base::Error& e) {
-      // Files may well lie elsewhere than where a deck is checked.
+      // Files may lie elsewhere on the machine that checks a deck.
       if (e.code() == base::Exit::config)
         deck.error(fmt::format("data.{}.preprocess", name), e.what());
     }
@@ -417,7 +417,7 @@ void Recipe::check_mixture(config::Deck& deck) const {
         deck.error("train.mixture", fmt::format("[data.{}] and [data.{}] cannot be mixed: {}",
                                                 first, name, problem));
     } catch (const base::Error&) {
-      // A file that would tell is not here; making the mixture looks again.
+      // A file that the spec needs is not here; opening the mixture checks again.
     }
   }
 }
@@ -437,7 +437,7 @@ std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
       if (!one || (all && all->scale != *one)) return {};
       all = BytePixels{fields.front(), *one};
     } catch (const base::Error&) {
-      return {};  // a file that would tell is not here; whoever opens the set will say so
+      return {};  // a needed file is not here; opening the set reports it
     }
   }
   return all;

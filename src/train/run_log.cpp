@@ -18,7 +18,7 @@ namespace log = base::log;
 
 namespace {
 
-// Peak resident memory of this process, in MiB.
+// Returns the peak resident memory of this process in MiB.
 double host_mib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -49,7 +49,7 @@ RunLog::Utilisation RunLog::utilisation(const step::StepReport& report, double s
   if (!(peak > 0)) return {kUnknown, kUnknown};
   const double per_s = 1 / (seconds * peak);
   const double ran =
-      double(report.flops) * attempt_.job.mesh().shape.ranks();  // the ranks have alike
+      double(report.flops) * attempt_.job.mesh().shape.ranks();  // ranks have equal shares
   step::Engine& engine = attempt_.engine();
   return {double(engine.model().train_flops()) * double(engine.geometry().global_batch) * per_s,
           ran * per_s};
@@ -69,7 +69,7 @@ void RunLog::write_row(const step::StepReport& report, bool skipped, double seco
               {"skipped", double(skipped)},
               {"skipped_updates", double(progress.skipped_steps + progress.overflowed_steps)}});
   if (engine.scales_loss()) row.emplace_back("loss_scale", report.gradients.loss_scale);
-  if (!skipped) {  // there was an update to speak of
+  if (!skipped) {  // the step made an update
     row.insert(row.end(), {{"l2_params", report.update.parameters.global},
                            {"l2_updates", report.update.updates.global},
                            {"clip", report.gradients.clip}});
@@ -151,7 +151,7 @@ void RunLog::warn_if_diverged() const {
   constexpr double kFar = 2;  // times the loss of a uniform guess; a run that learns begins near 1
   const double guess = attempt_.engine().model().uniform_loss();
   if (!attempt_.leads() || !(last_loss_ > kFar * guess))
-    return;  // NaN: no step was made, or there is no such loss
+    return;  // NaN: no step was made, or the model has no such loss
   log::warning(
       "the run has diverged: its last loss, {:.6g}, is far above {:.6g}, the loss of a uniform "
       "guess. Lower "

@@ -92,7 +92,7 @@ void RunState::continue_from(const RunState& saved, double cores) {
 
 int64_t RunState::go_back(const RunState& saved, int64_t bad_step) {
   const Progress before = progress;
-  progress.times.setup = 0;  // it is in `before`
+  progress.times.setup = 0;  // included in `before`
   continue_from(saved, 0);
   progress.add(&Progress::Times::redone, before.times.total() - progress.times.total(), 0);
   progress.core_s = before.core_s;

@@ -44,8 +44,8 @@ bool Saves::due() const {
 
 void Saves::begin() {
   attempt_.enter("save");
-  watch(true);     // the one before
-  files_.flush();  // the checkpoint must never be ahead of its metrics
+  watch(true);     // finishes the save before
+  files_.flush();  // the metrics must never lack rows up to the checkpoint's step
   stops_.save_begins();
   const Tracker& best = attempt_.state.best;
   saver_.begin(snapshot(), best.has_value() ? best.step() : -1);
@@ -56,9 +56,9 @@ void Saves::begin() {
 
 void Saves::watch(bool wait) {
   if (!saver_.pending()) return;
-  // Rank 0 gives the file its name, which may stand in another job's directory by now.
+  // Rank 0 renames the file, whose directory may belong to another job by now.
   if (attempt_.leads()) files_.watch(true);
-  // A step that is under way on a GPU: the save may have no part of its time.
+  // A step may still run on the GPU. Its time must not be charged to the save.
   if (attempt_.state.step > attempt_.settled) attempt_.charge_training();
   std::optional<checkpoint::Saved> saved = wait ? saver_.finish() : saver_.poll();
   attempt_.charge(&Progress::Times::checkpoint);
@@ -86,8 +86,8 @@ void Saves::watch(bool wait) {
 }
 
 double Saves::outlook_s() const {
-  // A stop waits for the save under way and then makes its own. Before the first save was measured:
-  // a disk of 100 MB/s.
+  // A stop waits for the pending save and then makes its own. Until a save was measured, a disk of
+  // 100 MB/s is assumed.
   const double measured_s = attempt_.state.progress.save_s;
   const double save_s = measured_s > 0 ? measured_s : 0.5 + bytes_ / 100e6;
   return save_s * (saver_.pending() ? 2 : 1);
@@ -116,7 +116,8 @@ std::optional<Saves::Found> Saves::restore(bool going_back, const comm::Poll& po
   checkpoint::Belongs belongs;
   if (going_back) {
     options.resume = "auto";
-    // Files of a past that this run went back from lie there until its first commit.
+    // Until the first commit, the directory still holds files of steps that this run went back
+    // from.
     belongs = [this](int64_t step) { return saver_.of_this_past(step); };
   }
   std::optional<checkpoint::Restored> restored = checkpoint::restore(
