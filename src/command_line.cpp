@@ -28,7 +28,7 @@ constexpr const char* kExamples = R"(Examples:
   trainer --list schedule                                    what kind = "..." may be
 )";
 
-// Options that say what is trained.
+// Adds the options that select what is trained.
 void add_deck_options(CLI::App& app, CommandLine& c, std::string& dir) {
   const std::string group = "The deck";
   app.add_option("deck", c.deck, "TOML deck (inputs/*.toml)");
@@ -62,7 +62,7 @@ std::vector<std::string> mode_names() {
   return out;
 }
 
-// A line for each mode: "bench: time per op".
+// Returns a line for each mode: "bench: time per op".
 std::string mode_lines() {
   std::string text;
   for (const modes::Mode& mode : modes::registry())
@@ -71,7 +71,7 @@ std::string mode_lines() {
   return text;
 }
 
-// Options that say what to do.
+// Adds the options that select the action.
 void add_mode_options(CLI::App& app, CommandLine& c) {
   const std::string run = "What to do", ask = "Explanations";
   app.add_option("--mode", c.mode, mode_lines())->check(CLI::IsMember(mode_names()))->group(run);
@@ -141,7 +141,8 @@ void print_op(const std::string& name) {
   }
 }
 
-// One line per option, for comparing ranks. Of the deck only the bytes count, not the path.
+// Returns one line per option, for comparing ranks. The deck's bytes are compared elsewhere; its
+// path may differ.
 std::string lines_of(const CommandLine& c) {
   std::string text;
   for (const auto& [option, value] : c.given)

@@ -12,28 +12,27 @@
 struct CommandLine {
   std::string deck, mode = "train", mesh_selector, describe, list;
   std::vector<std::string> set, unset, allow_change;
-  std::map<std::string, std::string> given;  // what all ranks must have alike: options by name
+  std::map<std::string, std::string> given;  // option -> value, equal on all ranks
   int ranks = 0;
   bool validate = false, files = false, describe_given = false;
   // True if one process does all the work, without MPI.
   bool looks() const;
 };
 
-// A command line that is answered at once: help, the version, or what is wrong with it.
+// The answer to a command line that needs no further work: help, the version, or its error.
 struct Answer {
   int exit = 0;
   std::string text;
 };
 
-// Fills `c`. Returns the answer if there is nothing else to do.
+// Fills `c`. Returns the answer if nothing else is to be done.
 std::optional<Answer> parse_command_line(int argc, char** argv, CommandLine& c);
-// --list: the registered variants of one kind.
+// Prints the registered variants of one kind, for --list.
 void list_variants(const std::string& what);
-// Prints the registered variants of this name, with the list that each belongs to. Returns false if
-// there is none.
+// Prints the registered variants of this name, each with its list. Returns false if there is none.
 bool print_variants(const std::string& name);
-// Returns true if all ranks were started with the same options: mpirun can give each rank a command
-// line and an environment of its own. If not, rank 0 logs what differs.
+// Returns true if all ranks were started with the same options; mpirun can give each rank its own
+// command line and environment. Otherwise rank 0 logs the differences.
 bool agree_on_command(comm::Comm& world, const CommandLine& c);
-// Returns true if all ranks read the same deck. If not, rank 0 logs it.
+// Returns true if all ranks read the same deck. Otherwise rank 0 logs it.
 bool agree_on_deck(comm::Comm& world, const CommandLine& c, const std::string& digest);

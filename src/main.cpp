@@ -25,7 +25,7 @@ void check(const train::Recipe& recipe, config::Deck& deck) {
   deck.throw_if_any();
 }
 
-// Help and versions go to the output, errors where errors go.
+// Prints help and versions to the output, and logs errors.
 int give(const Answer& answer) {
   if (answer.exit == 0)
     std::cout << answer.text;
@@ -43,7 +43,7 @@ modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::D
           .ranks = c.ranks};
 }
 
-// Explains keys. A name that no key and no variant has is an error.
+// Explains keys. A name that matches neither a key nor a variant is an error.
 int describe(const CommandLine& c) {
   train::Recipe recipe;
   const bool known = print_variants(c.describe);
@@ -73,12 +73,12 @@ int look(const CommandLine& c, double begin_s) {
 }
 
 int run(int argc, char** argv) {
-  const double begin_s = base::now_s();  // from here on limits.wall_time counts
+  const double begin_s = base::now_s();  // limits.wall_time counts from here
   host::free_main_thread();
   base::share_heap_if_limited();
 
-  // 1. Command line: ranks of one mpirun must have the same, also where only one of them has work
-  // to do
+  // 1. Command line: the ranks of one mpirun must have the same options, even if only one rank
+  // works.
   CommandLine c;
   const std::optional<Answer> answer = parse_command_line(argc, argv, c);
   if (answer || c.looks()) {
@@ -92,11 +92,11 @@ int run(int argc, char** argv) {
     return answer ? give(*answer) : look(c, begin_s);
   }
 
-  // 2. MPI, and the same deck on every rank: all problems at once
+  // 2. MPI, and the same deck on every rank; all its problems are reported at once.
   constexpr int64_t kLibraries = int64_t{160} << 20;  // MPI, HDF5 and their threads
   base::need_address_space(kLibraries, "starting MPI");
   const modes::Mode& mode = modes::mode_named(c.mode);
-  // The deck's own signals are known a little later.
+  // The deck's own signals replace these once the deck has been read.
   if (mode.keeps_run_directory) job::catch_stop_signals({"USR1", "TERM", "HUP"});
   comm::Session session(argc, argv);
   comm::Comm& world = session.world();
@@ -108,8 +108,7 @@ int run(int argc, char** argv) {
   if (int failed = job::try_on_all(world, [&] { deck = load(c, recipe); })) return failed;
   if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);
 
-  // 3. The run directory, where there is one already: whatever ends this job from here on is in its
-  // report
+  // 3. The run directory, if it exists: from here on its report holds whatever ends this job.
   modes::Call call = call_of(c, recipe, *deck, begin_s);
   call.session = &session;
   auto open_directory = [&] {
@@ -119,7 +118,7 @@ int run(int argc, char** argv) {
     return failed;
   if (int failed = job::try_on_all(world, [&] { check(recipe, *deck); })) return failed;
 
-  // 4. The mode
+  // 4. The mode.
   return mode.run(call);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Share of the images whose own class is among the k most likely ones, and the mean loss without
-// label smoothing. Exact for any size of the set, any number of ranks and any batch: an example's
-// numbers depend on the example alone, and are added in the order of positions.
+// Evaluates the share of images whose own class is among the k most likely ones, and the mean loss
+// without label smoothing. The result is exact for any size of the set, number of ranks and batch
+// size. An example's numbers depend only on the example and are added in the order of positions.
 #include <algorithm>
 
 #include "data/stream/host_batch.hpp"
@@ -18,8 +18,8 @@ struct ClassificationOptions : config::Table::Variant {
 
 void ClassificationOptions::bind(config::Table& t) {
   t.key("k", k,
-        "an image counts for topK if its class is among the K most likely ones; of equal ones the "
-        "first come first")
+        "an image counts for topK if its class is among the K most likely ones; among equally "
+        "likely ones the first come first")
       .min(1)
       .check([this] {
         if (k.empty()) return std::string("names no number");

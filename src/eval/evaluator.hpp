@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluators: each is one file here and one row in registry.cpp. An evaluator gets the data set, a
-// way to run the model forward and the ranks; it returns named numbers. It never changes the run:
-// when it is due, and what follows from its numbers, the loop decides.
+// Evaluators: each has a file here and a row in registry.cpp. An evaluator gets the data set, the
+// ranks and a function that runs the model forward, and returns named numbers. It never changes the
+// run. The loop decides when an evaluator is due and what follows from its numbers.
 #pragma once
 
 #include <functional>
@@ -24,31 +24,31 @@ struct Context {
   comm::Comm& world;
   const data::Dataset& dataset;
   data::LoaderOptions loader;
-  int64_t batch = 1;  // examples that one forward pass takes on this rank
-  // The pass that the evaluator's row made of the model, and how to run it: `prepare` fills its
-  // inputs on the host.
+  int64_t batch = 1;  // examples of one forward pass on this rank
+  // The pass that the evaluator's row made from the model, and the function that runs it. `prepare`
+  // fills its inputs on the host.
   models::ForwardPass* pass = nullptr;
   std::function<void(
       const std::function<void(const models::Inputs& into)>& prepare,
       const std::function<void(nn::Context& ctx, const models::Inputs& inputs)>& run)>
       forward;
-  // All ranks, between two batches: must the run stop? Then the evaluator returns at once, with
-  // Result::interrupted.
+  // Returns true if the run must stop. All ranks call it between two batches. The evaluator then
+  // returns at once, with Result::interrupted.
   std::function<bool()> interrupted = [] { return false; };
 };
 
 struct Result {
   std::vector<std::pair<std::string, double>> values;
   int64_t examples = 0;
-  std::string counted = "examples";  // what they are called in the log
-  bool interrupted = false;          // no values
+  std::string counted = "examples";  // word for the examples in the log
+  bool interrupted = false;          // true: there are no values
 };
 
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  // Can it work on this set? Error(Exit::data) if not, with the way out; asked before the run
-  // begins.
+  // Checks, before the run begins, that it can work on this set. Error(Exit::data) with the way out
+  // if not.
   virtual void check(const data::Dataset&) const {}
   virtual Result run(const Context& context) = 0;
 };
@@ -62,28 +62,28 @@ inline constexpr std::pair<const char*, Weights> kWeightsNames[] = {
 // [eval.NAME]
 struct EvalOptions {
   std::string kind;
-  std::shared_ptr<config::Table::Variant> options;  // of the kind
+  std::shared_ptr<config::Table::Variant> options;  // options of this kind
   std::string data;
   config::Duration every;
   bool at_start = false, at_end = true;
   Weights weights = Weights::raw;  // both: see evaluations()
   void bind(config::Table& t);
 };
-// The evaluations that [eval.NAME] tables ask for, by the name of their rows: NAME on the trained
-// weights, NAME_ema on their average. `weights` of each is raw or ema.
+// Returns the evaluations that the [eval.NAME] tables ask for, by the name of their rows: NAME on
+// the trained weights, NAME_ema on their average. `weights` of each result is "raw" or "ema".
 std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables);
 
-// A number that an evaluator yields, as files and messages show it.
+// A number that an evaluator returns, with its description for files and messages.
 struct Metric {
   std::string name, unit, doc;
 };
 
 struct Registered {
   std::string name, doc;
-  // The numbers of a result, in its order; they may depend on the evaluator's keys.
+  // Returns the numbers of a result, in its order; they may depend on the evaluator's keys.
   std::vector<Metric> (*metrics)(const config::Table::Variant& options);
-  std::string needs;  // what a model must be able to do, for messages: "rank classes"
-  // The pass that it runs; null if the model cannot do what it needs.
+  std::string needs;  // capability of the model, for messages: "rank classes"
+  // Makes the pass that the evaluator runs; null if the model lacks the capability.
   std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Evaluator> (*make)(const config::Table::Variant& options);
@@ -94,27 +94,27 @@ std::vector<Metric> metrics_of(const EvalOptions& options);
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
 
 // Hands every example of a set to one rank, in batches of equal size. All ranks run the same number
-// of rounds, because weights may have to be gathered; positions from the size of the set on are
+// of rounds, because weights may have to be gathered. Positions from the size of the set on are
 // padding.
 class Rounds {
  public:
   explicit Rounds(const Context& context);
   int64_t count() const { return count_; }
-  // Position of the first example of this rank's batch.
+  // Returns the position of the first example of this rank's batch.
   int64_t first(int64_t round) const { return (round * ranks_ + rank_) * batch_; }
-  // Loads the batches of this rank. `place`: the sample at a position.
+  // Loads the batches of this rank. `place` returns the sample at a position.
   std::unique_ptr<data::Loader> loader(const Context& context,
                                        const std::function<int64_t(int64_t position)>& place) const;
-  // Copies a batch's value i to the position of its example, padding left out.
+  // Copies value i of a batch to the position of its example, without padding.
   void store(int64_t round, const std::vector<double>& of_batch, double* values) const;
 
  private:
   int64_t examples_, batch_, ranks_, rank_, count_;
 };
 
-// Adds up values that ranks hold for positions [0, n): each rank fills its own, zeros elsewhere.
-// The sums over positions are taken in the order of positions, so they do not depend on the number
-// of ranks.
+// Adds up the ranks' values for positions [0, n). Each rank fills its own positions and leaves
+// zeros elsewhere. Then every rank can add over positions in order, so results do not depend on the
+// number of ranks.
 void share_values(comm::Comm& world, std::vector<double>& values);
 
 }  // namespace eval

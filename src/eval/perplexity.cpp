@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mean over the captions of their summed negative log-likelihood in nats (big_vision's
-// proj.cappa.perplexity, never exponentiated), and the same per token: summed NLL / summed tokens.
-// Exact for any size of the set and any number of ranks.
-#include "data/stream/host_batch.hpp"
+// Evaluates the mean over captions of their summed negative log-likelihood in nats, which is
+// big_vision's proj.cappa.perplexity and is never exponentiated. Also evaluates summed NLL over
+// summed tokens. Both are exact for any size of the set and any number of ranks.
+#include "data/host_batch.hpp"
 #include "eval/evaluator.hpp"
 #include "models/caption_scorer.hpp"
 
@@ -16,7 +16,7 @@ struct PerplexityOptions : config::Table::Variant {
 
 void PerplexityOptions::bind(config::Table& t) {
   t.key("shuffle_images", shuffle_images,
-        "give each caption another image (a fixed rotation): what the image is worth")
+        "give each caption another image (a fixed rotation), to show what the image is worth")
       .on_resume(config::OnResume::may_change);
 }
 
@@ -28,15 +28,15 @@ class Perplexity : public Evaluator {
     if (options_.shuffle_images && set.size() < 2)
       base::fail(base::Exit::data,
                  "shuffle_images: [data.{}] holds {} example, so there is no other image to give "
-                 "it; use a larger set "
-                 "or leave shuffle_images out",
+                 "it; use a larger set or leave shuffle_images out",
                  set.name(), set.size());
   }
 
   Result run(const Context& context) override {
     const Rounds rounds(context);
     const int64_t n = context.dataset.size();
-    // Half the set away: neighbours (variants of one picture) must not get each other's images.
+    // The rotation is half the set, because neighbours (variants of one picture) must not get each
+    // other's images.
     const int64_t shift = n / 2;
     auto captions = rounds.loader(context, [](int64_t p) { return p; });
     std::unique_ptr<data::Loader> images;
@@ -65,7 +65,7 @@ class Perplexity : public Evaluator {
       tokens += values[size_t(n + i)];
     }
     Result result{{}, n, "captions"};
-    if (tokens > 0)  // else nothing was predicted, and 0 nats would look like a perfect result
+    if (tokens > 0)  // without tokens nothing was predicted, and 0 nats would look perfect
       result.values = {{"perplexity", sum / double(n)}, {"perplexity_per_token", sum / tokens}};
     return result;
   }

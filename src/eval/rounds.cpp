@@ -31,7 +31,7 @@ void Rounds::store(int64_t round, const std::vector<double>& of_batch, double* v
 }
 
 void share_values(comm::Comm& world, std::vector<double>& values) {
-  // x + 0 is exact, so this sum only moves.
+  // x + 0 is exact, so this sum only copies values between ranks.
   world.all_reduce({values.data(), device::DType::f64, int64_t(values.size())}).wait();
 }
 

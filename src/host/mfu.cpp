@@ -19,8 +19,7 @@ void ProfileOptions::bind(config::Table& t) {
       .on_resume(config::OnResume::may_change);
   t.key("forbid_waits", forbid_waits,
         "for debugging: ends the run where the host waits for its GPU within a step, from the "
-        "third of a job on; exchanges through "
-        "host memory may")
+        "third of a job on; exchanges through host memory may")
       .on_resume(config::OnResume::may_change);
 }
 
@@ -109,8 +108,7 @@ std::string utilisation_note(double mfu, double hfu, double flops, bool measured
       "GFLOP/s{}",
       100 * mfu, 100 * hfu, hfu * flops / 1e9, flops / 1e9,
       measured ? " that was measured at the start, where other programs may have used the cores: "
-                 "both figures "
-                 "are too high by that; profile.peak_tflops sets the peak"
+                 "both figures are too high by that; profile.peak_tflops sets the peak"
                : ": check profile.peak_tflops");
 }
 

@@ -30,7 +30,8 @@ std::set<int> bound_cpus() {
   return cpus;
 }
 
-// A batch job may have a part of the node only, and says so, in CPUs.
+// Returns the cores of this node that the job may use. A batch job may have only a part of the
+// node, which its environment gives in CPUs.
 int cores_of_node() {
   const int online = int(sysconf(_SC_NPROCESSORS_ONLN));
   std::set<int> cpus;
@@ -59,7 +60,7 @@ void free_main_thread() {
 std::set<int> cores_of(const std::set<int>& cpus, const std::string& sysfs) {
   std::set<int> cores;
   for (int cpu : cpus) {
-    // "0,64", "0-1"
+    // The file holds for example "0,64" or "0-1".
     std::ifstream file(fmt::format("{}/cpu{}/topology/thread_siblings_list", sysfs, cpu));
     int first = cpu;
     cores.insert(file >> first ? first : cpu);
@@ -71,8 +72,8 @@ int choose_threads(int64_t asked, int local_size) {
   if (asked > 0) return int(asked);
   const std::set<int> cpus = bound_cpus();
   const int cores = int(cores_of(cpus).size());
-  // Bound to fewer CPUs than the machine has: they are this rank's own. Unbound: the ranks of the
-  // node share all of them.
+  // A rank that is bound to fewer CPUs than the machine has owns them. Unbound ranks share all CPUs
+  // of the node.
   if (int(cpus.size()) < sysconf(_SC_NPROCESSORS_ONLN) && local_size > 1) return cores;
   return std::max(1, cores / std::max(1, local_size));
 }
@@ -88,7 +89,7 @@ void start_threads(int threads) {
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
   std::map<std::string, std::vector<const RankCores*>> hosts;
   for (const RankCores& r : ranks) hosts[r.host].push_back(&r);
-  std::map<std::string, std::vector<std::string>> told;  // what is wrong -> where
+  std::map<std::string, std::vector<std::string>> told;  // problem -> hosts that have it
   for (const auto& [host, here] : hosts) {
     std::set<int> used;
     size_t bound = 0;
@@ -137,7 +138,7 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
 std::string omp_threads_advice(const char* value, int threads) {
   if (!value || !*value) return "";
   int asked = 0;
-  // "4,2"
+  // The value may be a list, one number per nesting level, such as "4,2".
   const std::string_view first =
       base::trim(std::string_view(value).substr(0, std::string_view(value).find(',')));
   const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), asked);

@@ -91,8 +91,7 @@ RunDirectory::RunDirectory(comm::Comm& world, const std::string& path) : path_(p
     if (world.rank() != 0)
       base::fail(base::Exit::config,
                  "run.dir: on {} {} is not the directory that rank 0 made on {} ({}); it must be "
-                 "on a file "
-                 "system that all nodes share",
+                 "on a file system that all nodes share",
                  host_name(), path_, holder_, seen);
   });
 }
@@ -171,8 +170,8 @@ bool RunDirectory::keep_lock() {
     base::fail(
         base::Exit::checkpoint,
         "run.dir: {} was removed or replaced while this job wrote to it, and another job has used "
-        "it since{}. Two jobs must "
-        "not write to one directory, so this one ends without a checkpoint; the other one goes on",
+        "it since{}. Two jobs must not write to one directory, so this one ends without a "
+        "checkpoint; the other one goes on",
         path_, found.empty() ? "" : ": " + on_one_line(found));
   }
   lock_.truncate(0);  // the old file may exist under another name, which no job holds
@@ -182,8 +181,8 @@ bool RunDirectory::keep_lock() {
   if (all)
     base::log::warning(
         "run.dir: {} was removed or renamed while this job writes to it. It was made again, and "
-        "its lock taken; files "
-        "that were in it are not there any more, checkpoints included, until the next save",
+        "its lock taken; files that were in it are not there any more, checkpoints included, until "
+        "the next save",
         path_);
   else
     base::log::warning(
@@ -235,8 +234,8 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
       directory->set_after_kill();
       base::log::warning(
           "the attempt before ({}) ended without a report: it was killed, for example for its "
-          "memory, with its node, "
-          "or at the end of the job's time. Steps after its newest checkpoint are done again",
+          "memory, with its node, or at the end of the job's time. Steps after its newest "
+          "checkpoint are done again",
           directory->left_by());
     }
     return io::remove_file(report), std::string();

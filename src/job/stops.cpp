@@ -12,18 +12,19 @@
 namespace job {
 namespace {
 
-// A flag per signal: SIGCONT comes with every SIGTERM and must not hide it, and the log names the
-// one that came.
+// A flag per signal, because SIGCONT comes with every SIGTERM and must not hide it. The log also
+// names the signal.
 std::array<volatile std::sig_atomic_t, 65> g_came{};
-std::array<bool, 65> g_caught{};  // by catch_stop_signals
+std::array<bool, 65> g_caught{};  // catch_stop_signals has installed a handler
 
 const std::vector<std::pair<std::string, int>> kSignals = {
     {"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM}, {"INT", SIGINT}, {"HUP", SIGHUP}};
 
-constexpr double kLookAtFiles_s = 1;  // files on a shared file system are asked for so often
+// Pause between two looks for files, which may be on a shared file system.
+constexpr double kLookAtFiles_s = 1;
 
-// Rank 0 alone looks, so it must not fail alone: what cannot be looked at now is looked at again in
-// a second, and what cannot be removed is told.
+// Only rank 0 looks for files, so it must not fail alone. A failed look is repeated a second later;
+// a file that cannot be removed is logged.
 bool is_there(const std::string& file) {
   try {
     return io::exists(file);
@@ -36,7 +37,8 @@ void remove(const std::string& file) {
   try {
     io::remove_file(file);
   } catch (const io::Failure& e) {
-    base::log::warning("{}; it was carried out: remove it, or it will be once more", e.what());
+    base::log::warning(
+        "{}; its request was carried out: remove the file, or it is carried out again", e.what());
   }
 }
 
@@ -46,9 +48,8 @@ void LimitOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("wall_time", wall_time,
         "time this job has: \"auto\" = what SLURM or PBS grants, \"23:30:00\" from the start of "
-        "the program, or "
-        "\"none\"; the run stops in time with a checkpoint and exit 75, or 8 where it gained no "
-        "step")
+        "the program, or \"none\"; the run stops in time with a checkpoint and exit 75, or 8 where "
+        "it gained no step")
       .on_resume(may)
       .check([this]() -> std::string {
         if (wall_time == "auto" || wall_time == "none" || seconds_of(wall_time) > 0) return "";
@@ -57,23 +58,20 @@ void LimitOptions::bind(config::Table& t) {
             wall_time);
       });
   t.key("margin_s", margin_s,
-        "kept free at the end of wall_time, beyond the measured time of a step and a save; at most "
-        "a quarter of the time "
-        "that is left at the start")
+        "time kept free at the end of wall_time, beyond the measured time of a step and a save; at "
+        "most a quarter of the time that is left at the start")
       .min(0)
       .unit("s")
       .on_resume(may);
   t.key("signals", signals,
         "each of these, at any one rank, stops the run with a checkpoint and exit 75. mpirun "
-        "passes USR1 on; TERM, INT "
-        "and HUP make it kill its ranks within 2 s, so job scripts send USR1. A closed ssh sends "
-        "HUP: start mpirun in tmux "
-        "or with setsid, because it does not heed nohup; without mpirun, a HUP that nohup ignores "
-        "stays ignored")
+        "passes USR1 on; TERM, INT and HUP make it kill its ranks within 2 s, so job scripts send "
+        "USR1. A closed ssh sends HUP: start mpirun in tmux or with setsid, because it does not "
+        "heed nohup; without mpirun, a HUP that nohup ignores stays ignored")
       .one_of({"USR1", "USR2", "TERM", "INT", "HUP"})
       .on_resume(may);
   t.key("core_hours", core_hours,
-        "budget over all attempts; spent: a checkpoint and exit 8; 0 = none")
+        "budget over all attempts; once spent, the run ends with a checkpoint and exit 8; 0 = none")
       .min(0)
       .unit("h")
       .on_resume(may);
@@ -86,8 +84,8 @@ void LimitOptions::bind(config::Table& t) {
 }
 
 void catch_stop_signals(const std::vector<std::string>& names) {
-  // On the signal stack: oneDNN 2.6's AVX2 products keep data below the stack pointer, which a
-  // handler would overwrite.
+  // The handler runs on the signal stack. oneDNN 2.6's AVX2 products keep data below the stack
+  // pointer, which a handler on the thread's stack would overwrite.
   struct sigaction action {};
   action.sa_handler = [](int which) { g_came[size_t(which)] = 1; };
   action.sa_flags = SA_ONSTACK | SA_RESTART;
@@ -146,7 +144,7 @@ std::string Stops::way_out(const Outlook& outlook) const {
          time_limit_->needed(outlook.step_s, outlook.save_s);
 }
 
-// What this rank knows.
+// Returns the most important reason that this rank knows.
 StopReason Stops::look(const Outlook& outlook) {
   auto see = [&](StopReason reason, const std::string& text) {
     if (reason > seen_) {
@@ -172,8 +170,8 @@ StopReason Stops::look(const Outlook& outlook) {
     looked_s_ = now;
     if (!old_stop_file_ && is_there(stop_file_))
       see(StopReason::stop_file, fmt::format("file {}", stop_file_));
-    // One that a save under way is for, or that could not be carried out, is not seen again until a
-    // save succeeds.
+    // A RUN/save that a pending save serves, or whose save failed, counts again only after a save
+    // has succeeded.
     save_wanted_ = save_wanted_ || is_there(save_file_);
     if (save_wanted_ && !being_saved_)
       see(StopReason::save_file, fmt::format("file {}", save_file_));
@@ -186,7 +184,7 @@ StopReason Stops::agree(const Outlook& outlook) {
   StopReason mine = look(outlook);
   StopReason reason = StopReason(world_.max(int64_t(mine)));
   if (reason == StopReason::none) return reason;
-  // The first rank that knows the reason tells it.
+  // The log gets the text of the first rank that knows the reason.
   text_.clear();
   for (const std::string& text : world_.gather_text(mine == reason ? seen_text_ : ""))
     if (text_.empty()) text_ = text;

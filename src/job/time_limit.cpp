@@ -11,11 +11,12 @@
 namespace job {
 namespace {
 
-// answers of clocks and in whole seconds or minutes differ by less
+// Clocks and schedulers that answer in whole seconds or minutes differ by less.
 constexpr double kSame_s = 10;
-constexpr double kFirstAnswer_s = 5;  // how long describe() waits for the scheduler
+constexpr double kFirstAnswer_s = 5;  // longest wait of describe() for the scheduler
 
-// "00:02:20", the form of limits.wall_time and of job scripts, rounded up to 10 s.
+// Returns seconds, rounded up to 10 s, as "00:02:20", the form of limits.wall_time and of job
+// scripts.
 std::string clock_text(double seconds) {
   const int64_t s = 10 * int64_t(std::ceil(seconds / 10));
   return fmt::format("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
@@ -46,18 +47,16 @@ void TimeLimit::set_end(double end_s) {
   const bool first = end_s_ == 0;
   end_s_ = end_s;
   const double left = std::max(0.0, left_s());
-  // A short job must not spend its whole time in the margin, and a margin that was cut grows with a
-  // limit that does.
+  // The margin is at most a quarter of the time, so a short job does not spend its whole time in
+  // it. A margin that was cut grows again when the limit grows.
   if (!first) {
     margin_s_ = std::clamp(left / 4, margin_s_, deck_margin_s_);
   } else if (margin_s_ > left / 4) {
     margin_s_ = left / 4;
     base::log::warning(
         "limits.margin_s = {:.6g} is more than a quarter of the {:.0f} s that this job has: only "
-        "{:.0f} s are kept "
-        "free. "
-        "Give the job more time, or set a smaller margin_s that one step and one save surely fit "
-        "beside",
+        "{:.0f} s are kept free. Give the job more time, or set a smaller margin_s that one step "
+        "and one save surely fit beside",
         deck_margin_s_, left, margin_s_);
   }
 }
@@ -76,9 +75,7 @@ void TimeLimit::take(const Scheduler::Answer& answer) {
     if (first && !source_.empty())
       base::log::warning(
           "limits.wall_time = \"auto\": {} {} how long this job may run; until it does only a "
-          "signal, or the deck's "
-          "own "
-          "checkpoints, will save it: set limits.wall_time",
+          "signal, or the deck's own checkpoints, will save it: set limits.wall_time",
           source_, answer.in_time ? "does not tell" : "does not answer when asked");
     return;
   }
@@ -90,7 +87,7 @@ void TimeLimit::take(const Scheduler::Answer& answer) {
                     base::hms(std::max(0.0, left_s())), source_);
     set_end(answer.end_s);
   } else {
-    end_s_ = std::min(end_s_, answer.end_s);  // never later while the limit is the same
+    end_s_ = std::min(end_s_, answer.end_s);  // never later while the limit is unchanged
   }
   limit_s_ = answer.limit_s;
 }
@@ -114,12 +111,11 @@ bool TimeLimit::is_half_over() const {
 
 std::string TimeLimit::needed(double step_s, double save_s) const {
   const double spent_s = outside_.now_s() - start_s(), work_s = spent_s + step_s + save_s;
-  // The margin may take a quarter of the time, so work may take three.
+  // The margin may take a quarter of the time, which leaves three quarters for work.
   const double cut_margin_s = std::min(deck_margin_s_, work_s / 3);
   std::string text = fmt::format(
       "give the job at least {} ({:.0f} s were spent without a step, + step {:.1f} s + save {:.1f} "
-      "s + "
-      "margin {:.0f} s)",
+      "s + margin {:.0f} s)",
       clock_text(work_s + cut_margin_s), spent_s, step_s, save_s, cut_margin_s);
   if (cut_margin_s < deck_margin_s_)
     text += fmt::format(", or {} with the whole margin of {:.6g} s",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode bench: the deck's training step, timed, with the time of each op. Writes no file. The last
-// line of output is one JSON object for comparison with other programs:
+// --mode bench: times the deck's training step and each op. Writes no file. The last line of output
+// is one JSON object for comparison with other programs:
 // {"ms_per_step": .., "workload": run.name, "dtype": "f32", "batch": .., "peak_rss_mib": ..}
 #include <sys/resource.h>
 
@@ -40,10 +40,10 @@ void print_head(Job& job) {
   print_unused(recipe, job.device().kind);
 }
 
-// The step in figures.
+// Figures of a step.
 struct Pace {
   double examples_per_s = 0, flops = 0;  // FLOPs of a step
-  double hardware = 0;                   // FLOPs of a step, with those computed again
+  double hardware = 0;                   // FLOPs of a step, including recomputed ones
   double peak = 0;                       // FLOP/s of all devices together; 0: not known
   int64_t rss_kib = 0;                   // peak resident memory of the largest rank
 };
@@ -56,18 +56,17 @@ void print_step(Job& job, const StepTimes& times, const Pace& pace) {
                                                                  : "measured";
   log::line(
       "step     median {:.1f} ms  min {:.1f}  p99 {:.1f}  max {:.1f}  {:.2f} examples/s  {:.1f} "
-      "GFLOP/s = {}  "
-      "loss {:.6f}",
+      "GFLOP/s = {}  loss {:.6f}",
       median, times.all.front(), p99_of(times.all), times.all.back(), pace.examples_per_s,
       pace.flops / median / 1e6,
       pace.peak > 0
           ? fmt::format("{:.1f} % of {:.1f} {}", 100 * pace.flops / median * 1e3 / pace.peak,
                         pace.peak / 1e9, source)
-          : "a part that is not known of the GPU's peak",
+          : "an unknown part of the GPU's peak",
       times.loss);
   const size_t alone = times.alone.size(), at_speed = times.at_speed.size();
   auto steady = [](const std::vector<double>& ms) {
-    if (ms.empty()) return std::string(" nothing can be said");
+    if (ms.empty()) return std::string(": no figures");
     return fmt::format(": median {:.1f} ms, p99 {:.1f} = {:.2f} times that", host::median_of(ms),
                        p99_of(ms), p99_of(ms) / host::median_of(ms));
   };
@@ -138,7 +137,7 @@ void add_transfers(nlohmann::ordered_json& summary, const device::Transfers& t) 
   summary["uploads"] = t.uploads;
   summary["downloads"] = t.downloads;
   summary["waits"] = t.waits;
-  // All that is allocated is kept, so the end is the peak.
+  // Memory is never freed before the end, so the use at the end is the peak.
   summary["peak_memory_gib"] = short_of(double(device::gpu_memory_used_bytes()) / 0x1p30);
 }
 

@@ -16,12 +16,12 @@ using namespace train;
 
 namespace {
 
-// A step that no one took CPU time from, and how fast the cores were beside it.
+// A step without stolen CPU time, and the probe time of the cores around it.
 struct Undisturbed {
   double ms, cores_s;
 };
 
-// Sorts the times, and picks the steps beside which the cores were about as fast as ever.
+// Sorts the times, and selects the steps around which the cores were nearly at their fastest.
 void finish(StepTimes& times, const std::vector<Undisturbed>& alone) {
   double fastest_s = 1e30;
   for (const Undisturbed& one : alone) fastest_s = std::min(fastest_s, one.cores_s);
@@ -50,9 +50,9 @@ StepTimes time_steps(Job& job) {
   comm::Comm& world = job.session().world();
   step::Engine& engine = job.engine();
   const BenchOptions& options = job.recipe().bench;
-  // A GPU has the next step before the host takes in one. Then the time from one report to the next
-  // is timed, and the cores are not probed meanwhile. One step more than the timed ones is
-  // submitted, so all are timed alike.
+  // A GPU has the next step in its queue before the host reads a report. Then a time is the span
+  // from one report to the next, and the cores are not probed meanwhile. One more step than the
+  // timed ones is submitted, so that all are timed alike.
   const bool ahead = engine.runs_ahead();
   const int64_t warmup = options.warmup_steps, steps = warmup + options.steps;
   int64_t submitted = 0;
@@ -91,7 +91,7 @@ StepTimes time_steps(Job& job) {
     if (!disturbed) alone.push_back({s * 1e3, std::max(before_s, cores_s)});
     if (times.all.size() >= 2 && world.max(timed.seconds()) > options.max_s) break;
   }
-  if (ahead) engine.report(submitted);  // until it is done, the GPU is busy
+  if (ahead) engine.report(submitted);  // the GPU is busy until this step is done
   finish(times, alone);
   return times;
 }

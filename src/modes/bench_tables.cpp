@@ -13,16 +13,16 @@ using namespace train;
 namespace log = base::log;
 namespace {
 
-// The products of `steps` timed steps, by shape, each beside the same call alone: seconds that all
-// would take alone. Shapes that make little of the time are counted together, at the pace of the
-// others.
+// Prints the products of `steps` timed steps by shape, each beside the time of the same call
+// running alone. Returns the seconds that all products would take alone. Shapes with little time
+// are added up, at the relative speed of the others.
 double print_products(comm::Comm& world, int threads, double steps) {
   std::vector<kernels::GemmUse> products = kernels::gemm_uses();
   std::sort(products.begin(), products.end(),
             [](const auto& one, const auto& other) { return one.seconds > other.seconds; });
   double all = 0;
   for (const kernels::GemmUse& p : products) all += p.seconds;
-  // Ranks may have seen other examples, and must measure as often as each other.
+  // Ranks may have seen other examples, but all must make equally many measurements.
   auto large = [&](const kernels::GemmUse& p) { return p.seconds > 0.005 * all; };
   size_t shown = size_t(world.min(int64_t(std::count_if(products.begin(), products.end(), large))));
   const std::vector<double> alone = host::measure_gemms(
@@ -63,8 +63,8 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   OpTimes sums;
   sums.products_alone = print_products(world, threads, n);
   const double copy = host::measure_copy(world, threads, 0.3);
-  // Limits: products as fast as alone; everything else as fast as copying the bytes that it cannot
-  // avoid, or as fast as its FLOPs in the fastest product.
+  // The limit of products is their speed alone. The limit of any other op is the time to copy the
+  // bytes that it cannot avoid, or its FLOPs at the speed of the fastest product.
   log::line("{:<22}{:>8}{:>12}{:>10}{:>10}{:>10}{:>9}", "op (per step)", "calls", "ms", "GFLOP/s",
             "GB/s", "of limit", "share");
   for (int i = 0; i < int(kernels::Op::count); ++i) {
@@ -84,8 +84,8 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
               c.seconds / n / median * 1e5);
   }
   std::string plain;
-  if (world.size() >
-      1) {  // what MPI takes for as many bytes as the gradients have, nothing else under way
+  if (world.size() > 1) {
+    // Time of MPI alone for as many bytes as the gradients have.
     double s = host::measure_all_reduce(world, 4 * engine.layout().total_elements());
     plain = fmt::format("{:.0f}% of plain", 100 * times.comm_s / n / s);
   }
@@ -112,8 +112,8 @@ void print_graphs(device::Queue& queue, double steps) {
       double(c.launches) / steps, c.recorded, c.seconds / steps * 1e3);
 }
 
-// A queue of a GPU knows what ops cost the host, which runs ahead. A profiler and tools/gpu_check
-// measure what they cost the GPU.
+// On a GPU the queue knows only what ops cost the host, which runs ahead. A profiler and
+// tools/gpu_check measure their time on the GPU.
 void print_launches(step::Engine& engine, const StepTimes& times) {
   const double n = double(times.all.size());
   log::line("{:<22}{:>8}{:>12}{:>12}{:>12}", "op (per step)", "calls", "host ms", "GFLOP", "GB");

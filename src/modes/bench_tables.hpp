@@ -6,18 +6,19 @@
 
 namespace modes {
 
-// Seconds of all timed steps: what ops took, and what they would take at the machine's limits.
+// Seconds of all timed steps: the measured time of ops, and their time at the machine's limits.
 struct OpTimes {
   double all = 0, products = 0, optimizer = 0;
   double products_alone = 0, limit = 0;
 };
 
-// On CPUs: prints each op beside the machine's limits. `peak`: FLOP/s of all ranks. All ranks call.
+// Prints each op beside the machine's limits, on CPUs. `peak` is the FLOP/s of all ranks. All ranks
+// call.
 OpTimes print_ops(train::Job& job, const StepTimes& times, double peak);
-// On GPUs: prints what ops cost the host.
+// Prints the host's time for each op, on GPUs.
 void print_launches(step::Engine& engine, const StepTimes& times);
-// Prints what graphs took the host; the ops in them are counted above, and took it nothing by
-// themselves.
+// Prints the host's time for graphs. The table above counts the ops in them, which cost the host no
+// time of their own.
 void print_graphs(device::Queue& queue, double steps);
 
 }  // namespace modes

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode index: reads every sample of data sets once, through all their ops, and reports what is
-// there: indexes are made, broken samples named, sizes of images and lengths of captions counted.
-// Writes RUN/datasets.json. Needs neither ranks nor the lock of the run directory. Exit::data if
-// any sample is broken.
+// --mode index: reads every sample of data sets once, through all their ops, and reports the
+// findings. It makes indexes, names broken samples, and counts sizes of images and lengths of
+// captions. It writes RUN/datasets.json and needs neither ranks nor the lock of the run directory.
+// Exit::data if any sample is broken.
 
 #include <algorithm>
 #include <atomic>
@@ -31,13 +31,13 @@ constexpr size_t kMostListed = 10000;  // broken samples in the file
 constexpr int64_t kMostPrinted = 20;
 constexpr size_t kMostSizes = 20;
 
-using Histogram = std::map<int64_t, int64_t>;  // value -> how often
+using Histogram = std::map<int64_t, int64_t>;  // value -> count
 
 int64_t total(const Histogram& h) {
   return std::accumulate(h.begin(), h.end(), int64_t{0},
                          [](int64_t n, const auto& bin) { return n + bin.second; });
 }
-// The smallest value that at least `share` of all are not above.
+// Returns the smallest value that at least `share` of all values do not exceed.
 int64_t quantile(const Histogram& h, double share) {
   int64_t all = total(h), seen = 0;
   for (const auto& [value, count] : h)
@@ -58,19 +58,19 @@ std::string range(const Json& s) {
                      s["median"].get<int64_t>(), s["p95"].get<int64_t>());
 }
 
-// The captions of one field of token ids.
+// Counts of the captions in one field of token ids.
 struct Captions {
   Histogram lengths;  // tokens before the cut -> captions
   int64_t cut = 0, empty = 0, max_len = 0;
 };
 
-// Findings in one part of the samples; parts are added.
+// Findings in one part of the samples; the parts are added up.
 struct Findings {
   std::map<std::string, std::map<std::pair<int64_t, int64_t>, int64_t>>
       sizes;                                 // field -> height, width -> images
   std::map<std::string, Captions> captions;  // by field
   int64_t broken = 0;
-  std::map<int64_t, std::string> why;  // the first of the broken samples -> why
+  std::map<int64_t, std::string> why;  // index of the first broken samples -> problem
 
   void add(const Findings& other) {
     for (const auto& [field, all] : other.sizes)
@@ -88,14 +88,15 @@ struct Findings {
   }
 };
 
-// Sample `index` through all ops, as it would stand at that position of a stream.
+// Reads sample `index` through all ops, as at position `index` of a stream.
 void look(const data::Dataset& set, int64_t index, Findings& into) {
   data::Trace trace;
   try {
     set.get(index, index, nullptr, &trace);
   } catch (const data::BadSampleError& e) {
     ++into.broken;
-    // A thread's samples come in order, so the first of all are among the first of each.
+    // Each thread reads its samples in order, so the first broken samples of all are among the
+    // first ones of each thread.
     if (into.why.size() < kMostListed) into.why[index] = e.bad().why;
     return;
   }
@@ -181,7 +182,7 @@ Json report(const data::Dataset& set, const Findings& found) {
   }
   for (const auto& [field, all] : found.captions) {
     int64_t captions = total(all.lengths);
-    if (captions == 0) continue;  // lists of captions, all of them empty
+    if (captions == 0) continue;  // lists of captions that are all empty
     Json list = Json::array();
     for (const auto& [length, n] : all.lengths) list.push_back({length, n});
     json["captions"][field] = {{"captions", captions}, {"max_len", all.max_len},
@@ -201,7 +202,7 @@ int run_index(Call& call) {
   std::vector<std::string> names = recipe.index.data;
   if (names.empty())
     for (const auto& [name, options] : recipe.data.data) names.push_back(name);
-  // A sample that lacks something is a broken sample here, and no error of opening.
+  // Here an incomplete sample counts as broken and does not make opening fail.
   const Job job(recipe, call.deck, nullptr, "", {.spares_samples = true});
   Json json = Json::object();
   int64_t broken = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modes: each thing that the program can do with a deck is a row of the registry and a file here.
-// To add one: a file with NAME_mode(), and its row in registry.cpp.
+// Modes: each action of the program on a deck has a file here and a row in the registry. To add
+// one, write a file with NAME_mode() and add its row to registry.cpp.
 #pragma once
 
 #include <memory>
@@ -11,28 +11,28 @@
 
 namespace modes {
 
-// How the program was called, for a mode.
+// Arguments of a mode: the deck and how the program was called.
 struct Call {
   const train::Recipe& recipe;
   config::Deck& deck;
   train::Start start;
-  int ranks = 0;                     // --ranks; 0: as many as the deck's mesh asks for
+  int ranks = 0;                     // --ranks; 0: as many as the deck's mesh needs
   comm::Session* session = nullptr;  // null for modes of one process
-  // The run directory, locked; null for modes that keep none, and where it is still to be made.
+  // The locked run directory; null for modes that keep none, and if it must still be made.
   std::unique_ptr<job::RunDirectory> directory = nullptr;
 };
 
 struct Mode {
   std::string name, doc;
   bool on_ranks = false;  // needs MPI; otherwise one process does all the work
-  bool keeps_run_directory =
-      false;              // its directory is locked before the deck is checked; signals stop it
-  bool on_paper = false;  // takes --ranks; reads no sample, so --validate runs it too
+  // true: the run directory is locked before the deck is checked, and signals stop the mode
+  bool keeps_run_directory = false;
+  bool on_paper = false;             // takes --ranks; reads no sample, so --validate runs it too
   int (*run)(Call& call) = nullptr;  // returns the exit code
 };
 
 const std::vector<Mode>& registry();
-// Returns the row of this name; there must be one.
+// Returns the row of this name, which must exist.
 const Mode& mode_named(const std::string& name);
 
 }  // namespace modes

@@ -37,7 +37,8 @@ Counts counts_of(step::Engine& engine, comm::Mesh& mesh, int64_t passes) {
   return out;
 }
 
-// Steps of many passes are not walked through: what the last of a few adds, each further one adds.
+// Counts a step. Only the first passes of a long step are run in the plan: each further pass adds
+// as much as the last one of these.
 void count_step(step::Engine& engine, comm::Mesh& mesh, Plan& plan) {
   constexpr int64_t kWalked = 4;
   int64_t passes = engine.geometry().accumulation, walked = std::min(passes, kWalked);
@@ -55,7 +56,7 @@ void count_step(step::Engine& engine, comm::Mesh& mesh, Plan& plan) {
   }
 }
 
-// Opens the training data where they can be had: they say how long an epoch is.
+// Opens the training data if the files are there. Their size defines the length of an epoch.
 void open_if_there(Job& job) {
   try {
     job.open_data();
@@ -93,8 +94,7 @@ void print_size(const Recipe& recipe, const Plan& plan, const models::Model& mod
   const double flops = double(model.train_flops()), batch = double(g.global_batch);
   log::line(
       "flops    {:.4g} GFLOP per example forward+backward (products of the model, padding "
-      "counted); {:.4g} TFLOP per "
-      "step; {:.4g} EFLOP in all",
+      "counted); {:.4g} TFLOP per step; {:.4g} EFLOP in all",
       flops / 1e9, flops * batch / 1e12, flops * batch * double(plan.total_steps) / 1e18);
 }
 
@@ -137,7 +137,7 @@ void print_schedules(const Recipe& recipe, const Plan& plan, const models::Model
     int64_t shown = 0;
     for (double at : {0.0, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0}) {
       int64_t step = std::max<int64_t>(1, int64_t(at * double(plan.total_steps)));
-      if (step == shown) continue;  // of a short run
+      if (step == shown) continue;  // a short run rounds to the same step again
       shown = step;
       text += fmt::format("  {}:{:.4g}", step, schedules[i].at(step - 1));
     }

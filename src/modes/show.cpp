@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode show: a batch as the model would see it, after all ops, in a file to look at
-// (tools/show_batch draws it). Writes RUN/show.h5 and prints a line per example. Needs neither
-// ranks nor the lock of the run directory.
-//   /model/NAME      every input of the model, [n, ...]: image, labels, weights (0 = carries no
-//   loss), decoder_ids (the
-//                    decoder's input; >= attribute mask_id is the mask token), causal (0 =
-//                    predicted in parallel)
-//   /fields/NAME     every field of the data that the model does not take
+// --mode show: writes a batch as the model would see it, after all ops, to RUN/show.h5 and prints a
+// line per example. tools/show_batch draws the file. Needs neither ranks nor the lock of the run
+// directory.
+//   /model/NAME      every input of the model, [n, ...]: image, labels, weights (0 = no loss),
+//                    decoder_ids (the decoder's input; ids from attribute mask_id on are the mask
+//                    token), causal (0 = predicted in parallel)
+//   /fields/NAME     every field of the data that the model does not read
 //   /examples        JSON text: position, data set, key, caption (labels as text), and one text per
-//   token of labels and
-//                    decoder_ids
+//                    token of labels and decoder_ids
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -31,7 +29,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Ids as text, for people.
+// Turns ids into text for people.
 class Reader {
  public:
   Reader(std::shared_ptr<const data::Tokenizer> tokenizer, int64_t mask_id)
@@ -50,7 +48,7 @@ class Reader {
       if (ids[i] >= mask_id_) text = "[mask]";
       if (tokenizer_ && tokenizer_->pad_id() == ids[i]) text = "<pad>";
       if (tokenizer_ && tokenizer_->end_id() == ids[i]) text = "</s>";
-      // A lone word boundary has no text of its own.
+      // A word boundary alone has no text.
       if (text.empty()) text = special(ids[i]) ? fmt::format("#{}", ids[i]) : "␣";
       out.push_back(text);
     }
@@ -87,7 +85,7 @@ void write(io::H5File& file, const std::string& name, const device::View& values
   }
 }
 
-// The examples to show: those of one step of training, or the first ones of a data set in its own
+// The examples to show: those of one training step, or the first ones of a data set in its own
 // order, as evaluators read them.
 struct Shown {
   std::unique_ptr<data::Dataset> set;  // null: training
@@ -133,8 +131,8 @@ data::BatchPtr load(const Recipe& recipe, const Shown& shown) {
   return batch;
 }
 
-// The inputs of the model for a batch, prepared as in training with the draws of that step, or as
-// evaluators do.
+// The model's inputs for a batch: prepared as in training with the random draws of that step, or as
+// for evaluators.
 class Prepared {
  public:
   Prepared(const Recipe& recipe, const models::Model& model, const Shown& shown,
@@ -160,7 +158,7 @@ class Prepared {
   }
 
   const std::map<std::string, data::Array>& arrays() const { return arrays_; }
-  // Returns the whole numbers that the model reads of this example, one by input: classes, flags.
+  // Returns the integers that the model reads for this example, by input: classes, flags.
   std::map<std::string, int32_t> numbers(int64_t example, int64_t examples) const {
     std::map<std::string, int32_t> out;
     for (const auto& [name, input] : into_)

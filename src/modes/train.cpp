@@ -9,7 +9,8 @@ namespace {
 
 int run_train(Call& call) {
   job::catch_stop_signals(call.recipe.limits.signals);
-  // Mesh, data, model: refused on one rank, refused on all, before anything runs.
+  // Mesh, data and model are checked here: if one rank refuses them, all ranks end before anything
+  // runs.
   std::unique_ptr<train::Trainer> trainer;
   auto set_up = [&] {
     trainer = std::make_unique<train::Trainer>(*call.session, call.recipe, call.deck,

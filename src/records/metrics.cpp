@@ -102,16 +102,14 @@ const std::vector<MetricInfo>& train_metrics() {
       {"examples_s", "1/s", "examples per second of this step, all ranks"},
       {"mfu", "1",
        "model FLOPs of the step over its time and the dense peak of all devices (GPUs: data sheet "
-       "or profile.peak_tflops; CPUs: "
-       "measured); NaN: no peak is known"},
+       "or profile.peak_tflops; CPUs: measured); NaN: no peak is known"},
       {"hfu", "1",
        "as mfu, for the products that ran: repeated products count twice, rows left out do not "
        "count"},
       {"examples_seen", "examples", "since step 0; [D]: of data set D of a mixture"},
       {"epoch", "epochs",
        "examples seen over the size of the training set (of a mixture: of all its data sets "
-       "together); [D]: of data "
-       "set D over its size"},
+       "together); [D]: of data set D over its size"},
       {"bad_samples", "examples",
        "of this step's batch, replaced because they cannot be used (loader.on_bad_sample)"},
       {"progress", "1", "step over total steps"},
@@ -266,8 +264,7 @@ void Metrics::load(int64_t restored_step) {
   if (last_train < restored_step && restored_step > 0)
     base::log::warning(
         "{}: no training row of steps {} to {}, and none in metrics.h5: the checkpoint is newer "
-        "than the metrics, rows "
-        "were not due, or both files were removed",
+        "than the metrics, rows were not due, or both files were removed",
         path, last_train + 1, restored_step);
 }
 

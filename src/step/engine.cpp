@@ -137,8 +137,8 @@ void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_se
       .loss_scale = optimizer_->loss_scale(),
       .shape_set = shape_set,
       .graphs = &at.queue == &queue_ ? graphs_.get() : nullptr,
-      .graph_kind =
-          inputs_->set() * 2 + (m > 0),  // where inputs are; whether gradients are added to
+      // Tells apart the place of the inputs, and whether gradients are overwritten or added to.
+      .graph_kind = inputs_->set() * 2 + (m > 0),
       .group = &at.group,
       .states = &at.states};
   at.gradients.begin_micro_batch(m);

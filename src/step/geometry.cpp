@@ -27,8 +27,7 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
   if (global_batch % ranks)
     base::fail(Exit::mesh,
                "train.global_batch = {} is not divisible by {} ranks (replica {} x fsdp {}); start "
-               "a number of ranks that "
-               "divides it, or set it to {}{}",
+               "a number of ranks that divides it, or set it to {}{}",
                global_batch, ranks, mesh.replica, mesh.fsdp,
                global_batch > ranks ? fmt::format("{} or ", global_batch / ranks * ranks) : "",
                (global_batch / ranks + 1) * ranks);
@@ -48,8 +47,7 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
   if (!std::has_single_bit(uint64_t(mesh.replica)) || !std::has_single_bit(uint64_t(mesh.fsdp)))
     base::fail(Exit::mesh,
                "determinism.level = \"mesh\" needs powers of two, not replica {} x fsdp {}; start "
-               "another number of ranks, or "
-               "set determinism.level = \"run\"",
+               "another number of ranks, or set determinism.level = \"run\"",
                mesh.replica, mesh.fsdp);
   if (slices % ranks)
     base::fail(Exit::mesh,
@@ -66,8 +64,7 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
   if (g.micro_batch > micro_batch)
     base::fail(Exit::mesh,
                "train.micro_batch = {} is smaller than one slice ({} examples = global_batch {} / "
-               "slices {}); raise "
-               "determinism.slices or train.micro_batch",
+               "slices {}); raise determinism.slices or train.micro_batch",
                micro_batch, example_slices, global_batch, slices);
   g.slices = slices / (ranks * g.accumulation);
   g.total_slices = slices;

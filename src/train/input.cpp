@@ -110,8 +110,7 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
     }
     std::string problem = fmt::format(
         "[data.{}]: the ranks do not read the same data ({}); bring the copies up to date, or use "
-        "one that all nodes "
-        "share (loader.stage_dir makes fresh copies)",
+        "one that all nodes share (loader.stage_dir makes fresh copies)",
         sets[s]->name(), text);
     throw base::Error(base::Exit::data, problem, true);
   }

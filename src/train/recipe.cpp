@@ -33,7 +33,7 @@ void RunOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.choice("cuda_graph", cuda_graph, {{"off", false}, {"on", true}},
            "GPUs: on: forward and backward of a pass are recorded as a CUDA graph when their "
-           "shapes recur, then started by one call, with the same bits; refused if passes exchange "
+           "shapes recur, then started by one call, with the same bits; none if passes exchange "
            "(sharded parameters of several ranks, determinism.level \"mesh\") or drop out")
       .on_resume(OnResume::may_change);
   t.key("cuda_graph_limit", cuda_graph_limit,
@@ -45,9 +45,8 @@ void RunOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.choice("gemm_search", gemm_search, {{"off", false}, {"on", true}},
            "algorithms of products on GPUs: off: cuBLASLt's first proposals, the same in every "
-           "run; on: the fastest of eight, timed by rank "
-           "0 at the first start and kept in RUN/gemm_search.txt; a run with a copy of that file "
-           "has the same bits")
+           "run; on: the fastest of eight, timed by rank 0 at the first start and kept in "
+           "RUN/gemm_search.txt; a run with a copy of that file has the same bits")
       .on_resume(OnResume::may_change);
 }
 
@@ -55,8 +54,7 @@ void TrainOptions::bind(config::Table& t) {
   t.key("data", data, "name of a [data.NAME] table; or mixture");
   t.key("mixture", mixture,
         "{ NAME = weight }: data sets interleaved by weight, exact over every period (10,000 "
-        "examples or fewer); an "
-        "epoch of it is as many examples as all its data sets hold")
+        "examples or fewer); an epoch of it is as many examples as all its data sets hold")
       .above(0);
   t.duration("total", total, "length of the run; making it longer extends a finished run")
       .required()
@@ -99,15 +97,14 @@ void TrainOptions::bind(config::Table& t) {
 void PrecisionOptions::bind(config::Table& t) {
   t.key("compute", compute,
         "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, "
-        "with a loss scale, and tf32: "
-        "operands of f32 products are rounded to 10 bits as they are read; residuals, sums, "
-        "softmax, norms and weights stay f32")
+        "with a loss scale, and tf32: operands of f32 products are rounded to 10 bits as they are "
+        "read; residuals, sums, softmax, norms and weights stay f32")
       .one_of({"f32", "bf16", "fp16", "tf32"})
       .on_resume(OnResume::may_change);
   t.table("loss_scale", loss_scale,
           "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that "
-          "step makes no update, on any "
-          "rank) and grows again; 1 / scale comes before norms and clipping; checkpoints hold it");
+          "step makes no update, on any rank) and grows again; 1 / scale comes before norms and "
+          "clipping; checkpoints hold it");
 }
 
 void Recipe::bind(config::Table& t) {

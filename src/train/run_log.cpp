@@ -154,10 +154,8 @@ void RunLog::warn_if_diverged() const {
     return;  // NaN: no step was made, or the model has no such loss
   log::warning(
       "the run has diverged: its last loss, {:.6g}, is far above {:.6g}, the loss of a uniform "
-      "guess. Lower "
-      "optimizer.learning_rate or set optimizer.clip_norm, and train again in another run.dir or "
-      "from an "
-      "earlier checkpoint (checkpoint.resume)",
+      "guess. Lower optimizer.learning_rate or set optimizer.clip_norm, and train again in another "
+      "run.dir or from an earlier checkpoint (checkpoint.resume)",
       last_loss_, guess);
 }
 
@@ -179,8 +177,7 @@ void RunLog::finish() const {
           : "");
   log::line(
       "time     {} of job time: training {:.1f} %  evaluation {:.1f} %  checkpoints {:.1f} %  "
-      "start-up {:.1f} %  "
-      "redone after restart {:.1f} %",
+      "start-up {:.1f} %  redone after restart {:.1f} %",
       base::hms(t.total()), share(t.training), share(t.evaluation), share(t.checkpoint),
       share(t.setup), share(t.redone));
   log::line("cost     {:.4f} core hours of all attempts; mean {:.1f} examples/s while training",
@@ -217,8 +214,7 @@ void RunLog::finish_memory() const {
     const device::Graphs::Counts& c = engine.graphs()->counts();
     log::line(
         "graphs   {} of {} passes of this attempt were one launch; {} graphs of {} kernels and "
-        "copies, about {} MiB "
-        "of the GPU",
+        "copies, about {} MiB of the GPU",
         base::with_commas(c.launches), base::with_commas(c.runs), c.graphs,
         base::with_commas(c.nodes), base::mebibytes(c.bytes));
   }

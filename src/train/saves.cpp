@@ -79,8 +79,7 @@ void Saves::watch(bool wait) {
   stops_.save_committed();
   log::line(
       "checkpoint step={} file=checkpoints/{} mib={:.2f} waited_s={:.3f} written_s={:.2f} "
-      "verified=yes "
-      "kept=\"last {}\"{}",
+      "verified=yes kept=\"last {}\"{}",
       saved->step, saved->file, double(saved->bytes) / 0x1p20, saved->held_s, saved->seconds,
       options.keep_last, saved->best ? " best=yes" : "");
 }

@@ -9,13 +9,13 @@ namespace train {
 
 void EarlyStopOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
-  t.key("metric", metric, "EVAL/METRIC:min or :max that must go on improving").on_resume(may);
+  t.key("metric", metric, "EVAL/METRIC:min or :max that must keep improving").on_resume(may);
   t.key("patience_evals", patience_evals,
         "evaluations without improvement after which the run counts as finished; 0 = off")
       .min(0)
       .on_resume(may);
   t.key("min_change", min_change, "smaller improvements do not count").min(0).on_resume(may);
-  t.key("not_before_fraction", not_before_fraction, "of the run, before which it does not stop")
+  t.key("not_before_fraction", not_before_fraction, "part of the run before which it does not stop")
       .min(0)
       .max(1)
       .on_resume(may);
@@ -46,7 +46,7 @@ MetricChoice parse_metric_choice(const std::string& text,
     base::fail(base::Exit::config, "there is no [eval.{}]{}", choice.evaluator,
                hint(choice.evaluator, names));
   }
-  if (!found->second.options) return choice;  // its kind is unknown, which is another problem
+  if (!found->second.options) return choice;  // its kind is unknown, which is reported elsewhere
   std::vector<std::string> metrics;
   for (const eval::Metric& m : eval::metrics_of(found->second)) metrics.push_back(m.name);
   if (std::find(metrics.begin(), metrics.end(), choice.metric) == metrics.end())

@@ -67,8 +67,8 @@ base::Exit Trainer::run() {
   if (ends_run(stop_) && ((attempt_.state.step < attempt_.total && !early_) || !complete_))
     return leave();
   files_.flush();
-  stops_->done(
-      job::StopReason::stop_file);  // nothing is left to stop; it must not hit a longer run
+  // A stop file that came too late must not stop a longer run.
+  stops_->done(job::StopReason::stop_file);
   log_.finish();
   return base::Exit::finished;
 }
@@ -81,13 +81,13 @@ void Trainer::loop() {
     base::set_step(++attempt_.state.step);
     job_.engine().submit(step, [this](int64_t) { return feed_.next(attempt_.state.step); });
     feed_.agree_on_step(step);
-    // A GPU works on this step while the host takes in the one before, unless something is due that
-    // needs this one.
+    // A GPU computes this step while the host processes the report of the step before, unless
+    // something due needs the report of this step.
     const bool ahead = job_.engine().runs_ahead() && step < attempt_.total &&
                        !evaluations_->stopped_early() && !evaluations_->due(step);
     if (!settle(ahead ? 1 : 0)) continue;  // the run went back to a checkpoint
     evaluate(Which::due);
-    // The run has just found out that this was its last step: the evaluators of the end come now.
+    // If this step turns out to be the last one, the evaluators with at_end run now.
     early_ = evaluations_->stopped_early();
     if (early_ && complete_) evaluate(Which::missing);
     stop_ = stop_request();
@@ -139,7 +139,7 @@ bool Trainer::accept(const step::StepReport& report) {
 }
 
 void Trainer::give_up(const std::string& error) {
-  saves_->watch(true);  // of an earlier, sound step
+  saves_->watch(true);  // the pending save holds an earlier, sound step
   throw base::Error(base::Exit::nonfinite, error, true);
 }
 
@@ -174,10 +174,10 @@ void Trainer::save() {
   evaluations_->forget_found_best();
 }
 
-// The last checkpoint is written when this returns.
+// Finishes the pending save. Saves the last step if that is missing.
 void Trainer::finish_saves() {
-  // The run was asked to stop before its first step, or an evaluation that was made up for found
-  // the best value.
+  // The state is not saved yet if the run was asked to stop before its first step, or if an
+  // evaluation that was missing found the best value.
   const bool lacks = ends_run(stop_) && saves_->saved_step() != attempt_.state.step;
   if (lacks || evaluations_->found_best()) save();
   if (saves_->pending()) attempt_.enter("save");
@@ -198,14 +198,14 @@ job::StopReason Trainer::stop_request() {
 }
 
 job::Outlook Trainer::outlook() const {
-  // On GPUs another step may be under way already.
+  // On GPUs another step may be queued already.
   const double step_s =
       attempt_.pace.slowest_step_s() * double(1 + attempt_.state.step - attempt_.settled);
   return {step_s, saves_->outlook_s(), attempt_.state.progress.core_hours()};
 }
 
-// The outlook of an attempt that has measured no step: its time is counted from FLOPs, where the
-// peak is known.
+// Returns the outlook of an attempt that has measured no step. Its step time is estimated from
+// FLOPs if the peak is known.
 job::Outlook Trainer::first_outlook() const {
   job::Outlook o = outlook();
   step::Engine& engine = job_.engine();
@@ -260,7 +260,7 @@ void Trainer::start() {
   evaluate(attempt_.state.step == 0 ? Which::at_start : Which::missing);
 }
 
-// After a stop: the run is not finished.
+// Ends an attempt that was stopped before the end of the run.
 base::Exit Trainer::leave() {
   files_.flush();
   log_.warn_if_diverged();
