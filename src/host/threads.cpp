@@ -89,7 +89,7 @@ void start_threads(int threads) {
 std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
   std::map<std::string, std::vector<const RankCores*>> hosts;
   for (const RankCores& r : ranks) hosts[r.host].push_back(&r);
-  std::map<std::string, std::vector<std::string>> told;  // problem -> hosts that have it
+  std::map<std::string, std::vector<std::string>> problems;  // problem -> hosts that have it
   for (const auto& [host, here] : hosts) {
     std::set<int> used;
     size_t bound = 0;
@@ -108,27 +108,29 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
         fmt::format("mpirun --map-by slot:PE={} --bind-to core", std::max(1, each));
     if (threads > int(used.size())) {
       if (each >= 1 && int(used.size()) < node)
-        told[fmt::format("{}: on {} of {} cores; {}, and no larger run.threads, gives each its own",
-                         who, used.size(), node, flags)]
+        problems[fmt::format(
+                     "{}: on {} of {} cores; {}, and no larger run.threads, gives each its own",
+                     who, used.size(), node, flags)]
             .push_back(host);
       else
-        told[fmt::format("{}: on {} core{}, they wait for each other; start fewer ranks, or lower "
-                         "run.threads",
-                         who, used.size(), used.size() == 1 ? "" : "s")]
+        problems[fmt::format(
+                     "{}: on {} core{}, they wait for each other; start fewer ranks, or lower "
+                     "run.threads",
+                     who, used.size(), used.size() == 1 ? "" : "s")]
             .push_back(host);
     } else if (threads <= node / 2 && int(used.size()) <= node / 2) {
-      told[fmt::format("{}: bound to {} of {} cores, the others stay idle; {} uses {} of them", who,
-                       used.size(), node, flags, each * n)]
+      problems[fmt::format("{}: bound to {} of {} cores, the others stay idle; {} uses {} of them",
+                           who, used.size(), node, flags, each * n)]
           .push_back(host);
     } else if (n > 1 && bound > used.size()) {
-      told[fmt::format(
-               "{}: not bound, they may move about {} cores; {} keeps each where its memory is",
-               who, used.size(), flags)]
+      problems[fmt::format(
+                   "{}: not bound, they may move about {} cores; {} keeps each where its memory is",
+                   who, used.size(), flags)]
           .push_back(host);
     }
   }
   std::vector<std::string> lines;
-  for (const auto& [what, where] : told)
+  for (const auto& [what, where] : problems)
     lines.push_back(
         fmt::format("{}{}: {}", where.front(),
                     where.size() > 1 ? fmt::format(" and {} more", where.size() - 1) : "", what));

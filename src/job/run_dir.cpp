@@ -132,7 +132,7 @@ void RunDirectory::sign() {
   const std::string text = fmt::format("{} since {}\n", holder_, now_text());
   lock_.truncate(0);
   lock_.write_at(text.data(), int64_t(text.size()), 0);
-  told_at_ = int64_t(text.size());
+  activity_offset_ = int64_t(text.size());
   made_ = io::id_of(path_);
 }
 
@@ -205,7 +205,7 @@ void RunDirectory::tell(const std::string& activity) noexcept {
     // a truncated file.
     const std::string text =
         fmt::format("{:<79}\n", fmt::format("{} since {}", activity, now_text()));
-    lock_.write_at(text.data(), int64_t(text.size()), told_at_);
+    lock_.write_at(text.data(), int64_t(text.size()), activity_offset_);
   } catch (
       const std::exception&) {  // for example a full disk; only readers of the lock miss the text
   }

@@ -59,7 +59,7 @@ class RunDirectory {
   std::optional<io::FileId> made_;  // the directory in which the lock was taken
   bool after_kill_ = false, lost_ = false;
   double watched_s_ = 0, warned_s_ = 0;
-  int64_t told_at_ = 0;  // offset of the activity in the file
+  int64_t activity_offset_ = 0;  // offset of the activity in the file
 };
 
 // Makes or takes the directory for this attempt at the run. All ranks call. From then on the log

@@ -14,7 +14,7 @@ namespace {
 
 // A flag per signal, because SIGCONT comes with every SIGTERM and must not hide it. The log also
 // names the signal.
-std::array<volatile std::sig_atomic_t, 65> g_came{};
+std::array<volatile std::sig_atomic_t, 65> g_received{};
 std::array<bool, 65> g_caught{};  // catch_stop_signals has installed a handler
 
 const std::vector<std::pair<std::string, int>> kSignals = {
@@ -87,7 +87,7 @@ void catch_stop_signals(const std::vector<std::string>& names) {
   // The handler runs on the signal stack. oneDNN 2.6's AVX2 products keep data below the stack
   // pointer, which a handler on the thread's stack would overwrite.
   struct sigaction action {};
-  action.sa_handler = [](int which) { g_came[size_t(which)] = 1; };
+  action.sa_handler = [](int which) { g_received[size_t(which)] = 1; };
   action.sa_flags = SA_ONSTACK | SA_RESTART;
   auto ignored = [](int number) {
     struct sigaction now {};
@@ -153,7 +153,7 @@ StopReason Stops::look(const Outlook& outlook) {
     }
   };
   for (const auto& [name, number] : kSignals)
-    if (g_came[size_t(number)] &&
+    if (g_received[size_t(number)] &&
         std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
   if (world_.rank() != 0) return seen_;

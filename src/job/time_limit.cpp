@@ -67,9 +67,9 @@ bool TimeLimit::is_changed(const Scheduler::Answer& answer) const {
 }
 
 void TimeLimit::take(const Scheduler::Answer& answer) {
-  if (answer.number == heard_) return;
-  const bool first = heard_ == 0;
-  heard_ = answer.number;
+  if (answer.number == last_answer_) return;
+  const bool first = last_answer_ == 0;
+  last_answer_ = answer.number;
   source_ = answer.source;
   if (answer.end_s <= 0) {
     if (first && !source_.empty())
@@ -128,8 +128,9 @@ std::string TimeLimit::describe() {
   if (end_s_ > 0)
     return fmt::format("wall time: {} left ({}), stops early for {} + step + save; ",
                        base::hms(std::max(0.0, left_s())), source_, margin_text());
-  return scheduler_ && heard_ == 0 ? "wall time: the scheduler was asked and has not answered yet; "
-                                   : "";
+  return scheduler_ && last_answer_ == 0
+             ? "wall time: the scheduler was asked and has not answered yet; "
+             : "";
 }
 
 }  // namespace job

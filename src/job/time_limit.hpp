@@ -52,7 +52,7 @@ class TimeLimit {
   std::unique_ptr<Scheduler> scheduler_;  // wall_time = "auto"
   std::string source_;                    // source of the limit: "slurm", "pbs", "limits.wall_time"
   // number of the newest answer that was read
-  int64_t heard_ = 0;
+  int64_t last_answer_ = 0;
   double end_s_ = 0;    // on the clock of outside_; 0 = no limit
   double limit_s_ = 0;  // the whole time granted; 0 = not known
   double margin_s_;

@@ -27,9 +27,9 @@ namespace {
 namespace log = base::log;
 using Json = nlohmann::json;
 
-constexpr size_t kMostListed = 10000;  // broken samples in the file
-constexpr int64_t kMostPrinted = 20;
-constexpr size_t kMostSizes = 20;
+constexpr size_t kMaxListed = 10000;  // broken samples in the file
+constexpr int64_t kMaxPrinted = 20;
+constexpr size_t kMaxSizes = 20;
 
 using Histogram = std::map<int64_t, int64_t>;  // value -> count
 
@@ -84,7 +84,7 @@ struct Findings {
     }
     broken += other.broken;
     why.insert(other.why.begin(), other.why.end());
-    while (why.size() > kMostListed) why.erase(std::prev(why.end()));
+    while (why.size() > kMaxListed) why.erase(std::prev(why.end()));
   }
 };
 
@@ -97,7 +97,7 @@ void look(const data::Dataset& set, int64_t index, Findings& into) {
     ++into.broken;
     // Each thread reads its samples in order, so the first broken samples of all are among the
     // first ones of each thread.
-    if (into.why.size() < kMostListed) into.why[index] = e.bad().why;
+    if (into.why.size() < kMaxListed) into.why[index] = e.bad().why;
     return;
   }
   for (const auto& [field, size] : trace.images) ++into.sizes[field][size];
@@ -150,10 +150,10 @@ Json report(const data::Dataset& set, const Findings& found) {
   int64_t shown = 0;
   for (const auto& [index, why] : found.why) {
     json["broken_samples"].push_back({{"index", index}, {"key", set.key(index)}, {"why", why}});
-    if (shown++ < kMostPrinted)
+    if (shown++ < kMaxPrinted)
       log::line("             {}: {}", base::one_line(set.key(index)), why);
   }
-  if (broken > kMostPrinted) log::line("             and {} more", broken - kMostPrinted);
+  if (broken > kMaxPrinted) log::line("             and {} more", broken - kMaxPrinted);
 
   json["images"] = Json::object();
   json["captions"] = Json::object();
@@ -166,7 +166,7 @@ Json report(const data::Dataset& set, const Findings& found) {
       common.push_back({-count, size});
     }
     std::sort(common.begin(), common.end());
-    if (common.size() > kMostSizes) common.resize(kMostSizes);
+    if (common.size() > kMaxSizes) common.resize(kMaxSizes);
     Json list = Json::array();
     for (const auto& [count, size] : common) list.push_back({size.first, size.second, -count});
     json["images"][field] = {{"images", total(height)},

@@ -9,7 +9,7 @@
 namespace records {
 namespace {
 
-constexpr int64_t kMostWarnings = 10;  // per attempt; the list names all bad samples
+constexpr int64_t kMaxWarnings = 10;  // per attempt; the list names all bad samples
 
 }  // namespace
 
@@ -57,9 +57,9 @@ int64_t BadSamples::agree() {
     for (const std::string& line : base::split(text, '\n')) {
       if (line.empty() || !add(line)) continue;
       fresh += line + "\n";
-      if (world_.rank() != 0 || warned_ > kMostWarnings) continue;
+      if (world_.rank() != 0 || warned_ > kMaxWarnings) continue;
       std::vector<std::string> parts = base::split(line, '\t');
-      if (++warned_ <= kMostWarnings)
+      if (++warned_ <= kMaxWarnings)
         base::log::warning(
             "data.{}: {}: {}; a fixed substitute is used; {} of {} samples are bad so far",
             parts[0], parts[1], parts[2], known_[parts[0]].size(),

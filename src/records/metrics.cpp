@@ -62,14 +62,15 @@ struct Abandoned {
 };
 
 void warn_of_no_rows(const std::string& path, const std::vector<MetricHistory::NoRow>& lines) {
-  constexpr size_t kMost = 5;
+  constexpr size_t kMaxListed = 5;
   std::vector<std::string> numbers;
   for (const MetricHistory::NoRow& n : lines)
-    if (numbers.size() < kMost)
+    if (numbers.size() < kMaxListed)
       numbers.push_back(
           n.torn ? fmt::format("{} (torn: {} bytes without an end)", n.number, n.line.size() - 1)
                  : std::to_string(n.number));
-  if (lines.size() > kMost) numbers.push_back(fmt::format("{} more", lines.size() - kMost));
+  if (lines.size() > kMaxListed)
+    numbers.push_back(fmt::format("{} more", lines.size() - kMaxListed));
   base::log::warning("{}: no row in line {}; moved to metrics.abandoned.jsonl", path,
                      base::join(numbers, ", "));
 }

@@ -123,15 +123,15 @@ void Continuation::initialise() {
   const checkpoint::InitReport report = checkpoint::load_initial_weights(
       attempt_.world(), recipe.init, saves_.target(), engine.model().patch_tables(), poll_);
   log::line("init     from={} {} s={:.2f}", from, report.summary, report.seconds);
-  constexpr int kMostLines = 20;  // on the console, which shows only tensors that were not loaded
+  constexpr int kMaxLines = 20;  // on the console, which shows only tensors that were not loaded
   std::string table;
   int shown = 0;
   for (const std::string& text : report.lines) {
     table += text + "\n";
-    if (!text.starts_with("loaded ") && ++shown <= kMostLines) log::line("           {}", text);
+    if (!text.starts_with("loaded ") && ++shown <= kMaxLines) log::line("           {}", text);
   }
-  if (shown > kMostLines)
-    log::line("           and {} more in {}/logs/init.txt", shown - kMostLines, recipe.run.dir);
+  if (shown > kMaxLines)
+    log::line("           and {} more in {}/logs/init.txt", shown - kMaxLines, recipe.run.dir);
   if (attempt_.leads()) io::write_file_atomically(recipe.run.dir + "/logs/init.txt", table);
   attempt_.state.origin = "parameters of " + from;
 }

@@ -16,7 +16,7 @@
 namespace train {
 namespace {
 
-constexpr size_t kMostNamed = 3;  // bad files named per data set; the others are counted
+constexpr size_t kMaxNamed = 3;  // bad files named per data set; the others are counted
 
 // Returns what is wrong with the first bytes of a shard; "" if nothing is, or if the file name
 // implies no format.
@@ -53,7 +53,7 @@ std::string dataset_problem(const data::SourceOptions& options) {
   size_t bad = 0;
   const std::vector<std::string> files = options.files();
   for (const std::string& path : files)
-    if (std::string problem = file_problem(path); !problem.empty() && ++bad <= kMostNamed)
+    if (std::string problem = file_problem(path); !problem.empty() && ++bad <= kMaxNamed)
       problems.push_back(problem);
   if (bad == 0) return "";
   std::string text = base::join(problems, "; ");

@@ -99,13 +99,13 @@ void agree_on_data(comm::Comm& world, const std::vector<const data::Dataset*>& s
       same->second.push_back(r);
     }
     if (views.size() == 1) continue;
-    constexpr size_t kMost = 8;
+    constexpr size_t kMaxListed = 8;
     std::string text;
     for (const auto& [view, ranks] : views) {
       text += fmt::format("{}rank{} ", text.empty() ? "" : "; ", ranks.size() == 1 ? "" : "s");
-      for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i)
+      for (size_t i = 0; i < std::min(ranks.size(), kMaxListed); ++i)
         text += fmt::format("{}{}", i ? ", " : "", ranks[i]);
-      if (ranks.size() > kMost) text += fmt::format(" and {} more", ranks.size() - kMost);
+      if (ranks.size() > kMaxListed) text += fmt::format(" and {} more", ranks.size() - kMaxListed);
       text += ": " + view;
     }
     std::string problem = fmt::format(
