@@ -21,9 +21,9 @@
 namespace job {
 namespace {
 
-// Pauses between two queries. A pause is kSharePause of the time left, within these limits: a
-// scheduler that serves thousands of jobs must not notice the queries, but near the end the answers
-// must be recent.
+// A pause between two queries is kSharePause of the time left, within these limits. A scheduler
+// that serves thousands of jobs must not notice the queries, but near the end the answers must be
+// recent.
 constexpr double kLongestPause_s = 120, kShortestPause_s = 5, kSharePause = 0.1;
 constexpr double kStale_s = 600;  // largest age of PBS's resources_used; sites set 10 to 120 s
 constexpr int kSlice_ms = 100;    // largest delay until a wait notices quit_

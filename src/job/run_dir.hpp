@@ -16,9 +16,9 @@ namespace job {
 
 class RunDirectory {
  public:
-  // All ranks call. All ranks throw the same Error if the directory cannot be made, if another job
-  // holds the lock (with its host, process and start), or if a rank does not see the directory that
-  // rank 0 made. The code is Exit::config if the deck names a wrong place, Exit::checkpoint if the
+  // All ranks call, and all throw the same Error. Its causes: the directory cannot be made; another
+  // job holds the lock (named with host, process and start); a rank does not see rank 0's
+  // directory. The code is Exit::config if the deck names a wrong place, Exit::checkpoint if the
   // disk is to blame. Rank 0 holds the lock until the object is destroyed.
   RunDirectory(comm::Comm& world, const std::string& path);
   ~RunDirectory();
@@ -27,8 +27,8 @@ class RunDirectory {
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string logs() const { return path_ + "/logs"; }
   const std::string& holder() const { return holder_; }  // "gpu0113:20417", this job's rank 0
-  // Returns the text that the job before left in the lock file (rank 0), because it ended without
-  // emptying it; "" if it did, or there was none.
+  // Returns the text in the lock file of a job before that ended without emptying it (rank 0); ""
+  // if there is none.
   const std::string& left_by() const { return left_by_; }
   // True if the attempt before was killed: it neither ended by itself nor left a report. Known at
   // rank 0.

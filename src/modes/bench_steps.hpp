@@ -8,8 +8,8 @@
 
 namespace modes {
 
-// Times of the steps. `alone` leaves out steps from which other programs took CPU time, and
-// `at_speed` also those with slower cores: they do not show how steady a step is.
+// Times of the steps. Steps from which other programs took CPU time, or whose cores were slower, do
+// not show how steady a step is. `alone` leaves out the former, `at_speed` both.
 struct StepTimes {
   std::vector<double> all, alone;  // ms, sorted
   // Steps of `alone` before and after which the cores were nearly at their fastest; ms, sorted.

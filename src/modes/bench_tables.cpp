@@ -63,8 +63,8 @@ OpTimes print_ops(Job& job, const StepTimes& times, double peak) {
   OpTimes sums;
   sums.products_alone = print_products(world, threads, n);
   const double copy = host::measure_copy(world, threads, 0.3);
-  // The limit of products is their speed alone. The limit of any other op is the time to copy the
-  // bytes that it cannot avoid, or its FLOPs at the speed of the fastest product.
+  // The limit of products is their speed alone. Any other op is limited by copying the bytes that
+  // it cannot avoid, or by the speed of the fastest product.
   log::line("{:<22}{:>8}{:>12}{:>10}{:>10}{:>10}{:>9}", "op (per step)", "calls", "ms", "GFLOP/s",
             "GB/s", "of limit", "share");
   for (int i = 0; i < int(kernels::Op::count); ++i) {

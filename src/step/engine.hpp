@@ -48,7 +48,7 @@ struct EngineOptions {
   // activations have memory.
   std::function<void(device::Queue&)> choose_products;
   std::vector<MakePass> passes;  // beside training; passes of equal name are made once
-  // Set if images come as bytes: the range of values that the bytes stand for.
+  // Set if images come as bytes: the range of pixel values that the bytes encode.
   std::optional<kernels::PixelRange> bytes;
   // on GPUs: largest number of CUDA graphs of passes; 0: passes run without graphs
   int64_t graphs = 0;

@@ -109,8 +109,8 @@ struct Recipe {
   // device, also in a plan. Ranks on GPUs read pixels as bytes if byte_pixels() allows it.
   step::EngineOptions engine(int64_t data_size, int threads,
                              device::Kind kind = device::Kind::cpu) const;
-  // Set if scaling of pixels can be left to the model: it has one field of pixels, and all data
-  // sets in use make it from bytes in the same way.
+  // The scaling of pixels, if it can be left to the model. That needs a model with one field of
+  // pixels, which all data sets in use make from bytes in the same way.
   struct BytePixels {
     std::string field;
     data::ByteScale scale;

@@ -22,8 +22,8 @@ class RunFiles {
   void open_sample_log();
   records::Metrics& metrics() const { return *metrics_; }
   records::SampleLog* sample_log() const { return sample_log_.get(); }  // null: none is kept
-  // Writes the resolved deck at rank 0. `or_warn`: a failure is only a warning, because the run can
-  // do without.
+  // Writes the resolved deck at rank 0. `or_warn`: a failure is only a warning, because the run
+  // does not need the file.
   void write_deck(bool or_warn) const;
 
   // Checks that the directory still is this job's and makes removed files again. `now`: checks even

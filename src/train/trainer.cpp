@@ -176,8 +176,8 @@ void Trainer::save() {
 
 // Finishes the pending save. Saves the last step if that is missing.
 void Trainer::finish_saves() {
-  // The state is not saved yet if the run was asked to stop before its first step, or if an
-  // evaluation that was missing found the best value.
+  // A run that was stopped before its first step has saved nothing yet. A missing evaluation that
+  // was made up may have found the best value.
   const bool lacks = ends_run(stop_) && saves_->saved_step() != attempt_.state.step;
   if (lacks || evaluations_->found_best()) save();
   if (saves_->pending()) attempt_.enter("save");
