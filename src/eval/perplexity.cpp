@@ -2,7 +2,7 @@
 // Evaluates the mean over captions of their summed negative log-likelihood in nats, which is
 // big_vision's proj.cappa.perplexity and is never exponentiated. Also evaluates summed NLL over
 // summed tokens. Both are exact for any size of the set and any number of ranks.
-#include "data/host_batch.hpp"
+#include "data/stream/host_batch.hpp"
 #include "eval/evaluator.hpp"
 #include "models/caption_scorer.hpp"
 
