@@ -58,15 +58,15 @@ View GradientStore::full_view(int unit) const {
 View GradientStore::slot_view(int unit, int slot) const {
   const UnitState& s = units_[size_t(unit)];
   int64_t n = fabric_.layout.owned_count(unit);
-  // Level "run" keeps one running sum: a second slot is only where the exchange lands.
+  // Level "run" keeps one running sum. Its slot 1 only receives the exchange.
   if (!fabric_.tree && slot > 0) return landing_.view(DType::f32).slice(0, n);
   return s.slots[size_t(slot)].view(DType::f32).slice(0, n);
 }
 
 void GradientStore::open(int block) {
   current_pool_ ^= 1;
-  // Exchanges end in the order they began: the oldest may still read the buffer that is about to be
-  // written again.
+  // The oldest exchanges may still read the buffer that is about to be overwritten. Exchanges are
+  // settled in the order of their starts.
   while (!pending_.empty() && fabric_.layout.units()[size_t(pending_.front().unit)].block ==
                                   pool_block_[current_pool_]) {
     settle(pending_.front());
@@ -92,7 +92,7 @@ void GradientStore::exchange(int unit) {
   const Unit& u = fabric_.layout.units()[size_t(unit)];
   UnitState& s = units_[size_t(unit)];
   View full = full_view(unit);
-  // The landing buffer of level "run" is shared: only one exchange may aim at it.
+  // All units share the landing buffer of level "run", so only one exchange may write to it.
   if (!fabric_.tree && micro_ > 0) settle_all();
   int slot = fabric_.tree ? s.sum.next_slot() : int(std::min<int64_t>(micro_, 1));
   View into = slot_view(unit, slot);
@@ -103,7 +103,7 @@ void GradientStore::exchange(int unit) {
     kernels::run(kernels::Copy{.y = into, .x = full}, fabric_.queue);
     pending_.push_back({unit, slot, {}});
   }
-  if (fabric_.tree) settle_all();  // slots are handed out in order
+  if (fabric_.tree) settle_all();  // the tree needs this sum before it hands out the next slot
 }
 
 void GradientStore::settle(Pending& pending) {

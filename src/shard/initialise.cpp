@@ -6,8 +6,8 @@
 namespace shard {
 namespace {
 
-// A standard normal truncated to (-2, 2), by rejection over successive draws of the element's own
-// stream. Its standard deviation is 0.87962566103423978.
+// Draws a standard normal truncated to (-2, 2), by rejection over successive draws of the element's
+// own stream. Its standard deviation is 0.87962566103423978.
 double truncated_normal(base::Stream element) {
   for (uint64_t i = 0;; ++i) {
     double x = element.normal(i);

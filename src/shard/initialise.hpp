@@ -6,7 +6,7 @@
 
 namespace shard {
 
-// Elements [begin, end) of the flattened parameter into out.
+// Writes elements [begin, end) of the flattened parameter to out.
 void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t end,
                     float* out, int threads = 1);
 

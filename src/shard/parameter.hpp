@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and units (design 3.3). A parameter is a logical tensor: path and shape as big_vision
-// names them. A unit is one flat buffer of the parameters of one block that share strategy, kind
-// and optimizer state per element (so that equal parts of a unit carry equal state); only this
+// Parameters and units (design 3.3). A parameter is a logical tensor with big_vision's path and
+// shape. A unit is one flat buffer of parameters of one block. They share strategy, kind and
+// optimizer state per element, because equal parts of a unit must carry equal state. Only this
 // folder knows units, padding and which rank holds what. Files and messages know logical tensors
 // and element ranges.
 #pragma once
@@ -17,8 +17,7 @@
 
 namespace shard {
 
-// elements: every tensor of a unit, and every cut of it, starts on a line of its own (64 bytes of
-// f32)
+// Elements of a line, 64 bytes of f32. Every tensor and every cut of a unit starts on a new line.
 constexpr int64_t kLine = 16;
 
 // Initial distribution (cappa.md 1.7).
@@ -36,10 +35,10 @@ struct Init {
   int64_t fan_in = 0, fan_out = 0;  // lecun_normal (fan_in), xavier_uniform
 };
 
-// trained: the optimizer changes it. frozen: nothing does. state: passes write its next value,
-// which is taken over when a step is applied (StateStore): running statistics, queues, centres,
-// numbers that a loss keeps. All three are sharded, saved and restored alike, below /params: one
-// name space, as the files of other frameworks have it.
+// trained: the optimizer changes it. frozen: nothing changes it. state: passes write its next
+// value, which becomes the value when a step is applied (StateStore). Running statistics, queues,
+// centres and numbers of a loss are state. All three kinds are sharded, saved and restored alike,
+// below /params: one name space, like in the files of other frameworks.
 enum class ParameterKind { trained, frozen, state };
 
 struct Parameter {
@@ -48,13 +47,14 @@ struct Parameter {
   Init init;
   int block = 0;  // index of the model's block
   ParameterKind kind = ParameterKind::trained;
-  // of matrix products, or added to activations: wanted in bf16 where these are
+  // True for an operand of matrix products and for a bias of activations: it is also needed in the
+  // type of these (precision.compute).
   bool operand = false;
-  int64_t element_state_bytes = 0;  // what the optimizer keeps per element
+  int64_t element_state_bytes = 0;  // optimizer state per element
   // filled by the layout
   int64_t size = 0;  // elements
   int unit = -1;
-  int64_t offset = 0;  // of its first element in the unit
+  int64_t offset = 0;  // first element in the unit
 
   int64_t count() const;
   bool trained() const { return kind == ParameterKind::trained; }
@@ -78,8 +78,8 @@ struct ShardingOptions {
   int64_t prefetch = 1;
   std::vector<ShardingRule> rules;
   void bind(config::Table& t);
-  // First full match wins. sharded parameters with replicated optimizer: Error(Exit::config) with
-  // the reason.
+  // The first full match wins. Throws Error(Exit::config) for sharded parameters with a replicated
+  // optimizer.
   Strategy strategy_of(const std::string& path) const;
 };
 
@@ -88,22 +88,22 @@ struct ShardingOptions {
 struct Segment {
   int parameter = 0;
   int64_t begin = 0, end = 0;
-  // of element `begin`, from the start of the range asked about
+  // element `begin`, counted from the start of the range asked for
   int64_t offset = 0;
   int64_t count() const { return end - begin; }
 };
 
 struct Unit {
-  std::string name;  // block name, plus what sets it apart
+  std::string name;  // block name, plus "#2", "#3", ... for further units of the block
   int block = 0;
   Strategy strategy;
   ParameterKind kind = ParameterKind::trained;
   int64_t element_state_bytes = 0;
   std::vector<int> parameters;  // in the order of their offsets
   int64_t length = 0;           // elements, padded to a multiple of `cuts`
-  // Equal cuts of the unit: determinism level "mesh": `slices`; "run": the fsdp size. Norms and
-  // optimizer sums are formed per cut and added by a fixed binary tree over the cuts, so that they
-  // do not depend on who holds which cut.
+  // Number of equal cuts of the unit: `slices` at determinism level "mesh", the fsdp size at level
+  // "run". Norms and optimizer sums are formed per cut and added along a fixed binary tree over the
+  // cuts. They do not depend on which rank holds which cut.
   int64_t cuts = 1;
   int64_t cut_length() const { return length / cuts; }
   bool trained() const { return kind == ParameterKind::trained; }
@@ -124,11 +124,11 @@ class Layout {
   int find(const std::string& path) const;  // index, or -1
   int64_t total_elements() const;
 
-  // Elements of the unit that fsdp rank `f` keeps as optimizer state: everything if the optimizer
-  // is replicated.
+  // Elements of the unit whose optimizer state fsdp rank `f` keeps: all if the optimizer is
+  // replicated.
   int64_t owned_begin(int unit, int f) const;
   int64_t owned_count(int unit) const;
-  // Cuts among them: cuts / fsdp if sharded, else all.
+  // Number of cuts in the owned range: cuts / fsdp if the optimizer is sharded, else all.
   int64_t owned_cuts(int unit) const;
   // The parts of parameters that lie in elements [begin, begin + count) of the unit.
   std::vector<Segment> segments(int unit, int64_t begin, int64_t count) const;
@@ -140,7 +140,7 @@ class Layout {
   int fsdp_;
 };
 
-// One rank's part of a logical tensor, as checkpoints see it: nothing of units, padding or ranks.
+// One rank's part of a logical tensor, for checkpoints: it shows no units, padding or ranks.
 struct TensorSlice {
   // "/params/encoder/pos_embedding", "/optimizer/momentum/..."
   std::string name;
@@ -150,8 +150,8 @@ struct TensorSlice {
     int64_t begin = 0, end = 0;  // flattened logical elements
     void* data = nullptr;        // memory of this rank
   };
-  std::vector<Part> parts;  // empty: this rank holds nothing of it
-  // this rank is the one (of several holders) that writes its parts
+  std::vector<Part> parts;  // empty: this rank holds no part
+  // True for the one rank, of those that hold these parts, that writes them.
   bool writes = true;
 
   device::View view(const Part& part) const { return {part.data, type, part.end - part.begin}; }

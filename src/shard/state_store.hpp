@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The next values of state tensors (ParameterKind::state) while a step runs. A pass reads the
-// present value like a weight and writes the next one here. The weights take it over only where the
-// step is applied, which is decided on the device.
+// present value like a weight and writes the next one here. The next value becomes the present one
+// only if the step is applied, which is decided on the device.
 //
-// A next value is whole on every rank, and every rank must write the same bits: it is computed from
-// the examples of all ranks (nn::BatchGroup). Micro-batches of a step follow each other: each one
-// finds the values that the one before has written.
+// A next value is whole on every rank, and every rank must write the same bits. It is computed from
+// the examples of all ranks (nn::BatchGroup). Each micro-batch of a step reads the values that the
+// previous one has written.
 #pragma once
 
 #include "shard/stores.hpp"
@@ -16,18 +16,18 @@ class StateStore {
  public:
   explicit StateStore(Fabric fabric);
 
-  // Before the first pass of a step: the next values are the present ones.
+  // Sets the next values to the present ones. Call it before the first pass of a step.
   void begin_step(const WeightStore& weights);
   device::View next(int parameter) const;  // f32 [size]
-  // The present values become the next ones, unless the step is not applied (`decided`: see
-  // kernels::Clip). Call WeightStore::publish afterwards.
+  // Sets the present values to the next ones if the step is applied (`decided`: see kernels::Clip).
+  // Call WeightStore::publish afterwards.
   void commit(const WeightStore& weights, device::View decided);
 
  private:
   device::View whole(size_t unit) const;
 
   Fabric fabric_;
-  std::vector<device::Buffer> next_;  // by unit; none where the unit holds no state
+  std::vector<device::Buffer> next_;  // by unit; empty if the unit holds no state
 };
 
 }  // namespace shard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where weights and gradients live while a step runs (design 3.3). Models see acquire/release and
+// Stores of weights and gradients while a step runs (design 3.3). Models see acquire/release and
 // open/close, never a mesh.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace shard {
 
-// What all parts of a rank's computation share.
+// The objects that all parts of a rank's computation share.
 struct Fabric {
   const Layout& layout;
   comm::Mesh& mesh;
@@ -21,35 +21,39 @@ struct Fabric {
   device::DType operands = device::DType::f32;  // of matrix products (precision.compute)
 };
 
-// f32 master weights. Replicated: the whole unit on every rank. Sharded: this rank's equal part;
-// acquire gathers the whole unit into one of 1 + prefetch buffers. Operands of narrow products are
-// kept rounded as well: made once a step, or where weights are gathered, whenever they are. Units
-// with a sharded optimizer of which products take the most travel rounded: each rank rounds its
-// part, the f32 masters of operands stay with the rank that owns them, and what is wanted in f32
-// (scales, other biases) goes to all ranks once a step.
+// f32 master weights. A replicated unit is whole on every rank. Of a sharded unit each rank holds
+// an equal part, and acquire gathers the whole unit into one of 1 + prefetch buffers.
+//
+// Operands of bf16 and fp16 products are kept rounded as well. They are rounded once a step, or
+// each time that acquire gathers their unit.
+//
+// A unit with a sharded optimizer that consists mostly of operands is exchanged rounded: each rank
+// rounds its part and sends that. The f32 masters of operands stay with the rank that owns them.
+// f32 weights that every rank needs (scales, other biases) are exchanged once a step ("shared
+// lines", weight_store.cpp).
 class WeightStore {
  public:
-  // `rest`: the store that holds the tensors that are not trained; this one then has no memory for
-  // them (an average, a teacher).
+  // `rest`: the store that holds the tensors that are not trained. This one then has no memory for
+  // them: it is an average or a teacher.
   WeightStore(Fabric fabric, int prefetch, const WeightStore* rest = nullptr);
 
   // Weights of a block become readable; `next` (or -1) is gathered ahead. Blocks are acquired and
   // released one at a time.
   void acquire(int block, int next = -1);
   void release(int block);
-  // [shape], while its block is acquired; not of operands that travel rounded
+  // f32 [shape], while its block is acquired. Operands of units exchanged rounded have none.
   device::View weight(int parameter) const;
-  // what products take: the weight, or its rounded form
+  // the input of products: the weight, or its rounded form
   device::View operand(int parameter) const;
   device::DType operands() const { return fabric_.operands; }
-  // f32, [layout.owned_count(unit)]: what the optimizer updates
+  // f32 [layout.owned_count(unit)]: the weights that this rank's optimizer updates
   device::View owned(int unit) const;
-  // what this rank keeps: its part, or the whole unit
+  // the weights that this rank keeps: its part, or the whole unit
   device::View held(int unit) const;
   int64_t held_begin(int unit) const;  // first element of `held` within the unit
-  // After the optimizer (or initialise, or a restore) changed the owned parts: what is not gathered
-  // by acquire is gathered, and rounded operands are made anew. changed_only: frozen units, which
-  // no step changes, are left as they are.
+  // Call it after the optimizer, initialise or a restore has changed the owned parts. Gathers the
+  // units that acquire does not gather, and rounds operands again. changed_only: skips frozen
+  // units, which no step changes.
   void publish(bool changed_only = false);
   // Fills every held weight from its initial distribution; a pure function of (seed, path,
   // element).
@@ -62,51 +66,51 @@ class WeightStore {
     std::vector<comm::Ticket> tickets;
   };
   struct UnitState {
-    bool gathered = false;  // by acquire
-    bool narrow = false;    // travels rounded
-    // whole: of a narrow unit that is not gathered by acquire
-    device::Buffer held, whole;
-    int64_t full_at = 0, narrow_at = 0;  // bytes into a slot
-    // this rank's lines wanted in f32, among all of them
-    int64_t lines_at = 0, lines = 0;
-    // f32 whole; where offsets of operands count from; none while not acquired
+    bool gathered = false;         // by acquire
+    bool rounded = false;          // exchanged rounded
+    device::Buffer held;           // f32
+    device::Buffer rounded_whole;  // the whole unit, if it is exchanged rounded and not by acquire
+    int64_t full_at = 0, operands_at = 0;  // bytes into a slot
+    // the unit's part of the shared lines that this rank sends
+    int64_t first_sent_line = 0, sent_lines = 0;
+    // full: the whole unit in f32; operands: operand_at_ counts from here. None while not acquired.
     device::View full, operands;
   };
-  bool travels_narrow(const Unit& unit) const;
-  bool narrows() const { return fabric_.operands != device::DType::f32; }
+  bool exchanged_rounded(const Unit& unit) const;
+  bool operands_are_rounded() const { return fabric_.operands != device::DType::f32; }
   bool is_operand(int parameter) const {
-    return narrows() && fabric_.layout.parameters()[size_t(parameter)].operand;
+    return operands_are_rounded() && fabric_.layout.parameters()[size_t(parameter)].operand;
   }
   bool holds_part(int unit) const {
-    return units_[size_t(unit)].gathered || units_[size_t(unit)].narrow;
+    return units_[size_t(unit)].gathered || units_[size_t(unit)].rounded;
   }
-  comm::Ticket gather_narrow(int unit, device::View whole);
-  // of a unit whose f32 weights are all there: asks for the casts
+  comm::Ticket gather_rounded(int unit, device::View whole);
+  // Adds the casts of a unit's operands to casts_. The whole unit must be there in f32.
   void round_operands(int unit);
-  bool elsewhere(int unit) const {
-    return rest_ && !fabric_.layout.units()[size_t(unit)].trained();
-  }
-  void find_lines();
-  void share_lines();
+  bool in_rest(int unit) const { return rest_ && !fabric_.layout.units()[size_t(unit)].trained(); }
+  void plan_shared_lines();
+  void exchange_shared_lines();
   Slot& gather(int block);
-  void take(int block);
+  void finish_gather(int block);
 
   Fabric fabric_;
   const WeightStore* rest_;
   std::vector<UnitState> units_;
-  // by parameter: elements into its unit's `operands`; -1: not an operand
+  // by parameter: its first element in its unit's `operands`; -1: not an operand
   std::vector<int64_t> operand_at_;
   kernels::OpList<kernels::Cast> casts_;
-  // operands of the units that are whole on every rank
-  device::Buffer held_narrow_;
+  // operands of the units that every rank holds whole in f32
+  device::Buffer rounded_operands_;
   std::vector<Slot> slots_;
-  // Of units that travel rounded, the lines wanted in f32: every rank packs its own, each rank's as
-  // many as of the one with the most. by parameter: its first line in wide_; -1: not there
-  std::vector<int64_t> line_of_;
-  int64_t lines_ = 0, most_lines_ = 0;
-  device::Buffer wide_, packed_;
-  // i32: in the held part of their unit; where wide_'s lie in packed_
-  device::Buffer own_lines_, places_;
+  // Shared lines (drawing in weight_store.cpp). By parameter: its first line in shared_values_; -1:
+  // not shared.
+  std::vector<int64_t> first_shared_line_;
+  int64_t shared_line_count_ = 0;
+  int64_t lines_per_rank_ = 0;     // sent by each rank: padded to the largest count of any rank
+  device::Buffer shared_values_;   // f32 [shared_line_count_, kLine]: in the order of parameters
+  device::Buffer gathered_lines_;  // f32 [ranks, lines_per_rank_, kLine]: as received
+  device::Buffer send_index_;      // i32, by sent line: its number in the held part of its unit
+  device::Buffer gathered_index_;  // i32, by shared line: its number in gathered_lines_
 };
 
 // Gradients of the owned ranges, summed over micro-batches, fsdp and replicas. Every rank's
@@ -117,25 +121,25 @@ class GradientStore {
   GradientStore(Fabric fabric, int64_t accumulation);
 
   struct Target {
-    device::View view;  // none: frozen, nobody wants it
+    device::View view;  // none: frozen, no gradient is needed
     kernels::Write write = kernels::Write::overwrite;
   };
   void begin_step();
   void begin_micro_batch(int64_t m);
-  void open(int block);  // buffers for the block's gradients
-  // each is written exactly once between open and close
+  void open(int block);  // provides buffers for the block's gradients
+  // Each gradient must be written exactly once between open and close.
   Target gradient(int parameter) const;
-  // the block's gradients are complete: exchange them if it is time
+  // The block's gradients are complete. Starts their exchange, unless they accumulate locally.
   void close(int block);
   void finish_step();                  // owned() holds the sums afterwards
   device::View owned(int unit) const;  // f32 [layout.owned_count(unit)]
 
  private:
   struct UnitState {
-    // accumulates whole, on this rank, until the end of the step
+    // true: the whole gradient accumulates on this rank until the end of the step
     bool local = false;
-    device::Buffer full;                // local, or fsdp size 1
-    std::vector<device::Buffer> slots;  // owned range; slot 0 holds the sum
+    device::Buffer full;                // if local
+    std::vector<device::Buffer> slots;  // of the owned range; slot 0 holds the sum
     base::TreeSum sum;
     int64_t pool_offset = 0;
   };
@@ -155,12 +159,12 @@ class GradientStore {
   Fabric fabric_;
   int64_t accumulation_, micro_ = 0;
   std::vector<UnitState> units_;
-  device::Buffer pool_[2];  // whole units on their way, two blocks at a time
+  device::Buffer pool_[2];  // whole units before and during their exchange, one block each
   int pool_block_[2] = {-1, -1};
   int current_pool_ = 0;
-  // level "run": where a reduce-scatter lands before it is added
+  // level "run": receives a reduce-scatter, which is then added to slot 0
   device::Buffer landing_;
-  std::vector<Pending> pending_;  // in the order they began
+  std::vector<Pending> pending_;  // exchanges in the order of their starts
 };
 
 }  // namespace shard

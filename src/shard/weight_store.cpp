@@ -11,7 +11,7 @@
 namespace shard {
 namespace {
 
-constexpr int64_t kSmallPart = 64;  // a unit of which so many would be a model is small
+constexpr int64_t kSmallPart = 64;  // a unit below 1/64 of the parameters counts as small
 
 device::View part_of(const device::Buffer& buffer, int64_t byte, device::DType type,
                      int64_t count) {
@@ -34,134 +34,158 @@ WeightStore::WeightStore(Fabric fabric, int prefetch, const WeightStore* rest)
     return bytes ? device::Buffer(fabric_.queue.kind(), fabric_.ledger, category, bytes)
                  : device::Buffer();
   };
-  int64_t slot_bytes = 0, held_narrow = 0;
+  int64_t slot_bytes = 0, rounded_elements = 0;
   for (const auto& block : layout.units_of_block()) {
     int64_t bytes = 0;
-    auto take = [&](int64_t count, device::DType type) {
+    auto reserve = [&](int64_t count, device::DType type) {
       return std::exchange(bytes, bytes + base::round_up(count * device::size_of(type), 64));
     };
     for (int u : block) {
       const Unit& unit = layout.units()[size_t(u)];
       UnitState& s = units_[size_t(u)];
-      s.narrow = travels_narrow(unit);
+      s.rounded = exchanged_rounded(unit);
       s.gathered =
-          unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.narrow || has_operands(u));
-      if (s.gathered && s.narrow) s.narrow_at = take(unit.length, fabric_.operands);
-      if (s.gathered && !s.narrow) s.full_at = take(unit.length, device::DType::f32);
+          unit.strategy.parameters_sharded && layout.fsdp() > 1 && (!s.rounded || has_operands(u));
+      if (s.gathered && s.rounded) s.operands_at = reserve(unit.length, fabric_.operands);
+      if (s.gathered && !s.rounded) s.full_at = reserve(unit.length, device::DType::f32);
       int64_t operands = 0;
-      int64_t& end = s.gathered ? operands : held_narrow;
+      int64_t& end = s.gathered ? operands : rounded_elements;
       for (int p : unit.parameters) {
         const Parameter& parameter = layout.parameters()[size_t(p)];
         if (!is_operand(p)) continue;
-        // Where each lies in the unit, or by itself, in whole cache lines.
-        operand_at_[size_t(p)] = s.narrow
+        // The offset in the rounded unit, or among packed operands, in whole cache lines.
+        operand_at_[size_t(p)] = s.rounded
                                      ? parameter.offset
                                      : std::exchange(end, end + base::round_up(parameter.size, 32));
       }
-      if (operands) s.narrow_at = take(operands, fabric_.operands);
+      if (operands) s.operands_at = reserve(operands, fabric_.operands);
     }
     slot_bytes = std::max(slot_bytes, bytes);
   }
-  const std::string narrow_weights = fmt::format("{} weights", device::name_of(fabric_.operands));
-  held_narrow_ = buffer(narrow_weights, held_narrow * 2);
+  const std::string rounded_category = fmt::format("{} weights", device::name_of(fabric_.operands));
+  rounded_operands_ = buffer(rounded_category, rounded_elements * 2);
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitState& s = units_[u];
     const int64_t length = layout.units()[u].length;
-    if (!elsewhere(int(u)))
+    if (!in_rest(int(u)))
       s.held = buffer("weights", length / (holds_part(int(u)) ? layout.fsdp() : 1) * 4);
     if (s.gathered) continue;
-    if (s.narrow && has_operands(int(u))) s.whole = buffer(narrow_weights, length * 2);
-    if (!s.narrow) s.full = held(int(u));
-    s.operands = s.narrow ? s.whole.view(fabric_.operands) : held_narrow_.view(fabric_.operands);
+    if (s.rounded && has_operands(int(u))) s.rounded_whole = buffer(rounded_category, length * 2);
+    if (!s.rounded) s.full = held(int(u));
+    s.operands = s.rounded ? s.rounded_whole.view(fabric_.operands)
+                           : rounded_operands_.view(fabric_.operands);
   }
-  find_lines();
+  plan_shared_lines();
   if (slot_bytes)
     for (int i = 0; i < 1 + prefetch; ++i)
       slots_.push_back({buffer("gathered", slot_bytes), -1, {}});
 }
 
-// Half the bytes for its operands, and f32 for the rest: where most is not for products, all in f32
-// is less. A unit of a few scales and biases is wanted in f32 alone: once a step instead of
-// whenever its block is acquired.
-bool WeightStore::travels_narrow(const Unit& unit) const {
-  if (!narrows() || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded) return false;
-  int64_t wide = 0;
+// True if a unit is exchanged rounded. That costs 2 bytes an element and 4 more for each shared
+// one, which is less than 4 if fewer than half are shared. A small unit of scales and biases is
+// then exchanged once a step, not whenever its block is acquired.
+bool WeightStore::exchanged_rounded(const Unit& unit) const {
+  if (!operands_are_rounded() || fabric_.layout.fsdp() == 1 || !unit.strategy.optimizer_sharded)
+    return false;
+  int64_t shared = 0;
   for (int p : unit.parameters)
-    if (!is_operand(p)) wide += base::round_up(fabric_.layout.parameters()[size_t(p)].size, kLine);
-  return wide * 2 < unit.length || unit.length * kSmallPart <= fabric_.layout.total_elements();
+    if (!is_operand(p))
+      shared += base::round_up(fabric_.layout.parameters()[size_t(p)].size, kLine);
+  return shared * 2 < unit.length || unit.length * kSmallPart <= fabric_.layout.total_elements();
 }
 
-// Which rank holds each line that is wanted in f32, and where it lies when all have sent theirs.
-void WeightStore::find_lines() {
+// Shared lines: the f32 weights of units exchanged rounded that are no operands. Every rank needs
+// them, kLine elements each. An example with two units over two ranks, where a, b, c, d are shared
+// lines and a dot is a line of operands, which stays:
+//
+//                                     rank 0         rank 1
+//   held part of unit 0             [ a . b ]      [ . c . ]
+//   held part of unit 1             [ . . d ]      [ . . . ]
+//
+//   packed: each rank sends         [ a b d ]      [ c - - ]     send_index_  0 2 2 | 1
+//   gathered_lines_, on both ranks        [ a b d | c - - ]      lines_per_rank_ = 3, -: padding
+//   shared_values_, on both ranks         [ a b c d ]            gathered_index_  0 1 3 2
+//
+// plan_shared_lines makes the indices and the buffers once; exchange_shared_lines runs in each
+// step.
+void WeightStore::plan_shared_lines() {
   const Layout& layout = fabric_.layout;
-  line_of_.assign(layout.parameters().size(), -1);
-  std::vector<int64_t> sent(size_t(layout.fsdp()), 0);  // by rank
-  std::vector<std::pair<int64_t, int64_t>> from;        // by line: rank, and its how many-th
-  std::vector<int32_t> own;
+  first_shared_line_.assign(layout.parameters().size(), -1);
+  std::vector<int64_t> sent(size_t(layout.fsdp()), 0);  // by rank: number of its lines
+  std::vector<std::pair<int64_t, int64_t>> sources;  // by shared line: rank, number among its lines
+  std::vector<int32_t> send_index;
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitState& s = units_[u];
-    if (!s.narrow) continue;
-    s.lines_at = int64_t(own.size());
-    const int64_t each = layout.units()[u].length / layout.fsdp() / kLine;
+    if (!s.rounded) continue;
+    s.first_sent_line = int64_t(send_index.size());
+    const int64_t lines_of_part = layout.units()[u].length / layout.fsdp() / kLine;
     for (int p : layout.units()[u].parameters) {
       if (is_operand(p)) continue;
       const Parameter& parameter = layout.parameters()[size_t(p)];
-      line_of_[size_t(p)] = int64_t(from.size());
+      first_shared_line_[size_t(p)] = int64_t(sources.size());
       for (int64_t line = parameter.offset / kLine;
            line * kLine < parameter.offset + parameter.size; ++line) {
-        const int64_t rank = line / each;
-        from.emplace_back(rank, sent[size_t(rank)]++);
-        if (rank == fabric_.mesh.fsdp_index) own.push_back(base::narrow<int32_t>(line % each));
+        const int64_t rank = line / lines_of_part;
+        sources.emplace_back(rank, sent[size_t(rank)]++);
+        if (rank == fabric_.mesh.fsdp_index)
+          send_index.push_back(base::narrow<int32_t>(line % lines_of_part));
       }
     }
-    s.lines = int64_t(own.size()) - s.lines_at;
+    s.sent_lines = int64_t(send_index.size()) - s.first_sent_line;
   }
-  lines_ = int64_t(from.size());
-  if (lines_ == 0) return;
-  most_lines_ = *std::max_element(sent.begin(), sent.end());
-  std::vector<int32_t> places;
-  for (auto [rank, nth] : from) places.push_back(base::narrow<int32_t>(rank * most_lines_ + nth));
+  shared_line_count_ = int64_t(sources.size());
+  if (shared_line_count_ == 0) return;
+  lines_per_rank_ = *std::max_element(sent.begin(), sent.end());
+  std::vector<int32_t> gathered_index;
+  for (auto [rank, nth] : sources)
+    gathered_index.push_back(base::narrow<int32_t>(rank * lines_per_rank_ + nth));
   auto kind = fabric_.queue.kind();
-  wide_ = device::Buffer(kind, fabric_.ledger, "weights", lines_ * kLine * 4);
-  packed_ =
-      device::Buffer(kind, fabric_.ledger, "gathered", most_lines_ * layout.fsdp() * kLine * 4);
-  own_lines_ = device::Buffer(kind, fabric_.ledger, "gathered", most_lines_ * 4);
-  places_ = device::Buffer(kind, fabric_.ledger, "gathered", lines_ * 4);
-  device::upload(own_lines_.view(device::DType::i32).slice(0, int64_t(own.size())), own.data(),
-                 fabric_.queue);
-  device::upload(places_.view(device::DType::i32).slice(0, lines_), places.data(), fabric_.queue);
+  shared_values_ = device::Buffer(kind, fabric_.ledger, "weights", shared_line_count_ * kLine * 4);
+  gathered_lines_ =
+      device::Buffer(kind, fabric_.ledger, "gathered", lines_per_rank_ * layout.fsdp() * kLine * 4);
+  send_index_ = device::Buffer(kind, fabric_.ledger, "gathered", lines_per_rank_ * 4);
+  gathered_index_ = device::Buffer(kind, fabric_.ledger, "gathered", shared_line_count_ * 4);
+  device::upload(send_index_.view(device::DType::i32).slice(0, int64_t(send_index.size())),
+                 send_index.data(), fabric_.queue);
+  device::upload(gathered_index_.view(device::DType::i32).slice(0, shared_line_count_),
+                 gathered_index.data(), fabric_.queue);
 }
 
-void WeightStore::share_lines() {
-  if (lines_ == 0) return;
+void WeightStore::exchange_shared_lines() {
+  if (shared_line_count_ == 0) return;
   const int fsdp = fabric_.layout.fsdp();
-  device::View all = part_of(packed_, 0, device::DType::f32, most_lines_ * fsdp * kLine);
-  device::View mine = all.slice(most_lines_ * fabric_.mesh.fsdp_index * kLine, most_lines_ * kLine);
+  device::View all =
+      part_of(gathered_lines_, 0, device::DType::f32, lines_per_rank_ * fsdp * kLine);
+  device::View mine =
+      all.slice(lines_per_rank_ * fabric_.mesh.fsdp_index * kLine, lines_per_rank_ * kLine);
   for (size_t u = 0; u < units_.size(); ++u) {
     const UnitState& s = units_[u];
-    if (s.lines == 0) continue;
+    if (s.sent_lines == 0) continue;
     device::View from = held(int(u));
     kernels::run(
-        kernels::GatherRows{.y = mine.slice(s.lines_at * kLine, s.lines * kLine),
-                            .x = from,
-                            .index = own_lines_.view(device::DType::i32).slice(s.lines_at, s.lines),
-                            .rows = s.lines,
-                            .width = kLine,
-                            .source_rows = from.count / kLine},
+        kernels::GatherRows{
+            .y = mine.slice(s.first_sent_line * kLine, s.sent_lines * kLine),
+            .x = from,
+            .index = send_index_.view(device::DType::i32).slice(s.first_sent_line, s.sent_lines),
+            .rows = s.sent_lines,
+            .width = kLine,
+            .source_rows = from.count / kLine},
         fabric_.queue);
   }
   fabric_.mesh.fsdp->all_gather(mine, all, fabric_.queue).wait();
-  kernels::run(kernels::GatherRows{.y = part_of(wide_, 0, device::DType::f32, lines_ * kLine),
-                                   .x = all,
-                                   .index = places_.view(device::DType::i32).slice(0, lines_),
-                                   .rows = lines_,
-                                   .width = kLine,
-                                   .source_rows = most_lines_ * fsdp},
-               fabric_.queue);
+  kernels::run(
+      kernels::GatherRows{
+          .y = part_of(shared_values_, 0, device::DType::f32, shared_line_count_ * kLine),
+          .x = all,
+          .index = gathered_index_.view(device::DType::i32).slice(0, shared_line_count_),
+          .rows = shared_line_count_,
+          .width = kLine,
+          .source_rows = lines_per_rank_ * fsdp},
+      fabric_.queue);
 }
 
-// This rank's part is rounded to where it lies in `whole`, and the others' are received.
-comm::Ticket WeightStore::gather_narrow(int unit, device::View whole) {
+// Rounds this rank's part into its place in `whole`, and starts to receive the other parts.
+comm::Ticket WeightStore::gather_rounded(int unit, device::View whole) {
   device::View mine = whole.slice(held_begin(unit), held(unit).count);
   kernels::run(kernels::Cast{.y = mine, .x = held(unit)}, fabric_.queue);
   return fabric_.mesh.fsdp->all_gather(mine, whole, fabric_.queue);
@@ -178,10 +202,11 @@ WeightStore::Slot& WeightStore::gather(int block) {
     const int64_t length = fabric_.layout.units()[size_t(u)].length;
     if (!s.gathered) continue;
     free->tickets.push_back(
-        s.narrow ? gather_narrow(u, part_of(free->memory, s.narrow_at, fabric_.operands, length))
-                 : fabric_.mesh.fsdp->all_gather(
-                       held(u), part_of(free->memory, s.full_at, device::DType::f32, length),
-                       fabric_.queue));
+        s.rounded
+            ? gather_rounded(u, part_of(free->memory, s.operands_at, fabric_.operands, length))
+            : fabric_.mesh.fsdp->all_gather(
+                  held(u), part_of(free->memory, s.full_at, device::DType::f32, length),
+                  fabric_.queue));
   }
   return *free;
 }
@@ -193,19 +218,20 @@ void WeightStore::acquire(int block, int next) {
     return std::any_of(units.begin(), units.end(),
                        [&](int u) { return units_[size_t(u)].gathered; });
   };
-  // A buffer gathered ahead for another block (the direction turned round) is given up.
+  // Backward follows forward, so a block that was gathered ahead may not come next: its buffer is
+  // freed.
   for (Slot& s : slots_)
     if (s.block >= 0 && s.block != block && s.block != next) {
       for (comm::Ticket& t : s.tickets) t.wait();
       s.tickets.clear();
       s.block = -1;
     }
-  if (sharded(block)) take(block);
+  if (sharded(block)) finish_gather(block);
   if (slots_.size() > 1 && next != block && sharded(next)) gather(next);
 }
 
-// Waits for the block's weights.
-void WeightStore::take(int block) {
+// Waits for the block's weights and makes them readable.
+void WeightStore::finish_gather(int block) {
   Slot& slot = gather(block);
   for (comm::Ticket& t : slot.tickets) t.wait();
   slot.tickets.clear();
@@ -213,8 +239,8 @@ void WeightStore::take(int block) {
     UnitState& s = units_[size_t(u)];
     if (!s.gathered) continue;
     const int64_t length = fabric_.layout.units()[size_t(u)].length, end = slot.memory.bytes();
-    s.operands = part_of(slot.memory, s.narrow_at, fabric_.operands, (end - s.narrow_at) / 2);
-    if (s.narrow) continue;
+    s.operands = part_of(slot.memory, s.operands_at, fabric_.operands, (end - s.operands_at) / 2);
+    if (s.rounded) continue;
     s.full = part_of(slot.memory, s.full_at, device::DType::f32, length);
     round_operands(u);
   }
@@ -236,18 +262,19 @@ void WeightStore::round_operands(int unit) {
 device::View WeightStore::weight(int parameter) const {
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
   const UnitState& s = units_[size_t(p.unit)];
-  if (!s.narrow) {
+  if (!s.rounded) {
     CHECK(!s.full.none(), "{} is not acquired", p.path);
     return s.full.slice(p.offset, p.size);
   }
-  CHECK(line_of_[size_t(parameter)] >= 0,
+  CHECK(first_shared_line_[size_t(parameter)] >= 0,
         "{} is an operand of products: its f32 values stay with their ranks", p.path);
   CHECK(!s.gathered || !s.operands.none(), "{} is not acquired", p.path);
-  return wide_.view(device::DType::f32).slice(line_of_[size_t(parameter)] * kLine, p.size);
+  return shared_values_.view(device::DType::f32)
+      .slice(first_shared_line_[size_t(parameter)] * kLine, p.size);
 }
 
 device::View WeightStore::operand(int parameter) const {
-  if (!narrows()) return weight(parameter);
+  if (!operands_are_rounded()) return weight(parameter);
   const Parameter& p = fabric_.layout.parameters()[size_t(parameter)];
   const UnitState& s = units_[size_t(p.unit)];
   CHECK(operand_at_[size_t(parameter)] >= 0, "{} is not declared as an operand of products",
@@ -257,7 +284,7 @@ device::View WeightStore::operand(int parameter) const {
 }
 
 device::View WeightStore::held(int unit) const {
-  if (elsewhere(unit)) return rest_->held(unit);
+  if (in_rest(unit)) return rest_->held(unit);
   return units_[size_t(unit)]
       .held.view(device::DType::f32)
       .slice(0, fabric_.layout.units()[size_t(unit)].length /
@@ -280,9 +307,9 @@ void WeightStore::publish(bool changed_only) {
     const Unit& unit = fabric_.layout.units()[u];
     const bool changes = unit.kind != ParameterKind::frozen;
     if (s.gathered) continue;
-    if (s.narrow) {
-      if (!s.whole.view(fabric_.operands).none() && (changes || !changed_only))
-        gather_narrow(int(u), s.operands.slice(0, unit.length)).wait();
+    if (s.rounded) {
+      if (!s.rounded_whole.view(fabric_.operands).none() && (changes || !changed_only))
+        gather_rounded(int(u), s.operands.slice(0, unit.length)).wait();
       continue;
     }
     if (unit.strategy.optimizer_sharded && changes)
@@ -290,7 +317,7 @@ void WeightStore::publish(bool changed_only) {
     round_operands(int(u));
   }
   casts_.run(fabric_.queue);
-  share_lines();
+  exchange_shared_lines();
 }
 
 void WeightStore::initialise(uint64_t seed) {
