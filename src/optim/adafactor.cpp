@@ -15,11 +15,13 @@ void AdafactorOptions::bind(config::Table& t) {
   t.key("beta2_decay", beta2_decay,
         "second moments keep min(beta2_cap, 1 - t^-beta2_decay) of the past in update t")
       .above(0);
-  t.key("beta2_cap", beta2_cap, "at most so much of the past").min(0).max(1);
+  t.key("beta2_cap", beta2_cap, "largest weight of the past").min(0).max(1);
   t.key("decay_offset", decay_offset,
         "updates to subtract from t, for training that starts from a later step")
       .min(0);
-  t.key("momentum", momentum, "of the scaled gradient, as a moving average; 0 = off").min(0).max(1);
+  t.key("momentum", momentum, "decay of the moving average of the scaled gradient; 0 = off")
+      .min(0)
+      .max(1);
   t.key("momentum_type", momentum_type, "how momentum is stored")
       .one_of({"bf16", "f32"})
       .on_resume(config::OnResume::never);
@@ -67,7 +69,7 @@ Factoring factor(const std::vector<int64_t>& shape, int64_t factor_min) {
 float adafactor_beta2(int64_t step, int64_t decay_offset, double decay, double cap) {
   const float t = std::max(float(step - 1 - decay_offset) + 1.0f, 1.0f);
   const float power =
-      // through double: the same bits on every machine
+      // computed in double: the rounded result has the same bits on every machine
       float(std::pow(double(t), double(float(-decay))));
   return std::min(float(cap), 1.0f - power);
 }
@@ -91,10 +93,10 @@ class Adafactor : public Method {
  private:
   struct Tensor {
     Factoring factoring;
-    int64_t offset = 0;  // of its two vectors in the buffers
+    int64_t offset = 0;  // its two vectors in the buffers
     kernels::RmsClip rms{};
   };
-  // The vectors of a factored tensor in `buffer`: over x, then over y.
+  // The two vectors of a factored tensor in `buffer`: over x, then over y.
   device::View over_x(const device::Buffer& buffer, const Tensor& t) const {
     return buffer.view(device::DType::f32).slice(t.offset, t.factoring.shape.over_x());
   }
@@ -107,7 +109,7 @@ class Adafactor : public Method {
   AdafactorOptions options_;
   device::DType momentum_type_;
   std::vector<Tensor> tensors_;  // by parameter
-  // of factored tensors, whole on every rank; factors live for one update
+  // vectors of factored tensors, whole on every rank; factors_ lives for one update
   device::Buffer moments_, factors_;
   ElementState v_, momentum_;
   float beta2_ = 0;
@@ -198,7 +200,7 @@ void Adafactor::measure(const Piece& piece, device::View, device::View gradient,
 }
 
 void Adafactor::measured(const TensorTotals& totals) {
-  beta2_ = 1;  // v has been moved on
+  beta2_ = 1;  // measure has updated v, so update must keep it
   for (size_t p = 0; p < tensors_.size(); ++p)
     if (trainable(int(p)))
       tensors_[p].rms = {totals.of(int(p)), fabric_.layout.parameters()[p].size,
@@ -224,7 +226,7 @@ void Adafactor::list_state(std::vector<shard::TensorSlice>& out) {
     const Tensor& t = tensors_[p];
     const std::string& path = fabric_.layout.parameters()[p].path;
     if (t.factoring.factored) {
-      // v_row is the mean over the largest dimension
+      // v_row is the mean over the largest dimension.
       const bool row_is_x = t.factoring.shape.x_is_largest;
       auto vector = [&](const char* name, const std::vector<int64_t>& shape, device::View v) {
         out.push_back({"/optimizer/adafactor/" + std::string(name) + "/" + path,

@@ -25,18 +25,18 @@ struct AdafactorOptions : MethodOptions {
   std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
 };
 
-// How a tensor is factored: its two largest dimensions (of equal ones, the last count as larger, as
-// in NumPy's argsort), if the second largest has at least `factor_min` elements.
+// The factoring of a tensor over its two largest dimensions. Of equal dimensions the later one
+// counts as larger, like in NumPy's argsort. A tensor is factored if its second largest dimension
+// is at least `factor_min`.
 struct Factoring {
   bool factored = false;
   kernels::Factored shape;
-  // shapes: without the largest, without the second largest dimension
-  std::vector<int64_t> v_row, v_col;
+  std::vector<int64_t> v_row, v_col;  // shapes without the largest, the second largest dimension
 };
 Factoring factor(const std::vector<int64_t>& shape, int64_t factor_min);
 
-// Weight of the past in update `step` (the first is 1): min(cap, 1 - t^-decay), in float. 0 in the
-// first update.
+// Returns the weight of the past in update `step`, from 1: min(cap, 1 - t^-decay), in float. It is
+// 0 in the first update.
 float adafactor_beta2(int64_t step, int64_t decay_offset, double decay, double cap);
 
 }  // namespace optim

@@ -17,7 +17,7 @@ struct AdamwOptions : MethodOptions {
   std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;
 };
 
-// The divisor of the mean of `step` updates (the first is 1): 1 - b^step in float. The power is
+// Returns the divisor of the moving average after `step` updates: 1 - b^step in float. The power is
 // rounded once from double, so it has the same bits on every machine.
 float bias_correction(double b, int64_t step);
 

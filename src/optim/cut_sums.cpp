@@ -7,7 +7,7 @@
 namespace optim {
 
 CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
-    : fabric_(fabric), width_(std::move(widths)), place_(width_.size()) {
+    : fabric_(fabric), width_(std::move(widths)), offset_(width_.size()) {
   const auto& units = fabric.layout.units();
   CHECK(width_.size() == fabric.layout.parameters().size());
   int64_t most_cuts = 1;
@@ -17,11 +17,12 @@ CutSums::CutSums(const shard::Fabric& fabric, std::vector<int64_t> widths)
       if (units[u].strategy.optimizer_sharded != sharded) continue;
       const int64_t before = total_;
       for (int p : units[u].parameters) {
-        place_[size_t(p)] = total_;
+        offset_[size_t(p)] = total_;
         total_ += width_[size_t(p)];
       }
       if (total_ == before) continue;
-      // On CPUs a unit's sums stay in cache; on GPUs those of many units take one launch.
+      // On CPUs each unit is a group, whose sums stay in cache. On GPUs one launch serves many
+      // units.
       if (std::exchange(begins, fabric.queue.device() != device::Kind::cuda))
         groups_.push_back({.units = {}, .cuts = fabric.layout.owned_cuts(int(u)), .begin = before});
       Group& group = groups_.back();
@@ -50,7 +51,7 @@ void CutSums::exchange() {
 }
 
 device::View CutSums::of(int parameter) const {
-  return all().slice(place(parameter), width_[size_t(parameter)]);
+  return all().slice(offset(parameter), width_[size_t(parameter)]);
 }
 
 }  // namespace optim

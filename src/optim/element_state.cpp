@@ -8,7 +8,7 @@
 
 namespace optim {
 namespace {
-constexpr int64_t kAlign = 32;  // elements: tensors start on a 64-byte line in either type
+constexpr int64_t kAlign = 32;  // elements; tensors then start on a 64-byte line in either type
 }
 
 ElementState::ElementState(const shard::Fabric& fabric, device::DType type,
@@ -16,22 +16,22 @@ ElementState::ElementState(const shard::Fabric& fabric, device::DType type,
     : layout_(&fabric.layout),
       mesh_(&fabric.mesh),
       type_(type),
-      places_(fabric.layout.parameters().size()) {
+      parts_(fabric.layout.parameters().size()) {
   const shard::Layout& layout = fabric.layout;
   for (const shard::Unit& unit : layout.units())
-    for (int p : unit.parameters) places_[size_t(p)].kept = unit.trained() && keeps(p);
+    for (int p : unit.parameters) parts_[size_t(p)].kept = unit.trained() && keeps(p);
   int64_t longest = 0;
   for (int f = 0; f < layout.fsdp(); ++f) {
     int64_t length = 0;
     for (int u = 0; u < int(layout.units().size()); ++u)
       for (const shard::Segment& s :
            layout.segments(u, layout.owned_begin(u, f), layout.owned_count(u))) {
-        Place& place = places_[size_t(s.parameter)];
-        if (!place.kept) continue;
+        Part& part = parts_[size_t(s.parameter)];
+        if (!part.kept) continue;
         if (f == fabric.mesh.fsdp_index) {
-          place.begin = s.begin;
-          place.end = s.end;
-          place.offset = length;
+          part.begin = s.begin;
+          part.end = s.end;
+          part.offset = length;
         }
         length += base::round_up(s.count(), kAlign);
       }
@@ -42,20 +42,20 @@ ElementState::ElementState(const shard::Fabric& fabric, device::DType type,
 }
 
 device::View ElementState::of(const Piece& piece) const {
-  const Place& place = places_[size_t(piece.parameter)];
-  CHECK(place.kept && piece.begin >= place.begin && piece.end <= place.end, "no state for [{}, {})",
+  const Part& part = parts_[size_t(piece.parameter)];
+  CHECK(part.kept && piece.begin >= part.begin && piece.end <= part.end, "no state for [{}, {})",
         piece.begin, piece.end);
-  return buffer_.view(type_).slice(place.offset + piece.begin - place.begin, piece.count());
+  return buffer_.view(type_).slice(part.offset + piece.begin - part.begin, piece.count());
 }
 
 void ElementState::list(const std::string& prefix, int parameter,
                         std::vector<shard::TensorSlice>& out) const {
-  const Place& place = places_[size_t(parameter)];
+  const Part& part = parts_[size_t(parameter)];
   const shard::Parameter& p = layout_->parameters()[size_t(parameter)];
   shard::TensorSlice slice{prefix + "/" + p.path, type_, p.shape, {}, true};
-  if (place.begin < place.end) {
-    device::View v = buffer_.view(type_).slice(place.offset, place.end - place.begin);
-    slice.parts.push_back({place.begin, place.end, v.data});
+  if (part.begin < part.end) {
+    device::View v = buffer_.view(type_).slice(part.offset, part.end - part.begin);
+    slice.parts.push_back({part.begin, part.end, v.data});
   }
   slice.writes = writes_state(*mesh_, layout_->units()[size_t(p.unit)].strategy.optimizer_sharded);
   out.push_back(std::move(slice));

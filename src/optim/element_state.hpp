@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// State with one number per element (momentum, second moment): kept only for the elements that this
-// rank owns, packed.
+// State with one number per element (momentum, second moment). It is packed, and kept only for the
+// elements that this rank owns.
 #pragma once
 
 #include <functional>
@@ -15,35 +15,34 @@ namespace optim {
 class ElementState {
  public:
   ElementState() = default;
-  // `keeps(parameter)`: which trainable tensors have this state. The buffer is as long as on the
-  // rank that keeps most, so that every rank holds the same number of bytes and a plan made for one
-  // speaks for all.
+  // `keeps(parameter)`: true for the trainable tensors that have this state. Every rank's buffer is
+  // as long as that of the rank with most elements. A plan made for one rank then holds for all.
   ElementState(const shard::Fabric& fabric, device::DType type,
                const std::function<bool(int)>& keeps);
 
-  bool keeps(int parameter) const { return !places_.empty() && places_[size_t(parameter)].kept; }
+  bool keeps(int parameter) const { return !parts_.empty() && parts_[size_t(parameter)].kept; }
   device::View of(const Piece& piece) const;
-  // One logical tensor, named PREFIX/PATH.
+  // Adds one logical tensor, named PREFIX/PATH, to `out`.
   void list(const std::string& prefix, int parameter, std::vector<shard::TensorSlice>& out) const;
 
  private:
-  struct Place {
+  struct Part {
     bool kept = false;
     int64_t begin = 0, end = 0;  // owned elements of the tensor; begin == end: none
-    int64_t offset = 0;          // of `begin` in the buffer
+    int64_t offset = 0;          // element `begin` in the buffer
   };
   const shard::Layout* layout_ = nullptr;
   const comm::Mesh* mesh_ = nullptr;
   device::DType type_ = device::DType::f32;
-  std::vector<Place> places_;  // by parameter
+  std::vector<Part> parts_;  // by parameter
   device::Buffer buffer_;
 };
 
-// Does this rank write its copy of a tensor that all ranks of the mesh (or: of one fsdp index)
-// hold?
+// True if this rank writes its copy of a tensor. All ranks of the mesh hold a copy, or, if it is
+// sharded, all ranks of one fsdp index.
 bool writes_state(const comm::Mesh& mesh, bool sharded);
 
-// "f32" | "bf16", as the keys *_type name it.
+// Returns the type by its name in the keys *_type: "f32" or "bf16".
 device::DType state_type(const std::string& name);
 // A coefficient that multiplies stored state is rounded to the type of the state, as the published
 // code does.

@@ -20,8 +20,8 @@ void EmaOptions::bind(config::Table& t) {
       .min(0)
       .on_resume(may);
   t.duration("every", every,
-             "how often the average is updated; it keeps as much each time, so its memory grows "
-             "with this")
+             "time between updates of the average; each keeps the same share, so the average "
+             "reaches further back with a longer time")
       .above(0)
       .on_resume(may);
   if (decay == 1) t.error("decay", "1 would never let a weight in");

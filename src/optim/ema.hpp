@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // [ema]: an exponential moving average of the trained weights, for evaluation. A step that is
-// applied moves it after the update, on the device; one that is not leaves it. It lies as the
-// weights do: each rank keeps what it owns of them (and, where parameters are replicated, room for
-// the whole, which only evaluations fill). Frozen and state tensors are the weights' own.
+// applied updates the average after the weights, on the device. A step that is not applied leaves
+// it unchanged. The average has the weights' layout, and each rank keeps the elements that it owns.
+// Replicated parameters also have a buffer for the whole, which only evaluations fill. Frozen and
+// state tensors are read from the weights.
 //
-// Checkpoints hold it as /ema/PATH. Nothing else is kept from step to step.
+// Checkpoints hold the average as /ema/PATH. Nothing else is kept from step to step.
 #pragma once
 
 #include <string>
@@ -32,20 +33,20 @@ struct EmaRule {
   EmaRule() = default;
   EmaRule(const EmaOptions& options, const Clock& clock);
   bool due(int64_t step) const { return step % every == 0; }
-  // How much of the average an update at `step` keeps.
+  // Returns the share of the average that the update at `step` keeps.
   float keep(int64_t step) const;
 };
 
 class Ema {
  public:
-  // `weights` must outlive it.
+  // `weights` must outlive this object.
   Ema(shard::Fabric fabric, const EmaRule& rule, const shard::WeightStore& weights);
 
-  // Begins anew from the weights: for weights that changed from outside.
+  // Sets the average to the weights. Call it at the start, and when the weights were replaced.
   void start();
-  // After the update of `step`; `decided`: Engine::decision().
+  // Call it after the update of `step`; `decided`: Engine::decision().
   void update(int64_t step, device::View decided);
-  // The average, for forward passes. All ranks call: what was updated since is gathered.
+  // Returns the average, for forward passes, and gathers it after an update. All ranks must call.
   shard::WeightStore& average();
   // Call it after a restore has filled the listed tensors.
   void changed() { gathered_ = false; }

@@ -26,7 +26,7 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
   const auto& parameters = layout.parameters();
   CHECK(policies_.size() == parameters.size(), "{} policies for {} parameters", policies_.size(),
         parameters.size());
-  std::vector<int64_t> of_gradients, measured, two;
+  std::vector<int64_t> gradient_widths, measure_widths, norm_widths;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const shard::ParameterKind kind = layout.units()[size_t(parameters[p].unit)].kind;
     const bool trained = kind == shard::ParameterKind::trained,
@@ -35,9 +35,9 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
           parameters[p].path);
     CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.size()),
           "{}: no schedule", parameters[p].path);
-    of_gradients.push_back(trained ? method_->sums(int(p)) : 0);
-    measured.push_back(trained ? method_->measures(int(p)) : 0);
-    two.push_back(state ? 0 : 2);  // the norm of all parameters leaves state out
+    gradient_widths.push_back(trained ? method_->sums(int(p)) : 0);
+    measure_widths.push_back(trained ? method_->measures(int(p)) : 0);
+    norm_widths.push_back(state ? 0 : 2);  // the norm of all parameters leaves state out
   }
   for (int u = 0; u < int(layout.units().size()); ++u) {
     auto& cuts = pieces_.emplace_back();
@@ -49,10 +49,10 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
         cut.push_back({u, s.parameter, s.begin, s.end, c * length + s.offset});
     }
   }
-  gradient_sums_ = std::make_unique<CutSums>(fabric, of_gradients);
-  if (std::any_of(measured.begin(), measured.end(), [](int64_t n) { return n > 0; }))
-    measured_sums_ = std::make_unique<CutSums>(fabric, measured);
-  norm_sums_ = std::make_unique<CutSums>(fabric, two);
+  gradient_sums_ = std::make_unique<CutSums>(fabric, gradient_widths);
+  if (std::any_of(measure_widths.begin(), measure_widths.end(), [](int64_t n) { return n > 0; }))
+    measured_sums_ = std::make_unique<CutSums>(fabric, measure_widths);
+  norm_sums_ = std::make_unique<CutSums>(fabric, norm_widths);
 
   for (const std::string& group : groups) {
     std::regex re(group);
@@ -60,26 +60,28 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
     for (size_t p = 0; p < parameters.size(); ++p)
       if (std::regex_match(parameters[p].path, re)) members.push_back(int(p));
   }
-  std::vector<int32_t> places;
+  std::vector<int32_t> square_index;
   for (size_t p = 0; p < parameters.size(); ++p)
-    if (of_gradients[p] > 0) places.push_back(base::narrow<int32_t>(gradient_sums_->place(int(p))));
+    if (gradient_widths[p] > 0)
+      square_index.push_back(base::narrow<int32_t>(gradient_sums_->offset(int(p))));
   const device::Kind kind = fabric.queue.kind();
-  places_buffer_ = device::Buffer(kind, fabric.ledger, "workspace",
-                                  int64_t(places.size()) * size_of(device::DType::i32));
-  places_ = places_buffer_.view(device::DType::i32).slice(0, int64_t(places.size()));
-  device::upload(places_, places.data(), fabric.queue);
-  found_ = device::Buffer(kind, fabric.ledger, "workspace",
-                          (1 + places_.count + 4) * size_of(device::DType::f64));
+  square_index_buffer_ = device::Buffer(kind, fabric.ledger, "workspace",
+                                        int64_t(square_index.size()) * size_of(device::DType::i32));
+  square_index_ =
+      square_index_buffer_.view(device::DType::i32).slice(0, int64_t(square_index.size()));
+  device::upload(square_index_, square_index.data(), fabric.queue);
+  inspection_ = device::Buffer(kind, fabric.ledger, "workspace",
+                               (1 + square_index_.count + 4) * size_of(device::DType::f64));
   info_.clip.decided = decision();
-  found_there_ = device::Fetched(kind, found_.bytes());
-  norms_there_ = device::Fetched(kind, norm_sums_->all().bytes());
+  host_inspection_ = device::Fetched(kind, inspection_.bytes());
+  host_norms_ = device::Fetched(kind, norm_sums_->all().bytes());
 
   for (Norms* n :
        {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates}) {
     n->per_parameter.assign(parameters.size(), 0);
     n->per_group.assign(groups_.size(), 0);
   }
-  for (std::vector<float>& values : schedules_of_) values.assign(schedules_.size(), 0);
+  for (std::vector<float>& values : schedule_values_) values.assign(schedules_.size(), 0);
   report_.update.schedules.assign(schedules_.size(), 0);
   owned_.resize(layout.units().size());
   if (scale_options_) set_scale_state({scale_options_->init, 0});
@@ -101,14 +103,15 @@ void Engine::set_scale_state(const ScaleState& state) {
   device::upload(scale_memory().slice(0, 2), values, fabric_.queue);
 }
 
-// Three numbers in the room of four, behind the squares.
-device::View Engine::floats_found(int64_t which) const {
-  const device::View behind =
-      found_.view(device::DType::f64).slice(1 + places_.count + 2 * which, 2);
-  return {behind.data, device::DType::f32, 3};
+// Returns the decision (0) or the loss scale (1): three floats in the place of two doubles, behind
+// the squares.
+device::View Engine::inspection_floats(int64_t which) const {
+  const device::View words =
+      inspection_.view(device::DType::f64).slice(1 + square_index_.count + 2 * which, 2);
+  return {words.data, device::DType::f32, 3};
 }
 
-// From the sums of squares of each tensor, added in the order of the parameters.
+// Squares are added in the order of the parameters.
 template <class Square>
 void Engine::fill(Norms& norms, Square square_of) {
   double total = 0;
@@ -145,17 +148,18 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
   kernels::run(kernels::ClipGradient{.decision = decision(),
                                      .norm = norm(),
                                      .squares = gradient_sums_->all(),
-                                     .places = places_,
+                                     .places = square_index_,
                                      .must_be_finite = loss,
                                      .found = squares(),
                                      .bound = scale_options_ ? 0 : float(clip_norm_)},
                fabric_.queue);
-  // Every rank has the same sums, so every rank finds an overflow, and moves the scale, alike.
+  // Every rank has the same sums, so all ranks find the same overflow and change the scale alike.
   if (scale_options_)
     kernels::run(kernels::LossScale{decision(), norm(), scale_memory(), float(clip_norm_),
                                     scale_options_->rule()},
                  fabric_.queue);
-  found_there_.fetch(step, {found_.data(), device::DType::u8, found_.bytes()}, fabric_.queue);
+  host_inspection_.fetch(step, {inspection_.data(), device::DType::u8, inspection_.bytes()},
+                         fabric_.queue);
   inspected_ = step;
 }
 
@@ -175,7 +179,7 @@ const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
   update_.clip = info_.clip;
   update_.rate = float(learning_rate_ * policy.lr_scale);
   update_.decay = float(weight_decay_ * policy.decay_scale);
-  update_.schedule = schedules_of_[info_.step][size_t(policy.schedule)];
+  update_.schedule = schedule_values_[info_.step][size_t(policy.schedule)];
   return update_;
 }
 
@@ -184,7 +188,7 @@ void Engine::apply(int64_t step) {
   inspected_ = 0;
   info_.step = step;
   for (size_t s = 0; s < schedules_.size(); ++s)
-    schedules_of_[step][s] = schedules_[s].at(step - 1);
+    schedule_values_[step][s] = schedules_[s].at(step - 1);
   method_->begin_step(info_, *gradient_sums_);
   if (measured_sums_) {
     measured_sums_->sum(
@@ -209,15 +213,15 @@ void Engine::apply(int64_t step) {
         frozen_.run(fabric_.queue);
       });
   norm_sums_->exchange();
-  norms_there_.fetch(step, norm_sums_->all(), fabric_.queue);
+  host_norms_.fetch(step, norm_sums_->all(), fabric_.queue);
 }
 
 const Report& Engine::report(int64_t step) {
-  report_.update.schedules = schedules_of_[step];
+  report_.update.schedules = schedule_values_[step];
   if (fabric_.queue.kind() == device::Kind::plan) return report_;
-  const device::View found = found_there_.read(step);
-  const auto* squares_of_gradients = static_cast<const double*>(found.data) + 1;
-  const auto* decided = reinterpret_cast<const float*>(squares_of_gradients + places_.count);
+  const device::View inspection = host_inspection_.read(step);
+  const auto* gradient_squares = static_cast<const double*>(inspection.data) + 1;
+  const auto* decided = reinterpret_cast<const float*>(gradient_squares + square_index_.count);
   const float* scales = decided + 4;
   const double scale = scale_options_ ? double(scales[2]) : 1;
   if (scale_options_) {
@@ -225,14 +229,14 @@ const Report& Engine::report(int64_t step) {
     report_.gradients.next_loss_scale = double(scales[0]);
   }
   fill(report_.gradients.gradients, [&, next = int64_t{0}](int p) mutable {
-    return policies_[size_t(p)].frozen ? 0 : squares_of_gradients[next++] / (scale * scale);
+    return policies_[size_t(p)].frozen ? 0 : gradient_squares[next++] / (scale * scale);
   });
   report_.gradients.clip = double(decided[1]) / double(decided[0]) * scale;
   report_.gradients.applied = decided[2] != 0;
-  const device::View norms = norms_there_.read(step);
+  const device::View norms = host_norms_.read(step);
   auto square = [&](int p, int which) {
     const device::View sums = norm_sums_->of(p);
-    return sums.count > 0 ? norms.f64()[norm_sums_->place(p) + which] : 0;
+    return sums.count > 0 ? norms.f64()[norm_sums_->offset(p) + which] : 0;
   };
   fill(report_.update.parameters, [&](int p) { return square(p, 0); });
   fill(report_.update.updates, [&](int p) { return square(p, 1); });

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of one step, for whatever part of the parameters this rank owns.
+// The update of one step, for the part of the parameters that this rank owns.
 //
-// optim holds optimizers, schedules and what is common to them: the rules that give each parameter
-// its scales, norms, clipping, and the order of transformations (big_vision's): clip by the global
-// norm, optimizer, learning rate, + weight decay, schedule, sign. It sees owned ranges of units and
-// logical tensors; models, batches and losses are none of its business.
+// optim holds optimizers, schedules and the parts that they share: rules that give each parameter
+// its scales, norms, clipping, and the order of transformations. The order is big_vision's: clip by
+// the global norm, optimizer, learning rate, + weight decay, schedule, sign. optim sees owned
+// ranges of units and logical tensors. It knows no models, batches or losses.
 //
-// Use per step: inspect(step, units, loss) decides, from the gradients and the loss, how gradients
-// are clipped and whether they are applied, and apply(step) does it. The decision stays where the
-// gradients are and is read there: where something is not finite, apply leaves weights and state as
-// they are. The host learns of it from report(step), which waits for that step alone; it may be
-// asked while the next step is under way, not later.
+// Use per step: inspect(step, units, loss) decides from gradients and loss how gradients are
+// clipped and if the step is applied. apply(step) updates. The decision stays on the device: if a
+// number is not finite, apply leaves weights and state unchanged. The host reads the decision from
+// report(step), which waits for that step alone. Call report before the step after the next is
+// inspected.
 //
-// State for checkpoints, under /optimizer/KIND, and what big_vision's checkpoints call it (under
-// opt/, with clipping on; "1" is the place of the optimizer in the chain, 0 without clipping;
-// counts are step numbers and are not stored):
-//   adafactor/{v_row,v_col,v,momentum}/PATH   1/0/0/{1,2,3}/PATH and 1/0/2/1/PATH   (unused ones
-//   are [1] zeros there) adamw/{mu,nu}/PATH                        1/0/{1,2}/PATH
-//   momentum/trace/PATH                       1/0/0/PATH
+// State for checkpoints, under /optimizer/KIND, and its names in big_vision's checkpoints, under
+// opt/. "1" is the position of the optimizer in the chain with clipping; it is 0 without. Counts
+// are step numbers and are not stored.
+//
+//   adafactor/{v_row,v_col,v}/PATH   1/0/0/{1,2,3}/PATH, where unused ones are [1] zeros
+//   adafactor/momentum/PATH          1/0/2/1/PATH
+//   adamw/{mu,nu}/PATH               1/0/{1,2}/PATH
+//   momentum/trace/PATH              1/0/0/PATH
 #pragma once
 
 #include <memory>
@@ -36,9 +38,8 @@ namespace optim {
 
 struct OwnedUnit {
   int unit = 0;
-  device::View weights;  // f32 [layout.owned_count(unit)]
-  // the same elements of the finished mean gradient; none where the unit is frozen
-  device::View gradient;
+  device::View weights;   // f32 [layout.owned_count(unit)]
+  device::View gradient;  // these elements of the finished mean gradient; none for a frozen unit
 };
 
 struct Norms {
@@ -48,11 +49,11 @@ struct Norms {
 };
 
 struct Inspection {
-  bool applied = true;  // gradients and loss were finite; else nothing was updated
-  Norms gradients;      // raw, before clipping; frozen parameters count as zero
-  double clip = 1;      // what gradients are multiplied by
-  // fp16: the scale that the gradients had, of which norms are free; and what follows
-  double loss_scale = 0, next_loss_scale = 0;
+  bool applied = true;         // gradients and loss were finite; otherwise nothing was updated
+  Norms gradients;             // before clipping, without the loss scale; frozen parameters have 0
+  double clip = 1;             // factor of the gradients
+  double loss_scale = 0;       // fp16: the scale of this step's gradients
+  double next_loss_scale = 0;  // fp16
 };
 
 struct UpdateReport {
@@ -68,47 +69,50 @@ struct Report {
 
 class Engine {
  public:
-  // `groups`: regular expressions; norms are also formed over the parameters that each fully
+  // `groups`: regular expressions. Norms are also formed over the parameters that each one fully
   // matches.
   Engine(shard::Fabric fabric, const OptimizerOptions& options,
          std::vector<ParameterPolicy> policies, std::vector<Schedule> schedules,
          const std::vector<std::string>& groups = {},
          const std::optional<LossScaleOptions>& loss_scale = {});
 
-  // Looks at the finished gradients: one pass over them, one all-reduce over mesh.fsdp. Every unit
-  // must be there once. `step` is the number of the update, the first is 1; `loss`: f64 in the
-  // queue's memory, all of which must be finite; none: nobody asks.
+  // Decides about the finished gradients: one pass over them, one all-reduce over mesh.fsdp.
+  // `units` must hold every unit once. `step` is the number of the update, from 1. `loss`: f64
+  // values in the queue's memory, all of which must be finite; may be none.
   void inspect(int64_t step, std::span<const OwnedUnit> units, device::View loss = {});
   // Updates weights and state of the units last inspected.
   void apply(int64_t step);
-  // What came of the step. All zero under plan.
+  // Returns the report of a step. All numbers are zero on the plan back end.
   const Report& report(int64_t step);
-  // The decision of the last inspection, f32 [3] in the queue's memory (kernels::Clip::decided),
-  // for everything else that changes with a step.
-  device::View decision() const { return floats_found(0); }
+  // The decision of the last inspection, f32 [3] in the queue's memory (kernels::Clip::decided).
+  // Everything else that changes with a step reads it too.
+  device::View decision() const { return inspection_floats(0); }
 
-  // With a loss scale: what the gradients to inspect must have been multiplied by, f32 [1] in the
-  // queue's memory; else none. Each inspection moves it.
+  // The factor that the gradients to inspect must contain, f32 [1] in the queue's memory. None
+  // without a loss scale. Each inspection may change it.
   device::View loss_scale() const;
-  // What of it is kept from step to step: the scale, and the updates since it moved.
+  // State of the loss scale: the scale, and the number of updates since it changed.
   struct ScaleState {
     double scale = 0, updates = 0;
   };
   ScaleState scale_state();
   void set_scale_state(const ScaleState& state);
 
-  // The memory of all optimizer state: read to save, filled to restore. Nothing else but the loss
-  // scale is kept from step to step.
+  // The memory of all optimizer state, which is read to save and filled to restore. Besides it,
+  // only the loss scale is kept from step to step.
   std::vector<shard::TensorSlice> state();
 
  private:
-  // What an inspection leaves for the host: the norm, the squares it was made of by parameter, the
-  // decision, the loss scale.
-  device::View norm() const { return found_.view(device::DType::f64).slice(0, 1); }
-  device::View squares() const { return found_.view(device::DType::f64).slice(1, places_.count); }
-  device::View scale_memory() const { return floats_found(1); }  // see op loss_scale
-  device::View floats_found(int64_t which) const;
-  // Norms from each parameter's square, which `square(p)` says.
+  // Parts of inspection_: f64 words that an inspection writes and the host fetches.
+  //   | norm | square of the gradient of each trained parameter | decision | loss scale |
+  // The last two are f32 [3] in two words each.
+  device::View norm() const { return inspection_.view(device::DType::f64).slice(0, 1); }
+  device::View squares() const {
+    return inspection_.view(device::DType::f64).slice(1, square_index_.count);
+  }
+  device::View scale_memory() const { return inspection_floats(1); }  // see op loss_scale
+  device::View inspection_floats(int64_t which) const;
+  // Computes norms. `square(p)` returns the sum of squares of a parameter.
   template <class Square>
   void fill(Norms& norms, Square square);
   device::View weights(const Piece& piece) const;
@@ -128,11 +132,11 @@ class Engine {
   int64_t inspected_ = 0;         // the step, until it is applied
   StepInfo info_;
   kernels::Update update_;
-  kernels::OpList<kernels::SquareSums> frozen_;  // of weights that stay
-  device::Buffer found_, places_buffer_;
-  device::View places_;  // i32, by parameter: where the sum of its gradient's squares is
-  device::Fetched found_there_, norms_there_;
-  base::PerStep<std::vector<float>> schedules_of_;
+  kernels::OpList<kernels::SquareSums> frozen_;  // sums of squares of weights that do not change
+  device::Buffer inspection_, square_index_buffer_;
+  device::View square_index_;  // i32, by trained parameter: its square's index in gradient_sums_
+  device::Fetched host_inspection_, host_norms_;
+  base::PerStep<std::vector<float>> schedule_values_;
   Report report_;
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer = one Method: its state, what it must know of whole tensors before an update, and
-// its rule for elements. The engine does everything else (norms, clipping, learning rate, decay,
-// schedule, exchange over ranks), once for all.
+// One optimizer is one Method: its state, the sums over whole tensors that it needs before an
+// update, and its rule for elements. The engine does everything else for all optimizers: norms,
+// clipping, learning rate, decay, schedule, exchange over ranks.
 //
-// A Method asks for ops tensor by tensor (OpList), and the engine says when they run: on GPUs many
-// tensors in one launch.
+// A Method queues ops tensor by tensor (OpList), and the engine decides when they run. On GPUs one
+// launch serves many tensors.
 //
 // To add an optimizer: a file with its options (keys of [optimizer]) and its Method, and a row in
 // registry.cpp.
@@ -21,16 +21,16 @@
 namespace optim {
 
 // The part of one tensor that lies in one cut of a unit and that this rank owns. Sums are formed
-// piece by piece; of a tensor, no cut holds two.
+// piece by piece. A cut holds at most one piece of a tensor.
 struct Piece {
   int unit = 0, parameter = 0;
   int64_t begin = 0, end = 0;  // elements of the logical, flattened tensor
-  int64_t offset = 0;          // of `begin` in this rank's owned range of the unit
+  int64_t offset = 0;          // element `begin` in this rank's owned range of the unit
   int64_t count() const { return end - begin; }
 };
 using Pieces = std::vector<std::vector<std::vector<Piece>>>;  // by unit, by owned cut
 
-// The totals over a tensor: doubles, the same on every rank, for ops to read.
+// Totals over whole tensors, for ops to read: doubles, the same on every rank.
 class TensorTotals {
  public:
   virtual ~TensorTotals() = default;
@@ -38,41 +38,41 @@ class TensorTotals {
 };
 
 struct StepInfo {
-  int64_t step = 1;      // the update to make: the first is 1
-  kernels::Clip clip{};  // decided in memory: whether there is an update at all is part of it
+  int64_t step = 1;      // number of the update, from 1
+  kernels::Clip clip{};  // in the queue's memory; also says if the update is applied
 };
 
 class Method {
  public:
   virtual ~Method() = default;
 
-  // How many sums over the whole tensor are needed before an update. The first is always the sum of
-  // squares.
+  // Returns the number of sums over the whole tensor that an update needs. The first is always the
+  // sum of squares.
   virtual int64_t sums(int /*parameter*/) const { return 1; }
-  // Asks for a piece's part of the sums, which were zeroed for its cut. Default: the sum of
+  // Queues the op that adds a piece to the sums, which were zeroed for its cut. Default: the sum of
   // squares.
   virtual void sum(const Piece& /*piece*/, device::View gradient, device::View sums) {
     squares_.add({sums, gradient});
   }
-  // Runs what sum, measure and update have asked for since.
+  // Runs the ops that sum, measure and update have queued.
   virtual void run() { squares_.run(fabric_.queue); }
   virtual void begin_step(const StepInfo& /*info*/, const TensorTotals& /*totals*/) {}
 
-  // Methods that need further sums before an update, as a norm of the weights or of their own
-  // direction: one more pass over weights and gradients, after begin_step. Returns the number of
-  // sums over the whole tensor; if no tensor has any there is no such pass.
+  // Returns the number of further sums over the whole tensor, such as a norm of the weights or of
+  // the direction. They take one more pass over weights and gradients, after begin_step. There is
+  // no such pass if no tensor has such sums.
   virtual int64_t measures(int /*parameter*/) const { return 0; }
-  // Asks for a piece's part of these sums, which were zeroed for its cut. Not called for tensors
-  // without any.
+  // Queues the op that adds a piece to these sums, which were zeroed for its cut. Not called for
+  // tensors without such sums.
   virtual void measure(const Piece& /*piece*/, device::View /*weights*/, device::View /*gradient*/,
                        device::View /*sums*/) {}
   virtual void measured(const TensorTotals& /*totals*/) {}
 
-  // Asks for the update of the weights of a piece and of the state that belongs to them.
+  // Queues the update of a piece's weights and of their state.
   virtual void update(const Piece& piece, const kernels::Update& update) = 0;
 
-  // Everything the next update depends on besides weights and step number, in the same order on
-  // every rank.
+  // Lists everything that the next update depends on besides weights and step number. The order is
+  // the same on every rank.
   virtual void list_state(std::vector<shard::TensorSlice>& out) = 0;
 
  protected:
@@ -87,10 +87,10 @@ class Method {
   kernels::OpList<kernels::SquareSums> squares_;
 };
 
-// The keys of one kind of optimizer, and how to make it.
+// The keys of one kind of optimizer, and the function that makes it.
 struct MethodOptions : config::Table::Variant {
-  // Bytes of state per element of a tensor of this shape; only differences between tensors matter
-  // (shard::Unit).
+  // Returns the bytes of state per element of a tensor of this shape. Only differences between
+  // tensors matter (shard::Unit).
   virtual int64_t element_state_bytes(const std::vector<int64_t>& /*shape*/) const { return 0; }
   virtual std::unique_ptr<Method> make(const shard::Fabric& fabric) const = 0;
 };

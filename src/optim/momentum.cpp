@@ -8,7 +8,7 @@
 namespace optim {
 
 void MomentumOptions::bind(config::Table& t) {
-  t.key("momentum", momentum, "how much of the trace is kept").min(0).max(1);
+  t.key("momentum", momentum, "share of the trace that each update keeps").min(0).max(1);
   t.key("momentum_type", momentum_type, "how the trace is stored")
       .one_of({"bf16", "f32"})
       .on_resume(config::OnResume::never);

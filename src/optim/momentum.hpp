@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient descent with momentum: big_vision's momentum_hp (the trace is stored in bfloat16 unless
-// told otherwise).
+// Gradient descent with momentum: big_vision's momentum_hp. The trace is stored in bfloat16 by
+// default.
 #pragma once
 
 #include <string>

@@ -53,13 +53,12 @@ void LossScaleOptions::bind(config::Table& t) {
       .max(1)
       .on_resume(may);
   t.key("growth_interval", growth_interval,
-        "updates in a row without an overflow before the scale grows")
+        "consecutive updates without an overflow before the scale grows")
       .min(1)
       .max(10'000'000)
       .unit("steps")
       .on_resume(may);
-  t.key("min", min,
-        "the scale does not shrink below it: an overflow there is guard.nonfinite's business")
+  t.key("min", min, "least scale; guard.nonfinite decides about an overflow at this scale")
       .above(0)
       .max(0x1p60)
       .on_resume(may);
@@ -183,7 +182,7 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
           {fmt::format("optimizer.rule.{}.match", r),
            fmt::format("\"{}\" matches no parameter; paths look like {}", options.rules[r].match,
                        paths.empty() ? "" : paths[paths.size() / 2])});
-  const bool resolved = out.problems.empty();  // otherwise what is used is not known
+  const bool resolved = out.problems.empty();  // otherwise the schedules in use are not known
   for (const auto& [name, table] : tables) {
     if (used.count(name)) continue;
     const std::string& schedule = name;  // Clang before 16 lets no lambda capture `name`
@@ -193,11 +192,9 @@ Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables&
     out.problems.push_back(
         {"schedule." + name,
          named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it matches "
-                 "are frozen or "
-                 "taken by an earlier rule"
+                 "are frozen or taken by an earlier rule"
                : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one "
-                             "use [schedule.default]"
-                             "{}",
+                             "use [schedule.default]{}",
                              name == "default" ? ", and every rule names another" : "")});
   }
   return out;

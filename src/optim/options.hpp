@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The [optimizer] section, and what its rules mean for each parameter.
+// The [optimizer] section, and the policy of each parameter that follows from its rules.
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@
 
 namespace optim {
 
-// [[optimizer.rule]]: the first rule that fully matches a parameter's path decides everything about
-// it.
+// [[optimizer.rule]]: the first rule that fully matches a parameter's path decides its whole
+// policy.
 struct Rule {
   std::string match;
-  double decay_scale = -1;  // -1: as without rules, 1 for kernels and 0 for the rest
+  double decay_scale = -1;  // -1: the default, 1 for kernels and 0 for the rest
   double lr_scale = 1;
   std::string schedule = "default";
   bool frozen = false;
@@ -39,7 +39,7 @@ struct OptimizerOptions {
   mutable std::shared_ptr<MethodOptions> defaults_;
 };
 
-// [precision.loss_scale]: fp16's.
+// [precision.loss_scale], for fp16.
 struct LossScaleOptions {
   double init = 65536, growth = 2, backoff = 0.5, min = 1;
   int64_t growth_interval = 2000;
@@ -50,7 +50,7 @@ struct LossScaleOptions {
   }
 };
 
-// What the rules come to for one parameter.
+// The result of the rules for one parameter.
 struct ParameterPolicy {
   bool frozen = false;
   double lr_scale = 1;
@@ -59,25 +59,25 @@ struct ParameterPolicy {
 };
 
 struct Policies {
-  std::vector<ParameterPolicy> parameters;  // as `paths`
+  std::vector<ParameterPolicy> parameters;  // in the order of `paths`
   std::vector<std::string> schedules;       // names; the first is "default"
   std::vector<Problem> problems;            // not empty: do not use the rest
 };
 
 using ScheduleTables = std::map<std::string, ScheduleOptions>;
 
-// Problems: parameters that no rule covers, rules that match no parameter, unknown schedules,
-// [schedule.NAME] tables that nothing uses.
+// Applies the rules to parameters. Problems: parameters that no rule covers, rules that match no
+// parameter, unknown schedules, [schedule.NAME] tables that no parameter uses.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<std::string>& paths);
-// For the parameters of a model: those of kind state need no rule and count as frozen.
+// Applies the rules to the parameters of a model. Those of kind state need no rule and are frozen.
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
                           const std::vector<shard::Parameter>& parameters);
 
-// Problems of all tables, see ScheduleOptions::problems.
+// Returns the problems of all tables (ScheduleOptions::problems).
 std::vector<Problem> schedule_problems(const ScheduleTables& tables, const Clock& clock);
 
-// The named schedules; one that has no table is constant 1.
+// Makes the named schedules. A schedule without a table is constant 1.
 std::vector<Schedule> make_schedules(const std::vector<std::string>& names,
                                      const ScheduleTables& tables, const Clock& clock);
 

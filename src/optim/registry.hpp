@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers there are: one row each (registry.cpp).
+// The registry of optimizers: one row each (registry.cpp).
 #pragma once
 
 #include <memory>

@@ -21,12 +21,12 @@ int64_t steps_of(const config::Duration& d, const Clock& clock, int64_t otherwis
   return d.steps(clock.global_batch, clock.data_size, clock.total_steps, otherwise);
 }
 
-// Warm-up and cooldown: 0 of any unit is none.
+// Returns the steps of a warm-up or cooldown. 0 in any unit means none.
 int64_t ramp_of(const config::Duration& d, const Clock& clock) {
   return d.value == 0 ? 0 : steps_of(d, clock, 0);
 }
 
-// The same, or nothing if it is not known yet; a length that cannot be is a problem of `key`.
+// Returns ramp_of, or nothing if it is not known yet. An impossible length is a problem of `key`.
 std::optional<int64_t> known_ramp(const config::Duration& d, const Clock& clock,
                                   const std::string& key, std::vector<Problem>& out) {
   using Unit = config::Duration::Unit;
@@ -40,12 +40,12 @@ std::optional<int64_t> known_ramp(const config::Duration& d, const Clock& clock,
   }
 }
 
-// Powers and cosines of floats are taken in double and rounded once: the same bits on every
-// machine, and at most a rounding away from any float library.
+// Powers and cosines of floats are computed in double and rounded once. They have the same bits on
+// every machine, and differ from any float library by one rounding at most.
 float power_of(float x, float e) { return float(std::pow(double(x), double(e))); }
 float cosine_of(float x) { return float(std::cos(double(x))); }
 
-// Progress between warm-up and the end, clipped to [0, 1].
+// Returns the progress between warm-up and the end, clipped to [0, 1].
 float progress(int64_t step, int64_t warmup, int64_t total) {
   return std::clamp(float(step - warmup) / float(total - warmup), 0.0f, 1.0f);
 }
@@ -143,8 +143,9 @@ ScheduleShape::Curve CosineShape::curve(const Clock& clock, int64_t warmup,
 }
 
 void RsqrtShape::bind(config::Table& t) {
-  t.duration("timescale", timescale, "after so long the square has doubled").above(0);
-  t.duration("shift", shift, "as if training were so much further");
+  t.duration("timescale", timescale, "time until the multiplier has fallen to 1 / sqrt(2)")
+      .above(0);
+  t.duration("shift", shift, "added to the progress of training");
 }
 
 ScheduleShape::Curve RsqrtShape::curve(const Clock& clock, int64_t warmup,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schedules: a multiplier of the update as a function of the number of updates already made (step -
-// 1). The formulas are big_vision's create_learning_rate_schedule, evaluated in float. Warm-up and
-// cooldown multiply what the shape gives.
+// 1). The formulas are those of big_vision's create_learning_rate_schedule, evaluated in float.
+// Warm-up and cooldown multiply the shape's value.
 //
 // To add a shape: a struct with its keys and its curve, and a row in schedule.cpp.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace optim {
 
-// What durations are measured against.
+// The lengths that durations refer to.
 struct Clock {
   int64_t total_steps = 0;
   int64_t global_batch = 0;
@@ -41,7 +41,7 @@ class Schedule {
 struct ScheduleShape : config::Table::Variant {
   // The value at `step` of a schedule that starts from `base`. `name` is the table, for messages.
   using Curve = std::function<float(float base, int64_t step)>;
-  // As ScheduleOptions::problems, of what the shape adds.
+  // Adds the problems of the shape's own keys (ScheduleOptions::problems).
   virtual void find_problems(const Clock&, const std::string&, std::vector<Problem>&) const {}
   virtual Curve curve(const Clock& clock, int64_t warmup, const std::string& name) const = 0;
 };
@@ -50,15 +50,15 @@ struct ScheduleShape : config::Table::Variant {
 struct ScheduleOptions {
   std::string kind = "constant";
   std::shared_ptr<config::Table::Variant> shape;  // a ScheduleShape; none: the defaults of `kind`
-  double mult = 1;                                // value that everything else multiplies
+  double mult = 1;                                // multiplies shape, warm-up and cooldown
   bool scale_with_batch = false;                  // times global_batch / 256
   config::Duration warmup, cooldown;
 
   void bind(config::Table& t);
-  // Lengths that do not fit into the run. What rests on an unknown (0) length of the run or of the
-  // data is left out.
+  // Returns lengths that do not fit into the run. Skips checks that need a length of the run or of
+  // the data that is not known yet (0).
   std::vector<Problem> problems(const Clock& clock, const std::string& name) const;
-  // Error(Exit::config) for the first of the problems.
+  // Throws Error(Exit::config) for the first of the problems.
   Schedule make(const Clock& clock, const std::string& name) const;
 };
 // The registered kinds.
@@ -92,18 +92,18 @@ struct RsqrtShape : ScheduleShape {
   void bind(config::Table& t) override;
   Curve curve(const Clock& clock, int64_t warmup, const std::string& name) const override;
 };
-// base times the multiplier of the last boundary reached.
+// base times the multiplier of the last boundary reached
 struct StairShape : ScheduleShape {
   std::vector<double> at_steps, at_examples, at_epochs, at_fraction;  // at most one of them
   std::vector<double> mults;
   void bind(config::Table& t) override;
   Curve curve(const Clock& clock, int64_t warmup, const std::string& name) const override;
 };
-// One schedule after the other. Each part has a clock of its own: it starts at 0 and its run is as
-// long as the part, so warm-up, decay and fractions refer to the part.
+// Schedules one after the other. Each part has its own clock, which starts at 0 and runs for the
+// length of the part. Warm-up, decay and fractions refer to the part.
 struct CompositeShape : ScheduleShape {
   struct Part : ScheduleOptions {
-    config::Duration from;  // where it starts; the first part at 0
+    config::Duration from;  // start of the part; the first one starts at 0
     void bind(config::Table& t);
   };
   std::vector<Part> parts;

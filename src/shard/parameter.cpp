@@ -53,8 +53,7 @@ void ShardingOptions::bind(config::Table& t) {
   if (parameters == "sharded" && optimizer == "replicated")
     t.error("optimizer",
             "sharded parameters with a replicated optimizer: every rank would update weights that "
-            "it does not hold; "
-            "use optimizer = \"sharded\"");
+            "it does not hold; use optimizer = \"sharded\"");
 }
 
 Strategy ShardingOptions::strategy_of(const std::string& path) const {
