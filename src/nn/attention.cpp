@@ -79,17 +79,17 @@ void Attention::backward(Context& ctx, View dy, View x, const Sequences& queries
                                      .shape = shape(ctx, queries, keys, mask, flags)});
   for (int64_t j = 0; j < ctx.slices; ++j) {
     const View into = self ? dx : dmemory;
-    const kernels::Gemm of_query =
+    const kernels::Gemm query_product =
                             query.input_product(ctx, dq, queries.rows, j, dx, Write::overwrite),
-                        of_key = key.input_product(ctx, dk, keys.rows, j, into,
-                                                   self ? Write::accumulate : memory_write),
-                        of_value =
+                        key_product = key.input_product(ctx, dk, keys.rows, j, into,
+                                                        self ? Write::accumulate : memory_write),
+                        value_product =
                             value.input_product(ctx, dv, keys.rows, j, into, Write::accumulate);
     if (self) {
-      ctx.run_by_rows({of_query, of_key, of_value});
+      ctx.run_by_rows({query_product, key_product, value_product});
     } else {
-      ctx.run(of_query);
-      ctx.run_by_rows({of_key, of_value});
+      ctx.run(query_product);
+      ctx.run_by_rows({key_product, value_product});
     }
   }
   query.parameter_gradients(ctx, dq, x, queries.rows);

@@ -15,7 +15,7 @@ device::View add_along_tree(device::View values, int64_t rows, device::Queue& qu
     kernels::run(kernels::AddSums{row(into), row(into), row(from)}, queue);
   };
   base::TreeSum tree;
-  // Slot s <= j always, so finished rows can fold in place at the front.
+  // The slot of row j is at most j, so no sum overwrites a later row.
   for (int64_t j = 0; j < rows; ++j) {
     device::copy(row(tree.next_slot()), row(j), queue);
     tree.push(add);
@@ -34,8 +34,8 @@ device::View BatchGroup::sum(device::View sums, device::Queue& queue) {
 void BatchGroup::gather(device::View mine, device::View all, device::Queue& queue) {
   CHECK(all.count == mine.count * ranks(), "{} elements of each of {} ranks into {}", mine.count,
         ranks(), all.count);
-  const int64_t of_replica = mine.count * mesh_.shape.fsdp;
-  const device::View replica = all.slice(mesh_.replica_index * of_replica, of_replica);
+  const int64_t replica_count = mine.count * mesh_.shape.fsdp;
+  const device::View replica = all.slice(mesh_.replica_index * replica_count, replica_count);
   mesh_.fsdp->all_gather(mine, replica, queue).wait();
   mesh_.replica->all_gather(replica, all, queue).wait();
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples of a global micro-batch, which all ranks compute in one pass. A pass exchanges sums
-// over them (statistics of a norm) and small tensors (embeddings) here: they are over examples,
-// never over ranks.
+// over these examples (statistics of a norm) and small tensors (embeddings) here. Both are defined
+// over examples, never over ranks.
 //
 // Examples are ordered by replica, then by fsdp rank, then within the rank. Sums follow the tree of
 // level "mesh" (design 3.4): slices of a rank at the bottom, then fsdp, then replicas. Their bits
-// are the same on every mesh that has as many slices in a micro-batch. All ranks call, in the same
-// order. On paper the group counts the bytes it would exchange. No CUDA graph can repeat a pass
-// that exchanges: its model gives this reason (models::Model::changing_arguments).
+// are the same on every mesh with the same number of slices in a micro-batch.
+//
+// All ranks must call in the same order. On the plan back end the group counts the bytes that it
+// would exchange. No CUDA graph can repeat a pass that exchanges. Its model gives this as a reason
+// (models::Model::changing_arguments).
 #pragma once
 
 #include "comm/mesh.hpp"
@@ -16,16 +18,16 @@ namespace nn {
 
 class BatchGroup {
  public:
-  // `slices`: of this rank's micro-batch.
+  // `slices`: number of slices of this rank's micro-batch.
   BatchGroup(comm::Mesh& mesh, int64_t slices) : mesh_(mesh), slices_(slices) {}
 
   int64_t ranks() const { return mesh_.shape.ranks(); }
-  // The place of this rank's examples among those of all ranks.
+  // The position of this rank's examples among those of all ranks.
   int64_t rank() const { return mesh_.rank(); }
   int64_t slices() const { return slices_; }
 
   // sums: f64 [slices, width], this rank's slices; overwritten. Returns the sums over the whole
-  // group, f64 [width], which lie in the first row; the same bits on every rank.
+  // group, f64 [width], in the first row. All ranks get the same bits.
   device::View sum(device::View sums, device::Queue& queue);
   // mine: [n], of any type; all: [ranks, n] in the order of examples, on every rank.
   void gather(device::View mine, device::View all, device::Queue& queue);
@@ -35,8 +37,8 @@ class BatchGroup {
   int64_t slices_;
 };
 
-// Adds rows of f64 [rows, width] along the tree, neighbours first. The sum lies in the first row,
-// the others are overwritten.
+// Adds rows of f64 [rows, width] along the tree, neighbours first. Returns the sum, which is in the
+// first row; the others are overwritten.
 device::View add_along_tree(device::View values, int64_t rows, device::Queue& queue);
 
 }  // namespace nn

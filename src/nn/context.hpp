@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers: forward and backward by hand, in mirror order in one file, every saved tensor named in
-// one `Saved` struct.
+// Layers. Forward and backward passes are written by hand, in mirror order in one file. A struct
+// `Saved` names every saved tensor.
 //
-// nn knows ops, the arena and the weight and gradient stores; no model, no data, no optimizer. A
+// nn knows ops, the arena and the weight and gradient stores, but no model, data or optimizer. A
 // layer is a struct of parameter numbers and sizes. To add one: a pair of files here, and a
 // gradient check in tests/unit/nn.
 #pragma once
@@ -24,28 +24,28 @@ namespace nn {
 using device::View;
 using kernels::Write;
 
-// What goes down through all layers of one pass over one micro-batch.
+// The arguments that all layers share in one pass over one micro-batch.
 struct Context {
   device::Queue& queue;
   device::Arena& arena;
   shard::WeightStore& weights;
   shard::GradientStore* gradients;   // nullptr: forward only
   int64_t batch;                     // examples of this micro-batch
-  int64_t slices = 1;                // contiguous slices of it; products see one slice (design 3.4)
-  int64_t first_example = 0;         // global position of the first one
+  int64_t slices = 1;                // contiguous parts; products see one slice (design 3.4)
+  int64_t first_example = 0;         // global position of the first example
   bool train = false;                // dropout on
-  base::Stream dropout{};            // of this step
+  base::Stream dropout{};            // random numbers of this step
   bool keep = true;                  // a backward pass follows: save what it needs
-  View loss_scale{};                 // optional f32 [1]: gradients are formed times it
-  int64_t shape_set = 0;             // on paper: which of the model's sets of shapes
-  device::Graphs* graphs = nullptr;  // GPUs: passes are repeated by these, if given;
-  // what fixes the arguments of a pass beside its shapes and where the arena stands
+  View loss_scale{};                 // optional f32 [1]: factor of all gradients
+  int64_t shape_set = 0;             // plan back end: number of the model's set of shapes
+  device::Graphs* graphs = nullptr;  // GPUs: repeat passes, if given
+  // Part of the key of a graph: fixes the arguments that shapes and the arena do not fix.
   int64_t graph_kind = 0;
   BatchGroup* group = nullptr;          // training: the examples of all ranks' passes
   shard::StateStore* states = nullptr;  // training: the next values of state tensors
 
-  // Activations that only feed products are kept as these take them (precision.compute); the
-  // residual stream, statistics and sums are f32.
+  // The type of activations that only feed products (precision.compute). The residual stream,
+  // statistics and sums are f32.
   device::DType activation() const { return weights.operands(); }
   View weight(int parameter) const { return weights.weight(parameter); }
   View weight_operand(int parameter) const { return weights.operand(parameter); }
@@ -53,11 +53,11 @@ struct Context {
     return parameter < 0 || !gradients ? shard::GradientStore::Target{}
                                        : gradients->gradient(parameter);
   }
-  // Saved for backward if `saved`, else dropped with the current scope.
+  // Allocates a tensor: until backward pops it if `saved`, else until the current scope ends.
   View make(bool saved, int64_t count, device::DType type = device::DType::f32) {
     return saved ? arena.save(count, type) : arena.temporary(count, type);
   }
-  // Numbers that the host has made, for ops to read.
+  // Copies numbers of the host to where ops read them.
   View table(bool saved, const std::vector<int32_t>& values) {
     return table(saved, values, device::DType::i32);
   }
@@ -65,7 +65,8 @@ struct Context {
     return table(saved, values, device::DType::f32);
   }
   View make_activation(bool saved, int64_t count) { return make(saved, count, activation()); }
-  // What a product takes of x: x itself, or its values rounded, dropped with the current scope.
+  // Returns x as an operand of products: x itself, or a rounded copy, which the current scope
+  // frees.
   View operand(View x) {
     if (x.type == activation()) return x;
     View y = arena.temporary(x.count, activation());
@@ -79,9 +80,9 @@ struct Context {
   void run_by_rows(std::initializer_list<kernels::Gemm> products) {
     kernels::run_by_rows({products.begin(), products.size()}, queue);
   }
-  // Work whose ops have the same arguments whenever `shapes` are the same: it makes no table, and
-  // nothing else of the host's goes into it. Where passes are repeated by graphs it may not be
-  // called; then the arena is as it was.
+  // Runs `work`, whose ops must have the same arguments whenever `shapes` are the same. It makes no
+  // table and uses no other values of the host. A graph may run instead of `work`; the arena is
+  // then unchanged.
   template <class Work>
   void repeat(std::initializer_list<int64_t> shapes, const Work& work) {
     if (!graphs) return work();
@@ -99,10 +100,9 @@ struct Context {
   }
 };
 
-// Adds the slices' contributions to parameter gradients along the tree: `leaf(j, targets)` writes
-// (or, if the targets say so, adds) slice j's contribution. Parameters that nobody wants have empty
-// targets; if none is wanted, leaf still runs once per slice, so that it can do the rest of its
-// work.
+// Adds the slices' contributions to parameter gradients along the tree. `leaf(j, targets)` writes
+// slice j's contribution, or adds it where a target says accumulate. Targets of parameters without
+// a gradient are empty. leaf runs once per slice even if all are, because it may do other work too.
 template <size_t N, class Leaf>
 void sum_over_slices(Context& ctx, const int (&parameters)[N], Leaf leaf) {
   using Targets = std::array<shard::GradientStore::Target, N>;
@@ -115,7 +115,7 @@ void sum_over_slices(Context& ctx, const int (&parameters)[N], Leaf leaf) {
   device::Arena::Scope scope(ctx.arena);
   int slots = base::TreeSum::slots(ctx.slices);
   std::array<Targets, 32> slot;
-  slot.fill(final);  // slot 0 is the gradient itself
+  slot.fill(final);  // slot 0 is the gradient
   for (int s = 1; s < slots; ++s)
     for (auto& t : slot[size_t(s)])
       if (!t.view.none()) t.view = ctx.arena.temporary(t.view.count);

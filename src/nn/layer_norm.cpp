@@ -34,13 +34,14 @@ void LayerNorm::backward(Context& ctx, View dy, View x, Rows rows, const Saved& 
                                          .dx_write = dx_write,
                                          .param_write = write});
     };
-    const auto& [of_scale, of_bias] = t;
-    if (of_scale.view.none() || of_bias.view.none() || of_scale.write == of_bias.write)
-      return run(dx, of_scale.view, of_bias.view,
-                 of_scale.view.none() ? of_bias.write : of_scale.write);
-    // One is sharded and written anew in each pass, the other is added to.
-    run(dx, of_scale.view, {}, of_scale.write);
-    run({}, {}, of_bias.view, of_bias.write);
+    const auto& [scale_target, bias_target] = t;
+    if (scale_target.view.none() || bias_target.view.none() ||
+        scale_target.write == bias_target.write)
+      return run(dx, scale_target.view, bias_target.view,
+                 scale_target.view.none() ? bias_target.write : scale_target.write);
+    // One gradient overwrites (its unit is sharded), the other accumulates: they need two ops.
+    run(dx, scale_target.view, {}, scale_target.write);
+    run({}, {}, bias_target.view, bias_target.write);
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dense, layer norm, MLP, multi-head attention (cappa.md 1.3). Rows are examples * positions, or
-// what of them is computed.
+// those of them that are computed.
 #pragma once
 
 #include "kernels/attention.hpp"
@@ -8,7 +8,7 @@
 
 namespace nn {
 
-// How many rows, and how they are cut into the context's slices: equally (a plain number), or at
+// The number of rows, and their cuts into the context's slices: equal ones (a plain number), or
 // cuts[slices + 1].
 struct Rows {
   int64_t count;
@@ -24,8 +24,8 @@ struct Rows {
   }
 };
 
-// The rows of sequences: `length` each, or, packed, rows [offsets[b], offsets[b + 1]) for example
-// b, its first ones.
+// The rows of sequences. Each has `length` rows, or, if packed, example b has rows [offsets[b],
+// offsets[b + 1]) for its first positions.
 struct Sequences {
   int64_t length;
   Rows rows;
@@ -37,27 +37,26 @@ struct Linear {
   int64_t in = 0, out = 0;
 
   // y [rows, out] = x [rows, in] . kernel + bias (+ residual [rows, out]). x, y, dx and dy may be
-  // f32 or activations; a residual is f32, and so is what is added to. gelu [rows, out], if given,
-  // becomes GELU(y).
+  // f32 or of the activations' type. A residual and an accumulated dx are f32. gelu [rows, out], if
+  // given, becomes GELU(y).
   void forward(Context& ctx, View x, Rows rows, View y, View residual = {}, View gelu = {}) const;
-  // dx (if any) = (+=) dy . kernel^T; parameter gradients
+  // dx (if any) = (+=) dy . kernel^T. Computes the parameter gradients as well.
   void backward(Context& ctx, View dy, View x, Rows rows, View dx,
                 Write dx_write = Write::overwrite) const;
 
-  // Of these the parts, for slice j, where products of several layers run together; x and d are
-  // operands (Context::operand).
+  // The parts of forward and backward for slice j, for callers that run products of several layers
+  // together. x and d are operands (Context::operand).
   kernels::Gemm product(Context& ctx, View x, Rows rows, int64_t j, View y, View residual = {},
                         View gelu = {}) const;
-  // If gelu_of [rows, in] is given, x was GELU of it, and dx becomes the gradient of that.
+  // If gelu_of [rows, in] is given, x was GELU(gelu_of), and dx becomes the gradient of gelu_of.
   kernels::Gemm input_product(Context& ctx, View d, Rows rows, int64_t j, View dx, Write dx_write,
                               View gelu_of = {}) const;
-  // Of kernel and bias, of the dy that products take.
+  // Computes the gradients of kernel and bias from d, an operand.
   void parameter_gradients(Context& ctx, View d, View x, Rows rows) const;
-  // For `rows` rows, x being an operand too: written or added to the targets, of which any may be
-  // none.
+  // Computes these gradients for `rows` rows of x and d, both operands. Any target may be none.
   using Target = shard::GradientStore::Target;
-  void parameter_gradients(Context& ctx, const Target& of_kernel, const Target& of_bias, View d,
-                           View x, int64_t rows) const;
+  void parameter_gradients(Context& ctx, const Target& kernel_target, const Target& bias_target,
+                           View d, View x, int64_t rows) const;
 };
 
 struct LayerNorm {
@@ -74,7 +73,8 @@ struct LayerNorm {
                 Write dx_write) const;
 };
 
-// Dropout of a whole tensor of `per_example` elements an example; layers are told apart by `name`.
+// Dropout of a whole tensor with `per_example` elements an example. `name` and `layer` choose the
+// random numbers.
 void dropout(Context& ctx, View y, View x, float rate, const char* name, int layer,
              int64_t per_example);
 
@@ -90,18 +90,18 @@ struct Mlp {
     return {ctx.make_activation(before, rows.count * hidden.out),
             ctx.make_activation(after, rows.count * hidden.out)};
   }
-  // fills saved
+  // Fills saved and y.
   void forward(Context& ctx, View x, Rows rows, const Saved& saved, View y, View residual) const;
-  // that alone
+  // Fills saved alone.
   void forward_hidden(Context& ctx, View x, Rows rows, const Saved& saved) const;
-  // after_gelu anew from before_gelu, the same bits.
+  // Computes after_gelu again from before_gelu, with the same bits.
   void activate(Context& ctx, Rows rows, const Saved& saved) const;
-  // dx is overwritten
+  // Overwrites dx.
   void backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const;
 
  private:
   bool drops(const Context& ctx) const { return ctx.train && dropout_rate > 0; }
-  // Of the hidden layer, in place; all rows of an example are there.
+  // Applies dropout to the hidden layer h in place. All rows of an example must be there.
   void drop(Context& ctx, View h, Rows rows) const;
 };
 
@@ -115,15 +115,15 @@ struct Attention {
     View q, k, v, o, lse;
   };
   Saved make_saved(Context& ctx, bool saved, const Sequences& queries, const Sequences& keys) const;
-  // Everything but the output projection: fills saved. Self-attention: memory = x.
+  // Computes everything but the output projection and fills saved. Self-attention: memory = x.
   void forward_heads(Context& ctx, View x, const Sequences& queries, View memory,
                      const Sequences& keys, kernels::Mask mask, View flags,
                      const Saved& saved) const;
   void forward_output(Context& ctx, const Saved& saved, Rows rows, View y, View residual) const {
     output.forward(ctx, saved.o, rows, y, residual);
   }
-  // dx overwritten; dmemory written with memory_write, or, for self-attention (memory none), part
-  // of dx.
+  // Overwrites dx, and writes dmemory with memory_write. Self-attention: memory and dmemory are
+  // none, and dx contains both gradients.
   void backward(Context& ctx, View dy, View x, const Sequences& queries, View memory,
                 const Sequences& keys, kernels::Mask mask, View flags, const Saved& saved, View dx,
                 View dmemory, Write memory_write) const;

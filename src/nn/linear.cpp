@@ -54,22 +54,22 @@ void Linear::parameter_gradients(Context& ctx, View d, View x, Rows rows) const 
   });
 }
 
-void Linear::parameter_gradients(Context& ctx, const Target& of_kernel, const Target& of_bias,
-                                 View d, View x, int64_t rows) const {
-  const kernels::Gemm product{.c = of_kernel.view,
+void Linear::parameter_gradients(Context& ctx, const Target& kernel_target,
+                                 const Target& bias_target, View d, View x, int64_t rows) const {
+  const kernels::Gemm product{.c = kernel_target.view,
                               .a = x,
                               .b = d,
                               .m = in,
                               .n = out,
                               .k = rows,
                               .trans_a = true,
-                              .write = of_kernel.write};
+                              .write = kernel_target.write};
   const kernels::ColumnSum sums{
-      .out = of_bias.view, .x = d, .m = rows, .n = out, .write = of_bias.write};
-  if (!of_kernel.view.none() && !of_bias.view.none())
+      .out = bias_target.view, .x = d, .m = rows, .n = out, .write = bias_target.write};
+  if (!kernel_target.view.none() && !bias_target.view.none())
     return kernels::run_with_sums(product, sums, ctx.queue);
-  if (!of_kernel.view.none()) ctx.run(product);
-  if (!of_bias.view.none()) ctx.run(sums);
+  if (!kernel_target.view.none()) ctx.run(product);
+  if (!bias_target.view.none()) ctx.run(sums);
 }
 
 }  // namespace nn

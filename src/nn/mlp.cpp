@@ -45,18 +45,19 @@ void Mlp::activate(Context& ctx, Rows rows, const Saved& saved) const {
 void Mlp::backward(Context& ctx, View dy, View x, Rows rows, const Saved& saved, View dx) const {
   device::Arena::Scope scope(ctx.arena);
   View dh = ctx.make_activation(false, rows.count * hidden.out), d = ctx.operand(dy);
-  auto of_output = [&](int64_t j) {
+  auto output_product = [&](int64_t j) {
     return output.input_product(ctx, d, rows, j, dh, Write::overwrite, saved.before_gelu);
   };
-  auto of_hidden = [&](int64_t j) {
+  auto hidden_product = [&](int64_t j) {
     return hidden.input_product(ctx, dh, rows, j, dx, Write::overwrite);
   };
-  if (drops(ctx)) {  // the mask comes after the derivative: both only multiply
-    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(of_output(j));
+  if (drops(ctx)) {  // the mask may follow the derivative, because both are factors
+    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(output_product(j));
     drop(ctx, dh, rows);
-    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(of_hidden(j));
+    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run(hidden_product(j));
   } else {
-    for (int64_t j = 0; j < ctx.slices; ++j) ctx.run_by_rows({of_output(j), of_hidden(j)});
+    for (int64_t j = 0; j < ctx.slices; ++j)
+      ctx.run_by_rows({output_product(j), hidden_product(j)});
   }
   output.parameter_gradients(ctx, d, saved.after_gelu, rows);
   hidden.parameter_gradients(ctx, dh, x, rows);
