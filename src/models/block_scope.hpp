@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acquire and open a block for the time of its forward or backward pass.
+// Scopes that acquire and open a block for its forward or backward pass.
 #pragma once
 
 #include "nn/context.hpp"
@@ -19,7 +19,7 @@ class ForwardBlock {
   int block_;
 };
 
-// `run` does the backward pass of the block between open and close of its gradients.
+// Runs `run`, the backward pass of the block, between open and close of the block's gradients.
 template <class Run>
 void backward_block(nn::Context& ctx, int block, int next, Run run) {
   ForwardBlock weights(ctx, block, next);

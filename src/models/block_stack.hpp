@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A chain of like blocks, run forward and backward with the weights of one block at a time.
 //
-// BlockStack alone acquires, prefetches and releases the blocks' weights, opens and closes their
-// gradients, decides where outputs go, computes a block again where its activations were not kept,
-// and gives their memory back.
+// BlockStack alone acquires, prefetches and releases the blocks' weights, and opens and closes
+// their gradients. It places the outputs, computes a block again if its activations were not kept,
+// and frees their memory.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace models {
 
-// Makes the outputs of the blocks of a forward pass. All are kept if a backward pass follows.
-// Otherwise two buffers take turns, because a block reads one and writes the other.
+// Allocates the outputs of the blocks of a forward pass. All are kept if a backward pass follows.
+// Otherwise two buffers alternate, because a block reads one and writes the other.
 class Outputs {
  public:
   Outputs(nn::Context& ctx, int64_t largest) : ctx_(ctx) {
@@ -36,16 +36,16 @@ class Outputs {
   int turn_ = 0;
 };
 
-// Layer: the layers of one block, with a struct `Saved` of what its backward pass needs.
+// Layer: the layers of one block, with a struct `Saved` of the tensors that backward needs.
 template <class Layer>
 class BlockStack {
  public:
   struct Kept {
-    device::Arena::Mark mark{};  // of the arena, before the block saved anything
-    View x;                      // its input
+    device::Arena::Mark mark{};  // position in the arena before the block saved anything
+    View x;                      // the block's input
     typename Layer::Saved saved;
   };
-  using Pass = std::vector<Kept>;  // what one pass keeps, by block
+  using Pass = std::vector<Kept>;  // by block
 
   explicit BlockStack(Recompute recompute) : recompute_(recompute) {}
   void add(int block, Layer layer) {
@@ -56,10 +56,10 @@ class BlockStack {
   int last_block() const { return blocks_.back(); }
   bool is_last(const Layer& layer) const { return &layer == &layers_.back(); }
 
-  // Runs all blocks on x and returns the last one's output. next: the block whose weights are
-  // gathered ahead of time at the end.
+  // Runs all blocks on x and returns the last one's output. next: the block whose weights the last
+  // block gathers ahead.
   //   count(layer)                number of elements of the layer's output
-  //   run(layer, kept, y, save)   computes y of kept.x; `save`: kept.saved must outlive the block
+  //   run(layer, kept, y, save)   computes y from kept.x; `save`: kept.saved must outlive the block
   template <class Count, class Run>
   View forward(nn::Context& ctx, Outputs& outputs, View x, int next, Pass& pass, Count count,
                Run run) const {
@@ -76,9 +76,9 @@ class BlockStack {
     return x;
   }
 
-  // Runs all blocks backward, the last one first. before: the block that comes before the chain.
-  //   again(layer, kept)   runs the layer forward once more, without its output, where the policy
-  //   is Recompute::block run(layer, kept)     computes the gradients of the layer
+  // Runs all blocks backward, the last one first. before: the block before the chain.
+  //   again(layer, kept)   repeats the layer's forward pass without its output (Recompute::block)
+  //   run(layer, kept)     computes the layer's gradients
   template <class Again, class Run>
   void backward(nn::Context& ctx, int before, Pass& pass, Again again, Run run) const {
     for (size_t i = layers_.size(); i-- > 0;) {
@@ -91,12 +91,12 @@ class BlockStack {
     }
   }
 
-  // The hidden layer of an MLP: what forward keeps of it under the policy, and the rest made anew
-  // for backward.
+  // Allocates the hidden layer of an MLP: saved or temporary, as the policy says.
   nn::Mlp::Saved make_saved(nn::Context& ctx, const nn::Mlp& mlp, bool save, nn::Rows rows) const {
     return mlp.make_saved(ctx, save && recompute_ < Recompute::mlp,
                           save && recompute_ == Recompute::none, rows);
   }
+  // Computes again the part of the hidden layer that the policy did not keep.
   void make_again(nn::Context& ctx, const nn::Mlp& mlp, View x, nn::Rows rows,
                   nn::Mlp::Saved& saved) const {
     if (recompute_ == Recompute::gelu) {
@@ -111,7 +111,7 @@ class BlockStack {
 
  private:
   Recompute recompute_;
-  std::vector<int> blocks_;  // numbers of the blocks, by layer
+  std::vector<int> blocks_;  // by layer: number of its block
   std::vector<Layer> layers_;
 };
 

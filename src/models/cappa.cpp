@@ -95,7 +95,7 @@ Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_
         train && options_.masked() && mine.uniform(0) < float(options_.masked_pred_prob);
     draws.parallel[size_t(b)] = parallel;
     if (!parallel) {
-      ids[0] = 0;  // the leading token is id 0, whatever the pad id
+      ids[0] = 0;  // the leading token is id 0 for every pad id
       std::copy(label, label + length - 1, ids + 1);
       continue;
     }
@@ -142,7 +142,8 @@ void Cappa::fill(const HostBatch& batch, const Draws& draws, const Inputs& into)
     for (int64_t b = 0; b < n; ++b) buffer("causal").u8()[b] = !draws.parallel[size_t(b)];
 }
 
-// Sizes, types and ids of a batch; Error(Exit::data) for a label outside the vocabulary.
+// Checks sizes, types and ids of a batch. Throws Error(Exit::data) for a label outside the
+// vocabulary.
 void Cappa::check_batch(const HostBatch& batch, const Inputs& into) const {
   const int64_t n = batch.examples, length = options_.length();
   const View image = batch.features.at("image"), labels = batch.features.at("labels");
@@ -181,22 +182,22 @@ void Cappa::select(const nn::Context& ctx, const Inputs& inputs, State& state) c
     selection.last.assign_set(ctx.shape_set, ctx.batch, ctx.slices, length);
     return;
   }
-  state.seen.assign(size_t(ctx.batch), length);
-  state.wanted.assign(size_t(ctx.batch), 1);
+  state.needed.assign(size_t(ctx.batch), length);
+  state.loss_ends.assign(size_t(ctx.batch), 1);
   const float* weights = inputs.at("weights").host.f32();
   for (int64_t b = 0; b < ctx.batch; ++b)
     for (int64_t l = 0; l < length; ++l)
-      if (weights[b * length + l] > 0) state.wanted[size_t(b)] = l + 1;
-  selection.last.assign(state.wanted, ctx.slices, length);
-  // Keys that no mask hides are seen by all positions. The rows of the last layer are among those
-  // before.
+      if (weights[b * length + l] > 0) state.loss_ends[size_t(b)] = l + 1;
+  selection.last.assign(state.loss_ends, ctx.slices, length);
+  // Under a causal mask no position depends on later ones. Without it every position depends on
+  // all, so all are computed. The rows of the last layer are always among those of the others.
   for (int64_t b = 0; b < ctx.batch; ++b)
     if (!options_.masked() || inputs.at("causal").host.u8()[b])
-      state.seen[size_t(b)] = selection.last.rows_of(size_t(b));
-  selection.rows.assign(state.seen, ctx.slices, length);
+      state.needed[size_t(b)] = selection.last.rows_of(size_t(b));
+  selection.rows.assign(state.needed, ctx.slices, length);
 }
 
-// Copies everything that the host makes for the ops.
+// Copies the host's tables to where ops read them.
 void Cappa::place(nn::Context& ctx, State& state) const {
   encoder_.place(ctx, state.encoder);
   decoder_.place(ctx, state.decoder);
@@ -218,7 +219,7 @@ void Cappa::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t glo
   const TextRows &rows = state.decoder.selection.rows, &last = state.decoder.selection.last;
   head_.place_targets(ctx, last, inputs.at("labels").host, inputs.at("weights").host, global_batch,
                       state.head);
-  // One slice is all rows; more of them are never repeated.
+  // These counts fix the shapes of one slice. With several slices no pass is repeated.
   ctx.repeat({rows.count(), last.count(), state.head.first.back()}, [&] {
     device::Arena::Scope scope(ctx.arena);
     View y = decode(ctx, inputs, state);

@@ -15,8 +15,8 @@ namespace models {
 
 class Cappa : public Model, public CaptionScorer {
  public:
-  // Columns of the sums of a pass: those of kernels::LossSums, whose second group are the examples
-  // predicted in parallel.
+  // Columns of the sums of a pass, in the order of kernels::LossSums. Its second group holds the
+  // examples that are predicted in parallel.
   struct Sums {
     enum Column {
       loss,
@@ -29,12 +29,11 @@ class Cappa : public Model, public CaptionScorer {
       count
     };
   };
-  // Order of measures().
+  // Indices into measures().
   struct Measures {
     enum Index { loss, loss_ar, loss_parallel, loss_per_token };
   };
-  // The decisions of a step: the examples that are predicted in parallel, and the ids fed to the
-  // decoder.
+  // The decisions of a step: the examples that are predicted in parallel, and the decoder's ids.
   struct Draws {
     std::vector<uint8_t> parallel;     // [n]
     std::vector<int32_t> decoder_ids;  // [n * length]
@@ -44,8 +43,8 @@ class Cappa : public Model, public CaptionScorer {
     Vit::Pass encoder;
     CaptionDecoder::Pass decoder;
     CaptionHead::Pass head;
-    // by example: positions that others or the loss depend on; the loss alone
-    std::vector<int64_t> seen, wanted;
+    // by example: number of leading positions that any layer needs; that the loss needs
+    std::vector<int64_t> needed, loss_ends;
   };
 
   Cappa(const CappaOptions& options, const MemoryOptions& memory);
@@ -54,7 +53,6 @@ class Cappa : public Model, public CaptionScorer {
   std::vector<shard::Parameter> parameters() const override { return list_.parameters(); }
   std::vector<std::string> patch_tables() const override;
   std::map<std::string, FeatureSpec> features() const override;
-  // a mean per token
   double uniform_loss() const override { return std::log(double(options_.vocab_size)); }
   int64_t sum_columns() const override { return Sums::count; }
   std::vector<Measure> measures() const override;
@@ -65,19 +63,19 @@ class Cappa : public Model, public CaptionScorer {
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }
 
-  // ---- what passes consist of
+  // ---- parts of passes
   std::vector<InputSpec> inputs() const;
   // Makes the decisions of a step (cappa.md 1.6): a pure function of stream and position.
   Draws draw(const int32_t* labels, int64_t examples, int64_t first_position, bool train,
              base::Stream stream) const;
-  // Fills the input buffers; Error(Exit::data) for a label outside the vocabulary.
+  // Fills the input buffers. Throws Error(Exit::data) for a label outside the vocabulary.
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
   void prepare(const HostBatch& batch, const Draws& draws, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
                         State& state) const;
-  // Losses of all positions, in state.head.
+  // Computes the losses of all positions, in state.head.
   void evaluate(nn::Context& ctx, const Inputs& inputs, State& state) const;
-  // logits [batch * length, vocabulary] of a forward pass; ctx.keep must be false.
+  // Writes the logits [batch * length, vocabulary] of a forward pass. ctx.keep must be false.
   void logits(nn::Context& ctx, const Inputs& inputs, View out, State& state) const;
   const CaptionHead& head() const { return head_; }
   const CappaOptions& options() const { return options_; }

@@ -69,7 +69,7 @@ void CappaOptions::bind(config::Table& t) {
   if (encoder.patch > 0 && (height() % encoder.patch || this->width() % encoder.patch))
     t.error("image_size", fmt::format("{} is not divisible by model.encoder.patch = {}", image_size,
                                       encoder.patch));
-  // A decoder with neither key of its own has the encoder's, which has reported its problem.
+  // A decoder without its own width and heads has the encoder's, which has reported the problem.
   const bool own = decoder.heads > 0 || decoder.width > 0;
   if (own && decoder_heads() > 0 && decoder_width() % decoder_heads())
     t.error(decoder.heads > 0 ? "decoder.heads" : "decoder.width",

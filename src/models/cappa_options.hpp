@@ -17,12 +17,12 @@ struct DecoderOptions {
 };
 
 struct CappaOptions : config::Table::Variant {
-  // height and width; image_height/_width override for images that are not square (tests)
+  // Height and width. Tests with images that are not square set image_height and image_width.
   int64_t image_size = 224;
   int64_t image_height = 0, image_width = 0;
   int64_t vocab_size = 32000, seq_len = 64;
-  int64_t text_len = 0;           // L <= seq_len; 0 = seq_len (set by tests, not a key)
-  bool learned_positions = true;  // posemb
+  int64_t text_len = 0;  // at most seq_len, 0 = seq_len; set by tests, not a key
+  bool learned_positions = true;
   double masked_pred_prob = 0.75, masking_ratio = 1.0;
   double label_smoothing = 0;
   int64_t pad_id = 0;
@@ -40,7 +40,7 @@ struct CappaOptions : config::Table::Variant {
   int64_t decoder_mlp() const { return decoder.mlp ? decoder.mlp : encoder.mlp; }
   int64_t decoder_heads() const { return decoder.heads ? decoder.heads : encoder.heads; }
   bool masked() const { return masked_pred_prob > 0; }
-  // of a parallel example
+  // Returns the number of masked tokens of a parallel example.
   int64_t masked_tokens() const { return int64_t(masking_ratio * double(length())); }
   int64_t embedding_rows() const { return vocab_size + (masked() ? 1 : 0); }
   // The configurations of the model's parts.

@@ -97,7 +97,7 @@ View CaptionDecoder::forward(nn::Context& ctx, View ids, const Memory& memory, i
   return blocks_.forward(ctx, outputs, t, next_block, pass.blocks, count, run);
 }
 
-// The last layer's rows of a tensor of all rows.
+// Copies the last layer's rows out of a tensor of all rows.
 void CaptionDecoder::pick_last(nn::Context& ctx, View from, View to,
                                const Selection& selection) const {
   ctx.run(kernels::GatherRows{.y = to,
@@ -108,7 +108,7 @@ void CaptionDecoder::pick_last(nn::Context& ctx, View from, View to,
                               .source_rows = selection.rows.count()});
 }
 
-// out: none where only what backward needs is made again.
+// out: none if only the tensors for backward are computed again.
 void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept,
                                    View out, bool save, const Pass& pass) const {
   const bool last = blocks_.is_last(layer), drop = ctx.train && drops();
@@ -159,9 +159,9 @@ void CaptionDecoder::forward_layer(nn::Context& ctx, const Layer& layer, Stack::
   layer.mlp.forward(ctx, s.n3, rows, s.mlp, out, s.y);  // no dropout on the MLP's output
 }
 
-// d: gradient of the layer's output, then of what of its input goes on; d_all: gradient of its
-// whole input, which is d in all layers but the last. The last layer, which comes first here,
-// writes d_encoded; the others add to it.
+// d: gradient of the layer's output, then of the input of these rows. d_all: gradient of all input
+// rows; in all layers but the last it is d. The last layer runs first and overwrites d_encoded; the
+// others add to it.
 void CaptionDecoder::backward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View d,
                                     View d_all, View d_encoded, const Pass& pass) const {
   const bool last = blocks_.is_last(layer), drop = ctx.train && drops();
@@ -223,7 +223,7 @@ void CaptionDecoder::backward(nn::Context& ctx, View d, View d_encoded, int next
   ctx.arena.pop_low(pass.start);
 }
 
-// d [selection.rows.count(), width]: gradient of the first layer's input.
+// d [selection.rows.count(), width]: gradient of the first layer's input
 void CaptionDecoder::backward_embedding(nn::Context& ctx, View d, const Pass& pass) const {
   const int64_t width = config_.width, text_rows = ctx.batch * config_.length;
   const int64_t examples = ctx.batch / ctx.slices, m = text_rows / ctx.slices,

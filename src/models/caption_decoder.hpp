@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caption decoder (cappa.md 1.5): token and position embedding, blocks of self-attention,
-// cross-attention and MLP, all pre-norm. Attention projections never have biases; norms and MLPs
-// have them with `bias`.
+// The caption decoder (cappa.md 1.5): token and position embedding, then pre-norm blocks of
+// self-attention, cross-attention and MLP. Attention projections have no biases. Norms and MLPs
+// have biases if `bias` is set.
 #pragma once
 
 #include "models/block_stack.hpp"
@@ -10,15 +10,15 @@
 
 namespace models {
 
-// Everything that a decoder needs to know; a model makes it from its own keys.
+// The configuration of a decoder. A model makes it from its own keys.
 struct DecoderConfig {
   int64_t depth = 0, width = 0, mlp = 0, heads = 0;
   bool bias = false;
   float dropout = 0;
-  int64_t memory_length = 0, memory_width = 0;  // of what it attends to, per example
+  int64_t memory_length = 0, memory_width = 0;  // encoded image of an example: tokens, width
   int64_t length = 0;                           // positions of a text
-  int64_t position_rows = 0;                    // of the position table, at least `length`
-  int64_t embedding_rows = 0;                   // of the token table
+  int64_t position_rows = 0;                    // rows of the position table, at least `length`
+  int64_t embedding_rows = 0;                   // rows of the token table
   bool learned_positions = true;                // otherwise sincos2d
 };
 
@@ -30,16 +30,17 @@ class CaptionDecoder {
     View encoded;  // [batch * memory_length, memory_width]
     View flags;    // u8 [batch], 1 = causal; none: all causal
   };
-  // The rows that a pass computes. `rows`: in all layers but the last, where they serve as keys and
-  // values only; of `last`, which are among them, everything.
+  // The rows that a pass computes. All layers but the last compute `rows`. The last layer uses them
+  // as keys and values only, and computes `last`, a subset.
   struct Selection {
     TextRows rows, last;
-    View text_index{}, last_index{};  // of the rows in the whole text; of the last ones in the rows
-    // Copies the indices to where ops read them. They stay there until the arena is popped.
+    View text_index{};  // i32, by row of `rows`: its number in the whole text
+    View last_index{};  // i32, by row of `last`: its number in `rows`
+    // Copies the indices to where ops read them, until the arena is popped.
     void place(nn::Context& ctx);
 
    private:
-    std::vector<int32_t> index_;  // reused
+    std::vector<int32_t> index_;  // workspace, kept to reuse its memory
   };
 
   struct Layer {
@@ -48,7 +49,7 @@ class CaptionDecoder {
     nn::Attention self, cross;
     nn::Mlp mlp;
     struct Saved {
-      // n1_last: n1 of the rows that go on, which are all but in the last layer
+      // n1_last: n1 of the rows that the layer computes, fewer than all only in the last layer
       View n1, n1_last, x, n2, y, n3;
       nn::LayerNorm::Saved norm1, norm2, norm3;
       nn::Attention::Saved self, cross;
@@ -60,20 +61,20 @@ class CaptionDecoder {
   // The state of one pass, from place() to the end of its backward pass.
   struct Pass {
     Selection selection;  // filled by the caller, before place()
-    View positions;       // the fixed table, where there is one
+    View positions;       // the fixed table, if any
     Memory memory;
     View ids;
     device::Arena::Mark start{};
     Stack::Pass blocks;
   };
 
-  // True if training needs all rows: dropout numbers them.
+  // True if training has dropout. It then needs all rows, because dropout numbers them.
   bool drops() const { return config_.dropout > 0; }
-  // Copies what the host has made to where ops read it. It stays there until the arena is popped.
+  // Copies the host's tables to where ops read them, until the arena is popped.
   void place(nn::Context& ctx, Pass& pass) const;
-  // ids i32 [batch * length]; returns [selection.last.count(), width], before the final norm.
+  // ids: i32 [batch * length]. Returns [selection.last.count(), width], before the final norm.
   View forward(nn::Context& ctx, View ids, const Memory& memory, int next_block, Pass& pass) const;
-  // d: gradient of forward's result, overwritten on the way; d_encoded is overwritten.
+  // d: gradient of forward's result, used as workspace. Overwrites d_encoded.
   void backward(nn::Context& ctx, View d, View d_encoded, int next_block, Pass& pass) const;
   int64_t forward_flops() const;
   int first_block() const { return embed_block_; }
@@ -92,8 +93,8 @@ class CaptionDecoder {
 
   DecoderConfig config_;
   int embed_block_ = 0, table_ = -1;
-  int positions_ = -1;                 // parameter, or
-  std::vector<float> position_table_;  // fixed table
+  int positions_ = -1;                 // parameter; -1: none
+  std::vector<float> position_table_;  // the fixed table, without that parameter
   Stack blocks_;
 };
 

@@ -20,9 +20,9 @@ CaptionHead::CaptionHead(const HeadConfig& config, ParameterList& list) : config
 }
 
 int64_t CaptionHead::chunk_rows(nn::Context& ctx) const {
-  // Depends on the slice, not on the micro-batch: level "mesh" must see the same products on every
-  // mesh. Half a chunk is computed for nothing on average. On CPUs more rows than 256 gain no
-  // speed; a GPU needs thousands to be busy with the gradients' products, and gets equal chunks in
+  // The number depends on the slice, not on the micro-batch: level "mesh" must run the same
+  // products on every mesh. On average half a chunk is padding. On CPUs more than 256 rows gain no
+  // speed. A GPU needs thousands of rows for the products of gradients, and gets equal chunks in
   // whole tiles of 128 rows.
   const bool on_gpu = ctx.queue.device() == device::Kind::cuda;
   const int64_t rows = ctx.batch / ctx.slices * config_.length;
@@ -39,7 +39,7 @@ CaptionHead::Chunk CaptionHead::make_chunk(nn::Context& ctx, int64_t rows, bool 
 }
 
 void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, int64_t example,
-                              int64_t global_batch, bool on_paper, Pass& pass) const {
+                              int64_t global_batch, bool planned, Pass& pass) const {
   const int64_t length = config_.length;
   const int32_t first = rows.offsets[size_t(example)], computed = rows.rows_of(size_t(example));
   pass.examples.push_back(int32_t(pass.index.size()));
@@ -49,7 +49,7 @@ void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, i
     pass.labels.push_back(label);
     pass.scale.push_back(scale);
   };
-  if (on_paper) {
+  if (planned) {
     for (int64_t l = 0; l < computed; ++l) add(example * length + l, first + l, 0, 0);
     return;
   }
@@ -68,7 +68,7 @@ void CaptionHead::add_targets(const TextRows& rows, View labels, View weights, i
 
 void CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View labels, View weights,
                                 int64_t global_batch, Pass& pass) const {
-  const bool on_paper = ctx.queue.kind() == device::Kind::plan;
+  const bool planned = ctx.queue.kind() == device::Kind::plan;
   const int64_t chunk = chunk_rows(ctx), slices = global_batch ? ctx.slices : 1,
                 examples = ctx.batch / slices;
   const size_t most = size_t(slices * base::round_up(examples * config_.length, chunk));
@@ -86,7 +86,7 @@ void CaptionHead::place_targets(nn::Context& ctx, const TextRows& rows, View lab
   pass.scale.reserve(most);
   for (int64_t j = 0; j < slices; ++j) {
     for (int64_t b = j * examples; b < (j + 1) * examples; ++b)
-      add_targets(rows, labels, weights, b, global_batch, on_paper, pass);
+      add_targets(rows, labels, weights, b, global_batch, planned, pass);
     // At least one chunk: a slice without any target must still write its (zero) gradient.
     const int64_t chunks = base::ceil_div(int64_t(pass.index.size()), chunk);
     pass.first.push_back(global_batch ? std::max(chunks, pass.first.back() + 1) : chunks);
@@ -140,17 +140,17 @@ void CaptionHead::forward_backward(nn::Context& ctx, View y, const TextRows& tex
     Chunk c = make_chunk(ctx, chunk, true);
     View kernel = ctx.weight_operand(head_.kernel);
     nn::sum_over_slices(ctx, {head_.kernel, head_.bias}, [&](int64_t j, const auto& t) {
-      // How many chunks there are depends on the captions. The product that adds a second chunk's
-      // gradient must exist before the first such captions come, so that nothing is made later: it
-      // runs once where the first chunk then overwrites.
+      // The number of chunks depends on the captions. The product that accumulates a second chunk's
+      // gradient must be prepared before the first captions that need it. It runs once into memory
+      // that the first chunk then overwrites.
       const bool real = ctx.queue.kind() != device::Kind::plan;
-      if (real && !pass.adds && chunk < examples * config_.length && !t[0].view.none() &&
+      if (real && !pass.accumulate_made && chunk < examples * config_.length && !t[0].view.none() &&
           t[0].write == Write::overwrite) {
         device::Arena::Scope operands(ctx.arena);
         const View sums = t[1].write == Write::overwrite ? t[1].view : View{};
         head_.parameter_gradients(ctx, {t[0].view, Write::accumulate}, {sums, Write::accumulate},
                                   ctx.operand(c.logits), c.x, chunk);
-        pass.adds = true;
+        pass.accumulate_made = true;
       }
       for (int64_t i = pass.first[size_t(j)]; i < pass.first[size_t(j) + 1]; ++i) {
         auto part = [&](View v) { return v.slice(i * chunk, chunk); };

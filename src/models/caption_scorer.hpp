@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capability of a model that scores captions: how likely is each caption, given its image?
+// Capability of a model that scores captions: the likelihood of each caption, given its image.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace models {
 class ScorePass : public ForwardPass {
  public:
   virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
-  // The summed negative log-likelihood and the number of weighted tokens of each example,
-  // autoregressive: f64 [ctx.batch] each, on the host. On paper both may be null.
+  // Writes each example's sum of negative log-likelihoods, autoregressive, and its number of
+  // weighted tokens: f64 [ctx.batch] each, on the host. Both may be null on the plan back end.
   virtual void run(nn::Context& ctx, const Inputs& inputs, double* nll, double* weight) = 0;
   void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, nullptr, nullptr); }
 };

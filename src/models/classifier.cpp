@@ -12,8 +12,8 @@
 namespace models {
 
 using device::DType;
-using Columns =
-    kernels::LossColumns;  // the first group are the examples whose own class comes first
+// The first group of columns holds the examples whose own class is the most likely one.
+using Columns = kernels::LossColumns;
 
 ClassifierModel::ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory)
     : options_(options),
@@ -91,8 +91,8 @@ std::vector<InputSpec> ClassifierModel::inputs(bool train) const {
   return specs;
 }
 
-// T of Student's distribution with 2p degrees of freedom (Bailey 1994) gives 1/2 (1 + T / sqrt(2p +
-// T^2)) of Beta(p, p); the larger share has |T|.
+// If T has Student's distribution with 2p degrees of freedom (Bailey 1994), 1/2 (1 + T / sqrt(2p +
+// T^2)) has the distribution Beta(p, p). |T| gives the larger share.
 float mixup_share(base::Stream stream, double p) {
   const double u = 1 - stream.uniform64(0), angle = 2 * M_PI * stream.uniform64(1);
   const double cosine = std::cos(angle),
@@ -133,7 +133,7 @@ void ClassifierModel::prepare(const HostBatch& batch, bool train, base::Stream s
 
 // ---------------------------------------------------------------- passes
 
-// Copies everything that the host makes for the ops.
+// Copies the host's tables to where ops read them.
 void ClassifierModel::place(nn::Context& ctx, State& state) const {
   encoder_.place(ctx, state.encoder);
   pooling_.place(ctx, state.pooling);
@@ -165,8 +165,8 @@ void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, i
   if (mixes() && ctx.batch % options_.mixup.group)
     base::fail(base::Exit::mesh,
                "model.mixup.group = {} does not divide the {} examples of a rank's pass, so "
-               "partners would be on several "
-               "ranks; choose another group, train.global_batch or train.micro_batch",
+               "partners would be on several ranks; choose another group, train.global_batch or "
+               "train.micro_batch",
                options_.mixup.group, ctx.batch);
   const int64_t n = ctx.batch, classes = head_.out, width = head_.in;
   device::Arena::Mark start = ctx.arena.low();
@@ -181,12 +181,12 @@ void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, i
          d = ctx.arena.temporary(n * width);
     View pooled;
     {
-      device::Arena::Scope of_image(ctx.arena);
+      device::Arena::Scope image_scope(ctx.arena);
       pooled = pool(ctx, mixed(ctx, inputs), state);
     }
     backward_block(ctx, head_block_,
                    pooling_.has_block() ? pooling_.block() : encoder_.last_block(), [&] {
-                     device::Arena::Scope of_head(ctx.arena);
+                     device::Arena::Scope head_scope(ctx.arena);
                      View logits = ctx.arena.temporary(n * classes);
                      head_.forward(ctx, pooled, n, logits);
                      kernels::ClassXent xent{.logits = logits,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An image classifier: a ViT, a pooling of its tokens, a linear head over classes. Parameters have
-// the names and shapes of big_vision's ViT under "encoder/", but for its head:
+// the names and shapes of big_vision's ViT, all but the head's under "encoder/". Examples:
 // "encoder/Transformer/encoderblock_0/...", "encoder/cls", "encoder/MAPHead_0/probe",
 // "head/kernel".
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace models {
 
-// The share of an image in its blend: the larger one of a number of Beta(p, p) and its complement,
-// as published. A pure function of the stream.
+// Returns the share of an image in its blend: the larger of a Beta(p, p) number and its complement,
+// as published. It is a pure function of the stream.
 float mixup_share(base::Stream stream, double p);
 
 class ClassifierModel : public Model, public Classifier {
@@ -33,21 +33,21 @@ class ClassifierModel : public Model, public Classifier {
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }
 
-  // ---- what passes consist of
+  // ---- parts of passes
   // The state of one pass.
   struct State {
     Vit::Pass encoder;
     Pooling::Pass pooling;
-    View first, ones;  // what the sums over examples take: places of the losses, and weights
+    View first, ones;  // inputs of op loss_sums: index of each example's loss, its weight 1
   };
   bool mixes() const { return options_.mixup.p > 0; }
   std::vector<InputSpec> inputs(bool train) const;
-  // Fills the input buffers; Error(Exit::data) for a label that is no class.
+  // Fills the input buffers. Throws Error(Exit::data) for a label that is no class.
   void prepare(const HostBatch& batch, bool train, base::Stream stream, const Inputs& into) const;
   void forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch, View sums,
                         State& state) const;
-  // loss f32 [batch] and ranks i32 [batch] of a forward pass; logits [batch, classes], where
-  // wanted, for tests.
+  // Writes loss f32 [batch] and ranks i32 [batch] of a forward pass, and logits [batch, classes]
+  // unless none.
   void classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks, State& state,
                 View logits = {}) const;
 

@@ -33,15 +33,13 @@ void TrunkOptions::bind(config::Table& t) {
 
 void MixupOptions::bind(config::Table& t) {
   t.key("p", p,
-        "shares of an image and its partner are of Beta(p, p), the larger one its own; drawn for "
-        "each example from "
-        "(run.seed, step, position); 0 = off")
+        "an image and its partner have shares drawn from Beta(p, p), the image the larger one; "
+        "drawn for each example from (run.seed, step, position); 0 = off")
       .min(0)
       .max(1000);
   t.key("group", group,
-        "consecutive examples of the global batch among which partners are chosen: each one's is "
-        "the example before it; "
-        "must divide the examples of a rank's pass")
+        "size of a group of consecutive examples of the global batch; the partner of each is the "
+        "one before it in the group; must divide the examples of a rank's pass")
       .min(2)
       .max(1 << 20)
       .unit("examples");
@@ -70,7 +68,7 @@ void ClassifierOptions::bind(config::Table& t) {
   t.key("init_head_bias", init_head_bias,
         "initial bias of the logits; the published sigmoid runs use -10");
   t.table("mixup", mixup, "blends of two images and their labels");
-  t.table("trunk", trunk, "what makes one vector of an image");
+  t.table("trunk", trunk, "the part that turns an image into one vector");
   if (num_classes == 1 && (loss == kernels::ClassLoss::softmax || label_smoothing > 0))
     t.error("num_classes",
             loss == kernels::ClassLoss::softmax

@@ -11,12 +11,11 @@
 
 namespace models {
 
+// A ViT that turns an image into one vector.
 inline constexpr std::pair<const char*, Pool> kPoolNames[] = {
     {"gap", Pool::gap}, {"map", Pool::map}, {"tok", Pool::tok}};
 inline constexpr std::pair<const char*, kernels::ClassLoss> kClassLossNames[] = {
     {"softmax", kernels::ClassLoss::softmax}, {"sigmoid", kernels::ClassLoss::sigmoid}};
-
-// A ViT that makes one vector of an image.
 struct VitTrunkOptions : config::Table::Variant {
   EncoderOptions size;
   bool learned_positions = true;  // posemb
@@ -24,16 +23,16 @@ struct VitTrunkOptions : config::Table::Variant {
   void bind(config::Table& t) override;
 };
 
-// The part of a model that makes one vector of an image, by kind.
+// The part of a model that turns an image into one vector, by kind.
 struct TrunkOptions {
   std::string kind;
   std::shared_ptr<config::Table::Variant> options;
   void bind(config::Table& t);
 };
 
-// Each image is blended with another one of the batch, and so are their labels.
+// Mixup blends each image with another one of the batch, and their labels as well.
 struct MixupOptions {
-  double p = 0;       // the shares are of Beta(p, p); 0: no image is blended
+  double p = 0;       // shares are drawn from Beta(p, p); 0: no image is blended
   int64_t group = 2;  // consecutive examples of the global batch that are blended with each other
   void bind(config::Table& t);
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capability of a model that ranks classes: how likely is an image's own class, and how many others
-// are more likely?
+// Capability of a model that ranks classes: the likelihood of an image's own class, and the number
+// of classes that are more likely.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace models {
 class ClassifyPass : public ForwardPass {
  public:
   virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
-  // The loss of each example, without smoothing, and the number of classes that are more likely
-  // than its own: f64 [ctx.batch] each, on the host. On paper both may be null.
+  // Writes each example's loss, without smoothing, and the number of classes more likely than its
+  // own. Both are f64 [ctx.batch] on the host, and may be null on the plan back end.
   virtual void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank) = 0;
   void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, nullptr, nullptr); }
 };

@@ -19,7 +19,7 @@ class ParameterList {
         {.path = path, .shape = std::move(shape), .init = init, .block = int(blocks_.size()) - 1});
     return int(parameters_.size()) - 1;
   }
-  // The same for an operand of matrix products, or a bias that is added to an activation.
+  // Adds an operand of matrix products, or a bias that is added to an activation.
   int add_operand(const std::string& path, std::vector<int64_t> shape, shard::Init init) {
     int parameter = add(path, std::move(shape), init);
     parameters_.back().operand = true;
@@ -44,7 +44,7 @@ class ParameterList {
     if (bias) n.bias = add(path + "/bias", {width}, zeros());
     return n;
   }
-  // Hidden and output product of an MLP: Xavier kernels, biases N(0, 1e-6^2).
+  // Adds the hidden and the output product of an MLP: Xavier kernels, biases N(0, 1e-6^2).
   nn::Mlp mlp(const std::string& path, int64_t width, int64_t hidden, bool bias) {
     nn::Mlp m;
     m.hidden = {.in = width, .out = hidden};
@@ -55,8 +55,8 @@ class ParameterList {
     if (bias) m.output.bias = add(path + "/Dense_1/bias", {width}, normal(1e-6));
     return m;
   }
-  // query [width, heads, d], key and value [memory_width, heads, d], out [heads, d, width];
-  // `init(in, out)` sees flattened fans.
+  // Adds query [width, heads, d], key and value [memory_width, heads, d], out [heads, d, width].
+  // `init(in, out)` gets flattened fans.
   template <class InitOf>
   nn::Attention attention(const std::string& path, int64_t width, int64_t memory_width,
                           int64_t heads, bool bias, InitOf init) {

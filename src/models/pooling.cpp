@@ -55,7 +55,7 @@ View Pooling::forward(nn::Context& ctx, View tokens, int next_block, Pass& pass)
   return y;
 }
 
-// y: none where only what backward needs is made again.
+// y: none if only the tensors for backward are computed again.
 void Pooling::forward_map(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y,
                           View index, bool save) const {
   const int64_t width = config_.width, rows = ctx.batch;
@@ -129,7 +129,7 @@ void Pooling::backward(nn::Context& ctx, View d, View d_tokens, int before, Pass
 
 int64_t Pooling::forward_flops() const {
   const int64_t e = config_.width, t = config_.tokens;
-  // Query and output are products of one row, keys and values of all tokens.
+  // Query and output are products of one row, key and value products of all tokens.
   return has_block() ? 2 * 2 * e * e + 2 * 2 * t * e * e + 2 * 2 * t * e + 2 * 2 * e * config_.mlp
                      : 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One vector per image from the tokens of a ViT, as the published ViT pools them: their mean (gap),
-// the class token (tok), or what a learned probe attends to (map: attention, layer norm, MLP with
-// residual).
+// Pooling of a ViT's tokens into one vector per image, like in the published ViT. gap: the mean of
+// the tokens. tok: the class token. map: attention of a learned probe, then layer norm and an MLP
+// with residual.
 #pragma once
 
 #include "models/block_stack.hpp"
@@ -13,8 +13,8 @@ enum class Pool { gap, map, tok };
 
 struct PoolingConfig {
   Pool pool = Pool::gap;
-  int64_t tokens = 0, width = 0;  // of the ViT
-  int64_t mlp = 0, heads = 0;     // of the map head
+  int64_t tokens = 0, width = 0;  // the ViT's
+  int64_t mlp = 0, heads = 0;     // the map head's
 };
 
 class Pooling {
@@ -43,12 +43,11 @@ class Pooling {
     Stack::Pass blocks;
   };
 
-  // Copies what the host has made to where ops read it. It stays there until the arena is popped.
+  // Copies the host's tables to where ops read them, until the arena is popped.
   void place(nn::Context& ctx, Pass& pass) const;
   // tokens [batch * tokens, width]; returns [batch, width].
   View forward(nn::Context& ctx, View tokens, int next_block, Pass& pass) const;
-  // d: gradient of forward's result, overwritten on the way; d_tokens [batch * tokens, width] is
-  // written.
+  // d: gradient of forward's result, used as workspace. Writes d_tokens [batch * tokens, width].
   void backward(nn::Context& ctx, View d, View d_tokens, int before, Pass& pass) const;
 
   bool has_block() const { return config_.pool == Pool::map; }
@@ -66,7 +65,7 @@ class Pooling {
   }
 
   PoolingConfig config_;
-  Stack blocks_;  // the map head, or nothing
+  Stack blocks_;  // the map head; empty for the other poolings
 };
 
 }  // namespace models

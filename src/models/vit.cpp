@@ -14,8 +14,8 @@ std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns) {
   for (int64_t y = 0; y < height; ++y)
     for (int64_t x = 0; x < width; ++x)
       for (int64_t k = 0; k < q; ++k) {
-        // omega_k = 10000^(-k / (q - 1)); a single frequency (q = 1) has the published 0/0 = NaN,
-        // which nobody can train with.
+        // omega_k = 10000^(-k / (q - 1)). The published formula has 0/0 = NaN for a single
+        // frequency (q = 1); omega is 1 here.
         double omega = std::pow(10000.0, -double(k) / double(std::max<int64_t>(q - 1, 1)));
         float* row = out.data() + (y * width + x) * columns;
         row[k] = float(std::sin(double(x) * omega));
@@ -65,18 +65,18 @@ void Vit::place(nn::Context& ctx, Pass& pass) const {
   if (positions_ < 0) pass.positions = ctx.table(true, table_);
   if (class_token_ < 0) return;
   const int64_t patches = config_.patches(), length = config_.tokens();
-  std::vector<int32_t> from_patches, of_patches, of_class;
+  std::vector<int32_t> token_sources, patch_tokens, class_tokens;
   for (int64_t b = 0; b < ctx.batch; ++b) {
-    of_class.push_back(int32_t(b * length));
-    from_patches.push_back(int32_t(ctx.batch * patches));
+    class_tokens.push_back(int32_t(b * length));
+    token_sources.push_back(int32_t(ctx.batch * patches));
     for (int64_t p = 0; p < patches; ++p) {
-      of_patches.push_back(int32_t(b * length + 1 + p));
-      from_patches.push_back(int32_t(b * patches + p));
+      patch_tokens.push_back(int32_t(b * length + 1 + p));
+      token_sources.push_back(int32_t(b * patches + p));
     }
   }
-  pass.from_patches = ctx.table(true, from_patches);
-  pass.of_patches = ctx.table(true, of_patches);
-  pass.of_class = ctx.table(true, of_class);
+  pass.token_sources = ctx.table(true, token_sources);
+  pass.patch_tokens = ctx.table(true, patch_tokens);
+  pass.class_tokens = ctx.table(true, class_tokens);
 }
 
 // Writes the tokens of the image to x [batch * tokens, width].
@@ -107,7 +107,7 @@ void Vit::embed(nn::Context& ctx, View image, View x, Pass& pass) const {
     ctx.run(kernels::Copy{.y = all.slice(rows * width, width), .x = ctx.weight(class_token_)});
     ctx.run(kernels::GatherRows{.y = x,
                                 .x = all,
-                                .index = pass.from_patches,
+                                .index = pass.token_sources,
                                 .rows = ctx.batch * config_.tokens(),
                                 .width = width,
                                 .source_rows = rows + 1});
@@ -135,7 +135,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) cons
   return encoded;
 }
 
-// y: none where only what backward needs is made again.
+// y: none if only the tensors for backward are computed again.
 void Vit::forward_layer(nn::Context& ctx, const Layer& layer, Stack::Kept& kept, View y,
                         bool save) const {
   const int64_t length = config_.tokens(), width = config_.width, rows = ctx.batch * length;
@@ -209,7 +209,7 @@ void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
   if (ctx.train && drops())
     nn::dropout(ctx, d, d, config_.dropout, "encoder/posemb", 0, config_.tokens() * width);
   device::Arena::Scope scope(ctx.arena);
-  View of_patches = d;
+  View d_patches = d;
   auto gather = [&](View y, View index) {
     ctx.run(kernels::GatherRows{.y = y,
                                 .x = d,
@@ -230,12 +230,12 @@ void Vit::backward_stem(nn::Context& ctx, View d, Pass& pass) const {
     });
   };
   if (class_token_ >= 0) {
-    of_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.of_patches);
-    sum_over_examples(class_token_, gather(ctx.arena.temporary(ctx.batch * width), pass.of_class),
-                      width);
+    d_patches = gather(ctx.arena.temporary(ctx.batch * columns), pass.patch_tokens);
+    sum_over_examples(class_token_,
+                      gather(ctx.arena.temporary(ctx.batch * width), pass.class_tokens), width);
   }
-  sum_over_examples(positions_, of_patches, columns);
-  stem_.backward(ctx, of_patches, pass.patches, ctx.batch * config_.patches(), {});
+  sum_over_examples(positions_, d_patches, columns);
+  stem_.backward(ctx, d_patches, pass.patches, ctx.batch * config_.patches(), {});
 }
 
 int64_t Vit::forward_flops() const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ViT without a pooling head (cappa.md 1.4). Output: normalised tokens [batch * tokens, width].
+// A ViT without a pooling head (cappa.md 1.4). Its output is normalised tokens [batch * tokens,
+// width].
 #pragma once
 
 #include "kernels/patchify.hpp"
@@ -8,18 +9,18 @@
 
 namespace models {
 
-// Position table of fixed sines and cosines on a height x width grid (cappa.md 1.4): [height *
-// width, columns].
+// Returns the position table of fixed sines and cosines on a height x width grid (cappa.md 1.4):
+// [height * width, columns].
 std::vector<float> sincos2d(int64_t height, int64_t width, int64_t columns);
 
-// Everything that a ViT needs to know; a model makes it from its own keys.
+// The configuration of a ViT. A model makes it from its own keys.
 struct VitConfig {
   int64_t image_height = 0, image_width = 0;
-  int64_t patch_height = 0, patch_width = 0;  // they divide the image's
+  int64_t patch_height = 0, patch_width = 0;  // must divide the image's
   int64_t depth = 0, width = 0, mlp = 0, heads = 0;
   float dropout = 0;
   bool learned_positions = true;  // otherwise sincos2d
-  // a learned token in front of those of the patches, without a position
+  // adds a learned token without a position, in front of the tokens of the patches
   bool class_token = false;
 
   int64_t grid_height() const { return image_height / patch_height; }
@@ -47,24 +48,26 @@ class Vit {
 
   // The state of one pass, from place() to the end of its backward pass.
   struct Pass {
-    View positions;  // the fixed table, where there is one
-    // With a class token: for each token its row among those of the patches and the class token
-    // behind them; for each patch, and for each example's class token, its row among the tokens.
-    View from_patches, of_patches, of_class;
-    View patches;  // rows of pixels, the stem's input
+    View positions;  // the fixed table, if any
+    // i32 tables for a class token. In the embedded patches it is the last row.
+    //   token_sources   by token: its row in the embedded patches
+    //   patch_tokens    by patch: its row in the tokens
+    //   class_tokens    by example: the row of its class token in the tokens
+    View token_sources, patch_tokens, class_tokens;
+    View patches;  // rows of pixels: the stem's input
     View tokens;   // the last block's output
     device::Arena::Mark start{}, norm_mark{};
     nn::LayerNorm::Saved norm;
     Stack::Pass blocks;
   };
 
-  // Copies what the host has made to where ops read it. It stays there until the arena is popped.
+  // Copies the host's tables to where ops read them, until the arena is popped.
   void place(nn::Context& ctx, Pass& pass) const;
-  // image [batch, height, width, 3]: f32, or u8 after take_bytes.
+  // image: [batch, height, width, 3], f32, or u8 after take_bytes.
   View forward(nn::Context& ctx, View image, int next_block, Pass& pass) const;
-  // d: gradient of forward's result; overwritten on the way.
+  // d: gradient of forward's result, used as workspace.
   void backward(nn::Context& ctx, View d, Pass& pass) const;
-  // Images come as bytes; `range` says which value each byte stands for.
+  // Switches images to bytes; `range` maps each byte to its value.
   void take_bytes(const kernels::PixelRange& range) { bytes_ = range; }
 
   int64_t forward_flops() const;
@@ -84,9 +87,9 @@ class Vit {
   kernels::PixelRange bytes_{};
   int stem_block_ = 0, norm_block_ = 0;
   nn::Linear stem_;
-  int positions_ = -1;        // parameter, or
-  std::vector<float> table_;  // fixed table
-  int class_token_ = -1;      // parameter
+  int positions_ = -1;        // parameter; -1: none
+  std::vector<float> table_;  // the fixed table, without that parameter
+  int class_token_ = -1;      // parameter; -1: none
   Stack blocks_;
   nn::LayerNorm norm_;
 };

@@ -30,8 +30,7 @@ void EncoderOptions::bind(config::Table& t) {
     int64_t size = slash == std::string::npos ? 0 : std::atoll(variant.c_str() + slash + 1);
     if (found == kVariants.end() || size <= 0) {
       t.error("variant", fmt::format("\"{}\" is no variant; give NAME/PATCH as \"B/16\", NAME one "
-                                     "of mu Ti S M B L So400m H g g-opt "
-                                     "G G-opt e",
+                                     "of mu Ti S M B L So400m H g g-opt G G-opt e",
                                      variant));
     } else {
       const Variant& v = found->second;
