@@ -95,8 +95,8 @@ bool WeightStore::exchanged_rounded(const Unit& unit) const {
 }
 
 // Shared lines: the f32 weights of units exchanged rounded that are no operands. Every rank needs
-// them, kLine elements each. An example with two units over two ranks, where a, b, c, d are shared
-// lines and a dot is a line of operands, which stays:
+// them. Each line has kLine elements. This example has two units over two ranks; a, b, c, d are
+// shared lines, and a dot is a line of operands, which stays on its rank.
 //
 //                                     rank 0         rank 1
 //   held part of unit 0             [ a . b ]      [ . c . ]
