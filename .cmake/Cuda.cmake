@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# TRAINER_CUDA=AUTO|ON|OFF: whether the CUDA back end is built. Sets TRAINER_HAS_CUDA and TRAINER_HAS_NCCL. Only the compiler, the static run time and
-# the headers of cuBLASLt and cuDNN are needed here: the libraries are opened by the program when a GPU is used, so it
-# starts on machines without any of them.
+# TRAINER_CUDA=AUTO|ON|OFF decides if the CUDA back end is built. This file sets TRAINER_HAS_CUDA
+# and TRAINER_HAS_NCCL. The build needs only the compiler, the static run time and the headers of
+# cuBLASLt and cuDNN. The program opens the libraries when it uses a GPU, so it also starts on
+# machines without them.
 set(TRAINER_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where compiler and headers are found), ON, OFF")
 set_property(CACHE TRAINER_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(NOT TRAINER_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "TRAINER_CUDA is ${TRAINER_CUDA}; it must be AUTO, ON or OFF")
 endif()
 
-# Prints why there is no CUDA back end, or stops where it was asked for.
+# Prints why there is no CUDA back end. Stops if the user asked for it.
 function(trainer_no_cuda reason)
   set(TRAINER_HAS_CUDA OFF PARENT_SCOPE)
   if(TRAINER_CUDA STREQUAL ON)
@@ -30,7 +31,7 @@ if(NOT TRAINER_NVCC)
   return()
 endif()
 
-# Wheels of PyTorch and JAX bring cuDNN with its headers where the toolkit does not.
+# Wheels of PyTorch and JAX contain cuDNN with its headers, which the toolkit may lack.
 execute_process(COMMAND python3 -c "import nvidia, os
 print(';'.join(os.path.join(p, d, 'include') for p in nvidia.__path__ for d in sorted(os.listdir(p))))"
                 OUTPUT_VARIABLE TRAINER_WHEEL_INCLUDES OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -50,7 +51,8 @@ if(missing)
 endif()
 
 set(CMAKE_CUDA_COMPILER ${TRAINER_NVCC})
-# Code for A100 and what runs its code, and for H100 and H200; what comes later is compiled by the driver.
+# Code for A100 and other GPUs of compute capability 8, and for H100 and H200. The driver compiles
+# for newer GPUs.
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual)
 endif()
@@ -74,7 +76,7 @@ target_include_directories(trainer_cuda SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_D
 target_link_libraries(trainer_cuda INTERFACE CUDA::cudart_static)
 list(APPEND TRAINER_device_LIBRARIES trainer_cuda)
 
-# NCCL may be missing: ranks on GPUs then exchange through the host.
+# NCCL may be missing. Ranks on GPUs then exchange through the host.
 find_path(TRAINER_INCLUDE_nccl.h nccl.h HINTS ${cuda_root}/include ${TRAINER_WHEEL_INCLUDES})
 if(TRAINER_INCLUDE_nccl.h)
   set(TRAINER_HAS_NCCL ON)

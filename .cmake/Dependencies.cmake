@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What each folder links. Only the folder named may include these headers. The versions are the oldest that have all that is used here.
+# The libraries that each folder links. Only that folder may include their headers. The versions are
+# the oldest ones with everything that is used here.
 include(Require)
 find_package(Threads REQUIRED)
 
@@ -27,7 +28,8 @@ trainer_require(NAME libpng WANTED "1.6 or newer" PACKAGE PNG VERSION 1.6 APT li
 trainer_require(NAME giflib WANTED "5.1 or newer" PACKAGE GIF VERSION 5.1 APT libgif-dev DNF giflib-devel SPACK giflib CONDA giflib)
 trainer_require(NAME libarchive WANTED "3.2 or newer" PACKAGE LibArchive VERSION 3.2
                 APT libarchive-dev DNF libarchive-devel SPACK libarchive CONDA libarchive)
-# Debian's dnnl-config.cmake insists on OpenCL for a GPU run time that is not used here, so the library is looked up by hand.
+# Debian's dnnl-config.cmake requires OpenCL for a GPU run time that is not used here. This row
+# looks for the library's files instead.
 trainer_require_library(NAME oneDNN WANTED "2.6 or 2.7 (3.0 dropped what is used here)" TARGET DNNL::dnnl
                         HEADER oneapi/dnnl/dnnl_version.h LIBRARY dnnl SINCE "DNNL_VERSION_MAJOR +2$" PC dnnl
                         APT libdnnl-dev DNF onednn-devel SPACK onednn@2.7 CONDA onednn-cpu-omp=2.7)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# trainer::hdf5, built with MPI. Debian and Fedora have a serial and a parallel one side by side (pkg-config: hdf5-openmpi). With Spack,
-# conda and the modules of most sites it is `hdf5` in a folder of its own: HDF5_ROOT, or the folder above the h5pcc in PATH.
+# trainer::hdf5, an HDF5 built with MPI. Debian and Fedora have a serial and a parallel one side by
+# side (pkg-config: hdf5-openmpi). Spack, conda and the modules of most sites have `hdf5` in its own
+# folder: HDF5_ROOT, or the folder above the h5pcc in PATH.
 
-# Takes a header folder and a library as trainer::hdf5 where they exist and are parallel and new enough; else notes them in hdf5_other.
+# Defines trainer::hdf5 from a header folder and a library if both exist, are parallel and are new
+# enough. Otherwise notes them in hdf5_other.
 function(trainer_take_hdf5 include library)
   if(TARGET trainer::hdf5 OR NOT include OR NOT library)
     return()
@@ -20,7 +22,7 @@ function(trainer_take_hdf5 include library)
     set(hdf5_other "${library}, which is too old" PARENT_SCOPE)
   else()
     add_library(trainer::hdf5 UNKNOWN IMPORTED GLOBAL)
-    # The types and functions of 1.10, also where the library is newer.
+    # The sources use the types and functions of HDF5 1.10, also with a newer library.
     set_target_properties(trainer::hdf5 PROPERTIES IMPORTED_LOCATION ${library} INTERFACE_INCLUDE_DIRECTORIES ${include}
                           INTERFACE_COMPILE_DEFINITIONS H5_USE_110_API INTERFACE_LINK_LIBRARIES MPI::MPI_CXX)
     message(STATUS "HDF5: ${library}")
@@ -37,7 +39,7 @@ function(trainer_take_hdf5_in)
   set(hdf5_other "${hdf5_other}" PARENT_SCOPE)
 endfunction()
 
-# Looks where every library is looked for; `variant` is openmpi or mpich as in distributions, or empty.
+# Looks in the usual places. `variant` is openmpi or mpich, a name that distributions use, or empty.
 function(trainer_take_hdf5_variant variant)
   unset(include)
   unset(library)
@@ -57,7 +59,7 @@ endfunction()
 
 set(hdf5_other "")
 if(HDF5_ROOT OR DEFINED ENV{HDF5_ROOT})
-  trainer_take_hdf5_in(${HDF5_ROOT} $ENV{HDF5_ROOT})  # whoever names a folder gets no other
+  trainer_take_hdf5_in(${HDF5_ROOT} $ENV{HDF5_ROOT})  # a named folder excludes all other places
 else()
   find_program(TRAINER_H5PCC h5pcc)
   mark_as_advanced(TRAINER_H5PCC)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# trainer_require and its relatives look for one library each and note what is missing. trainer_require_done reports all of it at once, so
-# that a newcomer installs once.
+# trainer_require and trainer_require_library look for one library each and note it if it is
+# missing. trainer_require_done reports all missing libraries at once, so that a newcomer installs
+# once.
 #
-# A library is a row: NAME, WANTED (a version, or more in words), and its packages in APT, DNF, SPACK and CONDA.
+# A library is a row: NAME, WANTED (a version, or a description), and its packages in APT, DNF,
+# SPACK and CONDA.
 set(TRAINER_MISSING "")
 set(TRAINER_PACKAGERS apt dnf spack conda)
-find_package(PkgConfig QUIET)  # only gives hints of where to look, so it may be missing
+find_package(PkgConfig QUIET)  # optional, because it only gives hints
 
-# Notes that the library of a row is missing. `found` says what was found instead, or is empty.
+# Notes that the library of a row is missing. `found` names an unsuitable one, or is empty.
 macro(trainer_missing found)
   list(APPEND TRAINER_MISSING "${row_NAME}")
   set(TRAINER_MISSING_${row_NAME} "${row_WANTED}")
@@ -18,7 +20,8 @@ macro(trainer_missing found)
   endforeach()
 endmacro()
 
-# trainer_require(ROW... PACKAGE name [VERSION version] [OPTIONS ...]): a library that CMake or its own files know how to find.
+# trainer_require(ROW... PACKAGE name [VERSION version] [OPTIONS ...]): a library that CMake finds
+# by a module of CMake or of the library.
 macro(trainer_require)
   cmake_parse_arguments(row "" "NAME;WANTED;PACKAGE;VERSION" "APT;DNF;SPACK;CONDA;OPTIONS" ${ARGN})
   find_package(${row_PACKAGE} ${row_VERSION} QUIET ${row_OPTIONS})
@@ -33,8 +36,9 @@ macro(trainer_require)
   endif()
 endmacro()
 
-# trainer_require_library(ROW... TARGET target HEADER header LIBRARY name... PC name SINCE word [BUT_NOT word]): a library that is found by its
-# header and its file. The header must hold the word SINCE, the newest thing of it that is used. A header with the word BUT_NOT is too new.
+# trainer_require_library(ROW... TARGET target HEADER header LIBRARY name... PC name SINCE regex): a
+# library that is found by its header and its file. A line of the header must match SINCE, which
+# names the newest feature in use or a version.
 function(trainer_require_library)
   cmake_parse_arguments(row "" "NAME;WANTED;TARGET;HEADER;PC;SINCE" "APT;DNF;SPACK;CONDA;LIBRARY" ${ARGN})
   string(MAKE_C_IDENTIFIER ${row_TARGET} id)
@@ -55,7 +59,7 @@ function(trainer_require_library)
   endif()
   if(NOT known)
     trainer_missing("${other}")
-    unset(TRAINER_${id}_INCLUDE CACHE)  # looked for again when it has been installed
+    unset(TRAINER_${id}_INCLUDE CACHE)  # the next configuration looks again
     unset(TRAINER_${id}_LIBRARY CACHE)
     trainer_missing_to_parent()
     return()
@@ -65,7 +69,8 @@ function(trainer_require_library)
                         INTERFACE_INCLUDE_DIRECTORIES ${TRAINER_${id}_INCLUDE})
 endfunction()
 
-# Sets include_hints and library_hints of the caller: the folders that pkg-config knows for any of the given names.
+# Sets include_hints and library_hints of the caller to the folders that pkg-config knows for the
+# given names.
 macro(trainer_pkg_config_hints)
   set(include_hints "")
   set(library_hints "")
@@ -79,7 +84,7 @@ macro(trainer_pkg_config_hints)
   endif()
 endmacro()
 
-# Hands what trainer_missing noted from a function to its caller.
+# Passes the notes of trainer_missing from a function to its caller.
 macro(trainer_missing_to_parent)
   foreach(variable MISSING MISSING_${row_NAME} FOUND_${row_NAME} MISSING_apt MISSING_dnf MISSING_spack MISSING_conda)
     set(TRAINER_${variable} "${TRAINER_${variable}}" PARENT_SCOPE)
@@ -97,7 +102,8 @@ function(trainer_pad text width result)
   set(${result} "${text}${filling}" PARENT_SCOPE)
 endfunction()
 
-# Ends configuring where anything is missing, naming all of it. Lines that begin with a space are printed as they are.
+# Stops the configuration if libraries are missing, and names them all. CMake prints lines that
+# begin with a space unchanged.
 function(trainer_require_done)
   if(NOT TRAINER_MISSING)
     return()

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# Damage at chosen calls (torture_test.py).
+# A library that injects failures at chosen calls (torture_test.py).
 add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
-# The program as a user runs it: decks, data, files, exit codes, jobs. Scripts that return 77 were skipped and say why. They use
-# Debian's Python (h5py, NumPy, Pillow).
+# Scripts that run the program like a user: decks, data, files, exit codes, jobs. A script that
+# exits with 77 was skipped and prints the reason. The scripts use Debian's Python (h5py, NumPy,
+# Pillow).
 file(GLOB run_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/run/*_test.py)
-# They mostly wait for programs to start, so two at a time; what they say of seconds leaves room for that.
+# The scripts mostly wait for programs to start, so two run at a time. Their time limits allow that.
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
   if(TRAINER_SANITIZE AND name STREQUAL torture_test)
-    continue()  # two libraries cannot both come first, and both replace the allocator
+    continue()  # both preloaded libraries must come first, and both replace the allocator
   endif()
   if(TRAINER_SANITIZE AND name STREQUAL memory_limit_test)
     continue()  # sanitizers reserve more address space than any limit
@@ -24,11 +25,11 @@ foreach(script IN LISTS run_scripts)
                        ENVIRONMENT "TRAINER=$<TARGET_FILE:trainer>;INJECT_LIBRARY=$<TARGET_FILE:inject>;${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
-set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, beside what computes
+set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because it mostly waits
 if(TEST run_clang_test_mpi4)
   set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
 endif()
-# The longest next, so that none of them is left alone at the end.
+# The longest scripts start next, so that none runs alone at the end.
 foreach(name stops_test cuda_test resume_test bundle_test pbs_test)
   set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
 endforeach()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over whole tensors, a few doubles per tensor. They are formed per cut of a unit, then added
-// over the cuts along one binary tree (neighbours first), then over the ranks that share the unit.
-// The bits do not depend on which rank owns which cut.
+// Sums over whole tensors, a few doubles per tensor. They are formed per cut of a unit and added
+// over the cuts along one binary tree, neighbours first. The ranks that share the unit then add
+// theirs. The bits do not depend on which rank owns which cut.
 #pragma once
 
 #include <cstddef>

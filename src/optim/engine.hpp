@@ -76,9 +76,9 @@ class Engine {
          const std::vector<std::string>& groups = {},
          const std::optional<LossScaleOptions>& loss_scale = {});
 
-  // Decides about the finished gradients: one pass over them, one all-reduce over mesh.fsdp.
-  // `units` must hold every unit once. `step` is the number of the update, from 1. `loss`: f64
-  // values in the queue's memory, all of which must be finite; may be none.
+  // Inspects the finished gradients: one pass over them, one all-reduce over mesh.fsdp. `units`
+  // must hold every unit once. `step` is the number of the update, from 1. `loss`: f64 values in
+  // the queue's memory, or none. All of them must be finite.
   void inspect(int64_t step, std::span<const OwnedUnit> units, device::View loss = {});
   // Updates weights and state of the units last inspected.
   void apply(int64_t step);
