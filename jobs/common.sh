@@ -47,8 +47,8 @@ ask_to_stop() {
 }
 
 # The scheduler's warning (USR1) may come at any time from now on, and would end bash without this
-# trap. mpirun gets USR1, not TERM: it passes USR1 on to all ranks and waits for them, but kills
-# them 2 s after a TERM.
+# trap. mpirun gets USR1: it passes the signal on to all ranks and waits for them. It does not get
+# TERM, because it would kill the ranks 2 s later.
 trap pass_on USR1
 # A TERM reaches mpirun as well, which then ends within seconds. This script survives it to clean
 # up.

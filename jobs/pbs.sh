@@ -7,8 +7,9 @@
 #
 # Change the numbers below, or override them:
 #   qsub -l select=4:ncpus=32:mpiprocs=8:ompthreads=4 -l walltime=12:00:00 -v DECK=... jobs/pbs.sh
-# One deck serves every number of nodes. Before its walltime ends the job saves a checkpoint, exits with 75 and submits its successor, which continues
-# from the checkpoint, also on other nodes.
+# One deck serves every number of nodes. Before its walltime ends, the job saves a checkpoint, exits
+# with 75 and submits its successor. The successor continues from the checkpoint, also on other
+# nodes.
 #
 # To save and continue now: qalter -l walltime=HH:MM:SS JOB, five minutes more than have passed
 # (limits.wall_time must be "auto", its default). Never qsig -s SIGUSR1 JOB: the signal kills the
@@ -156,7 +157,7 @@ if may_continue "$part" "$max_parts"; then
   else
     request+=(-W depend=afterany:"$PBS_JOBID")
   fi
-  # -v gets names alone, with values from the environment, because qsub then keeps commas and quotes in them.
+  # -v gets names alone, and the environment the values, because qsub then keeps commas and quotes.
   export PART=$((part + 1)) MAX_PARTS=$max_parts LEAD=$lead BIND=${BIND:-core} TRAINER=$trainer SCRIPT=$script
   variables=DECK
   for name in PART MAX_PARTS LEAD BIND TRAINER SCRIPT OPTIONS LOCAL_DIR TRAINER_MESH_SELECTOR INDEX; do

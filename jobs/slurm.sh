@@ -7,9 +7,9 @@
 #
 # Change the numbers below, or override them:
 #   sbatch --nodes=8 --time=12:00:00 jobs/slurm.sh inputs/run.toml
-# One deck serves every number of nodes. A job that runs out of time, or is
-# preempted with a warning, saves a checkpoint and exits with 75. This script requeues it, and it
-# continues from the checkpoint, also on other nodes.
+# One deck serves every number of nodes. A job that runs out of time, or is preempted with a
+# warning, saves a checkpoint and exits with 75. This script requeues the job, which continues from
+# the checkpoint, also on other nodes.
 #
 # Variables, for example BIND=none sbatch ...:
 #   CONTINUE   requeue: the same job again. chain: another job after it, for sites that forbid requeueing; it gets nodes,

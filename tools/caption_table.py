@@ -115,7 +115,7 @@ def read_table(path, image="", caption="", label=""):
 
 
 def read_coco(path):
-    """Rows of a COCO captions JSON, in the order of its annotations."""
+    """Returns the rows of a COCO captions JSON, in the order of its annotations."""
     try:
         coco = json.loads(read_text(path))
         names = {image["id"]: image["file_name"] for image in coco["images"]}

@@ -18,9 +18,9 @@ TRAINER_PACKAGES=(
   fonts-noto-color-emoji unicode-data unicode-cldr-core
 )
 
-# For tests, which are skipped without these packages: SLURM for jobs/slurm.sh (a test starts and
-# stops it), the checker of scripts, the compiler with libFuzzer for tools/fuzz and for Clang's
-# warnings, the formatter of the sources.
+# Packages for some tests, which are skipped without them: SLURM for jobs/slurm.sh (a test starts
+# and stops it), the checker of scripts, Clang with libFuzzer for tools/fuzz and for its warnings,
+# the formatter of the sources.
 TRAINER_TEST_PACKAGES=(slurm-wlm munge shellcheck clang-14 libclang-rt-14-dev libomp-14-dev clang-format-14)
 
 # Prints the given packages that are not installed. Asks dpkg only, so it needs neither rights nor a
