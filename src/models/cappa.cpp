@@ -65,18 +65,17 @@ static_assert(int(Cappa::Sums::count) == int(kernels::LossColumns::count) &&
               int(Cappa::Sums::token_nll) == int(kernels::LossColumns::row_loss));
 
 std::vector<Measure> Cappa::measures() const {
-  return {
-      {"loss", "nats/token",
-       "loss of this step's batch before the update: mean over examples of each caption's mean "
-       "over its tokens",
-       Sums::loss},
-      {"loss_ar", "nats/token", "the same over the examples that are predicted autoregressively",
-       Sums::loss_ar, Sums::examples_ar},
-      {"loss_parallel", "nats/token", "the same over the examples that are predicted in parallel",
-       Sums::loss_parallel, Sums::examples_parallel},
-      {"loss_per_token", "nats/token",
-       "summed over summed tokens of the batch: every token counts the same", Sums::token_nll,
-       Sums::tokens, false}};
+  return {{"loss", "nats/token",
+           "loss of this step's batch before the update: mean over examples of each caption's mean "
+           "over its tokens",
+           Sums::loss},
+          {"loss_ar", "nats/token", "loss of the examples that are predicted autoregressively",
+           Sums::loss_ar, Sums::examples_ar},
+          {"loss_parallel", "nats/token", "loss of the examples that are predicted in parallel",
+           Sums::loss_parallel, Sums::examples_parallel},
+          {"loss_per_token", "nats/token",
+           "sum of the losses of all tokens of the batch over their number", Sums::token_nll,
+           Sums::tokens, false}};
 }
 
 Cappa::Draws Cappa::draw(const int32_t* labels, int64_t examples, int64_t first_position,

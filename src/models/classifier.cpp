@@ -68,8 +68,8 @@ std::vector<Measure> ClassifierModel::measures() const {
            "cross-entropy of this step's batch before the update, smoothing and mixup included",
            Columns::loss},
           {"accuracy", "1",
-           "share of this step's batch whose own class is the most likely one; of a blend, that of "
-           "the larger share",
+           "share of this step's batch whose own class is the most likely one; a blend has the "
+           "class of its larger share",
            Columns::examples_first}};
 }
 

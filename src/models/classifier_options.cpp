@@ -38,7 +38,7 @@ void MixupOptions::bind(config::Table& t) {
       .min(0)
       .max(1000);
   t.key("group", group,
-        "size of a group of consecutive examples of the global batch; the partner of each is the "
+        "consecutive examples of the global batch that form a group; the partner of each is the "
         "one before it in the group; must divide the examples of a rank's pass")
       .min(2)
       .max(1 << 20)

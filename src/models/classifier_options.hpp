@@ -33,7 +33,7 @@ struct TrunkOptions {
 // Mixup blends each image with another one of the batch, and their labels as well.
 struct MixupOptions {
   double p = 0;       // shares are drawn from Beta(p, p); 0: no image is blended
-  int64_t group = 2;  // consecutive examples of the global batch that are blended with each other
+  int64_t group = 2;  // consecutive examples of the global batch that form a group of partners
   void bind(config::Table& t);
 };
 

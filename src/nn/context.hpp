@@ -35,7 +35,7 @@ struct Context {
   int64_t first_example = 0;         // global position of the first example
   bool train = false;                // dropout on
   base::Stream dropout{};            // random numbers of this step
-  bool keep = true;                  // a backward pass follows: save what it needs
+  bool keep = true;                  // save the tensors for a backward pass that follows
   View loss_scale{};                 // optional f32 [1]: factor of all gradients
   int64_t shape_set = 0;             // plan back end: number of the model's set of shapes
   device::Graphs* graphs = nullptr;  // GPUs: repeat passes, if given
