@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What saving costs: mpirun -np N build/tests/checkpoint_bench DECK FOLDER [ROUNDS [files]]
-//   1. write and read: checkpoint::save and restore of the deck's whole state against plain MPI-IO
-//   of as many bytes, in
-//      turn, fsync on both sides, files out of the page cache before they are read
-//   2. held: how long the main thread is kept by a save beside training steps, from entry to return
-//   with the commit
-//      included, against a memcpy of what is copied
-// "files": 1. alone, and no JSON. Else the last line is JSON. Ratios above 1: we are faster, or
-// held for less than is allowed.
+// Measures the cost of saves:
+//   mpirun -np N build/tests/checkpoint_bench DECK FOLDER [ROUNDS [files]]
+//   1. write and read: checkpoint::save and restore of the deck's whole state, in turn with plain
+//     MPI-IO of as many bytes. Both sides call fsync, and files leave the page cache before they
+//     are read.
+//   2. held: time that a save beside training steps holds the main thread, from entry to return
+//     with the commit included, against a memcpy of the copied bytes.
+// With "files" only part 1 runs, and no JSON is printed. Otherwise the last line is JSON. A ratio
+// above 1 means that the checkpoint is faster, or holds the thread for less than allowed.
 #include <fcntl.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -44,7 +44,8 @@ void evict(comm::Comm& world, const std::string& path) {
   world.barrier();
 }
 
-// Bytes [rank's share of `total`) of one file, by MPI-IO. Seconds of the slowest rank.
+// Writes the rank's share of a file of `total` bytes by MPI-IO. Returns the seconds of the slowest
+// rank.
 double plain_write(comm::Comm& world, const std::string& path, const std::vector<char>& mine) {
   world.barrier();
   base::Stopwatch watch;
@@ -113,12 +114,12 @@ int run(comm::Session& session, int argc, char** argv) {
   };
   checkpoint::CheckpointOptions options;
   options.keep_last = 1;
-  // As in a run, which finds the places in its files when it starts.
+  // Saves only when asked, as in a run, which plans its file at its start.
   checkpoint::CheckpointOptions at_once = options;
   at_once.async = false;
   checkpoint::Saver blocking(world, folder, at_once);
 
-  // 1. In turn.
+  // Part 1, in turn
   const int64_t bytes = blocking.plan(state());
   std::vector<char> mine(size_t(bytes / world.size()));
   for (size_t i = 0; i < mine.size(); ++i) mine[i] = char(i * 2654435761u >> 13);
@@ -129,9 +130,9 @@ int run(comm::Session& session, int argc, char** argv) {
     if (world.rank() == 0) io::remove_file(path);
     world.barrier();
   };
-  // On a virtual machine, memory that was not used for a while costs ten times what writing to it
-  // does: so both find what the page cache will need just used. Which pages they get is still
-  // chance, so the best rounds are told as well.
+  // On a virtual machine, writing to memory that was idle for a while costs ten times as much. This
+  // warm-up uses the pages of the page cache just before both sides write. The choice of pages is
+  // still chance, so the best rounds are reported as well.
   auto warm = [&] {
     world.barrier();
     io::File file(plain + ".warm", io::File::Mode::create);
@@ -184,7 +185,7 @@ int run(comm::Session& session, int argc, char** argv) {
 
   if (argc > 4) return 0;
 
-  // 2. Beside training.
+  // Part 2, beside training
   checkpoint::Saver saver(world, folder, options);
   int64_t staged = saver.stage(state());
   std::vector<char> copy(static_cast<size_t>(staged), 1);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images a second of the data path, by the loader as a run has it, beside bare JPEG decoding.
-// tools/bench_data starts it and says in turn what to do, so that all that is compared alternates
-// on the same core. A line of standard input is a command, a line of standard output its answer,
-// "IMAGES CPU_SECONDS WALL_SECONDS":
-//   bare SECONDS            libjpeg-turbo alone: the same files, the same transform, into a buffer
-//   that stays loader THREADS SECONDS  from the tar to batches of 32: read, decode, resize,
-//   value_range, tokenize, stack ops COUNT SECONDS       one sample after the other, with the first
-//   COUNT ops only and without batches
+// Measures the images per second of the data path through the loader of a run, beside bare JPEG
+// decoding. tools/bench_data starts this program and sends commands in turn, so that all compared
+// parts alternate on the same core. A line of standard input is a command. A line of standard
+// output is its answer, "IMAGES CPU_SECONDS WALL_SECONDS":
+//   bare SECONDS            libjpeg-turbo alone: same files, same transform, one reused buffer
+//   loader THREADS SECONDS  from the tar to batches of 32: all ops, stacked
+//   ops COUNT SECONDS       one sample after the other, with the first COUNT ops and no batches
 // Usage: data_bench SHARD.tar TOKENIZER.model        members .jpg and .txt
 #include <turbojpeg.h>
 
@@ -33,7 +32,7 @@ const char* const kOps[] = {
     "tokenize('words', max_len=64, eos='sticky', inkey='text', outkey='labels')",
     "keep('image', 'labels')"};
 
-// Processor time of all threads: what other programs on the machine take does not count.
+// Returns the processor time of all threads, which other programs on the machine do not change.
 double cpu_s() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -86,8 +85,7 @@ class Bench {
     tjDestroy(handle);
   }
 
-  // Begins and ends with a full queue, so that every image counted was made within the time, and no
-  // other.
+  // Begins and ends with a full queue, so that the time covers exactly the counted images.
   void loader(int64_t threads, double seconds) {
     Open& open = loaders_[threads];
     if (!open.loader) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rates of the ops at the shapes of the S/16 model. Not part of the build; by hand:
+// Measures the rates of the ops at the shapes of the S/16 model. It is not part of the build.
+// Compile it by hand:
 //   g++ -O3 -std=c++20 -march=x86-64-v3 -fopenmp -I. -Isrc tests/bench/kernel_bench.cpp
 //       BUILD/libtrainer_{kernels,device,base}.a -ldnnl -lfmt -lspdlog -lxxhash -lcrypto
 // Usage: kernel_bench [threads] [best|avx512|avx2] [filter] [fixed]. Prints the best of short
-// repeats. ONEDNN_MAX_CPU_ISA=AVX2 limits the library likewise; OMP_PROC_BIND=true helps on a busy
+// repeats. ONEDNN_MAX_CPU_ISA=AVX2 limits the library likewise. OMP_PROC_BIND=true helps on a busy
 // machine.
 #include <cstdio>
 #include <cstdlib>
@@ -51,7 +52,7 @@ void release(std::initializer_list<View> views) {
   for (const View& v : views) std::free(v.data);
 }
 
-// With one thread, processor time: what other programs on the machine take does not count.
+// Returns processor time for one thread, because other programs on the machine do not change it.
 double clock_s(const Queue& queue) {
   if (queue.threads() > 1) return base::now_s();
   timespec t;
@@ -94,7 +95,7 @@ void bench_gemm(int64_t m, int64_t n, int64_t k, bool ta, bool tb, const char* e
   release({a, b, c, bias, residual});
 }
 
-// The same numbers as bf16.
+// Returns the same numbers as bf16.
 View narrow(View wide) {
   View out{std::malloc(size_t(wide.count) * 2), device::DType::bf16, wide.count};
   Queue queue(device::Kind::cpu);
