@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names and rules of cuBLASLt that kernels/cuda/*_cublaslt.cpp use; cublaslt.cpp computes.
+// Declares the names and rules of cuBLASLt that kernels/cuda/*_cublaslt.cpp use. cublaslt.cpp
+// computes.
 #pragma once
 
 #include <cstddef>

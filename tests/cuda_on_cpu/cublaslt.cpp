@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's products, in column-major terms and the plainest loops. It refuses what the real one
-// refuses or may refuse: a bias of another type than the result, epilogues whose leading dimensions
-// are not multiples of 8 elements. It rounds operands to tf32 where it is allowed to. There are
-// four algorithms for everything; the first adds in double precision, the others in float, and
-// CUBLASLT_ON_CPU_FASTEST=N is said to take the least time. Products with sums (BGRADA) are said to
-// take as long as others; with CUBLASLT_ON_CPU_SUMS=fast half of it, with "none" there are no
-// kernels for them.
+// Computes the products of cuBLASLt, in column-major terms, with the plainest loops. It refuses all
+// that the real library refuses or may refuse: a bias of another type than the result, and
+// epilogues whose leading dimensions are not multiples of 8 elements. It rounds operands to tf32
+// where the caller allows it.
+// There are four algorithms for everything. The first adds in double precision, the others in
+// float. CUBLASLT_ON_CPU_FASTEST=N makes algorithm N report the least time. Products with sums
+// (BGRADA) report the time of other products. CUBLASLT_ON_CPU_SUMS=fast halves this time, and
+// "none" removes their kernels.
 #include "cublasLt.h"
 
 #include <algorithm>
@@ -38,7 +39,8 @@ struct EmulatedMatmul {
 
 namespace {
 
-constexpr uint64_t kMark = 4711, kAlgorithms = 4;  // of algorithms that the heuristic has returned
+// marks algorithms that the heuristic has returned
+constexpr uint64_t kMark = 4711, kAlgorithms = 4;
 bool is_ours(const cublasLtMatmulAlgo_t& a) {
   return a.data[0] >= kMark && a.data[0] < kMark + kAlgorithms;
 }
@@ -57,13 +59,13 @@ void write(void* at, int64_t i, cudaDataType_t type, float x) {
                                                        : kernels::loops::round_to_bf16(x).bits;
 }
 
-// The nearest number with 10 bits of mantissa.
+// Returns the nearest number with 10 bits of mantissa.
 float round_to_tf32(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   return std::isfinite(x) ? std::bit_cast<float>((u + 0xFFF + (u >> 13 & 1)) & ~0x1FFFu) : x;
 }
 
-// The operand as packed columns of k: [count of columns][k].
+// Returns the operand as packed columns of k elements: [count of columns][k].
 std::vector<float> columns_of(const void* at, const EmulatedLayout& l, bool by_rows, int64_t count,
                               int64_t k, cublasComputeType_t compute) {
   std::vector<float> out(size_t(count * k));
@@ -200,7 +202,7 @@ void multiply(const EmulatedMatmul& m, float by, const void* a, const EmulatedLa
               const EmulatedLayout& lc, void* d, const EmulatedLayout& ld, void* workspace,
               size_t bytes, uint64_t algorithm) {
   cuda_on_cpu::Access access;
-  // others may not count on what it held
+  // other callers must not rely on the old contents
   std::memset(workspace, 0xff, bytes < 4096 ? bytes : 4096);
   int64_t rows = ld.rows, columns = ld.columns, k = m.transa == CUBLAS_OP_T ? la.rows : la.columns;
   std::vector<float> left = columns_of(a, la, m.transa == CUBLAS_OP_N, rows, k, m.compute);
@@ -248,7 +250,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t m, const vo
   float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   cuda_on_cpu::submit(stream, [=, m = *m, la = *la, lb = *lb, lc = *lc, ld = *ld] {
     multiply(m, by, a, la, b, lb, keep, c, lc, d, ld, workspace, bytes, number);
-    // our own kernels are said to take no time
+    // our own kernels report no time
     const double of_sums = has_sums(m.epilogue) && sums_are("fast") ? 0.5 : 1;
     cuda_on_cpu::spend(of_sums * share * 1e-9 * double(ld.rows * ld.columns));
   });

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in front of CUDA's header: kernels use its conversions in code for the GPU only.
+// Replaces CUDA's header in the include path. Kernels use its conversions in code for the GPU only.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA on the CPU: what the .cu files and src/device/cuda.cpp use of CUDA, for g++. This header
-// stands in front of CUDA's own in the include path; emulator.cpp runs the kernels, one fiber per
-// CUDA thread. What is missing here is not used there (so far).
+// Declares CUDA on the CPU for g++: the parts of CUDA that the .cu files and src/device/cuda.cpp
+// use. This header precedes CUDA's own in the include path. fibers.cpp runs the kernels, one fiber
+// per CUDA thread. Parts of CUDA that no source uses are missing.
 #pragma once
 
 #include <bit>
@@ -18,10 +18,10 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __shared__ static  // one block runs at a time
+#define __shared__ static  // only one block runs at a time
 #define __launch_bounds__(...)
 #define __grid_constant__ \
-  &  // behind the type of an argument: all threads read it where the launch has put it
+  &  // after the type of an argument: all threads read it where the launch has put it
 
 struct dim3 {
   unsigned x, y, z;
@@ -55,19 +55,19 @@ namespace cuda_on_cpu {
 struct Place {
   dim3 thread, block, block_size, grid;
 };
-extern Place place;       // of the CUDA thread that runs
-extern int64_t launches;  // of kernels, so far
-void* dynamic_shared();   // as many bytes as the launch asked for, then a page nobody may touch
+extern Place place;       // of the running CUDA thread
+extern int64_t launches;  // launches of kernels until now
+void* dynamic_shared();   // the launch's bytes, then a forbidden page
 void wait_for_block(const char* file, int line);
-// Puts 8 bytes where the other lanes of the warp find them, waits for all lanes, and returns what
-// `lane` has put.
+// Publishes 8 bytes to the other lanes of the warp, waits for all lanes, and returns the value of
+// `lane`.
 uint64_t exchange(uint64_t value, int lane, const char* file, int line);
 int lane();
 
 void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
             const std::function<void()>& thread);
 
-// While one lives, host code may touch device memory, as doubles of libraries must.
+// Allows host code to touch device memory while it lives, for the emulated libraries.
 class Access {
  public:
   Access();
@@ -204,16 +204,16 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
 namespace cuda_on_cpu {
-// streams.cpp: whether something in the stream waits; runs work after what is in it; the same for
-// work that may have to be tried again (it says whether it is done), which never runs at once;
-// returns when the stream is empty. `submit` into a stream that captures keeps the work for the
-// graph, and the error is that of a capture that is over.
+// Functions of streams.cpp. `busy` is true if work in the stream waits. `submit` runs work after
+// the work before it; into a stream that captures, it keeps the work for the graph and returns the
+// error of an ended capture. `submit_waiting` adds work that may need several tries: it returns
+// true when it is done, and never runs at once. `wait` returns when the stream is empty.
 bool busy(cudaStream_t);
 cudaError_t submit(cudaStream_t, std::function<void()> work);
 void submit_waiting(cudaStream_t, std::function<bool()> work);
 void wait(cudaStream_t);
 void wait_for_all();
-void spend(double seconds);  // what events are told by: work takes as long as it says here
+void spend(double seconds);  // adds to the time that events measure
 bool on_device(const void* address);
 int graphs_launched();
 }  // namespace cuda_on_cpu

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a kernel on the CPU: every CUDA thread of a block is a fiber, blocks come one after the
-// other. At a barrier or a shuffle a fiber gives way. What CUDA leaves undefined is an error here:
-// threads of a block at different barriers, or gone while others wait; lanes missing from a
-// shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first: a missing
-// barrier then shows as other results. CUDA_ON_CPU_COUNT=1 has the program say at its end how many
-// launches there were.
+// Runs a kernel on the CPU. Every CUDA thread of a block is a fiber, and blocks run one after the
+// other. At a barrier or a shuffle a fiber gives way. Cases that CUDA leaves undefined are errors
+// here: threads of a block at different barriers, threads that ended while others wait, and lanes
+// missing from a shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the
+// first, so a missing barrier changes results. With CUDA_ON_CPU_COUNT=1 the program prints the
+// number of launches at its end.
 #include <ucontext.h>
 
 #include <csetjmp>
@@ -30,9 +30,9 @@ constexpr size_t kStack = 128 * 1024;
 struct Fiber {
   enum State { ready, at_block, at_warp, done };
   State state = done;
-  const char* file = "";  // of the barrier it waits at
+  const char* file = "";  // of the barrier at which the fiber waits
   int line = 0;
-  // of the last shuffle and the one before, whose readers may not have run yet
+  // values of the last two shuffles; readers of the older one may not have run yet
   uint64_t exchanged[2] = {0, 0};
   int turn = 0;
   dim3 thread;
@@ -43,7 +43,7 @@ struct Fiber {
 };
 
 struct Block {
-  std::vector<std::unique_ptr<Fiber>> fibers;  // kept from launch to launch
+  std::vector<std::unique_ptr<Fiber>> fibers;  // kept between launches
   size_t count = 0;
   Fiber* running = nullptr;
   size_t running_index = 0;
@@ -116,7 +116,7 @@ std::string describe(size_t index) {
   return where + " waits at " + f.file + ":" + std::to_string(f.line);
 }
 
-// All fibers of [begin, end) must be in `state` at the same line, and go on then.
+// Releases the fibers of [begin, end) if all of them are in `state` at the same line.
 bool release(size_t begin, size_t end, Fiber::State state) {
   for (size_t i = begin; i < end; ++i)
     if (b.fibers[i]->state == Fiber::ready ||
@@ -221,7 +221,7 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
     try {
       run_block();
     } catch (...) {
-      b.fibers.clear();  // some stand in the middle of the kernel
+      b.fibers.clear();  // some fibers are in the middle of the kernel
       throw;
     }
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: what is put into a stream between begin and end of a capture is kept with the arguments
-// it had, and run at each launch. What real CUDA refuses in a capture is refused here, with its
-// errors. Not emulated, and refused too: captures over several streams, and graphs in graphs.
-// CUDA_ON_CPU_COUNT=1: at its end the program says how many graphs were launched.
+// Emulates graphs. Work that enters a stream between begin and end of a capture is kept with its
+// arguments, and runs at each launch. The emulator refuses in a capture everything that real CUDA
+// refuses, with the same errors. It also refuses captures over several streams, and graphs in
+// graphs, which it does not emulate. With CUDA_ON_CPU_COUNT=1 the program prints the number of
+// launched graphs at its end.
 #include <cstdio>
 #include <cstdlib>
 

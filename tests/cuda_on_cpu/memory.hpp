@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory between pages that nobody may touch, which is closed to the host while no kernel runs.
+// Memory between forbidden pages, closed to the host while no kernel runs.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@ namespace cuda_on_cpu {
 
 class GuardedMemory {
  public:
-  // NaN; its end lies at most 255 bytes before a forbidden page
+  // Fills the memory with NaN; its end lies at most 255 bytes before a forbidden page.
   explicit GuardedMemory(size_t bytes);
   ~GuardedMemory();
   GuardedMemory(const GuardedMemory&) = delete;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL between processes of one machine, through shared memory. Communicators must not block;
-// operations run when their stream is asked for, in pieces that fit. Two ranks on one GPU are
-// refused, as NCCL 2.28 does. What goes wrong on request: NCCL_ON_CPU= "hang@N" (operation N of
-// this process never takes part), "error@N" (the same, and its communicator has an asynchronous
-// error), "refuse@N" (the call fails), "absent" (this rank never comes into a communicator).
+// Emulates NCCL between processes of one machine, through shared memory. Communicators must be
+// non-blocking. Operations run, in pieces that fit, when their stream is queried. Two ranks on one
+// GPU are refused, as NCCL 2.28 does. NCCL_ON_CPU requests a failure: "hang@N" (operation N of this
+// process never takes part), "error@N" (as hang@N, and its communicator has an asynchronous error),
+// "refuse@N" (the call fails), "absent" (this rank never joins a communicator).
 #include "nccl.h"
 
 #include <fcntl.h>
@@ -62,11 +62,11 @@ struct EmulatedNccl {
   Shared* shared;
   std::string name;
   int rank, ranks;
-  int asked = 0;  // for its state, until it says that it is ready: at least three times
+  int asked = 0;  // queries of its state; at least three are answered with "in progress"
   int64_t barriers = 0;
   bool absent = false;
   ncclResult_t failure = ncclSuccess;
-  // then its operations under way are over
+  // true ends its pending operations
   std::shared_ptr<bool> gone = std::make_shared<bool>(false);
 
   void arrive() {
@@ -83,7 +83,7 @@ struct EmulatedNccl {
 
 namespace {
 
-// One collective: `pieces` times all ranks write their slots, then all read.
+// Submits one collective: `pieces` times all ranks write their slots, then all read.
 template <class Write, class Read>
 ncclResult_t submit(ncclComm_t comm, cudaStream_t stream, size_t pieces, Write write, Read read) {
   ++operations;
@@ -115,7 +115,7 @@ ncclResult_t submit(ncclComm_t comm, cudaStream_t stream, size_t pieces, Write w
 const char* at(const void* p, size_t bytes) { return static_cast<const char*>(p) + bytes; }
 char* at(void* p, size_t bytes) { return static_cast<char*>(p) + bytes; }
 
-struct Cut {  // of `bytes` into pieces of at most `most`
+struct Cut {  // splits `bytes` into pieces of at most `most`
   size_t bytes, most;
   size_t pieces() const { return (bytes + most - 1) / most; }
   size_t begin(size_t piece) const { return piece * most; }
@@ -133,8 +133,8 @@ const char* ncclGetLastError(ncclComm_t) { return "a cable was pulled (emulated)
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static int made = 0;
   int file = -1;
-  // one that was killed may have left its own, and containers that share /dev/shm have the same
-  // process numbers
+  // The name may exist already: a killed process leaves its file behind, and containers that share
+  // /dev/shm have the same process numbers.
   do {
     std::snprintf(id->internal, sizeof id->internal, "/nccl_on_cpu.%d.%d", int(getpid()), made++);
     file = shm_open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);

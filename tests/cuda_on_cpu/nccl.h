@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's interface as src/comm uses it; nccl.cpp carries it out between processes of one machine.
+// Declares the part of NCCL's interface that src/comm uses. nccl.cpp implements it between
+// processes of one machine.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated CUDA run time: device memory is host memory that host code may not touch. A touch
-// ends the program with a message that says so; so does a kernel that runs past its memory's end.
+// Emulates the CUDA run time. Device memory is host memory that host code may not touch. A touch by
+// the host ends the program with a message, and so does a kernel that writes beyond its memory.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,10 +18,11 @@ namespace cuda_on_cpu {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kLarge = 1 << 20;  // workspaces: no page of them is touched before a kernel does
+// size of workspaces: their pages stay untouched until a kernel writes them
+constexpr size_t kLarge = 1 << 20;
 
 std::map<void*, std::unique_ptr<GuardedMemory>>& allocations() {
-  // outlives what frees at exit
+  // never destroyed, because destructors at exit still free memory
   static auto* all = new std::map<void*, std::unique_ptr<GuardedMemory>>;
   return *all;
 }
@@ -37,7 +38,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
     }
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
-  sigaction(signal, &usual, nullptr);  // the instruction runs again and ends the program
+  sigaction(signal, &usual, nullptr);  // the faulting instruction runs again and ends the program
 }
 
 void watch_faults() {
@@ -92,7 +93,7 @@ int device_in_use = 0;
 }
 
 namespace {
-// Pinned host memory: begin and end.
+// Begin and end of each pinned host buffer.
 std::map<const char*, const char*>& pinned() {
   static auto* all = new std::map<const char*, const char*>;
   return *all;
@@ -112,7 +113,7 @@ bool cuda_on_cpu::on_device(const void* address) {
 const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
-// One GPU, or as many as CUDA_ON_CPU_GPUS says.
+// Returns one GPU, or the number in CUDA_ON_CPU_GPUS.
 cudaError_t cudaGetDeviceCount(int* count) {
   const char* gpus = std::getenv("CUDA_ON_CPU_GPUS");
   return *count = gpus ? std::atoi(gpus) : 1, cudaSuccess;
@@ -124,7 +125,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index) {
   std::snprintf(out->name, sizeof out->name, "CUDA on the CPU");
   out->totalGlobalMem = size_t(1) << 33;
   out->multiProcessorCount = 4;
-  const char* capability = std::getenv("CUDA_ON_CPU_CAPABILITY");  // as 75 for 7.5
+  const char* capability = std::getenv("CUDA_ON_CPU_CAPABILITY");  // 75 means 7.5
   out->major = capability ? std::atoi(capability) / 10 : 9;
   out->minor = capability ? std::atoi(capability) % 10 : 0;
   return cudaSuccess;
@@ -169,7 +170,7 @@ void fill(void* memory, int value, size_t bytes) {
           cuda_on_cpu::kPage;
       value == 0 && bytes > cuda_on_cpu::kLarge) {
     size_t middle = (bytes - head) / cuda_on_cpu::kPage * cuda_on_cpu::kPage;
-    madvise(at + head, middle, MADV_DONTNEED);  // zero pages, when they are touched
+    madvise(at + head, middle, MADV_DONTNEED);  // zero pages on the next touch
     std::memset(at, 0, head);
     at += head + middle;
     bytes -= head + middle;
@@ -183,8 +184,8 @@ cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   return cuda_on_cpu::submit(stream, [=] { fill(memory, value, bytes); });
 }
-// A copy from or to pageable host memory is over when this returns, which no capture allows; one of
-// pinned memory runs when its turn comes.
+// A copy from or to pageable host memory is done when this returns, which no capture allows. A copy
+// of pinned memory runs in its turn.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   bool waits = false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and events. What is put into a stream runs at once, unless something before it in the
-// stream cannot run yet: an operation that needs other ranks (nccl.cpp), or the wait for an event
-// of another stream. Then it runs when somebody asks for the stream or waits for it, as late as
-// CUDA may be: a wait that was forgotten shows as old data. With CUDA_ON_CPU_LATE=1 nothing runs at
-// once.
+// Emulates streams and events. Work in a stream runs at once, unless earlier work in the stream
+// cannot run yet: an operation that needs other ranks (nccl.cpp), or the wait for an event of
+// another stream. Such work runs when the program queries the stream or waits for it, which is as
+// late as CUDA may run it. A forgotten wait then shows as old data. With CUDA_ON_CPU_LATE=1 no work
+// runs at once.
 #include "streams.hpp"
 
 #include <sched.h>
@@ -53,7 +53,8 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
 }
 
 void submit_waiting(cudaStream_t stream, std::function<bool()> work) {
-  if (stream->capture) invalidate(stream, cudaErrorNotSupported);  // real ones can be captured
+  // real CUDA can capture such work
+  if (stream->capture) invalidate(stream, cudaErrorNotSupported);
   stream->work.push_back(std::move(work));
 }
 
@@ -95,7 +96,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (stream->capture)
     return event->captured ? cudaSuccess : invalidate(stream, cudaErrorStreamCaptureIsolation);
-  if (event->captured) return cudaErrorNotSupported;  // real ones take the stream into the capture
+  if (event->captured) return cudaErrorNotSupported;  // real CUDA takes the stream into the capture
   if (!*event->reached)
     cuda_on_cpu::submit_waiting(stream, [reached = event->reached] { return *reached; });
   return cudaSuccess;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the emulated streams and graphs share.
+// Types that the emulated streams and graphs share.
 #pragma once
 
 #include <deque>
@@ -14,31 +14,32 @@ struct EmulatedGraph {
   std::vector<std::function<void()>> nodes;
 };
 struct EmulatedGraphExec {
-  std::shared_ptr<const EmulatedGraph> graph;  // also of the launches under way
+  std::shared_ptr<const EmulatedGraph> graph;  // shared with pending launches
 };
 struct EmulatedEvent {
-  std::shared_ptr<bool> reached = std::make_shared<bool>(true);  // of the last record
+  std::shared_ptr<bool> reached = std::make_shared<bool>(true);  // by the last record
   std::shared_ptr<double> at_s = std::make_shared<double>(0);
-  // the last record was into a capture
+  // true if the last record was in a capture
   bool captured = false;
 };
 struct EmulatedStream {
-  std::deque<std::function<bool()>> work;  // each says whether it is done
+  std::deque<std::function<bool()>> work;  // each returns true when it is done
   bool blocking = false;                   // made without cudaStreamNonBlocking
-  std::unique_ptr<EmulatedGraph> capture;  // while it captures
-  bool invalidated = false;                // the capture, by what no capture allows
+  std::unique_ptr<EmulatedGraph> capture;  // set while the stream captures
+  bool invalidated = false;                // a forbidden call has ended the capture
 };
 
 namespace cuda_on_cpu {
 
-// The stream into whose capture this thread puts work; null: none.
+// Returns the stream that this thread captures, or null.
 cudaStream_t capturing();
-// What a call in a capture that allows none of it returns; the capture is over.
+// Ends the capture and returns the error of a call that no capture allows.
 cudaError_t invalidate(cudaStream_t stream, cudaError_t error);
-// What may not be called while this thread captures (in thread-local mode): allocations, which may
-// wait.
+// Returns the error of a call that may wait, for example an allocation, if this thread captures in
+// thread-local mode.
 cudaError_t unsafe_call();
-// Use of the default stream while this thread captures one that is ordered with it.
+// Returns the error of a use of the default stream while this thread captures a stream that is
+// ordered with it.
 cudaError_t default_stream_use();
 
 }  // namespace cuda_on_cpu

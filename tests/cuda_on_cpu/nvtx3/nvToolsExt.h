@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVTX's ranges, which the emulator writes down.
+// Emulates NVTX ranges and records them.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace cuda_on_cpu {
 struct Ranges {
   std::vector<std::string> open;
-  std::vector<std::string> begun;  // each with those around it: "step 3/update/add"
+  std::vector<std::string> begun;  // each with its outer ranges: "step 3/update/add"
 };
 inline Ranges ranges;
 }  // namespace cuda_on_cpu
