@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A deck, and after a zero byte each: overrides. The schema is that part of the program's own which
-// needs few folders: data, tokenizer, loader, schedule, checkpoint, init; it has all types of keys,
-// kinds, named tables, lists, durations.
+// Reads a deck, and overrides after a zero byte each. The schema is the part of the program's own
+// schema that needs few folders: data, tokenizer, loader, schedule, checkpoint, init. It has all
+// types of keys, kinds, named tables, lists and durations.
 #include "base/text.hpp"
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/options.hpp"
@@ -40,14 +40,14 @@ void deck(std::string_view input) {
   deck.has("data.train.path");
   deck.on_resume("total");
   if (!deck.problems().any()) {
-    // As main does it: problems that need more than one table.
+    // main reports problems that need more than one table in the same way.
     for (const data::Problem& p : root.data.problems()) deck.error(p.key, p.text);
     for (auto& [name, options] : root.schedule)
       for (const optim::Problem& p : options.problems({1000, 64, 4096}, "schedule." + name))
         deck.error(p.key, p.text);
   }
   if (deck.problems().any()) return;
-  // The resolved deck says the same as the deck.
+  // The resolved deck must have the values of the deck.
   Root again;
   config::Deck resolved({"resolved.toml", deck.resolved(), {}}, again);
   resolved.throw_if_any();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An image file of any format, through the ops that follow in real decks. The chunks of a PNG get
-// right checksums, which no mutation would find, unless the file has an odd number of bytes.
+// Reads an image file of any format, and applies the ops that follow in real decks. The chunks of a
+// PNG get right checksums, which no mutation would find, unless the file has an odd number of
+// bytes.
 #include <algorithm>
 #include <cstring>
 
@@ -38,8 +39,8 @@ void mend_png(data::Bytes& file) {
   }
 }
 
-// Memory is not cleared and comes from a pool, so pixels that nobody writes show what was there
-// before.
+// Fills pool memory with `value`. The pool does not clear memory, so pixels that no decoder writes
+// show this value.
 void soil_pool(int value, size_t bytes) {
   data::Bytes a(bytes), b(bytes);
   std::memset(a.data(), value, bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes a libFuzzer program of one target: -DFUZZ_TARGET=NAME.
+// Builds a libFuzzer program of one target: -DFUZZ_TARGET=NAME.
 #include "targets.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

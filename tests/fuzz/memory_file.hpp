@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that exists in memory only, for readers that want a path.
+// A file that exists in memory only, for readers that need a path.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ class MemoryFile {
       if (n <= 0) throw std::runtime_error("writing a memory file");
       at += size_t(n);
     }
-    // The same time always: it goes into indexes.
+    // The time is constant, because indexes store it.
     const timespec times[2] = {{1'700'000'000, 0}, {1'700'000'000, 0}};
     if (::futimens(descriptor_, times) != 0) throw std::runtime_error("futimens");
   }

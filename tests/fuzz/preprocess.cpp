@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A preprocessing string: checked as a deck's is, made into ops, applied to a sample that has every
-// kind of field.
+// Checks a preprocessing string as part of a deck, makes its ops, and applies them to a sample with
+// every kind of field.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +16,7 @@ namespace {
 using data::FieldSpec;
 using device::DType;
 
-// 3 x 2 pixels.
+// Returns an image of 3 x 2 pixels.
 constexpr unsigned char kGif[] = {0x47, 0x49, 0x46, 0x38, 0x39, 0x61, 0x03, 0x00, 0x02, 0x00,
                                   0x80, 0x00, 0x00, 0x10, 0x20, 0x30, 0xf0, 0xe0, 0xd0, 0x2c,
                                   0x00, 0x00, 0x00, 0x00, 0x03, 0x00, 0x02, 0x00, 0x00, 0x02,
@@ -67,7 +67,7 @@ void preprocess(std::string_view input) {
   for (int64_t position : {0, 1'000'000}) {
     data::Sample s = sample();
     pipeline.apply(s, position);
-    // The spec is what decks are checked by and batches are made from.
+    // Decks are checked against the spec, and batches are made from it.
     expect(s.size() == pipeline.spec().size(), "the ops yield other fields than their spec");
     for (auto& [name, field] : pipeline.spec()) {
       auto it = s.find(name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs every file of the corpus through its target:   fuzz_replay CORPUS   (CORPUS/TARGET/FILE)
-// Without a fuzzer, so that inputs which once broke something are tried by every compiler.
+// It needs no fuzzer, so every compiler tries the inputs of earlier findings.
 #include <cstdio>
 #include <exception>
 #include <filesystem>

@@ -12,7 +12,7 @@ namespace fuzz {
 void run(void (*target)(std::string_view), std::string_view input) {
   try {
     target(input);
-  } catch (const io::Failure&) {  // a system call that failed, whatever its exit code
+  } catch (const io::Failure&) {  // a failed system call, with any exit code
   } catch (const base::Error& e) {
     if (e.code() == base::Exit::internal)
       throw std::logic_error(fmt::format("input breaks a CHECK: {}", e.what()));

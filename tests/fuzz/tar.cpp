@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first byte says as what the rest is read: 'i' a stored index, 'c' a shard whose headers get
-// right checksums (which no mutation would find), anything else a shard as it is.
+// The first byte selects the reader of the rest: 'i' a stored index, 'c' a shard whose headers get
+// right checksums (which no mutation would find), anything else a shard without changes.
 #include <algorithm>
 #include <cstring>
 
@@ -34,8 +34,8 @@ void check(const data::TarIndex& index, const data::File& shard) {
            "an index points outside");
 }
 
-// Magic, size and time of the shard are put in front and the checksum behind, so that the rest is
-// reached.
+// Magic, size and time of the shard precede the input and the checksum follows it, so that the
+// reader reaches the entries.
 void stored_index(std::string_view input) {
   MemoryFile memory(std::string(2048, 'x'));
   data::File shard(memory.path());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is fuzzed: everything that reads bytes from outside. A target gets any bytes and feeds them
-// to the readers as a run would. A base::Error is an answer; anything else that leaves a target is
-// a finding, and so are a failed CHECK (Exit::internal), an answer that breaks its own promise, a
-// leak, unbounded memory and a hang.
+// Declares the fuzz targets: everything that reads bytes from outside. A target passes any bytes to
+// the readers as a run would. A base::Error is a valid answer. Findings are all other exceptions, a
+// failed CHECK (Exit::internal), an answer that breaks its own promise, a leak, unbounded memory
+// and a hang.
 //
-// libfuzzer.cpp makes a fuzzer of one target, replay.cpp runs all of them over the corpus.
+// libfuzzer.cpp makes a fuzzer of one target. replay.cpp runs all targets over the corpus.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,11 @@ void weights(std::string_view input);     // weights.cpp: .npz, .npy headers, .s
 void image(std::string_view input);       // image.cpp: JPEG, PNG, WebP, GIF, and the ops on them
 void tokenizer(std::string_view input);   // tokenizer.cpp: captions
 
-// Runs the target; what it lets out is a finding, told by a std::logic_error.
+// Runs the target and turns an exception that leaves it into a std::logic_error, which is a
+// finding.
 void run(void (*target)(std::string_view), std::string_view input);
 
-// For the promises of an answer: throws std::logic_error.
+// Throws std::logic_error if an answer breaks its promise.
 void expect(bool promise, const char* what);
 
 }  // namespace fuzz

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captions. The first byte picks the tokenizer and how its op is called.
+// Tokenizes captions. The first byte selects the tokenizer and the arguments of its op.
 #include <algorithm>
 
 #include "data/ops/pipeline.hpp"
@@ -69,7 +69,8 @@ void tokenizer(std::string_view input) {
            "a sticky end is not there");
   model->decode(ids);
 
-  // Every id of the whole text has a meaning, and bytes come back as they were.
+  // Every id of the whole text must have a meaning, and the bytes tokenizer must give the text
+  // back.
   std::vector<int32_t> whole;
   model->encode(text, whole);
   std::string back = model->decode(whole);

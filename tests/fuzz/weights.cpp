@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of initial weights, told apart by their first bytes: a zip archive is an .npz, '{' the text
-// of a .npy header, anything else a .safetensors.
+// Reads files of initial weights. The first bytes select the format: a zip archive is an .npz, '{'
+// the text of a .npy header, anything else a .safetensors.
 #include <algorithm>
 
 #include "checkpoint/name_map.hpp"
@@ -21,7 +21,7 @@ void weights(std::string_view input) {
   MemoryFile memory(input);
   auto file = input.starts_with("PK") ? checkpoint::open_npz_weights(memory.path())
                                       : checkpoint::open_safetensors_weights(memory.path());
-  // Names are matched with patterns; whether anything fits is another question.
+  // plan_init matches names with patterns; a mismatch is no finding.
   try {
     checkpoint::InitOptions options;
     options.map = {{"encoder", "params/img"}, {"", "params"}};
@@ -29,7 +29,8 @@ void weights(std::string_view input) {
                           options);
   } catch (const base::Error&) {
   }
-  constexpr int64_t kPiece = 1000, kMost = 100'000;  // elements; a zip may hold much
+  // elements; a small zip can hold very large arrays
+  constexpr int64_t kPiece = 1000, kMost = 100'000;
   std::vector<float> piece(kPiece);
   int64_t taken = 0;
   for (size_t t = 0; t < file->tensors().size() && taken < kMost; ++t) {
