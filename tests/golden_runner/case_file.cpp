@@ -12,7 +12,7 @@
 namespace golden {
 namespace {
 
-// An HDF5 identifier that is closed at the end of its scope.
+// Closes an HDF5 identifier at the end of its scope.
 class Handle {
  public:
   Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
@@ -41,7 +41,8 @@ int64_t elements(const Shape& shape) {
   return n;
 }
 
-// All strings of an attribute or data set; `read` is the call that fills memory of the given type.
+// Reads all strings of an attribute or data set. `read` is the call that fills memory of the given
+// type.
 std::vector<std::string> read_strings(hid_t type, hid_t space,
                                       const std::function<bool(hid_t, void*)>& read) {
   auto count = size_t(elements(extent(space)));
@@ -77,7 +78,7 @@ herr_t collect(hid_t, const char* name, const H5O_info_t* info, void* data) {
 std::string text_of(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 CaseFile::CaseFile(const std::string& path) : path_(path) {
-  // errors are reported here, with the name of the set
+  // HDF5 must not print errors: this reader reports them with the name of the set.
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   file_ = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   if (file_ < 0) base::fail(base::Exit::config, "{}: cannot be opened as an HDF5 file", path);

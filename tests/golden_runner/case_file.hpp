@@ -28,10 +28,10 @@ class CaseFile {
   std::vector<int32_t> ints(const std::string& name, const Shape& expected) const;
   std::vector<uint8_t> bytes(const std::string& name, const Shape& expected) const;
   std::vector<std::string> strings(const std::string& name) const;
-  // Attribute `tol`; 0, which means exact, where there is none.
+  // Returns attribute `tol`, or 0, which means exact, where the set has none.
   double tolerance(const std::string& name) const;
   bool rounding_noise_only(const std::string& name) const;
-  // All data sets below a group, by path relative to it, sorted.
+  // Returns the sorted paths of all data sets below a group, relative to it.
   std::vector<std::string> below(const std::string& group) const;
 
   [[noreturn]] void fail(const std::string& name, const std::string& problem) const;

@@ -11,7 +11,7 @@
 namespace golden {
 namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// stands for infinity in text between ranks
+// represents infinity in text between ranks
 constexpr double kLargest = std::numeric_limits<double>::max();
 }  // namespace
 
@@ -35,8 +35,7 @@ void Report::note(const std::string& quantity, const std::string& tensor, double
   r.beyond += beyond;
   r.far |= beyond > 0 && far;
   double ratio = deviation == 0 ? 0 : tolerance > 0 ? deviation / tolerance : kInfinity;
-  // Of equally bad tensors the one with the first name, so that the report does not depend on the
-  // rank count.
+  // Among equally bad tensors the first name wins, so the report does not depend on the rank count.
   if (ratio < r.ratio || (ratio == r.ratio && tensor >= r.tensor)) return;
   r.deviation = deviation;
   r.tolerance = tolerance;

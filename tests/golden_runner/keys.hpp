@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a JSON object key by key; what nobody asked for is an error.
+// Reads a JSON object key by key. A key that no caller requested is an error.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,13 +15,13 @@ namespace golden {
 
 class Keys {
  public:
-  // `path`: what the object is called in messages, as "config: train".
+  // `path` is the object's name in messages, for example "config: train".
   Keys(const CaseFile& file, const nlohmann::json& object, std::string path)
       : file_(file), object_(object), path_(std::move(path)) {
     if (!object_.is_object()) file_.fail(path_, "is no object");
   }
 
-  // The value, or nullptr where the key is absent or null.
+  // Returns the value, or nullptr if the key is absent or null.
   const nlohmann::json* find(const std::string& key) {
     asked_.insert(key);
     auto it = object_.find(key);
@@ -64,7 +64,7 @@ class Keys {
                                       ? fmt::format("{} is {}", object_.at(key).dump(), problem)
                                       : problem);
   }
-  // Every key must have been asked for.
+  // Fails if the object has a key that no caller requested.
   void done() const {
     std::vector<std::string> known(asked_.begin(), asked_.end());
     for (const auto& [key, value] : object_.items())

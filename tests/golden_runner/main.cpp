@@ -101,7 +101,7 @@ Command parse(int argc, char** argv) {
   return c;
 }
 
-// What went wrong on this rank before the ranks began to exchange anything.
+// A failure of this rank before the first exchange between ranks.
 struct Problem {
   int code = 0;
   std::string text;
@@ -118,7 +118,7 @@ Problem guarded(Work work) {
   }
 }
 
-// The worst code of all ranks; rank 0 prints the first rank's problem.
+// Returns the worst code of all ranks. Rank 0 prints the first rank's problem.
 int agree(comm::Comm& world, const Problem& mine) {
   int worst = int(world.max(int64_t(mine.code)));
   if (worst == 0) return 0;
@@ -159,8 +159,8 @@ int run(comm::Session& session, int argc, char** argv) {
   Problem problem = guarded([&] {
     command = parse(argc, argv);
     shape = comm::resolve_mesh(command.mesh, world.size(), "");
-    // Before the mesh, whose tree of sums needs it: are the sizes powers of two? Batches are each
-    // file's business.
+    // Checks that the sizes are powers of two before the mesh is made, because its tree of sums
+    // needs that. Each file checks its own batch.
     if (const step::DeterminismOptions& d = command.settings.determinism; d.mesh())
       step::derive_geometry(d.slices * world.size(), d.slices, shape, d);
   });
@@ -189,7 +189,7 @@ int main(int argc, char** argv) {
   try {
     return golden::run(session, argc, argv);
   } catch (const base::Error& e) {
-    // Other ranks may be in the middle of an exchange: end the whole job.
+    // Other ranks may be in the middle of an exchange, so this rank aborts the whole job.
     fmt::print(stderr, "golden: rank {}: {}\n", base::where().rank, e.what());
     comm::Session::abort(int(e.code()));
   } catch (const std::exception& e) {

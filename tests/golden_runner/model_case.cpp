@@ -10,7 +10,7 @@
 namespace golden {
 namespace {
 
-// Sum over n examples of their mean losses per token (cappa.md 3), in double.
+// Adds the mean losses per token (cappa.md 3) of n examples, in double.
 double loss_sum(const std::vector<float>& logits, const int32_t* labels, const float* weights,
                 int64_t n, int64_t length, int64_t columns, double smoothing) {
   double total = 0, off = smoothing / double(columns - 1);
@@ -66,7 +66,7 @@ void Runner::run_forward(step::Engine& engine, Report& report) const {
 void Runner::run_evaluation(step::Engine& engine, Report& report) const {
   const models::CappaOptions& o = *case_.model;
   auto& model = dynamic_cast<models::Cappa&>(engine.model());
-  // Without masked prediction evaluation is the same forward pass.
+  // Without masked prediction, evaluation is the training forward pass.
   bool recorded = file_.has("forward/eval_logits");
   if (o.masked() && !recorded) return;
   std::string set = recorded ? "forward/eval_logits" : "forward/logits";
@@ -74,7 +74,7 @@ void Runner::run_evaluation(step::Engine& engine, Report& report) const {
   int64_t row = o.length() * o.vocab_size, n = geometry_.micro_batch;
   std::vector<float> want = file_.floats(set, {case_.batch, o.length(), o.vocab_size});
   std::vector<double> nll(static_cast<size_t>(n)), weight(static_cast<size_t>(n));
-  double sums[2] = {};  // of losses from logits, and from the evaluation that never sees them
+  double sums[2] = {};  // of losses from logits, and from the evaluation, which forms no logits
   for (int64_t m = 0; m < geometry_.accumulation; ++m) {
     int64_t first = geometry_.first_example(mesh_, m);
     models::HostBatch batch = host_batch(1, first, n, true);

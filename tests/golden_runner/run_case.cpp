@@ -38,8 +38,8 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
   check_parameters();
 }
 
-// The model's parameters by name and shape, and options that name parameters, before any rank waits
-// for another.
+// Checks names and shapes of the model's parameters, and options that name parameters, before any
+// rank waits for another.
 void Runner::check_parameters() const {
   auto model = models::make_model({"cappa", case_.model}, {});
   std::vector<std::string> names = file_.below("params_init");
@@ -122,8 +122,8 @@ step::EngineOptions Runner::engine_options() const {
   o.sharding.optimizer = settings_.strategy == "replicated" ? "replicated" : "sharded";
   o.determinism = settings_.determinism;
   o.optimizer = case_.optimizer;
-  // A model case takes one step for its gradients and losses: without a learning rate it leaves the
-  // parameters alone.
+  // A model case takes one step to get gradients and losses. Without a learning rate the step
+  // leaves the parameters unchanged.
   if (!case_.training) o.optimizer.kind = "sgd";
   o.global_batch = case_.batch;
   o.micro_batch = geometry_.micro_batch;
@@ -138,12 +138,12 @@ step::EngineOptions Runner::engine_options() const {
   return o;
 }
 
-// bf16 keeps 8 bits: a value is off by up to 1/512 of itself wherever it is rounded, a handful of
-// times on each way through the model. As a part of a set's largest value the worst seen over all
-// model cases is 0.0083 for logits, 0.00017 for losses, 0.022 for gradients; but gradients that all
-// but cancel (queries of text that is all mask tokens) keep the error of their terms, so no
-// gradient is held to less than a part of the largest one of all. tf32 and fp16 keep 11 bits: an
-// eighth of that.
+// bf16 keeps 8 bits: each rounding is off by up to 1/512 of the value, and each path through the
+// model rounds a handful of times. Over all model cases the worst deviation, as a part of a set's
+// largest value, is 0.0083 for logits, 0.00017 for losses and 0.022 for gradients. Gradients that
+// almost cancel (queries of text that is all mask tokens) keep the error of their terms. So each
+// gradient's tolerance is at least a part of the largest gradient of all. tf32 and fp16 keep 11
+// bits: an eighth of the tolerance.
 double Runner::tolerance(const std::string& set) const {
   if (settings_.compute == "f32") return file_.tolerance(set);
   const double part = settings_.compute == "bf16" ? 1 : 0.125;
@@ -173,8 +173,8 @@ void Runner::load_parameters(step::Engine& engine) const {
 
 void Runner::check_draws(step::Engine& engine, Report& report) const {
   if (!has_draws()) return;
-  // What is recorded must follow our own rules: autoregressive ids are the labels moved by one,
-  // parallel ones the labels with as many mask tokens as the ratio says.
+  // Recorded inputs must follow our own rules: autoregressive ids are the labels moved by one, and
+  // parallel ids are the labels with the share of mask tokens that the ratio gives.
   auto& model = dynamic_cast<models::Cappa&>(engine.model());
   int64_t length = case_.model->length(),
           masked = int64_t(case_.model->masking_ratio * double(length));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one case through the real engine and compares what comes out with what is recorded.
+// Runs one case through the real engine and compares the results with the recorded ones.
 #pragma once
 
 #include "case_file.hpp"
@@ -10,7 +10,7 @@
 
 namespace golden {
 
-// The logits of every position, which no pass of the product forms.
+// Forms the logits of every position, which no pass of the product does.
 class LogitsPass : public models::ForwardPass {
  public:
   explicit LogitsPass(const models::Cappa& model) : model_(model) {}
@@ -30,7 +30,7 @@ class LogitsPass : public models::ForwardPass {
   models::Cappa::State state_;
 };
 
-// How to run, from the command line; the same for all files.
+// Settings of the command line, equal for all files.
 struct Settings {
   std::string strategy = "sharded";
   step::DeterminismOptions determinism;
@@ -41,7 +41,7 @@ struct Settings {
   std::string compute = "f32";  // precision.compute
 };
 
-// A case with everything that is read before the ranks begin to talk to each other.
+// A case with all data that is read before the ranks exchange anything.
 class Runner {
  public:
   Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh);
@@ -49,7 +49,7 @@ class Runner {
   void run(Report& report);
 
  private:
-  // Arrays of one step; none of `masks` and `ids` where the file has none.
+  // Arrays of one step; `masks` and `ids` are empty if the file has none.
   struct Batch {
     std::vector<float> image, masks;
     std::vector<int32_t> labels, ids;
@@ -58,17 +58,18 @@ class Runner {
   step::EngineOptions engine_options() const;
   void read_batch();
   void check_parameters() const;
-  // The examples [first, first + n) of a step: what the trainer would hand to the model.
+  // Returns the examples [first, first + n) of a step, as the trainer passes them to the model.
   models::HostBatch host_batch(int64_t step, int64_t first, int64_t n, bool masks) const;
   models::Cappa::Draws draws(int64_t step, int64_t first, int64_t n) const;
   bool has_draws() const { return !batch_.ids.empty(); }
   step::Engine::Fill feed(step::Engine& engine, int64_t step, bool masks = true) const;
 
-  // Of a set of a model case: what the file suggests, or what its precision needs.
+  // Returns the tolerance of a set of a model case: from the file, or from its precision.
   double tolerance(const std::string& set) const;
   void load_parameters(step::Engine& engine) const;
   void check_draws(step::Engine& engine, Report& report) const;
-  // Logits of one micro-batch, whose inputs `prepare` fills: [examples, length, vocabulary].
+  // Returns the logits of one micro-batch: [examples, length, vocabulary]. `prepare` fills its
+  // inputs.
   std::vector<float> logits(step::Engine& engine, const step::Engine::Prepare& prepare) const;
   void run_forward(step::Engine& engine, Report& report) const;
   void run_evaluation(step::Engine& engine, Report& report) const;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training cases: what each step logs, and parameters and optimizer state after the last.
+// Training cases: the logged values of each step, and parameters and optimizer state after the
+// last.
 #include <fmt/format.h>
 
 #include <bit>
@@ -11,8 +12,8 @@
 namespace golden {
 namespace {
 
-// The gradient of an encoder's key bias is zero but for rounding: its state is not compared, and
-// norms are compared strictly only without it (tests/golden/README.md, "Key biases").
+// The gradient of an encoder's key bias is zero but for rounding. So its state is not compared, and
+// the strict comparison of norms leaves it out (tests/golden/README.md, "Key biases").
 bool key_bias(const std::string& path) { return path.ends_with("key/bias"); }
 
 float float_of_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
@@ -94,7 +95,7 @@ void Runner::compare_norms(const std::vector<step::StepReport>& steps, const sha
   }
 }
 
-// The parts of a tensor that this rank holds.
+// Returns the parts of a tensor that this rank holds.
 void Runner::compare_slice(const StateSet& state, double wide, device::Queue& queue,
                            Report& report) const {
   const shard::TensorSlice& slice = state.slice;
@@ -113,7 +114,7 @@ void Runner::compare_slice(const StateSet& state, double wide, device::Queue& qu
   }
 }
 
-// The largest tolerance of the sets of each quantity, as a part of the largest value of its set.
+// Returns the largest tolerance of each quantity's sets, as a part of the set's largest value.
 std::map<std::string, double> Runner::wide_tolerances(const std::vector<StateSet>& all) const {
   std::map<std::string, double> wide;
   for (const StateSet& s : all) {
@@ -127,8 +128,8 @@ std::map<std::string, double> Runner::wide_tolerances(const std::vector<StateSet
 void Runner::compare_state(step::Engine& engine, Report& report) const {
   std::set<std::string> recorded;
   for (const std::string& name : file_.below("opt_final")) recorded.insert(name);
-  // The optimizer's number in the chain of transformations: where the first state of a tensor lies.
-  // Lone numbers are counts.
+  // The first state of a tensor has the optimizer's number in the chain of transformations. Names
+  // of digits alone are counts.
   std::string chain = "1";
   for (const std::string& name : recorded)
     if (name.find_first_not_of("0123456789/") != std::string::npos) {
@@ -136,7 +137,7 @@ void Runner::compare_state(step::Engine& engine, Report& report) const {
       break;
     }
   std::vector<StateSet> compared;
-  bool rounded = false;  // is there state in bfloat16?
+  bool rounded = false;  // true if some state is in bfloat16
   auto keep = [&](const shard::TensorSlice& slice, const std::string& set,
                   const std::string& quantity) {
     if (file_.rounding_noise_only(set) || key_bias(set)) return report.skip(set);

@@ -25,7 +25,7 @@ const json& group(const CaseFile& file, const std::string& name) {
 std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool training) {
   Keys k(file, group(file, "model"), "config: model");
   auto m = std::make_shared<models::CappaOptions>();
-  // Defaults: cappa.md 1.1. Zero in a decoder size means the encoder's.
+  // Defaults follow cappa.md 1.1. Zero in a decoder size means the encoder's size.
   m->encoder.depth = k.integer("num_layers", 6);
   m->encoder.heads = k.integer("num_heads", 8);
   m->encoder.mlp = k.integer("mlp_dim", 2048);
@@ -54,8 +54,8 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
     if (k.number(key, 0) != 0) k.wrong(key, "not 0: its draws are not recorded");
   if (k.flag("scan", false))
     k.wrong("scan", "not supported: parameters of all layers would be stacked");
-  // These change nothing: the first two are declared and never used, the third matters with scan
-  // only (cappa.md 1.1, 1.9).
+  // These keys change nothing. The first two are declared and never used, and the third matters
+  // with scan only (cappa.md 1.1, 1.9).
   k.find("patch_dropout");
   k.find("input_seq_len");
   k.find("remat_policy");
@@ -75,8 +75,8 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   if (m->decoder_width() % m->decoder_heads())
     k.wrong("decoder_num_heads", "no divisor of the decoder's width");
 
-  // Sizes that the published code takes from its inputs; training cases have a leading axis over
-  // steps.
+  // Sets the sizes that the published code takes from its inputs. Training cases have a leading
+  // axis over steps.
   size_t lead = training ? 1 : 0;
   Shape image = file.shape("batch/image"), labels = file.shape("batch/labels");
   if (image.size() != 4 + lead || image.back() != 3)
@@ -99,7 +99,7 @@ std::string type_name(Keys& k, const std::string& key, const std::string& otherw
   k.wrong(key, "neither \"float32\" nor \"bfloat16\"");
 }
 
-// train.optax_name and train.optax.
+// Translates train.optax_name and train.optax.
 void translate_method(const CaseFile& file, const std::string& name, const json& options,
                       optim::OptimizerOptions& out) {
   Keys k(file, options, "config: train.optax");
@@ -210,7 +210,7 @@ optim::ScheduleOptions translate_schedule(const CaseFile& file, const json& opti
   return s;
 }
 
-// [[regex, value], ...]
+// Reads [[regex, value], ...].
 template <class Value, class Convert>
 Patterns<Value> translate_patterns(const CaseFile& file, const json& list, const std::string& path,
                                    Convert convert) {
@@ -265,7 +265,7 @@ void translate_training(const CaseFile& file, Case& c) {
       number("config: train.lr_mults", std::numeric_limits<double>::min()));
   c.wd_mults = translate_patterns<double>(file, wd ? *wd : usual, "config: train.wd_mults",
                                           number("config: train.wd_mults", 0));
-  // The same number as loss.label_smoothing, or absent.
+  // Accepts an absent key or the number of loss.label_smoothing.
   if (double s = k.number("label_smoothing", c.model->label_smoothing);
       s != c.model->label_smoothing)
     k.wrong("label_smoothing", "not what loss.label_smoothing says");
@@ -301,7 +301,7 @@ Case translate(const CaseFile& file) {
   if (k.integer("batch_size", c.batch) != c.batch)
     k.wrong("batch_size", fmt::format("not the {} of batch/image", c.batch));
   c.clock = {c.steps, c.batch, k.integer("data_size", 0)};
-  // draws are recorded, not drawn again
+  // Draws are recorded, so the runner needs no seeds.
   k.find("seed");
   k.find("rng_seed");
   k.find("dropout_rng_seed");
@@ -316,11 +316,11 @@ void Case::resolve(const std::vector<shard::Parameter>& parameters,
                    std::vector<optim::Schedule>& made) const {
   policies.assign(parameters.size(), {});
   made.clear();
-  if (!training) {  // one step that changes nothing, for its gradients
+  if (!training) {  // one step without effect, for its gradients
     made.emplace_back();
     return;
   }
-  std::vector<int> place;  // of each entry's schedule, -1: frozen
+  std::vector<int> place;  // index of each entry's schedule, -1: frozen
   for (const auto& e : schedules.entries) {
     place.push_back(e.value ? int(made.size()) : -1);
     if (e.value) made.push_back(e.value->make(clock, "train.schedule \"" + e.text + "\""));

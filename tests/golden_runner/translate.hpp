@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of the published code (/config of a case file) -> ours. What is not known here is an
-// error, never ignored.
+// Translates options of the published code (/config of a case file) into ours. An unknown option is
+// an error and is never ignored.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace golden {
 
-// A list of patterns with values: the first that fully matches a path wins.
+// A list of patterns with values. The first pattern that fully matches a path gives its value.
 template <class Value>
 struct Patterns {
   struct Entry {
@@ -39,14 +39,14 @@ struct Case {
   int64_t batch = 0, steps = 0;
   std::shared_ptr<models::CappaOptions> model;
 
-  // Training cases.
+  // Members for training cases only
   optim::OptimizerOptions optimizer;
   Patterns<std::optional<optim::ScheduleOptions>> schedules;  // none: frozen
   Patterns<double> lr_mults, wd_mults;
   optim::Clock clock;
 
-  // What EngineOptions::resolve wants. Schedules: those that are none frozen, in the order of the
-  // list.
+  // Gives policies and schedules as EngineOptions::resolve must. `made` gets the schedules that are
+  // not frozen, in the order of the list.
   void resolve(const std::vector<shard::Parameter>& parameters,
                std::vector<optim::ParameterPolicy>& policies,
                std::vector<optim::Schedule>& made) const;
@@ -54,10 +54,10 @@ struct Case {
 
 Case translate(const CaseFile& file);
 
-// Where our state tensor (without "/optimizer/") lies below opt_final, after the number of the
-// optimizer in the chain: "adafactor/v_row/PATH" -> "0/0/1/PATH" (names: cappa.md 7.1).
+// Returns the path of our state tensor (without "/optimizer/") below opt_final, after the number of
+// the optimizer in the chain: "adafactor/v_row/PATH" -> "0/0/1/PATH" (names: cappa.md 7.1).
 std::string published_state_name(const std::string& ours);
-// Sets that are there for tensors without that kind of state: [1] zeros.
+// True for the placeholders, [1] zeros, of tensors without that kind of state.
 bool unused_state(const std::string& optimizer, const std::string& place);
 
 }  // namespace golden
