@@ -81,7 +81,7 @@ namespace {
 
 constexpr DType kWide = DType::f32, kNarrow = DType::bf16;
 
-// `args(memory)` makes the argument struct; it is also made once on paper, for the cost.
+// `args(memory)` makes the argument struct. A second call, on a plan's memory, gives the cost.
 template <class F>
 void add(std::vector<Row>& rows, std::string shape, double per_step, F args) {
   using Args = decltype(args(std::declval<Memory&>()));
@@ -106,7 +106,7 @@ std::vector<int32_t> drawn(int64_t count, int64_t end, const char* name) {
   return out;
 }
 
-// One product of a layer: forward, gradient of the input, gradient of the weights.
+// Adds one product of a layer: forward, gradient of the input, gradient of the weights.
 void add_linear(std::vector<Row>& rows, const char* what, int64_t m, int64_t in, int64_t out,
                 double layers, bool bias) {
   auto shape = [&](int64_t a, int64_t b, int64_t c, const char* which) {
@@ -141,7 +141,7 @@ void add_linear(std::vector<Row>& rows, const char* what, int64_t m, int64_t in,
   };
   add(rows, shape(in, out, m, "dw"), layers, dw);
   if (bias) {
-    // In place of the row above and the one below where a search finds it faster.
+    // Replaces the row above and the row below if a search finds it faster.
     add(rows, shape(in, out, m, "dw and sums"), 0, [=](Memory& t) {
       Gemm both = dw(t);
       both.sums = t.zeros(out, kWide);
@@ -229,7 +229,7 @@ Update update_of(Memory& t, int64_t n) {
 void add_optimizer(std::vector<Row>& rows, const Model& m) {
   const int64_t x = m.width, y = m.mlp, n = x * y;
   const Factored shape{1, x, 1, y, 1, false};
-  // so many tensors of this size are all of a layer
+  // calls as if all tensors of a layer had this size
   const double calls = double(m.encoder + m.decoder) * 3.5;
   const std::string name = fmt::format("{} x {}", x, y);
   add(rows, name, calls, [=](Memory& t) {

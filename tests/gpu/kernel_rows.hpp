@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a CapPa training step on one GPU, with the shapes and how often each runs: what
-// kernel_table measures.
+// Lists the ops of a CapPa training step on one GPU, with shapes and calls per step, for
+// kernel_table.
 #pragma once
 
 #include <functional>
@@ -17,20 +17,21 @@ struct Model {
   int64_t batch, tokens, text, width, mlp, heads, encoder, decoder, vocabulary, side, patch;
 };
 Model b16(), l14();
-Model tiny();  // for a look on a CPU
+Model tiny();  // small enough for CPUs
 
-// Memory of the ops of one row, filled with seeded numbers.
+// Memory for the ops of one row, filled with seeded numbers.
 class Memory {
  public:
   explicit Memory(device::Queue& queue) : queue_(queue) {}
-  device::View normals(int64_t count, device::DType type);  // of deviation 0.5
+  device::View normals(int64_t count, device::DType type);  // standard deviation 0.5
   device::View filled(int64_t count, float value);          // f32
   device::View zeros(int64_t count, device::DType type);
   device::View integers(const std::vector<int32_t>& values);
 
  private:
   device::View make(int64_t count, device::DType type);
-  void spread(const device::View& all, int64_t known);  // the first `known` elements over all
+  // repeats the first `known` elements over all
+  void spread(const device::View& all, int64_t known);
   device::Queue& queue_;
   device::Ledger ledger_;
   std::vector<device::Buffer> buffers_;
@@ -38,13 +39,13 @@ class Memory {
 
 struct Row {
   std::string op, shape;
-  double per_step;  // calls in one training step; 0: shown, not summed
+  double per_step;  // calls in one training step; 0: printed but not added
   // Makes the operands and returns the call.
   std::function<std::function<void()>(Memory&, device::Queue&)> prepare;
   kernels::Cost cost;
 };
 
-// bf16 activations where the ops allow it, f32 master weights and gradients.
+// Activations are bf16 where the ops allow it. Master weights and gradients are f32.
 std::vector<Row> rows_of(const Model& model);
 
 }  // namespace gpu_check

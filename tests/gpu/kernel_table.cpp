@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times every op at the shapes of CapPa B/16 and L/14 with batch 256 and sets it beside what the
-// device can do, measured in the same run: bytes per second of a copy, operations per second of a
-// large bf16 product.
+// Times every op at the shapes of CapPa B/16 and L/14 with batch 256, and compares it with limits
+// of the device from the same run: bytes per second of a copy, operations per second of a large
+// bf16 product.
 //
-// kernel_table [--kind=cuda|cpu] [--models=b16,l14,tiny] [--filter=TEXT] [--seconds=S] --json=FILE
-// --markdown=FILE Ends with 77 and a reason where there is no GPU. --kind=cpu --models=tiny tries
-// the program itself. `seconds`: per row.
+//   kernel_table [--kind=cuda|cpu] [--models=b16,l14,tiny] [--filter=TEXT] [--seconds=S]
+//                --json=FILE --markdown=FILE
+// --seconds is the time per row. The program ends with 77 and a reason if there is no GPU.
+// --kind=cpu --models=tiny tries the program itself.
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -32,8 +33,8 @@ struct Options {
   double seconds = 0.05;
 };
 
-// Seconds of one call: calls are queued until they take `seconds`, in three rounds, the best of
-// which counts.
+// Returns the seconds of one call: the best of three rounds, each of which queues calls for
+// `seconds`.
 double time_of(const std::function<void()>& call, Queue& queue, double seconds) {
   call();
   queue.synchronize();

@@ -109,7 +109,8 @@ def main():
     causal = jnp.arange(BATCH)[:, None, None, None] < BATCH // 4  # three examples in four are parallel: masks only
     ids = jnp.where(causal[:, 0, 0], jax.random.randint(key, (BATCH, TEXT), 0, VOCABULARY), VOCABULARY)
     mask = jnp.tril(jnp.ones((TEXT, TEXT), bool))[None, None] | ~causal
-    rows = jnp.array([r for r in range(BATCH * TEXT) if r % 10 < 3])  # 30 % of the positions are targets
+    # 30 % of the positions are targets
+    rows = jnp.array([r for r in range(BATCH * TEXT) if r % 10 < 3])
     labels = jax.random.randint(key, rows.shape, 0, VOCABULARY)
     batch = (jax.random.uniform(key, (BATCH, S["side"], S["side"], 3)) * 2 - 1, ids, mask, rows, labels)
     times = []

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks cuDNN for plans of the attention of the S/16, B/16 and L/14 models on an A100 and an H200,
-// from descriptions of these devices. A plan takes a second to build, so S/16 and L/14 are asked
-// for in bf16 on the H200 only, unless the argument is `all`. It needs no GPU, but a libcuda.so.1:
-// the toolkit's stub will do (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH). Exits 77 where
-// there is no cuDNN or no libcuda.
+// Builds cuDNN plans for the attention of the S/16, B/16 and L/14 models on an A100 and an H200,
+// from descriptions of these devices. A plan takes a second to build, so S/16 and L/14 are built in
+// bf16 on the H200 only, unless the argument is `all`. The program needs no GPU, but a
+// libcuda.so.1: the toolkit's stub suffices (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH).
+// Exits with 77 without cuDNN or libcuda.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -17,8 +17,8 @@ namespace {
 using kernels::AttentionShape;
 using kernels::Mask;
 
-// What cuDNN asks a driver for; the numbers that differ are the multiprocessors', shared memory's
-// and cache's sizes.
+// cuDNN queries these numbers of the driver. The devices differ in multiprocessors, shared memory
+// and cache.
 std::string device(bool hopper) {
   std::string text =
       R"({"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)";
@@ -43,9 +43,9 @@ void plan(const char* model, const char* part, AttentionShape shape, Mask mask, 
           bool backward, bool hopper) {
   shape.mask = mask;
   std::string problem = kernels::cudnn_plan_problem(shape, type, backward, device(hopper));
-  // The stub of the driver cannot load what was compiled: the plan was found, and its kernel built.
+  // The stub of the driver cannot load compiled code, but the plan was found and its kernel built.
   bool found = problem.empty() || problem.find("cuLibraryLoadData") != std::string::npos;
-  // There is no kernel for this one; our own runs.
+  // cuDNN has no kernel for this shape, so our own kernels run.
   bool known = !hopper && backward && mask == Mask::per_example;
   const char* masks[] = {"full", "causal", "per_example"};
   std::printf("%s %-4s %-5s %-10s %3ld x %3ld heads %2ld %-11s %-8s %s\n",
