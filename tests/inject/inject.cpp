@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Damage at a chosen file-system call: a library that a test puts before the C library of the ranks
-// (LD_PRELOAD), so that the program under test is the one that users run, and HDF5's own calls
+// Injects a fault at a chosen file-system call. A test loads this library before the C library of
+// the ranks (LD_PRELOAD). The program under test is then the users' program, and HDF5's own calls
 // count as well.
-//   INJECT_UNDER=PATH          calls on files whose path begins so are counted from 0, in each
-//   rank; INJECT_CALL, INJECT_ENDS   if given, only calls of this name, and on paths that end so
-//   INJECT_TRACE=FOLDER        each counted call, before it is made, in FOLDER/RANK.calls: "INDEX
-//   CALL PATH"; FOLDER/RANK.pid INJECT=RANK:INDEX:ACTION   what that rank, or each for RANK = -1,
-//   does instead of its call INDEX (or before it):
+//   INJECT_UNDER=PATH          counts, from 0 in each rank, the calls on files whose path begins
+//     with PATH
+//   INJECT_CALL, INJECT_ENDS   count only calls of this name, and on paths with this end
+//   INJECT_TRACE=FOLDER        writes each counted call, before it is made, to FOLDER/RANK.calls as
+//     "INDEX CALL PATH", and the process to FOLDER/RANK.pid
+//   INJECT=RANK:INDEX:ACTION   makes that rank (each rank for -1) do this instead of, or before,
+//     its call INDEX:
 //     kill        SIGKILL to itself
 //     killall     SIGKILL to all ranks (needs INJECT_TRACE)
-//     errno=N     the call fails with this errno; errno=N+ so do all later ones
-//     garble      a pread is made, and one bit of what it gives is another
+//     errno=N     the call fails with this errno; errno=N+ makes all later ones fail, too
+//     garble      a pread is made, and one bit of its result changes
 //     nomem       the thread's next allocation throws std::bad_alloc; the call is made
 //     signal=N    the thread raises this signal; the call is made
 //     overflow    the thread uses up its stack
-//     slow=N      the call takes N milliseconds more; slow=N+: and so do all later ones
-//     short=N     the read or write moves N bytes at most; short=N+: and so do all later ones
+//     slow=N      the call takes N milliseconds more; slow=N+ delays all later ones, too
+//     short=N     the read or write moves at most N bytes; short=N+ limits all later ones, too
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -54,7 +56,7 @@ enum class Action {
 
 struct Plan {
   std::string under, ends, call, trace;
-  int rank = -1;  // of this process; -1 = not under mpirun: nothing is done
+  int rank = -1;  // rank of this process; -1 = not under mpirun, no action
   long at = -1;   // -1 = this rank only counts
   Action action = Action::none;
   int number = 0;  // errno or signal
@@ -118,13 +120,13 @@ struct Plan {
 };
 
 Plan& plan() {
-  static Plan* made = new Plan;  // never destroyed: calls come until the very end
+  static Plan* made = new Plan;  // never destroyed, because calls come until the very end
   return *made;
 }
 
 thread_local bool out_of_memory = false;
 thread_local bool garbled = false;
-thread_local size_t most = SIZE_MAX;  // bytes that the call at hand may move
+thread_local size_t most = SIZE_MAX;  // bytes that the present call may move
 thread_local bool inside = false;
 
 void kill_all(const Plan& p) {
@@ -142,11 +144,11 @@ void kill_all(const Plan& p) {
 int use_up_stack(int depth) {
   volatile char frame[4096];
   frame[0] = char(depth);
-  if (depth < 0) return 0;  // never: the stack ends before the numbers do
+  if (depth < 0) return 0;  // never true: the stack ends first
   return use_up_stack(depth + 1) + frame[0];
 }
 
-// Whether the call must fail, with errno set.
+// True if the call must fail; errno is set then.
 bool refuse(const char* call, const char* path) {
   if (inside) return false;
   inside = true;
@@ -212,7 +214,7 @@ Function next(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
 }
 
-// The first `most` bytes of the pieces.
+// Returns the first `most` bytes of the pieces.
 struct Pieces {
   iovec first[16];
   const iovec* data;
