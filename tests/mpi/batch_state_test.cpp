@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batch group and state tensors on every mesh of 1, 2 and 4 ranks. Sums, gathered tensors and
-// the state that follows from them must have the bits of one rank alone. A step that is not applied
-// must leave the state.
+// Tests the batch group and state tensors on every mesh of 1, 2 and 4 ranks. Sums, gathered tensors
+// and the state that follows from them must have the bits of one rank alone. A step that is not
+// applied must leave the state.
 #include <cmath>
 #include <cstdio>
 
@@ -36,7 +36,7 @@ struct Alone {
   comm::Mesh mesh{.shape = {1, 1}, .world = world.get(), .fsdp = one(), .replica = one()};
 };
 
-// A number of an example: a function of its place in the batch alone.
+// Returns a number of an example, which depends only on its position in the batch.
 double value(int64_t step, int64_t example, int64_t column) {
   return base::Stream(5, "example")
       .sub(uint64_t(step))
@@ -44,7 +44,7 @@ double value(int64_t step, int64_t example, int64_t column) {
       .normal(uint64_t(column));
 }
 
-// [slices, kWidth] of this rank: sums over the examples of each slice.
+// Returns [slices, kWidth] of this rank: sums over the examples of each slice.
 std::vector<double> slice_sums(const comm::Mesh& mesh, int64_t step) {
   const int64_t slices = kSlices / mesh.shape.ranks(), each = kExamples / kSlices;
   std::vector<double> sums(size_t(slices * kWidth));
@@ -101,7 +101,7 @@ std::vector<shard::Parameter> parameters() {
 }
 
 struct Outcome {
-  std::vector<Floats> steps;  // every state tensor after each step, one after the other
+  std::vector<Floats> steps;  // concatenated state tensors after each step
 };
 
 // Runs four steps with running means and a queue. The third step is not applied.
@@ -125,7 +125,7 @@ Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType op
     View mean = states.next(1);
     expect(std::equal(mean.f32(), mean.f32() + kWidth, weights.weight(1).f32()),
            "the next value begins as the present one");
-    for (int pass = 0; pass < 2; ++pass)  // the second finds what the first has written
+    for (int pass = 0; pass < 2; ++pass)  // the second pass reads the mean that the first wrote
       for (int64_t c = 0; c < kWidth; ++c)
         mean.f32()[c] =
             0.75f * mean.f32()[c] + 0.25f * float(found.sums[size_t(c)] / double(kExamples));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small classifier with mixup on every mesh that this number of ranks allows (run with 1, 2 and
-// 4), level "mesh": every mesh, accumulation, sharding strategy, thread count and recompute policy
-// gives identical bits of every loss, of every tensor of the state and of an evaluation's losses
-// and ranks, for each pooling. One rank writes the reference to a file.
+// Trains a small classifier with mixup on every mesh of this number of ranks (run with 1, 2 and 4),
+// level "mesh". Every mesh, accumulation, sharding strategy, thread count and recompute policy must
+// give identical bits, for each pooling: of every loss, every tensor of the state, and an
+// evaluation's losses and ranks. One rank writes the reference to a file.
 //   classifier_bits REFERENCE_FILE
 #include <cstdio>
 #include <fstream>
@@ -30,7 +30,7 @@ models::ClassifierOptions small_classifier(const std::string& pool) {
   return o;
 }
 
-// Images and classes of the examples at [first, first + n).
+// Makes images and classes of the examples at [first, first + n).
 struct MadeImages {
   std::vector<float> image;
   std::vector<int32_t> label;
@@ -83,7 +83,7 @@ Outcome run(comm::Session& session, const tests::Case& c, const std::string& poo
   }
   for (const auto& [name, bytes] : tests::whole_state(engine, session.world()))
     out.digest = base::xxh3(bytes.data(), bytes.size(), out.digest);
-  // An evaluation of 48 examples, whoever computes which.
+  // Evaluates 48 examples; the result must not depend on the rank that computes each.
   std::vector<double> all(96), loss(static_cast<size_t>(g.micro_batch)), rank(loss.size());
   auto& pass = dynamic_cast<models::ClassifyPass&>(*engine.find_pass("classify"));
   for (int64_t round = 0; round * g.micro_batch * session.world().size() < 48; ++round) {

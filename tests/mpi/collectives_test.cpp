@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators on real ranks (run with 1, 2, 3 and 4): the suite on whole worlds in both orders of
-// summation, groups and the mesh.
+// Tests communicators on real ranks (run with 1, 2, 3 and 4). The suite runs on whole worlds in
+// both orders of summation, on groups and on the mesh.
 #include <bit>
 
 #include "comm_suite.hpp"
@@ -34,7 +34,7 @@ int run(comm::Session& session, int, char**) {
   }
   agreements(world);
 
-  // Ordered by key, not by world rank.
+  // The group is ordered by key, not by world rank.
   auto reversed = session.split(5, ranks - 1 - world.rank(), SumOrder::library);
   expect(reversed->rank() == ranks - 1 - world.rank() && reversed->size() == ranks,
          "keys order the ranks");
@@ -54,7 +54,7 @@ int run(comm::Session& session, int, char**) {
     expect(m.replica->size() == shape.replica && m.replica->rank() == m.replica_index &&
                m.replica_index == world.rank() / shape.fsdp,
            name + ": replica");
-    // Sums stay within their groups.
+    // Sums must stay within their groups.
     expect(m.fsdp->sum(int64_t{1} << world.rank()) == ((int64_t{1} << shape.fsdp) - 1)
                                                           << m.replica_index * shape.fsdp,
            name + ": who is in the fsdp group");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every communicator must pass, on real ranks, with what it exchanges in the memory of a
-// queue: every collective against what each rank can compute by itself, both orders of summation,
-// tickets in flight, agreements, and traffic counters against those of a plan.
+// Checks that every communicator must pass, on real ranks, with data in the memory of a queue.
+// Every collective is compared with results that each rank computes by itself, in both orders of
+// summation. The suite also covers tickets in flight, agreements, and traffic counters against
+// those of a plan.
 #pragma once
 
 #include <array>
@@ -33,15 +34,15 @@ inline void expect(bool good, const std::string& text) {
   if (++failures <= 20) std::printf("FAILED on rank %d: %s\n", world_rank, text.c_str());
 }
 
-// What rank r contributes at place i: any rank can compute anybody's numbers. Magnitudes differ, so
-// that the order of a sum shows.
+// Returns the contribution of rank r at place i, which every rank can compute. Magnitudes differ,
+// so that the order of a sum changes its bits.
 template <class T>
 T number(int r, int64_t i, const char* what) {
   base::Philox4 b = base::Stream(1, what).sub(uint64_t(r)).block(uint64_t(i));
   return std::ldexp(T(int32_t(b[0])), int(b[1] % 17) - 40);
 }
 
-// The sum over ranks [begin, end) of place i along the binary tree, neighbours first.
+// Returns the sum over ranks [begin, end) of place i along the binary tree, neighbours first.
 template <class T>
 T tree(int begin, int end, int64_t i, const char* what) {
   if (end - begin == 1) return number<T>(begin, i, what);
@@ -54,7 +55,7 @@ View view(std::vector<T>& v) {
   return {v.data(), sizeof(T) == 4 ? DType::f32 : DType::f64, int64_t(v.size())};
 }
 
-// Numbers in the memory of a queue; as `T` they are only moved by the host.
+// Numbers in the memory of a queue. The host only moves them as `T`.
 template <class T>
 class Array {
  public:
@@ -80,7 +81,7 @@ class Array {
   device::Buffer buffer_;
 };
 
-// Tree: the bits of the serial tree. Library: the sum, to rounding.
+// Tree order must give the bits of the serial tree; library order the sum, to rounding.
 template <class T>
 bool is_sum(T actual, int size, int64_t i, const char* what, SumOrder order) {
   if (order == SumOrder::tree)
@@ -120,7 +121,7 @@ void sums(Comm& c, SumOrder order, int64_t n, device::Queue& queue) {
   expect(c.same(base::xxh3(all.data(), all.size() * sizeof(T))),
          "all_reduce gave ranks different bits" + name);
 
-  // The two must agree to the bit: which one is used depends on the sharding strategy.
+  // The two must agree to the bit, because the sharding strategy selects one of them.
   Array<T> whole(queue, std::vector<T>(before.size()));
   c.reduce_scatter(mine.view, part.view, queue).wait();
   c.all_gather(part.view, whole.view, queue).wait();
@@ -160,7 +161,7 @@ inline void in_flight(Comm& c, SumOrder order, device::Queue& queue) {
     Array<float> send, gathered, scattered, reduced;
   };
   std::vector<std::unique_ptr<Three>> all;
-  for (int round = 0; round < 3; ++round) {  // later rounds use the requests of the first again
+  for (int round = 0; round < 3; ++round) {  // later rounds reuse the requests of the first
     std::vector<comm::Ticket> tickets;
     for (int k = 0; k < kMany; ++k) {
       size_t n = size_t(100 + 977 * k), many = n * size_t(c.size());
@@ -181,7 +182,7 @@ inline void in_flight(Comm& c, SumOrder order, device::Queue& queue) {
       tickets.push_back(c.reduce_scatter(a.send.view, a.scattered.view, queue));
       tickets.push_back(c.all_reduce(a.reduced.view, queue));
     }
-    // Newest first, then oldest first, then every other one.
+    // Waits for the newest first, then the oldest first, then every other one.
     for (size_t i = 0; i < tickets.size(); ++i)
       tickets[round == 0   ? tickets.size() - 1 - i
               : round == 1 ? i
@@ -241,7 +242,7 @@ inline void agreements(Comm& c) {
   c.barrier();
 }
 
-// The same calls on a communicator that exists only on paper.
+// Makes equal calls on a plan's communicator and compares the traffic.
 inline void traffic(Comm& real, device::Queue& queue) {
   auto paper = comm::make_plan_comm(real.size(), real.rank());
   Array<float> send(queue, std::vector<float>(24)),
@@ -288,7 +289,7 @@ inline void all_of(Comm& c, SumOrder order, device::Queue& queue) {
   traffic(c, queue);
 }
 
-// Tells on rank 0; the exit code.
+// Prints the number of failures on rank 0. Returns the exit code.
 inline int verdict(Comm& world, const char* what) {
   int64_t total = world.sum(int64_t{failures});
   if (world.rank() == 0)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saved on N ranks, continued on M, as separate jobs:
+// Saves on N ranks and continues on M, as separate jobs:
 //   mpirun -np N continue_test save FOLDER        one checkpoint per mesh, sharding strategy and
-//   level, after step 10 mpirun -np M continue_test load FOLDER [all]  each of them on each mesh
-//   and strategy of M ranks
-// The restored state is what was saved, bit by bit, always. The 20 steps after it are, in level
-// "mesh", those of a run that was never stopped, bit by bit; in level "run" their losses are within
-// 1e-5. Without `all`, a part of the pairs takes the steps.
+//     level, after step 10
+//   mpirun -np M continue_test load FOLDER [all]  each of them on each mesh and strategy of M ranks
+// The restored state must always equal the saved state, bit by bit. In level "mesh" the 20 steps
+// after it must have the bits of a run without a stop. In level "run" their losses must be within
+// 1e-5 of that run. Without `all`, only some of the pairs take the steps.
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -23,7 +23,7 @@ const std::pair<const char*, const char*> kStrategies[] = {
 
 std::vector<tests::Case> cases(const std::string& level, int ranks) {
   std::vector<tests::Case> list;
-  if (level == "mesh" && ranks == 3) return list;  // the level is for powers of two
+  if (level == "mesh" && ranks == 3) return list;  // level "mesh" needs powers of two
   for (int replica = 1; replica <= ranks; ++replica)
     if (ranks % replica == 0)
       for (auto [parameters, optimizer] : kStrategies)
@@ -87,7 +87,7 @@ int save_all(comm::Session& session, const std::string& folder) {
       checkpoint::save(world, directory, state, {});
       uint64_t digest = run.digest();
       if (world.rank() == 0) write_numbers(directory + "/digest", digest, {});
-      // The run that is never stopped.
+      // One case also runs on without a stop, as the reference.
       if (world.size() == 1 && c.parameters == std::string("replicated") &&
           c.optimizer == std::string("replicated")) {
         auto losses = run.steps(kSaved + 1, kSteps);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Whatever bytes are
-// flipped, cleared, swapped, cut off, appended or taken away, a restore either gives exactly what
-// was saved (the damage hit unused space), or refuses the file by name with the reason and gives
-// exactly what the file before it holds.
+// Makes thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Bytes are flipped,
+// cleared, swapped, cut off, appended or removed. A restore must then give exactly the saved state
+// (the damage hit unused space), or refuse the file by name with the reason and give exactly the
+// state of the file before it.
 #include <unistd.h>
 
 #include <cstdio>
@@ -24,18 +24,18 @@ struct Contents {
   bool operator==(const Contents&) const = default;
 };
 
-// Draws of this test: the n-th number below `end`.
+// Returns the n-th number below `end` of this test's draws.
 struct Dice {
   base::Stream stream;
   uint64_t n = 0;
   size_t below(size_t end) { return size_t(stream.bits(n++) % end); }
 };
 
-// Returns what was done; "" = the file is gone.
+// Returns a description of the damage; "" = the file is gone.
 std::string damage(std::string& content, Dice& dice) {
   size_t at = dice.below(content.size()), length = 1 + dice.below(9000);
-  // Half of them where a mistake is likeliest to be missed: header, structure, and the checksums at
-  // the end.
+  // Half of the damages hit places that a check could miss most easily: header, structure, and the
+  // checksums at the end.
   if (size_t where = dice.below(4); where < 2)
     at = where == 0 ? dice.below(std::min<size_t>(content.size(), 40000))
                     : content.size() - 1 - dice.below(std::min<size_t>(content.size(), 3000));
@@ -75,8 +75,8 @@ std::string damage(std::string& content, Dice& dice) {
   }
 }
 
-// Whether a reason for a refusal names what is wrong: the part of the file that has other bytes
-// than `good`.
+// Checks that the reason of a refusal names the fault: the part of the file whose bytes differ from
+// `good`.
 class Names {
  public:
   Names(const std::string& path, int64_t step, std::string good)
@@ -207,7 +207,7 @@ int run(comm::Session& session, int argc, char** argv) {
               count, good.size(), refused, intact, gone, failures);
   for (const char* name : {"/0000000001.h5", "/0000000002.h5"}) io::remove_file(root + name);
   ::rmdir(root.c_str());
-  // Most damages must have been seen, or this test damages nothing.
+  // The restore must have refused most damages, or this test damages nothing.
   return failures || refused < count / 2 ? 1 : 0;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Communicators of GPUs on the emulator, on 2 and 4 ranks: NCCL's (a double of it) and MPI's
-// through host memory pass the suite of all communicators, whole worlds and groups; what is
-// computed before an exchange and after it keeps its order; which of the two a mesh gets. With an
-// argument, what goes wrong: the job must end as the message of the same name says.
+// Tests communicators of GPUs on the emulator, on 2 and 4 ranks. NCCL (emulated) and MPI through
+// host memory must pass the suite of all communicators, on whole worlds and groups. Work before and
+// after an exchange must keep its order, and a mesh must get the right one of the two. With an
+// argument the test provokes a failure: the job must end as the message of that name describes.
 #include "comm/gpu_exchange.hpp"
 
 #include <unistd.h>
@@ -18,7 +18,8 @@ namespace {
 
 using namespace tests;
 
-// Kernels, exchange, kernels, without the host in between: each sees the results of the one before.
+// Queues kernels, an exchange and kernels without the host in between. Each must see the results of
+// the one before.
 void order_of_queues(Comm& c, device::Queue& queue) {
   constexpr int64_t n = 5000;
   Array<float> x(queue, std::vector<float>(size_t(n), float(c.rank() + 1)));
@@ -28,7 +29,8 @@ void order_of_queues(Comm& c, device::Queue& queue) {
     ticket.wait();
     kernels::run(kernels::Add{.y = x.view, .a = x.view, .b = x.view}, queue);
   }
-  float right = float(c.size() * (c.size() + 1) / 2);  // after the first round all hold the same
+  // after the first round all ranks hold equal numbers
+  float right = float(c.size() * (c.size() + 1) / 2);
   right *= 4;
   for (int round = 1; round < 4; ++round) right *= float(4 * c.size());
   bool good = true;
@@ -46,7 +48,8 @@ std::string refused(const std::function<void()>& work) {
   return "";
 }
 
-// Which way a mesh goes; on the emulator every rank has a GPU of its own if there are enough.
+// Checks the exchange that a mesh gets. On the emulator every rank has a GPU of its own if there
+// are enough.
 void choices(comm::Session& session) {
   const int ranks = session.world().size();
   auto connect = [&](comm::Mesh& m, const char* wanted, SumOrder order = SumOrder::library) {
@@ -69,15 +72,15 @@ void choices(comm::Session& session) {
   expect(text.find("mpi through host memory (determinism.level") == 0, text);
   text = refused([&] { connect(m, "nccl", SumOrder::tree); });
   expect(text.find("determinism.level") != text.npos, "nccl asked for and impossible: " + text);
-  device::use_gpu(0);  // all the same
+  device::use_gpu(0);  // all ranks share GPU 0
   text = connect(m, "auto");
   expect(text.find("ranks 0 and 1") != text.npos && text.find("share one GPU") != text.npos, text);
   text = refused([&] { connect(m, "nccl"); });
   expect(text.find("share one GPU") != text.npos, text);
 }
 
-// What was promised for each way to fail: an Error(Exit::mesh) on the rank that waits, within the
-// time limit, that names rank, group and operation. The rank that fails is the last one.
+// Checks the promise for each kind of failure: an Error(Exit::mesh) on the waiting rank, within the
+// time limit, that names rank, group and operation. The last rank fails.
 int failing(comm::Session& session, const std::string& how) {
   comm::Comm& world = session.world();
   const bool culprit = world.rank() == world.size() - 1;
@@ -100,8 +103,8 @@ int failing(comm::Session& session, const std::string& how) {
     says("no end after 2 s");
   } else {
     bool told = culprit && how.find("hang") != 0;
-    // A rank that left at once may not have taken its part in the operation before, either: the
-    // emulator works when it is asked.
+    // A rank that left at once may not have taken part in the operation before, either: the
+    // emulator works only when it is queried.
     const bool exactly = how.find("hang") == 0 || (told && how.find("refuse") == 0);
     says(exactly ? "all_reduce (operation 3 of this rank, 4000 bytes of f32)"
                  : "all_reduce (operation ");

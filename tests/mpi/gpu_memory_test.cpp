@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans for GPUs, on emulated ones (run with 1 and 2 ranks): every category of memory is as
-// planned, and their sum is what was allocated there, to the byte; so is the traffic. What NCCL and
-// CUDA keep for themselves has no double.
+// Compares plans for GPUs with emulated ones (run with 1 and 2 ranks). Every category of memory
+// must be as planned, and their sum must be the memory allocated there, to the byte. Traffic must
+// be as planned, too. The memory that NCCL and CUDA keep for themselves is not emulated.
 #include <cstdio>
 #include <cstdlib>
 #include <set>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step on an emulated GPU: the host puts it into the queue and waits for nothing, the report
-// comes a step later, and all is as on the CPU. Images as bytes are the floats that they stand for.
-// Weights that products take are their masters rounded, frozen ones too.
+// Tests a step on an emulated GPU. The host queues the step without waiting, its report comes a
+// step later, and all results are as on the CPU. Images as bytes must give the results of the
+// floats that they represent. Weights for products must be their rounded masters, frozen ones too.
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -30,7 +30,7 @@ void say(const std::string& text) {
   if (session->world().rank() == 0) std::printf("%s\n", text.c_str());
 }
 
-// `bad`: a step one of whose images is not finite.
+// `bad` is a step with one image that is not finite.
 void submit(step::Engine& engine, comm::Mesh& mesh, int64_t step, bool bytes, int64_t bad = 0) {
   struct NarrowBatch : tests::MadeBatch {
     using MadeBatch::MadeBatch;
@@ -52,7 +52,7 @@ void submit(step::Engine& engine, comm::Mesh& mesh, int64_t step, bool bytes, in
 }
 
 struct Outcome {
-  std::vector<double> numbers;  // of each step: loss, norms
+  std::vector<double> numbers;  // loss and norms of each step
   std::vector<bool> finite;
   std::vector<device::Transfers> transfers;
   std::map<std::string, std::string> state;
@@ -155,7 +155,8 @@ void steps(const std::string& exchange, bool waits) {
              name + ": a step that is not finite counts as finite");
     }
 
-    // Nothing grows from step to step; without exchanges through host memory nothing waits.
+    // Transfers must not grow from step to step. Without exchanges through host memory the host
+    // must not wait.
     for (const Outcome* o : {&gpu, &bytes})
       for (size_t step = 2; step < size_t(kSteps); ++step) {
         const device::Transfers &t = o->transfers[step], &first = o->transfers[1];
@@ -177,8 +178,8 @@ void steps(const std::string& exchange, bool waits) {
   }
 }
 
-// A step whose data are waited for is submitted before the report of the one before is asked for:
-// the wait is a part of the time until that report, not of the time after it.
+// Tests the times of a step that waits for data. It is submitted before the report of the previous
+// step is requested. The wait is a part of the time until that report, not of the time after it.
 void host_times() {
   const int ranks = session->world().size();
   tests::Case c{.mesh = {1, ranks},
@@ -211,8 +212,7 @@ void host_times() {
          fmt::format("it is told again: {} s, {} s", after, nothing));
 }
 
-// What the model is given of each parameter: the rounded master where products take it, else the
-// master.
+// Checks the weights that the model reads: the rounded master for products, else the master.
 void check_weights(step::Engine& engine, comm::Mesh& mesh, const std::string& when) {
   const std::map<std::string, std::string> masters = tests::whole_state(engine, *mesh.world);
   device::Queue& queue = engine.queue();
@@ -245,7 +245,7 @@ void check_weights(step::Engine& engine, comm::Mesh& mesh, const std::string& wh
   }
 }
 
-// Other values than before, the same on every rank that holds them: what a restore does.
+// Writes new values, equal on all ranks that hold them, as a restore does.
 void refill(step::Engine& engine, double shift) {
   for (const shard::TensorSlice& slice : engine.state())
     if (slice.name.starts_with("/params/"))
@@ -257,7 +257,7 @@ void refill(step::Engine& engine, double shift) {
   engine.publish();
 }
 
-// An encoder that is not trained, and part of a block of the decoder: nobody publishes them after
+// Freezes an encoder and part of a block of the decoder, whose weights no rank publishes after
 // updates.
 void frozen_weights() {
   int cases = 0;

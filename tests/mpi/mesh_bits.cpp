@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One small model on every mesh that this number of ranks allows (run with 1, 2, 3 and 4). Level
-// "mesh": every mesh, accumulation, sharding strategy, thread count and recompute policy must give
-// identical bits of every loss and of every tensor of the state, a moving average of the weights
-// among them. Level "run": losses close to those of one rank. With bf16 products the same: sharded
-// weights travel rounded then, and replicated ones do not travel. One rank writes the reference to
-// a file, other rank counts compare with it.
+// Trains one small model on every mesh of this number of ranks (run with 1, 2, 3 and 4). In level
+// "mesh", every mesh, accumulation, sharding strategy, thread count and recompute policy must give
+// identical bits: of every loss and of every tensor of the state, including a moving average of the
+// weights. In level "run", losses must be close to those of one rank. All this holds for bf16
+// products as well: ranks then exchange rounded weights if they are sharded, and none if they are
+// replicated. One rank writes the reference to a file, and other rank counts compare with it.
 //   mesh_bits REFERENCE_FILE
 #include <cmath>
 #include <cstdio>
@@ -54,7 +54,7 @@ void expect(bool good, comm::Comm& world, const std::string& text) {
   if (world.rank() == 0) std::printf("FAILED: %s\n", text.c_str());
 }
 
-// Losses of every step and the digest of everything, one number a line.
+// Writes the losses of every step and the digest of all state, one number a line.
 void write(std::ofstream& file, const Outcome& o) {
   file << o.digest << "\n";
   for (double l : o.losses) file << fmt::format("{:.17g}\n", l);

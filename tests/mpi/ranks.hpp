@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// main() of a test program that runs on ranks: an exception on one of them ends the job, where it
-// would leave the others waiting for ever.
+// main() of a test program that runs on ranks. An exception on one rank aborts the job, because the
+// others would wait forever.
 #pragma once
 
 #include <cstdio>

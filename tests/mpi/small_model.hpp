@@ -104,7 +104,7 @@ inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   return o;
 }
 
-// Images and captions of the examples at [first, first + n).
+// Makes images and captions of the examples at [first, first + n).
 struct MadeBatch {
   std::vector<float> image;
   std::vector<int32_t> labels;
@@ -129,7 +129,7 @@ struct MadeBatch {
   }
 };
 
-// A batch that lives as long as the engine needs it.
+// Owns a batch for as long as the engine needs it.
 inline models::HostBatch owned(std::shared_ptr<MadeBatch> batch) {
   models::HostBatch host = batch->host;
   host.owner = std::move(batch);
@@ -145,7 +145,7 @@ inline const step::StepReport& run_step(step::Engine& engine, comm::Mesh& mesh, 
   });
 }
 
-// NLL and token weight of each example of a batch.
+// Computes NLL and token weight of each example of a batch.
 inline void score(step::Engine& engine, const models::HostBatch& batch, double* nll,
                   double* weight) {
   auto& pass = dynamic_cast<models::ScorePass&>(*engine.find_pass("score"));
@@ -154,7 +154,7 @@ inline void score(step::Engine& engine, const models::HostBatch& batch, double* 
       [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, nll, weight); });
 }
 
-// Every tensor of the state, whole, at every rank: name -> bytes.
+// Returns every whole tensor of the state, at every rank: name -> bytes.
 inline std::map<std::string, std::string> whole_state(step::Engine& engine, comm::Comm& world) {
   std::map<std::string, std::string> out;
   for (const shard::TensorSlice& slice : engine.state()) {
