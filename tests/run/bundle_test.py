@@ -41,7 +41,7 @@ class Bundle(harness.RunTest):
         return root
 
     def inside(self, root, command):
-        """Exit code and output of a shell command there, with an empty environment."""
+        """Returns exit code and output of a shell command there, with an empty environment."""
         done = subprocess.run([*place.new_root()[0], root, "/bin/sh", "-c", command], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout
@@ -76,7 +76,7 @@ class Bundle(harness.RunTest):
         self.assertEqual(code, 0, two)
         self.assertIn("2 ranks", two)
 
-        # This machine's own libraries give the same run.
+        # The run must be the same with this machine's own libraries.
         self.expect(0, args=[self.deck()])
         losses = [[row["loss"] for row in self.rows(folder=folder)] for folder in (os.path.join(root, "run"), self.dir)]
         self.assertEqual(*losses)

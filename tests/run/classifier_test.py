@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Classifiers as a user trains them: labels of every kind, values against NumPy, what is refused, modes, the deck of inputs/."""
+"""Tests classifiers as a user trains them: labels of every kind, values against NumPy, refusals,
+modes, and the deck of inputs/."""
 import json
 import os
 import subprocess
@@ -76,7 +77,7 @@ def mlp(p, path, x):
 
 
 def logits_of(p, images, pool):
-    """The published ViT on 16 x 16 images in patches of 8, in double."""
+    """Computes the logits of the published ViT on 16 x 16 images in patches of 8, in double."""
     n = len(images)
     patches = images.reshape(n, 2, 8, 2, 8, 3).transpose(0, 1, 3, 2, 4, 5).reshape(n, 4, 192)
     x = patches @ p["encoder/embedding/kernel"].reshape(192, -1) + p["encoder/embedding/bias"] + p["encoder/pos_embedding"]
@@ -109,10 +110,11 @@ class Classifier(harness.RunTest):
         self.good = DECK.format(dir=self.dir, data=self.data)
 
     def picture(self, i):
-        return harness.png(1000 + i if i % 5 == 0 else self.labels[i])  # four of five images tell their class
+        # four of five images show their class
+        return harness.png(1000 + i if i % 5 == 0 else self.labels[i])
 
     def images(self):
-        """As the deck's ops make them."""
+        """Returns the images that the deck's ops make."""
         self.expect(0, args=[self.deck(), "--mode", "show", "--set", "show.data=train", "--set", "show.examples=41",
                              "--dir", self.folder + "/show"])
         with h5py.File(self.folder + "/show/show.h5") as f:
@@ -148,7 +150,8 @@ class Classifier(harness.RunTest):
                 self.assertLess(abs(value["loss"] - losses.mean()), 1e-5 * losses.mean(), (pool, loss))
 
     def test_same_numbers_on_all_meshes(self):
-        """Level "mesh" with mixup: training, evaluation of 41 images, and of fewer than there are ranks."""
+        """Level "mesh" with mixup gives equal numbers: in training, and in evaluations of 41
+        images and of fewer images than ranks."""
         tail = '\n[determinism]\nlevel = "mesh"\nslices = 4\n'
         deck = self.deck(self.good.replace("global_batch = 12, micro_batch = 6", "global_batch = 16") + tail +
                          f'[data.few]\nkind = "webdataset"\npath = "{self.data}/train-000.tar"\nlimit = 3\n'
@@ -184,7 +187,8 @@ class Classifier(harness.RunTest):
             self.assertIn("own class", f["train/accuracy"].attrs["doc"].decode())
 
     def test_labels_of_every_kind(self):
-        """The same images and classes from a tar, HDF5, sub-folders and tables: the same numbers."""
+        """The same images and classes give the same numbers from a tar, HDF5, sub-folders and
+        tables."""
         table = ["name\tkind"]
         for i, label in enumerate(self.labels):
             for name in (f"folders/{CLASSES[label]}/{i:03}.png", f"table/{i:03}.png"):
@@ -268,14 +272,14 @@ class Classifier(harness.RunTest):
 
     @unittest.skipUnless(os.path.exists(harness.SOURCE + "/data/emoji/val-000.tar"), "tools/make_emoji_dataset has not been run")
     def test_the_deck_of_emoji(self):
-        """A few steps and examples of inputs/emoji_classes.toml."""
+        """inputs/emoji_classes.toml runs for a few steps with a few examples."""
         self.expect(0, "top5=",
                     args=["inputs/emoji_classes.toml", "--dir", self.dir, "--set", "train.total_steps=2", "--set", "data.val.limit=9",
                           "--set", "train.global_batch=8"], ranks=2, cwd=harness.SOURCE)
 
     @unittest.skipUnless("TRAINER_ON_EMULATOR" in os.environ, "needs the program on emulated GPUs")
     def test_on_an_emulated_gpu(self):
-        """Images go there as bytes, and are blended there."""
+        """Images reach the GPU as bytes, and the GPU blends them."""
         for pool in ("gap", "map", "tok"):
             words = [word for key in ("train.total_steps=3", "schedule.default.warmup_steps=1", "model.mixup.p=0.4",
                                       "checkpoint.every_steps=3", "eval.val.every_steps=3", f"model.trunk.pool={pool}")
@@ -291,7 +295,7 @@ class Classifier(harness.RunTest):
                     self.assertAlmostEqual(one[name], other[name], delta=2e-5 * abs(other[name]), msg=(pool, name, one["step"]))
 
     def test_a_captioner_gives_its_encoder(self):
-        """init.from with a map: the trunk of another model below a fresh head."""
+        """init.from with a map puts the trunk of another model below a fresh head."""
         captions = self.folder + "/captions"
         os.mkdir(captions)
         harness.make_shards(captions)

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Configuring: all missing libraries in one message, HDF5 wherever a site has it, and warnings that stop the tests' build alone."""
+"""Tests the configuration: one message names all missing libraries, HDF5 is found wherever a
+site has it, and warnings stop the tests' build alone."""
 import glob
 import json
 import os
@@ -50,7 +51,8 @@ class Configure(unittest.TestCase):
         return path
 
     def configure(self, *args, code=0, **environment):
-        """Returns CMake's output of a new configuration; its knowledge of the compiler is kept."""
+        """Returns CMake's output of a new configuration. The cached checks of the compiler are
+        kept."""
         if os.path.exists(self.build + "/CMakeCache.txt"):
             os.remove(self.build + "/CMakeCache.txt")
         ninja = shutil.which("ninja")
@@ -116,7 +118,7 @@ class Configure(unittest.TestCase):
         self.assertEqual(sorted(rows), ["CLI11", "MPI"])
         self.assertIn("openmpi-bin", self.commands["apt-get"])
         self.assertNotIn("libfmt-dev", self.commands["apt-get"])
-        # GoogleTest is needed by tests only.
+        # Only tests need GoogleTest.
         hidden = "-DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON"
         self.assertEqual(list(self.missing(self.configure(hidden, code=1))), ["GoogleTest"])
         self.configure(hidden, "-DTRAINER_TESTS=OFF")
@@ -133,7 +135,7 @@ class Configure(unittest.TestCase):
         return f"{self.folder}/{prefix}"
 
     def test_hdf5_wherever_it_is(self):
-        # Debian's, without pkg-config.
+        # Debian's HDF5 is found without pkg-config.
         library = re.search(r"HDF5: (/\S*hdf5\S*\.so)", self.configure(WITHOUT_PKG_CONFIG, "-DTRAINER_TESTS=OFF"))[1]
         include = os.path.dirname(glob.glob("/usr/include/**/hdf5/openmpi/hdf5.h", recursive=True)[0])
         # An HDF5 in its own folder is named, or found by the h5pcc in PATH.
@@ -141,7 +143,7 @@ class Configure(unittest.TestCase):
         want = f"HDF5: {own}/lib/libhdf5.so"
         self.assertIn(want, self.configure("-DTRAINER_TESTS=OFF", HDF5_ROOT=own))
         self.assertIn(want, self.configure(WITHOUT_PKG_CONFIG, "-DTRAINER_TESTS=OFF", PATH=f"{own}/bin:" + os.environ["PATH"]))
-        # Serial, or too old.
+        # A serial or old HDF5 is refused.
         serial = self.hdf5("serial", include, library, lambda text: text.replace("#define H5_HAVE_PARALLEL 1", "/* serial */"))
         rows = self.missing(self.configure(f"-DHDF5_ROOT={serial}", code=1))
         self.assertEqual(list(rows), ["HDF5"])

@@ -16,7 +16,7 @@ FP16 = ["precision.compute=fp16", "precision.loss_scale.init=1024", "precision.l
 
 class Combinations(CudaTest):
     def test_fp16_over_nccl(self):
-        """Rounded weights, and the decision about an update, which must be equal on all ranks."""
+        """Rounded weights and the decision about an update must be equal on all ranks."""
         self.nccl_beside_mpi(2, 0, "mesh.fsdp=2", "train.micro_batch=1", *FP16)
         self.assertEqual([r["loss_scale"] for r in self.rows(folder=f"{self.folder}/nccl")], [1024, 1024, 2048, 2048])
 
@@ -30,7 +30,8 @@ class Combinations(CudaTest):
         self.same_bits("late", "at_once")
 
     def test_fp16_and_a_batch_that_is_not_finite(self):
-        """It is no overflow, and guard.nonfinite decides; a rewind continues with the checkpoint's scale."""
+        """A batch that is not finite is no overflow, so guard.nonfinite decides. A rewind
+        continues with the checkpoint's scale."""
         self.emulate(CUDA_ON_CPU_LATE="1")
         harness.TRAINER = EMULATED
         for policy, words in (("skip", "guard    1 steps without an update"), ("rewind", "went back to step 3; 12 examples are left out")):
@@ -44,11 +45,11 @@ class Combinations(CudaTest):
             scales = [1024, 1024, 2048, 2048, 4096, 4096, 8192, 8192]
             if policy == "rewind":
                 self.assertEqual([r["loss_scale"] for r in rows], scales)
-            else:  # gradients of a loss that is not finite are taken for too large
+            else:  # gradients of a loss that is not finite count as too large
                 self.assertEqual([r["loss_scale"] for r in rows], [1024, 1024, 2048, 2048, 1024, 1024, 2048, 2048])
 
     def test_searched_products_on_another_mesh(self):
-        """Shapes of both meshes keep their choice; new ones are timed; none is lost."""
+        """Shapes of both meshes keep their choice. New shapes are timed, and no choice is lost."""
         self.emulate(CUBLASLT_ON_CPU_FASTEST="2")
         self.train("one", "cuda", "run.gemm_search=on")
         with open(f"{self.folder}/one/gemm_search.txt") as f:
@@ -66,7 +67,8 @@ class Combinations(CudaTest):
         self.keep_only("one", 2, "first_proposals")
         first = [r["loss"] for r in self.train("first_proposals", "cuda", "mesh.fsdp=2", ranks=2)]
         self.assertNotEqual(same, first)
-        # Half as many examples per pass: other shapes, and those without a batch in them.
+        # Half as many examples per pass change some shapes, but not those that do not depend on the
+        # batch.
         go_on("other_shapes", "mesh.fsdp=2", "train.micro_batch=1", ranks=2)
         found = self.products()
         self.assertGreater(found["timed"], 0)
@@ -74,7 +76,7 @@ class Combinations(CudaTest):
         with open(f"{self.folder}/other_shapes/gemm_search.txt") as f:
             both = f.read()
         self.assertLess(set(of_one.splitlines()), set(both.splitlines()))
-        # Back on one rank: its own choices again, and nothing to time.
+        # Back on one rank, the run finds its own choices and times nothing.
         shutil.copy(f"{self.folder}/other_shapes/gemm_search.txt", f"{self.folder}/one")
         again = go_on("back", ranks=0)
         self.assertEqual(again, [r["loss"] for r in self.rows(folder=f"{self.folder}/one")][2:])

@@ -1,8 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of runs on an emulated GPU, where the host learns the result of a step during the next one.
+"""Tests figures of runs on an emulated GPU, where the host learns the result of a step during
+the next one.
 
-The parts of a step's time belong to that time, no other phase is charged with it, and a bench times no warm-up.
+The parts of a step's time belong to that time, no other phase includes it, and a bench times no
+warm-up.
 """
 import glob
 import io
@@ -90,7 +92,8 @@ class Figures(CudaTest):
         slow, quick = results[4], results[2]
         self.assertGreater(slow["data_ms"], 3 * quick["data_ms"], results)
         self.assertGreater(slow["ms_max"], 2 * quick["ms_max"], results)
-        for absent in ("of_limits", "products_ms", "optimizer_ms"):  # of the host's time, which runs ahead, they would be nonsense
+        # the host runs ahead, so these figures of its time would be nonsense
+        for absent in ("of_limits", "products_ms", "optimizer_ms"):
             self.assertNotIn(absent, quick)
 
 

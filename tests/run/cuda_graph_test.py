@@ -9,7 +9,8 @@ import re
 import harness
 from cuda_harness import EMULATED, CudaTest, sets
 
-STEPS, PASSES = 6, 5  # an odd number of passes: the first of a step takes turns with its inputs
+# an odd number of passes, so the first pass of a step alternates between the sets of inputs
+STEPS, PASSES = 6, 5
 SETTINGS = [f"train.total_steps={STEPS}", "train.global_batch=10", "train.micro_batch=2", "schedule.default.warmup_steps=1",
             "checkpoint.every_steps=6", "eval.val.every_steps=3", "loader.threads=1"]
 GRAPHS = re.compile(r"graphs   ([\d,]+) of ([\d,]+) passes of this attempt were one launch; (\d+) graphs of")
@@ -57,8 +58,7 @@ class CudaGraph(CudaTest):
         return launched, graphs
 
     def test_same_bits(self):
-        # First and later passes of a step, from two sets of inputs, and more than one shape of
-        # text.
+        # A step has first and later passes, two sets of inputs, and more than one shape of text.
         launched, graphs = self.with_and_without(least=5)
         # Work runs as late as CUDA allows, and the host may not wait.
         self.emulate(CUDA_ON_CPU_LATE="1")

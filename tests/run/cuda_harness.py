@@ -16,15 +16,16 @@ def sets(*settings):
 
 class CudaTest(harness.RunTest):
     def setUp(self):
-        """Evaluators take few examples, because the emulator is slow: as many as ranks take in whole rounds. A rank that has none
-        asks its emulated GPU for nothing and waits in MPI, where that GPU does not go on."""
+        """Evaluators take few examples, because the emulator is slow: as many as fill whole
+        rounds of ranks. A rank without examples would never query its emulated GPU and would
+        wait in MPI, where that GPU makes no progress."""
         super().setUp()
         of_train = self.good[self.good.index("[data.train]"):self.good.index("[eval.val]")]
         self.good = self.changed(('data        = "train"', 'data        = "few"'))
         self.good += of_train.replace("[data.train]", "[data.few]\nlimit = 8")
 
     def train(self, name, device, *settings, ranks=0, args=()):
-        """Runs the deck in a folder of this name; its rows of training."""
+        """Runs the deck in a folder of this name. Returns its rows of training."""
         harness.TRAINER = EMULATED if device == "cuda" else CPU
         folder = f"{self.folder}/{name}"
         words = sets(*SETTINGS, f"run.device={device}", *settings)
@@ -41,14 +42,14 @@ class CudaTest(harness.RunTest):
                 self.assertAlmostEqual(one[key], other[key], delta=delta, msg=f"{key} at step {one['step']}")
 
     def same_bits(self, one, other, step=4):
-        """Checkpoints of two runs."""
+        """Checks that the checkpoints of two runs have the same bits."""
         got, want = (self.tensors(step, f"{self.folder}/{name}") for name in (one, other))
         self.assertEqual(got.keys(), want.keys())
         for name, value in want.items():
             self.assertEqual(got[name], value, f"{one} and {other}: {name}")
 
     def keep_only(self, name, step, copy):
-        """A copy of the run that has got to this step and no further."""
+        """Copies the run as it was at this step."""
         folder = f"{self.folder}/{copy}"
         os.makedirs(f"{folder}/checkpoints")
         shutil.copy(f"{self.folder}/{name}/checkpoints/{step:010}.h5", f"{folder}/checkpoints")
@@ -59,7 +60,8 @@ class CudaTest(harness.RunTest):
             self.addCleanup(os.environ.pop, name, None)
 
     def nccl_beside_mpi(self, ranks, part, *settings):
-        """Runs the deck by both exchanges; groups of two, whose sums have one order, give the same bits (part = 0)."""
+        """Runs the deck by both exchanges and compares them. Groups of two, whose sums have one
+        order, give the same bits (part = 0)."""
         mpi = self.train("mpi", "cuda", *settings, ranks=ranks)
         self.assertIn("share one GPU", self.output)
         self.emulate(CUDA_ON_CPU_GPUS=str(ranks))

@@ -24,8 +24,8 @@ class Cuda(CudaTest):
         self.compare(gpu, cpu, 2e-5)
         values = [self.rows("eval", f"{self.folder}/{name}")[-1]["perplexity"] for name in ("cpu", "gpu")]
         self.assertAlmostEqual(values[0], values[1], delta=2e-5 * values[0])
-        # Again from the middle: the same bits. From the CPU's middle, and the CPU from the GPU's:
-        # the same within rounding.
+        # A restart of the GPU's run from its middle gives the same bits. A restart on the other
+        # device gives the same numbers within rounding.
         for start, device in (("gpu", "cuda"), ("cpu", "cuda"), ("gpu", "cpu")):
             name = f"{device}_after_{start}"
             self.keep_only(start, 2, name)
@@ -97,8 +97,8 @@ class Cuda(CudaTest):
     def test_search_of_algorithms(self):
         first = self.train("first", "cuda", ranks=2)
         self.assertNotIn("products ", self.output)
-        # The first proposal is the fastest there: nothing changes. Then another one is, for every
-        # product.
+        # At first the library's first proposal is the fastest, so nothing changes. Then another one
+        # is the fastest for every product.
         same = self.train("same", "cuda", "run.gemm_search=on", ranks=2)
         self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: 0 take another")
         self.assertRegex(self.output, r"bias gradients go into 0 of [1-9]\d* kernels")
@@ -108,8 +108,8 @@ class Cuda(CudaTest):
         self.assertRegex(self.output, r"products (\d+) shapes, \1 of them timed now: \1 take another")
         self.assertNotEqual([r["loss"] for r in other], [r["loss"] for r in first])
         self.compare(other, first, 2e-5)
-        # A continued run keeps the choices, though others are fastest now, and has the same bits;
-        # without the file it has not.
+        # A continued run keeps the choices although others are fastest now, and has the same bits.
+        # Without the file its bits differ.
         os.environ["CUBLASLT_ON_CPU_FASTEST"] = "0"
         self.keep_only("other", 2, "resumed")
         shutil.copy(f"{self.folder}/other/gemm_search.txt", f"{self.folder}/resumed")
@@ -123,7 +123,7 @@ class Cuda(CudaTest):
         together = self.train("together", "cuda", "run.gemm_search=on", ranks=2)
         self.assertRegex(self.output, r"bias gradients go into ([1-9]\d*) of \1 kernels")
         self.compare(together, first, 2e-5)
-        # Choices for another GPU, or damaged.
+        # The file of choices is for another GPU, or damaged.
         self.keep_only("other", 2, "moved")
         path = f"{self.folder}/moved/gemm_search.txt"
         with open(f"{self.folder}/other/gemm_search.txt") as f:
@@ -142,12 +142,13 @@ class Cuda(CudaTest):
         self.expect(2, "run.gemm_search", "it is about products on GPUs", args=[self.deck(), "--validate", "--set", "run.gemm_search=on"])
 
     def test_work_that_runs_late(self):
-        """The GPU as late as CUDA allows, and a host that may wait nowhere within a step: the same bits."""
+        """The GPU runs its work as late as CUDA may, and the host may wait nowhere within a
+        step: the bits stay the same."""
         self.train("at_once", "cuda")
         self.assertRegex(self.output, r"data     .*image u8 \[16,16,3\]")
         self.emulate(CUDA_ON_CPU_LATE="1")
         self.train("late", "cuda", "profile.forbid_waits=true")
-        # Images as floats: the same values, because nothing is there to be cut off.
+        # Images as floats give the same values, because no value lies outside of the clipped range.
         text = self.good.replace("value_range(-1, 1)", "value_range(-1, 1, clip_values=True)")
         self.deck(text)
         self.good = text
@@ -159,7 +160,7 @@ class Cuda(CudaTest):
                 self.assertEqual(value, expected[tensor], f"{name}: {tensor}")
 
     def test_not_finite_and_known_one_step_later(self):
-        """The host learns of it during the next step, and decides as on the CPU."""
+        """The host learns of the step's result during the next step, and decides as on the CPU."""
         self.emulate(CUDA_ON_CPU_LATE="1")
         for policy, code, words in (("stop", 6, "step 4: loss=nan"), ("skip", 0, "guard    1 steps without an update"),
                                     ("rewind", 0, "went back to step 3; 12 examples are left out")):
@@ -220,13 +221,13 @@ class Cuda(CudaTest):
         self.assertNotEqual([r["loss"] for r in rows], [r["loss"] for r in exact])
         self.assertEqual([r["loss_scale"] for r in rows], [1024, 1024, 1024, 2048])
         self.assertNotIn("loss_scale", exact[0])
-        # From the middle: the same scale, moved at the same step; other bits than from another
-        # scale.
+        # A restart from the middle has the same scale, which changes at the same step. Another
+        # scale gives other bits.
         self.keep_only("fp16", 2, "again")
         again = self.train("again", "cuda", *settings, *fp16, "precision.loss_scale.init=8")
         self.assertEqual([(r["loss"], r["loss_scale"]) for r in again], [(r["loss"], r["loss_scale"]) for r in rows[2:]])
         self.assertEqual(self.tensors(4, f"{self.folder}/again"), self.tensors(4, f"{self.folder}/fp16"))
-        # A minimum that was raised meanwhile holds.
+        # A minimum that the user raised before the restart applies.
         self.keep_only("fp16", 2, "raised")
         raised = self.train("raised", "cuda", *settings, *fp16, "precision.loss_scale.init=4096", "precision.loss_scale.min=2048")
         self.assertEqual(raised[0]["loss_scale"], 2048)

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Bad data and unsuitable rank counts: the documented exit code, the name of the fault, and nothing lost."""
+"""Bad data and unsuitable rank counts give the documented exit code and the name of the fault,
+and lose nothing."""
 import os
 import re
 import tarfile
@@ -88,8 +89,8 @@ class Data(harness.RunTest):
                     args=[self.deck(text), "--dir", self.folder + "/b", "--mesh-selector", "pair-of-nodes"])
 
     def test_loss_not_finite(self):
-        # A learning rate that makes the weights infinite: an agreed stop without a checkpoint of
-        # them.
+        # A learning rate that makes the weights infinite ends the run on all ranks, without a
+        # checkpoint of these weights.
         self.expect(6, "finite", "step", args=[self.deck(), "--set", "optimizer.learning_rate=1e38", "--set", "optimizer.clip_norm=0",
                                                "--set", "checkpoint.every_steps=1"], ranks=2)
         steps = [int(name[:10]) for name in self.checkpoints()]

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""run.device on a machine without a GPU, also for a program built with CUDA: it starts, trains and logs its choice."""
+"""run.device on a machine without a GPU, also for a program built with CUDA: the program starts,
+trains and logs its choice."""
 import os
 import subprocess
 

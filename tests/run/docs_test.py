@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks every command of README.md and of the pages as its mark says.
+"""Checks every command of README.md and of the pages as its mark requires.
 
 See tests/README.md, "Commands in pages", for the marks.
 """
@@ -86,7 +86,7 @@ class Docs(harness.RunTest):
         """Makes one project for all pages, so that a line of several pages runs once."""
         cls.folder = tempfile.mkdtemp(prefix="docs_test_")
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
-        cls.output = {}  # of each line that has run
+        cls.output = {}  # by line that has run
         cls.make_project()
         cls.make_own_images()
 
@@ -169,7 +169,7 @@ class Docs(harness.RunTest):
                 self.run_line(line)
 
     def knows_options(self, command):
-        """The program exists, and its help names every option."""
+        """Checks that the program exists, and that its help names every option."""
         if command.program.startswith("build/tests/"):
             name = os.path.basename(command.program)
             there = os.path.exists(f"{BUILD}/tests/{name}") or name in targets()
@@ -184,7 +184,8 @@ class Docs(harness.RunTest):
                              f"{command.line}: {command.program} --help does not name {option}")
 
     def runs_elsewhere(self, command, places):
-        """CTest, or one of the places (scripts of tests/run, or files), runs the program."""
+        """Checks that CTest, or one of the places (scripts of tests/run, or files), runs the
+        program."""
         name = os.path.basename(command.program)
         if places == "ctest":
             options = {w for w in command.words[1:] if w.startswith("-")}
@@ -206,7 +207,7 @@ class Docs(harness.RunTest):
         return text + "".join(text_of(f"tests/run/{name}.py") for name in used)
 
     def can_build(self, line):
-        """Presets, targets and labels exist."""
+        """Checks that presets, targets and labels exist."""
         presets = {p["name"] for p in json.loads(text_of("CMakePresets.json"))["configurePresets"]}
         known = {"--preset": lambda: presets, "--target": targets, "-L": labels,
                  **dict.fromkeys(("--build", "--test-dir", "--install"),
@@ -218,8 +219,8 @@ class Docs(harness.RunTest):
                     self.assertIn(value, known[option](), line)
 
     def can_submit(self, command):
-        """The script exists, its test uses the scheduler's options, and the trainer knows the
-        options behind the script."""
+        """Checks that the script exists, that its test uses the scheduler's options, and that
+        the trainer knows the options after the script."""
         script, test = SCHEDULERS[command.program]
         text = text_of(f"tests/run/{test}.py")
         words = command.words[1:]
@@ -240,7 +241,7 @@ class Docs(harness.RunTest):
                              f"{command.line}: {test}.py does not use {name}")
 
     def is_printed(self, text, file):
-        """The file contains the words of each line, up to two blanks."""
+        """Checks that the file contains the words of each line, up to two blanks."""
         for line in text.splitlines():
             self.assertIn(re.split(r"\s{2,}", line.strip())[0], text_of(file))
 

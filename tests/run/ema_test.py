@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The average of the weights ([ema]) through the real program: against a replay in NumPy, on every
-mesh, after kills, in evaluations, as initial weights, added to a run and taken away from one."""
+"""Tests the average of the weights ([ema]) in the real program: against a replay in NumPy, on
+every mesh, after kills, in evaluations, as initial weights, added to a run and removed from one."""
 import os
 import shutil
 
@@ -14,20 +14,20 @@ EMA = "\n[ema]\ndecay = 0.9\nwarmup_steps = 4\nevery_steps = 2\n"
 
 
 def sets(*pairs):
-    """Arguments of the program for KEY=VALUE each."""
+    """Returns the program's arguments for KEY=VALUE pairs."""
     return [word for pair in pairs for word in ("--set", pair)]
 
 
 EACH = sets("checkpoint.every_steps=1", "checkpoint.keep_last=20")
 MESH = sets("determinism.level=mesh", "determinism.slices=4", "train.micro_batch=3")
-# One step with a learning rate of 0: the weights after it are those that the run began with.
+# One step with a learning rate of 0 leaves the run's initial weights.
 BEGIN = sets("train.total_steps=1", "schedule.default.warmup_steps=1")
 FROZEN = '[[optimizer.rule]]\nmatch = "encoder/.*"\nfrozen = true\n'
 FIRST_RULE = '[[optimizer.rule]]\nmatch       = ".*/kernel"'
 
 
 def replay(average, weights, steps, decay=0.9, warmup=4, every=2):
-    """The averages after each of `steps`, in double precision; weights: by step."""
+    """Yields the averages after each of `steps`, in double precision; weights: by step."""
     average = {name: value.astype(np.float64) for name, value in average.items()}
     for step in steps:
         if step % every == 0:
@@ -59,7 +59,7 @@ class Ema(harness.RunTest):
         return {(row["eval"], row["step"]): row["perplexity"] for row in rows}
 
     def same(self, got, want):
-        """One by one: a difference of all tensors would take minutes to print."""
+        """Compares tensor by tensor: a difference of all tensors would take minutes to print."""
         self.assertEqual(sorted(got), sorted(want))
         for name, value in want.items():
             self.assertTrue(got[name] == value, name)
@@ -77,7 +77,7 @@ class Ema(harness.RunTest):
         both = sets("eval.val.weights=both")
         self.expect(0, args=self.with_ema(*MESH, *both, *sets("run.threads=2")))
         weights = {step: self.group("params", step) for step in range(1, 13)}
-        # The schedule is 0 in step 1: these are the weights that the run began with.
+        # The schedule is 0 in step 1, so these are the run's initial weights.
         for step, average in replay(weights[1], weights, range(1, 13)):
             self.close(self.group("ema", step), average)
         last = self.group("ema", 12)
@@ -98,7 +98,7 @@ class Ema(harness.RunTest):
                 self.expect(0, args=self.with_ema(*MESH, *both, *how, folder=folder), ranks=ranks)
                 self.same(self.tensors(12, folder), reference)
                 self.assertEqual(self.evals(folder), evals)
-        # Killed after step 7, and continued on another mesh.
+        # The run is killed after step 7 and continues on another mesh.
         folder = f"{self.folder}/on21sharded"
         for step in range(8, 13):
             os.remove(f"{folder}/checkpoints/{step:010}.h5")
@@ -108,7 +108,8 @@ class Ema(harness.RunTest):
         self.assertEqual(self.evals(folder), evals)
 
     def test_bf16_and_best(self):
-        # Rounded weights travel; the best value is that of the average; another run begins from it.
+        # Ranks exchange rounded weights. The best value is that of the average. Another run begins
+        # from the average.
         narrow = sets("precision.compute=bf16", "sharding.parameters=replicated")
         best = sets("eval.val.weights=ema", "checkpoint.best=val_ema/perplexity:min")
         self.expect(0, "eval=val_ema step=12", "best     val_ema/perplexity", ranks=2,
@@ -136,7 +137,7 @@ class Ema(harness.RunTest):
         before = self.group("ema", 3)
         self.same(as_bytes(self.group("ema", 4)), as_bytes(before))
         moved = max(np.abs(before[name] - weights[3][name]).max() for name in before)
-        self.assertGreater(moved, 1e-4)  # an update would have been seen
+        self.assertGreater(moved, 1e-4)  # an update would change the weights
         steps = [step for step in range(1, 9) if step != 4]
         for step, average in replay(weights[1], weights, steps, decay=0.5, warmup=0, every=1):
             self.close(self.group("ema", step), average)
@@ -166,7 +167,7 @@ class Ema(harness.RunTest):
         weights = {step: self.group("params", step) for step in range(8, 13)}
         for step, average in replay(weights[8], weights, range(9, 13)):
             self.close(self.group("ema", step), average)
-        # Training itself is not changed by it.
+        # The average must not change training itself.
         self.expect(0, args=[*plain, "--dir", straight], ranks=2)
         trained = {name: value for name, value in self.tensors(12).items()
                    if not name.startswith("ema/")}

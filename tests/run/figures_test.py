@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Figures and pictures of the tools from known measurements. No trainer runs."""
+"""Checks figures and pictures of the tools, from known measurements. No trainer runs."""
 import argparse
 import contextlib
 import io
@@ -20,7 +20,7 @@ class Figures(harness.RunTest):
         return os.path.join(self.folder, name)
 
     def test_figures_of_bench_scaling(self):
-        """Ratios, goals and medians of known measurements."""
+        """Ratios, goals and medians follow from known measurements."""
         tool = harness.loaded("bench_scaling")
         options = argparse.Namespace(rounds=3)
 
@@ -41,15 +41,15 @@ class Figures(harness.RunTest):
                     "other_ops_ms": 3, "planned_mib": 512, "examples_per_s": 1e3 * batch / ms, "comm_ms": 50 if ranks > 1 else 0}
         with unittest.mock.patch.object(tool, "bench", bench), \
                 unittest.mock.patch.object(tool, "planned_bytes", lambda *_: 512 << 20):
-            # Step of batch 64: 668 ms, 648 without the optimizer; its parts take 384 + 668 - 512 =
-            # 540.
+            # A step of batch 64 takes 668 ms, 648 without the optimizer. Its parts take 384 + 668 -
+            # 512 = 540.
             good, found = run(("| 64 | 668 | 10.1 | 512 | 384 | 3 | 1.237 | 512 | yes |",
                                "dearest over cheapest example: 1.012, goal at most 1.1\n",
                                "at most: 1.237, goal at most 1.15: **missed**"), tool.sweep, options, "batch")
             self.assertFalse(good)
             self.assertEqual(found["8"]["ms_per_step"], 100)
-            # 2 ranks: 800 ms; two programs of half the batch 180 ms, and 50 ms of communication. 4
-            # ranks: twice as long as 2.
+            # 2 ranks take 800 ms; two programs of half the batch take 180 ms, and communication 50
+            # ms. 4 ranks take twice as long as 2.
             good, _ = run(("over half the batch and the all-reduce: 3.478, goal at most 1.1: **missed**",
                            "4 ranks over 2, both batch 32: 2.000, goal at most 1.5: **missed**",
                            "| 2 ranks x 1 thread, batch 32 | 800 | 40.00 | 50 | 512 |"), tool.ranks, options)
@@ -61,7 +61,8 @@ class Figures(harness.RunTest):
         self.assertTrue(table.good)
 
     def test_figures_of_bench_data(self):
-        """Rates per second of processor time, medians of ratios, shares and goals of known measurements."""
+        """Rates per second of processor time, medians of ratios, shares and goals follow from
+        known measurements."""
         tool = harness.loaded("bench_data")
 
         class Runner:
@@ -86,7 +87,7 @@ class Figures(harness.RunTest):
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 good, report = tool.one_core(options, "bench", "shard")
-            # Ours over bare: 0.45, 0.75, 0.9.
+            # The ratios of the loader to bare decoding are 0.45, 0.75, 0.9.
             self.assertEqual(report["bare libjpeg-turbo"], {"images_per_cpu_s": 150.0, "ours_over_it": 0.75})
             self.assertEqual(report["ours"]["images_per_cpu_s"], 90.0)
             self.assertTrue(good)
@@ -100,7 +101,7 @@ class Figures(harness.RunTest):
             self.assertRegex(out.getvalue(), r"2 +160\.0 +3\.56 +80\.0 +0\.89\n")
 
     def test_figures_of_pack_dataset(self):
-        """The size that pack_dataset expects of a tar is the one that it gets, at every border of blocks and records."""
+        """A tar has the size that pack_dataset expects, at every border of blocks and records."""
         tool = harness.loaded("pack_dataset")
         for sizes in ((0, 0), (1, 6143), (1, 6144), (1, 6145), (1, 6655), (512, 6144), (513, 6144), (0, 6656), (0, 6657), (10240, 0)):
             contents = {"png": b"x" * sizes[0], "txt": b"y" * sizes[1]}
@@ -113,7 +114,8 @@ class Figures(harness.RunTest):
             self.assertEqual(expected, os.path.getsize(path), sizes)
 
     def test_figures_of_make_emoji_dataset(self):
-        """Tokens as the trainer sees them: with the end token; long captions are cut, and keep it."""
+        """Tokens count as the trainer counts them: with the end token. A long caption is cut and
+        keeps its end token."""
         tool = harness.loaded("make_emoji_dataset")
 
         class Pieces:
@@ -135,7 +137,7 @@ class Figures(harness.RunTest):
     # ------------------------------------------------------------------------------------------------ show_batch
 
     def boxes_font(self, characters):
-        """A font in $XDG_DATA_HOME whose glyphs are black squares."""
+        """Makes a font in $XDG_DATA_HOME whose glyphs are black squares."""
         from fontTools.fontBuilder import FontBuilder
         from fontTools.pens.ttGlyphPen import TTGlyphPen
 
@@ -157,7 +159,7 @@ class Figures(harness.RunTest):
         font.save(self.path("share/fonts/squares.ttf"))
 
     def drawn(self, text):
-        """(pixels of a text of size 20, its width, characters that no font has)"""
+        """Returns (pixels of a text of size 20, its width, characters that no font has)."""
         fonts = harness.loaded("fonts.py")
         picture = Image.new("RGB", (400, 40), (255, 255, 255))
         line = fonts.Text(20)
@@ -166,7 +168,7 @@ class Figures(harness.RunTest):
 
     @unittest.skipUnless(os.path.exists("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"), "no DejaVu Sans here")
     def test_fonts_step_in(self):
-        private = "\U000f1234"  # in no font of any machine
+        private = "\U000f1234"  # no font of any machine has it
         with unittest.mock.patch.dict(os.environ, XDG_DATA_HOME=self.path("share")):
             _, _, missing = self.drawn("a" + private)
             self.assertEqual(missing, {private})
@@ -175,7 +177,8 @@ class Figures(harness.RunTest):
             self.assertEqual((missing, width), (set(), 20))
             black = np.argwhere((pixels == 0).all(axis=2))
             self.assertEqual(len(black), 20 * 20)
-            # Between letters of the usual font: as wide as the parts, and in their order.
+            # Between letters of the usual font, the text has the width of its parts, in their
+            # order.
             alone = self.drawn("ab")[1]
             self.assertAlmostEqual(self.drawn(f"a{private}b")[1], alone + 20, delta=2)
             pixels, width, _ = self.drawn(f"{private}a")
@@ -191,13 +194,13 @@ class Figures(harness.RunTest):
         self.assertGreater(colours(pixels), 100)
         self.assertLess(width, 40)
         self.assertEqual(colours(self.drawn("fire")[0]), 0)
-        if harness.loaded("fonts.py").SHAPING:  # one picture of several code points
+        if harness.loaded("fonts.py").SHAPING:  # one glyph for several code points
             family = "\U0001f469\u200d\U0001f469\u200d\U0001f467"
             self.assertEqual(self.drawn(family)[1], width)
             self.assertEqual(self.drawn("\U0001f44d\U0001f3fd")[1], width)
 
     def test_words_of_show_batch(self):
-        """The texts under an image, and above all images, of a known batch."""
+        """Checks the texts under each image, and above all images, of a known batch."""
         tool = harness.loaded("show_batch")
         batch = tool.Batch.__new__(tool.Batch)
         batch.arrays = {"image": np.full((2, 3, 5, 3), -0.5, np.float32), "causal": np.array([0, 1]), "weights": np.array([[1, 1, 0]] * 2),
@@ -213,7 +216,7 @@ class Figures(harness.RunTest):
         self.assertEqual(words[0], "train, step 4: 2 images 5 pixels wide and 3 high, values -0.5..1")
         self.assertEqual(words[1:9], ["decode | keep", "36: parallel, 2/3 masked", "a.tar:0", "red", "house", "red", "house", "pad"])
         self.assertEqual(words[9], "37: autoregressive")
-        # Masked: red. Without loss: grey, masked or not.
+        # Masked tokens are red. Tokens without loss are grey, masked or not.
         self.assertEqual([colour for text, colour in written[6:9]], [tool.RED, tool.BLACK, tool.GREY])
         pixels = np.asarray(picture)
         self.assertIn((255, 255, 255), {tuple(p) for p in pixels[60:70, 10:20].reshape(-1, 3)})

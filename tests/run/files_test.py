@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a run that somebody removes or changes, between two jobs or under a running one."""
+"""Files of a run are removed or changed, between two jobs or under a running one."""
 import os
 import shutil
 import signal
@@ -17,14 +17,15 @@ QUICK = ["--set", "log.flush_s=0.2", "--set", "eval.val.every_steps=0", "--set",
 
 class Files(LiveTest):
     def both(self):
-        """Training steps as both files of the metrics have them."""
+        """Returns the training steps, which both files of the metrics must hold."""
         steps = [row["step"] for row in self.rows()]
         with h5py.File(self.dir + "/metrics.h5") as f:
             self.assertEqual(list(f["train/step"]), steps)
         return steps
 
     def check_whole(self, last):
-        """The run has a valid checkpoint of step `last` and all its rows, and continues from there."""
+        """Checks that the run has a valid checkpoint of step `last` and all its rows, and
+        continues from there."""
         self.assertEqual(self.newest(), last)
         self.assertEqual(self.both(), list(range(1, last + 1)))
         self.expect(0, "from=checkpoint", f"step={last + 1} ", ranks=2,
@@ -145,7 +146,7 @@ class Files(LiveTest):
         job = self.start(*LONG, *QUICK, "--set", "checkpoint.every_s=1")
         seen = self.until(job, "checkpoint step=")
         self.assertRegex(seen, r"disk     checkpoint .* MiB every 1 s; keeps")
-        self.until(job, "checkpoint step=")  # and again
+        self.until(job, "checkpoint step=")  # a second save follows
         job.kill()
         job.communicate()
         for _ in range(600):  # its ranks end a moment later

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of C++ and CUDA: clang-format 14 changes nothing, and no comma joins two statements.
+"""Checks the layout of C++ and CUDA: clang-format 14 changes nothing, and no comma joins two
+statements.
 
 To lay out the files that git knows:   clang-format-14 -i $(tests/run/format_test.py --list)
 """
@@ -35,11 +36,11 @@ def files():
 
 
 def joined(text):
-    """Returns the line numbers of statements like `a = b, c = d;`. Declarations are none of them."""
+    """Returns the line numbers of statements like `a = b, c = d;`, but not of declarations."""
     blank = lambda m: re.sub(r"[^\n]", " ", m[0])
     text = DIRECTIVE.sub(blank, COMMENT_OR_TEXT.sub(lambda m: blank(m).replace(" ", "_", 1) if m[0][0] in "\"'R" else blank(m), text))
-    # Whatever is in brackets becomes \x00 (and keeps its line breaks), from the innermost outwards.
-    # Braces stay, unless what follows shows that they close an initializer.
+    # Text in brackets becomes \x00 (and keeps its line breaks), from the innermost outwards. Braces
+    # stay, unless the text after them shows that they close an initializer.
     inner = re.compile(r"\([^()\[\]{}]*\)|\[[^()\[\]{};]*\]|(?<=[\w>])\{[^()\[\]{};]*\}|\{[^()\[\]{};]*\}(?=\s*[,;)\]}.])")
     count = 1
     while count:

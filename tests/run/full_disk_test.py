@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run directories on a full disk: lost data, kept data, and the messages of the next start."""
+"""Fills the disk under run directories, and checks lost data, kept data, and the messages of the
+next start."""
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from live_harness import LONG, LiveTest
 
 class FullDisk(LiveTest):
     def small_disk(self, kib=2560):
-        """A run directory on a file system of a few KiB, and a way to fill it."""
+        """Makes a run directory on a file system of a few KiB, and a way to fill it."""
         if place.no_small_disk():
             self.skipTest(place.no_small_disk())
         small = self.folder + "/small"
@@ -26,7 +27,7 @@ class FullDisk(LiveTest):
         return small + "/filler"
 
     def last_row(self):
-        """The step of the newest row, while a job writes."""
+        """Returns the step of the newest row, while a job writes."""
         with open(self.dir + "/metrics.jsonl", "rb") as f:
             return max(int(step) for step in re.findall(rb'"kind":"train".*?"step":(\d+)|$', f.read()) if step)
 
@@ -39,7 +40,7 @@ class FullDisk(LiveTest):
                 f.truncate(f.tell() - room)
 
     def test_full_disk_under_metrics_and_log(self):
-        filler = self.small_disk(8192)  # how long logs become depends on the machine
+        filler = self.small_disk(8192)  # the length of logs depends on the machine
         args = ["--dir", self.dir, "--set", "checkpoint.every_steps=0", "--set", "eval.val.every_steps=0", "--set", "log.flush_s=0.1"]
         job = self.start(*args, *LONG)
         self.until(job, "step=5 ")
@@ -47,7 +48,7 @@ class FullDisk(LiveTest):
         seen = self.until(job, "metrics.jsonl: cannot write: No space left on device; rows are kept in memory")
         seen += self.until(job, "No space left on device; lines are lost to the file")
         seen += self.until(job, "metrics.h5 stays as it was: ")
-        # The old files are whole, and it trains on.
+        # The old files are whole, and the run trains on.
         with h5py.File(self.dir + "/metrics.h5") as f:
             self.assertEqual(len(f["start/step"]), 1)
         self.until(job, "step=" + str(int(re.findall(r"step=(\d+) loss", seen)[-1]) + 100) + " ")
@@ -61,7 +62,7 @@ class FullDisk(LiveTest):
         self.assertEqual([row["step"] for row in self.rows()], list(range(1, stopped + 1)))
         with h5py.File(self.dir + "/metrics.h5") as f:
             self.assertEqual(list(f["train/step"]), list(range(1, stopped + 1)))
-        # A start on a full disk: which file, and the way out; nothing is lost.
+        # A start on a full disk names the file and the remedy, and loses nothing.
         self.fill(filler)
         self.expect(5, "run.dir: ", "/lock: cannot write: No space left on device; make room there", "--dir", ranks=2,
                     args=[self.deck(), *args, "--set", f"train.total_steps={stopped + 1}"])
@@ -77,13 +78,14 @@ class FullDisk(LiveTest):
         self.assertGreater(len(kept), 1)
         for name in kept:
             self.tensors(int(name[:10]))
-        # With room again the same command continues. With "continue" a full disk is only a warning
-        # until the last step.
+        # With room, the same command continues. With "continue" a full disk is only a warning until
+        # the last step.
         for name in kept[:-1]:
             os.remove(f"{self.dir}/checkpoints/{name}")
         self.expect(0, "from=checkpoint", ranks=2,
                     args=[self.deck(), *big, "--set", "checkpoint.keep_last=2", "--set", f"train.total_steps={int(kept[-1][:10]) + 5}"])
-        self.fill(filler, room=48 * 1024)  # logs and metrics yes, a checkpoint no
+        # enough for logs and metrics, too little for a checkpoint
+        self.fill(filler, room=48 * 1024)
         last = self.newest()
         self.expect(5, "level=warning", "was not written", "could not be written", ranks=2,
                     args=[self.deck(), *big, "--set", f"train.total_steps={last + 3}"])

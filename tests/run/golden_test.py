@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The runner of recorded cases reports different results: copies of case files with one change must fail, by name."""
+"""Tests that the runner of recorded cases reports different results: copies of case files with
+one change must fail, by name."""
 import os
 import shutil
 import subprocess

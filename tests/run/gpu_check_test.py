@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu_check with stand-ins for the programs on a GPU: it reports each failure with its reason and runs the other steps."""
+"""Tests tools/gpu_check with replacements for the programs on a GPU: it reports each failure
+with its reason and runs the other steps."""
 import glob
 import json
 import os
@@ -14,7 +15,7 @@ CHECK = os.path.join(harness.SOURCE, "tools/gpu_check")
 TRAINER = '''for a; do case $a in precision.compute=*bf16*|precision.compute=*fp16*) ms=100 peak=989400;;
 precision.compute=*tf32*) ms=200 peak=494700;; precision.compute=*f32*) ms=1000 peak=66900;; esac; done
 echo "{\\"ms_per_step\\":$ms,\\"data_ms\\":1.5,\\"peak_gflops\\":$peak,\\"peak_memory_gib\\":20.5,\\"planned_mib\\":20480.0}"'''
-# A Python that has PyTorch and no JAX.
+# A Python with PyTorch and without JAX.
 PYTHON = '''case "$2" in "import torch") exit 0;; import*) exit 1;; esac
 case "$2" in *bf16*) ms=150;; *tf32*) ms=300;; *) exit 2;; esac
 echo "{\\"ms_per_step\\":$ms,\\"peak_memory_gib\\":30}"'''
@@ -48,7 +49,8 @@ class GpuCheck(harness.RunTest):
         for line in ("| ops | op suite | failed (exit 1): expected 1, got 2 |", "| golden | one rank | passed |",
                      "| mesh | two ranks, 2x1 | skipped |", "| table | kernel table | passed |", "| gemm |",
                      "| golden | one rank, tf32 | passed |", "| golden | one rank, fp16 | passed |",
-                     # 256 examples x 142.3 GFLOP in 100 ms; each precision has its own peak
+                     # 256 examples take 142.3 GFLOP each and 100 ms together. Each precision has
+                     # its own peak.
                      "| B/16 | this program | bf16 | 100.0 | 1.5 | 2560 | 364 | 36.8 % | 20.5 GiB | 20.0 GiB |",
                      "| B/16 | this program | fp16 | 100.0 | 1.5 | 2560 | 364 | 36.8 % | 20.5 GiB | 20.0 GiB |",
                      "| B/16 | this program | tf32 | 200.0 | 1.5 | 1280 | 182 | 36.8 % | 20.5 GiB | 20.0 GiB |",

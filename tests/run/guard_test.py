@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Repeated losses that are not finite, or finite and absurd: how often a run continues, and its last messages."""
+"""Tests repeated losses that are not finite, or finite and absurd: how often a run continues,
+and its last messages."""
 import shutil
 import subprocess
 

@@ -21,7 +21,7 @@ from PIL import Image
 TRAINER = os.environ["TRAINER"]  # build/trainer
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOKENIZER = os.path.join(SOURCE, "tests/golden/tokenizer/unigram.model")
-GUARD = 1800  # s: ends hung tests. No other check depends on it, so busy and slow machines pass
+GUARD = 1800  # s: ends hung tests; no other check depends on it, so busy and slow machines pass
 
 
 def png(seed, size=20):
@@ -109,7 +109,7 @@ keep_last   = 3
 
 
 class RunTest(unittest.TestCase):
-    """Each test has its own folder, with shards in `data` and a good deck."""
+    """Gives each test its own folder, with shards in `data` and a good deck."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="trainer_test_")
@@ -127,7 +127,7 @@ class RunTest(unittest.TestCase):
         return path
 
     def changed(self, *replacements):
-        """The good deck with (old, new) replaced; each `old` must be there exactly once."""
+        """Returns the good deck with (old, new) replaced; each `old` must occur exactly once."""
         text = self.good
         for old, new in replacements:
             self.assertEqual(text.count(old), 1, old)
@@ -148,7 +148,7 @@ class RunTest(unittest.TestCase):
                 "--set", "train.total_steps=8", *more]
 
     def run_trainer(self, *args, ranks=0, timeout=GUARD, cwd=None):
-        """Exit code and all output. ranks = 0: without mpirun."""
+        """Returns the exit code; `output` gets all output. ranks = 0: without mpirun."""
         command = (["mpirun", "-np", str(ranks)] if ranks else []) + [TRAINER, *map(str, args)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
                               cwd=cwd or self.folder, stdin=subprocess.DEVNULL)
@@ -163,7 +163,7 @@ class RunTest(unittest.TestCase):
             self.assertIn(fragment, self.output)
 
     def wait(self, what, condition, pause=0.02):
-        """The condition's value, as soon as it has one."""
+        """Waits until the condition has a value, and returns the value."""
         end = time.monotonic() + GUARD
         while not (value := condition()):
             self.assertLess(time.monotonic(), end, f"{what}: never came")
@@ -196,7 +196,7 @@ class RunTest(unittest.TestCase):
         return sorted(os.path.basename(p) for p in glob.glob((folder or self.dir) + "/checkpoints/*.h5"))
 
     def tensors(self, step, folder=None):
-        """Every dataset under /params, /optimizer and /ema, as bytes."""
+        """Returns every dataset under /params, /optimizer and /ema, as bytes."""
         out = {}
         with h5py.File(f"{folder or self.dir}/checkpoints/{step:010}.h5") as f:
             for root in {"params", "optimizer", "ema"} & set(f):  # plain SGD keeps nothing
@@ -210,7 +210,7 @@ class RunTest(unittest.TestCase):
 
 
 def loaded(name):
-    """A tool as a module, for tests of its parts."""
+    """Imports a tool as a module, for tests of its parts."""
     path = os.path.join(SOURCE, "tools", name)
     if os.path.dirname(path) not in sys.path:
         sys.path.insert(0, os.path.dirname(path))

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Initial weights ([init]) and branches through the real program: every tensor bit by bit, on several meshes; bad files."""
+"""Tests initial weights ([init]) and branches in the real program: every tensor bit by bit, on
+several meshes, and bad files."""
 import io
 import json
 import os
@@ -15,8 +16,8 @@ import harness
 try:
     from safetensors.numpy import save_file as save_safetensors
 except ImportError:
-    # Debian has no package of it, so the documented format is written by hand (length, JSON header,
-    # data).
+    # Debian has no package of safetensors, so this function writes the documented format (length,
+    # JSON header, data).
     def save_safetensors(tensors, path, bf16=()):
         header, at = {}, 0
         names = {"float32": "F32", "float16": "F16", "float64": "F64", "uint16": "BF16", "int32": "I32"}
@@ -35,7 +36,8 @@ ONE_STEP = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=
 
 
 def inventory(E=32, M=48, heads=2, patches=4, patch=8, depth=2, layers=2, V=400, L=12):
-    """Names and shapes of cappa.md 1.7 (no decoder biases) for a small model; the decoder is as wide as the encoder."""
+    """Returns names and shapes of cappa.md 1.7 (no decoder biases) for a small model; the
+    decoder is as wide as the encoder."""
     out = {"encoder/embedding/kernel": (patch, patch, 3, E), "encoder/embedding/bias": (E,), "encoder/pos_embedding": (1, patches, E)}
 
     def attention(at, bias):
@@ -97,7 +99,8 @@ class Init(harness.RunTest):
                     args=[self.deck(), "--dir", self.path(dir), "--set", f"init.from={source}", *ONE_STEP, *extra])
 
     def params(self, dir="run", step=1):
-        """Returns the values after step 1: the schedule is 0 there (warm-up), so the run began with them."""
+        """Returns the values after step 1: the schedule is 0 there (warm-up), so they are the
+        initial values."""
         with h5py.File(f"{self.path(dir)}/checkpoints/{step:010}.h5") as f:
             out = {}
             f["params"].visititems(lambda name, d: out.__setitem__(name, d[()]) if isinstance(d, h5py.Dataset) else None)
@@ -145,7 +148,8 @@ class Init(harness.RunTest):
 
     def test_types(self):
         def bf16(value):
-            return (value.view(np.uint32) >> 16).astype(np.uint16)  # cut, not rounded: any bits will do
+            # truncated, not rounded: any bits suffice
+            return (value.view(np.uint32) >> 16).astype(np.uint16)
         kinds = list(self.values)
         changed, want = {}, {}
         for i, name in enumerate(kinds):
@@ -161,12 +165,13 @@ class Init(harness.RunTest):
                 want[name] = changed[name].astype(np.float32)
             else:
                 changed[name] = want[name] = value
-        # Every other one as a transposed array is saved: first axis fastest.
+        # Every other tensor is stored like a transposed array: first axis fastest.
         changed = {name: np.asfortranarray(value) if i // 4 % 2 else value for i, (name, value) in enumerate(changed.items())}
         as_void = {name: value.view("V2") if value.dtype == np.uint16 else value for name, value in changed.items()}
         self.start(0, self.npz(as_void), ranks=2, dir="a")
         self.same(self.params("a")[0], want)
-        if "bf16" in save_safetensors.__code__.co_varnames:  # the library has no bfloat16 of NumPy
+        # safetensors.numpy has no bfloat16
+        if "bf16" in save_safetensors.__code__.co_varnames:
             save_safetensors(changed, self.path("w.safetensors"))
             self.start(0, self.path("w.safetensors"), dir="b")
             self.same(self.params("b")[0], want)
@@ -208,7 +213,7 @@ class Init(harness.RunTest):
         self.start(0, self.npz(tensors), "resampled encoder/pos_embedding [1, 4, 32] from", "(1 resampled)", ranks=2, dir="a")
         want = dict(self.values, **{"encoder/pos_embedding": new.astype(np.float32).reshape(1, 4, 32)})
         self.same(self.params("a")[0], want)
-        # With a class token's row first, as old ViT files have it.
+        # Old ViT files have a class token's row first.
         token = np.concatenate([np.full((1, 1, 32), 9, np.float32), old], axis=1)
         self.start(0, self.npz(dict(self.values, **{"encoder/pos_embedding": token}), "t.npz"), dir="b")
         self.same(self.params("b")[0], want)
@@ -217,7 +222,8 @@ class Init(harness.RunTest):
         self.assertLess(abs(random.std() - 32 ** -0.5), 0.05)
 
     def test_map_and_dont_load(self):
-        """An encoder alone, from a two-tower file; the decoder keeps the values it would have had."""
+        """An encoder comes alone, from a two-tower file; the decoder keeps the values that it
+        would have without the file."""
         self.expect(0, args=[self.deck(), "--dir", self.path("random"), *ONE_STEP])
         random = self.params("random")[0]
         tensors = {name.replace("encoder/", "params/img/", 1): value for name, value in self.values.items() if name.startswith("encoder/")}
@@ -249,7 +255,8 @@ class Init(harness.RunTest):
         tensors = dict(self.values)
         del tensors["decoder/EncDecBlock1/MLP/Dense_0/kernel"]
         tensors["encoder/Transformer/more"] = np.zeros(2, np.float32)
-        tensors["decoder/EmbedTargets/embedding"] = tensors["decoder/EmbedTargets/embedding"][:-1]  # a Cap model: no mask token
+        # a Cap model has no mask token
+        tensors["decoder/EmbedTargets/embedding"] = tensors["decoder/EmbedTargets/embedding"][:-1]
         self.start(5, self.npz(tensors), "missing in the file: decoder/EncDecBlock1/MLP/Dense_0/kernel [32, 48]",
                    "only in the file: encoder/Transformer/more", "dont_load", ranks=2)
         self.assertIn("decoder/EmbedTargets/embedding: the file has [400, 32], this model [401, 32]", self.output)
@@ -257,7 +264,7 @@ class Init(harness.RunTest):
         bad["encoder/embedding/bias"] = np.full(32, np.nan, np.float32)
         self.start(5, self.npz(bad), "encoder/embedding/bias", "nan", ranks=2)
         self.assertEqual(self.checkpoints(), [])
-        # Nothing is left behind that would keep a good start from working.
+        # A refused start must leave nothing behind that would stop a good start.
         self.start(0, self.npz(self.values), ranks=2)
         self.same(self.params()[0], self.values)
 
@@ -270,7 +277,7 @@ class Init(harness.RunTest):
             with open(source, "wb") as f:
                 f.write(good[:cut])
             self.start(5, source, "w.npz", "cut")
-        # A changed byte inside an array: zip's checksum.
+        # zip's checksum finds a changed byte inside an array.
         with zipfile.ZipFile(io.BytesIO(good)) as z:
             member = z.getinfo("decoder/EmbedTargets/embedding.npy")
         at = member.header_offset + 1000
@@ -281,9 +288,10 @@ class Init(harness.RunTest):
         with open(self.path("w.safetensors"), "r+b") as f:
             f.truncate(os.path.getsize(f.name) - 4)
         self.start(5, self.path("w.safetensors"), "w.safetensors", "outside", ranks=2)
-        # Names are matched with patterns, by recursion over their characters.
+        # Names are matched with patterns, by recursion over their characters, so their length is
+        # limited.
         self.start(5, self.npz({"params/" + "a" * 30000: np.zeros(2, np.float32)}, "long.npz"), "30007 bytes, at most 1024")
-        # A pipe without a writer.
+        # A pipe without a writer would block the reader forever.
         for name in ("p.npz", "p.safetensors", "p.h5"):
             os.mkfifo(self.path(name))
             self.start(5, self.path(name), name, "not a regular file", ranks=2)
@@ -294,10 +302,10 @@ class Init(harness.RunTest):
         mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
         self.expect(0, args=[self.deck(), *mesh], ranks=2)  # steps 4, 8, 12
         parent = self.tensors(12)
-        # A run that begins from step 8 of the other, with the same deck, on other meshes: the same
-        # bits at step 12.
+        # A run that branches from step 8 of the other run, with the same deck, on other meshes, has
+        # the same bits at step 12.
         for ranks, source in ((1, self.dir + "/checkpoints/0000000008.h5"), (4, self.path("cut"))):
-            if ranks == 4:  # a directory: its newest file
+            if ranks == 4:  # a directory stands for its newest file
                 os.makedirs(source + "/checkpoints")
                 os.link(self.dir + "/checkpoints/0000000008.h5", source + "/checkpoints/0000000008.h5")
             dir = self.path(f"branch{ranks}")
@@ -317,7 +325,7 @@ class Init(harness.RunTest):
                     self.assertEqual(f.attrs["origin"].decode(), f"branch of {taken} at step 8")
         # The run's own checkpoint precedes the branch when it resumes.
         os.remove(dir + "/checkpoints/0000000012.h5")
-        self.expect(0, "branch   step=8", args=args, ranks=2)  # no own checkpoint was left
+        self.expect(0, "branch   step=8", args=args, ranks=2)  # the run has no own checkpoint
         self.expect(0, "from=checkpoint", "goes on from its own", args=[*args, "--set", "train.total_steps=13"], ranks=2)
         self.assertEqual(self.checkpoints(self.path("cut")), ["0000000008.h5"])
 
@@ -330,7 +338,8 @@ class Init(harness.RunTest):
                     args=[*args, *longer, "--set", "model.decoder.depth=3"])
         self.expect(5, "missing in the file: /optimizer/adamw", "and 236 more", args=[*args, *longer, "--set", "optimizer.kind=adamw"])
         self.expect(5, "nowhere", "no such file", args=[self.deck(), "--dir", self.path("b"), "--set", "checkpoint.branch_from=nowhere"])
-        # A damaged newest file: the one before, with a warning; nothing of the parent is touched.
+        # If the newest file is damaged, the branch uses the file before it, with a warning, and
+        # changes nothing of the parent.
         with open(self.dir + "/checkpoints/0000000012.h5", "r+b") as f:
             f.truncate(20000)
         open(self.dir + "/checkpoints/0000000016.h5.tmp", "w").close()

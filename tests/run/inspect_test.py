@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/inspect_checkpoint and tools/status on runs of the real program."""
+"""Tests tools/inspect_checkpoint and tools/status on runs of the real program."""
 import contextlib
 import io
 import os
@@ -57,14 +57,14 @@ class Inspect(harness.RunTest):
             code, output = self.tool("inspect_checkpoint", *args)
             self.assertEqual(code, 2, output)
             self.assertIn(words, output)
-        # No complaint if the reader has gone away, and no exit code 0 for an answer that was not
-        # given.
+        # If the reader has closed the pipe, the tool prints no complaint and does not exit with 0.
         done = subprocess.run(["bash", "-c", f"{TOOLS}/inspect_checkpoint {new} | head -0; exit ${{PIPESTATUS[0]}}"], capture_output=True,
                               text=True)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (141, "", ""))
 
     def copy_of(self, path, name, change):
-        """The checkpoint at `path` after change(HDF5 file). Its header does not fit; show() and diff() do not read that."""
+        """Copies the checkpoint at `path` and applies change(HDF5 file). Its header then does
+        not fit, but show() and diff() do not read the header."""
         import h5py
         copy = f"{self.folder}/{name}.h5"
         shutil.copy(path, copy)
@@ -73,7 +73,7 @@ class Inspect(harness.RunTest):
         return copy
 
     def test_figures(self):
-        """--stats and --diff against numbers known beforehand."""
+        """--stats and --diff give numbers known beforehand."""
         self.expect(0, args=[self.deck(), "--set", "train.total_steps=4", "--set", "eval.val.every_steps=0"])
         path = f"{self.dir}/checkpoints/0000000004.h5"
         tool = loaded("inspect_checkpoint")
@@ -100,7 +100,7 @@ class Inspect(harness.RunTest):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             self.assertFalse(tool.diff(path, self.copy_of(path, "nudged", nudge), None))
         self.assertIn(f"/{name}: 2 of {x.size:,} values differ, by at most 2 (largest value {np.abs(x).max():.3g})", out.getvalue())
-        # Another shape, another type with the same bits.
+        # One copy has another shape, the next another type with the same bits.
 
         def reshape(f):
             values = f[name][()]
@@ -117,7 +117,7 @@ class Inspect(harness.RunTest):
             self.assertIn(words, out.getvalue())
 
     def test_diff_of_other_models(self):
-        """Two files differ if only one of them has some tensor, though all others are equal."""
+        """Two files differ if only one of them has some tensor, even if all others are equal."""
         few = ["--set", "train.total_steps=4", "--set", "eval.val.every_steps=0"]
         self.expect(0, args=[self.deck(), *few])
         other = f"{self.folder}/other"
@@ -143,7 +143,7 @@ class Inspect(harness.RunTest):
         path = f"{self.dir}/checkpoints/0000000012.h5"
         with open(path, "rb") as f:
             good = f.read()
-        # Damage to a byte of a tensor, of the header, of HDF5's own structure; a cut; an empty
+        # The damages: a byte of a tensor, of the header, of HDF5's own structure; a cut; an empty
         # file.
         import h5py
         with h5py.File(path) as f:
@@ -192,7 +192,8 @@ class Inspect(harness.RunTest):
         self.assertRegex(self.tool("status", self.dir)[1], r"not running; its last job \(.*, \w+ step=\d+ since .*\) was killed")
 
     def test_status_tells_the_phase(self):
-        """A run with a long evaluation after each 5th step: status shows it, and the ETA counts evaluations."""
+        """A run has a long evaluation after each 5th step: status shows it, and the ETA counts
+        evaluations."""
         text = self.good + """
 [data.many]
 kind = "synthetic"
@@ -218,7 +219,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         with_all = float(re.search(r"eta .*\(([\d.]+) ms per step with", output).group(1))
         seconds = {row["step"]: row["eval_s"] for row in self.rows("eval")}
         self.assertEqual(step, "15")
-        # Rows 3 to 15: two evaluations in twelve steps.
+        # Rows 3 to 15 cover two evaluations in twelve steps.
         at = {row["step"]: row["uptime_s"] for row in self.rows("train")}
         self.assertAlmostEqual(with_all, 1000 * (at[15] - at[3]) / 12, delta=0.2)
         self.assertGreater(with_all, 1000 * (seconds[5] + seconds[10]) / 12)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of jobs/*.sh: the project's folder as a user of a cluster has it, with a deck of a few seconds, and how to watch its runs.
+"""Helps tests of jobs/*.sh: the project's folder as a user of a cluster has it, with a deck of a
+few seconds, and means to watch its runs.
 
-Scenarios run at the same time, as threads. Those that are interrupted train slowly at first, so that there is time to interrupt them.
+Scenarios run at the same time, as threads. Those that are interrupted train slowly at first, so
+that there is time to interrupt them.
 """
 import concurrent.futures
 import json
@@ -15,9 +17,9 @@ import harness
 
 STEPS = 600
 
-# Stands for the program on a slow node: in the first SLOW_PARTS parts of the job, or until there is
-# a checkpoint (SLOW_PARTS=unsaved), each row of metrics takes long to write, so it does a few steps
-# per second (tests/inject/inject.cpp).
+# Replaces the program by one on a slow node. In the first SLOW_PARTS parts of the job, or until
+# there is a checkpoint (SLOW_PARTS=unsaved), each row of metrics takes long to write. So the
+# program does a few steps per second (tests/inject/inject.cpp).
 SLOW = """#!/usr/bin/python3
 import glob, os, sys
 part = int(os.environ.get("PART", "1")) + int(os.environ.get("SLURM_RESTART_COUNT", "0"))
@@ -107,7 +109,7 @@ class JobTest(unittest.TestCase):
 
     @classmethod
     def step(cls, name):
-        """The newest step in the metrics of a run."""
+        """Returns the newest step in the metrics of a run."""
         try:
             with open(f"{cls.home}/runs/{name}/metrics.jsonl") as f:
                 lines = f.read().splitlines()
@@ -117,7 +119,7 @@ class JobTest(unittest.TestCase):
             try:
                 return json.loads(line)["step"]
             except ValueError:
-                continue  # being written
+                continue  # the job is still writing this line
         return 0
 
     @classmethod
@@ -139,7 +141,8 @@ class JobTest(unittest.TestCase):
         return harness.RunTest.tensors(self, STEPS, f"{self.home}/runs/{name}")
 
     def assert_same_bits(self, name):
-        """The final parameters and optimizer state of a run are those of the uninterrupted one."""
+        """Checks that the final parameters and optimizer state of a run are those of the
+        uninterrupted run."""
         self.result("straight")
         reference, got = self.tensors("straight"), self.tensors(name)
         self.assertGreater(len(reference), 20)

@@ -14,7 +14,7 @@ class LiveTest(harness.RunTest):
                                 stderr=subprocess.STDOUT, cwd=self.folder, text=True)
 
     def until(self, job, text):
-        """Reads the job's output up to a line that holds the text."""
+        """Reads and returns the job's output up to a line that holds the text."""
         seen = ""
         for line in job.stdout:
             seen += line
@@ -31,7 +31,7 @@ class LiveTest(harness.RunTest):
         return int(self.checkpoints()[-1][:10])
 
     def ranks(self, job, count=2):
-        """The ranks of a job, in the order in which they started."""
+        """Returns the ranks of a job, in the order in which they started."""
         found = processes.children(job.pid, "deck.toml")
         self.assertEqual(len(found), count)
         return found

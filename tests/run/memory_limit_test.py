@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Little address space (ulimit -v, as batch systems set it): the job runs, or ends with exit 3 and names the purpose."""
+"""Limits the address space (ulimit -v, as batch systems do): the job runs, or ends with exit 3
+and names the purpose of the memory."""
 import resource
 import subprocess
 
@@ -9,22 +10,23 @@ import harness
 
 class MemoryLimit(harness.RunTest):
     def under(self, kib, *args, ranks=0):
-        """Returns exit code and output of a run whose ranks have a limit of `kib` KiB; ranks = 0: without mpirun."""
+        """Returns exit code and output of a run whose ranks have a limit of `kib` KiB; ranks =
+        0: without mpirun."""
         words = ["bash", "-c", f'ulimit -v {kib}; exec "$0" "$@"', harness.TRAINER, self.deck(), "--dir", f"{self.folder}/{kib}", *args]
         launcher = ["mpirun", "-np", str(ranks)] if ranks else []
         run = subprocess.run(launcher + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
         return run.returncode, run.stdout
 
     def loaded(self):
-        """Smallest limit, in KiB, under which the program's libraries can be loaded."""
+        """Returns the smallest limit, in KiB, under which the program's libraries can be loaded."""
         kib = 50000
         while self.under(kib, "--help")[0]:
             kib += 10000
         return kib
 
     def test_every_limit(self):
-        # Limits from the least that loads the libraries to more than enough. The job never crashes,
-        # and never succeeds under a limit below one that was refused.
+        # The limits go from the least that loads the libraries to more than enough. The job never
+        # crashes, and never succeeds under a limit below one that was refused.
         first, ended = self.loaded(), []
         for kib in [first + 60000 * i for i in range(6)] + [first + 2000000]:
             with self.subTest(kib=kib):
@@ -45,8 +47,8 @@ class MemoryLimit(harness.RunTest):
             self.assertRegex(f.readline(), r"^rank=\d of 2 host=\S+ step=0 phase=\S+ exit=3: out of memory: training \(\d+ MiB planned")
 
     def test_threads_and_plans_count(self):
-        # Under a limit that is enough for the deck as it is, more threads and a larger model are
-        # refused, and named.
+        # Under a limit that is enough for the unchanged deck, more threads and a larger model are
+        # refused by name.
         kib = self.loaded() + 500000
         self.assertEqual(self.under(kib)[0], 0)
         code, output = self.under(kib, "--set", "loader.threads=250")

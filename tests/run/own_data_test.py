@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Own data: shards of img2dataset, missing images, and tables of captions. The trainer and the packer read the same samples.
+"""Tests own data: shards of img2dataset, missing images, and tables of captions. The trainer and
+the packer must read the same samples.
 
 The deck's tables of inputs/README.md are used; docs_test.py runs that page's commands.
 """
@@ -25,7 +26,7 @@ FORMATS = {"jpg": "JPEG", "jpeg": "JPEG", "png": "PNG", "webp": "WEBP"}
 
 
 def image(seed, extension):
-    """An image of some size in the format of the extension."""
+    """Returns an image of some size in the format of the extension."""
     rng = np.random.default_rng(seed)
     size = (20 + seed % 7, 24 + seed % 5)
     out = io.BytesIO()
@@ -34,7 +35,7 @@ def image(seed, extension):
 
 
 def shards_of_the_page():
-    """The deck's tables for shards of img2dataset, as inputs/README.md has them."""
+    """Returns the deck's tables for shards of img2dataset from inputs/README.md."""
     with open(f"{harness.SOURCE}/inputs/README.md", encoding="utf-8") as f:
         section = re.search(r"^## 5\..*?(?=^## 6\.)", f.read(), re.S | re.M)[0]
     return re.search(r"^```toml run\n(.*?)^```", section, re.S | re.M)[1]
@@ -48,7 +49,7 @@ class OwnData(harness.RunTest):
             f.write(data if isinstance(data, bytes) else data.encode())
 
     def own_folder(self, samples=60):
-        """data/own as the page has it: images of every format, a TSV with a header."""
+        """Makes data/own as the page has it: images of every format, a TSV with a header."""
         rows = ["filepath\ttitle"]
         for i in range(samples):
             extension = sorted(FORMATS)[i % 4]
@@ -120,7 +121,8 @@ class OwnData(harness.RunTest):
               | tokenize("b", max_len=40, eos="sticky", inkey="text", outkey="labels") | keep("image", "labels")"""
 
     def shown(self, name, table, choose):
-        """Key, caption and pixels of every sample in order, as the trainer reads [data.train]."""
+        """Returns key, caption and pixels of every sample in order, as the trainer reads
+        [data.train]."""
         text = self.good.replace("vocab_size       = 400", "vocab_size       = 259").replace("seq_len          = 12", "seq_len = 40")
         data = f"[data.train]\n{table}\npreprocess = '''{self.SHOW.format(choose=choose)}'''\n"
         text = re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: data, text, flags=re.S) + '\n[tokenizer.b]\nkind = "bytes"\n'
@@ -170,7 +172,8 @@ class OwnData(harness.RunTest):
                 want = self.shown("read", table, 'choice(inkey="captions", outkey="text")')
                 captions[name] = want[0]
                 places = [["in/" + name]]
-                if name in ("plain.tsv", "quoted.csv", "coco.json"):    # also with the images in a folder that is named
+                # also with the images in another, named folder
+                if name in ("plain.tsv", "quoted.csv", "coco.json"):
                     self.write(f"elsewhere/{name}", text)
                     places.append(["in", "--captions", "elsewhere/" + name])
                     moved = table.replace("/in/", "/elsewhere/") + f'path = "{self.folder}/in"\n'

@@ -21,8 +21,8 @@ from job_harness import JobTest
 
 KILL_DELAY = 11  # s from TERM to KILL, as seen with OpenPBS
 
-# The attributes of a job lie in server/JOB, a line each; in server/JOB.time the moment of its start
-# and the seconds between refreshes. Long lines are folded.
+# server/JOB holds the attributes of a job, one a line, with long lines folded. server/JOB.time
+# holds the moment of its start and the seconds between refreshes.
 QSTAT = """#!/bin/bash
 [ "$*" = "-f $PBS_JOBID" ] || exit 1
 read -r start refresh < "$HOME/server/$PBS_JOBID.time"
@@ -62,7 +62,7 @@ case $1 in
 esac
 """
 
-# Runs a command on a node, by the number of its line in the node file; the shell there knows
+# Runs a command on a node, by the number of its line in the node file. The shell there knows
 # nothing of the job but PBS's variables.
 PBSDSH = """#!/bin/sh
 [ "$1 $3" = "-n --" ] || exit 1
@@ -74,7 +74,7 @@ exec env -i PATH=/usr/bin:/bin HOME="$HOME" TMPDIR="$HOME/tmp.$node" PBS_JOBID="
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "$@"
 """
 
-# The attributes, as qstat shows them, that options of qsub become.
+# Options of qsub become these attributes, as qstat shows them.
 ATTRIBUTES = {"-N": "Job_Name", "-q": "queue", "-A": "Account_Name", "-P": "project", "-j": "Join_Path", "-k": "Keep_Files"}
 
 
@@ -91,7 +91,8 @@ class PbsTest(JobTest):
 
     @classmethod
     def attributes(cls, script, words):
-        """Returns qstat's attributes of a job, from the script's lines for PBS and from the command line, which precedes."""
+        """Returns qstat's attributes of a job, from the script's lines for PBS and from the
+        command line, which precedes."""
         with open(f"{cls.home}/{script}") as f:
             given = [w for line in f if line.startswith("#PBS ") for w in line.split()[1:]] + list(words)
         found = {"Job_Name": "pbs.sh", "queue": "workq", "project": "_pbs_project_default", "Keep_Files": "n", "Join_Path": "n"}
@@ -108,7 +109,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def tell(cls, job, attributes):
-        """The server's knowledge of a job, from now on."""
+        """Replaces the attributes that the server shows for a job."""
         with open(f"{cls.home}/server/{job}.new", "w") as f:
             f.writelines(f"{name} = {value}\n" for name, value in attributes.items())
         os.rename(f"{cls.home}/server/{job}.new", f"{cls.home}/server/{job}")
@@ -116,7 +117,8 @@ class PbsTest(JobTest):
     @classmethod
     def start(cls, name, *words, script="jobs/pbs.sh", hosts=("localhost", "localhost"), index=None, tmpdir=True, tells_walltime=True,
               started_s_ago=0, **variables):
-        """Starts a job as PBS does, submitted with these words; returns (its id, the process). Its log is NAME.log."""
+        """Submits these words and starts the job as PBS does; returns (its id, the process). Its
+        log is NAME.log."""
         number = next(cls.numbers)
         job = f"{number}.imitation" if index is None else f"{number}[{index}].imitation"
         nodefile = f"{cls.home}/nodes.{number}"
@@ -149,14 +151,14 @@ class PbsTest(JobTest):
         copy = f"{cls.home}/spool.{number}.SC"
         shutil.copy(f"{cls.home}/{script}", copy)
         with open(f"{cls.home}/{name}.log", "a") as log:
-            # A signal that this process ignores would be ignored by the whole job.
+            # The whole job would ignore a signal that this process ignores.
             process = subprocess.Popen(["env", "--default-signal", "bash", "-l", "-c", f"bash {copy}; exit $?"], env=environment,
                                        stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True)
         return job, process
 
     @classmethod
     def wake(cls, job):
-        """The script's timer is over: returns the seconds it was set to."""
+        """Ends the sleep of the script's timer; returns its length in seconds."""
         cls.wait(f"timer of {job}", lambda: os.path.exists(f"{cls.home}/sleep.{job}"))
         open(f"{cls.home}/wake.{job}", "w").close()
         with open(f"{cls.home}/sleep.{job}") as f:
@@ -164,7 +166,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def session(cls, process):
-        """All processes of the job's session, whichever process group they are in."""
+        """Returns all processes of the job's session, in any process group."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -203,7 +205,8 @@ class PbsTest(JobTest):
 
     @classmethod
     def stopped(cls, name, *words, **more):
-        """Runs a job whose timer ends when it trains; returns end()'s result and the seconds of the timer."""
+        """Runs a job and ends its timer while it trains; returns end()'s result and the seconds
+        of the timer."""
         job, process = cls.start(name, *words, **more)
         try:
             cls.trains(name, 1)
@@ -230,7 +233,7 @@ class PbsTest(JobTest):
 
     @classmethod
     def shell(cls, commands):
-        """Output and exit code of commands of bash behind jobs/common.sh."""
+        """Returns output and exit code of bash commands that follow jobs/common.sh."""
         done = subprocess.run(["bash", "-c", f". jobs/common.sh\n{commands}"], cwd=cls.home, capture_output=True, text=True,
                               timeout=60, env={"PATH": slurm_cluster.PATH})
         return done.stdout + done.stderr, done.returncode

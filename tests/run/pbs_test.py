@@ -15,22 +15,22 @@ import place
 import slurm_cluster
 from pbs_imitation import PbsTest
 
-# ssh to another node; the login shell there knows nothing of the job's environment, and /tmp is the
-# node's own.
+# Replaces ssh to another node: the login shell there knows nothing of the job's environment, and
+# /tmp is the node's own.
 AGENT = """#!/bin/sh
 mkdir -p "$HOME/tmp.$1"
 exec env -i PATH="$PATH" HOME="$HOME" TMPDIR="$HOME/tmp.$1" \\
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 sh -c 'shift; eval "$*"' sh "$@"
 """
 
-# Stands for the program. At its first start with these words it has no handler for signals yet.
+# Replaces the program. At its first start with these words it has no handler for signals yet.
 PROBE = """#!/bin/sh
 seen=probing.$(echo "$*" | tr -dc 0-9).$OMPI_COMM_WORLD_RANK  # a rank on another node has no PART
 [ -e $seen ] || { touch $seen; exec /bin/sleep 60; }
 echo "rank=$OMPI_COMM_WORLD_RANK threads=$OMP_NUM_THREADS tmpdir=$TMPDIR mesh=$TRAINER_MESH_SELECTOR words=$*"
 """
 
-# Prints its words, and asks to be continued in the first part.
+# Prints its words, and exits with 75 in the first part.
 WORDS = """#!/bin/sh
 [ $OMPI_COMM_WORLD_RANK = 0 ] && printf 'part=%s threads=%s<%s>\\n' "${PART:-1}" "$OMP_NUM_THREADS" "$(printf '|%s' "$@")"
 [ "${PART:-1}" != 1 ] || exit 75
@@ -69,7 +69,7 @@ class Pbs(PbsTest):
 
     @classmethod
     def play_array(cls):
-        """A task of an array, asked to stop by its own timer, whose lead is cut."""
+        """The timer of a task of an array asks it to stop, with a shortened lead."""
         first = cls.stopped("array-3", DECK="deck-%a.toml", OPTIONS="--dir runs/array-%a --set run.seed=%a", TRAINER="./slow",
                             SLOW_PARTS="1", index=3)
         return first, cls.run_successor("array-3", first[2], SLOW_PARTS="1")
@@ -86,7 +86,8 @@ class Pbs(PbsTest):
 
     @classmethod
     def play_qalter(cls):
-        """The trainer's own clock, beside a used time that is 100 s old. Then the user shortens the walltime to save and continue now."""
+        """The trainer reads its own clock, because the used time is 100 s old. Then the user
+        shortens the walltime to save and continue now."""
         words = ("-l", "walltime=00:17:40")
         job, process = cls.start("qalter", *words, **cls.slow("qalter", "--set limits.wall_time=auto --set limits.margin_s=20"), LEAD="0",
                                  started_s_ago=940)
@@ -136,7 +137,7 @@ class Pbs(PbsTest):
 
     @classmethod
     def probing(cls, name, seed, **more):
-        """A job that is asked to stop before its program listens."""
+        """Asks a job to stop before its program handles signals."""
         job, process = cls.start(name, DECK="deck.toml", OPTIONS=f"--set run.seed={seed}", TRAINER="./probe", **more)
         try:
             for rank in (0, 1):
@@ -153,14 +154,14 @@ class Pbs(PbsTest):
 
     @classmethod
     def play_probe(cls):
-        """Two nodes, first with an agent of the site, then by PBS."""
+        """Runs on two nodes, first with an agent of the site, then by PBS."""
         more = dict(hosts=("node0.site", "node1.site"), tmpdir=False, OMPI_MCA_pml="ob1", OMPI_MCA_btl="tcp,self",
                     OMPI_MCA_oob_tcp_if_include="lo", OMPI_MCA_btl_tcp_if_include="lo")
         first = cls.probing("probe", 7, OMPI_MCA_plm_rsh_agent=f"{cls.home}/bin/agent", LD_LIBRARY_PATH="/nowhere",
                             TRAINER_MESH_SELECTOR="pair", **more)
         return first, cls.run_successor("probe", first[2], **more)
 
-    # Options with quotes and commas, and all that a job can be given on the command line.
+    # Uses options with quotes and commas, and everything that the command line can give a job.
     GIVEN = ["-l", "select=1:ncpus=5:mpiprocs=2:mem=16gb+1:ncpus=6:mpiprocs=2:mem=16gb", "-l", "place=free:shared", "-N", "my.run", "-q",
              "short", "-A", "money", "-P", "captions", "-W", "umask=027", "-k", "oe", "-j", "eo"]
 
@@ -172,7 +173,7 @@ class Pbs(PbsTest):
 
     @classmethod
     def play_routed(cls):
-        """The queue that the job runs in may only be entered by way of another."""
+        """The job's queue accepts jobs only through another queue."""
         return cls.whole("routed", "-q", "medium", DECK="deck.toml", TRAINER="./words", IMITATED_REFUSAL="medium")
 
     @classmethod
@@ -210,7 +211,8 @@ class Pbs(PbsTest):
         self.assertEqual(variables, {"DECK": "deck.toml", "PART": "2", "MAX_PARTS": "5", "LEAD": "100", "BIND": "none", "TRAINER": "./slow",
                                      "SCRIPT": "jobs/pbs.sh", "OPTIONS": "--dir runs/lead", "LOCAL_DIR": f"{self.home}/local"})
         self.assertRegex(log, r"(?s)stopped  step=[1-9].*signal USR1.*part 1 ended with 75.*continued by 1000.*part 2 on .*from=checkpoint")
-        # Open MPI calls a job aborted that has saved and wants to be continued.
+        # Open MPI prints "aborted" for a job that has saved and exits with 75; the script drops
+        # this text.
         for text in ("Primary job", "aborted", "non-zero status"):
             self.assertNotIn(text, log)
         self.assert_same_bits("lead")
@@ -227,7 +229,7 @@ class Pbs(PbsTest):
         self.assertNotEqual(self.tensors("array-3"), self.tensors("straight"))
 
     def test_walltime_over(self):
-        _, _, successor = self.result("walltime")  # the login shell dies of the TERM
+        _, _, successor = self.result("walltime")  # the TERM ends the login shell
         log = self.log("walltime")
         self.assertIsNone(successor)
         self.assertIn("part 1 ended with 1 ", log)  # mpirun's code after a TERM
@@ -237,7 +239,7 @@ class Pbs(PbsTest):
         _, code, (words, _) = self.result("qalter")
         log = self.log("qalter")
         self.assertEqual(code, 75, log)
-        # 120 s were left at the start; by the time used they would be 220.
+        # The job had 120 s left at its start; PBS's used time would give 220 s.
         self.assertRegex(log, r"limits   wall time: (2m0s|1m\d+s|\d+s) left \(pbs\)")
         self.assertEqual(log.count("(pbs has changed the limit)"), 1, log)
         # No save was measured yet, and steps are slow.
@@ -294,7 +296,7 @@ class Pbs(PbsTest):
         for text in ("place = free:shared", "Job_Name = my.run", "queue = short", "Account_Name = money", "project = captions",
                      "umask = 27", "Keep_Files = oe", "Join_Path = eo"):
             self.assertIn(text, self.attributes_of(second))
-        # The words are the same. Each rank has 2 threads, from 5 and 6 cores for 2 ranks each,
+        # The words must be unchanged. Each rank has 2 threads, from 5 and 6 cores for 2 ranks each,
         # though PBS sets 5.
         words = "|deck.toml|--set|train.mixture={a = 1, b = 3}|--set|run.notes=it's, good|--dir|runs/a b"
         for part in (1, 2):

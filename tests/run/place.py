@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Abilities of the place where the tests run: root, a container, a bare chroot and an ordinary user each lack others.
+"""Probes the place of the tests: root, a container, a bare chroot and an ordinary
+user each lack other abilities.
 
 Each function tries one thing, in seconds, and returns why it is impossible, or "".
 """
@@ -11,7 +12,7 @@ import tempfile
 
 
 def attempt(command, what):
-    """Returns why a command fails here, with its own words, or ""."""
+    """Returns the command's own message if it fails here, or ""."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     except OSError as error:
@@ -24,13 +25,13 @@ def attempt(command, what):
 
 @functools.cache
 def no_processes():
-    """Processes can be found and looked at."""
+    """Tries to find processes and to look at them."""
     return "" if os.path.exists(f"/proc/{os.getpid()}/stat") else "needs /proc, which is not mounted here"
 
 
 @functools.cache
 def no_small_disk():
-    """A file system of a few MiB can be mounted."""
+    """Tries to mount a file system of a few MiB."""
     with tempfile.TemporaryDirectory(prefix="trainer_place_") as folder:
         why = attempt(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], "needs a small file system of its own")
         return why or attempt(["umount", folder], "needs to unmount a file system")
@@ -38,7 +39,8 @@ def no_small_disk():
 
 @functools.cache
 def new_root():
-    """Returns (the words before a command to run it in another root directory, "") or ([], the reason why that is impossible)."""
+    """Returns (the words before a command to run it in another root directory, "") or ([], the
+    reason why that is impossible)."""
     reason = ""
     for words in (["chroot"], ["unshare", "--user", "--map-root-user", "chroot"]):
         reason = attempt([*words, "/", "/bin/sh", "-c", "true"], "needs to change the root directory")
@@ -49,7 +51,7 @@ def new_root():
 
 @functools.cache
 def no_other_user(name):
-    """Programs can be started as another user, who can own files."""
+    """Tries to start programs as another user, who can own files."""
     if os.geteuid() != 0:
         return f"needs root, to start programs as the user {name}"
     script = ("import os, pwd, sys; u = pwd.getpwnam(sys.argv[1]); os.chown(sys.argv[2], u.pw_uid, u.pw_gid); os.setgroups([]); "
@@ -59,7 +61,7 @@ def no_other_user(name):
 
 
 def skip(*reasons):
-    """Ends a test program that cannot run here, as CTest knows it: exit code 77."""
+    """Ends a test program that cannot run here with CTest's exit code for that, 77."""
     for reason in filter(None, reasons):
         print(f"skipped: {reason}")
         sys.exit(77)

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""--mode plan against the run itself: checkpoint size, bytes of its tensors, memory, for five decks."""
+"""Compares --mode plan with the run itself: checkpoint size, bytes of its tensors and memory,
+for five decks."""
 import os
 import re
 
@@ -27,7 +28,7 @@ class Plan(harness.RunTest):
         }
         for i, (name, change) in enumerate(decks.items()):
             with self.subTest(name):
-                # A plan assumes texts whose every position counts. Padding leaves rows out, and
+                # A plan assumes that every position of a text counts. Padding leaves rows out, so
                 # such runs need less.
                 args = [self.deck(), *change, "--set", "model.pad_id=399", "--set", "train.total_steps=4", "--dir", f"{self.folder}/run{i}"]
                 self.expect(0, args=[*args, "--mode", "plan", "--ranks", 2])

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/plot_metrics on real runs: one, several, an interrupted one, and folders without a run."""
+"""Tests tools/plot_metrics on real runs: one, several, an interrupted one, and folders without a
+run."""
 import contextlib
 import io
 import json
@@ -30,7 +31,7 @@ class Plot(harness.RunTest):
             self.assertEqual(image.format, "PNG")
             self.assertFalse({"Title", "Software", "Source"} & set(image.info), image.info)
             self.assertGreater(min(image.size), 300)
-            # Not blank: paper, and ink of several colours.
+            # The picture must not be blank: it has a background and several colours.
             self.assertGreater(len(image.convert("RGB").getcolors(1 << 24)), 20)
             return image.size
 
@@ -42,13 +43,14 @@ class Plot(harness.RunTest):
         one = self.picture(f"{self.dir}/metrics.png")
         self.assertEqual(self.plot(self.dir, f"{self.folder}/second", "-o", "both.png", "--line", "chance=4.4"), 0, self.output)
         self.picture(f"{self.folder}/both.png")
-        # The title is the run's name, not its place: a copy elsewhere gives the same picture.
+        # The title is the run's name, not its folder, so a copy elsewhere gives the same picture.
         shutil.copytree(self.dir, f"{self.folder}/elsewhere/deep/run")
         self.assertEqual(self.plot(f"{self.folder}/elsewhere/deep/run"), 0, self.output)
         with open(f"{self.dir}/metrics.png", "rb") as a, open(f"{self.folder}/elsewhere/deep/run/metrics.png", "rb") as b:
             self.assertEqual(a.read(), b.read())
 
-        # Without metrics.h5 (a job that was killed early), and with half a last line.
+        # The tool must work without metrics.h5 (a job that was killed early), and with half a last
+        # line.
         os.remove(f"{self.dir}/metrics.h5")
         with open(f"{self.dir}/metrics.jsonl", "a") as f:
             f.write('{"kind":"train","step":13,"lo')
@@ -56,7 +58,8 @@ class Plot(harness.RunTest):
         self.assertEqual(self.picture(f"{self.folder}/jsonl.png"), one)
 
     def axes_of(self, runs, name):
-        """The axes of a panel and the panel, drawn for runs {folder: rows of training}; evaluations are every 100th row."""
+        """Returns the axes of a panel and the panel, drawn for runs {folder: rows of training};
+        every 100th row is an evaluation."""
         tool = harness.loaded("plot_metrics")
         read = []
         for run, rows in runs.items():
@@ -76,7 +79,8 @@ class Plot(harness.RunTest):
         return axes, [p.title for p in panels]
 
     def test_smoothing(self):
-        """Smoothing of a step function in 600 rows: means cover 1/60 of them, medians 1/30, and both keep their place."""
+        """Smooths a step function in 600 rows: means cover 1/60 of them, medians 1/30, and both
+        keep its place."""
         rows = [{"step": i + 1, "loss": float(i >= 300), "examples_s": 100.0 + 100 * (i >= 300)} for i in range(600)]
         for i in (7, 100, 450):
             rows[i]["examples_s"] = 5000.0  # outliers
@@ -97,7 +101,7 @@ class Plot(harness.RunTest):
         self.assertLess(axes.get_ylim()[1], 300)    # outliers do not set the scale
         self.assertEqual(axes.get_ylim()[0], 0)
         self.assertEqual(axes.get_legend().get_texts()[0].get_text(), "examples_s  (last median 200)")
-        # A median covers 20 rows: nine slow ones in a row do not show, eleven do.
+        # A median covers 20 rows, so nine slow rows in a row do not show, and eleven do.
         for slow, least in ((9, 100), (11, 50)):
             rows = [{"step": i + 1, "loss": 1.0, "examples_s": 50.0 if 300 <= i < 300 + slow else 100.0} for i in range(600)]
             axes, _ = self.axes_of({"run": rows}, "speed")
@@ -106,14 +110,15 @@ class Plot(harness.RunTest):
         axes, _ = self.axes_of({"run": rows[:30]}, "training loss")
         self.assertEqual([len(line.get_xdata()) for line in axes.lines], [30])
         self.assertEqual(axes.lines[0].get_marker(), "o")
-        # Means of noise: against a plain loop, ends and all.
+        # Means of noise must equal a plain loop, also at the ends.
         value = np.random.default_rng(3).normal(size=190)
         got = harness.loaded("plot_metrics").running_mean(np.arange(190), value)[1]
         want = [np.mean(value[max(0, i - 1):i + 2]) for i in range(190)]
         np.testing.assert_allclose(got, want, atol=1e-12)
 
     def test_reading(self):
-        """Steps that are there twice count once, as measured last; cut lines cost their row only; both files hold the same curves."""
+        """A repeated step counts once, with its last values. A cut line loses only its row. Both
+        files hold the same curves."""
         tool = harness.loaded("plot_metrics")
         lines = [{"kind": "start", "step": 0}, *({"kind": "train", "step": s, "loss": float(s)} for s in (1, 2, 3)),
                  {"kind": "start", "step": 1}, {"kind": "train", "step": 2, "loss": 20.0, "extra": 5},
@@ -139,7 +144,8 @@ class Plot(harness.RunTest):
             self.assertEqual(list(run.evals["val"]["step"]), [6, 12])
 
     def test_several_runs(self):
-        """A panel for each quantity, a colour and a marker for each run, the last values of each."""
+        """Several runs have a panel for each quantity, a colour and a marker for each run, and
+        the last values of each."""
         def rows(shift):
             return [{"step": i + 1, "loss": 5 - i / 200 + shift, "loss_ar": 4.0, "loss_parallel": 3.0, "l2_grads": 1.0,
                      "examples_s": 100 + shift} for i in range(600)]
@@ -180,7 +186,7 @@ class Plot(harness.RunTest):
         figure.canvas.draw()
         boxes = [axes.get_position() for axes in figure.axes]
         self.assertEqual(len(boxes), 5)
-        # The last row of two is as wide as the first of three.
+        # The last row of two panels is as wide as the first row of three.
         self.assertAlmostEqual(max(b.x1 for b in boxes[3:]), max(b.x1 for b in boxes[:3]), delta=0.02)
         self.assertGreater(boxes[3].width, 1.3 * boxes[0].width)
 

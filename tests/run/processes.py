@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes as /proc shows them (see place.no_processes)."""
+"""Reads processes from /proc (see place.no_processes)."""
 import os
 import re
 
 
 def _read(pid, name):
-    """A file of a process; "" if the process is gone."""
+    """Returns a file of a process; "" if the process is gone."""
     try:
         with open(f"/proc/{pid}/{name}", errors="replace") as f:
             return f.read()
@@ -18,7 +18,7 @@ def _all():
 
 
 def words(pid):
-    """The command line of a process."""
+    """Returns the words of a process's command line."""
     return _read(pid, "cmdline").split("\0")[:-1]
 
 
@@ -35,12 +35,13 @@ def catches(pid, number):
 
 
 def children(pid, word=""):
-    """The children of a process that has `word` in its command line, in the order in which they started."""
+    """Returns the children of a process that have `word` in their command line, in the order in
+    which they started."""
     return sorted(p for p in _tree().get(pid, []) if word in " ".join(words(p)))
 
 
 def descendants(pid):
-    """All processes below `pid`."""
+    """Returns all processes below `pid`."""
     tree = _tree()
     found, todo = [], [pid]
     while todo:
@@ -51,7 +52,7 @@ def descendants(pid):
 
 
 def with_word(word):
-    """All processes that have a word in their command line."""
+    """Returns all processes that have a word in their command line."""
     return [pid for pid in _all() if any(word in w for w in words(pid))]
 
 
@@ -59,6 +60,6 @@ def _tree():
     found = {}
     for pid in _all():
         fields = _read(pid, "stat").rpartition(")")[2].split()
-        if fields:  # not gone meanwhile
+        if fields:  # not gone since the listing
             found.setdefault(int(fields[1]), []).append(pid)
     return found

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/quickstart for a user: Ctrl-C saves, the same command continues, and all printed figures are true. Builds nothing new."""
+"""Tests tools/quickstart as a user runs it: Ctrl-C saves, the same command continues, and all
+printed figures are true. Builds nothing new."""
 import json
 import os
 import re
@@ -19,7 +20,7 @@ LONG = (*SMALL, "--set", "train.total_steps=100000", "--set", "eval.val.every_st
 
 class Quickstart(harness.RunTest):
     def start(self, *args):
-        """Starts it in its own process group, as a terminal does."""
+        """Starts the script in its own process group, as a terminal does."""
         return subprocess.Popen([QUICKSTART, "--dir", self.dir, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 stdin=subprocess.DEVNULL, text=True, start_new_session=True)
 
@@ -36,7 +37,7 @@ class Quickstart(harness.RunTest):
         return job.returncode, output
 
     def stopped(self, job):
-        """The step of the checkpoint that was promised, after checking that it is there."""
+        """Checks that the promised checkpoint exists, and returns its step."""
         code, output = self.ended(job)
         self.assertEqual(code, 75, output)
         self.assertNotIn("failed", output)
@@ -67,7 +68,7 @@ class Quickstart(harness.RunTest):
         second = int(found[1] or found[2])
         self.assertEqual(self.checkpoints()[-1], f"{second:010}.h5")
         self.assertGreaterEqual(second, first)
-        # To the end, in a few steps more.
+        # The run finishes in a few more steps.
         code, output = self.ended(self.start(*SMALL, "--set", f"train.total_steps={second + 2}"))
         self.assertEqual(code, 0, output)
         self.assertIn(f"Result after {second + 2} steps", output)
@@ -83,7 +84,8 @@ class Quickstart(harness.RunTest):
             self.assertIn(line, output)
 
     def test_failed(self):
-        # Refused before the run directory is made: nothing to ask there.
+        # The program refuses this before it makes the run directory, so the script asks nothing
+        # about it.
         code, output = self.ended(self.start("--set", "model.encoder.heads=3"))
         self.assertEqual(code, 1, output)
         self.assertRegex(output, r"error: quickstart stopped: training failed with exit \d+ \(message above\)")

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints and resuming through the real program: same bits, other meshes, damaged files, finished runs, the lock."""
+"""Tests checkpoints and resuming in the real program: same bits, other meshes, damaged files,
+finished runs, the lock."""
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ class Resume(harness.RunTest):
             self.assertEqual(a[name], b[name], name)
 
     def straight(self, *extra, ranks=2):
-        """An uninterrupted run in another directory."""
+        """Makes an uninterrupted run in another directory."""
         folder = self.folder + "/straight"
         self.expect(0, "done     exit=0", args=[self.deck(), "--dir", folder, *extra], ranks=ranks)
         return folder
@@ -27,8 +28,8 @@ class Resume(harness.RunTest):
 
     def test_resume_is_the_same_run(self):
         folder = self.straight()
-        # As after a kill behind the checkpoint of step 8: rows 9.. are lost, and step 12 must have
-        # the same bits.
+        # A kill after the checkpoint of step 8 loses rows from 9 on; step 12 must have the same
+        # bits.
         self.expect(0, args=[self.deck()], ranks=2)
         os.remove(f"{self.dir}/checkpoints/0000000012.h5")
         self.expect(0, "from=checkpoint", "step=9 ", "done     exit=0", args=[self.deck()], ranks=2)
@@ -61,7 +62,7 @@ class Resume(harness.RunTest):
                             args=[self.deck(), "--dir", folder, *mesh, "--set", f"sharding.parameters={sharding}",
                                   "--set", f"mesh.replica={replica}"])
                 self.same(self.tensors(12, folder), reference)
-        # Three ranks only under level "run": the losses stay close.
+        # Three ranks need level "run", whose losses stay close.
         folder = f"{self.folder}/on3"
         shutil.copytree(self.dir, folder)
         os.remove(f"{folder}/checkpoints/0000000012.h5")
@@ -70,8 +71,8 @@ class Resume(harness.RunTest):
             self.assertAlmostEqual(loss, self.losses()[step], delta=1e-5 * loss)
 
     def test_again(self):
-        # Texts of 64 beside 196 patches, with threads: the same command gives the same bits (a
-        # small model of these lengths).
+        # A small model with texts of 64, 196 patches and threads: the same command gives the same
+        # bits.
         small = {"model.encoder": "{ patch = 16, depth = 1, width = 128, mlp = 64, heads = 8 }", "model.vocab_size": 500,
                  "data.train.vocab_size": 500, "train.global_batch": 16, "train.total_steps": 8, "run.threads": 2,
                  "optimizer.learning_rate": 1e-3, "log.groups": '["decoder/.*/value/.*"]'}
@@ -89,15 +90,16 @@ class Resume(harness.RunTest):
             self.assertEqual(*rows)
 
     def test_bf16(self):
-        # Operands rounded to bf16: other numbers than f32, the same bits on other meshes and after
-        # a restart.
+        # Operands rounded to bf16 give other numbers than f32, and the same bits on other meshes
+        # and after a restart.
         mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
         exact = self.losses(self.straight(*mesh, ranks=1))
         narrow = ["--set", "precision.compute=bf16"]
         folder = self.folder + "/narrow"
         self.expect(0, "compute  bf16=", args=[self.deck(), "--dir", folder, *mesh, *narrow], ranks=1)
         for step, loss in self.losses(folder).items():
-            self.assertTrue(loss != exact[step] or step <= 2)  # logits are 0 until a step has a learning rate
+            # logits are 0 until the first step with a learning rate
+            self.assertTrue(loss != exact[step] or step <= 2)
             self.assertAlmostEqual(loss, exact[step], delta=1e-2 * loss)
         self.expect(0, args=[self.deck(), *mesh, *narrow, "--set", "sharding.parameters=replicated"], ranks=2)
         os.remove(f"{self.dir}/checkpoints/0000000012.h5")
@@ -133,7 +135,7 @@ class Resume(harness.RunTest):
             with self.subTest(what):
                 with open(newest, "wb") as f:
                     f.write(damaged)
-                # The checkpoint before it is used, with the reason, and the run ends with the same
+                # The run uses the checkpoint before it, logs the reason, and ends with the same
                 # bits.
                 self.expect(0, "0000000012.h5", "level=warning", "step=9 ", args=[self.deck()], ranks=2)
                 self.same(self.tensors(12), good)

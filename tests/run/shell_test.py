@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""All scripts for bash: shellcheck finds nothing (Debian's version), bash can read them, and jobs stop on request."""
+"""Tests all scripts for bash: shellcheck finds nothing (Debian's version), bash can read them,
+and jobs stop on request."""
 import os
 import shutil
 import signal
@@ -26,8 +27,8 @@ def scripts():
     return found
 
 
-# An mpirun that loses the first USR1, as Open MPI's does until it has started its ranks; they end
-# with 75 at the second.
+# Replaces mpirun by one that loses the first USR1, as Open MPI's does until it has started its
+# ranks. The ranks end with 75 at the second.
 LOSES_ONE = """#!/bin/bash
 came=0
 trap 'came=$((came + 1)); [ "$came" -lt 2 ] || exit 75' USR1
@@ -37,14 +38,14 @@ while :; do sleep 0.1; done
 
 
 class Jobs(unittest.TestCase):
-    """Handling of signals in jobs/common.sh, without a scheduler."""
+    """Tests the handling of signals in jobs/common.sh, without a scheduler."""
 
     def start(self, script, **environment):
         return subprocess.Popen(["bash", "-c", script], env=os.environ | environment, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
 
     def end(self, job):
-        """Kills all that is left of the job."""
+        """Kills all remaining processes of the job."""
         try:
             os.killpg(job.pid, signal.SIGKILL)
         except ProcessLookupError:

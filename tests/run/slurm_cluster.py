@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SLURM cluster on this machine for tests: munged, slurmctld and one slurmd per node, all in one folder, on the loopback only.
+"""Runs a SLURM cluster on this machine for tests: munged, slurmctld and one slurmd per node, all
+in one folder, on the loopback only.
 
-Needs root and Debian's slurm-wlm and munge; leaves /etc, /run and /var alone, so a SLURM that is already here is not disturbed.
+Needs root and Debian's slurm-wlm and munge; leaves /etc, /run and /var alone, so a SLURM of this
+machine is not disturbed.
 """
 import ctypes
 import os
@@ -58,14 +60,14 @@ KillWait={kill_wait}
 MinJobAge=3600
 """
 
-# slurmd requires cgroups even if it confines nothing by them, and ends without them, as in most
-# containers. This plugin looks at the folder only when it confines something, so never.
+# slurmd ends without cgroups even if it confines nothing by them, and most containers have none.
+# This plugin looks at the folder only when it confines something, which never happens here.
 CGROUPS = """CgroupPlugin=cgroup/v1
 CgroupMountpoint={folder}/cgroup
 CgroupAutomount=no
 """
 
-START_S = 300  # for the daemons to find each other, on a busy machine
+START_S = 300  # time for the daemons to find each other, on a busy machine
 
 
 def missing():
@@ -80,7 +82,8 @@ def missing():
 
 
 def free_ports(count):
-    """Ports below those that the system gives to others between this look and the start of the daemons."""
+    """Returns ports below the range that the system could give to others before the daemons
+    start."""
     ports = []
     while len(ports) < count:
         port = random.randrange(10000, 32000)
@@ -95,7 +98,8 @@ def free_ports(count):
 
 
 def kill_descendants():
-    """Ends everything below this process; repeated, because a parent may start another child before it dies."""
+    """Ends everything below this process; repeats, because a parent may start another child
+    before it dies."""
     for _ in range(100):
         below = descendants(os.getpid())
         if not below:
@@ -118,7 +122,7 @@ class Cluster:
     `partitions`: lines of slurm.conf. The folder is `folder`, owned by the user of the jobs; `stop` removes it."""
 
     def __init__(self, nodes, partitions, kill_wait=60):
-        # Short: names of sockets below it may have 107 characters.
+        # The path is short, because names of sockets below it may have 107 characters.
         self.folder = tempfile.mkdtemp(prefix="slurm_test_", dir="/tmp")
         try:
             self._configure(nodes, partitions, kill_wait)

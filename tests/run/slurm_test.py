@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain, array, two nodes, and jobs that must not
-be requeued.
+"""Tests jobs/slurm.sh under a real SLURM on this machine: lead, preemption, requeue, chain,
+array, two nodes, and jobs that must not be requeued.
 
-One node that mpirun knows as this machine, one for preemption, two simulated ones for a job on two nodes.
+One node is this machine to mpirun, one is for preemption, and two simulated ones are for a job
+on two nodes.
 """
 import os
 import re
@@ -17,7 +18,7 @@ import processes
 import slurm_cluster
 from job_harness import STEPS, JobTest
 
-# Stands for the program and prints its environment. With EARLY, the first part of a job has no
+# Replaces the program and prints its environment. With EARLY, the first part of a job has no
 # handler for signals yet.
 PROBE = """#!/bin/sh
 if [ -n "$EARLY" ] && [ -z "$SLURM_RESTART_COUNT" ]; then echo "starting" > probing; exec sleep 6000; fi
@@ -49,7 +50,7 @@ class Slurm(JobTest):
 
     @classmethod
     def submit(cls, name, *options, directory=None, arguments=(), tasks=2, **environment):
-        """The number of the job; its log is NAME.log."""
+        """Submits a job and returns its number; its log is NAME.log."""
         return cls.cluster.command(
             "sbatch", "--parsable", f"--output={name}.log", "--oversubscribe", "--nodes=1", f"--ntasks-per-node={tasks}",
             "--cpus-per-task=1", "--time=30", *options, "jobs/slurm.sh", "deck.toml", "--dir", directory or f"runs/{name}", *arguments,
@@ -65,7 +66,7 @@ class Slurm(JobTest):
         def ended():
             job = cls.cluster.job(number)
             return job if job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED") else None
-        # Each question starts a program, and a dozen scenarios ask at the same time.
+        # Each query starts a program, and a dozen scenarios query at the same time.
         return cls.wait(f"end of job {number}", ended, pause=0.7)
 
     @classmethod
@@ -84,7 +85,7 @@ class Slurm(JobTest):
 
     @classmethod
     def play_wall_time(cls):
-        """The trainer itself asks SLURM how much time it has, and stops before the lead."""
+        """The trainer itself queries SLURM for its remaining time, and stops before the lead."""
         return cls.ends(cls.submit("wall_time", "--time=2", "--signal=B:USR1@1", TRAINER="./slow", SLOW_PARTS="unsaved", arguments=[
             "--set", "limits.wall_time=auto", "--set", "limits.margin_s=75"]))
 
@@ -100,7 +101,7 @@ class Slurm(JobTest):
 
     @classmethod
     def play_limit(cls):
-        """Signalled in each of the two parts it may have; then submitted again."""
+        """The job gets a signal in each of its two allowed parts, and is then submitted again."""
         number = cls.submit("limit", TRAINER="./slow", SLOW_PARTS="2", MAX_PARTS="2")
         for part in (1, 2):
             cls.trains("limit", part)
@@ -160,7 +161,8 @@ class Slurm(JobTest):
 
     @classmethod
     def play_stop_file(cls):
-        """Once in a job that would be requeued, once in one that would submit another."""
+        """Uses a stop file in a job that would be requeued, and in one that would submit
+        another."""
         numbers = {c: cls.submit(f"stop_file_{c}", CONTINUE=c, TRAINER="./slow", SLOW_PARTS="1") for c in ("requeue", "chain")}
         for how in numbers:
             cls.trains(f"stop_file_{how}", 1)
@@ -182,7 +184,8 @@ class Slurm(JobTest):
 
     @classmethod
     def play_array(cls):
-        """Each task is asked to stop on its own. The job number of the last task is that of the whole array."""
+        """Asks each task to stop on its own. The job number of the last task is that of the
+        whole array."""
         number = cls.submit("array-%a", "--array=0-1", directory="runs/array-%a", arguments=["--set", "run.seed=%a"], TRAINER="./slow",
                             SLOW_PARTS="1")
         for task in (0, 1):
@@ -253,7 +256,7 @@ class Slurm(JobTest):
         self.ended(job, "FAILED", "75:0", 1)
         self.assertIn("not continued: part 2 of at most 2", self.log("limit"))
         self.assertLess(step, STEPS)
-        # Nothing is lost: the job continues when it is submitted again.
+        # The job loses nothing: it continues when it is submitted again.
         self.ended(again, "COMPLETED", "0:0")
         self.assertIn("from=checkpoint", self.log("again"))
         self.same_bits("limit")
@@ -330,7 +333,7 @@ class Slurm(JobTest):
         self.assertRegex(self.log("threads"), r"bind=true rank=0 threads=2 .* cores=\d+[-,]\d+\n")
 
     def test_zz_no_directory_is_left(self):
-        """After all others: every job has removed its own."""
+        """Runs after all others, because every job must have removed its own directory by then."""
         for name in self.plays:
             self.result(name)
         self.assertEqual(os.listdir(f"{self.home}/local"), [], self.everything())

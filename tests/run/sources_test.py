@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of source gives the same run to the bit for the same samples; label masks reach the loss; random ops are repeatable."""
+"""Every kind of source gives the same run to the bit for the same samples. Label masks reach the
+loss, and random ops are repeatable."""
 import io
 import json
 import os
@@ -22,7 +23,8 @@ OPS = """decode | resize(16) | value_range(-1, 1)
 
 class Sources(harness.RunTest):
     def with_data(self, table, ops=OPS):
-        """The good deck, three steps in the order of the set, with another [data.train]."""
+        """Returns the good deck for three steps in the order of the set, with another
+        [data.train]."""
         data = f"[data.train]\n{table}\npreprocess = '''{ops}'''\n"
         text = re.sub(r"\[data\.train\].*?(?=\n\[eval)", lambda _: data, self.good, flags=re.S)
         return text.replace("total_steps = 12", 'total_steps = 3, shuffle = "none"')
@@ -33,7 +35,7 @@ class Sources(harness.RunTest):
         return [row["loss"] for row in self.rows(folder=folder)], self.tensors(3, folder)
 
     def samples(self):
-        """(name, png, caption) in the order of the shards."""
+        """Returns (name, png, caption) of each sample in the order of the shards."""
         out = []
         for s in range(2):
             with tarfile.open(f"{self.data}/train-{s:03}.tar") as tar:
@@ -188,7 +190,7 @@ class Sources(harness.RunTest):
         self.assertEqual(lines.count("\n"), 2)
         self.assertIn("18.png#0\tthere is no such file", lines)
         self.assertIn("19.png#0\tit is a folder", lines)
-        # A caption that is not there: error of the set, or of its sample.
+        # A missing caption is an error of the set, or of its sample.
         with tarfile.open(f"{self.data}/train-000.tar", "w") as tar:
             for i in range(20):
                 harness.add_member(tar, f"{i}.png", harness.png(i))
@@ -198,7 +200,7 @@ class Sources(harness.RunTest):
         self.expect(4, "1 of 40 samples have no member '.txt'", "train-000.tar:7",
                     args=[self.deck(tars), "--dir", f"{self.folder}/no"])
         self.expect(0, "has no member .txt", args=[self.deck(tars), "--dir", f"{self.folder}/lacking", *replace])
-        # The plan counts them as the run does.
+        # The plan counts missing captions as the run does.
         plan = [self.deck(tars.replace("total_steps = 3", "total_epochs = 1")), "--mode", "plan"]
         self.expect(4, "size of the training data is not known", args=plan)
         self.expect(0, args=[*plan, *replace])
@@ -224,8 +226,8 @@ class Sources(harness.RunTest):
         self.assertEqual(self.outcome(self.tar(masked.format("")), "empty"), plain)
         given = self.outcome(self.tar(masked.format("a photo: ")), "given")
         predicted = self.outcome(self.tar(masked.format("a photo: ").replace(', "label_masks")', ")")), "predicted")
-        # At the first update the head is zero: every token costs ln V, whatever is masked. Then the
-        # runs part.
+        # At the first update the head is zero, so every token costs ln V, masked or not. Then the
+        # runs differ.
         self.assertAlmostEqual(given[0][0], predicted[0][0], places=5)
         self.assertGreater(abs(given[0][2] - predicted[0][2]), 1e-4)
         # The evaluator uses the masks as well.

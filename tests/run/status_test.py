@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Information about a running job: tools/status on known directories, a rank that hangs, the console's eta."""
+"""Tests information about a running job: tools/status on known directories, a rank that hangs,
+and the console's eta."""
 import datetime
 import fcntl
 import json
@@ -17,7 +18,7 @@ STATUS = os.path.join(harness.SOURCE, "tools", "status")
 
 
 def seconds_of(text):
-    """1h6m -> 3960"""
+    """Parses a duration: 1h6m -> 3960"""
     return sum(int(n) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[unit] for n, unit in re.findall(r"(\d+)([dhms])", text))
 
 
@@ -35,7 +36,8 @@ class Status(harness.RunTest):
         return path
 
     def job(self, phase, step, seconds, held=True):
-        """Writes the lock of a job that has been in this phase for a time. This process holds it, as a running job does."""
+        """Writes the lock of a job that has been in this phase for a time. This process holds
+        it, as a running job does."""
         since = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=seconds)
         path = self.write("lock", f"node7:123 since 2026-01-02 03:04:05 UTC\n{phase} step={step} since {since:%Y-%m-%dT%H:%M:%S} UTC\n")
         if held:
@@ -44,7 +46,8 @@ class Status(harness.RunTest):
             fcntl.lockf(file, fcntl.LOCK_EX)
 
     def train(self, steps, total=1000, ms=4000, every_s=10, pause_s=0):
-        """Writes rows of an attempt. Its first two steps are slow, and every tenth; there is a pause before the 20th."""
+        """Returns the rows of an attempt. Its first two steps are slow, and every tenth; there
+        is a pause before the 20th."""
         rows = []
         for i, step in enumerate(steps):
             took = ms * (10 if i < 2 else 3 if step % 10 == 0 else 0.5 if step % 10 == 1 else 1)
@@ -91,7 +94,7 @@ class Status(harness.RunTest):
             self.assertIn(line, text)
         self.assertNotRegex(text, r"\d\.\d{7,}", "digits that say nothing")
         self.assertNotIn("stalled", text)  # 24 steps of 4 s, but less than 10 with the usual time between them
-        # The last step leaves nothing to wait for.
+        # After the last step no time is left.
         self.metrics(self.start(), *self.train(range(991, 1001)))
         self.assertIn("eta         0s (10000.0 ms", self.status(self.dir))
 
@@ -108,7 +111,7 @@ class Status(harness.RunTest):
             self.assertIn(f"state       {state}", text)
             self.assertNotIn("eta ", text)
             self.assertTrue(self.status("--state", self.dir).startswith(state))
-        # An attempt that started after these lines and wrote nothing.
+        # The attempt started after these lines and wrote nothing.
         self.write("logs/rank00000.log", log.format(0) + "00:00:03 trainer 1.0 started\n")
         self.assertIn("ended without a message", self.status("--state", self.dir))
         self.write("report.txt", "exit=4 rank=1 step=7: a broken sample\nmore\n")
@@ -129,24 +132,24 @@ class Status(harness.RunTest):
         self.assertIn(int(found[1]), range(20, 26))
         self.assertAlmostEqual(int(found[2].replace(",", "")), int(found[1]) / 0.0075, delta=70)
         self.assertIn("no step since 5m", self.stalled("train", 3000, 301, fast))
-        # Not stalls: other phases, a phase that has just begun, slow steps, rows that are far
-        # apart, a moment.
+        # These are no stalls: other phases, a phase that has just begun, slow steps, rows that are
+        # far apart, a short wait.
         for phase in ("evaluate", "save", "rewind", "restore", "stage", "open_data", "start"):
             self.assertEqual(self.stalled(phase, 3000, 3000, fast), "", phase)
         self.assertEqual(self.stalled("train", 2, 3000, fast), "")
         self.assertEqual(self.stalled("train", 3000, 20, self.train(range(1, 51), ms=5000, every_s=5)), "")
         self.assertEqual(self.stalled("train", 3000, 20, self.train(range(1, 50001, 1000), ms=7.5, every_s=0.01)), "")
         self.assertEqual(self.stalled("train", 3000, 3, fast), "")
-        # The first step of a run has no pace to compare with.
+        # The first step of a run has no earlier pace for comparison.
         self.assertEqual(self.stalled("train", 300, 300, []), "")
         self.assertIn("no step since 50m, and none before", self.stalled("train", 3001, 3001, []))
-        # One of a later attempt has that of the steps before.
+        # The first step of a later attempt is compared with the steps before.
         self.metrics(self.start(), *fast, self.start(2, 50), age_s=20)
         self.assertIn("no step since 2", self.status(self.dir))
 
     def test_a_stopped_rank(self):
-        # No evaluations and saves: a rank that is stopped in one of them is no stalled step. The
-        # console is a file, because a full pipe would stop the job as well.
+        # The deck has no evaluations and saves, because a rank that stops in one of them is no
+        # stalled step. The console is a file, because a full pipe would stop the job as well.
         console = os.path.join(self.folder, "console.txt")
         command = ["mpirun", "-np", "2", harness.TRAINER, self.deck(), "--set", "train.total_steps=1000000", "--set",
                    "eval.val.every_steps=0", "--set", "checkpoint.every_steps=0"]
@@ -177,9 +180,11 @@ class Status(harness.RunTest):
         self.assertEqual(job.wait(timeout=harness.GUARD), 75)
 
     def test_console_eta(self):
-        """The eta is (total - step) times the mean of the earlier steps without the first two, at every step."""
+        """At every step the eta is (total - step) times the mean of the earlier steps without
+        the first two."""
         total, batch, ms = 30, 480, {}
-        while sum(ms.values()) < 2000:  # long enough to distinguish steps that are left from steps that are done
+        # long enough to distinguish remaining steps from finished ones
+        while sum(ms.values()) < 2000:
             batch *= 2
             shutil.rmtree(self.dir, ignore_errors=True)
             self.expect(0, args=[self.deck(), "--set", f"train.total_steps={total}", "--set", f"train.global_batch={batch}", "--set",

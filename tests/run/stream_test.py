@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of training on three ranks of the real program: orders and mixtures through restarts on other rank counts,
-broken samples that are replaced and named once, copies on node-local disk."""
+"""Tests the examples of training on three ranks of the real program: orders and mixtures through
+restarts on other rank counts, broken samples that are replaced and named once, and copies on
+node-local disk."""
 import os
 import random
 import re
@@ -18,7 +19,7 @@ def sets(*assignments):
 
 
 def mixed(text):
-    """The good deck with a mixture of its two shards."""
+    """Returns the good deck with a mixture of its two shards."""
     begin, end = text.index("[data.train]"), text.index("[eval.val]")
     table = text[begin:end]
     sets = "".join(table.replace("[data.train]", f"[data.{name}]").replace("train-{000..001}.tar", f"train-00{i}.tar")
@@ -31,7 +32,8 @@ class Stream(harness.RunTest):
         return {row["step"]: row["loss"] for row in self.rows(folder=folder)}
 
     def samples(self, folder):
-        """{step: {position: sample}} of log.samples, by its rule for steps that were done again."""
+        """Reads log.samples as {step: {position: sample}}; the later record of a repeated step
+        counts."""
         files = {}
         for name in os.listdir(folder + "/logs/samples"):
             begin, rank = re.fullmatch(r"from(\d{10})\.rank(\d{5})\.tsv", name).groups()
@@ -80,7 +82,7 @@ class Stream(harness.RunTest):
                 self.assertEqual(self.samples(parts), batches)
                 stream = [batches[step][position] for step in range(1, 13) for position in sorted(batches[step])]
                 self.assertEqual(len(stream), 144)
-                if mode == "none":  # weights 1 and 2: one of few in any three in a row
+                if mode == "none":  # weights 1 and 2: any three in a row have one of few
                     for i in range(len(stream) - 2):
                         self.assertEqual([name for name, _ in stream[i:i + 3]].count("few"), 1, i)
                 for name in {name for name, _ in stream}:  # every sample exactly once in each epoch of its data set
@@ -101,7 +103,7 @@ class Stream(harness.RunTest):
             self.assertAlmostEqual(row["epoch"], 12 * step / 40)
         with harness.h5py.File(self.dir + "/metrics.h5") as f:
             self.assertEqual(f["train/examples_seen[many]"][-1], 108)
-        # An epoch of a mixture: as many examples as its data sets hold together, 40.
+        # An epoch of a mixture has as many examples as its data sets hold together, 40.
         self.expect(0, "3 steps", "0.9 epochs", ranks=1,
                     args=[self.deck(text.replace("total_steps = 12", "total_epochs = 1")), *args,
                           "--dir", self.folder + "/epochs"])
@@ -147,9 +149,9 @@ def broken_images():
 
 
 class BadMembers(harness.RunTest):
-    """One sample of a hundred is broken, by turns in every possible way."""
+    """Breaks one sample of a hundred, by turns in every possible way."""
     SIZE = 10_000
-    missing = True  # of members, which is found before any sample is read
+    missing = True  # a missing member, which is found before any sample is read
 
     def setUp(self):
         super().setUp()
@@ -190,10 +192,11 @@ class BadMembers(harness.RunTest):
 
 class BadSamples(BadMembers):
     def test_substitutes_on_three_ranks(self):
-        # One epoch and a half on three ranks, then to the end of the third on two.
+        # The first job takes one epoch and a half on three ranks, the second runs to the end of the
+        # third on two.
         self.expect(0, "a fixed substitute is used", "further bad samples", "done     exit=0", ranks=3,
                     args=[self.deck(), *self.substitute, *sets("train.total_steps=60", "log.samples=true")])
-        # No rank reads more or less than another, wherever the broken ones were.
+        # Each rank reads equally much, wherever the broken samples are.
         positions = []
         for rank in range(3):
             with open(f"{self.dir}/logs/samples/from0000000000.rank{rank:05}.tsv") as f:
@@ -220,12 +223,12 @@ class BadSamples(BadMembers):
         rows = self.rows()
         self.assertEqual([row["step"] for row in rows], list(range(1, 126)))
         self.assertEqual(sum(row["bad_samples"] for row in rows), 300)  # three epochs of 100
-        # One rank from the beginning: the same batches, the same substitutes.
+        # One rank from the beginning gives the same batches and the same substitutes.
         self.expect(0, ranks=1, args=[self.deck(), *self.substitute, *sets("train.total_steps=60"),
                                       "--dir", self.folder + "/one"])
         for a, b in zip(rows, self.rows(folder=self.folder + "/one")):
             self.assertEqual(a["bad_samples"], b["bad_samples"], a["step"])
-            if a["step"] <= 30:  # further on, rounding drifts apart
+            if a["step"] <= 30:  # later, rounding errors grow
                 self.assertAlmostEqual(a["loss"], b["loss"], delta=0.02 * a["loss"])
         self.assertEqual({key for _, key, _ in self.listed(self.folder + "/one")}, {key for _, key, _ in lines})
 
@@ -240,7 +243,7 @@ class BadSamples(BadMembers):
                                                "eval.val.at_end=false")])
         count = re.search(r"data\.train: (\d+) of 10,000 samples cannot be used", self.output)
         self.assertTrue(count, self.output)
-        # The run ends after the step whose batch exceeds 50; a bad neighbour of a bad sample counts
+        # The run ends after the step whose batch exceeds 50. A bad neighbour of a bad sample counts
         # at once.
         self.assertTrue(51 <= int(count[1]) <= 60, count[0])
         self.assertEqual(len(self.listed()), int(count[1]))

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The data tools show what the trainer sees; packing gives the same bytes twice and overwrites nothing."""
+"""Tests that the data tools show the samples that the trainer reads; packing gives the same
+bytes twice and overwrites nothing."""
 import hashlib
 import io
 import json
@@ -47,7 +48,8 @@ class Tools(harness.RunTest):
             return {m.name: tar.extractfile(m).read() for m in tar}
 
     def test_closed_pipes_are_no_errors(self):
-        """TOOL | head: no Python tool prints "Broken pipe" or a traceback, and none claims success."""
+        """With TOOL | head, no Python tool prints "Broken pipe" or a traceback, and none exits
+        with 0."""
         tools = []
         for name in sorted(os.listdir(f"{harness.SOURCE}/tools")):
             path = f"{harness.SOURCE}/tools/{name}"
@@ -58,7 +60,7 @@ class Tools(harness.RunTest):
         for tool in tools:
             with self.subTest(tool):
                 self.assertEqual(self.into_closed_pipe(tool, "--help"), (141, ""))
-        # In the middle of the work: the tar files under way are removed.
+        # The pipe closes in the middle of the work: the unfinished tar files are removed.
         for i in range(3):
             self.write(f"in/{i}.png", harness.png(i) if i else b"bad")
             self.write(f"in/{i}.txt", "words")
@@ -68,7 +70,7 @@ class Tools(harness.RunTest):
         self.assertFalse(os.path.exists(self.path("out")))
 
     def into_closed_pipe(self, *command, **environment):
-        """Exit code and stderr of a tool whose reader has gone."""
+        """Returns exit code and stderr of a tool whose reader has closed the pipe."""
         reader, writer = os.pipe()
         os.close(reader)
         done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, cwd=self.folder,
@@ -133,14 +135,14 @@ class Tools(harness.RunTest):
             self.assertTrue(words[sample % 5].startswith(example["caption"]), example)
             self.assertEqual(len(example["labels"]), 12)
             np.testing.assert_array_equal(arrays["weights"][i], arrays["labels"][i] != 0)
-            # Fed: in parallel masks alone (masking_ratio 1), else the labels one later, beginning
-            # with 0.
+            # The decoder's input is masks alone in parallel (masking_ratio 1), else the labels one
+            # later, beginning with 0.
             masked = arrays["decoder_ids"][i] >= about["mask_id"]
             self.assertEqual(masked.all() if not arrays["causal"][i] else not masked.any(), True)
             if arrays["causal"][i]:
                 np.testing.assert_array_equal(arrays["decoder_ids"][i], np.roll(np.append(arrays["labels"][i], 0), 1)[:12])
         self.assertEqual(len(set(arrays["causal"])), 2)
-        # Evaluators' view: in order, always autoregressive.
+        # Evaluators see the examples in order, and always autoregressively.
         arrays, examples, about = self.show("--set", "show.data=train", "--set", "show.examples=5")
         self.assertEqual([os.path.basename(e["key"]) for e in examples], [f"train-000.tar:{i:06}" for i in range(0, 10, 2)])
         self.assertTrue(arrays["causal"].all())
@@ -197,7 +199,7 @@ class Tools(harness.RunTest):
         text = self.tool("index_dataset", self.deck(), "train", "--json", "r.json", code=4)
         self.assertIn("train-001.tar:x000007", text)
         self.assertIn("broken     3 of 40 (7.5 %)", text)
-        # The report that is named is there.
+        # The named report exists.
         self.assertEqual(re.findall(r"(?m)^report +(.*)$", text), ["r.json"])
         with open(self.path("r.json")) as f:
             report = json.load(f)["train"]
@@ -213,7 +215,7 @@ class Tools(harness.RunTest):
         count[(20, 20)] = 20
         got = {(h, w): n for h, w, n in report["images"]["image"]["most_frequent"]}
         self.assertEqual(got, count)
-        # 20 images of height 20, and 17 of 10 to 12.
+        # 20 images have height 20, and 17 have 10 to 12.
         heights = sorted([20] * 20 + [10 + i % 3 for i in range(20) if i not in (7, 9, 11)])
         self.assertEqual(report["images"]["image"]["height"],
                          {"min": 10, "median": heights[18], "p95": 20, "max": 20, "mean": sum(heights) / 37})
@@ -238,7 +240,7 @@ class Tools(harness.RunTest):
         self.assertEqual(sorted(n for n in os.listdir(self.data) if "index" in n), ["train-000.tar.index", "train-001.tar.index"])
         self.assertIn("exists", self.tool("index_dataset", self.deck(), "--json", "r.json", code=1))
         self.assertIn("there is no [data.trian]", self.tool("index_dataset", self.deck(), "trian", code=2))
-        # Without --json nothing is kept, so no report is named.
+        # Without --json the tool writes no report and names none.
         self.assertNotIn("report ", self.tool("index_dataset", self.deck(), "train", code=4))
 
     def test_index_reads_once_under_mpirun(self):
@@ -293,8 +295,8 @@ class Tools(harness.RunTest):
         self.assertIn(shards, text)
         report = self.tool("index_dataset", self.deck_of("out", shards=shards))
         self.assertIn("12 samples", report)
-        # Nothing is overwritten; another prefix may be beside; shuffled is another order of the
-        # same samples.
+        # The tool overwrites nothing. Another prefix may share the folder. --shuffle gives another
+        # order of the same samples.
         before = self.digests("out")
         self.assertIn("holds train-00000.tar", self.tool("pack_dataset", "in", "out", code=1))
         os.remove(self.path("out/train-00000.tar.index"))

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Running jobs that are hurt: killed at every file-system call of their saves, killed and asked to stop at random moments, and
-given errors at every kind of call. CTest runs a sample; TORTURE=all (tools/torture) runs everything in an hour."""
+"""Hurts running jobs: kills them at every file-system call of their saves, kills them and asks
+them to stop at random moments, and injects errors at every kind of call. CTest runs a sample;
+TORTURE=all (tools/torture) runs everything in an hour."""
 import concurrent.futures
 import glob
 import os
@@ -34,7 +35,7 @@ def sample(everything, count):
 
 
 def children_of(pid):
-    """The ranks of a job that mpirun started, in the order in which they started."""
+    """Returns the ranks of a job that mpirun started, in the order in which they started."""
     return processes.children(pid, "deck.toml")
 
 
@@ -58,7 +59,7 @@ class Torture(harness.RunTest):
                     self.assertEqual(row[value], other[value], (kind, row["step"], value))
 
     def start_hurt(self, order, under, *args, ranks=2, call="", ends=""):
-        """Starts a run in which an order of tests/inject is carried out."""
+        """Starts a run in which tests/inject carries out an order."""
         shutil.rmtree(self.trace(), ignore_errors=True)
         os.mkdir(self.trace())
         environment = {"LD_PRELOAD": LIBRARY, "INJECT_UNDER": under, "INJECT_TRACE": self.trace(), "INJECT": order, "INJECT_CALL": call,
@@ -78,7 +79,8 @@ class Torture(harness.RunTest):
             return [line.split(" ", 2)[1:] for line in f.read().splitlines()]
 
     def hurt(self, order, under, *args, ranks=2, **which):
-        """Runs such a job to its end; returns the exit code and each rank's calls."""
+        """Runs a job with an injected fault to its end; returns the exit code and each rank's
+        calls."""
         job = self.start_hurt(order, under, *args, ranks=ranks, **which)
         self.output = job.communicate(timeout=harness.GUARD)[0]
         return job.returncode, [self.calls(rank) for rank in range(ranks)]
@@ -86,7 +88,7 @@ class Torture(harness.RunTest):
     # ---------------------------------------------------------------- killed at a call
 
     def test_killed_at_each_call(self):
-        # Parameters alone, so few tensors and few calls.
+        # Plain SGD saves only parameters, so there are few tensors and few calls.
         short = ["--set", "train.total_steps=4", "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=1", "--set",
                  "eval.val.every_steps=3", "--set", "optimizer.kind=sgd"]
         reference = self.reference(*short)
@@ -118,7 +120,8 @@ class Torture(harness.RunTest):
     # ---------------------------------------------------------------- calls that move less than they were asked to
 
     def test_short_calls(self):
-        """From the first call on, and in the middle: the same bits in checkpoints and rows, and the same ones read back."""
+        """Short calls, from the first one on and from the middle, leave the bits of checkpoints
+        and rows unchanged. Reading by short calls gives the same bits."""
         args = ["--set", "train.total_steps=4", "--set", "checkpoint.every_steps=2", "--set", "eval.val.every_steps=3"]
         reference = self.reference(*args)
         for rank, order, more in ((0, "0:short=5001+", []), (1, "7:short=999+", ["--set", "checkpoint.async=false"])):
@@ -128,7 +131,7 @@ class Torture(harness.RunTest):
                 self.assertEqual(code, 0, self.output)
                 self.assertGreater(sum(call.startswith("pwrite") for call, _ in calls[rank]), 20)
                 self.check_outcome(reference, 4)
-        # Rank 1 reads the checkpoint, and its data, by the piece.
+        # Rank 1 reads the checkpoint, and its data, in pieces.
         with open(self.dir + "/metrics.jsonl") as f:
             rows = f.read()
         code, calls = self.hurt("1:0:short=777+", self.folder, *args)
@@ -176,7 +179,7 @@ class Torture(harness.RunTest):
                 if job.returncode == 0:
                     break
                 kills += 1
-                longest *= 1.2  # a machine that has become busier lets it end all the same
+                longest *= 1.2  # allows a machine that has become busier to end the run
                 self.assertNotIn("level=error", output)
                 self.assertLess(kills, 2 * wanted + 50)
             runs += 1
@@ -188,7 +191,7 @@ class Torture(harness.RunTest):
         while it connected: without living ranks the launcher is killed."""
         with concurrent.futures.ThreadPoolExecutor(1) as reader:
             output = reader.submit(job.communicate)
-            alone = 0  # looks at a launcher without ranks
+            alone = 0  # times that the launcher was found without ranks
             end = time.monotonic() + harness.GUARD
             while not output.done():
                 living = [pid for pid in children_of(job.pid) if not processes.ended(pid)]
@@ -203,7 +206,7 @@ class Torture(harness.RunTest):
             return output.result()[0]
 
     def wait_for_the_lock(self):
-        """Ranks that lost their mpirun end a moment later."""
+        """Waits for ranks that lost their mpirun; they end a moment later."""
         self.wait("the end of ranks without mpirun", lambda: not processes.with_word(self.folder + "/deck.toml"))
 
     # ---------------------------------------------------------------- asked to stop
@@ -218,7 +221,7 @@ class Torture(harness.RunTest):
             while [processes.catches(p, signal.SIGUSR1) for p in children_of(job.pid)] != [True, True]:
                 self.assertIsNone(job.poll())
                 time.sleep(0.002)
-            if n % 3:  # for any length of the start
+            if n % 3:  # waits however long the start takes
                 self.wait("training", lambda: self.phase().startswith("train ") or job.poll() is not None)
             time.sleep(chance.uniform(0, 0.6))
             to, number = (job.pid, signal.SIGUSR1) if n % 2 else (chance.choice(children_of(job.pid)),
@@ -229,7 +232,7 @@ class Torture(harness.RunTest):
             slowest = max(slowest, time.monotonic() - begin)
             with self.subTest(n=n, number=number):
                 self.assertEqual(job.returncode, 75, output)
-                # Before the restore there is nothing to save.
+                # Before the restore the job has nothing to save.
                 early = "stopped  before the first step (" in output
                 stopped = last if early else int(re.search(r"stopped  step=(\d+)", output).group(1))
                 if not stopped and early:
@@ -244,8 +247,8 @@ class Torture(harness.RunTest):
         print(f"slowest stop {slowest:.2f} s, {last} steps", flush=True)
 
     def test_asked_to_stop_while_starting(self):
-        """Copying data, walking through shards and reading a checkpoint take many calls each. They are slow here, and after the
-        request only a few more are made."""
+        """Copying data, walking through shards and reading a checkpoint take many calls each.
+        They are slow here, and after the request only a few more are made."""
         harness.make_shards(self.data, shards=20)
         self.good = self.changed(("train-{000..001}", "train-{000..019}"))
         args = ["--set", "train.total_steps=8", "--set", f'loader.stage_dir="{self.folder}/local"', "--set", "loader.threads=1"]
@@ -255,7 +258,8 @@ class Torture(harness.RunTest):
 
         def called(slow):
             return sum(len(self.calls(rank)) for rank in (0, 1) if slow in (rank, -1))
-        for phase, slow, ends, milliseconds, ask, code in (  # -1: both, because ranks share the walk
+        # -1: both ranks, because they share the walk
+        for phase, slow, ends, milliseconds, ask, code in (
                 ("stage", 0, ".tar", 700, lambda job: job.send_signal(signal.SIGUSR1), 75),
                 ("open_data", -1, ".tar", 500, lambda job: os.kill(children_of(job.pid)[0], signal.SIGTERM), 75),
                 ("restore", 1, "0000000004.h5", 2500, lambda job: open(self.dir + "/stop", "w").close(), 8)):
@@ -293,15 +297,16 @@ class Torture(harness.RunTest):
 
     # ---------------------------------------------------------------- errors
 
-    # Errors at the n-th call of a name on paths with this end, in a run that begins from a
-    # checkpoint of step 4 (evaluations at 6 and 8, a checkpoint every 2 steps). Each row has the
-    # expected exit code and a regular expression for the cause. The cause is in the report's first
-    # line, and for exit 0, or if the lock cannot be taken, in the output. "0": at rank 0, which
-    # alone makes such calls.
+    # Each row injects errors at the n-th call of a name on paths with this end, in a run that
+    # begins from a checkpoint of step 4 (evaluations at 6 and 8, a checkpoint every 2 steps). A row
+    # has the expected exit code and a regular expression for the cause. The cause is in the
+    # report's first line, and for exit 0, or if the lock cannot be taken, in the output. "0" is for
+    # calls that only rank 0 makes.
     MEMORY = r"out of memory|std::bad_alloc"
     ERRORS = [
         ("open", "train-000.tar", 1, "errno=13", 4, r"train-000.tar': Permission denied"),
-        ("open", "train-001.tar.index", 0, "errno=5", 0, r"done     exit=0"),  # it is made again
+        # the index is made again
+        ("open", "train-001.tar.index", 0, "errno=5", 0, r"done     exit=0"),
         ("pread", "train-001.tar.index", 0, "errno=5", 0, r"done     exit=0"),
         ("pread", "train-000.tar", 5, "errno=5", 4, r"data.train: .*train-000.tar:0000.*Input/output error"),
         ("pread", "train-001.tar", 9, "errno=116+", 4, r"data.train: .*train-001.tar:0000.*Stale file handle"),
@@ -322,7 +327,7 @@ class Torture(harness.RunTest):
         ("pwritev", "0000000006.h5.tmp", 3, "nomem", 3, r"checkpoint of step 6 .* rank {rank}: out of memory"),
         ("pwritev", "0000000006.h5.tmp", 3, "signal=8", 1, r"signal SIGFPE"),
         ("fsync", "0000000006.h5.tmp", 0, "errno=5", 5, r"checkpoint of step 6 .* rank {rank}: .*cannot sync: Input/output error"),
-        # Rank 0's second sync comes before the file gets its name, and that of the folder after it.
+        # Rank 0's second sync comes before the file gets its name, and the folder's sync after it.
         ("fsync", "0000000006.h5.tmp", 1, "errno=5", 5, r"checkpoint of step 6 .* rank 0: .*6.h5.tmp: cannot sync: Input/output", "0"),
         ("fsync", "run/checkpoints", 0, "errno=5", 5, r"checkpoint of step 6 .* rank 0: .*checkpoints: cannot sync: Input/output", "0"),
         ("fsync", "metrics.jsonl", 1, "errno=5", 0, r"level=warning.*metrics.jsonl: cannot sync: Input/output error", "0"),

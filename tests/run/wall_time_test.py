@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts whose wall time ends before they gain anything must not ask to be requeued, and name the time that they need."""
+"""Attempts whose wall time ends before they gain anything must not ask to be requeued, and must
+name the time that they need."""
 import os
 import signal
 import subprocess
@@ -60,12 +61,12 @@ class WallTime(harness.RunTest):
     def test_no_step_is_no_gain(self):
         self.write("left", "1:00")
         job = self.start(*SLOW, "--set", "eval.val.at_start=true", "--set", "eval.first.at_start=true")
-        self.until(job, "eval=first step=0 ")  # the next attempt would do it again
+        self.until(job, "eval=first step=0 ")  # the next attempt would repeat it
         self.write("left", "0:00")
         self.assertRegex(self.ended(job, 8), r"stopped  step=0 of 12: " + IN_VAIN)
         with open(self.dir + "/report.txt") as f:
             self.assertRegex(f.read(), r"^rank=0 of 2 host=\S+ step=0 phase=\S+ exit=8: " + IN_VAIN)
-        # An attempt whose time ended before the first look at the clock.
+        # The time of this attempt ended before the first look at the clock.
         os.remove(self.folder + "/left")
         output = self.ended(self.start("--set", "limits.wall_time=00:00:01"), 8)
         self.assertIn("the attempt before failed: ", output)
