@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The house rules that a machine can read: the order of the folders, who may see which library, and
-// how files look.
+// Checks the house rules that a machine can read: the order of the folders, the owners of each
+// library, and the layout of files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::vector<std::string> lines_of(const fs::path& file) {
 }
 
 struct Include {
-  std::string file, from, target;  // path in the repository, its folder, what it includes
+  std::string file, from, target;  // path in the repository, its folder, the included path
   size_t line;
   bool quoted;
 };
@@ -101,7 +101,7 @@ TEST(IncludeOrder, FoldersUseOnlyEarlierOnes) {
 }
 
 struct Owner {
-  std::string pattern;  // of what is included, whole
+  std::string pattern;  // matches the whole included path
   std::set<std::string> folders;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages where the address space is limited.
+// Tests messages where the address space is limited.
 #include "base/memory_limit.hpp"
 
 #include <gtest/gtest.h>
@@ -29,12 +29,12 @@ TEST(MemoryLimit, ExceptionsHaveTheirExitCodes) {
   EXPECT_STREQ(other.what(), "something else");
 }
 
-// Sets the limit for as long as it lives; sanitizers reserve far more than any limit.
+// Sets the limit while it lives. Sanitizers reserve far more than any limit.
 struct Limited {
   explicit Limited(int64_t more) {
     getrlimit(RLIMIT_AS, &before);
     rlimit huge = before;
-    huge.rlim_cur = rlim_t{1} << 50;  // a limit makes the use known
+    huge.rlim_cur = rlim_t{1} << 50;  // the used address space is known only with a limit
     set = setrlimit(RLIMIT_AS, &huge) == 0;
     used = base::address_space().used;
     huge.rlim_cur = rlim_t(used + more);

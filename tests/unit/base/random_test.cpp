@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Philox against its published vectors; what the rest of the program believes about streams.
+// Tests Philox against its published vectors, and streams for the properties that the program
+// relies on.
 #include "base/random.hpp"
 
 #include <gtest/gtest.h>
@@ -39,7 +40,7 @@ TEST(StreamId, IsFnv1a) {
   EXPECT_EQ(base::stream_id("foobar"), 0x85944171f73967e8ull);
 }
 
-// Checkpoints of today must resume bit-equal tomorrow, so what a stream yields may never change.
+// The values of a stream may never change, because today's checkpoints must resume bit-equal.
 TEST(Stream, YieldsWhatItAlwaysDid) {
   Stream s(3, "weights");
   EXPECT_EQ(s.key(), 0x7b29db7912cf59efull);
@@ -120,7 +121,7 @@ Moments moments(const std::vector<double>& x) {
   m.kurtosis = m4 / (m2 * m2);
   return m;
 }
-// Largest distance between the empirical and the true distribution function.
+// Returns the largest distance between the empirical and the true distribution function.
 double kolmogorov(std::vector<double> x, const std::function<double(double)>& cdf) {
   std::sort(x.begin(), x.end());
   double worst = 0, n = double(x.size());
@@ -162,7 +163,7 @@ TEST(Stream, NormalStatistics) {
   EXPECT_NEAR(m.kurtosis, 3, 0.05);
   EXPECT_LT(kolmogorov(x, [](double v) { return 0.5 * std::erfc(-v / std::sqrt(2.0)); }),
             kKolmogorovLimit);
-  // tails are there: 4 is passed by 6 of 200,000
+  // The tails exist: 6 of 200,000 values exceed 4.
   EXPECT_GT(*std::max_element(x.begin(), x.end()), 4.0);
   EXPECT_LT(*std::min_element(x.begin(), x.end()), -4.0);
 }
@@ -193,7 +194,7 @@ TEST(Stream, NeighboursAndOtherStreamsAreUncorrelated) {
   EXPECT_LT(std::abs(correlation(x, draws(s.sub(0)))), limit) << "sub-stream";
   EXPECT_LT(std::abs(correlation(draws(s.sub(0)), draws(s.sub(1)))), limit)
       << "neighbouring sub-streams";
-  // One draw from each of many sub-streams, as per-example decisions are made.
+  // Takes one draw from each of many sub-streams, as per-example decisions do.
   std::vector<double> across, next;
   for (uint64_t i = 0; i < 50000; ++i) {
     across.push_back(double(s.sub(i).uniform(0)));

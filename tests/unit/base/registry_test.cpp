@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registries: rows by name, in their order, and the message about a name that no row has.
+// Tests registries: rows by name, in their order, and the message about an unknown name.
 #include "base/registry.hpp"
 
 #include <gtest/gtest.h>

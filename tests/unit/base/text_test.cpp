@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text helpers, hashes, exact conversions and errors.
+// Tests text helpers, hashes, exact conversions and errors.
 #include "base/text.hpp"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(Text, NearestName) {
   EXPECT_EQ(base::nearest_name("seed", keys), "seed");
   EXPECT_EQ(base::nearest_name("frobnicate", keys), "") << "nothing is near";
   EXPECT_EQ(base::nearest_name("x", {}), "");
-  // One edit, and one more for every three letters.
+  // Allows one edit, and one more for every three letters.
   EXPECT_EQ(base::nearest_name("sx", Strings{"se"}), "se");
   EXPECT_EQ(base::nearest_name("xx", Strings{"se"}), "");
   EXPECT_EQ(base::nearest_name("dxx", Strings{"dir"}), "dir");
@@ -112,7 +112,7 @@ TEST(Text, Durations) {
 TEST(Pattern, TellsWhatIsNoneAndWhatIsTooLong) {
   EXPECT_EQ(base::pattern_problem("(.*/)?head/(kernel|bias)"), "");
   EXPECT_EQ(base::pattern_problem("a(").find("not a regular expression: "), 0u);
-  // std::regex would go beyond the end of the stack.
+  // std::regex would overflow the stack.
   EXPECT_NE(base::pattern_problem(std::string(1 << 20, '(')).find("1048576 characters"),
             std::string::npos);
   EXPECT_EQ(base::pattern_problem(std::string(450, '(') + std::string(450, ')')), "");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The binary counter adds along one fixed tree, neighbours first: checked on expressions, not on
+// The binary counter adds along one fixed tree, neighbours first. The tests check expressions, not
 // numbers.
 #include "base/tree_sum.hpp"
 
@@ -12,14 +12,14 @@
 
 namespace {
 
-// The tree written out: ((0 1)(2 3)) and so on.
+// Writes out the tree: ((0 1)(2 3)) and so on.
 std::string balanced(long begin, long end) {
   if (end - begin == 1) return std::to_string(begin);
   long half = (end - begin) / 2;
   return fmt::format("({}+{})", balanced(begin, begin + half), balanced(begin + half, end));
 }
-// A count that is no power of two: complete subtrees of its binary digits, largest first, folded
-// from the newest.
+// Writes out a count that is no power of two: complete subtrees of its binary digits, largest
+// first, folded from the newest.
 std::string expected(long begin, long end) {
   long power = 1;
   while (power * 2 <= end - begin) power *= 2;
@@ -90,8 +90,7 @@ TEST(TreeSum, IsReadyAgainAfterFinish) {
   EXPECT_EQ(run(sum, 3).text, expected(0, 3));
 }
 
-// What the determinism of level "mesh" rests on: parts that are added along their own trees first
-// give the same tree.
+// Level "mesh" relies on this: parts that are first added along their own trees give the same tree.
 TEST(TreeSum, AlignedPartsComposeToTheWholeTree) {
   for (long parts : {2, 4, 8})
     for (long each : {1, 2, 4, 16}) {
