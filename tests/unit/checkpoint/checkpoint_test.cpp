@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What needs no ranks; tests/mpi/checkpoint_test.cpp has the rest.
+// Tests checkpoints without ranks; tests/mpi/checkpoint_test.cpp has the rest.
 #include "checkpoint/checkpoint.hpp"
 
 #include <gtest/gtest.h>
@@ -145,7 +145,7 @@ TEST_F(Checkpoint, is_an_ordinary_hdf5_file) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
     for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(bytes[i], tests::byte_at(t, i, 42));
   }
-  // The checksums are what checksum.hpp says.
+  // The checksums follow checksum.hpp.
   std::vector<uint64_t> tensors = file.read<uint64_t>("/checksums/tensors"),
                         blocks = file.read<uint64_t>("/checksums/blocks");
   std::string whole = io::read_file(directory_ + "/" + saved.file);
@@ -164,7 +164,7 @@ TEST_F(Checkpoint, is_an_ordinary_hdf5_file) {
             std::vector<uint64_t>{checkpoint::hash_of(tensors)});
 }
 
-// What a restore reads in HDF5's place says what HDF5 says.
+// A restore reads the index instead of HDF5's structure, so both must agree.
 TEST_F(Checkpoint, index_and_structure_agree) {
   std::string path = directory_ + "/" + save(42).file;
   checkpoint::Manifest m = checkpoint::inspect(path, 42);
@@ -208,8 +208,8 @@ void record_call(int64_t, const char* call, const std::string& path) {
     recorded.push_back(fmt::format("{} {}", word, path.substr(path.rfind('/') + 1)));
 }
 
-// Everything is on disk before a file gets its name, and so is the name when the save is over.
-// Files of a past that was left are out of the way before.
+// All data is on disk before a file gets its name, and the name is on disk when the save ends.
+// Files of an abandoned past are moved aside before.
 TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
   save(10);
   save(20);
@@ -237,24 +237,23 @@ TEST_F(Checkpoint, a_name_is_given_to_what_is_on_disk) {
   ASSERT_LT(named, recorded.size());
   ASSERT_LT(aside, recorded.size());
   EXPECT_EQ(last("rename " + file), named);
-  // Each rank's parts are synced before ranks agree that they are there; header and checksums
+  // Each rank syncs its parts before the ranks agree on them. Header and checksums are synced
   // before the rename.
   EXPECT_LT(last("write " + file + ".tmp"), last("fsync " + file + ".tmp"));
   EXPECT_GE(std::count(recorded.begin(), recorded.end(), "fsync " + file + ".tmp"), 2);
   EXPECT_LT(last("fsync " + file + ".tmp"), named);
-  // The other past moves first, durably at both ends.
+  // The abandoned files move first, durably in both folders.
   EXPECT_LT(aside, first("fsync abandoned", aside));
   EXPECT_LT(first("fsync abandoned", aside), named);
   EXPECT_LT(first("fsync " + folder, aside), named);
-  // Then the names of this file, each durable before the save counts as done.
+  // Then the file gets its names, each durable before the save counts as done.
   const size_t best = first("rename best.h5");
   EXPECT_LT(named, first("fsync " + folder, named));
   EXPECT_LT(first("fsync " + folder, named), best);
   EXPECT_LT(first("fsync " + folder, best), recorded.size());
 }
 
-// A folder that was removed is made again by the next save; until then messages do not speak of
-// files that are gone.
+// The next save makes a removed folder again. Until then messages do not name files that are gone.
 TEST_F(Checkpoint, a_removed_folder_is_made_again) {
   save(10);
   auto remove = [&] { ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0); };
@@ -274,7 +273,7 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
   io::remove_file(directory_);
   static std::string doomed;
   doomed = directory_;
-  // it goes while the file is written, or just before it gets its name
+  // The folder is removed while the file is written, or just before the file gets its name.
   for (const char* call : {"write", "rename"}) {
     save(40);
     static std::string at;
@@ -298,8 +297,8 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
   }
 }
 
-// A run's saves after the first find the places of the one before; a state that changed does not
-// fall into them.
+// Later saves of a run reuse the places of the save before. A state that changed must not reuse
+// them.
 TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   checkpoint::CheckpointOptions options;
   options.async = false;
@@ -308,7 +307,7 @@ TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   Owner owner(Cut::even, 0, 1, 0, true);
   auto bytes_of = [&](int64_t step, std::map<std::string, std::string> texts) {
     checkpoint::State state = owner.state;
-    // of other lengths in text
+    // as text, these numbers have other lengths
     state.step = step * 1000;
     state.numbers["value"] = 1.0 / double(step * step - 1);
     for (auto& [name, text] : texts) state.texts[name] = text;
@@ -328,8 +327,8 @@ TEST_F(Checkpoint, places_of_the_last_save_serve_only_such_a_state) {
   bytes_of(5, {{"name", "longer than it was"}, {"more", "y"}});
 }
 
-// Any single flipped byte is either refused by name or changes nothing: a sample over the whole
-// file.
+// Flips single bytes, a sample over the whole file. A flipped byte is refused by name or changes
+// nothing.
 TEST_F(Checkpoint, flipped_bytes_never_pass) {
   std::string name = directory_ + "/" + save(9).file, good = io::read_file(name);
   checkpoint::Manifest m = checkpoint::inspect(name, 9);
@@ -365,8 +364,8 @@ TEST_F(Checkpoint, flipped_bytes_never_pass) {
   EXPECT_GT(unused, 10);  // padding and the rest of the header's page
 }
 
-// Killed at any of its file-system calls, a save leaves the checkpoint before it or is complete;
-// never anything else.
+// A save that is killed at any of its file-system calls is complete or leaves the checkpoint before
+// it.
 int64_t g_kill_at = 0;
 TEST_F(Checkpoint, killed_at_every_call) {
   save(1);
@@ -425,7 +424,7 @@ TEST_F(Checkpoint, differences_are_counted_beyond_the_first) {
 }
 
 TEST_F(Checkpoint, a_full_file_system_is_noticed_before_writing) {
-  // A tensor that no disk holds: no memory is touched, because the check comes first.
+  // No disk holds this tensor. The check comes before any memory is touched.
   checkpoint::State state{.step = 1, .tensors = {}, .numbers = {}, .texts = {}};
   int64_t huge = int64_t{1} << 50;
   state.tensors.push_back({"/params/huge", device::DType::f32, {huge}, {{0, huge, nullptr}}, true});

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A made-up state and ways of cutting it among ranks, for tests of checkpoints with and without
-// MPI.
+// A made-up state and ways to cut it among ranks, for tests of checkpoints with and without MPI.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +21,8 @@ struct Tensor {
   DType type;
   std::vector<int64_t> shape;
 };
-// Scalars, odd sizes, several blocks of 1 MiB, exactly one block, none at all, every element type.
+// Scalars, odd sizes, several blocks of 1 MiB, exactly one block, an empty tensor, every element
+// type.
 inline const std::vector<Tensor> kTensors = {
     {"/params/encoder/kernel", DType::f32, {701, 1003}},
     {"/params/encoder/bias", DType::f32, {1003}},
@@ -46,7 +46,7 @@ inline unsigned char byte_at(size_t tensor, int64_t i, int64_t step) {
   return static_cast<unsigned char>((x * 0xbf58476d1ce4e5b9ull) >> 56);
 }
 
-// Ways of cutting a tensor of n elements among `ranks`.
+// Ways to cut a tensor of n elements among `ranks`.
 enum class Cut { even, uneven, small_pieces, one_holds_all, replicated, first_holds_nothing };
 inline const Cut kCuts[] = {Cut::even,          Cut::uneven,     Cut::small_pieces,
                             Cut::one_holds_all, Cut::replicated, Cut::first_holds_nothing};
@@ -81,7 +81,7 @@ inline std::vector<std::pair<int64_t, int64_t>> cut(Cut how, int64_t n, int rank
   return {};
 }
 
-// A rank's part of everything, with memory.
+// Owns the memory of one rank's part of the state.
 struct Owner {
   std::vector<std::vector<unsigned char>> memory;
   checkpoint::State state;
@@ -110,7 +110,7 @@ struct Owner {
       state.tensors.push_back(slice);
     }
   }
-  // "" if everything is as it was made for `step`, else what is not.
+  // Returns "" if everything is as made for `step`, else the first difference.
   std::string problem(int64_t step) const {
     if (state.step != step) return fmt::format("step {} instead of {}", state.step, step);
     if (state.numbers.at("train_s") != 1.0 / 3 + double(step) ||

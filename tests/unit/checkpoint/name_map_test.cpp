@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of files against ours, as published and as [init] asks; position tables against recorded
-// ones.
+// Tests names of files against ours, as published and as [init] requests, and position tables
+// against recorded ones.
 #include "checkpoint/name_map.hpp"
 
 #include <gtest/gtest.h>
@@ -132,8 +132,8 @@ TEST(NameMap, DontLoad) {
 }
 
 TEST(NameMap, Map) {
-  // Two towers: only the image side is taken, its table from another place; the longest prefix
-  // wins.
+  // From two towers the map takes only the image side, and its table from another place. The
+  // longest prefix wins.
   File file({{"params/img/a", {2}},
              {"params/img/old/posembed", {1, 4, 3}},
              {"params/txt/b", {3}},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readers of files with initial weights: every value exact, and nothing a file claims is believed.
+// Tests readers of files with initial weights: every value is exact, and readers check every claim
+// of a file.
 #include "checkpoint/weight_file.hpp"
 
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ class WeightFile : public testing::Test {
     tests::write(path, bytes);
     return path;
   }
-  // Everything in the file, in pieces of `piece` elements.
+  // Reads the whole file, in pieces of `piece` elements.
   static std::vector<std::pair<std::string, Floats>> read_all(const std::string& path,
                                                               int64_t piece = 5) {
     std::vector<std::pair<std::string, Floats>> out;
@@ -53,7 +54,7 @@ class WeightFile : public testing::Test {
     }
     return out;
   }
-  // What opening and reading the file is refused with.
+  // Returns the reason that opening or reading the file is refused, or "".
   static std::string problem(const std::string& path) {
     try {
       read_all(path);
@@ -71,7 +72,7 @@ class WeightFile : public testing::Test {
   std::string directory_;
 };
 
-// Every bit pattern of both 16-bit types against the definition of the formats.
+// Compares every bit pattern of both 16-bit types with the definition of the formats.
 TEST_F(WeightFile, SixteenBitTypesAreExact) {
   std::vector<uint16_t> all(1 << 16);
   for (size_t i = 0; i < all.size(); ++i) all[i] = uint16_t(i);
@@ -167,12 +168,14 @@ TEST_F(WeightFile, HostileNpz) {
   refused("a.npz", one(long_header), "header of 70000");
   long_header[11] = '\x7f';  // two GiB
   refused("a.npz", one(long_header), "claims a header");
-  // Other ways of compressing, at which a few bytes may ask for gigabytes: 14 is LZMA.
+  // The reader refuses other compressions, with which a few bytes may expand to gigabytes. 14 is
+  // LZMA.
   std::string method = one(good);
   method[8] = 14;
   method[method.find("PK\1\2") + 10] = 14;
   refused("a.npz", method, "does not know: ZIP");
-  // Cut anywhere, or with any byte changed: refused, or what was written.
+  // A file that is cut anywhere is refused. A file with any changed byte is refused or gives the
+  // written values.
   std::string whole =
       zip({{"x.npy", good}, {"y.npy", npy(npy_header("<f4", "(3,)"), bytes_of(Floats{1, 2, 3}))}},
           true);
@@ -234,8 +237,7 @@ TEST_F(WeightFile, HostileSafetensors) {
     EXPECT_NE(problem(file("cut.safetensors", whole.substr(0, cut))), "") << cut;
 }
 
-// Seeded mutations of good files: read, or refused with a message that names the file; never
-// anything else.
+// Seeded mutations of good files give values, or an error that names the file, and nothing else.
 TEST_F(WeightFile, MutatedFiles) {
   std::mt19937_64 random(7);
   auto below = [&](size_t n) { return size_t(random() % n); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes .npz and .safetensors files byte by byte, good and bad, for tests of their readers.
+// Makes good and bad .npz and .safetensors files byte by byte, for tests of their readers.
 #pragma once
 
 #include <archive.h>
