@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who exchanges by NCCL.
+// Tests the decision between NCCL and MPI for exchanges.
 #include "comm/gpu_exchange.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which mesh a number of ranks gets, and what the communicators of a plan count.
+// Tests the mesh that a number of ranks gets, and the counts of a plan's communicators.
 #include "comm/mesh.hpp"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ void expect_shape(const MeshOptions& options, int ranks, int replica, int fsdp,
   EXPECT_EQ(s.ranks(), ranks);
 }
 
-// The mesh is refused with exit code 3, and the message names everything in `parts`.
+// Checks that the mesh is refused with exit code 3 and that the message has everything in `parts`.
 void expect_refused(const MeshOptions& options, int ranks, const std::vector<std::string>& parts,
                     const std::string& selector = "") {
   try {
@@ -70,7 +70,7 @@ TEST(Mesh, RefusesRanksThatDoNotFit) {
 TEST(Mesh, TheFirstRuleThatMatchesWins) {
   MeshOptions o = mesh(-1, 1, {{"gpu-.*", 2, -1}, {"gpu-big", 1, -1}, {"cpu.*", -1, 4}});
   expect_shape(o, 8, 2, 4, "gpu-small");
-  expect_shape(o, 8, 2, 4, "gpu-big");  // the second rule never gets its turn
+  expect_shape(o, 8, 2, 4, "gpu-big");  // the first rule wins, not the second
   expect_shape(o, 8, 2, 4, "cpu");
   expect_shape(o, 8, 8, 1, "");  // no selector
 }
@@ -78,7 +78,7 @@ TEST(Mesh, TheFirstRuleThatMatchesWins) {
 TEST(Mesh, ASelectorThatMatchesNoRuleIsRefused) {
   MeshOptions o = mesh(-1, 1, {{"gpu-.*", 2, -1}, {"cpu.*", -1, 4}});
   expect_refused(o, 8, {"--mesh-selector", "\"other\"", "\"gpu-.*\", \"cpu.*\""}, "other");
-  // the whole selector must match, not a part
+  // The whole selector must match, not a part.
   expect_refused(o, 8, {"matches no [[mesh.rule]]"}, "my-gpu-1");
   expect_refused(mesh(-1, 1), 8, {"the deck has none"}, "gpu-1");
 }
@@ -121,7 +121,7 @@ TEST(MeshOptions, WhatCannotBeAMeshIsAnErrorOfTheDeck) {
   refused("replica = -2\n", "mesh.toml:1: replica", "-1");
   refused("[[rule]]\nmatch = '('\nfsdp = 2\n", "mesh.toml:2: rule[0].match", "regular expression");
   refused("[[rule]]\nfsdp = 2\n", "mesh.toml:1: rule[0].match", "missing");
-  // both axes of the rule inferred
+  // Both axes of the rule are inferred.
   refused("[[rule]]\nmatch = 'x'\n", "mesh.toml:1: rule[0].fsdp", "only one");
   refused("[[rule]]\nmatch = 'x'\nfsdp = 0\n", "mesh.toml:3: rule[0].fsdp", "0 is no size");
 }
