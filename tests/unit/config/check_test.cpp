@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that owners add: of a key, of a table, across the deck.
+// Tests checks that owners add: of a key, of a table, across the deck.
 #include "recipe.hpp"
 
 namespace {
@@ -14,10 +14,10 @@ using Lines = std::vector<std::string>;
 TEST(Check, ChecksRunWhenTheTableIsComplete) {
   EXPECT_EQ(with("[model.encoder]\nheads = 5\nwidth = 36\n"),
             Lines{at(next_line + 1, "model.encoder.heads: width 36 is not divisible by it")});
-  // At the table's line where the key is not set; the derived default is checked too.
+  // If the key is not set, the problem is at the table's line. The derived default is checked, too.
   EXPECT_EQ(with("[model.encoder]\nwidth = 35\nheads = 5\n[model.decoder]\n"),
             Lines{at(next_line + 3, "model.decoder.heads: width 35 is not divisible by it")});
-  // Not after another problem of the same key.
+  // A key with another problem is not checked.
   EXPECT_EQ(with("[model.encoder]\nheads = 0\n"),
             Lines{at(next_line + 1, "model.encoder.heads: 0 is out of range: must be >= 1")});
 }

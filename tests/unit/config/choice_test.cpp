@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of enums and bools whose values have names.
+// Tests keys of enums and bools whose values have names.
 #include "recipe.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resolved deck, the flat view, --describe and the digest.
+// Tests the resolved deck, the flat view, --describe and the digest.
 #include "base/hash.hpp"
 #include "recipe.hpp"
 
@@ -72,7 +72,7 @@ flush_s             = 30              # between writes to disk
 )");
 }
 
-// The resolved deck is a deck with the same values.
+// The resolved deck has the same values.
 void expect_round_trip(const std::string& text, const std::vector<std::string>& overrides = {}) {
   auto first = parse(text, overrides);
   ASSERT_EQ(first->problems(), Lines{});
@@ -87,7 +87,7 @@ TEST(Resolved, ParsesBackToTheSame) {
   expect_round_trip(good, {"optimizer.kind=adamw", "optimizer.preconditioner.width=24",
                            "log.console_every_fraction=0.1", "train.total_examples=123456789012",
                            "log.keep_every_epochs=0.1", "train.cooldown_epochs=3"});
-  // Lists within lists: the tables of an element come before the next element.
+  // In nested lists, the tables of an element come before the next element.
   expect_round_trip(std::string(good) + R"([schedule.s]
 kind = "composite"
 part = [ { kind = "composite", part = [ { scale = 1 }, { scale = 2, warmup_steps = 0 } ] },

@@ -20,8 +20,8 @@ const json& golden() {
   return data;
 }
 
-// The published configuration as our Duration. False if it cannot be expressed: two suffixes, or an
-// explicit None, are errors or absences that the engine decides.
+// Returns the published configuration as our Duration. False if a Duration cannot express it: the
+// engine refuses two suffixes, and an explicit None is an absent key.
 bool to_duration(const json& published, Duration& out) {
   out = {};
   if (published.size() > 1) return false;
@@ -47,7 +47,7 @@ TEST(Duration, StepsEqualThePublishedCode) {
     };
     const json& result = entry.at("result");
     if (!d.set()) {
-      EXPECT_EQ(steps(), -77);  // the published code returns the default, or raises if it has none
+      EXPECT_EQ(steps(), -77);  // the published code returns the default, or raises without one
       ++unset;
     } else if (result.is_string()) {
       EXPECT_EQ(result, "AssertionError");
@@ -85,11 +85,11 @@ base::Exit exit_of(Duration d, int64_t batch, int64_t data, int64_t total) {
 }
 
 TEST(Duration, WhatCannotBeConvertedIsRefused) {
-  // unknown size
+  // The size of the data is unknown.
   EXPECT_EQ(exit_of({Duration::Unit::epochs, 2}, 8, 0, 100), base::Exit::config);
-  // total of itself
+  // The total is a fraction of itself.
   EXPECT_EQ(exit_of({Duration::Unit::fraction, 0.5}, 8, 100, 0), base::Exit::config);
-  // does not fit
+  // The value does not fit.
   EXPECT_EQ(exit_of({Duration::Unit::epochs, 1e300}, 8, 100, 10), base::Exit::config);
   EXPECT_EQ(exit_of({Duration::Unit::steps, 1e300}, 8, 100, 10), base::Exit::config);
   EXPECT_EQ(exit_of({Duration::Unit::steps, -1}, 8, 100, 10), base::Exit::internal);

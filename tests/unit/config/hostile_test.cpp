@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decks made to exhaust stack, memory or time, and decks that are noise.
+// Tests decks that are made to exhaust stack, memory or time, and decks of noise.
 #include <chrono>
 
 #include "base/random.hpp"
@@ -73,8 +73,8 @@ TEST(Hostile, LongNamesAndTexts) {
   EXPECT_THROW(config::describe([](config::Table&) {}, name), base::Error);
 }
 
-// Mutations of a valid deck: whatever comes, a verdict. With a verdict of "no problems", the
-// resolved deck parses again.
+// Every mutation of a valid deck gets a verdict. If it has no problems, the resolved deck parses
+// again.
 TEST(Hostile, Noise) {
   base::Stream draws(7, "config_noise");
   const std::string alphabet =

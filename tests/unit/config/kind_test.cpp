@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registered variants.
+// Tests registered variants.
 #include "recipe.hpp"
 
 namespace {
@@ -56,7 +56,7 @@ TEST(Kind, KeysOfAnotherKindAreNamedAsSuch) {
              "optimizer.preconditioner: key preconditioner belongs to kind = \"adamw\", this table "
              "has kind = "
              "\"sgd\"")}));
-  // Also where the kind is the default, and for a duration.
+  // This also holds for a default kind, and for a duration.
   EXPECT_EQ(
       problems(std::string(good) +
                "[schedule.default]\nkind = 'composite'\nwarmup_fraction = 0.1\n"),
@@ -72,7 +72,7 @@ TEST(Kind, KeysOfAnotherKindAreNamedAsSuch) {
 }
 
 TEST(Kind, AnUnknownKindIsOneProblem) {
-  // Keys that some kind has are not judged, others are.
+  // Keys of some kind are not judged, all other keys are.
   EXPECT_EQ(
       problems(with_line(7, "kind = 'adafator'\nbeta2_cap = 0.5\nbeta2 = 'x'\nbta2_cap = 1")),
       (Lines{
@@ -148,7 +148,7 @@ TEST(Kind, LeftOutAfterASyntaxErrorIsNotTheDefault) {
     }
   } root;
   config::Deck deck({"run.toml", "kind = other\nsize = 1000\n", {}}, root);
-  EXPECT_EQ(deck.problems().lines.size(), 1u);  // 1000 may be right for the kind that was meant
+  EXPECT_EQ(deck.problems().lines.size(), 1u);  // 1000 may be right for the intended kind
 }
 
 // ---- contradictions in the rows are defects of the program

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that moved to another table: an error that names the new place, and a value that is read
-// there all the same.
+// Tests keys that moved to another table: an error names the new place, and the value is still read
+// there.
 #include <gtest/gtest.h>
 
 #include "config/table.hpp"

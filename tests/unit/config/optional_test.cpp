@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables that turn something on by being there.
+// Tests tables whose presence turns something on.
 #include <gtest/gtest.h>
 
 #include "config/table.hpp"
@@ -41,7 +41,7 @@ TEST(OptionalTable, IsThereWhereTheDeckHasIt) {
     EXPECT_EQ(other.extra->amount, 0.25);
     EXPECT_EQ(deck.flat().at("extra.amount"), "0.25");
     EXPECT_EQ(deck.on_resume("extra.amount"), config::OnResume::may_change);
-    RootWithExtra again;  // as a checkpoint's deck is read
+    RootWithExtra again;  // a checkpoint's deck is read like this
     config::Deck resolved({"deck.resolved.toml", deck.resolved(), {}}, again);
     EXPECT_FALSE(resolved.problems().any());
     EXPECT_TRUE(again.extra && again.extra->amount == 0.25);

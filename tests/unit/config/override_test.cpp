@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --set KEY=VALUE.
+// Tests --set KEY=VALUE.
 #include "recipe.hpp"
 
 namespace {
@@ -34,7 +34,7 @@ TEST(Override, WhatIsNoTomlValueIsText) {
   EXPECT_EQ(r->root.data["coco"].preprocess, "resize(64) | keep(\"image\") # all");
   EXPECT_EQ(r->root.env.at("A"), "a=b");
   EXPECT_EQ(r->root.env.at("B"), "\xc3\xa9");
-  EXPECT_EQ(r->root.env.at("C"), "two\nvalue = 3");  // one value, never further keys
+  EXPECT_EQ(r->root.env.at("C"), "two\nvalue = 3");  // the text is one value and adds no keys
   EXPECT_EQ(r->root.env.at("D"), "1\nb = 2");
   EXPECT_EQ(r->root.train.shuffle, "blocks");
 }
@@ -100,7 +100,7 @@ TEST(Override, ReplacesAnotherSpellingOfADuration) {
   EXPECT_EQ(twice->problems(), Lines{});
   EXPECT_EQ(twice->root.train.total.unit, recipe::Duration::Unit::examples);
 
-  // Two spellings in the deck are resolved by an override; two in one override are not.
+  // An override resolves two spellings in the deck. Two spellings in one override are an error.
   std::string both = recipe::with_line(4, "total_steps = 5\ntotal_epochs = 1");
   EXPECT_EQ(problems(both, {"train.total_examples=64"}), Lines{});
   EXPECT_EQ(

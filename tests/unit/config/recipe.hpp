@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small program's options that use everything the engine offers; the tests feed decks to it.
+// The options of a small program that use every feature of the engine. The tests pass decks to it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -129,7 +129,7 @@ struct Data {
   }
 };
 
-// Contains itself through a kind, as a composite schedule does.
+// A composite schedule contains itself through a kind.
 struct Schedule {
   std::string kind = "cosine";
   std::shared_ptr<Table::Variant> options;
@@ -194,7 +194,7 @@ struct Root {
   }
 };
 
-// A valid deck; the line numbers matter to the tests.
+// A valid deck; the tests depend on its line numbers.
 inline const char* const good = R"(format = 1
 [train]
 data = "coco"
@@ -232,7 +232,7 @@ inline std::vector<std::string> problems(std::string text, std::vector<std::stri
   return parse(std::move(text), std::move(overrides), std::move(removals))->problems();
 }
 
-// `good` with one line replaced.
+// Returns `good` with one line replaced.
 inline std::string with_line(int line, const std::string& text) {
   std::string out;
   int n = 1;
@@ -243,7 +243,7 @@ inline std::string with_line(int line, const std::string& text) {
   return out;
 }
 
-// The problems of `good` with more text at its end, which begins in line next_line.
+// Returns the problems of `good` with more text at its end, which begins in line next_line.
 constexpr int next_line = 16;
 inline std::vector<std::string> with(const std::string& more) {
   return problems(std::string(good) + more);

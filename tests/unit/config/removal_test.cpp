@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --unset KEY.
+// Tests --unset KEY.
 #include "recipe.hpp"
 
 namespace {
@@ -67,8 +67,8 @@ constexpr const char* adafactor_table =
     "kind = 'adafactor'\nbeta2_cap = 0.5\neps = 1e-30\nmomentum_type = 'f32'";
 
 TEST(Leftovers, OfTheKindThatAnOverrideReplaces) {
-  // beta2_cap is adafactor's alone, eps means another thing to each, momentum_type the same to
-  // both.
+  // Only adafactor has beta2_cap, eps has another meaning in each kind, and momentum_type one
+  // meaning in both.
   EXPECT_EQ(
       problems(with_line(7, adafactor_table), {"optimizer.kind=adamw"}),
       (Lines{
@@ -101,7 +101,7 @@ TEST(Leftovers, CountFromTheKindOfTheDeckWhateverLiesBetween) {
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_TRUE(lines[0].starts_with("run.toml:8: optimizer.eps: written for kind = \"adafactor\""))
       << lines[0];
-  // A kind that the deck leaves at its default.
+  // The deck leaves this kind at its default.
   EXPECT_EQ(problems(std::string(good) + "[schedule.default]\nwarmup_steps = 5\n",
                      {"schedule.default.kind=composite"})
                 .size(),
@@ -115,7 +115,7 @@ TEST(Leftovers, GiveThemselvesAwayInADeckChangedByHand) {
           R"(run.toml:8: optimizer.beta2_cap: key beta2_cap belongs to kind = "adafactor", this table has kind = "adamw")",
           R"(run.toml:9: optimizer.eps: is this meant for kind = "adamw" (added to the root; default 1e-08)? The table )"
           R"(holds keys of kind = "adafactor", where it means: added to the square; default 1e-30)"}));
-  // The chosen kind's own default does no harm, and alone the key is as good as any.
+  // The chosen kind's own default is accepted. A key without keys of another kind is accepted, too.
   EXPECT_EQ(problems(with_line(7, "kind = 'adamw'\nbeta2_cap = 0.5\neps = 1e-8")).size(), 1u);
   EXPECT_EQ(problems(with_line(7, "kind = 'adamw'\neps = 1e-30")), Lines{});
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that is no TOML, and files that are no decks.
+// Tests text that is no TOML, and files that are no decks.
 #include <unistd.h>
 
 #include <filesystem>
@@ -115,7 +115,7 @@ TEST(Syntax, CharactersOutsideAscii) {
   EXPECT_EQ(with("[log]\nlevels = [\n1,\n\xc2\xa0"
                  "2]\n"),
             Lines{at(next_line + 3, problem)});
-  // Welcome in text, comments and quoted keys, and after a byte order mark.
+  // Such characters are accepted in text, comments and quoted keys, and after a byte order mark.
   auto r =
       parse("\xef\xbb\xbf" + std::string(good) + "# \xc3\xa9\n[env]\n\"\xc3\xa9\" = '\xc3\xa9'\n");
   EXPECT_EQ(r->problems(), Lines{});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names that nobody knows.
+// Tests unknown names.
 #include "config/unknown.hpp"
 
 #include "recipe.hpp"
@@ -21,7 +21,7 @@ TEST(Unknown, Names) {
                    at(next_line + 2, "optimiser: unknown table; did you mean optimizer?")}));
   EXPECT_EQ(with("[[optimizer.rules]]\n"),
             Lines{at(next_line, "optimizer.rules: unknown table; did you mean rule?")});
-  // Right name, wrong table.
+  // The name is right and the table is wrong.
   EXPECT_EQ(with("[log]\nlearning_rate = 1\n"),
             Lines{at(next_line + 1,
                      "log.learning_rate: unknown key; [optimizer] has a key of this name")});
@@ -33,11 +33,11 @@ TEST(Unknown, Names) {
   EXPECT_EQ(with("[log]\nwarmup_steps = 1\n"),
             Lines{at(next_line + 1,
                      "log.warmup_steps: unknown key; [schedule.NAME] has a key of this name")});
-  // A slip in a name of another table.
+  // The name is misspelt and belongs to another table.
   EXPECT_EQ(with("[log]\nlerning_rate = 1\n"),
             Lines{at(next_line + 1,
                      "log.lerning_rate: unknown key; did you mean optimizer.learning_rate?")});
-  // Nothing near: the names this table knows, or how to list them.
+  // No name is near: the message has the names of this table, or the command that lists them.
   EXPECT_EQ(with("[model.encoder]\nzzzz = 1\n"),
             Lines{at(next_line + 1, "model.encoder.zzzz: unknown key; known here: width, heads")});
   EXPECT_EQ(
@@ -115,7 +115,7 @@ TEST(Nearest, ByItsInitials) {
   EXPECT_EQ(nearest("lr", "learning_rate"), "learning_rate");
   EXPECT_EQ(nearest("kes", "keep_every_steps"), "keep_every_steps");
   EXPECT_EQ(nearest("lx", "learning_rate"), "");
-  EXPECT_EQ(nearest("s", "xyz"), "");  // one letter says too little
+  EXPECT_EQ(nearest("s", "xyz"), "");  // one letter is too little for a proposal
 }
 
 TEST(Nearest, KeysPartByPart) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading values: what a deck may say, and wrong types, ranges, missing keys and durations with the
-// exact message.
+// Tests values that a deck may hold, and the exact messages for wrong types, ranges, missing keys
+// and durations.
 #include <algorithm>
 
 #include "recipe.hpp"
@@ -36,7 +36,7 @@ TEST(Value, FillsMembersAndKeepsDefaults) {
   ASSERT_EQ(r->root.data.count("coco"), 1u);
   EXPECT_EQ(r->root.data["coco"].fields,
             (std::map<std::string, std::string>{{"image", "jpg"}, {"a/b", "x"}}));
-  // the default was in steps
+  // The default was in steps.
   EXPECT_EQ(r->root.log.console_every.unit, recipe::Duration::Unit::epochs);
   EXPECT_EQ(r->root.log.console_every.value, 2);
   EXPECT_EQ(r->root.log.levels, (std::vector<double>{0, 0.5}));
@@ -239,8 +239,8 @@ TEST(Value, WrongTypesSayWhatWasExpectedAndFound) {
                R"(schedule."a b": a name here has at most 100 letters, digits, _ and -)"},
       }) {
     SCOPED_TRACE(c.line);
-    // Below the table's header; a table the deck lacks is added, and what belongs to no table goes
-    // to the top.
+    // The line goes below the table's header. A missing table is added, and a key without a table
+    // goes to the top.
     std::string text = good, header = std::string("[") + c.table + "]\n";
     size_t place = 0;
     if (*c.table) {
@@ -282,16 +282,17 @@ TEST(Value, AListInTheDeckReplacesTheDefaultElements) {
   Root kept, replaced;
   config::Deck none({"run.toml", "", {}}, kept);
   EXPECT_EQ(kept.rules.size(), 2u);
-  // match is required, but these elements have theirs from the program
+  // `match` is required, but the program gives it to these elements.
   EXPECT_EQ(none.problems().lines, Lines{});
   config::Deck one({"run.toml", "[[rule]]\nmatch = 'z'\n", {}}, replaced);
   ASSERT_EQ(replaced.rules.size(), 1u);
   EXPECT_EQ(replaced.rules[0].match, "z");
-  EXPECT_EQ(replaced.rules[0].decay_scale, 1);  // not the 7 of the element before
+  EXPECT_EQ(replaced.rules[0].decay_scale, 1);  // not the 7 of the default element
   Root emptied, again;
   config::Deck empty({"run.toml", "rule = []\n", {}}, emptied);
   EXPECT_TRUE(emptied.rules.empty());
-  EXPECT_EQ(empty.resolved(), "rule = []  # rules\n");  // else the default elements would come back
+  // without this line the default elements would return
+  EXPECT_EQ(empty.resolved(), "rule = []  # rules\n");
 }
 
 TEST(Value, DefaultElementsNeedNothingFromTheDeck) {
@@ -401,8 +402,8 @@ TEST(Value, Durations) {
                      "log.keep_every_steps: conflicts with keep_every_fraction (line 17); give "
                      "only one of keep_every_steps, "
                      "keep_every_examples, keep_every_epochs, keep_every_fraction")});
-  // Bounds of the row hold for every spelling; a required one is not missing when its spelling is
-  // refused.
+  // Bounds of the row hold for every spelling. A required key whose spelling is refused is not
+  // reported as missing.
   EXPECT_EQ(problems(with_line(4, "total_epochs = 0")),
             Lines{at(4, "train.total_epochs: 0 is out of range: must be > 0")});
   EXPECT_EQ(problems(with_line(4, "total_percent = 5")),
