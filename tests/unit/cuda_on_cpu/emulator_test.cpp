@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GPU shows the mistakes that it is there to show.
+// Tests that the emulated GPU reveals the mistakes that it is made for.
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using namespace kernels;
 
-// Sums of a block: right, with a barrier missing, and with a barrier that only some threads reach.
+// Sums a block: correctly, without a barrier, and with a barrier that only some threads reach.
 enum class Form { right, no_barrier, some_wait };
 template <Form form>
 __global__ void turn_around(float* x) {
@@ -91,8 +91,8 @@ TEST_F(EmulatedGpu, RefusesLaunchesThatNoGpuTakes) {
                std::runtime_error);
 }
 
-// Work behind what cannot run yet waits for it, in its stream and in those that wait for an event
-// of it.
+// Work behind pending work waits for it, in its own stream and in streams that wait for an event of
+// it.
 TEST(EmulatedStreams, KeepTheirOrder) {
   device::Queue one(device::Kind::cuda), two(device::Kind::cuda);
   bool ready = false;

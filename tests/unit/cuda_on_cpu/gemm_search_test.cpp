@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for algorithms of products, with the emulated library, whose fastest one a variable
-// names.
+// Tests the search for algorithms of products, with the emulated library, whose fastest algorithm a
+// variable selects.
 #include "kernels/gemm_search.hpp"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class GemmSearches : public testing::Test {
             .n = kColumns,
             .k = kInner};
   }
-  // On paper nothing lies where it will.
+  // Plans the product; planned addresses differ from the later ones.
   void plan(Gemm g) {
     device::Arena arena;
     g.c = arena.save(g.c.count);
@@ -62,7 +62,7 @@ class GemmSearches : public testing::Test {
     device::download(out.data(), c_.view(DType::f32).slice(0, kRows * kColumns), queue_);
     return out;
   }
-  // The product as the gradient of a kernel, with that of a bias; what came of both.
+  // Returns the gradient of a kernel, followed by that of a bias.
   std::vector<float> with_sums(Write write) {
     Gemm g = product();
     g.write = write;
@@ -131,7 +131,7 @@ TEST_F(GemmSearches, KeepsWhatWasChosenBefore) {
   EXPECT_EQ(more.timed, 1) << "the shape that was not there";
   EXPECT_EQ(more.changed, 0);
   EXPECT_NE(more.choices.find(before.choices), std::string::npos);
-  // Another job of the run had other shapes: its choices are for the next one that has them.
+  // Another job of the run had other shapes. Its choices stay for the next job with these shapes.
   const std::string others = "a shape of another job = 00\n";
   EXPECT_NE(search_gemms(others + before.choices, queue_).choices.find(others), std::string::npos);
 }
@@ -143,7 +143,7 @@ TEST_F(GemmSearches, StaysWithTheFirstWhereItIsTheFastest) {
   EXPECT_EQ(result(), first);
 }
 
-// Sums of a product's b are made by its own kernel only where that has been timed and is faster.
+// The sums of a product's b move into its kernel only if that was timed and is faster.
 TEST_F(GemmSearches, SumsGoIntoTheProductWhereThatPays) {
   for (Write write : {Write::overwrite, Write::accumulate}) {
     const std::vector<float> apart = with_sums(write);
@@ -172,7 +172,7 @@ TEST_F(GemmSearches, SumsGoIntoTheProductWhereThatPays) {
 
 TEST_F(GemmSearches, RefusesWhatIsNotForThisGpu) {
   std::string choices = search_gemms("", queue_).choices;
-  const size_t end = choices.rfind("feed\n") + 5;  // of an algorithm
+  const size_t end = choices.rfind("feed\n") + 5;  // end of an algorithm
   for (size_t at : {end - 2, end - 9}) {
     std::string damaged = choices;
     damaged[at] = damaged[at] == 'z' ? 'y' : at + 2 == end ? '0' : 'z';

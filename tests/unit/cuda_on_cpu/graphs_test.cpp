@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: work is repeated as it was recorded, with what lies in memory by then; what cannot be
-// recorded is told; and the emulated run time refuses in a capture what a real one does.
+// Tests graphs. They repeat work as it was recorded, on the present contents of memory. Work that
+// cannot be recorded is reported. In a capture the emulated run time refuses everything that a real
+// one refuses.
 #include "device/graphs.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ class GraphsTest : public testing::Test {
     device::download(&out, floats(at, 1), queue_);
     return out;
   }
-  // y = x + x', of numbers 0 and 1 to number 2.
+  // Computes y = x + x' from numbers 0 and 1 into number 2.
   void add() {
     kernels::run(kernels::Add{.y = floats(2, 1), .a = floats(0, 1), .b = floats(1, 1)}, queue_);
   }
@@ -76,8 +77,8 @@ TEST_F(GraphsTest, RepeatWorkWithWhatMemoryHoldsByThen) {
   EXPECT_EQ(cost.bytes, 10 * 12);
 }
 
-// What changes and is not in the key stays as it was recorded: so a forgotten argument shows in
-// results.
+// A change that is not in the key has no effect, because the graph keeps the recorded arguments. A
+// forgotten argument then changes results.
 TEST_F(GraphsTest, RepeatArgumentsAsTheyWere) {
   Graphs graphs(queue_, 4, "passes");
   auto fill = [&](int64_t key, float value) {
@@ -107,7 +108,7 @@ TEST_F(GraphsTest, AreNoMoreThanAllowed) {
   EXPECT_EQ(graphs.counts().launches, 3);
 }
 
-// Scratch that has grown lies elsewhere, and graphs know where it was.
+// Scratch that has grown has a new address, while graphs hold the old one.
 TEST_F(GraphsTest, AreRecordedAnewWhenScratchMoves) {
   Graphs graphs(queue_, 1, "passes");
   int called = 0;
@@ -139,7 +140,7 @@ TEST_F(GraphsTest, SayWhatCannotBeRecorded) {
   Graphs graphs(queue_, 4, "passes");
   float value = 3;
   int64_t key = 0;
-  // Each is tried as it is first, which may be done.
+  // The first run of each key records nothing and succeeds.
   auto error = [&](const std::function<void()>& work, base::Exit exit = base::Exit::internal) {
     ++key;
     graphs.run({key}, work);
@@ -165,10 +166,10 @@ TEST_F(GraphsTest, SayWhatCannotBeRecorded) {
   device::Event event;
   EXPECT_NE(error([&] { event.record(queue_); }).find("an event while"), std::string::npos);
   EXPECT_NE(error([&] { event.wait(queue_); }).find("an event while"), std::string::npos);
-  // What none of our own checks sees, CUDA does.
+  // CUDA itself refuses the work that our own checks miss.
   text = error([&] { device::Buffer(Kind::cuda, ledger_, "test", 64); }, base::Exit::mesh);
   EXPECT_NE(text.find("recording a CUDA graph of passes"), std::string::npos) << text;
-  // And the queue is as good as before.
+  // The queue still works after the errors.
   write(0, 1);
   write(1, 2);
   add();
@@ -184,7 +185,7 @@ class Capture : public GraphsTest {
   void begin() {
     ASSERT_EQ(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
   }
-  // The capture was over before its end.
+  // Checks that the capture was invalidated before its end.
   void expect_invalidated() {
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(stream(), &graph), cudaErrorStreamCaptureInvalidated);
@@ -212,7 +213,7 @@ TEST_F(Capture, RunsNothingBeforeItIsLaunched) {
   ASSERT_EQ(cudaGraphInstantiate(&ready, graph, 0), cudaSuccess);
   cudaGraphDestroy(graph);
   EXPECT_EQ(read(2), 0);
-  // Behind what cannot run yet, it waits; and it may be freed while it does.
+  // A launch behind pending work waits, and the graph may be freed while it waits.
   bool released = false;
   cuda_on_cpu::submit_waiting(stream(), [&] { return released; });
   ASSERT_EQ(cudaGraphLaunch(ready, stream()), cudaSuccess);
@@ -247,12 +248,12 @@ TEST_F(Capture, RefusesWhatCudaRefuses) {
   refused(cudaErrorCapturedEvent, [&] { return cudaEventSynchronize(inside); });
   refused(cudaErrorStreamCaptureIsolation,
           [&] { return cudaStreamWaitEvent(stream(), outside, 0); });
-  // Once it is over, so is all that follows.
+  // After the invalidation all later calls fail, too.
   refused(cudaErrorStreamCaptureInvalidated, [&] {
     cudaStreamQuery(stream());
     return cudaMemsetAsync(buffer_.data(), 0, 4, stream());
   });
-  // The default stream is ordered with streams that are not made for themselves.
+  // The default stream is ordered only with blocking streams.
   begin();
   EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(outside), cudaSuccess);

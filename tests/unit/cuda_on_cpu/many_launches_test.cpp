@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many kernels start for ops that run together.
+// Counts the kernels that start for ops that run together.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses between host and GPU holds the host nowhere that it need not: uploads, numbers
-// fetched for later, and the guard.
+// Transfers between host and GPU make the host wait only where they must: uploads, numbers fetched
+// for later, and the guard.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -25,7 +25,7 @@ class Staging : public testing::Test {
   View floats(int64_t begin, int64_t count) const {
     return buffer_.view(DType::f32).slice(begin, count);
   }
-  // Nothing that is put into the queue from now on runs before `release`.
+  // Holds all work that is queued from now on until `release`.
   void hold() {
     cuda_on_cpu::submit_waiting(device::stream_of(queue_), [this] { return released_; });
   }
@@ -69,18 +69,18 @@ TEST_F(Staging, AnUploadNeedsNeitherTheHostNorItsMemory) {
 TEST_F(Staging, LargeUploadsGoInPieces) {
   std::vector<float> values(2500000);
   std::iota(values.begin(), values.end(), 1.0f);
-  device::upload(floats(0, 1), values.data() + 5, queue_);  // the first chunk is not all there
+  device::upload(floats(0, 1), values.data() + 5, queue_);  // the first chunk is partly used
   device::upload(floats(7, int64_t(values.size())), values.data(), queue_);
   EXPECT_EQ(read(7, int64_t(values.size())), values);
   EXPECT_EQ(read(0, 1)[0], 6);
 }
 
-// Pinned memory that has not been copied yet is not written again: with all of it under way the
+// An upload does not overwrite pinned memory whose copy is pending. If all of it is pending, the
 // host waits.
 TEST_F(Staging, AnUploadWaitsWhereAllIsUnderWay) {
   const device::Transfers before = device::transfers();
   hold();
-  std::vector<float> values(1 << 20);  // 4 MiB: two go
+  std::vector<float> values(1 << 20);  // 4 MiB: two fit
   for (int i = 0; i < 2; ++i) {
     std::fill(values.begin(), values.end(), float(i + 1));
     device::upload(floats(i << 20, 1 << 20), values.data(), queue_);
