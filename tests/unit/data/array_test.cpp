@@ -30,7 +30,7 @@ TEST(Bytes, BlocksAreUsedAgain) {
   for (int i = 0; i < 100; ++i) Bytes b(size_t(480'000 + i * 100));
   EXPECT_LE(blocks_from_system() - before, 1);
   before = blocks_from_system();
-  // not kept: memory stays flat after one rare large image
+  // Large blocks are not kept, so memory stays flat after one rare large image.
   for (int i = 0; i < 3; ++i) Bytes huge(size_t{40} << 20);
   EXPECT_EQ(blocks_from_system() - before, 3);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broken samples: which stands in, what is reported, and what must stay an error.
+// Tests broken samples: the substitutes, the reports, and the cases that must stay errors.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -15,7 +15,8 @@ namespace {
 using base::Exit;
 using test::expect_error;
 
-// Sample i is the number i. Broken: by its own fault. Lost: the file system fails.
+// Sample i is the number i. A broken sample is at fault itself. For a lost sample the file system
+// fails.
 class Fragile : public Source {
  public:
   Fragile(int64_t size, std::set<int64_t> broken, std::set<int64_t> lost)
@@ -57,8 +58,8 @@ TEST(BadSample, TheNextGoodOneStandsIn) {
   EXPECT_EQ(get_or_substitute(set, 19, 0).index, 0);  // around the end
 }
 
-// Distances come round in a small set; a good sample that is there is found all the same, and none
-// is tried twice.
+// In a small set distances wrap around. A remaining good sample is found, and no sample is tried
+// twice.
 TEST(BadSample, SmallSets) {
   Dataset set = fragile(8, {0, 1, 2, 4});
   EXPECT_EQ(get_or_substitute(set, 0, 0).index, 3);
@@ -74,7 +75,7 @@ TEST(BadSample, SmallSets) {
                [&] { get_or_substitute(fragile(1, {0}), 0, 0); });
 }
 
-// Each of the 16 distances is tried, in this order.
+// The 16 distances are tried in this order.
 TEST(BadSample, DistancesArePowersOfTwo) {
   constexpr int64_t kSize = 100'003, kFirst = 99'990;
   std::set<int64_t> broken{kFirst};
@@ -159,7 +160,7 @@ LoaderPlan plan(int64_t rank, int64_t ranks, int64_t batch, int64_t end) {
   return p;
 }
 
-// Every rank count sees the same values at the same positions, and all report the same; batches
+// Every rank count sees the same values at the same positions and reports the same samples. Batches
 // stay whole.
 TEST(BadSample, SameOnAnyRankCount) {
   Dataset set = fragile(60, {0, 1, 2, 30, 31, 59});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of images and captions: headers, quotes, tabs, what is refused.
-#include "data/sources/caption_table.hpp"
+// Tests tables of images and captions: headers, quotes, tabs, refusals.
+#include "data/caption_table.hpp"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(CaptionTable, WithoutAHeader) {
             (List{"1|a.jpg|one", "2|b.jpg|two\tand a tab ", "5|c.jpg|", "6|a.jpg|\"x\"\""}));
   EXPECT_EQ(rows("t.csv", "a.jpg,one\r\nb.jpg,\"two, and\"\n", {}, false),
             (List{"1|a.jpg|one", "2|b.jpg|two, and"}));
-  // A caption that is the name of a column makes no header.
+  // A caption that is the name of a column does not make a row a header.
   EXPECT_EQ(rows("t.tsv", "a.jpg\tcaption\n", {}, false), List{"1|a.jpg|caption"});
   EXPECT_EQ(rows("t.tsv", "image\ta photo\n", {}, false), List{"1|image|a photo"});
   EXPECT_EQ(rows("t.tsv", "", {}, false), List{});
@@ -112,7 +112,7 @@ TEST(CaptionTable, RowsOfAnotherLength) {
   bad("t.tsv", "caption\tpath\none\ttab\ta.jpg\n", {"line 2", "3 cells", "the header's 2"});
   bad("t.tsv", "path\tcaption\na.jpg\n", {"line 2", "1 cell,"});
   bad("t.tsv", "a.jpg\tx\nb.jpg\n", {"line 2", "no tab", "b.jpg"});
-  // Another separator than the name says.
+  // The separator differs from the one that the file name implies.
   bad("t.csv", "image;caption\na.jpg;x\n", {"line 1", "semicolons", "with commas"});
   bad("t.csv", "image\tcaption\na.jpg\tx\n", {"line 1", "call the file .tsv"});
   bad("t.tsv", "image,caption\na.jpg,x\n", {"line 1", "no tab", "call the file .csv"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classes of images: sub-folders, lists of names, numbers and names in texts.
+// Tests classes of images: sub-folders, lists of names, numbers and names in texts.
 #include <gtest/gtest.h>
 
 #include "data/ops/pipeline.hpp"
@@ -110,7 +110,7 @@ TEST(ClassNumber, OfNumbersAndOfNames) {
   EXPECT_EQ(number_of(op, "cat"), 1);
   expect_error(Exit::data, {"\"cow\" is none of the 2 classes"}, [&] { number_of(op, "cow"); });
   EXPECT_EQ(Pipeline(op, {{"text", FieldSpec::characters()}}, {}).spec().at("label").limit, 2);
-  // Checked without files, the number of names is not known.
+  // A check without files does not know the number of names.
   EXPECT_EQ(
       Pipeline("class_number(\"none.txt\")", {{"text", FieldSpec::characters()}}, {.open = false})
           .spec()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of data files with braces and stars.
-#include "data/sources/file_pattern.hpp"
+// Tests names of data files with braces and stars.
+#include "data/file_pattern.hpp"
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST_F(FilePattern, SortedByName) {
   EXPECT_EQ(of("*/?.tar"), (List{"a/9.tar", "b/1.tar"}));
   EXPECT_EQ(of("a/[!9]*.tar"), List{"a/10.tar"});
   EXPECT_EQ(of("*.tar"), (List{"1.tar", "[1].tar"}));
-  // Braces come first, and keep their order.
+  // Braces are expanded first, and keep their order.
   EXPECT_EQ(of("{b,a}/*.tar"), (List{"b/1.tar", "a/10.tar", "a/9.tar"}));
   EXPECT_EQ(of("{none,a/9*}"), (List{"none", "a/9.tar"})) << "names without a star need not exist";
 }
@@ -49,7 +49,7 @@ TEST_F(FilePattern, Problems) {
   expect_error(Exit::data, {"b/1.tar' is matched twice", "{?,b}/*"}, [&] { of("{?,b}/*"); });
   expect_error(Exit::data, {"a' is a folder", "a/*'"}, [&] { of("a"); });
   expect_error(Exit::config, {"braces"}, [&] { of("*{"); });
-  std::filesystem::create_symlink(dir / "loop", dir / "loop");  // root too cannot list it
+  std::filesystem::create_symlink(dir / "loop", dir / "loop");  // even root cannot list it
   expect_error(Exit::data, {"loop' cannot be listed: Too many levels"}, [&] { of("loop/*.tar"); });
 }
 

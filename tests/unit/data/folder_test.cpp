@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image folders with captions files, good and bad.
-#include "data/sources/folder.hpp"
+// Tests image folders with captions files, good and bad.
+#include "data/sources/folder.hpp" #include < gtest / gtest.h>
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,7 +71,7 @@ TEST_F(FolderTest, TsvAndCocoAreTheSame) {
             "3 images, 4 captions, 1 images without a caption left out");
 }
 
-// A substitute can stand in for each of them.
+// A substitute can replace each of these samples.
 TEST_F(FolderTest, WhatIsNoImageFileIsTheFaultOfItsSample) {
   std::filesystem::create_directory(dir / "images/folder.jpg");
   ASSERT_EQ(::mkfifo((dir / "images/pipe.jpg").c_str(), 0600), 0);
@@ -146,7 +145,7 @@ TEST_F(FolderTest, MissingFilesAreBadSamples) {
   expect_error(Exit::data, {"no folder", "nowhere"}, [&] { options.open({}); });
 }
 
-// Issue 20, F5: found before the first step, by one listing of each folder.
+// Missing images are found before the first step, by one listing of each folder (issue 20, F5).
 TEST_F(FolderTest, MissingFilesEndTheStart) {
   auto missing = [&](const std::string& text, std::vector<std::string> parts) {
     expect_error(Exit::data, parts, [&] { open("c.tsv", text); });
@@ -160,17 +159,17 @@ TEST_F(FolderTest, MissingFilesEndTheStart) {
   missing(many, {"1,200 of 1,201 images: 0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg, ...;"});
   // A header with unknown names looks like an image.
   missing("picture\twords\na.jpg\tx\n", {"\"picture\" is the name of a column", "image_column"});
-  // A file that no rank finds is a mistake in the deck, even if others could stand in.
+  // A set without any existing file is a mistake in the deck, even with substitutes.
   context.substitutes = true;
   EXPECT_EQ(open("c.tsv", "a.jpg\tx\nnone.jpg\ty\n")->size(), 2);
   missing("none.jpg\ty\n", {"1 of 1 images"});
   context.substitutes = false;
-  // Links count as what they lead to.
+  // A link counts as its target.
   std::filesystem::create_symlink(dir / "images/a.jpg", dir / "images/link.jpg");
   std::filesystem::create_symlink(dir / "images/gone", dir / "images/broken.jpg");
   std::filesystem::create_directory_symlink(dir / "images/sub", dir / "images/also");
   EXPECT_EQ(open("c.tsv", "link.jpg\tx\nalso/b.jpg\ty\n")->size(), 2);
-  // Only the job's first rank looks.
+  // Only the job's first rank checks the images.
   base::set_rank(1, 2);
   EXPECT_EQ(open("c.tsv", "a.jpg\tx\nnone.jpg\ty\n")->size(), 2);
   base::set_rank(0, 1);

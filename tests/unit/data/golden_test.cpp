@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preprocessing and tokenizing against arrays recorded from the published pipeline.
+// Tests preprocessing and tokenizing against arrays recorded from the published pipeline.
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
@@ -78,8 +78,8 @@ TEST(Golden, Preprocess) {
                                        double(expected[size_t(i)])));
     double tolerance = number_attribute(set, "tol");
     EXPECT_LE(worst, tolerance) << pp;
-    // The recorded tolerance allows a grey level where sums could be ordered otherwise; this code
-    // orders them the same.
+    // The recorded tolerance allows a grey level for sums in another order. This code uses the
+    // published order.
     EXPECT_EQ(worst, 0) << pp;
     run.insert(name);
     H5Dclose(set);

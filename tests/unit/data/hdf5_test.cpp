@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HDF5 source, on files made by the C library as h5py makes them.
-#include "data/sources/hdf5.hpp"
+// Tests the HDF5 source, on files that the C library makes like h5py.
+#include "data/sources/hdf5.hpp" #include < gtest / gtest.h>
 
-#include <gtest/gtest.h>
 #include <hdf5.h>
 
 #include <limits>
@@ -17,7 +16,7 @@ namespace {
 using base::Exit;
 using test::expect_error;
 
-// Raw calls of this program come one at a time, before any source is open.
+// Writes with raw HDF5 calls, one at a time, before any source is open.
 class Writer {
  public:
   explicit Writer(const std::string& path)
@@ -160,8 +159,8 @@ TEST_F(Hdf5Test, SeveralFilesAndThreads) {
   EXPECT_EQ(bad, 0);
 }
 
-// Without a type a field is what the dataset of the first file is; the spec is known before
-// anything is opened.
+// A field without a type has the type of the first file's dataset. The spec is known before any
+// file is opened.
 TEST_F(Hdf5Test, TypesOfTheFile) {
   auto write = [&](const std::string& path, hsize_t side) {
     Writer w(path);
@@ -185,7 +184,7 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
             "captions texts, files encoded bytes, images u8 [5,4,3], labels i32 [], score f32 [], "
             "text text, tokens i32 [2]");
   EXPECT_EQ(std::get<Array>(source->read(1)["labels"]).i32()[0], 200);
-  // Several files: the first tells, the others must be like it.
+  // The first of several files gives the type, and the others must match it.
   write(dir / "b.h5", 6);
   options.path = dir / "{a,b}.h5";
   options.fields = {{"image", "images"}};
@@ -282,7 +281,7 @@ TEST_F(Hdf5Test, WhatTheFileHasIsNamed) {
   bad({{"image", "images: f32 [4, 4, 3]"}}, {"says f32 [4,4,3]"});
   bad({{"text", "text: texts"}}, {"is text", "write \"text: text\""});
   bad({{"a", "big: i32"}, {"b", "short: f32"}}, {"'/short' has 1 rows, '/big' has 2"});
-  // never written, so small
+  // The chunks are never written, so the file is small.
   bad({{"a", "chunky: u8 [16384]"}}, {"chunks of 536870912 bytes", "at most 268435456"});
   options.fields = {{"a", "rows: u8 [32768, 16384]"}};
   expect_error(Exit::config, {"more than 268435456 bytes"}, [&] { options.spec(); });

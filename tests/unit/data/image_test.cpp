@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders beyond the recorded files: bit depths, interlacing, WebP, and everything broken.
+// Tests decoders beyond the recorded files: bit depths, interlacing, WebP, and broken files of
+// every kind.
 #include <gif_lib.h>
 #include <gtest/gtest.h>
 #include <png.h>
@@ -25,10 +26,10 @@ std::string golden(const std::string& name) {
 struct PngFormat {
   int type, depth, interlace = PNG_INTERLACE_NONE;
   bool transparent = false;
-  int texts = 0;  // of 7.5 MB each, compressed
+  int texts = 0;  // texts of 7.5 MB each, compressed
 };
 
-// `rows` are packed as the format wants them.
+// `rows` are packed as the format requires.
 std::string png_file(const PngFormat& f, uint32_t width, const std::vector<std::string>& rows) {
   std::string out;
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
@@ -82,7 +83,7 @@ TEST(Png, DepthsAndColours) {
             (V{255, 255, 255, 0, 0, 0, 255, 255, 255}));
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY, 4}, 2, {"\x5f"}), (V{0x55, 0x55, 0x55, 255, 255, 255}));
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_GRAY_ALPHA, 8}, 1, {{"\x40\x00", 2}}), (V{0x40, 0x40, 0x40}));
-  // dropped, not blended
+  // Alpha is dropped, not blended.
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_RGBA, 8}, 1, {{"\x0a\x0b\x0c\x00", 4}}), (V{10, 11, 12}));
   EXPECT_EQ(decoded({PNG_COLOR_TYPE_PALETTE, 2}, 4, {"\x1b"}),
             (V{1, 2, 3, 10, 20, 30, 100, 110, 120, 255, 0, 7}));
@@ -118,7 +119,7 @@ TEST(Png, CutOrDamaged) {
 
 TEST(Png, TooLarge) {
   std::string bad = golden("e_rgb_37x53.png");
-  // 40,000 x 40,000 in the header, its checksum made to fit.
+  // The header claims 40,000 x 40,000, with a right checksum.
   uint8_t side[4] = {0, 0, 0x9c, 0x40};
   std::memcpy(bad.data() + 16, side, 4);
   std::memcpy(bad.data() + 20, side, 4);
@@ -181,15 +182,15 @@ TEST(Jpeg, CutOrDamaged) {
 TEST(Jpeg, HarmlessWarnings) {
   std::string whole = jpeg_file(3);
   Array expected = decode_jpeg(bytes_of(whole), false);
-  // Bytes between the last data and the end marker, and after it, are found in many good files.
+  // Many good files have bytes between the last data and the end marker, and after it.
   std::string extra = whole.substr(0, whole.size() - 2) + "junk" + whole.substr(whole.size() - 2) +
                       std::string(5, '\0');
   EXPECT_EQ(pixels(decode_jpeg(bytes_of(extra), false)), pixels(expected));
-  // The same warning in a file that is cut after these bytes.
+  // A file that is cut after such bytes gives the same warning and is refused.
   std::string cut = whole.substr(0, whole.size() - 2) + "junk" + std::string("\xff\xfe\0\2", 4);
   expect_error(Exit::data, {"broken JPEG"}, [&] { decode_jpeg(bytes_of(cut), false); });
-  // A header with a version from the future, an unknown colour transform of Adobe, bytes between
-  // its segments.
+  // These files have a header with a version from the future, an unknown colour transform of Adobe,
+  // and bytes between segments.
   size_t jfif = whole.find("JFIF");
   ASSERT_NE(jfif, whole.npos);
   std::string version = whole, between = whole, adobe = whole;
@@ -202,7 +203,7 @@ TEST(Jpeg, HarmlessWarnings) {
                             16));
   for (const std::string& odd : {version, between, adobe}) {
     EXPECT_EQ(pixels(decode_jpeg(bytes_of(odd), false)), pixels(expected));
-    for (size_t size : {odd.size() / 2, odd.size() - 200})  // and no less is noticed for it
+    for (size_t size : {odd.size() / 2, odd.size() - 200})  // cuts are still noticed
       expect_error(Exit::data, {"broken JPEG"},
                    [&] { decode_jpeg(bytes_of(odd.substr(0, size)), false); });
   }
@@ -233,8 +234,7 @@ TEST(Jpeg, InksBecomeRgb) {
             pixels(decode_image(bytes_of(plain), false)));
 }
 
-// Cameras write "turn me" into the file; the published decoder does not look, so the stored pixels
-// are what counts.
+// Cameras store an orientation flag. The published decoder ignores it, so the stored pixels count.
 TEST(Jpeg, RotationTagIsIgnored) {
   std::string whole = jpeg_file(3);
   const std::string tiff("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0", 26);
@@ -289,7 +289,7 @@ TEST(Webp, DecodesAndDropsAlpha) {
                  [&] { decode_image(bytes_of(file.substr(0, cut)), false); });
 }
 
-// One image on a canvas, written by giflib: 4 colours, the last one transparent if `transparent`.
+// Writes one image on a canvas with giflib: 4 colours, the last one transparent if `transparent`.
 std::string gif_file(int left, int top, int width, int height, bool interlaced, bool transparent,
                      int second_side = 0) {
   std::string out;
@@ -339,7 +339,7 @@ TEST(Gif, FirstFrameOnItsCanvas) {
             pixels(plain));
   Array clear = decode_image(bytes_of(gif_file(0, 0, 12, 10, false, true)), false);
   EXPECT_EQ(std::vector<int>(clear.u8() + 9, clear.u8() + 12), (std::vector<int>{0, 0, 0}));
-  // A small first frame on the canvas of a larger second one: black around it.
+  // A small first frame on the canvas of a larger second one has black around it.
   std::string two = gif_file(3, 2, 5, 4, false, false, 9);
   Array small = decode_image(bytes_of(two), false);
   ASSERT_EQ(small.shape, (std::vector<int64_t>{9, 9, 3}));
@@ -353,7 +353,7 @@ TEST(Gif, FirstFrameOnItsCanvas) {
   for (size_t cut : {size_t{7}, size_t{15}, size_t{30}, two.size() / 3})
     expect_error(Exit::data, {"broken GIF"},
                  [&] { decode_image(bytes_of(two.substr(0, cut)), false); });
-  // its first frame is whole
+  // The first frame is whole.
   EXPECT_EQ(decode_image(bytes_of(two.substr(0, two.size() - 5)), false).shape[0], 9);
 }
 
@@ -375,7 +375,7 @@ TEST(Image, OtherFormatsAreNamed) {
                [] { decode_image(bytes_of("<html>not found</html>"), false); });
 }
 
-// The definition, in the order of cappa.md 8.2 and one float operation at a time.
+// Computes the definition in the order of cappa.md 8.2, one float operation at a time.
 TEST(Resize, EqualsTheDefinition) {
   for (const auto& sizes : {std::array<int64_t, 5>{7, 9, 3, 5, 13},
                             {1, 1, 3, 4, 3},
