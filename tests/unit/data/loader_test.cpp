@@ -22,7 +22,7 @@ namespace {
 using base::Exit;
 using test::expect_error;
 
-// Sample i is the number i; reading takes a while that differs from sample to sample.
+// Sample i is the number i. The reading time differs from sample to sample.
 class Numbers : public Source {
  public:
   explicit Numbers(int64_t size, int64_t most_us = 0) : size_(size), most_us_(most_us) {}
@@ -62,7 +62,7 @@ struct LoaderTest : testing::Test {
     o.prefetch = prefetch;
     return o;
   }
-  // Rank `rank` of `ranks`: its slice of each global batch.
+  // Returns the plan of rank `rank` of `ranks`: its slice of each global batch.
   static LoaderPlan plan(int64_t batch, int64_t first, int64_t end, int64_t rank = 0,
                          int64_t ranks = 1) {
     LoaderPlan p;
@@ -107,7 +107,7 @@ TEST_F(LoaderTest, SameBatchesForAnyThreads) {
 
 TEST_F(LoaderTest, EvaluationPadsTheLastBatch) {
   make(10);
-  // 16 places for 10 samples: two of the third batch, all of the fourth are padding
+  // 10 samples have 16 places: two of the third batch and all of the fourth are padding.
   LoaderPlan p = plan(4, 0, 4);
   p.examples = 10;
   Loader loader(*dataset, Order(Shuffle::none, 10, 0), options(2), p);
@@ -199,7 +199,7 @@ TEST_F(LoaderTest, PrefetchIsBounded) {
   EXPECT_EQ(source->reads, 20);
 }
 
-// Steady state: no large block is asked of the system, whatever thread decodes.
+// In steady state the loader requests no large block from the system, whichever thread decodes.
 TEST_F(LoaderTest, BuffersAreRecycled) {
   SyntheticOptions o;
   o.examples = 64;
@@ -212,13 +212,13 @@ TEST_F(LoaderTest, BuffersAreRecycled) {
   int64_t before = blocks_from_system();
   BatchPtr held;
   for (int i = 0; i < 200; ++i) held = loader.next();
-  // A batch more may be alive than while warming up, of three arrays; 3,200 samples and 200 batches
-  // passed through.
+  // One batch of three arrays more than after the warm-up may be alive. 3,200 samples and 200
+  // batches passed through.
   EXPECT_LE(blocks_from_system() - before, 12);
 }
 
-// What an op makes right in its row of the batch is what it makes elsewhere, also when another op
-// changes it after.
+// An op that writes directly into its row of the batch gives the result that it gives elsewhere,
+// also if another op changes the row later.
 TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
   SyntheticOptions o;
   o.examples = 12;
@@ -246,7 +246,7 @@ TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
         }
     }
   }
-  // The place of a field is taken once, and only by what fits.
+  // An op may use the place of a field once, and only for an array that fits.
   Array row(device::DType::f32, {8, 8, 3}), in(device::DType::f32, {8, 8, 3});
   Places places{{"image", {row.bytes.data(), row.bytes.size()}}};
   OpContext context{.stream = base::Stream(1, "test"), .position = 0, .places = &places};
@@ -266,8 +266,8 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-// Real files of many sizes through all that a run does with them, 20 epochs: after two of them
-// memory stays where it is.
+// Real files of many sizes pass all parts of a run's loader for 20 epochs. After two epochs memory
+// must not grow.
 TEST_F(LoaderTest, MemoryStaysFlat) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "freed memory is kept back there";
@@ -298,7 +298,7 @@ TEST_F(LoaderTest, MemoryStaysFlat) {
     if (i == 2 * kBatches) warm = resident_bytes();
     loader.next();
   }
-  // 8,640 samples later; a leak of a tenth of a small image in each would be 6 MiB.
+  // 8,640 samples passed; a leak of a tenth of a small image in each would be 6 MiB.
   EXPECT_LT(resident_bytes() - warm, 2 << 20);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixtures by weight: proportions, spread, and the streams of their data sets.
+// Tests mixtures by weight: proportions, spread, and the streams of their data sets.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -42,7 +42,8 @@ TEST(Proportions, ExactInEveryWindow) {
     ASSERT_EQ(p.period(), c.period);
     for (int64_t first : {int64_t{0}, int64_t{1}, int64_t{7}, 8'192'000'000'001})
       EXPECT_EQ(counts_in(p, first, c.period), c.counts) << first;
-    // Rounded by largest remainders: nobody is a whole example away from the exact share.
+    // Shares are rounded by largest remainders, so none differs from the exact share by a whole
+    // example.
     double sum = 0;
     for (auto& [name, w] : c.weights) sum += w;
     int part = 0;
@@ -51,8 +52,9 @@ TEST(Proportions, ExactInEveryWindow) {
   }
 }
 
-// The orders themselves: another one would change every mixture that is resumed. Data set j's i-th
-// example stands at (i + 1/2) / n_j, equal ones in the order of the names (mutant D4).
+// Records the orders, because another order would change every mixture that is resumed. The i-th
+// example of data set j lies at (i + 1/2) / n_j. Equal positions follow the order of the names
+// (mutant D4).
 TEST(Proportions, RecordedOrders) {
   auto order = [](const std::map<std::string, double>& weights) {
     Proportions p(weights);
@@ -68,8 +70,8 @@ TEST(Proportions, RecordedOrders) {
   EXPECT_EQ(order({{"a", 0.1}, {"b", 0.2}, {"c", 0.7}}), "ccbcaccbcc");
 }
 
-// After any number of examples each data set is less than one example away from its share; two data
-// sets at most half.
+// After any number of examples each data set is less than one example away from its share, and two
+// data sets at most half.
 TEST(Proportions, SpreadEvenly) {
   for (const Case& c : kCases) {
     Proportions p(c.weights);
@@ -88,7 +90,7 @@ TEST(Proportions, SpreadEvenly) {
 
 TEST(Proportions, FarPositionsCostNothing) {
   Proportions p({{"a", 1}, {"b", std::sqrt(2.0)}});
-  // Others on the machine disturb a try, but not each of them.
+  // Other programs on the machine disturb a try, but not each of them.
   std::chrono::steady_clock::duration took[2] = {std::chrono::hours(1), std::chrono::hours(1)};
   for (int round = 0; round < 100 && (round < 3 || took[1] > 3 * took[0]); ++round)
     for (int far = 0; far < 2; ++far) {
@@ -163,8 +165,8 @@ TEST(Mixture, SpecsMustAgree) {
   EXPECT_NE(spec_difference(more, one).find("missing in the second"), std::string::npos);
 }
 
-// Through the loader: what a row holds is the sample that the mixture names, and beginning in the
-// middle is the same.
+// Through the loader, a row holds the sample that the mixture names, also after a start in the
+// middle.
 TEST(Mixture, ThroughTheLoader) {
   std::map<std::string, Mixture::Part> parts{{"a", part(synthetic("a", 7))},
                                              {"b", part(synthetic("b", 23))}};

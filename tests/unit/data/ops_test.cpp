@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that no recorded file covers: random ones (they draw from seed, op and position, nothing
-// else), fields, numbers.
+// Tests ops that no recorded file covers: fields, numbers, and random ops, which draw only from
+// seed, op and position.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ using base::Exit;
 using device::DType;
 using test::expect_error;
 
-// Every pixel says where it was: channel 0 = row, 1 = column.
+// Every pixel encodes its position: channel 0 = row, 1 = column.
 Array numbered(int64_t height, int64_t width) {
   Array a(DType::u8, {height, width, 3});
   for (int64_t y = 0; y < height; ++y)
@@ -91,7 +91,7 @@ TEST(RandomOps, DependOnSeedOpAndPositionOnly) {
     size_t least = pp == "flip_lr" ? 2 : 30;
     EXPECT_GE(other_positions.size(), least);
     EXPECT_GE(other_seeds.size(), least);
-    // The same op at another place of the string draws other numbers.
+    // At another place of the string, the op draws other numbers.
     bool differs = false;
     for (int64_t i = 0; i < 20; ++i)
       differs |= outcome(i, 3, "copy('image', 'b') | drop('b') | ") != outcome(i, 3);
@@ -140,7 +140,7 @@ TEST(RandomOps, InceptionCropsHaveTheStatedAreasAndRatios) {
   }
   EXPECT_LT(smallest, 0.13);
   EXPECT_GT(largest, 0.55);
-  // No box of this area has that ratio here, so the whole image is taken, as published.
+  // No box of this area has that ratio here, so the op returns the whole image, as published.
   EXPECT_EQ(
       array(run("inception_crop(None, 90, 100)", with_image(numbered(10, 200))), "image").shape,
       (std::vector<int64_t>{10, 200, 3}));
@@ -192,7 +192,7 @@ TEST(ResizeSide, SpecsAndBombs) {
   EXPECT_EQ(text_of(Pipeline("resize_small(16)", known, {}).spec()), "image u8 [16,23,3]");
   EXPECT_EQ(text_of(Pipeline("resize_long(20)", known, {}).spec()), "image u8 [14,20,3]");
   EXPECT_EQ(text_of(Pipeline("resize_small(16)", unknown, {}).spec()), "image u8 [?,?,3]");
-  // One pixel high and long: keeping the aspect ratio would take gigabytes.
+  // For an image of one pixel, keeping the aspect ratio would take gigabytes.
   Array line(DType::u8, {1, 100'000, 3});
   expect_error(Exit::data, {"25600000 x 256", "at most 100000000"}, [&] {
     Sample sample = with_image(line);
@@ -204,7 +204,7 @@ TEST(ResizeSide, SpecsAndBombs) {
                [&] { run("resize_long(20) | drop('image')", with_image(line)); });
 }
 
-// Constants stay constant, and a kernel's weights at the same phase are those of its formula.
+// Constants stay constant, and the weights at equal phase follow the formula of the kernel.
 TEST(ResizeKernels, AllMethods) {
   Array flat(DType::f32, {9, 13, 2});
   std::fill_n(flat.f32(), flat.count(), 42.5f);
@@ -215,7 +215,7 @@ TEST(ResizeKernels, AllMethods) {
         for (int64_t i = 0; i < out.count(); ++i)
           ASSERT_NEAR(out.f32()[i], 42.5, 1e-3) << name << h << w;
       }
-  // Doubling: output 9 of 40 lies at input 4.25; taps at distances |k - 4.25|.
+  // In a doubling, output 9 of 40 lies at input 4.25, with taps at distances |k - 4.25|.
   auto value = [](const std::string& name, auto kernel) {
     Array in(DType::f32, {1, 20, 1});
     double sum = 0, expected = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The deck's tables, through the configuration engine.
+// Tests the deck's tables, through the configuration engine.
 #include "data/options.hpp"
 
 #include <gtest/gtest.h>

@@ -51,13 +51,13 @@ TEST(Order, DependsOnSeedAndEpochOnly) {
   EXPECT_NE(epoch_of(a, 3), epoch_of(a, 4));
 }
 
-// A changed order would make resumed runs see other samples than they should.
+// A changed order would give resumed runs other samples.
 TEST(Order, FixedForever) {
   Order order(Shuffle::exact, 10, 0);
   EXPECT_EQ(epoch_of(order, 0), (std::vector<int64_t>{0, 8, 6, 4, 9, 5, 7, 2, 1, 3}));
 }
 
-// Positions and samples are independent: chi-square of the 50 x 50 table over many epochs.
+// Positions and samples are independent, by chi-square of the 50 x 50 table over many epochs.
 TEST(Order, PlacesAreUniform) {
   constexpr int64_t kSize = 50, kEpochs = 20'000;
   Order order(Shuffle::exact, kSize, 7);
@@ -70,8 +70,8 @@ TEST(Order, PlacesAreUniform) {
   EXPECT_NEAR(chi, freedom, 5 * std::sqrt(2 * freedom));
 }
 
-// All 120 orders of five samples come up equally often: also for tiny sets the permutations are not
-// special.
+// All 120 orders of five samples are equally frequent: permutations of tiny sets are not special,
+// either.
 TEST(Order, AllPermutationsOfFewSamples) {
   constexpr int64_t kEpochs = 24'000;
   Order order(Shuffle::exact, 5, 11);
@@ -83,8 +83,8 @@ TEST(Order, AllPermutationsOfFewSamples) {
   EXPECT_NEAR(chi, 119, 5 * std::sqrt(2 * 119.0));
 }
 
-// In a large set: no drift from position to sample, neighbours do not stay neighbours, no fixed
-// points to speak of.
+// In a large set no sample drifts, neighbours do not stay neighbours, and few samples keep their
+// position.
 TEST(Order, LooksRandomInALargeSet) {
   constexpr int64_t kSize = 100'003;
   Order order(Shuffle::exact, kSize, 3);
@@ -129,7 +129,7 @@ TEST(OrderBlocks, AWindowReadsWholeBlocks) {
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     std::vector<int64_t> indices = epoch_of(order, epoch);
     for (size_t at = 0; at < indices.size(); ++windows) {
-      // The window's length follows from the blocks it turns out to hold.
+      // The window's length follows from the blocks in it.
       std::set<int64_t> blocks;
       size_t begin = at, length = 0;
       while (at < indices.size() && (blocks.size() < size_t(kWindow) || at - begin < length)) {
@@ -145,7 +145,7 @@ TEST(OrderBlocks, AWindowReadsWholeBlocks) {
     }
   }
   EXPECT_EQ(windows, 3 * 63);
-  // samples of different blocks alternate: about 4 of 5 steps change the block
+  // Samples of different blocks alternate: about 4 of 5 steps change the block.
   EXPECT_GT(total_mixed, 3 * kSize / 2);
 }
 
@@ -155,7 +155,7 @@ TEST(OrderBlocks, BlocksAndSamplesAreShuffled) {
   EXPECT_EQ(first, epoch_of(Order(Shuffle::blocks, 10'000, 1, {16, 8}), 0));
   EXPECT_NE(first, second);
   EXPECT_NE(first, epoch_of(other, 0));
-  // The short block, and every other, may stand anywhere.
+  // Any block, also the short one, may be at any place.
   std::set<int64_t> places;
   Order ragged(Shuffle::blocks, 33, 1, {4, 1});
   for (int64_t epoch = 0; epoch < 200; ++epoch)
@@ -164,7 +164,7 @@ TEST(OrderBlocks, BlocksAndSamplesAreShuffled) {
   EXPECT_EQ(places.size(), 9u);
 }
 
-// One window over everything is an exact shuffle: places are uniform.
+// One window over all samples is an exact shuffle: places are uniform.
 TEST(OrderBlocks, PlacesAreUniformInOneWindow) {
   constexpr int64_t kSize = 50, kEpochs = 5000;
   Order order(Shuffle::blocks, kSize, 7, {4, 100});
@@ -182,11 +182,11 @@ TEST(OrderBlocks, FixedForever) {
   EXPECT_EQ(epoch_of(order, 0), (std::vector<int64_t>{4, 8, 3, 7, 5, 6, 0, 9, 10, 2, 1}));
 }
 
-// Position 0 and the position of step 1,000,000 at batch 8192 cost the same, in every mode.
+// Position 0 and the position of step 1,000,000 at batch 8192 cost equally much, in every mode.
 TEST(Order, FarPositionsCostNothing) {
   for (Shuffle shuffle : {Shuffle::none, Shuffle::exact, Shuffle::blocks}) {
     Order order(shuffle, 400'000'003, 1);
-    // Others on the machine disturb a try, but not each of them.
+    // Other programs on the machine disturb a try, but not each of them.
     double seconds[2] = {1e9, 1e9};
     for (int round = 0; round < 100 && (round < 3 || seconds[1] > 3 * seconds[0]); ++round)
       for (int far = 0; far < 2; ++far) {

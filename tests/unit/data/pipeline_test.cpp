@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The preprocessing language: syntax, arguments, and specs before any data is read.
-#include "data/ops/pipeline.hpp"
+// Tests the preprocessing language: syntax, arguments, and specs before any data is read.
+#include "data/pipeline.hpp"
 
 #include <gtest/gtest.h>
 
@@ -120,7 +120,7 @@ TEST(Pipeline, SpecErrorsNameTheOp) {
   bad("decode | value_range(0, 1, [1, 2], [1, 2, 3])", {"different lengths"});
   bad("decode | value_range(0, 1, 5, 5)", {"equal"});
   bad("tokenize('t', max_len=5)", {"no [tokenizer.t]", "there is none"});
-  // Found before memory is taken.
+  // The check refuses these sizes before any memory is allocated.
   bad("decode | resize(65536)", {"character 10", "u8 [65536,65536,3]", "at most 1144 MiB"});
   bad("decode | resize(16384) | value_range",
       {"character 26", "f32 [16384,16384,3]", "at most 1144 MiB"});
@@ -128,7 +128,7 @@ TEST(Pipeline, SpecErrorsNameTheOp) {
 
 TEST(Pipeline, TokenizerNamesAndOptions) {
   Tokenizers tokenizers({{"emoji", nullptr}, {"c4_en", nullptr}});
-  OpEnvironment look{.tokenizers = &tokenizers, .open = false};  // no model file is touched
+  OpEnvironment look{.tokenizers = &tokenizers, .open = false};  // opens no model file
   Pipeline good("tokenize('emoji', max_len=24, eos='sticky')", files(), look);
   EXPECT_EQ(good.spec().at("labels"), FieldSpec::array(device::DType::i32, {24}));
   auto bad = [&](const char* text, std::vector<std::string> parts) {
@@ -147,7 +147,7 @@ TEST(Pipeline, EveryOpIsDescribed) {
     EXPECT_FALSE(row.doc.empty()) << row.name;
     for (const Parameter& p : row.parameters)
       EXPECT_FALSE(p.doc.empty()) << row.name << " " << p.name;
-    // Defaults are literals of their own type.
+    // Defaults are literals of the parameter's type.
     std::string given;
     for (const Parameter& p : row.parameters)
       if (!p.otherwise.empty())
@@ -167,8 +167,8 @@ TEST(Pipeline, ErrorsInASampleNameTheOp) {
   expect_error(Exit::data, {"decode: ", "not an image", "nonsense"}, [&] { p.apply(sample, 0); });
 }
 
-// Where the last op on a field scales bytes, that may be left to whoever reads them: the same
-// values, the same draws.
+// If the last op on a field scales bytes, the reader of the batch may do that instead, with equal
+// values and equal draws.
 TEST(Pipeline, ScalingMayBeLeftOut) {
   const Spec spec{{"image", FieldSpec::array(device::DType::u8, {9, 11, 3})},
                   {"texts", FieldSpec::list_of_texts()}};

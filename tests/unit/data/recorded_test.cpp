@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random choices as they were first made. A changed draw would change every run that is resumed,
-// and no other test would show it. Orders of samples are recorded in order_test, of mixtures in
-// mixture_test, parts in subset_test.
+// Records random choices. A changed draw would change every run that is resumed, and no other test
+// would show it. order_test records the orders of samples, mixture_test those of mixtures, and
+// subset_test parts.
 #include <gtest/gtest.h>
 
 #include "base/hash.hpp"
@@ -15,7 +15,7 @@ namespace {
 
 using device::DType;
 
-// Every pixel says where it was.
+// Every pixel encodes its position.
 Array pixels_of_places(int64_t height, int64_t width) {
   Array a(DType::u8, {height, width, 3});
   for (int64_t i = 0; i < height * width; ++i) {
@@ -25,7 +25,7 @@ Array pixels_of_places(int64_t height, int64_t width) {
   return a;
 }
 
-// The outcome of `op` at positions 0, 1, ... of seed 3, as text.
+// Returns the results of `op` at positions 0, 1, ... of seed 3, as text.
 std::string outcomes(const std::string& op, const std::string& field, int count,
                      const std::function<std::string(const Value&)>& text, int64_t height = 90,
                      int64_t width = 120) {
@@ -42,7 +42,7 @@ std::string outcomes(const std::string& op, const std::string& field, int count,
   return out;
 }
 
-// "y,x:height,width" of the part of the image that is left.
+// Returns "y,x:height,width" of the remaining part of the image.
 std::string box(const Value& value) {
   const Array& a = std::get<Array>(value);
   return fmt::format("{},{}:{},{}", a.u8()[0], a.u8()[1], a.shape[0], a.shape[1]);
@@ -63,7 +63,7 @@ TEST(Recorded, Crops) {
             "3,1:60,100");
 }
 
-// Thousands of boxes as one hash: shapes of images where rounding decides and where few boxes fit.
+// Hashes thousands of boxes, on shapes of images where rounding decides and where few boxes fit.
 TEST(Recorded, ManyCrops) {
   std::string all;
   for (auto [height, width] : {std::pair{90, 120}, {120, 41}, {33, 100}, {9, 8}, {7, 7}, {200, 3}})
@@ -92,7 +92,7 @@ TEST(Recorded, OtherDraws) {
   EXPECT_EQ(outcomes("randu('u')", "u", 4, number), "0.449177 0.703419 0.626930 0.266275");
 }
 
-// Checkpoints hold fingerprints: runs go on only where they are the same.
+// Checkpoints hold fingerprints, and a run continues only if they are equal.
 TEST(Recorded, Fingerprints) {
   EXPECT_EQ(fmt::format("{:016x}", Fingerprint().add("a").add(int64_t{7}).value()),
             "c9558007d08cc7a7");

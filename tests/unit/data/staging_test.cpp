@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies on node-local disk: made once, checked, whole or not at all.
-#include "data/sources/staging.hpp"
+// Tests copies on node-local disk: made once, checked, whole or absent.
+#include "data/staging.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST_F(StagingTest, CopiesOnceAndChecks) {
     EXPECT_EQ(File(staged_path(stage, path)).modified_ns(), File(path).modified_ns());
   }
   EXPECT_EQ(stage_files(shards, stage, 2).copied_files, 0);
-  // Another size, another time, a copy that was cut: made again.
+  // A copy with another size or time, or one that was cut, is made again.
   test::write_file(shards[0], TarText().add("x.txt", "new").end());
   timespec times[2] = {{0, UTIME_OMIT}, {1'000'000, 5}};
   ASSERT_EQ(::utimensat(AT_FDCWD, shards[1].c_str(), times, 0), 0);
@@ -70,7 +70,7 @@ TEST_F(StagingTest, TheSourceReadsTheCopies) {
   options.fields = {{"text", "txt"}};
   EXPECT_EQ(options.files(), (std::vector<std::string>{shards[0], shards[1]}));
   stage_files(options.files(), stage, 1);
-  // The copy says something else, so that one sees which is read.
+  // The copy has another text, which shows the file that is read.
   std::string copy = staged_path(stage, shards[0]), text = test::read_file(copy);
   text.replace(text.find("a/s-0.tar 3"), 11, "local copy!");
   test::write_file(copy, text);
@@ -95,7 +95,7 @@ TEST_F(StagingTest, ImagesOfAFolder) {
   expect_error(Exit::data, {"no such file for 1 of 3 images: none.jpg"},
                [&] { options.open({.stage_dir = stage}); });
   std::filesystem::rename(dir / "images/sub", dir / "images/gone");
-  // there is a copy
+  // The missing image has a staged copy.
   expect_error(Exit::data, {"1 of 3 images: none.jpg"},
                [&] { options.open({.stage_dir = stage}); });
   std::filesystem::rename(dir / "images/gone", dir / "images/sub");
@@ -114,7 +114,7 @@ TEST_F(StagingTest, ImagesOfAFolder) {
 TEST_F(StagingTest, NotEnoughSpace) {
   std::string huge = dir / "huge.tar";
   test::write_file(huge, "");
-  // A sparse file larger than any disk here.
+  // A sparse file is larger than any disk here.
   ASSERT_EQ(::truncate(huge.c_str(), int64_t{8} << 40), 0);
   shards.push_back(huge);
   expect_error(Exit::data,
@@ -124,7 +124,7 @@ TEST_F(StagingTest, NotEnoughSpace) {
 }
 
 TEST_F(StagingTest, Failures) {
-  // Whether a file may be missing, its source knows.
+  // Only its source knows if a file may be missing.
   EXPECT_EQ(stage_files({dir / "none.tar", dir / "a"}, stage, 1).files, 0);
   WebdatasetOptions options;
   options.path = dir / "none.tar";
@@ -134,7 +134,7 @@ TEST_F(StagingTest, Failures) {
   test::write_file(dir / "file", "");
   expect_error(Exit::data, {"loader.stage_dir", "file"},
                [&] { stage_files(shards, dir / "file/stage", 1); });
-  // A directory in the way of a copy: the temporary file goes too.
+  // With a directory in the way of a copy, the temporary file is removed as well.
   std::filesystem::create_directories(staged_path(stage, shards[1]) + "/x");
   expect_error(Exit::data, {"loader.stage_dir"}, [&] { stage_files(shards, stage, 1); });
   for (const std::string& name : staged_names()) EXPECT_EQ(name.find("copying"), name.npos) << name;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a source: as many samples as were asked for, the same ones everywhere, and none in two
-// parts.
-#include "data/stream/subset.hpp"
+// Tests parts of a source: the requested number of samples, equal on all ranks, and no sample in
+// two parts.
+#include "data/subset.hpp"
 
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ TEST(Subset, PartsAreDisjointAndCoverAll) {
   EXPECT_EQ(members(7, 0, 0).size(), 7u);
 }
 
-// Another part would put samples of the validation set into training.
+// A changed part would move samples of the validation set into training.
 TEST(Subset, FixedForever) {
   using Indices = std::vector<int64_t>;
   EXPECT_EQ(members(40, 6, 0), (Indices{3, 4, 5, 10, 14, 26}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of this folder share: temporary directories, tar files written byte by byte,
-// expected errors.
+// Tools of this folder's tests: temporary directories, tar files written byte by byte, expected
+// errors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ inline Bytes bytes_of(const std::string& s) {
   return b;
 }
 
-// A tar archive, written by the book and open to every abuse.
+// A tar archive in standard format, with means to break each field.
 class TarText {
  public:
   static std::string header(const std::string& name, int64_t size, char type = '0',
@@ -106,7 +106,7 @@ class TarText {
   std::string text;
 };
 
-// The error that `body` must end with, its text holding every one of `parts`.
+// Checks that `body` fails with this exit code, and that the text holds every one of `parts`.
 template <class Body>
 void expect_error(base::Exit code, std::vector<std::string> parts, Body&& body) {
   try {

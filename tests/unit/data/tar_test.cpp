@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walking tar headers: formats, long names, huge sizes, and files cut or damaged everywhere.
+// Tests tar headers: formats, long names, huge sizes, and files cut or damaged everywhere.
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
@@ -74,11 +74,11 @@ TEST_F(Tar, LongNames) {
   EXPECT_EQ(content(m[2]), "333");
 }
 
-// Another program's idea of the formats.
+// Reads the formats as another program writes them.
 TEST_F(Tar, FormatsOfLibarchive) {
   for (int format :
        {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FORMAT_TAR_PAX_INTERCHANGE, ARCHIVE_FORMAT_TAR_GNUTAR}) {
-    // of a name's last part; ustar has no more room
+    // length of a name's last part; ustar has no more room
     size_t longest = format == ARCHIVE_FORMAT_TAR_USTAR ? 90 : 190;
     std::vector<std::string> names{
         "plain.txt", std::string(120, 'd') + "/" + std::string(longest, 'n') + ".txt", "last.txt"};
@@ -128,7 +128,7 @@ TEST_F(Tar, SizesBeyondEightGiB) {
   }
 }
 
-// Cut after any byte, an archive gives an error, never fewer members.
+// Cut after any byte, an archive gives an error and never fewer members.
 TEST_F(Tar, CutAnywhere) {
   TarText tar;
   tar.add("a.txt", "hello")
@@ -141,7 +141,7 @@ TEST_F(Tar, CutAnywhere) {
     SCOPED_TRACE(size);
     expect_error(Exit::data, {path}, [&] { walk(whole.substr(0, size)); });
   }
-  // Inside the bytes of b.txt: file, member and place are named.
+  // A cut inside the bytes of b.txt is reported with file, member and place.
   expect_error(Exit::data, {path, "long.txt", "was cut", "byte 1024", "after member 'a.txt'"},
                [&] { walk(whole.substr(0, 2700)); });
   expect_error(Exit::data, {"without the tar end mark"}, [&] { walk(tar.text); });
@@ -200,7 +200,7 @@ TEST_F(Tar, Refused) {
   });
   expect_error(Exit::data, {"no/such.tar", "No such file"}, [&] { File file("no/such.tar"); });
   expect_error(Exit::data, {"not a regular file"}, [&] { File file(dir.path()); });
-  const std::string pipe = dir.path() + "/pipe";  // nobody will ever write to it
+  const std::string pipe = dir.path() + "/pipe";  // a pipe without a writer
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   expect_error(Exit::data, {"not a regular file"}, [&] { File file(pipe); });
 }
@@ -244,7 +244,8 @@ TEST_F(Tar, Index) {
   }
 }
 
-// Another shard under the same name: tar fills up to 10 KiB, so the length often stays as it was.
+// Another shard may replace one of the same name. tar fills files up to 10 KiB, so the length often
+// stays.
 TEST_F(Tar, IndexOfAnotherShardIsStale) {
   auto put = [&](const std::string& key, const std::string& more, int64_t seconds,
                  int64_t nanoseconds) {
@@ -256,13 +257,13 @@ TEST_F(Tar, IndexOfAnotherShardIsStale) {
   const TarIndex index = load_tar_index(path, {});
   const std::string bytes = test::read_file(path + ".index");
   ASSERT_TRUE(decode_tar_index(bytes, File(path)));
-  put("1", "", 1'600'000'001, 5);  // as long, later
+  put("1", "", 1'600'000'001, 5);  // of equal length, later
   EXPECT_FALSE(decode_tar_index(bytes, File(path)));
-  put("1", "", 1'500'000'000, 5);  // as long, earlier: copied from elsewhere with its time
+  put("1", "", 1'500'000'000, 5);  // of equal length, earlier: copied with its time
   EXPECT_FALSE(decode_tar_index(bytes, File(path)));
-  put("1", "", 1'600'000'000, 6);  // as long, within the same second
+  put("1", "", 1'600'000'000, 6);  // of equal length, within the same second
   EXPECT_FALSE(decode_tar_index(bytes, File(path)));
-  put("1", std::string(512, '\0'), 1'600'000'000, 5);  // of the same time, longer
+  put("1", std::string(512, '\0'), 1'600'000'000, 5);  // of equal time, longer
   EXPECT_FALSE(decode_tar_index(bytes, File(path)));
   const TarIndex fresh = load_tar_index(path, {});
   EXPECT_EQ(fresh.keys, std::vector<std::string>{"1"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes tokenizer, and prefixes that are given rather than predicted.
+// Tests the bytes tokenizer, and prefixes that are given rather than predicted.
 #include <gtest/gtest.h>
 
 #include "data/ops/pipeline.hpp"
@@ -50,7 +50,7 @@ Result tokenized(const std::string& arguments, const std::string& text) {
   return r;
 }
 
-// What is no text would be trained on as unknown pieces.
+// Bytes that are no text would be trained on as unknown pieces.
 TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
   Tokenizers tokenizers = bytes();
   Pipeline p("tokenize('b', max_len=4, eos='sticky')", {{"text", FieldSpec::characters()}},
@@ -68,7 +68,7 @@ TEST(Tokenize, RefusesWhatIsNoTextAndCountsWhatIsEmpty) {
   EXPECT_EQ(p.counts(),
             (std::map<std::string, int64_t>{
                 {"labels.captions", 4}, {"labels.captions_cut", 1}, {"labels.captions_empty", 2}}));
-  apply("abc");  // with its end exactly max_len ids: nothing is cut
+  apply("abc");  // exactly max_len ids with its end, so nothing is cut
   EXPECT_EQ(p.counts().at("labels.captions_cut"), 1);
   apply("abcd");
   EXPECT_EQ(p.counts().at("labels.captions_cut"), 2);
@@ -87,12 +87,12 @@ TEST(Tokenize, TellsOfAllCaptionsBeforeTheyAreCut) {
   EXPECT_EQ(told.tokens, (std::vector<int64_t>{7, 1, 2}));
   EXPECT_EQ(told.max_len, 4);
   EXPECT_EQ(told.empty, 1);
-  // One that is not chosen may be no text: it would be chosen another time.
+  // A caption that is not chosen must be text, too, because another draw would choose it.
   Sample bad{{"captions", Texts{"a", "\xff"}}};
   expect_error(Exit::data, {"UTF-8"}, [&] { p.apply(bad, 0, nullptr, &trace); });
 }
 
-// A field that is written anew forgets what it was chosen from.
+// A field that an op overwrites forgets the captions that it was chosen from.
 TEST(Tokenize, TellsOfACopiedTextAlone) {
   Tokenizers tokenizers = bytes();
   Pipeline p(
@@ -134,13 +134,13 @@ TEST(Prefix, IsGivenAndCarriesNoLoss) {
   using F = std::vector<float>;
   constexpr int32_t a = 'a' + 3, b = 'b' + 3, P = 'P' + 3;
   Result r = tokenized("max_len=6, eos='sticky', prefix='P:'", "AB");
-  EXPECT_EQ(r.ids, (std::vector<int32_t>{P, ':' + 3, a, b, 1, 0}));  // as written: not lower-cased
+  EXPECT_EQ(r.ids, (std::vector<int32_t>{P, ':' + 3, a, b, 1, 0}));  // not lower-cased
   EXPECT_EQ(r.masks, (F{0, 0, 1, 1, 1, 0}));
-  // cut: the prefix stays, the end sticks
+  // The caption is cut, the prefix stays, and the end is kept.
   r = tokenized("max_len=4, eos='sticky', prefix='P:'", "ABBA");
   EXPECT_EQ(r.ids, (std::vector<int32_t>{P, ':' + 3, a, 1}));
   EXPECT_EQ(r.masks, (F{0, 0, 1, 1}));
-  r = tokenized("max_len=4, prefix=''", "A");  // an empty prefix still says where padding is
+  r = tokenized("max_len=4, prefix=''", "A");  // an empty prefix still masks padding
   EXPECT_EQ(r.masks, (F{1, 0, 0, 0}));
   expect_error(Exit::config, {"prefix alone has 4 ids", "max_len is 4"},
                [] { tokenized("max_len=4, prefix='Pfff'", ""); });

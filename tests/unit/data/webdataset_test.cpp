@@ -32,7 +32,7 @@ TEST(Brace, Expands) {
   for (const char* bad :
        {"a{0..", "a}b", "{}", "{a}", "{3..1}", "{a..c}", "{{0..1},2}", "{0..99999999}"})
     expect_error(Exit::config, {"'"}, [&] { expand_braces(bad); });
-  // Neither many names nor long ones fill the memory, and looking makes none.
+  // Neither many names nor long ones fill the memory, and the check makes no names.
   check_braces("{0..999999}");
   expect_error(Exit::config, {"more than 1000000 names"},
                [] { expand_braces("{0..999}{0..999}{a,b}"); });
@@ -108,7 +108,7 @@ TEST_F(WebdatasetTest, FingerprintTellsCopiesApart) {
             }),
             first)
       << "divided otherwise";
-  // The same keys, another size of one member.
+  // The new shard has the same keys and another size of one member.
   EXPECT_NE(changed([&] {
               TarText tar;
               for (int i = 0; i < 5; ++i) {
@@ -134,7 +134,7 @@ TEST_F(WebdatasetTest, ShardThatChangesWhileItIsOpenIsNoticed) {
   file.close();
   std::this_thread::sleep_for(std::chrono::milliseconds(5200));
   EXPECT_THROW(source->read(0), Unreadable);
-  EXPECT_NO_THROW(source->read(7));  // of another shard
+  EXPECT_NO_THROW(source->read(7));  // this sample is in another shard
 }
 
 TEST_F(WebdatasetTest, ShardThatIsReplacedBeforeItIsReadIsNoticed) {
@@ -160,20 +160,20 @@ TEST_F(WebdatasetTest, IndexIsKeptAndChecked) {
   struct stat info;
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0644u);
-  // A valid index is believed: the shard's headers are not read again.
+  // With a valid index, the source does not read the shard's headers again.
   std::string index = test::read_file(path);
   TarIndex other = *decode_tar_index(index, File(dir / "s-2.tar"));
   other.keys[0] = "changed";
   test::write_file(path, encode_tar_index(other, File(dir / "s-2.tar")));
   EXPECT_EQ(options.open(context)->key(5), dir / "s-2.tar:changed");
-  // Damaged, or of an older shard: made again.
+  // A damaged index, or one of an older shard, is made again.
   test::write_file(path, index.substr(0, index.size() / 2));
   EXPECT_EQ(options.open(context)->key(5), dir / "s-2.tar:0005");
   EXPECT_EQ(test::read_file(path), index);
   shard(2, 5, 20);
   EXPECT_EQ(options.open(context)->size(), 20);
-  // The shard has as many bytes and another time, then more bytes and the same time: made again
-  // (mutant D6).
+  // The shard changes its time but not its size, then its size but not its time. The index is made
+  // again (mutant D6).
   std::string file = dir / "s-2.tar";
   auto size = std::filesystem::file_size(file);
   auto time = std::filesystem::last_write_time(file) + std::chrono::nanoseconds(1);
@@ -195,8 +195,8 @@ TEST_F(WebdatasetTest, IndexElsewhere) {
   EXPECT_EQ(files, 3);
   EXPECT_FALSE(std::filesystem::exists(dir / "s-0.tar.index"));
   EXPECT_FALSE(std::filesystem::exists(dir / "run"));
-  // Where the first place cannot be written, the run directory takes them. (A file stands where a
-  // directory would be needed, which stops root too.)
+  // If the first place is not writable, the run directory gets the indexes. (A file blocks a
+  // directory here, which stops root, too.)
   test::write_file(dir / "blocked", "");
   options.open({.index_dir = dir / "blocked", .run_index_dir = dir / "run/index"});
   files = 0;
@@ -235,8 +235,8 @@ TEST_F(WebdatasetTest, MissingMember) {
   expect_error(Exit::data,
                {"field 'text'", "2 of 12", ".txt", "s-1.tar:0009", ".cls .json .png .txt"},
                [&] { options.open(context); });
-  // Where bad samples are replaced it is an error of the sample; what no sample has is still a
-  // mistake in the deck.
+  // With substitutes, a missing member is an error of the sample. A member that no sample has is
+  // still a mistake in the deck.
   OpenContext replacing = context;
   replacing.substitutes = true;
   std::unique_ptr<Source> source = options.open(replacing);
@@ -250,7 +250,7 @@ TEST_F(WebdatasetTest, MissingMember) {
   expect_error(Exit::data, {"12 of 12", ".jpg", ".png"}, [&] { options.open(context); });
 }
 
-// Issue 20, F3: shards as img2dataset writes them, images of several extensions in one set.
+// Shards of img2dataset have images of several extensions in one set (issue 20, F3).
 TEST_F(WebdatasetTest, FirstExtensionThatASampleHas) {
   options.path = dir / "m.tar";
   options.fields = {{"image", "jpg;jpeg; png;webp"}, {"text", "txt"}};
@@ -273,7 +273,8 @@ TEST_F(WebdatasetTest, FirstExtensionThatASampleHas) {
   options.fields["image"] = "png;jpeg;webp;jpg";
   EXPECT_EQ(text_in(options.open(context)->read(4)["image"]), "PNG")
       << "the order in the deck decides, not the archive's";
-  // One extension: the message says what to write, and the fingerprint is that of the same places.
+  // With one extension, the message has the correct line, and the fingerprint is that of the same
+  // places.
   options.fields["image"] = "jpg";
   expect_error(Exit::data, {"3 of 5", "'.jpg'", R"({ image = "jpg;jpeg;png;webp" })"},
                [&] { options.open(context); });
@@ -286,7 +287,8 @@ TEST_F(WebdatasetTest, FirstExtensionThatASampleHas) {
 TEST_F(WebdatasetTest, PathsWithStars) {
   three_shards();
   options.path = dir / "s-{0..2}.tar";
-  uint64_t braces = options.open(context)->fingerprint();  // indexes lie beside the shards now
+  // the indexes exist beside the shards now
+  uint64_t braces = options.open(context)->fingerprint();
   test::write_file(dir / "s-1.tar.index.aBcDeF", "half an index");
   test::write_file(dir / ".s-9.tar", "not finished");
   for (std::string pattern : {"s-*", "*.tar", "s-[0-2].tar", "s-?.tar"}) {
