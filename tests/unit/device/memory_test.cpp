@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers, the ledger and the two-ended arena; and that what is measured on paper is what real
-// memory then holds.
+// Tests buffers, the ledger and the two-ended arena. Memory that a plan measures must equal the
+// real memory.
 #include "device/memory.hpp"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(Ledger, KeepsNowAndPeakPerCategory) {
 TEST(Buffer, IsAlignedZeroedAndRoundedUp) {
   Ledger l;
   for (int64_t bytes : {1, 63, 64, 65, 4095, 1000000}) {
-    {  // what was in the memory before must not show
+    {  // the old contents of the memory must not show
       Buffer dirty(Kind::cpu, l, "x", bytes);
       std::memset(dirty.data(), 0xff, size_t(bytes));
     }
@@ -100,7 +100,7 @@ TEST(Buffer, MovesWithItsEntryInTheLedger) {
   EXPECT_EQ(b.data(), memory);
   EXPECT_EQ(l.entries().at("a").now, 128);
   Buffer c(Kind::cpu, l, "c", 64);
-  c = std::move(b);  // what c held is given back
+  c = std::move(b);  // c frees its old memory
   EXPECT_EQ(c.data(), memory);
   EXPECT_EQ(l.entries().at("c").now, 0);
   EXPECT_EQ(l.entries().at("a").now, 128);
@@ -174,8 +174,7 @@ TEST(Arena, RefusesWhatDoesNotFit) {
   EXPECT_THROW(b.save(17), base::Error) << "the two ends may not meet";
 }
 
-// A random history of saves, temporaries, scopes and pops. Returns every address, relative to the
-// first.
+// Plays a random history of saves, temporaries, scopes and pops, and passes every view to `made`.
 void play(Arena& a, base::Stream s, int depth, int64_t& steps,
           const std::function<void(const View&)>& made) {
   Arena::Scope scope(a);
@@ -204,7 +203,7 @@ TEST(Arena, MeasuringFindsExactlyWhatRealMemoryNeeds) {
     Ledger l;
     Arena real(Kind::cpu, l, "activations", paper.peak());
     EXPECT_FALSE(real.measuring());
-    // Every live range keeps its contents: overlapping ranges would show.
+    // Every live range must keep its contents, which overlapping ranges would change.
     steps = 0;
     int64_t again = 0;
     play(real, s, 0, steps, [&](const View& v) {
@@ -215,7 +214,7 @@ TEST(Arena, MeasuringFindsExactlyWhatRealMemoryNeeds) {
     EXPECT_EQ(real.peak(), paper.peak());
     EXPECT_EQ(l.peak_of("activations"), paper.peak());
     if (paper.peak() == 0) continue;
-    // One line less would not have been enough.
+    // 64 bytes less are too little.
     Arena small(Kind::cpu, l, "activations", paper.peak() - 64);
     steps = 0;
     EXPECT_THROW(play(small, s, 0, steps, [](const View&) {}), base::Error) << seed;
