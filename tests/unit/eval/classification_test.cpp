@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classification evaluator with made-up ranks and losses: who counts, for every k, on every
-// number of ranks.
+// Tests the classification evaluator with made-up ranks and losses: the counted examples, every k,
+// and every number of ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// The answers of the made-up model for example e; the losses add up exactly.
+// The made-up model gives these values for example e. The losses add up exactly.
 double loss_of(int64_t e) { return 1 + 0.25 * double(e % 9); }
 double rank_of(int64_t e) { return double(e * e % 11); }
 

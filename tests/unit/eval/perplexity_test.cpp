@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The perplexity evaluator with a likelihood that is made up: which examples count, what they are
-// divided by, and which image stands beside which caption.
+// Tests the perplexity evaluator with a made-up likelihood: the counted examples, their divisors,
+// and the pairs of images and captions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace {
 
-// The answer of the made-up model for caption c: any numbers whose sums are exact.
+// The made-up model gives these values for caption c. Their sums are exact.
 double nll_of(int64_t caption) { return 1 + 0.25 * double(caption); }
 double tokens_of(int64_t caption) { return double(1 + caption % 5); }
 
@@ -20,7 +20,7 @@ struct Setting {
   int64_t examples = 40, batch = 6;
   int ranks = 1;
   bool shuffle_images = false;
-  double tokens = 1;             // factor: 0 stands for a model that predicts nothing
+  double tokens = 1;             // factor of the weights; 0: a model that predicts nothing
   int64_t interrupt_after = -1;  // batches of a rank
 };
 
@@ -35,7 +35,7 @@ std::unique_ptr<eval::Evaluator> perplexity(bool shuffle_images) {
       rig::options("perplexity", fmt::format("shuffle_images = {}", shuffle_images)));
 }
 
-// A pass of a made-up model: `score` answers for the batch that was prepared last.
+// Scores the last prepared batch with made-up values.
 class MadeUpPass : public models::ScorePass {
  public:
   using Score = std::function<void(const models::HostBatch& batch, double* nll, double* weight)>;
@@ -94,7 +94,7 @@ double value(const eval::Result& result, const std::string& name) {
   return NAN;
 }
 
-// Sets that fill the last batch of all ranks, a part of it, or leave ranks without any example.
+// Sets that fill the last batch of all ranks or a part of it, or leave ranks without any example.
 const Setting kSettings[] = {{.examples = 40},
                              {.examples = 36},
                              {.examples = 40, .ranks = 2},
@@ -127,7 +127,7 @@ TEST(Perplexity, IsAMeanOverCaptionsAndOverTokens) {
   }
 }
 
-// The names that a deck may ask for are those that a result has.
+// A deck may use exactly the names of a result.
 TEST(Perplexity, ValuesHaveTheNamesOfTheRegistry) {
   const eval::Result result = evaluate({}).results[0];
   std::vector<std::string> names;
@@ -140,7 +140,8 @@ TEST(Perplexity, ValuesHaveTheNamesOfTheRegistry) {
   EXPECT_EQ(declared, names);
 }
 
-// shuffle_images: the image half a set away, so that neighbours do not swap their images.
+// shuffle_images pairs a caption with the image half a set away, so neighbours do not swap their
+// images.
 TEST(Perplexity, ShuffledImagesAreHalfASetAway) {
   for (Setting s : kSettings) {
     if (s.examples < 2) continue;
@@ -155,8 +156,7 @@ TEST(Perplexity, ShuffledImagesAreHalfASetAway) {
       given.insert(images[0]);
     }
     EXPECT_EQ(int64_t(given.size()), s.examples) << "every image is given once";
-    // Only the images differ: the captions and what they are divided by are those of the plain
-    // evaluation.
+    // Only the images differ: captions and divisors are those of the plain evaluation.
     Setting plain = s;
     plain.shuffle_images = false;
     EXPECT_EQ(out.results[0].values, evaluate(plain).results[0].values);

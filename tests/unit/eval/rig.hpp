@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts that tests of evaluators share: numbered samples, ranks that run one after the other,
-// evaluators from keys.
+// Parts that tests of evaluators share: numbered samples, ranks that run one after the other, and
+// evaluators made from keys.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ namespace rig {
 
 using device::DType;
 
-// Sample i: its number as an image and as the field `answer`, from 1 on, so that padding (all zero)
-// is none of them.
+// Sample i holds its number as an image and as the field `answer`. Numbers begin at 1, so padding
+// (all zero) is no sample.
 class Numbers : public data::Source {
  public:
   Numbers(std::string answer, int64_t size) : answer_(std::move(answer)), size_(size) {}
@@ -42,8 +42,8 @@ class Numbers : public data::Source {
   int64_t size_;
 };
 
-// Ranks that run one after the other, twice. In the first round a sum only collects what each rank
-// adds. In the second round every rank gets the whole sum.
+// Runs ranks one after the other, twice. In the first round a sum only collects the values of each
+// rank. In the second round every rank gets the whole sum.
 class Ranks : public comm::Comm {
  public:
   explicit Ranks(int size) : size_(size) {}
@@ -85,7 +85,7 @@ struct Root {
   void bind(config::Table& t) { t.table("eval", options, ""); }
 };
 
-// The options of [eval] with further keys of the kind.
+// Returns the options of [eval] with further keys of the kind.
 inline eval::EvalOptions options(const std::string& kind, const std::string& keys = "") {
   Root root;
   config::Deck deck(
