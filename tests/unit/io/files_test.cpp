@@ -82,7 +82,7 @@ TEST_F(Files, atomic_write_replaces_whole_files_and_leaves_no_temporary) {
   EXPECT_EQ(io::list_directory(directory_), std::vector<std::string>{"a"});
 }
 
-// Whichever call fails, the old content stays and no temporary remains.
+// If any call fails, the old content stays and no temporary file remains.
 int g_fail_at = 0;
 TEST_F(Files, atomic_write_that_fails_anywhere_leaves_the_old_file) {
   io::write_file_atomically(path("a"), "old");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Single rows: conversions, limits on lengths that a file may claim, and what is refused.
+// Tests single rows: conversions, limits on lengths that a file may claim, and refusals.
 #include "io/h5_rows.hpp"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST_F(Rows, lengths_are_limited) {
   EXPECT_TRUE(length(1, 5).empty());
   EXPECT_NE(failure([&] { length(0, 4); }).find("row 0 of /lists has more than 4 bytes"),
             std::string::npos);
-  EXPECT_EQ(length(2, 4).size(), 2u);  // and goes on
+  EXPECT_EQ(length(2, 4).size(), 2u);  // later rows are still readable
   EXPECT_EQ(words.read_texts(1, 100), (std::vector<std::string>{"three and more", "4"}));
   EXPECT_NE(failure([&] { words.read_texts(1, 14); }).find("more than 14 bytes"),
             std::string::npos);
@@ -107,7 +107,7 @@ TEST_F(Rows, what_has_no_rows) {
   EXPECT_NE(failure([&] { H5Rows(file, "/number"); }).find("no axis"), std::string::npos);
   EXPECT_NE(failure([&] { H5Rows(file, "/none"); }).find("/none"), std::string::npos);
   H5Rows endless(file, "/endless");
-  EXPECT_EQ(endless.row_bytes(), std::numeric_limits<int64_t>::max());  // 2^80 do not wrap
+  EXPECT_EQ(endless.row_bytes(), std::numeric_limits<int64_t>::max());  // 2^80 do not overflow
   EXPECT_EQ(endless.chunk_bytes(), 1);
 }
 

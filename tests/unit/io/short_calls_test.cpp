@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that move less than they were asked to, or are interrupted: the system may do either at any
-// time. The C library's functions are replaced in this program by ones that do so when they are
-// asked to.
+// Tests calls that move fewer bytes than requested, or are interrupted, as the system may do at any
+// time. This program replaces the C library's functions by ones that do so on request.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/uio.h>
@@ -26,8 +25,8 @@ Function real(const char* name) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
 }
 
-// True if the call must fail, with errno set: each third is interrupted; one that never makes way
-// ends with an error.
+// True if the call must fail, with errno set: every third call is interrupted. A loop that makes no
+// progress gets an error.
 bool refused() {
   if (g_most == 0) return false;
   constexpr int kEnough = 5000;
@@ -39,7 +38,7 @@ bool refused() {
 
 size_t cut(size_t bytes) { return g_most == 0 ? bytes : std::min(bytes, size_t(g_most)); }
 
-// The pieces that hold the first g_most bytes.
+// Returns the pieces that hold the first g_most bytes.
 std::vector<iovec> cut(const iovec* pieces, int count) {
   std::vector<iovec> out(pieces, pieces + count);
   if (g_most == 0) return out;
@@ -96,7 +95,7 @@ class ShortCalls : public testing::TestWithParam<int> {
     EXPECT_TRUE(came) << "no call was replaced";
     ::unlink(path_.c_str());
   }
-  // Pieces of unlike lengths, an empty one among them, that cover text_.
+  // Cuts text_ into pieces of different lengths, one of them empty.
   std::vector<size_t> ends() const { return {1, 1, 4, 20, 21, 60, 100}; }
 
   std::string path_, text_ = std::string(100, ' ');
