@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over packed rows: each example's bits are those of the example alone, with as many
-// queries and keys as it has.
+// Tests attention over packed rows. Each example must have the bits that it has alone, with its own
+// numbers of queries and keys.
 #include "kernels/attention.hpp"
 #include "rig.hpp"
 
@@ -18,7 +18,7 @@ struct Packed {
   View view() { return {offsets.data(), device::DType::i32, int64_t(offsets.size())}; }
 };
 
-// Queries, keys: rows of each example.
+// `queries` and `keys` are the rows of each example.
 void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& keys, Mask mask,
              bool packed_keys) {
   constexpr int64_t kHeads = 2, kDim = 20, kRow = kHeads * kDim, kLength = 70;
@@ -62,8 +62,8 @@ void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& ke
       return std::vector<float>(
           from, from + (rows.offsets[size_t(b) + 1] - rows.offsets[size_t(b)]) * kRow);
     };
-    // A causal mask wants as many queries as keys: queries that were left out are made up, and
-    // nothing may depend on them.
+    // A causal mask needs as many queries as keys. Here no result may depend on the missing
+    // queries.
     const bool causal = mask == Mask::causal || (mask == Mask::per_example && flags[size_t(b)]);
     if (causal && n != m) continue;
     if (n == 0) {
@@ -108,7 +108,7 @@ TEST(PackedAttention, EachExampleAsIfAlone) {
   });
 }
 
-// The last layer has fewer queries than keys: those that are there are as with all queries.
+// The last layer has fewer queries than keys. Their results must be as with all queries.
 TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
   constexpr int64_t kDim = 24, kLength = 30, kSome = 11;
   std::vector<int32_t> some{0, kSome}, all{0, kLength};
@@ -134,8 +134,8 @@ TEST(PackedAttention, FewerQueriesThanKeysUnderACausalMask) {
   for (int64_t i = 0; i < kSome * kDim; ++i) ASSERT_NEAR(part[i], o[i], 1e-6) << i;
 }
 
-// Threads' scratch lies side by side, as large as the shape says: no smaller number of rows may
-// need more. (Blocks of 41 queries are larger than those of 64.)
+// The scratch of all threads is sized by the shape, so fewer rows must not need more. (Blocks of 41
+// queries are larger than those of 64.)
 TEST(PackedAttention, FewerRowsNeedNoMoreScratch) {
   if (on_cuda()) GTEST_SKIP() << "scratch of the CPU's threads";
   for_each_table([] {

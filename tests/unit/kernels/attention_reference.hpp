@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in double, with every score in memory.
+// Computes attention in double, with every score in memory.
 #pragma once
 
 #include "kernels/attention.hpp"
@@ -29,7 +29,7 @@ struct AttentionReference {
     return shape.stream.uniform(uint64_t(draw)) >= shape.dropout ? 1 / (1 - double(shape.dropout))
                                                                  : 0;
   }
-  // Softmax weights of one query, before dropout.
+  // Returns the softmax weights of one query, before dropout.
   std::vector<double> weights(int64_t b, int64_t h, int64_t i, double* log_sum) const {
     std::vector<double> s(static_cast<size_t>(shape.key_length));
     double largest = -1e300, sum = 0;

@@ -87,11 +87,12 @@ void compare(const Problem& p, TestQueue& queue) {
                            s.dropout));
   Results r = run_both(p, queue);
   AttentionReference f = p.reference();
-  // Relative to the largest element; rounding of scores of order 5 dominates (backward recomputes
-  // them from lse).
+  // Tolerances are relative to the largest element. Rounding of scores of order 5 dominates,
+  // because backward recomputes them from lse.
   expect_close(r.o, f.o, 1e-6, "o");
   expect_close(r.lse, f.lse, 1e-6, "lse", 1);
-  // With one key the gradient of the scores is 0 by cancellation: measure against its terms.
+  // With one key the gradient of the scores cancels to 0, so the tolerance is relative to its
+  // terms.
   bool one = s.key_length == 1;
   expect_close(r.dq, f.dq, 2e-6, "dq", one ? 1 : 0.1);
   expect_close(r.dk, f.dk, 2e-6, "dk", one ? std::sqrt(double(s.query_length)) : 0.1);
@@ -175,7 +176,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
     Problem p(shape_of(1, 2, 40, 40, 16, Mask::causal), 12);  // scores up to several hundred
     Results r = run_both(p, queue);
     AttentionReference f = p.reference();
-    // A score of 500 has an error of 3e-5, which the softmax passes on.
+    // A score of 500 has an error of 3e-5, which the softmax keeps.
     expect_close(r.o, f.o, 2e-4, "o");
     expect_close(r.lse, f.lse, 1e-6, "lse");
     expect_close(r.dv, f.dv, 2e-4, "dv");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where bf16 values are rounded. Operands are small whole numbers, so every sum is exact in f32 and
-// its order changes nothing. Each result is then one definite number, whatever the CPU: with bf16
-// instructions (AMX included) and without, an op must give it bit for bit, and a rounding too many,
-// too few or elsewhere shows.
+// Tests the places where bf16 values are rounded. Operands are small whole numbers, so every sum is
+// exact in f32 and its order changes nothing. Each result is then one definite number on any CPU.
+// With bf16 instructions (AMX included) and without, an op must give it bit for bit. One rounding
+// too many, too few or elsewhere would show.
 #include "kernels/attention.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
@@ -15,7 +15,7 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-// On bf16 instructions, if this CPU has them, and without.
+// Runs the test with bf16 instructions, if this CPU has them, and without.
 template <class F>
 void both_ways(const F& body) {
   for (bool emulated : bf16_ways()) {
@@ -28,7 +28,7 @@ void both_ways(const F& body) {
 
 float rounded(float x) { return widened(narrowed(x)); }
 
-// Numbers in either type; whole numbers times `unit`.
+// Numbers in either type: whole numbers times `unit`.
 struct Matrix {
   std::vector<float> wide;
   std::vector<uint16_t> narrow;
@@ -44,7 +44,7 @@ struct Matrix {
       CHECK(m.at(int64_t(i)) == values[i], "{} is not exact", values[i]);
     return m;
   }
-  View view() const {  // a test writes what it reads only
+  View view() const {  // a test writes only through views of results
     auto* self = const_cast<Matrix*>(this);
     return type == DType::bf16 ? narrow_view(self->narrow)
                                : device::view(self->wide.data(), int64_t(wide.size()));
@@ -65,7 +65,7 @@ struct Product {
   DType result = DType::bf16;
 };
 
-// Sums of products, which must be exact.
+// Returns sums of products, which must be exact.
 std::vector<float> sums_of(const Product& p, const Matrix& a, const Matrix& b) {
   std::vector<float> out;
   std::vector<float> left, right;  // rows of a, columns of b
@@ -84,7 +84,7 @@ std::vector<float> sums_of(const Product& p, const Matrix& a, const Matrix& b) {
   return out;
 }
 
-// Sums and what is added to them, rounded once if the result is bf16.
+// Returns the sums plus their addends, rounded once if the result is bf16.
 std::vector<float> result_of(const Product& p, std::vector<float> sums, const Matrix& c,
                              const Matrix& bias, const Matrix& residual) {
   for (int64_t i = 0; i < p.m * p.n; ++i) {
@@ -128,7 +128,7 @@ void check(const Product& p, const Matrix& a, const Matrix& b, const std::vector
   run(g, queue);
   Matrix expected(wanted, p.result), of_gelu = gelu;
   if (p.gelu_of) {
-    // The derivative multiplies what was rounded already.
+    // The derivative multiplies the rounded result.
     run(GeluBackward{.dx = expected.view(), .dy = expected.view(), .x = x.view()}, queue);
     for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = expected.at(int64_t(i));
   }
@@ -173,8 +173,8 @@ TEST(Bf16Rounding, ProductsRoundTheirResultsOnce) {
     check_all_forms(m, n, k);
 }
 
-// Products that run together: the second one reads the rounded result of the first, the third adds
-// to the second.
+// Of the products that run together, the second reads the rounded result of the first, and the
+// third adds to the second.
 TEST(Bf16Rounding, ProductsByRows) {
   if (on_cuda()) return;
   both_ways([] {
@@ -218,9 +218,9 @@ TEST(Bf16Rounding, ProductsByRows) {
   });
 }
 
-// Attention with two queries and two keys: each sum over them is one addition, which rounds alike
-// in any order. Weights before their division, normalised weights and gradients of scores are
-// rounded for the products that read them.
+// Tests attention with two queries and two keys. Each sum over them is one addition, which rounds
+// alike in any order. Products read rounded values of weights before their division, normalised
+// weights and gradients of scores.
 struct Attention {
   static constexpr int64_t kBatch = 3, kHeads = 5, kLength = 2, kWidth = 16;
   std::vector<uint8_t> flags = {1, 0, 1};
@@ -234,8 +234,8 @@ struct Attention {
     return Matrix::whole(kCount, name, DType::bf16, most);
   }
   static Matrix nothing() { return {std::vector<float>(size_t(kCount)), DType::bf16}; }
-  // Values in {1, 2, 3}: without cancellation outputs have few bits, and so have their products
-  // with gradients.
+  // Values are in {1, 2, 3}. Without cancellation, outputs have few bits, and so have their
+  // products with gradients.
   explicit Attention(Mask m) : mask(m) {
     for (uint16_t& x : v.narrow) x = narrowed(widened(x) + 2);
   }

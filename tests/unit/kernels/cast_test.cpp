@@ -10,7 +10,8 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-// Ties both ways, subnormals, overflow to infinity, infinities and NaNs, and what lies between.
+// Returns ties in both directions, subnormals, overflow to infinity, infinities, NaNs, and ordinary
+// values.
 std::vector<float> inputs() {
   std::vector<float> x = normals(2000, "x", 3);
   for (uint32_t bits :
@@ -43,7 +44,7 @@ TEST(Cast, RoundsAsTheScalarDoesAndComesBack) {
             else
               ASSERT_EQ(narrow[i], narrowed(x[i])) << x[i];
           }
-          EXPECT_EQ(narrow[count], 0xABCD);  // not a bit further
+          EXPECT_EQ(narrow[count], 0xABCD);  // no element more is written
           std::vector<float> back(count + 1, 5);
           run(Cast{.y = device::view(back.data(), int64_t(count)), .x = y}, queue);
           for (size_t i = 0; i < count; ++i)

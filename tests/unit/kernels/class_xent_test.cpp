@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy over classes against a naive reference in double: softmax and sigmoid, smoothing,
-// blends of two labels, ranks.
+// Tests cross-entropy over classes against a naive reference in double: softmax and sigmoid,
+// smoothing, blends of two labels, ranks.
 #include "kernels/class_xent.hpp"
 
 #include "rig.hpp"
@@ -31,7 +31,7 @@ struct Reference {
   std::vector<double> loss, gradient;
 };
 
-// The formulas, written out: the target as a vector, then sums over all classes.
+// Writes out the formulas: the target as a vector, then sums over all classes.
 Reference reference(const std::vector<double>& x, const Case& c) {
   Reference out{std::vector<double>(size_t(c.rows)), std::vector<double>(x.size())};
   for (int64_t r = 0; r < c.rows; ++r) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every op of ops.def has a test and a name.
+// Checks that every op of ops.def has a test and a name.
 #include <fstream>
 #include <sstream>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA forms at the widths and alignments that models have, against the CPU forms, and twice,
-// to the bit. (The other cases prefer odd sizes and shifted tensors, which take other paths.)
+// Runs the CUDA forms at the widths and alignments of models. They must be close to the CPU forms,
+// and have the same bits twice. (The other cases prefer odd sizes and shifted tensors, which use
+// other code.)
 #include "kernels/adafactor.hpp"
 #include "kernels/bf16_value.hpp"
 #include "kernels/cast.hpp"
@@ -19,7 +20,7 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-// An activation of either type, aligned as an arena aligns it.
+// An activation of either type, with an arena's alignment.
 struct Activation {
   DType type;
   int64_t count;
@@ -40,8 +41,8 @@ struct Activation {
   }
 };
 
-// `outputs(run)` calls run(op) and returns what the ops wrote, which must be the same on CUDA
-// twice, and close on the CPU.
+// `outputs(run)` calls run(op) and returns the op's results. They must be equal in two runs on
+// CUDA, and close to the CPU's.
 template <class F>
 void compare(const char* what, double tolerance, const F& outputs) {
   if (!on_cuda()) GTEST_SKIP() << "compares CUDA with the CPU";
@@ -60,7 +61,7 @@ std::vector<float> joined(std::initializer_list<std::vector<float>> parts) {
   return out;
 }
 
-constexpr double kNarrow = 0x1p-7;  // where both round to bf16, a bit may differ
+constexpr double kNarrow = 0x1p-7;  // the two may round to neighbouring bf16 values
 
 TEST(CudaShapes, LayerNorm) {
   for (int64_t columns : {192, 384, 640, 768, 1024, 1408})
@@ -185,7 +186,7 @@ TEST(CudaShapes, RowsOfF32) {
   });
 }
 
-// As in training: most tokens are the mask, more rows than a tile.
+// As in training, most tokens are the mask, and there are more rows than a tile has.
 TEST(CudaShapes, Embedding) {
   const int64_t rows = 2500, width = 128, vocabulary = 3000, length = 50;
   std::vector<int32_t> ids = integers(rows, 0, vocabulary, "ids"),

@@ -74,7 +74,7 @@ TEST(Elementwise, GatherAndScatter) {
       for (size_t i = 0; i < index.size(); ++i)
         index[i] = i % 5 == 3 ? -1 : int32_t((i * 7 + 3) % size_t(others));
       if (rows == 700)
-        // distinct
+        // indices are distinct
         for (size_t i = 0; i < index.size(); ++i)
           index[i] = i % 5 == 3 ? -int32_t(i) : int32_t(899 - i);
       View ids = device::view(index.data(), rows);
@@ -97,7 +97,7 @@ TEST(Elementwise, GatherAndScatter) {
           expected[size_t(to * width + i % width)] += source[i];
       EXPECT_TRUE(same_bits(target.values(), expected));
     }
-  if (on_cuda()) return;  // nobody there may look at the indices and tell
+  if (on_cuda()) return;  // on CUDA the op does not check the indices
   TestQueue queue;
   std::vector<int32_t> index{-1, 4};
   Tensor x(8), y(4);

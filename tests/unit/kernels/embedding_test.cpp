@@ -74,7 +74,7 @@ TEST(Embedding, BackwardAddsInRowOrder) {
           for (int64_t j = 0; j < s.width; ++j)
             expected[size_t(ids[size_t(r)] * s.width + j)] += dy[size_t(r * s.width + j)];
         std::vector<float> sums = run_backward(s, write, queue);
-        if (on_cuda())  // long segments are cut
+        if (on_cuda())  // long segments are split
           expect_close(sums, doubles(expected), 2e-6, "dtable", 1);
         else
           EXPECT_TRUE(same_bits(sums, expected));
@@ -141,7 +141,7 @@ TEST(Patchify, TakesPatchesInRowColumnChannelOrder) {
     }
 }
 
-// As if value_range had run before, to the bit.
+// The result has the bits of value_range followed by patchify.
 TEST(Patchify, ScalesBytes) {
   const PixelRange range{0.5f, 253, -1.1f, 2.3f};
   for (int64_t patch : {3, 4, 14, 16}) {
@@ -152,7 +152,7 @@ TEST(Patchify, ScalesBytes) {
     std::vector<uint8_t> bytes(drawn.begin(), drawn.end());
     Tensor scaled(count), expected(used), patches(used);
     for (int64_t i = 0; i < count; ++i) {
-      // not fused with the addition
+      // forbids fusing with the addition
       volatile float part = (float(bytes[size_t(i)]) - range.low) / range.width * range.to_width;
       scaled.data()[i] = range.to_low + part;
     }

@@ -51,7 +51,7 @@ TEST(VectorExp, Extremes) {
     EXPECT_EQ(y[1], 1);
     EXPECT_TRUE(std::isnan(y[4]));
     EXPECT_TRUE(std::isnormal(y[5]) && std::isnormal(y[6]));
-    for (int i : {2, 7}) EXPECT_EQ(y[i], y[5]);  // beyond the ends: as there
+    for (int i : {2, 7}) EXPECT_EQ(y[i], y[5]);  // constant beyond the ends
     for (int i : {3, 8}) EXPECT_EQ(y[i], y[6]);
   });
 }
@@ -64,7 +64,7 @@ TEST(Gelu, AgreesWithReference) {
         Tensor x(inputs(count), 1), y(count, 3), dy(normals(count, "dy")), dx(count, 5);
         run(GeluForward{y, x}, queue);
         run(GeluBackward{dx, dy, x}, queue);
-        // its fast division alone may be 2.4e-7 off
+        // CUDA's fast division alone may be 2.4e-7 off.
         const double tolerance = on_cuda() ? 5e-7 : 3e-7;
         std::vector<double> ey, edx;
         for (int64_t i = 0; i < count; ++i) {

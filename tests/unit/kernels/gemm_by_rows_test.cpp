@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products that run together, block of rows by block of rows: the bits of one after the other.
+// Tests products that run together, block of rows by block of rows. They must have the bits of one
+// after the other.
 #include "kernels/gemm.hpp"
 #include "kernels/testing.hpp"
 #include "narrow_type.hpp"
@@ -10,7 +11,7 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-// What a layer's products read and write: rows of a few widths, f32 or bf16.
+// Operands of a layer's products: rows of a few widths, f32 or bf16.
 struct Rows {
   DType type;
   int64_t m, width, hidden;
@@ -36,7 +37,7 @@ struct Rows {
   }
 };
 
-// What products write: [m, hidden] twice, [m, width], and the first two in bf16.
+// Results of the products: [m, hidden] twice, [m, width], and the first two in bf16.
 struct Outputs {
   std::vector<float> a, b, c;
   std::vector<uint16_t> a16, b16;
@@ -48,7 +49,7 @@ struct Outputs {
         b16(a.size(), 7) {}
 };
 
-// Runs `products(outputs)` one after the other and together: the same must come out.
+// Runs `products(outputs)` one after the other and together, and compares the bits.
 template <class Products>
 void compare(const Rows& r, Queue& queue, const Products& products) {
   Outputs outputs[2]{Outputs(r), Outputs(r)};
@@ -86,7 +87,8 @@ void check_rows(DType type, int64_t m, int threads, bool fixed) {
                 .k = r.width,
                 .gelu = gelu};
   };
-  // Of the same input, as queries and keys are; and what goes back, added into one.
+  // Several products read one input, as queries and keys do. Backward adds their gradients into
+  // one.
   compare(r, queue, [&](Outputs& out) {
     auto sum = [&](Write write) {
       return Gemm{.c = device::view(out.c.data(), m * r.width),
@@ -102,7 +104,7 @@ void check_rows(DType type, int64_t m, int threads, bool fixed) {
                              hidden(device::view(out.b.data(), m * r.hidden), {}),
                              sum(Write::overwrite), sum(Write::accumulate)};
   });
-  // Through a hidden layer: the second reads what the first one's GELU left.
+  // Through a hidden layer, the second product reads the GELU of the first.
   compare(r, queue, [&](Outputs& out) {
     const View inner = r.of(out.a, out.a16), gelu = r.of(out.b, out.b16);
     return std::vector<Gemm>{hidden(inner, gelu),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU and its derivative on the blocks of a product, against the ops on the whole.
+// Tests GELU and its derivative on the blocks of a product, against the ops on the whole.
 #include "kernels/bf16_value.hpp"
 #include "kernels/cast.hpp"
 #include "kernels/gelu.hpp"
@@ -32,8 +32,8 @@ struct Matrix {
     for (size_t i = 0; i < out.size(); ++i) out[i] = loops::to_float(loops::Bf16{narrow[i]});
     return out;
   }
-  // The same bits on the CPU; on a GPU the order of sums is the library's, and GELU sees what is
-  // not rounded yet.
+  // Expects the same bits on the CPU. On a GPU the library chooses the order of sums, and GELU
+  // reads values before their rounding.
   void expect_as(const Matrix& o, const char* what) const {
     if (on_cuda())
       expect_close(values(), doubles(o.values()), type == DType::bf16 ? 1.5e-2 : 1e-5, what);
@@ -51,8 +51,8 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
       b(normals(k * n, "b", 1 / std::sqrt(double(k))), operands);
   Matrix x(normals(m * n, "x"), result);
   Matrix bias(normals(n, "bias"), result);
-  // Fixed order's bits are promised; without it the library may add in another order where c is cut
-  // otherwise.
+  // A fixed order promises these bits. Without it the library may add in another order if c has
+  // other blocks.
   Matrix plain(m * n, result), gelu(m * n, result), fused(m * n, result), fused_gelu(m * n, result);
   Gemm g{
       .c = plain.view(), .a = a.view(), .b = b.view(), .bias = bias.view(), .m = m, .n = n, .k = k};
@@ -68,7 +68,7 @@ void compare(int64_t m, int64_t n, int64_t k, DType operands, DType result, bool
   if (m > 0 && n > 0) run(GeluForward{.y = gelu.view(), .x = fused.view()}, exact);
   fused_gelu.expect_as(gelu, "gelu");
 
-  // The product alone, cut as the one with a derivative is.
+  // Runs the product alone, in the blocks of the product with a derivative.
   Gemm back{
       .c = plain.view(), .a = a.view(), .b = b.view(), .m = m, .n = n, .k = k, .gelu = gelu.view()};
   run(back, queue);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to f32; on
-// CUDA of binary16 as well.
+// Tests products of bfloat16 operands, on bf16 instructions where the CPU has them and widened to
+// f32, and of binary16 on CUDA.
 #include "kernels/gelu.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/testing.hpp"
@@ -105,7 +105,7 @@ std::vector<NarrowCase> narrow_cases() {
   return cases;
 }
 
-// On bf16 instructions, if there are any, and widened.
+// Runs the test on bf16 instructions, if there are any, and widened.
 template <class F>
 void both_ways(const F& body) {
   if (bf16_is_native() && !on_cuda()) {
@@ -174,7 +174,7 @@ TEST(GemmNarrow, Checks) {
   EXPECT_ERROR(check(mixed), "c holds bf16, not f32");
 }
 
-// Nothing is computed as if it were of another type.
+// An op must refuse a type that it cannot compute with.
 TEST(GemmNarrow, BinaryOf16BitsIsForGpus) {
   if (on_cuda()) return;
   std::vector<uint16_t> a(6), b(12), c(8);
@@ -192,9 +192,9 @@ TEST(GemmNarrow, BinaryOf16BitsIsForGpus) {
                "only GPUs have activations of f16");
 }
 
-// f32 operands rounded to tf32, if the queue says so: products of numbers that have no more bits
-// are the same, others differ by what 10 bits of mantissa leave. Every form of a product takes
-// part.
+// With tf32 in the queue, f32 operands are rounded to tf32. Products of numbers with few bits stay
+// equal, and others differ by the error of 10 bits of mantissa. The test covers every form of a
+// product.
 TEST(GemmNarrow, Tf32) {
   if (!on_cuda()) return;
   TestQueue exact, fast;
@@ -229,7 +229,7 @@ TEST(GemmNarrow, Tf32) {
     EXPECT_NE(want, got);
     expect_close(got, doubles(want), 1e-3, "tf32");
   }
-  run_narrow({m, n, k}, fast, true);  // narrow products are not touched by it
+  run_narrow({m, n, k}, fast, true);  // tf32 does not change narrow products
 }
 
 }  // namespace

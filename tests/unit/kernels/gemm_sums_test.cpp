@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the rows of a product's b beside the product: the gradient of a bias beside that of its
-// kernel.
+// Tests sums over the rows of a product's b: the gradient of a bias beside that of its kernel.
 #include "kernels/gemm.hpp"
 #include "narrow_type.hpp"
 
@@ -9,7 +8,7 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-// b as f32 or narrow; a narrow one is rounded from the same numbers.
+// b is f32 or narrow; the narrow one is rounded from the same numbers.
 void compare(int64_t m, int64_t n, int64_t k, bool narrow, Write write, bool in_one) {
   SCOPED_TRACE(fmt::format("[{}, {}] x [{}, {}], narrow {}, write {}, in one {}", m, k, k, n,
                            narrow, int(write), in_one));
@@ -63,7 +62,7 @@ TEST(GemmSums, AreThoseOfTheOp) {
   });
 }
 
-// Also where the library cuts k, and adds the parts in a vector that is not c.
+// This also holds where the library splits k and adds the parts in a buffer other than c.
 TEST(GemmSums, TheSameBitsAgain) {
   constexpr int64_t kSmall = 64, kLong = 20'000;
   std::vector<uint16_t> x = narrowed(normals(kLong * kSmall, "a")),

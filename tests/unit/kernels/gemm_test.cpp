@@ -18,8 +18,8 @@ namespace {
 using namespace kernels;
 using namespace rig;
 
-// Sums of k products of normals: error of float32 summation in any order, relative to the largest
-// result.
+// For sums of k products of normals: the error of float32 summation in any order, relative to the
+// largest result.
 constexpr double kTolerance = 1e-6;
 
 struct Case {
@@ -128,7 +128,7 @@ TEST(Gemm, AgreesWithReference) {
     }
 }
 
-// Rows enough for several blocks per thread, the last one shorter.
+// The rows fill several blocks per thread, the last one shorter.
 TEST(Gemm, ManyRowsAgreeWithReference) {
   for (int threads : thread_counts({1, 2, 3})) {
     TestQueue queue(threads);
@@ -146,8 +146,8 @@ TEST(Gemm, ManyRowsAgreeWithReference) {
   }
 }
 
-// OpenMP ends threads that a smaller team leaves over; theirs are the signal masks and stacks that
-// the program gave them.
+// OpenMP ends the threads that a smaller team does not use. They have the program's signal masks
+// and stacks.
 TEST(Gemm, LessWorkThanThreadsLeavesTheThreadsAlone) {
   std::array<long, 4> before{}, after{};
   auto threads = [](std::array<long, 4>& ids) {
@@ -165,8 +165,8 @@ TEST(Gemm, LessWorkThanThreadsLeavesTheThreadsAlone) {
 }
 
 TEST(Gemm, FixedOrderGivesTheSameBitsForAllThreads) {
-  // Several blocks in both directions, with shorter last ones; a long k, which the library would
-  // like to split.
+  // There are several blocks in both directions, with shorter last ones, and a long k, which the
+  // library would split.
   for (auto [m, n, k] :
        {std::array<int64_t, 3>{300, 900, 40}, {131, 17, 2000}, {16, 1540, 64}, {260, 70, 100}})
     for (int flags = 0; flags < 8; ++flags) {
@@ -247,7 +247,7 @@ std::vector<float> run_column_sum(int64_t m, int64_t n, Write write, TestQueue& 
       expected[size_t(j)] = write == Write::overwrite ? 0 : double(before[size_t(j)]);
       for (int64_t i = 0; i < m; ++i) expected[size_t(j)] += double(x[i * n + j]);
     }
-    scale = std::sqrt(double(std::max<int64_t>(1, m)));  // of a sum of m normals
+    scale = std::sqrt(double(std::max<int64_t>(1, m)));  // deviation of a sum of m normals
     expect_close(out.values(), expected, 1e-6, fmt::format("column_sum {}x{}", m, n), scale);
   }
   return out.values();

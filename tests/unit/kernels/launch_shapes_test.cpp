@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on the host that CUDA's launches are made of: covers, alignment, tables of segments
-// and tiles.
+// Tests arithmetic on the host for CUDA's launches: covers, alignment, tables of segments and
+// tiles.
 #include "kernels/cuda/launch_shapes.hpp"
 
 #include "kernels/cuda/adafactor_tiles.hpp"
@@ -32,7 +32,7 @@ TEST(LaunchShapes, PatchesArePackedByTheirRows) {
   auto view = [&](int shift, DType type = DType::f32) { return View{f + shift, type, 8}; };
   EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(0), view(0)), 4);
   EXPECT_EQ(patchify_pack(14 * 3, 224 * 3, view(0), view(0)), 2);
-  // the next row of the image is off
+  // The next row of the image is not aligned.
   EXPECT_EQ(patchify_pack(16 * 3, 226 * 3, view(0), view(0)), 2);
   EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(1), view(0)), 1);
   EXPECT_EQ(patchify_pack(16 * 3, 224 * 3, view(1, DType::bf16), view(0)), 2);
@@ -49,14 +49,15 @@ TEST(LaunchShapes, RowCutsCoverTheRows) {
   }
 }
 
-// The tables of embedding_backward are as large as the worst ids need.
+// The tables of embedding_backward have room for the worst ids.
 TEST(LaunchShapes, EmbeddingPlanHasRoomForAnyIds) {
   for (int64_t rows : {0, 1, 63, 64, 65, 129, 130, 1000, 16384})
     for (int64_t vocabulary : {1, 2, 7, 300, 32001}) {
       EmbeddingPlan plan(rows, vocabulary, 8);
       for (int64_t ids_used : {int64_t{1}, vocabulary / 2, vocabulary, rows / 65, rows / 64 + 1}) {
         if (ids_used < 1 || ids_used > vocabulary || rows == 0) continue;
-        for (bool even : {true, false}) {  // rows shared evenly, or all others to the first id
+        // rows are shared evenly, or the first id gets all others
+        for (bool even : {true, false}) {
           int64_t pieces = 0, longs = 0, long_pieces = 0, left = rows;
           for (int64_t id = 0; id < ids_used; ++id) {
             int64_t n = even      ? rows * (id + 1) / ids_used - rows * id / ids_used
@@ -97,7 +98,8 @@ TEST(LaunchShapes, AdafactorTilesCoverAView) {
       for (int64_t b = t.first_block; b < t.first_block + t.blocks; ++b) {
         EXPECT_EQ(t.block_of(t.first_row_of(b)), b);
         EXPECT_LE(t.end_row_of(b) - t.first_row_of(b), AdafactorTiles::kRows);
-        EXPECT_EQ(t.first_row_of(b) / s.x, (t.end_row_of(b) - 1) / s.x);  // of one outer index
+        // all rows have one outer index
+        EXPECT_EQ(t.first_row_of(b) / s.x, (t.end_row_of(b) - 1) / s.x);
         for (int64_t row = t.first_row_of(b); row < t.end_row_of(b); ++row)
           held += std::max<int64_t>(
               0, std::min(end, (row + 1) * t.width) - std::max(begin, row * t.width));

@@ -51,7 +51,7 @@ struct NormReference {
         at(dx, r, j) = f * (at(dy, r, j) * scale[size_t(j)] - g_mean - z(j) * gz_mean);
     }
   }
-  double loss() {  // whose gradients backward() computes
+  double loss() {  // backward() computes its gradients
     forward();
     double sum = 0;
     for (size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
@@ -132,7 +132,7 @@ TEST(LayerNorm, Forward) {
                              .columns = columns};
           if (with_bias) a.bias = p.bias;
           run(a, queue);
-          // A single column is all cancellation: x - mean is 0 up to rounding, times rstd = 1000.
+          // A single column cancels completely: x - mean is 0 up to rounding, times rstd = 1000.
           expect_close(y.values(), f.y, columns < 4 ? 1e-3 : 2e-6, "y");
           expect_close(mean.values(), f.mean, 5e-7, "mean");
           expect_close(rstd.values(), f.rstd, columns < 4 ? 1e-3 : 2e-6, "rstd");
@@ -151,7 +151,7 @@ TEST(LayerNorm, VarianceDoesNotCancel) {
   double m = 0, var = 0;
   for (int j = 0; j < 64; ++j) m += double(x[j]) / 64;
   for (int j = 0; j < 64; ++j) var += (double(x[j]) - m) * (double(x[j]) - m) / 64;
-  // The mean itself is only known to half a unit of 1000, which is 3e-3 standard deviations here.
+  // The mean is known only to half a unit of 1000, which is 3e-3 standard deviations here.
   EXPECT_NEAR(double(rstd[0]) * std::sqrt(var + kEps), 1, 1e-4);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the examples of a pass, against the plainest loops.
+// Tests sums over the examples of a pass, against the plainest loops.
 #include "kernels/loss_sums.hpp"
 
 #include "rig.hpp"

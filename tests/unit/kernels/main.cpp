@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op tests: test_kernels [--kind=cuda] [options of GoogleTest]. Without a GPU --kind=cuda ends
-// with 77 and says why; test_kernels_on_emulator is the same program whose GPU is emulated
+// Runs the op tests: test_kernels [--kind=cuda] [options of GoogleTest]. Without a GPU, --kind=cuda
+// ends with 77 and the reason. test_kernels_on_emulator is this program with an emulated GPU
 // (tests/cuda_on_cpu).
 #include <gtest/gtest.h>
 

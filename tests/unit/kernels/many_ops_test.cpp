@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that run together (run_all): the bits of one op at a time, whatever is beside it, and the
-// scratch that a plan says.
+// Tests ops that run together (run_all): they have the bits of one op at a time, whatever other ops
+// run, and the scratch of the plan.
 #include "base/narrow.hpp"
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
@@ -18,11 +18,11 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-// The memory of some ops, between guard bands: numbers that follow from the order in which they are
-// asked for, so that two memories filled alike are equal.
+// Memory for some ops, between guard bands. Its numbers follow from the order of the requests, so
+// two memories filled alike are equal.
 class Memory {
  public:
-  // `shift`: elements off 64-byte alignment.
+  // `shift` is the distance in elements from 64-byte alignment.
   View normals(int64_t count, int64_t shift = 0) { return keep(numbers(count), shift); }
   View squares(int64_t count, int64_t shift = 0) {
     std::vector<float> x = numbers(count);
@@ -41,7 +41,7 @@ class Memory {
   }
   std::vector<float> values() const { return {all_.data(), all_.data() + used_}; }
 
-  // run(ops), where the queue's memory is.
+  // Calls run(ops) on views in the queue's memory.
   template <class Args, class F>
   void on_queue(std::vector<Args> ops, TestQueue& queue, const F& run) {
     if (!on_cuda()) return run(ops);
@@ -59,7 +59,7 @@ class Memory {
 
  private:
   static constexpr int64_t kMost = 16'000'000, kBand = 64;
-  // Returns normal numbers out of a pool, because drawing all of them anew would take most of the
+  // Returns normal numbers from a pool, because drawing all of them again would take most of the
   // time.
   std::vector<float> numbers(int64_t count) const {
     static const std::vector<float> pool = rig::normals(300'007, "pool");
@@ -77,8 +77,8 @@ class Memory {
   int64_t used_ = 0;
 };
 
-// More tensors than a launch takes of each kind; sizes of none, one and several blocks, next to
-// each other, some off alignment.
+// There are more tensors than a launch takes. Their sizes of none, one and several blocks
+// alternate, and some are not aligned.
 constexpr int kTensors = 180;
 int64_t count_of(int i) {
   constexpr int64_t counts[] = {5, 4097, 64, 16385, 1, 33000, 4096, 0, 12, 8192, 5001, 700};
@@ -86,7 +86,7 @@ int64_t count_of(int i) {
 }
 int64_t shift_of(int i) { return i % 7 == 3 ? 1 : 0; }
 
-// `make(i, memory)`: op i, on memory of its own.
+// `make(i, memory)` returns op i, on its own memory.
 template <class Args>
 void expect_the_bits_of_each(const std::function<Args(int, Memory&)>& make) {
   Memory alone, together;
@@ -131,7 +131,7 @@ View state_of(int i, Memory& m, int64_t count) {
   return i % 3 == 1 ? m.bf16(count, i % 4 == 2) : m.normals(count, i % 8 == 5);
 }
 
-// Every layout: in tiles, in none, heads, whole tensors and parts of them.
+// Returns every layout in turn: with tiles, without, heads, whole tensors and parts of them.
 Factored shape_of(int i) {
   const Factored shapes[] = {
       {1, 70, 3, 64, 1, true},    {1, 5, 1, 7, 1, false}, {2, 130, 1, 256, 1, false},
@@ -256,7 +256,7 @@ TEST(ManyOps, Cast) {
   });
 }
 
-// Neighbours share the scratch while it has room; every op is in one run of them, in order.
+// Neighbours share the scratch while it has room. Every op is in one run of them, in order.
 TEST(ManyOps, ScratchIsShared) {
   View sum{nullptr, DType::f64, 1}, x{nullptr, DType::f32, 0};
   const auto op = [&](size_t bytes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of the op tests. With --kind=cuda its memory is a GPU's: then `run` copies what an op's
-// views show to the GPU, between guard bands, runs the op there, and copies it back, so that the
-// same cases test both back ends.
+// The queue of the op tests. With --kind=cuda its memory is a GPU's: `run` copies an op's operands
+// to the GPU, between guard bands, runs the op there, and copies them back. So the same cases test
+// both back ends.
 #pragma once
 
 #include <vector>
@@ -37,7 +37,7 @@ using device::Kind;
 Kind kind();  // cpu, or cuda with --kind=cuda
 inline bool on_cuda() { return kind() == Kind::cuda; }
 
-// Says that an op ran: with --kind=cuda every op of the table must have.
+// Records that an op ran: with --kind=cuda every op of the table must run.
 void note_op(kernels::Op op);
 
 struct TestQueue : device::Queue {
@@ -45,7 +45,7 @@ struct TestQueue : device::Queue {
       : Queue(rig::kind(), threads, fixed_order) {}
 };
 
-// Every view of an op's arguments.
+// Returns every view of an op's arguments.
 using Views = std::vector<device::View*>;
 inline Views views(kernels::Gemm& a) {
   return {&a.c, &a.a, &a.b, &a.bias, &a.residual, &a.gelu, &a.gelu_of, &a.sums};
@@ -129,18 +129,18 @@ inline Views views(kernels::LossSums& a) {
   return {&a.sums, &a.loss, &a.first, &a.weights, &a.flags};
 }
 
-// Memory of the host that some views show, and its copy on the GPU while it lives. Views may
-// overlap: what they share, their copies share.
+// Copies host memory of some views to the GPU, and redirects the views to the copies. Views may
+// overlap; their copies then overlap equally.
 class Mirror {
  public:
-  Mirror(const Views& shown, device::Queue& queue);  // copies, and lets the views show the copies
-  // fails the test where a guard band was written
+  Mirror(const Views& shown, device::Queue& queue);  // copies, and redirects the views
+  // Copies back, and fails the test if a guard band was written.
   void bring_back();
 
  private:
   struct Range {
     char *begin, *end;
-    size_t shift;  // of the copy behind its buffer's begin: keeps the alignment
+    size_t shift;  // offset of the copy in its buffer, which keeps the alignment
     device::Buffer buffer;
   };
   device::Ledger ledger_;

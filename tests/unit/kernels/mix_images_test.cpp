@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixup against plain loops: who is blended with whom, of floats and of bytes.
+// Tests mixup against plain loops: the blended pairs, of floats and of bytes.
 #include "kernels/mix_images.hpp"
 
 #include "rig.hpp"
@@ -19,8 +19,8 @@ TEST(MixImages, PartnersAreTheExamplesBeforeWithinGroups) {
   EXPECT_EQ(mix_partner(5, 2), 4);
 }
 
-// Bytes give the bits that the same pixels give as floats. A piece of work is smaller than the
-// largest image here.
+// Bytes must give the bits of equal pixels as floats. A piece of work is smaller than the largest
+// image here.
 TEST(MixImages, AreBlendsOfFloatsAndOfBytes) {
   for (auto [batch, count, group] :
        {std::array<int64_t, 3>{2, 3, 2}, {8, 48, 4}, {6, 5000, 3}, {4, 9, 4}, {0, 7, 2}}) {

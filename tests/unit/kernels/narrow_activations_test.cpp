@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops whose activations may be bf16, or f16 on CUDA: they read what is there, compute in f32 as the
-// f32 op does, and round what they write. So for operands that are such values, every bit is that
-// of the f32 op's result, rounded. Attention rounds more.
+// Tests ops whose activations may be bf16, or f16 on CUDA. They read such values, compute in f32 as
+// the f32 op does, and round the results. For operands that are exact in the narrow type, every bit
+// is that of the f32 op's result, rounded. Attention rounds more.
 #include "attention_reference.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gelu.hpp"
@@ -16,8 +16,7 @@ using namespace kernels;
 using namespace rig;
 using device::DType;
 
-// The same numbers in both types, and as a view of the one asked for. Elements past the end are a
-// guard.
+// Holds numbers in both types, and gives a view of either. The element after the end is a guard.
 struct Both {
   std::vector<float> wide;
   std::vector<uint16_t> narrow;
@@ -33,7 +32,7 @@ struct Both {
     int64_t n = int64_t(wide.size());
     return type != DType::f32 ? View{narrow.data(), type, n} : device::view(wide.data(), n);
   }
-  // After both ops ran.
+  // Compares the results of both ops.
   void expect_rounded(const char* what) const {
     for (size_t i = 0; i < wide.size(); ++i)
       ASSERT_EQ(narrow[i], narrowed(wide[i])) << what << "[" << i << "] of " << wide[i];
@@ -127,8 +126,8 @@ TEST(NarrowActivations, LayerNormColumnSumGatherPatchify) {
 }
 
 // Weights and gradients of scores are rounded before the products that read them, so each term of a
-// sum is off by at most 2^-9; with them the results, which are rounded once more. `largest` is what
-// the sum's terms reach.
+// sum is off by at most 2^-9. The results are rounded once more. `largest` is the bound of the
+// sum's terms.
 void expect_near(const Both& got, const std::vector<double>& expected, const char* what) {
   double largest = 0, square = 0, error = 0, worst = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -233,7 +232,7 @@ TEST(NarrowActivations, Attention) {
       expect_near(p.dv, f.dv, "dv");
       for (size_t i = 0; i < f.lse.size(); ++i)
         ASSERT_NEAR(p.lse[i], f.lse[i], 2e-6 * (1 + std::abs(f.lse[i])));
-      // with one key: 0 by cancellation
+      // with one key the gradient cancels to 0
       if (c.keys > 1) {
         expect_near(p.dq, f.dq, "dq");
         expect_near(p.dk, f.dk, "dk");
@@ -242,8 +241,8 @@ TEST(NarrowActivations, Attention) {
   });
 }
 
-// Where the instructions are missing the same values are rounded: only the order in which a pair is
-// summed may differ.
+// Without the instructions the op rounds equal values, and only the order in which a pair is summed
+// may differ.
 TEST(NarrowActivations, AttentionIsTheSameWithoutInstructions) {
   for (const AttentionCase& c : kAttentionCases) {
     std::vector<Both> first;

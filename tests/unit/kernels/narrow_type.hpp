@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The narrow type that a test is about: bf16, and on CUDA f16 as well.
+// Selects the narrow type of a test: bf16, and on CUDA f16 as well.
 #pragma once
 
 #include "kernels/bf16_value.hpp"
@@ -29,7 +29,7 @@ inline View narrow_view(std::vector<uint16_t>& v) {
   return {v.data(), narrow_type(), int64_t(v.size())};
 }
 
-// What rounding to the type costs, as a part of what it costs in bf16.
+// Returns the rounding error of the type relative to that of bf16.
 inline double narrow_part() { return narrow_type() == device::DType::f16 ? 0.125 : 1; }
 
 template <class F>

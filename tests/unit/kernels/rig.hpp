@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the ops share: buffers between guard bands, seeded numbers, comparison with
-// double references, the instruction sets and thread counts to try, and the list of ops that have a
-// case.
+// Tools that the tests of the ops share: buffers between guard bands, seeded numbers, comparison
+// with double references, the instruction sets and thread counts to try, and the list of tested
+// ops.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ using device::Queue;
 using device::View;
 using kernels::Write;
 
-// Numbers as pure functions of (name, index): tests do not depend on each other's order.
+// Numbers are pure functions of (name, index), so tests do not depend on each other's order.
 inline std::vector<float> normals(int64_t count, const std::string& name, double scale = 1,
                                   double shift = 0) {
   std::vector<float> out(static_cast<size_t>(count));
@@ -48,14 +48,14 @@ inline std::vector<int32_t> integers(int64_t count, int64_t begin, int64_t end,
 }
 inline std::vector<double> doubles(const std::vector<float>& v) { return {v.begin(), v.end()}; }
 
-// A tensor in memory whose surroundings are NaN of a known pattern: reading them spoils a result,
-// writing them shows.
+// A tensor between guard bands of NaN with a known pattern. Reading a guard spoils a result, and
+// writing one shows.
 class Tensor {
  public:
   static constexpr uint32_t kGuard = 0x7fc0dead;
   static constexpr size_t kBand = 64;
 
-  // `shift` floats off 64-byte alignment, as slices of bigger tensors may be.
+  // `shift` is the distance in floats from 64-byte alignment, as slices of bigger tensors may have.
   explicit Tensor(int64_t count, size_t shift = 0) : count_(size_t(count)), shift_(shift) {
     size_t all = count_ + 2 * kBand + 16;
     memory_ = static_cast<float*>(std::aligned_alloc(64, (all * 4 + 63) / 64 * 64));
@@ -88,8 +88,8 @@ class Tensor {
   size_t count_, shift_;
 };
 
-// |actual - expected| <= tolerance * largest |expected| (or `least`, where everything is small by
-// cancellation).
+// Expects |actual - expected| <= tolerance * largest |expected|, or times `least` where all values
+// cancel.
 inline void expect_close(const std::vector<float>& actual, const std::vector<double>& expected,
                          double tolerance, const std::string& what, double least = 0) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -115,20 +115,20 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-// Returns the thread counts that a test of an op tries; on CUDA, where these threads compute
-// nothing, one of them.
+// Returns the thread counts that a test of an op tries, or only the first on CUDA, which does not
+// use these threads.
 inline std::vector<int> thread_counts(std::vector<int> counts) {
   if (on_cuda()) counts.resize(1);
   return counts;
 }
-// Returns the values of force_bf16_emulation() that a test tries; on CUDA, which knows none, one of
-// them.
+// Returns the values of force_bf16_emulation() that a test tries, or only false on CUDA, which
+// ignores it.
 inline std::vector<bool> bf16_ways() {
   return on_cuda() ? std::vector<bool>{false} : std::vector<bool>{false, true};
 }
 
-// Runs `body` with the vector loops of each instruction set this CPU has; on CUDA, which has none,
-// once.
+// Runs `body` with the vector loops of each instruction set of this CPU, or once on CUDA, which has
+// none.
 template <class F>
 void for_each_table(const F& body) {
   if (on_cuda()) return body();
@@ -143,8 +143,8 @@ void for_each_table(const F& body) {
   kernels::seams::force_vector_table(nullptr);
 }
 
-// `outputs(queue)` runs an op and returns what it wrote: the same bits for 1, 2 and 3 threads (on
-// CUDA: twice).
+// `outputs(queue)` runs an op and returns its results. They must have the same bits for 1, 2 and 3
+// threads, or twice on CUDA.
 template <class F>
 void expect_same_bits(const F& outputs, bool fixed_order) {
   std::vector<float> first;
@@ -155,13 +155,13 @@ void expect_same_bits(const F& outputs, bool fixed_order) {
     EXPECT_TRUE(same_bits(now, first)) << threads << " threads differ from one";
   }
 }
-// The same with every instruction set.
+// Runs expect_same_bits with every instruction set.
 template <class F>
 void expect_same_bits_for_all_threads(const F& outputs) {
   for_each_table([&] { expect_same_bits(outputs, false); });
 }
 
-// The text of the error a call throws.
+// Returns the text of the error that a call throws.
 template <class F>
 std::string error_of(const F& call) {
   try {
@@ -178,7 +178,7 @@ std::string error_of(const F& call) {
     for (const char* part : {__VA_ARGS__}) EXPECT_NE(text.find(part), std::string::npos) << text; \
   } while (0)
 
-// Ops that have a case; coverage_test.cpp compares them with ops.def.
+// Ops that a case has run; coverage_test.cpp compares them with ops.def.
 inline std::set<std::string>& covered() {
   static std::set<std::string> names;
   return names;

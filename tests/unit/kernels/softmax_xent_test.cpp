@@ -192,7 +192,7 @@ struct Golden {
   }
 };
 
-// The gradient times a power of two, to the bit; the loss as it is.
+// The gradient is scaled by a power of two, to the bit, and the loss is unchanged.
 TEST(SoftmaxXent, LossScaleIsOfTheGradientAlone) {
   for_each_table([] {
     TestQueue queue;

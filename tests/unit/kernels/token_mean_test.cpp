@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mean over tokens and its gradient, of f32 and of narrow tokens, against plain loops in double.
+// Tests the mean over tokens and its gradient, of f32 and of narrow tokens, against plain loops in
+// double.
 #include "kernels/token_mean.hpp"
 
 #include "kernels/bf16_value.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer's ops against naive double-precision loops: odd sizes, every layout of factored
-// tensors, every thread count.
+// Tests the optimizer's ops against naive double-precision loops: odd sizes, every layout of
+// factored tensors, every thread count.
 #include "kernels/adafactor.hpp"
 #include "kernels/adamw_update.hpp"
 #include "kernels/bf16_value.hpp"
@@ -115,7 +115,7 @@ TEST(UpdateOps, AdafactorSums) {
   for (const Factored& s : layouts()) {
     const int64_t n = s.count();
     auto g = normals(n, "g");
-    // Any cutting of the tensor, each part added to the same sums.
+    // The tensor may be cut anywhere, and each part adds to the same sums.
     for (std::vector<int64_t> ends :
          {std::vector<int64_t>{n}, {1, n / 3, n / 3 + 1, n / 2, n - 1, n}}) {
       std::vector<double> x(size_t(s.over_x())), y(size_t(s.over_y())), want_x(x.size()),
@@ -187,7 +187,7 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
     for (size_t i = 0; i < rx.size(); ++i) ASSERT_NEAR(vx[i], rx[i], 3e-7 * rx[i]);
     for (size_t i = 0; i < ry.size(); ++i) ASSERT_NEAR(vy[i], ry[i], 3e-7 * ry[i]);
 
-    // In two pieces, clipped (divisor 2), without momentum and decay.
+    // The update runs in two pieces, clipped (divisor 2), without momentum and decay.
     for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, n / 3 + 1}, {n / 3 + 1, n}}) {
       AdafactorUpdate a;
       a.update.weights = view32(w).slice(begin, end - begin);
@@ -231,8 +231,8 @@ TEST(UpdateOps, AdafactorFactorsAndFactoredUpdate) {
   }
 }
 
-// Every element-wise rule, both state types: against double, and bit-equal however the elements are
-// split.
+// Every element-wise rule, with both state types, must be close to double and bit-equal for any
+// split of the elements.
 template <class T>
 void element_rules() {
   const int64_t n = 40001;
@@ -341,7 +341,7 @@ TEST(UpdateOps, ClipGradientDecides) {
   };
   decide(0, {1, 1, 1});
   decide(1, {root, 1, 1});
-  decide(root, {root, root, 1});  // at the bound itself it counts as clipped
+  decide(root, {root, root, 1});  // a norm at the bound counts as clipped
   decide(2 * root, {1, 1, 1});
   EXPECT_EQ(norm[0], std::sqrt(total));
   for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], squares[size_t(places[i])]);
@@ -357,8 +357,8 @@ TEST(UpdateOps, ClipGradientDecides) {
   decide(0, {1, 1, 0});
 }
 
-// Clipping by the norm without the scale, whose power of two drops out of every result; the scale
-// follows what is finite.
+// Clipping uses the norm without the scale, whose power of two cancels in every result. The scale
+// depends on finite gradients.
 TEST(UpdateOps, LossScaleMoves) {
   TestQueue queue;
   std::vector<float> state{8, 0, -1};
@@ -376,14 +376,14 @@ TEST(UpdateOps, LossScaleMoves) {
   step(24, true, {8, 1, 1}, {8, 1, 8});
   EXPECT_EQ(norm[0], 3);
   step(24, true, {24, 2, 1}, {8, 2, 8}, 2);
-  // at the bound itself it counts as clipped; the third in a row
+  // A norm at the bound counts as clipped. This is the third finite step in a row.
   step(24, true, {24, 3, 1}, {16, 0, 8}, 3);
   step(24, true, {16, 1, 1}, {16, 1, 16}, 3);
-  // the loss was not finite: nothing is known about the scale
+  // The loss was not finite, which says nothing about the scale.
   step(24, false, {16, 1, 0}, {16, 1, 16}, 3);
   step(INFINITY, false, {16, 1, 0}, {4, 0, 16});
   step(8, true, {4, 1, 1}, {4, 1, 4});
-  step(NAN, false, {4, 1, 0}, {1.5f, 0, 4});  // not below the least
+  step(NAN, false, {4, 1, 0}, {1.5f, 0, 4});  // not below the minimum
   step(INFINITY, false, {1.5f, 1, 0}, {1.5f, 0, 1.5f});
   state = {0x1p99f, 2, 0};
   step(0, true, {0x1p99f, 1, 1}, {0x1p100f, 0, 0x1p99f});
@@ -391,8 +391,8 @@ TEST(UpdateOps, LossScaleMoves) {
   step(0, true, {0x1p100f, 1, 1}, {0x1p100f, 0, 0x1p100f});
 }
 
-// A decision in memory stands for the numbers; one not to apply leaves weights and state as they
-// are.
+// A decision in memory replaces the numbers. If it is not to apply the step, weights and state
+// stay.
 TEST(UpdateOps, DecisionsInMemory) {
   const int64_t n = 20001;
   const Factored shape{1, 59, 1, 339, 1, true};
