@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where recorded data lie: in the source tree that the tests were built from, or where
-// $TRAINER_SOURCE_DIR says (a bundle).
+// Finds recorded files: in the source tree of the tests' build, or in $TRAINER_SOURCE_DIR (a
+// bundle).
 #pragma once
 
 #include <cstdlib>

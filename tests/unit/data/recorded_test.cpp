@@ -97,7 +97,7 @@ TEST(Recorded, Fingerprints) {
   EXPECT_EQ(fmt::format("{:016x}", Fingerprint().add("a").add(int64_t{7}).value()),
             "c9558007d08cc7a7");
   EXPECT_NE(Fingerprint().add("ab").add("c").value(), Fingerprint().add("a").add("bc").value());
-  std::string many(1 << 17, 'x'), other = many;  // more than is hashed at a time
+  std::string many(1 << 17, 'x'), other = many;  // longer than one piece of the hash
   other[0] = 'y';
   EXPECT_NE(Fingerprint().add(many).add("z").value(), Fingerprint().add(other).add("z").value());
 }
