@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole pass with bf16 operands. On bf16 instructions and without the same values are rounded,
-// and only f32 sums may have another order. Such a sum, off by its last bit, moves a rounding now
-// and then. What that changes must be small beside what rounding itself changes: a rounding point
-// that one way lacks would change as much as rounding does.
+// Tests a whole pass with bf16 operands. With and without bf16 instructions the same values are
+// rounded, and only f32 sums may have another order. A sum that is off by its last bit changes a
+// rounding now and then. The resulting change must be small beside the change by rounding itself. A
+// missing rounding point would change as much as rounding does.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,8 +17,8 @@ namespace {
 
 using Gradients = std::map<std::string, std::vector<double>>;
 
-// Gradients of one pass from weights and a batch that are always the same, and the losses of its
-// evaluation.
+// Returns the gradients of one pass from constant weights and a constant batch, and the losses of
+// its evaluation.
 Gradients pass(device::DType operands) {
   constexpr int64_t kExamples = 8;
   models::CappaOptions o = rig::small_options();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole model: loss and gradients at initialisation, gradients against differences, packed
-// logits, inputs.
+// Tests the whole model: loss and gradients at initialisation, gradients against differences,
+// packed logits, inputs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 using models::Cappa;
 using rig::Floats;
 
-// Other values than the initial ones, so that no gradient vanishes.
+// Replaces the initial values, so that no gradient vanishes.
 void shake(rig::World& world, uint64_t seed = 5) {
   world.weights.initialise(seed);
   for (const shard::Parameter& p : world.layout.parameters()) {
@@ -30,8 +30,7 @@ void prepare(rig::World& world, const rig::MadeBatch& batch, int64_t examples, b
   world.model.prepare(batch.host(examples), train, base::Stream(9, "draws"), world.inputs);
 }
 
-// cappa.md 1.10: the head starts at zero, so the loss is ln V and nothing but the head gets a
-// gradient.
+// The head starts at zero, so the loss is ln V and only the head gets a gradient (cappa.md 1.10).
 TEST(Cappa, LossAndGradientsAtInitialisation) {
   for (bool masked : {true, false})
     for (bool learned : {true, false})
@@ -43,7 +42,7 @@ TEST(Cappa, LossAndGradientsAtInitialisation) {
                          {.recompute = base::value_of(models::kRecomputeNames, recompute)});
         world.weights.initialise(4);
         rig::MadeBatch batch(o, 8);
-        batch.labels.assign(batch.labels.size(), 1);  // no example without a token
+        batch.labels.assign(batch.labels.size(), 1);  // every example has a token
         prepare(world, batch, 8);
         EXPECT_NEAR(world.forward_backward()[Cappa::Sums::loss] / 8, std::log(61.0), 1e-6);
         EXPECT_EQ(world.model.uniform_loss(), std::log(61.0));
@@ -60,8 +59,8 @@ TEST(Cappa, LossAndGradientsAtInitialisation) {
       }
 }
 
-// Text rows that nobody sees are not computed (text_rows.hpp): loss, gradients and evaluation are
-// those of all rows.
+// Text rows that affect no result are not computed (text_rows.hpp): loss, gradients and evaluation
+// are those of all rows.
 TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
   for (double parallel : {0.0, 0.5, 1.0})
     for (int64_t slices : {1, 2, 4})
@@ -92,7 +91,7 @@ TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
         for (const shard::Parameter& p : some.layout.parameters()) {
           device::View g = some.gradient(p.path), h = every.gradient(p.path);
           // Gradients of the biases of keys are nothing but what rounding leaves of sums that are
-          // zero.
+          // The gradient of a key bias is only the rounding error of sums that are zero.
           double largest = 1e-2 * overall, worst = 0;
           for (int64_t i = 0; i < g.count; ++i) {
             largest = std::max(largest, std::abs(double(h.f32()[i])));
@@ -140,7 +139,7 @@ TEST(TextRows, FillSlicesUpAndKnowTheirPlaces) {
   EXPECT_EQ(index[32], 48);
 }
 
-// Whatever the captions, the number of rows of a slice is that of one of the sets.
+// For any captions, a slice has as many rows as one of the sets.
 TEST(TextRows, HaveOneOfAFewSizes) {
   base::Stream draw(1, "text rows");
   for (auto [each, length] : {std::pair{8, 64}, {1, 24}, {3, 37}, {64, 64}}) {
@@ -164,8 +163,8 @@ TEST(TextRows, HaveOneOfAFewSizes) {
   }
 }
 
-// The derivative along its own direction is the norm of a gradient: fourth-order differences,
-// tensor by tensor.
+// The derivative along the gradient is the gradient's norm. Each tensor is checked by fourth-order
+// differences.
 TEST(Cappa, GradientsAgainstDifferences) {
   models::CappaOptions o = rig::small_options();
   o.label_smoothing = 0.1;
@@ -193,7 +192,7 @@ TEST(Cappa, GradientsAgainstDifferences) {
     ASSERT_GT(d.norm, 1e-4) << d.path;
     device::View w = world.weight(d.path);
     const Floats before(w.f32(), w.f32() + w.count);
-    const double h = 0.004;  // length of the way; the loss is exact to about 1e-7
+    const double h = 0.004;  // length of the step; the loss is exact to about 1e-7
     auto loss = [&](double way) {
       for (int64_t i = 0; i < w.count; ++i)
         w.f32()[i] =
@@ -228,13 +227,14 @@ TEST(Cappa, RecomputeChangesNoBit) {
   }
 }
 
-// More rows than a chunk of the packed logits holds, against slices that fit into one chunk each.
+// Compares slices with more rows than a chunk of the packed logits holds, and slices that fit into
+// one chunk each.
 TEST(Cappa, LogitsInSeveralChunks) {
   models::CappaOptions o = rig::small_options();
   const int64_t n = 64;  // 64 x 9 rows, about half of them packed; a chunk has 256
   rig::World chunks(o, n), slices(o, n, 8);
   rig::MadeBatch batch(o, n);
-  // all rows count: three chunks, the last one padded
+  // All rows count, which gives three chunks, the last one padded.
   for (int32_t& l : batch.labels) l = l ? l : 2;
   rig::Sums sums[2];
   for (rig::World* world : {&chunks, &slices}) {
@@ -254,8 +254,8 @@ TEST(Cappa, LogitsInSeveralChunks) {
   }
 }
 
-// Captions that are all padding weigh nothing: no NaN, no gradient, a slice without any target
-// included.
+// A caption that is all padding has no weight. It gives no NaN and no gradient, even if a slice has
+// no target at all.
 TEST(Cappa, EmptyCaptions) {
   models::CappaOptions o = rig::small_options();
   rig::World world(o, 4, 2);
@@ -276,7 +276,7 @@ TEST(Cappa, EmptyCaptions) {
   EXPECT_EQ(weight, std::vector<double>(4, 0.0));
 }
 
-// The loss splits into its two kinds; the mean weighs every example the same, whatever the length
+// The loss is split into its two kinds. The mean weights every example equally, whatever the length
 // of its caption.
 TEST(Cappa, SumsOverTheExamples) {
   models::CappaOptions o = rig::small_options();

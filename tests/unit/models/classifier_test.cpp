@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classifier: gradients against differences for every pooling, loss against a naive reference,
-// mixup, policies, bytes.
+// Tests the classifier: gradients against differences for every pooling, loss against a naive
+// reference, mixup, policies, bytes.
 #include "models/classifier.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using models::ClassifierOptions;
 using Columns = kernels::LossColumns;
 using Floats = std::vector<float>;
 
-// A model small enough to run in a moment, with every size another.
+// Returns a small model whose sizes all differ.
 ClassifierOptions small(const std::string& pool, const std::string& loss = "softmax",
                         double mixup = 0) {
   ClassifierOptions o;
@@ -81,7 +81,7 @@ class World {
     classify_->plan(forward, inputs);
     arena_ =
         std::make_unique<device::Arena>(device::Kind::cpu, ledger_, "activations", measure.peak());
-    // Other values than the initial ones, so that no gradient vanishes.
+    // Replaces the initial values, so that no gradient vanishes.
     weights.initialise(5);
     for (const shard::Parameter& p : layout.parameters()) {
       View w = weight(p.path);
@@ -98,7 +98,7 @@ class World {
   void prepare(const Batch& batch, int64_t first = 0) {
     train_->prepare(batch.host(first), base::Stream(9, "draws"), inputs);
   }
-  // Gradients of the mean loss; the sums over all slices.
+  // Computes the gradients of the mean loss, and returns the sums over all slices.
   std::vector<double> forward_backward() {
     nn::Context ctx = context(queue_, *arena_, true);
     gradients.begin_step();
@@ -115,7 +115,7 @@ class World {
     classify_->prepare(batch.host(), inputs);
     classify_->run(ctx, inputs, loss, rank);
   }
-  // Logits of images as they are.
+  // Returns the logits of images without mixup.
   std::vector<double> logits(const Batch& batch) {
     Floats out(size_t(batch_ * model.num_classes())), loss(static_cast<size_t>(batch_));
     std::vector<int32_t> ranks(static_cast<size_t>(batch_));
@@ -172,8 +172,8 @@ class World {
   std::unique_ptr<device::Arena> arena_;
 };
 
-// The derivative along its own direction is the norm of a gradient: fourth-order differences,
-// tensor by tensor.
+// The derivative along the gradient is the gradient's norm. Each tensor is checked by fourth-order
+// differences.
 TEST(Classifier, GradientsAgainstDifferences) {
   for (auto [pool, loss, mixup] :
        {std::tuple{"gap", "softmax", 0.0}, {"tok", "sigmoid", 0.3}, {"map", "softmax", 0.3}}) {
@@ -210,7 +210,7 @@ TEST(Classifier, GradientsAgainstDifferences) {
   }
 }
 
-// The loss of blended images and labels, from the logits of images that were blended by hand.
+// The loss of blended images and labels must follow from the logits of images that the test blends.
 TEST(Classifier, LossIsThatOfBlendedImagesAndLabels) {
   for (const char* loss : {"softmax", "sigmoid"})
     for (double mixup : {0.0, 0.4}) {
@@ -261,8 +261,8 @@ TEST(Classifier, LossIsThatOfBlendedImagesAndLabels) {
     }
 }
 
-// Beta(p, p): mean and variance of the larger share's distance from 1/2 have closed forms through
-// those of Beta itself.
+// For Beta(p, p), the mean and variance of the larger share's distance from 1/2 follow from those
+// of Beta itself.
 TEST(Classifier, SharesAreOfTheBetaDistribution) {
   for (double p : {0.1, 0.2, 0.8, 1.0, 5.0}) {
     const int n = 40000;
@@ -321,7 +321,7 @@ TEST(Classifier, Bf16StaysNearF32) {
   }
 }
 
-// Loss and rank of an evaluation, without smoothing and without mixup, from the logits.
+// Loss and rank of an evaluation follow from the logits, without smoothing and mixup.
 TEST(Classifier, ClassifiesImagesAsTheyAre) {
   ClassifierOptions o = small("map", "softmax", 0.3);
   o.label_smoothing = 0.3;
@@ -342,7 +342,7 @@ TEST(Classifier, ClassifiesImagesAsTheyAre) {
   }
 }
 
-// Names and shapes are those of big_vision's ViT, under "encoder/" but for the head.
+// Names and shapes are those of big_vision's ViT, under "encoder/" except for the head.
 TEST(Classifier, ParametersAreBigVisions) {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const char* pool : {"map", "tok"})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which examples are predicted in parallel, what is fed to the decoder, and the weights of the loss
-// (cappa.md 1.6, 3).
+// Tests the choice of examples with parallel prediction, the decoder's input, and the weights of
+// the loss (cappa.md 1.6, 3).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,7 +62,7 @@ TEST(Draws, IdsOfBothKinds) {
       }
       ASSERT_EQ(count, masked);
     }
-    // Every position is as likely to be masked as any other.
+    // Every position has the same chance to be masked.
     const double share = double(masked) / double(length);
     for (int64_t h : hits)
       EXPECT_NEAR(double(h) / double(parallel), share,
@@ -70,8 +70,8 @@ TEST(Draws, IdsOfBothKinds) {
   }
 }
 
-// A pure function of (stream, position): no cut of the batch changes a draw, and no step repeats
-// another's.
+// A draw is a pure function of (stream, position): no cut of the batch changes it, and no step
+// repeats another's.
 TEST(Draws, DoNotDependOnWhoDraws) {
   const int64_t n = 48, length = 9;
   models::Cappa model = model_with(0.5, 0.5);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of the published code: perplexity on the parameters of case_ar.h5 (predict.h5), position
-// tables (posemb.h5).
+// Compares with results of the published code: perplexity on the parameters of case_ar.h5
+// (predict.h5), position tables (posemb.h5).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 using golden::File;
 using rig::Floats;
 
-// The model of case_ar.h5 (its /config, written out).
+// Returns the model of case_ar.h5 (its /config, written out).
 models::CappaOptions case_ar_options() {
   models::CappaOptions o;
   o.image_height = 24;
@@ -31,8 +31,8 @@ rig::Ints ints(const Floats& v) { return {v.begin(), v.end()}; }
 
 class Perplexity : public testing::TestWithParam<int64_t> {};
 
-// Summed and per-token NLL of each example, in batches of several sizes: what the perplexity
-// evaluator adds up.
+// Compares summed and per-token NLL of each example, in batches of several sizes. The perplexity
+// evaluator adds them up.
 TEST_P(Perplexity, OfPredict) {
   const int64_t batch = GetParam(), all = 12;
   File parameters("case_ar.h5"), expected("predict.h5");
@@ -94,7 +94,7 @@ TEST(Sincos2d, OfPosemb) {
   EXPECT_EQ(tables, 4);
 }
 
-// The decoder's table is the same formula on one row of seq_len columns (cappa.md 1.4).
+// The decoder's table follows the same formula on one row of seq_len columns (cappa.md 1.4).
 TEST(Sincos2d, OfOneRow) {
   const Floats table = models::sincos2d(1, 6, 8);
   for (size_t x = 0; x < 6; ++x)

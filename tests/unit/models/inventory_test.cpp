@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, shapes, initial distributions and totals of the parameters (cappa.md 1.7, 1.8).
+// Tests names, shapes, initial distributions and totals of the parameters (cappa.md 1.7, 1.8).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -133,7 +133,7 @@ TEST(Inventory, TotalsOfB16) {
   EXPECT_EQ(total(parameters_of(fixed)), 191669504 - 196 * 768 - 64 * 768);
 }
 
-// What big_vision's default decays: leaves named kernel.
+// big_vision's default decays leaves named kernel.
 TEST(Inventory, KernelsOfB16) {
   int64_t leaves = 0, elements = 0;
   for (const shard::Parameter& p : parameters_of(b16()))
@@ -145,11 +145,11 @@ TEST(Inventory, KernelsOfB16) {
   EXPECT_EQ(elements, 166723584);
 }
 
-// cappa.md 1.8. The sizes come from the variant's name, as a deck gives it.
+// The totals follow cappa.md 1.8. The sizes come from the variant's name, as in a deck.
 TEST(Inventory, TotalsOfAllVariants) {
   struct Row {
     const char* variant;
-    // encoder alone; total with 6, 12 and as many decoder layers
+    // the encoder alone; the total with 6, 12 and as many decoder layers
     int64_t encoder, six, twelve, same;
     int64_t depth;
   };
@@ -183,8 +183,8 @@ TEST(Inventory, TotalsOfAllVariants) {
   }
 }
 
-// Every tensor of a model gets the distribution it declares: means, standard deviations and limits
-// of the values themselves.
+// Every tensor of a model gets the distribution that it declares. The test checks means, standard
+// deviations and limits of the values.
 TEST(Inventory, InitialValues) {
   models::CappaOptions o;
   o.image_size = 32;

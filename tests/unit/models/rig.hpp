@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CapPa on one rank: parameters in real stores, an arena as large as it needs, and batches from
+// A CapPa on one rank: parameters in real stores, an arena of the needed size, and batches from
 // host arrays.
 #pragma once
 
@@ -19,7 +19,7 @@ using device::View;
 using Floats = std::vector<float>;
 using Ints = std::vector<int32_t>;
 
-// A model small enough to run in a moment, with every size another.
+// Returns a small model whose sizes all differ.
 inline models::CappaOptions small_options() {
   models::CappaOptions o;
   o.image_size = 16;
@@ -32,7 +32,8 @@ inline models::CappaOptions small_options() {
   return o;
 }
 
-// Captions: words, end = 1, pad = 0; images: noise. Exact in float, the same for every batch size.
+// Captions are words, end = 1, pad = 0; images are noise. Values are exact in float and the same
+// for every batch size.
 struct MadeBatch {
   Floats image;
   Ints labels;
@@ -81,7 +82,7 @@ class World {
                             count * device::size_of(spec.type));
       inputs[spec.name] = buffers_.back().view(spec.type).slice(0, count);
     }
-    // A pass on paper measures the arena.
+    // A planned pass measures the arena.
     device::Queue paper(device::Kind::plan, 1, true);
     device::Arena measure;
     nn::Context forward_backward = context(paper, measure, true),
@@ -103,7 +104,7 @@ class World {
     const shard::Parameter& p = layout.parameters().at(size_t(layout.find(path)));
     return gradients.owned(p.unit).slice(p.offset, p.size);
   }
-  // Gradients of the mean loss over the batch; the sums over all slices.
+  // Computes the gradients of the mean loss over the batch, and returns the sums over all slices.
   Sums forward_backward() {
     nn::Context ctx = context(queue_, *arena_, true);
     gradients.begin_step();
