@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --mode plan walks through a few passes of a step and counts the others: exactly what walking
-// through all would give.
+// --mode plan runs a few passes of a step and multiplies their counts. The result must be exactly
+// that of all passes.
 #include "modes/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -105,9 +105,9 @@ OnPaper on_paper(const std::string& device, const std::string& logits_mb) {
   return {engine.queue().costs()[size_t(kernels::Op::gemm)].calls, plan.memory["scratch"]};
 }
 
-// Of 1536 examples with 8 positions each on every rank: 48 chunks of 256 rows on CPUs, 3 of 4096 on
-// GPUs, or, of 1 MiB, 3 of 4096 as well, because 50 logits are few; what they differ in are the
-// products of a chunk: forward and two gradients.
+// Every rank has 1536 examples with 8 positions each: 48 chunks of 256 rows on CPUs, 3 of 4096 on
+// GPUs. With 1 MiB there are 3 of 4096 as well, because 50 logits are few. Each chunk adds three
+// products: forward and two gradients.
 TEST(Plan, OnGpusLogitsGoInLargerChunksAndScratchIsCounted) {
   const OnPaper cpu = on_paper("cpu", "1024"), gpu = on_paper("cuda", "1024");
   EXPECT_EQ(cpu.products - gpu.products, 3 * (48 - 3));

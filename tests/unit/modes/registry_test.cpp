@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of the modes: what main and the command line rely on.
+// Tests the properties of the modes' rows that main and the command line rely on.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -20,7 +20,7 @@ TEST(Modes, HaveANameADocAndAFunction) {
   EXPECT_THROW(mode_named("trian"), base::Error);
 }
 
-// The lock of a run directory is agreed on over ranks, and a job on paper has none.
+// Ranks agree on the lock of a run directory, and a planned job has no ranks.
 TEST(Modes, NeedWhatTheirNeedsImply) {
   for (const Mode& mode : registry()) {
     EXPECT_TRUE(mode.on_ranks || !mode.keeps_run_directory) << mode.name;
