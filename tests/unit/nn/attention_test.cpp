@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as a layer: projections, masks, dropout of the weights, self- and cross-attention.
+// Tests attention as a layer: projections, masks, dropout of the weights, self- and
+// cross-attention.
 #include "nn/layers.hpp"
 #include "reference.hpp"
 
@@ -26,7 +27,7 @@ struct Case {
 
 constexpr int64_t kWidth = 6, kHeads = 2, kQueries = 5;
 
-// By global example, so that a slice sees its own.
+// The flag depends on the global example, so a slice has the flags of its own examples.
 bool causal_flag(int64_t example) {
   return base::Stream(1, "flags").uniform(uint64_t(example)) < 0.5f;
 }
@@ -118,7 +119,7 @@ TEST(Attention, Bf16) {
   for (Case c : {Case{.name = "self in bf16", .bias = true, .mask = Mask::causal},
                  Case{.name = "cross in bf16", .cross = true}}) {
     Subject s = attention(c);
-    // a few rows: the gradient of keys mostly cancels, its rounded terms do not
+    // With few rows, the gradient of keys mostly cancels, but its rounded terms do not.
     s.bf16 = true;
     s.tolerance = 5e-2;
     rig::check(s);
@@ -154,7 +155,8 @@ TEST(Attention, FrozenProjections) {
         attention({.name = std::string("frozen ") + frozen, .bias = true, .frozen = frozen}));
 }
 
-// What a causal query cannot see may change without a trace; what it can see may not.
+// A change that a causal query cannot see must not change its result, and a change that it can see
+// must.
 TEST(Attention, CausalRowsDoNotSeeTheFuture) {
   Subject s = attention({.name = "future", .mask = Mask::causal});
   std::vector<Doubles> parameters, inputs;

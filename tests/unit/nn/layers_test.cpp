@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear, LayerNorm, Mlp and dropout: values, gradients of inputs and parameters, slices.
+// Tests Linear, LayerNorm, Mlp and dropout: values, gradients of inputs and parameters, slices.
 #include "nn/layers.hpp"
 
 #include <fmt/ranges.h>
@@ -64,7 +64,7 @@ TEST(Linear, FrozenBias) {
 TEST(Linear, SingleColumn) { rig::check(linear({.name = "linear 9x1", .bias = true}, 9, 1)); }
 TEST(Linear, SingleInput) { rig::check(linear({.name = "linear 1x6", .bias = true}, 1, 6)); }
 
-// precision.compute = "bf16": what goes into products is rounded, and nothing else.
+// With precision.compute = "bf16", operands of products are rounded, and no other value.
 TEST(Linear, RoundsTheOperandsOfBf16Products) {
   constexpr int64_t kIn = 24, kOut = 40, kBatch = 4;
   Subject exact = linear({.name = "f32", .bias = true, .residual = true}, kIn, kOut),
@@ -152,7 +152,7 @@ TEST(LayerNorm, FrozenScale) { rig::check(layer_norm("norm, frozen scale", 8, tr
 TEST(LayerNorm, FrozenBias) { rig::check(layer_norm("norm, frozen bias", 8, true, false, true)); }
 TEST(LayerNorm, FrozenAltogether) { rig::check(layer_norm("norm, frozen", 8, true, true, true)); }
 
-// The residual path: the gradient is added to what is there.
+// On a residual path the gradient is added to the present one.
 TEST(LayerNorm, AddsToTheResidualGradient) {
   Subject s = layer_norm("norm on a residual", 12, true);
   auto plain = s.reference;
@@ -237,8 +237,8 @@ TEST(Mlp, DropoutOfLaterExamples) {
 TEST(Mlp, NoDropoutInEvaluation) {
   rig::check(mlp({.name = "mlp, evaluating", .rate = 0.5f, .train = false}));
 }
-// Activations between the products are bf16: as far from the f32 layer as that rounds, whatever the
-// slices.
+// Activations between the products are bf16. They differ from the f32 layer only by that rounding,
+// for any slices.
 TEST(Mlp, Bf16) {
   for (float rate : {0.0f, 0.3f}) {
     Subject s = mlp({.name = "mlp in bf16", .rate = rate});
@@ -297,7 +297,7 @@ TEST(Dropout, LayersNamesAndStepsDiffer) {
   }
 }
 
-// Level "run": micro-batches after the first are added to the gradient.
+// In level "run", micro-batches after the first are added to the gradient.
 TEST(GradientStore, MicroBatchesAddUp) {
   nn::Linear layer{.kernel = 0, .bias = 1, .in = 4, .out = 3};
   std::vector<rig::Tensor> tensors = {{"kernel", {4, 3}}, {"bias", {3}}};
@@ -332,8 +332,8 @@ TEST(GradientStore, MicroBatchesAddUp) {
   EXPECT_TRUE(rig::same_bits(gradients(false, {1}), alone[1]));
 }
 
-// The same where some parameters of a layer are frozen: each gradient is added to on its own
-// account, whatever becomes of its neighbour's.
+// With some frozen parameters in a layer, micro-batches still add to each remaining gradient,
+// independently of the others.
 TEST(GradientStore, MicroBatchesAddUpBesideFrozenParameters) {
   constexpr int64_t kIn = 4, kOut = 3, kRows = 2, kPasses = 3;
   auto view = [](Floats& v) { return device::view(v.data(), int64_t(v.size())); };

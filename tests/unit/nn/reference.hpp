@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Naive layers in double, from the words of the specification (cappa.md 1.3).
+// Computes naive layers in double, from the text of the specification (cappa.md 1.3).
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ inline Doubles gelu(Doubles x) {
   return x;
 }
 
-// Kept values are divided by (1 - rate); `first`: draw index of element 0.
+// Divides kept values by (1 - rate). `first` is the draw index of element 0.
 inline Doubles dropout(Doubles x, float rate, base::Stream stream, int64_t first) {
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = stream.uniform(uint64_t(first) + i) >= rate ? x[i] / (1 - double(rate)) : 0;
@@ -57,14 +57,15 @@ inline base::Stream stream_of(const char* name, int layer) {
 
 struct Heads {
   int64_t batch, heads, query_length, key_length, head_dim;
-  // by position among `batch`
+  // by position in `batch`
   std::function<bool(int64_t example)> causal = [](int64_t) { return false; };
   float rate = 0;
   base::Stream stream{};
   int64_t first_example = 0;
 };
 
-// q, result: [batch, query_length, heads, head_dim]; k, v: [batch, key_length, heads, head_dim].
+// Shapes: q and result [batch, query_length, heads, head_dim]; k and v [batch, key_length, heads,
+// head_dim].
 inline Doubles attend(const Doubles& q, const Doubles& k, const Doubles& v, const Heads& s) {
   Doubles o(q.size(), 0);
   auto row = [&](int64_t b, int64_t length, int64_t i, int64_t h) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer on one rank: its parameters in real stores, an arena, and a context. And the gradient
-// check of layers: forward and backward in float against a naive double reference and central
-// differences of it, and slices against slices added by hand.
+// Runs one layer on one rank: its parameters in real stores, an arena, and a context. Checks its
+// gradients: forward and backward in float against a naive double reference and its central
+// differences, and slices against slices added by the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct Tensor {
   double scale = 0.5, shift = 0;  // of the made-up values
 };
 
-// Seeded numbers, exact in float.
+// Returns seeded numbers, exact in float.
 inline Doubles numbers(int64_t count, const std::string& name, double scale = 1, double shift = 0) {
   Doubles out;
   base::Stream s(11, name);
@@ -95,7 +95,7 @@ struct World {
   device::Arena arena;
 };
 
-// A layer to check. Inputs and outputs are [batch, per example].
+// A layer to check. Inputs and outputs are [batch, elements per example].
 struct Subject {
   std::string name;
   std::vector<Tensor> parameters;
@@ -105,16 +105,16 @@ struct Subject {
   int64_t first_example = 0;
   bool train = true;
   bool bf16 = false;  // products take bf16 operands
-  // y of examples [first, first + batch), in double.
+  // Computes y of examples [first, first + batch), in double.
   std::function<Doubles(const std::vector<Doubles>& parameters, const std::vector<Doubles>& inputs,
                         int64_t batch, int64_t first)>
       reference;
-  // The layer: y from x, then the gradients dx of all inputs (one view each) for dy.
+  // Runs the layer: y from x, then the gradients dx of all inputs (one view each) for dy.
   std::function<void(nn::Context& ctx, const std::vector<View>& x, View y, View dy,
                      const std::vector<View>& dx)>
       run;
-  double tolerance = 5e-6;  // of the largest element of each tensor
-  double least = 0;         // what counts as large where a gradient vanishes by cancellation
+  double tolerance = 5e-6;  // relative to the largest element of each tensor
+  double least = 0;         // least size that the tolerance refers to, where a gradient cancels
 };
 
 struct Result {
@@ -184,8 +184,8 @@ inline bool same_bits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * 4) == 0);
 }
 
-// Central differences of fourth order of sum(dy * reference) in double: the error is far below that
-// of float.
+// Computes central differences of fourth order of sum(dy * reference) in double. Their error is far
+// below that of float.
 inline Doubles differences(const Subject& s, std::vector<Doubles>& parameters,
                            std::vector<Doubles>& inputs, const Doubles& dy, Doubles& varied) {
   auto objective = [&] {
@@ -209,7 +209,7 @@ inline Doubles differences(const Subject& s, std::vector<Doubles>& parameters,
   return out;
 }
 
-// a + b along the binary tree over neighbours, written as a recursion.
+// Adds the parts along the binary tree over neighbours, by recursion.
 inline Floats tree_sum(const std::vector<Floats>& parts, size_t begin, size_t end) {
   if (end - begin == 1) return parts[begin];
   size_t middle = begin + (end - begin) / 2;
