@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what this test program allocates through new, for the test that the engine allocates
-// nothing once it runs.
+// Counts allocations of this test program through new, for the test that a running engine allocates
+// nothing.
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -8,7 +8,7 @@
 
 std::atomic<int64_t> allocations_made{0};
 
-#ifndef __SANITIZE_ADDRESS__  // the sanitizer brings its own; then nothing is counted
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer replaces new itself, so nothing is counted
 void* operator new(size_t n) {
   ++allocations_made;
   if (void* p = std::malloc(n ? n : 1)) return p;

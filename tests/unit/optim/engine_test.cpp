@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine does around every optimizer: order of transformations, clipping, freezing, norms,
-// finiteness.
+// Tests the engine's part around every optimizer: order of transformations, clipping, freezing,
+// norms, finiteness.
 #include "optim/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -49,8 +49,8 @@ TEST(Engine, OrderOfTransformations) {
   EXPECT_FLOAT_EQ(float(seen.clip), 0.2f);
   EXPECT_EQ(done.schedules, (std::vector<float>{1, 0.25f}));
   auto w = r.weights();
-  // u = -schedule * (rate * lr_scale * g + weight_decay * decay_scale * w): the rate does not touch
-  // the decay
+  // The rate must not change the decay: u = -schedule * (rate * lr_scale * g + weight_decay *
+  // decay_scale * w).
   EXPECT_FLOAT_EQ(w["w"][0], 1 - 0.25f * (0.5f * 3 * 0.4f + 0.25f * 2 * 1));
   EXPECT_FLOAT_EQ(w["w"][1], -2 - 0.25f * (0.5f * 3 * 0.8f - 0.25f * 2 * 2));
   EXPECT_FLOAT_EQ(w["v"][0], 4 + 0.5f * 0.8f);
@@ -66,8 +66,7 @@ TEST(Engine, OrderOfTransformations) {
   EXPECT_NEAR(done.parameters.per_group[0], std::hypot(new_w[0], new_w[1]), 1e-6);
 }
 
-// Frozen tensors have no gradient, so nothing is summed for them: the sums of those behind them
-// must not move up.
+// A frozen tensor has no gradient and no sum. The sums of later tensors must keep their places.
 TEST(Engine, NormsBesideFrozenTensors) {
   const Tensor w[4] = {{1, 2}, {-3, 4}, {5, 12, 0}, {8}}, g[4] = {{3, 4}, {6, 8}, {2, 3, 6}, {7}};
   const char* names[4] = {"a", "b", "c", "d"};
@@ -221,17 +220,17 @@ TEST(Engine, FindsNonFiniteGradientsOnAnyRank) {
       for (int rank : {0, 1}) EXPECT_FALSE(r.inspection(rank).applied);
       EXPECT_FALSE(std::isfinite(r.inspection(0).gradients.per_parameter[where[0] == 'w' ? 0 : 1]));
       EXPECT_TRUE(std::isfinite(r.inspection(0).gradients.per_parameter[where[0] == 'w' ? 1 : 0]));
-      // A step that is not applied leaves no trace.
+      // A step that is not applied changes no state.
       for (auto& [name, t] : r.state())
         for (float x : t) ASSERT_EQ(x, 0) << name;
-      g[where].back() = 1e30f;  // finite, though its square is not in float
+      g[where].back() = 1e30f;  // finite, but its square overflows float
       EXPECT_TRUE(r.step(2, g).gradients.applied);
       EXPECT_NEAR(r.inspection(0).gradients.global, 1e30, 1e24);
     }
 }
 
-// Weights and state stay as they are, whatever the optimizer, and the next step goes on as if
-// nothing had been.
+// A step that is not finite leaves weights and state unchanged, for every optimizer. The next step
+// continues as if it had not happened.
 TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
   for (const char* kind : {"adafactor", "adafactor_clipped", "adamw", "momentum", "sgd"})
     for (bool by_loss : {false, true}) {
@@ -281,7 +280,7 @@ TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
     }
 }
 
-// What the host is told of a step may be asked for when the next one has been put into the queue.
+// The report of a step may be read when the next step is already queued.
 TEST(Engine, ReportsComeOneStepLater) {
   Job s = sgd({parameter("w", {2})});
   s.schedules = {optim::Schedule([](int64_t count) { return float(count); })};
@@ -314,8 +313,8 @@ Tensor times(double factor, Tensor t) {
   return t;
 }
 
-// fp16's gradients come times a power of two: nothing that is reported or kept may show it, to the
-// bit.
+// fp16's gradients are multiplied by a power of two, which must not change one bit of any report or
+// state.
 TEST(Engine, ALossScaleDropsOut) {
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"})
     for (double clip : {0.0, 3.0}) {
@@ -348,7 +347,7 @@ TEST(Engine, ALossScaleDropsOut) {
     }
 }
 
-// What one rank sees, both do: neither updates, and both go on with the same scale.
+// An overflow on one rank counts on both: neither updates, and both continue with the same scale.
 TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
   Job s = sgd({parameter("w", {64})});
   s.fsdp = s.cuts = 2;
@@ -357,7 +356,7 @@ TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
   rig::Rig r(s);
   Tensor g(64, 65536.0f);
   r.set_weights({{"w", Tensor(64, 0.0f)}});
-  g.back() = std::numeric_limits<float>::infinity();  // of the second rank
+  g.back() = std::numeric_limits<float>::infinity();  // on the second rank
   r.set_gradients({{"w", g}});
   r.step(1);
   for (int rank : {0, 1}) {
@@ -372,7 +371,7 @@ TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
     EXPECT_EQ(r.weights()["w"], Tensor(64, -0.5f * float(step - 1)));
   }
   for (int rank : {0, 1}) EXPECT_EQ(r.inspection(rank).next_loss_scale, 65536);
-  r.engine(0).set_scale_state({4, 1});  // as a checkpoint does
+  r.engine(0).set_scale_state({4, 1});  // as a restore does
   EXPECT_EQ(r.engine(0).scale_state().scale, 4);
   EXPECT_EQ(r.engine(0).scale_state().updates, 1);
 }

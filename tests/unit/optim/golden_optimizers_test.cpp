@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every optimizer against the published transformations on the same gradients (optimizers.h5), on
-// several meshes.
+// Compares every optimizer with the published transformations on the same gradients
+// (optimizers.h5), on several meshes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ optim::OptimizerOptions options_of(const std::string& variant, const json& o) {
   return out;
 }
 
-// Name of our state tensor for big_vision's state path, or "" for what we do not keep.
+// Returns the name of our state tensor for big_vision's state path, or "" if we have no such state.
 std::string our_name(const std::string& variant, const std::string& place,
                      const std::string& tensor) {
   if (variant.starts_with("adafactor")) {
@@ -137,7 +137,7 @@ void run_variant(const std::string& variant, Mesh mesh) {
         for (const auto& name : names) {
           if (!file.has(group + "/" + name)) continue;
           auto it = state.find(our_name(variant, place, name));
-          if (it == state.end()) {  // an unused placeholder of theirs
+          if (it == state.end()) {  // an unused placeholder of big_vision
             EXPECT_EQ(file.shape(group + "/" + name), std::vector<int64_t>{1}) << group << name;
             continue;
           }
@@ -164,7 +164,7 @@ TEST(GoldenOptimizers, EveryVariantOnSeveralMeshes) {
       run_variant(variant, mesh);
 }
 
-// The example worked out by hand for big_vision's Adafactor: 2 x 3, factored although it is small.
+// big_vision's Adafactor on 2 x 3, computed by hand, and factored although it is small.
 TEST(GoldenOptimizers, AdafactorByHand) {
   rig::Job job;
   job.parameters = {rig::parameter("w", {2, 3})};

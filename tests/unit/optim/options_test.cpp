@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// [optimizer], [[optimizer.rule]] and [schedule.*]: from the deck to each parameter's policy.
+// Tests [optimizer], [[optimizer.rule]] and [schedule.*], from the deck to each parameter's policy.
 #include "optim/options.hpp"
 
 #include <gtest/gtest.h>
@@ -254,8 +254,8 @@ TEST(Options, AdafactorsBeta2) {
   EXPECT_EQ(optim::adafactor_beta2(102, 100, 0.8, 0.999), optim::adafactor_beta2(2, 0, 0.8, 0.999));
 }
 
-// Far on, where a small mistake in the base of a power grows: against NumPy's float32, powers
-// through double.
+// At late steps a small mistake in the base of a power grows. The values are NumPy's float32, with
+// powers through double.
 TEST(Options, BetasFarOn) {
   const std::pair<int64_t, float> beta2[] = {{1000, 0x1.fdf632p-1f},
                                              {5623, 0x1.ff7cecp-1f},

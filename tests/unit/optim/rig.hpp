@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mesh of engines in one process: one thread per rank, in lock-step through a communicator that
-// adds along a tree. Tests see logical tensors only; how they lie on ranks is the rig's business,
-// as it is the product's.
+// adds along a tree. Tests see only logical tensors, and the rig maps them to ranks.
 #pragma once
 
 #include <barrier>
@@ -21,8 +20,9 @@ namespace rig {
 using Tensor = std::vector<float>;
 using Tensors = std::map<std::string, Tensor>;
 
-// Where engines of one rank compute: TRAINER_TEST_KIND=cuda says on a GPU (without one the program
-// ends with 77). Meshes of threads stay on the CPU: exchanges between GPUs are tested with MPI.
+// Returns the device of one-rank engines: a GPU with TRAINER_TEST_KIND=cuda, without which the
+// program ends with 77. Meshes of threads stay on the CPU, because MPI tests cover exchanges
+// between GPUs.
 inline device::Kind default_kind() {
   static const device::Kind kind = [] {
     const char* wanted = std::getenv("TRAINER_TEST_KIND");
@@ -43,7 +43,7 @@ struct Meeting {
   std::vector<device::View> views;
 };
 
-// Sums neighbours first, then neighbouring pairs, and so on.
+// Adds neighbours first, then neighbouring pairs, and so on.
 class ThreadComm : public comm::Comm {
  public:
   ThreadComm(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
@@ -90,7 +90,8 @@ struct Job {
   int fsdp = 1;
   int64_t cuts = 1;
   int threads = 1;
-  device::Kind kind = default_kind(), paper_of = device::Kind::cpu;  // kind plan: of that
+  // With kind plan, paper_of is the planned device.
+  device::Kind kind = default_kind(), paper_of = device::Kind::cpu;
   optim::OptimizerOptions options;
   std::vector<optim::ParameterPolicy> policies;  // empty: no decay, nothing frozen
   std::vector<optim::Schedule> schedules{optim::Schedule()};
@@ -156,7 +157,7 @@ class Rig {
     return out;
   }
 
-  // One rank's view of the step.
+  // Runs the step and returns the report of rank 0.
   const optim::Report& step(int64_t number) {
     each_rank([number](Rank& r) {
       r.engine->inspect(number, r.units, r.loss.none() ? r.loss : r.loss.slice(0, 1));
@@ -178,7 +179,7 @@ class Rig {
       device::upload(r.loss.slice(0, 1), &loss, *r.queue);
     }
   }
-  // A step of a one-rank rig that copies no results, for counting allocations.
+  // Runs a step of a one-rank rig without copying results, for counting allocations.
   void run_in_place(int64_t number) {
     CHECK(ranks_.size() == 1);
     ranks_[0].engine->inspect(number, ranks_[0].units);
@@ -188,7 +189,8 @@ class Rig {
   optim::Engine& engine(int rank) { return *ranks_[size_t(rank)].engine; }
   const std::vector<optim::OwnedUnit>& units(int rank) { return ranks_[size_t(rank)].units; }
 
-  // All optimizer state as logical tensors; every element must be written by exactly one rank.
+  // Returns all optimizer state as logical tensors. Checks that exactly one rank writes every
+  // element.
   Tensors state() {
     Tensors out;
     std::map<std::string, std::vector<int>> writers;

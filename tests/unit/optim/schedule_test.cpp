@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules against the published function (schedules.h5) and its unit vectors.
+// Compares schedules with the published function (schedules.h5) and its unit vectors.
 #include "optim/schedule.hpp"
 
 #include <gtest/gtest.h>
@@ -200,14 +200,14 @@ TEST(Schedule, RampsOfZeroAreOffInEveryUnit) {
 TEST(Schedule, ProblemsAreThoseThatAreKnown) {
   ScheduleOptions o;
   o.warmup = {Duration::Unit::epochs, 2};
-  EXPECT_TRUE(o.problems({10, 10, 0}, "schedule.a").empty());   // size of the data not known
-  EXPECT_TRUE(o.problems({0, 10, 100}, "schedule.a").empty());  // length of the run not known
+  EXPECT_TRUE(o.problems({10, 10, 0}, "schedule.a").empty());   // the size of the data is unknown
+  EXPECT_TRUE(o.problems({0, 10, 100}, "schedule.a").empty());  // the length of the run is unknown
   ASSERT_EQ(o.problems({10, 10, 100}, "schedule.a").size(), 1u);
   EXPECT_EQ(o.problems({10, 10, 100}, "schedule.a")[0].key, "schedule.a.warmup");
   EXPECT_TRUE(o.problems({21, 10, 100}, "schedule.a").empty());
 
-  // All of a composite at once: the second part is empty, the third has a warm-up that does not
-  // fit.
+  // A composite reports all problems at once: the second part is empty, and the warm-up of the
+  // third does not fit.
   auto c = std::make_shared<optim::CompositeShape>();
   c->parts.resize(4);
   c->parts[1].from = c->parts[2].from = {Duration::Unit::steps, 5};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who owns what must not matter: the same updates, norms and state on any number of shards; the
-// same bits where the tree of cuts is the same.
+// Owners of elements must not matter: any number of shards gives the same updates, norms and state,
+// and the same bits where the tree of cuts is equal.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ Outcome run(rig::Rig& r, const std::vector<shard::Parameter>& parameters, int fr
   Outcome out;
   for (int step = from; step <= to; ++step) {
     r.step(step, random_tensors(parameters, uint64_t(100 + step)));
-    for (int rank = 0; rank < r.size(); ++rank) {  // every rank knows the same norms
+    for (int rank = 0; rank < r.size(); ++rank) {  // every rank must have the same norms
       std::vector<double> mine;
       take(r.inspection(rank).gradients, mine);
       take(r.report(rank).parameters, mine);
@@ -102,7 +102,7 @@ Outcome run_all(Job s, int steps = 4) {
 }
 
 // Needs the norms of weights and gradients before its update, as LARS does: two sums of each tensor
-// but biases.
+// except biases.
 struct TrustOptions : optim::MethodOptions {
   std::unique_ptr<optim::Method> make(const shard::Fabric& fabric) const override;
 };
@@ -169,7 +169,7 @@ void expect_near(const Tensor& a, const Tensor& b, double relative, const std::s
 
 TEST(Measures, SeveralSumsOfWeightsAndGradients) {
   Job s = job_for("sgd");
-  s.kind = device::Kind::cpu;  // this method looks at its sums on the host
+  s.kind = device::Kind::cpu;  // this method reads its sums on the host
   s.options.method = std::make_shared<TrustOptions>();
   s.options.clip_norm = s.options.weight_decay = 0;
   s.cuts = 16;
@@ -199,7 +199,8 @@ TEST(Measures, SeveralSumsOfWeightsAndGradients) {
   }
 }
 
-// State needs no policy, has no gradient, no optimizer state and no norm, and is left as it is.
+// A state tensor needs no policy and has no gradient, optimizer state or norm. The optimizer leaves
+// it unchanged.
 TEST(State, IsNoBusinessOfOptimizers) {
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"}) {
     Job s = job_for(kind);
@@ -254,7 +255,7 @@ TEST_P(Sharding, SameNumbersOnThreeRanks) {
     for (auto& [path, t] : one.weights) expect_near(t, other.weights.at(path), 1e-6, path);
     for (size_t i = 0; i < one.norms.size(); ++i)
       EXPECT_NEAR(one.norms[i], other.norms[i], 2e-6 * one.norms[i]);
-    // A stored bfloat16 next to a rounding boundary may fall on the other side.
+    // A stored bfloat16 next to a rounding boundary may round the other way.
     for (auto& [name, t] : one.state)
       expect_near(t, other.state.at(name), name.find("/momentum/") != name.npos ? 4e-3 : 1e-6,
                   name);
@@ -312,7 +313,7 @@ TEST_P(Sharding, PlanCountsTheSameBytes) {
 }
 
 // Adafactor's second moments of unfactored tensors stay with their weights, so a rank may hold a
-// whole small tensor; they count apart, like the row and column vectors that every rank holds.
+// whole small tensor. They count separately, like the row and column vectors that every rank holds.
 TEST_P(Sharding, StatePerRankIsItsShare) {
   Job s = job_for(GetParam());
   rig::Rig one(s);
@@ -326,7 +327,8 @@ TEST_P(Sharding, StatePerRankIsItsShare) {
   }
   const int64_t whole = one.ledger(0).peak_of("optimizer") - apart - moments;
   const int64_t part = four.ledger(0).peak_of("optimizer") - apart - moments;
-  // Padding: a unit's cut ends on a line of its own, and so does each tensor of each state.
+  // Padding is included: each unit's cut and each tensor of each state ends on its own 64-byte
+  // line.
   EXPECT_LE(part, whole / 4 + 3 * 64 * int64_t(s.parameters.size() + 3));
 }
 
