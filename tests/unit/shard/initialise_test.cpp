@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial values: the distributions of cappa.md 1.7, and that no split of a tensor changes them.
+// Tests initial values: the distributions of cappa.md 1.7, and that no split of a tensor changes
+// them.
 #include "shard/initialise.hpp"
 
 #include <gtest/gtest.h>
@@ -60,7 +61,7 @@ TEST(Initialise, Normal) {
   EXPECT_NEAR(s.kurtosis, 3, 0.05);
   EXPECT_GT(s.most, 4 * 0.0360844);  // not truncated
   EXPECT_LT(s.least, -4 * 0.0360844);
-  // The tiny ones of the MLP biases, and the wide ones of the embedding.
+  // MLP biases have tiny values, and the embedding has wide ones.
   EXPECT_NEAR(of(values(tensor("bias", kMany, {.kind = Init::Kind::normal, .std = 1e-6}))).std,
               1e-6, 1e-8);
   EXPECT_NEAR(of(values(tensor("embedding", kMany, {.kind = Init::Kind::normal, .std = 1}))).std, 1,
@@ -137,7 +138,7 @@ TEST(Initialise, TensorsAndSeedsAreIndependent) {
   }
 }
 
-// Only the path decides, so that a tensor keeps its values when others come or go.
+// Only the path matters, so that a tensor keeps its values when others are added or removed.
 TEST(Initialise, ShapeAndPlaceDoNotMatter) {
   Parameter a = tensor("x/kernel", 24, kLecun), b = a;
   b.shape = {2, 3, 4};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How parameters lie in units, and which elements belong to whom.
+// Tests the places of parameters in units, and the owners of elements.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -128,7 +128,7 @@ TEST(Layout, UnitsBelongToBlocksAndDifferWithinThem) {
   EXPECT_EQ(layout.units_of_block()[2].size(), 1u);
 }
 
-// Equal parts of a unit carry equal optimizer state, whatever tensors lie in them.
+// Equal parts of a unit have equal optimizer state, whichever tensors they hold.
 TEST(Layout, EveryRankKeepsAnEqualPartOfTheStatePerElement) {
   std::vector<Parameter> given = parameters();
   for (Parameter& p : given)
@@ -140,7 +140,7 @@ TEST(Layout, EveryRankKeepsAnEqualPartOfTheStatePerElement) {
     whole += p.size * p.element_state_bytes;
     EXPECT_EQ(layout.units()[size_t(p.unit)].element_state_bytes, p.element_state_bytes) << p.path;
   }
-  int64_t per_rank = 0;  // padding included: the same on all
+  int64_t per_rank = 0;  // padding included, equal on all ranks
   for (size_t u = 0; u < layout.units().size(); ++u)
     per_rank += layout.owned_count(int(u)) * layout.units()[u].element_state_bytes;
   EXPECT_GE(per_rank, whole / kRanks);
@@ -148,8 +148,7 @@ TEST(Layout, EveryRankKeepsAnEqualPartOfTheStatePerElement) {
             whole / kRanks + 6 * 16 * int64_t(layout.units().size() + layout.parameters().size()));
 }
 
-// Adds one to each element of each parameter that a range covers; checks where it says that it
-// lies.
+// Adds one to each element of each parameter that a range covers, and checks the reported places.
 void count(const Layout& layout, int unit, int64_t begin, int64_t n,
            std::vector<std::vector<int>>& seen) {
   int64_t before = 0;
@@ -221,7 +220,7 @@ TEST(Layout, CutsCoverEveryElementExactlyOnce) {
   }
 }
 
-// What level "mesh" rests on: with the same cuts, nothing about a unit depends on the number of
+// Level "mesh" relies on this: with the same cuts, no part of a unit depends on the number of
 // ranks.
 TEST(Layout, WithTheSameCutsTheUnitsAreTheSameOnEveryMesh) {
   for (const ShardingOptions& options : strategies()) {
@@ -240,7 +239,7 @@ TEST(Layout, WithTheSameCutsTheUnitsAreTheSameOnEveryMesh) {
   }
 }
 
-// State is sharded and padded as weights are, in units that hold nothing else.
+// State is sharded and padded like weights, in its own units.
 TEST(Layout, StateLiesInUnitsOfItsOwn) {
   std::vector<Parameter> all = parameters();
   all.push_back({.path = "stem/mean",
