@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What MFU and HFU are made of, against figures worked out by hand.
-#include "host/mfu.hpp"
+// Compares the parts of MFU and HFU with figures computed by hand.
+#include "train/mfu.hpp"
 
 #include <gtest/gtest.h>
 
@@ -59,10 +59,13 @@ Recipe recipe_of(const std::string& deck) {
 }
 
 // Width 768, 196 patches of 768 numbers, 64 tokens, 32,000 words. Forward, in multiply-adds x 2:
-//   patches 2*196*768*768 = 231,211,008; a layer of the encoder 24*196*768^2 + 4*196^2*768 =
-//   2,892,546,048 a layer of the decoder: its own attention 8*64*768^2 + 4*64^2*768 = 314,572,800;
-//   the other one 4*64*768^2 + 4*196*768^2 + 4*64*196*768 = 651,952,128; MLP 4*64*768*3072 =
-//   603,979,776 words 2*64*768*32000 = 3,145,728,000
+//   patches             2*196*768*768 = 231,211,008
+//   encoder layer       24*196*768^2 + 4*196^2*768 = 2,892,546,048
+//   decoder layer
+//     self-attention    8*64*768^2 + 4*64^2*768 = 314,572,800
+//     cross-attention   4*64*768^2 + 4*196*768^2 + 4*64*196*768 = 651,952,128
+//     MLP               4*64*768*3072 = 603,979,776
+//   words               2*64*768*32000 = 3,145,728,000
 TEST(Mfu, FlopsOfThePublishedModel) {
   models::ModelOptions options = recipe_of(R"(
 run = { dir = "unused" }
@@ -101,8 +104,8 @@ TEST(Mfu, MoreThanThePeakIsExplained) {
             std::string::npos);
 }
 
-// What a step of one example runs, on paper: about train_flops, and what the blocks recompute, up
-// to their whole forward pass.
+// The planned step of one example counts about train_flops, plus the recomputation of the blocks,
+// which is at most their whole forward pass.
 TEST(Mfu, RecomputingCountsInHardwareFlops) {
   auto flops = [](const std::string& recompute) {
     Recipe recipe = recipe_of(R"(
@@ -131,8 +134,8 @@ recompute = ")" + recompute + "\"\n");
   };
   const auto [plain, model] = flops("none");
   EXPECT_NEAR(double(plain), double(model), 0.02 * double(model));
-  // The up projections: 2 x 4 patches x 32 x 48 in each of two layers, and those of the decoder's
-  // rows.
+  // The up projections take 2 x 4 patches x 32 x 48 in each of two layers, plus those of the
+  // decoder's rows.
   EXPECT_GE(flops("mlp").first - plain, 2 * 2 * 4 * 32 * 48);
   EXPECT_GT(flops("block").first, flops("mlp").first);
   EXPECT_LT(flops("block").first - plain, model / 3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU time that went to others is told apart from our own.
-#include "host/stolen_time.hpp"
+// Distinguishes CPU time of other programs from our own.
+#include "train/stolen_time.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 namespace host {
 namespace {
 
-// One thread per CPU computes for so long.
+// One thread per CPU computes for `seconds`.
 void spin(double seconds, int64_t cpus) {
   std::vector<std::jthread> threads;
   for (int64_t i = 0; i < cpus; ++i)
@@ -31,8 +31,8 @@ TEST(StolenTime, AnotherProgramIsCountedWeAreNot) {
   if (::access("/proc/stat", R_OK) != 0) GTEST_SKIP() << "needs /proc/stat, which is not here";
   auto world = comm::make_plan_comm(1);  // sums and maxima of one rank
   StolenTime stolen(*world, true);
-  // This machine may be busy with other things too: what they had is what we had not. Some tries,
-  // for the ticks.
+  // Other programs may be busy on this machine, too. Their CPU time is missing in ours. Several
+  // tries even out the clock ticks.
   const auto cpus = int64_t(sysconf(_SC_NPROCESSORS_ONLN));
   double counted_of_ours = 1e9, busy = 0;
   for (int i = 0; i < 5; ++i) {

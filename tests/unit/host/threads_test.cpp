@@ -15,7 +15,7 @@ std::set<int> cores(int begin, int end) {
   return all;
 }
 
-// `ranks` on one host of `node` cores, rank r bound to `each` cores from r * each on.
+// Returns `ranks` on one host of `node` cores. Rank r is bound to `each` cores from r * each on.
 std::vector<RankCores> bound(const std::string& host, int ranks, int each, int node, int threads) {
   std::vector<RankCores> all;
   for (int r = 0; r < ranks; ++r)
@@ -26,7 +26,7 @@ std::vector<RankCores> unbound(int ranks, int node, int threads) {
   return std::vector<RankCores>(size_t(ranks), RankCores{"a", cores(0, node), node, threads});
 }
 
-// The one line of advice, or all of them.
+// Returns all lines of advice, joined.
 std::string advice(const std::vector<RankCores>& ranks) {
   std::string text;
   for (const std::string& line : binding_advice(ranks)) text += (text.empty() ? "" : "\n") + line;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the scheduler says of the remaining time: asked in a thread, of commands that may hang.
-#include "job/job_time.hpp"
+// Tests the scheduler's answers about the remaining time. A thread runs the commands, which may
+// hang.
+#include "train/job_time.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ TEST(JobTimeText, AsSlurmAndPbsWriteIt) {
     EXPECT_EQ(seconds_of(none), -1) << none;
 }
 
-// A folder with commands of ours, first in PATH, and a job of a scheduler in the environment.
+// Makes a folder with imitated commands, first in PATH, and a scheduler's job in the environment.
 struct JobTimeTest : testing::Test {
   std::string folder = "/tmp/job_time_test_XXXXXX", path = ::getenv("PATH");
   JobTimeTest() {
@@ -43,12 +44,12 @@ struct JobTimeTest : testing::Test {
     std::ofstream(folder + "/" + name) << "#!/bin/sh\n" << script << "\n";
     ::chmod((folder + "/" + name).c_str(), 0755);
   }
-  // Since `begin_s` somebody has told that so many seconds are left.
+  // Checks an answer, given after `begin_s`, that `left_s` seconds are left.
   static void expect_left(const JobTime::Answer& a, double begin_s, double left_s) {
     EXPECT_GE(a.end_s, begin_s + left_s - 2);  // whole seconds, on another clock
     EXPECT_LE(a.end_s, base::now_s() + left_s + 2);
   }
-  static constexpr double kGuard_s = 600;  // only what hangs takes so long
+  static constexpr double kGuard_s = 600;  // only a hung command takes as long
 };
 
 TEST_F(JobTimeTest, NoScheduler) {
@@ -94,7 +95,7 @@ TEST_F(JobTimeTest, Pbs) {
 
 TEST_F(JobTimeTest, ACommandThatHangsHoldsNobody) {
   ::setenv("SLURM_JOB_ID", "12", 1);
-  // A child of it says that it lives, and holds the file as long as it does.
+  // The command's child writes to the pipe and holds it while it lives.
   const std::string alive = folder + "/alive";
   ASSERT_EQ(::mkfifo(alive.c_str(), 0600), 0);
   command("squeue", "{ echo; exec sleep 100000; } > " + alive + " & wait");
@@ -109,12 +110,12 @@ TEST_F(JobTimeTest, ACommandThatHangsHoldsNobody) {
     EXPECT_EQ(answer.end_s, 0);
     lived = ::read(file, &byte, 1) == 1;
   }
-  // killed with its children: no process holds it
+  // The command was killed with its children, so no process holds the pipe.
   while (::read(file, &byte, 1) != 0) ::usleep(1000);
   {
     JobTime waiting(100000);
     while (::read(file, &byte, 1) != 1) ::usleep(1000);
-    // while squeue hangs; neither this nor the end of the run waits for it
+    // squeue hangs; neither this call nor the destructor waits for it
     EXPECT_EQ(waiting.latest().number, 0);
   }
   while (::read(file, &byte, 1) != 0) ::usleep(1000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of stops and time limits: a run whose clock, scheduler and other rank are the test's
-// own.
+// A run whose clock, scheduler and other rank the test controls, for tests of stops and time
+// limits.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace job {
 inline constexpr double kBegin_s = 1000;  // start of the program, on the test's clock
 inline constexpr double kHour_s = 3600;
 
-// Rank `rank` of two; what the other one knows is set by the test.
+// Rank `rank` of two. The test sets the values of the other rank.
 class Pair : public comm::Comm {
  public:
   explicit Pair(int rank) : rank_(rank) {}
@@ -46,7 +46,7 @@ class Pair : public comm::Comm {
   int rank_;
 };
 
-// The answer that a scheduler would give now.
+// Gives the present answer of a scheduler.
 struct Answers : Scheduler {
   explicit Answers(std::function<Answer()> given) : give(std::move(given)) {}
   Answer latest() const override { return give(); }
@@ -59,7 +59,7 @@ struct StopsTest : testing::Test {
   double now = kBegin_s;
   LimitOptions options;
   Pair world{0};
-  Scheduler::Answer answer;  // of the scheduler, where wall_time = "auto"
+  Scheduler::Answer answer;  // used if wall_time = "auto"
   std::unique_ptr<Stops> stops;
 
   StopsTest() {
@@ -75,13 +75,13 @@ struct StopsTest : testing::Test {
   }
   Stops& begin() {
     stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
-    stops->describe();  // takes in the scheduler's first answer
+    stops->describe();  // reads the scheduler's first answer
     stops->started(0);
     return *stops;
   }
   void file(const std::string& name) { std::ofstream(folder + "/" + name) << ""; }
   bool there(const std::string& name) { return std::filesystem::exists(folder + "/" + name); }
-  // Files are looked at once a second.
+  // Advances the clock by two seconds, because files are checked once a second.
   StopReason next(const Outlook& outlook = {}) {
     now += 2;
     return stops->agree(outlook);
@@ -89,14 +89,15 @@ struct StopsTest : testing::Test {
   void answers(double end_s, double limit_s = 0, const std::string& source = "slurm") {
     answer = {.number = answer.number + 1, .end_s = end_s, .limit_s = limit_s, .source = source};
   }
-  // The reason that is agreed on when so much time is left, in a run of its own.
+  // Returns the agreed reason of a new run that has `left_s` seconds left.
   StopReason with_left(double left_s, const Outlook& outlook) {
     now = kBegin_s;
     begin();
     now = kBegin_s + seconds_of(options.wall_time) - left_s;
     return stops->agree(outlook);
   }
-  // It stays noted for the rest of this process; runs whose deck does not name it do not care.
+  // The signal stays noted for the rest of this process. Runs whose deck does not name it ignore
+  // it.
   static void raise_usr2() {
     catch_stop_signals({"USR2"});
     std::raise(SIGUSR2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why runs stop: reasons, their order, the lead, files, signals and budgets.
+// Tests stops of runs: reasons, their order, the lead, files, signals and budgets.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -29,8 +29,8 @@ TEST(StopsExit, OnlyWhatMayGoOnIsRequeued) {
     }
 }
 
-// A job script sends its signal before the end of a short job. An attempt that gained nothing until
-// then must not come again.
+// A job script signals before the end of a short job. An attempt that gained nothing before the
+// signal must not be repeated.
 TEST_F(StopsTest, SignalAfterHalfTheTimeIsAsGoodAsItsEnd) {
   options.signals = {"USR2"};
   raise_usr2();
@@ -55,7 +55,7 @@ TEST_F(StopsTest, SignalAfterHalfTheTimeIsAsGoodAsItsEnd) {
   EXPECT_EQ(stops->exit(false), base::Exit::requeue);
 }
 
-// The lead is margin + one more step + a save: each of them alone, and all together.
+// The lead is margin + one more step + a save. Each is tested alone, and all together.
 TEST_F(StopsTest, LeadHoldsMarginStepAndSave) {
   options.wall_time = "01:00:00";
   for (auto [margin, step, save] :
@@ -87,7 +87,7 @@ TEST_F(StopsTest, NeverBackFromStopToGo) {
   EXPECT_EQ(stops->text(), text);
 }
 
-// The strongest of several reasons is given: a reason against a requeue goes before one for it.
+// Of several reasons the strongest wins: a reason against a requeue precedes one for it.
 TEST_F(StopsTest, StrongestReasonWins) {
   options.wall_time = "01:00:00";
   options.margin_s = 10;
@@ -147,8 +147,7 @@ TEST_F(StopsTest, FilesAreLookedAtOnceASecond) {
   EXPECT_EQ(stops->agree({}), StopReason::stop_file);
 }
 
-// A stop file of before the start waits until the run has come to its first step; a newer one does
-// not.
+// A stop file that is older than the start waits until the first step. A newer one does not.
 TEST_F(StopsTest, OldStopFileWaitsForTheStart) {
   file("stop");
   stops = std::make_unique<Stops>(world, options, folder, kBegin_s, outside());
@@ -161,7 +160,7 @@ TEST_F(StopsTest, OldStopFileWaitsForTheStart) {
   EXPECT_EQ(next(), StopReason::stop_file);
 }
 
-// checkpoint.every_s counts from the begin of the last save, and a stronger reason goes before it.
+// checkpoint.every_s counts from the begin of the last save. A stronger reason precedes it.
 TEST_F(StopsTest, SavesByTime) {
   begin();
   stops->started(900);
@@ -194,7 +193,7 @@ TEST_F(StopsTest, SaveFileIsFulfilledByACommit) {
   EXPECT_EQ(next(), StopReason::save_file) << "a new request";
 }
 
-// A request that comes while a save is under way is not fulfilled by it.
+// A save does not fulfil a request that comes while it runs.
 TEST_F(StopsTest, SaveFileThatComesDuringASave) {
   begin();
   stops->save_begins();
@@ -207,8 +206,7 @@ TEST_F(StopsTest, SaveFileThatComesDuringASave) {
   EXPECT_FALSE(there("save"));
 }
 
-// A save that failed is not tried again at every step; the next one that succeeds fulfils the
-// request.
+// A failed save is not repeated at every step. The next successful save fulfils the request.
 TEST_F(StopsTest, SaveThatFailed) {
   begin();
   file("save");
@@ -229,7 +227,7 @@ TEST_F(StopsTest, OneRankIsEnough) {
   EXPECT_EQ(stops->text(), "signal TERM at rank 1");
 }
 
-// Other ranks than 0 hear signals, and leave files, clock and budget to rank 0.
+// Ranks other than 0 receive signals, and leave files, clock and budget to rank 0.
 TEST_F(StopsTest, OtherRanksOnlyHearSignals) {
   Pair second(1);
   options.wall_time = "00:00:10";
@@ -256,7 +254,7 @@ TEST_F(StopsTest, SignalsOfTheDeckOnly) {
   EXPECT_EQ(next(), StopReason::none);
 }
 
-// Signals of an earlier call that are not among the new ones get their default back.
+// Signals of an earlier call that are not among the new ones get their default action.
 TEST(StopsSignals, CaughtOrNot) {
   auto is_caught = [](int number) {
     struct sigaction action {};

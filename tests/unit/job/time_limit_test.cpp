@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time a job has: the margin, limits that a scheduler changes, answers of PBS that are old, and
-// how much time an attempt that gained nothing asks for.
-#include "job/time_limit.hpp"
+// Tests the time of a job: the margin, limits that a scheduler changes, old answers of PBS, and the
+// time that an attempt without a gain requests.
+#include "train/time_limit.hpp"
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST_F(TimeLimitTest, WallTimeCountsFromTheProgramsStart) {
   EXPECT_EQ(stops->agree({}), StopReason::wall_time);
 }
 
-// A short job must not spend its whole time in the margin: both margins are told, wherever one is.
+// A short job must not spend its whole time in the margin. Messages name both margins.
 TEST_F(TimeLimitTest, MarginIsCutForShortJobs) {
   options.wall_time = "00:01:40";
   options.margin_s = 120;
@@ -80,8 +80,8 @@ TEST_F(TimeLimitTest, NothingIsLeftAtAll) {
             "save 0.0 s");
 }
 
-// A job of the length that an attempt without a gain asks for comes to its first step, and a
-// shorter one does not.
+// A job of the length that an attempt without a gain requests reaches its first step, and a shorter
+// job does not.
 TEST_F(TimeLimitTest, AdviceIsTheSmallestTimeThatWouldDo) {
   for (auto [start, step, save, margin] : {std::tuple{30.0, 5.0, 2.0, 120.0},
                                            {400.0, 1.0, 50.0, 120.0},
@@ -114,7 +114,7 @@ TEST_F(TimeLimitTest, AdviceIsTheSmallestTimeThatWouldDo) {
   }
 }
 
-// A scheduler's time begins before the program does.
+// A scheduler's time begins before the program starts.
 TEST_F(TimeLimitTest, AdviceCountsFromTheJobsStart) {
   options.wall_time = "auto";
   options.margin_s = 10;
@@ -144,7 +144,7 @@ TEST_F(TimeLimitTest, SchedulerChangesTheLimit) {
   EXPECT_EQ(count(testing::internal::GetCapturedStdout(), "(slurm has changed the limit)"), 3);
 }
 
-// Answers in whole seconds, or minutes, are no change; the earliest end counts.
+// Answers in whole seconds, or minutes, are no change. The earliest end counts.
 TEST_F(TimeLimitTest, AnswersThatDifferByLittle) {
   options.wall_time = "auto";
   options.margin_s = 0;
@@ -163,7 +163,7 @@ TEST_F(TimeLimitTest, AnswersThatDifferByLittle) {
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
 }
 
-// A margin that was cut grows with the limit, and no further than the deck's.
+// A shortened margin grows with the limit, up to the deck's margin.
 TEST_F(TimeLimitTest, MarginGrowsWithTheLimit) {
   options.wall_time = "auto";
   options.margin_s = 120;
@@ -178,7 +178,7 @@ TEST_F(TimeLimitTest, MarginGrowsWithTheLimit) {
     EXPECT_NE(stops->describe().find(fmt::format("margin {:.0f} s", margin)), std::string::npos)
         << stops->describe();
   }
-  // A limit that is cut, to save and go on at once, leaves the margin as it is.
+  // A user may cut the limit to make the run save and continue. This leaves the margin unchanged.
   answers(kBegin_s + 300);
   EXPECT_NE(stops->describe().find("margin 120 s + step"), std::string::npos) << stops->describe();
 }
@@ -202,7 +202,8 @@ TEST_F(TimeLimitTest, SchedulerThatTellsNothing) {
 
 // ---------------------------------------------------------------- PBS
 
-// A PBS server: resources_used.walltime is as old as its last refresh. Asked every `pause_s`.
+// A PBS server. Its resources_used.walltime is as old as its last refresh, and is queried every
+// `pause_s`.
 struct PbsServer : Scheduler {
   struct Job {
     double begin_s, limit_s, refresh_s;
@@ -249,8 +250,8 @@ struct PbsTest : StopsTest {
   PbsServer::Job job{
       .begin_s = kBegin_s - 4, .limit_s = 100, .refresh_s = 60, .tells_start = true, .pause_s = 10};
   std::string lines;
-  // Trains in steps of 1 s until something stops it, or PBS kills it; returns the seconds that were
-  // left then.
+  // Trains in steps of 1 s until the run stops or PBS kills it. Returns the seconds that were left
+  // then.
   double train(std::function<void()> at_each_step = [] {}) {
     options.wall_time = "auto";
     now = kBegin_s;
@@ -271,8 +272,8 @@ struct PbsTest : StopsTest {
   }
 };
 
-// With margin_s 25 and answers that are up to two minutes old the run stops in time, and no change
-// of the limit is seen.
+// With margin_s 25 and answers that are up to two minutes old, the run stops in time and reports no
+// change of the limit.
 TEST_F(PbsTest, StaleAnswersStopInTime) {
   options.margin_s = 25;
   for (double refresh : {10.0, 45.0, 60.0, 120.0, 1e6})
@@ -283,7 +284,7 @@ TEST_F(PbsTest, StaleAnswersStopInTime) {
         job.pause_s = pause;
         job.tells_start = tells_start;
         const double left = train();
-        // Without stime the run counts from the first it knows: its own start, 4 s after the job's.
+        // Without stime the run counts from its own start, 4 s after the job's.
         EXPECT_GE(left, tells_start ? 26 : 22);
         EXPECT_LE(left, 28);
         EXPECT_EQ(count(lines, "changed the limit"), 0) << lines;
@@ -308,7 +309,8 @@ TEST_F(PbsTest, ChangedLimitIsSeenOnce) {
   EXPECT_EQ(count(lines, "(pbs has changed the limit)"), 1) << lines;
 }
 
-// A start that is found out later is no change of the limit, and a small change is one.
+// A start time that becomes known later is no change of the limit. A small change of the limit is
+// one.
 TEST_F(PbsTest, LaterKnowledgeIsNoChange) {
   options.margin_s = 25;
   job = {.begin_s = kBegin_s - 60,
@@ -347,7 +349,7 @@ TEST(PbsEndTest, StartAndLimit) {
         << "never later: " << text;
     EXPECT_EQ(end.read(text, 1000, unix_s).limit_s, 3600);
   }
-  // A job that was suspended, or an hour that a clock was put back: the time used is nearer to the
+  // For a suspended job, or after a clock was set back by an hour, the used time is nearer to the
   // truth.
   PbsEnd suspended(1000);
   EXPECT_NEAR(suspended.read(limit + stime + used, 6000, unix_s + 5000).end_s, 1000 + 3600, 0.01);

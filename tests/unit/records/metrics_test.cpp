@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl and metrics.h5: rows are taken from whichever file has them, and nothing is dropped
-// without a trace.
-#include "records/metrics.hpp"
+// Tests metrics.jsonl and metrics.h5. A row is read from either file, and a dropped row leaves a
+// trace.
+#include "train/metrics.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -50,7 +50,8 @@ class MetricFiles : public testing::Test {
       if (step % 5 == 0) m.eval_row("val", step, {{"perplexity", double(step) / 3}});
     }
   }
-  // Two attempts: steps 1 to 12, then from step 10 on to step 20; an evaluation every five steps.
+  // Makes two attempts: steps 1 to 12, then from step 10 on to step 20, with an evaluation every
+  // five steps.
   void make_run() {
     write(*open(0), 1, 12);
     write(*open(10), 11, 20);
@@ -75,7 +76,7 @@ class MetricFiles : public testing::Test {
     return all;
   }
 
-  // Both files hold steps 1 to `last`, once each, with the values that were written, and the
+  // Checks that both files hold steps 1 to `last` once each, with the written values, and the
   // attempts in their order.
   void expect_whole(int64_t last, const Steps& attempts) {
     EXPECT_EQ(column("/train/step"), count_to(last));
@@ -96,7 +97,7 @@ class MetricFiles : public testing::Test {
       } else if (row->group == "/start") {
         for (const auto& [name, value] : row->values)
           if (name == "attempt") start.push_back(value);
-        // An attempt's rows come after its start: readers of the newest attempt rely on it.
+        // An attempt's rows come after its start, because readers of the newest attempt rely on it.
         EXPECT_TRUE(train.empty() || train.back() <= double(row->step) || row->step == last)
             << line;
       } else {
@@ -167,7 +168,7 @@ TEST_F(MetricHarm, either_file_makes_the_other_whole) {
     ASSERT_EQ(aside.size(), 2 + c.aside.size()) << base::join(aside, "\n");
     for (size_t i = 0; i < c.aside.size(); ++i)
       EXPECT_TRUE(c.aside[i] == "?" || aside[2 + i] == c.aside[i]) << aside[2 + i];
-    // Nothing is left to mend, and nothing is told twice.
+    // Another start finds nothing to repair, and moves no row twice.
     const std::vector<std::string> before = all();
     open(20);
     EXPECT_EQ(all().size(), before.size() + 1);
@@ -205,13 +206,13 @@ TEST_F(MetricHarm, rows_past_the_restored_step_go_aside_from_either_file) {
       if (row->group == "/train") moved.push_back(double(row->step));
     }
     EXPECT_EQ(moved, (Steps{11, 12, 16, 17, 18, 19, 20}));
-    // seconds of the second attempt after it had been up for 15
+    // Attempt 2 loses the 5 seconds after an uptime of 15 seconds.
     EXPECT_EQ(open(15)->lost_s(2, 15), 5);
   }
 }
 
-// The other file is of a time before the run went back: its rows are not of this past, also where
-// the log has none.
+// The other file is older than the rewind. Its rows are abandoned and must not come back, even
+// where the log has none.
 TEST_F(MetricHarm, rows_of_a_past_that_was_left_do_not_come_back) {
   write(*open(0), 1, 12);
   const std::string old = io::read_file(h5_);
@@ -220,7 +221,7 @@ TEST_F(MetricHarm, rows_of_a_past_that_was_left_do_not_come_back) {
     for (int64_t step : {6, 8, 10, 12}) m->train_row(step, {{"loss", 100.0 + double(step)}});
   }
   const std::vector<std::string> aside = lines(abandoned_);
-  io::write_file_atomically(h5_, old);  // as if it could not be written since
+  io::write_file_atomically(h5_, old);  // as if it could not be written since then
   open(12);
   EXPECT_EQ(column("/train/step"), (Steps{1, 2, 3, 4, 6, 8, 10, 12}));
   EXPECT_EQ(column("/train/loss").back(), 112);
@@ -228,8 +229,8 @@ TEST_F(MetricHarm, rows_of_a_past_that_was_left_do_not_come_back) {
   EXPECT_EQ(lines(abandoned_), aside);
 }
 
-// A copy of metrics.jsonl from before the run went back: what was moved aside is not counted twice,
-// and does not come back.
+// The log is an older copy from before the rewind. Abandoned rows are not counted twice, and do not
+// come back.
 TEST_F(MetricHarm, an_older_copy_of_the_log_is_put_back) {
   write(*open(0), 1, 12);
   const std::string old = io::read_file(jsonl_);
@@ -262,8 +263,7 @@ TEST_F(MetricHarm, both_files_missing) {
   EXPECT_EQ(lines(abandoned_).size(), 4u);
 }
 
-// While a job writes: each change is noticed at the next flush, and the file is made again with all
-// rows.
+// The next flush notices each change under a running job, and makes the file again with all rows.
 TEST_F(MetricHarm, files_that_change_under_a_job_are_made_again) {
   const std::vector<std::pair<const char*, std::function<void()>>> cases = {
       {"jsonl removed", [&] { io::remove_file(jsonl_); }},
@@ -302,7 +302,7 @@ TEST_F(MetricHarm, files_that_change_under_a_job_are_made_again) {
         }
         m.reset();
         expect_whole(more ? 20 : 17, {1, 2});
-        // Lines that are not ours are kept.
+        // Foreign lines are kept.
         const std::string other = directory_ + "/metrics.abandoned.other.jsonl";
         const bool foreign =
             std::string(name) == "jsonl replaced" || std::string(name) == "jsonl grown";
@@ -324,7 +324,8 @@ TEST_F(MetricHarm, a_job_that_lost_its_directory_writes_nothing) {
   EXPECT_TRUE(io::list_directory(directory_).empty());
 }
 
-// Another job can take the directory while this one syncs its log: its metrics.h5 must stay.
+// Another job can lock the directory while this one syncs its log. The metrics.h5 of that job must
+// stay.
 TEST_F(MetricHarm, the_directory_is_looked_at_again_before_h5_is_replaced) {
   auto m = open(0);
   write(*m, 1, 5);
@@ -342,7 +343,7 @@ TEST_F(MetricHarm, the_directory_is_looked_at_again_before_h5_is_replaced) {
   EXPECT_EQ(io::read_file(h5_), "of another job");
 }
 
-// A disk that takes half a row and no more: the half is cut off, the rows wait, and all come when
+// The disk accepts half a row. The half is cut off, the rows wait, and all of them are written when
 // there is room.
 TEST_F(MetricHarm, half_a_row_never_stays) {
   std::signal(SIGXFSZ, SIG_IGN);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When evaluators run: by their period, at start, at the end, and again where an attempt was cut
-// off.
+// Tests the times of evaluators: by their period, at start, at the end, and again after an
+// interrupted attempt.
 #include "train/evaluations.hpp"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(EvaluationTimes, AreThePeriodAndTheEnd) {
   EXPECT_EQ(due_steps({.every = 5}), (Steps{5, 10}));
   EXPECT_EQ(due_steps({.every = 0}), (Steps{10}));
   EXPECT_EQ(due_steps({.every = 0, .at_end = false}), Steps{});
-  // A period that ends close to the end gives way to the last step.
+  // If a period ends close to the end, only the last step evaluates.
   EXPECT_EQ(due_steps({.every = 9}), (Steps{10}));
 }
 
@@ -45,7 +45,7 @@ TEST(IsWanted, OnlyMissingValuesAreMadeUpFor) {
   EXPECT_TRUE(is_wanted(times, Which::at_start, 0, kTotal, false, has));
   EXPECT_FALSE(is_wanted({.every = 4}, Which::at_start, 0, kTotal, false, has));
   EXPECT_FALSE(is_wanted(times, Which::missing, 5, kTotal, false, lacks));
-  EXPECT_EQ(asked, 0);  // ranks exchange to answer: only where it matters
+  EXPECT_EQ(asked, 0);  // the answer needs an exchange of ranks, so only useful calls ask for it
   EXPECT_FALSE(is_wanted(times, Which::missing, 4, kTotal, false, has));
   EXPECT_TRUE(is_wanted(times, Which::missing, 4, kTotal, false, lacks));
   EXPECT_TRUE(is_wanted(times, Which::missing, 5, kTotal, true, lacks));

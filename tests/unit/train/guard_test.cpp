@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The guard keeps steps, skips them, sends the run back or ends it.
+// Tests the guard: it keeps steps, skips them, rewinds the run or ends it.
 #include "train/guard.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ step::StepReport sound() {
   return r;
 }
 
-// A gradient that is not finite: nothing was updated.
+// Returns a report with a gradient that is not finite, so nothing was updated.
 step::StepReport bad_gradient() {
   step::StepReport r = sound();
   r.finite = false;
@@ -35,7 +35,7 @@ step::StepReport bad_gradient() {
   return r;
 }
 
-// Parameters that are not finite after an update of finite gradients.
+// Returns a report with parameters that are not finite after an update of finite gradients.
 step::StepReport bad_update() {
   step::StepReport r = sound();
   r.update.parameters.global = NAN;
@@ -86,7 +86,7 @@ TEST(Guard, DecidesByTheDeck) {
        "but after the update encoder/a is not finite"},
       {Nonfinite::skip, bad_update(), Action::give_up, "too late to skip it"},
       {Nonfinite::rewind, bad_update(), Action::rewind, "after the update encoder/a"},
-      // An overflow of fp16 is its own business, whatever the deck says.
+      // An overflow of fp16 has its own action, for any deck.
       {Nonfinite::stop, overflow(), Action::overflow,
        "step=7 overflow in fp16: no update; loss_scale=64 -> 32"},
       {Nonfinite::skip, overflow(), Action::overflow, "64 -> 32"},
@@ -109,7 +109,7 @@ TEST(Guard, NamesALossThatIsNotFinite) {
             "step 3: loss=nan is not finite; nothing was updated");
 }
 
-// A scale at its minimum cannot shrink: the step is judged like one without a scale.
+// A scale at its minimum cannot shrink, so the step is judged like one without a scale.
 TEST(Guard, AScaleAtItsMinimumIsNoOverflow) {
   step::StepReport r = overflow();
   r.gradients.next_loss_scale = r.gradients.loss_scale;
@@ -142,7 +142,7 @@ TEST(Guard, EndsTheRunAfterMaxSkipsInARow) {
   }
 }
 
-// After a rewind the steps before the bad one are done again: they are sound, and must not end the
+// After a rewind the run repeats the steps before the bad one. They are sound, and must not end the
 // count.
 TEST(Guard, StepsDoneAgainDoNotEndTheCountOfRewinds) {
   const GuardOptions o = options(Nonfinite::rewind, 2);

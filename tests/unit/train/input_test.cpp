@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stream of global batches: the same whatever ranks read it and wherever they were stopped, and
-// as fast to enter at step 1,000,000 as at 0.
+// Tests the stream of global batches. It must not depend on the ranks or on restarts, and its start
+// at step 1,000,000 must be as fast as at 0.
 #include "train/input.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kBatch = 24;
 
-// Sample i is the number i, of data set `offset`.
+// Sample i of data set `offset` is the number i.
 class Numbers : public data::Source {
  public:
   Numbers(int64_t size, int64_t offset) : size_(size), offset_(offset) {}
@@ -46,7 +46,7 @@ data::Mixture::Part part(const std::string& name, int64_t size, int64_t offset,
   return {set, data::Order(shuffle, size, 11, {16, 3}, name)};
 }
 
-// Ids of global batches [first, last), read by all ranks of a mesh through loaders of their own.
+// Reads the ids of global batches [first, last) by all ranks of a mesh, each with its own loader.
 void read_steps(const data::Mixture& mixture, comm::MeshShape shape, int64_t micro_batch,
                 int64_t first, int64_t last, std::vector<std::vector<int32_t>>& batches) {
   step::Geometry g = step::derive_geometry(kBatch, micro_batch, shape, {});
@@ -78,7 +78,7 @@ struct Meshes {
   comm::MeshShape shape;
   int64_t micro_batch;
 };
-// Three ranks first; then other counts, accumulations and axes.
+// The list begins with three ranks. Other counts, accumulations and axes follow.
 const Meshes kMeshes[] = {{{1, 3}, 8}, {{1, 1}, 5}, {{2, 1}, 12}, {{2, 2}, 2},
                           {{3, 2}, 4}, {{8, 1}, 1}, {{3, 1}, 4}};
 
@@ -130,7 +130,7 @@ TEST(Stream, MixtureThroughRestartsOnOtherRankCounts) {
   EXPECT_EQ(mixture.seen(0, 40 * kBatch), 10 * kBatch);
 }
 
-// ---- resuming far away, and memory: through real tar shards
+// ---- a start far away, and memory, with real tar shards
 
 struct Shards {
   std::string dir;
@@ -240,7 +240,7 @@ TEST(Stream, ResumingFarAwayCostsNothing) {
       recipe.train = root.train;
       recipe.data = root.data;
       seconds_to_first_batch(recipe, 0);  // makes the indexes
-      // Others on the machine disturb a try, but not each of them.
+      // Other programs on the machine disturb a try, but not each of them.
       double near = 1e9, far = 1e9;
       for (int i = 0; i < 100 && (i < 3 || far > 3 * near); ++i) {
         near = std::min(near, seconds_to_first_batch(recipe, 0));
@@ -266,8 +266,8 @@ std::string file_content(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// What the loader holds does not grow with the epochs: images of several sizes and formats, decoded
-// by two threads.
+// The loader's memory must not grow with the epochs, for images of several sizes and formats,
+// decoded by two threads.
 TEST(Stream, MemoryIsFlatOverEpochs) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer keeps what was freed";
@@ -309,8 +309,8 @@ TEST(Stream, MemoryIsFlatOverEpochs) {
   int64_t grown = resident_kib() - early;
   std::printf("resident after epoch 3: %ld KiB, after epoch 20: %+ld KiB\n", long(early),
               long(grown));
-  // A few more batches of 192 KiB may be in use than before, as threads happen to run; 3,400
-  // samples passed through.
+  // The scheduling of threads may use a few more batches of 192 KiB than before. 3,400 samples
+  // passed through.
   EXPECT_LT(grown, 1700) << "KiB";
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which keys may change when a run continues: every key of every table and kind against the
-// recorded list. A change of the list decides what a user may do to a running experiment, so it
-// must be meant. To record it anew, look at the difference that the test prints, then run
+// Compares the keys that may change when a run continues with the recorded list: every key of every
+// table and kind. A change of the list changes what a user may do to a running experiment, so it
+// must be intended. To record the list again, read the difference that the test prints, then run
 //   TRAINER_RECORD=1 build/tests/test_train --gtest_filter='ResumeClasses.*'
 // and commit tests/data/resume_classes.txt.
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 const std::string kRecorded = TRAINER_SOURCE_DIR "/tests/data/resume_classes.txt";
 
-// The lines of --describe, reduced to "class key {kinds}".
+// Returns the lines of --describe, reduced to "class key {kinds}".
 std::set<std::string> described() {
   Recipe recipe;
   std::istringstream text(config::describe([&](config::Table& t) { recipe.bind(t); }, ""));

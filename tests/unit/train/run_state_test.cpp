@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state that checkpoints hold beside tensors: every member survives, under the names that older
-// checkpoints have; and how a run goes on from it and goes back to it.
+// Tests the state that checkpoints hold beside tensors. Every member survives, under the names of
+// older checkpoints. A run continues from the state and goes back to it.
 #include "train/run_state.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ RunState tracking() {
   return s;
 }
 
-// A state whose members all differ from their defaults and from each other.
+// Returns a state whose members all differ from their defaults and from each other.
 RunState full() {
   RunState s = tracking();
   s.step = 7;
@@ -96,7 +96,7 @@ TEST(RunState, EveryMemberIsRestored) {
   EXPECT_EQ(read.patience.waiting(), 1);
   EXPECT_EQ(read.loss_scale->updates, 18);
   EXPECT_EQ(read.origin, "branch of a");
-  // Each member comes back: writing what was read gives the same.
+  // Writing the state that was read must give the saved members.
   const checkpoint::State again = read.to_checkpoint({});
   EXPECT_EQ(again.numbers, kNumbers);
   EXPECT_EQ(again.texts, kTexts);
@@ -106,7 +106,7 @@ TEST(RunState, ACheckpointMayLackMembers) {
   RunState configured = tracking();
   configured.best.update("val", {{"loss", 1}}, 3);
   const RunState read = configured.read(checkpoint::State{});
-  EXPECT_FALSE(read.best.has_value());  // of a deck that tracked nothing
+  EXPECT_FALSE(read.best.has_value());  // the deck tracked nothing
   EXPECT_FALSE(read.loss_scale);
   EXPECT_EQ(read.global_batch, 0);
   EXPECT_EQ(read.origin, "random");
@@ -131,11 +131,11 @@ TEST(RunState, GoesOnAndKeepsWhatTheStartHasCost) {
   EXPECT_EQ(now.best.step(), 5);
   EXPECT_EQ(now.patience.waiting(), 1);
   EXPECT_EQ(now.origin, "branch of a");
-  EXPECT_EQ(now.data, "");  // of this attempt, not of the checkpoint
+  EXPECT_EQ(now.data, "");  // belongs to this attempt, not to the checkpoint
 }
 
-// The stream of examples goes on where it was, and so does the count of examples, when the batch
-// has changed.
+// With another batch size, the stream of examples and the count of examples continue where they
+// were.
 TEST(RunState, AnotherBatchGoesOnAtTheSameExample) {
   RunState now = tracking();
   now.global_batch = 8;
@@ -163,7 +163,7 @@ TEST(RunState, GoesBackAndLeavesExamplesOut) {
   EXPECT_EQ(now.progress.attempts, 6);
   EXPECT_EQ(now.progress.skipped_examples, 100 + 128);
   EXPECT_EQ(now.progress.stream_offset, -15 + 128);
-  EXPECT_EQ(now.progress.seen_offset, 16);  // examples that were left out were not seen
+  EXPECT_EQ(now.progress.seen_offset, 16);  // skipped examples were not seen
 }
 
 TEST(Pace, TheFirstTwoStepsAreNotTimed) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The best value of a metric so far: what counts as better, for how many evaluations nothing was,
-// and how both survive a restart.
+// Tests the best value of a metric: the meaning of "better", the number of evaluations without a
+// better value, and restarts.
 #include "train/tracker.hpp"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Tracker, TheLargestIsBest) {
           {-1, false, 0.6, 13, 1}});
 }
 
-// The first value is the best one, whatever it is and however small a change must not be.
+// The first value is the best one, for any value and any min_change.
 TEST(Tracker, TheFirstValueCounts) {
   for (double first : {0.0, -3.0, 3.0})
     for (const MetricChoice& choice : {kLoss, kScore}) {
@@ -66,8 +66,8 @@ TEST(Tracker, TheFirstValueCounts) {
     }
 }
 
-// min_change met exactly is an improvement, and anything below is none. Numbers are exact in
-// binary.
+// A change of exactly min_change is an improvement, and a smaller one is not. The numbers are exact
+// in binary.
 TEST(Tracker, ChangesOfAtLeastMinChangeCount) {
   Tracker falls("early_stop", kLoss, 0.25);
   follow(falls, "loss",
@@ -87,7 +87,7 @@ TEST(Tracker, ChangesOfAtLeastMinChangeCount) {
           {1.25, false, 1.5, 14, 1}});
 }
 
-// Small steps add up: each is compared with the best value, not with the one before.
+// Small steps add up, because each is compared with the best value, not with the one before.
 TEST(Tracker, SlowChangesCountInTheEnd) {
   Tracker t("early_stop", kLoss, 0.5);
   follow(t, "loss",
@@ -133,7 +133,7 @@ TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
   follow(best_again, "loss", {{5, false, 5, 10, 2}, {4, true, 4, 21, 0}}, 20);
   follow(patience_again, "score", {{1.2, false, 1, 10, 3}, {1.25, true, 1.25, 21, 0}}, 20);
 
-  // A run that forgets what it has seen.
+  // A rewound run can forget all values.
   Tracker t("best", kLoss);
   EXPECT_TRUE(t.update("val", {{"loss", 1}}, 1));
   EXPECT_FALSE(t.update("val", {{"loss", 2}}, 2));
