@@ -68,13 +68,13 @@ void image(std::string_view input) {
     soil_pool(turn ? 0x5a : 0xa5, 64 * 1024);
     ops.apply(sample, 5);
     expect(data::mismatch(ops.spec().at("image"), sample.at("image")).empty(),
-           "an image is not what its spec says");
+           "an image does not match its spec");
     results[turn] = std::move(std::get<data::Array>(sample.at("image")));
   }
   expect(results[0].shape == results[1].shape &&
              std::memcmp(results[0].bytes.data(), results[1].bytes.data(),
                          results[0].bytes.size()) == 0,
-         "an image depends on what was in memory");
+         "an image depends on the old contents of memory");
 }
 
 }  // namespace fuzz

@@ -63,7 +63,7 @@ void preprocess(std::string_view input) {
   data::Tokenizers tokenizers({{"b", data::tokenizer_rows().at("bytes").make_options()}});
   if (sound) data::tokenizer_of(input, "labels");
   data::Pipeline pipeline(input, spec(), {.tokenizers = &tokenizers}, 7);
-  expect(sound, "a string with a syntax problem was made into ops");
+  expect(sound, "a string with a syntax problem became ops");
   for (int64_t position : {0, 1'000'000}) {
     data::Sample s = sample();
     pipeline.apply(s, position);
@@ -72,7 +72,7 @@ void preprocess(std::string_view input) {
     for (auto& [name, field] : pipeline.spec()) {
       auto it = s.find(name);
       expect(it != s.end() && data::mismatch(field, it->second).empty(),
-             "a field is not what its spec says");
+             "a field does not match its spec");
       const data::Array* array = std::get_if<data::Array>(&it->second);
       if (field.limit == 0 || !array) continue;
       for (int64_t i = 0; i < array->count(); ++i)

@@ -31,7 +31,7 @@ void check(const data::TarIndex& index, const data::File& shard) {
   for (const data::TarIndex::Member& m : index.members)
     expect(m.offset >= 0 && m.size >= 0 && m.offset <= shard.size() - m.size &&
                m.sample < index.keys.size() && m.extension < index.extensions.size(),
-           "an index points outside");
+           "an index points outside of its shard");
 }
 
 // Magic, size and time of the shard precede the input and the checksum follows it, so that the
@@ -45,7 +45,7 @@ void stored_index(std::string_view input) {
   text.append(reinterpret_cast<const char*>(&hash), sizeof hash);
   if (auto index = data::decode_tar_index(text, shard)) {
     check(*index, shard);
-    expect(data::encode_tar_index(*index, shard) == text, "an index changes on its way through");
+    expect(data::encode_tar_index(*index, shard) == text, "decoding and encoding changes an index");
   }
   data::decode_tar_index(input, shard);
 }

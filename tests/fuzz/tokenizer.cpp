@@ -59,14 +59,14 @@ void tokenizer(std::string_view input) {
   data::Sample sample{{"text", text}};
   call.pipeline.apply(sample, 0);
   for (auto& [name, field] : call.pipeline.spec())
-    expect(data::mismatch(field, sample.at(name)).empty(), "a field is not what its spec says");
+    expect(data::mismatch(field, sample.at(name)).empty(), "a field does not match its spec");
   const data::Array& labels = std::get<data::Array>(sample.at("labels"));
   std::vector<int32_t> ids(labels.i32(), labels.i32() + labels.count());
   for (int32_t id : ids)
     expect(id >= 0 && id < model->vocab_size(), "an id outside the vocabulary");
   if (call.end == "sticky")
     expect(std::find(ids.begin(), ids.end(), *model->end_id()) != ids.end(),
-           "a sticky end is not there");
+           "a sticky end is missing");
   model->decode(ids);
 
   // Every id of the whole text must have a meaning, and the bytes tokenizer must give the text
@@ -74,7 +74,8 @@ void tokenizer(std::string_view input) {
   std::vector<int32_t> whole;
   model->encode(text, whole);
   std::string back = model->decode(whole);
-  if (call.tokenizer == "bytes") expect(back == text, "bytes do not come back");
+  if (call.tokenizer == "bytes")
+    expect(back == text, "the bytes tokenizer does not give the text back");
   if (!text.empty()) model->piece_id(text);
 }
 

@@ -149,7 +149,8 @@ Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType op
     out.steps.push_back(now);
   }
   expect(out.steps[2] == out.steps[1], "a step that is not applied leaves the state");
-  expect(out.steps[3] != out.steps[2] && out.steps[1] != out.steps[0], "an applied step moves it");
+  expect(out.steps[3] != out.steps[2] && out.steps[1] != out.steps[0],
+         "an applied step changes the state");
   expect(out.steps[3].back() == 3, "three steps were counted");
   return out;
 }
@@ -164,7 +165,7 @@ void on_paper(const comm::MeshShape& shape) {
   auto both = [&](auto bytes_of) { return bytes_of(*mesh.fsdp) + bytes_of(*mesh.replica); };
   expect(both([](const comm::Comm& c) { return c.reduced().bytes; }) > 0 &&
              both([](const comm::Comm& c) { return c.gathered().bytes; }) > 0,
-         "a plan counts what the group exchanges");
+         "a plan counts the exchanges of the group");
 }
 
 int body(comm::Session& s, int, char**) {

@@ -108,7 +108,7 @@ void sums(Comm& c, SumOrder order, int64_t n, device::Queue& queue) {
   for (int64_t i = 0; i < n; ++i)
     good &= is_sum(sum[size_t(i)], c.size(), c.rank() * n + i, "scatter", order);
   expect(good, "reduce_scatter" + name);
-  expect(mine.get() == before, "reduce_scatter changed what was sent" + name);
+  expect(mine.get() == before, "reduce_scatter changed its input" + name);
 
   std::vector<T> all(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) all[size_t(i)] = number<T>(c.rank(), i, "reduce");
@@ -271,7 +271,7 @@ inline void traffic(Comm& real, device::Queue& queue) {
   compare(real.scattered(), paper->scattered(), "reduce_scatter", 2, 27 * 4 * real.size());
   compare(real.reduced(), paper->reduced(), "all_reduce", 2, 11 * 8);
   expect(real.size() == 1 || real.seconds() > 0, "time of the main thread is counted");
-  expect(paper->seconds() == 0, "a plan takes no time");
+  expect(paper->seconds() == 0, "a plan must count no time");
 }
 
 inline void all_of(Comm& c, SumOrder order, device::Queue& queue) {

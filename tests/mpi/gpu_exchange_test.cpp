@@ -67,11 +67,12 @@ void choices(comm::Session& session) {
         sums<float>(*m.replica, SumOrder::library, 3001, queue);
     order_of_queues(*m.fsdp, queue);
   }
-  expect(connect(m, "mpi") == "mpi through host memory (mesh.gpu_exchange)", "mpi was asked for");
+  expect(connect(m, "mpi") == "mpi through host memory (mesh.gpu_exchange)",
+         "mesh.gpu_exchange requests mpi");
   text = connect(m, "auto", SumOrder::tree);
   expect(text.find("mpi through host memory (determinism.level") == 0, text);
   text = refused([&] { connect(m, "nccl", SumOrder::tree); });
-  expect(text.find("determinism.level") != text.npos, "nccl asked for and impossible: " + text);
+  expect(text.find("determinism.level") != text.npos, "nccl is requested and impossible: " + text);
   device::use_gpu(0);  // all ranks share GPU 0
   text = connect(m, "auto");
   expect(text.find("ranks 0 and 1") != text.npos && text.find("share one GPU") != text.npos, text);
@@ -112,7 +113,7 @@ int failing(comm::Session& session, const std::string& how) {
          : how.find("error") == 0 ? "unhandled system error (a cable was pulled"
                                   : "invalid usage");
     expect(!told || text.find("not ended after") == text.npos,
-           "who is told does not wait: " + text);
+           "a rank that NCCL informs must not wait: " + text);
   }
   return verdict(world, how.c_str());
 }

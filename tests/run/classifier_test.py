@@ -187,8 +187,7 @@ class Classifier(harness.RunTest):
             self.assertIn("own class", f["train/accuracy"].attrs["doc"].decode())
 
     def test_labels_of_every_kind(self):
-        """The same images and classes give the same numbers from a tar, HDF5, sub-folders and
-        tables."""
+        """Equal images and classes give equal numbers from a tar, HDF5, sub-folders and tables."""
         table = ["name\tkind"]
         for i, label in enumerate(self.labels):
             for name in (f"folders/{CLASSES[label]}/{i:03}.png", f"table/{i:03}.png"):

@@ -65,7 +65,7 @@ class Figures(CudaTest):
             training_ms = 1e3 * self.numbers(name, 6)["training_s"]
             self.assertAlmostEqual(training_ms, sum(r["ms"] for r in rows), delta=0.5 * waited[row_with])
             checkpoint_ms = 1e3 * self.numbers(name, 6)["checkpoint_s"]
-            self.assertLess(checkpoint_ms, 0.8 * waited[row_with], "the wait for data was no part of a save")
+            self.assertLess(checkpoint_ms, 0.8 * waited[row_with], "the wait for data is no part of a save")
 
     def test_a_busy_gpu_is_no_wait_for_data_or_others(self):
         """A host that is passes ahead waits for a free set of inputs; before an exchange through its memory it waits for the

@@ -164,7 +164,7 @@ class Docs(harness.RunTest):
             self.write(name, piece.text)
             self.run_line(f"/usr/bin/python3 {name}")
         else:
-            self.assertEqual(piece.language, "sh", "nothing runs this language")
+            self.assertEqual(piece.language, "sh", "no check runs this language")
             for line in piece.lines():
                 self.run_line(line)
 

@@ -92,7 +92,7 @@ class Status(harness.RunTest):
                      "checkpoint  0000000500.h5  2.5 MiB, 2h1m ago; 2 in all",
                      "warnings    2; the last: two"):
             self.assertIn(line, text)
-        self.assertNotRegex(text, r"\d\.\d{7,}", "digits that say nothing")
+        self.assertNotRegex(text, r"\d\.\d{7,}", "figures have too many digits")
         self.assertNotIn("stalled", text)  # 24 steps of 4 s, but less than 10 with the usual time between them
         # After the last step no time is left.
         self.metrics(self.start(), *self.train(range(991, 1001)))

@@ -77,7 +77,7 @@ class Stream(harness.RunTest):
                 for step, loss in expected.items():
                     self.assertAlmostEqual(got[step], loss, delta=2e-4 * loss, msg=f"{mode} step {step}")
                 spread = max(expected.values()) - min(expected.values())
-                self.assertGreater(spread, 0.01 * expected[1], "the losses tell batches apart")
+                self.assertGreater(spread, 0.01 * expected[1], "the losses must distinguish batches")
                 batches = self.samples(straight)
                 self.assertEqual(self.samples(parts), batches)
                 stream = [batches[step][position] for step in range(1, 13) for position in sorted(batches[step])]
@@ -219,7 +219,7 @@ class BadSamples(BadMembers):
         self.assertTrue(all(f"train-00{int(key.rsplit(':', 1)[1]) * 2 // self.SIZE}.tar:" in key for key in keys))
         self.assertEqual([key.rsplit("/", 1)[1] for name, key, why in lines if name == "val"], ["val.tar:v5"])
         reasons = {re.sub(r"\d+", "", why)[:24] for name, key, why in lines}
-        self.assertGreaterEqual(len(reasons), 10, f"kinds have reasons of their own: {reasons}")
+        self.assertGreaterEqual(len(reasons), 10, f"each kind must have its own reason: {reasons}")
         rows = self.rows()
         self.assertEqual([row["step"] for row in rows], list(range(1, 126)))
         self.assertEqual(sum(row["bad_samples"] for row in rows), 300)  # three epochs of 100

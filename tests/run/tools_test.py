@@ -321,7 +321,7 @@ class Tools(harness.RunTest):
         sizes = {name: os.path.getsize(self.path(f"out/{name}")) for name in names}
         counts = {name: len(self.members(f"out/{name}")) // 2 for name in names}
         alone = [name for name in names if "000000020.png" in self.members(f"out/{name}")]
-        self.assertEqual([counts[name] for name in alone], [1], "the sample that is larger than a shard has its own")
+        self.assertEqual([counts[name] for name in alone], [1], "a sample larger than a shard has its own shard")
         self.assertEqual([name for name in names if sizes[name] > limit], alone)
         for name, after in zip(names, names[1:]):
             first = list(self.members(f"out/{after}").values())[:2]

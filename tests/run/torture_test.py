@@ -392,7 +392,7 @@ preprocess = '''resize(16) | value_range(-1, 1) | tokenize("words", max_len=12, 
                 shutil.rmtree(self.dir)
                 shutil.copytree(begun, self.dir)
                 got, calls = self.hurt(f"{rank}:{n}:{action}", self.folder, *args, call=call, ends=ends)
-                self.assertGreater(len(calls[rank]), n, "there was no such call")
+                self.assertGreater(len(calls[rank]), n, "the run made no such call")
                 self.assertEqual(got, code, self.output)
                 cause = cause.replace("{rank}", str(rank))
                 report = self.dir + "/report.txt"

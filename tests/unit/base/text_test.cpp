@@ -18,9 +18,9 @@ TEST(Text, EditDistance) {
   EXPECT_EQ(base::edit_distance("", "abc"), 3);
   EXPECT_EQ(base::edit_distance("abc", ""), 3);
   EXPECT_EQ(base::edit_distance("kitten", "sitting"), 3);
-  EXPECT_EQ(base::edit_distance("batch", "bacth"), 1) << "neighbours swapped count one";
+  EXPECT_EQ(base::edit_distance("batch", "bacth"), 1) << "swapped neighbours count as one edit";
   EXPECT_EQ(base::edit_distance("ab", "ba"), 1);
-  EXPECT_EQ(base::edit_distance("ca", "abc"), 3) << "no edit within a swapped pair";
+  EXPECT_EQ(base::edit_distance("ca", "abc"), 3) << "a swapped pair allows no edit inside";
   EXPECT_EQ(base::edit_distance("same", "same"), 0);
   for (auto [a, b] : {std::pair{"learning_rate", "lerning_rate"}, {"depth", "dept"}, {"x", "y"}})
     EXPECT_EQ(base::edit_distance(a, b), base::edit_distance(b, a));
@@ -44,7 +44,7 @@ TEST(Text, NearestName) {
   EXPECT_EQ(base::nearest_name(std::string(100, 'x'), Strings{std::string(100, 'x')}),
             std::string(100, 'x'));
   EXPECT_EQ(base::nearest_name(std::string(101, 'x'), Strings{std::string(101, 'x')}), "")
-      << "nobody's name";
+      << "a name of 101 characters has no near name";
 }
 
 TEST(Text, JoinSplitTrim) {
@@ -63,7 +63,7 @@ TEST(Text, JoinSplitTrim) {
 TEST(Text, QuotesWhateverItIs) {
   EXPECT_EQ(base::quoted("a\"b\\c\n\x01\x7f"), R"("a\"b\\c\n\x01\x7f")");
   EXPECT_EQ(base::quoted("\u00e9"), "\"\u00e9\"");
-  EXPECT_EQ(base::quoted("a\u00e9b", 2), "\"a\"...") << "not within a character";
+  EXPECT_EQ(base::quoted("a\u00e9b", 2), "\"a\"...") << "the cut is between characters";
   EXPECT_EQ(base::quoted("a\u00e9b", 3), "\"a\u00e9\"...");
   EXPECT_EQ(base::quoted("\xe5\xe5\xe5", 2), R"("\xe5\xe5"...)");
   for (const char* broken : {"\xff\xfe", "a\xc3", "\xe5\xe5\xe5\xe5", "\xf0\x9f\x98", "GIF\0@"})

@@ -79,7 +79,7 @@ TEST(TreeSum, NeedsNoMoreSlotsThanItSays) {
     EXPECT_LE(run(sum, n).most_slots, base::TreeSum::slots(n)) << n;
   }
   base::TreeSum sum;
-  EXPECT_EQ(run(sum, 64).most_slots, base::TreeSum::slots(64)) << "and uses them";
+  EXPECT_EQ(run(sum, 64).most_slots, base::TreeSum::slots(64)) << "64 parts use all slots";
 }
 
 TEST(TreeSum, IsReadyAgainAfterFinish) {

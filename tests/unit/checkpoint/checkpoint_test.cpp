@@ -285,7 +285,7 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
     });
     try {
       save(50);
-      ADD_FAILURE() << "saved to a folder that is gone";
+      ADD_FAILURE() << "saved to a folder that does not exist";
     } catch (const base::Error& e) {
       EXPECT_NE(std::string(e.what()).find(
                     "No such file or directory. Older checkpoints: there is none in " + directory_),

@@ -117,7 +117,7 @@ TEST(NameMap, DontLoad) {
              {"head/x", {1}}});
   says(problem(file, {}), {"decoder/b", "pos_embedding_decoder", "head/x"});
   EXPECT_EQ(problem(file, {}).find("head/kernel"), std::string::npos)
-      << "left alone by default, as published";
+      << "by default the head is not loaded, as published";
   InitOptions options;
   options.dont_load = {"decoder/.*", "pos_embedding_decoder", "head/.*", ".*/cls"};
   InitPlan plan = checkpoint::plan_init(kModel, file, options);

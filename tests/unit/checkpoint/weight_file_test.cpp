@@ -293,8 +293,7 @@ TEST_F(WeightFile, MutatedFiles) {
     }
     read += problem(file(name, bytes)).empty();
   }
-  EXPECT_GT(read, rounds / 100)
-      << "the changes are so large that nothing behind the first check is reached";
+  EXPECT_GT(read, rounds / 100) << "the changes are so large that only the first check is reached";
   EXPECT_LT(read, rounds / 2);
 }
 

@@ -115,7 +115,8 @@ TEST(Syntax, CharactersOutsideAscii) {
   EXPECT_EQ(with("[log]\nlevels = [\n1,\n\xc2\xa0"
                  "2]\n"),
             Lines{at(next_line + 3, problem)});
-  // Such characters are accepted in text, comments and quoted keys, and after a byte order mark.
+  // Characters beyond ASCII are accepted in text, comments and quoted keys, and after a byte order
+  // mark.
   auto r =
       parse("\xef\xbb\xbf" + std::string(good) + "# \xc3\xa9\n[env]\n\"\xc3\xa9\" = '\xc3\xa9'\n");
   EXPECT_EQ(r->problems(), Lines{});

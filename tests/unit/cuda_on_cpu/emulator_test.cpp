@@ -75,7 +75,7 @@ TEST_F(EmulatedGpu, ABarrierThatSomeMissIsAnError) {
         << e.what();
   }
   EXPECT_EQ(run(turn_around<Form::right>, "forward")[0], 63)
-      << "and the next launch is as good as the first";
+      << "the next launch must work like the first";
 }
 
 using EmulatedGpuDeathTest = EmulatedGpu;

@@ -103,7 +103,7 @@ TEST_F(GemmSearches, TakesTheFastest) {
   EXPECT_EQ(found.timed, 1);
   EXPECT_EQ(found.changed, 1);
   EXPECT_NEAR(found.chosen_s, found.first_s / 2, 0.01 * found.first_s);
-  EXPECT_EQ(result(), first) << "nothing changes before all ranks take it";
+  EXPECT_EQ(result(), first) << "a choice changes nothing before use_gemm_choices";
   use_gemm_choices(found.choices);
   const std::vector<float> second = result();
   EXPECT_NE(second, first) << "the emulated algorithms round differently";
@@ -128,7 +128,7 @@ TEST_F(GemmSearches, KeepsWhatWasChosenBefore) {
   plan(other);
   const GemmSearch more = search_gemms(before.choices, queue_);
   EXPECT_EQ(more.shapes, 2);
-  EXPECT_EQ(more.timed, 1) << "the shape that was not there";
+  EXPECT_EQ(more.timed, 1) << "only the new shape is timed";
   EXPECT_EQ(more.changed, 0);
   EXPECT_NE(more.choices.find(before.choices), std::string::npos);
   // Another job of the run had other shapes. Its choices stay for the next job with these shapes.
@@ -157,13 +157,14 @@ TEST_F(GemmSearches, SumsGoIntoTheProductWhereThatPays) {
           << found.choices;
       EXPECT_EQ(found.sums, kernels == std::string("none") ? 0 : write == Write::overwrite ? 1 : 2);
       EXPECT_EQ(found.together, kernels == std::string("fast") ? found.sums : 0);
-      EXPECT_EQ(found.changed, 0) << "that is about algorithms";
+      EXPECT_EQ(found.changed, 0) << "sums do not count as changed algorithms";
       use_gemm_choices(found.choices);
       const std::vector<float> now = with_sums(write);
       EXPECT_EQ(std::exchange(calls_, column_sums()) + (kernels != std::string("fast")),
                 column_sums());
       for (size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], apart[i], 1e-4) << i;
-      EXPECT_EQ(search_gemms(found.choices, queue_).timed, 0) << "what was chosen stays";
+      EXPECT_EQ(search_gemms(found.choices, queue_).timed, 0)
+          << "earlier choices are not timed again";
       use_gemm_choices("");
     }
     unsetenv("CUBLASLT_ON_CPU_SUMS");
@@ -178,7 +179,7 @@ TEST_F(GemmSearches, RefusesWhatIsNotForThisGpu) {
     damaged[at] = damaged[at] == 'z' ? 'y' : at + 2 == end ? '0' : 'z';
     try {
       use_gemm_choices(damaged);
-      ADD_FAILURE() << "was taken: " << damaged;
+      ADD_FAILURE() << "this damaged text was accepted: " << damaged;
     } catch (const base::Error& e) {
       EXPECT_EQ(e.code(), base::Exit::mesh);
       EXPECT_NE(std::string(e.what()).find("gemm_search.txt"), std::string::npos) << e.what();

@@ -65,7 +65,7 @@ TEST_F(GraphsTest, RepeatWorkWithWhatMemoryHoldsByThen) {
     });
     EXPECT_EQ(read(2), 11 * float(i));
   }
-  EXPECT_EQ(called, 2) << "as it is, recorded";
+  EXPECT_EQ(called, 2) << "one call runs the work, the next records it";
   EXPECT_EQ(cuda_on_cpu::graphs_launched() - launched, 4);
   const Graphs::Counts& c = graphs.counts();
   EXPECT_EQ(c.runs, 5);

@@ -50,7 +50,7 @@ TEST_F(ManyLaunches, HundredsOfUpdatesAreAFewLaunches) {
     for (int64_t i = 0; i < kOps; ++i) list.add(op(i));
     EXPECT_LE(launches_of([&] { list.run(queue_); }), 12);
     EXPECT_EQ(launches_of([&] { list.run(queue_); }), 0)
-        << "what has run is not in the list any more";
+        << "the list must not keep ops that have run";
   }
 }
 

@@ -116,7 +116,7 @@ TEST_F(Staging, NumbersAreFetchedAsTheyWere) {
   EXPECT_EQ(fetched.read(6).f32()[1], 60);
   EXPECT_EQ(fetched.read(6).count, 2);
   EXPECT_NE(error_of([&] { fetched.fetch(7, floats(0, 3), queue_); }), "")
-      << "more than there is room for";
+      << "more bytes than the pinned memory has";
 }
 
 TEST_F(Staging, AGuardForbidsWaits) {
@@ -134,7 +134,7 @@ TEST_F(Staging, AGuardForbidsWaits) {
       device::MayWait lifted;
       device::download(&value, floats(0, 1), queue_);
     }
-    EXPECT_NE(error_of([&] { queue_.synchronize(); }), "") << "the guard goes on";
+    EXPECT_NE(error_of([&] { queue_.synchronize(); }), "") << "the guard must stay active";
     device::NoWaits inactive("inner", false);
     EXPECT_NE(error_of([&] { queue_.synchronize(); }).find("step 7"), std::string::npos);
   }

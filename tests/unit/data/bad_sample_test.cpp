@@ -86,7 +86,7 @@ TEST(BadSample, DistancesArePowersOfTwo) {
   }
   // 5 + 1, 5 + 2, 5 + 4 are broken
   SampleOrSubstitute small = get_or_substitute(fragile(7, {5, 6, 0, 2}), 5, 0);
-  EXPECT_EQ(small.index, 1) << "then the nearest that was not tried";
+  EXPECT_EQ(small.index, 1) << "then the nearest sample that was not tried";
 }
 
 TEST(BadSample, ValuesBeyondTheLimitAreTheSamplesFault) {

@@ -52,7 +52,7 @@ TEST_F(ClassFolderTest, SubFoldersSortedAreTheClasses) {
   const uint64_t print = options.open({})->fingerprint();
   std::filesystem::rename(dir / "images/ant", dir / "images/eel");
   EXPECT_EQ(listed()[0], "0 cat/1.png")
-      << "another folder, other numbers: sets that belong together need one list";
+      << "another folder changes the numbers, so related sets need one list";
   EXPECT_NE(options.open({})->fingerprint(), print);
 }
 
@@ -67,7 +67,8 @@ TEST_F(ClassFolderTest, OneListOfNamesForSeveralSets) {
   std::filesystem::copy(dir / "images/cat/1.png", dir / "few/cat/1.png");
   options.classes = options.path;
   options.path = dir / "few";
-  EXPECT_EQ(listed(), List{"1 cat/1.png"}) << "the sub-folders of another folder";
+  EXPECT_EQ(listed(), List{"1 cat/1.png"})
+      << "the classes come from the sub-folders of another folder";
 }
 
 TEST_F(ClassFolderTest, NamesWhatIsWrong) {
@@ -81,7 +82,7 @@ TEST_F(ClassFolderTest, NamesWhatIsWrong) {
   expect_error(Exit::data, {"names.txt", "holds no class name"}, [&] { options.open({}); });
   options.classes = dir / "none.txt";
   expect_error(Exit::data, {"no file or folder", "none.txt"}, [&] { options.open({}); });
-  EXPECT_EQ(options.spec().at("label").limit, 0) << "a deck may be checked where its data is not";
+  EXPECT_EQ(options.spec().at("label").limit, 0) << "a deck may be checked without its data";
   options.classes = "";
   options.path = dir / "images/cat/more";
   expect_error(Exit::data, {"has no sub-folder"}, [&] { options.open({}); });

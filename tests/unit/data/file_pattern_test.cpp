@@ -29,9 +29,9 @@ struct FilePattern : testing::Test {
 };
 
 TEST_F(FilePattern, SortedByName) {
-  EXPECT_EQ(of("a/*"), (List{"a/10.tar", "a/9.tar"})) << "the shard's index is none of the data";
+  EXPECT_EQ(of("a/*"), (List{"a/10.tar", "a/9.tar"})) << "an index of a shard is no data file";
   EXPECT_EQ(of("b/*"), (List{"b/1.tar", "b/x.tar.index"}))
-      << "an index of nothing is a file like others";
+      << "an index without a shard is an ordinary file";
   EXPECT_EQ(of("*/?.tar"), (List{"a/9.tar", "b/1.tar"}));
   EXPECT_EQ(of("a/[!9]*.tar"), List{"a/10.tar"});
   EXPECT_EQ(of("*.tar"), (List{"1.tar", "[1].tar"}));

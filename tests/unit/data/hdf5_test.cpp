@@ -200,7 +200,7 @@ TEST_F(Hdf5Test, TypesOfTheFile) {
   options.fields = {{"image", "images"}};
   expect_error(Exit::data, {"none.h5", "cannot open"}, [&] { options.spec(); });
   options.fields = {{"image", "images: bytes"}};
-  EXPECT_EQ(text_of(options.spec()), "image encoded bytes") << "no file is asked where all is said";
+  EXPECT_EQ(text_of(options.spec()), "image encoded bytes") << "a full description needs no file";
 }
 
 TEST_F(Hdf5Test, WholeNumbersOf32Bits) {

@@ -270,7 +270,7 @@ int64_t resident_bytes() {
 // must not grow.
 TEST_F(LoaderTest, MemoryStaysFlat) {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "freed memory is kept back there";
+  GTEST_SKIP() << "the sanitizer keeps freed memory";
 #endif
   test::TemporaryDirectory dir;
   test::TarText tar;

@@ -152,8 +152,8 @@ TEST(RandomOps, InceptionCropsHaveTheStatedAreasAndRatios) {
                [] { run("inception_crop(8, method='bilinaer')", with_image(numbered(4, 4))); });
 }
 
-// As in the published sampler, a crop that is smaller than the image never ends at its last row or
-// column (mutant D12). All other places are reached.
+// A crop that is smaller than the image never ends at its last row or column, as in the published
+// sampler (mutant D12). All other places occur.
 TEST(RandomOps, InceptionCropsLeaveOutTheLastPlace) {
   constexpr int64_t kSide = 8;
   std::map<int64_t, std::set<int64_t>> y_of, x_of;  // height -> rows where such a crop began

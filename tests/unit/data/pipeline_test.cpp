@@ -191,7 +191,7 @@ TEST(Pipeline, ScalingMayBeLeftOut) {
     whole.apply(a, position);
     left.apply(b, position);
     EXPECT_EQ(std::get<std::string>(a.at("text")), std::get<std::string>(b.at("text")))
-        << "draws have moved";
+        << "the draws differ";
     const Array &floats = std::get<Array>(a.at("image")), &bytes = std::get<Array>(b.at("image"));
     ASSERT_EQ(floats.count(), bytes.count());
     for (int64_t i = 0; i < bytes.count(); ++i) {

@@ -48,7 +48,7 @@ TEST_F(StagingTest, CopiesOnceAndChecks) {
   EXPECT_EQ(first.copied_files, 3);
   EXPECT_EQ(first.copied_bytes, first.bytes);
   EXPECT_EQ(staged_names().size(), 3u)
-      << "two shards of one name lie side by side, and nothing else";
+      << "two shards of one name are both staged, without other files";
   for (const std::string& path : shards) {
     EXPECT_EQ(test::read_file(staged_path(stage, path)), test::read_file(path));
     EXPECT_EQ(File(staged_path(stage, path)).modified_ns(), File(path).modified_ns());
@@ -89,13 +89,13 @@ TEST_F(StagingTest, ImagesOfAFolder) {
   test::write_file(dir / "images/a.jpg", "one");
   test::write_file(dir / "images/sub/a.jpg", "two");
   EXPECT_EQ(stage_files(options.files(), stage, 2).copied_files, 2)
-      << "the missing one is its sample's fault";
+      << "a missing image is an error of its sample";
   test::write_file(staged_path(stage, dir / "images/sub/a.jpg"), "TWO");
   std::filesystem::remove(staged_path(stage, dir / "images/a.jpg"));
   expect_error(Exit::data, {"no such file for 1 of 3 images: none.jpg"},
                [&] { options.open({.stage_dir = stage}); });
   std::filesystem::rename(dir / "images/sub", dir / "images/gone");
-  // The missing image has a staged copy.
+  // sub/a.jpg is missing, too, but has a staged copy.
   expect_error(Exit::data, {"1 of 3 images: none.jpg"},
                [&] { options.open({.stage_dir = stage}); });
   std::filesystem::rename(dir / "images/gone", dir / "images/sub");
@@ -105,7 +105,7 @@ TEST_F(StagingTest, ImagesOfAFolder) {
     const Bytes& b = std::get<Bytes>(s.at("image"));
     return std::string(reinterpret_cast<const char*>(b.data()), b.size());
   };
-  EXPECT_EQ(image(0), "one") << "a copy that is gone";
+  EXPECT_EQ(image(0), "one") << "without a copy the original is read";
   EXPECT_EQ(image(1), "TWO");
   EXPECT_EQ(source->key(1), dir / "images/sub/a.jpg");
   expect_error(Exit::data, {"there is no such file"}, [&] { image(2); });
@@ -120,7 +120,7 @@ TEST_F(StagingTest, NotEnoughSpace) {
   expect_error(Exit::data,
                {"loader.stage_dir", stage, "GiB free", "8192.00 GiB in 4 files", "read in place"},
                [&] { stage_files(shards, stage, 2); });
-  EXPECT_TRUE(staged_names().empty()) << "nothing is copied in vain";
+  EXPECT_TRUE(staged_names().empty()) << "no file is copied in vain";
 }
 
 TEST_F(StagingTest, Failures) {

@@ -55,7 +55,7 @@ TEST(Subset, PartsAreDisjointAndCoverAll) {
   EXPECT_NE(members(100, 30, 0, 1), first);
   std::vector<int64_t> head(30);
   for (int64_t i = 0; i < 30; ++i) head[size_t(i)] = i;
-  EXPECT_NE(first, head) << "drawn, not cut off";
+  EXPECT_NE(first, head) << "a part is drawn, not a prefix";
   EXPECT_EQ(members(7, 0, 0).size(), 7u);
 }
 

@@ -93,21 +93,22 @@ TEST_F(WebdatasetTest, ReadsAnySample) {
 TEST_F(WebdatasetTest, FingerprintTellsCopiesApart) {
   three_shards();
   uint64_t first = options.open(context)->fingerprint();
-  EXPECT_EQ(options.open(context)->fingerprint(), first) << "from the kept index";
+  EXPECT_EQ(options.open(context)->fingerprint(), first)
+      << "the stored index gives the same fingerprint";
   auto changed = [&](auto change) {
     three_shards();
     change();
     return options.open(context)->fingerprint();
   };
-  EXPECT_EQ(changed([] {}), first) << "written again, later";
-  EXPECT_NE(changed([&] { shard(2, 5, 11); }), first) << "a sample less";
-  EXPECT_NE(changed([&] { shard(2, 6, 13); }), first) << "as many samples, other keys";
+  EXPECT_EQ(changed([] {}), first) << "equal shards with a later time";
+  EXPECT_NE(changed([&] { shard(2, 5, 11); }), first) << "one sample less";
+  EXPECT_NE(changed([&] { shard(2, 6, 13); }), first) << "equally many samples, other keys";
   EXPECT_NE(changed([&] {
               shard(1, 5, 7);
               shard(2, 7, 12);
             }),
             first)
-      << "divided otherwise";
+      << "equal samples in other shards";
   // The new shard has the same keys and another size of one member.
   EXPECT_NE(changed([&] {
               TarText tar;
@@ -328,7 +329,8 @@ TEST_F(WebdatasetTest, WarnsOfShardsWithoutSamples) {
   test::write_file(dir / "s-2.tar", TarText().add("._hidden", "x").end());
   const int before = base::log::warnings_so_far();
   EXPECT_EQ(options.open(context)->size(), 4);
-  EXPECT_EQ(base::log::warnings_so_far(), before + 1) << "members, but no samples";
+  EXPECT_EQ(base::log::warnings_so_far(), before + 1)
+      << "the warning is about members without samples";
 }
 
 TEST_F(WebdatasetTest, NamesThatLeadOutAreRefused) {

@@ -141,7 +141,7 @@ TEST(Arena, PopsAndScopesGiveMemoryBack) {
   View first = a.save(16);
   a.save(16);
   a.pop_low(low);
-  EXPECT_EQ(a.save(16).data, first.data) << "the place is used again";
+  EXPECT_EQ(a.save(16).data, first.data) << "the freed place is used again";
   void* place = nullptr;
   {
     Arena::Scope outer(a);
@@ -159,7 +159,7 @@ TEST(Arena, PopsAndScopesGiveMemoryBack) {
   a.pop_high({0});
   EXPECT_EQ(a.high().bytes, 0);
   EXPECT_EQ(a.peak(), 128 + 192) << "the peak stays";
-  EXPECT_THROW(a.pop_low({1 << 20}), base::Error) << "a mark from the future";
+  EXPECT_THROW(a.pop_low({1 << 20}), base::Error) << "a mark beyond the end";
   EXPECT_THROW(a.pop_high({64}), base::Error);
 }
 
@@ -247,7 +247,7 @@ TEST(Queue, ScratchIsAlignedAndOnlyGrows) {
   void* a = q.scratch(10);
   EXPECT_TRUE(aligned(a));
   size_t had = q.scratch_bytes();
-  EXPECT_EQ(q.scratch(had), a) << "what is there is used";
+  EXPECT_EQ(q.scratch(had), a) << "the present scratch is used";
   EXPECT_EQ(q.scratch_bytes(), had);
   std::memset(q.scratch(3 * had + 1), 1, 3 * had + 1);
   EXPECT_GE(q.scratch_bytes(), 3 * had + 1);

@@ -56,7 +56,7 @@ TEST(StolenTime, AnotherProgramIsCountedWeAreNot) {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_GT(busy, 0.1);
-  EXPECT_LT(counted_of_ours, 0.06) << "of " << 0.3 * double(cpus) << " s that we spun ourselves";
+  EXPECT_LT(counted_of_ours, 0.06) << "of " << 0.3 * double(cpus) << " s of our own computing";
 }
 
 TEST(StolenTime, MuchIsMoreThanAFewTicks) {

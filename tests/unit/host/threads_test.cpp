@@ -47,7 +47,7 @@ TEST(Cores, AreCountedOnce) {
   EXPECT_EQ(cores_of({0, 1, 2, 3, 4}, sysfs), (std::set<int>{0, 1, 2}));
   EXPECT_EQ(cores_of({3, 4}, sysfs), (std::set<int>{0, 2}));
   EXPECT_EQ(cores_of({0, 4, 7, 8}, sysfs), (std::set<int>{0, 7, 8}))
-      << "nothing is known of 7 and 8";
+      << "cores 7 and 8 have no entry";
   std::filesystem::remove_all(sysfs);
 }
 

@@ -87,7 +87,7 @@ TEST_F(StopsTest, NeverBackFromStopToGo) {
   EXPECT_EQ(stops->text(), text);
 }
 
-// Of several reasons the strongest wins: a reason against a requeue precedes one for it.
+// The strongest of several reasons wins: a reason against a requeue precedes one for it.
 TEST_F(StopsTest, StrongestReasonWins) {
   options.wall_time = "01:00:00";
   options.margin_s = 10;
@@ -184,7 +184,7 @@ TEST_F(StopsTest, SaveFileIsFulfilledByACommit) {
   file("save");
   EXPECT_EQ(next(), StopReason::save_file);
   stops->save_begins();
-  EXPECT_EQ(next(), StopReason::none) << "the save under way is for it";
+  EXPECT_EQ(next(), StopReason::none) << "the running save fulfils the request";
   EXPECT_TRUE(there("save"));
   stops->save_committed();
   EXPECT_FALSE(there("save"));

@@ -197,7 +197,7 @@ TEST_F(TimeLimitTest, SchedulerThatTellsNothing) {
   answers(kBegin_s + 50, 50, "pbs");
   EXPECT_EQ(stops->agree({}), StopReason::none);
   now = kBegin_s + 40;
-  EXPECT_EQ(stops->agree({}), StopReason::wall_time) << "it does now";
+  EXPECT_EQ(stops->agree({}), StopReason::wall_time) << "the scheduler gives a time now";
 }
 
 // ---------------------------------------------------------------- PBS

@@ -68,7 +68,7 @@ void compare(const std::vector<int32_t>& queries, const std::vector<int32_t>& ke
     if (causal && n != m) continue;
     if (n == 0) {
       EXPECT_EQ(part(dk, k_rows), std::vector<float>(size_t(m * kRow)))
-          << "nobody looked at example " << b;
+          << "no query uses example " << b;
       EXPECT_EQ(part(dv, k_rows), std::vector<float>(size_t(m * kRow)));
       continue;
     }
@@ -160,7 +160,7 @@ TEST(PackedAttention, FewerRowsNeedNoMoreScratch) {
 }
 
 TEST(PackedAttention, Checks) {
-  if (on_cuda()) GTEST_SKIP() << "offsets are checked where the host has them";
+  if (on_cuda()) GTEST_SKIP() << "only CPUs check offsets";
   std::vector<int32_t> offsets{0, 2, 9};
   Tensor q(6 * 8), k(8 * 8), o(6 * 8);
   TestQueue queue;

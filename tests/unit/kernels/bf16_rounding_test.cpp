@@ -173,8 +173,8 @@ TEST(Bf16Rounding, ProductsRoundTheirResultsOnce) {
     check_all_forms(m, n, k);
 }
 
-// Of the products that run together, the second reads the rounded result of the first, and the
-// third adds to the second.
+// Among products that run together, the second reads the rounded result of the first, and the third
+// adds to the second.
 TEST(Bf16Rounding, ProductsByRows) {
   if (on_cuda()) return;
   both_ways([] {

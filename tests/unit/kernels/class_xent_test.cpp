@@ -157,7 +157,7 @@ TEST(ClassXent, RanksCountLargerLogitsAndEqualOnesBefore) {
                 .gradient = false},
       queue);
   EXPECT_EQ(ranks, (std::vector<int32_t>{1, 1, 1, 3}))
-      << "ties: the first come first; NaN is larger than all";
+      << "among ties the first wins, and NaN is larger than all numbers";
   EXPECT_EQ(hits, (std::vector<uint8_t>{0, 0, 0, 0}));
   EXPECT_TRUE(std::isnan(loss[2]) && std::isnan(loss[3]));
   labels = {0, 0, 2, 1};

@@ -52,7 +52,7 @@ void compare(const char* what, double tolerance, const F& outputs) {
   auto on_gpu = [&] { return outputs([&](const auto& op) { rig::run(op, queue); }); };
   std::vector<float> actual = on_gpu();
   expect_close(actual, doubles(expected), tolerance, what);
-  EXPECT_TRUE(same_bits(actual, on_gpu())) << what << ": another run, other bits";
+  EXPECT_TRUE(same_bits(actual, on_gpu())) << what << ": two runs gave different bits";
 }
 
 std::vector<float> joined(std::initializer_list<std::vector<float>> parts) {
@@ -186,7 +186,7 @@ TEST(CudaShapes, RowsOfF32) {
   });
 }
 
-// As in training, most tokens are the mask, and there are more rows than a tile has.
+// Most tokens are the mask, as in training, and there are more rows than a tile has.
 TEST(CudaShapes, Embedding) {
   const int64_t rows = 2500, width = 128, vocabulary = 3000, length = 50;
   std::vector<int32_t> ids = integers(rows, 0, vocabulary, "ids"),

@@ -62,7 +62,7 @@ void compare(const Rows& r, Queue& queue, const Products& products) {
       for (const Gemm& g : list) run(g, queue);
     int64_t calls = 0;
     for (const GemmUse& use : gemm_uses()) calls += use.calls;
-    EXPECT_EQ(calls, int64_t(list.size())) << "calls that were counted";
+    EXPECT_EQ(calls, int64_t(list.size())) << "number of counted calls";
   }
   const auto& [one, two] = outputs;
   EXPECT_TRUE(same_bits(one.a, two.a) && same_bits(one.b, two.b) && same_bits(one.c, two.c));

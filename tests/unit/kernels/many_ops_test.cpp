@@ -114,7 +114,7 @@ void expect_the_bits_of_each(const std::function<Args(int, Memory&)>& make) {
   kernels::run_all(std::span<const Args>(ops), paper);
   EXPECT_EQ(paper.costs()[size_t(Args::op)].bytes, all.costs()[size_t(Args::op)].bytes);
   if (on_cuda()) {
-    EXPECT_EQ(paper.scratch_bytes(), all.scratch_bytes()) << "not what a plan says";
+    EXPECT_EQ(paper.scratch_bytes(), all.scratch_bytes()) << "the scratch differs from the plan's";
   }
 }
 

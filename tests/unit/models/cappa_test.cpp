@@ -122,11 +122,11 @@ TEST(TextRows, FillSlicesUpAndKnowTheirPlaces) {
   EXPECT_TRUE(all.sequences().offsets.none());
   r.assign({20, 3, 24, 1}, 2, 24);
   EXPECT_EQ(r.offsets, (Offsets{0, 24, 32, 56, 64}))
-      << "32 rows a slice: 9 and 7 more, the first examples first";
+      << "a slice has 32 rows: 9 and 7 are added, to the first examples first";
   EXPECT_EQ(r.cuts, (std::vector<int64_t>{0, 32, 64}));
   EXPECT_FALSE(r.whole());
   few.assign({5, 4}, 1, 5);
-  EXPECT_EQ(few.offsets, (Offsets{0, 5, 10})) << "no more than there are";
+  EXPECT_EQ(few.offsets, (Offsets{0, 5, 10})) << "an example has no more rows than positions";
   few.offsets = {0, 1, 3};
   few.cuts = {0, 3};
   Offsets index;

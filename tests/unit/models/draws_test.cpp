@@ -58,7 +58,7 @@ TEST(Draws, IdsOfBothKinds) {
           ++count;
           ++hits[size_t(l)];
         } else
-          ASSERT_EQ(id[l], label[l]) << "not moved";
+          ASSERT_EQ(id[l], label[l]) << "an unmasked id must be the label";
       }
       ASSERT_EQ(count, masked);
     }

@@ -12,7 +12,7 @@ namespace {
 TEST(Modes, HaveANameADocAndAFunction) {
   std::set<std::string> names;
   for (const Mode& mode : registry()) {
-    EXPECT_TRUE(names.insert(mode.name).second) << mode.name << " is there twice";
+    EXPECT_TRUE(names.insert(mode.name).second) << mode.name << " occurs twice";
     EXPECT_FALSE(mode.doc.empty()) << mode.name;
     EXPECT_TRUE(mode.run != nullptr) << mode.name;
     EXPECT_EQ(&mode_named(mode.name), &mode);

@@ -97,7 +97,7 @@ TEST(Linear, RoundsTheOperandsOfBf16Products) {
       EXPECT_GT(distance(a, c), 2e-3);
     }
     EXPECT_TRUE(rig::same_bits(got.parameters[1], wanted.parameters[1]))
-        << "a bias' gradient is of what the kernel's is of";
+        << "both gradients of the layer must read the rounded dy";
     EXPECT_FALSE(rig::same_bits(got.parameters[1], unrounded.parameters[1]));
   }
 }
@@ -119,7 +119,7 @@ TEST(Linear, AddsToTheInputGradientAndDoesWithoutIt) {
   for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(added[i], once[i] + 10, 2e-6);
   layer.backward(ctx, view(dy), view(x), 2, View{});  // only the kernel's gradient
   EXPECT_TRUE(rig::same_bits(kernel, Floats(g.f32(), g.f32() + g.count)))
-      << "written, not added, each time";
+      << "each pass overwrites the gradient";
 }
 
 Subject layer_norm(const std::string& name, int64_t width, bool bias, bool frozen_scale = false,

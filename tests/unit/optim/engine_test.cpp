@@ -147,7 +147,7 @@ TEST(Engine, ClipsFromTheBoundOn) {
   r.set_weights({{"w", {0, 0}}});
   EXPECT_FLOAT_EQ(float(r.step(3).gradients.clip), 0.5f);
   EXPECT_EQ(r.weights()["w"], (Tensor{-0.5f * (6.0f / 10 * 5), -0.5f * (8.0f / 10 * 5)}));
-  EXPECT_DOUBLE_EQ(r.inspection(0).gradients.global, 10) << "norms are of raw gradients";
+  EXPECT_DOUBLE_EQ(r.inspection(0).gradients.global, 10) << "the norms are those of raw gradients";
 }
 
 // Division comes before multiplication, as in the published code, also at the bound itself.

@@ -149,7 +149,7 @@ void run_variant(const std::string& variant, Mesh mesh) {
               << group << "/" << name;
         }
       }
-  EXPECT_EQ(compared, state.size()) << "state of ours that was not compared";
+  EXPECT_EQ(compared, state.size()) << "some state tensors were not compared";
   if (mesh.fsdp == 1)
     std::printf("%-24s largest deviation / tolerance: updates %.3f state %.3f\n", variant.c_str(),
                 of_updates, of_state);

@@ -226,7 +226,7 @@ TEST(Options, ABrokenPatternIsReportedOnce) {
   o.rules[0].match = "a(";
   o.rules[1].match = ".*";
   EXPECT_TRUE(optim::resolve_policies(o, {}, paths).problems.empty())
-      << "reading the deck has reported it";
+      << "the deck's reader has reported this problem";
 }
 
 TEST(Options, WhichTensorsAreFactored) {

@@ -332,7 +332,7 @@ TEST_F(MetricHarm, the_directory_is_looked_at_again_before_h5_is_replaced) {
   m->flush();
   int looks = 0;
   m->flush([&] { ++looks; });
-  EXPECT_EQ(looks, 1) << "metrics.h5 is this job's";
+  EXPECT_EQ(looks, 1) << "metrics.h5 belongs to this job";
   io::write_file_atomically(h5_, "of another job");
   write(*m, 6, 6);
   looks = 0;

@@ -78,7 +78,8 @@ TEST(Initialise, LecunNormalIsTruncatedAndHasTheVarianceOfItsFan) {
   EXPECT_GT(s.least, -0.0820449);
   EXPECT_GT(s.most, 0.0820449 * 0.999) << "the whole interval is used";
   EXPECT_LT(s.least, -0.0820449 * 0.999);
-  EXPECT_NEAR(s.kurtosis, 2.3655, 0.03) << "of the normal truncated at two standard deviations";
+  EXPECT_NEAR(s.kurtosis, 2.3655, 0.03)
+      << "kurtosis of the normal truncated at two standard deviations";
 }
 
 TEST(Initialise, XavierUniformFillsItsInterval) {

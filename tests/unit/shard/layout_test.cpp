@@ -121,7 +121,7 @@ TEST(Layout, UnitsBelongToBlocksAndDifferWithinThem) {
           << "two units of one kind in " << kBlocks[b];
     }
     EXPECT_EQ(all, layout.units().size());
-    EXPECT_EQ(names.size(), layout.units().size()) << "names are told apart";
+    EXPECT_EQ(names.size(), layout.units().size()) << "each unit has its own name";
   }
   Layout layout(parameters(), kBlocks, strategies()[0], 1, 1);
   EXPECT_EQ(layout.units_of_block()[0].size(), 2u);  // trainable and frozen

@@ -61,7 +61,7 @@ void read_steps(const data::Mixture& mixture, comm::MeshShape shape, int64_t mic
     for (int64_t step = first; step < last; ++step)
       for (int64_t m = 0; m < g.accumulation; ++m) {
         data::BatchPtr batch = loader.next();
-        ASSERT_EQ(batch->size(), g.micro_batch) << "every rank has as many examples as any other";
+        ASSERT_EQ(batch->size(), g.micro_batch) << "every rank must read equally many examples";
         for (int64_t i = 0; i < batch->size(); ++i) {
           int64_t position = batch->positions[size_t(i)];
           ASSERT_EQ(position / kBatch, step);
@@ -270,7 +270,7 @@ std::string file_content(const std::string& path) {
 // decoded by two threads.
 TEST(Stream, MemoryIsFlatOverEpochs) {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the sanitizer keeps what was freed";
+  GTEST_SKIP() << "the sanitizer keeps freed memory";
 #endif
   Shards shards;
   const char* images[] = {"a_420_61x47.jpg", "b_444_40x56.jpg", "d_progressive_50x50.jpg",
