@@ -52,9 +52,9 @@ class Report {
   };
   static double deviation(double got, double want);  // infinite if a value is not a number
   // Returns the number of values that may lie beyond their tolerance if there is a wide tolerance.
-  // Values stored in bfloat16 next to a rounding boundary round the other way under another order
-  // of summation, which moves an element by a step of 2^-8. Chance decides if their tolerance
-  // covers that. They are rare: the published code itself, with the examples of a batch in another
+  // Another order of summation rounds values next to a rounding boundary the other way. A value
+  // stored in bfloat16 then moves by a step of 2^-8, and chance decides if its tolerance covers
+  // that. Such values are rare: the published code itself, with the examples of a batch in another
   // order, has up to 3 in 70,000.
   static int64_t rare_limit(int64_t values) { return std::max<int64_t>(4, values / 1000); }
   void note(const std::string& quantity, const std::string& tensor, double deviation,

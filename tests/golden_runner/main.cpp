@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden FILE.h5...: runs recorded cases of the published code (tests/golden/README.md) through the
-// real engine, on as many ranks as mpirun starts, and prints the largest deviation of each
+// golden FILE.h5... runs recorded cases of the published code (tests/golden/README.md) through the
+// real engine. It uses as many ranks as mpirun starts, and prints the largest deviation of each
 // quantity.
 //
 // Exit: 0 all within tolerance, 1 beyond, 2 bad file or option, 3 the ranks or the mesh do not fit.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes thousands of random damages to a checkpoint: damage_test [COUNT [SEED]]. Bytes are flipped,
-// cleared, swapped, cut off, appended or removed. A restore must then give exactly the saved state
-// (the damage hit unused space), or refuse the file by name with the reason and give exactly the
-// state of the file before it.
+// cleared, swapped, cut off, appended or removed. If the damage hit unused space, a restore must
+// give exactly the saved state. Otherwise it must refuse the file by name with the reason, and give
+// exactly the state of the file before it.
 #include <unistd.h>
 
 #include <cstdio>

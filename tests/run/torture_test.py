@@ -297,11 +297,11 @@ class Torture(harness.RunTest):
 
     # ---------------------------------------------------------------- errors
 
-    # Each row injects errors at the n-th call of a name on paths with this end, in a run that
-    # begins from a checkpoint of step 4 (evaluations at 6 and 8, a checkpoint every 2 steps). A row
-    # has the expected exit code and a regular expression for the cause. The cause is in the
-    # report's first line, and for exit 0, or if the lock cannot be taken, in the output. "0" is for
-    # calls that only rank 0 makes.
+    # Each row injects errors at the n-th call of a name on paths with this end. The run begins from
+    # a checkpoint of step 4, with evaluations at 6 and 8 and a checkpoint every 2 steps. A row has
+    # the expected exit code and a regular expression for the cause. The cause is in the report's
+    # first line, and for exit 0, or if the lock cannot be taken, in the output. "0" is for calls
+    # that only rank 0 makes.
     MEMORY = r"out of memory|std::bad_alloc"
     ERRORS = [
         ("open", "train-000.tar", 1, "errno=13", 4, r"train-000.tar': Permission denied"),

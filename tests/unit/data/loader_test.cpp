@@ -217,8 +217,8 @@ TEST_F(LoaderTest, BuffersAreRecycled) {
   EXPECT_LE(blocks_from_system() - before, 12);
 }
 
-// An op that writes directly into its row of the batch gives the result that it gives elsewhere,
-// also if another op changes the row later.
+// An op that writes into its row of the batch gives the result that it gives elsewhere. This also
+// holds if another op changes the row later.
 TEST_F(LoaderTest, OpsWriteIntoTheBatch) {
   SyntheticOptions o;
   o.examples = 12;

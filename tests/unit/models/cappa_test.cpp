@@ -90,7 +90,6 @@ TEST(Cappa, LeavesOutOnlyRowsThatChangeNothing) {
         }
         for (const shard::Parameter& p : some.layout.parameters()) {
           device::View g = some.gradient(p.path), h = every.gradient(p.path);
-          // Gradients of the biases of keys are nothing but what rounding leaves of sums that are
           // The gradient of a key bias is only the rounding error of sums that are zero.
           double largest = 1e-2 * overall, worst = 0;
           for (int64_t i = 0; i < g.count; ++i) {
