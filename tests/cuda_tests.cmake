@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests ofthe CUDA back end. Its op suite runs on an emulated GPU everywhere, and on a real GPU if
-# there is one(otherwiseskipped with exit code 77 ).
+# Tests of the CUDA back end. Its op suite runs on an emulated GPU everywhere, and on a real GPU if
+# there is one (otherwise skipped with exit code 77).
 
-# The .cu files and the CUDA part of device , compiled by g++against tests/cuda_on_cpu. They are
-# linked asobjects, sothey replace files of the same name in the libraries.
+# The .cu files and the CUDA part of device, compiled by g++ against tests/cuda_on_cpu. They are
+# linked as objects, so they replace files of the same name in the libraries.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
 file(GLOB cublaslt_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*_cublaslt.cpp)
 file(GLOB emulator_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/*.cpp)
@@ -25,9 +25,8 @@ target_compile_options(nccl_on_cpu PRIVATE -fno-strict-aliasing)
 
 add_executable(test_kernels_on_emulator $<TARGET_OBJECTS:kernel_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(test_kernels_on_emulator PRIVATE trainer_kernels GTest::gtest trainer::hdf5)
-# The emulator runs threads in both orders. Products are left out of thereverse order : a substitute
-# ofthe  library computes them, whose loops
- have no  threads.
+# The emulator runs threads in both orders. Products are left out of the reverse order: a substitute
+# of the library computes them, whose loops have no threads.
 set(filter_forward "*")
 set(filter_reverse "-Gemm*")
 foreach(order forward reverse)
@@ -37,9 +36,8 @@ foreach(order forward reverse)
 endforeach()
 
 # The optimizers on CUDA, with golden data. The emulator stops host code that reads the GPU's
-# memory. Tests that compare bits with meshes of threads are left out, because those runon the
- CPU.
-# Tests that count allocationsare left out, because the emulatorallocates too.
+# memory. Tests that compare bits with meshes of threads are left out, because those run on the CPU.
+# Tests that count allocations are left out, because the emulator allocates too.
 set(optim_filter --gtest_filter=-Engine.AllocatesNothing*:*Sharding.SameBits*:*Sharding.ResumesOn*)
 add_executable(test_optim_on_emulator $<TARGET_OBJECTS:optim_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(test_optim_on_emulator PRIVATE trainer_optim GTest::gtest GTest::gtest_main trainer::hdf5)
@@ -48,7 +46,7 @@ add_test(NAME unit_optim_gpu COMMAND test_optim ${optim_filter})
 set_tests_properties(unit_optim_on_emulator unit_optim_gpu PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77
                      ENVIRONMENT "OMP_WAIT_POLICY=passive;TRAINER_TEST_KIND=cuda")
 
-# The whole program  on the emulated GPU.
+# The whole program on the emulated GPU.
 add_executable(trainer_on_emulator $<TARGET_OBJECTS:trainer_main> $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
 target_link_libraries(trainer_on_emulator PRIVATE trainer_modes ${TRAINER_main_LIBRARIES})
 set_target_properties(trainer_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -65,14 +63,14 @@ set_tests_properties(unit_cuda_on_cpu PROPERTIES LABELS "unit;cuda")
 add_test(NAME unit_kernels_gpu COMMAND test_kernels --kind=cuda)
 set_tests_properties(unit_kernels_gpu PROPERTIES LABELS "unit;cuda" SKIP_RETURN_CODE 77)
 
-# The table of tools/gpu_check .
-This test only shows that the program runs.add_executable(kernel_table gpu/kernel_table.cpp gpu/kernel_rows.cpp)
+# The table of tools/gpu_check. This test only shows that the program runs.
+add_executable(kernel_table gpu/kernel_table.cpp gpu/kernel_rows.cpp)
 target_link_libraries(kernel_table PRIVATE trainer_kernels nlohmann_json::nlohmann_json)
 add_test(NAME kernel_table_on_cpu COMMAND kernel_table --kind=cpu --models=tiny --seconds=0.0003)
 set_tests_properties(kernel_table_on_cpu PROPERTIES LABELS "unit;cuda" ENVIRONMENT OMP_WAIT_POLICY=passive)
 
 if(TRAINER_HAS_CUDA)
-  #  cuDNN plans without a GPU if it finds a libcuda.so.1. The toolkit has a stubof this library.
+  # cuDNN plans without a GPU if it finds a libcuda.so.1. The toolkit has a stub of this library.
   add_executable(plan_attention gpu/plan_attention.cpp)
   target_link_libraries(plan_attention PRIVATE trainer_kernels)
   set(stub ${CUDAToolkit_LIBRARY_DIR}/stubs/libcuda.so)

@@ -8,7 +8,7 @@ add_executable(golden $<TARGET_OBJECTS:golden_objects>)
 target_link_libraries(golden PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
 set_target_properties(golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
-# The program on the emulated GPU  (cuda_tests.cmake).
+# The program on the emulated GPU (cuda_tests.cmake).
 add_executable(golden_on_emulator $<TARGET_OBJECTS:golden_objects> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(golden_on_emulator PRIVATE trainer_train nlohmann_json::nlohmann_json trainer::hdf5)
 set_target_properties(golden_on_emulator PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -22,8 +22,8 @@ foreach(name adafactor adam adam_bf16mu momentum)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/case_${name}.h5)
 endforeach()
 
-# golden_test(NAME RANKS [options]) :runs all cases on RANKS ranks (environment: mpi_tests.cmake).
-# In bf16 it runs the model casesonly.
+# golden_test(NAME RANKS [options]): runs all cases on RANKS ranks (environment: mpi_tests.cmake).
+# In bf16 it runs the model cases only.
 function(golden_test name ranks)
   set(cases ${golden_model_cases})
   if(NOT bf16 IN_LIST ARGN)
@@ -45,7 +45,7 @@ golden_test(golden_mpi1_bf16 1 --compute bf16)
 golden_test(golden_mpi3_bf16 3 --compute bf16 --recompute gelu --micro-batch 2)
 golden_test(golden_mpi1_mesh 1 --level mesh --slices 4 --micro-batch 3 --recompute block --threads 2)
 
-# The emulated GPU runs the cases that take itseconds only.
+# The emulated GPU runs the cases that take it seconds only.
 function(golden_on_emulator_test ranks name)
   add_test(NAME golden_on_emulator_mpi${ranks}${name}
            COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:golden_on_emulator> --device cuda ${ARGN})

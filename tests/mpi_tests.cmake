@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Plain programs that runon real ranks:  tests/mpi/NAME.cpp, started by mpirun. The name of each 
-# test ends with itsnumber of ranks.
+# Plain programs that run on real ranks: tests/mpi/NAME.cpp, started by mpirun. The name of each
+# test ends with its number of ranks.
 
-# With these variables mpirun works as root, in containers, with more ranks than cores, and with #several jobs on
- one machine.
+# With these variables mpirun works as root, in containers, with more ranks than cores, and with
+# several jobs on one machine.
 set(TRAINER_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
     OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
     HWLOC_HIDE_ERRORS=2 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
@@ -18,7 +18,7 @@ function(mpi_program name)
   endif()
 endfunction()
 
-# mpi_test(NAME RANKS [arguments]) adds test NAME_mpiRANKS.
+# mpi_test(NAME RANKS [arguments]): test NAME_mpiRANKS
 function(mpi_test name ranks)
   if(TARGET ${name})
     add_test(NAME ${name}_mpi${ranks} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}> ${ARGN})
@@ -31,7 +31,7 @@ foreach(name mesh_bits classifier_bits collectives_test engine_test memory_test 
   mpi_program(${name})
 endforeach()
 
-# One rank writes the reference . The others must produce the same bits.
+# One rank writes the reference. The others must produce the same bits.
 set(bits ${CMAKE_CURRENT_BINARY_DIR}/mesh_bits.txt)
 foreach(ranks 1 2 3 4)
   mpi_test(mesh_bits ${ranks} ${bits})
@@ -55,8 +55,8 @@ endforeach()
 set_tests_properties(classifier_bits_mpi1 PROPERTIES FIXTURES_SETUP classifier_bits)
 set_tests_properties(classifier_bits_mpi2 classifier_bits_mpi4 PROPERTIES FIXTURES_REQUIRED classifier_bits)
 
-# Every pair of N ranks that saveand  Mranks that continue.  `continue_test load FOLDER all`
-,# started by hand, runs the steps for each pair.
+# Every pair of N ranks that save and M ranks that continue. `continue_test load FOLDER all`,
+# started by hand, runs the steps for each pair.
 set(saved ${CMAKE_CURRENT_BINARY_DIR}/continue)
 foreach(ranks 1 2 3 4)
   mpi_test(continue_test ${ranks} save ${saved})
@@ -68,8 +68,7 @@ foreach(ranks 1 2 3 4)
 endforeach()
 mpi_test(damage_test 1 $<IF:$<BOOL:${TRAINER_SANITIZE}>,100,600>)
 
-# Exchanges between emulated GPUs. Some must fail:  operation 3 of the last rank, or  a missingrank
-.
+# Exchanges between emulated GPUs. Some must fail: operation 3 of the last rank, or a missing rank.
 add_executable(gpu_exchange_test mpi/gpu_exchange_test.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
 target_link_libraries(gpu_exchange_test PRIVATE trainer_comm)
 set_target_properties(gpu_exchange_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -86,8 +85,8 @@ foreach(failure hang@3 error@3 refuse@3 absent)
                        ENVIRONMENT "${TRAINER_MPI_ENVIRONMENT}")
 endforeach()
 
-# Tests on emulated GPUs: a plan beside the engine's memory; steps whose work runs as late as
- it #may.
+# Tests on emulated GPUs: a plan beside the engine's memory; steps whose work runs as late as it
+# may.
 foreach(name gpu_memory_test gpu_step_test)
   add_executable(${name} mpi/${name}.cpp $<TARGET_OBJECTS:cuda_on_cpu> $<TARGET_OBJECTS:nccl_on_cpu>)
   target_link_libraries(${name} PRIVATE trainer_train)

@@ -4,20 +4,21 @@ add_library(inject MODULE ${CMAKE_CURRENT_SOURCE_DIR}/inject/inject.cpp)
 target_link_libraries(inject PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(inject PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 
-# Scripts that run the program like a user : decks, data, files, exit codes, jobs. A script that 
-# exits with77 was skipped and prints the reason. The scripts use Debian's Python (h5py, NumPy, #Pillow).
+# Scripts that run the program like a user: decks, data, files, exit codes, jobs. A script that
+# exits with 77 was skipped and prints the reason. The scripts use Debian's Python (h5py, NumPy,
+# Pillow).
 file(GLOB run_scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/run/*_test.py)
-# The scripts mostly wait for programs to start, so two run at a time. Their timelimits  allow  that.
+# The scripts mostly wait for programs to start, so two run at a time. Their time limits allow that.
 foreach(script IN LISTS run_scripts)
   get_filename_component(name ${script} NAME_WE)
   if(TRAINER_SANITIZE AND name STREQUAL torture_test)
-    continue()  #  both preloaded libraries must come first, and both replace the allocator
+    continue()  # both preloaded libraries must come first, and both replace the allocator
   endif()
   if(TRAINER_SANITIZE AND name STREQUAL memory_limit_test)
     continue()  # sanitizers reserve more address space than any limit
   endif()
   if(TRAINER_SANITIZE AND name MATCHES "^(clang|configure|format)_test$")
-    continue()  # these scripts run nothing that a sanitizer could watch
+    continue()  # they run nothing that a sanitizer could watch
   endif()
   add_test(NAME run_${name}_mpi4 COMMAND /usr/bin/python3 ${script})
   set_tests_properties(run_${name}_mpi4 PROPERTIES LABELS run SKIP_RETURN_CODE 77
@@ -28,7 +29,7 @@ set_tests_properties(run_slurm_test_mpi4 PROPERTIES COST 1000)  # first, because
 if(TEST run_clang_test_mpi4)
   set_tests_properties(run_clang_test_mpi4 PROPERTIES COST 900)  # long, so not last and alone
 endif()
-# The longest scripts start next, so that none  runs alone at the end.
+# The longest scripts start next, so that none runs alone at the end.
 foreach(name stops_test cuda_test resume_test bundle_test pbs_test)
   set_tests_properties(run_${name}_mpi4 PROPERTIES COST 500)
 endforeach()
@@ -36,7 +37,7 @@ foreach(script cuda_test cuda_figures_test cuda_combinations_test classifier_tes
   set_property(TEST run_${script}_mpi4 APPEND PROPERTY ENVIRONMENT "TRAINER_ON_EMULATOR=$<TARGET_FILE:trainer_on_emulator>")
 endforeach()
 
-# Every deck in inputs/ must be valid.
+# Every deck in inputs/ is valid.
 file(GLOB decks CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/inputs/*.toml)
 foreach(deck IN LISTS decks)
   get_filename_component(name ${deck} NAME_WE)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The differences of preset fuzz: its flags, and  the files of its folders that no fuzzer needs. The
-# tests build it, so it also compilesseveral files  at a timeto save seconds.
+# The differences of preset fuzz: its flags, and the files of its folders that no fuzzer needs. The
+# tests build it, so it also compiles several files at a time to save seconds.
 target_compile_options(trainer_flags INTERFACE -O1 -gline-tables-only -fno-omit-frame-pointer
                        -fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow -fno-sanitize-recover=all)
 target_compile_definitions(trainer_flags INTERFACE FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)

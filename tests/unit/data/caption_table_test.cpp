@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests tables of images and captions: headers, quotes, tabs, refusals.
-#include "data/caption_table.hpp"
+#include "data/sources/caption_table.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests names of data files with braces and stars.
-#include "data/file_pattern.hpp"
+#include "data/sources/file_pattern.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests image folders with captions files, good and bad.
-#include "data/sources/folder.hpp" #include < gtest / gtest.h>
+#include "data/sources/folder.hpp"
 
+#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the HDF5 source, on files that the C library makes like h5py.
-#include "data/sources/hdf5.hpp" #include < gtest / gtest.h>
+#include "data/sources/hdf5.hpp"
 
+#include <gtest/gtest.h>
 #include <hdf5.h>
 
 #include <limits>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests captions in JSON members.
-#include "data/member_json.hpp"
+#include "data/sources/member_json.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the preprocessing language: syntax, arguments, and specs before any data is read.
-#include "data/pipeline.hpp"
+#include "data/ops/pipeline.hpp"
 
 #include <gtest/gtest.h>
 

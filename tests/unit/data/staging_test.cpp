@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests copies on node-local disk: made once, checked, whole or absent.
-#include "data/staging.hpp"
+#include "data/sources/staging.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the parts of MFU and HFU with figures computed by hand.
-#include "train/mfu.hpp"
+#include "host/mfu.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Distinguishes CPU time of other programs from our own.
-#include "train/stolen_time.hpp"
+#include "host/stolen_time.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>

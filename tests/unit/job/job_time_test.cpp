@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the scheduler's answers about the remaining time. A thread runs the commands, which may
 // hang.
-#include "train/job_time.hpp"
+#include "job/job_time.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

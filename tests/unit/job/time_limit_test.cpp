@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the time of a job: the margin, limits that a scheduler changes, old answers of PBS, and the
 // time that an attempt without a gain requests.
-#include "train/time_limit.hpp"
+#include "job/time_limit.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests metrics.jsonl and metrics.h5. A row is read from either file, and a dropped row leaves a
 // trace.
-#include "train/metrics.hpp"
+#include "records/metrics.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
