@@ -84,7 +84,7 @@ void print_size(const Recipe& recipe, const Plan& plan, const models::Model& mod
   const step::Geometry& g = plan.geometry;
   log::line("batch    global {} = {} ranks x micro_batch {} x accumulation {}{}", g.global_batch,
             plan.mesh.ranks(), g.micro_batch, g.accumulation,
-            recipe.determinism.mesh()
+            recipe.determinism.mesh
                 ? fmt::format("  slices {} ({} per pass)", g.total_slices, g.slices)
                 : "");
   log::line("length   {} steps = {} examples", base::with_commas(plan.total_steps),
@@ -152,8 +152,9 @@ int run_plan(Call& call) {
   const Plan plan = make_plan(recipe, call.deck, ranks, selector);
   auto model = models::make_model(recipe.model, recipe.memory);
   log::line("plan     {} ranks = replica {} x fsdp {}  parameters={} optimizer={} recompute={}",
-            ranks, plan.mesh.replica, plan.mesh.fsdp, recipe.sharding.parameters,
-            recipe.sharding.optimizer,
+            ranks, plan.mesh.replica, plan.mesh.fsdp,
+            base::name_of(shard::kPlacementNames, recipe.sharding.parameters),
+            base::name_of(shard::kPlacementNames, recipe.sharding.optimizer),
             base::name_of(models::kRecomputeNames, recipe.memory.recompute));
   log::line("device   {}", plan.device.text);
   print_unused(recipe, plan.device.kind);

@@ -22,8 +22,8 @@ void AdafactorOptions::bind(config::Table& t) {
   t.key("momentum", momentum, "decay of the moving average of the scaled gradient; 0 = off")
       .min(0)
       .max(1);
-  t.key("momentum_type", momentum_type, "how momentum is stored")
-      .one_of({"bf16", "f32"})
+  t.choice("momentum_type", momentum_type,
+           {{"bf16", device::DType::bf16}, {"f32", device::DType::f32}}, "how momentum is stored")
       .on_resume(config::OnResume::never);
   t.key("factor_min", factor_min,
         "tensors whose second largest dimension is at least this are factored")
@@ -38,7 +38,7 @@ void AdafactorOptions::bind(config::Table& t) {
 
 int64_t AdafactorOptions::element_state_bytes(const std::vector<int64_t>& shape) const {
   const int64_t v = factor(shape, factor_min).factored ? 0 : size_of(device::DType::f32);
-  return v + (momentum > 0 ? size_of(state_type(momentum_type)) : 0);
+  return v + (momentum > 0 ? size_of(momentum_type) : 0);
 }
 
 Factoring factor(const std::vector<int64_t>& shape, int64_t factor_min) {
@@ -121,7 +121,7 @@ class Adafactor : public Method {
 };
 
 Adafactor::Adafactor(const shard::Fabric& fabric, const AdafactorOptions& options)
-    : Method(fabric), options_(options), momentum_type_(state_type(options.momentum_type)) {
+    : Method(fabric), options_(options), momentum_type_(options.momentum_type) {
   const auto& parameters = fabric.layout.parameters();
   tensors_.resize(parameters.size());
   int64_t vectors = 0;

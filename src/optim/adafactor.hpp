@@ -15,7 +15,7 @@ struct AdafactorOptions : MethodOptions {
   double beta2_cap = 0.999;
   int64_t decay_offset = 0;
   double momentum = 0.9;
-  std::string momentum_type = "bf16";
+  device::DType momentum_type = device::DType::bf16;
   int64_t factor_min = 32;
   double eps = 1e-30;
   double clipping_threshold = 0;

@@ -14,8 +14,9 @@ void AdamwOptions::bind(config::Table& t) {
   t.key("b2", b2, "weight of the past in the mean of squared gradients").min(0).max(1);
   t.key("eps", eps, "added to the root").min(0);
   t.key("eps_root", eps_root, "added under the root").min(0);
-  t.key("momentum_type", momentum_type, "how the mean of gradients is stored")
-      .one_of({"f32", "bf16"})
+  t.choice("momentum_type", momentum_type,
+           {{"f32", device::DType::f32}, {"bf16", device::DType::bf16}},
+           "how the mean of gradients is stored")
       .on_resume(config::OnResume::never);
   if (b1 == 1 || b2 == 1) t.error(b1 == 1 ? "b1" : "b2", "1 would never let a gradient in");
 }
@@ -30,10 +31,10 @@ class Adamw : public Method {
  public:
   Adamw(const shard::Fabric& fabric, const AdamwOptions& options)
       : Method(fabric),
-        mu_(fabric, state_type(options.momentum_type), [](int) { return true; }),
+        mu_(fabric, options.momentum_type, [](int) { return true; }),
         nu_(fabric, device::DType::f32, [](int) { return true; }),
         options_(options) {
-    args_.keep1 = state_coefficient(options.b1, state_type(options.momentum_type));
+    args_.keep1 = state_coefficient(options.b1, options.momentum_type);
     args_.add1 = float(1.0 - options.b1);
     args_.keep2 = float(options.b2);
     args_.add2 = float(1.0 - options.b2);

@@ -11,7 +11,7 @@ namespace optim {
 struct AdamwOptions : MethodOptions {
   double b1 = 0.9, b2 = 0.999;
   double eps = 1e-8, eps_root = 0;
-  std::string momentum_type = "f32";
+  device::DType momentum_type = device::DType::f32;
 
   void bind(config::Table& t) override;
   std::unique_ptr<Method> make(const shard::Fabric& fabric) const override;

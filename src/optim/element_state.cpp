@@ -65,11 +65,6 @@ bool writes_state(const comm::Mesh& mesh, bool sharded) {
   return mesh.replica_index == 0 && (sharded || mesh.fsdp_index == 0);
 }
 
-device::DType state_type(const std::string& name) {
-  CHECK(name == "f32" || name == "bf16", "no state of type {}", name);
-  return name == "bf16" ? device::DType::bf16 : device::DType::f32;
-}
-
 float state_coefficient(double value, device::DType type) {
   using namespace kernels::loops;
   return type == device::DType::bf16 ? to_float(round_to_bf16(float(value))) : float(value);

@@ -42,8 +42,6 @@ class ElementState {
 // sharded, all ranks of one fsdp index.
 bool writes_state(const comm::Mesh& mesh, bool sharded);
 
-// Returns the type by its name in the keys *_type: "f32" or "bf16".
-device::DType state_type(const std::string& name);
 // A coefficient that multiplies stored state is rounded to the type of the state, as the published
 // code does.
 float state_coefficient(double value, device::DType type);

@@ -9,8 +9,8 @@ namespace optim {
 
 void MomentumOptions::bind(config::Table& t) {
   t.key("momentum", momentum, "share of the trace that each update keeps").min(0).max(1);
-  t.key("momentum_type", momentum_type, "how the trace is stored")
-      .one_of({"bf16", "f32"})
+  t.choice("momentum_type", momentum_type,
+           {{"bf16", device::DType::bf16}, {"f32", device::DType::f32}}, "how the trace is stored")
       .on_resume(config::OnResume::never);
   t.key("nesterov", nesterov, "look one step ahead along the trace");
 }
@@ -20,9 +20,8 @@ namespace {
 class Momentum : public Method {
  public:
   Momentum(const shard::Fabric& fabric, const MomentumOptions& options)
-      : Method(fabric),
-        trace_(fabric, state_type(options.momentum_type), [](int) { return true; }) {
-    args_.keep = state_coefficient(options.momentum, state_type(options.momentum_type));
+      : Method(fabric), trace_(fabric, options.momentum_type, [](int) { return true; }) {
+    args_.keep = state_coefficient(options.momentum, options.momentum_type);
     args_.momentum = float(options.momentum);
     args_.nesterov = options.nesterov;
   }

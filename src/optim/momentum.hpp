@@ -11,7 +11,7 @@ namespace optim {
 
 struct MomentumOptions : MethodOptions {
   double momentum = 0.9;
-  std::string momentum_type = "bf16";
+  device::DType momentum_type = device::DType::bf16;
   bool nesterov = false;
 
   void bind(config::Table& t) override;

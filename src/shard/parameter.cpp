@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <span>
 
 #include "base/narrow.hpp"
 #include "base/pattern.hpp"
@@ -10,7 +11,8 @@
 namespace shard {
 namespace {
 
-const std::vector<std::string> kStrategies = {"replicated", "sharded"};
+constexpr std::span<const std::pair<const char*, Placement>> kDefaults =
+    std::span(kPlacementNames).subspan(1);
 
 }  // namespace
 
@@ -26,11 +28,11 @@ void ShardingRule::bind(config::Table& t) {
         "regular expression that must match the whole parameter path; the first rule wins")
       .required()
       .on_resume(may);
-  t.key("parameters", parameters, "where the parameters live; empty = the default")
-      .one_of({"", "replicated", "sharded"})
+  t.choice("parameters", parameters, kPlacementNames,
+           "where the parameters live; empty = the default")
       .on_resume(may);
-  t.key("optimizer", optimizer, "where the optimizer state lives; empty = the default")
-      .one_of({"", "replicated", "sharded"})
+  t.choice("optimizer", optimizer, kPlacementNames,
+           "where the optimizer state lives; empty = the default")
       .on_resume(may);
   if (std::string problem = base::pattern_problem(match); !problem.empty())
     t.error("match", problem);
@@ -38,33 +40,31 @@ void ShardingRule::bind(config::Table& t) {
 
 void ShardingOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
-  t.key("parameters", parameters,
-        "replicated: every rank holds all; sharded: each fsdp rank holds its part")
-      .one_of(kStrategies)
+  t.choice("parameters", parameters, kDefaults,
+           "replicated: every rank holds all; sharded: each fsdp rank holds its part")
       .on_resume(may);
-  t.key("optimizer", optimizer, "where optimizer state and f32 master weights live")
-      .one_of(kStrategies)
+  t.choice("optimizer", optimizer, kDefaults, "where optimizer state and f32 master weights live")
       .on_resume(may);
   t.key("prefetch", prefetch, "units gathered ahead of use (sharded parameters)")
       .min(0)
       .max(1)
       .on_resume(may);
   t.list("rule", rules, "per parameter, before the defaults above");
-  if (parameters == "sharded" && optimizer == "replicated")
+  if (parameters == Placement::sharded && optimizer == Placement::replicated)
     t.error("optimizer",
             "sharded parameters with a replicated optimizer: every rank would update weights that "
             "it does not hold; use optimizer = \"sharded\"");
 }
 
 Strategy ShardingOptions::strategy_of(const std::string& path) const {
-  std::string p = parameters, o = optimizer;
+  Placement p = parameters, o = optimizer;
   for (const ShardingRule& rule : rules)
     if (std::regex_match(path, std::regex(rule.match))) {
-      if (!rule.parameters.empty()) p = rule.parameters;
-      if (!rule.optimizer.empty()) o = rule.optimizer;
+      if (rule.parameters != Placement::inherited) p = rule.parameters;
+      if (rule.optimizer != Placement::inherited) o = rule.optimizer;
       break;
     }
-  Strategy s{p == "sharded", o == "sharded"};
+  Strategy s{p == Placement::sharded, o == Placement::sharded};
   if (s.parameters_sharded && !s.optimizer_sharded)
     base::fail(base::Exit::config,
                "sharding: {} would have sharded parameters and a replicated optimizer; use "

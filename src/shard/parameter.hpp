@@ -68,13 +68,19 @@ struct Strategy {
   bool operator==(const Strategy&) const = default;
 };
 
+enum class Placement { inherited, replicated, sharded };  // inherited: the default of [sharding]
+inline constexpr std::pair<const char*, Placement> kPlacementNames[] = {
+    {"", Placement::inherited},
+    {"replicated", Placement::replicated},
+    {"sharded", Placement::sharded}};
+
 struct ShardingRule {
   std::string match;
-  std::string parameters, optimizer;  // "" = the default
+  Placement parameters = Placement::inherited, optimizer = Placement::inherited;
   void bind(config::Table& t);
 };
 struct ShardingOptions {
-  std::string parameters = "replicated", optimizer = "replicated";
+  Placement parameters = Placement::replicated, optimizer = Placement::replicated;
   int64_t prefetch = 1;
   std::vector<ShardingRule> rules;
   void bind(config::Table& t);

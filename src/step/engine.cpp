@@ -14,7 +14,7 @@ using device::Kind;
 Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     : options_(options),
       mesh_(mesh),
-      queue_(kind, options.threads, options.determinism.mesh(), options.paper_of),
+      queue_(kind, options.threads, options.determinism.mesh, options.paper_of),
       geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape,
                                 options.determinism)),
       model_(models::make_model(options.model, options.memory)) {
@@ -37,11 +37,11 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
       parameters[i].element_state_bytes =
           options.optimizer.method_options().element_state_bytes(parameters[i].shape);
   }
-  int64_t cuts = options.determinism.mesh() ? geometry_.total_slices : mesh.shape.fsdp;
+  int64_t cuts = options.determinism.mesh ? geometry_.total_slices : mesh.shape.fsdp;
   layout_ = std::make_unique<shard::Layout>(std::move(parameters), model_->blocks(),
                                             options.sharding, mesh.shape.fsdp, cuts);
 
-  shard::Fabric fabric{*layout_,        mesh_, queue_, ledger_, options.determinism.mesh(),
+  shard::Fabric fabric{*layout_,        mesh_, queue_, ledger_, options.determinism.mesh,
                        options.operands};
   weights_ = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
   gradients_ = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
@@ -95,8 +95,7 @@ int64_t Engine::measure_arena() {
                      (queue_.kind() == Kind::cuda && options_.choose_products));
   device::Ledger ledger;
   device::Arena arena;
-  shard::Fabric fabric{*layout_,         mesh, queue, ledger, options_.determinism.mesh(),
-                       options_.operands};
+  shard::Fabric fabric{*layout_, mesh, queue, ledger, options_.determinism.mesh, options_.operands};
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   shard::StateStore states(fabric);
   nn::BatchGroup group(mesh, geometry_.slices);
@@ -148,7 +147,7 @@ void Engine::pass(const Workplace& at, int64_t step, int64_t m, int64_t shape_se
 // Returns why graphs cannot repeat passes; "" if they can.
 std::string Engine::graphs_problem() const {
   if (std::string problem = model_->changing_arguments(); !problem.empty()) return problem;
-  if (options_.determinism.mesh()) return kTreeInPasses;
+  if (options_.determinism.mesh) return kTreeInPasses;
   for (const shard::Unit& unit : layout_->units())
     if (unit.strategy.parameters_sharded && layout_->fsdp() > 1)
       return fmt::format(

@@ -11,10 +11,9 @@
 namespace step {
 
 struct DeterminismOptions {
-  std::string level = "run";
+  bool mesh = false;  // level: the same bits on every mesh
   int64_t slices = 64;
   void bind(config::Table& t);
-  bool mesh() const { return level == "mesh"; }
 };
 
 struct Geometry {

@@ -62,8 +62,9 @@ void print_mesh(comm::Session& session, const comm::Mesh& mesh, const Recipe& re
       "mesh     {} rank{} on {} node{} = replica {} x fsdp {}  parameters={} optimizer={}  "
       "backend={}",
       hosts.size(), hosts.size() == 1 ? "" : "s", count.size(), count.size() == 1 ? "" : "s",
-      mesh.shape.replica, mesh.shape.fsdp, recipe.sharding.parameters, recipe.sharding.optimizer,
-      device.exchange);
+      mesh.shape.replica, mesh.shape.fsdp,
+      base::name_of(shard::kPlacementNames, recipe.sharding.parameters),
+      base::name_of(shard::kPlacementNames, recipe.sharding.optimizer), device.exchange);
   log::line("           {:<8}{:<17}{:<27}{}", "ranks", "host", "device", "threads/rank");
   for (size_t i = 0; i < hosts.size();) {
     size_t j = i;

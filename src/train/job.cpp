@@ -32,7 +32,7 @@ void Job::connect() {
                         recipe_.determinism);
   mesh_ = host::connect_ranks(
       *session_, recipe_.mesh, shape,
-      recipe_.determinism.mesh() ? comm::SumOrder::tree : comm::SumOrder::library, device_);
+      recipe_.determinism.mesh ? comm::SumOrder::tree : comm::SumOrder::library, device_);
 }
 
 void Job::connect_on_paper(int ranks) {

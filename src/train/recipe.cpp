@@ -174,7 +174,7 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
     for (const Unused& u : only_for_gpus(recipe))
       deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
 
-  if (recipe.determinism.mesh() && recipe.train.global_batch % recipe.determinism.slices)
+  if (recipe.determinism.mesh && recipe.train.global_batch % recipe.determinism.slices)
     deck.error("determinism.slices",
                fmt::format("train.global_batch = {} is not divisible by slices = {}",
                            recipe.train.global_batch, recipe.determinism.slices),
@@ -182,7 +182,7 @@ void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model
 
   if (recipe.run.cuda_graph) {
     std::string problem = made.changing_arguments();
-    if (problem.empty() && recipe.determinism.mesh()) problem = step::kTreeInPasses;
+    if (problem.empty() && recipe.determinism.mesh) problem = step::kTreeInPasses;
     if (!problem.empty())
       deck.error("run.cuda_graph", problem + ": no CUDA graph can repeat a pass; use \"off\"");
   }

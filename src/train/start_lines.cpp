@@ -41,7 +41,7 @@ void print_start(Attempt& attempt, const ExchangeTimes& exchanges, const host::P
   step::Engine& engine = attempt.engine();
   const step::Geometry& g = engine.geometry();
   const data::Mixture& data = job.data();
-  const bool same_bits = recipe.determinism.mesh();
+  const bool same_bits = recipe.determinism.mesh;
   log::line("{}", version_line());
   log::line("deck     {} sha256={} overrides={}  everything resolved: {}/deck.resolved.toml",
             attempt.start.deck_path, job.deck().digest().substr(0, 8), attempt.start.overrides,

@@ -42,7 +42,7 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
     add(t.shuffle_block != plain.train.shuffle_block, "train.shuffle_block", why);
     add(t.shuffle_window != plain.train.shuffle_window, "train.shuffle_window", why);
   }
-  add(!recipe.determinism.mesh() && recipe.determinism.slices != plain.determinism.slices,
+  add(!recipe.determinism.mesh && recipe.determinism.slices != plain.determinism.slices,
       "determinism.slices", "determinism.level is \"run\"");
   add(!recipe.data.loader.substitutes &&
           recipe.data.loader.max_bad_sample_fraction != plain.data.loader.max_bad_sample_fraction,

@@ -88,7 +88,7 @@ Command parse(int argc, char** argv) {
       c.mesh.fsdp = number(option, value.substr(x + 1));
     }
     if (option == "--strategy") c.settings.strategy = one_of({"replicated", "zero1", "sharded"});
-    if (option == "--level") c.settings.determinism.level = one_of({"run", "mesh"});
+    if (option == "--level") c.settings.determinism.mesh = one_of({"run", "mesh"}) == "mesh";
     if (option == "--slices") c.settings.determinism.slices = number(option, value);
     if (option == "--micro-batch") c.settings.micro_batch = number(option, value);
     if (option == "--recompute") c.settings.recompute = one_of({"none", "gelu", "mlp", "block"});
@@ -145,7 +145,8 @@ int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh
   if (mesh.world->rank() == 0) {
     fmt::print("{}: {} on {} x {} ranks, {}, level {}\n{}", path,
                report.within() ? "within tolerance" : "BEYOND TOLERANCE", mesh.shape.replica,
-               mesh.shape.fsdp, settings.strategy, settings.determinism.level, report.table());
+               mesh.shape.fsdp, settings.strategy, settings.determinism.mesh ? "mesh" : "run",
+               report.table());
     std::fflush(stdout);
   }
   return report.within() ? 0 : 1;
@@ -161,7 +162,7 @@ int run(comm::Session& session, int argc, char** argv) {
     shape = comm::resolve_mesh(command.mesh, world.size(), "");
     // Checks that the sizes are powers of two before the mesh is made, because its tree of sums
     // needs that. Each file checks its own batch.
-    if (const step::DeterminismOptions& d = command.settings.determinism; d.mesh())
+    if (const step::DeterminismOptions& d = command.settings.determinism; d.mesh)
       step::derive_geometry(d.slices * world.size(), d.slices, shape, d);
   });
   if (int code = agree(world, problem)) return code;
@@ -169,7 +170,7 @@ int run(comm::Session& session, int argc, char** argv) {
     if (world.rank() == 0) fmt::print("{}", kUsage);
     return 0;
   }
-  bool tree = command.settings.determinism.mesh();
+  bool tree = command.settings.determinism.mesh;
   comm::Mesh mesh;
   problem = guarded([&] {
     mesh = comm::make_mesh(session, shape, tree ? comm::SumOrder::tree : comm::SumOrder::library);

@@ -118,8 +118,11 @@ step::EngineOptions Runner::engine_options() const {
   o.passes = {
       [cappa](const models::Model& model) { return std::make_unique<LogitsPass>(cappa(model)); },
       [cappa](const models::Model& model) { return cappa(model).make_score_pass(); }};
-  o.sharding.parameters = settings_.strategy == "sharded" ? "sharded" : "replicated";
-  o.sharding.optimizer = settings_.strategy == "replicated" ? "replicated" : "sharded";
+  using shard::Placement;
+  o.sharding.parameters =
+      settings_.strategy == "sharded" ? Placement::sharded : Placement::replicated;
+  o.sharding.optimizer =
+      settings_.strategy == "replicated" ? Placement::replicated : Placement::sharded;
   o.determinism = settings_.determinism;
   o.optimizer = case_.optimizer;
   // A model case takes one step to get gradients and losses. Without a learning rate the step

@@ -92,10 +92,10 @@ std::shared_ptr<models::CappaOptions> translate_model(const CaseFile& file, bool
   return m;
 }
 
-std::string type_name(Keys& k, const std::string& key, const std::string& otherwise) {
+device::DType type_named(Keys& k, const std::string& key, const std::string& otherwise) {
   std::string name = k.text(key, otherwise);
-  if (name == "bfloat16") return "bf16";
-  if (name == "float32") return "f32";
+  if (name == "bfloat16") return device::DType::bf16;
+  if (name == "float32") return device::DType::f32;
   k.wrong(key, "neither \"float32\" nor \"bfloat16\"");
 }
 
@@ -111,7 +111,7 @@ void translate_method(const CaseFile& file, const std::string& name, const json&
     a->beta2_cap = k.number("beta2_cap", 0.999);
     a->clipping_threshold = k.number("clipping_threshold", 0);
     a->momentum = k.given("momentum") ? k.number("momentum", 0) : 0.9;  // null: off
-    a->momentum_type = type_name(k, "dtype_momentum", "bfloat16");
+    a->momentum_type = type_named(k, "dtype_momentum", "bfloat16");
     a->eps = k.number("eps", 1e-30);
     k.find("momentum");
     out.kind = "adafactor";
@@ -122,13 +122,13 @@ void translate_method(const CaseFile& file, const std::string& name, const json&
     a->b2 = k.number("b2", 0.999);
     a->eps = k.number("eps", 1e-8);
     a->eps_root = k.number("eps_root", 0);
-    a->momentum_type = type_name(k, "mu_dtype", "float32");
+    a->momentum_type = type_named(k, "mu_dtype", "float32");
     out.kind = "adamw";
     out.method = a;
   } else if (name == "big_vision.momentum_hp") {
     auto m = std::make_shared<optim::MomentumOptions>();
     m->momentum = k.number("momentum", 0.9);
-    m->momentum_type = type_name(k, "dtype", "bfloat16");
+    m->momentum_type = type_named(k, "dtype", "bfloat16");
     m->nesterov = k.flag("nesterov", false);
     out.kind = "momentum";
     out.method = m;
@@ -136,7 +136,7 @@ void translate_method(const CaseFile& file, const std::string& name, const json&
     auto m = std::make_shared<optim::MomentumOptions>();
     if (!k.find("decay")) k.wrong("decay", "missing");
     m->momentum = k.number("decay", 0);
-    m->momentum_type = type_name(k, "accumulator_dtype", "float32");
+    m->momentum_type = type_named(k, "accumulator_dtype", "float32");
     m->nesterov = k.flag("nesterov", false);
     out.kind = "momentum";
     out.method = m;

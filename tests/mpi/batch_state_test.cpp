@@ -109,8 +109,8 @@ Outcome run(comm::Mesh& mesh, const char* where, const char* optimizer, DType op
   device::Queue queue(device::Kind::cpu, 1, true);
   device::Ledger ledger;
   shard::ShardingOptions sharding;
-  sharding.parameters = where;
-  sharding.optimizer = optimizer;
+  sharding.parameters = base::value_of(shard::kPlacementNames, where);
+  sharding.optimizer = base::value_of(shard::kPlacementNames, optimizer);
   shard::Layout layout(parameters(), {"stem", "loss"}, sharding, mesh.shape.fsdp, kSlices);
   shard::Fabric fabric{layout, mesh, queue, ledger, true, operands};
   shard::WeightStore weights(fabric, 1);

@@ -442,7 +442,9 @@ void mixed_strategies() {
       comm::Mesh mesh = comm::make_mesh(*session, shape, comm::SumOrder::library);
       c.mesh = shape;
       c.micro_batch = 48 / session->world().size() / 4;
-      auto rules = [&](auto& o, auto&) { o.sharding.rules = {{sharded, "sharded", "sharded"}}; };
+      auto rules = [&](auto& o, auto&) {
+        o.sharding.rules = {{sharded, shard::Placement::sharded, shard::Placement::sharded}};
+      };
       step::Engine engine(options_of(c, rules), mesh, device::Kind::cpu);
       stir(engine);
       const std::vector<double> found =

@@ -359,8 +359,9 @@ std::vector<Deck> decks() {
   add("level mesh, ZeRO-1", "replicated", "sharded", "mesh", 1, "none", "sgd");
   add("mixed strategies, frozen encoder blocks, dropout", "sharded", "sharded", "run", 2, "block",
       "adafactor", [](step::EngineOptions& o) {
-        o.sharding.rules = {{".*/bias", "replicated", "replicated"},
-                            {"decoder/EmbedTargets/.*", "replicated", ""}};
+        o.sharding.rules = {
+            {".*/bias", shard::Placement::replicated, shard::Placement::replicated},
+            {"decoder/EmbedTargets/.*", shard::Placement::replicated, shard::Placement::inherited}};
         o.model.options = std::make_shared<models::CappaOptions>(tests::small_cappa(0.2));
       });
   out.back().c.frozen = "encoder/Transformer/encoderblock_.*";
@@ -382,8 +383,9 @@ std::vector<Deck> decks() {
   add("mixed strategies in bf16", "sharded", "sharded", "run", 1, "none", "adafactor",
       [](step::EngineOptions& o) {
         o.operands = device::DType::bf16;
-        o.sharding.rules = {{".*/bias", "replicated", "replicated"},
-                            {"decoder/EmbedTargets/.*", "replicated", ""}};
+        o.sharding.rules = {
+            {".*/bias", shard::Placement::replicated, shard::Placement::replicated},
+            {"decoder/EmbedTargets/.*", shard::Placement::replicated, shard::Placement::inherited}};
       });
   return out;
 }

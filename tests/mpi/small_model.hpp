@@ -65,14 +65,14 @@ inline step::EngineOptions engine_options(const Case& c, int64_t total_steps) {
   o.passes = {[](const models::Model& model) {
     return dynamic_cast<const models::CaptionScorer&>(model).make_score_pass();
   }};
-  o.sharding.parameters = c.parameters;
-  o.sharding.optimizer = c.optimizer;
-  o.determinism.level = c.level;
+  o.sharding.parameters = base::value_of(shard::kPlacementNames, c.parameters);
+  o.sharding.optimizer = base::value_of(shard::kPlacementNames, c.optimizer);
+  o.determinism.mesh = c.level == "mesh";
   o.determinism.slices = c.slices;
   o.optimizer.kind = c.kind;
   if (c.kind == "adafactor") {
     auto adafactor = std::make_shared<optim::AdafactorOptions>();
-    adafactor->momentum_type = c.momentum_type;
+    adafactor->momentum_type = c.momentum_type == "bf16" ? device::DType::bf16 : device::DType::f32;
     o.optimizer.method = adafactor;
   }
   o.optimizer.learning_rate = 1e-2;

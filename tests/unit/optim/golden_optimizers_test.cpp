@@ -20,9 +20,9 @@ using nlohmann::json;
 using rig::Tensor;
 using rig::Tensors;
 
-std::string type_name(const json& options, const char* key, const char* otherwise) {
+device::DType type_named(const json& options, const char* key, device::DType otherwise) {
   if (!options.contains(key)) return otherwise;
-  return options[key] == "bfloat16" ? "bf16" : "f32";
+  return options[key] == "bfloat16" ? device::DType::bf16 : device::DType::f32;
 }
 
 optim::OptimizerOptions options_of(const std::string& variant, const json& o) {
@@ -33,7 +33,7 @@ optim::OptimizerOptions options_of(const std::string& variant, const json& o) {
     m->beta2_decay = o.value("decay_rate", 0.8);
     m->beta2_cap = o.value("beta2_cap", 0.999);
     m->momentum = o.contains("momentum") && o["momentum"].is_null() ? 0 : 0.9;
-    m->momentum_type = type_name(o, "dtype_momentum", "bf16");
+    m->momentum_type = type_named(o, "dtype_momentum", device::DType::bf16);
     m->factor_min = o.value("min_dim_size_to_factor", 32);
     m->eps = o.value("eps", 1e-30);
     m->clipping_threshold = o.value("clipping_threshold", 0.0);
@@ -44,7 +44,7 @@ optim::OptimizerOptions options_of(const std::string& variant, const json& o) {
     m->b2 = o.value("b2", 0.999);
     m->eps = o.value("eps", 1e-8);
     m->eps_root = o.value("eps_root", 0.0);
-    m->momentum_type = type_name(o, "mu_dtype", "f32");
+    m->momentum_type = type_named(o, "mu_dtype", device::DType::f32);
     out.method = m;
   } else if (variant.starts_with("momentum_hp")) {
     auto m = std::make_shared<optim::MomentumOptions>();

@@ -92,7 +92,7 @@ TEST(Options, EveryKindReadsItsKeys) {
   auto* adamw = dynamic_cast<const optim::AdamwOptions*>(&root.optimizer.method_options());
   ASSERT_NE(adamw, nullptr);
   EXPECT_EQ(adamw->b2, 0.95);
-  EXPECT_EQ(adamw->momentum_type, "bf16");
+  EXPECT_EQ(adamw->momentum_type, device::DType::bf16);
   Root second;
   EXPECT_TRUE(
       problems("[optimizer]\nkind = \"momentum\"\nlearning_rate = 1\nnesterov = true\n", second)

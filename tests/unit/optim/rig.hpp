@@ -265,7 +265,7 @@ class Rig {
     std::vector<std::string> names;
     for (int b = 0; b < blocks; ++b) names.push_back("block" + std::to_string(b));
     shard::ShardingOptions sharding;
-    sharding.optimizer = job_.optimizer_sharding;
+    sharding.optimizer = base::value_of(shard::kPlacementNames, job_.optimizer_sharding);
     return {job_.parameters, names, sharding, job_.fsdp, job_.cuts};
   }
   template <class F>

@@ -48,7 +48,7 @@ Job job_for(const std::string& variant) {
   if (variant == "adafactor_clipped") {
     auto m = std::make_shared<optim::AdafactorOptions>();
     m->clipping_threshold = 0.5;
-    m->momentum_type = "f32";
+    m->momentum_type = device::DType::f32;
     s.options.method = m;
   }
   s.options.learning_rate = 0.1;

@@ -14,6 +14,7 @@ namespace {
 
 using shard::Layout;
 using shard::Parameter;
+using shard::Placement;
 using shard::Segment;
 using shard::ShardingOptions;
 using shard::Strategy;
@@ -47,8 +48,8 @@ std::vector<Parameter> parameters() {
 ShardingOptions sharding(const std::string& parameters, const std::string& optimizer,
                          std::vector<shard::ShardingRule> rules = {}) {
   ShardingOptions o;
-  o.parameters = parameters;
-  o.optimizer = optimizer;
+  o.parameters = base::value_of(shard::kPlacementNames, parameters);
+  o.optimizer = base::value_of(shard::kPlacementNames, optimizer);
   o.rules = std::move(rules);
   return o;
 }
@@ -57,7 +58,8 @@ std::vector<ShardingOptions> strategies() {
   return {sharding("replicated", "replicated"), sharding("replicated", "sharded"),
           sharding("sharded", "sharded"),
           sharding("sharded", "sharded",
-                   {{".*/bias", "replicated", "replicated"}, {"block/.*", "replicated", ""}})};
+                   {{".*/bias", Placement::replicated, Placement::replicated},
+                    {"block/.*", Placement::replicated, Placement::inherited}})};
 }
 
 struct Shape {
@@ -276,9 +278,9 @@ TEST(Layout, CutsMustBeAMultipleOfTheRanks) {
 
 TEST(Strategy, TheFirstRuleThatMatchesTheWholePathWins) {
   ShardingOptions o = sharding("sharded", "sharded",
-                               {{"a/.*", "replicated", "replicated"},
-                                {"a/b", "sharded", "sharded"},
-                                {".*/c", "replicated", ""}});
+                               {{"a/.*", Placement::replicated, Placement::replicated},
+                                {"a/b", Placement::sharded, Placement::sharded},
+                                {".*/c", Placement::replicated, Placement::inherited}});
   EXPECT_TRUE((o.strategy_of("a/b") == Strategy{false, false}));
   EXPECT_TRUE((o.strategy_of("a/c") == Strategy{false, false})) << "the first, not the best";
   EXPECT_TRUE((o.strategy_of("x/c") == Strategy{false, true})) << "an empty value is the default";
@@ -299,7 +301,8 @@ void expect_refused(const std::function<void()>& call) {
 }
 
 TEST(Strategy, ShardedParametersWithAReplicatedOptimizerAreRefused) {
-  ShardingOptions o = sharding("replicated", "replicated", {{"head/bias", "sharded", ""}});
+  ShardingOptions o = sharding("replicated", "replicated",
+                               {{"head/bias", Placement::sharded, Placement::inherited}});
   expect_refused([&] { o.strategy_of("head/bias"); });
   expect_refused([&] { Layout(parameters(), kBlocks, o, 2, 2); });
   EXPECT_NO_THROW(o.strategy_of("head/kernel"));
