@@ -6,8 +6,14 @@
 
 #include "comm/mesh.hpp"
 #include "device/gpu.hpp"
+#include "host/compute.hpp"
 
 namespace host {
+
+// run.device.
+enum class DeviceWish { automatic, cpu, cuda };
+inline constexpr std::pair<const char*, DeviceWish> kDeviceWishNames[] = {
+    {"auto", DeviceWish::automatic}, {"cpu", DeviceWish::cpu}, {"cuda", DeviceWish::cuda}};
 
 struct DeviceChoice {
   device::Kind kind = device::Kind::cpu;
@@ -17,22 +23,21 @@ struct DeviceChoice {
 };
 
 // Returns why CPUs cannot compute in this precision.compute, and the way out; "" if they can.
-std::string problem_on_cpus(const std::string& compute);
+std::string problem_on_cpus(Compute compute);
 
 // Returns the device that a job of one rank would get on this machine. `asked` is run.device.
 // Error(Exit::mesh) if the device is absent, Error(Exit::config) if it is a CPU that cannot compute
 // in this precision.
-DeviceChoice device_here(const std::string& asked, const std::string& compute);
+DeviceChoice device_here(DeviceWish asked, Compute compute);
 
 // Returns the device of a planned job. A plan needs no device, so it can be made for either kind.
-DeviceChoice planned_device(const std::string& asked, const std::string& compute);
+DeviceChoice planned_device(DeviceWish asked, Compute compute);
 
 // Chooses the devices of all ranks: all use GPUs or all use CPUs. All ranks call. Each rank uses
 // the GPU of its node with its own number there; ranks share GPUs if there are more ranks. The
 // error on all ranks names a rank that has no device, or whose device cannot compute in this
 // precision.
-DeviceChoice choose_device(comm::Session& session, const std::string& asked,
-                           const std::string& compute);
+DeviceChoice choose_device(comm::Session& session, DeviceWish asked, Compute compute);
 
 // Returns the job's mesh, whose groups exchange buffers of `device`, and stores the way of exchange
 // in `device`. All ranks call.

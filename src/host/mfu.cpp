@@ -66,19 +66,19 @@ std::set<std::string> words_of(const std::string& text) {
 
 }  // namespace
 
-double listed_peak_tflops(const std::string& gpu, const std::string& compute) {
+double listed_peak_tflops(const std::string& gpu, Compute compute) {
   const std::set<std::string> words = words_of(gpu);
   if (!words.count("NVIDIA") || words.count("MIG")) return 0;
   for (const Listed& row : kListed) {
     bool all = true;
     for (const std::string& word : words_of(row.words)) all = all && words.count(word);
-    if (all) return compute == "f32" ? row.f32 : compute == "tf32" ? row.tf32 : row.half;
+    if (all)
+      return compute == Compute::f32 ? row.f32 : compute == Compute::tf32 ? row.tf32 : row.half;
   }
   return 0;
 }
 
-Peak peak_of_gpus(const std::vector<RankGpu>& ranks, const std::string& compute,
-                  double peak_tflops) {
+Peak peak_of_gpus(const std::vector<RankGpu>& ranks, Compute compute, double peak_tflops) {
   std::set<std::string> seen;
   Peak peak;
   for (const RankGpu& r : ranks) {
@@ -91,7 +91,7 @@ Peak peak_of_gpus(const std::vector<RankGpu>& ranks, const std::string& compute,
     peak.flops += tflops * 1e12;
   }
   peak.text = fmt::format("MFU against {:.4g} TFLOP/s ({} x {}, {} dense, {})", peak.flops / 1e12,
-                          seen.size(), ranks[0].name, compute,
+                          seen.size(), ranks[0].name, name_of(compute),
                           peak_tflops > 0 ? "profile.peak_tflops" : "data sheet");
   return peak;
 }
@@ -112,7 +112,7 @@ std::string utilisation_note(double mfu, double hfu, double flops, bool measured
                : ": check profile.peak_tflops");
 }
 
-Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::string& compute,
+Peak find_peak(comm::Comm& world, device::Kind kind, int threads, Compute compute,
                const ProfileOptions& options, double seconds) {
   if (kind == device::Kind::cuda) {
     std::vector<RankGpu> ranks;
@@ -124,12 +124,13 @@ Peak find_peak(comm::Comm& world, device::Kind kind, int threads, const std::str
     return peak_of_gpus(ranks, compute, options.peak_tflops);
   }
   const bool given = options.peak_tflops > 0;
-  device::DType type = compute == "bf16" ? device::DType::bf16 : device::DType::f32;
+  device::DType type = compute == Compute::bf16 ? device::DType::bf16 : device::DType::f32;
   double mine = given ? options.peak_tflops * 1e12 : measure_peak(world, threads, type, seconds);
   Peak peak{double(world.sum(int64_t(mine / 1e6))) * 1e6, ""};
   peak.text =
       fmt::format("MFU against {:.0f} GFLOP/s ({})", peak.flops / 1e9,
-                  given ? "profile.peak_tflops" : compute + " products, measured now on all ranks");
+                  given ? "profile.peak_tflops"
+                        : fmt::format("{} products, measured now on all ranks", name_of(compute)));
   return peak;
 }
 

@@ -93,7 +93,7 @@ nlohmann::ordered_json summary_of(Job& job, const StepTimes& times, const Pace& 
   const double per_s = pace.peak > 0 ? 1e3 / median / pace.peak : 0;
   return {{"ms_per_step", short_of(median)},
           {"workload", job.recipe().run.name},
-          {"dtype", job.recipe().precision.compute},
+          {"dtype", name_of(job.recipe().precision.compute)},
           {"batch", job.engine().geometry().global_batch},
           {"ranks", job.session().world().size()},
           {"threads", job.threads()},

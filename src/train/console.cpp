@@ -34,11 +34,11 @@ std::string version_line() {
 }
 
 std::string compute_text(const PrecisionOptions& precision) {
-  if (precision.compute == "f32") return "f32";
-  if (precision.compute == "fp16")
+  if (precision.compute == host::Compute::f32) return "f32";
+  if (precision.compute == host::Compute::fp16)
     return fmt::format("fp16, f32 masters and sums, loss scale from {:g}",
                        precision.loss_scale.init);
-  if (precision.compute == "tf32")
+  if (precision.compute == host::Compute::tf32)
     return "tf32: operands of f32 products are rounded to 10 bits by the tensor cores";
   return kernels::bf16_is_native()
              ? "bf16=native, f32 masters and sums"

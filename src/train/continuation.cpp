@@ -111,7 +111,7 @@ void Continuation::restore_loss_scale(const RunState& saved) {
   else if (attempt_.leads())
     log::warning(
         "the checkpoint's loss scale, {:g}, is left out: precision.compute = \"{}\" has none",
-        scale, precision.compute);
+        scale, name_of(precision.compute));
 }
 
 void Continuation::initialise() {

@@ -20,8 +20,7 @@ void RunOptions::bind(config::Table& t) {
         "(lock)")
       .required()
       .on_resume(OnResume::may_change);
-  t.key("device", device, "where to compute")
-      .one_of({"auto", "cpu", "cuda"})
+  t.choice("device", device, host::kDeviceWishNames, "where to compute")
       .on_resume(OnResume::may_change);
   t.key("threads", threads,
         "compute threads per rank; 0 = the cores the launcher bound the rank to")
@@ -95,11 +94,11 @@ void TrainOptions::bind(config::Table& t) {
 }
 
 void PrecisionOptions::bind(config::Table& t) {
-  t.key("compute", compute,
-        "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, "
-        "with a loss scale, and tf32: operands of f32 products are rounded to 10 bits as they are "
-        "read; residuals, sums, softmax, norms and weights stay f32")
-      .one_of({"f32", "bf16", "fp16", "tf32"})
+  t.choice("compute", compute, host::kComputeNames,
+           "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, "
+           "with a loss scale, and tf32: "
+           "operands of f32 products are rounded to 10 bits as they are read; residuals, sums, "
+           "softmax, norms and weights stay f32")
       .on_resume(OnResume::may_change);
   t.table("loss_scale", loss_scale,
           "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that "
@@ -168,9 +167,9 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
 // fix.
 void check_machine(const Recipe& recipe, config::Deck& deck, const models::Model& made) {
   if (std::string problem = host::problem_on_cpus(recipe.precision.compute);
-      recipe.run.device == "cpu" && !problem.empty())
+      recipe.run.device == host::DeviceWish::cpu && !problem.empty())
     deck.error("precision.compute", problem);
-  if (recipe.run.device == "cpu")
+  if (recipe.run.device == host::DeviceWish::cpu)
     for (const Unused& u : only_for_gpus(recipe))
       deck.error(u.key, u.why + ", and run.device is \"cpu\": leave it out, or compute on GPUs");
 
@@ -463,8 +462,8 @@ step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind 
   o.seed = run.seed;
   o.threads = threads;
   o.operands = precision.type();
-  o.tf32 = precision.compute == "tf32";
-  if (precision.compute == "fp16") o.loss_scale = precision.loss_scale;
+  o.tf32 = precision.compute == host::Compute::tf32;
+  if (precision.compute == host::Compute::fp16) o.loss_scale = precision.loss_scale;
   o.forbid_waits = profile.forbid_waits;
   if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
   optim::Clock clock{total_steps(data_size), train.global_batch, data_size};

@@ -9,6 +9,7 @@
 #include "data/options.hpp"
 #include "data/stream/order.hpp"
 #include "eval/evaluator.hpp"
+#include "host/device_choice.hpp"
 #include "host/mfu.hpp"
 #include "job/stops.hpp"
 #include "models/model.hpp"
@@ -25,7 +26,7 @@ namespace train {
 struct RunOptions {
   std::string name = "run";
   std::string dir;
-  std::string device = "auto";
+  host::DeviceWish device = host::DeviceWish::automatic;
   int64_t threads = 0;
   int64_t seed = 0;
   std::string notes;
@@ -52,13 +53,13 @@ struct TrainOptions {
 };
 
 struct PrecisionOptions {
-  std::string compute = "f32";
+  host::Compute compute = host::Compute::f32;
   optim::LossScaleOptions loss_scale;  // fp16 only
   // Returns the stored type of the operands of products.
   device::DType type() const {
-    return compute == "bf16"   ? device::DType::bf16
-           : compute == "fp16" ? device::DType::f16
-                               : device::DType::f32;
+    return compute == host::Compute::bf16   ? device::DType::bf16
+           : compute == host::Compute::fp16 ? device::DType::f16
+                                            : device::DType::f32;
   }
   void bind(config::Table& t);
 };

@@ -32,10 +32,11 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
   add(recipe.mesh.gpu_exchange == comm::GpuExchange::mpi &&
           recipe.mesh.gpu_timeout_s != plain.mesh.gpu_timeout_s,
       "mesh.gpu_timeout_s", "it is about exchanges by NCCL, and mesh.gpu_exchange is \"mpi\"");
-  add(recipe.precision.compute != "fp16" &&
+  add(recipe.precision.compute != host::Compute::fp16 &&
           recipe.precision.loss_scale != plain.precision.loss_scale,
       "precision.loss_scale",
-      fmt::format("it is fp16's, and precision.compute is \"{}\"", recipe.precision.compute));
+      fmt::format("it is fp16's, and precision.compute is \"{}\"",
+                  name_of(recipe.precision.compute)));
   if (const TrainOptions& t = recipe.train; t.shuffle != data::Shuffle::blocks) {
     const std::string why =
         fmt::format("train.shuffle is \"{}\"", base::name_of(data::kShuffleNames, t.shuffle));
@@ -55,7 +56,8 @@ std::vector<Unused> turned_off(const Recipe& recipe) {
         "early_stop.not_before_fraction", why);
   }
   add(recipe.guard.nonfinite == GuardOptions::Nonfinite::stop &&
-          recipe.precision.compute != "fp16" && recipe.guard.max_skips != plain.guard.max_skips,
+          recipe.precision.compute != host::Compute::fp16 &&
+          recipe.guard.max_skips != plain.guard.max_skips,
       "guard.max_skips", "guard.nonfinite is \"stop\"");
   for (const auto& [name, set] : recipe.data.data)
     add(set.limit == 0 && set.skip == 0 && set.limit_seed != data::DataOptions().limit_seed,

@@ -92,7 +92,9 @@ Command parse(int argc, char** argv) {
     if (option == "--slices") c.settings.determinism.slices = number(option, value);
     if (option == "--micro-batch") c.settings.micro_batch = number(option, value);
     if (option == "--recompute") c.settings.recompute = one_of({"none", "gelu", "mlp", "block"});
-    if (option == "--compute") c.settings.compute = one_of({"f32", "bf16", "tf32", "fp16"});
+    if (option == "--compute")
+      c.settings.compute =
+          base::value_of(host::kComputeNames, one_of({"f32", "bf16", "tf32", "fp16"}));
     if (option == "--device" && one_of({"cpu", "cuda"}) == "cuda")
       c.settings.device = device::Kind::cuda;
     if (option == "--threads") c.settings.threads = int(number(option, value));

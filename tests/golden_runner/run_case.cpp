@@ -28,9 +28,9 @@ Runner::Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh)
       geometry_(step::derive_geometry(case_.batch,
                                       settings.micro_batch ? settings.micro_batch : case_.batch,
                                       mesh.shape, settings.determinism)) {
-  if (case_.training && settings_.compute != "f32")
+  if (case_.training && settings_.compute != host::Compute::f32)
     base::fail(base::Exit::config, "{}: a training case; --compute {} is for model cases",
-               file.path(), settings_.compute);
+               file.path(), name_of(settings_.compute));
   if (std::string problem = host::problem_on_cpus(settings_.compute);
       !problem.empty() && settings_.device == device::Kind::cpu)
     base::fail(base::Exit::config, "--compute {}", problem);
@@ -134,7 +134,7 @@ step::EngineOptions Runner::engine_options() const {
   precision.compute = settings_.compute;
   o.threads = settings_.threads;
   o.operands = precision.type();
-  o.tf32 = settings_.compute == "tf32";
+  o.tf32 = settings_.compute == host::Compute::tf32;
   o.resolve = [this](const auto& parameters, auto& policies, auto& schedules) {
     case_.resolve(parameters, policies, schedules);
   };
@@ -148,8 +148,8 @@ step::EngineOptions Runner::engine_options() const {
 // gradient's tolerance is at least a part of the largest gradient of all. tf32 and fp16 keep 11
 // bits: an eighth of the tolerance.
 double Runner::tolerance(const std::string& set) const {
-  if (settings_.compute == "f32") return file_.tolerance(set);
-  const double part = settings_.compute == "bf16" ? 1 : 0.125;
+  if (settings_.compute == host::Compute::f32) return file_.tolerance(set);
+  const double part = settings_.compute == host::Compute::bf16 ? 1 : 0.125;
   auto largest_of = [&](const std::string& name) {
     double largest = 0;
     for (float v : file_.floats(name, file_.shape(name)))

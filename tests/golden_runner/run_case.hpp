@@ -38,7 +38,7 @@ struct Settings {
   std::string recompute = "none";
   int threads = 1;
   device::Kind device = device::Kind::cpu;
-  std::string compute = "f32";  // precision.compute
+  host::Compute compute = host::Compute::f32;
 };
 
 // A case with all data that is read before the ranks exchange anything.

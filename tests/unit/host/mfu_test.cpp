@@ -28,27 +28,27 @@ TEST(Mfu, PeaksOfDataSheets) {
         Case{"NVIDIA B200", 2250, 1125, 75}, Case{"NVIDIA GB200", 2500, 1250, 80},
         Case{"NVIDIA L40S", 362, 183, 91.6}, Case{"NVIDIA L40", 181, 90.5, 90.5},
         Case{"NVIDIA L4", 121, 60, 30.3}}) {
-    EXPECT_EQ(listed_peak_tflops(c.name, "bf16"), c.half) << c.name;
-    EXPECT_EQ(listed_peak_tflops(c.name, "fp16"), c.half) << c.name;
-    EXPECT_EQ(listed_peak_tflops(c.name, "tf32"), c.tf32) << c.name;
-    EXPECT_EQ(listed_peak_tflops(c.name, "f32"), c.f32) << c.name;
+    EXPECT_EQ(listed_peak_tflops(c.name, Compute::bf16), c.half) << c.name;
+    EXPECT_EQ(listed_peak_tflops(c.name, Compute::fp16), c.half) << c.name;
+    EXPECT_EQ(listed_peak_tflops(c.name, Compute::tf32), c.tf32) << c.name;
+    EXPECT_EQ(listed_peak_tflops(c.name, Compute::f32), c.f32) << c.name;
   }
   for (const char* unknown : {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 4090",
                               "AMD H100", "", "NVIDIA", "NVIDIA A1000"})
-    EXPECT_EQ(listed_peak_tflops(unknown, "bf16"), 0) << unknown;
+    EXPECT_EQ(listed_peak_tflops(unknown, Compute::bf16), 0) << unknown;
 }
 
 TEST(Mfu, EveryGpuCountsOnce) {
-  Peak two =
-      peak_of_gpus({{"NVIDIA H200", "a"}, {"NVIDIA H200", "b"}, {"NVIDIA H200", "a"}}, "bf16", 0);
+  Peak two = peak_of_gpus({{"NVIDIA H200", "a"}, {"NVIDIA H200", "b"}, {"NVIDIA H200", "a"}},
+                          Compute::bf16, 0);
   EXPECT_DOUBLE_EQ(two.flops, 2 * 989.4e12);
   EXPECT_EQ(two.text, "MFU against 1979 TFLOP/s (2 x NVIDIA H200, bf16 dense, data sheet)");
-  EXPECT_DOUBLE_EQ(peak_of_gpus({{"NVIDIA H200", "a"}, {"NVIDIA L4", "b"}}, "f32", 0).flops,
+  EXPECT_DOUBLE_EQ(peak_of_gpus({{"NVIDIA H200", "a"}, {"NVIDIA L4", "b"}}, Compute::f32, 0).flops,
                    97.2e12);
-  Peak unknown = peak_of_gpus({{"NVIDIA H200", "a"}, {"Abacus", "b"}}, "bf16", 0);
+  Peak unknown = peak_of_gpus({{"NVIDIA H200", "a"}, {"Abacus", "b"}}, Compute::bf16, 0);
   EXPECT_EQ(unknown.flops, 0);
   EXPECT_NE(unknown.text.find("profile.peak_tflops"), std::string::npos);
-  EXPECT_DOUBLE_EQ(peak_of_gpus({{"Abacus", "b"}}, "bf16", 0.5).flops, 0.5e12);
+  EXPECT_DOUBLE_EQ(peak_of_gpus({{"Abacus", "b"}}, Compute::bf16, 0.5).flops, 0.5e12);
 }
 
 Recipe recipe_of(const std::string& deck) {
