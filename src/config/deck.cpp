@@ -8,8 +8,8 @@
 #include "base/error.hpp"
 #include "base/hash.hpp"
 #include "base/text.hpp"
+#include "config/binder.hpp"
 #include "config/dump.hpp"
-#include "config/engine.hpp"
 #include "config/leftovers.hpp"
 #include "config/overrides.hpp"
 #include "config/table.hpp"
@@ -49,9 +49,9 @@ struct Deck::Impl {
 
   DeckSource source;
   Report report;
-  Engine schema;
+  Binder schema;
   Node tree;
-  std::unique_ptr<Engine> engine;  // null if syntax errors left nothing to read
+  std::unique_ptr<Binder> binder;  // null if syntax errors left nothing to read
   bool complete = true;            // no syntax errors
 };
 
@@ -66,10 +66,10 @@ Deck::Deck(DeckSource source, std::function<void(Table&)> bind)
   if (parsed.unusable) return;
   remove_keys(d.source.removals, d.tree, d.report, d.complete);
   apply_overrides(d.source.overrides, d.schema.root(), d.tree, d.report);
-  d.engine = std::make_unique<Engine>(d.tree, d.schema.root(), d.report, d.complete);
-  d.engine->bind_root(bind);
-  report_unknown(d.engine->root(), d.schema.root(), d.report, d.complete);
-  if (d.complete) report_leftovers(d.engine->root(), d.report);
+  d.binder = std::make_unique<Binder>(d.tree, d.schema.root(), d.report, d.complete);
+  d.binder->bind_root(bind);
+  report_unknown(d.binder->root(), d.schema.root(), d.report, d.complete);
+  if (d.complete) report_leftovers(d.binder->root(), d.report);
 }
 
 Deck::~Deck() = default;
@@ -77,7 +77,7 @@ Deck::~Deck() = default;
 void Deck::error(std::string_view key, std::string message, std::string_view conflicts_with) {
   // If parts of the deck were left out, members hold defaults that the user never meant.
   if (!impl_->complete) return;
-  Place place = find_place(impl_->engine->root(), key);
+  Place place = find_place(impl_->binder->root(), key);
   std::string shown(key);
   if (place.row && place.row->type == Type::duration && place.name == place.row->name) {
     const auto& value = std::get<Duration>(place.row->value);
@@ -94,8 +94,8 @@ void Deck::error(std::string_view key, std::string message, std::string_view con
 }
 
 bool Deck::has(std::string_view key) const {
-  if (!impl_->engine) return false;
-  Place place = find_place(impl_->engine->root(), key);
+  if (!impl_->binder) return false;
+  Place place = find_place(impl_->binder->root(), key);
   if (place.name.empty()) return place.section->node != nullptr;
   if (!place.row || !place.row->node) return false;
   bool spelled = place.row->name != place.name;
@@ -103,8 +103,8 @@ bool Deck::has(std::string_view key) const {
 }
 
 bool Deck::overridden(std::string_view key) const {
-  if (!impl_->engine) return false;
-  const Row* row = find_place(impl_->engine->root(), key).row;
+  if (!impl_->binder) return false;
+  const Row* row = find_place(impl_->binder->root(), key).row;
   return row && row->node && row->node->at.origin > 0;
 }
 
@@ -115,16 +115,16 @@ void Deck::throw_if_any() const {
 }
 
 std::string Deck::resolved() const {
-  return impl_->engine ? write_resolved(impl_->engine->root()) : "";
+  return impl_->binder ? write_resolved(impl_->binder->root()) : "";
 }
 
 std::map<std::string, std::string> Deck::flat() const {
-  return impl_->engine ? write_flat(impl_->engine->root()) : std::map<std::string, std::string>();
+  return impl_->binder ? write_flat(impl_->binder->root()) : std::map<std::string, std::string>();
 }
 
 std::optional<OnResume> Deck::on_resume(std::string_view key) const {
-  if (!impl_->engine) return {};
-  Place place = find_place(impl_->engine->root(), key);
+  if (!impl_->binder) return {};
+  Place place = find_place(impl_->binder->root(), key);
   if (!place.row) return {};
   return place.row->on_resume;
 }

@@ -7,8 +7,8 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "config/binder.hpp"
 #include "config/dump.hpp"
-#include "config/engine.hpp"
 #include "config/unknown.hpp"
 #include "config/write.hpp"
 
@@ -221,9 +221,9 @@ std::string write_description(const Section& schema, std::string_view key, bool 
 }
 
 std::string describe(std::function<void(Table&)> bind, std::string_view key, bool guess) {
-  Engine engine;
-  engine.bind_root(bind);
-  return write_description(engine.root(), key, guess);
+  Binder binder;
+  binder.bind_root(bind);
+  return write_description(binder.root(), key, guess);
 }
 
 }  // namespace config

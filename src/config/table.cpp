@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "config/engine.hpp"
+#include "config/binder.hpp"
 #include "config/write.hpp"
 
 namespace config {
@@ -46,8 +46,8 @@ bool is_table_name(std::string_view name) {
 
 // ---- Key
 
-Key::Key(Engine& engine, std::unique_ptr<Row> row) : engine_(engine), row_(std::move(row)) {}
-Key::~Key() { engine_.commit(std::move(row_)); }
+Key::Key(Binder& binder, std::unique_ptr<Row> row) : binder_(binder), row_(std::move(row)) {}
+Key::~Key() { binder_.commit(std::move(row_)); }
 
 Key& Key::required() {
   row_->required = true;
@@ -93,12 +93,12 @@ Key& Key::check(std::function<std::string()> problem) {
 
 // ---- Table
 
-Table::Table(Engine& engine, Section& section)
-    : engine_(engine), section_(section), path_(section.path) {}
+Table::Table(Binder& binder, Section& section)
+    : binder_(binder), section_(section), path_(section.path) {}
 
 Key Table::make_row(std::unique_ptr<Row> row) {
-  engine_.expect_new_name(section_, *row);
-  return Key(engine_, std::move(row));
+  binder_.expect_new_name(section_, *row);
+  return Key(binder_, std::move(row));
 }
 
 Key Table::key(std::string_view name, bool& member, std::string_view doc) {
@@ -148,7 +148,7 @@ Key Table::named_value(std::string_view name, const Names& names,
   return make_row(std::move(row));
 }
 
-void Table::moved(std::string_view name, std::string_view to) { engine_.move(section_, name, to); }
+void Table::moved(std::string_view name, std::string_view to) { binder_.move(section_, name, to); }
 
 void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Variant>& options,
                  std::vector<std::string> names,
@@ -157,11 +157,11 @@ void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Var
   auto row = row_of(section_, Type::string, name, member, doc);
   row->choices = names;
   row->required = member.empty();
-  engine_.expect_new_name(section_, *row);
-  bool valid = engine_.commit(std::move(row));
-  if (!engine_.reading()) {
+  binder_.expect_new_name(section_, *row);
+  bool valid = binder_.commit(std::move(row));
+  if (!binder_.reading()) {
     for (const std::string& kind : names)
-      engine_.with_kind(std::string(name), kind, [&] {
+      binder_.with_kind(std::string(name), kind, [&] {
         if (std::shared_ptr<Variant> described = make(kind)) described->bind(*this);
       });
     return;
@@ -178,19 +178,19 @@ void Table::kind(std::string_view name, std::string& member, std::shared_ptr<Var
 
 void Table::child(std::string_view name, std::string_view doc, const void* tag,
                   const std::function<void(Table&)>& bind) {
-  Section& section = engine_.child(section_, std::string(name), Section::Form::table, doc);
-  if (engine_.reading()) engine_.attach(section);
-  engine_.bind(section, tag, bind);
+  Section& section = binder_.child(section_, std::string(name), Section::Form::table, doc);
+  if (binder_.reading()) binder_.attach(section);
+  binder_.bind(section, tag, bind);
 }
 
 void Table::named_children(std::string_view name, std::string_view doc, const void* tag,
                            const NamedMember& member) {
-  Section& container = engine_.child(section_, std::string(name), Section::Form::named, doc);
-  if (!engine_.reading()) {
-    engine_.bind(engine_.child(container, "NAME", Section::Form::table, doc), tag, member.describe);
+  Section& container = binder_.child(section_, std::string(name), Section::Form::named, doc);
+  if (!binder_.reading()) {
+    binder_.bind(binder_.child(container, "NAME", Section::Form::table, doc), tag, member.describe);
     return;
   }
-  engine_.attach(container);
+  binder_.attach(container);
   std::vector<std::string> names = member.names;
   if (container.node)
     for (auto& [entry, node] : container.node->entries) {
@@ -199,45 +199,45 @@ void Table::named_children(std::string_view name, std::string_view doc, const vo
         continue;
       }
       node.known = true;
-      engine_.problem(node.at, fmt::format("{}.{}", container.path, printable(toml_key(entry))),
+      binder_.problem(node.at, fmt::format("{}.{}", container.path, printable(toml_key(entry))),
                       "a name here has at most 100 letters, digits, _ and -");
     }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   for (const std::string& entry : names) {
-    if (!engine_.count_element(container)) break;
-    Section& section = engine_.child(container, entry, Section::Form::table, doc);
-    engine_.attach(section);
+    if (!binder_.count_element(container)) break;
+    Section& section = binder_.child(container, entry, Section::Form::table, doc);
+    binder_.attach(section);
     section.from_program = section.from_program || !container.node || !container.node->find(entry);
-    engine_.bind(section, tag, [&](Table& t) { member.bind(entry, t); });
+    binder_.bind(section, tag, [&](Table& t) { member.bind(entry, t); });
   }
 }
 
 void Table::child_list(std::string_view name, std::string_view doc, const void* tag,
                        const ListMember& member) {
-  Section& container = engine_.child(section_, std::string(name), Section::Form::list, doc);
-  if (!engine_.reading()) {
-    engine_.bind(engine_.child(container, "[]", Section::Form::table, doc), tag, member.describe);
+  Section& container = binder_.child(section_, std::string(name), Section::Form::list, doc);
+  if (!binder_.reading()) {
+    binder_.bind(binder_.child(container, "[]", Section::Form::table, doc), tag, member.describe);
     return;
   }
-  engine_.attach(container);
+  binder_.attach(container);
   size_t count = member.count;
   if (container.node) {
     count = 0;
-    while (count < container.node->items.size() && engine_.count_element(container)) ++count;
+    while (count < container.node->items.size() && binder_.count_element(container)) ++count;
     member.resize(count);
   }
   for (size_t i = 0; i < count; ++i) {
-    Section& section = engine_.child(container, fmt::format("[{}]", i), Section::Form::table, doc);
+    Section& section = binder_.child(container, fmt::format("[{}]", i), Section::Form::table, doc);
     if (container.node)
-      engine_.attach(section, &container.node->items[i]);
+      binder_.attach(section, &container.node->items[i]);
     else
       section.from_program = true;
-    engine_.bind(section, tag, [&](Table& t) { member.bind(i, t); });
+    binder_.bind(section, tag, [&](Table& t) { member.bind(i, t); });
   }
 }
 
-bool Table::describing() const { return !engine_.reading(); }
+bool Table::describing() const { return !binder_.reading(); }
 
 bool Table::has(std::string_view name) const {
   if (!section_.node) return false;
@@ -248,7 +248,7 @@ bool Table::has(std::string_view name) const {
 }
 
 void Table::error(std::string_view name, std::string message) {
-  if (!engine_.reading()) return;
+  if (!binder_.reading()) return;
   Location at = section_.where();
   Node* table = section_.node;
   std::string_view last = name;
@@ -264,7 +264,7 @@ void Table::error(std::string_view name, std::string message) {
       at = node->at;
     }
   std::string key = fmt::format("{}{}{}", path_, path_.empty() || name.empty() ? "" : ".", name);
-  engine_.problem(at, key, message);
+  binder_.problem(at, key, message);
 }
 
 }  // namespace config

@@ -46,7 +46,7 @@ enum class OnResume {
 
 struct Row;      // one key as described above (schema.hpp)
 struct Section;  // one table (schema.hpp)
-class Engine;    // describes or parses (engine.hpp)
+class Binder;    // describes or parses (binder.hpp)
 
 // Returned by Table::key, to chain constraints. The row takes effect at the end of the full
 // expression.
@@ -67,8 +67,8 @@ class Key {
 
  private:
   friend class Table;
-  Key(Engine& engine, std::unique_ptr<Row> row);
-  Engine& engine_;
+  Key(Binder& binder, std::unique_ptr<Row> row);
+  Binder& binder_;
   std::unique_ptr<Row> row_;
 };
 
@@ -197,7 +197,7 @@ class Table {
   const std::string& path() const { return path_; }
 
  private:
-  friend class Engine;
+  friend class Binder;
   struct Names {
     std::vector<std::string> all;
     std::optional<std::string> now;  // the member's value on entry
@@ -226,7 +226,7 @@ class Table {
     T scratch{};
     scratch.bind(t);
   }
-  Table(Engine& engine, Section& section);
+  Table(Binder& binder, Section& section);
   bool describing() const;  // true if no deck is being read
   Key make_row(std::unique_ptr<Row> row);
   void child(std::string_view name, std::string_view doc, const void* tag,
@@ -235,7 +235,7 @@ class Table {
                       const NamedMember& member);
   void child_list(std::string_view name, std::string_view doc, const void* tag,
                   const ListMember& member);
-  Engine& engine_;
+  Binder& binder_;
   Section& section_;
   std::string path_;
 };

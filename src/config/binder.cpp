@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "config/engine.hpp"
+#include "config/binder.hpp"
 
 #include <fmt/format.h>
 
@@ -36,21 +36,21 @@ bool same_shape(const Row& a, const Row& b) {
 
 }  // namespace
 
-Engine::Engine() = default;
+Binder::Binder() = default;
 
-Engine::Engine(Node& deck, const Section& schema, Report& report, bool complete)
+Binder::Binder(Node& deck, const Section& schema, Report& report, bool complete)
     : report_(&report) {
   root_.node = &deck;
   root_.schema = &schema;
   root_.mute_missing = !complete;
 }
 
-void Engine::bind_root(const std::function<void(Table&)>& bind) {
+void Binder::bind_root(const std::function<void(Table&)>& bind) {
   run_bind(root_, bind);
   CHECK(defects_.empty(), "{}", base::join(defects_, "; "));
 }
 
-void Engine::run_bind(Section& section, const std::function<void(Table&)>& bind) {
+void Binder::run_bind(Section& section, const std::function<void(Table&)>& bind) {
   size_t first = checks_.size();
   Table table(*this, section);
   bind(table);
@@ -65,7 +65,7 @@ void Engine::run_bind(Section& section, const std::function<void(Table&)>& bind)
   checks_.resize(first);
 }
 
-void Engine::bind(Section& section, const void* tag, const std::function<void(Table&)>& bind) {
+void Binder::bind(Section& section, const void* tag, const std::function<void(Table&)>& bind) {
   if (!reading())
     for (const Open& open : open_)
       if (open.tag == tag) {
@@ -77,7 +77,7 @@ void Engine::bind(Section& section, const void* tag, const std::function<void(Ta
   open_.pop_back();
 }
 
-Section& Engine::child(Section& parent, const std::string& name, Section::Form form,
+Section& Binder::child(Section& parent, const std::string& name, Section::Form form,
                        std::string_view doc) {
   if (Section* known = parent.find_child(name)) {
     CHECK(known->form == form, "[{}] is bound both as a table and as several", known->path);
@@ -107,12 +107,12 @@ Section& Engine::child(Section& parent, const std::string& name, Section::Form f
   return *parent.children.back();
 }
 
-void Engine::attach(Section& child) {
+void Binder::attach(Section& child) {
   Node* above = child.parent->node;
   attach(child, above ? above->find(child.name) : nullptr);
 }
 
-void Engine::attach(Section& child, Node* node) {
+void Binder::attach(Section& child, Node* node) {
   if (!node) return;
   node->known = true;
   Node::Kind wanted = child.form == Section::Form::list ? Node::Kind::array : Node::Kind::table;
@@ -135,7 +135,7 @@ void Engine::attach(Section& child, Node* node) {
   problem(node->at, child.path, text);
 }
 
-void Engine::move(Section& from, std::string_view name, std::string_view to) {
+void Binder::move(Section& from, std::string_view name, std::string_view to) {
   Node* node = from.node ? from.node->find(name) : nullptr;
   if (!node) return;
   node->known = true;
@@ -149,7 +149,7 @@ void Engine::move(Section& from, std::string_view name, std::string_view to) {
   table->entries.try_emplace(parts.back(), std::move(copy));
 }
 
-bool Engine::count_element(const Section& container) {
+bool Binder::count_element(const Section& container) {
   if (++elements_ <= max_elements) return true;
   if (elements_ == max_elements + 1)
     problem(container.where(), container.path,
@@ -157,18 +157,18 @@ bool Engine::count_element(const Section& container) {
   return false;
 }
 
-void Engine::with_kind(const std::string& key, const std::string& kind,
+void Binder::with_kind(const std::string& key, const std::string& kind,
                        const std::function<void()>& bind) {
   kinds_.push_back({key, kind});
   bind();
   kinds_.pop_back();
 }
 
-void Engine::problem(Location at, const std::string& key, const std::string& text) {
+void Binder::problem(Location at, const std::string& key, const std::string& text) {
   if (reading()) report_->add(at, key, text);
 }
 
-void Engine::expect_new_name(const Section& section, const Row& row) const {
+void Binder::expect_new_name(const Section& section, const Row& row) const {
   CHECK(!row.name.empty() && toml_key(row.name) == row.name, "key name {} in [{}]",
         quoted(row.name), section.path);
   for (const auto& other : section.rows) {
@@ -183,7 +183,7 @@ void Engine::expect_new_name(const Section& section, const Row& row) const {
   }
 }
 
-bool Engine::commit(std::unique_ptr<Row> row) {
+bool Binder::commit(std::unique_ptr<Row> row) {
   Row& r = *row;
   if (!reading()) {
     add_to_schema(std::move(row));
@@ -200,7 +200,7 @@ bool Engine::commit(std::unique_ptr<Row> row) {
   return valid;
 }
 
-void Engine::add_to_schema(std::unique_ptr<Row> row) {
+void Binder::add_to_schema(std::unique_ptr<Row> row) {
   row->store = nullptr;
   row->check = nullptr;
   if (!row->required)
@@ -219,7 +219,7 @@ void Engine::add_to_schema(std::unique_ptr<Row> row) {
   row->section->rows.push_back(std::move(row));
 }
 
-bool Engine::read(Row& row) {
+bool Binder::read(Row& row) {
   if (row.type == Type::duration) return read_duration(row);
   Node* node = row.section->node ? row.section->node->find(row.name) : nullptr;
   if (node) return read_value(row, *node, row.key(), row.value);
@@ -231,7 +231,7 @@ bool Engine::read(Row& row) {
   return true;
 }
 
-bool Engine::read_duration(Row& row) {
+bool Binder::read_duration(Row& row) {
   struct Given {
     Duration::Unit unit;
     std::string name;
@@ -286,7 +286,7 @@ bool Engine::read_duration(Row& row) {
          given.size() == 1;
 }
 
-bool Engine::read_value(Row& row, Node& node, const std::string& key, Value value) {
+bool Binder::read_value(Row& row, Node& node, const std::string& key, Value value) {
   node.known = true;
   row.node = &node;
   std::vector<ValueProblem> problems = convert(node, row, value);
@@ -299,13 +299,13 @@ bool Engine::read_value(Row& row, Node& node, const std::string& key, Value valu
 }
 
 // A default may be derived from the value of another key.
-void Engine::check_default(Row& row) {
+void Binder::check_default(Row& row) {
   for (const ValueProblem& p : validate(row, row.value))
     problem(row.section->where(), row.key() + p.suffix,
             fmt::format("the default does not fit here: {}", p.text));
 }
 
-void Engine::report_missing(const Row& row) {
+void Binder::report_missing(const Row& row) {
   const Section& section = *row.section;
   if (section.mute_missing) return;
   if (row.type == Type::duration) {

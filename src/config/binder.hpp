@@ -13,14 +13,14 @@
 
 namespace config {
 
-class Engine {
+class Binder {
  public:
   // Describes all kinds and one element per list, without a deck. Fills no members and reports no
   // problems.
-  Engine();
+  Binder();
   // Reads a deck. `complete` is false if parts were left out after syntax errors; missing keys are
   // not reported then.
-  Engine(Node& deck, const Section& schema, Report& report, bool complete);
+  Binder(Node& deck, const Section& schema, Report& report, bool complete);
 
   // Throws Exit::internal if the rows contradict each other, which is a defect of the program.
   void bind_root(const std::function<void(Table&)>& bind);
