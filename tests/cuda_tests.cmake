@@ -38,7 +38,7 @@ endforeach()
 # The optimizers on CUDA, with golden data. The emulator stops host code that reads the GPU's
 # memory. Tests that compare bits with meshes of threads are left out, because those run on the CPU.
 # Tests that count allocations are left out, because the emulator allocates too.
-set(optim_filter --gtest_filter=-Engine.AllocatesNothing*:*Sharding.SameBits*:*Sharding.ResumesOn*)
+set(optim_filter --gtest_filter=-Optimizer.AllocatesNothing*:*Sharding.SameBits*:*Sharding.ResumesOn*)
 add_executable(test_optim_on_emulator $<TARGET_OBJECTS:optim_tests> $<TARGET_OBJECTS:cuda_on_cpu>)
 target_link_libraries(test_optim_on_emulator PRIVATE trainer_optim GTest::gtest GTest::gtest_main trainer::hdf5)
 add_test(NAME unit_optim_on_emulator COMMAND test_optim_on_emulator ${optim_filter})

@@ -48,8 +48,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   states_ = std::make_unique<shard::StateStore>(fabric);
   group_ = std::make_unique<nn::BatchGroup>(mesh_, geometry_.slices);
   optimizer_ =
-      std::make_unique<optim::Engine>(fabric, options.optimizer, std::move(policies),
-                                      std::move(schedules), options.groups, options.loss_scale);
+      std::make_unique<optim::Optimizer>(fabric, options.optimizer, std::move(policies),
+                                         std::move(schedules), options.groups, options.loss_scale);
   if (options.ema) ema_ = std::make_unique<optim::Ema>(fabric, *options.ema, *weights_);
   std::vector<const models::Pass*> passes = {train_pass_.get()};
   for (const auto& pass : forward_passes_) passes.push_back(pass.get());

@@ -17,7 +17,7 @@
 #include "device/transfers.hpp"
 #include "models/model.hpp"
 #include "optim/ema.hpp"
-#include "optim/engine.hpp"
+#include "optim/optimizer.hpp"
 #include "step/geometry.hpp"
 #include "step/pass_inputs.hpp"
 #include "step/step_report.hpp"
@@ -136,8 +136,8 @@ class Engine {
   device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
   // fp16's loss scale, for checkpoints; all zero in other precisions.
-  optim::Engine::ScaleState scale_state() { return optimizer_->scale_state(); }
-  void set_scale_state(const optim::Engine::ScaleState& state) {
+  optim::Optimizer::ScaleState scale_state() { return optimizer_->scale_state(); }
+  void set_scale_state(const optim::Optimizer::ScaleState& state) {
     optimizer_->set_scale_state(state);
   }
   bool scales_loss() const { return options_.loss_scale.has_value(); }
@@ -173,7 +173,7 @@ class Engine {
   std::unique_ptr<shard::GradientStore> gradients_;
   std::unique_ptr<shard::StateStore> states_;
   std::unique_ptr<nn::BatchGroup> group_;
-  std::unique_ptr<optim::Engine> optimizer_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
   bool ema_starts_ = false;  // the average starts at the next publish
   std::unique_ptr<device::Arena> arena_;

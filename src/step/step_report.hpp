@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/transfers.hpp"
-#include "optim/engine.hpp"
+#include "optim/optimizer.hpp"
 
 namespace step {
 

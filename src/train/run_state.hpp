@@ -17,10 +17,10 @@ namespace train {
 struct RunState {
   int64_t step = 0;  // step of the last update
   Progress progress;
-  Tracker best, patience;                               // for checkpoint.best and [early_stop]
-  double uptime_s = 0;                                  // uptime of the attempt that saves
-  int64_t global_batch = 0;                             // batch size of that attempt; 0: not known
-  std::optional<optim::Engine::ScaleState> loss_scale;  // fp16 only
+  Tracker best, patience;    // for checkpoint.best and [early_stop]
+  double uptime_s = 0;       // uptime of the attempt that saves
+  int64_t global_batch = 0;  // batch size of that attempt; 0: not known
+  std::optional<optim::Optimizer::ScaleState> loss_scale;  // fp16 only
   std::string origin = "random";           // start of step 0 or of a branch; stays with the run
   std::string data;                        // sizes and fingerprints of the training data
   std::string resume;                      // checkpoint.resume of the attempt that saves

@@ -13,7 +13,7 @@
 #include "device/gpu.hpp"
 #include "device/memory.hpp"
 #include "kernels/bf16_value.hpp"
-#include "optim/engine.hpp"
+#include "optim/optimizer.hpp"
 
 namespace rig {
 
@@ -124,8 +124,8 @@ class Rig {
       r.mesh.replica = comm::make_plan_comm(1);
       r.queue = std::make_unique<device::Queue>(job_.kind, job_.threads, false, job_.paper_of);
       shard::Fabric fabric{layout_, r.mesh, *r.queue, r.ledger};
-      r.engine = std::make_unique<optim::Engine>(fabric, job_.options, job_.policies,
-                                                 job_.schedules, job_.groups, job_.loss_scale);
+      r.optimizer = std::make_unique<optim::Optimizer>(
+          fabric, job_.options, job_.policies, job_.schedules, job_.groups, job_.loss_scale);
       for (int u = 0; u < int(layout_.units().size()); ++u) {
         r.weights.emplace_back(job_.kind, r.other, "weights", layout_.owned_count(u) * 4);
         r.gradients.emplace_back(job_.kind, r.other, "gradients", layout_.owned_count(u) * 4);
@@ -160,9 +160,9 @@ class Rig {
   // Runs the step and returns the report of rank 0.
   const optim::Report& step(int64_t number) {
     each_rank([number](Rank& r) {
-      r.engine->inspect(number, r.units, r.loss.none() ? r.loss : r.loss.slice(0, 1));
-      r.engine->apply(number);
-      r.report = r.engine->report(number);
+      r.optimizer->inspect(number, r.units, r.loss.none() ? r.loss : r.loss.slice(0, 1));
+      r.optimizer->apply(number);
+      r.report = r.optimizer->report(number);
     });
     return ranks_[0].report;
   }
@@ -182,11 +182,11 @@ class Rig {
   // Runs a step of a one-rank rig without copying results, for counting allocations.
   void run_in_place(int64_t number) {
     CHECK(ranks_.size() == 1);
-    ranks_[0].engine->inspect(number, ranks_[0].units);
-    ranks_[0].engine->apply(number);
-    ranks_[0].engine->report(number);
+    ranks_[0].optimizer->inspect(number, ranks_[0].units);
+    ranks_[0].optimizer->apply(number);
+    ranks_[0].optimizer->report(number);
   }
-  optim::Engine& engine(int rank) { return *ranks_[size_t(rank)].engine; }
+  optim::Optimizer& optimizer(int rank) { return *ranks_[size_t(rank)].optimizer; }
   const std::vector<optim::OwnedUnit>& units(int rank) { return ranks_[size_t(rank)].units; }
 
   // Returns all optimizer state as logical tensors. Checks that exactly one rank writes every
@@ -195,7 +195,7 @@ class Rig {
     Tensors out;
     std::map<std::string, std::vector<int>> writers;
     for (Rank& r : ranks_)
-      for (const shard::TensorSlice& s : r.engine->state()) {
+      for (const shard::TensorSlice& s : r.optimizer->state()) {
         int64_t n = 1;
         for (int64_t d : s.shape) n *= d;
         Tensor& t = out[s.name];
@@ -219,7 +219,7 @@ class Rig {
   }
   void set_state(const Tensors& t) {
     for (Rank& r : ranks_)
-      for (const shard::TensorSlice& s : r.engine->state())
+      for (const shard::TensorSlice& s : r.optimizer->state())
         for (const auto& part : s.parts) {
           const float* from = t.at(s.name).data() + part.begin;
           const device::View there{part.data, s.type, part.end - part.begin};
@@ -246,7 +246,7 @@ class Rig {
     comm::Mesh mesh;
     std::unique_ptr<device::Queue> queue;
     device::Ledger ledger, other;
-    std::unique_ptr<optim::Engine> engine;
+    std::unique_ptr<optim::Optimizer> optimizer;
     std::vector<device::Buffer> weights, gradients;
     std::vector<optim::OwnedUnit> units;
     device::Buffer loss_buffer;

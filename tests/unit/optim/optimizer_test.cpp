@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the engine's part around every optimizer: order of transformations, clipping, freezing,
 // norms, finiteness.
-#include "optim/engine.hpp"
+#include "optim/optimizer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Job sgd(std::vector<shard::Parameter> parameters) {
   return s;
 }
 
-TEST(Engine, OrderOfTransformations) {
+TEST(Optimizer, OrderOfTransformations) {
   Job s = sgd({parameter("w", {2}), parameter("v", {2})});
   s.options.weight_decay = 0.25;
   s.options.clip_norm = 2;
@@ -67,7 +67,7 @@ TEST(Engine, OrderOfTransformations) {
 }
 
 // A frozen tensor has no gradient and no sum. The sums of later tensors must keep their places.
-TEST(Engine, NormsBesideFrozenTensors) {
+TEST(Optimizer, NormsBesideFrozenTensors) {
   const Tensor w[4] = {{1, 2}, {-3, 4}, {5, 12, 0}, {8}}, g[4] = {{3, 4}, {6, 8}, {2, 3, 6}, {7}};
   const char* names[4] = {"a", "b", "c", "d"};
   auto norm = [](const Tensor& t) {
@@ -119,7 +119,7 @@ TEST(Engine, NormsBesideFrozenTensors) {
       }
 }
 
-TEST(Engine, ScheduleZeroChangesNothingButState) {
+TEST(Optimizer, ScheduleZeroChangesNothingButState) {
   Job s;
   s.parameters = {parameter("w", {40, 40}), parameter("b", {40})};
   s.options.learning_rate = 1;
@@ -135,7 +135,7 @@ TEST(Engine, ScheduleZeroChangesNothingButState) {
     for (float x : t) EXPECT_NE(x, 0) << name;
 }
 
-TEST(Engine, ClipsFromTheBoundOn) {
+TEST(Optimizer, ClipsFromTheBoundOn) {
   Job s = sgd({parameter("w", {2})});
   s.options.clip_norm = 5;
   rig::Rig r(s);
@@ -151,7 +151,7 @@ TEST(Engine, ClipsFromTheBoundOn) {
 }
 
 // Division comes before multiplication, as in the published code, also at the bound itself.
-TEST(Engine, ClipAtTheBoundDividesAndMultiplies) {
+TEST(Optimizer, ClipAtTheBoundDividesAndMultiplies) {
   const Tensor g{0.1f, 0.7f, 0.3f};
   Job s = sgd({parameter("w", {3})});
   s.options.learning_rate = 1;
@@ -164,7 +164,7 @@ TEST(Engine, ClipAtTheBoundDividesAndMultiplies) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(r.weights()["w"][i], -(g[i] / norm * norm));
 }
 
-TEST(Engine, ClippingReachesAdafactorsRowsAndColumns) {
+TEST(Optimizer, ClippingReachesAdafactorsRowsAndColumns) {
   auto moments = [](float scale, double clip) {
     Job s;
     s.parameters = {parameter("w", {40, 40}), parameter("b", {7})};
@@ -184,7 +184,7 @@ TEST(Engine, ClippingReachesAdafactorsRowsAndColumns) {
     for (size_t i = 0; i < t.size(); ++i) EXPECT_NEAR(t[i], clipped[name][i], 1e-6 * t[i]) << name;
 }
 
-TEST(Engine, ZeroGradientsMoveNothing) {
+TEST(Optimizer, ZeroGradientsMoveNothing) {
   for (double threshold : {0.0, 1.0}) {
     Job s;
     s.parameters = {parameter("w", {40, 40}), parameter("heads", {40, 2, 33}), parameter("b", {7})};
@@ -204,7 +204,7 @@ TEST(Engine, ZeroGradientsMoveNothing) {
   }
 }
 
-TEST(Engine, FindsNonFiniteGradientsOnAnyRank) {
+TEST(Optimizer, FindsNonFiniteGradientsOnAnyRank) {
   for (float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     for (const char* where : {"w", "b"}) {
@@ -231,7 +231,7 @@ TEST(Engine, FindsNonFiniteGradientsOnAnyRank) {
 
 // A step that is not finite leaves weights and state unchanged, for every optimizer. The next step
 // continues as if it had not happened.
-TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
+TEST(Optimizer, AStepThatIsNotFiniteIsNotApplied) {
   for (const char* kind : {"adafactor", "adafactor_clipped", "adamw", "momentum", "sgd"})
     for (bool by_loss : {false, true}) {
       SCOPED_TRACE(fmt::format("{}, by loss {}", kind, by_loss));
@@ -281,31 +281,31 @@ TEST(Engine, AStepThatIsNotFiniteIsNotApplied) {
 }
 
 // The report of a step may be read when the next step is already queued.
-TEST(Engine, ReportsComeOneStepLater) {
+TEST(Optimizer, ReportsComeOneStepLater) {
   Job s = sgd({parameter("w", {2})});
   s.schedules = {optim::Schedule([](int64_t count) { return float(count); })};
   rig::Rig r(s);
-  optim::Engine& engine = r.engine(0);
+  optim::Optimizer& optimizer = r.optimizer(0);
   for (int64_t step = 1; step <= 5; ++step) {
     r.set_gradients({{"w", {float(step), 0}}});
-    engine.inspect(step, r.units(0));
-    engine.apply(step);
+    optimizer.inspect(step, r.units(0));
+    optimizer.apply(step);
     if (step == 1) continue;
-    const optim::Report& before = engine.report(step - 1);
+    const optim::Report& before = optimizer.report(step - 1);
     EXPECT_EQ(before.gradients.gradients.global, double(step - 1));
     EXPECT_EQ(before.update.updates.global, 0.5 * double((step - 1) * (step - 2)));
     EXPECT_EQ(before.update.schedules[0], float(step - 2));
   }
-  EXPECT_EQ(engine.report(5).gradients.gradients.global, 5);
+  EXPECT_EQ(optimizer.report(5).gradients.gradients.global, 5);
 }
 
-TEST(Engine, ApplyNeedsItsInspection) {
+TEST(Optimizer, ApplyNeedsItsInspection) {
   rig::Rig r(sgd({parameter("w", {2})}));
-  EXPECT_THROW(r.engine(0).apply(1), base::Error);
-  r.engine(0).inspect(1, r.units(0));
-  EXPECT_THROW(r.engine(0).apply(2), base::Error);
-  r.engine(0).apply(1);
-  EXPECT_THROW(r.engine(0).apply(1), base::Error);
+  EXPECT_THROW(r.optimizer(0).apply(1), base::Error);
+  r.optimizer(0).inspect(1, r.units(0));
+  EXPECT_THROW(r.optimizer(0).apply(2), base::Error);
+  r.optimizer(0).apply(1);
+  EXPECT_THROW(r.optimizer(0).apply(1), base::Error);
 }
 
 Tensor times(double factor, Tensor t) {
@@ -315,7 +315,7 @@ Tensor times(double factor, Tensor t) {
 
 // fp16's gradients are multiplied by a power of two, which must not change one bit of any report or
 // state.
-TEST(Engine, ALossScaleDropsOut) {
+TEST(Optimizer, ALossScaleDropsOut) {
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"})
     for (double clip : {0.0, 3.0}) {
       rig::Tensors weights[2], states[2];
@@ -348,7 +348,7 @@ TEST(Engine, ALossScaleDropsOut) {
 }
 
 // An overflow on one rank counts on both: neither updates, and both continue with the same scale.
-TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
+TEST(Optimizer, AnOverflowOnOneRankIsEverybodys) {
   Job s = sgd({parameter("w", {64})});
   s.fsdp = s.cuts = 2;
   s.options.clip_norm = 1e9;
@@ -363,7 +363,7 @@ TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
     EXPECT_FALSE(r.inspection(rank).applied);
     EXPECT_EQ(r.inspection(rank).loss_scale, 65536);
     EXPECT_EQ(r.inspection(rank).next_loss_scale, 32768);
-    EXPECT_EQ(r.engine(rank).scale_state().scale, 32768);
+    EXPECT_EQ(r.optimizer(rank).scale_state().scale, 32768);
   }
   for (int step = 2; step <= 3; ++step) {
     r.step(step, {{"w", Tensor(64, 32768.0f)}});
@@ -371,12 +371,12 @@ TEST(Engine, AnOverflowOnOneRankIsEverybodys) {
     EXPECT_EQ(r.weights()["w"], Tensor(64, -0.5f * float(step - 1)));
   }
   for (int rank : {0, 1}) EXPECT_EQ(r.inspection(rank).next_loss_scale, 65536);
-  r.engine(0).set_scale_state({4, 1});  // as a restore does
-  EXPECT_EQ(r.engine(0).scale_state().scale, 4);
-  EXPECT_EQ(r.engine(0).scale_state().updates, 1);
+  r.optimizer(0).set_scale_state({4, 1});  // as a restore does
+  EXPECT_EQ(r.optimizer(0).scale_state().scale, 4);
+  EXPECT_EQ(r.optimizer(0).scale_state().updates, 1);
 }
 
-TEST(Engine, FrozenParametersHaveNoStateAndNoShareInTheNorm) {
+TEST(Optimizer, FrozenParametersHaveNoStateAndNoShareInTheNorm) {
   Job s;
   s.parameters = {parameter("w", {40, 40}), parameter("f", {40, 40}), parameter("g", {9}, 1)};
   s.policies = {{}, {true, 1, 0, 0}, {true, 1, 0, 0}};
@@ -396,7 +396,7 @@ TEST(Engine, FrozenParametersHaveNoStateAndNoShareInTheNorm) {
   for (auto& [name, t] : r.state()) EXPECT_TRUE(name.ends_with("/w")) << name;
 }
 
-TEST(Engine, AllocatesNothingFromTheThirdStepOn) {
+TEST(Optimizer, AllocatesNothingFromTheThirdStepOn) {
   for (const char* kind : {"adafactor", "adamw", "momentum", "sgd"}) {
     Job s;
     s.parameters = {parameter("w", {70, 130}), parameter("heads", {40, 2, 33}),

@@ -67,14 +67,14 @@ struct Report {
   UpdateReport update;
 };
 
-class Engine {
+class Optimizer {
  public:
   // `groups`: regular expressions. Norms are also formed over the parameters that each one fully
   // matches.
-  Engine(shard::Fabric fabric, const OptimizerOptions& options,
-         std::vector<ParameterPolicy> policies, std::vector<Schedule> schedules,
-         const std::vector<std::string>& groups = {},
-         const std::optional<LossScaleOptions>& loss_scale = {});
+  Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
+            std::vector<ParameterPolicy> policies, std::vector<Schedule> schedules,
+            const std::vector<std::string>& groups = {},
+            const std::optional<LossScaleOptions>& loss_scale = {});
 
   // Inspects the finished gradients: one pass over them, one all-reduce over mesh.fsdp. `units`
   // must hold every unit once. `step` is the number of the update, from 1. `loss`: f64 values in

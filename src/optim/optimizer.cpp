@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "optim/engine.hpp"
+#include "optim/optimizer.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,10 +10,10 @@
 
 namespace optim {
 
-Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
-               std::vector<ParameterPolicy> policies, std::vector<Schedule> schedules,
-               const std::vector<std::string>& groups,
-               const std::optional<LossScaleOptions>& loss_scale)
+Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
+                     std::vector<ParameterPolicy> policies, std::vector<Schedule> schedules,
+                     const std::vector<std::string>& groups,
+                     const std::optional<LossScaleOptions>& loss_scale)
     : fabric_(fabric),
       learning_rate_(options.learning_rate),
       weight_decay_(options.weight_decay),
@@ -87,33 +87,33 @@ Engine::Engine(shard::Fabric fabric, const OptimizerOptions& options,
   if (scale_options_) set_scale_state({scale_options_->init, 0});
 }
 
-device::View Engine::loss_scale() const {
+device::View Optimizer::loss_scale() const {
   return scale_options_ ? scale_memory().slice(0, 1) : device::View{};
 }
 
-Engine::ScaleState Engine::scale_state() {
+Optimizer::ScaleState Optimizer::scale_state() {
   if (!scale_options_ || fabric_.queue.kind() == device::Kind::plan) return {};
   float state[2];
   device::download(state, scale_memory().slice(0, 2), fabric_.queue);
   return {double(state[0]), double(state[1])};
 }
 
-void Engine::set_scale_state(const ScaleState& state) {
+void Optimizer::set_scale_state(const ScaleState& state) {
   const float values[2] = {float(state.scale), float(state.updates)};
   device::upload(scale_memory().slice(0, 2), values, fabric_.queue);
 }
 
 // Returns the decision (0) or the loss scale (1): three floats in the place of two doubles, behind
 // the squares.
-device::View Engine::inspection_floats(int64_t which) const {
-  const device::View words =
-      inspection_.view(device::DType::f64).slice(1 + square_index_.count + 2 * which, 2);
-  return {words.data, device::DType::f32, 3};
+device::View Optimizer::floats_found(int64_t which) const {
+  const device::View behind =
+      found_.view(device::DType::f64).slice(1 + places_.count + 2 * which, 2);
+  return {behind.data, device::DType::f32, 3};
 }
 
 // Squares are added in the order of the parameters.
 template <class Square>
-void Engine::fill(Norms& norms, Square square_of) {
+void Optimizer::fill(Norms& norms, Square square_of) {
   double total = 0;
   for (size_t p = 0; p < norms.per_parameter.size(); ++p)
     total += norms.per_parameter[p] = square_of(int(p));
@@ -126,7 +126,7 @@ void Engine::fill(Norms& norms, Square square_of) {
   for (double& n : norms.per_parameter) n = std::sqrt(n);
 }
 
-void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::View loss) {
+void Optimizer::inspect(int64_t step, std::span<const OwnedUnit> units, device::View loss) {
   CHECK(step >= 1, "the first step is 1, not {}", step);
   CHECK(units.size() == owned_.size(), "{} of {} units to inspect", units.size(), owned_.size());
   for (OwnedUnit& u : owned_) u.unit = -1;
@@ -163,15 +163,15 @@ void Engine::inspect(int64_t step, std::span<const OwnedUnit> units, device::Vie
   inspected_ = step;
 }
 
-device::View Engine::weights(const Piece& piece) const {
+device::View Optimizer::weights(const Piece& piece) const {
   return owned_[size_t(piece.unit)].weights.slice(piece.offset, piece.count());
 }
 
-device::View Engine::gradient(const Piece& piece) const {
+device::View Optimizer::gradient(const Piece& piece) const {
   return owned_[size_t(piece.unit)].gradient.slice(piece.offset, piece.count());
 }
 
-const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
+const kernels::Update& Optimizer::prepare(const Piece& piece, device::View sums) {
   const ParameterPolicy& policy = policies_[size_t(piece.parameter)];
   update_.weights = weights(piece);
   update_.gradient = gradient(piece);
@@ -183,7 +183,7 @@ const kernels::Update& Engine::prepare(const Piece& piece, device::View sums) {
   return update_;
 }
 
-void Engine::apply(int64_t step) {
+void Optimizer::apply(int64_t step) {
   CHECK(inspected_ == step && step >= 1, "apply of step {} needs its inspection", step);
   inspected_ = 0;
   info_.step = step;
@@ -216,8 +216,8 @@ void Engine::apply(int64_t step) {
   host_norms_.fetch(step, norm_sums_->all(), fabric_.queue);
 }
 
-const Report& Engine::report(int64_t step) {
-  report_.update.schedules = schedule_values_[step];
+const Report& Optimizer::report(int64_t step) {
+  report_.update.schedules = schedules_of_[step];
   if (fabric_.queue.kind() == device::Kind::plan) return report_;
   const device::View inspection = host_inspection_.read(step);
   const auto* gradient_squares = static_cast<const double*>(inspection.data) + 1;
@@ -243,7 +243,7 @@ const Report& Engine::report(int64_t step) {
   return report_;
 }
 
-std::vector<shard::TensorSlice> Engine::state() {
+std::vector<shard::TensorSlice> Optimizer::state() {
   std::vector<shard::TensorSlice> out;
   method_->list_state(out);
   return out;
