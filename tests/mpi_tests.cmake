@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Plain programs that run on real ranks: tests/mpi/NAME.cpp, started by mpirun. The name of each
-# test ends with its number of ranks.
+# test ends with its number of ranks. A large program has further sources.
 
 # With these variables mpirun works as root, in containers, with more ranks than cores, and with
 # several jobs on one machine.
@@ -10,9 +10,11 @@ set(TRAINER_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONF
     # A host that does not know its own name asks name servers, ten times per mpirun.
     "RES_OPTIONS=timeout:1 attempts:1")
 
+# mpi_program(NAME [further sources in tests/mpi])
 function(mpi_program name)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/mpi/${name}.cpp)
-    add_executable(${name} mpi/${name}.cpp)
+    list(TRANSFORM ARGN PREPEND mpi/ OUTPUT_VARIABLE further)
+    add_executable(${name} mpi/${name}.cpp ${further})
     target_link_libraries(${name} PRIVATE trainer_train nlohmann_json::nlohmann_json)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   endif()
@@ -27,9 +29,10 @@ function(mpi_test name ranks)
   endif()
 endfunction()
 
-foreach(name mesh_bits classifier_bits collectives_test engine_test memory_test checkpoint_test continue_test damage_test batch_state_test)
+foreach(name mesh_bits classifier_bits collectives_test memory_test checkpoint_test continue_test damage_test batch_state_test)
   mpi_program(${name})
 endforeach()
+mpi_program(engine_test engine_gradients.cpp engine_cuts.cpp engine_left_out.cpp engine_model.cpp)
 
 # One rank writes the reference. The others must produce the same bits.
 set(bits ${CMAKE_CURRENT_BINARY_DIR}/mesh_bits.txt)

@@ -3,11 +3,10 @@
 // and the state that follows from them must have the bits of one rank alone. A step that is not
 // applied must leave the state.
 #include <cmath>
-#include <cstdio>
 
 #include "kernels/cast.hpp"
 #include "nn/batch_group.hpp"
-#include "ranks.hpp"
+#include "rank_checks.hpp"
 #include "shard/state_store.hpp"
 
 namespace {
@@ -15,26 +14,10 @@ namespace {
 using device::DType;
 using device::View;
 using Floats = std::vector<float>;
+using tests::expect;
 
 // Sizes of the global batch, which is one micro-batch.
 constexpr int64_t kSlices = 16, kExamples = 48, kWidth = 37;
-int checks = 0, failures = 0;
-comm::Session* session = nullptr;
-
-void expect(bool good, const std::string& text) {
-  ++checks;
-  if (good) return;
-  if (++failures <= 20)
-    std::printf("FAILED on rank %d: %s\n", session->world().rank(), text.c_str());
-}
-
-struct Alone {
-  static std::unique_ptr<comm::Comm> one() {
-    return session->split(session->world().rank(), 0, comm::SumOrder::tree);
-  }
-  std::unique_ptr<comm::Comm> world = one();
-  comm::Mesh mesh{.shape = {1, 1}, .world = world.get(), .fsdp = one(), .replica = one()};
-};
 
 // Returns a number of an example, which depends only on its position in the batch.
 double value(int64_t step, int64_t example, int64_t column) {
@@ -169,8 +152,8 @@ void on_paper(const comm::MeshShape& shape) {
 }
 
 int body(comm::Session& s, int, char**) {
-  session = &s;
-  Alone alone;
+  tests::session = &s;
+  tests::Alone alone;
   device::Queue queue(device::Kind::cpu, 1, true);
   const Exchanged wanted = exchange(alone.mesh, queue, 1);
   for (int64_t i = 0; i < kExamples; ++i)
@@ -196,11 +179,8 @@ int body(comm::Session& s, int, char**) {
         ++cases;
       }
   }
-  const int64_t all_failures = s.world().sum(failures);
-  if (s.world().rank() == 0)
-    std::printf("%d checks, %d cases on %d ranks, %d failures\n", checks, cases, s.world().size(),
-                int(all_failures));
-  return all_failures ? 1 : 0;
+  tests::say(fmt::format("{} cases", cases));
+  return tests::conclude("batch state");
 }
 
 }  // namespace
