@@ -29,10 +29,11 @@ function(mpi_test name ranks)
   endif()
 endfunction()
 
-foreach(name mesh_bits classifier_bits collectives_test checkpoint_test continue_test damage_test batch_state_test)
+foreach(name mesh_bits classifier_bits collectives_test continue_test damage_test batch_state_test)
   mpi_program(${name})
 endforeach()
 mpi_program(engine_test engine_gradients.cpp engine_cuts.cpp engine_left_out.cpp engine_model.cpp)
+mpi_program(checkpoint_test checkpoint_harm.cpp)
 mpi_program(memory_test count_allocations.cpp)
 set_source_files_properties(mpi/count_allocations.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)  # replaces malloc
 
