@@ -1,14 +1,55 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests repeated losses that are not finite, or finite and absurd: how often a run continues,
-and its last messages."""
+"""Tests repeated losses that are not finite, or finite and absurd: stop, skip and rewind, how often
+a run continues, and its last messages."""
 import shutil
 import subprocess
 
+import numpy as np
+
 import harness
+from live_harness import LiveTest
 
 
-class Guard(harness.RunTest):
+class Guard(LiveTest):
+    def test_nonfinite_stop(self):
+        self.expect(6, "step 4: loss=", "not finite", "guard.nonfinite", args=self.poisoned("stop"), ranks=2)
+        self.assertEqual(self.output.count("not finite; nothing was updated"), 1)  # rank 0 logs it once
+        self.assertEqual(self.newest(), 2)
+        with open(self.dir + "/report.txt") as f:
+            first = f.readline()
+        self.assertRegex(first, r"^rank=0 of 2 host=\S+ step=4 phase=train exit=6: step 4: loss=")
+
+    def test_nonfinite_skip(self):
+        self.expect(0, "step 4: loss=", "skipped", "guard    1 steps without an update", args=self.poisoned("skip"), ranks=2)
+        rows = self.rows()
+        self.assertEqual([row["step"] for row in rows if row["skipped"]], [4])
+        self.assertEqual(len(rows), 8)
+        shutil.rmtree(self.dir)
+        # Every step meets it: the limit.
+        self.expect(6, "3 times in a row (guard.max_skips)", ranks=2,
+                    args=self.poisoned("skip", "--set", "optimizer.learning_rate=1e-2", "--set", "guard.max_skips=2", "--set",
+                                       "train.global_batch=60", "--set", "train.micro_batch=30"))
+
+    def test_nonfinite_rewind(self):
+        self.expect(0, "went back to step 2; 24 examples are left out", args=self.poisoned("rewind"), ranks=2)
+        self.assertEqual([row["step"] for row in self.rows()], list(range(1, 9)))
+        self.assertTrue(all(np.isfinite(float(row["loss"])) for row in self.rows()))
+
+    def test_nonfinite_rewind_stays_in_this_past(self):
+        self.expect(0, args=[self.deck()], ranks=2)
+        # The new run has saved nothing yet; the files there belong to the abandoned run.
+        self.expect(6, "there is no checkpoint to go back to", ranks=2,
+                    args=[self.deck(), "--set", "checkpoint.resume=never", "--set", "optimizer.learning_rate=1e38", "--set",
+                          "guard.nonfinite=rewind", "--set", "checkpoint.every_steps=10"])
+        self.assertEqual(self.newest(), 12)
+
+    def test_nonfinite_evaluation_keeps_the_save_under_way(self):
+        self.expect(6, "evaluator val: ", "not finite at step 5", "guard.nonfinite is about training", ranks=2,
+                    args=[*self.poisoned("skip"), "--set", "eval.val.data=poisoned", "--set", "eval.val.every_steps=5", "--set",
+                          "eval.val.at_end=true", "--set", "checkpoint.every_steps=4"])
+        self.assertEqual(self.newest(), 4)
+
     def test_a_loss_far_above_a_uniform_guess_is_said(self):
         # The loss stays finite, so no guard stops the run, but every update is thousands of times
         # too large.
