@@ -1,0 +1,159 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Options and environment: help, overrides, options that cannot have an effect, checked files, threads."""
+import json
+import os
+from unittest import mock
+
+import harness
+from deck_harness import DeckTest
+
+
+class CommandLine(DeckTest):
+    def test_command_line(self):
+        self.expect(2, "deck", args=[])
+        self.expect(2, "no_such_deck.toml", args=["no_such_deck.toml"])
+        self.expect(2, args=[self.deck(), "--mode", "trian"])
+        self.expect(0, "global_batch", args=["--describe", "train"])
+        self.expect(2, "train", args=["--describe", "trian"])
+        self.expect(0, "adafactor", "adamw", args=["--list", "optimizer"])
+        self.expect(0, "--mesh-selector", args=["--help"])
+
+    def test_what_the_program_says_of_itself(self):
+        self.expect(0, "Examples:", "mpirun -np 4 trainer", "The deck", "What to do", "Explanations", "--unset", args=["--help"])
+        self.assertLess(max(map(len, self.output.splitlines())), 140)
+        self.expect(0, "git=", "gcc=", "hdf5=", "cuda=", "nccl=", "build=", "bf16=", args=["--version"])
+        for kind in ("model", "optimizer", "schedule", "data", "tokenizer", "evaluator"):
+            self.expect(0, args=["--list", kind])
+            for line in self.output.splitlines():
+                self.assertRegex(line, r"^\w+ +\w.*\w", kind)
+        self.expect(0, "adamw (optimizer): ", "optimizer.b1", "optimizer.eps", args=["--describe", "adamw"])
+        self.assertNotIn("beta2_cap", self.output)
+        self.expect(0, "cosine (schedule): ", "schedule.NAME.kind", args=["--describe", "cosine"])
+        self.expect(0, "resize(size", args=["--describe", "resize"])
+        self.assertNotIn("come near", self.output)
+        self.expect(0, "No key is called batch_size", "train.global_batch", "train.micro_batch", args=["--describe", "batch_size"])
+        self.expect(2, "did you mean learning_rate?", args=["--describe", "lr"])
+        self.expect(2, "unknown key", args=["--describe", "qqqq"])
+
+    def test_overrides(self):
+        self.refuse(self.good, "--set", "optimizer.lerning_rate", args=["--set", "optimizer.lerning_rate=1"])
+        self.refuse(self.good, "train.global_batch", args=["--set", "train.global_batch=many"])
+        self.expect(0, args=[self.deck(), "--validate", "--set", "train.total_epochs=3", "--set", "optimizer.learning_rate=5e-4"])
+
+    def test_another_optimizer_for_the_published_deck(self):
+        published = os.path.join(harness.SOURCE, "inputs/cappa_b16.toml")
+        left = ["beta2_cap", "beta2_decay", "eps", "factor_min", "momentum", "momentum_type"]
+        unset = [word for key in left for word in ("--unset", f"optimizer.{key}")]
+        switch = [published, "--validate", "--set", "optimizer.kind=adamw"]
+        self.expect(2, *[f"optimizer.{key}: " for key in left], 'optimizer.eps: written for kind = "adafactor"',
+                    'optimizer.momentum_type: written for kind = "adafactor"', " ".join(unset), """--set 'optimizer={kind="adamw", ...}'""",
+                    args=switch)
+        self.expect(0, "valid", args=[*switch, *unset])
+        self.expect(2, "optimizer.eps", args=[*switch, *unset[:4], *unset[6:]])
+        self.assertNotIn("beta2_cap:", self.output)
+        self.expect(0, "valid", args=[*switch, *unset[:4], *unset[6:], "--set", "optimizer.eps=1e-8"])
+        self.expect(0, "valid", args=[published, "--validate", "--set", 'optimizer={kind="adamw", learning_rate=1e-3}'])
+        # An edited deck: the message names the keys for AdamW and the keys that AdamW lacks.
+        with open(published) as f:
+            text = f.read().replace('kind          = "adafactor"', 'kind          = "adamw"')
+        self.expect(2, 'optimizer.eps: is this meant for kind = "adamw"', "optimizer.momentum_type: is this meant",
+                    "optimizer.factor_min: key factor_min belongs", args=[self.deck(text), "--validate"])
+        # The resolved deck has no dropped key, and the digest changes.
+        self.expect(0, "overrides=3", args=[self.deck(), "--unset", "optimizer.clip_norm", "--set", "train.total_steps=3",
+                                            "--dir", self.dir])
+        with open(self.dir + "/deck.resolved.toml") as f:
+            self.assertRegex(f.read(), r"clip_norm +(= 0\.0)")
+        self.expect(2, "--unset optimizer.clip_nrom", "did you mean optimizer.clip_norm?",
+                    args=[self.deck(), "--validate", "--unset", "optimizer.clip_nrom"])
+
+    def test_directories_are_taken_literally(self):
+        for name in ("back\\slash\\new", 'quo"te', "tab\there", "apo'strophe"):
+            with self.subTest(name):
+                self.expect(0, args=[self.deck(), "--dir", f"{self.folder}/{name}", "--set", "train.total_steps=1",
+                                     "--set", "schedule.default.warmup_steps=0"])
+                self.assertTrue(os.path.exists(f"{self.folder}/{name}/checkpoints/0000000001.h5"), os.listdir(self.folder))
+        self.expect(2, "--dir", "empty", args=[self.deck(), "--dir", ""])
+
+    def test_options_that_would_do_nothing(self):
+        self.expect(2, "--ranks", "--mode plan", args=[self.deck(), "--ranks", 7])
+        self.expect(3, "nonsense", args=[self.deck(), "--validate", "--mesh-selector", "nonsense"])
+        # A mesh that cannot be: before anything is opened, in a bench as in a run.
+        mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
+        for mode in ("train", "bench"):
+            self.expect(3, "mesh", args=[self.deck(), *mesh, "--mode", mode], ranks=3)
+        self.assertFalse(os.path.exists(self.dir))
+
+    def test_what_cannot_be_is_not_ignored(self):
+        ruled = self.changed(("replica = 1, fsdp = -1 }", 'replica = 1, fsdp = -1, rule = [ { match = "a.*", replica = 2 } ] }'),
+                             ('device = "cpu"', 'device = "cuda"'))
+        for mode in ("train", "bench"):
+            self.expect(3, "run.device", "CUDA cannot be used here", args=[self.deck(ruled), "--mode", mode])
+        self.expect(0, "device   cuda", args=[self.deck(ruled), "--mode", "plan"])  # a plan needs no GPU
+        self.expect(0, "device   cpu (auto: ", args=[self.deck(ruled.replace('"cuda"', '"auto"')), "--mode", "plan"])
+        ruled = ruled.replace('"cuda"', '"cpu"')
+        self.expect(3, "--mesh-selector", '"b1" matches no', '"a.*"', args=[self.deck(ruled), "--mode", "plan", "--mesh-selector", "b1"])
+        self.expect(3, "--mesh-selector", "the deck has none", args=[self.deck(), "--mesh-selector", "b1"])
+        self.expect(0, "2 ranks", args=[self.deck(ruled), "--mode", "plan", "--mesh-selector", "a1"])
+        many = self.changed(("replica = 1, fsdp = -1", "replica = 1000000, fsdp = 1000000"))
+        self.expect(3, "1,000,000,000,000 ranks", args=[self.deck(many), "--mode", "plan"])
+        self.expect(2, "--ranks", args=[self.deck(), "--mode", "plan", "--ranks", "0"])
+        self.assertLess(len(self.output), 200, self.output)
+        self.expect(2, "9223372036854775807", "run.seed", args=[self.deck(), "--validate", "--set", "run.seed=9223372036854775808"])
+        self.assertFalse(os.path.exists(self.dir))
+
+    def test_files_are_looked_at_when_asked_for(self):
+        with open(self.folder + "/empty.npz", "wb"):
+            pass
+        text = self.changed((f"{self.data}/train-{{000..001}}.tar", f"{self.folder}/no/train-{{000..006}}.tar"),
+                            (harness.TOKENIZER, self.folder + "/no.model"))
+        text += f'[init]\nfrom = "{self.folder}/empty.npz"\n'
+        text += f'[data.other]\nkind = "hdf5"\npath = "{self.folder}/other.h5"\nfields = {{ image = "images: bytes" }}\n'
+        with open(self.folder + "/other.h5", "w") as f:
+            f.write("no HDF5 file")
+        path = self.deck(text)
+        self.expect(0, "valid", args=[path, "--validate"])
+        unchecked = [line for line in self.output.splitlines() if line.startswith("not looked at: ")]
+        self.assertEqual([line.split()[3] for line in unchecked],
+                         ["tokenizer.words.path", "data.other.path", "data.train.path", "init.from"], self.output)
+        self.assertIn("--validate --files", self.output)
+        self.expect(4, f"deck.toml:{self.line_of(text, 'no.model')}: tokenizer.words.path: tokenizer model",
+                    f"deck.toml:{self.line_of(text, '/no/train-')}: data.train.path: cannot open '{self.folder}/no/train-000.tar'",
+                    "in all 7 of 7 files", "other.h5' does not begin like an HDF5 file",
+                    f"deck.toml:{self.line_of(text, 'empty.npz')}: init.from: ", args=[path, "--validate", "--files"])
+        self.assertFalse(os.path.exists(self.dir))
+        self.expect(0, "valid", args=[self.deck(), "--validate", "--files"])
+        self.assertNotIn("not looked at", self.output)
+        with open(self.data + "/train-001.tar", "wb") as f:
+            f.write(b"not a tar" * 100)
+        self.expect(4, "train-001.tar' does not begin like a tar", args=[self.deck(), "--validate", "--files"])
+        self.expect(2, "--files", "--validate", args=[self.deck(), "--files"])
+
+    def test_the_last_line_of_a_bench_is_json(self):
+        few = ["--set", "bench.steps=2", "--set", "bench.warmup_steps=1"]
+        self.expect(0, args=[self.deck(), "--mode", "bench", "--set", "run.name='a \"name\"'", *few])
+        self.assertEqual(json.loads(self.output.splitlines()[-1])["workload"], 'a "name"')
+
+    def test_threads_that_openmp_bound(self):
+        # OpenMP binds the thread that loads it to one core at once; that is not all that the rank
+        # has.
+        cores = len(os.sched_getaffinity(0))
+        few = ["--set", "bench.steps=1", "--set", "bench.warmup_steps=1", "--set", "run.threads=0"]
+        for variable, value in (("OMP_PROC_BIND", "true"), ("OMP_PLACES", "cores"), ("OMP_PROC_BIND", "false")):
+            with mock.patch.dict(os.environ, {variable: value}):
+                self.expect(0, f"1 ranks x {cores} threads", args=[self.deck(), "--mode", "bench", *few])
+            self.assertNotIn("binding", self.output)
+
+    def test_omp_num_threads_is_not_ignored_in_silence(self):
+        few = [self.deck(), "--set", "train.total_steps=1", "--set", "schedule.default.warmup_steps=0", "--set", "checkpoint.resume=never"]
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "abc"}):
+            self.expect(0, "level=warning", 'OMP_NUM_THREADS="abc" is no number of threads', args=few, ranks=2)
+            self.assertEqual(self.output.count("OMP_NUM_THREADS=\"abc\""), 1, self.output)
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "7"}):
+            self.expect(0, 'threads  OMP_NUM_THREADS="7" is not used', args=few)
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}):
+            self.expect(0, args=few)
+            self.assertNotIn("OMP_NUM_THREADS", self.output)
+
+
+harness.main()
