@@ -140,11 +140,10 @@ TEST(IncludeOrder, OnlyIoIncludesItsInternalHeaders) {
     EXPECT_TRUE(i.target != "io/h5_handle.hpp" || i.from == "io") << at(i);
 }
 
-// C++, CMake and scripts; data, pictures and the published code's generator are as they are.
+// True for C++, CMake and scripts.
 bool is_text_of_ours(const fs::path& file) {
   std::string name = in_repository(file);
-  if (name.starts_with("tests/golden/") || name.find("__pycache__") != std::string::npos)
-    return false;
+  if (name.find("__pycache__") != std::string::npos) return false;
   static const std::set<std::string> extensions = {".hpp",   ".cpp", ".cu", ".cuh", ".def",
                                                    ".cmake", ".sh",  ".py", ".in"};
   if (extensions.count(file.extension().string()) || file.filename() == "CMakeLists.txt")
@@ -216,7 +215,7 @@ TEST(Style, FilesAreShortAndClean) {
     ++files;
     std::string name = in_repository(file);
     std::vector<std::string> lines = lines_of(file);
-    EXPECT_LT(lines.size(), 600u) << name << ": split it";
+    EXPECT_LT(lines.size(), 501u) << name << ": split it";
     for (size_t i = 0; i < lines.size(); ++i) {
       const std::string& line = lines[i];
       std::string where = name + ":" + std::to_string(i + 1);
