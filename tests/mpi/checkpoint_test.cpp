@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "checkpoint_rig.hpp"
-#include "train/run_dir.hpp"
+#include "job/run_dir.hpp"
 
 namespace {
 
@@ -178,7 +178,7 @@ void run_directory(CheckpointTest& t) {
   std::string path = t.root + "/a/b/run", file = t.root + "/a_file";
   t.on_first(t.world, [&] { io::write_file_atomically(file, ""); });
   t.refused(t.world, base::Exit::config, {"run.dir", file},
-            [&] { train::RunDirectory directory(t.world, file + "/run"); });
+            [&] { job::RunDirectory directory(t.world, file + "/run"); });
   auto attempt_by_another_process = [&](bool expected) {
     t.world.barrier();
     if (t.world.rank() == 0) {
@@ -186,7 +186,7 @@ void run_directory(CheckpointTest& t) {
       if (child == 0) {
         auto self = comm::make_plan_comm(1);
         try {
-          train::RunDirectory directory(*self, path);
+          job::RunDirectory directory(*self, path);
           ::_exit(0);  // dies with the lock
         } catch (const base::Error& e) {
           bool named = std::string(e.what()).find(fmt::format(":{} since 20", ::getppid())) !=
@@ -201,12 +201,12 @@ void run_directory(CheckpointTest& t) {
     t.world.barrier();
   };
   {
-    train::RunDirectory directory(t.world, path);
+    job::RunDirectory directory(t.world, path);
     EXPECT(io::is_directory(directory.checkpoints()) && io::is_directory(directory.logs()));
     attempt_by_another_process(false);
   }
   attempt_by_another_process(true);
-  train::RunDirectory again(t.world, path);  // the dead one left no lock
+  job::RunDirectory again(t.world, path);  // the dead one left no lock
 }
 
 int run(comm::Session& session, int argc, char** argv) {

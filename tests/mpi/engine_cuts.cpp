@@ -11,11 +11,11 @@ namespace {
 // The digest of losses, norms and state after three steps from stirred weights.
 uint64_t train_a_little(comm::Mesh& mesh, tests::Case c, const Change& change = {}) {
   c.mesh = mesh.shape;
-  train::Engine engine(options_of(c, change), mesh, device::Kind::cpu);
+  step::Engine engine(options_of(c, change), mesh, device::Kind::cpu);
   stir(engine);
   uint64_t digest = 0;
   for (int step = 1; step <= 3; ++step) {
-    const train::StepReport& r = tests::run_step(engine, mesh, step);
+    const step::StepReport& r = tests::run_step(engine, mesh, step);
     expect(r.finite && std::isfinite(r.loss()), "finite");
     std::vector<double> numbers = r.measures;
     numbers.insert(numbers.end(), {r.gradients.gradients.global, r.update.parameters.global});
@@ -88,7 +88,7 @@ void check_sums() {
     const bool bits = std::string(level) == "mesh";
     if (bits && !power_of_two()) continue;
     tests::Case c{.mesh = {}, .level = level};
-    train::Engine one(options_of(c, no_update), alone.mesh, device::Kind::cpu);
+    step::Engine one(options_of(c, no_update), alone.mesh, device::Kind::cpu);
     stir(one);
     const double loss = tests::run_step(one, alone.mesh, 1).loss();
     const auto expected = whole_gradients(one, alone.mesh);
@@ -104,7 +104,7 @@ void check_sums() {
           c.optimizer = optimizer;
           comm::Mesh mesh = comm::make_mesh(*session, shape,
                                             bits ? comm::SumOrder::tree : comm::SumOrder::library);
-          train::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
+          step::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
           stir(engine);
           double found = tests::run_step(engine, mesh, 1).loss();
           expect(bits ? found == loss : std::abs(found - loss) <= 1e-6 * loss,
@@ -137,7 +137,7 @@ void check_mixed_strategies() {
                 .parameters = "replicated",
                 .optimizer = "replicated",
                 .level = "run"};
-  train::Engine one(options_of(c, {}), alone.mesh, device::Kind::cpu);
+  step::Engine one(options_of(c, {}), alone.mesh, device::Kind::cpu);
   stir(one);
   const std::vector<double> wanted =
       tests::run_step(one, alone.mesh, 1).gradients.gradients.per_parameter;
@@ -147,8 +147,10 @@ void check_mixed_strategies() {
       comm::Mesh mesh = comm::make_mesh(*session, shape, comm::SumOrder::library);
       c.mesh = shape;
       c.micro_batch = 48 / session->world().size() / 4;
-      auto rules = [&](auto& o, auto&) { o.sharding.rules = {{sharded, "sharded", "sharded"}}; };
-      train::Engine engine(options_of(c, rules), mesh, device::Kind::cpu);
+      auto rules = [&](auto& o, auto&) {
+        o.sharding.rules = {{sharded, shard::Placement::sharded, shard::Placement::sharded}};
+      };
+      step::Engine engine(options_of(c, rules), mesh, device::Kind::cpu);
       stir(engine);
       const std::vector<double> found =
           tests::run_step(engine, mesh, 1).gradients.gradients.per_parameter;

@@ -27,14 +27,14 @@ void compare_with_differences(comm::Mesh& mesh, const std::string& name, tests::
   c.level = "run";
   c.kind = "sgd";
   c.mesh = mesh.shape;
-  train::Engine engine(options_of(c,
-                                  [&](train::EngineOptions& o, models::CappaOptions& m) {
-                                    if (change) change(o, m);
-                                    o.optimizer.learning_rate = 0;
-                                    o.optimizer.weight_decay = 0;
-                                    o.optimizer.clip_norm = 0;
-                                  }),
-                       mesh, device::Kind::cpu);
+  step::Engine engine(options_of(c,
+                                 [&](step::EngineOptions& o, models::CappaOptions& m) {
+                                   if (change) change(o, m);
+                                   o.optimizer.learning_rate = 0;
+                                   o.optimizer.weight_decay = 0;
+                                   o.optimizer.clip_norm = 0;
+                                 }),
+                      mesh, device::Kind::cpu);
   stir(engine);
   // the inputs stay where the first step put them
   auto loss = [&] { return engine.step(1, {}).loss(); };
@@ -109,13 +109,13 @@ void check_gradients() {
     m.decoder.bias = false;
   };
   auto fixed = [](auto&, auto& m) {
-    m.posemb = "sincos2d";
+    m.learned_positions = false;
     m.masking_ratio = 1;
     m.decoder.width = m.decoder.heads = m.decoder.mlp = 0;
   };
   auto shared = [](auto& o, auto& m) {
     m.label_smoothing = 0.1;
-    o.memory.recompute = "mlp";
+    o.memory.recompute = models::Recompute::mlp;
   };
   if (session->world().size() == 1) {
     compare_with_differences(alone.mesh, "CapPa", {}, {}, 4);

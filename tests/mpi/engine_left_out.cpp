@@ -14,14 +14,14 @@ namespace {
 
 // Takes the labels (or, by masks, the weight) of the examples at positions [from, to) of a step
 // away.
-const train::StepReport& step_without_labels(train::Engine& engine, comm::Mesh& mesh, int64_t from,
-                                             int64_t to, bool by_mask) {
+const step::StepReport& step_without_labels(step::Engine& engine, comm::Mesh& mesh, int64_t from,
+                                            int64_t to, bool by_mask) {
   struct MaskedBatch : tests::MadeBatch {
     using MadeBatch::MadeBatch;
     Floats masks;
   };
   return engine.step(1, [&](int64_t m) {
-    const train::Geometry& g = engine.geometry();
+    const step::Geometry& g = engine.geometry();
     int64_t first = g.first_example(mesh, m);
     auto made = std::make_shared<MaskedBatch>(tests::small_cappa(), first, g.micro_batch);
     MaskedBatch& batch = *made;
@@ -61,14 +61,14 @@ void check_frozen() {
                     .level = "run"};
       c.kind = kind;
       c.bf16 = bf16;
-      train::Engine all(options_of(c, {}), mesh, device::Kind::cpu);
+      step::Engine all(options_of(c, {}), mesh, device::Kind::cpu);
       c.frozen = pattern;
-      train::Engine some(options_of(c, {}), mesh, device::Kind::cpu);
+      step::Engine some(options_of(c, {}), mesh, device::Kind::cpu);
       stir(all);
       stir(some);
       auto before = tests::whole_state(some, *mesh.world);
       const optim::Norms norms = tests::run_step(all, mesh, 1).gradients.gradients;
-      const train::StepReport& r = tests::run_step(some, mesh, 1);
+      const step::StepReport& r = tests::run_step(some, mesh, 1);
       int many = 0;
       double squares = 0, global = r.gradients.gradients.global;
       for (size_t p = 0; p < some.layout().parameters().size(); ++p) {
@@ -115,12 +115,12 @@ void check_frozen() {
 void check_without_labels() {
   Alone alone;
   auto no_update = [](auto& o, auto&) { o.optimizer.learning_rate = o.optimizer.weight_decay = 0; };
-  auto norms_of = [&](const train::StepReport& r) { return r.gradients.gradients.per_parameter; };
+  auto norms_of = [&](const step::StepReport& r) { return r.gradients.gradients.per_parameter; };
   // The first half of the batch alone: its sums are what must be left.
   tests::Case c{.mesh = {}, .level = "run", .global_batch = 24};
-  train::Engine half(options_of(c, no_update), alone.mesh, device::Kind::cpu);
+  step::Engine half(options_of(c, no_update), alone.mesh, device::Kind::cpu);
   stir(half);
-  train::StepReport expected = step_without_labels(half, alone.mesh, 0, 0, false);
+  step::StepReport expected = step_without_labels(half, alone.mesh, 0, 0, false);
   int cases = 0;
   for (comm::MeshShape shape : few_shapes())
     for (bool by_mask : {false, true})
@@ -133,9 +133,9 @@ void check_without_labels() {
         c.level = level;
         c.global_batch = 48;
         c.micro_batch = 48 / session->world().size() / 2;
-        train::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
+        step::Engine engine(options_of(c, no_update), mesh, device::Kind::cpu);
         stir(engine);
-        const train::StepReport& r = step_without_labels(engine, mesh, 24, 48, by_mask);
+        const step::StepReport& r = step_without_labels(engine, mesh, 24, 48, by_mask);
         expect(r.finite, "finite");
         expect(std::abs(2 * r.loss() - expected.loss()) <= 1e-5 * expected.loss(),
                fmt::format("loss {} of {}", r.loss(), expected.loss()));
@@ -158,9 +158,9 @@ void check_without_labels() {
     c.level = "run";
     comm::Mesh mesh =
         comm::make_mesh(*session, {1, session->world().size()}, comm::SumOrder::library);
-    train::Engine engine(options_of(c, {}), mesh, device::Kind::cpu);
+    step::Engine engine(options_of(c, {}), mesh, device::Kind::cpu);
     stir(engine);
-    const train::StepReport& r = step_without_labels(engine, mesh, 0, 48, false);
+    const step::StepReport& r = step_without_labels(engine, mesh, 0, 48, false);
     expect(r.finite && r.loss() == 0 && r.gradients.gradients.global == 0 &&
                std::isnan(r.measures[Cappa::Measures::loss_per_token]),
            std::string(kind) + ": a batch without labels");

@@ -57,7 +57,7 @@ void check_cap() {
       comm::make_mesh(*session, {1, session->world().size()}, comm::SumOrder::library);
   tests::Case c{.mesh = mesh.shape, .micro_batch = 48 / session->world().size(), .level = "run"};
   auto as_cap = [](auto&, auto& m) { m.masked_pred_prob = 0; };
-  train::Engine engine(options_of(c, as_cap), mesh, device::Kind::cpu);
+  step::Engine engine(options_of(c, as_cap), mesh, device::Kind::cpu);
   stir(engine);
   double nll[48], weight[48], sum = 0;
   const int64_t n = engine.geometry().micro_batch;
@@ -65,7 +65,7 @@ void check_cap() {
   tests::score(engine, batch.host, nll, weight);
   for (int64_t i = 0; i < n; ++i) sum += nll[i] / weight[i];
   mesh.fsdp->all_reduce({&sum, device::DType::f64, 1}).wait();
-  const train::StepReport& r = tests::run_step(engine, mesh, 1);
+  const step::StepReport& r = tests::run_step(engine, mesh, 1);
   expect(std::abs(r.loss() - sum / 48) < 1e-6 * r.loss(),
          fmt::format("evaluation says {}, training {}", sum / 48, r.loss()));
   expect(r.sums[Cappa::Sums::examples_parallel] == 0 && r.sums[Cappa::Sums::examples_ar] == 48 &&
@@ -82,8 +82,8 @@ void check_causality() {
   Alone alone;
   for (double masked : {0.0, 0.5}) {
     tests::Case c{.mesh = {}, .level = "run"};
-    train::Engine engine(options_of(c, [&](auto&, auto& m) { m.masked_pred_prob = masked; }),
-                         alone.mesh, device::Kind::cpu);
+    step::Engine engine(options_of(c, [&](auto&, auto& m) { m.masked_pred_prob = masked; }),
+                        alone.mesh, device::Kind::cpu);
     stir(engine);
     // Negative log-likelihood of the tokens at [from, to), with token `changed` of every caption
     // another one.

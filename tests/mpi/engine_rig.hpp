@@ -19,9 +19,9 @@ inline std::vector<comm::MeshShape> few_shapes() {
   return session->world().size() == 4 ? std::vector<comm::MeshShape>{{2, 2}} : shapes();
 }
 
-using Change = std::function<void(train::EngineOptions&, models::CappaOptions&)>;
-inline train::EngineOptions options_of(const tests::Case& c, const Change& change) {
-  train::EngineOptions o = tests::engine_options(c, 10);
+using Change = std::function<void(step::EngineOptions&, models::CappaOptions&)>;
+inline step::EngineOptions options_of(const tests::Case& c, const Change& change) {
+  step::EngineOptions o = tests::engine_options(c, 10);
   auto m = std::make_shared<models::CappaOptions>(tests::small_cappa(c.dropout));
   if (change) change(o, *m);
   o.model.options = m;
@@ -29,7 +29,7 @@ inline train::EngineOptions options_of(const tests::Case& c, const Change& chang
 }
 
 // Gives every weight a value. The initial head is zero, and almost every gradient with it.
-inline void stir(train::Engine& engine) {
+inline void stir(step::Engine& engine) {
   engine.initialise();
   for (const shard::TensorSlice& s : engine.state()) {
     if (!s.name.starts_with("/params/")) continue;
@@ -45,8 +45,7 @@ inline void stir(train::Engine& engine) {
 }
 
 // Every whole gradient, by path, at every rank: each adds its part to zeros, which is exact.
-inline std::map<std::string, Floats> whole_gradients(train::Engine& engine,
-                                                     const comm::Mesh& mesh) {
+inline std::map<std::string, Floats> whole_gradients(step::Engine& engine, const comm::Mesh& mesh) {
   const shard::Layout& layout = engine.layout();
   std::map<std::string, Floats> out;
   for (const shard::Parameter& p : layout.parameters())

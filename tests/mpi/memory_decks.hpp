@@ -15,9 +15,9 @@ class MadeFeed {
  public:
   // Makes the batches of steps 1..steps. fullness(step) is 0 for captions of one token, 1 for
   // captions of any length, 2 for captions without padding.
-  MadeFeed(train::Engine& engine, comm::Mesh& mesh, int64_t steps,
+  MadeFeed(step::Engine& engine, comm::Mesh& mesh, int64_t steps,
            const std::function<int(int64_t step)>& fullness) {
-    const train::Geometry& g = engine.geometry();
+    const step::Geometry& g = engine.geometry();
     for (int64_t step = 1; step <= steps; ++step)
       for (int64_t m = 0; m < g.accumulation; ++m) {
         tests::MadeBatch batch(tests::small_cappa(),
@@ -44,7 +44,7 @@ class MadeFeed {
         std::memcpy(input.host.data, batch.find(name)->second.data(), size_t(input.host.bytes()));
     };
   }
-  const train::StepReport& step(train::Engine& engine, int64_t step) {
+  const step::StepReport& step(step::Engine& engine, int64_t step) {
     step_ = step;
     return engine.step_filled(step, feed_);
   }
@@ -52,20 +52,20 @@ class MadeFeed {
  private:
   std::vector<std::map<std::string, std::string>> batches_;  // by step and pass
   int64_t passes_ = 1, step_ = 0;
-  train::Engine::Fill feed_;
+  step::Engine::Fill feed_;
 };
 
 struct Deck {
   std::string name;
   tests::Case c;
-  std::function<void(train::EngineOptions&)> change = [](train::EngineOptions&) {};
+  std::function<void(step::EngineOptions&)> change = [](step::EngineOptions&) {};
   int64_t passes = 1;
 
-  train::EngineOptions options(comm::MeshShape shape) const {
+  step::EngineOptions options(comm::MeshShape shape) const {
     tests::Case on = c;
     on.mesh = shape;
     on.micro_batch = 48 / shape.ranks() / passes;
-    train::EngineOptions o = tests::engine_options(on, 10);
+    step::EngineOptions o = tests::engine_options(on, 10);
     change(o);
     return o;
   }
@@ -78,7 +78,7 @@ inline std::vector<Deck> decks() {
   std::vector<Deck> out;
   auto add = [&](const std::string& name, const char* parameters, const char* optimizer,
                  const char* level, int64_t passes, const char* recompute, const char* kind,
-                 std::function<void(train::EngineOptions&)> change = {}) {
+                 std::function<void(step::EngineOptions&)> change = {}) {
     Deck d{.name = name, .c = {.mesh = {}}};
     d.c.parameters = parameters;
     d.c.optimizer = optimizer;
@@ -93,21 +93,22 @@ inline std::vector<Deck> decks() {
   add("ZeRO-1, 3 passes", "replicated", "sharded", "run", 3, "none", "adamw");
   add("FSDP", "sharded", "sharded", "run", 1, "mlp", "adafactor");
   add("FSDP, 4 passes, nothing gathered ahead", "sharded", "sharded", "run", 4, "block", "momentum",
-      [](train::EngineOptions& o) { o.sharding.prefetch = 0; });
+      [](step::EngineOptions& o) { o.sharding.prefetch = 0; });
   add("level mesh, FSDP", "sharded", "sharded", "mesh", 1, "none", "adafactor");
   add("level mesh, FSDP, 4 passes", "sharded", "sharded", "mesh", 4, "block", "adamw");
   add("level mesh, data parallel, 2 passes", "replicated", "replicated", "mesh", 2, "mlp",
       "adafactor");
   add("level mesh, ZeRO-1", "replicated", "sharded", "mesh", 1, "none", "sgd");
   add("mixed strategies, frozen encoder blocks, dropout", "sharded", "sharded", "run", 2, "block",
-      "adafactor", [](train::EngineOptions& o) {
-        o.sharding.rules = {{".*/bias", "replicated", "replicated"},
-                            {"decoder/EmbedTargets/.*", "replicated", ""}};
+      "adafactor", [](step::EngineOptions& o) {
+        o.sharding.rules = {
+            {".*/bias", shard::Placement::replicated, shard::Placement::replicated},
+            {"decoder/EmbedTargets/.*", shard::Placement::replicated, shard::Placement::inherited}};
         o.model.options = std::make_shared<models::CappaOptions>(tests::small_cappa(0.2));
       });
   out.back().c.frozen = "encoder/Transformer/encoderblock_.*";
   add("Cap, update clipping, logits in chunks of a MiB", "sharded", "sharded", "run", 1, "none",
-      "adafactor", [](train::EngineOptions& o) {
+      "adafactor", [](step::EngineOptions& o) {
         auto m = std::make_shared<models::CappaOptions>(tests::small_cappa());
         m->masked_pred_prob = 0;
         m->logits_mb = 1;
@@ -116,16 +117,17 @@ inline std::vector<Deck> decks() {
         method->clipping_threshold = 1;
         o.optimizer.method = method;
       });
-  auto narrow = [](train::EngineOptions& o) { o.operands = device::DType::bf16; };
+  auto narrow = [](step::EngineOptions& o) { o.operands = device::DType::bf16; };
   add("FSDP in bf16, 2 passes", "sharded", "sharded", "run", 2, "mlp", "adafactor", narrow);
   add("ZeRO-1 in bf16", "replicated", "sharded", "run", 1, "none", "adamw", narrow);
   add("level mesh, data parallel in bf16", "replicated", "replicated", "mesh", 1, "none",
       "adafactor", narrow);
   add("mixed strategies in bf16", "sharded", "sharded", "run", 1, "none", "adafactor",
-      [](train::EngineOptions& o) {
+      [](step::EngineOptions& o) {
         o.operands = device::DType::bf16;
-        o.sharding.rules = {{".*/bias", "replicated", "replicated"},
-                            {"decoder/EmbedTargets/.*", "replicated", ""}};
+        o.sharding.rules = {
+            {".*/bias", shard::Placement::replicated, shard::Placement::replicated},
+            {"decoder/EmbedTargets/.*", shard::Placement::replicated, shard::Placement::inherited}};
       });
   return out;
 }

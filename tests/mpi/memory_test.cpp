@@ -20,8 +20,8 @@ using tests::expect, tests::say, tests::session;
 struct Planned {
   std::unique_ptr<comm::Comm> world;
   comm::Mesh mesh;
-  train::Engine engine;
-  Planned(const train::EngineOptions& options, comm::MeshShape shape)
+  step::Engine engine;
+  Planned(const step::EngineOptions& options, comm::MeshShape shape)
       : world(comm::make_plan_comm(shape.ranks())),
         mesh(comm::make_plan_mesh(shape, *world)),
         engine(options, mesh, Kind::plan) {}
@@ -33,7 +33,7 @@ struct Saving {
   int64_t weights, gradients, optimizer;  // per rank; optimizer: what there is per element
   int64_t units, tensors;
 };
-Saving saving(train::Engine& engine) {
+Saving saving(step::Engine& engine) {
   int64_t shared = 0;  // row and column means, which every rank holds whole, lie in one buffer
   for (const shard::TensorSlice& slice : engine.state()) {
     int64_t n = 1;
@@ -83,7 +83,7 @@ void sharding() {
       comm::Mesh mesh = comm::make_mesh(
           *session, c.mesh,
           std::string(level) == "mesh" ? comm::SumOrder::tree : comm::SumOrder::library);
-      train::Engine engine(tests::engine_options(c, 10), mesh, Kind::cpu);
+      step::Engine engine(tests::engine_options(c, 10), mesh, Kind::cpu);
       c.micro_batch = 48 / 2;  // as many passes as on several ranks
       Planned one(tests::engine_options(c, 10), {1, 1});
       expect(engine.geometry().accumulation == one.engine.geometry().accumulation,
@@ -102,7 +102,7 @@ void sharding() {
     for (int64_t prefetch : {0, 1}) {
       tests::Case c{.mesh = {1, ranks}, .level = "run"};
       c.micro_batch = 48 / ranks;
-      train::EngineOptions o = tests::engine_options(c, 10);
+      step::EngineOptions o = tests::engine_options(c, 10);
       o.sharding.prefetch = prefetch;
       Planned planned(o, c.mesh);
       const shard::Layout& layout = planned.engine.layout();
@@ -119,7 +119,7 @@ void sharding() {
   // The figures of a real size, from the plan back end. planning() proves that they hold in a run.
   auto options = [](comm::MeshShape) {
     tests::Case c{.mesh = {}, .micro_batch = 4, .level = "run"};
-    train::EngineOptions o = tests::engine_options(c, 10);
+    step::EngineOptions o = tests::engine_options(c, 10);
     auto m = std::make_shared<models::CappaOptions>();
     m->encoder.depth = 2;
     m->decoder.depth = 2;
@@ -153,7 +153,7 @@ void planning() {
     for (comm::MeshShape shape : tests::shapes()) {
       const std::string name = fmt::format("{} on {}x{}", deck.name, shape.replica, shape.fsdp);
       comm::Mesh mesh = comm::make_mesh(*session, shape, deck.order());
-      train::Engine real(deck.options(shape), mesh, Kind::cpu);
+      step::Engine real(deck.options(shape), mesh, Kind::cpu);
       real.initialise();
       real.publish();
       Planned planned(deck.options(shape), shape);
@@ -245,9 +245,9 @@ void allocation() {
         const std::string name = fmt::format("{} on {}x{} with {} threads", deck.name,
                                              shape.replica, shape.fsdp, threads);
         comm::Mesh mesh = comm::make_mesh(*session, shape, deck.order());
-        train::EngineOptions options = deck.options(shape);
+        step::EngineOptions options = deck.options(shape);
         options.threads = threads;
-        train::Engine engine(options, mesh, Kind::cpu);
+        step::Engine engine(options, mesh, Kind::cpu);
         engine.initialise();
         // Captions are short at first and full later, because the first batches may not decide
         // which buffers exist.

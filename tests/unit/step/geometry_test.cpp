@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cut of the global batch into ranks, passes and slices.
-#include "train/geometry.hpp"
+#include "step/geometry.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/error.hpp"
 
-namespace train {
+namespace step {
 namespace {
 
 // Positions of all examples that the ranks of a mesh take in a step, pass by pass and rank by rank.
@@ -97,4 +97,4 @@ TEST(Geometry, RefusalsNameTheNumbers) {
 }
 
 }  // namespace
-}  // namespace train
+}  // namespace step

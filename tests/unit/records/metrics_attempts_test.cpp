@@ -13,7 +13,7 @@
 
 #include "base/error.hpp"
 #include "io/h5.hpp"
-#include "train/metrics.hpp"
+#include "records/metrics.hpp"
 
 namespace {
 
@@ -39,7 +39,7 @@ class MetricAttempts : public testing::Test {
   void killed_attempt() {
     const pid_t child = ::fork();
     if (child == 0) {
-      train::Metrics m(directory_, 0, 1, true, {}, false, declared_);
+      records::Metrics m(directory_, 0, 1, true, {}, false, declared_);
       m.eval_row("val", 0, {{"perplexity", 9}});
       for (int64_t step = 1; step <= 10; ++step)
         m.train_row(step, {{"loss", 1.0 / double(step)},
@@ -66,8 +66,8 @@ class MetricAttempts : public testing::Test {
   }
 
   std::string directory_ = testing::TempDir() + "metric_attempts_XXXXXX";
-  const train::DeclaredMetrics declared_ = {
-      {train::kTrainRows, {{"loss", "nats/token", "declared by a model"}}},
+  const records::DeclaredMetrics declared_ = {
+      {records::kTrainRows, {{"loss", "nats/token", "declared by a model"}}},
       {"/eval/val", {{"perplexity", "nats/caption", "declared by an evaluator"}}}};
   std::string jsonl_, abandoned_;
 };
@@ -75,7 +75,7 @@ class MetricAttempts : public testing::Test {
 TEST_F(MetricAttempts, RowsOfAKilledAttemptAreThere) {
   killed_attempt();
   EXPECT_EQ(lines(jsonl_), 1 + 10 + 2);  // each row goes to the system at once
-  train::Metrics m(directory_, 6, 1, true, {}, false, declared_);
+  records::Metrics m(directory_, 6, 1, true, {}, false, declared_);
   EXPECT_EQ(m.attempt(), 2);
   EXPECT_TRUE(m.has_eval("val", 0));
   EXPECT_FALSE(m.has_eval("val", 10));
@@ -91,7 +91,7 @@ TEST_F(MetricAttempts, RowsOfAKilledAttemptAreThere) {
 TEST_F(MetricAttempts, ASecondAttemptContinuesTheCurves) {
   killed_attempt();
   {
-    train::Metrics m(directory_, 6, 1, true, {}, false, declared_);
+    records::Metrics m(directory_, 6, 1, true, {}, false, declared_);
     m.train_row(7, {{"loss", 70}});
     m.eval_row("val", 7, {{"perplexity", 4}});
     m.eval_row("val", 7, {{"perplexity", 3}});  // the last value of a step holds
@@ -112,14 +112,14 @@ TEST_F(MetricAttempts, ASecondAttemptContinuesTheCurves) {
 // A crash can leave the abandoned rows written and the other two files as they were.
 TEST_F(MetricAttempts, RowsThatAreMovedTwiceCountOnce) {
   killed_attempt();
-  { train::Metrics m(directory_, 6, 1, true, {}, false, declared_); }
+  { records::Metrics m(directory_, 6, 1, true, {}, false, declared_); }
   const std::string before = io::read_file(jsonl_),
                     before_h5 = io::read_file(directory_ + "/metrics.h5");
-  { train::Metrics m(directory_, 2, 1, true, {}, false, declared_); }
+  { records::Metrics m(directory_, 2, 1, true, {}, false, declared_); }
   const int64_t moved = lines(abandoned_);
   io::write_file_atomically(jsonl_, before);
   io::write_file_atomically(directory_ + "/metrics.h5", before_h5);
-  { train::Metrics m(directory_, 2, 1, true, {}, false, declared_); }
+  { records::Metrics m(directory_, 2, 1, true, {}, false, declared_); }
   EXPECT_EQ(lines(abandoned_), moved);
   EXPECT_EQ(column("/train/step"), (Column{1, 2}));
 }
@@ -127,7 +127,7 @@ TEST_F(MetricAttempts, RowsThatAreMovedTwiceCountOnce) {
 TEST_F(MetricAttempts, ARunFromTheBeginningAbandonsAllRows) {
   killed_attempt();
   {
-    train::Metrics m(directory_, 0, 1, true, {}, false, declared_);
+    records::Metrics m(directory_, 0, 1, true, {}, false, declared_);
     EXPECT_EQ(m.attempt(), 2);
   }
   io::H5File file = io::H5File::open(directory_ + "/metrics.h5");
@@ -138,7 +138,7 @@ TEST_F(MetricAttempts, ARunFromTheBeginningAbandonsAllRows) {
 }
 
 TEST_F(MetricAttempts, ARowThatNoTableDeclaresIsRefused) {
-  train::Metrics m(directory_, 0, 1, true, {});
+  records::Metrics m(directory_, 0, 1, true, {});
   EXPECT_NE(refused([&] {
               m.train_row(1, {{"los", 1}});
             }).find("neither a measure of the model nor in train_metrics"),
@@ -150,7 +150,7 @@ TEST_F(MetricAttempts, ARowThatNoTableDeclaresIsRefused) {
 }
 
 TEST_F(MetricAttempts, OtherRanksWriteNothing) {
-  train::Metrics silent(directory_, 0, 1, false, {});
+  records::Metrics silent(directory_, 0, 1, false, {});
   silent.train_row(1, {{"loss", 1}});
   silent.flush();
   EXPECT_TRUE(io::list_directory(directory_).empty());
