@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a kernel on the CPU. Every CUDA thread of a block is a fiber, and blocks run one after the
-// other. At a barrier or a shuffle a fiber gives way. Cases that CUDA leaves undefined are errors
-// here: threads of a block at different barriers, threads that ended while others wait, and lanes
-// missing from a shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the
-// first, so a missing barrier changes results. With CUDA_ON_CPU_COUNT=1 the program prints the
-// number of launches at its end.
+// Runs a kernel on the CPU. CUDA threads run on fibers, and blocks run one after the other. At a
+// barrier or a shuffle a thread gives way. Cases that CUDA leaves undefined are errors here:
+// threads of a block at different barriers, threads that ended while others wait, and lanes missing
+// from a shuffle. CUDA_ON_CPU_ORDER=reverse runs threads and blocks from the last to the first, so
+// a missing barrier changes results. With CUDA_ON_CPU_COUNT=1 the program prints the number of
+// launches at its end.
 #include <ucontext.h>
 
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -27,29 +28,35 @@ namespace {
 
 constexpr size_t kStack = 128 * 1024;
 
+// A stack on which CUDA threads run, one after the other until one of them waits.
 struct Fiber {
-  enum State { ready, at_block, at_warp, done };
-  State state = done;
-  const char* file = "";  // of the barrier at which the fiber waits
-  int line = 0;
-  // values of the last two shuffles; readers of the older one may not have run yet
-  uint64_t exchanged[2] = {0, 0};
-  int turn = 0;
-  dim3 thread;
   bool started = false;
-  jmp_buf point;
+  void* point[5];  // of GCC's __builtin_setjmp
   ucontext_t context;
   std::unique_ptr<char[]> stack;
 };
 
+struct Thread {
+  enum State { ready, at_block, at_warp, done };
+  State state = done;
+  const char* file = "";  // of the barrier at which the thread waits
+  int line = 0;
+  // values of the last two shuffles; readers of the older one may not have run yet
+  uint64_t exchanged[2] = {0, 0};
+  int turn = 0;
+  dim3 index;
+  Fiber* fiber = nullptr;  // from its first instruction to its last
+};
+
 struct Block {
+  std::vector<Thread> threads;
   std::vector<std::unique_ptr<Fiber>> fibers;  // kept between launches
-  size_t count = 0;
-  Fiber* running = nullptr;
-  size_t running_index = 0;
+  std::vector<Fiber*> idle;                    // fibers without a thread
+  size_t count = 0;                            // threads of the block
+  size_t turns = 0;                            // threads that had their turn in this pass
+  Thread* running = nullptr;
   const std::function<void()>* body = nullptr;
-  jmp_buf scheduler;
-  ucontext_t scheduler_context;
+  Fiber scheduler;
   bool reverse = false;
   std::unique_ptr<GuardedMemory> shared;
 };
@@ -62,100 +69,135 @@ const struct Count {
   }
 } count_at_end;
 
-void give_way(Fiber::State state) {
-  Fiber* self = b.running;
-  self->state = state;
+// Returns the next thread of this pass that can go on, or null at the end of the pass.
+Thread* next_ready() {
+  while (b.turns < b.count) {
+    const size_t k = b.turns++;
+    Thread& t = b.threads[b.reverse ? b.count - 1 - k : k];
+    if (t.state == Thread::ready) return &t;
+  }
+  return nullptr;
+}
+
+void run_here(Thread* t) {
+  b.running = t;
+  place.thread = t->index;
+}
+
+void fiber_main();
+
+Fiber* idle_fiber() {
+  if (b.idle.empty()) {
+    b.fibers.push_back(std::make_unique<Fiber>());
+    b.idle.push_back(b.fibers.back().get());
+  }
+  Fiber* f = b.idle.back();
+  b.idle.pop_back();
+  return f;
+}
+
+// The C library's longjmp costs several times as much, because it looks at cleanups and signals.
+[[noreturn, gnu::noinline]] void jump(void** point) { __builtin_longjmp(point, 1); }
+
+// Leaves `from` for the fiber of `to`, or for the scheduler if `to` is null. Returns when something
+// switches to `from`.
+void switch_from(Fiber& from, Thread* to) {
+  Fiber* target = &b.scheduler;
+  if (to) {
+    if (!to->fiber) to->fiber = idle_fiber();
+    target = to->fiber;
+    run_here(to);
+  }
+  const bool first = to && !target->started;
+  if (first) {
+    target->started = true;
+    target->stack = std::make_unique<char[]>(kStack);
+    getcontext(&target->context);
+    target->context.uc_stack.ss_sp = target->stack.get();
+    target->context.uc_stack.ss_size = kStack;
+    target->context.uc_link = nullptr;
+    makecontext(&target->context, fiber_main, 0);
+  }
 #ifdef __SANITIZE_ADDRESS__
-  swapcontext(&self->context, &b.scheduler_context);
+  swapcontext(&from.context, &target->context);
 #else
-  if (_setjmp(self->point) == 0) _longjmp(b.scheduler, 1);
+  if (__builtin_setjmp(from.point) == 0) {
+    if (first)
+      setcontext(&target->context);
+    else
+      jump(target->point);
+  }
 #endif
 }
 
+void give_way(Thread::State state) {
+  b.running->state = state;
+  switch_from(*b.running->fiber, next_ready());
+}
+
+// Threads that wait for nothing follow each other here without a switch.
 void fiber_main() {
   for (;;) {
     (*b.body)();
-    give_way(Fiber::done);
+    Fiber* self = std::exchange(b.running->fiber, nullptr);
+    b.running->state = Thread::done;
+    Thread* next = next_ready();
+    if (next && !next->fiber) {
+      next->fiber = self;
+      run_here(next);
+      continue;
+    }
+    b.idle.push_back(self);
+    switch_from(*self, next);
   }
-}
-
-void enter(size_t index) {
-  Fiber& f = *b.fibers[index];
-  b.running = &f;
-  b.running_index = index;
-  f.state = Fiber::ready;
-  place.thread = f.thread;
-  bool first = !f.started;
-  if (first) {
-    f.started = true;
-    f.stack = std::make_unique<char[]>(kStack);
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = kStack;
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, fiber_main, 0);
-  }
-#ifdef __SANITIZE_ADDRESS__
-  swapcontext(&b.scheduler_context, &f.context);
-#else
-  if (_setjmp(b.scheduler) == 0) {
-    if (first)
-      setcontext(&f.context);
-    else
-      _longjmp(f.point, 1);
-  }
-#endif
-  b.running = nullptr;
 }
 
 std::string describe(size_t index) {
-  const Fiber& f = *b.fibers[index];
+  const Thread& t = b.threads[index];
   std::string where =
       "thread " + std::to_string(index) + " of block " + std::to_string(place.block.x);
-  if (f.state == Fiber::done) return where + " has ended";
-  return where + " waits at " + f.file + ":" + std::to_string(f.line);
+  if (t.state == Thread::done) return where + " has ended";
+  return where + " waits at " + t.file + ":" + std::to_string(t.line);
 }
 
-// Releases the fibers of [begin, end) if all of them are in `state` at the same line.
-bool release(size_t begin, size_t end, Fiber::State state) {
+// Releases the threads of [begin, end) if all of them are in `state` at the same line.
+bool release(size_t begin, size_t end, Thread::State state) {
   for (size_t i = begin; i < end; ++i)
-    if (b.fibers[i]->state == Fiber::ready ||
-        (b.fibers[i]->state != state && b.fibers[i]->state != Fiber::done))
+    if (b.threads[i].state == Thread::ready ||
+        (b.threads[i].state != state && b.threads[i].state != Thread::done))
       return false;
   for (size_t i = begin; i < end; ++i) {
-    const Fiber &f = *b.fibers[i], &first = *b.fibers[begin];
-    if (f.state != state || f.line != first.line || std::string(f.file) != first.file)
+    const Thread &t = b.threads[i], &first = b.threads[begin];
+    if (t.state != state || t.line != first.line ||
+        (t.file != first.file && std::strcmp(t.file, first.file) != 0))
       throw std::runtime_error("threads part at a barrier: " + describe(begin) + ", " +
                                describe(i));
   }
-  for (size_t i = begin; i < end; ++i) b.fibers[i]->state = Fiber::ready;
+  for (size_t i = begin; i < end; ++i) b.threads[i].state = Thread::ready;
   return true;
 }
 
 void run_block() {
   size_t n = b.count;
-  for (size_t i = 0; i < n; ++i) b.fibers[i]->state = Fiber::ready;
+  for (size_t i = 0; i < n; ++i) b.threads[i].state = Thread::ready;
   for (;;) {
-    bool any = false;
-    for (size_t k = 0; k < n; ++k) {
-      size_t i = b.reverse ? n - 1 - k : k;
-      if (b.fibers[i]->state == Fiber::ready) {
-        enter(i);
-        any = true;
-      }
-    }
+    b.turns = 0;
+    Thread* const begins = next_ready();
+    if (begins) switch_from(b.scheduler, begins);
+    b.running = nullptr;
+    bool any = begins != nullptr;
     size_t ended = 0, waiting_for_block = 0;
     for (size_t i = 0; i < n; ++i) {
-      ended += b.fibers[i]->state == Fiber::done;
-      waiting_for_block += b.fibers[i]->state == Fiber::at_block;
+      ended += b.threads[i].state == Thread::done;
+      waiting_for_block += b.threads[i].state == Thread::at_block;
     }
     if (ended == n) return;
-    bool moved = waiting_for_block > 0 && release(0, n, Fiber::at_block);
+    bool moved = waiting_for_block > 0 && release(0, n, Thread::at_block);
     for (size_t w = 0; w < n && !moved; w += 32) {
       size_t end = std::min(n, w + 32);
       bool at_warp = false;
-      for (size_t i = w; i < end; ++i) at_warp = at_warp || b.fibers[i]->state == Fiber::at_warp;
-      if (at_warp) any = release(w, end, Fiber::at_warp) || any;
+      for (size_t i = w; i < end; ++i) at_warp = at_warp || b.threads[i].state == Thread::at_warp;
+      if (at_warp) any = release(w, end, Thread::at_warp) || any;
     }
     if (!any && !moved)
       throw std::runtime_error("threads wait for each other: " + describe(0) + ", " +
@@ -165,27 +207,27 @@ void run_block() {
 
 }  // namespace
 
-int lane() { return int(b.running_index % 32); }
+int lane() { return int((b.running - b.threads.data()) % 32); }
 void* dynamic_shared() { return b.shared ? b.shared->data() : nullptr; }
 
 void wait_for_block(const char* file, int line) {
   b.running->file = file;
   b.running->line = line;
-  give_way(Fiber::at_block);
+  give_way(Thread::at_block);
 }
 
 uint64_t exchange(uint64_t value, int from, const char* file, int line) {
-  Fiber* self = b.running;
-  size_t index = b.running_index;
+  Thread* self = b.running;
+  const size_t index = size_t(self - b.threads.data());
   self->turn ^= 1;
   int turn = self->turn;
   self->exchanged[turn] = value;
   self->file = file;
   self->line = line;
-  give_way(Fiber::at_warp);
+  give_way(Thread::at_warp);
   size_t other = index / 32 * 32 + size_t(from);
   if (from < 0 || from >= 32 || other >= b.count) std::abort();
-  return b.fibers[other]->exchanged[turn];
+  return b.threads[other].exchanged[turn];
 }
 
 void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
@@ -198,7 +240,7 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
   ++launches;
   const char* order = std::getenv("CUDA_ON_CPU_ORDER");
   b.reverse = order && std::string(order) == "reverse";
-  while (b.fibers.size() < count) b.fibers.push_back(std::make_unique<Fiber>());
+  if (b.threads.size() < count) b.threads.resize(count);
   b.count = count;
   b.body = &thread;
   place.grid = grid;
@@ -206,10 +248,10 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
   b.shared = dynamic_shared_bytes ? std::make_unique<GuardedMemory>(dynamic_shared_bytes) : nullptr;
   if (b.shared) b.shared->open(true);
   for (size_t i = 0; i < count; ++i) {
-    Fiber& f = *b.fibers[i];
-    f.turn = 0;
-    f.thread = dim3(unsigned(i % block.x), unsigned(i / block.x % block.y),
-                    unsigned(i / block.x / block.y));
+    Thread& t = b.threads[i];
+    t.turn = 0;
+    t.index = dim3(unsigned(i % block.x), unsigned(i / block.x % block.y),
+                   unsigned(i / block.x / block.y));
   }
   Access access;
   size_t blocks = size_t(grid.x) * grid.y * grid.z;
@@ -221,7 +263,10 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes,
     try {
       run_block();
     } catch (...) {
-      b.fibers.clear();  // some fibers are in the middle of the kernel
+      // Some threads are in the middle of the kernel, on their fibers.
+      b.threads.clear();
+      b.idle.clear();
+      b.fibers.clear();
       throw;
     }
   }

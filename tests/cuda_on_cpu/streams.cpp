@@ -9,6 +9,7 @@
 #include <sched.h>
 
 #include <cstdlib>
+#include <optional>
 
 namespace cuda_on_cpu {
 namespace {
@@ -19,6 +20,9 @@ std::set<cudaStream_t>& streams() {
 }
 
 bool advance() {
+  // Opening and closing the memory costs more than small kernels, so it stays open from the first
+  // work to the last.
+  std::optional<Access> open;
   bool moved = false;
   for (bool again = true; again;) {
     again = false;
@@ -26,6 +30,7 @@ bool advance() {
       while (!stream->work.empty() && stream->work.front()()) {
         stream->work.pop_front();
         again = moved = true;
+        if (!open) open.emplace();
       }
   }
   return moved;
