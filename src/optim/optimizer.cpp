@@ -105,10 +105,10 @@ void Optimizer::set_scale_state(const ScaleState& state) {
 
 // Returns the decision (0) or the loss scale (1): three floats in the place of two doubles, behind
 // the squares.
-device::View Optimizer::floats_found(int64_t which) const {
-  const device::View behind =
-      found_.view(device::DType::f64).slice(1 + places_.count + 2 * which, 2);
-  return {behind.data, device::DType::f32, 3};
+device::View Optimizer::inspection_floats(int64_t which) const {
+  const device::View words =
+      inspection_.view(device::DType::f64).slice(1 + square_index_.count + 2 * which, 2);
+  return {words.data, device::DType::f32, 3};
 }
 
 // Squares are added in the order of the parameters.
@@ -217,7 +217,7 @@ void Optimizer::apply(int64_t step) {
 }
 
 const Report& Optimizer::report(int64_t step) {
-  report_.update.schedules = schedules_of_[step];
+  report_.update.schedules = schedule_values_[step];
   if (fabric_.queue.kind() == device::Kind::plan) return report_;
   const device::View inspection = host_inspection_.read(step);
   const auto* gradient_squares = static_cast<const double*>(inspection.data) + 1;
