@@ -84,7 +84,8 @@ class Layout(unittest.TestCase):
 
         with ThreadPoolExecutor(2) as pool:
             wrong = re.findall(r"^(\S+?:\d+):\d+: error", "".join(pool.map(check, groups)), re.M)
-        self.assertEqual([os.path.relpath(path, SOURCE) for path in wrong], [], "run tests/run/format_test.py --list | xargs clang-format-14 -i")
+        self.assertEqual([os.path.relpath(path, SOURCE) for path in wrong], [],
+                         "run tests/run/format_test.py --list | xargs clang-format-14 -i")
 
 
 if __name__ == "__main__":
