@@ -44,7 +44,7 @@ class Ema {
 
   // Sets the average to the weights. Call it at the start, and when the weights were replaced.
   void start();
-  // Call it after the update of `step`; `decided`: Engine::decision().
+  // Call it after the update of `step`; `decided`: Optimizer::decision().
   void update(int64_t step, device::View decided);
   // Returns the average, for forward passes, and gathers it after an update. All ranks must call.
   shard::WeightStore& average();
