@@ -4,6 +4,7 @@
 
 #include "case_file.hpp"
 #include "compare.hpp"
+#include "host/compute.hpp"
 #include "models/cappa.hpp"
 #include "step/engine.hpp"
 #include "translate.hpp"
