@@ -122,23 +122,23 @@ class Engine {
   // For tests: a context for forward passes, and the inputs of the training pass that was begun
   // last.
   nn::Context forward_context(Weights on = Weights::raw);
-  const models::Inputs& inputs() const { return inputs_->of(0); }
+  const models::Inputs& inputs() const { return passes_.inputs->of(0); }
 
   models::Model& model() { return *model_; }
-  const models::TrainPass& train_pass() const { return *train_pass_; }
-  const shard::Layout& layout() const { return *layout_; }
+  const models::TrainPass& train_pass() const { return *passes_.train; }
+  const shard::Layout& layout() const { return *stores_.layout; }
   const Geometry& geometry() const { return geometry_; }
   const std::vector<models::Measure>& measures() const { return sums_->measures(); }
   const device::Ledger& ledger() const { return ledger_; }
   device::Queue& queue() { return queue_; }
   int64_t arena_peak() const { return arena_->peak(); }
-  device::View owned_weights(int unit) const { return weights_->owned(unit); }
-  device::View owned_gradient(int unit) const { return gradients_->owned(unit); }
+  device::View owned_weights(int unit) const { return stores_.weights->owned(unit); }
+  device::View owned_gradient(int unit) const { return stores_.gradients->owned(unit); }
   base::Stream draws(int64_t step) const { return draws_of_step(options_.seed, step); }
   // fp16's loss scale, for checkpoints; all zero in other precisions.
-  optim::Optimizer::ScaleState scale_state() { return optimizer_->scale_state(); }
+  optim::Optimizer::ScaleState scale_state() { return update_.optimizer->scale_state(); }
   void set_scale_state(const optim::Optimizer::ScaleState& state) {
-    optimizer_->set_scale_state(state);
+    update_.optimizer->set_scale_state(state);
   }
   bool scales_loss() const { return options_.loss_scale.has_value(); }
   // Returns parameters and optimizer state for checkpoints, in the memory of queue().
@@ -159,6 +159,30 @@ class Engine {
   std::string graphs_problem() const;
   int64_t measure_arena();
 
+  struct Passes {
+    std::unique_ptr<models::TrainPass> train;
+    std::vector<std::unique_ptr<models::ForwardPass>> forward;
+    std::unique_ptr<PassInputs> inputs;
+  };
+  // Parameters as this rank holds them, and what is exchanged for them.
+  struct Stores {
+    std::unique_ptr<shard::Layout> layout;
+    std::unique_ptr<shard::WeightStore> weights;
+    std::unique_ptr<shard::GradientStore> gradients;
+    std::unique_ptr<shard::StateStore> states;
+    std::unique_ptr<nn::BatchGroup> group;
+  };
+  struct Update {
+    std::unique_ptr<optim::Optimizer> optimizer;
+    std::unique_ptr<optim::Ema> ema;
+    bool ema_starts = false;  // at the next publish
+    std::vector<optim::OwnedUnit> owned;
+  };
+  struct Tally {
+    double data_s = 0, comm_s = 0;  // since the last report
+    int64_t submitted = 0;          // steps so far
+  };
+
   EngineOptions options_;
   comm::Mesh& mesh_;
   device::Queue queue_;
@@ -166,23 +190,15 @@ class Engine {
   device::Ledger ledger_;
   Geometry geometry_;
   std::unique_ptr<models::Model> model_;
-  std::unique_ptr<models::TrainPass> train_pass_;
-  std::vector<std::unique_ptr<models::ForwardPass>> forward_passes_;
-  std::unique_ptr<shard::Layout> layout_;
-  std::unique_ptr<shard::WeightStore> weights_;
-  std::unique_ptr<shard::GradientStore> gradients_;
-  std::unique_ptr<shard::StateStore> states_;
-  std::unique_ptr<nn::BatchGroup> group_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<optim::Ema> ema_;
-  bool ema_starts_ = false;  // the average starts at the next publish
+  Stores stores_;
+  Update update_;
+  // the average starts at the next publish
   std::unique_ptr<device::Arena> arena_;
-  std::unique_ptr<PassInputs> inputs_;
+  Passes passes_;
   std::unique_ptr<StepSums> sums_;
-  std::vector<optim::OwnedUnit> owned_;
   base::PerStep<StepReport> reports_;
-  double data_s_ = 0, comm_s_ = 0;  // time waited since the last report
-  int64_t submitted_ = 0;           // steps submitted so far
+  Tally tally_;  // time waited since the last report
+                 // steps submitted so far
 };
 
 }  // namespace step
