@@ -277,7 +277,7 @@ TEST(Recipe, LengthOfARun) {
 }
 
 TEST(Recipe, OptionsOfTheEngine) {
-  const EngineOptions plain = CheckedDeck({}).recipe.engine(960, 2);
+  const step::EngineOptions plain = CheckedDeck({}).recipe.engine(960, 2);
   EXPECT_EQ(plain.micro_batch, 96) << "train.micro_batch = 0 sets no limit";
   EXPECT_EQ(plain.threads, 2);
   EXPECT_EQ(plain.operands, device::DType::f32);
@@ -291,11 +291,11 @@ TEST(Recipe, OptionsOfTheEngine) {
   };
   EXPECT_EQ(engine({"train.micro_batch=6"}, device::Kind::cpu).micro_batch, 6);
   EXPECT_EQ(engine({"precision.compute=bf16"}, device::Kind::cpu).operands, device::DType::bf16);
-  const EngineOptions narrow =
+  const step::EngineOptions narrow =
       engine({"precision.compute=fp16", "run.device=cuda"}, device::Kind::cuda);
   EXPECT_EQ(narrow.operands, device::DType::f16);
   EXPECT_TRUE(narrow.loss_scale);
-  const EngineOptions short_operands =
+  const step::EngineOptions short_operands =
       engine({"precision.compute=tf32", "run.device=cuda"}, device::Kind::cuda);
   EXPECT_EQ(short_operands.operands, device::DType::f32);
   EXPECT_TRUE(short_operands.tf32);
@@ -309,7 +309,7 @@ TEST(Recipe, TheAverageIsMeasuredInSteps) {
   const CheckedDeck checked({},
                             "[ema]\ndecay = 0.5\nwarmup_fraction = 0.2\nevery_examples = 192\n");
   ASSERT_EQ(checked.problems(), "");
-  const EngineOptions options = checked.recipe.engine(960, 1);
+  const step::EngineOptions options = checked.recipe.engine(960, 1);
   ASSERT_TRUE(options.ema);
   EXPECT_EQ(options.ema->decay, 0.5);
   EXPECT_EQ(options.ema->warmup, 2);
