@@ -99,35 +99,39 @@ Fiber* idle_fiber() {
 // The C library's longjmp costs several times as much, because it looks at cleanups and signals.
 [[noreturn, gnu::noinline]] void jump(void** point) { __builtin_longjmp(point, 1); }
 
+// Continues `to`, or begins it. Returns when something continues `from`.
+[[gnu::noinline]] void leave(Fiber& from, Fiber& to, bool begins) {
+#ifdef __SANITIZE_ADDRESS__
+  (void)begins;
+  swapcontext(&from.context, &to.context);
+#else
+  if (__builtin_setjmp(from.point) != 0) return;
+  if (begins)
+    setcontext(&to.context);
+  else
+    jump(to.point);
+#endif
+}
+
+void make_stack(Fiber& f) {
+  f.started = true;
+  f.stack = std::make_unique<char[]>(kStack);
+  getcontext(&f.context);
+  f.context.uc_stack.ss_sp = f.stack.get();
+  f.context.uc_stack.ss_size = kStack;
+  f.context.uc_link = nullptr;
+  makecontext(&f.context, fiber_main, 0);
+}
+
 // Leaves `from` for the fiber of `to`, or for the scheduler if `to` is null. Returns when something
 // switches to `from`.
 void switch_from(Fiber& from, Thread* to) {
-  Fiber* target = &b.scheduler;
-  if (to) {
-    if (!to->fiber) to->fiber = idle_fiber();
-    target = to->fiber;
-    run_here(to);
-  }
-  const bool first = to && !target->started;
-  if (first) {
-    target->started = true;
-    target->stack = std::make_unique<char[]>(kStack);
-    getcontext(&target->context);
-    target->context.uc_stack.ss_sp = target->stack.get();
-    target->context.uc_stack.ss_size = kStack;
-    target->context.uc_link = nullptr;
-    makecontext(&target->context, fiber_main, 0);
-  }
-#ifdef __SANITIZE_ADDRESS__
-  swapcontext(&from.context, &target->context);
-#else
-  if (__builtin_setjmp(from.point) == 0) {
-    if (first)
-      setcontext(&target->context);
-    else
-      jump(target->point);
-  }
-#endif
+  if (!to) return leave(from, b.scheduler, false);
+  if (!to->fiber) to->fiber = idle_fiber();
+  run_here(to);
+  const bool begins = !to->fiber->started;
+  if (begins) make_stack(*to->fiber);
+  leave(from, *to->fiber, begins);
 }
 
 void give_way(Thread::State state) {
