@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of captions: tables (TSV, CSV) and COCO captions JSON, read by the rules of src/data/sources/caption_table.hpp. Not a tool itself."""
+"""Files of captions: tables (TSV, CSV) and COCO captions JSON. Not a tool itself.
+
+The rules are those of src/data/sources/caption_table.hpp.
+"""
 import csv
 import io
 import json
