@@ -108,105 +108,142 @@ void refuse(const WeightFile& file, std::vector<std::string> problems, bool noth
       example);
 }
 
-}  // namespace
+// Builds the plan parameter by parameter and collects the problems.
+class InitPlanner {
+ public:
+  InitPlanner(const WeightFile& file, const InitOptions& options)
+      : file_(file),
+        options_(options),
+        tensors_(file.tensors()),
+        names_(options, tensors_),
+        taken_(tensors_.size()) {
+    for (size_t i = 0; i < tensors_.size(); ++i) index_[tensors_[i].name] = i;
+    if (options.average && std::none_of(tensors_.begin(), tensors_.end(), [](const FileTensor& t) {
+          return t.name.starts_with(average_root());
+        }))
+      base::fail(base::Exit::checkpoint,
+                 "init.weights = \"ema\": {} holds no average of weights; take \"raw\", or a "
+                 "checkpoint of a run with [ema]",
+                 file.path());
+  }
 
-InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
-                   const InitOptions& options) {
-  const std::vector<FileTensor>& tensors = file.tensors();
-  Names names(options, tensors);
-  std::map<std::string, size_t> index;
-  for (size_t i = 0; i < tensors.size(); ++i) index[tensors[i].name] = i;
-  std::vector<bool> taken(tensors.size());
-  InitPlan plan;
-  std::vector<std::string> problems;
-  std::string example;
-  auto problem = [&](const std::string& path, std::string text) {
-    if (problems.empty()) example = path;
-    problems.push_back(std::move(text));
-  };
+  InitPlan plan(const std::vector<Wanted>& wanted) {
+    for (size_t w = 0; w < wanted.size(); ++w) match(w, wanted[w]);
+    list_unused();
+    check_patterns(wanted.empty() ? "" : wanted[0].path);
+    if (plan_.loads.empty() && problems_.empty()) problem("decoder/.*", "nothing is left to load");
+    if (!problems_.empty()) refuse(file_, std::move(problems_), plan_.loads.empty(), example_);
+    std::sort(plan_.loads.begin(), plan_.loads.end(),
+              [](const InitPlan::Load& a, const InitPlan::Load& b) { return a.source < b.source; });
+    return std::move(plan_);
+  }
+
+ private:
+  using Index = std::map<std::string, size_t>;
+
+  static std::string average_root() { return kAverageRoot.substr(1); }
+
+  void problem(const std::string& path, std::string text) {
+    if (problems_.empty()) example_ = path;
+    problems_.push_back(std::move(text));
+  }
 
   // Finds the average of a tensor, if the deck asks for averages and the file has one.
-  const std::string weight_root = kWeightRoot.substr(1), average_root = kAverageRoot.substr(1);
-  auto averaged = [&](const std::string& name) {
-    if (!options.average || !name.starts_with(weight_root)) return index.end();
-    return index.find(average_root + name.substr(weight_root.size()));
-  };
-  if (options.average && std::none_of(tensors.begin(), tensors.end(), [&](const FileTensor& t) {
-        return t.name.starts_with(average_root);
-      }))
-    base::fail(base::Exit::checkpoint,
-               "init.weights = \"ema\": {} holds no average of weights; take \"raw\", or a "
-               "checkpoint of a run with [ema]",
-               file.path());
+  Index::const_iterator find_average(const std::string& name) const {
+    const std::string weight_root = kWeightRoot.substr(1);
+    if (!options_.average || !name.starts_with(weight_root)) return index_.end();
+    return index_.find(average_root() + name.substr(weight_root.size()));
+  }
 
-  for (size_t w = 0; w < wanted.size(); ++w) {
-    const Wanted& p = wanted[w];
-    std::string ours = fmt::format("{} {}", p.path, shape_text(p.shape));
-    std::optional<std::string> theirs = names.theirs(p.path);
-    bool leave = names.dont_load(p.path);
+  void match(size_t w, const Wanted& p) {
+    const std::string ours = fmt::format("{} {}", p.path, shape_text(p.shape));
+    const std::optional<std::string> theirs = names_.theirs(p.path);
+    const bool leave = names_.dont_load(p.path);
     if (!theirs) {
-      plan.unmapped.push_back(ours);
-      continue;
+      plan_.unmapped.push_back(ours);
+      return;
     }
-    auto found = index.find(*theirs);
-    if (auto average = averaged(*theirs); average != index.end()) {
-      if (found != index.end()) taken[found->second] = true;
+    auto found = std::as_const(index_).find(*theirs);
+    if (auto average = find_average(*theirs); average != index_.end()) {
+      if (found != index_.end()) taken_[found->second] = true;
       found = average;
     }
-    if (found == index.end()) {
+    if (found == index_.end()) {
       if (leave)
-        plan.missing.push_back(ours);
+        plan_.missing.push_back(ours);
       else
         problem(p.path, fmt::format("missing in the file: {} (looked for {})", ours, *theirs));
-      continue;
+      return;
     }
-    const FileTensor& t = tensors[found->second];
-    taken[found->second] = true;
-    if (leave) {
-      plan.skipped.push_back(fmt::format("{} (dont_load)", ours));
-    } else if (!t.type) {
+    taken_[found->second] = true;
+    if (leave)
+      plan_.skipped.push_back(fmt::format("{} (dont_load)", ours));
+    else
+      load(w, p, found->second);
+  }
+
+  // Plans to load tensor `source` into a parameter, if type and shape allow it.
+  void load(size_t w, const Wanted& p, size_t source) {
+    const FileTensor& t = tensors_[source];
+    if (!t.type) {
       problem(
           p.path,
           fmt::format("{}: the file holds {}, which is no weight; f32, f64, f16 and bf16 are read",
                       p.path, describe(t)));
     } else if (t.shape == p.shape) {
-      plan.loads.push_back({w, found->second, false});
-    } else if (p.grid && !options.resample) {
-      plan.skipped.push_back(
-          fmt::format("{} (posemb = \"keep\"; the file has {})", ours, shape_text(t.shape)));
+      plan_.loads.push_back({w, source, false});
+    } else if (p.grid && !options_.resample) {
+      plan_.skipped.push_back(fmt::format("{} {} (posemb = \"keep\"; the file has {})", p.path,
+                                          shape_text(p.shape), shape_text(t.shape)));
     } else if (p.grid && can_resample(t.shape, p.shape)) {
-      plan.loads.push_back({w, found->second, true});
+      plan_.loads.push_back({w, source, true});
     } else {
       problem(p.path, fmt::format("{}: the file has {}, this model {}", p.path, shape_text(t.shape),
                                   shape_text(p.shape)));
     }
   }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (taken[i]) continue;
-    std::optional<std::string> ours = names.ours(tensors[i].name);
-    if (!ours || names.dont_load(*ours))
-      plan.unused.push_back(describe(tensors[i]));
-    else
-      problem(*ours, fmt::format("only in the file: {}", describe(tensors[i])));
+
+  void list_unused() {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (taken_[i]) continue;
+      const std::optional<std::string> ours = names_.ours(tensors_[i].name);
+      if (!ours || names_.dont_load(*ours))
+        plan_.unused.push_back(describe(tensors_[i]));
+      else
+        problem(*ours, fmt::format("only in the file: {}", describe(tensors_[i])));
+    }
   }
+
   // A user's pattern that matches nothing is a mistake: the tensor it should keep random was
   // loaded.
-  const std::vector<std::string> published = InitOptions().dont_load;
-  for (size_t i = 0; i < options.dont_load.size(); ++i)
-    if (!names.has_matched(i) &&
-        std::find(published.begin(), published.end(), options.dont_load[i]) == published.end())
-      problem("decoder/.*",
-              fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in "
-                          "the file: it must match a whole path such as {}",
-                          options.dont_load[i], wanted.empty() ? "" : wanted[0].path));
-  if (plan.loads.empty() && problems.empty()) {
-    problems.push_back("nothing is left to load");
-    example = "decoder/.*";
+  void check_patterns(const std::string& first_path) {
+    const std::vector<std::string> published = InitOptions().dont_load;
+    for (size_t i = 0; i < options_.dont_load.size(); ++i)
+      if (!names_.has_matched(i) &&
+          std::find(published.begin(), published.end(), options_.dont_load[i]) == published.end())
+        problem(
+            "decoder/.*",
+            fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in "
+                        "the file: it must match a whole path such as {}",
+                        options_.dont_load[i], first_path));
   }
-  if (!problems.empty()) refuse(file, std::move(problems), plan.loads.empty(), example);
-  std::sort(plan.loads.begin(), plan.loads.end(),
-            [](const InitPlan::Load& a, const InitPlan::Load& b) { return a.source < b.source; });
-  return plan;
+
+  const WeightFile& file_;
+  const InitOptions& options_;
+  const std::vector<FileTensor>& tensors_;
+  Names names_;
+  Index index_;              // tensors of the file by name
+  std::vector<bool> taken_;  // by tensor of the file
+  InitPlan plan_;
+  std::vector<std::string> problems_;
+  std::string example_;  // path of the first problem's parameter
+};
+
+}  // namespace
+
+InitPlan plan_init(const std::vector<Wanted>& wanted, const WeightFile& file,
+                   const InitOptions& options) {
+  return InitPlanner(file, options).plan(wanted);
 }
 
 }  // namespace checkpoint

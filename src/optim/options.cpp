@@ -104,100 +104,136 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > shown ? fmt::format("{} and {} more", text, names.size() - shown) : text;
 }
 
-}  // namespace
+// Gives each parameter the policy of the first rule that matches its path. Collects the rules and
+// schedules that contradict each other or that nothing uses.
+class PolicyResolver {
+ public:
+  PolicyResolver(const OptimizerOptions& options, const ScheduleTables& tables,
+                 const std::vector<std::string>& paths)
+      : rules_(options.rules), tables_(tables), paths_(paths) {
+    for (const Rule& rule : rules_) patterns_.push_back(pattern_of(rule.match));
+    matches_.resize(rules_.size());
+    reached_.resize(rules_.size());
+  }
 
-Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
-                          const std::vector<std::string>& paths) {
-  Policies out;
-  out.schedules = {"default"};
-  out.parameters.resize(paths.size());
-  auto schedule_index = [&](const std::string& name) {
-    auto it = std::find(out.schedules.begin(), out.schedules.end(), name);
-    if (it == out.schedules.end()) it = out.schedules.insert(it, name);
-    return int(it - out.schedules.begin());
-  };
+  Policies resolve() {
+    out_.schedules = {"default"};
+    out_.parameters.resize(paths_.size());
+    check_schedule_names();
+    for (size_t p = 0; p < paths_.size(); ++p) assign(p);
+    check_rules();
+    check_schedules_are_used();
+    return std::move(out_);
+  }
 
-  std::vector<std::optional<std::regex>> patterns;  // none: bind has reported it
-  std::vector<bool> matches(options.rules.size()), reached(options.rules.size());
-  std::vector<std::string> known{"default"};
-  for (auto& [name, table] : tables)
-    if (name != "default") known.push_back(name);
-  for (size_t r = 0; r < options.rules.size(); ++r) {
-    const Rule& rule = options.rules[r];
-    patterns.push_back(pattern_of(rule.match));
-    if (!patterns.back()) matches[r] = true;
-    if (std::find(known.begin(), known.end(), rule.schedule) == known.end()) {
-      const std::string near = base::nearest_name(rule.schedule, known);
-      out.problems.push_back(
+ private:
+  void check_schedule_names() {
+    std::vector<std::string> known{"default"};
+    for (auto& [name, table] : tables_)
+      if (name != "default") known.push_back(name);
+    for (size_t r = 0; r < rules_.size(); ++r) {
+      const std::string& schedule = rules_[r].schedule;
+      if (std::find(known.begin(), known.end(), schedule) != known.end()) continue;
+      const std::string near = base::nearest_name(schedule, known);
+      out_.problems.push_back(
           {fmt::format("optimizer.rule.{}.schedule", r),
-           fmt::format("no table [schedule.{}]; there are: {}{}", rule.schedule,
-                       base::join(known, ", "),
+           fmt::format("no table [schedule.{}]; there are: {}{}", schedule, base::join(known, ", "),
                        near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near))});
     }
   }
 
-  std::set<std::string> used;  // by a parameter that changes
-  std::vector<std::string> uncovered;
-  for (size_t p = 0; p < paths.size(); ++p) {
-    ParameterPolicy& policy = out.parameters[p];
-    policy.decay_scale = decays_by_default(paths[p]) ? 1 : 0;
-    if (options.rules.empty()) {
-      used.insert("default");
-      continue;
-    }
+  // Returns the first rule that matches the path, or null. Marks all rules that match.
+  const Rule* first_match(const std::string& path) {
     const Rule* first = nullptr;
-    for (size_t r = 0; r < patterns.size(); ++r)
-      if (patterns[r] && std::regex_match(paths[p], *patterns[r])) {
-        matches[r] = true;
-        if (!first) {
-          first = &options.rules[r];
-          reached[r] = true;
-        }
-      }
-    if (!first) {
-      uncovered.push_back(paths[p]);
-      continue;
+    for (size_t r = 0; r < rules_.size(); ++r) {
+      if (!patterns_[r] || !std::regex_match(path, *patterns_[r])) continue;
+      matches_[r] = true;
+      if (first) continue;
+      first = &rules_[r];
+      reached_[r] = true;
     }
-    policy.frozen = first->frozen;
-    policy.lr_scale = first->lr_scale;
-    if (first->decay_scale >= 0) policy.decay_scale = first->decay_scale;
-    if (policy.frozen) continue;
-    policy.schedule = schedule_index(first->schedule);
-    used.insert(first->schedule);
+    return first;
   }
 
-  if (!uncovered.empty())
-    out.problems.push_back(
-        {"optimizer.rule",
-         fmt::format("no rule matches {} parameter{}: {}; end the list with match = \".*\"",
-                     uncovered.size(), uncovered.size() == 1 ? "" : "s", some_of(uncovered))});
-  for (size_t r = 0; r < matches.size(); ++r)
-    if (matches[r] && !reached[r] && patterns[r])
-      out.problems.push_back({fmt::format("optimizer.rule.{}.match", r),
-                              fmt::format("\"{}\" is never reached: the rules before it take all "
-                                          "that it matches; put it before them",
-                                          options.rules[r].match)});
-    else if (!matches[r])
-      out.problems.push_back(
-          {fmt::format("optimizer.rule.{}.match", r),
-           fmt::format("\"{}\" matches no parameter; paths look like {}", options.rules[r].match,
-                       paths.empty() ? "" : paths[paths.size() / 2])});
-  const bool resolved = out.problems.empty();  // otherwise the schedules in use are not known
-  for (const auto& [name, table] : tables) {
-    if (used.count(name)) continue;
-    const std::string& schedule = name;  // Clang before 16 lets no lambda capture `name`
-    const bool named = std::any_of(options.rules.begin(), options.rules.end(),
-                                   [&](const Rule& r) { return r.schedule == schedule; });
-    if (!resolved && (named || name == "default")) continue;
-    out.problems.push_back(
-        {"schedule." + name,
-         named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it matches "
-                 "are frozen or taken by an earlier rule"
-               : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one "
-                             "use [schedule.default]{}",
-                             name == "default" ? ", and every rule names another" : "")});
+  void assign(size_t p) {
+    ParameterPolicy& policy = out_.parameters[p];
+    policy.decay_scale = decays_by_default(paths_[p]) ? 1 : 0;
+    if (rules_.empty()) {
+      used_.insert("default");
+      return;
+    }
+    const Rule* rule = first_match(paths_[p]);
+    if (!rule) {
+      uncovered_.push_back(paths_[p]);
+      return;
+    }
+    policy.frozen = rule->frozen;
+    policy.lr_scale = rule->lr_scale;
+    if (rule->decay_scale >= 0) policy.decay_scale = rule->decay_scale;
+    if (policy.frozen) return;
+    policy.schedule = schedule_index(rule->schedule);
+    used_.insert(rule->schedule);
   }
-  return out;
+
+  int schedule_index(const std::string& name) {
+    auto it = std::find(out_.schedules.begin(), out_.schedules.end(), name);
+    if (it == out_.schedules.end()) it = out_.schedules.insert(it, name);
+    return int(it - out_.schedules.begin());
+  }
+
+  void check_rules() {
+    if (!uncovered_.empty())
+      out_.problems.push_back(
+          {"optimizer.rule",
+           fmt::format("no rule matches {} parameter{}: {}; end the list with match = \".*\"",
+                       uncovered_.size(), uncovered_.size() == 1 ? "" : "s", some_of(uncovered_))});
+    for (size_t r = 0; r < rules_.size(); ++r) {
+      if (!patterns_[r]) continue;  // bind has reported it
+      const std::string key = fmt::format("optimizer.rule.{}.match", r);
+      if (!matches_[r])
+        out_.problems.push_back(
+            {key, fmt::format("\"{}\" matches no parameter; paths look like {}", rules_[r].match,
+                              paths_.empty() ? "" : paths_[paths_.size() / 2])});
+      else if (!reached_[r])
+        out_.problems.push_back({key, fmt::format("\"{}\" is never reached: the rules before it "
+                                                  "take all that it matches; put it before them",
+                                                  rules_[r].match)});
+    }
+  }
+
+  void check_schedules_are_used() {
+    const bool resolved = out_.problems.empty();  // otherwise the schedules in use are not known
+    for (const auto& [name, table] : tables_) {
+      if (used_.count(name)) continue;
+      const std::string& schedule = name;  // Clang before 16 lets no lambda capture `name`
+      const bool named = std::any_of(rules_.begin(), rules_.end(),
+                                     [&](const Rule& r) { return r.schedule == schedule; });
+      if (!resolved && (named || name == "default")) continue;
+      out_.problems.push_back(
+          {"schedule." + name,
+           named ? "no parameter uses this schedule: those that a [[optimizer.rule]] with it "
+                   "matches are frozen or taken by an earlier rule"
+                 : fmt::format("no [[optimizer.rule]] names this schedule; parameters without one "
+                               "use [schedule.default]{}",
+                               name == "default" ? ", and every rule names another" : "")});
+    }
+  }
+
+  const std::vector<Rule>& rules_;
+  const ScheduleTables& tables_;
+  const std::vector<std::string>& paths_;
+  std::vector<std::optional<std::regex>> patterns_;  // by rule; none if it is no regular expression
+  std::vector<bool> matches_, reached_;              // by rule: some path; as the first one
+  std::set<std::string> used_;                       // schedules of parameters that are not frozen
+  std::vector<std::string> uncovered_;               // paths without a rule
+  Policies out_;
+};
+
+}  // namespace
+
+Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
+                          const std::vector<std::string>& paths) {
+  return PolicyResolver(options, tables, paths).resolve();
 }
 
 Policies resolve_policies(const OptimizerOptions& options, const ScheduleTables& tables,
