@@ -15,11 +15,9 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
                      const std::vector<std::string>& groups,
                      const std::optional<LossScaleOptions>& loss_scale)
     : fabric_(fabric),
-      learning_rate_(options.learning_rate),
-      weight_decay_(options.weight_decay),
-      clip_norm_(options.clip_norm),
+      factors_{options.learning_rate, options.weight_decay, options.clip_norm},
       policies_(std::move(policies)),
-      schedules_(std::move(schedules)),
+      schedules_{std::move(schedules), {}},
       method_(options.method_options().make(fabric)),
       scale_options_(loss_scale) {
   const shard::Layout& layout = fabric.layout;
@@ -33,7 +31,7 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
                state = kind == shard::ParameterKind::state;
     CHECK(trained != policies_[p].frozen, "{}: frozen here, trained in its unit, or the reverse",
           parameters[p].path);
-    CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.size()),
+    CHECK(policies_[p].schedule >= 0 && policies_[p].schedule < int(schedules_.list.size()),
           "{}: no schedule", parameters[p].path);
     gradient_widths.push_back(trained ? method_->sums(int(p)) : 0);
     measure_widths.push_back(trained ? method_->measures(int(p)) : 0);
@@ -49,10 +47,10 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
         cut.push_back({u, s.parameter, s.begin, s.end, c * length + s.offset});
     }
   }
-  gradient_sums_ = std::make_unique<CutSums>(fabric, gradient_widths);
+  sums_.gradients = std::make_unique<CutSums>(fabric, gradient_widths);
   if (std::any_of(measure_widths.begin(), measure_widths.end(), [](int64_t n) { return n > 0; }))
-    measured_sums_ = std::make_unique<CutSums>(fabric, measure_widths);
-  norm_sums_ = std::make_unique<CutSums>(fabric, norm_widths);
+    sums_.measures = std::make_unique<CutSums>(fabric, measure_widths);
+  sums_.norms = std::make_unique<CutSums>(fabric, norm_widths);
 
   for (const std::string& group : groups) {
     std::regex re(group);
@@ -63,51 +61,52 @@ Optimizer::Optimizer(shard::Fabric fabric, const OptimizerOptions& options,
   std::vector<int32_t> square_index;
   for (size_t p = 0; p < parameters.size(); ++p)
     if (gradient_widths[p] > 0)
-      square_index.push_back(base::narrow<int32_t>(gradient_sums_->offset(int(p))));
+      square_index.push_back(base::narrow<int32_t>(sums_.gradients->offset(int(p))));
   const device::Kind kind = fabric.queue.kind();
-  square_index_buffer_ = device::Buffer(kind, fabric.ledger, "workspace",
-                                        int64_t(square_index.size()) * size_of(device::DType::i32));
-  square_index_ =
-      square_index_buffer_.view(device::DType::i32).slice(0, int64_t(square_index.size()));
-  device::upload(square_index_, square_index.data(), fabric.queue);
-  inspection_ = device::Buffer(kind, fabric.ledger, "workspace",
-                               (1 + square_index_.count + 4) * size_of(device::DType::f64));
-  info_.clip.decided = decision();
-  host_inspection_ = device::Fetched(kind, inspection_.bytes());
-  host_norms_ = device::Fetched(kind, norm_sums_->all().bytes());
+  inspection_.square_index_memory = device::Buffer(
+      kind, fabric.ledger, "workspace", int64_t(square_index.size()) * size_of(device::DType::i32));
+  inspection_.square_index = inspection_.square_index_memory.view(device::DType::i32)
+                                 .slice(0, int64_t(square_index.size()));
+  device::upload(inspection_.square_index, square_index.data(), fabric.queue);
+  inspection_.memory =
+      device::Buffer(kind, fabric.ledger, "workspace",
+                     (1 + inspection_.square_index.count + 4) * size_of(device::DType::f64));
+  current_.info.clip.decided = decision();
+  inspection_.on_host = device::Fetched(kind, inspection_.memory.bytes());
+  sums_.norms_on_host = device::Fetched(kind, sums_.norms->all().bytes());
 
   for (Norms* n :
        {&report_.gradients.gradients, &report_.update.parameters, &report_.update.updates}) {
     n->per_parameter.assign(parameters.size(), 0);
     n->per_group.assign(groups_.size(), 0);
   }
-  for (std::vector<float>& values : schedule_values_) values.assign(schedules_.size(), 0);
-  report_.update.schedules.assign(schedules_.size(), 0);
-  owned_.resize(layout.units().size());
+  for (std::vector<float>& values : schedules_.values) values.assign(schedules_.list.size(), 0);
+  report_.update.schedules.assign(schedules_.list.size(), 0);
+  current_.owned.resize(layout.units().size());
   if (scale_options_) set_scale_state({scale_options_->init, 0});
 }
 
 device::View Optimizer::loss_scale() const {
-  return scale_options_ ? scale_memory().slice(0, 1) : device::View{};
+  return scale_options_ ? inspection_.loss_scale().slice(0, 1) : device::View{};
 }
 
 Optimizer::ScaleState Optimizer::scale_state() {
   if (!scale_options_ || fabric_.queue.kind() == device::Kind::plan) return {};
   float state[2];
-  device::download(state, scale_memory().slice(0, 2), fabric_.queue);
+  device::download(state, inspection_.loss_scale().slice(0, 2), fabric_.queue);
   return {double(state[0]), double(state[1])};
 }
 
 void Optimizer::set_scale_state(const ScaleState& state) {
   const float values[2] = {float(state.scale), float(state.updates)};
-  device::upload(scale_memory().slice(0, 2), values, fabric_.queue);
+  device::upload(inspection_.loss_scale().slice(0, 2), values, fabric_.queue);
 }
 
 // Returns the decision (0) or the loss scale (1): three floats in the place of two doubles, behind
 // the squares.
-device::View Optimizer::inspection_floats(int64_t which) const {
+device::View Optimizer::InspectionWords::floats(int64_t which) const {
   const device::View words =
-      inspection_.view(device::DType::f64).slice(1 + square_index_.count + 2 * which, 2);
+      memory.view(device::DType::f64).slice(1 + square_index.count + 2 * which, 2);
   return {words.data, device::DType::f32, 3};
 }
 
@@ -128,83 +127,87 @@ void Optimizer::fill(Norms& norms, Square square_of) {
 
 void Optimizer::inspect(int64_t step, std::span<const OwnedUnit> units, device::View loss) {
   CHECK(step >= 1, "the first step is 1, not {}", step);
-  CHECK(units.size() == owned_.size(), "{} of {} units to inspect", units.size(), owned_.size());
-  for (OwnedUnit& u : owned_) u.unit = -1;
+  CHECK(units.size() == current_.owned.size(), "{} of {} units to inspect", units.size(),
+        current_.owned.size());
+  for (OwnedUnit& u : current_.owned) u.unit = -1;
   for (const OwnedUnit& u : units) {
-    CHECK(u.unit >= 0 && u.unit < int(owned_.size()) && owned_[size_t(u.unit)].unit < 0,
+    CHECK(u.unit >= 0 && u.unit < int(current_.owned.size()) &&
+              current_.owned[size_t(u.unit)].unit < 0,
           "unit {} twice or unknown", u.unit);
     const int64_t count = fabric_.layout.owned_count(u.unit);
     CHECK(u.weights.count == count, "unit {}: {} weights, {} owned", u.unit, u.weights.count,
           count);
     CHECK(!fabric_.layout.units()[size_t(u.unit)].trained() || u.gradient.count == count,
           "unit {}: {} gradients", u.unit, u.gradient.count);
-    owned_[size_t(u.unit)] = u;
+    current_.owned[size_t(u.unit)] = u;
   }
-  gradient_sums_->sum(
+  sums_.gradients->sum(
       pieces_,
       [&](const Piece& piece, device::View sums) { method_->sum(piece, gradient(piece), sums); },
       [&] { method_->run(); });
-  gradient_sums_->exchange();
+  sums_.gradients->exchange();
   kernels::run(kernels::ClipGradient{.decision = decision(),
-                                     .norm = norm(),
-                                     .squares = gradient_sums_->all(),
-                                     .places = square_index_,
+                                     .norm = inspection_.norm(),
+                                     .squares = sums_.gradients->all(),
+                                     .places = inspection_.square_index,
                                      .must_be_finite = loss,
-                                     .found = squares(),
-                                     .bound = scale_options_ ? 0 : float(clip_norm_)},
+                                     .found = inspection_.squares(),
+                                     .bound = scale_options_ ? 0 : float(factors_.clip_norm)},
                fabric_.queue);
   // Every rank has the same sums, so all ranks find the same overflow and change the scale alike.
   if (scale_options_)
-    kernels::run(kernels::LossScale{decision(), norm(), scale_memory(), float(clip_norm_),
-                                    scale_options_->rule()},
+    kernels::run(kernels::LossScale{decision(), inspection_.norm(), inspection_.loss_scale(),
+                                    float(factors_.clip_norm), scale_options_->rule()},
                  fabric_.queue);
-  host_inspection_.fetch(step, {inspection_.data(), device::DType::u8, inspection_.bytes()},
-                         fabric_.queue);
-  inspected_ = step;
+  inspection_.on_host.fetch(
+      step, {inspection_.memory.data(), device::DType::u8, inspection_.memory.bytes()},
+      fabric_.queue);
+  current_.inspected = step;
 }
 
 device::View Optimizer::weights(const Piece& piece) const {
-  return owned_[size_t(piece.unit)].weights.slice(piece.offset, piece.count());
+  return current_.owned[size_t(piece.unit)].weights.slice(piece.offset, piece.count());
 }
 
 device::View Optimizer::gradient(const Piece& piece) const {
-  return owned_[size_t(piece.unit)].gradient.slice(piece.offset, piece.count());
+  return current_.owned[size_t(piece.unit)].gradient.slice(piece.offset, piece.count());
 }
 
-const kernels::Update& Optimizer::prepare(const Piece& piece, device::View sums) {
+kernels::Update Optimizer::update_of(const Piece& piece, device::View sums) const {
   const ParameterPolicy& policy = policies_[size_t(piece.parameter)];
-  update_.weights = weights(piece);
-  update_.gradient = gradient(piece);
-  update_.sums = sums;
-  update_.clip = info_.clip;
-  update_.rate = float(learning_rate_ * policy.lr_scale);
-  update_.decay = float(weight_decay_ * policy.decay_scale);
-  update_.schedule = schedule_values_[info_.step][size_t(policy.schedule)];
-  return update_;
+  kernels::Update update;
+  update.weights = weights(piece);
+  update.gradient = gradient(piece);
+  update.sums = sums;
+  update.clip = current_.info.clip;
+  update.rate = float(factors_.learning_rate * policy.lr_scale);
+  update.decay = float(factors_.weight_decay * policy.decay_scale);
+  update.schedule = schedules_.values[current_.info.step][size_t(policy.schedule)];
+  return update;
 }
 
 void Optimizer::apply(int64_t step) {
-  CHECK(inspected_ == step && step >= 1, "apply of step {} needs its inspection", step);
-  inspected_ = 0;
-  info_.step = step;
-  for (size_t s = 0; s < schedules_.size(); ++s)
-    schedule_values_[step][s] = schedules_[s].at(step - 1);
-  method_->begin_step(info_, *gradient_sums_);
-  if (measured_sums_) {
-    measured_sums_->sum(
+  CHECK(current_.inspected == step && step >= 1, "apply of step {} needs its inspection", step);
+  current_.inspected = 0;
+  current_.info.step = step;
+  for (size_t s = 0; s < schedules_.list.size(); ++s)
+    schedules_.values[step][s] = schedules_.list[s].at(step - 1);
+  method_->begin_step(current_.info, *sums_.gradients);
+  if (sums_.measures) {
+    sums_.measures->sum(
         pieces_,
         [&](const Piece& piece, device::View sums) {
           if (sums.count > 0) method_->measure(piece, weights(piece), gradient(piece), sums);
         },
         [&] { method_->run(); });
-    measured_sums_->exchange();
-    method_->measured(*measured_sums_);
+    sums_.measures->exchange();
+    method_->measured(*sums_.measures);
   }
-  norm_sums_->sum(
+  sums_.norms->sum(
       pieces_,
       [&](const Piece& piece, device::View sums) {
         if (fabric_.layout.units()[size_t(piece.unit)].trained())
-          method_->update(piece, prepare(piece, sums));
+          method_->update(piece, update_of(piece, sums));
         else
           frozen_.add({sums.slice(0, 1), weights(piece)});
       },
@@ -212,16 +215,17 @@ void Optimizer::apply(int64_t step) {
         method_->run();
         frozen_.run(fabric_.queue);
       });
-  norm_sums_->exchange();
-  host_norms_.fetch(step, norm_sums_->all(), fabric_.queue);
+  sums_.norms->exchange();
+  sums_.norms_on_host.fetch(step, sums_.norms->all(), fabric_.queue);
 }
 
 const Report& Optimizer::report(int64_t step) {
-  report_.update.schedules = schedule_values_[step];
+  report_.update.schedules = schedules_.values[step];
   if (fabric_.queue.kind() == device::Kind::plan) return report_;
-  const device::View inspection = host_inspection_.read(step);
+  const device::View inspection = inspection_.on_host.read(step);
   const auto* gradient_squares = static_cast<const double*>(inspection.data) + 1;
-  const auto* decided = reinterpret_cast<const float*>(gradient_squares + square_index_.count);
+  const auto* decided =
+      reinterpret_cast<const float*>(gradient_squares + inspection_.square_index.count);
   const float* scales = decided + 4;
   const double scale = scale_options_ ? double(scales[2]) : 1;
   if (scale_options_) {
@@ -233,10 +237,10 @@ const Report& Optimizer::report(int64_t step) {
   });
   report_.gradients.clip = double(decided[1]) / double(decided[0]) * scale;
   report_.gradients.applied = decided[2] != 0;
-  const device::View norms = host_norms_.read(step);
+  const device::View norms = sums_.norms_on_host.read(step);
   auto square = [&](int p, int which) {
-    const device::View sums = norm_sums_->of(p);
-    return sums.count > 0 ? norms.f64()[norm_sums_->offset(p) + which] : 0;
+    const device::View sums = sums_.norms->of(p);
+    return sums.count > 0 ? norms.f64()[sums_.norms->offset(p) + which] : 0;
   };
   fill(report_.update.parameters, [&](int p) { return square(p, 0); });
   fill(report_.update.updates, [&](int p) { return square(p, 1); });

@@ -86,7 +86,7 @@ class Optimizer {
   const Report& report(int64_t step);
   // The decision of the last inspection, f32 [3] in the queue's memory (kernels::Clip::decided).
   // Everything else that changes with a step reads it too.
-  device::View decision() const { return inspection_floats(0); }
+  device::View decision() const { return inspection_.decision(); }
 
   // The factor that the gradients to inspect must contain, f32 [1] in the queue's memory. None
   // without a loss scale. Each inspection may change it.
@@ -103,40 +103,63 @@ class Optimizer {
   std::vector<shard::TensorSlice> state();
 
  private:
-  // Parts of inspection_: f64 words that an inspection writes and the host fetches.
+  // Factors of [optimizer] that hold for all parameters.
+  struct Factors {
+    double learning_rate, weight_decay, clip_norm;
+  };
+  struct Schedules {
+    std::vector<Schedule> list;
+    base::PerStep<std::vector<float>> values;  // of each schedule
+  };
+  // Sums over whole tensors.
+  struct Sums {
+    std::unique_ptr<CutSums> gradients;  // the sums that the method needs; squares come first
+    std::unique_ptr<CutSums> measures;   // null if the method measures nothing
+    std::unique_ptr<CutSums> norms;      // squares of weights and of updates
+    device::Fetched norms_on_host;
+  };
+  // The memory that an inspection writes and the host fetches: f64 words.
   //   | norm | square of the gradient of each trained parameter | decision | loss scale |
   // The last two are f32 [3] in two words each.
-  device::View norm() const { return inspection_.view(device::DType::f64).slice(0, 1); }
-  device::View squares() const {
-    return inspection_.view(device::DType::f64).slice(1, square_index_.count);
-  }
-  device::View scale_memory() const { return inspection_floats(1); }  // see op loss_scale
-  device::View inspection_floats(int64_t which) const;
+  struct InspectionWords {
+    device::Buffer memory, square_index_memory;
+    device::View square_index;  // i32, by trained parameter: its square's index in sums_.gradients
+    device::Fetched on_host;
+
+    device::View norm() const { return memory.view(device::DType::f64).slice(0, 1); }
+    device::View squares() const {
+      return memory.view(device::DType::f64).slice(1, square_index.count);
+    }
+    device::View decision() const { return floats(0); }
+    device::View loss_scale() const { return floats(1); }  // see op loss_scale
+    device::View floats(int64_t which) const;
+  };
+  // The step that was inspected last.
+  struct CurrentStep {
+    std::vector<OwnedUnit> owned;  // by unit
+    int64_t inspected = 0;         // the step, until it is applied
+    StepInfo info;
+  };
+
   // Computes norms. `square(p)` returns the sum of squares of a parameter.
   template <class Square>
   void fill(Norms& norms, Square square);
   device::View weights(const Piece& piece) const;
   device::View gradient(const Piece& piece) const;
-  const kernels::Update& prepare(const Piece& piece, device::View sums);
+  kernels::Update update_of(const Piece& piece, device::View sums) const;
 
   shard::Fabric fabric_;
-  double learning_rate_, weight_decay_, clip_norm_;
+  Factors factors_;
   std::vector<ParameterPolicy> policies_;
-  std::vector<Schedule> schedules_;
+  Schedules schedules_;
   std::unique_ptr<Method> method_;
   Pieces pieces_;
   std::vector<std::vector<int>> groups_;
-  std::unique_ptr<CutSums> gradient_sums_, measured_sums_, norm_sums_;
+  Sums sums_;
   std::optional<LossScaleOptions> scale_options_;
-  std::vector<OwnedUnit> owned_;  // by unit, of the last inspection
-  int64_t inspected_ = 0;         // the step, until it is applied
-  StepInfo info_;
-  kernels::Update update_;
+  CurrentStep current_;
   kernels::OpList<kernels::SquareSums> frozen_;  // sums of squares of weights that do not change
-  device::Buffer inspection_, square_index_buffer_;
-  device::View square_index_;  // i32, by trained parameter: its square's index in gradient_sums_
-  device::Fetched host_inspection_, host_norms_;
-  base::PerStep<std::vector<float>> schedule_values_;
+  InspectionWords inspection_;
   Report report_;
 };
 
