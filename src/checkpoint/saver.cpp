@@ -41,14 +41,15 @@ int64_t Saver::stage(const State& state) {
           "training until it is on disk; raise staging_mb if the node has the memory, or set "
           "checkpoint.async = false",
           options_.staging_mb, (most >> 20) + 1);
-    return staging_bytes_ = 0;
+    return copies_.staging_bytes = 0;
   }
-  staging_bytes_ = copied_bytes(state);
-  staging_.emplace(state.on_host() ? device::Kind::cpu : device::Kind::cuda, staging_bytes_);
-  touched_ = std::async(std::launch::async, [to = staging_->data(), n = size_t(staging_bytes_)] {
-    std::memset(to, 0, n);
-  });
-  return staging_bytes_;
+  copies_.staging_bytes = copied_bytes(state);
+  copies_.staging.emplace(state.on_host() ? device::Kind::cpu : device::Kind::cuda,
+                          copies_.staging_bytes);
+  copies_.touched = std::async(
+      std::launch::async,
+      [to = copies_.staging->data(), n = size_t(copies_.staging_bytes)] { std::memset(to, 0, n); });
+  return copies_.staging_bytes;
 }
 
 int64_t Saver::plan(const State& state) {
@@ -57,14 +58,14 @@ int64_t Saver::plan(const State& state) {
 }
 
 void Saver::copy_parts(char* to) {
-  for (shard::TensorSlice& t : state_.tensors)
+  for (shard::TensorSlice& t : pending_.state.tensors)
     for (auto& part : t.parts) {
       if (!t.writes || part.begin == part.end) continue;
       const device::View from = t.view(part);
-      if (state_.on_host())
+      if (pending_.state.on_host())
         std::memcpy(to, from.data, size_t(from.bytes()));
       else
-        device::download(to, from, *state_.queue);
+        device::download(to, from, *pending_.state.queue);
       part.data = to;
       to += base::round_up(from.bytes(), kLine);
     }
@@ -72,26 +73,28 @@ void Saver::copy_parts(char* to) {
 
 void Saver::begin(const State& state, int64_t best_step) {
   CHECK(!pending(), "a save is under way");
-  begin_s_ = base::now_s();
-  if (!since_) since_ = state.step;
-  state_ = state;
+  pending_.begin_s = base::now_s();
+  if (!history_.since) history_.since = state.step;
+  pending_.state = state;
   // This is equal on all ranks: a replica that writes nothing has an empty copy and must not wait
   // when other ranks go on.
-  staged_ = staging_.has_value();
-  CHECK(!staged_ || copied_bytes(state_) <= staging_bytes_, "the state has grown since stage()");
-  if (touched_.valid()) touched_.get();
-  if (!staged_ && !state_.on_host())
-    bounce_ = device::HostBuffer(device::Kind::cuda, copied_bytes(state_));
-  if (staged_ || !state_.on_host()) copy_parts(staged_ ? staging_->data() : bounce_.data());
-  save_ = std::make_unique<Save>(comm_, directory_, state_);
-  saved_ = {};
-  saved_.step = state_.step;
-  saved_.file = save_->file();
-  saved_.best = best_step == state.step;
-  best_step_ = best_step;
-  phase_ = Phase::create;
-  worker_.start([this] { return save_->create(keep_free_, known_); });
-  saved_.held_s = base::now_s() - begin_s_;
+  pending_.staged = copies_.staging.has_value();
+  CHECK(!pending_.staged || copied_bytes(pending_.state) <= copies_.staging_bytes,
+        "the state has grown since stage()");
+  if (copies_.touched.valid()) copies_.touched.get();
+  if (!pending_.staged && !pending_.state.on_host())
+    copies_.bounce = device::HostBuffer(device::Kind::cuda, copied_bytes(pending_.state));
+  if (pending_.staged || !pending_.state.on_host())
+    copy_parts(pending_.staged ? copies_.staging->data() : copies_.bounce.data());
+  pending_.save = std::make_unique<Save>(comm_, directory_, pending_.state);
+  pending_.result = {};
+  pending_.result.step = pending_.state.step;
+  pending_.result.file = pending_.save->file();
+  pending_.result.best = best_step == state.step;
+  pending_.best_step = best_step;
+  pending_.phase = Phase::create;
+  worker_.start([this] { return pending_.save->create(keep_free_, known_); });
+  pending_.result.held_s = base::now_s() - pending_.begin_s;
 }
 
 std::optional<Saved> Saver::advance(bool wait) {
@@ -102,7 +105,7 @@ std::optional<Saved> Saver::advance(bool wait) {
          pause = std::min(2 * pause, std::chrono::microseconds(2000))) {
       if (comm_.min(int64_t(worker_.done())) == 0) {
         if (!wait) {
-          saved_.held_s += base::now_s() - entered;
+          pending_.result.held_s += base::now_s() - entered;
           return {};
         }
         std::this_thread::sleep_for(pause);
@@ -110,34 +113,34 @@ std::optional<Saved> Saver::advance(bool wait) {
       }
       pause = std::chrono::microseconds(50);
       std::vector<std::string> results = comm::agree_on(comm_, worker_.take());
-      if (phase_ == Phase::commit) {
-        saved_.bytes = std::stoll(results[0]);
+      if (pending_.phase == Phase::commit) {
+        pending_.result.bytes = std::stoll(results[0]);
         break;
       }
       next(results);
     }
   } catch (const base::Error& e) {
-    if (comm_.rank() == 0) save_->discard();
+    if (comm_.rank() == 0) pending_.save->discard();
     // Bugs of this program and a lack of memory (base::error_of) keep their own exit code.
     const bool own = e.code() == base::Exit::internal || e.code() == base::Exit::mesh;
-    saved_.code = own ? e.code() : base::Exit::checkpoint;
-    saved_.failed_rank = e.teller();
-    saved_.error = fmt::format("checkpoint of step {} was not written: {}. {}", saved_.step,
-                               e.what(), what_is_left());
+    pending_.result.code = own ? e.code() : base::Exit::checkpoint;
+    pending_.result.failed_rank = e.teller();
+    pending_.result.error = fmt::format("checkpoint of step {} was not written: {}. {}",
+                                        pending_.result.step, e.what(), what_is_left());
   }
-  save_.reset();
-  state_ = {};
-  bounce_ = {};
-  saved_.seconds = base::now_s() - begin_s_;
-  saved_.held_s += base::now_s() - entered;
-  return saved_;
+  pending_.save.reset();
+  pending_.state = {};
+  copies_.bounce = {};
+  pending_.result.seconds = base::now_s() - pending_.begin_s;
+  pending_.result.held_s += base::now_s() - entered;
+  return pending_.result;
 }
 
 // Describes the older checkpoints that remain after a failed save.
 std::string Saver::what_is_left() const {
   try {
     for (const Candidate& c : candidates(directory_))
-      if (c.step != saved_.step) return "Older checkpoints are intact";
+      if (c.step != pending_.result.step) return "Older checkpoints are intact";
     return fmt::format("Older checkpoints: there is none in {}", directory_);
   } catch (const base::Error& e) {
     return fmt::format("Older checkpoints were not touched ({})", e.what());
@@ -146,23 +149,23 @@ std::string Saver::what_is_left() const {
 
 // Starts the next phase. `results` holds every rank's result of the finished one.
 void Saver::next(const std::vector<std::string>& results) {
-  switch (phase_) {
+  switch (pending_.phase) {
     case Phase::create:
-      save_->set_places(results[0]);
-      phase_ = Phase::write;
-      return worker_.start([this] { return save_->write(), std::string(); });
+      pending_.save->set_places(results[0]);
+      pending_.phase = Phase::write;
+      return worker_.start([this] { return pending_.save->write(), std::string(); });
     case Phase::write:
-      phase_ = Phase::verify;
+      pending_.phase = Phase::verify;
       return worker_.start([this] {
-        std::vector<BlockHash> mine = save_->verify();
+        std::vector<BlockHash> mine = pending_.save->verify();
         return std::string(reinterpret_cast<const char*>(mine.data()),
                            mine.size() * sizeof(BlockHash));
       });
     case Phase::verify:
-      phase_ = Phase::commit;
+      pending_.phase = Phase::commit;
       return worker_.start([this, results] {
         if (comm_.rank() == 0) commit(results);
-        return std::to_string(save_->layout().file_bytes);
+        return std::to_string(pending_.save->layout().file_bytes);
       });
     case Phase::commit:
       break;
@@ -177,24 +180,25 @@ void Saver::commit(const std::vector<std::string>& hashes) {
     all.resize(at + text.size() / sizeof(BlockHash));
     std::memcpy(all.data() + at, text.data(), text.size());
   }
-  save_->commit(all, since_.value_or(saved_.step), own_);
-  own_.insert(saved_.step);
+  pending_.save->commit(all, history_.since.value_or(pending_.result.step), history_.own);
+  history_.own.insert(pending_.result.step);
   try {  // the new file is safe; the next save repeats anything that fails here
     name_best();
-    retain(directory_, saved_.step, options_);
+    retain(directory_, pending_.result.step, options_);
   } catch (const base::Error& e) {
-    base::log::warning("checkpoint of step {} is written, but: {}", saved_.step, e.what());
+    base::log::warning("checkpoint of step {} is written, but: {}", pending_.result.step, e.what());
   }
 }
 
 // Links best.h5 to the file of the best step. A best.h5 from an abandoned history is moved away.
 void Saver::name_best() {
   const std::string best = directory_ + "/" + kBest,
-                    wanted = directory_ + "/" + file_name(best_step_);
+                    wanted = directory_ + "/" + file_name(pending_.best_step);
   int64_t holds = best_held(directory_);
-  bool other_past = holds > since_.value_or(saved_.step) && !own_.contains(holds);
-  if (holds == best_step_ && holds != saved_.step && !other_past) return;
-  if (best_step_ >= 0 && io::exists(wanted)) {
+  bool other_past =
+      holds > history_.since.value_or(pending_.result.step) && !history_.own.contains(holds);
+  if (holds == pending_.best_step && holds != pending_.result.step && !other_past) return;
+  if (pending_.best_step >= 0 && io::exists(wanted)) {
     io::link_file(wanted, best);
   } else if (other_past) {
     io::make_directories(directory_ + "/abandoned");

@@ -48,13 +48,13 @@ class Saver {
   // that this saver did not write belong to an abandoned history; the next commit moves them away.
   // Default: the step of the first save.
   void continue_from(int64_t step) {
-    since_ = step;
-    own_.clear();
+    history_.since = step;
+    history_.own.clear();
   }
   // True if a file of this step belongs to this run's own history, not to an abandoned one. Known
   // at rank 0 only.
   bool of_this_past(int64_t step) const {
-    return !since_ || step <= *since_ || own_.contains(step);
+    return !history_.since || step <= *history_.since || history_.own.contains(step);
   }
 
   // Sets the bytes that a save must leave free on the file system. A save that would leave less is
@@ -64,15 +64,37 @@ class Saver {
   // All ranks call, with the same step and no save pending. `best_step` has the best value so far
   // (-1 = none). If its file is this one or still exists, it also gets the name best.h5.
   void begin(const State& state, int64_t best_step = -1);
-  bool pending() const { return save_ != nullptr; }
+  bool pending() const { return pending_.save != nullptr; }
   // All ranks call, any number of times, while a save is pending. Returns the result once the save
   // is committed or has failed.
-  std::optional<Saved> poll() { return advance(!staged_); }
+  std::optional<Saved> poll() { return advance(!pending_.staged); }
   // All ranks call. Waits for the pending save.
   Saved finish() { return *advance(true); }
 
  private:
   enum class Phase { create, write, verify, commit };
+  // Host memory for this rank's parts.
+  struct Copies {
+    std::optional<device::HostBuffer> staging;
+    device::HostBuffer bounce;  // copy for one save of device memory, if staging is off
+    std::future<void> touched;  // touches all pages of staging during the first steps
+    int64_t staging_bytes = 0;
+  };
+  // The save that is under way; `save` is null if there is none.
+  struct Pending {
+    bool staged = false;  // the save reads the copy in staging
+    State state;          // its parts point into the copy if there is one
+    std::unique_ptr<Save> save;
+    Phase phase = Phase::create;
+    Saved result;
+    int64_t best_step = -1;
+    double begin_s = 0;
+  };
+  // The steps whose files belong to this run (continue_from).
+  struct History {
+    std::optional<int64_t> since;
+    std::set<int64_t> own;  // steps that this saver has written
+  };
   std::optional<Saved> advance(bool wait);
   void next(const std::vector<std::string>& results);
   void commit(const std::vector<std::string>& hashes);
@@ -83,22 +105,12 @@ class Saver {
   comm::Comm& comm_;
   std::string directory_;
   const CheckpointOptions& options_;
-  std::optional<device::HostBuffer> staging_;
-  // host copy for one save of device memory, if staging is off
-  device::HostBuffer bounce_;
-  std::future<void> touched_;  // touches all pages of staging_ during the first steps
-  int64_t staging_bytes_ = 0;
-  bool staged_ = false;  // the pending save reads the copy in staging_
-  State state_;          // state of the pending save; its parts point into the copy if there is one
-  std::unique_ptr<Save> save_;
-  Phase phase_ = Phase::create;
-  Saved saved_;
+  Copies copies_;
+  Pending pending_;
   KnownPlaces known_;  // on rank 0
-  int64_t keep_free_ = 0, best_step_ = -1;
-  std::optional<int64_t> since_;
-  std::set<int64_t> own_;  // steps that this saver has written
-  double begin_s_ = 0;
-  comm::Worker worker_;
+  int64_t keep_free_ = 0;
+  History history_;
+  comm::Worker worker_;  // is destroyed first, because its work uses the other members
 };
 
 // Begins and finishes a save from the state's own memory. On an error all ranks throw the same one,
