@@ -120,11 +120,10 @@ Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& 
              double begin_s, Outside outside)
     : world_(world),
       options_(options),
-      stop_file_(directory + "/stop"),
-      save_file_(directory + "/save"),
+      files_{.stop = directory + "/stop", .save = directory + "/save"},
       now_s_(outside.now_s) {
   if (world.rank() != 0) return;
-  old_stop_file_ = is_there(stop_file_);
+  files_.old_stop = is_there(files_.stop);
   time_limit_ =
       std::make_unique<TimeLimit>(options.wall_time, options.margin_s, begin_s, std::move(outside));
 }
@@ -135,7 +134,7 @@ std::string Stops::describe() {
     out += fmt::format("budget {:.6g} core hours; ", options_.core_hours);
   if (!options_.signals.empty())
     out += fmt::format("signals {}; ", base::join(options_.signals, " "));
-  return out + fmt::format("files {} {}", stop_file_, save_file_);
+  return out + fmt::format("files {} {}", files_.stop, files_.save);
 }
 
 std::string Stops::way_out(const Outlook& outlook) const {
@@ -147,17 +146,17 @@ std::string Stops::way_out(const Outlook& outlook) const {
 // Returns the most important reason that this rank knows.
 StopReason Stops::look(const Outlook& outlook) {
   auto see = [&](StopReason reason, const std::string& text) {
-    if (reason > seen_) {
-      seen_ = reason;
-      seen_text_ = text;
+    if (reason > seen_.reason) {
+      seen_.reason = reason;
+      seen_.text = text;
     }
   };
   for (const auto& [name, number] : kSignals)
     if (g_received[size_t(number)] &&
         std::find(options_.signals.begin(), options_.signals.end(), name) != options_.signals.end())
       see(StopReason::signal, fmt::format("signal {} at rank {}", name, world_.rank()));
-  if (world_.rank() != 0) return seen_;
-  if (save_every_s_ > 0 && now_s_() - last_save_s_ >= save_every_s_)
+  if (world_.rank() != 0) return seen_.reason;
+  if (save_timer_.every_s > 0 && now_s_() - save_timer_.last_s >= save_timer_.every_s)
     see(StopReason::save_time, "checkpoint.every_s");
   time_limit_->update();
   if (std::string over = time_limit_->over(outlook.step_s, outlook.save_s); !over.empty())
@@ -166,53 +165,53 @@ StopReason Stops::look(const Outlook& outlook) {
     see(StopReason::budget,
         fmt::format("budget: {:.4f} of {:.6g} core hours are spent (limits.core_hours)",
                     outlook.core_hours, options_.core_hours));
-  if (const double now = now_s_(); now - looked_s_ >= kLookAtFiles_s) {
-    looked_s_ = now;
-    if (!old_stop_file_ && is_there(stop_file_))
-      see(StopReason::stop_file, fmt::format("file {}", stop_file_));
+  if (const double now = now_s_(); now - files_.looked_s >= kLookAtFiles_s) {
+    files_.looked_s = now;
+    if (!files_.old_stop && is_there(files_.stop))
+      see(StopReason::stop_file, fmt::format("file {}", files_.stop));
     // A RUN/save that a pending save serves, or whose save failed, counts again only after a save
     // has succeeded.
-    save_wanted_ = save_wanted_ || is_there(save_file_);
-    if (save_wanted_ && !being_saved_)
-      see(StopReason::save_file, fmt::format("file {}", save_file_));
+    files_.save_wanted = files_.save_wanted || is_there(files_.save);
+    if (files_.save_wanted && !files_.being_saved)
+      see(StopReason::save_file, fmt::format("file {}", files_.save));
   }
-  return seen_;
+  return seen_.reason;
 }
 
 StopReason Stops::agree(const Outlook& outlook) {
-  if (agreed_ > StopReason::save_file) return agreed_;
+  if (agreed_.stop > StopReason::save_file) return agreed_.stop;
   StopReason mine = look(outlook);
   StopReason reason = StopReason(world_.max(int64_t(mine)));
   if (reason == StopReason::none) return reason;
   // The log gets the text of the first rank that knows the reason.
-  text_.clear();
-  for (const std::string& text : world_.gather_text(mine == reason ? seen_text_ : ""))
-    if (text_.empty()) text_ = text;
-  agreed_ = reason > StopReason::save_file ? reason : StopReason::none;
-  if (agreed_ != StopReason::none)
-    half_over_ = world_.max(time_limit_ && time_limit_->is_half_over() ? 1.0 : 0.0) > 0;
+  agreed_.text.clear();
+  for (const std::string& text : world_.gather_text(mine == reason ? seen_.text : ""))
+    if (agreed_.text.empty()) agreed_.text = text;
+  agreed_.stop = reason > StopReason::save_file ? reason : StopReason::none;
+  if (agreed_.stop != StopReason::none)
+    agreed_.half_over = world_.max(time_limit_ && time_limit_->is_half_over() ? 1.0 : 0.0) > 0;
   return reason;
 }
 
 void Stops::started(double save_every_s) {
-  old_stop_file_ = false;
-  save_every_s_ = save_every_s;
-  last_save_s_ = now_s_();
+  files_.old_stop = false;
+  save_timer_.every_s = save_every_s;
+  save_timer_.last_s = now_s_();
 }
 
 void Stops::save_begins() {
-  last_save_s_ = now_s_();
-  if (seen_ <= StopReason::save_file) seen_ = StopReason::none;
-  being_saved_ = save_wanted_;
+  save_timer_.last_s = now_s_();
+  if (seen_.reason <= StopReason::save_file) seen_.reason = StopReason::none;
+  files_.being_saved = files_.save_wanted;
 }
 
 void Stops::save_committed() {
-  if (being_saved_) remove(save_file_);
-  if (being_saved_) save_wanted_ = being_saved_ = false;
+  if (files_.being_saved) remove(files_.save);
+  if (files_.being_saved) files_.save_wanted = files_.being_saved = false;
 }
 
 void Stops::done(StopReason reason) {
-  if (world_.rank() == 0 && reason == StopReason::stop_file) remove(stop_file_);
+  if (world_.rank() == 0 && reason == StopReason::stop_file) remove(files_.stop);
 }
 
 }  // namespace job

@@ -62,12 +62,12 @@ class Stops {
   void started(double save_every_s);
   // Returns the decision for the log: "wall time: 118 s left, margin 120 s + step 0.1 s + save 2.1
   // s".
-  const std::string& text() const { return text_; }
+  const std::string& text() const { return agreed_.text; }
   // Returns the exit code of the job after agree() has returned a stop (exit_of).
-  base::Exit exit(bool gained) const { return exit_of(agreed_, gained, half_over_); }
+  base::Exit exit(bool gained) const { return exit_of(agreed_.stop, gained, agreed_.half_over); }
   // True if the wall time is so short that another attempt would gain nothing either.
   bool too_short(bool gained) const {
-    return (agreed_ == StopReason::wall_time || agreed_ == StopReason::signal) &&
+    return (agreed_.stop == StopReason::wall_time || agreed_.stop == StopReason::signal) &&
            exit(gained) == base::Exit::stopped;
   }
   // Explains that the attempt gained nothing within its wall time, and how much time it needs.
@@ -83,22 +83,36 @@ class Stops {
   void done(StopReason reason);
 
  private:
+  // The files of the run directory that hold requests. Rank 0 looks for them.
+  struct Files {
+    std::string stop, save;
+    bool old_stop = false;  // RUN/stop existed at the start; it does not count until started()
+    bool save_wanted = false, being_saved = false;  // RUN/save
+    double looked_s = -1e9;                         // clock at the last look
+  };
+  // checkpoint.every_s; rank 0's clock decides.
+  struct SaveTimer {
+    double every_s = 0, last_s = 0;
+  };
+  struct Request {
+    StopReason reason = StopReason::none;
+    std::string text;
+  };
+  struct Agreed {
+    StopReason stop = StopReason::none;  // none while the ranks go on or only save
+    std::string text;                    // of the last decision, saves included
+    bool half_over = false;              // more than half of the wall time had passed at the stop
+  };
   StopReason look(const Outlook& outlook);
 
   comm::Comm& world_;
   const LimitOptions& options_;
-  std::string stop_file_, save_file_;
+  Files files_;
   std::function<double()> now_s_;
   std::unique_ptr<TimeLimit> time_limit_;  // rank 0
-  bool old_stop_file_ = false;
-  bool save_wanted_ = false, being_saved_ = false;  // RUN/save (rank 0)
-  double looked_s_ = -1e9;
-  double save_every_s_ = 0, last_save_s_ = 0;  // rank 0's clock decides
-  StopReason seen_ = StopReason::none;
-  std::string seen_text_, text_;
-  StopReason agreed_ = StopReason::none;
-  // More than half of the wall time had passed when the ranks agreed to stop.
-  bool half_over_ = false;
+  SaveTimer save_timer_;
+  Request seen_;  // the most important one that this rank knows
+  Agreed agreed_;
 };
 
 }  // namespace job
