@@ -198,8 +198,8 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
       attempt_(attempt) {
   if (!writes_) return;
   load(restored_step);
-  jsonl_ = io::File(directory_ + "/metrics.jsonl", io::File::Mode::append);
-  length_ = jsonl_.size();
+  jsonl_.file = io::File(directory_ + "/metrics.jsonl", io::File::Mode::append);
+  jsonl_.length = jsonl_.file.size();
   double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   Row start = {{"attempt", double(attempt_)},
@@ -211,11 +211,11 @@ Metrics::Metrics(const std::string& directory, int64_t restored_step, int64_t at
 }
 
 Metrics::~Metrics() {
-  if (!writes_ || !jsonl_.is_open()) return;
+  if (!writes_ || !jsonl_.file.is_open()) return;
   try {
     mend_jsonl();
-    jsonl_.sync();
-    if (stale_ || !h5_is_ours()) write_h5();
+    jsonl_.file.sync();
+    if (h5_.stale || !h5_is_ours()) write_h5();
   } catch (const std::exception& e) {
     base::log::warning("metrics: {}", e.what());
   }
@@ -270,19 +270,19 @@ void Metrics::load(int64_t restored_step) {
 }
 
 void Metrics::append(const std::string& line) {
-  stale_ = true;
-  unwritten_ += line;
+  h5_.stale = true;
+  jsonl_.unwritten += line;
   try {
-    jsonl_.append(unwritten_);
-    length_ += int64_t(unwritten_.size());
-    unwritten_.clear();
+    jsonl_.file.append(jsonl_.unwritten);
+    jsonl_.length += int64_t(jsonl_.unwritten.size());
+    jsonl_.unwritten.clear();
   } catch (const io::Failure& e) {
-    jsonl_.truncate(length_);  // leaves no partial line in the file
+    jsonl_.file.truncate(jsonl_.length);  // leaves no partial line in the file
     constexpr double kPause_s = 60;
-    if (warned_s_ == 0 || base::now_s() - warned_s_ > kPause_s) {
+    if (jsonl_.warned_s == 0 || base::now_s() - jsonl_.warned_s > kPause_s) {
       base::log::warning("metrics: {}; rows are kept in memory until there is room again",
                          e.what());
-      warned_s_ = base::now_s();
+      jsonl_.warned_s = base::now_s();
     }
   }
 }
@@ -313,8 +313,8 @@ void Metrics::eval_row(const std::string& evaluator, int64_t step, const Row& va
 }
 
 void Metrics::set_text(const std::string& name, const std::string& text) {
-  texts_[name] = text;
-  stale_ = true;
+  h5_.texts[name] = text;
+  h5_.stale = true;
 }
 
 double Metrics::lost_s(int64_t attempt, double uptime_s) const {
@@ -338,14 +338,14 @@ void Metrics::flush(const std::function<void()>& look) {
   flushed_s_ = base::now_s();
   try {
     mend_jsonl();
-    jsonl_.sync();
+    jsonl_.file.sync();
   } catch (const io::Failure& e) {
     base::log::warning("metrics: {}; the newest rows may be lost if this machine dies", e.what());
   }
   const bool ours = h5_is_ours();
   if (!ours) look();  // the sync may have taken long
-  const bool cheap = written_s_ == 0 || flushed_s_ - written_s_ >= cost_s_ / kShare;
-  if (ours && (!stale_ || !cheap)) return;
+  const bool cheap = h5_.written_s == 0 || flushed_s_ - h5_.written_s >= h5_.cost_s / kShare;
+  if (ours && (!h5_.stale || !cheap)) return;
   try {
     write_h5();
     if (!ours)
@@ -354,13 +354,13 @@ void Metrics::flush(const std::function<void()>& look) {
   } catch (const base::Error& e) {  // a later flush makes it again from metrics.jsonl
     base::log::warning("metrics.h5 stays as it was: {}", e.what());
   }
-  written_s_ = base::now_s();
-  cost_s_ = written_s_ - flushed_s_;
+  h5_.written_s = base::now_s();
+  h5_.cost_s = h5_.written_s - flushed_s_;
 }
 
 bool Metrics::h5_is_ours() const {
   try {
-    return !h5_ || io::id_of(directory_ + "/metrics.h5") == h5_;
+    return !h5_.file || io::id_of(directory_ + "/metrics.h5") == h5_.file;
   } catch (const io::Failure&) {
     return true;  // unknown for now: the next write replaces it anyway
   }
@@ -369,14 +369,14 @@ bool Metrics::h5_is_ours() const {
 // Makes metrics.jsonl again if another file took its place or its length has changed.
 void Metrics::mend_jsonl() {
   const std::string path = directory_ + "/metrics.jsonl";
-  const bool in_place = jsonl_.in_place();
-  const int64_t size = in_place ? jsonl_.size() : 0;
-  if (in_place && size == length_) return;
-  std::string what = !io::exists(path) ? "was removed"
-                     : !in_place       ? "was replaced"
-                     : size < length_  ? "was cut"
-                                       : "has grown";
-  if (io::exists(path) && (!in_place || size > length_)) {  // may hold foreign lines
+  const bool in_place = jsonl_.file.in_place();
+  const int64_t size = in_place ? jsonl_.file.size() : 0;
+  if (in_place && size == jsonl_.length) return;
+  std::string what = !io::exists(path)      ? "was removed"
+                     : !in_place            ? "was replaced"
+                     : size < jsonl_.length ? "was cut"
+                                            : "has grown";
+  if (io::exists(path) && (!in_place || size > jsonl_.length)) {  // may hold foreign lines
     const std::string aside = free_abandoned_name(directory_, "other.jsonl");
     io::rename_file(path, aside);
     what += fmt::format(" (that file is {} now)", aside);
@@ -384,9 +384,9 @@ void Metrics::mend_jsonl() {
   io::make_directories(directory_);
   const std::string text = lines_of(groups_);
   io::write_file_atomically(path, text);
-  jsonl_ = io::File(path, io::File::Mode::append);
-  length_ = int64_t(text.size());
-  unwritten_.clear();
+  jsonl_.file = io::File(path, io::File::Mode::append);
+  jsonl_.length = int64_t(text.size());
+  jsonl_.unwritten.clear();
   base::log::warning("{} {} while this job writes it: made again with all its rows", path, what);
 }
 
@@ -397,7 +397,7 @@ void Metrics::write_h5() {
   io::H5File file = io::H5File::create(directory_ + "/metrics.h5");
   file.set_attribute("/", "format", int64_t{1});
   file.set_attribute("/", "attempts", attempt_);
-  for (const auto& [name, text] : texts_) file.set_attribute("/", name, text);
+  for (const auto& [name, text] : h5_.texts) file.set_attribute("/", name, text);
   for (const auto& [group, series] : groups_) {
     int64_t rows = int64_t(series.steps.size());
     // This chunk keeps files of small runs small and gives long runs few chunks.
@@ -415,8 +415,8 @@ void Metrics::write_h5() {
     }
   }
   file.close();
-  h5_ = io::id_of(directory_ + "/metrics.h5");
-  stale_ = false;
+  h5_.file = io::id_of(directory_ + "/metrics.h5");
+  h5_.stale = false;
 }
 
 }  // namespace records

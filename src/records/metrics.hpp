@@ -89,6 +89,20 @@ class Metrics {
   double lost_s(int64_t attempt, double uptime_s) const;
 
  private:
+  // metrics.jsonl
+  struct JsonLines {
+    io::File file;
+    int64_t length = 0;     // bytes of whole lines in the file
+    std::string unwritten;  // rows that a full disk refused; written again with the next row
+    double warned_s = 0;    // clock at the last warning that the disk is full; 0: none yet
+  };
+  // metrics.h5
+  struct Columns {
+    std::map<std::string, std::string> texts;  // root attributes
+    bool stale = true;                         // the file lacks rows
+    std::optional<io::FileId> file;            // the file as this job wrote it last
+    double written_s = 0, cost_s = 0;          // clock after the last write, and its seconds
+  };
   // Returns nullptr if there is none.
   const MetricInfo* find_declared(const std::string& group, const std::string& name) const;
   void load(int64_t restored_step);
@@ -104,15 +118,10 @@ class Metrics {
   double flush_s_;
   int64_t attempt_;
   MetricGroups groups_;  // all rows
-  std::map<std::string, std::string> texts_;
-  io::File jsonl_;
-  int64_t length_ = 0;     // bytes of whole lines in metrics.jsonl
-  std::string unwritten_;  // rows that a full disk refused; written again with the next row
-  double warned_s_ = 0;
+  JsonLines jsonl_;
+  Columns h5_;
   std::map<int64_t, double> last_uptime_s_;  // by attempt
-  bool stale_ = true;                        // metrics.h5 lacks rows
-  std::optional<io::FileId> h5_;             // metrics.h5 as this job wrote it last
-  double flushed_s_ = 0, written_s_ = 0, cost_s_ = 0;
+  double flushed_s_ = 0;
 };
 
 }  // namespace records
