@@ -48,7 +48,7 @@ Queue::Queue(Kind kind, int threads, bool fixed_order, Kind planned_device)
       threads_(threads),
       fixed_order_(fixed_order),
       planned_device_(planned_device),
-      scratch_(nullptr, Free{kind}) {
+      scratch_{.memory{nullptr, Free{kind}}} {
   CHECK(threads >= 1);
   if (kind == Kind::cuda) stream_.reset(gpu::make_stream());
 }
@@ -75,31 +75,32 @@ void Queue::Free::operator()(void* p) const {
 }
 
 void Queue::grow_scratch(size_t bytes) {
-  const size_t before = std::exchange(scratch_bytes_, size_t(base::round_up(int64_t(bytes), 4096)));
-  if (ledger_ && device() == Kind::cuda) ledger_->add("scratch", int64_t(scratch_bytes_ - before));
+  const size_t before = std::exchange(scratch_.bytes, size_t(base::round_up(int64_t(bytes), 4096)));
+  if (scratch_.ledger && device() == Kind::cuda)
+    scratch_.ledger->add("scratch", int64_t(scratch_.bytes - before));
 }
 
 void Queue::need_scratch(size_t bytes) {
-  if (bytes > scratch_bytes_) grow_scratch(bytes);
+  if (bytes > scratch_.bytes) grow_scratch(bytes);
 }
 
 void* Queue::scratch(size_t bytes) {
-  if (bytes > scratch_bytes_) {
+  if (bytes > scratch_.bytes) {
     grow_scratch(bytes);
     MayWait lifted;
     synchronize("more scratch for ops");  // pending ops may still use it
-    scratch_.reset();                     // frees the old memory first; its contents are not needed
-    scratch_.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_bytes_)
-                                       : std::aligned_alloc(64, scratch_bytes_));
-    if (!scratch_)
-      base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_bytes_);
+    scratch_.memory.reset();              // frees the old memory first; its contents are not needed
+    scratch_.memory.reset(kind_ == Kind::cuda ? gpu::allocate(scratch_.bytes)
+                                              : std::aligned_alloc(64, scratch_.bytes));
+    if (!scratch_.memory)
+      base::fail(base::Exit::internal, "out of memory: {} bytes of op scratch", scratch_.bytes);
   }
-  return scratch_.get();
+  return scratch_.memory.get();
 }
 
 void* Queue::host_scratch(int64_t bytes) {
-  if (bytes > host_scratch_.bytes()) host_scratch_ = HostBuffer(kind_, bytes);
-  return host_scratch_.data();
+  if (bytes > scratch_.host.bytes()) scratch_.host = HostBuffer(kind_, bytes);
+  return scratch_.host.data();
 }
 
 }  // namespace device

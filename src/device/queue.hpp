@@ -64,16 +64,16 @@ class Queue {
   // plan.
   void* scratch(size_t bytes);
   void need_scratch(size_t bytes);  // counts scratch under plan
-  size_t scratch_bytes() const { return scratch_bytes_; }
-  const void* scratch_data() const { return scratch_.get(); }
+  size_t scratch_bytes() const { return scratch_.bytes; }
+  const void* scratch_data() const { return scratch_.memory.get(); }
   // Counts scratch on GPUs as "scratch" from now on.
-  void count_scratch(Ledger& ledger) { ledger_ = &ledger; }
+  void count_scratch(Ledger& ledger) { scratch_.ledger = &ledger; }
   // Returns host scratch for one copy to or from the queue's memory.
   void* host_scratch(int64_t bytes);
   UploadRing& uploads() { return uploads_; }
 
   void account(int op, int64_t flops, int64_t bytes, double seconds) {
-    OpCost& c = costs_[op];
+    OpCost& c = costs_.ops[op];
     ++c.calls;
     c.flops += flops;
     c.bytes += bytes;
@@ -81,22 +81,19 @@ class Queue {
   }
   // Counts calls that a graph repeats. Their seconds are unknown.
   void account_again(int op, const OpCost& cost) {
-    OpCost& c = costs_[size_t(op)];
+    OpCost& c = costs_.ops[size_t(op)];
     c.calls += cost.calls;
     c.flops += cost.flops;
     c.bytes += cost.bytes;
   }
-  const std::array<OpCost, kMaxOps>& costs() const { return costs_; }
+  const std::array<OpCost, kMaxOps>& costs() const { return costs_.ops; }
   // Host cost of launching and recording graphs.
   struct GraphCost {
     int64_t launches = 0, recorded = 0;
     double seconds = 0;
   };
-  GraphCost& graph_cost() { return graph_cost_; }
-  void reset_costs() {
-    costs_ = {};
-    graph_cost_ = {};
-  }
+  GraphCost& graph_cost() { return costs_.graphs; }
+  void reset_costs() { costs_ = {}; }
 
   // The last op put into a GPU's queue, for messages.
   const char* op() const { return op_; }
@@ -110,10 +107,21 @@ class Queue {
     Kind kind = Kind::cpu;
     void operator()(void* p) const;
   };
-  void grow_scratch(size_t bytes);
   struct FreeStream {
     void operator()(void* stream) const;
   };
+  struct Scratch {
+    std::unique_ptr<void, Free> memory;
+    size_t bytes = 0;
+    Ledger* ledger = nullptr;
+    HostBuffer host{};
+  };
+  struct Costs {
+    std::array<OpCost, kMaxOps> ops{};
+    GraphCost graphs;
+  };
+  void grow_scratch(size_t bytes);
+
   Kind kind_;
   int threads_;
   bool fixed_order_;
@@ -121,13 +129,9 @@ class Queue {
   bool tf32_ = false;
   bool prepares_ = false;
   std::unique_ptr<void, FreeStream> stream_;
-  std::unique_ptr<void, Free> scratch_;
-  size_t scratch_bytes_ = 0;
-  Ledger* ledger_ = nullptr;
-  HostBuffer host_scratch_;
+  Scratch scratch_;
   UploadRing uploads_;
-  std::array<OpCost, kMaxOps> costs_{};
-  GraphCost graph_cost_;
+  Costs costs_;
   const char* op_ = "none";
   bool recording_ = false;
 };
