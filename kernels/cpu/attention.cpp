@@ -2,6 +2,8 @@
 // CPU implementation of attention: divides heads among threads. attention_head.hpp computes a head.
 #include "kernels/attention.hpp"
 
+#include <utility>
+
 #include "base/narrow.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/vector_table.hpp"
@@ -57,20 +59,39 @@ void for_heads(const AttentionShape& s, Queue& queue, int64_t scratch_floats, co
     head(i / s.heads, i % s.heads, scratch + omp_get_thread_num() * stride);
 }
 
+// A head's first element in tensors with the rows of q, and in tensors with the rows of k.
+struct HeadBegin {
+  int64_t query, key;
+};
+
 template <class T>
-AttentionHead<T> head_of(const AttentionShape& s, int64_t b, int64_t h, int64_t queries,
-                         int64_t keys) {
-  AttentionHead<T> a{};
-  a.query_length = queries;
-  a.key_length = keys;
-  a.head_dim = s.head_dim;
-  a.stride = s.heads * s.head_dim;
-  a.causal = is_causal(s, b);
-  a.dropout = s.dropout;
-  a.key = s.stream.key();
-  a.first_draw =
+T* at(const View& view, int64_t element) {
+  return static_cast<T*>(view.data) + element;
+}
+
+// Returns one head of one example with the operands that both passes have.
+template <class T, class Args>
+std::pair<AttentionHead<T>, HeadBegin> head_of(const Args& a, int64_t b, int64_t h) {
+  const AttentionShape& s = a.shape;
+  const Range queries = range_of(s.query_offsets, s.query_length, b),
+              keys = range_of(s.key_offsets, s.key_length, b);
+  AttentionHead<T> head{};
+  head.query_length = queries.count;
+  head.key_length = keys.count;
+  head.head_dim = s.head_dim;
+  head.stride = s.heads * s.head_dim;
+  head.causal = is_causal(s, b);
+  head.dropout = s.dropout;
+  head.key = s.stream.key();
+  head.first_draw =
       uint64_t((s.first_example + b) * s.heads + h) * uint64_t(s.query_length * s.key_length);
-  return a;
+  const HeadBegin begin = {queries.begin * head.stride + h * s.head_dim,
+                           keys.begin * head.stride + h * s.head_dim};
+  head.q = at<T>(a.q, begin.query);
+  head.k = at<T>(a.k, begin.key);
+  head.v = at<T>(a.v, begin.key);
+  head.o = at<T>(a.o, begin.query);
+  return {head, begin};
 }
 
 // Sets the head to prefetch, by its distance. Threads get heads in order, so this thread's next
@@ -97,17 +118,8 @@ void run_cpu(const AttentionForward& a, Queue& queue) {
   table.with(a.q.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
     int64_t floats = loops.attention_forward_scratch(s.query_length, s.key_length, s.head_dim);
-    auto at = [](const View& view, int64_t offset) { return static_cast<T*>(view.data) + offset; };
     for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
-      Range queries = range_of(s.query_offsets, s.query_length, b),
-            keys = range_of(s.key_offsets, s.key_length, b);
-      AttentionHead<T> head = head_of<T>(s, b, h, queries.count, keys.count);
-      int64_t query = queries.begin * head.stride + h * s.head_dim,
-              key = keys.begin * head.stride + h * s.head_dim;
-      head.q = at(a.q, query);
-      head.k = at(a.k, key);
-      head.v = at(a.v, key);
-      head.o = at(a.o, query);
+      AttentionHead<T> head = head_of<T>(a, b, h).first;
       head.lse = lse ? lse + (b * s.heads + h) * s.query_length : nullptr;
       look_ahead(head, s, b, h, queue.threads());
       loops.attention_forward(head, scratch);
@@ -122,21 +134,12 @@ void run_cpu(const AttentionBackward& a, Queue& queue) {
   table.with(a.q.type, [&](const auto& loops, auto element) {
     using T = decltype(element);
     int64_t floats = loops.attention_backward_scratch(s.query_length, s.key_length, s.head_dim);
-    auto at = [](const View& view, int64_t offset) { return static_cast<T*>(view.data) + offset; };
     for_heads(s, queue, floats, [&](int64_t b, int64_t h, float* scratch) {
-      Range queries = range_of(s.query_offsets, s.query_length, b),
-            keys = range_of(s.key_offsets, s.key_length, b);
-      AttentionHead<T> head = head_of<T>(s, b, h, queries.count, keys.count);
-      int64_t query = queries.begin * head.stride + h * s.head_dim,
-              key = keys.begin * head.stride + h * s.head_dim;
-      head.q = at(a.q, query);
-      head.k = at(a.k, key);
-      head.v = at(a.v, key);
-      head.o = at(a.o, query);
-      head.d_o = at(a.d_o, query);
-      head.dq = at(a.dq, query);
-      head.dk = at(a.dk, key);
-      head.dv = at(a.dv, key);
+      auto [head, begin] = head_of<T>(a, b, h);
+      head.d_o = at<T>(a.d_o, begin.query);
+      head.dq = at<T>(a.dq, begin.query);
+      head.dk = at<T>(a.dk, begin.key);
+      head.dv = at<T>(a.dv, begin.key);
       head.lse = a.lse.f32() + (b * s.heads + h) * s.query_length;
       look_ahead(head, s, b, h, queue.threads());
       loops.attention_backward(head, scratch);
