@@ -17,6 +17,8 @@ enum class ClassLoss { softmax, sigmoid };
 //   gradient is sigmoid - q.
 // ranks[r] counts the classes whose logit is larger than that of labels[r], and the classes before
 // labels[r] whose logit is equal. A logit that is NaN counts as larger.
+//
+// There are many members because each operand and each number of the loss has one.
 struct ClassXent {
   static constexpr Op op = Op::class_xent;
   View logits;    // [rows, columns], in and (if gradient) out: scale * gradient

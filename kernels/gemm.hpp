@@ -20,6 +20,8 @@
 
 namespace kernels {
 
+// One product. It has many members because each operand has one, with its leading dimension, and
+// one kernel can do all of the optional work. A caller sets only the members that it needs.
 struct Gemm {
   static constexpr Op op = Op::gemm;
   View c;  // [m, n], row-major, leading dimension ldc (0 = n)

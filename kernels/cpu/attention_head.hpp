@@ -69,6 +69,7 @@ struct ForwardScratch {
   }
 };
 
+// The arrays of the backward pass in its scratch; each array has a member, which makes them many.
 template <class T>
 struct BackwardScratch {
   Operand<T>*keys_t, *values_t, *keys, *queries, *d_out, *queries_b, *d_out_b, *rows, *columns;

@@ -8,6 +8,8 @@
 
 namespace kernels {
 
+// There are many members because each fact that can change the plan has one, and the comparison of
+// two keys compares them all.
 struct GemmKey {
   int64_t m, n, k, lda, ldb, ldc;
   bool trans_a, trans_b, bias, residual, accumulate, fixed_order;

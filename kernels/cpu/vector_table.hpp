@@ -44,7 +44,8 @@ struct DropoutRange {
   float rate;
 };
 
-// One (batch, head) of attention. Rows of a tensor are `stride` elements apart.
+// One (batch, head) of attention. Rows of a tensor are `stride` elements apart. There are many
+// members because each operand of the forward and the backward pass has one; the sizes are shared.
 template <class T>
 struct AttentionHead {
   const T *q, *k, *v;

@@ -18,6 +18,7 @@ constexpr int kTileThreads = 256;
 constexpr int kScoreStride = kTile + 1;
 
 // Operands of all kernels; those that a kernel does not use are null. T is the type of activations.
+// There are many members because a launch passes every operand and size of attention in one struct.
 template <class T>
 struct AttentionTensors {
   const T *q, *k, *v, *o, *d_o;

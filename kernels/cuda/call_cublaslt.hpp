@@ -30,7 +30,8 @@ inline uint32_t alignment_of(const void* p) {
 }
 
 // One call of the library. The result d is c itself, gelu (c is then the auxiliary output), or f32
-// scratch that finish_gemm reads.
+// scratch that finish_gemm reads. There are many members because the library takes an address, a
+// type and a leading dimension for each operand, and key() must list all of them.
 struct Call {
   bool fused = false;
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0, ldd = 0, ld_aux = 0;

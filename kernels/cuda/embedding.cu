@@ -29,7 +29,8 @@ struct EmbeddingBody {
   }
 };
 
-// The tables of EmbeddingPlan in memory, and its sizes.
+// The tables of EmbeddingPlan in memory, and its sizes. There are many members because each table
+// has one, and all kernels of the plan take this one argument.
 struct Segments {
   const int32_t* ids;
   int rows, vocabulary, tiles, width;

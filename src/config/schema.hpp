@@ -39,6 +39,8 @@ using Value =
 
 struct Section;
 
+// One key of a table. It has many members because each property that code can declare for a key
+// (table.hpp) has one.
 struct Row {
   Section* section = nullptr;
   std::string name;
@@ -64,6 +66,8 @@ struct Row {
   bool has_name(std::string_view text) const;  // also for the spellings of a duration
 };
 
+// One table, of the schema or of a deck. It has many members because the schema and the deck share
+// this type: the checks then walk through both trees in the same way.
 struct Section {
   enum class Form {
     table,

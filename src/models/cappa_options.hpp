@@ -16,6 +16,7 @@ struct DecoderOptions {
   void bind(config::Table& t);
 };
 
+// The keys of the table. There are many members because each key has one, named as in the deck.
 struct CappaOptions : config::Table::Variant {
   // Height and width. Tests with images that are not square set image_height and image_width.
   int64_t image_size = 224;

@@ -24,7 +24,8 @@ namespace nn {
 using device::View;
 using kernels::Write;
 
-// The arguments that all layers share in one pass over one micro-batch.
+// The arguments that all layers share in one pass over one micro-batch. There are many members so
+// that each layer takes one argument instead, and a new one changes no layer's signature.
 struct Context {
   device::Queue& queue;
   device::Arena& arena;

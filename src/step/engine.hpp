@@ -29,6 +29,8 @@ namespace step {
 // capability.
 using MakePass = std::function<std::unique_ptr<models::ForwardPass>(const models::Model&)>;
 
+// The settings of an engine. There are many members because the engine knows no deck, and each
+// setting that a step depends on has one.
 struct EngineOptions {
   models::ModelOptions model;
   models::MemoryOptions memory;
@@ -192,13 +194,11 @@ class Engine {
   std::unique_ptr<models::Model> model_;
   Stores stores_;
   Update update_;
-  // the average starts at the next publish
   std::unique_ptr<device::Arena> arena_;
   Passes passes_;
   std::unique_ptr<StepSums> sums_;
   base::PerStep<StepReport> reports_;
-  Tally tally_;  // time waited since the last report
-                 // steps submitted so far
+  Tally tally_;
 };
 
 }  // namespace step

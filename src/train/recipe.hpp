@@ -64,6 +64,8 @@ struct PrecisionOptions {
   void bind(config::Table& t);
 };
 
+// The whole deck. It has many members because each table of the deck has one, and the two are read
+// side by side.
 struct Recipe {
   int64_t format = 1;
   RunOptions run;
