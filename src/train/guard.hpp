@@ -27,7 +27,6 @@ struct GuardOptions {
          "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in "
          "this step (it counts as one for schedules and bias corrections); rewind: back to the "
          "newest checkpoint, and the examples since then are left out")
-
         .on_resume(may);
     t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6")
         .min(1)
