@@ -24,10 +24,9 @@ void InitOptions::bind(config::Table& t) {
         "{ \"encoder\" = \"params/img\" }: our prefix = the prefix in the file; the longest match "
         "wins; parameters without a match stay random. Empty: the names are equal, below params/ "
         "if the file has that");
-  t.choice(
-      "posemb", resample, {{"interpolate", true}, {"keep", false}},
-      "position table of another image size. interpolate: resampled linearly, corners aligned, "
-      "as published; keep: the new one stays random");
+  t.choice("posemb", resample, {{"interpolate", true}, {"keep", false}},
+           "position table of another image size. interpolate: resampled linearly, corners "
+           "aligned, as published; keep: the new one stays random");
   t.choice("weights", average, {{"raw", false}, {"ema", true}},
            "which weights of a checkpoint to load. raw: the weights as trained; ema: their average "
            "(frozen tensors have none and are loaded as they are)");

@@ -221,11 +221,10 @@ class InitPlanner {
     for (size_t i = 0; i < options_.dont_load.size(); ++i)
       if (!names_.has_matched(i) &&
           std::find(published.begin(), published.end(), options_.dont_load[i]) == published.end())
-        problem(
-            "decoder/.*",
-            fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name in "
-                        "the file: it must match a whole path such as {}",
-                        options_.dont_load[i], first_path));
+        problem("decoder/.*",
+                fmt::format("init.dont_load \"{}\" matches no parameter of this model and no name "
+                            "in the file: it must match a whole path such as {}",
+                            options_.dont_load[i], first_path));
   }
 
   const WeightFile& file_;

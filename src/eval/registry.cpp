@@ -17,8 +17,8 @@ void EvalOptions::bind(config::Table& t) {
   t.key("at_end", at_end, "after the last step, too").on_resume(may);
   t.choice(
        "weights", weights, kWeightsNames,
-       "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema "
-       "in logs, metrics, plots, checkpoint.best and early_stop; both: one after the other")
+       "raw: the weights as trained; ema: their average ([ema]), whose rows are called NAME_ema in "
+       "logs, metrics, plots, checkpoint.best and early_stop; both: one after the other")
       .on_resume(may);
 }
 

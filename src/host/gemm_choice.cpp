@@ -26,12 +26,12 @@ void agree_on_platform(comm::Comm& world, const std::string& mine) {
   const std::vector<std::string> all = world.gather_text(mine);
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
-      throw base::Error(base::Exit::mesh,
-                        fmt::format("run.gemm_search = \"on\" wants the same GPU and library "
-                                    "everywhere: rank 0 has {}, rank {} has {}; "
-                                    "\"off\" does without",
-                                    all[0], rank, all[rank]),
-                        true);
+      throw base::Error(
+          base::Exit::mesh,
+          fmt::format("run.gemm_search = \"on\" wants the same GPU and library everywhere: rank 0 "
+                      "has {}, rank {} has {}; \"off\" does without",
+                      all[0], rank, all[rank]),
+          true);
 }
 
 }  // namespace

@@ -113,10 +113,9 @@ std::vector<std::string> binding_advice(const std::vector<RankCores>& ranks) {
                      who, used.size(), node, flags)]
             .push_back(host);
       else
-        problems[fmt::format(
-                     "{}: on {} core{}, they wait for each other; start fewer ranks, or lower "
-                     "run.threads",
-                     who, used.size(), used.size() == 1 ? "" : "s")]
+        problems[fmt::format("{}: on {} core{}, they wait for each other; start fewer ranks, or "
+                             "lower run.threads",
+                             who, used.size(), used.size() == 1 ? "" : "s")]
             .push_back(host);
     } else if (threads <= node / 2 && int(used.size()) <= node / 2) {
       problems[fmt::format("{}: bound to {} of {} cores, the others stay idle; {} uses {} of them",

@@ -167,12 +167,11 @@ bool RunDirectory::keep_lock() {
   if (!lock(fresh) || (!found.empty() && !found.starts_with(holder_ + " "))) {
     lost_ = true;
     set_report_file("");  // the file would be the other job's
-    base::fail(
-        base::Exit::checkpoint,
-        "run.dir: {} was removed or replaced while this job wrote to it, and another job has used "
-        "it since{}. Two jobs must not write to one directory, so this one ends without a "
-        "checkpoint; the other one goes on",
-        path_, found.empty() ? "" : ": " + on_one_line(found));
+    base::fail(base::Exit::checkpoint,
+               "run.dir: {} was removed or replaced while this job wrote to it, and another job "
+               "has used it since{}. Two jobs must not write to one directory, so this one ends "
+               "without a checkpoint; the other one goes on",
+               path_, found.empty() ? "" : ": " + on_one_line(found));
   }
   lock_.truncate(0);  // the old file may exist under another name, which no job holds
   lock_ = std::move(fresh);

@@ -87,11 +87,9 @@ void CappaOptions::bind(config::Table& t) {
             "0 with masked_pred_prob > 0 would make parallel examples copy their input; set "
             "masked_pred_prob = 0 for Cap");
   else if (masked() && masked_tokens() == 0)
-    t.error(
-        "masking_ratio",
-        fmt::format("{:g} of seq_len = {} tokens masks none of them; use more than {:g}, or set "
-                    "masked_pred_prob = 0 for Cap",
-                    masking_ratio, length(), 1.0 / double(length())));
+    t.error("masking_ratio", fmt::format("{:g} of seq_len = {} tokens masks none of them; use more "
+                                         "than {:g}, or set masked_pred_prob = 0 for Cap",
+                                         masking_ratio, length(), 1.0 / double(length())));
 }
 
 VitConfig CappaOptions::vit() const {

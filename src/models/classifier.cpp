@@ -163,11 +163,11 @@ View ClassifierModel::mixed(nn::Context& ctx, const Inputs& inputs) const {
 void ClassifierModel::forward_backward(nn::Context& ctx, const Inputs& inputs, int64_t global_batch,
                                        View sums, State& state) const {
   if (mixes() && ctx.batch % options_.mixup.group)
-    base::fail(base::Exit::mesh,
-               "model.mixup.group = {} does not divide the {} examples of a rank's pass, so "
-               "partners would be on several ranks; choose another group, train.global_batch or "
-               "train.micro_batch",
-               options_.mixup.group, ctx.batch);
+    base::fail(
+        base::Exit::mesh,
+        "model.mixup.group = {} does not divide the {} examples of a rank's pass, so partners "
+        "would be on several ranks; choose another group, train.global_batch or train.micro_batch",
+        options_.mixup.group, ctx.batch);
   const int64_t n = ctx.batch, classes = head_.out, width = head_.in;
   device::Arena::Mark start = ctx.arena.low();
   place(ctx, state);

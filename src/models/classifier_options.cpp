@@ -11,11 +11,9 @@ void VitTrunkOptions::bind(config::Table& t) {
   t.choice("posemb", learned_positions, {{"learn", true}, {"sincos2d", false}},
            "position table of the patches")
       .on_resume(never);
-  t.choice(
-       "pool", pool, kPoolNames,
-       "how tokens become one vector: gap: their mean; tok: a class token in front of them; map: "
-       "attention of a learned "
-       "probe, then an MLP")
+  t.choice("pool", pool, kPoolNames,
+           "how tokens become one vector: gap: their mean; tok: a class token in front of them; "
+           "map: attention of a learned probe, then an MLP")
       .on_resume(never);
   if (!learned_positions && size.width % 4)
     t.error("posemb",
@@ -60,8 +58,7 @@ void ClassifierOptions::bind(config::Table& t) {
       .on_resume(never);
   t.choice("loss", loss, kClassLossNames,
            "softmax: cross-entropy of one distribution over the classes; sigmoid: sum over the "
-           "classes of binary "
-           "cross-entropies");
+           "classes of binary cross-entropies");
   t.key("label_smoothing", label_smoothing, "share of the target given to all other classes")
       .min(0)
       .max(0.99);

@@ -84,12 +84,12 @@ void BadSamples::check() const {
     auto size = sizes_.find(name);
     if (size == sizes_.end() || double(keys.size()) <= max_fraction_ * double(size->second))
       continue;
-    base::fail(base::Exit::data,
-               "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction "
-               "= {:g} allows; they are named in {}: mend them (and remove that list), or raise "
-               "the key",
-               name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second),
-               max_fraction_, path_);
+    base::fail(
+        base::Exit::data,
+        "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction = {:g} "
+        "allows; they are named in {}: mend them (and remove that list), or raise the key",
+        name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second),
+        max_fraction_, path_);
   }
 }
 

@@ -175,8 +175,8 @@ void LogOptions::bind(config::Table& t) {
       .unit("steps")
       .on_resume(OnResume::may_change);
   t.key("flush_s", flush_s,
-        "time between flushes: a machine that dies loses at most this much of "
-        "metrics.jsonl; also the age that metrics.h5 may have")
+        "time between flushes: a machine that dies loses at most this much of metrics.jsonl; also "
+        "the age that metrics.h5 may have")
       .min(0)
       .unit("s")
       .on_resume(OnResume::may_change);

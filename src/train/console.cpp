@@ -40,10 +40,9 @@ std::string compute_text(const PrecisionOptions& precision) {
                        precision.loss_scale.init);
   if (precision.compute == host::Compute::tf32)
     return "tf32: operands of f32 products are rounded to 10 bits by the tensor cores";
-  return kernels::bf16_is_native()
-             ? "bf16=native, f32 masters and sums"
-             : "bf16=emulated (rounded operands, f32 products: this CPU has no bf16 instructions), "
-               "f32 masters and sums";
+  return kernels::bf16_is_native() ? "bf16=native, f32 masters and sums"
+                                   : "bf16=emulated (rounded operands, f32 products: this CPU has "
+                                     "no bf16 instructions), f32 masters and sums";
 }
 
 std::string loss_text(double loss) {

@@ -78,12 +78,11 @@ void Continuation::check_data(const RunState& saved) const {
   const std::string key = attempt_.recipe.train.mixture.empty() ? "train.data" : "train.mixture";
   const std::vector<std::string>& allowed = attempt_.start.allow_change;
   if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
-    throw base::Error(
-        base::Exit::config,
-        fmt::format("{}: positions would mean other examples from here on. Restore the data, "
-                    "or add --allow-change {}",
-                    text, key),
-        true);
+    throw base::Error(base::Exit::config,
+                      fmt::format("{}: positions would mean other examples from here on. Restore "
+                                  "the data, or add --allow-change {}",
+                                  text, key),
+                      true);
   if (attempt_.leads()) log::warning("{} (--allow-change {})", text, key);
 }
 

@@ -21,12 +21,11 @@ struct GuardOptions {
 
   void bind(config::Table& t) {
     auto may = config::OnResume::may_change;
-    t.choice(
-         "nonfinite", nonfinite,
-         {{"stop", Nonfinite::stop}, {"skip", Nonfinite::skip}, {"rewind", Nonfinite::rewind}},
-         "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no update in "
-         "this step (it counts as one for schedules and bias corrections); rewind: back to the "
-         "newest checkpoint, and the examples since then are left out")
+    t.choice("nonfinite", nonfinite,
+             {{"stop", Nonfinite::stop}, {"skip", Nonfinite::skip}, {"rewind", Nonfinite::rewind}},
+             "loss or gradient is NaN or infinite, before the update. stop: exit 6; skip: no "
+             "update in this step (it counts as one for schedules and bias corrections); rewind: "
+             "back to the newest checkpoint, and the examples since then are left out")
         .on_resume(may);
     t.key("max_skips", max_skips, "steps skipped, or rewinds, in a row; one more is exit 6")
         .min(1)

@@ -118,11 +118,10 @@ void Job::need_memory(const step::EngineOptions& options) const {
   const int64_t threads = 3 * recipe_.data.loader.threads + 1;
   // oneDNN's generated code and the buffers of MPI and HDF5.
   constexpr int64_t kLibraries = int64_t{160} << 20;
-  base::need_address_space(
-      planned + copied + base::stack_bytes(threads) + kLibraries,
-      fmt::format("training ({} MiB planned for this deck, see --mode plan; {} threads of "
-                  "loader.threads; libraries)",
-                  base::mebibytes(planned), threads));
+  base::need_address_space(planned + copied + base::stack_bytes(threads) + kLibraries,
+                           fmt::format("training ({} MiB planned for this deck, see --mode plan; "
+                                       "{} threads of loader.threads; libraries)",
+                                       base::mebibytes(planned), threads));
 }
 
 }  // namespace train

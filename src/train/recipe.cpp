@@ -74,9 +74,7 @@ void TrainOptions::bind(config::Table& t) {
   t.choice(
       "shuffle", shuffle, data::kShuffleNames,
       "order of the examples: none: as they lie; exact: another permutation every epoch; blocks: "
-      "runs of neighbours "
-      "in "
-      "random order, mixed within windows, kind to file systems");
+      "runs of neighbours in random order, mixed within windows, kind to file systems");
   t.key("shuffle_block", shuffle_block, "shuffle \"blocks\": neighbouring examples read together")
       .min(1)
       .max(1 << 24)
@@ -96,9 +94,8 @@ void TrainOptions::bind(config::Table& t) {
 void PrecisionOptions::bind(config::Table& t) {
   t.choice("compute", compute, host::kComputeNames,
            "products and the activations between them: f32, or rounded to bf16; on GPUs also fp16, "
-           "with a loss scale, and tf32: "
-           "operands of f32 products are rounded to 10 bits as they are read; residuals, sums, "
-           "softmax, norms and weights stay f32")
+           "with a loss scale, and tf32: operands of f32 products are rounded to 10 bits as they "
+           "are read; residuals, sums, softmax, norms and weights stay f32")
       .on_resume(OnResume::may_change);
   t.table("loss_scale", loss_scale,
           "fp16 only: gradients are formed times a scale, which shrinks when one overflows (that "

@@ -183,13 +183,11 @@ void Trainer::finish_saves() {
   if (saves_->pending()) attempt_.enter("save");
   saves_->watch(true);
   if (saves_->saved_step() == attempt_.state.step) return;
-  throw base::Error(
-      base::Exit::checkpoint,
-      fmt::format(
-          "the last checkpoint could not be written: {}. Mend that, or choose another run.dir, "
-          "and start the same command again",
-          saves_->error()),
-      true);
+  throw base::Error(base::Exit::checkpoint,
+                    fmt::format("the last checkpoint could not be written: {}. Mend that, or "
+                                "choose another run.dir, and start the same command again",
+                                saves_->error()),
+                    true);
 }
 
 job::StopReason Trainer::stop_request() {

@@ -217,15 +217,12 @@ int run(comm::Session& session, int argc, char** argv) {
   if (world.rank() == 0) {
     std::printf(
         "held %.3f s; a memcpy of the %.0f MiB takes %.3f s, so %.3f s are allowed; a step %.2f s, "
-        "%.2f s while "
-        "saving\n",
+        "%.2f s while saving\n",
         median(held), double(staged) / 0x1p20, median(copies), allowed, median(quiet),
         median(busy));
     std::printf(
         "{\"bytes\": %lld, \"ranks\": %d, \"write_ratio\": %.3f, \"read_ratio\": %.3f, "
-        "\"write_mb_s\": %.0f, "
-        "\"held_ratio\": "
-        "%.3f}\n",
+        "\"write_mb_s\": %.0f, \"held_ratio\": %.3f}\n",
         static_cast<long long>(bytes), world.size(), write_ratio, read_ratio,
         rate(best(ours_write)), allowed / median(held));
     for (const checkpoint::Candidate& c : checkpoint::candidates(folder)) io::remove_file(c.path);

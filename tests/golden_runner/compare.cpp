@@ -76,8 +76,7 @@ std::string Report::table() const {
     if (r.beyond > 0 && !r.far)
       out += fmt::format(
           "    {} of {} values beyond the tolerance of their set, by no more than other sets "
-          "allow; {} may, next to "
-          "bfloat16 state\n",
+          "allow; {} may, next to bfloat16 state\n",
           r.beyond, r.values, rare_limit(r.values));
   }
   if (!skipped_.empty())

@@ -147,11 +147,11 @@ void translate_method(const CaseFile& file, const std::string& name, const json&
     out.kind = "sgd";
     out.learning_rate *= k.number("step_size", 1);
   } else {
-    file.fail("config: train.optax_name",
-              fmt::format("unknown optimizer \"{}\"; known: big_vision.scale_by_adafactor, "
-                          "scale_by_adam, big_vision.momentum_hp, "
-                          "trace, big_vision.sgd, identity, scale",
-                          name));
+    file.fail(
+        "config: train.optax_name",
+        fmt::format("unknown optimizer \"{}\"; known: big_vision.scale_by_adafactor, "
+                    "scale_by_adam, big_vision.momentum_hp, trace, big_vision.sgd, identity, scale",
+                    name));
   }
   k.done();
 }

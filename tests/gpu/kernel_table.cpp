@@ -93,8 +93,7 @@ std::string table_of(const Model& model, const std::vector<Result>& results, con
                      nlohmann::json& json) {
   std::string out = fmt::format(
       "\n### {}, batch {}\n\n| op | shape | us | GB/s | of copy | TFLOP/s | of product | bound | "
-      "calls | ms per step "
-      "|\n"
+      "calls | ms per step |\n"
       "| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: |\n",
       model.name, model.batch);
   double all = 0, bounds = 0;
@@ -130,8 +129,7 @@ std::string table_of(const Model& model, const std::vector<Result>& results, con
   }
   out += fmt::format(
       "\nSum of the ops {:.2f} ms per step, of their bounds {:.2f} ms: {:.0f} %; {:.0f} examples/s "
-      "if nothing else "
-      "took time{}.\n",
+      "if nothing else took time{}.\n",
       all * 1e3, bounds * 1e3, 100 * bounds / all, double(model.batch) / all,
       failed ? fmt::format("; {} rows failed and are not in the sums", failed) : "");
   json["sum_seconds"] = all;
@@ -180,8 +178,7 @@ int measure(const Options& options) {
   const std::string name = options.kind == Kind::cuda ? device::gpu_name() : "CPU";
   std::string markdown = fmt::format(
       "{}: copy {:.0f} GB/s, bf16 product {:.1f} TFLOP/s (measured in this run). `bound`: what the "
-      "op would take "
-      "at the better of both, in percent of what it took.\n",
+      "op would take at the better of both, in percent of what it took.\n",
       name, device.copy / 1e9, device.product / 1e12);
   nlohmann::json json = {{"device", name},
                          {"copy_bytes_per_s", device.copy},

@@ -55,10 +55,9 @@ void compare_saving(const std::string& name, const Saving& one, const Saving& ma
                     bool print) {
   auto at_most = [&](const char* what, int64_t part, int64_t whole, int64_t padding) {
     expect(part <= whole / fsdp + padding,
-           fmt::format(
-               "{}: {} bytes of {} per rank, of {} on one rank: more than a {}th and {} bytes of "
-               "padding",
-               name, part, what, whole, fsdp, padding));
+           fmt::format("{}: {} bytes of {} per rank, of {} on one rank: more than a {}th and {} "
+                       "bytes of padding",
+                       name, part, what, whole, fsdp, padding));
     if (print)
       say(fmt::format(
           "  {:<10}{:>14} bytes on one rank, {:>13} per rank on 1x{} ({:+.3f} % of a {}th)", what,

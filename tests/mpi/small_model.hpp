@@ -32,8 +32,7 @@ struct Case {
   std::string text() const {
     return fmt::format(
         "mesh={}x{} micro={} parameters={} optimizer={} level={} recompute={} momentum={} kind={} "
-        "threads={} "
-        "dropout={} bf16={}",
+        "threads={} dropout={} bf16={}",
         mesh.replica, mesh.fsdp, micro_batch, parameters, optimizer, level, recompute,
         momentum_type, kind, threads, dropout, bf16);
   }

@@ -212,10 +212,9 @@ void FolderOptions::bind(config::Table& t) {
   t.key("caption_column", columns.caption,
         "column of the caption in a table; \"\" = the one with a usual name")
       .check([this] { return column_problem(columns.caption); });
-  t.choice(
-      "sample", by_image, {{"image", true}, {"caption", false}},
-      "image: one sample per image with fields image and captions (use choice); caption: one per "
-      "caption with fields image and text");
+  t.choice("sample", by_image, {{"image", true}, {"caption", false}},
+           "image: one sample per image with fields image and captions (use choice); caption: one "
+           "per caption with fields image and text");
 }
 
 Spec FolderOptions::spec() const {

@@ -271,15 +271,15 @@ class Webdataset : public Source {
         seen.resize(12);
         seen.push_back("...");
       }
-      base::fail(
-          Exit::data,
-          "field '{}': {} of {} samples have no member '{}', the first is {}; members there are: "
-          "{}{}{}",
-          fields_[f].name, base::with_commas(missing), base::with_commas(size_),
-          fields_[f].member.text(), key(first), base::join(seen, " "), other_images(fields_[f]),
-          missing < size_
-              ? "; with loader.on_bad_sample = \"substitute\" other samples replace them"
-              : "");
+      base::fail(Exit::data,
+                 "field '{}': {} of {} samples have no member '{}', the first is {}; members there "
+                 "are: {}{}{}",
+                 fields_[f].name, base::with_commas(missing), base::with_commas(size_),
+                 fields_[f].member.text(), key(first), base::join(seen, " "),
+                 other_images(fields_[f]),
+                 missing < size_
+                     ? "; with loader.on_bad_sample = \"substitute\" other samples replace them"
+                     : "");
     }
   }
   // Returns a hint if the images have further extensions, or "".

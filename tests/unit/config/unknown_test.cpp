@@ -40,12 +40,10 @@ TEST(Unknown, Names) {
   // No name is near: the message has the names of this table, or the command that lists them.
   EXPECT_EQ(with("[model.encoder]\nzzzz = 1\n"),
             Lines{at(next_line + 1, "model.encoder.zzzz: unknown key; known here: width, heads")});
-  EXPECT_EQ(
-      problems(with_line(3, "data = 'coco'\nzzzz = 1")),
-      Lines{at(
-          4,
-          "train.zzzz: unknown key; known here: data, mixture, total_*, cooldown_*, global_batch, "
-          "micro_batch, shuffle, label_smoothing, start_steps")});
+  EXPECT_EQ(problems(with_line(3, "data = 'coco'\nzzzz = 1")),
+            Lines{at(4,
+                     "train.zzzz: unknown key; known here: data, mixture, total_*, cooldown_*, "
+                     "global_batch, micro_batch, shuffle, label_smoothing, start_steps")});
   // "match" is not near enough to be proposed from another table.
   EXPECT_EQ(with("[model.encoder]\npatch = 1\n"),
             Lines{at(next_line + 1, "model.encoder.patch: unknown key; known here: width, heads")});
@@ -176,8 +174,7 @@ TEST(Unknown, AtMostTwelveNamesAreListedAndThreeTables) {
   EXPECT_EQ(listed.problems().lines.at(0),
             at(2,
                "many.zzzz: unknown key; known here: number0, number1, number2, number3, number4, "
-               "number5, number6, number7, "
-               "number8, number9, number10, number11"));
+               "number5, number6, number7, number8, number9, number10, number11"));
   config::Deck places({"run.toml", "[many]\nsame = 1\n", {}}, root);
   EXPECT_EQ(places.problems().lines.at(0),
             at(2, "many.same: unknown key; [a], [b], [c] have a key of this name"));

@@ -288,8 +288,7 @@ TEST_F(LoaderTest, MemoryStaysFlat) {
   Tokenizers tokenizers({{"b", tokenizer_rows().at("bytes").make_options()}});
   Dataset set("train", o.open({}),
               Pipeline("decode | inception_crop(48) | flip_lr | value_range | tokenize('b', "
-                       "max_len=64, inkey='text', "
-                       "outkey='labels') | keep('image', 'labels')",
+                       "max_len=64, inkey='text', outkey='labels') | keep('image', 'labels')",
                        o.spec(), {.tokenizers = &tokenizers}));
   constexpr int64_t kBatches = kSize / 16;
   Loader loader(set, Order(Shuffle::exact, kSize, 0), options(3, 3), plan(16, 0, 20 * kBatches));

@@ -59,8 +59,7 @@ TEST(Threads, AnOmpNumThreadsThatIsNotUsedIsNamed) {
   for (const char* nonsense : {"abc", "2x", "0", "-1", "1e1", ",2"})
     EXPECT_EQ(omp_threads_advice(nonsense, 2),
               fmt::format("OMP_NUM_THREADS=\"{}\" is no number of threads, and not used: "
-                          "run.threads sets the threads of a rank "
-                          "(here 2)",
+                          "run.threads sets the threads of a rank (here 2)",
                           nonsense));
 }
 
@@ -72,8 +71,8 @@ TEST(BindingAdvice, SaysNothingWhereEachRankHasItsCores) {
 
 TEST(BindingAdvice, CoresThatStayIdle) {
   EXPECT_EQ(advice(bound("a", 2, 1, 16, 1)),
-            "a: 2 ranks of 1 thread: bound to 2 of 16 cores, the others stay idle; "
-            "mpirun --map-by slot:PE=8 --bind-to core uses 16 of them");
+            "a: 2 ranks of 1 thread: bound to 2 of 16 cores, the others stay idle; mpirun --map-by "
+            "slot:PE=8 --bind-to core uses 16 of them");
 }
 
 TEST(BindingAdvice, MoreThreadsThanCores) {
