@@ -153,7 +153,10 @@ void Saver::next(const std::vector<std::string>& results) {
     case Phase::create:
       pending_.save->set_places(results[0]);
       pending_.phase = Phase::write;
-      return worker_.start([this] { return pending_.save->write(), std::string(); });
+      return worker_.start([this] {
+        pending_.save->write();
+        return std::string();
+      });
     case Phase::write:
       pending_.phase = Phase::verify;
       return worker_.start([this] {

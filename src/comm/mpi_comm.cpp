@@ -145,7 +145,10 @@ class MpiComm : public Comm {
 
   Ticket all_gather(device::View send, device::View recv, device::Queue& queue) override {
     CHECK(recv.count == send.count * size_ && recv.type == send.type);
-    if (size_ == 1) return device::copy(recv, send, queue), Ticket();
+    if (size_ == 1) {
+      device::copy(recv, send, queue);
+      return Ticket();
+    }
     wait_for_work(queue);
     Timer timer(gathered_, recv.bytes());
     int count = base::narrow<int>(send.count);
@@ -164,7 +167,10 @@ class MpiComm : public Comm {
 
   Ticket reduce_scatter(device::View send, device::View recv, device::Queue& queue) override {
     CHECK(send.count == recv.count * size_ && recv.type == send.type);
-    if (size_ == 1) return device::copy(recv, send, queue), Ticket();
+    if (size_ == 1) {
+      device::copy(recv, send, queue);
+      return Ticket();
+    }
     wait_for_work(queue);
     Timer timer(scattered_, send.bytes());
     MpiWork* work = free_work(scattered_);
@@ -174,7 +180,11 @@ class MpiComm : public Comm {
       fetch(copy, send, queue);
       send.data = copy;
     }
-    if (order_ == SumOrder::tree) return tree_reduce_scatter(send, recv), work->deliver(), Ticket();
+    if (order_ == SumOrder::tree) {
+      tree_reduce_scatter(send, recv);
+      work->deliver();
+      return Ticket();
+    }
     CHECK_MPI(MPI_Ireduce_scatter_block(send.data, recv.data, base::narrow<int>(recv.count),
                                         type_of(send.type), MPI_SUM, comm_, &work->request));
     return Ticket(work);
@@ -190,7 +200,11 @@ class MpiComm : public Comm {
       fetch(copy, view, queue);
       view.data = copy;
     }
-    if (order_ == SumOrder::tree) return tree_all_reduce(view), work->deliver(), Ticket();
+    if (order_ == SumOrder::tree) {
+      tree_all_reduce(view);
+      work->deliver();
+      return Ticket();
+    }
     CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, view.data, base::narrow<int>(view.count),
                              type_of(view.type), MPI_SUM, comm_, &work->request));
     return Ticket(work);

@@ -267,7 +267,10 @@ class NcclComm : public Comm {
     CHECK(recv.count == send.count * size() && recv.type == send.type);
     Counted counted(gathered_, size() > 1, recv.bytes());
     if (queue.kind() == device::Kind::cpu) return host_->all_gather(send, recv);
-    if (size() == 1) return device::copy(recv, send, queue), Ticket();
+    if (size() == 1) {
+      device::copy(recv, send, queue);
+      return Ticket();
+    }
     return lane_->run(group_, "all_gather", recv, queue, [&](cudaStream_t stream) {
       return NCCL(ncclAllGather)(send.data, recv.data, size_t(send.count), type_of(send.type),
                                  group_.comm, stream);
@@ -278,7 +281,10 @@ class NcclComm : public Comm {
     CHECK(send.count == recv.count * size() && recv.type == send.type);
     Counted counted(scattered_, size() > 1, send.bytes());
     if (queue.kind() == device::Kind::cpu) return host_->reduce_scatter(send, recv);
-    if (size() == 1) return device::copy(recv, send, queue), Ticket();
+    if (size() == 1) {
+      device::copy(recv, send, queue);
+      return Ticket();
+    }
     return lane_->run(group_, "reduce_scatter", send, queue, [&](cudaStream_t stream) {
       return NCCL(ncclReduceScatter)(send.data, recv.data, size_t(recv.count), type_of(send.type),
                                      ncclSum, group_.comm, stream);

@@ -24,7 +24,10 @@ std::vector<std::string> agree_on(comm::Comm& comm, const std::string& outcome);
 template <class Work>
 auto together(comm::Comm& comm, Work work) {
   if constexpr (std::is_void_v<decltype(work())>)
-    agree_on(comm, outcome([&] { return work(), std::string(); }));
+    agree_on(comm, outcome([&] {
+               work();
+               return std::string();
+             }));
   else
     return agree_on(comm, outcome(work));
 }

@@ -211,7 +211,10 @@ std::string JobTime::output_of(const std::string& command) {
   }
   ::close(ends[0]);
   if (child < 0) return "";
-  if (!whole) ::kill(-child, SIGKILL), in_time_ = false;
+  if (!whole) {
+    ::kill(-child, SIGKILL);
+    in_time_ = false;
+  }
   // A process blocked by a dead file system cannot even be killed, so waiting for it is limited.
   for (int slice = 0; slice < 10 && ::waitpid(child, nullptr, WNOHANG) == 0; ++slice)
     ::usleep(kSlice_ms * 1000 / 2);

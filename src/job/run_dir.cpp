@@ -237,7 +237,8 @@ std::unique_ptr<RunDirectory> open_run_directory(comm::Comm& world, const std::s
           "checkpoint are done again",
           directory->left_by());
     }
-    return io::remove_file(report), std::string();
+    io::remove_file(report);
+    return std::string();
   });
   set_report_file(report);
   return directory;

@@ -105,8 +105,10 @@ std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
   for (const auto& [key, path] : {std::pair{"init.from", recipe.init.from},
                                   {"checkpoint.branch_from", recipe.checkpoint.branch_from}})
     if (!path.empty())
-      add(key, base::Exit::checkpoint,
-          [path = path] { return checkpoint::open_weights(path), std::string(); });
+      add(key, base::Exit::checkpoint, [path = path] {
+        checkpoint::open_weights(path);
+        return std::string();
+      });
   return out;
 }
 

@@ -74,7 +74,10 @@ double plain_read(comm::Comm& world, const std::string& path, std::vector<char>&
 }
 
 int run(comm::Session& session, int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "checkpoint_bench DECK FOLDER [ROUNDS [files]]\n"), 2;
+  if (argc < 3) {
+    std::fprintf(stderr, "checkpoint_bench DECK FOLDER [ROUNDS [files]]\n");
+    return 2;
+  }
   comm::Comm& world = session.world();
   const std::string folder = argv[2];
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;

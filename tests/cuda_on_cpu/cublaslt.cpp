@@ -90,12 +90,14 @@ bool sums_are(const char* what) {
 const char* cublasLtGetStatusName(cublasStatus_t) { return "CUBLAS_STATUS"; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* out) {
   static EmulatedLt one;
-  return *out = &one, CUBLAS_STATUS_SUCCESS;
+  *out = &one;
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* out, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
   if (scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  return *out = new EmulatedMatmul{.compute = compute}, CUBLAS_STATUS_SUCCESS;
+  *out = new EmulatedMatmul{.compute = compute};
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
                                               cublasLtMatmulDescAttributes_t attribute,
@@ -138,11 +140,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* out, cudaDataType_t type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
   if (ld < int64_t(rows)) return CUBLAS_STATUS_INVALID_VALUE;
-  return *out = new EmulatedLayout{type, int64_t(rows), int64_t(columns), ld},
-         CUBLAS_STATUS_SUCCESS;
+  *out = new EmulatedLayout{type, int64_t(rows), int64_t(columns), ld};
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* out) {
-  return *out = new EmulatedPreference, CUBLAS_STATUS_SUCCESS;
+  *out = new EmulatedPreference;
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
@@ -154,7 +157,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  return delete preference, CUBLAS_STATUS_SUCCESS;
+  delete preference;
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t m,

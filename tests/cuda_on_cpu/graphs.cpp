@@ -50,7 +50,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   if (stream->capture || capturing_here) return cudaErrorIllegalState;
   stream->capture = std::make_unique<EmulatedGraph>();
   stream->invalidated = false;
-  return capturing_here = stream, cudaSuccess;
+  capturing_here = stream;
+  return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* out) {
@@ -60,19 +61,27 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* out) {
   capturing_here = nullptr;
   std::unique_ptr<EmulatedGraph> graph = std::move(stream->capture);
   if (stream->invalidated) return cudaErrorStreamCaptureInvalidated;
-  return *out = graph.release(), cudaSuccess;
+  *out = graph.release();
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   if (nodes) return cudaErrorNotSupported;
-  return *count = graph->nodes.size(), cudaSuccess;
+  *count = graph->nodes.size();
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
   *out = new EmulatedGraphExec{std::make_shared<EmulatedGraph>(*graph)};
   return cudaSuccess;
 }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return delete graph, cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (stream && stream->capture) return invalidate(stream, cudaErrorNotSupported);

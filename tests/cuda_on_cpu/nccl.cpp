@@ -124,7 +124,10 @@ struct Cut {  // splits `bytes` into pieces of at most `most`
 
 }  // namespace
 
-ncclResult_t ncclGetVersion(int* version) { return *version = 22809, ncclSuccess; }
+ncclResult_t ncclGetVersion(int* version) {
+  *version = 22809;
+  return ncclSuccess;
+}
 const char* ncclGetErrorString(ncclResult_t r) {
   return r == ncclSystemError ? "unhandled system error" : "invalid usage";
 }
@@ -168,7 +171,10 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   *state = comm->failure;
   if (comm->failure != ncclSuccess) return ncclSuccess;
   bool ready = comm->shared->joined.load() == comm->ranks && ++comm->asked > 3 && !comm->absent;
-  if (!ready) return *state = ncclInProgress, ncclSuccess;
+  if (!ready) {
+    *state = ncclInProgress;
+    return ncclSuccess;
+  }
   for (int r = 0; r < comm->ranks; ++r)
     if (r != comm->rank &&
         std::memcmp(comm->shared->devices[r], comm->shared->devices[comm->rank], 16) == 0)
@@ -181,7 +187,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm->shared->left.fetch_add(1) == 0) shm_unlink(comm->name.c_str());
   munmap(comm->shared, sizeof(Shared));
   *comm->gone = true;
-  return delete comm, ncclSuccess;
+  delete comm;
+  return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
 

@@ -116,10 +116,17 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 // Returns one GPU, or the number in CUDA_ON_CPU_GPUS.
 cudaError_t cudaGetDeviceCount(int* count) {
   const char* gpus = std::getenv("CUDA_ON_CPU_GPUS");
-  return *count = gpus ? std::atoi(gpus) : 1, cudaSuccess;
+  *count = gpus ? std::atoi(gpus) : 1;
+  return cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* index) { return *index = device_in_use, cudaSuccess; }
-cudaError_t cudaSetDevice(int index) { return device_in_use = index, cudaSuccess; }
+cudaError_t cudaGetDevice(int* index) {
+  *index = device_in_use;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int index) {
+  device_in_use = index;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int index) {
   std::snprintf(out->uuid.bytes, sizeof out->uuid.bytes, "emulated %d", index);
   std::snprintf(out->name, sizeof out->name, "CUDA on the CPU");
@@ -147,7 +154,8 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   cuda_on_cpu::wait_for_all();
-  return cuda_on_cpu::allocations().erase(memory), cudaSuccess;
+  cuda_on_cpu::allocations().erase(memory);
+  return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
   if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
@@ -159,7 +167,8 @@ cudaError_t cudaFreeHost(void* memory) {
   if (cudaError_t refused = cuda_on_cpu::unsafe_call(); refused != cudaSuccess) return refused;
   cuda_on_cpu::wait_for_all();
   pinned().erase(static_cast<char*>(memory));
-  return std::free(memory), cudaSuccess;
+  std::free(memory);
+  return cudaSuccess;
 }
 namespace {
 void fill(void* memory, int value, size_t bytes) {

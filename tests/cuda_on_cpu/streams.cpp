@@ -49,12 +49,20 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work) {
   static const bool late = std::getenv("CUDA_ON_CPU_LATE") != nullptr;
   if (stream && stream->capture) {
     if (stream->invalidated) return cudaErrorStreamCaptureInvalidated;
-    return stream->capture->nodes.push_back(std::move(work)), cudaSuccess;
+    stream->capture->nodes.push_back(std::move(work));
+    return cudaSuccess;
   }
   if (!stream)
     if (cudaError_t refused = default_stream_use(); refused != cudaSuccess) return refused;
-  if (!stream || (!late && !busy(stream))) return work(), cudaSuccess;
-  return stream->work.push_back([work = std::move(work)] { return work(), true; }), cudaSuccess;
+  if (!stream || (!late && !busy(stream))) {
+    work();
+    return cudaSuccess;
+  }
+  stream->work.push_back([work = std::move(work)] {
+    work();
+    return true;
+  });
+  return cudaSuccess;
 }
 
 void submit_waiting(cudaStream_t stream, std::function<bool()> work) {
@@ -84,14 +92,16 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   cuda_on_cpu::streams().erase(stream);
-  return delete stream, cudaSuccess;
+  delete stream;
+  return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream && stream->capture) return invalidate(stream, cudaErrorStreamCaptureUnsupported);
   if (!stream)
     if (cudaError_t refused = cuda_on_cpu::default_stream_use(); refused != cudaSuccess)
       return refused;
-  return cuda_on_cpu::wait(stream), cudaSuccess;
+  cuda_on_cpu::wait(stream);
+  return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (stream->capture) return invalidate(stream, cudaErrorStreamCaptureUnsupported);
@@ -107,9 +117,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned) {
-  return *out = new EmulatedEvent, cudaSuccess;
+  *out = new EmulatedEvent;
+  return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event->captured = stream && stream->capture;
   if (event->captured) return stream->invalidated ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
@@ -120,8 +134,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   });
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
-  return *ms = float(1e3 * (*end->at_s - *begin->at_s)),
-         *begin->reached && *end->reached ? cudaSuccess : cudaErrorNotReady;
+  *ms = float(1e3 * (*end->at_s - *begin->at_s));
+  return *begin->reached && *end->reached ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->captured) {

@@ -12,7 +12,10 @@
 
 int main(int argc, char** argv) {
   namespace fs = std::filesystem;
-  if (argc != 2) return std::fprintf(stderr, "usage: fuzz_replay CORPUS\n"), 2;
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: fuzz_replay CORPUS\n");
+    return 2;
+  }
   int inputs = 0, findings = 0;
   const std::pair<const char*, void (*)(std::string_view)> targets[] = {
       {"deck", fuzz::deck},       {"preprocess", fuzz::preprocess}, {"tar", fuzz::tar},
@@ -30,7 +33,10 @@ int main(int argc, char** argv) {
         ++findings;
       }
     }
-    if (of_target == 0) return std::printf("no inputs for %s\n", name), 1;
+    if (of_target == 0) {
+      std::printf("no inputs for %s\n", name);
+      return 1;
+    }
     inputs += of_target;
   }
   std::printf("%d inputs, %d findings\n", inputs, findings);

@@ -148,7 +148,10 @@ int load_all(comm::Session& session, const std::string& folder, bool all) {
 }
 
 int run(comm::Session& session, int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "continue_test save|load FOLDER [all]\n"), 2;
+  if (argc < 3) {
+    std::fprintf(stderr, "continue_test save|load FOLDER [all]\n");
+    return 2;
+  }
   if (argv[1] == std::string("save")) return save_all(session, argv[2]);
   return load_all(session, argv[2], argc > 3);
 }

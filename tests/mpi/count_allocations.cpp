@@ -87,12 +87,25 @@ void* __libc_memalign(size_t, size_t);
 void __libc_free(void*);
 
 #define NOTE allocations::note(__builtin_return_address(0))
-__attribute__((noinline)) void* malloc(size_t n) { return NOTE, __libc_malloc(n); }
-__attribute__((noinline)) void* calloc(size_t n, size_t m) { return NOTE, __libc_calloc(n, m); }
-__attribute__((noinline)) void* realloc(void* p, size_t n) { return NOTE, __libc_realloc(p, n); }
-__attribute__((noinline)) void* memalign(size_t a, size_t n) { return NOTE, __libc_memalign(a, n); }
+__attribute__((noinline)) void* malloc(size_t n) {
+  NOTE;
+  return __libc_malloc(n);
+}
+__attribute__((noinline)) void* calloc(size_t n, size_t m) {
+  NOTE;
+  return __libc_calloc(n, m);
+}
+__attribute__((noinline)) void* realloc(void* p, size_t n) {
+  NOTE;
+  return __libc_realloc(p, n);
+}
+__attribute__((noinline)) void* memalign(size_t a, size_t n) {
+  NOTE;
+  return __libc_memalign(a, n);
+}
 __attribute__((noinline)) void* aligned_alloc(size_t a, size_t n) {
-  return NOTE, __libc_memalign(a, n);
+  NOTE;
+  return __libc_memalign(a, n);
 }
 __attribute__((noinline)) int posix_memalign(void** p, size_t a, size_t n) {
   NOTE;

@@ -135,7 +135,10 @@ class Names {
 
 int run(comm::Session& session, int argc, char** argv) {
   comm::Comm& world = session.world();
-  if (world.size() != 1) return std::fprintf(stderr, "damage_test takes one rank\n"), 2;
+  if (world.size() != 1) {
+    std::fprintf(stderr, "damage_test takes one rank\n");
+    return 2;
+  }
   const int count = argc > 1 ? std::atoi(argv[1]) : 2000;
   Dice dice{base::Stream(argc > 2 ? uint64_t(std::atoll(argv[2])) : 1, "damage")};
 

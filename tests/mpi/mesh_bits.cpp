@@ -92,8 +92,10 @@ int compare(comm::Session& session, int argc, char** argv) {
     reference = read(in);
     f32_momentum = read(in);
     bf16 = read(in);
-    if (!in)
-      return std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str()), 2;
+    if (!in) {
+      std::fprintf(stderr, "no reference in %s: run with one rank first\n", file.c_str());
+      return 2;
+    }
   }
   if (world.rank() == 0)
     std::printf("loss %.6f -> %.6f\n", reference.losses.front(), reference.losses.back());

@@ -22,7 +22,7 @@ COMMENT_OR_TEXT = re.compile(
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.M)
 CONTROL = re.compile(r"(?:else\b|(?:if|for|while)\s*(?:constexpr\s*)?\x00|"
                      r"(?:case\b(?:[^:]|::)*?|default|public|private|protected)\s*:(?!:))\s*")
-NAME = r"\**\s*[A-Za-z_][\w:]*(?:(?:\.|->)\w+|\x00)*"
+NAME = r"(?:::)?\**\s*[A-Za-z_][\w:]*(?:(?:\.|->)\w+|\x00)*"
 ASSIGNED = re.compile(rf"(?:(?:\+\+|--)\s*{NAME}|{NAME}\s*(?:<<|>>|[-+*/%|&^])?=(?!=)|{NAME}\s*(?:\+\+|--)?\s*$)")
 
 
@@ -52,9 +52,12 @@ def joined(text):
         statement = piece.strip()
         while control := CONTROL.match(statement):
             statement = statement[control.end():]
-        parts = [part.strip() for part in statement.split(",")]
         if "(" in statement or ")" in statement:
             continue  # part of a call whose arguments hold a lambda
+        parts = [part.strip() for part in statement.split(",")]
+        if len(parts) > 1 and re.match(r"return\b", statement) and "<" not in parts[0]:
+            found.append(start)
+            continue
         if len(parts) > 1 and re.search(r"=|\+\+|--|\x00", parts[0]) and all(ASSIGNED.match(part) for part in parts):
             found.append(start)
     return found
@@ -64,7 +67,8 @@ class Layout(unittest.TestCase):
     def test_no_comma_joins_statements(self):
         for text, lines in (("a = b, c = d;", [1]), ("int a = b, c = d;", []), ("f(a, b);\nif (x) a[i, 1] += 1, ++b;", [2]),
                             ("for (i = 0, j = 0; i < n; ++i, ++j) f();", []), ("else x.start(), y.start();", [1]),
-                            ("T x{1, 2}, y{3};", []), ("case A::b: a = {1, 2}, b = 3;", [1]), ("a = R\"(x = 1, y = 2)\";", [])):
+                            ("T x{1, 2}, y{3};", []), ("return f(1, 2), 3;", [1]), ("return {1, 2};", []),
+                            ("case A::b: a = {1, 2}, b = 3;", [1]), ("a = R\"(x = 1, y = 2)\";", [])):
             self.assertEqual(joined(text), lines, text)
         self.assertGreater(len(files()), 500, "the search finds too few files")
         wrong = []

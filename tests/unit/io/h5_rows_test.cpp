@@ -88,7 +88,10 @@ TEST_F(Rows, lengths_are_limited) {
   EXPECT_EQ(lists.kind(), H5Rows::Kind::bytes);
   auto length = [&](int64_t row, int64_t most) {
     std::vector<uint8_t> out;
-    lists.read_bytes(row, most, [&](size_t n) { return out.resize(n), out.data(); });
+    lists.read_bytes(row, most, [&](size_t n) {
+      out.resize(n);
+      return out.data();
+    });
     return out;
   };
   EXPECT_EQ(length(0, 5), (std::vector<uint8_t>{1, 2, 3, 4, 5}));

@@ -156,8 +156,15 @@ void check_all_forms(int64_t m, int64_t n, int64_t k) {
       both_ways([&] {
         for (bool bias : {false, true})
           for (bool residual : {false, true})
-            with([&](Product& q) { return q.bias = bias, q.residual = residual, true; });
-        with([&](Product& q) { return q.accumulate = true, q.result == DType::f32; });
+            with([&](Product& q) {
+              q.bias = bias;
+              q.residual = residual;
+              return true;
+            });
+        with([&](Product& q) {
+          q.accumulate = true;
+          return q.result == DType::f32;
+        });
         for_each_table([&] {
           with([&](Product& q) { return q.bias = q.gelu = true; });
           with([&](Product& q) { return q.gelu_of = true; });

@@ -110,7 +110,10 @@ inline Views views(kernels::Update& a) {
 inline Views views(kernels::AdafactorScaling& a) {
   return {&a.v, &a.factor_over_x, &a.factor_over_y};
 }
-inline Views both(Views a, const Views& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
+inline Views both(Views a, const Views& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
 inline Views views(kernels::AdafactorUpdate& a) {
   return both(both(views(a.update), views(a.scaling)), {&a.momentum, &a.rms.square});
 }

@@ -39,8 +39,14 @@ TEST(EvaluationTimes, AnEarlyEndIsAnEnd) {
 TEST(IsWanted, OnlyMissingValuesAreMadeUpFor) {
   const EvaluationTimes times{.every = 4, .at_start = true};
   int asked = 0;
-  auto has = [&] { return ++asked, true; };
-  auto lacks = [&] { return ++asked, false; };
+  auto has = [&] {
+    ++asked;
+    return true;
+  };
+  auto lacks = [&] {
+    ++asked;
+    return false;
+  };
   EXPECT_TRUE(is_wanted(times, Which::due, 4, kTotal, false, has));
   EXPECT_TRUE(is_wanted(times, Which::at_start, 0, kTotal, false, has));
   EXPECT_FALSE(is_wanted({.every = 4}, Which::at_start, 0, kTotal, false, has));
