@@ -4,6 +4,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "io/files.hpp"
+#include "train/outlook.hpp"
 
 namespace train {
 namespace log = base::log;
@@ -85,11 +86,7 @@ void Saves::watch(bool wait) {
 }
 
 double Saves::outlook_s() const {
-  // A stop waits for the pending save and then makes its own. Until a save was measured, a disk of
-  // 100 MB/s is assumed.
-  const double measured_s = attempt_.state.progress.save_s;
-  const double save_s = measured_s > 0 ? measured_s : 0.5 + bytes_ / 100e6;
-  return save_s * (saver_.pending() ? 2 : 1);
+  return saves_outlook_s(attempt_.state.progress.save_s, bytes_, saver_.pending());
 }
 
 checkpoint::State Saves::target() const {

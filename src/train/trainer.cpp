@@ -11,6 +11,7 @@
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
 #include "train/console.hpp"
+#include "train/outlook.hpp"
 #include "train/start_lines.hpp"
 
 namespace train {
@@ -198,7 +199,7 @@ job::StopReason Trainer::stop_request() {
 job::Outlook Trainer::outlook() const {
   // On GPUs another step may be queued already.
   const double step_s =
-      attempt_.pace.slowest_step_s() * double(1 + attempt_.state.step - attempt_.settled);
+      steps_outlook_s(attempt_.pace.slowest_step_s(), attempt_.state.step - attempt_.settled);
   return {step_s, saves_->outlook_s(), attempt_.state.progress.core_hours()};
 }
 

@@ -68,7 +68,7 @@ class Guard(LiveTest):
             if "step=20 " in line:
                 open(self.dir + "/stop", "w").close()
                 break
-        output = job.communicate(timeout=300)[0]
+        output = job.communicate(timeout=harness.GUARD)[0]
         self.assertEqual(job.returncode, 8, output)
         self.assertIn("the run has diverged", output)
         shutil.rmtree(self.dir)

@@ -73,7 +73,7 @@ class OwnData(harness.RunTest):
         return deck
 
     def command(self, line):
-        done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD,
                               cwd=self.folder, stdin=subprocess.DEVNULL, env={**os.environ, "TRAINER": f"{self.folder}/build/trainer"})
         self.assertEqual(done.returncode, 0, f"$ {line}\n{done.stdout}")
         return done.stdout

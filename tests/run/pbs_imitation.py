@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 
+import harness
 import slurm_cluster
 from job_harness import JobTest
 
@@ -194,7 +195,7 @@ class PbsTest(JobTest):
     def end(cls, job, process):
         """Waits for a job's end; returns (its id, the exit code, [words, variables] of its successor's qsub or None)."""
         try:
-            code = process.wait(timeout=240)
+            code = process.wait(timeout=harness.GUARD)
         finally:
             cls.end_session(process)
         return job, code, cls.successor(job)
@@ -235,5 +236,5 @@ class PbsTest(JobTest):
     def shell(cls, commands):
         """Returns output and exit code of bash commands that follow jobs/common.sh."""
         done = subprocess.run(["bash", "-c", f". jobs/common.sh\n{commands}"], cwd=cls.home, capture_output=True, text=True,
-                              timeout=60, env={"PATH": slurm_cluster.PATH})
+                              timeout=harness.GUARD, env={"PATH": slurm_cluster.PATH})
         return done.stdout + done.stderr, done.returncode

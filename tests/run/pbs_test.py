@@ -100,6 +100,14 @@ class Pbs(PbsTest):
         return cls.end(job, process)
 
     @classmethod
+    def play_stale(cls):
+        """PBS shows a used time that is up to 120 s old. One rank, because ranks that wait for a slow one
+        compute as well."""
+        return cls.whole("stale", "-l", "select=1:ncpus=1:mpiprocs=1", "-l", "walltime=00:17:40",
+                         **cls.slow("stale", "--set limits.wall_time=auto --set limits.margin_s=25"), LEAD="0",
+                         hosts=("localhost",), started_s_ago=950)
+
+    @classmethod
     def play_too_short(cls):
         """The walltime is over before the first step."""
         return cls.whole("too_short", "-l", "walltime=00:01:40", **cls.slow("too_short", "--set limits.wall_time=auto"), LEAD="0",
@@ -245,6 +253,14 @@ class Pbs(PbsTest):
         # No save was measured yet, and steps are slow.
         self.assertRegex(log, r"stopped  step=[1-9]\d* of .*: wall time: 0 s left; margin 20 s \+ step (?!0\.0)\S+ s \+ save 0\.5 s; start")
         self.assertIn("walltime=00:17:40", words)
+
+    def test_stale_answers(self):
+        _, code, _ = self.result("stale")
+        log = self.log("stale")
+        self.assertEqual(code, 75, log)
+        # The job had 110 s left at its start; PBS's used time would give 220 s.
+        self.assertRegex(log, r"limits   wall time: 1m\d+s left \(pbs\)")
+        self.assertRegex(log, r"stopped  step=[1-9]\d* of .*: wall time: (2[5-9]|3\d) s left; margin 25 s \+ step ")
 
     def test_too_short(self):
         log = self.not_continued("too_short", 8)

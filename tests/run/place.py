@@ -14,7 +14,7 @@ import tempfile
 def attempt(command, what):
     """Returns the command's own message if it fails here, or ""."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     except OSError as error:
         return f"{what}: {error}"
     except subprocess.TimeoutExpired:

@@ -33,7 +33,7 @@ class Quickstart(harness.RunTest):
         self.fail(f"{text} never came:\n{seen}")
 
     def ended(self, job):
-        output = job.communicate(timeout=300)[0]
+        output = job.communicate(timeout=harness.GUARD)[0]
         return job.returncode, output
 
     def stopped(self, job):

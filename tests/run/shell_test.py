@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-GUARD = 300  # s: ends hung tests
+GUARD = 1800  # s: ends hung tests
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -35,6 +35,14 @@ trap 'came=$((came + 1)); [ "$came" -lt 2 ] || exit 75' USR1
 echo ready
 while :; do sleep 0.1; done
 """
+
+
+class Warnings(unittest.TestCase):
+    def test_jobs_warn_of_qsig(self):
+        """qsig kills a job under PBS, and all progress since its last checkpoint is lost."""
+        for name in ("jobs/pbs.sh", "jobs/README.md"):
+            with open(f"{SOURCE}/{name}", encoding="utf-8") as f:
+                self.assertRegex(f.read(), r"(?i)never (use )?`?qsig\b", name)
 
 
 class Jobs(unittest.TestCase):

@@ -24,7 +24,7 @@ def seconds_of(text):
 
 class Status(harness.RunTest):
     def status(self, *args, code=0):
-        done = subprocess.run([STATUS, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+        done = subprocess.run([STATUS, *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=harness.GUARD)
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
 

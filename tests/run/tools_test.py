@@ -73,7 +73,7 @@ class Tools(harness.RunTest):
         """Returns exit code and stderr of a tool whose reader has closed the pipe."""
         reader, writer = os.pipe()
         os.close(reader)
-        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, cwd=self.folder,
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=harness.GUARD, cwd=self.folder,
                               env={**os.environ, **environment})
         os.close(writer)
         return done.returncode, done.stderr

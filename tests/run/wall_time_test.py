@@ -54,7 +54,7 @@ class WallTime(harness.RunTest):
         self.fail(f"{text} never came:\n{seen}")
 
     def ended(self, job, code):
-        output = job.communicate(timeout=300)[0]
+        output = job.communicate(timeout=harness.GUARD)[0]
         self.assertEqual(job.returncode, code, output)
         return output
 
