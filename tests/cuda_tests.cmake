@@ -14,7 +14,8 @@ add_library(cuda_on_cpu OBJECT ${cuda_sources} ${emulator_sources} ${CMAKE_SOURC
 set_target_properties(cuda_on_cpu PROPERTIES UNITY_BUILD OFF)
 target_include_directories(cuda_on_cpu BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu)
 target_link_libraries(cuda_on_cpu PRIVATE trainer_base)
-target_compile_options(cuda_on_cpu PRIVATE -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
+# Its kernels run in many tests, which take a third less time with -O2 than with the tests' -O1.
+target_compile_options(cuda_on_cpu PRIVATE -O2 -Wno-unknown-pragmas -fno-strict-aliasing -ffp-contract=off)
 
 # An emulated NCCL, for programs with ranks.
 add_library(nccl_on_cpu OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu/nccl.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl_comm.cpp)

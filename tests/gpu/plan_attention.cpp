@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds cuDNN plans for the attention of the S/16, B/16 and L/14 models on an A100 and an H200,
-// from descriptions of these devices. A plan takes a second to build, so S/16 and L/14 are built in
-// bf16 on the H200 only, unless the argument is `all`. The program needs no GPU, but a
+// from descriptions of these devices. A plan takes a second to build. So without the argument `all`
+// the program builds B/16, and the backward pass of the others in bf16 on the H200; the A100 gets
+// B/16 in bf16. The program needs no GPU, but a
 // libcuda.so.1: the toolkit's stub suffices (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH).
 // Exits with 77 without cuDNN or libcuda.
 #include <dlfcn.h>
@@ -82,8 +83,9 @@ int main(int argc, char** argv) {
         AttentionShape text = image, cross = image;
         text.query_length = text.key_length = cross.query_length = 64;
         for (kernels::DType type : {kernels::DType::bf16, kernels::DType::f16}) {
-          const bool base_model = m.heads == 12;
-          if (!all && !base_model && !(hopper && type == kernels::DType::bf16)) continue;
+          const bool base_model = m.heads == 12, bf16 = type == kernels::DType::bf16;
+          const bool usual = hopper ? base_model || (bf16 && backward) : base_model && bf16;
+          if (!all && !usual) continue;
           plan(m.name, "encoder", image, Mask::full, type, backward, hopper);
           for (Mask mask : {Mask::full, Mask::causal, Mask::per_example})
             plan(m.name, "decoder", text, mask, type, backward, hopper);
