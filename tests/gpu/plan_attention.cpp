@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds cuDNN plans for the attention of the S/16, B/16 and L/14 models on an A100 and an H200,
 // from descriptions of these devices. A plan takes a second to build. So without the argument `all`
-// the program builds B/16, and the backward pass of the others in bf16 on the H200; the A100 gets
-// B/16 in bf16. The program needs no GPU, but a
-// libcuda.so.1: the toolkit's stub suffices (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH).
-// Exits with 77 without cuDNN or libcuda.
+// the program builds B/16 on the H200, B/16 in bf16 on the A100, and the backward passes of S/16
+// and L/14 in bf16 on the H200. The program needs no GPU, but a libcuda.so.1: the toolkit's stub
+// suffices (tests/cuda_tests.cmake puts it into LD_LIBRARY_PATH). Exits with 77 without cuDNN or
+// libcuda.
 #include <dlfcn.h>
 
 #include <cstdio>
