@@ -40,7 +40,7 @@ class FullDisk(LiveTest):
                 f.truncate(f.tell() - room)
 
     def test_full_disk_under_metrics_and_log(self):
-        filler = self.small_disk(8192)  # the length of logs depends on the machine
+        filler = self.small_disk(65536)  # rows and logs grow with the steps done while this test waits
         args = ["--dir", self.dir, "--set", "checkpoint.every_steps=0", "--set", "eval.val.every_steps=0", "--set", "log.flush_s=0.1"]
         job = self.start(*args, *LONG)
         self.until(job, "step=5 ")
