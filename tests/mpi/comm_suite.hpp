@@ -217,7 +217,7 @@ inline void agreements(Comm& c) {
   expect(c.same(0xfedcba9876543210ull), "same digest");
   for (int odd = 0; odd < n; ++odd)
     expect(c.same(odd == r ? 7 : 8) == (n == 1),
-           fmt::format("rank {} differs and nobody notices", odd));
+           fmt::format("rank {} differs without an error", odd));
   expect(c.same(r == 0 ? 1ull << 63 : 0) == (n == 1), "the highest bit counts");
 
   auto text = [](int rank) {

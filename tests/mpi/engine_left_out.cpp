@@ -103,9 +103,9 @@ void check_frozen() {
                name + (is_frozen ? " is frozen, but changed or has a state" : " did not change"));
       }
       expect(some.ledger().peak_of("gradients") < all.ledger().peak_of("gradients"),
-             "no memory for gradients nobody wants");
+             "no memory for gradients that no parameter needs");
       expect(some.ledger().peak_of("optimizer") < all.ledger().peak_of("optimizer"),
-             "no memory for state nobody wants");
+             "no memory for state that no parameter needs");
       ++cases;
     }
   }

@@ -209,7 +209,7 @@ void host_times() {
          fmt::format("a wait of {} s for data is {} s of the time until the report that came next",
                      kWait, with));
   expect(after < kWait && nothing == 0,
-         fmt::format("it is told again: {} s, {} s", after, nothing));
+         fmt::format("the wait is counted again: {} s, {} s", after, nothing));
 }
 
 // Checks the weights that the model reads: the rounded master for products, else the master.

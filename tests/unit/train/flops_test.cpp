@@ -44,7 +44,7 @@ decoder = { depth = 6 }
   EXPECT_NEAR(double(model->train_flops()) / 1e9, 142.3, 0.05);
 }
 
-// What a step of one example runs, on paper: about train_flops, and what the blocks recompute, up
+// The planned FLOPs of a step of one example: about train_flops, and what the blocks recompute, up
 // to their whole forward pass.
 TEST(Flops, RecomputingCountsInHardwareFlops) {
   auto flops = [](const std::string& recompute) {
