@@ -8,12 +8,12 @@
 //     std::string data;
 //     config::Duration total;
 //     int64_t global_batch = 0;
-//     std::string shuffle = "exact";
+//     bool shuffled = true;
 //     void bind(config::Table& t) {
 //       t.key("data", data, "name of a [data.NAME] table").required();
 //       t.duration("total", total, "length of the run").required();
 //       t.key("global_batch", global_batch, "examples per update").required().min(1);
-//       t.key("shuffle", shuffle, "order of the examples").one_of({"none", "exact"});
+//       t.choice("shuffle", shuffled, {{"none", false}, {"exact", true}}, "order of examples");
 //     }
 //   };
 #pragma once
