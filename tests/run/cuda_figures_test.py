@@ -76,9 +76,9 @@ class Figures(CudaTest):
             rows = self.train(f"ranks_{ranks}", "cuda", *settings, ranks=ranks)
             for part in ("data_ms", "comm_ms"):
                 parts = [r[part] / r["ms"] for r in rows[:-1]]  # no other step runs beside the last one
-                # Other programs on the machine make ranks wait for each other, but not in each
-                # step.
-                self.assertLess(min(parts), 0.6, f"{part} on {ranks} ranks: {parts}")
+                # Other programs make ranks wait for each other: 0.3 of a step on a free machine, 0.6
+                # seen on a busy one. Waits for the GPU, wrongly counted, were 0.99 of each step.
+                self.assertLess(min(parts), 0.9, f"{part} on {ranks} ranks: {parts}")
 
     def test_a_bench_times_no_warm_up(self):
         few = ["bench.warmup_steps=2", "bench.steps=3", "train.global_batch=4", "run.device=cuda"]
