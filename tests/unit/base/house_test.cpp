@@ -235,6 +235,8 @@ TEST(Style, FilesAreShortAndClean) {
 const std::map<std::string, std::string>& caption_files() {
   static const std::map<std::string, std::string> files = {
       {"perplexity", "evaluator of captions"},
+      {"caption_metrics", "BLEU, ROUGE-L and CIDEr-D"},
+      {"caption_tokens", "words of captions for these"},
       {"show", "mode that reads captions to people"},
       {"index", "mode that counts captions"},
       {"recipe", "keys that moved to the model give an error with the new place"},
