@@ -10,7 +10,7 @@ namespace checkpoint {
 void InitOptions::bind(config::Table& t) {
   t.key("from", from,
         "parameters of a new run, at step 0 only: \"\" = random; a checkpoint .h5 or a run "
-        "directory, .npz or .safetensors with big_vision's names");
+        "directory, .npz or .safetensors with big_vision's names, or a checkpoint folder of it");
   t.key("dont_load", dont_load,
         "regular expressions that must match a whole parameter path: these keep their random "
         "values, and may be missing from the file or left over in it; everything else must match")

@@ -24,6 +24,7 @@ std::unique_ptr<WeightFile> open_newest(const std::vector<Candidate>& files) {
 std::unique_ptr<WeightFile> open_weights(const std::string& path) {
   using base::Exit;
   try {
+    if (std::string folder = zarr_folder(path); !folder.empty()) return open_zarr_weights(folder);
     if (!io::exists(path)) base::fail(Exit::checkpoint, "{}: there is no such file", path);
     if (io::is_directory(path) || path.ends_with(".h5")) return open_newest(files_at(path));
     if (path.ends_with(".npz")) return open_npz_weights(path);

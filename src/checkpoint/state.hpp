@@ -13,7 +13,7 @@
 //   restore    reads the newest valid file into this rank's memory
 //   options    [checkpoint] of the deck
 //   init_options, initial_weights   [init]: a new run's parameters from a file
-//   weight_file    files for [init]; readers: checkpoint_reader, npz_reader, safetensors_reader
+//   weight_file    files for [init]; readers: *_reader.cpp
 //   name_map, resample   map tensors to parameters, resize position tables
 #pragma once
 

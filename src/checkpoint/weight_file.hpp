@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files with named tensors that can initialise a new run's parameters ([init] from): a checkpoint
-// of this program, .npz or .safetensors. Each has its reader (checkpoint_reader, npz_reader,
-// safetensors_reader). Values of any type are returned as f32. Readers trust nothing in a file.
-// Names, types, shapes and places are checked when the file is opened. Data is read in pieces, so a
-// false claim of a file cannot exhaust the memory.
+// of this program or of big_vision, .npz or .safetensors. Each has its reader (checkpoint_reader,
+// zarr_reader, npz_reader, safetensors_reader). Values of any type are returned as f32. Readers
+// trust nothing in a file. Names, types, shapes and places are checked when the file is opened.
+// Data is read in pieces, so a false claim of a file cannot exhaust the memory.
 #pragma once
 
 #include <cstdint>
@@ -61,13 +61,18 @@ class WeightFile {
 };
 
 // Chooses the reader by the end of the name: .h5, .npz, .safetensors. A run directory means its
-// newest valid checkpoint. Throws Error(Exit::checkpoint) if the file cannot be read or is
-// malformed.
+// newest valid checkpoint. A folder may also be a checkpoint of big_vision. Throws
+// Error(Exit::checkpoint) if the file cannot be read or is malformed.
 std::unique_ptr<WeightFile> open_weights(const std::string& path);
 
 std::unique_ptr<WeightFile> open_checkpoint_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_npz_weights(const std::string& path);
 std::unique_ptr<WeightFile> open_safetensors_weights(const std::string& path);
+std::unique_ptr<WeightFile> open_zarr_weights(const std::string& folder);
+
+// Returns the folder of a checkpoint of big_vision: `path` itself, or the newest one if the file
+// PATH-LAST names it. Returns "" if the path is neither. Throws io::Failure if it cannot be read.
+std::string zarr_folder(const std::string& path);
 
 // Returns the number of elements of a shape from a file. Returns none if a size is negative or the
 // bytes would exceed 2^62.
