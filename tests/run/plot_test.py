@@ -112,7 +112,7 @@ class Plot(harness.RunTest):
         self.assertEqual(axes.lines[0].get_marker(), "o")
         # Means of noise must equal a plain loop, also at the ends.
         value = np.random.default_rng(3).normal(size=190)
-        got = harness.loaded("plot_metrics").running_mean(np.arange(190), value)[1]
+        got = harness.loaded("curves.py").running_mean(np.arange(190), value)[1]
         want = [np.mean(value[max(0, i - 1):i + 2]) for i in range(190)]
         np.testing.assert_allclose(got, want, atol=1e-12)
 
