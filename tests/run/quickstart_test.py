@@ -73,6 +73,9 @@ class Quickstart(harness.RunTest):
         self.assertEqual(code, 0, output)
         self.assertIn(f"Result after {second + 2} steps", output)
         self.assertIn(f"{self.dir}/checkpoints/{second + 2:010}.h5", output)
+        self.assertIn(f"  report      {self.dir}/report.html\n", output)
+        with open(f"{self.dir}/report.html", encoding="utf-8") as f:
+            self.assertIn("</html>", f.read())
         with open(harness.SOURCE + "/data/emoji/summary.json") as f:
             entropy = json.load(f)["unigram_entropy_nats"]
         val, shuffled = ([row["perplexity_per_token"] for row in self.rows("eval") if row["eval"] == name][-1]
