@@ -130,7 +130,7 @@ class ReportPage(harness.RunTest):
         self.assertEqual(second[3:8], ["1", "5", "5", "stopped", "8"])
         self.assertIn("core_hours", second[8])
         self.assertEqual(third[3:8], ["2", "5", "12", "finished", "0"])
-        self.assertIn("2 ranks on 1 node = replica 1 x fsdp 2", page)
+        self.assertIn("2 ranks on 1 node = replica 1 x fsdp 2 · parameters=sharded", page)
         self.assertIn('<div class="mesh" style="grid-template-columns:repeat(2,2.2em)"><i>0</i><i>1</i></div>', page)
         self.assertIn("No warnings.", page)
         # A killed attempt after the checkpoint: its time is there, and it has no end.

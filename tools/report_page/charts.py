@@ -145,9 +145,9 @@ def axes(scale):
         out.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{RIGHT}"/>'
                    f'<text class="y" x="{LEFT - 5}" y="{y + 3.5:.1f}">{short(value)}</text>')
     for step in scale.step_ticks():
-        x = float(scale.x(step))
-        out.append(f'<path class="grid" d="M{x:.1f} {BOTTOM}v4"/>'
-                   f'<text class="x" x="{x:.1f}" y="{BOTTOM + 16}">{step_text(step)}</text>')
+        x, text = float(scale.x(step)), step_text(step)
+        middle = min(x, WIDTH - 3.4 * len(text))    # the whole number is within the panel
+        out.append(f'<path class="grid" d="M{x:.1f} {BOTTOM}v4"/><text class="x" x="{middle:.1f}" y="{BOTTOM + 16}">{text}</text>')
     return "".join(out) + f'<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>'
 
 

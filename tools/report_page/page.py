@@ -46,6 +46,16 @@ def per_run(names, bodies):
 
 # ------------------------------------------------------------------------------------------------------------- overview
 
+def parted(text):
+    """Returns a line of the log, which parts its pieces by two blanks, as HTML with dots between the pieces."""
+    return escape(re.sub(r"  +", " · ", re.sub(r"(?<=[:;])  +", " ", text)))
+
+
+def of_log(key):
+    """Returns a function of a run: the line of its newest attempt with this first word."""
+    return lambda run: parted(run.line(key))
+
+
 def network(run):
     """Returns the sizes of the model from the deck: its plain keys, and a line for each part."""
     model = run.deck.get("model", {})
@@ -92,17 +102,17 @@ def overview(runs, names):
         ("steps", progress),
         ("training loss, last", last_loss),
         ("evaluators, last", main_results),
-        ("model", lambda r: escape(r.line("model"))),
+        ("model", of_log("model")),
         ("its sizes", network),
         ("parameters began as", lambda r: escape(str(r.saved.get("origin", "")))),
-        ("data", lambda r: escape(r.line("data"))),
-        ("length", lambda r: escape(r.line("length"))),
-        ("batch", lambda r: escape(r.line("batch"))),
-        ("optimizer", lambda r: escape(r.line("optim"))),
-        ("mesh", lambda r: escape(r.line("mesh"))),
-        ("compute", lambda r: escape(r.line("compute"))),
-        ("memory", lambda r: escape(r.line("memory"))),
-        ("evaluations", lambda r: escape(r.line("evals"))),
+        ("data", of_log("data")),
+        ("length", of_log("length")),
+        ("batch", of_log("batch")),
+        ("optimizer", of_log("optim")),
+        ("mesh", of_log("mesh")),
+        ("compute", of_log("compute")),
+        ("memory", of_log("memory")),
+        ("evaluations", of_log("evals")),
         ("speed, median", lambda r: median(r, "examples_s", "{} examples/s") + ", " + median(r, "ms", "{} ms per step")),
         ("share of the peak, median", lambda r: median(r, "mfu", "{} %", 100)),
         ("time of the job", lambda r: duration(sum(seconds for _, seconds in r.times()[0]))),
@@ -155,7 +165,7 @@ def times(runs, names):
     for run in runs:
         parts, source = run.times()
         own = run.newest().text("time")
-        line = f' The log\'s own sum at the end: <q>{escape(own)}</q>' if own else ""
+        line = f' The log\'s own sum at the end: <q>{parted(own)}</q>' if own else ""
         bodies.append(charts.time_bar(parts) + f'<p class="muted">From {escape(source)}; training is divided as the rows of the '
                       f'metrics are.{line}</p>')
     return per_run(names, bodies)
@@ -193,7 +203,7 @@ def mesh(runs, names):
         lines = run.newest().lines.get("mesh", [])
         rows = [re.split(r" {2,}", line) for line in lines[2:]]
         hosts = table(["ranks", "host", "device", "threads per rank"], [[escape(cell) for cell in row] for row in rows if len(row) == 4])
-        bodies.append(f"<p>{escape(lines[0])}</p>{mesh_drawing(run)}{hosts}" if lines else "")
+        bodies.append(f"<p>{parted(lines[0])}</p>{mesh_drawing(run)}{hosts}" if lines else "")
     return per_run(names, bodies) if any(bodies) else ""
 
 
@@ -254,7 +264,7 @@ def environment(runs, names):
     rows = [[f"<th>{escape(key)}</th>", *(escape(w.get(key, "")) for w in found)] for key in dict.fromkeys(k for w in found for k in w)]
     for label, key in (("device", "device"), ("binding", "binding"), ("threads", "threads"), ("exchanges", "check"), ("disk", "disk"),
                        ("limits", "limits"), ("deck", "deck"), ("run", "run")):
-        cells = ["<br>".join(escape(text) for text in run.newest().lines.get(key, [])) for run in runs]
+        cells = ["<br>".join(parted(text) for text in run.newest().lines.get(key, [])) for run in runs]
         if any(cells):
             rows.append([f"<th>{label}</th>", *cells])
     return table(["", *map(escape, names)] if len(runs) > 1 else ["", ""], rows, "facts" if len(runs) > 1 else "facts one")
