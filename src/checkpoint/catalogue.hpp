@@ -26,6 +26,8 @@ std::vector<Candidate> candidates(const std::string& directory);
 // files can be read. Throws Error(Exit::checkpoint) if there is none.
 std::vector<Candidate> files_at(const std::string& path);
 
+// A symbolic link to the newest file, for people and scripts. The program never reads it.
+inline const char* const kLatest = "latest.h5";
 inline const char* const kBest = "best.h5";
 // Returns the step that best.h5 holds; -1 if the file is missing or damaged.
 int64_t best_held(const std::string& directory);

@@ -186,6 +186,7 @@ void Saver::commit(const std::vector<std::string>& hashes) {
   pending_.save->commit(all, history_.since.value_or(pending_.result.step), history_.own);
   history_.own.insert(pending_.result.step);
   try {  // the new file is safe; the next save repeats anything that fails here
+    io::replace_symlink(pending_.save->file(), directory_ + "/" + kLatest);
     name_best();
     retain(directory_, pending_.result.step, options_);
   } catch (const base::Error& e) {

@@ -359,6 +359,18 @@ void link_file(const std::string& from, const std::string& to) {
   rename_file(temporary, to);
 }
 
+bool replace_symlink(const std::string& target, const std::string& path) {
+  const std::string temporary = path + ".tmp";
+  remove_file(temporary);
+  note_call("symlink", path);
+  if (::symlink(target.c_str(), temporary.c_str()) < 0) {
+    if (errno == EPERM || errno == ENOTSUP || errno == ENOSYS) return false;
+    fail_call("symlink", path, errno);
+  }
+  rename_file(temporary, path);
+  return true;
+}
+
 bool remove_file(const std::string& path) {
   note_call("unlink", path);
   if (::unlink(path.c_str()) == 0) return true;

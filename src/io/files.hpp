@@ -107,6 +107,9 @@ void rename_file(const std::string& from, const std::string& to);
 // Gives a file a second name, or copies it if the file system has no hard links. Replaces an
 // existing `to` in one step.
 void link_file(const std::string& from, const std::string& to);
+// Makes `path` a symbolic link to `target`, a name relative to the link's folder. Replaces an
+// existing link or file in one step. Returns false if the file system has no symbolic links.
+bool replace_symlink(const std::string& target, const std::string& path);
 bool remove_file(const std::string& path);  // returns false if there was no such file
 void sync_directory(const std::string& path);
 // Returns the bytes that this user can still write to the file system of `path`.

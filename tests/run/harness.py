@@ -193,7 +193,8 @@ class RunTest(unittest.TestCase):
             return ""
 
     def checkpoints(self, folder=None):
-        return sorted(os.path.basename(p) for p in glob.glob((folder or self.dir) + "/checkpoints/*.h5"))
+        names = map(os.path.basename, glob.glob((folder or self.dir) + "/checkpoints/*.h5"))
+        return sorted(set(names) - {"latest.h5"})
 
     def tensors(self, step, folder=None):
         """Returns every dataset under /params, /optimizer and /ema, as bytes."""

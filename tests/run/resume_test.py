@@ -161,6 +161,7 @@ class Resume(harness.RunTest):
     def test_keep_last(self):
         self.expect(0, args=[self.deck(), "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=2"], ranks=2)
         self.assertEqual(self.checkpoints(), ["0000000010.h5", "0000000012.h5"])
+        self.assertEqual(os.readlink(self.dir + "/checkpoints/latest.h5"), "0000000012.h5")
 
     def test_lock(self):
         first = subprocess.Popen([harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"], stdout=subprocess.PIPE,

@@ -10,6 +10,7 @@
 #include <bit>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -259,7 +260,8 @@ TEST_F(Checkpoint, a_removed_folder_is_made_again) {
   auto remove = [&] { ASSERT_EQ(std::system(("rm -rf '" + directory_ + "'").c_str()), 0); };
   remove();
   EXPECT_EQ(save(20).error, "");
-  EXPECT_EQ(io::list_directory(directory_), std::vector<std::string>{"0000000020.h5"});
+  EXPECT_EQ(io::list_directory(directory_),
+            (std::vector<std::string>{"0000000020.h5", "latest.h5"}));
   remove();
   io::write_file_atomically(directory_, "a file in its place");
   try {
@@ -388,7 +390,9 @@ TEST_F(Checkpoint, killed_at_every_call) {
     EXPECT_TRUE(restored->refused.empty()) << g_kill_at;
     EXPECT_EQ(owner.problem(complete ? 2 : 1), "") << g_kill_at;
     // and no temporary file is left
-    EXPECT_EQ(io::list_directory(directory_).size(), complete ? 2u : 1u);
+    std::vector<std::string> names = io::list_directory(directory_);
+    EXPECT_EQ(std::erase(names, "latest.h5"), 1u);
+    EXPECT_EQ(names.size(), complete ? 2u : 1u);
     if (!WIFSIGNALED(status)) {
       EXPECT_TRUE(complete && WEXITSTATUS(status) == 0);
       break;
@@ -397,6 +401,24 @@ TEST_F(Checkpoint, killed_at_every_call) {
     io::remove_file(directory_ + "/0000000002.h5");
   }
   EXPECT_GT(killed, 30);
+}
+
+// The link leads to the newest save, also after a return to an earlier step. It is replaced even if
+// something else has its name, and no restore follows it.
+TEST_F(Checkpoint, a_link_leads_to_the_newest_file) {
+  const std::string link = directory_ + "/latest.h5";
+  for (int64_t step : {10, 20, 15}) {
+    save(step);
+    EXPECT_EQ(std::filesystem::read_symlink(link), fmt::format("{:010}.h5", step));
+    EXPECT_EQ(io::read_file(link), io::read_file(fmt::format("{}/{:010}.h5", directory_, step)));
+    io::remove_file(link);
+    io::write_file_atomically(link, "a file in its place");
+  }
+  Owner owner(Cut::even, 0, 1, 0, false);
+  io::replace_symlink("0000000010.h5", link);
+  const auto restored = checkpoint::restore(*comm_, directory_, owner.state, {});
+  ASSERT_TRUE(restored);
+  EXPECT_NE(restored->step, 10);
 }
 
 TEST_F(Checkpoint, files_are_found_by_their_exact_names) {

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <vector>
 
@@ -225,6 +226,18 @@ TEST_F(Files, directories) {
   EXPECT_EQ(io::parent_of("/a"), "/");
   EXPECT_EQ(io::parent_of("a"), ".");
   EXPECT_GT(io::free_bytes(directory_), 0);
+}
+
+TEST_F(Files, a_link_is_replaced) {
+  io::write_file_atomically(path("a"), "of a");
+  io::write_file_atomically(path("b"), "of b");
+  for (const char* target : {"a", "b", "none", "a"}) {
+    EXPECT_TRUE(io::replace_symlink(target, path("link")));
+    EXPECT_EQ(std::filesystem::read_symlink(path("link")), target);
+  }
+  EXPECT_EQ(io::read_file(path("link")), "of a");
+  EXPECT_EQ(io::list_directory(directory_), (std::vector<std::string>{"a", "b", "link"}));
+  message_of([&] { io::replace_symlink("a", path("no/link")); }, ENOENT);
 }
 
 TEST_F(Files, calls_are_counted) {
