@@ -259,10 +259,16 @@ struct Fitted {
   std::string note;                         // for the log
 };
 
-Fitted fit_average(const FileLayout& file, const State& target,
+// Compares a file, at this path, with a run. Throws if the file lacks what is asked for.
+using Fit =
+    std::function<Fitted(const std::string& path, const FileLayout& file, const State& target,
+                         const std::vector<shard::TensorSlice>& tensors)>;
+
+constexpr auto is_average = [](const auto& named) { return named.name.starts_with(kAverageRoot); };
+
+Fitted fit_average(const std::string&, const FileLayout& file, const State& target,
                    const std::vector<shard::TensorSlice>& tensors) {
   Fitted f{file, layout_of(target), tensors, ""};
-  auto is_average = [](const auto& named) { return named.name.starts_with(kAverageRoot); };
   const bool in_file = std::any_of(file.entries.begin(), file.entries.end(), is_average);
   const bool wanted = std::any_of(tensors.begin(), tensors.end(), is_average);
   if (in_file && !wanted) {
@@ -284,8 +290,30 @@ struct Advice {
   const char *other, *none;
 };
 
+// Takes the weights of a file, or their average, and leaves the rest out.
+Fitted fit_weights(const std::string& path, const FileLayout& file, const State& target,
+                   const std::vector<shard::TensorSlice>& tensors, bool average) {
+  Fitted f{file, layout_of(target), tensors, ""};
+  std::erase_if(f.file.entries, [](const Entry& e) { return !e.name.starts_with(kWeightRoot); });
+  if (!average) return f;
+  if (std::none_of(file.entries.begin(), file.entries.end(), is_average))
+    throw base::Error(base::Exit::checkpoint,
+                      path + " holds no average of the weights: its run kept none ([ema])", true);
+  auto name_of_average = [](const std::string& weight) {
+    return kAverageRoot + weight.substr(kWeightRoot.size());
+  };
+  for (Entry& e : f.file.entries)
+    if (const Entry* averaged = file.find(name_of_average(e.name))) {
+      e.type = averaged->type;
+      e.shape = averaged->shape;
+    }
+  for (shard::TensorSlice& t : f.tensors)
+    if (file.find(name_of_average(t.name))) t.name = name_of_average(t.name);
+  return f;
+}
+
 Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, State& target,
-                      const Advice& advice, const comm::Poll& poll) {
+                      const Fit& fit, const Advice& advice, const comm::Poll& poll) {
   base::Stopwatch watch;
   const Landing landing(target);
   Restored restored;
@@ -294,7 +322,7 @@ Restored newest_valid(comm::Comm& comm, const std::vector<Candidate>& files, Sta
     std::string reason = inspected.reason;
     if (reason.empty()) {
       const Manifest& m = *inspected.manifest;
-      const Fitted fitted = fit_average(m.layout, target, landing.tensors());
+      const Fitted fitted = fit(c.path, m.layout, target, landing.tensors());
       if (std::vector<std::string> lines = differences(fitted.file, fitted.wanted); !lines.empty())
         base::fail(base::Exit::checkpoint,
                    "{} is intact but belongs to another model or optimizer:\n  {}\n{}", c.path,
@@ -362,14 +390,14 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
   }
 
   return newest_valid(
-      comm, files, target,
+      comm, files, target, fit_average,
       {.other = "Give this run another run.dir, or the deck that the file's /deck holds",
        .none = "Nothing was changed. To begin anew choose another run.dir or checkpoint.resume = "
                "\"never\""},
       poll);
 }
 
-Restored branch(comm::Comm& comm, const std::string& from, State& target, const comm::Poll& poll) {
+std::vector<Candidate> agreed_files_at(comm::Comm& comm, const std::string& from) {
   std::string listed = comm::on_first(comm, [&] {
     std::string text;
     for (const Candidate& c : files_at(from)) text += fmt::format("{} {}\n", c.step, c.path);
@@ -379,12 +407,29 @@ Restored branch(comm::Comm& comm, const std::string& from, State& target, const 
   for (const std::string& line : base::split(listed, '\n'))
     if (size_t blank = line.find(' '); blank != line.npos)
       files.push_back({std::stoll(line.substr(0, blank)), line.substr(blank + 1)});
+  return files;
+}
+
+Restored branch(comm::Comm& comm, const std::string& from, State& target, const comm::Poll& poll) {
   return newest_valid(
-      comm, files, target,
+      comm, agreed_files_at(comm, from), target, fit_average,
       {.other = "checkpoint.branch_from continues a full state, so model and optimizer must be "
                 "those of its run; to take over parameters alone use init.from",
        .none = "checkpoint.branch_from names nothing to begin from"},
       poll);
+}
+
+Restored restore_weights(comm::Comm& comm, const std::vector<Candidate>& files, bool average,
+                         State& target, const comm::Poll& poll) {
+  auto fit = [average](const std::string& path, const FileLayout& file, const State& state,
+                       const std::vector<shard::TensorSlice>& tensors) {
+    return fit_weights(path, file, state, tensors, average);
+  };
+  return newest_valid(comm, files, target, fit,
+                      {.other = "Use the deck of the run that wrote it: its deck.resolved.toml, or "
+                                "the /deck that the file holds",
+                       .none = "Name another file or run"},
+                      poll);
 }
 
 }  // namespace checkpoint

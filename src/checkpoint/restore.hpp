@@ -49,6 +49,18 @@ std::optional<Restored> restore(
 Restored branch(
     comm::Comm& comm, const std::string& from, State& target, const comm::Poll& poll = [] {});
 
+// Returns the files that `from` names (files_at), as rank 0 lists them. All ranks call.
+std::vector<Candidate> agreed_files_at(comm::Comm& comm, const std::string& from);
+
+// Fills the parameters alone (kWeightRoot) from the first valid one of `files`. `target` lists all
+// parameters of the model and nothing else; the optimizer of the file is ignored. `average` fills
+// them from the average of the weights (kAverageRoot). Tensors without an average, such as frozen
+// ones, come from the weights. Throws Error(Exit::checkpoint) if the file holds no average, if it
+// belongs to another model, or if no file is valid. No file is changed. All ranks call and agree.
+Restored restore_weights(
+    comm::Comm& comm, const std::vector<Candidate>& files, bool average, State& target,
+    const comm::Poll& poll = [] {});
+
 // Reads this rank's parts from a file whose manifest is known. Throws Error(Exit::checkpoint) if a
 // block fails its checksum. Returns the bytes read. `token` can cancel the call (base/cancel.hpp).
 int64_t read_parts(const std::string& path, const Manifest& manifest,

@@ -36,8 +36,9 @@ void agree_on_platform(comm::Comm& world, const std::string& mine) {
 
 }  // namespace
 
-std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file) {
-  return [&world, file](device::Queue& queue) {
+std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std::string& file,
+                                                    bool writes) {
+  return [&world, file, writes](device::Queue& queue) {
     base::Stopwatch watch;
     const std::string platform = kernels::gemm_platform();
     agree_on_platform(world, platform);
@@ -45,7 +46,7 @@ std::function<void(device::Queue&)> product_chooser(comm::Comm& world, const std
     if (world.rank() == 0) {
       const std::string known = choices_in(file, platform);
       found = kernels::search_gemms(known, queue);
-      if (!file.empty() && found.timed > 0)
+      if (writes && !file.empty() && found.timed > 0)
         io::write_file_atomically(file, platform + "\n" + found.choices);
     }
     kernels::use_gemm_choices(world.broadcast_text(found.choices, 0));

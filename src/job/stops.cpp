@@ -120,7 +120,8 @@ Stops::Stops(comm::Comm& world, const LimitOptions& options, const std::string& 
              double begin_s, Outside outside)
     : world_(world),
       options_(options),
-      files_{.stop = directory + "/stop", .save = directory + "/save"},
+      files_{.stop = directory.empty() ? "" : directory + "/stop",
+             .save = directory.empty() ? "" : directory + "/save"},
       now_s_(outside.now_s) {
   if (world.rank() != 0) return;
   files_.old_stop = is_there(files_.stop);

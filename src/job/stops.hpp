@@ -48,8 +48,8 @@ struct Outlook {
 class Stops {
  public:
   // Asks the scheduler for the time left if wall_time = "auto" (rank 0, in the background).
-  // `directory` is the run directory. `begin_s` is the start of the program, from which a wall_time
-  // of the deck counts.
+  // `directory` is the run directory; "" = there are no files to look for. `begin_s` is the start
+  // of the program, from which a wall_time of the deck counts.
   Stops(comm::Comm& world, const LimitOptions& options, const std::string& directory,
         double begin_s, Outside outside = {});
 

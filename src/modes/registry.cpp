@@ -4,14 +4,15 @@
 namespace modes {
 
 Mode train_mode();
+Mode eval_mode();
 Mode bench_mode();
 Mode plan_mode();
 Mode show_mode();
 Mode index_mode();
 
 const std::vector<Mode>& registry() {
-  static const std::vector<Mode> rows = {train_mode(), bench_mode(), plan_mode(), show_mode(),
-                                         index_mode()};
+  static const std::vector<Mode> rows = {train_mode(), eval_mode(), bench_mode(),
+                                         plan_mode(),  show_mode(), index_mode()};
   return rows;
 }
 

@@ -17,7 +17,7 @@ BadSamples::BadSamples(comm::Comm& world, const std::string& path, double max_fr
                        std::map<std::string, int64_t> sizes)
     : world_(world), path_(path), max_fraction_(max_fraction), sizes_(std::move(sizes)) {
   std::string text = comm::on_first(world, [&] {
-    if (!io::exists(path)) return std::string();
+    if (path.empty() || !io::exists(path)) return std::string();
     std::string all = io::read_file(path), whole = all.substr(0, all.rfind('\n') + 1);
     if (whole != all) io::write_file_atomically(path, whole);  // a crash cut the last line
     return whole;
@@ -65,10 +65,11 @@ int64_t BadSamples::agree() {
             parts[0], parts[1], parts[2], known_[parts[0]].size(),
             base::with_commas(sizes_[parts[0]]));
       else
-        base::log::warning("data: further bad samples are named only in {}", path_);
+        base::log::warning("data: further bad samples are named only {}",
+                           path_.empty() ? "by --mode train" : "in " + path_);
     }
   comm::on_first(world_, [&] {
-    if (fresh.empty()) return std::string();
+    if (fresh.empty() || path_.empty()) return std::string();
     io::make_directories(io::parent_of(path_));  // a user may have removed it
     io::File file(path_, io::File::Mode::append);
     file.append(fresh);
@@ -87,9 +88,9 @@ void BadSamples::check() const {
     base::fail(
         base::Exit::data,
         "data.{}: {} of {} samples cannot be used, more than loader.max_bad_sample_fraction = {:g} "
-        "allows; they are named in {}: mend them (and remove that list), or raise the key",
+        "allows; they are named {}: mend them (and remove that list), or raise the key",
         name, base::with_commas(int64_t(keys.size())), base::with_commas(size->second),
-        max_fraction_, path_);
+        max_fraction_, path_.empty() ? "above" : "in " + path_);
   }
 }
 

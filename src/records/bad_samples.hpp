@@ -17,7 +17,7 @@ namespace records {
 class BadSamples {
  public:
   // All ranks call with equal arguments. `sizes` holds the number of samples by data set. An
-  // existing list is continued.
+  // existing list is continued. With path "" no file is read or written.
   BadSamples(comm::Comm& world, const std::string& path, double max_fraction,
              std::map<std::string, int64_t> sizes);
 

@@ -15,8 +15,9 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
     : options_(options),
       mesh_(mesh),
       queue_(kind, options.threads, options.determinism.mesh, options.paper_of),
-      geometry_(derive_geometry(options.global_batch, options.micro_batch, mesh.shape,
-                                options.determinism)),
+      geometry_(options.trains ? derive_geometry(options.global_batch, options.micro_batch,
+                                                 mesh.shape, options.determinism)
+                               : forward_geometry(options.micro_batch, mesh.shape)),
       model_(models::make_model(options.model, options.memory)) {
   queue_.count_scratch(ledger_);
   queue_.set_tf32(options.tf32);
@@ -29,8 +30,8 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   std::vector<shard::Parameter> parameters = model_->parameters();
   std::vector<optim::ParameterPolicy> policies;
   std::vector<optim::Schedule> schedules;
-  options_.resolve(parameters, policies, schedules);
-  for (size_t i = 0; i < parameters.size(); ++i) {
+  if (options.trains) options_.resolve(parameters, policies, schedules);
+  for (size_t i = 0; i < policies.size(); ++i) {
     if (policies[i].frozen && parameters[i].trained())
       parameters[i].kind = shard::ParameterKind::frozen;
     if (parameters[i].trained())
@@ -44,19 +45,22 @@ Engine::Engine(const EngineOptions& options, comm::Mesh& mesh, Kind kind)
   shard::Fabric fabric{*stores_.layout,          mesh_,           queue_, ledger_,
                        options.determinism.mesh, options.operands};
   stores_.weights = std::make_unique<shard::WeightStore>(fabric, int(options.sharding.prefetch));
-  stores_.gradients = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
-  stores_.states = std::make_unique<shard::StateStore>(fabric);
-  stores_.group = std::make_unique<nn::BatchGroup>(mesh_, geometry_.slices);
-  update_.optimizer =
-      std::make_unique<optim::Optimizer>(fabric, options.optimizer, std::move(policies),
-                                         std::move(schedules), options.groups, options.loss_scale);
-  if (options.ema)
-    update_.ema = std::make_unique<optim::Ema>(fabric, *options.ema, *stores_.weights);
+  if (options.trains) {
+    stores_.gradients = std::make_unique<shard::GradientStore>(fabric, geometry_.accumulation);
+    stores_.states = std::make_unique<shard::StateStore>(fabric);
+    stores_.group = std::make_unique<nn::BatchGroup>(mesh_, geometry_.slices);
+    update_.optimizer = std::make_unique<optim::Optimizer>(
+        fabric, options.optimizer, std::move(policies), std::move(schedules), options.groups,
+        options.loss_scale);
+    if (options.ema)
+      update_.ema = std::make_unique<optim::Ema>(fabric, *options.ema, *stores_.weights);
+  }
   std::vector<const models::Pass*> passes = {passes_.train.get()};
   for (const auto& pass : passes_.forward) passes.push_back(pass.get());
   passes_.inputs = std::make_unique<PassInputs>(passes, geometry_.micro_batch, queue_, ledger_);
   const bool repeats = options_.graphs > 0 && graphs_problem().empty();
-  sums_ = std::make_unique<StepSums>(*model_, geometry_, mesh_, queue_, ledger_, repeats);
+  if (options.trains)
+    sums_ = std::make_unique<StepSums>(*model_, geometry_, mesh_, queue_, ledger_, repeats);
   if (kind == Kind::cuda && repeats)
     graphs_ = std::make_unique<device::Graphs>(queue_, options_.graphs, "passes");
   const int64_t activations = measure_arena();
@@ -102,8 +106,10 @@ int64_t Engine::measure_arena() {
   shard::WeightStore weights(fabric, int(options_.sharding.prefetch));
   shard::StateStore states(fabric);
   nn::BatchGroup group(mesh, geometry_.slices);
-  const int64_t sets =
-      queue.prepares() ? passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices) : 1;
+  const int64_t sets = !options_.trains ? 0
+                       : queue.prepares()
+                           ? passes_.train->shape_sets(geometry_.micro_batch, geometry_.slices)
+                           : 1;
   for (int64_t set = 0; set < sets; ++set) {
     shard::GradientStore gradients(fabric, geometry_.accumulation);
     gradients.begin_step();
@@ -179,6 +185,7 @@ void Engine::submit(int64_t step, const Source& source) {
 }
 
 void Engine::run_passes(int64_t step, const Fill& fill, int64_t passes) {
+  CHECK(options_.trains, "step {} of an engine that does not train", step);
   CHECK(passes == geometry_.accumulation || queue_.kind() == Kind::plan, "a step of {} passes",
         passes);
   device::Range whole("step", step);
@@ -285,6 +292,7 @@ std::vector<shard::TensorSlice> Engine::state() {
       for (int p : stores_.layout->units()[u].parameters)
         out[size_t(p)].writes = mesh_.replica_index == 0 && mesh_.fsdp_index == 0;
   }
+  if (!update_.optimizer) return out;
   for (shard::TensorSlice& slice : update_.optimizer->state()) out.push_back(std::move(slice));
   if (update_.ema) update_.ema->list_state(out);
   return out;

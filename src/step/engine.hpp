@@ -32,6 +32,9 @@ using MakePass = std::function<std::unique_ptr<models::ForwardPass>(const models
 // The settings of an engine. There are many members because the engine knows no deck, and each
 // setting that a step depends on has one.
 struct EngineOptions {
+  // false: the engine has weights and runs forward passes alone. It has no gradients, no optimizer
+  // and no average, `micro_batch` is the batch of a pass, and `resolve` is not called.
+  bool trains = true;
   models::ModelOptions model;
   models::MemoryOptions memory;
   shard::ShardingOptions sharding;
@@ -143,7 +146,8 @@ class Engine {
     update_.optimizer->set_scale_state(state);
   }
   bool scales_loss() const { return options_.loss_scale.has_value(); }
-  // Returns parameters and optimizer state for checkpoints, in the memory of queue().
+  // Returns parameters and optimizer state for checkpoints, in the memory of queue(). An engine
+  // that does not train has parameters alone.
   std::vector<shard::TensorSlice> state();
 
  private:

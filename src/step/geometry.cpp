@@ -71,4 +71,9 @@ Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshSh
   return g;
 }
 
+Geometry forward_geometry(int64_t batch, comm::MeshShape mesh) {
+  const int64_t ranks = mesh.ranks();
+  return {.global_batch = batch * ranks, .micro_batch = batch, .total_slices = ranks};
+}
+
 }  // namespace step

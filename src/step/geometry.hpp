@@ -36,4 +36,8 @@ struct Geometry {
 Geometry derive_geometry(int64_t global_batch, int64_t micro_batch, comm::MeshShape mesh,
                          const DeterminismOptions& determinism);
 
+// Returns the geometry of an engine that only evaluates: every rank runs passes of `batch`
+// examples. Any number of ranks fits.
+Geometry forward_geometry(int64_t batch, comm::MeshShape mesh);
+
 }  // namespace step

@@ -11,21 +11,65 @@
 namespace train {
 namespace log = base::log;
 
+Evaluation make_evaluation(const Job& job, const std::string& name,
+                           const eval::EvalOptions& options, const EvaluationTimes& times) {
+  Evaluation made{name, times, options, eval::make_evaluator(options), job.evaluated(options.data)};
+  made.evaluator->check(made.dataset);
+  return made;
+}
+
+void find_pass(Evaluation& evaluation, const Job& job) {
+  step::Engine& engine = job.engine();
+  evaluation.pass =
+      engine.find_pass(eval::row_of(evaluation.options).make_pass(engine.model())->name());
+}
+
+eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
+                            const data::LoaderOptions& loader, step::Weights weights,
+                            const std::function<bool()>& must_stop) {
+  device::Range range(("evaluate " + evaluation.name).c_str());
+  step::Engine& engine = job.engine();
+  return evaluation.evaluator->run(
+      {.world = *job.mesh().world,
+       .dataset = evaluation.dataset,
+       .loader = loader,
+       .batch = engine.geometry().micro_batch,
+       .pass = evaluation.pass,
+       .forward = [&](const auto& prepare,
+                      const auto& run) { engine.forward(*evaluation.pass, prepare, run, weights); },
+       .interrupted = must_stop});
+}
+
+std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result) {
+  for (const auto& [value_name, value] : result.values)
+    if (!std::isfinite(value))
+      return fmt::format(
+          "evaluator {}: {} is not finite at step {} (guard.nonfinite is about training): its "
+          "data, or weights that have grown too far",
+          name, value_name, step);
+  return "";
+}
+
+std::string evaluation_line(const std::string& name, int64_t step, const eval::Result& result,
+                            double seconds) {
+  std::string values;
+  for (const auto& [value_name, value] : result.values)
+    values += fmt::format(" {}={:.6g}", value_name, value);
+  return fmt::format("eval={} step={}{} {}={} s={:.1f}", name, step, values, result.counted,
+                     result.examples, seconds);
+}
+
 Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
                          std::function<bool()> must_stop)
     : attempt_(attempt), files_(files), feed_(feed), must_stop_(std::move(must_stop)) {
   for (const auto& [name, options] : attempt.recipe.evaluations()) {
     const EvaluationTimes times{attempt.period(options.every), options.at_start, options.at_end};
-    evaluations_.push_back(
-        {name, times, options, eval::make_evaluator(options), attempt.job.evaluated(options.data)});
-    evaluations_.back().evaluator->check(evaluations_.back().dataset);
+    evaluations_.push_back(make_evaluation(attempt.job, name, options, times));
   }
 }
 
 void Evaluations::find_passes() {
-  step::Engine& engine = attempt_.engine();
-  for (Evaluation& e : evaluations_)
-    e.pass = engine.find_pass(eval::row_of(e.options).make_pass(engine.model())->name());
+  for (Evaluation& e : evaluations_) find_pass(e, attempt_.job);
 }
 
 bool Evaluations::due(int64_t step) const {
@@ -57,21 +101,18 @@ Evaluations::Outcome Evaluations::run(Which which) {
     if (!wanted(e, which)) continue;
     if (!std::exchange(any, true)) attempt_.enter("evaluate");
     base::Stopwatch watch;
-    eval::Result result = evaluate(e);
+    const bool average = e.options.weights == eval::Weights::ema;
+    eval::Result result =
+        run_evaluation(e, attempt_.job, feed_.options(),
+                       average ? step::Weights::ema : step::Weights::raw, must_stop_);
     if (result.interrupted) {
       log::line("eval={} step={} interrupted: made again when the run goes on", e.name,
                 attempt_.state.step);
       outcome.complete = false;
       break;
     }
-    for (const auto& [name, value] : result.values)
-      if (!std::isfinite(value)) {
-        outcome.problem = fmt::format(
-            "evaluator {}: {} is not finite at step {} (guard.nonfinite is about training): its "
-            "data, or weights that have grown too far",
-            e.name, name, attempt_.state.step);
-        return outcome;
-      }
+    outcome.problem = nonfinite_problem(e.name, attempt_.state.step, result);
+    if (!outcome.problem.empty()) return outcome;
     take(e, which, std::move(result), watch.seconds());
   }
   if (any) {
@@ -79,22 +120,6 @@ Evaluations::Outcome Evaluations::run(Which which) {
     attempt_.enter("train");
   }
   return outcome;
-}
-
-eval::Result Evaluations::evaluate(const Evaluation& e) {
-  device::Range range(("evaluate " + e.name).c_str());
-  step::Engine& engine = attempt_.engine();
-  const step::Weights weights =
-      e.options.weights == eval::Weights::ema ? step::Weights::ema : step::Weights::raw;
-  return e.evaluator->run(
-      {.world = attempt_.world(),
-       .dataset = e.dataset,
-       .loader = feed_.options(),
-       .batch = engine.geometry().micro_batch,
-       .pass = e.pass,
-       .forward = [&](const auto& prepare,
-                      const auto& run) { engine.forward(*e.pass, prepare, run, weights); },
-       .interrupted = must_stop_});
 }
 
 void Evaluations::take(const Evaluation& e, Which which, eval::Result result, double seconds) {
@@ -105,10 +130,7 @@ void Evaluations::take(const Evaluation& e, Which which, eval::Result result, do
     state.patience.update(e.name, result.values, state.step);
   }
   found_best_ |= best;
-  std::string values;
-  for (const auto& [name, value] : result.values) values += fmt::format(" {}={:.6g}", name, value);
-  log::line("eval={} step={}{} {}={} s={:.1f}{}", e.name, state.step, values, result.counted,
-            result.examples, seconds, best ? " best=yes" : "");
+  log::line("{}{}", evaluation_line(e.name, state.step, result, seconds), best ? " best=yes" : "");
   result.values.emplace_back("eval_s", seconds);
   files_.metrics().eval_row(e.name, state.step, result.values);
   made_up_ |= which == Which::missing;

@@ -39,6 +39,31 @@ inline bool is_wanted(const EvaluationTimes& times, Which which, int64_t step, i
   return times.due(step, total, last) && (which == Which::due || !has_values());
 }
 
+// An evaluator of the deck, with what it needs. Training and --mode eval run it alike.
+struct Evaluation {
+  std::string name;
+  EvaluationTimes times;
+  eval::EvalOptions options;
+  std::unique_ptr<eval::Evaluator> evaluator;
+  const data::Dataset& dataset;
+  models::ForwardPass* pass = nullptr;  // owned by the engine
+};
+
+// Makes an evaluator and checks the data that it reads.
+Evaluation make_evaluation(const Job& job, const std::string& name,
+                           const eval::EvalOptions& options, const EvaluationTimes& times = {});
+// Finds the pass of an evaluator in the job's engine.
+void find_pass(Evaluation& evaluation, const Job& job);
+// Runs an evaluator on the job's engine. All ranks call.
+eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
+                            const data::LoaderOptions& loader, step::Weights weights,
+                            const std::function<bool()>& must_stop);
+// Describes the first value that is not finite; "" if there is none.
+std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result);
+// Returns the console line: "eval=val step=12 perplexity=31.2 captions=40 s=0.1".
+std::string evaluation_line(const std::string& name, int64_t step, const eval::Result& result,
+                            double seconds);
+
 class Evaluations {
  public:
   struct Outcome {
@@ -64,16 +89,7 @@ class Evaluations {
   std::string describe() const;  // for the log; "" without evaluators
 
  private:
-  struct Evaluation {
-    std::string name;
-    EvaluationTimes times;
-    eval::EvalOptions options;
-    std::unique_ptr<eval::Evaluator> evaluator;
-    const data::Dataset& dataset;
-    models::ForwardPass* pass = nullptr;  // owned by the engine
-  };
   bool wanted(const Evaluation& e, Which which) const;
-  eval::Result evaluate(const Evaluation& e);
   void take(const Evaluation& e, Which which, eval::Result result, double seconds);
 
   Attempt& attempt_;

@@ -2,7 +2,6 @@
 #include "train/input.hpp"
 
 #include <algorithm>
-#include <set>
 
 #include "base/cancel.hpp"
 #include "base/clock.hpp"
@@ -14,12 +13,16 @@
 namespace train {
 namespace log = base::log;
 
-std::string stage_data(comm::Session& session, const Recipe& recipe, const comm::Poll& poll) {
+std::set<std::string> data_sets_of(const std::map<std::string, eval::EvalOptions>& evaluations) {
+  std::set<std::string> names;
+  for (const auto& [name, options] : evaluations) names.insert(options.data);
+  return names;
+}
+
+std::string stage_data(comm::Session& session, const Recipe& recipe,
+                       const std::set<std::string>& names, const comm::Poll& poll) {
   if (recipe.data.loader.stage_dir.empty()) return "";
   comm::Comm& world = session.world();
-  std::set<std::string> names;
-  for (const auto& [name, weight] : recipe.train.parts()) names.insert(name);
-  for (const auto& [name, options] : recipe.evals) names.insert(options.data);
   // One rank of each node lists the files and copies them, because listing may take long.
   std::set<std::string> files;
   auto list = [&](const std::stop_token& token) -> std::string {

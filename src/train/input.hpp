@@ -3,7 +3,10 @@
 // in each batch.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "comm/together.hpp"
@@ -12,12 +15,16 @@
 
 namespace train {
 
-// Copies to loader.stage_dir the files of the data sets in use that can be staged. One process of
+// Returns the names of the data sets that these evaluations read.
+std::set<std::string> data_sets_of(const std::map<std::string, eval::EvalOptions>& evaluations);
+
+// Copies to loader.stage_dir the files of these data sets that can be staged. One process of
 // each node copies; all ranks call. Returns the directory on this node for data::OpenContext, or ""
 // if nothing is staged. All ranks throw the same Error. All ranks call `poll` meanwhile
 // (comm::beside).
 std::string stage_data(
-    comm::Session& session, const Recipe& recipe, const comm::Poll& poll = [] {});
+    comm::Session& session, const Recipe& recipe, const std::set<std::string>& names,
+    const comm::Poll& poll = [] {});
 
 // Opens train.data or train.mixture. Error(Exit::data) for an empty data set.
 std::unique_ptr<data::Mixture> open_training_data(const Recipe& recipe,

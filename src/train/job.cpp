@@ -28,11 +28,13 @@ void Job::connect() {
   const comm::MeshShape shape =
       comm::resolve_mesh(recipe_.mesh, session_->world().size(), mesh_selector_);
   // Everything that can be refused is refused before anything is created.
-  step::derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,
-                        recipe_.determinism);
-  mesh_ = host::connect_ranks(
-      *session_, recipe_.mesh, shape,
-      recipe_.determinism.mesh ? comm::SumOrder::tree : comm::SumOrder::library, device_);
+  if (access_.trains)
+    step::derive_geometry(recipe_.train.global_batch, recipe_.train.most_per_pass(), shape,
+                          recipe_.determinism);
+  // Evaluators exchange no sums whose order matters, and the tree needs a power of two.
+  const bool tree = recipe_.determinism.mesh && access_.trains;
+  mesh_ = host::connect_ranks(*session_, recipe_.mesh, shape,
+                              tree ? comm::SumOrder::tree : comm::SumOrder::library, device_);
 }
 
 void Job::connect_on_paper(int ranks) {
@@ -42,15 +44,20 @@ void Job::connect_on_paper(int ranks) {
 }
 
 void Job::stage_data(const comm::Poll& poll) {
-  stage_dir_ = train::stage_data(*session_, recipe_, poll);
+  std::set<std::string> names =
+      data_sets_of(access_.trains ? recipe_.evals : recipe_.chosen_evaluations());
+  if (access_.trains)
+    for (const auto& [name, weight] : recipe_.train.parts()) names.insert(name);
+  stage_dir_ = train::stage_data(*session_, recipe_, names, poll);
 }
 
 data::OpenContext Job::context() const {
   const data::LoaderOptions& loader = recipe_.data.loader;
+  const bool reads_indexes = access_.writes_indexes || !access_.trains;
   return {.seed = uint64_t(recipe_.run.seed),
-          .threads = access_.writes_indexes ? int(loader.threads) : 1,
+          .threads = reads_indexes ? int(loader.threads) : 1,
           .index_dir = loader.index_dir,
-          .run_index_dir = access_.writes_indexes ? recipe_.run.dir + "/index" : "",
+          .run_index_dir = reads_indexes ? recipe_.run.dir + "/index" : "",
           .write_index = access_.writes_indexes,
           .substitutes = access_.spares_samples || loader.substitutes,
           .limits = recipe_.value_limits(),
@@ -62,7 +69,7 @@ void Job::open_data(const std::set<std::string>& evaluated, const comm::Poll& po
   auto open = [&](const std::stop_token& token) -> std::string {
     data::OpenContext with_token = context();
     with_token.token = token;
-    data_ = open_training_data(recipe_, tokenizers_, with_token);
+    if (access_.trains) data_ = open_training_data(recipe_, tokenizers_, with_token);
     for (const std::string& name : evaluated)
       evaluated_[name] = data::open_dataset(recipe_.data, tokenizers_, name, with_token);
     return "";
@@ -77,12 +84,13 @@ void Job::open_data(const std::set<std::string>& evaluated, const comm::Poll& po
 
 void Job::agree_and_check() const {
   std::vector<const data::Dataset*> sets;
-  for (const data::Mixture::Part& p : data_->parts()) sets.push_back(p.dataset.get());
+  if (data_)
+    for (const data::Mixture::Part& p : data_->parts()) sets.push_back(p.dataset.get());
   for (const auto& [name, set] : evaluated_) sets.push_back(set.get());
   agree_on_data(session_->world(), sets);
   std::map<std::string, data::Spec> specs;
   for (const data::Dataset* set : sets) specs[set->name()] = set->spec();
-  recipe_.check_opened(deck_, data_->size(), specs);
+  recipe_.check_opened(deck_, data_size(), specs);
 }
 
 std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
@@ -90,18 +98,20 @@ std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
 }
 
 void Job::build_engine(const std::string& choices) {
-  step::EngineOptions options = recipe_.engine(data_size(), threads_, device_.kind);
+  step::EngineOptions options =
+      access_.trains ? recipe_.engine(data_size(), threads_, device_.kind)
+                     : recipe_.forward_engine(mesh_.shape.ranks(), threads_, device_.kind);
   if (session_) {
     if (recipe_.run.gemm_search)
-      options.choose_products = host::product_chooser(*mesh_.world, choices);
+      options.choose_products = host::product_chooser(*mesh_.world, choices, access_.trains);
     need_memory(options);
   }
   engine_ =
       std::make_unique<step::Engine>(options, mesh_, session_ ? device_.kind : device::Kind::plan);
 }
 
-// Checks that the address space holds the memory of training beside the memory in use, if it is
-// limited. Libraries crash at the limit.
+// Checks that the address space holds the memory of the job's work beside the memory in use, if it
+// is limited. Libraries crash at the limit.
 void Job::need_memory(const step::EngineOptions& options) const {
   if (base::address_space().limit == 0 || device_.kind != device::Kind::cpu) return;
   auto world = comm::make_plan_comm(mesh_.shape.ranks());
@@ -118,10 +128,11 @@ void Job::need_memory(const step::EngineOptions& options) const {
   const int64_t threads = 3 * recipe_.data.loader.threads + 1;
   // oneDNN's generated code and the buffers of MPI and HDF5.
   constexpr int64_t kLibraries = int64_t{160} << 20;
-  base::need_address_space(planned + copied + base::stack_bytes(threads) + kLibraries,
-                           fmt::format("training ({} MiB planned for this deck, see --mode plan; "
-                                       "{} threads of loader.threads; libraries)",
-                                       base::mebibytes(planned), threads));
+  base::need_address_space(
+      planned + copied + base::stack_bytes(threads) + kLibraries,
+      fmt::format("{} ({} MiB planned for this deck, see --mode plan; "
+                  "{} threads of loader.threads; libraries)",
+                  access_.trains ? "training" : "evaluation", base::mebibytes(planned), threads));
 }
 
 }  // namespace train

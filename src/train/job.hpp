@@ -17,11 +17,13 @@ namespace train {
 
 class Job {
  public:
-  // How data sets are opened.
+  // How data sets are opened, and what for.
   struct Access {
-    bool writes_indexes = true;  // false: one thread reads, and no file is written
+    bool writes_indexes = true;  // false: no file is written, and one thread reads
     // true: opening accepts broken samples, whatever loader.on_bad_sample says
     bool spares_samples = false;
+    // false: the job only evaluates. It reads no training data, and any number of ranks fits.
+    bool trains = true;
   };
 
   // `session` is null in a process without MPI. Otherwise all ranks call each stage.
@@ -36,14 +38,15 @@ class Job {
   // Copies to loader.stage_dir the files of the data sets in use that can be staged. `poll`: see
   // comm::beside.
   void stage_data(const comm::Poll& poll = [] {});
-  // Opens the training data and the data sets of evaluators. With a session all ranks agree on
-  // them, and the deck is checked against them.
+  // Opens the training data, if the job trains, and the data sets of evaluators. With a session all
+  // ranks agree on them, and the deck is checked against them.
   void open_data(
       const std::set<std::string>& evaluated = {}, const comm::Poll& poll = [] {});
   // Opens one data set for the caller.
   std::unique_ptr<data::Dataset> open_set(const std::string& name) const;
-  // Builds model, stores and optimizer. Refuses a job that the address space cannot hold. `choices`
-  // is the file of run.gemm_search; "" = none.
+  // Builds model and stores, and the optimizer if the job trains. Refuses a job that the address
+  // space cannot hold. `choices` is the file of run.gemm_search; "" = none. A job that does not
+  // train only reads it.
   void build_engine(const std::string& choices = "");
 
   const Recipe& recipe() const { return recipe_; }

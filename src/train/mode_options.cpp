@@ -29,6 +29,33 @@ void ShowOptions::bind(config::Table& t) {
       .on_resume(may);
 }
 
+void EvaluateOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  t.key("from", from,
+        "weights to evaluate, one after the other (--mode eval): a checkpoint .h5, a run "
+        "directory, .npz or .safetensors; [] = run.dir. Files of other programs are read as init "
+        "says (map, dont_load, posemb)")
+      .on_resume(may);
+  t.choice("checkpoints", every_checkpoint, {{"newest", false}, {"all", true}},
+           "of a run directory, evaluate its newest valid checkpoint, or all of them from the "
+           "oldest on")
+      .on_resume(may);
+  t.key("evaluators", evaluators,
+        "names of [eval.NAME] to run, or NAME_ema for one on the average of the weights; [] = all")
+      .on_resume(may);
+  t.key("batch", batch,
+        "examples of one pass on each rank; 0 = train.micro_batch, or the rank's part of "
+        "train.global_batch if that is smaller. Values do not depend on it")
+      .min(0)
+      .max(1 << 24)
+      .unit("examples")
+      .on_resume(may);
+  t.key("out", out,
+        "file to which each evaluation appends a row, as in metrics.jsonl; \"\" = none: the mode "
+        "then writes no file")
+      .on_resume(may);
+}
+
 void IndexOptions::bind(config::Table& t) {
   t.key("data", data, "names of [data.NAME] to read (--mode index); [] = all")
       .on_resume(config::OnResume::may_change);

@@ -24,6 +24,16 @@ struct ShowOptions {
   void bind(config::Table& t);
 };
 
+// [evaluate]
+struct EvaluateOptions {
+  std::vector<std::string> from;        // [] = the run directory
+  std::vector<std::string> evaluators;  // names of evaluations (eval::evaluations); [] = all
+  bool every_checkpoint = false;        // checkpoints: of run directories, all, not the newest one
+  int64_t batch = 0;                    // 0 = at most the examples of a training pass
+  std::string out;                      // "" = no file
+  void bind(config::Table& t);
+};
+
 // [index]
 struct IndexOptions {
   std::vector<std::string> data;

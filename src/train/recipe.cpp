@@ -137,6 +137,7 @@ void Recipe::bind(config::Table& t) {
   t.table("profile", profile, "what speed is compared with");
   t.table("bench", bench, "--mode bench");
   t.table("show", show, "--mode show: a batch as the model would see it");
+  t.table("evaluate", evaluate, "--mode eval: evaluators on given weights");
   t.table("index", index, "--mode index: what data sets hold");
 }
 
@@ -158,6 +159,19 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
   };
   metric("checkpoint.best", recipe.checkpoint.best);
   metric("early_stop.metric", recipe.early_stop.metric);
+}
+
+// Checks that the evaluations exist that evaluate.evaluators names.
+void check_chosen(const Recipe& recipe, config::Deck& deck) {
+  std::vector<std::string> names;
+  for (const auto& [name, options] : recipe.evaluations()) names.push_back(name);
+  for (const std::string& name : recipe.evaluate.evaluators) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    deck.error("evaluate.evaluators",
+               fmt::format("there is no evaluation \"{}\"; {}", name,
+                           names.empty() ? "the deck has no [eval.NAME]"
+                                         : "the deck has " + base::join(names, ", ")));
+  }
 }
 
 // Checks for work that the device cannot do, and for batch arithmetic that no number of ranks can
@@ -286,6 +300,7 @@ void Recipe::cross_check(config::Deck& deck) const {
 
   check_average(deck);
   check_metrics(*this, deck);
+  check_chosen(*this, deck);
   check_machine(*this, deck, *made);
   check_paths(*this, deck, made->parameters());
 }
@@ -413,69 +428,6 @@ void Recipe::check_mixture(config::Deck& deck) const {
       // A file that the spec needs is not here; opening the mixture checks again.
     }
   }
-}
-
-std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
-  std::vector<std::string> fields;
-  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
-    if (wanted.pixels) fields.push_back(feature);
-  if (fields.size() != 1) return {};
-  std::set<std::string> names;
-  for (const auto& [name, weight] : train.parts()) names.insert(name);
-  for (const auto& [name, e] : evals) names.insert(e.data);
-  std::optional<BytePixels> all;
-  for (const std::string& name : names) {
-    try {
-      const std::optional<data::ByteScale> one = data.byte_scale_of(name, fields.front());
-      if (!one || (all && all->scale != *one)) return {};
-      all = BytePixels{fields.front(), *one};
-    } catch (const base::Error&) {
-      return {};  // a needed file is not here; opening the set reports it
-    }
-  }
-  return all;
-}
-
-std::string Recipe::bytes_field(device::Kind kind) const {
-  const std::optional<BytePixels> bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
-  return bytes ? bytes->field : "";
-}
-
-step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
-  step::EngineOptions o;
-  o.paper_of = kind;
-  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
-    o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low,
-                                  bytes->scale.to_width};
-  o.model = model;
-  o.memory = memory;
-  o.sharding = sharding;
-  o.determinism = determinism;
-  o.optimizer = optimizer;
-  o.groups = log.groups;
-  for (const auto& [name, e] : evals) o.passes.push_back(eval::row_of(e).make_pass);
-  o.global_batch = train.global_batch;
-  o.micro_batch = train.most_per_pass();
-  o.seed = run.seed;
-  o.threads = threads;
-  o.operands = precision.type();
-  o.tf32 = precision.compute == host::Compute::tf32;
-  if (precision.compute == host::Compute::fp16) o.loss_scale = precision.loss_scale;
-  o.forbid_waits = profile.forbid_waits;
-  if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
-  optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
-  if (ema) o.ema = optim::EmaRule(*ema, clock);
-  o.resolve = [optimizer = optimizer, schedule = schedule, clock](
-                  const std::vector<shard::Parameter>& parameters,
-                  std::vector<optim::ParameterPolicy>& policies,
-                  std::vector<optim::Schedule>& schedules) {
-    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters);
-    if (!resolved.problems.empty())
-      base::fail(base::Exit::config, "{}: {}", resolved.problems[0].key, resolved.problems[0].text);
-    policies = resolved.parameters;
-    schedules = optim::make_schedules(resolved.schedules, schedule, clock);
-  };
-  return o;
 }
 
 }  // namespace train

@@ -90,6 +90,7 @@ struct Recipe {
   host::ProfileOptions profile;
   BenchOptions bench;
   ShowOptions show;
+  EvaluateOptions evaluate;
   IndexOptions index;
   void bind(config::Table& t);
 
@@ -108,10 +109,15 @@ struct Recipe {
 
   int64_t total_steps(int64_t data_size) const;
   std::map<std::string, eval::EvalOptions> evaluations() const { return eval::evaluations(evals); }
+  // Returns the evaluations that --mode eval runs.
+  std::map<std::string, eval::EvalOptions> chosen_evaluations() const;
   // `data_size` is the number of training examples, for durations in epochs. `kind` is the ranks'
   // device, also in a plan. Ranks on GPUs read pixels as bytes if byte_pixels() allows it.
   step::EngineOptions engine(int64_t data_size, int threads,
                              device::Kind kind = device::Kind::cpu) const;
+  // Returns the options of an engine on so many ranks that only runs the chosen evaluations. They
+  // need no training data.
+  step::EngineOptions forward_engine(int ranks, int threads, device::Kind kind) const;
   // The scaling of pixels, if it can be left to the model. That needs a model with one field of
   // pixels, which all data sets in use make from bytes in the same way.
   struct BytePixels {
@@ -123,7 +129,10 @@ struct Recipe {
   // none.
   std::string bytes_field(device::Kind kind) const;
 
- private:  // parts of the checks
+ private:
+  // Returns what engines for training and for evaluation alone have in common.
+  step::EngineOptions any_engine(int threads, device::Kind kind) const;
+  // Parts of the checks.
   void feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
                    const data::Spec& spec) const;
   void check_limits(config::Deck& deck, const models::Model& made, const std::string& name,

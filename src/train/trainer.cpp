@@ -2,7 +2,6 @@
 #include "train/trainer.hpp"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/log.hpp"
@@ -50,9 +49,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   attempt_.enter("stage");
   job_.stage_data(poll);
   attempt_.enter("open_data");
-  std::set<std::string> evaluated;
-  for (const auto& [name, options] : recipe.evals) evaluated.insert(options.data);
-  job_.open_data(evaluated, poll);
+  job_.open_data(data_sets_of(recipe.evals), poll);
   attempt_.total = recipe.total_steps(job_.data_size());
   attempt_.state.data = identity_of(job_.data());
   evaluations_ = std::make_unique<Evaluations>(attempt_, files_, feed_,

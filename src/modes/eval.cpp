@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// --mode eval: runs the deck's evaluators on given weights ([evaluate]). It needs no training data,
+// has no optimizer, works on any number of ranks and writes no file but evaluate.out. The run
+// directory may belong to a running job. Prints one line per evaluation as training does. The last
+// line of output is one JSON object:
+// {"run": run.name, "dtype": "f32", "ranks": 2, .., "evaluations": [ROW, ..]}, where ROW is
+// {"kind": "eval", "eval": "val", "step": 12, "perplexity": .., "examples": 40, "eval_s": 0.3,
+// "from": FILE}. Files of other programs have no step, and 0 is given.
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "checkpoint/initial_weights.hpp"
+#include "checkpoint/restore.hpp"
+#include "checkpoint/weight_file.hpp"
+#include "host/threads.hpp"
+#include "io/files.hpp"
+#include "job/failure.hpp"
+#include "job/stops.hpp"
+#include "modes/mode.hpp"
+#include "records/bad_samples.hpp"
+#include "train/console.hpp"
+#include "train/evaluations.hpp"
+
+namespace modes {
+using namespace train;
+namespace log = base::log;
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Weights to evaluate: checkpoints, or a file of initial weights.
+struct Source {
+  std::string path;
+  std::vector<checkpoint::Candidate> files;  // the first valid one counts; none: initial weights
+};
+
+bool is_weight_file(const std::string& path) {
+  return path.ends_with(".npz") || path.ends_with(".safetensors");
+}
+
+// Lists what evaluate.from names. All ranks call and agree. Opens each file of initial weights, and
+// the header of each checkpoint file, so that a wrong name ends the job before the first
+// evaluation.
+std::vector<Source> sources_of(comm::Comm& world, const Recipe& recipe) {
+  const EvaluateOptions& options = recipe.evaluate;
+  const bool own = options.from.empty();
+  std::vector<Source> out;
+  for (const std::string& path : own ? std::vector<std::string>{recipe.run.dir} : options.from) {
+    try {
+      if (is_weight_file(path)) {
+        comm::on_first(world, [&] { return checkpoint::open_weights(path)->path(); });
+        out.push_back({path, {}});
+        continue;
+      }
+      std::vector<checkpoint::Candidate> files = checkpoint::agreed_files_at(world, path);
+      if (!options.every_checkpoint) out.push_back({path, files});
+      for (size_t i = options.every_checkpoint ? files.size() : 0; i > 0; --i)
+        out.push_back({files[i - 1].path, {files[i - 1]}});
+    } catch (const base::Error& e) {
+      throw base::Error(e.code(),
+                        fmt::format("{}: {}; name a checkpoint .h5, a run directory with "
+                                    "checkpoints, .npz or .safetensors in evaluate.from",
+                                    own ? "run.dir" : "evaluate.from", e.what()),
+                        true);
+    }
+  }
+  return out;
+}
+
+// One call of the mode: set_up refuses what can be refused, run does the work.
+class Evaluator {
+ public:
+  explicit Evaluator(Call& call)
+      : recipe_(call.recipe),
+        job_(call.recipe, call.deck, call.session, call.start.mesh_selector,
+             {.writes_indexes = false, .trains = false}),
+        begin_s_(call.start.begin_s) {}
+
+  void set_up();
+  int run();
+
+ private:
+  comm::Comm& world() { return job_.session().world(); }
+  bool stopped() { return stops_->agree({}) > job::StopReason::save_file; }
+  void stop_while_starting();
+  void refuse_average() const;
+  void print_head();
+  int64_t load(Source& source, bool average);
+  void load_file(const std::string& path, const checkpoint::State& target);
+  bool evaluate(const Source& source, int64_t step, bool average);
+  void add_row(const Evaluation& e, const Source& source, int64_t step, const eval::Result& result,
+               double seconds);
+  int leave();
+  void print_summary();
+
+  const Recipe& recipe_;
+  Job job_;
+  double begin_s_;
+  std::unique_ptr<job::Stops> stops_;
+  std::vector<Source> sources_;
+  std::vector<Evaluation> evaluations_;
+  std::unique_ptr<records::BadSamples> bad_samples_;
+  data::LoaderOptions loader_;
+  OrderedJson rows_ = OrderedJson::array();
+};
+
+void Evaluator::set_up() {
+  const std::map<std::string, eval::EvalOptions> chosen = recipe_.chosen_evaluations();
+  if (chosen.empty())
+    throw base::Error(base::Exit::config,
+                      "--mode eval: the deck has no evaluator; add an [eval.NAME] table "
+                      "(--list evaluator shows the kinds)",
+                      true);
+  job_.connect();
+  stops_ = std::make_unique<job::Stops>(world(), recipe_.limits, "", begin_s_);
+  auto poll = [this] { stop_while_starting(); };
+  sources_ = sources_of(world(), recipe_);
+  job_.stage_data(poll);
+  job_.open_data(data_sets_of(chosen), poll);
+  std::map<std::string, int64_t> sizes;
+  for (const auto& [name, options] : chosen) {
+    evaluations_.push_back(make_evaluation(job_, name, options));
+    sizes[options.data] = evaluations_.back().dataset.size();
+  }
+  refuse_average();
+  loader_ = recipe_.data.loader;
+  bad_samples_ = std::make_unique<records::BadSamples>(world(), "", loader_.max_bad_sample_fraction,
+                                                       std::move(sizes));
+  loader_.log = bad_samples_->log();
+  if (const std::string& out = recipe_.evaluate.out; !out.empty())
+    comm::on_first(world(), [&] {
+      io::make_directories(io::parent_of(out));
+      io::File(out, io::File::Mode::append).close();
+      return std::string();
+    });
+}
+
+void Evaluator::stop_while_starting() {
+  if (stopped()) throw job::AskedToStop(stops_->exit(false), stops_->text(), "");
+}
+
+// Files of initial weights hold no average.
+void Evaluator::refuse_average() const {
+  for (const Source& source : sources_)
+    for (const Evaluation& e : evaluations_)
+      if (source.files.empty() && e.options.weights == eval::Weights::ema)
+        throw base::Error(
+            base::Exit::config,
+            fmt::format("evaluate.evaluators: \"{}\" runs on the average of the weights, and {} "
+                        "holds none; name evaluators on the weights themselves, or a checkpoint "
+                        "of a run with [ema]",
+                        e.name, source.path),
+            true);
+}
+
+void Evaluator::print_head() {
+  const step::Engine& engine = job_.engine();
+  log::line("{}", version_line());
+  log::line("evaluate {}  {} ranks x {} threads  {} examples per rank and pass  {} parameters",
+            recipe_.run.name, world().size(), job_.threads(), engine.geometry().micro_batch,
+            base::with_commas(engine.layout().total_elements()));
+  log::line("compute  {}", compute_text(recipe_.precision));
+  host::print_binding(world(), job_.session().host(), job_.threads());
+  print_memory(engine);
+  std::string text;
+  for (const Evaluation& e : evaluations_)
+    text += fmt::format("  {} ({})", e.name, e.dataset.size());
+  log::line("evals  {}", text);
+}
+
+// Loads weights, or their average, and returns their step. A run directory is narrowed to the file
+// that was loaded.
+int64_t Evaluator::load(Source& source, bool average) {
+  base::set_phase("restore");
+  step::Engine& engine = job_.engine();
+  checkpoint::State target;
+  target.tensors = engine.state();
+  target.queue = &engine.queue();
+  if (source.files.empty()) {
+    load_file(source.path, target);
+  } else {
+    const checkpoint::Restored restored = checkpoint::restore_weights(
+        world(), source.files, average, target, [this] { stop_while_starting(); });
+    source = {restored.path, {{restored.step, restored.path}}};
+    log::line("restore  step={} file={} weights={} mib_per_rank={:.1f} s={:.2f}", restored.step,
+              restored.path, average ? "ema" : "raw", double(restored.bytes) / 0x1p20,
+              restored.seconds);
+  }
+  engine.publish();
+  return source.files.empty() ? 0 : source.files.front().step;
+}
+
+void Evaluator::load_file(const std::string& path, const checkpoint::State& target) {
+  step::Engine& engine = job_.engine();
+  checkpoint::InitOptions init = recipe_.init;
+  init.from = path;
+  init.average = false;
+  engine.initialise();
+  const checkpoint::InitReport report = checkpoint::load_initial_weights(
+      world(), init, target, engine.model().patch_tables(), [this] { stop_while_starting(); });
+  log::line("init     from={} {} s={:.2f}", path, report.summary, report.seconds);
+  std::string random;
+  int64_t count = 0;
+  for (const std::string& line : report.lines)
+    if (!line.starts_with("loaded") && !line.starts_with("resampled") &&
+        !line.starts_with("unused") && ++count <= 3)
+      random += "\n  " + line;
+  if (count > 0 && world().rank() == 0)
+    log::warning(
+        "{}: {} parameters are not loaded and keep random values (init.map, "
+        "init.dont_load):{}{}",
+        path, count, random, count > 3 ? "\n  ..." : "");
+}
+
+// Runs the evaluators on the loaded weights. Returns false if the job must stop.
+bool Evaluator::evaluate(const Source& source, int64_t step, bool average) {
+  base::set_phase("evaluate");
+  base::set_step(step);
+  for (const Evaluation& e : evaluations_) {
+    if ((e.options.weights == eval::Weights::ema) != average) continue;
+    base::Stopwatch watch;
+    const eval::Result result =
+        run_evaluation(e, job_, loader_, step::Weights::raw, [this] { return stopped(); });
+    if (result.interrupted) return false;
+    if (const std::string problem = nonfinite_problem(e.name, step, result); !problem.empty())
+      throw base::Error(base::Exit::nonfinite, fmt::format("{}: {}", source.path, problem), true);
+    const double seconds = watch.seconds();
+    log::line("{}", evaluation_line(e.name, step, result, seconds));
+    if (loader_.substitutes) bad_samples_->agree();
+    add_row(e, source, step, result, seconds);
+  }
+  return true;
+}
+
+void Evaluator::add_row(const Evaluation& e, const Source& source, int64_t step,
+                        const eval::Result& result, double seconds) {
+  OrderedJson row = {{"kind", "eval"}, {"eval", e.name}, {"step", step}};
+  for (const auto& [name, value] : result.values) row[name] = value;
+  row[result.counted] = result.examples;
+  row["eval_s"] = seconds;
+  row["from"] = source.path;
+  rows_.push_back(row);
+  if (recipe_.evaluate.out.empty()) return;
+  comm::on_first(world(), [&] {
+    io::File file(recipe_.evaluate.out, io::File::Mode::append);
+    file.append(row.dump() + "\n");
+    file.sync();
+    return std::string();
+  });
+}
+
+int Evaluator::leave() {
+  const int code = int(stops_->exit(false));
+  log::line("stopped  {}; {} evaluations were made, and the same command makes all of them again",
+            stops_->text(), rows_.size());
+  log::line("done     exit={}", code);
+  return code;
+}
+
+void Evaluator::print_summary() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const int64_t rss_kib = world().max(int64_t(usage.ru_maxrss));
+  const OrderedJson summary = {{"run", recipe_.run.name},
+                               {"dtype", name_of(recipe_.precision.compute)},
+                               {"ranks", world().size()},
+                               {"threads", job_.threads()},
+                               {"batch", job_.engine().geometry().micro_batch},
+                               {"peak_rss_mib", rss_kib / 1024},
+                               {"evaluations", rows_}};
+  log::line("{}", summary.dump());
+}
+
+int Evaluator::run() {
+  job_.build_engine(recipe_.run.dir + "/gemm_search.txt");
+  for (Evaluation& e : evaluations_) find_pass(e, job_);
+  print_head();
+  for (Source& source : sources_)
+    // The average comes first: if a file lacks it, the job ends before it evaluates anything.
+    for (const bool average : {true, false}) {
+      auto wants = [average](const Evaluation& e) {
+        return (e.options.weights == eval::Weights::ema) == average;
+      };
+      if (std::none_of(evaluations_.begin(), evaluations_.end(), wants)) continue;
+      const int64_t step = load(source, average);
+      if (!evaluate(source, step, average)) return leave();
+    }
+  print_summary();
+  return 0;
+}
+
+int run_eval(Call& call) {
+  job::catch_stop_signals(call.recipe.limits.signals);
+  std::unique_ptr<Evaluator> evaluator;
+  auto set_up = [&] {
+    evaluator = std::make_unique<Evaluator>(call);
+    evaluator->set_up();
+  };
+  if (int failed = job::try_on_all(call.session->world(), set_up)) return failed;
+  return job::end_all_on_error(*call.session, [&] { return evaluator->run(); });
+}
+
+}  // namespace
+
+Mode eval_mode() {
+  return {.name = "eval",
+          .doc = "the deck's evaluators on a checkpoint, run, .npz or .safetensors",
+          .on_ranks = true,
+          .run = run_eval};
+}
+
+}  // namespace modes

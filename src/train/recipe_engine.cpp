@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of an engine that follow from the deck.
+#include <algorithm>
+#include <set>
+
+#include "base/narrow.hpp"
+#include "train/recipe.hpp"
+
+namespace train {
+
+std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
+  std::vector<std::string> fields;
+  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
+    if (wanted.pixels) fields.push_back(feature);
+  if (fields.size() != 1) return {};
+  std::set<std::string> names;
+  for (const auto& [name, weight] : train.parts()) names.insert(name);
+  for (const auto& [name, e] : evals) names.insert(e.data);
+  std::optional<BytePixels> all;
+  for (const std::string& name : names) {
+    try {
+      const std::optional<data::ByteScale> one = data.byte_scale_of(name, fields.front());
+      if (!one || (all && all->scale != *one)) return {};
+      all = BytePixels{fields.front(), *one};
+    } catch (const base::Error&) {
+      return {};  // a needed file is not here; opening the set reports it
+    }
+  }
+  return all;
+}
+
+std::string Recipe::bytes_field(device::Kind kind) const {
+  const std::optional<BytePixels> bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
+  return bytes ? bytes->field : "";
+}
+
+std::map<std::string, eval::EvalOptions> Recipe::chosen_evaluations() const {
+  std::map<std::string, eval::EvalOptions> all = evaluations();
+  const std::vector<std::string>& names = evaluate.evaluators;
+  if (!names.empty())
+    std::erase_if(all, [&](const auto& one) {
+      return std::find(names.begin(), names.end(), one.first) == names.end();
+    });
+  return all;
+}
+
+step::EngineOptions Recipe::any_engine(int threads, device::Kind kind) const {
+  step::EngineOptions o;
+  o.paper_of = kind;
+  if (const auto bytes = byte_pixels(); bytes && kind == device::Kind::cuda)
+    o.bytes = kernels::PixelRange{bytes->scale.low, bytes->scale.width, bytes->scale.to_low,
+                                  bytes->scale.to_width};
+  o.model = model;
+  o.memory = memory;
+  o.sharding = sharding;
+  o.determinism = determinism;
+  o.seed = run.seed;
+  o.threads = threads;
+  o.operands = precision.type();
+  o.tf32 = precision.compute == host::Compute::tf32;
+  return o;
+}
+
+step::EngineOptions Recipe::forward_engine(int ranks, int threads, device::Kind kind) const {
+  step::EngineOptions o = any_engine(threads, kind);
+  o.trains = false;
+  for (const auto& [name, e] : chosen_evaluations()) o.passes.push_back(eval::row_of(e).make_pass);
+  const int64_t part = base::ceil_div(train.global_batch, int64_t(ranks));
+  o.micro_batch = evaluate.batch ? evaluate.batch : std::min(train.most_per_pass(), part);
+  return o;
+}
+
+step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind kind) const {
+  step::EngineOptions o = any_engine(threads, kind);
+  o.optimizer = optimizer;
+  o.groups = log.groups;
+  for (const auto& [name, e] : evals) o.passes.push_back(eval::row_of(e).make_pass);
+  o.global_batch = train.global_batch;
+  o.micro_batch = train.most_per_pass();
+  if (precision.compute == host::Compute::fp16) o.loss_scale = precision.loss_scale;
+  o.forbid_waits = profile.forbid_waits;
+  if (run.cuda_graph && kind == device::Kind::cuda) o.graphs = run.cuda_graph_limit;
+  optim::Clock clock{total_steps(data_size), train.global_batch, data_size};
+  if (ema) o.ema = optim::EmaRule(*ema, clock);
+  o.resolve = [optimizer = optimizer, schedule = schedule, clock](
+                  const std::vector<shard::Parameter>& parameters,
+                  std::vector<optim::ParameterPolicy>& policies,
+                  std::vector<optim::Schedule>& schedules) {
+    optim::Policies resolved = optim::resolve_policies(optimizer, schedule, parameters);
+    if (!resolved.problems.empty())
+      base::fail(base::Exit::config, "{}: {}", resolved.problems[0].key, resolved.problems[0].text);
+    policies = resolved.parameters;
+    schedules = optim::make_schedules(resolved.schedules, schedule, clock);
+  };
+  return o;
+}
+
+}  // namespace train
