@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace checkpoint {
@@ -45,15 +46,19 @@ void CheckpointOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
   t.key("resume", resume,
         "auto: the newest valid checkpoint if there is one; must: an error if there is none; "
-        "never: from the beginning; or a step number in quotes. Going back is done once, however "
-        "often the command is repeated; files of later steps are moved to checkpoints/abandoned at "
-        "the next save")
+        "never: from the beginning; or in quotes a step number, or \"-2\" for the second newest "
+        "checkpoint and so on. Going back is done once, however often the command is repeated; "
+        "files of later steps are moved to checkpoints/abandoned at the next save")
       .on_resume(OnResume::may_change)
       .check([this]() -> std::string {
-        if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0)
+        if (resume == "auto" || resume == "must" || resume == "never" || resume_step(resume) >= 0 ||
+            resume_nth(resume) > 0)
           return "";
-        return fmt::format("\"{}\" is not auto, must, never or a step number in quotes (\"1000\")",
-                           resume);
+        return fmt::format(
+            "\"{}\" is not auto, must, never, a step number in quotes (\"1000\") or -N in quotes "
+            "for "
+            "the N-th newest (\"-2\")",
+            resume);
       });
   t.key("branch_from", branch_from,
         "begin a new run from another run's full state, step and optimizer included (for a "
@@ -65,6 +70,10 @@ int64_t resume_step(const std::string& resume) {
   int64_t step = -1;
   auto [end, error] = std::from_chars(resume.data(), resume.data() + resume.size(), step);
   return error == std::errc() && end == resume.data() + resume.size() && step >= 0 ? step : -1;
+}
+
+int64_t resume_nth(const std::string& resume) {
+  return resume.starts_with("-") ? std::max<int64_t>(0, resume_step(resume.substr(1))) : 0;
 }
 
 }  // namespace checkpoint

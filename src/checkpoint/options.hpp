@@ -22,5 +22,7 @@ struct CheckpointOptions {
 
 // Returns the step number, or -1 if `resume` is one of the words.
 int64_t resume_step(const std::string& resume);
+// Returns N if `resume` is "-N", the N-th newest checkpoint; 0 otherwise.
+int64_t resume_nth(const std::string& resume);
 
 }  // namespace checkpoint

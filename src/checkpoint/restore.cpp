@@ -357,10 +357,11 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
                                 const comm::Poll& poll) {
   std::vector<Candidate> files = list(comm, directory, belongs);
   int64_t only = resume_step(options.resume);
+  const int64_t nth = resume_nth(options.resume);
   // A job script repeats its command. A return to an earlier step is done only by the first job,
   // not by every job that continues the run.
   for (const Candidate& c :
-       only >= 0 || options.resume == "never" ? files : std::vector<Candidate>()) {
+       only >= 0 || nth > 0 || options.resume == "never" ? files : std::vector<Candidate>()) {
     Inspected newest = inspect_on_first(comm, c);
     if (!newest.manifest) continue;  // damaged: look at the file before it
     auto done = newest.manifest->state.texts.find(kResumed);
@@ -380,13 +381,14 @@ std::optional<Restored> restore(comm::Comm& comm, const std::string& directory, 
     base::fail(base::Exit::checkpoint, "checkpoint.resume = \"{}\", but {} holds no checkpoint",
                options.resume, directory);
   }
-  if (only >= 0) {
+  if (nth > 0 && nth <= int64_t(files.size())) only = files[size_t(nth - 1)].step;
+  if (only >= 0 || nth > 0) {
     std::string steps;
     for (const Candidate& c : files) steps += fmt::format(" {}", c.step);
     std::erase_if(files, [&](const Candidate& c) { return c.step != only; });
     if (files.empty())
       base::fail(base::Exit::checkpoint, "checkpoint.resume = \"{}\", but {} holds only steps{}",
-                 only, directory, steps);
+                 options.resume, directory, steps);
   }
 
   return newest_valid(

@@ -31,6 +31,7 @@ struct Restored {
 //   must    throws if there is no checkpoint
 //   never   returns nothing
 //   STEP    restores that step or throws
+//   -N      restores the N-th newest file or throws; damaged files count
 // A damaged file is refused with a warning, and the file before it is tried. If no file is valid,
 // Error(Exit::checkpoint) is thrown: the run never starts afresh by itself. An intact file of
 // another structure is an error at once, because an older file would lose work without need. Only

@@ -152,6 +152,21 @@ class Resume(harness.RunTest):
         self.expect(0, args=[self.deck()], ranks=2)
         self.expect(0, "step=5 ", args=[self.deck(), "--set", 'checkpoint.resume="4"'], ranks=2)
 
+    def test_nth_newest(self):
+        every = [self.deck(), "--set", "checkpoint.every_steps=2", "--set", "checkpoint.keep_last=9"]
+        self.expect(0, args=every, ranks=2)
+        steps = range(2, 13, 2)
+        back = [*every, "--set", 'checkpoint.resume="-3"']
+        self.expect(0, "restore  step=8 ", "step=9 ", "done     exit=0", args=back, ranks=2)
+        kept = sorted(os.listdir(self.dir + "/checkpoints/abandoned"))
+        self.assertEqual(kept, ["0000000010.h5", "0000000012.h5"])
+        self.assertEqual(self.checkpoints(), [f"{step:010}.h5" for step in steps])
+        # A repeated command goes on from the newest one.
+        self.expect(0, 'resume = "-3" was carried out', "finished", args=back, ranks=2)
+        self.expect(5, 'resume = "-7"', "holds only steps 12 10 8 6 4 2", args=[*every, "--set", 'checkpoint.resume="-7"'], ranks=2)
+        self.expect(2, "checkpoint.resume", "N-th newest", args=[*every, "--set", 'checkpoint.resume="-0"'])
+        self.expect(0, "restore  step=12 ", args=[*every, "--set", 'checkpoint.resume="-1"'], ranks=2)
+
     def test_other_model(self):
         self.expect(0, args=[self.deck()], ranks=2)
         before = self.tensors(12)

@@ -78,6 +78,10 @@ TEST(Options, resume_is_a_word_or_a_step) {
   EXPECT_EQ(checkpoint::resume_step("0"), 0);
   for (const char* bad : {"auto", "must", "never", "", "-1", "10x", "1.5", " 3"})
     EXPECT_EQ(checkpoint::resume_step(bad), -1) << bad;
+  EXPECT_EQ(checkpoint::resume_nth("-1"), 1);
+  EXPECT_EQ(checkpoint::resume_nth("-12"), 12);
+  for (const char* bad : {"auto", "", "-", "1", "-0", "--1", "-1x", "- 1"})
+    EXPECT_EQ(checkpoint::resume_nth(bad), 0) << bad;
 }
 
 TEST(Together, ranks_agree_on_errors) {
