@@ -20,6 +20,10 @@ void CheckpointOptions::bind(config::Table& t) {
       .min(0)
       .unit("s")
       .on_resume(OnResume::may_change);
+  t.key("first_step", first_step,
+        "a checkpoint is also written after step 1, as the published code does: a disk that cannot "
+        "be written shows at once")
+      .on_resume(OnResume::may_change);
   t.key("keep_last", keep_last, "number of newest checkpoints to keep")
       .min(1)
       .on_resume(OnResume::may_change);

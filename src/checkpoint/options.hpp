@@ -9,6 +9,7 @@ namespace checkpoint {
 struct CheckpointOptions {
   config::Duration every;
   double every_s = 900;
+  bool first_step = false;
   int64_t keep_last = 2;
   int64_t keep_every_steps = 0;
   std::string best;

@@ -40,7 +40,8 @@ void Saves::continue_from(int64_t step) {
 
 bool Saves::due() const {
   const int64_t step = attempt_.state.step;
-  return step == attempt_.total || config::is_time(step, every_, attempt_.total, true, false);
+  return step == attempt_.total || (step == 1 && attempt_.recipe.checkpoint.first_step) ||
+         config::is_time(step, every_, attempt_.total, true, false);
 }
 
 void Saves::begin() {

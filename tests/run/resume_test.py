@@ -178,6 +178,19 @@ class Resume(harness.RunTest):
         self.assertEqual(self.checkpoints(), ["0000000010.h5", "0000000012.h5"])
         self.assertEqual(os.readlink(self.dir + "/checkpoints/latest.h5"), "0000000012.h5")
 
+    def test_first_step(self):
+        first = ["--set", "checkpoint.first_step=true"]
+        self.expect(0, args=[self.deck(), *first], ranks=2)
+        self.assertEqual(self.checkpoints(), ["0000000004.h5", "0000000008.h5", "0000000012.h5"])
+        wrote = [line.split()[1] for line in self.output.splitlines() if line.startswith("checkpoint ")]
+        self.assertEqual(wrote, ["step=1", "step=4", "step=8", "step=12"])
+        # Without a period too, and not again in a run that goes on.
+        other = [self.deck(), "--dir", self.folder + "/other", *first, "--set", "checkpoint.every_steps=0"]
+        self.expect(0, "checkpoint step=1 ", args=[*other, "--set", "train.total_steps=2"])
+        self.assertEqual(self.checkpoints(self.folder + "/other"), ["0000000001.h5", "0000000002.h5"])
+        self.expect(0, "from=checkpoint", args=[*other, "--set", "train.total_steps=3"])
+        self.assertNotIn("checkpoint step=1 ", self.output)
+
     def test_lock(self):
         first = subprocess.Popen([harness.TRAINER, self.deck(), "--set", "train.total_steps=100000"], stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, cwd=self.folder)
