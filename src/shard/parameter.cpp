@@ -49,6 +49,13 @@ void ShardingOptions::bind(config::Table& t) {
       .min(0)
       .max(1)
       .on_resume(may);
+  t.key("min_size_to_shard_mb", min_size_to_shard_mb,
+        "parameters of at most this size in f32 stay replicated, with their optimizer state, "
+        "whatever the rules say: small ones cost more messages than memory; 0 = none; 4 is the "
+        "published default")
+      .min(0)
+      .unit("MiB")
+      .on_resume(may);
   t.list("rule", rules, "per parameter, before the defaults above");
   if (parameters == Placement::sharded && optimizer == Placement::replicated)
     t.error("optimizer",
@@ -73,6 +80,11 @@ Strategy ShardingOptions::strategy_of(const std::string& path) const {
   return s;
 }
 
+Strategy ShardingOptions::strategy_of(const std::string& path, int64_t elements) const {
+  const Strategy s = strategy_of(path);
+  return double(elements) * 4 <= min_size_to_shard_mb * 0x1p20 ? Strategy{} : s;
+}
+
 Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block_names,
                const ShardingOptions& options, int fsdp, int64_t cuts)
     : parameters_(std::move(parameters)), units_of_block_(block_names.size()), fsdp_(fsdp) {
@@ -80,7 +92,7 @@ Layout::Layout(std::vector<Parameter> parameters, std::vector<std::string> block
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& p = parameters_[i];
     p.size = p.count();
-    Strategy s = options.strategy_of(p.path);
+    Strategy s = options.strategy_of(p.path, p.size);
     int found = -1;
     for (int u : units_of_block_.at(size_t(p.block)))
       if (const Unit& unit = units_[size_t(u)]; unit.strategy == s && unit.kind == p.kind &&

@@ -82,10 +82,14 @@ struct ShardingRule {
 struct ShardingOptions {
   Placement parameters = Placement::replicated, optimizer = Placement::replicated;
   int64_t prefetch = 1;
+  double min_size_to_shard_mb = 0;
   std::vector<ShardingRule> rules;
   void bind(config::Table& t);
-  // The first full match wins. Throws Error(Exit::config) for sharded parameters with a replicated
-  // optimizer.
+  // Returns the strategy of a parameter with so many elements: replicated if it is too small to
+  // shard.
+  Strategy strategy_of(const std::string& path, int64_t elements) const;
+  // Returns the strategy of a large parameter. The first full match wins. Throws
+  // Error(Exit::config) for sharded parameters with a replicated optimizer.
   Strategy strategy_of(const std::string& path) const;
 };
 

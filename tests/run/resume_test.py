@@ -178,6 +178,19 @@ class Resume(harness.RunTest):
         self.assertEqual(self.checkpoints(), ["0000000010.h5", "0000000012.h5"])
         self.assertEqual(os.readlink(self.dir + "/checkpoints/latest.h5"), "0000000012.h5")
 
+    def test_small_parameters_stay_replicated(self):
+        # 0.004 MiB = 1,048 values: 32 x 32 kernels are replicated, 32 x 48 and larger ones sharded.
+        # At level "mesh" the sharding changes no bit.
+        mesh = ["--set", "determinism.level=mesh", "--set", "determinism.slices=4", "--set", "train.micro_batch=3"]
+        folder = self.straight(*mesh)
+        self.expect(0, args=[self.deck(), *mesh, "--set", "sharding.min_size_to_shard_mb=0.004"], ranks=2)
+        self.same(self.tensors(12), self.tensors(12, folder))
+        plans = []
+        for least in ("0", "0.004", "1000"):
+            self.expect(0, args=[self.deck(), "--mode", "plan", "--ranks", "2", "--set", f"sharding.min_size_to_shard_mb={least}"])
+            plans.append(self.output)
+        self.assertEqual(len(set(plans)), 3)
+
     def test_first_step(self):
         first = ["--set", "checkpoint.first_step=true"]
         self.expect(0, args=[self.deck(), *first], ranks=2)

@@ -289,6 +289,28 @@ TEST(Strategy, TheFirstRuleThatMatchesTheWholePathWins) {
   EXPECT_TRUE((sharding("replicated", "replicated").strategy_of("x") == Strategy{false, false}));
 }
 
+// The published rule (cappa.md 6.2): a parameter is sharded if elements * 4 > MiB * 2^20.
+TEST(Strategy, SmallParametersStayReplicated) {
+  ShardingOptions o =
+      sharding("sharded", "sharded", {{"rule/.*", Placement::replicated, Placement::sharded}});
+  const Strategy none{false, false}, both{true, true};
+  EXPECT_TRUE(o.strategy_of("x", 1) == both) << "0 = none";
+  o.min_size_to_shard_mb = 4;
+  EXPECT_TRUE(o.strategy_of("x", 768 * 768) == none);
+  EXPECT_TRUE(o.strategy_of("x", 1 << 20) == none) << "exactly 4 MiB";
+  EXPECT_TRUE(o.strategy_of("x", (1 << 20) + 1) == both);
+  EXPECT_TRUE(o.strategy_of("x", 768 * 3072) == both);
+  EXPECT_TRUE(o.strategy_of("rule/x", 768 * 768) == none);
+  EXPECT_TRUE((o.strategy_of("rule/x", 768 * 3072) == Strategy{false, true}));
+  o.min_size_to_shard_mb = 400.0 / 0x1p20;  // 100 elements
+  Layout layout(parameters(), kBlocks, o, 2, 2);
+  std::set<std::string> sharded;
+  for (const Parameter& p : layout.parameters())
+    if (layout.units()[size_t(p.unit)].strategy == both) sharded.insert(p.path);
+  EXPECT_EQ(sharded,
+            (std::set<std::string>{"stem/kernel", "block/kernel", "block/out", "head/kernel"}));
+}
+
 void expect_refused(const std::function<void()>& call) {
   try {
     call();
