@@ -78,6 +78,12 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
   app.add_option("--ranks", c.ranks, "number of ranks to plan for (--mode plan)")
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
+  app.add_option("--fast-dev", c.fast_dev,
+                 "try everything: N steps, each evaluator, a checkpoint, its restore, in a run "
+                 "directory of its own that is removed")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("N")
+      ->group(run);
   app.add_flag("--validate", c.validate, "check the deck and stop")->group(run);
   app.add_flag("--files", c.files, "with --validate: look at the files that the deck names as well")
       ->group(run);
@@ -106,6 +112,10 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   if (c.ranks && !modes::mode_named(c.mode).on_paper)
     throw CLI::ValidationError("--ranks",
                                "is for --mode plan; a run has the ranks that mpirun starts");
+  if (c.fast_dev && c.mode != "train")
+    throw CLI::ValidationError("--fast-dev", "is for --mode train");
+  if (c.fast_dev && c.validate)
+    throw CLI::ValidationError("--fast-dev", "trains; --validate only checks");
   if (c.files && !c.validate) throw CLI::ValidationError("--files", "is for --validate");
   if (app.count("--dir") && dir.empty())
     throw CLI::ValidationError("--dir", "is empty; name a directory");

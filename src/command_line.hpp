@@ -14,6 +14,7 @@ struct CommandLine {
   std::vector<std::string> set, unset, allow_change;
   std::map<std::string, std::string> given;  // option -> value, equal on all ranks
   int ranks = 0;
+  int fast_dev = 0;  // steps of a trial
   bool validate = false, files = false, describe_given = false;
   // True if one process does all the work, without MPI.
   bool looks() const;

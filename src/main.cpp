@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // trainer DECK: see `trainer --help`. This file is a table of contents.
+#include <unistd.h>
+
 #include <cstdio>
 #include <iostream>
 
@@ -11,6 +13,7 @@
 #include "job/failure.hpp"
 #include "job/failure_report.hpp"
 #include "job/stops.hpp"
+#include "modes/fast_dev.hpp"
 #include "modes/mode.hpp"
 #include "train/file_check.hpp"
 
@@ -39,7 +42,7 @@ modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::D
   const int64_t overrides = int64_t(c.set.size() + c.unset.size());
   return {.recipe = recipe,
           .deck = deck,
-          .start = {c.deck, c.mesh_selector, overrides, c.allow_change, begin_s},
+          .start = {c.deck, c.mesh_selector, overrides, c.allow_change, begin_s, c.fast_dev},
           .ranks = c.ranks};
 }
 
@@ -105,7 +108,15 @@ int run(int argc, char** argv) {
   if (!agree_on_command(world, c)) return int(base::Exit::config);
   train::Recipe recipe;
   std::unique_ptr<config::Deck> deck;
-  if (int failed = job::try_on_all(world, [&] { deck = load(c, recipe); })) return failed;
+  auto read_deck = [&] { deck = load(c, recipe); };
+  if (int failed = job::try_on_all(world, read_deck)) return failed;
+  if (c.fast_dev > 0) {  // once more, with a directory of its own
+    const std::string tag = world.broadcast_text(std::to_string(::getpid()), 0);
+    c.set.push_back(config::text_override("run.dir", modes::trial_directory(recipe.run.dir, tag)));
+    c.set.push_back(config::text_override("checkpoint.resume", "auto"));
+    recipe = {};
+    if (int failed = job::try_on_all(world, read_deck)) return failed;
+  }
   if (!agree_on_deck(world, c, deck->digest())) return int(base::Exit::config);
 
   // 3. The run directory, if it exists: from here on its report holds whatever ends this job.

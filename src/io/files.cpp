@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/cancel.hpp"
@@ -375,6 +376,20 @@ bool remove_file(const std::string& path) {
   note_call("unlink", path);
   if (::unlink(path.c_str()) == 0) return true;
   if (errno != ENOENT) fail_call("remove", path, errno);
+  return false;
+}
+
+void remove_tree(const std::string& path) {
+  note_call("unlink", path);
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) fail_call("remove", path, error.value());
+}
+
+bool remove_directory(const std::string& path) {
+  note_call("rmdir", path);
+  if (::rmdir(path.c_str()) == 0) return true;
+  if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOENT) fail_call("remove", path, errno);
   return false;
 }
 

@@ -111,6 +111,10 @@ void link_file(const std::string& from, const std::string& to);
 // existing link or file in one step. Returns false if the file system has no symbolic links.
 bool replace_symlink(const std::string& target, const std::string& path);
 bool remove_file(const std::string& path);  // returns false if there was no such file
+// Removes a directory with all that it holds.
+void remove_tree(const std::string& path);
+// Removes an empty directory; returns false if it holds something or does not exist.
+bool remove_directory(const std::string& path);
 void sync_directory(const std::string& path);
 // Returns the bytes that this user can still write to the file system of `path`.
 int64_t free_bytes(const std::string& path);

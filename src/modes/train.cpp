@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode train: the run itself.
 #include "job/failure.hpp"
+#include "modes/fast_dev.hpp"
 #include "modes/mode.hpp"
 #include "train/trainer.hpp"
 
@@ -9,6 +10,7 @@ namespace {
 
 int run_train(Call& call) {
   job::catch_stop_signals(call.recipe.limits.signals);
+  if (call.start.trial_steps > 0) return run_fast_dev(call);
   // Mesh, data and model are checked here: if one rank refuses them, all ranks end before anything
   // runs.
   std::unique_ptr<train::Trainer> trainer;

@@ -20,6 +20,10 @@ struct Start {
   int64_t overrides = 0;                  // number of --set
   std::vector<std::string> allow_change;  // --allow-change
   double begin_s = 0;                     // start of the program, on base::now_s()
+  // --fast-dev: the attempt ends after this step of the run (0: at the end of the run), and runs
+  // the evaluators there once.
+  int64_t trial_steps = 0;
+  bool trial_evaluates = true;  // false: not again
 };
 
 struct Attempt {

@@ -63,7 +63,8 @@ Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
                          std::function<bool()> must_stop)
     : attempt_(attempt), files_(files), feed_(feed), must_stop_(std::move(must_stop)) {
   for (const auto& [name, options] : attempt.recipe.evaluations()) {
-    const EvaluationTimes times{attempt.period(options.every), options.at_start, options.at_end};
+    EvaluationTimes times{attempt.period(options.every), options.at_start, options.at_end};
+    if (attempt.start.trial_steps > 0) times = {0, false, attempt.start.trial_evaluates};
     evaluations_.push_back(make_evaluation(attempt.job, name, options, times));
   }
 }

@@ -51,6 +51,7 @@ Trainer::Trainer(comm::Session& session, const Recipe& recipe, config::Deck& dec
   attempt_.enter("open_data");
   job_.open_data(data_sets_of(recipe.evals), poll);
   attempt_.total = recipe.total_steps(job_.data_size());
+  if (start.trial_steps > 0) attempt_.total = std::min(attempt_.total, start.trial_steps);
   attempt_.state.data = identity_of(job_.data());
   evaluations_ = std::make_unique<Evaluations>(attempt_, files_, feed_,
                                                [this] { return ends_run(stop_request()); });
