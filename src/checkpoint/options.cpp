@@ -36,6 +36,11 @@ void CheckpointOptions::bind(config::Table& t) {
         "EVAL/METRIC:min or :max: the checkpoint with the best value so far also gets the name "
         "checkpoints/best.h5; a new best value writes a checkpoint; empty = off")
       .on_resume(OnResume::may_change);
+  t.key(
+       "passes", passes,
+       "EVAL/METRIC:below:VALUE or :above:VALUE: a checkpoint is also written each time the metric "
+       "comes to that side of the value; empty = off")
+      .on_resume(OnResume::may_change);
   t.key("async", async,
         "files are written beside training, which waits only for the copy to host memory")
       .on_resume(OnResume::may_change);

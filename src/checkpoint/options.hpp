@@ -12,7 +12,7 @@ struct CheckpointOptions {
   bool first_step = false;
   int64_t keep_last = 2;
   int64_t keep_every_steps = 0;
-  std::string best;
+  std::string best, passes;
   bool async = true;
   int64_t staging_mb = 4096;
   std::string resume = "auto";

@@ -61,6 +61,7 @@ bool Continuation::branch() {
   restored_attempt_ = 0;
   restored_uptime_s_ = 0;
   for (Tracker* t : {&state.best, &state.patience}) t->forget();  // values of this run only
+  state.threshold.forget();
   state.origin = fmt::format("branch of {} at step {}", restored.path, state.step);
   return true;
 }

@@ -131,7 +131,10 @@ void Evaluations::take(const Evaluation& e, Which which, eval::Result result, do
     state.patience.update(e.name, result.values, state.step);
   }
   found_best_ |= best;
-  log::line("{}{}", evaluation_line(e.name, state.step, result, seconds), best ? " best=yes" : "");
+  const bool passed = which != Which::at_start && state.threshold.update(e.name, result.values);
+  passed_ |= passed;
+  log::line("{}{}{}", evaluation_line(e.name, state.step, result, seconds), best ? " best=yes" : "",
+            passed ? " passes=yes" : "");
   result.values.emplace_back("eval_s", seconds);
   files_.metrics().eval_row(e.name, state.step, result.values);
   made_up_ |= which == Which::missing;

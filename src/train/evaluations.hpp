@@ -82,10 +82,10 @@ class Evaluations {
   // True if early_stop ends the run at this step.
   bool stopped_early() const;
   bool made_up() const { return made_up_; }  // this attempt did an evaluation that was missing
-  // True if a value since the last call of forget_found_best was the best one so far. The next
-  // checkpoint must be kept then.
-  bool found_best() const { return found_best_; }
-  void forget_found_best() { found_best_ = false; }
+  // True if a value since the last call of saved() makes a save due: it was the best one so far, or
+  // passed the threshold.
+  bool wants_save() const { return found_best_ || passed_; }
+  void saved() { found_best_ = passed_ = false; }
   std::string describe() const;  // for the log; "" without evaluators
 
  private:
@@ -97,7 +97,7 @@ class Evaluations {
   Feed& feed_;
   std::function<bool()> must_stop_;
   std::vector<Evaluation> evaluations_;
-  bool found_best_ = false, made_up_ = false;
+  bool found_best_ = false, passed_ = false, made_up_ = false;
 };
 
 }  // namespace train

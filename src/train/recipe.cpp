@@ -159,6 +159,12 @@ void check_metrics(const Recipe& recipe, config::Deck& deck) {
   };
   metric("checkpoint.best", recipe.checkpoint.best);
   metric("early_stop.metric", recipe.early_stop.metric);
+  try {
+    if (!recipe.checkpoint.passes.empty())
+      parse_threshold(recipe.checkpoint.passes, recipe.evaluations());
+  } catch (const base::Error& e) {
+    deck.error("checkpoint.passes", e.what());
+  }
 }
 
 // Checks that the evaluations exist that evaluate.evaluators names.

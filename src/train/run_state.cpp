@@ -14,6 +14,8 @@ RunState::RunState(const Recipe& recipe, const config::Deck& resolved)
       version(kVersion) {
   if (!recipe.checkpoint.best.empty())
     best = Tracker("best", parse_metric_choice(recipe.checkpoint.best, recipe.evaluations()));
+  if (!recipe.checkpoint.passes.empty())
+    threshold = Threshold(parse_threshold(recipe.checkpoint.passes, recipe.evaluations()));
   const EarlyStopOptions& early = recipe.early_stop;
   if (early.patience_evals > 0)
     patience = Tracker("early_stop", parse_metric_choice(early.metric, recipe.evaluations()),
@@ -37,6 +39,7 @@ void RunState::members(MemberList& list) {
   list.number("seen_offset", progress.seen_offset);
   best.members(list);
   patience.members(list);
+  threshold.members(list);
   list.number("uptime_s", uptime_s);
   if (list.has("loss_scale", loss_scale.has_value())) {
     if (!loss_scale) loss_scale.emplace();
@@ -67,6 +70,8 @@ RunState RunState::read(const checkpoint::State& from) const {
   out.step = from.step;
   out.best = best;
   out.patience = patience;
+  out.threshold = threshold;
+  out.threshold.forget();
   out.best.forget();
   out.patience.forget();
   MemberReader reader(from);
@@ -87,6 +92,7 @@ void RunState::continue_from(const RunState& saved, double cores) {
   }
   best = saved.best;
   patience = saved.patience;
+  threshold = saved.threshold;
   origin = saved.origin;
 }
 

@@ -2,6 +2,9 @@
 #include "train/tracker.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
 
 #include "base/text.hpp"
 
@@ -23,6 +26,32 @@ void EarlyStopOptions::bind(config::Table& t) {
     t.error("metric", "early_stop.patience_evals needs a metric");
 }
 
+namespace {
+
+// Checks that the evaluator and its metric exist. Error(Exit::config) names what exists.
+void check_metric(const std::string& evaluator, const std::string& metric,
+                  const std::map<std::string, eval::EvalOptions>& evals) {
+  auto hint = [](const std::string& name, const std::vector<std::string>& names) {
+    std::string near = base::nearest_name(name, names);
+    return near.empty() ? "; there are: " + base::join(names, ", ")
+                        : "; did you mean \"" + near + "\"?";
+  };
+  auto found = evals.find(evaluator);
+  if (found == evals.end()) {
+    std::vector<std::string> names;
+    for (const auto& [name, options] : evals) names.push_back(name);
+    base::fail(base::Exit::config, "there is no [eval.{}]{}", evaluator, hint(evaluator, names));
+  }
+  if (!found->second.options) return;  // its kind is unknown, which is reported elsewhere
+  std::vector<std::string> metrics;
+  for (const eval::Metric& m : eval::metrics_of(found->second)) metrics.push_back(m.name);
+  if (std::find(metrics.begin(), metrics.end(), metric) == metrics.end())
+    base::fail(base::Exit::config, "[eval.{}] yields no \"{}\"{}", evaluator, metric,
+               hint(metric, metrics));
+}
+
+}  // namespace
+
 MetricChoice parse_metric_choice(const std::string& text,
                                  const std::map<std::string, eval::EvalOptions>& evals) {
   size_t slash = text.find('/'), colon = text.rfind(':');
@@ -34,25 +63,46 @@ MetricChoice parse_metric_choice(const std::string& text,
         text);
   MetricChoice choice{text.substr(0, slash), text.substr(slash + 1, colon - slash - 1),
                       how == "min"};
-  auto hint = [](const std::string& name, const std::vector<std::string>& names) {
-    std::string near = base::nearest_name(name, names);
-    return near.empty() ? "; there are: " + base::join(names, ", ")
-                        : "; did you mean \"" + near + "\"?";
-  };
-  auto found = evals.find(choice.evaluator);
-  if (found == evals.end()) {
-    std::vector<std::string> names;
-    for (const auto& [name, options] : evals) names.push_back(name);
-    base::fail(base::Exit::config, "there is no [eval.{}]{}", choice.evaluator,
-               hint(choice.evaluator, names));
-  }
-  if (!found->second.options) return choice;  // its kind is unknown, which is reported elsewhere
-  std::vector<std::string> metrics;
-  for (const eval::Metric& m : eval::metrics_of(found->second)) metrics.push_back(m.name);
-  if (std::find(metrics.begin(), metrics.end(), choice.metric) == metrics.end())
-    base::fail(base::Exit::config, "[eval.{}] yields no \"{}\"{}", choice.evaluator, choice.metric,
-               hint(choice.metric, metrics));
+  check_metric(choice.evaluator, choice.metric, evals);
   return choice;
+}
+
+ThresholdChoice parse_threshold(const std::string& text,
+                                const std::map<std::string, eval::EvalOptions>& evals) {
+  const size_t slash = text.find('/'), last = text.rfind(':'),
+               side = last == text.npos || last == 0 ? text.npos : text.rfind(':', last - 1);
+  const std::string how = side == text.npos ? "" : text.substr(side + 1, last - side - 1);
+  ThresholdChoice choice;
+  const char* end = text.data() + text.size();
+  const auto parsed =
+      std::from_chars(last == text.npos ? end : text.data() + last + 1, end, choice.value);
+  if (slash == text.npos || side == text.npos || side < slash ||
+      (how != "below" && how != "above") || parsed.ec != std::errc() || parsed.ptr != end ||
+      !std::isfinite(choice.value))
+    base::fail(base::Exit::config,
+               "\"{}\" is not EVAL/METRIC:below:VALUE or EVAL/METRIC:above:VALUE, for example "
+               "\"val/perplexity:below:30\"",
+               text);
+  choice.evaluator = text.substr(0, slash);
+  choice.metric = text.substr(slash + 1, side - slash - 1);
+  choice.below = how == "below";
+  check_metric(choice.evaluator, choice.metric, evals);
+  return choice;
+}
+
+bool Threshold::update(const std::string& evaluator,
+                       const std::vector<std::pair<std::string, double>>& values) {
+  if (choice_.evaluator.empty() || evaluator != choice_.evaluator) return false;
+  for (const auto& [metric, value] : values) {
+    if (metric != choice_.metric) continue;
+    const bool beyond = choice_.below ? value < choice_.value : value > choice_.value;
+    return std::exchange(beyond_, double(beyond)) == 0 && beyond;
+  }
+  return false;
+}
+
+void Threshold::members(MemberList& list) {
+  if (!choice_.evaluator.empty()) list.number("passes_beyond", beyond_);
 }
 
 Tracker::Tracker(std::string name, MetricChoice choice, double min_change)

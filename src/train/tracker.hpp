@@ -64,4 +64,33 @@ class Tracker {
   int64_t step_ = -1, waiting_ = 0;
 };
 
+// A choice "EVAL/METRIC:below:VALUE" or ":above:VALUE".
+struct ThresholdChoice {
+  std::string evaluator, metric;
+  bool below = true;
+  double value = 0;
+};
+// Error(Exit::config) as parse_metric_choice.
+ThresholdChoice parse_threshold(const std::string& text,
+                                const std::map<std::string, eval::EvalOptions>& evals);
+
+// Notices when a metric comes to the chosen side of a value.
+class Threshold {
+ public:
+  Threshold() = default;  // notices nothing
+  explicit Threshold(ThresholdChoice choice) : choice_(std::move(choice)) {}
+
+  // Compares the values of one evaluator. Returns true if the metric is on the chosen side, and was
+  // not at its evaluation before.
+  bool update(const std::string& evaluator,
+              const std::vector<std::pair<std::string, double>>& values);
+  void forget() { beyond_ = 0; }
+  // Lists the members that checkpoints hold; none if no threshold is chosen.
+  void members(MemberList& list);
+
+ private:
+  ThresholdChoice choice_;
+  double beyond_ = 0;  // 1: the metric was on the chosen side at the last evaluation
+};
+
 }  // namespace train

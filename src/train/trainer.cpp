@@ -165,12 +165,12 @@ void Trainer::evaluate(Which which) {
 }
 
 bool Trainer::save_due() const {
-  return stop_ != job::StopReason::none || early_ || evaluations_->found_best() || saves_->due();
+  return stop_ != job::StopReason::none || early_ || evaluations_->wants_save() || saves_->due();
 }
 
 void Trainer::save() {
   saves_->begin();
-  evaluations_->forget_found_best();
+  evaluations_->saved();
 }
 
 // Finishes the pending save. Saves the last step if that is missing.
@@ -178,7 +178,7 @@ void Trainer::finish_saves() {
   // A run that was stopped before its first step has saved nothing yet. A missing evaluation that
   // was made up may have found the best value.
   const bool lacks = ends_run(stop_) && saves_->saved_step() != attempt_.state.step;
-  if (lacks || evaluations_->found_best()) save();
+  if (lacks || evaluations_->wants_save()) save();
   if (saves_->pending()) attempt_.enter("save");
   saves_->watch(true);
   if (saves_->saved_step() == attempt_.state.step) return;

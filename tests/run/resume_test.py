@@ -178,6 +178,31 @@ class Resume(harness.RunTest):
         self.assertEqual(self.checkpoints(), ["0000000010.h5", "0000000012.h5"])
         self.assertEqual(os.readlink(self.dir + "/checkpoints/latest.h5"), "0000000012.h5")
 
+    def test_saved_when_a_metric_passes(self):
+        often = ["--set", "eval.val.every_steps=1", "--set", "checkpoint.every_steps=0", "--set", "checkpoint.keep_last=20"]
+        folder = self.straight(*often)
+        self.assertEqual(self.checkpoints(folder), ["0000000012.h5"])
+        values = {row["step"]: row["perplexity"] for row in self.rows("eval", folder)}
+        middle = (max(values.values()) + min(values.values())) / 2
+        for side in ("below", "above"):
+            beyond = {step: value < middle if side == "below" else value > middle for step, value in values.items()}
+            want = {step for step in beyond if beyond[step] and not beyond.get(step - 1, False)}
+            self.assertTrue(want)
+            there = self.folder + "/" + side
+            args = [self.deck(), "--dir", there, *often, "--set", f"checkpoint.passes=val/perplexity:{side}:{middle!r}"]
+            self.expect(0, args=args, ranks=2)
+            self.assertEqual(self.checkpoints(there), [f"{step:010}.h5" for step in sorted(want | {12})])
+            passed = {int(line.split()[1][5:]) for line in self.output.splitlines() if line.endswith("passes=yes")}
+            self.assertEqual(passed, want)
+            # Checkpoints know the side: a run that goes on does not save for it again.
+            self.expect(0, args=[*args, "--set", "train.total_steps=13"], ranks=2)
+            value = self.rows("eval", there)[-1]["perplexity"]
+            crossed = not beyond[12] and (value < middle if side == "below" else value > middle)
+            self.assertEqual("passes=yes" in self.output, crossed)
+        for text, problem in (("val/perplexity:min", "is not EVAL/METRIC:below:VALUE"), ("val/perplexity:below:x", "is not"),
+                              ("val/perplexit:below:3", "did you mean"), ("vol/perplexity:above:3", "there is no [eval.vol]")):
+            self.expect(2, "checkpoint.passes", problem, args=[self.deck(), "--validate", "--set", f"checkpoint.passes={text}"])
+
     def test_small_parameters_stay_replicated(self):
         # 0.004 MiB = 1,048 values: 32 x 32 kernels are replicated, 32 x 48 and larger ones sharded.
         # At level "mesh" the sharding changes no bit.

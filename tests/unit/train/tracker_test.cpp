@@ -144,6 +144,38 @@ TEST(Tracker, GoesOnFromTheNumbersOfACheckpoint) {
   EXPECT_EQ(t.value(), 9);
 }
 
+TEST(Threshold, SaysWhenItIsPassed) {
+  for (const bool below : {true, false}) {
+    Threshold t({"val", "loss", below, 3});
+    const double sign = below ? 1 : -1;
+    // Distances from 3, positive before the threshold.
+    const std::pair<double, bool> steps[] = {{2, false},  {0, false}, {-0.1, true}, {-2, false},
+                                             {-1, false}, {0, false}, {-5, true},   {4, false}};
+    for (const auto& [distance, passes] : steps)
+      EXPECT_EQ(t.update("val", {{"other", 3 - sign}, {"loss", 3 + sign * distance}}), passes)
+          << below << " " << distance;
+    EXPECT_FALSE(t.update("other", {{"loss", 3 - sign}}));
+    EXPECT_FALSE(t.update("val", {{"other", 3 - sign}}));
+    EXPECT_TRUE(t.update("val", {{"loss", 3 - sign}}));
+    // A restart knows the side.
+    checkpoint::State state;
+    MemberWriter writer(state);
+    t.members(writer);
+    Threshold after({"val", "loss", below, 3});
+    MemberReader reader(state);
+    after.members(reader);
+    EXPECT_FALSE(after.update("val", {{"loss", 3 - sign}}));
+    after.forget();
+    EXPECT_TRUE(after.update("val", {{"loss", 3 - sign}}));
+  }
+  Threshold none;
+  EXPECT_FALSE(none.update("", {{"", -1}}));
+  checkpoint::State state;
+  MemberWriter writer(state);
+  none.members(writer);
+  EXPECT_TRUE(state.numbers.empty());
+}
+
 TEST(MetricChoice, IsReadFromTheDeck) {
   std::map<std::string, eval::EvalOptions> evals;
   evals["val"].kind = "perplexity";
