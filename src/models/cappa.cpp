@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/loss_sums.hpp"
+#include "models/embed_pass.hpp"
 
 namespace models {
 
@@ -327,6 +328,10 @@ std::unique_ptr<TrainPass> Cappa::make_train_pass() const {
 }
 std::unique_ptr<ScorePass> Cappa::make_score_pass() const {
   return std::make_unique<CappaScorePass>(*this);
+}
+std::vector<Tap> Cappa::taps() const { return vit_taps(encoder_.config()); }
+std::unique_ptr<EmbedPass> Cappa::make_embed_pass(const std::vector<std::string>& taps) const {
+  return make_vit_embed_pass({encoder_, nullptr, inputs().front()}, taps);
 }
 
 int64_t Cappa::forward_flops() const {

@@ -9,11 +9,12 @@
 #include "models/caption_decoder.hpp"
 #include "models/caption_head.hpp"
 #include "models/caption_scorer.hpp"
+#include "models/embedder.hpp"
 #include "models/vit.hpp"
 
 namespace models {
 
-class Cappa : public Model, public CaptionScorer {
+class Cappa : public Model, public CaptionScorer, public Embedder {
  public:
   // Columns of the sums of a pass, in the order of kernels::LossSums. Its second group holds the
   // examples that are predicted in parallel.
@@ -59,6 +60,8 @@ class Cappa : public Model, public CaptionScorer {
   void take_bytes(const kernels::PixelRange& range) override;
   std::unique_ptr<TrainPass> make_train_pass() const override;
   std::unique_ptr<ScorePass> make_score_pass() const override;
+  std::vector<Tap> taps() const override;
+  std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }

@@ -8,6 +8,7 @@
 
 #include "kernels/loss_sums.hpp"
 #include "kernels/mix_images.hpp"
+#include "models/embed_pass.hpp"
 
 namespace models {
 
@@ -295,6 +296,11 @@ std::unique_ptr<TrainPass> ClassifierModel::make_train_pass() const {
 }
 std::unique_ptr<ClassifyPass> ClassifierModel::make_classify_pass() const {
   return std::make_unique<ModelsClassifyPass>(*this);
+}
+std::vector<Tap> ClassifierModel::taps() const { return vit_taps(encoder_.config()); }
+std::unique_ptr<EmbedPass> ClassifierModel::make_embed_pass(
+    const std::vector<std::string>& taps) const {
+  return make_vit_embed_pass({encoder_, &pooling_, inputs(false).front()}, taps);
 }
 
 Registered classifier_row() {

@@ -7,6 +7,7 @@
 
 #include "models/classifier_options.hpp"
 #include "models/classify_pass.hpp"
+#include "models/embedder.hpp"
 
 namespace models {
 
@@ -14,7 +15,7 @@ namespace models {
 // as published. It is a pure function of the stream.
 float mixup_share(base::Stream stream, double p);
 
-class ClassifierModel : public Model, public Classifier {
+class ClassifierModel : public Model, public Classifier, public Embedder {
  public:
   ClassifierModel(const ClassifierOptions& options, const MemoryOptions& memory);
 
@@ -28,6 +29,8 @@ class ClassifierModel : public Model, public Classifier {
   std::vector<Measure> measures() const override;
   std::unique_ptr<TrainPass> make_train_pass() const override;
   std::unique_ptr<ClassifyPass> make_classify_pass() const override;
+  std::vector<Tap> taps() const override;
+  std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   int64_t num_classes() const override { return options_.num_classes; }
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;

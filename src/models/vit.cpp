@@ -125,6 +125,7 @@ View Vit::forward(nn::Context& ctx, View image, int next_block, Pass& pass) cons
   auto count = [&](const Layer&) { return rows * width; };
   auto run = [&](const Layer& layer, Stack::Kept& kept, View y, bool save) {
     forward_layer(ctx, layer, kept, y, save);
+    if (pass.after_block) pass.after_block(layer.mlp.layer, y);
   };
   pass.tokens = blocks_.forward(ctx, outputs, x, norm_block_, pass.blocks, count, run);
   pass.norm_mark = ctx.arena.low();

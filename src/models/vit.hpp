@@ -3,6 +3,8 @@
 // width].
 #pragma once
 
+#include <functional>
+
 #include "kernels/patchify.hpp"
 #include "models/block_stack.hpp"
 #include "models/parameter_list.hpp"
@@ -59,6 +61,9 @@ class Vit {
     device::Arena::Mark start{}, norm_mark{};
     nn::LayerNorm::Saved norm;
     Stack::Pass blocks;
+    // Called with each block's number and its output [batch * tokens, width], which the next block
+    // but one may overwrite; may be empty.
+    std::function<void(int64_t block, View y)> after_block;
   };
 
   // Copies the host's tables to where ops read them, until the arena is popped.

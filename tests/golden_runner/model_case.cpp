@@ -103,6 +103,33 @@ void Runner::run_evaluation(step::Engine& engine, Report& report) const {
                    allowed);
 }
 
+void Runner::run_features(step::Engine& engine, Report& report) const {
+  const models::Cappa& model = dynamic_cast<models::Cappa&>(engine.model());
+  auto& pass =
+      dynamic_cast<models::EmbedPass&>(*engine.find_pass(model.make_embed_pass(kTaps)->name()));
+  const int64_t n = geometry_.micro_batch;
+  for (int64_t m = 0; m < geometry_.accumulation; ++m) {
+    const int64_t first = geometry_.first_example(mesh_, m);
+    const models::HostBatch batch = host_batch(1, first, n, false);
+    std::vector<std::vector<float>> got;
+    std::vector<float*> features;
+    for (const models::Tap& tap : pass.taps())
+      features.push_back(got.emplace_back(size_t(n * tap.count())).data());
+    engine.forward(
+        pass, [&](const models::Inputs& into) { pass.prepare(batch, into); },
+        [&](nn::Context& ctx, const models::Inputs& inputs) { pass.run(ctx, inputs, features); });
+    for (size_t t = 0; t < got.size(); ++t) {
+      const models::Tap& tap = pass.taps()[t];
+      const std::string set = "forward/" + tap.name;
+      Shape shape = {case_.batch};
+      shape.insert(shape.end(), tap.shape.begin(), tap.shape.end());
+      const std::vector<float> want = file_.floats(set, shape);
+      report.compare("features", set, got[t].data(), want.data() + first * tap.count(),
+                     n * tap.count(), tolerance(set));
+    }
+  }
+}
+
 void Runner::compare_gradients(step::Engine& engine, Report& report) const {
   const shard::Layout& layout = engine.layout();
   for (int u = 0; u < int(layout.units().size()); ++u) {
@@ -137,6 +164,7 @@ void Runner::run_model_case(step::Engine& engine, Report& report) const {
                    tolerance(set));
   }
   run_evaluation(engine, report);
+  run_features(engine, report);
 }
 
 }  // namespace golden

@@ -117,7 +117,8 @@ step::EngineOptions Runner::engine_options() const {
   };
   o.passes = {
       [cappa](const models::Model& model) { return std::make_unique<LogitsPass>(cappa(model)); },
-      [cappa](const models::Model& model) { return cappa(model).make_score_pass(); }};
+      [cappa](const models::Model& model) { return cappa(model).make_score_pass(); },
+      [cappa](const models::Model& model) { return cappa(model).make_embed_pass(kTaps); }};
   using shard::Placement;
   o.sharding.parameters =
       settings_.strategy == "sharded" ? Placement::sharded : Placement::replicated;
@@ -157,7 +158,8 @@ double Runner::tolerance(const std::string& set) const {
     return largest;
   };
   if (!set.starts_with("grads/"))
-    return largest_of(set) * (set.ends_with("logits") ? 0.02 : 0.0005) * part;
+    return largest_of(set) * (set.ends_with("logits") || set.ends_with("encoded") ? 0.02 : 0.0005) *
+           part;
   double all = 0;
   for (const std::string& name : file_.below("grads"))
     all = std::max(all, largest_of("grads/" + name));

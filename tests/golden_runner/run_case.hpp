@@ -31,6 +31,9 @@ class LogitsPass : public models::ForwardPass {
   models::Cappa::State state_;
 };
 
+// The encoder's features that are compared: forward/TAP.
+inline const std::vector<std::string> kTaps = {"pre_logits", "encoded"};
+
 // Settings of the command line, equal for all files.
 struct Settings {
   std::string strategy = "sharded";
@@ -74,6 +77,7 @@ class Runner {
   std::vector<float> logits(step::Engine& engine, const step::Engine::Prepare& prepare) const;
   void run_forward(step::Engine& engine, Report& report) const;
   void run_evaluation(step::Engine& engine, Report& report) const;
+  void run_features(step::Engine& engine, Report& report) const;
   void compare_gradients(step::Engine& engine, Report& report) const;
   void run_model_case(step::Engine& engine, Report& report) const;
 

@@ -127,6 +127,14 @@ class World {
                    device::view(out.data(), int64_t(out.size())));
     return {out.begin(), out.end()};
   }
+  Floats pre_logits(const Batch& batch) {
+    const std::unique_ptr<models::EmbedPass> pass = model.make_embed_pass({"pre_logits"});
+    Floats out(size_t(batch_ * pass->taps()[0].count()));
+    nn::Context ctx = context(queue_, *arena_, false);
+    pass->prepare(batch.host(), inputs);
+    pass->run(ctx, inputs, {out.data()});
+    return out;
+  }
   std::vector<Floats> all_gradients() {
     std::vector<Floats> out;
     for (const shard::Parameter& p : layout.parameters()) {
@@ -343,6 +351,26 @@ TEST(Classifier, ClassifiesImagesAsTheyAre) {
 }
 
 // Names and shapes are those of big_vision's ViT, under "encoder/" except for the head.
+// The vector before the head must give the logits that the classifier gives.
+TEST(Classifier, EmbedsImagesAsItsHeadSeesThem) {
+  for (const char* pool : {"gap", "tok", "map"}) {
+    World world(small(pool), 4);
+    const Batch batch(4);
+    const Floats features = world.pre_logits(batch);
+    const std::vector<double> logits = world.logits(batch);
+    const View kernel = world.weight("head/kernel"), bias = world.weight("head/bias");
+    for (int64_t b = 0; b < 4; ++b)
+      for (int64_t c = 0; c < 7; ++c) {
+        double sum = double(bias.f32()[c]);
+        for (int64_t i = 0; i < 24; ++i)
+          sum += double(features[size_t(b * 24 + i)]) * double(kernel.f32()[i * 7 + c]);
+        EXPECT_NEAR(sum, logits[size_t(b * 7 + c)], 1e-5) << pool << ", image " << b;
+      }
+    EXPECT_EQ(world.model.taps()[1].shape[0], std::string(pool) == "tok" ? 5 : 4)
+        << "the class token is one of the tokens";
+  }
+}
+
 TEST(Classifier, ParametersAreBigVisions) {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const char* pool : {"map", "tok"})

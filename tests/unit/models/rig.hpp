@@ -127,6 +127,18 @@ class World {
     return out;
   }
 
+  // Embeds the images of the inputs; returns the features by tap.
+  std::vector<Floats> embed(const std::vector<std::string>& taps) {
+    const std::unique_ptr<models::EmbedPass> pass = model.make_embed_pass(taps);
+    std::vector<Floats> out;
+    std::vector<float*> places;
+    for (const models::Tap& tap : pass->taps()) out.emplace_back(size_t(batch_ * tap.count()));
+    for (Floats& of_tap : out) places.push_back(of_tap.data());
+    nn::Context ctx = context(queue_, *arena_, false);
+    pass->run(ctx, inputs, places);
+    return out;
+  }
+
   models::Cappa model;
 
  private:

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The embed pass of models whose encoder is a ViT. Its taps are
+//   pre_logits     [width]          the pooled vector, which a head of the published ViT reads
+//   encoded        [tokens, width]  the normalised tokens (cappa.md 1.4, points 5 and 6)
+//   blockNN        [tokens, width]  the output of block NN, counted from 0: block00, block01, ...
+//   blockNN_mean   [width]          its mean over the tokens
+#pragma once
+
+#include "models/embedder.hpp"
+#include "models/pooling.hpp"
+#include "models/vit.hpp"
+
+namespace models {
+
+// The parts of a model that an embed pass runs. They must outlive it.
+struct EmbedParts {
+  const Vit& encoder;
+  const Pooling* pooling;  // null: pre_logits is the mean over the tokens
+  InputSpec image;         // the model's input buffer of images
+};
+
+std::vector<Tap> vit_taps(const VitConfig& config);
+std::unique_ptr<EmbedPass> make_vit_embed_pass(const EmbedParts& parts,
+                                               const std::vector<std::string>& taps);
+
+}  // namespace models

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Capability of a model that turns images into features: numbers at named taps of its encoder.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model.hpp"
+
+namespace models {
+
+// A place in a model whose values can be read.
+struct Tap {
+  std::string name;
+  std::vector<int64_t> shape;  // of one image's features: [width] or [tokens, width]
+  std::string doc;
+
+  int64_t count() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+};
+
+class EmbedPass : public ForwardPass {
+ public:
+  // Fills the image buffer and reads no other field of the batch.
+  virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
+  // Writes the features at each tap of taps(), in their order: f32 [ctx.batch, shape of the tap] on
+  // the host. `features` is ignored on the plan back end.
+  virtual void run(nn::Context& ctx, const Inputs& inputs, const std::vector<float*>& features) = 0;
+  virtual const std::vector<Tap>& taps() const = 0;
+  void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, {}); }
+};
+
+class Embedder {
+ public:
+  virtual ~Embedder() = default;
+  // Returns all taps; each name is there once.
+  virtual std::vector<Tap> taps() const = 0;
+  // Makes a pass that reads the named taps, without repetition. Its name lists them, because it is
+  // another pass than one with other taps. Error(Exit::config) for a name that is no tap.
+  virtual std::unique_ptr<EmbedPass> make_embed_pass(
+      const std::vector<std::string>& taps) const = 0;
+};
+
+}  // namespace models
