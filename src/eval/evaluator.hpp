@@ -20,6 +20,9 @@
 
 namespace eval {
 
+// Data sets by the key of [eval.NAME] that names them.
+using DataSets = std::map<std::string, const data::Dataset*>;
+
 struct Context {
   comm::Comm& world;
   const data::Dataset& dataset;
@@ -35,6 +38,7 @@ struct Context {
   // Returns true if the run must stop. All ranks call it between two batches. The evaluator then
   // returns at once, with Result::interrupted.
   std::function<bool()> interrupted = [] { return false; };
+  DataSets further{};  // sets beside `dataset` (Registered::further_sets)
 };
 
 struct Result {
@@ -47,8 +51,8 @@ struct Result {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  // Checks, before the run begins, that it can work on this set. Error(Exit::data) with the way out
-  // if not.
+  // Checks, before the run begins, that it can work on this set, for each set that it reads.
+  // Error(Exit::data) with the way out if not.
   virtual void check(const data::Dataset&) const {}
   virtual Result run(const Context& context) = 0;
 };
@@ -84,21 +88,37 @@ struct Registered {
   std::vector<Metric> (*metrics)(const config::Table::Variant& options);
   std::string needs;  // capability of the model, for messages: "rank classes"
   // Makes the pass that the evaluator runs; null if the model lacks the capability.
-  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
+  // Error(Exit::config) if the model has no part that the options name.
+  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model,
+                                                    const config::Table::Variant& options);
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Evaluator> (*make)(const config::Table::Variant& options);
+  // Optional: returns the names of the data sets that it reads beside `data`, by their keys.
+  std::map<std::string, std::string> (*further_sets)(const config::Table::Variant& options) =
+      nullptr;
+  // Optional: returns the fields that each of its data sets must have. Without it they are those of
+  // the model.
+  std::map<std::string, models::FeatureSpec> (*features)(const models::Model& model) = nullptr;
 };
 const base::Registry<Registered>& registry();
 const Registered& row_of(const EvalOptions& options);
 std::vector<Metric> metrics_of(const EvalOptions& options);
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
+std::unique_ptr<models::ForwardPass> make_pass(const EvalOptions& options,
+                                               const models::Model& model);
+// Returns the names of all data sets that the evaluator reads, by their keys; "data" is one.
+std::map<std::string, std::string> data_sets_of(const EvalOptions& options);
+// Returns the fields that each of these data sets must have.
+std::map<std::string, models::FeatureSpec> features_of(const EvalOptions& options,
+                                                       const models::Model& model);
 
 // Hands every example of a set to one rank, in batches of equal size. All ranks run the same number
 // of rounds, because weights may have to be gathered. Positions from the size of the set on are
 // padding.
 class Rounds {
  public:
-  explicit Rounds(const Context& context);
+  explicit Rounds(const Context& context) : Rounds(context, context.dataset) {}
+  Rounds(const Context& context, const data::Dataset& set);
   int64_t count() const { return count_; }
   // Returns the position of the first example of this rank's batch.
   int64_t first(int64_t round) const { return (round * ranks_ + rank_) * batch_; }
@@ -109,6 +129,7 @@ class Rounds {
   void store(int64_t round, const std::vector<double>& of_batch, double* values) const;
 
  private:
+  const data::Dataset& set_;
   int64_t examples_, batch_, ranks_, rank_, count_;
 };
 
@@ -116,5 +137,6 @@ class Rounds {
 // zeros elsewhere. Then every rank can add over positions in order, so results do not depend on the
 // number of ranks.
 void share_values(comm::Comm& world, std::vector<double>& values);
+void share_values(comm::Comm& world, std::vector<float>& values);
 
 }  // namespace eval

@@ -4,7 +4,7 @@
 namespace eval {
 
 // One row for each evaluator: src/eval/NAME.cpp ends in NAME_row().
-#define EVALUATORS(ROW) ROW(classification) ROW(perplexity)
+#define EVALUATORS(ROW) ROW(classification) ROW(fewshot) ROW(perplexity)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 
@@ -37,6 +37,23 @@ const Registered& row_of(const EvalOptions& options) { return registry().at(opti
 
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options) {
   return registry().at(options.kind).make(*options.options);
+}
+
+std::unique_ptr<models::ForwardPass> make_pass(const EvalOptions& options,
+                                               const models::Model& model) {
+  return row_of(options).make_pass(model, *options.options);
+}
+
+std::map<std::string, std::string> data_sets_of(const EvalOptions& options) {
+  std::map<std::string, std::string> sets = {{"data", options.data}};
+  if (auto further = row_of(options).further_sets) sets.merge(further(*options.options));
+  return sets;
+}
+
+std::map<std::string, models::FeatureSpec> features_of(const EvalOptions& options,
+                                                       const models::Model& model) {
+  auto features = row_of(options).features;
+  return features ? features(model) : model.features();
 }
 
 std::vector<Metric> metrics_of(const EvalOptions& options) {

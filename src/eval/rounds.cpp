@@ -6,8 +6,9 @@
 
 namespace eval {
 
-Rounds::Rounds(const Context& context)
-    : examples_(context.dataset.size()),
+Rounds::Rounds(const Context& context, const data::Dataset& set)
+    : set_(set),
+      examples_(set.size()),
       batch_(context.batch),
       ranks_(context.world.size()),
       rank_(context.world.rank()),
@@ -20,9 +21,9 @@ std::unique_ptr<data::Loader> Rounds::loader(const Context& context,
     for (int64_t i = 0; i < rounds.batch_; ++i) out[size_t(i)] = place(rounds.first(round) + i);
     return out;
   };
-  return std::make_unique<data::Loader>(
-      context.dataset, data::Order(data::Shuffle::none, examples_, 0), context.loader,
-      data::LoaderPlan{positions, 0, count_, examples_});
+  return std::make_unique<data::Loader>(set_, data::Order(data::Shuffle::none, examples_, 0),
+                                        context.loader,
+                                        data::LoaderPlan{positions, 0, count_, examples_});
 }
 
 void Rounds::store(int64_t round, const std::vector<double>& of_batch, double* values) const {
@@ -30,9 +31,15 @@ void Rounds::store(int64_t round, const std::vector<double>& of_batch, double* v
   if (begin < end) std::copy(of_batch.begin(), of_batch.begin() + (end - begin), values + begin);
 }
 
+// x + 0 is exact, so these sums only copy values between ranks.
 void share_values(comm::Comm& world, std::vector<double>& values) {
-  // x + 0 is exact, so this sum only copies values between ranks.
   world.all_reduce({values.data(), device::DType::f64, int64_t(values.size())}).wait();
+}
+
+void share_values(comm::Comm& world, std::vector<float>& values) {
+  constexpr int64_t kPart = 1 << 22;  // the exchange needs memory for a part only
+  for (int64_t at = 0, n = int64_t(values.size()); at < n; at += kPart)
+    world.all_reduce(device::view(values.data() + at, std::min(kPart, n - at))).wait();
 }
 
 }  // namespace eval

@@ -13,15 +13,19 @@ namespace log = base::log;
 
 Evaluation make_evaluation(const Job& job, const std::string& name,
                            const eval::EvalOptions& options, const EvaluationTimes& times) {
-  Evaluation made{name, times, options, eval::make_evaluator(options), job.evaluated(options.data)};
+  eval::DataSets further;
+  for (const auto& [key, set] : eval::data_sets_of(options))
+    if (key != "data") further[key] = &job.evaluated(set);
+  Evaluation made{
+      name, times, options, eval::make_evaluator(options), job.evaluated(options.data), further};
   made.evaluator->check(made.dataset);
+  for (const auto& [key, set] : made.further) made.evaluator->check(*set);
   return made;
 }
 
 void find_pass(Evaluation& evaluation, const Job& job) {
   step::Engine& engine = job.engine();
-  evaluation.pass =
-      engine.find_pass(eval::row_of(evaluation.options).make_pass(engine.model())->name());
+  evaluation.pass = engine.find_pass(eval::make_pass(evaluation.options, engine.model())->name());
 }
 
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
@@ -37,7 +41,8 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
        .pass = evaluation.pass,
        .forward = [&](const auto& prepare,
                       const auto& run) { engine.forward(*evaluation.pass, prepare, run, weights); },
-       .interrupted = must_stop});
+       .interrupted = must_stop,
+       .further = evaluation.further});
 }
 
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result) {

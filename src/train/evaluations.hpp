@@ -46,6 +46,7 @@ struct Evaluation {
   eval::EvalOptions options;
   std::unique_ptr<eval::Evaluator> evaluator;
   const data::Dataset& dataset;
+  eval::DataSets further;
   models::ForwardPass* pass = nullptr;  // owned by the engine
 };
 

@@ -14,8 +14,8 @@ void Feed::open_bad_samples() {
   std::map<std::string, int64_t> sizes;
   for (const data::Mixture::Part& p : job.data().parts())
     sizes[p.dataset->name()] = p.dataset->size();
-  for (const auto& [name, options] : attempt_.recipe.evals)
-    sizes[options.data] = job.evaluated(options.data).size();
+  for (const std::string& name : attempt_.recipe.evaluated_sets())
+    sizes[name] = job.evaluated(name).size();
   options_ = attempt_.recipe.data.loader;
   bad_samples_ = std::make_unique<records::BadSamples>(
       attempt_.world(), attempt_.directory->logs() + "/bad_samples.txt",

@@ -15,7 +15,8 @@ namespace log = base::log;
 
 std::set<std::string> data_sets_of(const std::map<std::string, eval::EvalOptions>& evaluations) {
   std::set<std::string> names;
-  for (const auto& [name, options] : evaluations) names.insert(options.data);
+  for (const auto& [name, options] : evaluations)
+    for (const auto& [key, set] : eval::data_sets_of(options)) names.insert(set);
   return names;
 }
 

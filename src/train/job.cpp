@@ -51,7 +51,7 @@ void Job::stage_data(const comm::Poll& poll) {
   stage_dir_ = train::stage_data(*session_, recipe_, names, poll);
 }
 
-data::OpenContext Job::context() const {
+data::OpenContext Job::context(const std::string& evaluated_set) const {
   const data::LoaderOptions& loader = recipe_.data.loader;
   const bool reads_indexes = access_.writes_indexes || !access_.trains;
   return {.seed = uint64_t(recipe_.run.seed),
@@ -60,7 +60,7 @@ data::OpenContext Job::context() const {
           .run_index_dir = reads_indexes ? recipe_.run.dir + "/index" : "",
           .write_index = access_.writes_indexes,
           .substitutes = access_.spares_samples || loader.substitutes,
-          .limits = recipe_.value_limits(),
+          .limits = recipe_.value_limits(evaluated_set),
           .bytes_field = recipe_.bytes_field(device_.kind),
           .stage_dir = stage_dir_};
 }
@@ -70,8 +70,10 @@ void Job::open_data(const std::set<std::string>& evaluated, const comm::Poll& po
     data::OpenContext with_token = context();
     with_token.token = token;
     if (access_.trains) data_ = open_training_data(recipe_, tokenizers_, with_token);
-    for (const std::string& name : evaluated)
+    for (const std::string& name : evaluated) {
+      with_token.limits = recipe_.value_limits(name);
       evaluated_[name] = data::open_dataset(recipe_.data, tokenizers_, name, with_token);
+    }
     return "";
   };
   if (!session_) {
@@ -94,7 +96,7 @@ void Job::agree_and_check() const {
 }
 
 std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
-  return data::open_dataset(recipe_.data, tokenizers_, name, context());
+  return data::open_dataset(recipe_.data, tokenizers_, name, context(name));
 }
 
 void Job::build_engine(const std::string& choices) {

@@ -64,7 +64,7 @@ class Job {
   step::Engine& engine() const { return *engine_; }
 
  private:
-  data::OpenContext context() const;
+  data::OpenContext context(const std::string& evaluated_set = "") const;
   void agree_and_check() const;
   void need_memory(const step::EngineOptions& options) const;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <regex>
 #include <set>
+#include <tuple>
 
 #include "base/text.hpp"
 #include "data/stream/loader.hpp"
@@ -147,6 +148,8 @@ int64_t Recipe::total_steps(int64_t data_size) const {
 
 namespace {
 
+constexpr const char* kModel = "the model";  // reader of data sets, in messages
+
 // Checks that the metrics exist that checkpoint.best and early_stop name.
 void check_metrics(const Recipe& recipe, config::Deck& deck) {
   auto metric = [&](const std::string& key, const std::string& choice) {
@@ -277,30 +280,31 @@ void Recipe::cross_check(config::Deck& deck) const {
 
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
   // Data sets with equal preprocessing and equal spec have the same problems, which are reported
-  // once.
-  std::vector<std::pair<std::string, data::Spec>> checked;
-  auto use = [&](const std::string& key, const std::string& name) {
+  // once for each reader.
+  std::vector<std::tuple<std::string, data::Spec, std::string>> checked;
+  auto use = [&](const std::string& key, const std::string& name, const std::string& reader,
+                 const Features& features) {
     if (!known(key, name)) return;
-    std::pair<std::string, data::Spec> one;
+    std::tuple<std::string, data::Spec, std::string> one;
     try {
-      one = {data.preprocess_of(name), data.spec_of(name)};
+      one = {data.preprocess_of(name), data.spec_of(name), reader};
     } catch (const base::Error&) {
       return;  // reported above, or it needs a file that is not here
     }
     if (std::find(checked.begin(), checked.end(), one) != checked.end()) return;
     checked.push_back(one);
-    feeds_model(deck, *made, name, one.second);
+    feeds(deck, reader, features, name, std::get<data::Spec>(one));
   };
+  const Features features = made->features();
   for (const auto& [name, weight] : train.parts())
-    use(train.mixture.empty() ? "train.data" : "train.mixture", name);
+    use(train.mixture.empty() ? "train.data" : "train.mixture", name, kModel, features);
   if (!deck.problems().any()) check_mixture(deck);
-  for (const auto& [name, e] : evals) use(fmt::format("eval.{}.data", name), e.data);
   for (const auto& [name, e] : evals)
-    if (const eval::Registered& row = eval::row_of(e); !row.make_pass(*made))
-      deck.error(fmt::format("eval.{}.kind", name),
-                 fmt::format("{} needs a model that can {}, and model.kind = \"{}\" cannot",
-                             row.name, row.needs, model.kind));
-  if (!show.data.empty()) use("show.data", show.data);
+    for (const auto& [key, set] : eval::data_sets_of(e))
+      use(fmt::format("eval.{}.{}", name, key), set, eval::row_of(e).features ? e.kind : kModel,
+          eval::features_of(e, *made));
+  check_evaluators(deck, *made);
+  if (!show.data.empty()) use("show.data", show.data, kModel, features);
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 
@@ -311,15 +315,30 @@ void Recipe::cross_check(config::Deck& deck) const {
   check_paths(*this, deck, made->parameters());
 }
 
-void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
-                         const data::Spec& spec) const {
+// Checks that the model can do what evaluators need.
+void Recipe::check_evaluators(config::Deck& deck, const models::Model& made) const {
+  for (const auto& [name, e] : evals) {
+    const eval::Registered& row = eval::row_of(e);
+    try {
+      if (!eval::make_pass(e, made))
+        deck.error(fmt::format("eval.{}.kind", name),
+                   fmt::format("{} needs a model that can {}, and model.kind = \"{}\" cannot",
+                               row.name, row.needs, model.kind));
+    } catch (const base::Error& error) {
+      deck.error("eval." + name, error.what());
+    }
+  }
+}
+
+void Recipe::feeds(config::Deck& deck, const std::string& reader, const Features& features,
+                   const std::string& name, const data::Spec& spec) const {
   std::string at = fmt::format("data.{}.preprocess", name);
   if (!deck.has(at)) at = "data." + name + ".kind";
-  for (const auto& [feature, wanted] : made.features()) {
+  for (const auto& [feature, wanted] : features) {
     auto field = spec.find(feature);
     if (field == spec.end()) {
       if (!wanted.optional)
-        deck.error(at, fmt::format("the model needs \"{}\", [data.{}] yields {}", feature, name,
+        deck.error(at, fmt::format("{} needs \"{}\", [data.{}] yields {}", reader, feature, name,
                                    data::text_of(spec)));
       continue;
     }
@@ -333,11 +352,11 @@ void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const st
                               ? "; add value_range, as in value_range(-1, 1)"
                               : "; numbers of another type would be misread";
     deck.error(at,
-               fmt::format("yields {} {} where the model takes {} ({}){}", feature,
-                           data::text_of(has), data::text_of(takes), wanted.key, way_out),
+               fmt::format("yields {} {} where {} takes {} ({}){}", feature, data::text_of(has),
+                           reader, data::text_of(takes), wanted.key, way_out),
                wanted.key);
   }
-  check_limits(deck, made, name, spec);
+  check_limits(deck, features, name, spec);
   try {
     data::check_batchable(spec);
   } catch (const base::Error& e) {
@@ -345,21 +364,14 @@ void Recipe::feeds_model(config::Deck& deck, const models::Model& made, const st
   }
 }
 
-void Recipe::check_limits(config::Deck& deck, const models::Model& made, const std::string& name,
+void Recipe::check_limits(config::Deck& deck, const Features& features, const std::string& name,
                           const data::Spec& spec) const {
-  for (const auto& [feature, wanted] : made.features())
+  for (const auto& [feature, wanted] : features)
     if (auto field = spec.find(feature);
         wanted.below > 0 && field != spec.end() && field->second.limit > wanted.below)
       deck.error(wanted.limit_key,
                  fmt::format("{} is smaller than the {} ids that [data.{}] can yield", wanted.below,
                              field->second.limit, name));
-}
-
-std::map<std::string, data::ValueLimit> Recipe::value_limits() const {
-  std::map<std::string, data::ValueLimit> found;
-  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
-    if (wanted.below > 0) found[feature] = {wanted.below, wanted.limit_key};
-  return found;
 }
 
 void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
@@ -377,15 +389,14 @@ void Recipe::check_lengths(config::Deck& deck, int64_t data_size) const {
 void Recipe::check_opened(config::Deck& deck, int64_t data_size,
                           const std::map<std::string, data::Spec>& specs) const {
   std::unique_ptr<models::Model> made = models::make_model(model, memory);
-  for (const auto& [name, spec] : specs) check_limits(deck, *made, name, spec);
+  for (const auto& [name, spec] : specs) check_limits(deck, features_of(*made, name), name, spec);
   if (data_size > 0) check_lengths(deck, data_size);
   deck.throw_if_any();
 }
 
 void Recipe::check_tokenizers(config::Deck& deck) const {
-  std::set<std::string> names;
+  std::set<std::string> names = evaluated_sets();
   for (const auto& [name, weight] : train.parts()) names.insert(name);
-  for (const auto& [name, e] : evals) names.insert(e.data);
   std::map<std::string, data::Spec> specs;
   for (const std::string& name : names) {
     try {

@@ -2,6 +2,8 @@
 // The deck: the options of every section, and the checks that need more than one section.
 #pragma once
 
+#include <set>
+
 #include "checkpoint/init_options.hpp"
 #include "checkpoint/options.hpp"
 #include "comm/mesh.hpp"
@@ -103,14 +105,16 @@ struct Recipe {
                     const std::map<std::string, data::Spec>& specs) const;
   // Checks against the tokenizer files that can be read.
   void check_tokenizers(config::Deck& deck) const;
-  // Returns the limits that ids of the data must be below, by field. A sample with a larger id is a
-  // bad one.
-  std::map<std::string, data::ValueLimit> value_limits() const;
+  // Returns the limits that ids of a data set must be below, by field. A sample with a larger id is
+  // a bad one. "" is the data of training.
+  std::map<std::string, data::ValueLimit> value_limits(const std::string& set = "") const;
 
   int64_t total_steps(int64_t data_size) const;
   std::map<std::string, eval::EvalOptions> evaluations() const { return eval::evaluations(evals); }
   // Returns the evaluations that --mode eval runs.
   std::map<std::string, eval::EvalOptions> chosen_evaluations() const;
+  // Returns the names of all data sets that evaluators read.
+  std::set<std::string> evaluated_sets() const;
   // `data_size` is the number of training examples, for durations in epochs. `kind` is the ranks'
   // device, also in a plan. Ranks on GPUs read pixels as bytes if byte_pixels() allows it.
   step::EngineOptions engine(int64_t data_size, int threads,
@@ -130,12 +134,17 @@ struct Recipe {
   std::string bytes_field(device::Kind kind) const;
 
  private:
+  using Features = std::map<std::string, models::FeatureSpec>;
   // Returns what engines for training and for evaluation alone have in common.
   step::EngineOptions any_engine(int threads, device::Kind kind) const;
+  // Returns the fields that are read of a data set, by all that use it.
+  Features features_of(const models::Model& made, const std::string& set) const;
+  // Checks that a data set has the fields that `reader` needs.
+  void feeds(config::Deck& deck, const std::string& reader, const Features& features,
+             const std::string& name, const data::Spec& spec) const;
   // Parts of the checks.
-  void feeds_model(config::Deck& deck, const models::Model& made, const std::string& name,
-                   const data::Spec& spec) const;
-  void check_limits(config::Deck& deck, const models::Model& made, const std::string& name,
+  void check_evaluators(config::Deck& deck, const models::Model& made) const;
+  void check_limits(config::Deck& deck, const Features& features, const std::string& name,
                     const data::Spec& spec) const;
   void check_lengths(config::Deck& deck, int64_t data_size) const;
   void check_mixture(config::Deck& deck) const;

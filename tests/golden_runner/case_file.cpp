@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "base/error.hpp"
 
@@ -91,14 +92,35 @@ CaseFile::CaseFile(const std::string& path) : path_(path) {
     });
   }
   if (text.size() == 1) config_ = nlohmann::json::parse(text[0], nullptr, false);
-  if (!config_.is_object()) {
-    H5Fclose(file_);
-    base::fail(base::Exit::config,
-               "{}: no case: /config has no attribute json with an object in it", path);
-  }
 }
 
 CaseFile::~CaseFile() { H5Fclose(file_); }
+
+const nlohmann::json& CaseFile::config() const {
+  if (!config_.is_object())
+    base::fail(base::Exit::config,
+               "{}: no case: /config has no attribute json with an object in it", path_);
+  return config_;
+}
+
+std::vector<std::string> CaseFile::groups() const {
+  std::vector<std::string> sets;
+  if (H5Ovisit2(file_, H5_INDEX_NAME, H5_ITER_INC, collect, &sets, H5O_INFO_BASIC) < 0)
+    fail("/", "cannot be listed");
+  std::set<std::string> names;
+  for (const std::string& set : sets)
+    if (size_t slash = set.find('/'); slash != set.npos) names.insert(set.substr(0, slash));
+  return {names.begin(), names.end()};
+}
+
+double CaseFile::number(const std::string& name, const std::string& attribute) const {
+  Handle found(H5Aopen_by_name(file_, name.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+               H5Aclose);
+  double value = 0;
+  if (!found.ok() || H5Aread(found, H5T_NATIVE_DOUBLE, &value) < 0)
+    fail(name, fmt::format("has no attribute {} with a number", attribute));
+  return value;
+}
 
 void CaseFile::fail(const std::string& name, const std::string& problem) const {
   base::fail(base::Exit::config, "{}: {}: {}", path_, name, problem);

@@ -20,7 +20,12 @@ class CaseFile {
   CaseFile(const CaseFile&) = delete;
 
   const std::string& path() const { return path_; }
-  const nlohmann::json& config() const { return config_; }  // attribute `json` of /config
+  // Returns attribute `json` of /config; an error if the file has none.
+  const nlohmann::json& config() const;
+  // Returns the sorted names of the file's top-level groups that hold data sets.
+  std::vector<std::string> groups() const;
+  // Returns a numeric attribute of a group or data set.
+  double number(const std::string& name, const std::string& attribute) const;
 
   bool has(const std::string& name) const;
   Shape shape(const std::string& name) const;

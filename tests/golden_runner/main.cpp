@@ -13,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "fewshot_case.hpp"
 #include "run_case.hpp"
 
 namespace golden {
@@ -138,11 +139,14 @@ int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh
   std::unique_ptr<Runner> runner;
   Problem problem = guarded([&] {
     file = std::make_unique<CaseFile>(path);
-    runner = std::make_unique<Runner>(*file, settings, mesh);
+    if (!holds_probes(*file)) runner = std::make_unique<Runner>(*file, settings, mesh);
   });
   if (int code = agree(*mesh.world, problem)) return code;
   Report report;
-  runner->run(report);
+  if (runner)
+    runner->run(report);
+  else
+    run_probes(*file, *mesh.world, report);
   report.merge(*mesh.world);
   if (mesh.world->rank() == 0) {
     fmt::print("{}: {} on {} x {} ranks, {}, level {}\n{}", path,

@@ -67,5 +67,21 @@ class Golden(unittest.TestCase):
         self.assertTrue(v_row)
         self.refused("case_adafactor", "v_row", self.shifted(f"opt_final/1/0/0/1/{kernel}", 3))
 
+    def test_probes(self):
+        def swapped(f):
+            rows = f["wide/seed1/indices"]
+            rows[0], rows[1] = rows[1], rows[0]
+
+        def of_accuracy(change):
+            def moved(f):
+                f["narrow/accuracy"][3, 2, 4] += change
+            return moved
+
+        self.assertEqual(self.run_case("fewshot")[0], 0)
+        self.refused("fewshot", "wide/seed1/indices", swapped)
+        self.refused("fewshot", "narrow/seed2/weights_25shot_l2_16",
+                     self.shifted("narrow/seed2/weights_25shot_l2_16", 1.5, element=4))
+        self.refused("fewshot", "seed 2 shots 25", of_accuracy(3 / 300))
+
 
 harness.main()

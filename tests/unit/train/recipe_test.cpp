@@ -121,6 +121,44 @@ TEST(Recipe, AnEvaluatorNeedsAModelThatCan) {
                   "model.kind = \"cappa\" cannot"});
 }
 
+// A probe reads images and their classes, of two data sets, and no captions.
+TEST(Recipe, AProbeReadsImagesAndLabelsOfTwoDataSets) {
+  auto images = [](const std::string& name, const std::string& fields) {
+    return fmt::format(
+        "[data.{}]\nkind = \"webdataset\"\npath = \"nowhere.tar\"\nfields = {{ image = \"png\"{} "
+        "}}\npreprocess = 'decode | resize(16) | value_range(-1, 1)'\n",
+        name, fields);
+  };
+  const std::string label = ", label = \"cls\"";
+  const std::string probe =
+      "[eval.probe]\nkind = \"fewshot\"\ndata = \"test\"\ntrain_data = \"few\"\n";
+  const std::string sets = images("test", label) + images("few", label);
+  const CheckedDeck good({}, probe + sets);
+  EXPECT_EQ(good.problems(), "");
+  EXPECT_EQ(good.recipe.evaluated_sets(), (std::set<std::string>{"few", "made", "test"}));
+  EXPECT_EQ(good.recipe.engine(0, 1).passes.size(), 2u);
+  expect_problem(CheckedDeck({"eval.probe.train_data=fewer"}, probe + sets),
+                 {"eval.probe.train_data", "there is no [data.fewer]; did you mean \"few\"?"});
+  expect_problem(CheckedDeck({}, probe + images("test", label) + images("few", "")),
+                 {"data.few.preprocess", "fewshot needs \"label\", [data.few] yields"});
+  expect_problem(CheckedDeck({"eval.probe.data=made"}, probe + sets),
+                 {"data.made", "fewshot needs \"label\""});
+  expect_problem(CheckedDeck({"eval.probe.tap=encodet"}, probe + sets),
+                 {"eval.probe", "no tap \"encodet\"; did you mean \"encoded\"?", "block00_mean"});
+  expect_problem(CheckedDeck({}, "[eval.probe]\nkind = \"fewshot\"\ndata = \"made\"\n"),
+                 {"eval.probe", "train_data"});
+}
+
+// The labels of a probe may be of more classes than the model has.
+TEST(Recipe, LimitsOfIdsDependOnTheReadersOfADataSet) {
+  const CheckedDeck checked({},
+                            "[eval.probe]\nkind = \"fewshot\"\ndata = \"test\"\n"
+                            "train_data = \"made\"\n");
+  EXPECT_EQ(checked.recipe.value_limits("test").size(), 0u);
+  EXPECT_EQ(checked.recipe.value_limits("made").at("labels").below, 50) << "training reads it, too";
+  EXPECT_EQ(checked.recipe.value_limits().at("labels").below, 50);
+}
+
 TEST(Recipe, AveragedWeightsNeedAnAverage) {
   const std::string average = "[ema]\ndecay = 0.99\n";
   expect_problem(CheckedDeck({"eval.val.weights=both"}), {"eval.val.weights", "[ema] table"});

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data sets that a recipe reads: their fields, the limits of ids, and pixels as bytes.
+#include "train/input.hpp"
+#include "train/recipe.hpp"
+
+namespace train {
+
+std::set<std::string> Recipe::evaluated_sets() const { return data_sets_of(evals); }
+
+Recipe::Features Recipe::features_of(const models::Model& made, const std::string& set) const {
+  Features own;
+  bool of_model = !evaluated_sets().contains(set) || train.parts().contains(set);
+  for (const auto& [name, e] : evals)
+    for (const auto& [key, one] : eval::data_sets_of(e)) {
+      if (one != set) continue;
+      if (eval::row_of(e).features)
+        own.merge(eval::features_of(e, made));
+      else
+        of_model = true;
+    }
+  if (!of_model) return own;
+  Features all = made.features();
+  all.merge(own);  // the model's rule for a field comes first
+  return all;
+}
+
+std::map<std::string, data::ValueLimit> Recipe::value_limits(const std::string& set) const {
+  std::map<std::string, data::ValueLimit> found;
+  for (const auto& [feature, wanted] : features_of(*models::make_model(model, memory), set))
+    if (wanted.below > 0) found[feature] = {wanted.below, wanted.limit_key};
+  return found;
+}
+
+std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
+  std::vector<std::string> fields;
+  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
+    if (wanted.pixels) fields.push_back(feature);
+  if (fields.size() != 1) return {};
+  std::set<std::string> names = evaluated_sets();
+  for (const auto& [name, weight] : train.parts()) names.insert(name);
+  std::optional<BytePixels> all;
+  for (const std::string& name : names) {
+    try {
+      const std::optional<data::ByteScale> one = data.byte_scale_of(name, fields.front());
+      if (!one || (all && all->scale != *one)) return {};
+      all = BytePixels{fields.front(), *one};
+    } catch (const base::Error&) {
+      return {};  // a needed file is not here; opening the set reports it
+    }
+  }
+  return all;
+}
+
+std::string Recipe::bytes_field(device::Kind kind) const {
+  const std::optional<BytePixels> bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
+  return bytes ? bytes->field : "";
+}
+
+}  // namespace train

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the few-shot evaluator with made-up features: accuracies against a solution made otherwise,
+// and equal bits for every size of the sets, batch and number of ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/numpy_random.hpp"
+#include "base/random.hpp"
+#include "models/embedder.hpp"
+#include "rig.hpp"
+#include "thread_ranks.hpp"
+
+namespace few {
+
+constexpr int64_t kWidth = 5;
+constexpr int32_t kClasses = 3;
+
+// Sets of labelled images, each with its number, from 1, as its only pixel.
+struct Images {
+  std::string name;
+  int64_t size;
+  int32_t label_of(int64_t i) const {
+    return int32_t(base::Stream(3, name).bits(uint64_t(i)) % kClasses);
+  }
+  // Images of a class are alike.
+  float feature_of(int64_t i, int64_t f) const {
+    const base::Stream noise(4, name);
+    return float(base::Stream(5, "centre").normal(uint64_t(label_of(i) * kWidth + f)) +
+                 noise.normal(uint64_t(i * kWidth + f)));
+  }
+};
+
+class ImageSource : public data::Source {
+ public:
+  explicit ImageSource(Images images, int32_t bad_label = 0)
+      : images_(std::move(images)), bad_label_(bad_label) {}
+  int64_t size() const override { return images_.size; }
+  std::string key(int64_t index) const override { return fmt::format("image:{}", index); }
+  std::string summary() const override { return ""; }
+  data::Sample read(int64_t index) const override {
+    data::Array image(rig::DType::f32, {1}), label(rig::DType::i32, {});
+    image.f32()[0] = float(index + 1);
+    *label.i32() = bad_label_ ? bad_label_ : images_.label_of(index);
+    data::Sample sample;
+    sample["image"] = std::move(image);
+    sample["label"] = std::move(label);
+    return sample;
+  }
+
+ private:
+  Images images_;
+  int32_t bad_label_;
+};
+
+data::Dataset data_set(const Images& images, int32_t bad_label = 0) {
+  return {images.name, std::make_unique<ImageSource>(images, bad_label),
+          data::Pipeline("",
+                         {{"image", data::FieldSpec::array(rig::DType::f32, {1})},
+                          {"label", data::FieldSpec::array(rig::DType::i32, {})}},
+                         {})};
+}
+
+// Gives the images of the set that is embedded their features. The evaluator embeds the training
+// set first.
+class MadeUpFeatures : public models::EmbedPass {
+ public:
+  MadeUpFeatures(Images train, Images test, int64_t train_calls, bool finite = true)
+      : train_(std::move(train)),
+        test_(std::move(test)),
+        train_calls_(train_calls),
+        finite_(finite),
+        taps_{{"pre_logits", {kWidth}, ""}} {}
+  std::string name() const override { return "embed(pre_logits)"; }
+  std::vector<models::InputSpec> inputs() const override { return {}; }
+  const std::vector<models::Tap>& taps() const override { return taps_; }
+  void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
+    batch_ = batch;
+  }
+  void run(nn::Context&, const models::Inputs&, const std::vector<float*>& features) override {
+    const Images& images = calls++ < train_calls_ ? train_ : test_;
+    for (int64_t i = 0; i < batch_.examples; ++i) {
+      const int64_t e = int64_t(batch_.features.at("image").f32()[i]) - 1;
+      const bool padding = batch_.first_position + i >= images.size;
+      EXPECT_EQ(e, padding ? -1 : batch_.first_position + i) << images.name;
+      for (int64_t f = 0; f < kWidth; ++f)
+        features.at(0)[i * kWidth + f] = padding ? 1e9f
+                                         : !finite_ && e + 1 == images.size
+                                             ? NAN
+                                             : images.feature_of(e, f);
+    }
+  }
+  int64_t calls = 0;
+
+ private:
+  Images train_, test_;
+  int64_t train_calls_;
+  bool finite_;
+  std::vector<models::Tap> taps_;
+  mutable models::HostBatch batch_;
+};
+
+struct Work {
+  int64_t train = 40, test = 23, batch = 6;
+  int ranks = 1;
+  std::string keys = {};
+  int64_t interrupt_after = -1;  // questions of a rank
+  bool finite = true;
+};
+
+eval::EvalOptions options(const std::string& keys) {
+  return rig::options("fewshot", "train_data = \"few\"\n" + keys);
+}
+
+std::vector<eval::Result> evaluate(const Work& w) {
+  const Images train{"few", w.train}, test{"val", w.test};
+  const data::Dataset train_set = data_set(train), test_set = data_set(test);
+  const std::unique_ptr<eval::Evaluator> evaluator = eval::make_evaluator(options(w.keys));
+  std::vector<eval::Result> out(static_cast<size_t>(w.ranks));
+  rig::ThreadRanks(w.ranks).run_all([&](comm::Comm& world) {
+    const int64_t rounds = (w.train + w.batch * w.ranks - 1) / (w.batch * w.ranks);
+    MadeUpFeatures pass(train, test, rounds, w.finite);
+    int64_t questions = 0;
+    out[size_t(world.rank())] =
+        evaluator->run({.world = world,
+                        .dataset = test_set,
+                        .loader = {},
+                        .batch = w.batch,
+                        .pass = &pass,
+                        .forward = rig::forward,
+                        .interrupted = [&] { return questions++ == w.interrupt_after; },
+                        .further = {{"train_data", &train_set}}});
+  });
+  return out;
+}
+
+using Values = std::vector<std::pair<std::string, double>>;
+
+// Solves a x = b by elimination with pivots; a is [n, n], row-major.
+std::vector<long double> eliminated(std::vector<long double> a, std::vector<long double> b) {
+  const size_t n = b.size();
+  for (size_t k = 0; k < n; ++k) {
+    size_t pivot = k;
+    for (size_t i = k; i < n; ++i)
+      if (std::abs(a[i * n + k]) > std::abs(a[pivot * n + k])) pivot = i;
+    for (size_t j = 0; j < n; ++j) std::swap(a[k * n + j], a[pivot * n + j]);
+    std::swap(b[k], b[pivot]);
+    for (size_t i = 0; i < n; ++i) {
+      if (i == k) continue;
+      const long double factor = a[i * n + k] / a[k * n + k];
+      for (size_t j = k; j < n; ++j) a[i * n + j] -= factor * a[k * n + j];
+      b[i] -= factor * b[k];
+    }
+  }
+  for (size_t k = 0; k < n; ++k) b[k] /= a[k * n + k];
+  return b;
+}
+
+// Returns the accuracy that the published formulas give, step by step.
+double accuracy(const Images& train, const Images& test, int64_t shots, uint64_t seed, double l2) {
+  base::NumpyRandom random(seed);
+  std::vector<int64_t> rows;
+  for (int32_t c = 0; c < kClasses; ++c) {
+    std::vector<int64_t> of_class;
+    for (int64_t i = 0; i < train.size; ++i)
+      if (train.label_of(i) == c) of_class.push_back(i);
+    random.shuffle(of_class);
+    of_class.resize(std::min(of_class.size(), size_t(shots)));
+    rows.insert(rows.end(), of_class.begin(), of_class.end());
+  }
+  const long double n = (long double)(rows.size());
+  long double mean[kWidth] = {}, deviation[kWidth] = {};
+  for (int64_t f = 0; f < kWidth; ++f) {
+    for (int64_t r : rows) mean[f] += train.feature_of(r, f) / n;
+    for (int64_t r : rows) deviation[f] += std::pow(train.feature_of(r, f) - mean[f], 2.0L) / n;
+    deviation[f] = std::sqrt(deviation[f]) + 1e-5L;
+  }
+  auto standard = [&](const Images& images, int64_t i, int64_t f) {
+    return f == kWidth ? 100.0L : (images.feature_of(i, f) - mean[f]) / deviation[f];
+  };
+  constexpr int64_t width = kWidth + 1;
+  std::vector<std::vector<long double>> weights;
+  for (int32_t c = 0; c < kClasses; ++c) {
+    std::vector<long double> a(width * width), b(width);
+    for (int64_t i = 0; i < width; ++i) {
+      a[size_t(i * width + i)] = l2;
+      for (int64_t r : rows) {
+        b[size_t(i)] += standard(train, r, i) * (train.label_of(r) == c ? 1 : -1);
+        for (int64_t j = 0; j < width; ++j)
+          a[size_t(i * width + j)] += standard(train, r, i) * standard(train, r, j);
+      }
+    }
+    weights.push_back(eliminated(a, b));
+  }
+  int64_t hits = 0;
+  for (int64_t i = 0; i < test.size; ++i) {
+    int32_t best = 0;
+    long double most = -INFINITY;
+    for (int32_t c = 0; c < kClasses; ++c) {
+      long double score = 0;
+      for (int64_t f = 0; f < width; ++f)
+        score += standard(test, i, f) * weights[size_t(c)][size_t(f)];
+      if (score > most) best = c;
+      most = std::max(most, score);
+    }
+    hits += best == test.label_of(i);
+  }
+  return double(hits) / double(test.size);
+}
+
+TEST(Fewshot, AccuraciesAreThoseOfThePublishedFormulas) {
+  const Images train{"few", 40}, test{"val", 223};
+  for (double l2 : {1024.0, 0.5}) {
+    const eval::Result result = evaluate(
+        {.test = 223, .keys = fmt::format("shots = [1, 5, 30]\nseeds = 2\nl2 = [{:.1f}]", l2)})[0];
+    Values want;
+    for (int64_t shots : {1, 5, 30}) {
+      const double first = accuracy(train, test, shots, 0, l2),
+                   second = accuracy(train, test, shots, 1, l2);
+      want.insert(want.end(), {{fmt::format("{}shot_seed0", shots), first},
+                               {fmt::format("{}shot_seed1", shots), second},
+                               {fmt::format("{}shot", shots), (first + second) / 2}});
+      EXPECT_GT(first, 0.37) << "features tell classes apart; chance is 1 / 3";
+      EXPECT_LT(first, 0.99) << "no accuracy is perfect, or errors would not show";
+    }
+    EXPECT_EQ(result.values, want);
+    EXPECT_EQ(result.examples, 223);
+    EXPECT_EQ(result.counted, "images");
+  }
+}
+
+TEST(Fewshot, EveryBatchAndNumberOfRanksGivesTheSameBits) {
+  for (int64_t train : {1, 2, 3, 5, 7, 40})
+    for (int64_t test : {1, 3, 40}) {
+      const std::string keys = "shots = [1, 10]\nl2 = [1024, 3]";
+      const Values want =
+          evaluate({.train = train, .test = test, .batch = 1, .keys = keys})[0].values;
+      EXPECT_EQ(want.size(), 14u);
+      for (int64_t batch : {1, 4, 32})
+        for (int ranks : {1, 2, 3, 4})
+          for (const eval::Result& r : evaluate(
+                   {.train = train, .test = test, .batch = batch, .ranks = ranks, .keys = keys}))
+            EXPECT_EQ(r.values, want) << train << " and " << test << " images, batch " << batch
+                                      << ", " << ranks << " ranks";
+    }
+}
+
+TEST(Fewshot, ValuesHaveTheDeclaredNames) {
+  for (const char* keys : {"", "shots = [3]\nseeds = 1", "l2 = [1, 2]\nseeds = 2"}) {
+    std::vector<std::string> names, declared;
+    const std::vector<eval::Result> results = evaluate({.keys = keys});
+    for (const auto& [name, value] : results[0].values) names.push_back(name);
+    for (const eval::Metric& m : eval::metrics_of(options(keys))) {
+      declared.push_back(m.name);
+      EXPECT_FALSE(m.unit.empty() || m.doc.empty()) << m.name;
+    }
+    EXPECT_EQ(names, declared);
+  }
+}
+
+TEST(Fewshot, ASweepReportsTheStrengthThatItTook) {
+  const Images train{"few", 40}, test{"val", 223};
+  const Values values =
+      evaluate({.test = 223, .keys = "shots = [1, 10]\nseeds = 1\nl2 = [3, 1e9]"})[0].values;
+  ASSERT_EQ(values.size(), 6u);
+  for (size_t s : {size_t{0}, size_t{3}}) {
+    const double l2 = values[s + 1].second;
+    EXPECT_TRUE(l2 == 3 || l2 == 1e9) << l2;
+    EXPECT_EQ(values[s].second, accuracy(train, test, s ? 10 : 1, 0, l2));
+  }
+  EXPECT_EQ(values[1].second, 3) << "one image of each class: none is held out";
+}
+
+TEST(Fewshot, AnInterruptedEvaluationHasNoValue) {
+  // 40 images in batches of 6 on 2 ranks take 4 rounds, 12 probes on 2 ranks 6, 23 images 2.
+  for (int64_t after : {0, 3, 4, 9, 10, 11})
+    for (const eval::Result& r : evaluate({.ranks = 2, .interrupt_after = after})) {
+      EXPECT_TRUE(r.interrupted) << after;
+      EXPECT_TRUE(r.values.empty());
+    }
+  EXPECT_FALSE(evaluate({.ranks = 2, .interrupt_after = 12})[0].interrupted);
+}
+
+TEST(Fewshot, FeaturesThatAreNotFiniteGiveNoAccuracy) {
+  for (const eval::Result& r : evaluate({.ranks = 2, .finite = false}))
+    for (const auto& [name, value] : r.values) EXPECT_TRUE(std::isnan(value)) << name;
+}
+
+TEST(Fewshot, RefusesSetsThatCannotServe) {
+  const std::unique_ptr<eval::Evaluator> evaluator = eval::make_evaluator(options(""));
+  EXPECT_THROW(evaluator->check(data_set({"val", 0})), base::Error);
+  evaluator->check(data_set({"val", 1}));
+  const Images images{"few", 3};
+  for (int32_t label : {-1, 1'000'000}) {
+    const data::Dataset set = data_set(images, label);
+    MadeUpFeatures pass(images, images, 1);
+    try {
+      rig::ThreadRanks(1).run_all([&](comm::Comm& world) {
+        evaluator->run({.world = world,
+                        .dataset = set,
+                        .loader = {},
+                        .batch = 4,
+                        .pass = &pass,
+                        .forward = rig::forward,
+                        .further = {{"train_data", &set}}});
+      });
+      ADD_FAILURE() << "label " << label << " was accepted";
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::Exit::data);
+      for (const std::string& part :
+           {std::string("[data.few]"), fmt::format("label {}", label), std::string("image:0")})
+        EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(Fewshot, RefusesKeysThatMeanNothing) {
+  for (const auto& [keys, part] : {std::pair{"shots = []", "names no number"},
+                                   {"shots = [5, 5]", "twice"},
+                                   {"l2 = [1.0, 1.0]", "twice"},
+                                   {"l2 = [0]", "l2"},
+                                   {"seeds = 0", "seeds"}}) {
+    rig::Root root;
+    config::Deck deck(
+        config::DeckSource{"deck.toml",
+                           fmt::format("[eval]\nkind = \"fewshot\"\ndata = \"val\"\ntrain_data = "
+                                       "\"few\"\nevery_steps = 1\n{}\n",
+                                       keys),
+                           {}},
+        root);
+    ASSERT_FALSE(deck.problems().lines.empty()) << keys;
+    EXPECT_NE(fmt::format("{}", fmt::join(deck.problems().lines, " ")).find(part),
+              std::string::npos);
+  }
+}
+
+TEST(Fewshot, NamesBothOfItsSets) {
+  EXPECT_EQ(eval::data_sets_of(options("")),
+            (std::map<std::string, std::string>{{"data", "val"}, {"train_data", "few"}}));
+  EXPECT_EQ(eval::data_sets_of(rig::options("perplexity")),
+            (std::map<std::string, std::string>{{"data", "val"}}));
+}
+
+}  // namespace few

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads of one process, for evaluators that exchange more than once.
+#pragma once
+
+#include <barrier>
+#include <exception>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/comm.hpp"
+
+namespace rig {
+
+class ThreadRanks {
+ public:
+  explicit ThreadRanks(int size) : views_(size_t(size)), barrier_(size) {
+    for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<Rank>(*this, r));
+  }
+
+  // Runs f(comm) on every rank. An exception on a rank must come on all.
+  template <class F>
+  void run_all(const F& f) {
+    std::vector<std::exception_ptr> problems(ranks_.size());
+    {
+      std::vector<std::jthread> threads;
+      for (size_t r = 0; r < ranks_.size(); ++r)
+        threads.emplace_back([&, r] {
+          try {
+            f(*ranks_[r]);
+          } catch (...) {
+            problems[r] = std::current_exception();
+          }
+        });
+    }
+    for (const std::exception_ptr& p : problems)
+      if (p) std::rethrow_exception(p);
+  }
+
+ private:
+  class Rank : public comm::Comm {
+   public:
+    Rank(ThreadRanks& all, int rank) : all_(all), rank_(rank) {}
+    int rank() const override { return rank_; }
+    int size() const override { return int(all_.views_.size()); }
+    // Adds the views of all ranks by rank.
+    comm::Ticket all_reduce(device::View view, device::Queue&) override {
+      if (view.type == device::DType::f64) all_.sum<double>(rank_, view);
+      if (view.type == device::DType::f32) all_.sum<float>(rank_, view);
+      return {};
+    }
+    comm::Ticket all_gather(device::View, device::View, device::Queue&) override { return {}; }
+    comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
+    void broadcast(device::View, int) override {}
+    void barrier() override { all_.barrier_.arrive_and_wait(); }
+    int64_t min(int64_t v) override { return v; }
+    int64_t max(int64_t v) override { return v; }
+    int64_t sum(int64_t v) override { return v; }
+    double max(double v) override { return v; }
+    std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
+    std::string broadcast_text(const std::string& t, int) override { return t; }
+
+   private:
+    ThreadRanks& all_;
+    int rank_;
+  };
+
+  template <class T>
+  void sum(int rank, device::View mine) {
+    views_[size_t(rank)] = mine;
+    barrier_.arrive_and_wait();
+    std::vector<T> total(size_t(mine.count), T{});
+    for (const device::View& v : views_)
+      for (int64_t i = 0; i < mine.count; ++i) total[size_t(i)] += static_cast<T*>(v.data)[i];
+    barrier_.arrive_and_wait();
+    std::copy(total.begin(), total.end(), static_cast<T*>(mine.data));
+    barrier_.arrive_and_wait();
+  }
+
+  std::vector<device::View> views_;
+  std::barrier<> barrier_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+}  // namespace rig
