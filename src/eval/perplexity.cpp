@@ -10,13 +10,17 @@ namespace eval {
 namespace {
 
 struct PerplexityOptions : config::Table::Variant {
-  bool shuffle_images = false;
+  bool shuffle_images = false, normalize_by_seqlen = false;
   void bind(config::Table& t) override;
 };
 
 void PerplexityOptions::bind(config::Table& t) {
   t.key("shuffle_images", shuffle_images,
         "give each caption another image (a fixed rotation), to show what the image is worth")
+      .on_resume(config::OnResume::may_change);
+  t.key("normalize_by_seqlen", normalize_by_seqlen,
+        "perplexity is the mean over captions of each caption's mean over its tokens, not of its "
+        "sum; a caption without tokens counts as 0")
       .on_resume(config::OnResume::may_change);
 }
 
@@ -59,14 +63,17 @@ class Perplexity : public Evaluator {
       rounds.store(round, weight, values.data() + n);
     }
     share_values(context.world, values);
-    double sum = 0, tokens = 0;
+    double sum = 0, tokens = 0, means = 0;
     for (int64_t i = 0; i < n; ++i) {
-      sum += values[size_t(i)];
-      tokens += values[size_t(n + i)];
+      const double nll_of_caption = values[size_t(i)], weights = values[size_t(n + i)];
+      sum += nll_of_caption;
+      tokens += weights;
+      if (weights > 0) means += nll_of_caption / weights;
     }
     Result result{{}, n, "captions"};
     if (tokens > 0)  // without tokens nothing was predicted, and 0 nats would look perfect
-      result.values = {{"perplexity", sum / double(n)}, {"perplexity_per_token", sum / tokens}};
+      result.values = {{"perplexity", (options_.normalize_by_seqlen ? means : sum) / double(n)},
+                       {"perplexity_per_token", sum / tokens}};
     return result;
   }
 
@@ -80,12 +87,16 @@ Registered perplexity_row() {
   return {
       "perplexity",
       "mean summed negative log-likelihood per caption, in nats",
-      [](const config::Table::Variant&) {
-        return std::vector<Metric>{{"perplexity", "nats/caption",
-                                    "mean over captions of the summed negative log-likelihood (the "
-                                    "published code's name for it)"},
-                                   {"perplexity_per_token", "nats/token",
-                                    "summed negative log-likelihood over summed tokens"}};
+      [](const config::Table::Variant& options) {
+        const bool means = dynamic_cast<const PerplexityOptions&>(options).normalize_by_seqlen;
+        return std::vector<Metric>{
+            means ? Metric{"perplexity", "nats/token",
+                           "mean over captions of the negative log-likelihood per token of each"}
+                  : Metric{"perplexity", "nats/caption",
+                           "mean over captions of the summed negative log-likelihood (the "
+                           "published code's name for it)"},
+            {"perplexity_per_token", "nats/token",
+             "summed negative log-likelihood over summed tokens"}};
       },
       "score captions",
       [](const models::Model& model,

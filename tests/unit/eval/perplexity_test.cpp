@@ -19,7 +19,7 @@ double tokens_of(int64_t caption) { return double(1 + caption % 5); }
 struct Setting {
   int64_t examples = 40, batch = 6;
   int ranks = 1;
-  bool shuffle_images = false;
+  bool shuffle_images = false, normalize = false;
   double tokens = 1;             // factor of the weights; 0: a model that predicts nothing
   int64_t interrupt_after = -1;  // batches of a rank
 };
@@ -30,9 +30,10 @@ struct Outcome {
   std::vector<int64_t> calls;                      // of the model, by rank
 };
 
-std::unique_ptr<eval::Evaluator> perplexity(bool shuffle_images) {
-  return eval::make_evaluator(
-      rig::options("perplexity", fmt::format("shuffle_images = {}", shuffle_images)));
+std::unique_ptr<eval::Evaluator> perplexity(bool shuffle_images, bool normalize = false) {
+  return eval::make_evaluator(rig::options(
+      "perplexity",
+      fmt::format("shuffle_images = {}\nnormalize_by_seqlen = {}", shuffle_images, normalize)));
 }
 
 // Scores the last prepared batch with made-up values.
@@ -56,7 +57,7 @@ class MadeUpPass : public models::ScorePass {
 
 Outcome evaluate(const Setting& s) {
   const data::Dataset set = rig::numbers("labels", s.examples);
-  const std::unique_ptr<eval::Evaluator> evaluator = perplexity(s.shuffle_images);
+  const std::unique_ptr<eval::Evaluator> evaluator = perplexity(s.shuffle_images, s.normalize);
   rig::Ranks ranks(s.ranks);
   Outcome out;
   out.results.resize(size_t(s.ranks));
@@ -125,6 +126,25 @@ TEST(Perplexity, IsAMeanOverCaptionsAndOverTokens) {
     for (int64_t calls : out.calls)
       EXPECT_EQ(calls, out.calls[0]) << "ranks gather weights together, in every batch";
   }
+}
+
+TEST(Perplexity, MayBeAMeanOfEachCaptionsMean) {
+  for (Setting s : kSettings) {
+    s.normalize = true;
+    double sum = 0, tokens = 0, means = 0;
+    for (int64_t i = 0; i < s.examples; ++i) {
+      sum += nll_of(i);
+      tokens += tokens_of(i);
+      means += nll_of(i) / tokens_of(i);
+    }
+    for (const eval::Result& result : evaluate(s).results) {
+      EXPECT_EQ(value(result, "perplexity"), means / double(s.examples));
+      EXPECT_EQ(value(result, "perplexity_per_token"), sum / tokens);
+    }
+  }
+  EXPECT_EQ(eval::metrics_of(rig::options("perplexity", "normalize_by_seqlen = true"))[0].unit,
+            "nats/token");
+  EXPECT_EQ(eval::metrics_of(rig::options("perplexity"))[0].unit, "nats/caption");
 }
 
 // A deck may use exactly the names of a result.
