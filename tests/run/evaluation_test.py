@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Perplexity of an untrained model and of data without targets, and evaluators that refuse their data before a run."""
+"""Perplexity of an untrained model and of data without targets, probes on any number of ranks, and evaluators that refuse
+their data before a run."""
 import math
 import os
 import re
@@ -55,6 +56,64 @@ fields = {{ image = "png", text = "txt" }}
         for row in self.rows("eval"):
             self.assertNotIn("perplexity_per_token", row)
         self.assertTrue(self.rows("eval"))
+
+    def with_probes(self, *names):
+        """Returns the good deck with probes on sets of three classes of two pictures each: `few` and NAMES."""
+        sizes = {"few": 23, "many": 17, "pair": 2}
+        text = self.good
+        for name, size in sizes.items():
+            with tarfile.open(f"{self.folder}/{name}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+                for i in range(size):
+                    harness.add_member(tar, f"{i:03}.png", harness.png(100 + i % 6))
+                    harness.add_member(tar, f"{i:03}.cls", str(i % 3).encode())
+            text += f"""[data.{name}]
+path = "{self.folder}/{name}.tar"
+fields = {{ image = "png", label = "cls" }}
+preprocess = 'decode | resize(16) | value_range(-1, 1)'
+"""
+        for name in names:
+            text += f"""[eval.of_{name}]
+kind        = "fewshot"
+data        = "{name}"
+train_data  = "few"
+shots       = [1, 7]
+l2          = [1024, 1]
+every_steps = 6
+at_start    = true
+"""
+        return text
+
+    def test_probes_have_the_same_numbers_on_any_number_of_ranks(self):
+        deck = self.deck(self.with_probes("many", "pair"))
+        found = []
+        for ranks, micro_batch in ((1, 12), (2, 1), (3, 2), (4, 3)):
+            folder = f"{self.folder}/on{ranks}"
+            self.expect(0, "eval=of_many step=0 ", ranks=ranks,
+                        args=[deck, "--dir", folder, "--set", "train.total_steps=1", "--set", f"train.micro_batch={micro_batch}"])
+            rows = [row for row in self.rows("eval", folder) if row["step"] == 0 and row["eval"] != "val"]
+            self.assertEqual([row["eval"] for row in rows], ["of_many", "of_pair"])
+            for row in rows:
+                del row["eval_s"]
+                self.assertEqual(len(row), 17, row)
+                # Each picture of `many` and `pair` is among the seven of its class.
+                self.assertEqual(row["7shot"], 1)
+                self.assertEqual(row["1shot_seed0_l2"], 1024)  # one image holds none out
+            self.assertLess(rows[0]["1shot"], 1)
+            found.append(rows)
+        for rows in found[1:]:
+            self.assertEqual(rows, found[0])
+
+    def test_a_probe_is_refused_before_the_run(self):
+        text = self.with_probes("many")
+        deck = self.deck(text)
+        for setting, parts in (("eval.of_many.tap=encoder", ("eval.of_many", "there is no tap", "block00_mean")),
+                               ("eval.of_many.train_data=train", ("data.train.preprocess", 'fewshot needs "label"')),
+                               ("eval.of_many.train_data=fw", ("eval.of_many.train_data", "there is no [data.fw]"))):
+            self.expect(2, *parts, args=[deck, "--set", setting])
+        os.remove(f"{self.folder}/few.tar")
+        with tarfile.open(f"{self.folder}/few.tar", "w", format=tarfile.USTAR_FORMAT):
+            pass
+        self.expect(4, "data.few", args=[deck])
 
 
 harness.main()
