@@ -214,7 +214,7 @@ class Scanner {
     const std::u32string rest = lower(text_.substr(place + 1, letters_from(place + 1)));
     if (length == 1) {
       if (lower(before) == 'o' && rest == U"clock") return true;
-      if (lower(before) == 'l' || lower(before) == 'd' || lower(before) == 'j') return true;
+      if (lower(before) == 'l' || lower(before) == 'd') return true;
       if (is_upper(before) && before != 'I' && before != 'Y' && rest.size() >= 2) return true;
     }
     const bool ends_in_vowel = vowel(before) || (lower(before) == 'y' && length > 1);
@@ -281,8 +281,8 @@ class Scanner {
       if (small.size() > 1) take(end - 1 - at_);
       take(3);
       tokens_.back()[1] = '\'';
-    } else if (apostrophe && small == U"y" && is_letter(after)) {
-      take(2);  // "y' all"
+    } else if (apostrophe && (small == U"y" || small == U"j") && is_letter(after)) {
+      take(2);  // "y' all", "j' ai"
     } else if (const auto cut = kCuts.find(small); cut != kCuts.end() && !apostrophe) {
       take(cut->second);
       take(small.size() - cut->second);
