@@ -27,6 +27,7 @@ using Sizes = std::vector<int64_t>;
 
 constexpr const char* kDescription = ".zarray";
 constexpr int64_t kLongestDescription = 1 << 16;  // bytes
+constexpr int kDeepestValue = 8;
 constexpr size_t kMostAxes = 32;
 
 struct ZarrArray {
@@ -92,10 +93,15 @@ class ZarrReader : public WeightFile {
     const std::string file = array.folder + "/" + kDescription;
     if (io::File(file, io::File::Mode::read).size() > kLongestDescription)
       refuse(fmt::format("{}/{} is too long for a description", name, kDescription));
-    const Json json = Json::parse(io::read_file(file), nullptr, false);
     auto bad = [&](const std::string& what) {
       refuse(fmt::format("{}/{}: {}", name, kDescription, what));
     };
+    // Messages print values by recursion.
+    auto watch = [&](int depth, Json::parse_event_t, const Json&) {
+      if (depth > kDeepestValue) bad("is nested deeper than the format allows");
+      return true;
+    };
+    const Json json = Json::parse(io::read_file(file), watch, false);
     if (!json.is_object()) bad("is not a JSON object");
     auto text_of = [&](const char* key) { return json.contains(key) ? json[key].dump() : "null"; };
     if (text_of("zarr_format") != "2") bad("zarr_format is not 2");

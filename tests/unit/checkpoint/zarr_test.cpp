@@ -241,6 +241,7 @@ TEST_F(ChunkedCheckpoint, HostileDescriptions) {
       {with("\"compressor\":null", "\"compressor\":7"), "compressor 7"},
       {with("\".\"}", "\":\"}"), "dimension_separator"},
       {std::string(100000, ' '), "too long"},
+      {"{\"filters\":" + std::string(60000, '['), "nested deeper"},
   };
   for (const auto& [text, fragment] : cases) {
     SCOPED_TRACE(text.substr(0, 200));
