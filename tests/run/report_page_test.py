@@ -223,7 +223,8 @@ class ReportPage(harness.RunTest):
                 {"eval": "val", "step": 12, "image": 3, "caption": "a red <b>house</b>", "references": ["a red house", "the house"],
                  "cider": 1.25, "words": ["red", "house"], "attention": maps},
                 {"eval": "val", "step": 12, "image": f"{self.folder}/own.png", "caption": "", "references": []},
-                {"eval": "val", "step": 12, "image": "gone.png", "caption": "two birds"}]
+                {"eval": "val", "step": 12, "image": "gone.png", "caption": "two birds", "references": 5, "words": [1],
+                 "attention": [["x"]]}]
         with open(f"{self.dir}/captions.jsonl", "w") as f:
             f.write("".join(json.dumps(row) + "\n" for row in rows) + '{"caption": "cut')
         with open(f"{self.dir}/confusions.json", "w") as f:

@@ -33,6 +33,12 @@ NO_SCORES = {"image", "step", "position", "attempt"}    # numbers in a row of ca
 
 # ------------------------------------------------------------------------------------------------------------- captions
 
+def checked(row):
+    """Returns the row without members of other types than this module reads."""
+    types = {"eval": str, "data": str, "step": int, "image": (int, str), "references": (str, list), "words": list, "attention": list}
+    return {name: value for name, value in row.items() if isinstance(value, types.get(name, object))}
+
+
 def caption_rows(folder):
     """Returns the rows of captions.jsonl of the newest step of each evaluator."""
     rows = []
@@ -44,7 +50,7 @@ def caption_rows(folder):
                 except ValueError:
                     continue    # a line that is being written
                 if isinstance(row, dict) and isinstance(row.get("caption"), str):
-                    rows.append(row)
+                    rows.append(checked(row))
     except OSError:
         return []
     newest = {}
@@ -59,10 +65,15 @@ def scores_of(row):
             if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in NO_SCORES}
 
 
+def cider(row):
+    """Returns the caption's CIDEr-D, or None."""
+    return next((row[name] for name in ("cider", "cider_d") if isinstance(row.get(name), (int, float))), None)
+
+
 def chosen(rows):
     """Returns [(why, row)]: the best and worst by CIDEr-D if it is known, and evenly spaced ones."""
     count = SHOWN // 3
-    scored = sorted((i for i, row in enumerate(rows) if isinstance(row.get("cider"), (int, float))), key=lambda i: -rows[i]["cider"])
+    scored = sorted((i for i, row in enumerate(rows) if cider(row) is not None), key=lambda i: -cider(rows[i]))
     if len(scored) <= SHOWN:
         return [("", rows[i]) for i in np.unique(np.linspace(0, len(rows) - 1, min(SHOWN, len(rows))).round().astype(int))]
     ends = set(scored[:count] + scored[-count:])

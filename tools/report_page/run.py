@@ -172,8 +172,8 @@ class ReportRun:
         for row in run_dir.rows(self.folder):
             if row.get("kind") == "start":
                 starts.append(row)
-                attempt = int(row.get("attempt", attempt))
-            elif row.get("kind") == "train" and "uptime_s" in row:
+                attempt = int(row.get("attempt") or attempt)
+            elif row.get("kind") == "train" and isinstance(row.get("uptime_s"), (int, float)):
                 uptime[attempt] = max(uptime.get(attempt, 0), row["uptime_s"])
         return starts, uptime
 
