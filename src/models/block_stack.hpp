@@ -55,6 +55,10 @@ class BlockStack {
   int first_block() const { return blocks_.front(); }
   int last_block() const { return blocks_.back(); }
   bool is_last(const Layer& layer) const { return &layer == &layers_.back(); }
+  // For passes that run the layers in an order of their own.
+  size_t size() const { return layers_.size(); }
+  const Layer& layer(size_t i) const { return layers_[i]; }
+  int block(size_t i) const { return blocks_[i]; }
 
   // Runs all blocks on x and returns the last one's output. next: the block whose weights the last
   // block gathers ahead.

@@ -7,6 +7,7 @@
 
 #include "kernels/loss_sums.hpp"
 #include "models/embed_pass.hpp"
+#include "models/pair_score_pass.hpp"
 
 namespace models {
 
@@ -332,6 +333,10 @@ std::unique_ptr<ScorePass> Cappa::make_score_pass() const {
 std::vector<Tap> Cappa::taps() const { return vit_taps(encoder_.config()); }
 std::unique_ptr<EmbedPass> Cappa::make_embed_pass(const std::vector<std::string>& taps) const {
   return make_vit_embed_pass({encoder_, nullptr, inputs().front()}, taps);
+}
+std::unique_ptr<PairScorePass> Cappa::make_pair_score_pass() const {
+  return models::make_pair_score_pass(
+      {encoder_, decoder_, head_, options_.head(), options_.pad_id, inputs().front()});
 }
 
 int64_t Cappa::forward_flops() const {

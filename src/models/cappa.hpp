@@ -62,6 +62,7 @@ class Cappa : public Model, public CaptionScorer, public Embedder {
   std::unique_ptr<ScorePass> make_score_pass() const override;
   std::vector<Tap> taps() const override;
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
+  std::unique_ptr<PairScorePass> make_pair_score_pass() const override;
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }
@@ -80,6 +81,8 @@ class Cappa : public Model, public CaptionScorer, public Embedder {
   void evaluate(nn::Context& ctx, const Inputs& inputs, State& state) const;
   // Writes the logits [batch * length, vocabulary] of a forward pass. ctx.keep must be false.
   void logits(nn::Context& ctx, const Inputs& inputs, View out, State& state) const;
+  const Vit& encoder() const { return encoder_; }
+  const CaptionDecoder& decoder() const { return decoder_; }
   const CaptionHead& head() const { return head_; }
   const CappaOptions& options() const { return options_; }
   // True if training computes every position of the text.

@@ -78,6 +78,12 @@ class CaptionDecoder {
   void backward(nn::Context& ctx, View d, View d_encoded, int next_block, Pass& pass) const;
   int64_t forward_flops() const;
   int first_block() const { return embed_block_; }
+  // ---- for passes that run the layers in an order of their own
+  const DecoderConfig& config() const { return config_; }
+  const Stack& stack() const { return blocks_; }
+  int token_table() const { return table_; }             // parameter
+  int position_parameter() const { return positions_; }  // -1: there is none
+  const std::vector<float>& fixed_positions() const { return position_table_; }
   int last_block() const { return blocks_.last_block(); }
 
  private:

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -119,6 +120,20 @@ class World {
   void evaluate(double* nll, double* weight) {
     nn::Context ctx = context(queue_, *arena_, false);
     score_->run(ctx, inputs, nll, weight);
+  }
+  // Scores all images of the inputs against all texts: [batch, texts]. An arena of its own has the
+  // size that the pass plans.
+  std::vector<double> pair_scores(const models::TextList& texts) {
+    const std::unique_ptr<models::PairScorePass> pass = model.make_pair_score_pass();
+    device::Queue paper(device::Kind::plan, 1, true);
+    device::Arena measure;
+    nn::Context planned = context(paper, measure, false);
+    pass->plan(planned, inputs);
+    device::Arena arena(device::Kind::cpu, ledger_, "scores", measure.peak());
+    nn::Context ctx = context(queue_, arena, false);
+    std::vector<double> scores(size_t(batch_ * texts.count()), NAN);
+    pass->run(ctx, inputs, texts, scores.data());
+    return scores;
   }
   Floats logits() {
     Floats out(size_t(batch_ * model.options().length() * model.options().vocab_size));

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/pair_score_pass.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/narrow.hpp"
+#include "models/pair_decoder.hpp"
+
+namespace models {
+namespace {
+
+using device::DType;
+
+// Rows of a chunk. On CPUs more rows gain no speed; a GPU needs more work per product.
+constexpr int64_t kChunkRows = 256, kChunkRowsOnGpu = 1024;
+// A tile has more than one chunk if the batch is so small that a tile has fewer rows than this.
+// Weights that are sharded are gathered for each tile.
+constexpr int64_t kTileRows = 4096;
+constexpr int64_t kMostChunks = 16;  // of a tile
+
+class CaptionPairScorePass : public PairScorePass {
+ public:
+  explicit CaptionPairScorePass(const PairScoreParts& parts)
+      : parts_(parts), decoder_(parts.decoder) {}
+
+  std::string name() const override { return "score pairs"; }
+  std::vector<InputSpec> inputs() const override { return {parts_.image}; }
+  void prepare(const HostBatch& images, const Inputs& into) const override;
+  void run(nn::Context& ctx, const Inputs& inputs, const TextList& texts, double* scores) override;
+  void plan(nn::Context& ctx, const Inputs& inputs) override;
+  std::vector<int64_t> tokens(const TextList& texts) const override;
+
+ private:
+  void check(const TextList& texts) const;
+  // Returns the rows of the largest chunk.
+  int64_t most_rows(const nn::Context& ctx) const;
+  static int64_t chunks_of_tile(int64_t batch, int64_t rows) {
+    return std::clamp<int64_t>(kTileRows / (batch * rows), 1, kMostChunks);
+  }
+  void encode(nn::Context& ctx, const Inputs& inputs);
+  void run_tile(nn::Context& ctx, PairDecoder::Tile tile);
+  void place_targets(nn::Context& ctx, PairDecoder::Tile tile);
+  void add_scores(nn::Context& ctx, PairDecoder::Tile tile, int64_t texts, double* scores);
+
+  PairScoreParts parts_;
+  PairDecoder decoder_;
+  Vit::Pass encoder_;
+  std::vector<PairDecoder::Memory> memory_;
+  TextChunks chunks_;
+  CaptionHead::Pass head_;
+  int64_t padded_rows_ = 0;  // targets of a chunk of one image, in whole chunks of the head
+};
+
+void CaptionPairScorePass::prepare(const HostBatch& images, const Inputs& into) const {
+  const View image = images.features.at("image"), buffer = into.at("image").host;
+  CHECK(image.count == buffer.count && image.type == buffer.type,
+        "batch of {} examples does not fit the buffers", images.examples);
+  std::memcpy(buffer.data, image.data, size_t(image.bytes()));
+}
+
+std::vector<int64_t> CaptionPairScorePass::tokens(const TextList& texts) const {
+  std::vector<int64_t> out(size_t(texts.count()), 0);
+  for (size_t i = 0; i < texts.ids.size(); ++i)
+    out[i / size_t(texts.length)] += texts.ids[i] != int32_t(parts_.pad_id);
+  return out;
+}
+
+void CaptionPairScorePass::check(const TextList& texts) const {
+  if (texts.length > parts_.decoder.config().length)
+    base::fail(base::Exit::data, "texts of {} tokens; the model has {} positions (model.seq_len)",
+               texts.length, parts_.decoder.config().length);
+  for (size_t i = 0; i < texts.ids.size(); ++i)
+    if (int32_t id = texts.ids[i]; id < 0 || id >= parts_.head_config.vocabulary)
+      base::fail(base::Exit::data,
+                 "token {} of text {} lies outside the vocabulary of {} (model.vocab_size)", id,
+                 i / size_t(texts.length), parts_.head_config.vocabulary);
+}
+
+int64_t CaptionPairScorePass::most_rows(const nn::Context& ctx) const {
+  const int64_t rows = ctx.queue.device() == device::Kind::cuda ? kChunkRowsOnGpu : kChunkRows;
+  return base::round_up(std::max(rows, parts_.decoder.config().length), TextChunks::kSizes);
+}
+
+void CaptionPairScorePass::encode(nn::Context& ctx, const Inputs& inputs) {
+  CHECK(!ctx.keep);
+  nn::Context by_image = ctx;
+  by_image.slices = ctx.batch;
+  parts_.encoder.place(by_image, encoder_);
+  const View encoded = parts_.encoder.forward(by_image, inputs.at("image").device,
+                                              parts_.decoder.stack().first_block(), encoder_);
+  decoder_.project(ctx, encoded, memory_);
+}
+
+// The head computes its logits chunk by chunk as well. A chunk of the head has rows of one image.
+void CaptionPairScorePass::place_targets(nn::Context& ctx, PairDecoder::Tile tile) {
+  const HeadConfig& config = parts_.head_config;
+  const int64_t budget = std::clamp<int64_t>((config.logits_mb << 20) / (4 * config.vocabulary), 1,
+                                             chunks_.rows),
+                pieces = base::ceil_div(chunks_.rows, budget),
+                piece = base::ceil_div(chunks_.rows, pieces);
+  padded_rows_ = pieces * piece;
+  head_.index.clear();
+  head_.labels.clear();
+  for (int64_t b = 0; b < ctx.batch; ++b)
+    for (int64_t c = 0; c < tile.count; ++c)
+      for (int64_t r = 0; r < padded_rows_; ++r) {
+        const int64_t row = (b * tile.count + c) * chunks_.rows + r;
+        const size_t text_row = size_t((tile.first + c) * chunks_.rows + r);
+        const bool scored = r < chunks_.rows && chunks_.texts[text_row] >= 0;
+        head_.index.push_back(scored ? int32_t(row) : -1);
+        head_.labels.push_back(scored ? chunks_.labels[text_row] : 0);
+      }
+  const int64_t count = int64_t(head_.index.size());
+  head_.first = {0, count / piece};
+  head_.targets = {piece, ctx.table(false, head_.index), ctx.table(false, head_.labels),
+                   {},    ctx.arena.temporary(count),    {}};
+}
+
+void CaptionPairScorePass::run_tile(nn::Context& ctx, PairDecoder::Tile tile) {
+  const int64_t rows = ctx.batch * tile.count * chunks_.rows;
+  const View x = ctx.arena.temporary(rows * parts_.decoder.config().width);
+  decoder_.run(ctx, chunks_, tile, memory_, parts_.head.block(), x);
+  place_targets(ctx, tile);
+  TextRows all;
+  all.length = 1;
+  all.cuts = {0, rows};
+  parts_.head.evaluate(ctx, x, all, head_);
+}
+
+void CaptionPairScorePass::add_scores(nn::Context& ctx, PairDecoder::Tile tile, int64_t texts,
+                                      double* scores) {
+  device::read_on_host(head_.targets.loss, ctx.queue, [&](View loss) {
+    for (int64_t b = 0; b < ctx.batch; ++b)
+      for (int64_t c = 0; c < tile.count; ++c) {
+        const float* of_chunk = loss.f32() + (b * tile.count + c) * padded_rows_;
+        const int32_t* text = chunks_.texts.data() + (tile.first + c) * chunks_.rows;
+        for (int64_t r = 0; r < chunks_.rows; ++r)
+          if (text[r] >= 0) scores[b * texts + text[r]] -= double(of_chunk[r]);
+      }
+  });
+}
+
+void CaptionPairScorePass::run(nn::Context& ctx, const Inputs& inputs, const TextList& texts,
+                               double* scores) {
+  check(texts);
+  const device::Arena::Mark start = ctx.arena.low();
+  std::fill_n(scores, ctx.batch * texts.count(), 0.0);
+  chunks_.assign(texts, int32_t(parts_.pad_id), most_rows(ctx));
+  encode(ctx, inputs);
+  const int64_t each = chunks_of_tile(ctx.batch, chunks_.rows);
+  for (int64_t first = 0; first < chunks_.count(); first += each) {
+    device::Arena::Scope scope(ctx.arena);
+    const PairDecoder::Tile tile{first, std::min(each, chunks_.count() - first)};
+    run_tile(ctx, tile);
+    add_scores(ctx, tile, texts.count(), scores);
+  }
+  ctx.arena.pop_low(start);
+}
+
+// Plans the largest tile of each size of chunks. Its texts have one token each, so its tables are
+// the longest.
+void CaptionPairScorePass::plan(nn::Context& ctx, const Inputs& inputs) {
+  const device::Arena::Mark start = ctx.arena.low();
+  encode(ctx, inputs);
+  const int64_t step = most_rows(ctx) / TextChunks::kSizes;
+  for (int64_t size = 1; size <= TextChunks::kSizes; ++size) {
+    device::Arena::Scope scope(ctx.arena);
+    const int64_t count = chunks_of_tile(ctx.batch, size * step);
+    chunks_.assign_rows(count, size * step);
+    run_tile(ctx, {0, count});
+  }
+  ctx.arena.pop_low(start);
+}
+
+}  // namespace
+
+std::unique_ptr<PairScorePass> make_pair_score_pass(const PairScoreParts& parts) {
+  return std::make_unique<CaptionPairScorePass>(parts);
+}
+
+}  // namespace models

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the pass that scores all pairs of images and texts: against the pass that scores each
+// example's own caption, in batches and lists of all sizes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "models/text_chunks.hpp"
+#include "rig.hpp"
+
+namespace {
+
+using models::TextChunks;
+using models::TextList;
+
+models::CappaOptions pair_options() {
+  models::CappaOptions o = rig::small_options();
+  o.seq_len = 11;
+  o.masked_pred_prob = 0;
+  o.encoder = {.variant = "", .patch = 8, .depth = 2, .width = 48, .mlp = 80, .heads = 3};
+  o.decoder = {.depth = 3, .width = 40, .mlp = 72, .heads = 4, .bias = true};
+  return o;
+}
+
+// Texts with all numbers of tokens from 0 to the length.
+TextList made_texts(const models::CappaOptions& o, int64_t count, int64_t length) {
+  TextList list{length, {}};
+  const base::Stream draw(11, "texts");
+  for (int64_t t = 0; t < count; ++t)
+    for (int64_t l = 0; l < length; ++l) {
+      const auto word = 3 + int32_t(draw.bits(uint64_t(t * 100 + l)) % uint32_t(o.vocab_size - 3));
+      list.ids.push_back(l < (3 * t) % (length + 1) ? word : 0);
+    }
+  return list;
+}
+
+TextList part_of(const TextList& list, int64_t first, int64_t count) {
+  const auto begin = list.ids.begin() + first * list.length;
+  return {list.length, {begin, begin + count * list.length}};
+}
+
+void make_weights(rig::World& world) {
+  world.weights.initialise(5);
+  for (const shard::Parameter& p : world.layout.parameters()) {
+    device::View w = world.weight(p.path);
+    const base::Stream s(5, "pairs/" + p.path);
+    const bool head = p.path == "decoder/LogitsDense/kernel";
+    for (int64_t i = 0; i < w.count; ++i)
+      w.f32()[i] += float((head ? 1 / std::sqrt(20.0) : 0.1) * s.normal(uint64_t(i)));
+  }
+}
+
+// Places images [first, first + examples) of a batch, each with the same caption.
+void place(rig::World& world, const rig::MadeBatch& made, int64_t first, int64_t examples,
+           const TextList& caption) {
+  const models::CappaOptions& o = world.model.options();
+  const int64_t pixels = o.height() * o.width() * 3;
+  rig::Ints labels;
+  for (int64_t b = 0; b < examples; ++b) {
+    labels.insert(labels.end(), caption.ids.begin(), caption.ids.end());
+    labels.resize(size_t((b + 1) * o.length()), 0);
+  }
+  const models::HostBatch host{
+      .features = {{"image", device::view(made.image.data() + first * pixels, examples * pixels)},
+                   {"labels", device::view(labels.data(), int64_t(labels.size()))}},
+      .examples = examples,
+      .first_position = first};
+  world.model.prepare(host, false, {}, world.inputs);
+}
+
+std::vector<double> scores_of(const models::CappaOptions& o, int64_t first, int64_t examples,
+                              const TextList& texts, int64_t slices = 1) {
+  rig::World world(o, examples, slices);
+  make_weights(world);
+  const rig::MadeBatch made(o, 8);
+  place(world, made, first, examples, made_texts(o, 1, o.length()));
+  return world.pair_scores(texts);
+}
+
+TEST(PairScore, IsTheScoreOfEachPairAlone) {
+  for (int64_t length : {11, 6})
+    for (bool learned : {true, false}) {
+      models::CappaOptions o = pair_options();
+      o.learned_positions = learned;
+      const int64_t images = 6, count = 23;
+      const TextList texts = made_texts(o, count, length);
+      const std::vector<double> scores = scores_of(o, 0, images, texts);
+      rig::World world(o, images);
+      make_weights(world);
+      const rig::MadeBatch made(o, 8);
+      std::vector<double> nll(static_cast<size_t>(images)), weight(nll);
+      for (int64_t t = 0; t < count; ++t) {
+        place(world, made, 0, images, part_of(texts, t, 1));
+        world.evaluate(nll.data(), weight.data());
+        for (int64_t b = 0; b < images; ++b) {
+          EXPECT_NEAR(scores[size_t(b * count + t)], -nll[size_t(b)], 2e-6 * nll[size_t(b)])
+              << "image " << b << ", text " << t;
+          EXPECT_EQ(weight[size_t(b)], double((3 * t) % (length + 1)));
+        }
+      }
+    }
+}
+
+// Positions that carry no weight in a caption are computed and not counted.
+TEST(PairScore, LeavesOutPaddingBetweenTokens) {
+  const models::CappaOptions o = pair_options();
+  TextList texts{5, {7, 0, 9, 4, 0, 7, 0, 0, 0, 0}};
+  const std::vector<double> scores = scores_of(o, 0, 2, texts);
+  rig::World world(o, 2);
+  make_weights(world);
+  const rig::MadeBatch made(o, 8);
+  for (int64_t t : {0, 1}) {
+    place(world, made, 0, 2, part_of(texts, t, 1));
+    double nll[2], weight[2];
+    world.evaluate(nll, weight);
+    EXPECT_EQ(weight[0], t ? 1 : 3);
+    for (int64_t b : {0, 1}) EXPECT_NEAR(scores[size_t(2 * b + t)], -nll[b], 2e-6 * nll[b]);
+  }
+  EXPECT_EQ(world.model.make_pair_score_pass()->tokens(texts), (std::vector<int64_t>{3, 1}));
+}
+
+// A list of several chunks, in batches of 1 to 8 images and cut into slices.
+TEST(PairScore, HasTheSameBitsInEveryBatch) {
+  const models::CappaOptions o = pair_options();
+  const TextList texts = made_texts(o, 120, 11);
+  const std::vector<double> all = scores_of(o, 0, 8, texts);
+  for (double s : all) ASSERT_TRUE(std::isfinite(s));
+  EXPECT_EQ(scores_of(o, 0, 8, texts, 4), all);
+  for (auto [first, examples] : {std::pair{0, 1}, {7, 1}, {2, 3}, {4, 4}, {0, 5}}) {
+    const std::vector<double> some = scores_of(o, first, examples, texts);
+    const std::vector<double> want(all.begin() + first * 120,
+                                   all.begin() + (first + examples) * 120);
+    EXPECT_EQ(some, want) << "images from " << first << ", " << examples;
+  }
+}
+
+// Other texts change the number of rows of products, and so the order of their sums.
+TEST(PairScore, DoesNotDependOnTheOtherTexts) {
+  const models::CappaOptions o = pair_options();
+  const TextList texts = made_texts(o, 120, 11);
+  const std::vector<double> all = scores_of(o, 0, 2, texts);
+  for (int64_t t : {0, 1, 50, 119}) {
+    const std::vector<double> one = scores_of(o, 0, 2, part_of(texts, t, 1));
+    for (int64_t b : {0, 1})
+      EXPECT_NEAR(one[size_t(b)], all[size_t(b * 120 + t)],
+                  1e-6 * std::abs(all[size_t(b * 120 + t)]));
+  }
+  EXPECT_EQ(scores_of(o, 0, 2, part_of(texts, 0, 1)), (std::vector<double>{0, 0}))
+      << "a text without tokens";
+  EXPECT_TRUE(scores_of(o, 0, 2, {11, {}}).empty());
+}
+
+// A small budget for logits cuts the chunks of the head, not the scores.
+TEST(PairScore, NeedsNotAllLogitsAtOnce) {
+  models::CappaOptions o = pair_options();
+  const TextList texts = made_texts(o, 60, 11);
+  const std::vector<double> all = scores_of(o, 0, 2, texts);
+  o.vocab_size = 61;
+  o.logits_mb = 0;  // one row at a time
+  const std::vector<double> few = scores_of(o, 0, 2, texts);
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(few[i], all[i], 1e-6 * std::abs(all[i]));
+}
+
+TEST(PairScore, RefusesTextsThatTheModelCannotRead) {
+  const models::CappaOptions o = pair_options();
+  for (const auto& [texts, part] :
+       {std::pair{TextList{3, {4, 61, 0}}, "token 61 of text 0"},
+        {TextList{2, {4, 5, 4, -1}}, "token -1 of text 1"},
+        {TextList{12, rig::Ints(12, 4)}, "12 tokens; the model has 11"}}) {
+    try {
+      scores_of(o, 0, 1, texts);
+      ADD_FAILURE() << part;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::Exit::data);
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(TextChunks, HoldEveryRowOnce) {
+  const base::Stream draw(3, "chunks");
+  for (uint64_t i = 0; i < 60; ++i) {
+    const int64_t count = int64_t(draw.sub(i).bits(1) % 90), length = 24, most = 64;
+    TextList list{length, rig::Ints(size_t(count * length), 0)};
+    int64_t tokens = 0;
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t n = int64_t(draw.sub(i).bits(uint64_t(2 + t)) % (i % 2 ? 25 : 6));
+      tokens += n;
+      for (int64_t l = 0; l < n; ++l) list.ids[size_t(t * length + l)] = int32_t(1000 * t + l + 1);
+    }
+    TextChunks chunks;
+    chunks.assign(list, 0, most);
+    EXPECT_LE(chunks.rows, most);
+    EXPECT_EQ(chunks.rows % (most / TextChunks::kSizes), 0);
+    EXPECT_EQ(int64_t(chunks.ids.size()), chunks.count() * chunks.rows);
+    EXPECT_EQ(int64_t(chunks.offsets.back()), chunks.count() * chunks.rows);
+    rig::Ints seen;
+    for (size_t s = 0; s + 1 < chunks.offsets.size(); ++s)
+      for (int32_t r = chunks.offsets[s]; r < chunks.offsets[s + 1]; ++r) {
+        const int32_t l = r - chunks.offsets[s], label = chunks.labels[size_t(r)];
+        EXPECT_EQ(chunks.positions[size_t(r)], l);
+        EXPECT_EQ(chunks.ids[size_t(r)], l ? chunks.labels[size_t(r) - 1] : 0);
+        if (chunks.texts[size_t(r)] < 0) continue;
+        EXPECT_EQ(label, 1000 * chunks.texts[size_t(r)] + l + 1);
+        seen.push_back(label);
+      }
+    EXPECT_EQ(int64_t(seen.size()), tokens);
+    EXPECT_TRUE(std::ranges::is_sorted(seen));
+    for (int64_t c = 0; c <= chunks.count(); ++c)
+      EXPECT_EQ(chunks.offsets[size_t(chunks.first_sequence[size_t(c)])], c * chunks.rows)
+          << "no text crosses the end of a chunk";
+  }
+}
+
+}  // namespace
