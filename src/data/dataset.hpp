@@ -25,6 +25,11 @@ class Dataset {
   std::string key(int64_t index) const { return source_->key(index); }
   std::string summary() const { return source_->summary(); }
   uint64_t fingerprint() const { return source_->fingerprint(); }
+  // Pipeline::tokenize of the set's ops, for texts that are no samples of the set.
+  bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,
+                int32_t& padding) const {
+    return pipeline_.tokenize(field, text, ids, padding);
+  }
   // Returns the counts of the ops in this process, samples read ahead included (count_lines.hpp).
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 

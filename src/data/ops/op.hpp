@@ -59,6 +59,12 @@ class Op {
   // Returns the scale if the op scales the pixels of the field, all channels alike, and does
   // nothing else.
   virtual std::optional<ByteScale> byte_scale(const std::string& /*field*/) const { return {}; }
+  // Returns true if the op turns text into the ids of `field`. It then sets `ids` to those of
+  // `text`, neither cut nor padded, and `padding` to the id that fills up the field.
+  virtual bool tokenize(const std::string& /*field*/, const std::string& /*text*/,
+                        std::vector<int32_t>& /*ids*/, int32_t& /*padding*/) const {
+    return false;
+  }
   // Adds the op's counts so far, under names such as "labels.captions_cut".
   virtual void count(std::map<std::string, int64_t>&) const {}
 };

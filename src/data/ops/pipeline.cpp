@@ -90,6 +90,13 @@ void Pipeline::leave_bytes(const std::string& field) {
   spec_.at(field).type = device::DType::u8;
 }
 
+bool Pipeline::tokenize(const std::string& field, const std::string& text,
+                        std::vector<int32_t>& ids, int32_t& padding) const {
+  for (size_t i = stages_.size(); i-- > 0;)
+    if (stages_[i].op->tokenize(field, text, ids, padding)) return true;
+  return false;
+}
+
 std::map<std::string, int64_t> Pipeline::counts() const {
   std::map<std::string, int64_t> out;
   for (const Stage& stage : stages_) stage.op->count(out);

@@ -28,6 +28,10 @@ class Pipeline {
   void leave_bytes(const std::string& field);
   void apply(Sample& sample, int64_t position, const Places* places = nullptr,
              Trace* trace = nullptr) const;
+  // Turns a text into ids as the last op does that makes the field from text: ids that are neither
+  // cut nor padded, and the id of padding. Returns false if there is no such op.
+  bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,
+                int32_t& padding) const;
   std::map<std::string, int64_t> counts() const;
 
  private:

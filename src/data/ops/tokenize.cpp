@@ -84,6 +84,14 @@ class Tokenize : public Op {
     sample[keys_.out] = std::move(out);
   }
 
+  bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,
+                int32_t& padding) const override {
+    if (field != keys_.out) return false;
+    ids = encoded(text);
+    padding = pad_;
+    return true;
+  }
+
   void count(std::map<std::string, int64_t>& counts) const override {
     counts[keys_.out + ".captions"] += captions_;
     counts[keys_.out + ".captions_cut"] += cut_;
