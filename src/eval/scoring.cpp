@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluates zero-shot classification by the likelihood of captions: the class of an image is the
+// one whose caption is the most likely (cappa.md 2.3, 9.4). The result is exact for any size of the
+// set, number of ranks and batch size.
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.hpp"
+#include "eval/pair_scores.hpp"
+#include "io/files.hpp"
+
+namespace eval {
+namespace {
+
+constexpr const char* kPlace = "{}";  // in a prompt, where the class goes
+
+struct ScoringOptions : config::Table::Variant {
+  std::vector<std::string> classes, prompts = {kPlace};
+  std::string classes_file;
+  std::vector<int64_t> k = {1, 5};
+  PairOptions pairs;
+  void bind(config::Table& t) override;
+  std::vector<std::string> names() const;
+};
+
+// Reads the file of the classes, if there is one. Unlike names of folders, captions of two classes
+// may be equal: CLIP's names of the ImageNet classes have two such pairs.
+std::vector<std::string> ScoringOptions::names() const {
+  if (classes_file.empty()) return classes;
+  if (!io::exists(classes_file))
+    base::fail(base::Exit::data, "classes_file: there is no file '{}'", classes_file);
+  std::vector<std::string> names;
+  for (const std::string& line : base::split(io::read_file(classes_file), '\n'))
+    if (const std::string_view name = base::trim(line); !name.empty()) names.emplace_back(name);
+  if (names.empty())
+    base::fail(base::Exit::data, "classes_file: '{}' holds no class; give one per line",
+               classes_file);
+  return names;
+}
+
+std::string prompt_problem(const std::vector<std::string>& prompts) {
+  if (prompts.empty()) return "names no prompt; [\"{}\"] is the class alone";
+  for (const std::string& prompt : prompts)
+    if (const size_t at = prompt.find(kPlace);
+        at == prompt.npos || prompt.find(kPlace, at + 1) != prompt.npos)
+      return fmt::format("{} does not have {{}} once, where the class goes", base::quoted(prompt));
+  return "";
+}
+
+void ScoringOptions::bind(config::Table& t) {
+  const auto may = config::OnResume::may_change;
+  t.key("classes", classes, "captions of the classes, in the order of the numbers in field label")
+      .on_resume(may);
+  t.key("classes_file", classes_file,
+        "instead of classes: a file with one caption per line; empty lines do not count")
+      .on_resume(may);
+  t.key("prompts", prompts,
+        "texts with {} in place of the class; the likelihood of a class is the mean over prompts "
+        "of the likelihoods (of their logarithms: logsumexp)")
+      .check([this] { return prompt_problem(prompts); })
+      .on_resume(may);
+  bind_k(t, k,
+         "an image counts for topK if its class is among the K most likely ones; among equally "
+         "likely ones the first come first");
+  pairs.bind(t);
+  if (classes.empty() == classes_file.empty())
+    t.error(classes.empty() ? "classes" : "classes_file",
+            classes.empty() ? "missing; give the captions of the classes, or classes_file"
+                            : "there is classes too: give one of them");
+}
+
+class Scoring : public Evaluator {
+ public:
+  explicit Scoring(const ScoringOptions& options) : options_(options) {}
+
+  void check(const data::Dataset& set) const override {
+    if (set.size() == 0)
+      base::fail(base::Exit::data, "[data.{}] holds no image to score", set.name());
+    const auto label = set.spec().find("label");
+    if (label == set.spec().end() || label->second.kind != data::FieldSpec::Kind::array ||
+        label->second.type != device::DType::i32 || !label->second.fixed() ||
+        data::count_of(label->second.shape) != 1)
+      base::fail(base::Exit::data,
+                 "[data.{}] yields {}; scoring needs the field label, the i32 number of the "
+                 "image's class (class_number makes it from text)",
+                 set.name(), data::text_of(set.spec()));
+    const std::vector<std::string> names = options_.names();
+    if (label->second.limit > int64_t(names.size()))
+      base::fail(base::Exit::data, "[data.{}] has {} classes, and there are captions of {}",
+                 set.name(), label->second.limit, names.size());
+    texts_of(set, names);
+  }
+
+  Result run(const Context& context) override {
+    const std::vector<std::string> names = options_.names();
+    const models::TextList texts = texts_of(context.dataset, names);
+    const int64_t n = context.dataset.size();
+    PairScores scores{.texts = texts.count()};
+    std::vector<int64_t> labels;
+    std::vector<double> ranks(size_t(n), 0.0);
+    // Without a prior an image's scores need not be kept.
+    const bool keep = options_.pairs.subtract_prior;
+    auto rank = [&] {
+      adjust(context, options_.pairs, texts, scores);
+      for (size_t i = 0; i < labels.size(); ++i)
+        ranks[size_t(scores.positions[i])] =
+            rank_of_class(scores.of(i), int64_t(names.size()), labels[i]);
+      scores = {.texts = texts.count()};
+      labels.clear();
+    };
+    const bool complete = score_pairs(
+        context, texts,
+        [&](const data::Batch& batch, int64_t row, int64_t position, const double* of_texts) {
+          labels.push_back(label_of(batch, row, position, int64_t(names.size())));
+          scores.add(position, of_texts);
+          if (!keep) rank();
+        });
+    if (!complete) return {.values = {}, .examples = 0, .interrupted = true};
+    if (keep) rank();
+    share_values(context.world, ranks);
+    Result result{{}, n, "images"};
+    for (int64_t k : options_.k)
+      result.values.emplace_back(fmt::format("top{}", k), recall(ranks.data(), n, k));
+    return result;
+  }
+
+ private:
+  // Returns the texts of all prompts of each class, class after class.
+  models::TextList texts_of(const data::Dataset& set, const std::vector<std::string>& names) const {
+    std::vector<std::string> texts;
+    for (const std::string& name : names)
+      for (const std::string& prompt : options_.prompts)
+        texts.push_back(std::string(prompt).replace(prompt.find(kPlace), 2, name));
+    return tokenized(set, texts);
+  }
+
+  static int64_t label_of(const data::Batch& batch, int64_t row, int64_t position,
+                          int64_t classes) {
+    const int64_t label = batch.array("label").i32()[row];
+    if (label < 0 || label >= classes)
+      base::fail(base::Exit::data,
+                 "label {} of the image at position {} is not in [0, {}), the classes that have "
+                 "captions",
+                 label, position, classes);
+    return label;
+  }
+
+  // scores: [classes, prompts]. The number of prompts is equal for all classes, so the sum of
+  // likelihoods orders them as the mean does.
+  double rank_of_class(const double* scores, int64_t classes, int64_t label) const {
+    const auto prompts = int64_t(options_.prompts.size());
+    if (prompts == 1) return rank_of(scores, classes, label);
+    std::vector<double> of_class;
+    for (int64_t c = 0; c < classes; ++c) {
+      const double *begin = scores + c * prompts, *end = begin + prompts,
+                   largest = *std::max_element(begin, end);
+      double sum = 0;
+      for (const double* s = begin; s < end; ++s) sum += std::exp(*s - largest);
+      of_class.push_back(largest + std::log(sum));
+    }
+    return rank_of(of_class.data(), classes, label);
+  }
+
+  ScoringOptions options_;
+};
+
+}  // namespace
+
+Registered scoring_row() {
+  return {
+      "scoring",
+      "zero-shot: share of the images whose class has one of the k most likely captions",
+      [](const config::Table::Variant& options) {
+        std::vector<Metric> out;
+        for (int64_t k : dynamic_cast<const ScoringOptions&>(options).k)
+          out.push_back(
+              {fmt::format("top{}", k), "1",
+               fmt::format("share of the images whose class is among the {} with the most likely "
+                           "captions{}",
+                           k, k == 1 ? " (the published code's prec@1)" : "")});
+        return out;
+      },
+      "score captions",
+      make_pair_pass,
+      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<ScoringOptions>()); },
+      [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
+        return std::make_unique<Scoring>(dynamic_cast<const ScoringOptions&>(options));
+      }};
+}
+
+}  // namespace eval

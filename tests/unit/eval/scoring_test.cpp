@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests zero-shot classification with a made-up likelihood of texts: ranks of classes, prompts,
+// lengths and priors, for every set size and number of ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <numeric>
+
+#include "pair_rig.hpp"
+
+namespace {
+
+constexpr int64_t kNames = 7, kTextLength = 9;
+const std::vector<std::string> kClasses = {"cat", "a dog", "cow", "ox", "hen", "cow", "yak"};
+const char* const kClassKeys =
+    "classes = [\"cat\", \"a dog\", \"cow\", \"ox\", \"hen\", \"cow\", \"yak\"]\n";
+
+// Images with labels, whose texts are tokenized to bytes.
+class Labelled : public data::Source {
+ public:
+  explicit Labelled(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+  std::string key(int64_t index) const override { return fmt::format("labelled:{}", index); }
+  std::string summary() const override { return ""; }
+  static int64_t label(int64_t index) { return index * 5 % kNames; }
+  data::Sample read(int64_t index) const override {
+    data::Array image(device::DType::f32, {1}), label(device::DType::i32, {});
+    image.f32()[0] = float(index + 1);
+    *label.i32() = int32_t(Labelled::label(index));
+    data::Sample sample;
+    sample["image"] = std::move(image);
+    sample["label"] = std::move(label);
+    sample["text"] = std::string("x");
+    return sample;
+  }
+  data::Spec spec() const {
+    return {{"image", data::FieldSpec::array(device::DType::f32, {1})},
+            {"label", data::FieldSpec::array(device::DType::i32, {})},
+            {"text", data::FieldSpec::characters()}};
+  }
+
+ private:
+  int64_t size_;
+};
+
+data::Dataset labelled(int64_t examples, const std::string& keep =
+                                             "keep(\"image\", \"label\", "
+                                             "\"labels\")") {
+  auto source = std::make_unique<Labelled>(examples);
+  const data::Spec spec = source->spec();
+  const data::Tokenizers tokenizers({{"bytes", data::tokenizer_rows().at("bytes").make_options()}});
+  const std::string ops =
+      fmt::format("tokenize(\"bytes\", max_len={}, eos=\"yes\") | {}", kTextLength, keep);
+  return {"val", std::move(source), data::Pipeline(ops, spec, {.tokenizers = &tokenizers})};
+}
+
+// Returns the likelihood of a text with these ids: a different number for almost each pair. Longer
+// texts are less likely.
+double pair_likelihood(int64_t image, const int32_t* ids, int64_t length) {
+  double sum = 0;
+  for (int64_t l = 0; l < length && ids[l]; ++l)
+    sum -= 1 + double((uint32_t(ids[l]) * 37u + uint32_t(image * 11 + l) * 101u) % 64u) / 64;
+  return sum;
+}
+
+// The published tokens of a text: its bytes, the end, padding.
+std::vector<int32_t> ids_of(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (char c : text) ids.push_back(3 + int32_t(uint8_t(c)));
+  ids.push_back(1);
+  ids.resize(size_t(kTextLength), 0);
+  return ids;
+}
+
+struct Rules {
+  std::vector<std::string> prompts = {"{}"};
+  bool by_length = false, prior = false;
+  std::string keys() const {
+    std::string list;
+    for (const std::string& p : prompts)
+      list += fmt::format("{}\"{}\"", list.empty() ? "" : ", ", p);
+    return fmt::format(
+        "{}prompts = [{}]\nnormalize_by_length = {}\nsubtract_prior = {}\nk = [1, 3]\n", kClassKeys,
+        list, by_length, prior);
+  }
+};
+
+// Returns top1 and top3 as their definitions say, from all pairs.
+std::vector<double> expected_tops(int64_t examples, const Rules& rules) {
+  auto score = [&](int64_t image, const std::string& text) {
+    const std::vector<int32_t> ids = ids_of(text);
+    const double s = pair_likelihood(image, ids.data(), kTextLength);
+    return rules.by_length ? s / double(text.size() + 1) : s;
+  };
+  std::vector<double> hits(2, 0.0);
+  for (int64_t e = 0; e < examples; ++e) {
+    std::vector<double> of_class;
+    for (const std::string& name : kClasses) {
+      double likelihood = 0;
+      for (const std::string& prompt : rules.prompts) {
+        const std::string text = std::string(prompt).replace(prompt.find("{}"), 2, name);
+        double prior = 0;
+        for (int64_t other = 0; rules.prior && other < examples; ++other)
+          prior += score(other, text) / double(examples);
+        likelihood += std::exp(score(e, text) - prior);
+      }
+      of_class.push_back(std::log(likelihood / double(rules.prompts.size())));
+    }
+    std::vector<int> order(size_t(kNames), 0);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return of_class[size_t(a)] > of_class[size_t(b)] + 1e-12;
+    });
+    const auto place =
+        std::find(order.begin(), order.end(), int(Labelled::label(e))) - order.begin();
+    hits[0] += place < 1;
+    hits[1] += place < 3;
+  }
+  return {hits[0] / double(examples), hits[1] / double(examples)};
+}
+
+TEST(Scoring, CountsClassesWithTheMostLikelyCaptions) {
+  const Rules all[] = {{},
+                       {.by_length = true},
+                       {.prior = true},
+                       {.prompts = {"my {}", "{}!"}},
+                       {.prompts = {"a {}", "{}!"}, .by_length = true, .prior = true}};
+  for (const Rules& rules : all)
+    for (int64_t examples : {1, 2, 3, 5, 7, 40}) {
+      const data::Dataset set = labelled(examples);
+      const std::vector<double> want = expected_tops(examples, rules);
+      const eval::EvalOptions options = rig::options("scoring", rules.keys());
+      eval::make_evaluator(options)->check(set);
+      for (int64_t batch : {1, 4, 32})
+        for (int size : {1, 2, 3})
+          for (const eval::Result& r :
+               rig::evaluate_pairs(options, set, batch, size, pair_likelihood)) {
+            ASSERT_EQ(r.values.size(), 2u);
+            EXPECT_EQ(r.values[0], (std::pair<std::string, double>("top1", want[0])))
+                << rules.keys() << examples << " examples, batch " << batch << ", " << size;
+            EXPECT_EQ(r.values[1], (std::pair<std::string, double>("top3", want[1])));
+            EXPECT_EQ(r.examples, examples);
+          }
+    }
+  EXPECT_NE(expected_tops(40, all[0]), expected_tops(40, all[1]));
+  EXPECT_NE(expected_tops(40, all[0]), expected_tops(40, all[2]));
+  EXPECT_NE(expected_tops(40, all[0]), expected_tops(40, all[3]));
+}
+
+// "cow" is there twice: class 2 comes before class 5, which can only be second.
+TEST(Scoring, AmongEqualClassesTheFirstWins) {
+  const data::Dataset set = labelled(7);
+  auto cow = [](int64_t, const int32_t* ids, int64_t length) {
+    return ids_of("cow") == std::vector<int32_t>(ids, ids + length) ? -1.0 : -5.0;
+  };
+  const auto results = rig::evaluate_pairs(
+      rig::options("scoring", std::string(kClassKeys) + "k = [1, 2]"), set, 2, 1, cow);
+  EXPECT_EQ(results[0].values[0].second, 1.0 / 7) << "class 2";
+  EXPECT_EQ(results[0].values[1].second, 2.0 / 7) << "classes 2 and 5";
+}
+
+TEST(Scoring, ABrokenModelHasNoValue) {
+  auto broken = [](int64_t image, const int32_t*, int64_t) { return image == 3 ? NAN : -1.0; };
+  for (const eval::Result& r :
+       rig::evaluate_pairs(rig::options("scoring", kClassKeys), labelled(5), 2, 2, broken))
+    for (const auto& [name, value] : r.values) EXPECT_TRUE(std::isnan(value)) << name;
+}
+
+TEST(Scoring, AnInterruptedEvaluationHasNoValue) {
+  for (const eval::Result& r : rig::evaluate_pairs(rig::options("scoring", kClassKeys),
+                                                   labelled(40), 4, 2, pair_likelihood, 2)) {
+    EXPECT_TRUE(r.interrupted);
+    EXPECT_TRUE(r.values.empty());
+  }
+}
+
+TEST(Scoring, ReadsClassesFromAFile) {
+  const std::string path = testing::TempDir() + "scoring_classes.txt";
+  std::ofstream(path) << "cat\na dog\n\ncow\nox\nhen\ncow\n yak \n";
+  const data::Dataset set = labelled(40);
+  const auto of = [&](const std::string& keys) {
+    return rig::evaluate_pairs(rig::options("scoring", keys), set, 8, 1, pair_likelihood)[0].values;
+  };
+  EXPECT_EQ(of(fmt::format("classes_file = \"{}\"", path)), of(kClassKeys));
+}
+
+TEST(Scoring, RefusesWhatItCannotScore) {
+  auto refuses = [](const data::Dataset& set, const std::string& keys, const std::string& part) {
+    try {
+      eval::make_evaluator(rig::options("scoring", keys))->check(set);
+      ADD_FAILURE() << part;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::Exit::data);
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  refuses(labelled(3, "keep(\"image\", \"labels\")"), kClassKeys, "needs the field label");
+  refuses(rig::numbers("label", 3), kClassKeys, "no tokenize makes the field \"labels\"");
+  refuses(labelled(3), "classes = [\"cat\", \"hippopotamus\"]", "\"hippopotamus\" has 13 tokens");
+  refuses(labelled(3), "classes_file = \"/no/such/file\"", "no file '/no/such/file'");
+  // Sample 1 has label 5, and there are captions of two classes.
+  rig::Ranks alone(1);
+  rig::MadeUpPairs pass(pair_likelihood);
+  const data::Dataset two = labelled(2);
+  try {
+    eval::make_evaluator(rig::options("scoring", "classes = [\"cat\", \"ox\"]"))
+        ->run({.world = alone,
+               .dataset = two,
+               .loader = {},
+               .batch = 1,
+               .pass = &pass,
+               .forward = rig::forward});
+    ADD_FAILURE() << "label 5 was accepted";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::Exit::data);
+    EXPECT_NE(std::string(e.what()).find("label 5 of the image at position 1"), std::string::npos)
+        << e.what();
+  }
+}
+
+TEST(Scoring, RefusesKeysThatMeanNothing) {
+  for (const auto& [keys, part] :
+       {std::pair<std::string, const char*>{"", "missing"},
+        {std::string(kClassKeys) + "classes_file = \"a\"", "give one of them"},
+        {std::string(kClassKeys) + "prompts = []", "names no prompt"},
+        {std::string(kClassKeys) + "prompts = [\"a\"]", "does not have {} once"},
+        {std::string(kClassKeys) + "prompts = [\"{} {}\"]", "does not have {} once"},
+        {std::string(kClassKeys) + "k = [2, 2]", "2 is there twice"}}) {
+    rig::Root root;
+    config::Deck deck(
+        config::DeckSource{
+            "deck.toml",
+            fmt::format("[eval]\nkind = \"scoring\"\ndata = \"val\"\nevery_steps = 1\n{}\n", keys),
+            {}},
+        root);
+    EXPECT_NE(fmt::format("{}", fmt::join(deck.problems().lines, " ")).find(part),
+              std::string::npos)
+        << part << ": " << fmt::format("{}", fmt::join(deck.problems().lines, " "));
+  }
+}
+
+}  // namespace
