@@ -18,6 +18,8 @@ set(golden_model_cases "")
 foreach(name ar parallel sincos mixed_r100 mixed_r050)
   list(APPEND golden_model_cases ${CMAKE_CURRENT_LIST_DIR}/golden/case_${name}.h5)
 endforeach()
+# Results of evaluators, with the parameters of case_ar.h5.
+list(APPEND golden_model_cases ${CMAKE_CURRENT_LIST_DIR}/golden/predict.h5)
 foreach(name case_adafactor case_adam case_adam_bf16mu case_momentum fewshot)
   list(APPEND golden_cases ${CMAKE_CURRENT_LIST_DIR}/golden/${name}.h5)
 endforeach()

@@ -97,7 +97,7 @@ CaseFile::CaseFile(const std::string& path) : path_(path) {
 CaseFile::~CaseFile() { H5Fclose(file_); }
 
 const nlohmann::json& CaseFile::config() const {
-  if (!config_.is_object())
+  if (!has_config())
     base::fail(base::Exit::config,
                "{}: no case: /config has no attribute json with an object in it", path_);
   return config_;

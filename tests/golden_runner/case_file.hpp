@@ -20,6 +20,8 @@ class CaseFile {
   CaseFile(const CaseFile&) = delete;
 
   const std::string& path() const { return path_; }
+  // True if /config has attribute `json`, an object. Only cases have it.
+  bool has_config() const { return config_.is_object(); }
   // Returns attribute `json` of /config; an error if the file has none.
   const nlohmann::json& config() const;
   // Returns the sorted names of the file's top-level groups that hold data sets.

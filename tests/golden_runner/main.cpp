@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <memory>
 
 #include "base/error.hpp"
@@ -134,19 +135,30 @@ int agree(comm::Comm& world, const Problem& mine) {
   return worst;
 }
 
+// Returns true for results of evaluators, which are recorded without their case.
+bool holds_predictions(const CaseFile& file) {
+  return !file.has_config() && (file.has("score") || file.has("perplexity") || file.has("enc_rep"));
+}
+
 int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh) {
-  std::unique_ptr<CaseFile> file;
+  std::unique_ptr<CaseFile> file, parameters;  // of a case, or of predictions and their case
   std::unique_ptr<Runner> runner;
   Problem problem = guarded([&] {
     file = std::make_unique<CaseFile>(path);
-    if (!holds_probes(*file)) runner = std::make_unique<Runner>(*file, settings, mesh);
+    if (holds_probes(*file)) return;
+    if (holds_predictions(*file))
+      parameters = std::make_unique<CaseFile>(
+          (std::filesystem::path(path).parent_path() / "case_ar.h5").string());
+    runner = std::make_unique<Runner>(parameters ? *parameters : *file, settings, mesh);
   });
   if (int code = agree(*mesh.world, problem)) return code;
   Report report;
-  if (runner)
-    runner->run(report);
-  else
+  if (!runner)
     run_probes(*file, *mesh.world, report);
+  else if (parameters)
+    runner->run_predictions(*file, report);
+  else
+    runner->run(report);
   report.merge(*mesh.world);
   if (mesh.world->rank() == 0) {
     fmt::print("{}: {} on {} x {} ranks, {}, level {}\n{}", path,

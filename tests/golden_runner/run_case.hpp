@@ -51,6 +51,9 @@ class Runner {
   Runner(const CaseFile& file, const Settings& settings, comm::Mesh& mesh);
   // Collective.
   void run(Report& report);
+  // Compares results that evaluators have with the parameters and images of this case: the groups
+  // score, perplexity and enc_rep of `recorded`, as far as it has them. Collective.
+  void run_predictions(const CaseFile& recorded, Report& report) const;
 
  private:
   // Arrays of one step; `masks` and `ids` are empty if the file has none.
@@ -80,6 +83,16 @@ class Runner {
   void run_features(step::Engine& engine, Report& report) const;
   void compare_gradients(step::Engine& engine, Report& report) const;
   void run_model_case(step::Engine& engine, Report& report) const;
+
+  // ---- predictions (predict_case.cpp)
+  double tolerance(const CaseFile& recorded, const std::string& set) const;
+  // Gives every rank the values [batch, columns], of which it has those of its own examples.
+  void share(std::vector<double>& values) const;
+  void compare_scores(step::Engine& engine, const CaseFile& recorded, Report& report) const;
+  void compare_perplexity(step::Engine& engine, const CaseFile& recorded, bool masks,
+                          Report& report) const;
+  void compare_representations(step::Engine& engine, const CaseFile& recorded,
+                               Report& report) const;
 
   void run_training_case(step::Engine& engine, Report& report) const;
   void compare_steps(const std::vector<step::StepReport>& steps, const shard::Layout& layout,
