@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_head.hpp"
+#include "kernels/cpu/decode_loops.hpp"
 #include "kernels/cpu/vector_rows.hpp"
 
 namespace kernels {
@@ -18,7 +19,9 @@ constexpr ActivationLoops<T> activation_loops() {
           attention_forward<T>,
           attention_backward<T>,
           attention_forward_scratch<T>,
-          attention_backward_scratch<T>};
+          attention_backward_scratch<T>,
+          decode_attention<T>,
+          row_product<T>};
 }
 
 constexpr VectorTable vector_loops(const char* name) {

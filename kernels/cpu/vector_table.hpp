@@ -61,6 +61,25 @@ struct AttentionHead {
   uint64_t key, first_draw;  // stream and draw index of weight (0, 0)
 };
 
+// One head of one query that attends to rows of a cache. Rows are `stride` elements apart.
+template <class T>
+struct DecodeHead {
+  T* o;                  // [head_dim]
+  const T* q;            // [head_dim]
+  const T *k, *v;        // the head's elements in row 0 of the cache
+  const int32_t* index;  // [keys]: rows of the keys; null: the rows from `first` on
+  int64_t first, keys, head_dim, stride;
+};
+
+// Some rows and columns of a product: sums = a . b.
+template <class T>
+struct RowProductPart {
+  float* sums;     // [rows, columns], rows are `stride` elements apart
+  const float* a;  // [rows, k]
+  const T* b;      // [k, columns], rows are n elements apart
+  int64_t rows, columns, k, n, stride;
+};
+
 // Loops over activations of one type: float, or bf16 as uint16_t. They compute in float.
 template <class T>
 struct ActivationLoops {
@@ -75,6 +94,8 @@ struct ActivationLoops {
   // return the floats of scratch that a head needs
   int64_t (*attention_forward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
   int64_t (*attention_backward_scratch)(int64_t query_length, int64_t key_length, int64_t head_dim);
+  void (*decode_attention)(const DecodeHead<T>&, float* scratch);
+  void (*row_product)(const RowProductPart<T>&);
 };
 
 struct VectorTable {

@@ -15,6 +15,7 @@
 #include "kernels/cast.hpp"
 #include "kernels/class_xent.hpp"
 #include "kernels/clip_gradient.hpp"
+#include "kernels/decode_attention.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/ema_update.hpp"
 #include "kernels/embedding.hpp"
@@ -26,6 +27,7 @@
 #include "kernels/mix_images.hpp"
 #include "kernels/momentum_update.hpp"
 #include "kernels/patchify.hpp"
+#include "kernels/row_product.hpp"
 #include "kernels/softmax_xent.hpp"
 #include "kernels/square_sums.hpp"
 #include "kernels/token_mean.hpp"
@@ -77,6 +79,10 @@ inline Views views(kernels::AttentionBackward& a) {
           &a.shape.query_offsets,
           &a.shape.key_offsets};
 }
+inline Views views(kernels::DecodeAttention& a) {
+  return {&a.o, &a.q, &a.k, &a.v, &a.index, &a.first};
+}
+inline Views views(kernels::RowProduct& a) { return {&a.c, &a.a, &a.b, &a.bias, &a.residual}; }
 inline Views views(kernels::EmbeddingForward& a) { return {&a.y, &a.ids, &a.table, &a.positions}; }
 inline Views views(kernels::EmbeddingBackward& a) { return {&a.dtable, &a.dy, &a.ids}; }
 inline Views views(kernels::Patchify& a) { return {&a.patches, &a.image}; }

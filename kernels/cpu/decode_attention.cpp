@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// CPU implementation of attention over a cache: divides heads of queries among threads.
+#include "kernels/decode_attention.hpp"
+
+#include <algorithm>
+
+#include "base/narrow.hpp"
+#include "kernels/check_views.hpp"
+#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/vector_table.hpp"
+
+namespace kernels {
+
+void run_cpu(const DecodeAttention& a, Queue& queue) {
+  if (a.rows == 0) return;
+  const int32_t *index = a.index.none() ? nullptr : a.index.i32(),
+                *first = a.first.none() ? nullptr : a.first.i32();
+  if (index) need_ids(a.op, index, a.rows * a.keys, 0, a.cache_rows);
+  if (first) need_ids(a.op, first, a.rows, 0, a.cache_rows - a.keys + 1);
+  const int64_t width = a.heads * a.head_dim, items = a.rows * a.heads,
+                floats = base::round_up(a.keys, 16) + base::round_up(a.head_dim, 16);
+  // Each thread has one range of items, and with it one part of the scratch.
+  const int64_t threads = threads_for(queue, items * a.keys * a.head_dim, items),
+                share = base::ceil_div(items, threads);
+  float* scratch = static_cast<float*>(queue.scratch(size_t(floats * threads) * sizeof(float)));
+  vector_table().with(a.q.type, [&](const auto& loops, auto element) {
+    using T = decltype(element);
+    auto at = [](const View& v, int64_t i) { return static_cast<T*>(v.data) + i; };
+    auto run_share = [&](int64_t t) {
+      for (int64_t i = t * share; i < std::min(items, (t + 1) * share); ++i) {
+        const int64_t r = i / a.heads, head = i % a.heads * a.head_dim;
+        const DecodeHead<T> one{.o = at(a.o, r * width + head),
+                                .q = at(a.q, r * width + head),
+                                .k = at(a.k, head),
+                                .v = at(a.v, head),
+                                .index = index ? index + r * a.keys : nullptr,
+                                .first = first ? first[r] : 0,
+                                .keys = a.keys,
+                                .head_dim = a.head_dim,
+                                .stride = width};
+        loops.decode_attention(one, scratch + t * floats);
+      }
+    };
+    if (threads == 1) return run_share(0);
+#pragma omp parallel for num_threads(int(threads)) schedule(static)
+    for (int64_t t = 0; t < threads; ++t) run_share(t);
+  });
+}
+
+}  // namespace kernels
