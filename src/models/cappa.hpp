@@ -9,12 +9,13 @@
 #include "models/caption_decoder.hpp"
 #include "models/caption_head.hpp"
 #include "models/caption_scorer.hpp"
+#include "models/captioner.hpp"
 #include "models/embedder.hpp"
 #include "models/vit.hpp"
 
 namespace models {
 
-class Cappa : public Model, public CaptionScorer, public Embedder {
+class Cappa : public Model, public CaptionScorer, public Captioner, public Embedder {
  public:
   // Columns of the sums of a pass, in the order of kernels::LossSums. Its second group holds the
   // examples that are predicted in parallel.
@@ -63,6 +64,7 @@ class Cappa : public Model, public CaptionScorer, public Embedder {
   std::vector<Tap> taps() const override;
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   std::unique_ptr<PairScorePass> make_pair_score_pass() const override;
+  std::unique_ptr<CaptionPass> make_caption_pass(const CaptionLimits& limits) const override;
   std::string changing_arguments() const override;
   int64_t forward_flops() const override;
   int64_t input_flops() const override { return encoder_.input_flops(); }

@@ -58,6 +58,7 @@ class CaptionHead {
   int block() const { return block_; }
 
  private:
+  friend class CaptionSteps;
   struct Chunk {
     View x, logits, dx;
   };

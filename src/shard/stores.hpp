@@ -41,6 +41,8 @@ class WeightStore {
   // released one at a time.
   void acquire(int block, int next = -1);
   void release(int block);
+  // True if the block's weights can be read without acquire.
+  bool readable(int block) const;
   // f32 [shape], while its block is acquired. Operands of units exchanged rounded have none.
   device::View weight(int parameter) const;
   // the input of products: the weight, or its rounded form

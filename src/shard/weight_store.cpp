@@ -211,13 +211,14 @@ WeightStore::Slot& WeightStore::gather(int block) {
   return *free;
 }
 
+bool WeightStore::readable(int block) const {
+  const auto& units = fabric_.layout.units_of_block()[size_t(block)];
+  return std::none_of(units.begin(), units.end(),
+                      [&](int u) { return units_[size_t(u)].gathered; });
+}
+
 void WeightStore::acquire(int block, int next) {
-  auto sharded = [&](int b) {
-    if (b < 0) return false;
-    const auto& units = fabric_.layout.units_of_block()[size_t(b)];
-    return std::any_of(units.begin(), units.end(),
-                       [&](int u) { return units_[size_t(u)].gathered; });
-  };
+  auto sharded = [&](int b) { return b >= 0 && !readable(b); };
   // Backward follows forward, so a block that was gathered ahead may not come next: its buffer is
   // freed.
   for (Slot& s : slots_)

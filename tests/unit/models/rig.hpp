@@ -154,6 +154,18 @@ class World {
     return out;
   }
 
+  // Calls work(ctx) with a context whose arena has the size that `pass` plans.
+  template <class Work>
+  void run(models::ForwardPass& pass, const Work& work) {
+    device::Queue paper(device::Kind::plan, 1, true);
+    device::Arena measure;
+    nn::Context planned = context(paper, measure, false);
+    pass.plan(planned, inputs);
+    device::Arena arena(device::Kind::cpu, ledger_, "activations", measure.peak());
+    nn::Context ctx = context(queue_, arena, false);
+    work(ctx);
+  }
+
   models::Cappa model;
 
  private:
