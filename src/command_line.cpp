@@ -79,8 +79,8 @@ void add_mode_options(CLI::App& app, CommandLine& c) {
       ->check(CLI::Range(1, comm::kMostRanks))
       ->group(run);
   app.add_option("--fast-dev", c.fast_dev,
-                 "try everything: N steps, each evaluator, a checkpoint, its restore, in a run "
-                 "directory of its own that is removed")
+                 "try everything: N steps, each evaluator, a save and its restore, in a run "
+                 "directory that is removed")
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N")
       ->group(run);

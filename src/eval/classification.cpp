@@ -92,8 +92,7 @@ Registered classification_row() {
         return out;
       },
       "rank classes",
-      [](const models::Model& model,
-         const config::Table::Variant&) -> std::unique_ptr<models::ForwardPass> {
+      [](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
         auto* classifier = dynamic_cast<const models::Classifier*>(&model);
         return classifier ? classifier->make_classify_pass() : nullptr;
       },

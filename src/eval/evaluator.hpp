@@ -87,12 +87,14 @@ struct Registered {
   // Returns the numbers of a result, in its order; they may depend on the evaluator's keys.
   std::vector<Metric> (*metrics)(const config::Table::Variant& options);
   std::string needs;  // capability of the model, for messages: "rank classes"
-  // Makes the pass that the evaluator runs; null if the model lacks the capability.
-  // Error(Exit::config) if the model has no part that the options name.
-  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model,
-                                                    const config::Table::Variant& options);
+  // Makes the pass that the evaluator runs; null if the model lacks the capability. Call the
+  // function make_pass below instead, because one of the two is null.
+  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
   std::shared_ptr<config::Table::Variant> (*make_options)();
   std::unique_ptr<Evaluator> (*make)(const config::Table::Variant& options);
+  // For passes whose sizes depend on the evaluator's keys.
+  std::unique_ptr<models::ForwardPass> (*make_sized_pass)(
+      const models::Model& model, const config::Table::Variant& options) = nullptr;
   // Optional: returns the names of the data sets that it reads beside `data`, by their keys.
   std::map<std::string, std::string> (*further_sets)(const config::Table::Variant& options) =
       nullptr;
@@ -103,9 +105,11 @@ struct Registered {
 const base::Registry<Registered>& registry();
 const Registered& row_of(const EvalOptions& options);
 std::vector<Metric> metrics_of(const EvalOptions& options);
-std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
+// Makes the pass of the evaluator; null if the model lacks the capability. Error(Exit::config) if
+// the model lacks a part that the options name.
 std::unique_ptr<models::ForwardPass> make_pass(const EvalOptions& options,
                                                const models::Model& model);
+std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
 // Returns the names of all data sets that the evaluator reads, by their keys; "data" is one.
 std::map<std::string, std::string> data_sets_of(const EvalOptions& options);
 // Returns the fields that each of these data sets must have.

@@ -2,7 +2,7 @@
 // Evaluates linear probes on the model's features of a few images of each class (cappa.md 9.5): the
 // share of test images whose class a probe predicts. All ranks embed both sets. The features of the
 // training set are gathered by position; then each rank fits some of the probes, and each predicts
-// the classes of its own test images. So the result is the same on any number of ranks.
+// the classes of its own test images. The result is the same on any number of ranks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,10 +60,10 @@ void FewshotOptions::bind(config::Table& t) {
       .min(1)
       .max(1000)
       .on_resume(may);
-  t.key("l2", l2,
+  t.key("l2_reg", l2,
         "strength of the regularisation; of several the probe takes the one that is best on a "
         "fifth of its images, held out from each class (at least one), then fits to all; classes "
-        "of one image hold none out, and without any the first l2 is taken")
+        "of one image hold none out, and without any the first value is taken")
       .above(0)
       .check([this] { return problem_of_list(l2); })
       .on_resume(may);
@@ -290,14 +290,15 @@ Registered fewshot_row() {
         return fewshot_metrics(fewshot_options(options));
       },
       "turn images into features",
+      nullptr,
+      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<FewshotOptions>()); },
+      [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
+        return std::make_unique<Fewshot>(fewshot_options(options));
+      },
       [](const models::Model& model,
          const config::Table::Variant& options) -> std::unique_ptr<models::ForwardPass> {
         auto* embedder = dynamic_cast<const models::Embedder*>(&model);
         return embedder ? embedder->make_embed_pass({fewshot_options(options).tap}) : nullptr;
-      },
-      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<FewshotOptions>()); },
-      [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
-        return std::make_unique<Fewshot>(fewshot_options(options));
       },
       [](const config::Table::Variant& options) {
         return std::map<std::string, std::string>{

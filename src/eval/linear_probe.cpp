@@ -60,17 +60,21 @@ bool factorise(std::vector<double>& a, int64_t n) {
 // Replaces b [n, columns] by the solution of L L' x = b.
 void solve_factorised(const std::vector<double>& l, int64_t n, std::vector<double>& b,
                       int64_t columns) {
-  auto row = [&](int64_t i) { return b.data() + i * columns; };
-  auto divide = [&](int64_t i) {
-    for (int64_t c = 0; c < columns; ++c) row(i)[c] /= l[size_t(i * n + i)];
-  };
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t k = 0; k < i; ++k) add_scaled(row(i), -l[size_t(i * n + k)], row(k), columns);
-    divide(i);
-  }
-  for (int64_t i = n; i-- > 0;) {
-    for (int64_t k = i + 1; k < n; ++k) add_scaled(row(i), -l[size_t(k * n + i)], row(k), columns);
-    divide(i);
+  constexpr int64_t kPart = 128;  // columns; all rows of a part stay in the cache
+  for (int64_t c = 0; c < columns; c += kPart) {
+    const int64_t width = std::min(kPart, columns - c);
+    auto row = [&](int64_t i) { return b.data() + i * columns + c; };
+    auto divide = [&](int64_t i) {
+      for (int64_t k = 0; k < width; ++k) row(i)[k] /= l[size_t(i * n + i)];
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t k = 0; k < i; ++k) add_scaled(row(i), -l[size_t(i * n + k)], row(k), width);
+      divide(i);
+    }
+    for (int64_t i = n; i-- > 0;) {
+      for (int64_t k = i + 1; k < n; ++k) add_scaled(row(i), -l[size_t(k * n + i)], row(k), width);
+      divide(i);
+    }
   }
 }
 
@@ -106,11 +110,30 @@ ProbeRows standardised(const LabelledRows& data, const std::vector<int64_t>& row
   return p;
 }
 
+// Returns Y [rows, classes]: 1 at the own class, -1 elsewhere.
 std::vector<double> probe_targets(const LabelledRows& data, const std::vector<int64_t>& rows) {
   std::vector<double> y(rows.size() * size_t(data.classes), -1.0);
   for (size_t i = 0; i < rows.size(); ++i)
     y[i * size_t(data.classes) + size_t(data.labels[size_t(rows[i])])] = 1;
   return y;
+}
+
+// Returns X'Y [features + 1, classes]: twice the sum over the rows of the class, less the sum over
+// all rows.
+std::vector<double> products_with_targets(const LabelledRows& data,
+                                          const std::vector<int64_t>& rows, const ProbeRows& p) {
+  const int64_t width = data.features + 1, classes = data.classes;
+  std::vector<double> out(size_t(width * classes), 0.0), all(size_t(width), 0.0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const double* x = p.by_row.data() + int64_t(i) * width;
+    double* of_class = out.data() + data.labels[size_t(rows[i])];
+    for (int64_t f = 0; f < width; ++f) of_class[f * classes] += x[f];
+    add_scaled(all.data(), 1, x, width);
+  }
+  for (int64_t f = 0; f < width; ++f)
+    for (int64_t c = 0; c < classes; ++c)
+      out[size_t(f * classes + c)] = 2 * out[size_t(f * classes + c)] - all[size_t(f)];
+  return out;
 }
 
 // Returns A' B: [m, columns] of A [n, m] and B [n, columns].
@@ -164,12 +187,12 @@ std::vector<LinearProbe> fit_probes(const LabelledRows& data, const std::vector<
   CHECK(!rows.empty() && data.classes > 0);
   const int64_t n = int64_t(rows.size()), width = data.features + 1, classes = data.classes;
   const ProbeRows p = standardised(data, rows);
-  const std::vector<double> y = probe_targets(data, rows);
   const bool dual = n < width;  // the smaller of X'X and XX' is solved
   const int64_t size = dual ? n : width;
   const std::vector<double> products =
       dual ? products_of_rows(p.by_row, n, width) : products_of_rows(p.by_feature, width, n);
-  const std::vector<double> right = dual ? y : transposed_product(p.by_row, n, width, y, classes);
+  const std::vector<double> right =
+      dual ? probe_targets(data, rows) : products_with_targets(data, rows, p);
   std::vector<LinearProbe> probes;
   for (double strength : l2) {
     std::vector<double> matrix = products, solution = right;

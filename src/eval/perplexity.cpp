@@ -99,8 +99,7 @@ Registered perplexity_row() {
              "summed negative log-likelihood over summed tokens"}};
       },
       "score captions",
-      [](const models::Model& model,
-         const config::Table::Variant&) -> std::unique_ptr<models::ForwardPass> {
+      [](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
         auto* scorer = dynamic_cast<const models::CaptionScorer*>(&model);
         return scorer ? scorer->make_score_pass() : nullptr;
       },

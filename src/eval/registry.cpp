@@ -41,7 +41,8 @@ std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options) {
 
 std::unique_ptr<models::ForwardPass> make_pass(const EvalOptions& options,
                                                const models::Model& model) {
-  return row_of(options).make_pass(model, *options.options);
+  const Registered& row = row_of(options);
+  return row.make_pass ? row.make_pass(model) : row.make_sized_pass(model, *options.options);
 }
 
 std::map<std::string, std::string> data_sets_of(const EvalOptions& options) {

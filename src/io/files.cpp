@@ -368,7 +368,12 @@ bool replace_symlink(const std::string& target, const std::string& path) {
     if (errno == EPERM || errno == ENOTSUP || errno == ENOSYS) return false;
     fail_call("symlink", path, errno);
   }
-  rename_file(temporary, path);
+  try {
+    rename_file(temporary, path);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
   return true;
 }
 

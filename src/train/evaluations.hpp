@@ -61,7 +61,7 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const std::function<bool()>& must_stop);
 // Describes the first value that is not finite; "" if there is none.
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result);
-// Returns the console line: "eval=val step=12 perplexity=31.2 captions=40 s=0.1".
+// Returns the console line: "eval=val step=12 perplexity=31.2 examples=40 s=0.1".
 std::string evaluation_line(const std::string& name, int64_t step, const eval::Result& result,
                             double seconds);
 

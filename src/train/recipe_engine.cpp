@@ -65,7 +65,7 @@ step::EngineOptions Recipe::forward_engine(int ranks, int threads, device::Kind 
   step::EngineOptions o = any_engine(threads, kind);
   o.trains = false;
   for (const auto& [name, e] : chosen_evaluations())
-    o.passes.push_back([e](const models::Model& made) { return eval::make_pass(e, made); });
+    o.passes.push_back([e = e](const models::Model& made) { return eval::make_pass(e, made); });
   const int64_t part = base::ceil_div(train.global_batch, int64_t(ranks));
   o.micro_batch = evaluate.batch ? evaluate.batch : std::min(train.most_per_pass(), part);
   return o;
@@ -76,7 +76,7 @@ step::EngineOptions Recipe::engine(int64_t data_size, int threads, device::Kind 
   o.optimizer = optimizer;
   o.groups = log.groups;
   for (const auto& [name, e] : evals)
-    o.passes.push_back([e](const models::Model& made) { return eval::make_pass(e, made); });
+    o.passes.push_back([e = e](const models::Model& made) { return eval::make_pass(e, made); });
   o.global_batch = train.global_batch;
   o.micro_batch = train.most_per_pass();
   if (precision.compute == host::Compute::fp16) o.loss_scale = precision.loss_scale;

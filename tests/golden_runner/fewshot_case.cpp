@@ -204,7 +204,7 @@ class Probes {
     } root;
     const std::string deck = fmt::format(
         "[eval]\nkind = \"fewshot\"\ndata = \"test\"\ntrain_data = \"train\"\nevery_steps = 1\n"
-        "shots = [{}]\nseeds = {}\nl2 = [{:.17e}]\n",
+        "shots = [{}]\nseeds = {}\nl2_reg = [{:.17e}]\n",
         fmt::join(shots_, ", "), accuracy_shape_[1], l2);
     config::Deck({"probe.toml", deck, {}}, root).throw_if_any();
     return eval::make_evaluator(root.options);

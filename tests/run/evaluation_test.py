@@ -77,7 +77,7 @@ kind        = "fewshot"
 data        = "{name}"
 train_data  = "few"
 shots       = [1, 7]
-l2          = [1024, 1]
+l2_reg      = [1024, 1]
 every_steps = 6
 at_start    = true
 """

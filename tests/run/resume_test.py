@@ -164,7 +164,7 @@ class Resume(harness.RunTest):
         # A repeated command goes on from the newest one.
         self.expect(0, 'resume = "-3" was carried out', "finished", args=back, ranks=2)
         self.expect(5, 'resume = "-7"', "holds only steps 12 10 8 6 4 2", args=[*every, "--set", 'checkpoint.resume="-7"'], ranks=2)
-        self.expect(2, "checkpoint.resume", "N-th newest", args=[*every, "--set", 'checkpoint.resume="-0"'])
+        self.expect(2, "checkpoint.resume", "N-th newest", args=[*every, "--set", 'checkpoint.resume="-x"'])
         self.expect(0, "restore  step=12 ", args=[*every, "--set", 'checkpoint.resume="-1"'], ranks=2)
 
     def test_other_model(self):
@@ -224,9 +224,9 @@ class Resume(harness.RunTest):
         self.assertEqual(wrote, ["step=1", "step=4", "step=8", "step=12"])
         # Without a period too, and not again in a run that goes on.
         other = [self.deck(), "--dir", self.folder + "/other", *first, "--set", "checkpoint.every_steps=0"]
-        self.expect(0, "checkpoint step=1 ", args=[*other, "--set", "train.total_steps=2"])
-        self.assertEqual(self.checkpoints(self.folder + "/other"), ["0000000001.h5", "0000000002.h5"])
-        self.expect(0, "from=checkpoint", args=[*other, "--set", "train.total_steps=3"])
+        self.expect(0, "checkpoint step=1 ", args=[*other, "--set", "train.total_steps=3"])
+        self.assertEqual(self.checkpoints(self.folder + "/other"), ["0000000001.h5", "0000000003.h5"])
+        self.expect(0, "from=checkpoint", args=[*other, "--set", "train.total_steps=4"])
         self.assertNotIn("checkpoint step=1 ", self.output)
 
     def test_lock(self):

@@ -211,8 +211,9 @@ double accuracy(const Images& train, const Images& test, int64_t shots, uint64_t
 TEST(Fewshot, AccuraciesAreThoseOfThePublishedFormulas) {
   const Images train{"few", 40}, test{"val", 223};
   for (double l2 : {1024.0, 0.5}) {
-    const eval::Result result = evaluate(
-        {.test = 223, .keys = fmt::format("shots = [1, 5, 30]\nseeds = 2\nl2 = [{:.1f}]", l2)})[0];
+    const eval::Result result =
+        evaluate({.test = 223,
+                  .keys = fmt::format("shots = [1, 5, 30]\nseeds = 2\nl2_reg = [{:.1f}]", l2)})[0];
     Values want;
     for (int64_t shots : {1, 5, 30}) {
       const double first = accuracy(train, test, shots, 0, l2),
@@ -232,7 +233,7 @@ TEST(Fewshot, AccuraciesAreThoseOfThePublishedFormulas) {
 TEST(Fewshot, EveryBatchAndNumberOfRanksGivesTheSameBits) {
   for (int64_t train : {1, 2, 3, 5, 7, 40})
     for (int64_t test : {1, 3, 40}) {
-      const std::string keys = "shots = [1, 10]\nl2 = [1024, 3]";
+      const std::string keys = "shots = [1, 10]\nl2_reg = [1024, 3]";
       const Values want =
           evaluate({.train = train, .test = test, .batch = 1, .keys = keys})[0].values;
       EXPECT_EQ(want.size(), 14u);
@@ -246,7 +247,7 @@ TEST(Fewshot, EveryBatchAndNumberOfRanksGivesTheSameBits) {
 }
 
 TEST(Fewshot, ValuesHaveTheDeclaredNames) {
-  for (const char* keys : {"", "shots = [3]\nseeds = 1", "l2 = [1, 2]\nseeds = 2"}) {
+  for (const char* keys : {"", "shots = [3]\nseeds = 1", "l2_reg = [1, 2]\nseeds = 2"}) {
     std::vector<std::string> names, declared;
     const std::vector<eval::Result> results = evaluate({.keys = keys});
     for (const auto& [name, value] : results[0].values) names.push_back(name);
@@ -261,7 +262,7 @@ TEST(Fewshot, ValuesHaveTheDeclaredNames) {
 TEST(Fewshot, ASweepReportsTheStrengthThatItTook) {
   const Images train{"few", 40}, test{"val", 223};
   const Values values =
-      evaluate({.test = 223, .keys = "shots = [1, 10]\nseeds = 1\nl2 = [3, 1e9]"})[0].values;
+      evaluate({.test = 223, .keys = "shots = [1, 10]\nseeds = 1\nl2_reg = [3, 1e9]"})[0].values;
   ASSERT_EQ(values.size(), 6u);
   for (size_t s : {size_t{0}, size_t{3}}) {
     const double l2 = values[s + 1].second;
@@ -317,8 +318,8 @@ TEST(Fewshot, RefusesSetsThatCannotServe) {
 TEST(Fewshot, RefusesKeysThatMeanNothing) {
   for (const auto& [keys, part] : {std::pair{"shots = []", "names no number"},
                                    {"shots = [5, 5]", "twice"},
-                                   {"l2 = [1.0, 1.0]", "twice"},
-                                   {"l2 = [0]", "l2"},
+                                   {"l2_reg = [1.0, 1.0]", "twice"},
+                                   {"l2_reg = [0]", "l2_reg"},
                                    {"seeds = 0", "seeds"}}) {
     rig::Root root;
     config::Deck deck(
