@@ -30,6 +30,8 @@ class Dataset {
                 int32_t& padding) const {
     return pipeline_.tokenize(field, text, ids, padding);
   }
+  // Returns the tokenizer whose ids the field holds; null if no op makes them from text.
+  const Tokenizer* tokenizer(const std::string& field) const { return pipeline_.tokenizer(field); }
   // Returns the counts of the ops in this process, samples read ahead included (count_lines.hpp).
   std::map<std::string, int64_t> counts() const { return pipeline_.counts(); }
 

@@ -39,6 +39,9 @@ struct Context {
   // returns at once, with Result::interrupted.
   std::function<bool()> interrupted = [] { return false; };
   DataSets further{};  // sets beside `dataset` (Registered::further_sets)
+  // The folder for files of this evaluation, which the evaluator makes; "" if none are wanted, as
+  // on all ranks but one.
+  std::string folder{};
 };
 
 struct Result {

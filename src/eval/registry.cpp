@@ -4,7 +4,8 @@
 namespace eval {
 
 // One row for each evaluator: src/eval/NAME.cpp ends in NAME_row().
-#define EVALUATORS(ROW) ROW(classification) ROW(fewshot) ROW(perplexity) ROW(retrieval) ROW(scoring)
+#define EVALUATORS(ROW) \
+  ROW(captioning) ROW(classification) ROW(fewshot) ROW(perplexity) ROW(retrieval) ROW(scoring)
 
 REGISTRY(registry, Registered, "evaluator", EVALUATORS)
 

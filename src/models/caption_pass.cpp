@@ -19,9 +19,12 @@ class CappaCaptionPass : public CaptionPass {
         places_(limits.places),
         length_(limits.length ? limits.length : model.options().length()),
         steps_(model.decoder(), model.head()) {
-    CHECK(places_ >= 1 && length_ >= 1 && length_ <= model.options().length(),
-          "captions of {} tokens at {} places; a text of the model has {}", length_, places_,
-          model.options().length());
+    if (length_ > model.options().length())
+      base::fail(base::Exit::config,
+                 "captions of {} tokens are asked for, and the texts of the model have {} "
+                 "(model.seq_len); use a smaller max_length, or 0 for the whole length",
+                 length_, model.options().length());
+    CHECK(places_ >= 1 && length_ >= 1, "captions of {} tokens at {} places", length_, places_);
   }
   std::string name() const override {
     return fmt::format("caption, {} places, {} tokens", places_, length_);

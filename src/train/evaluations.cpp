@@ -30,7 +30,7 @@ void find_pass(Evaluation& evaluation, const Job& job) {
 
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
-                            const std::function<bool()>& must_stop) {
+                            const std::function<bool()>& must_stop, const std::string& folder) {
   device::Range range(("evaluate " + evaluation.name).c_str());
   step::Engine& engine = job.engine();
   return evaluation.evaluator->run(
@@ -42,7 +42,8 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
        .forward = [&](const auto& prepare,
                       const auto& run) { engine.forward(*evaluation.pass, prepare, run, weights); },
        .interrupted = must_stop,
-       .further = evaluation.further});
+       .further = evaluation.further,
+       .folder = folder});
 }
 
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result) {
@@ -108,9 +109,11 @@ Evaluations::Outcome Evaluations::run(Which which) {
     if (!std::exchange(any, true)) attempt_.enter("evaluate");
     base::Stopwatch watch;
     const bool average = e.options.weights == eval::Weights::ema;
-    eval::Result result =
-        run_evaluation(e, attempt_.job, feed_.options(),
-                       average ? step::Weights::ema : step::Weights::raw, must_stop_);
+    const std::string folder =
+        fmt::format("{}/eval/{}/{:010}", attempt_.recipe.run.dir, e.name, attempt_.state.step);
+    eval::Result result = run_evaluation(e, attempt_.job, feed_.options(),
+                                         average ? step::Weights::ema : step::Weights::raw,
+                                         must_stop_, attempt_.leads() ? folder : "");
     if (result.interrupted) {
       log::line("eval={} step={} interrupted: made again when the run goes on", e.name,
                 attempt_.state.step);

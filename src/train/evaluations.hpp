@@ -55,10 +55,10 @@ Evaluation make_evaluation(const Job& job, const std::string& name,
                            const eval::EvalOptions& options, const EvaluationTimes& times = {});
 // Finds the pass of an evaluator in the job's engine.
 void find_pass(Evaluation& evaluation, const Job& job);
-// Runs an evaluator on the job's engine. All ranks call.
+// Runs an evaluator on the job's engine. All ranks call. folder: see eval::Context.
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
-                            const std::function<bool()>& must_stop);
+                            const std::function<bool()>& must_stop, const std::string& folder = {});
 // Describes the first value that is not finite; "" if there is none.
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result);
 // Returns the console line: "eval=val step=12 perplexity=31.2 examples=40 s=0.1".

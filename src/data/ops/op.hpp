@@ -26,6 +26,7 @@ struct Trace {
     int64_t max_len = 0, empty = 0;
     // Token counts of every caption to choose from, before cutting; prefix and end count, too.
     std::vector<int64_t> tokens;
+    Texts texts;  // these captions, as the data holds them
   };
   std::map<std::string, std::pair<int64_t, int64_t>> images;  // field -> height, width as decoded
   // field -> all texts from which its text was chosen
@@ -65,6 +66,8 @@ class Op {
                         std::vector<int32_t>& /*ids*/, int32_t& /*padding*/) const {
     return false;
   }
+  // Returns the tokenizer if the op turns text into the ids of `field`.
+  virtual const Tokenizer* tokenizer(const std::string& /*field*/) const { return nullptr; }
   // Adds the op's counts so far, under names such as "labels.captions_cut".
   virtual void count(std::map<std::string, int64_t>&) const {}
 };

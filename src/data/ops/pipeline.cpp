@@ -97,6 +97,13 @@ bool Pipeline::tokenize(const std::string& field, const std::string& text,
   return false;
 }
 
+const Tokenizer* Pipeline::tokenizer(const std::string& field) const {
+  const Tokenizer* last = nullptr;
+  for (const Stage& stage : stages_)
+    if (const Tokenizer* t = stage.op->tokenizer(field)) last = t;
+  return last;
+}
+
 std::map<std::string, int64_t> Pipeline::counts() const {
   std::map<std::string, int64_t> out;
   for (const Stage& stage : stages_) stage.op->count(out);

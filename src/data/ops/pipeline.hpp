@@ -32,6 +32,8 @@ class Pipeline {
   // cut nor padded, and the id of padding. Returns false if there is no such op.
   bool tokenize(const std::string& field, const std::string& text, std::vector<int32_t>& ids,
                 int32_t& padding) const;
+  // Returns the tokenizer of the last op that makes the field from text; null if there is none.
+  const Tokenizer* tokenizer(const std::string& field) const;
   std::map<std::string, int64_t> counts() const;
 
  private:

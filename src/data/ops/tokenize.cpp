@@ -91,6 +91,9 @@ class Tokenize : public Op {
     padding = pad_;
     return true;
   }
+  const Tokenizer* tokenizer(const std::string& field) const override {
+    return field == keys_.out ? tokenizer_.get() : nullptr;
+  }
 
   void count(std::map<std::string, int64_t>& counts) const override {
     counts[keys_.out + ".captions"] += captions_;
@@ -124,6 +127,7 @@ class Tokenize : public Op {
     for (const std::string& one : choices == trace.choices.end() ? Texts{text} : choices->second) {
       captions.tokens.push_back(int64_t(encoded(one).size()));
       captions.empty += base::trim(one).empty();
+      captions.texts.push_back(one);
     }
   }
 

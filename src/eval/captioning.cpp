@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generates a caption of every image, compares the captions with those of the data, and writes them
+// to captions.jsonl. A caption depends only on its image and the keys, so captions and metrics are
+// the same for any number of ranks.
+#include <algorithm>
+#include <bit>
+#include <nlohmann/json.hpp>
+
+#include "data/stream/host_batch.hpp"
+#include "eval/caption_metrics.hpp"
+#include "eval/evaluator.hpp"
+#include "io/files.hpp"
+#include "models/captioner.hpp"
+
+namespace eval {
+namespace {
+
+constexpr const char* kTokens = "labels";  // the field of ids
+
+struct CaptioningOptions : config::Table::Variant {
+  models::DecodeOptions decode;
+  int64_t seed = 0;
+  void bind(config::Table& t) override;
+  models::CaptionLimits limits() const { return {decode.places(), decode.max_length}; }
+};
+
+void CaptioningOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  t.choice("method", decode.method, models::kDecodeMethodNames,
+           "greedy: the most likely token at each position; beam: the caption with the best score "
+           "that beam search finds; sample: tokens drawn with their probabilities")
+      .on_resume(may);
+  t.key("max_length", decode.max_length,
+        "tokens of a caption, its end included; 0 = the length of the model's texts")
+      .min(0)
+      .on_resume(may);
+  t.key("beams", decode.beams, "beam: hypotheses of an image").min(1).max(64).on_resume(may);
+  t.key("length_penalty", decode.length_penalty,
+        "beam: the score of n tokens is their log-likelihood / ((5 + n) / 6)^length_penalty")
+      .min(0)
+      .on_resume(may);
+  t.key("temperature", decode.temperature, "sample: divides the logits").above(0).on_resume(may);
+  t.key("top_k", decode.top_k, "sample: only the k most likely tokens; 0 = all")
+      .min(0)
+      .on_resume(may);
+  t.key("top_p", decode.top_p, "sample: only the fewest tokens that have this probability together")
+      .above(0)
+      .max(1)
+      .on_resume(may);
+  t.key("seed", seed, "sample: seed of the draws").min(0).on_resume(may);
+}
+
+// A caption with the captions of the data.
+struct Example {
+  int64_t position = 0;
+  double log_likelihood = 0;
+  int64_t ended = 0;
+  std::string caption;
+  std::vector<std::string> references;
+};
+
+void put(std::string& out, int64_t value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void put(std::string& out, const std::string& text) {
+  put(out, int64_t(text.size()));
+  out += text;
+}
+int64_t take(const std::string& from, size_t& at) {
+  int64_t value = 0;
+  from.copy(reinterpret_cast<char*>(&value), sizeof value, at);
+  at += sizeof value;
+  return value;
+}
+std::string take_text(const std::string& from, size_t& at) {
+  const size_t size = size_t(take(from, at));
+  at += size;
+  return from.substr(at - size, size);
+}
+
+// Returns the examples of all ranks, by position.
+std::vector<Example> of_all_ranks(comm::Comm& world, const std::vector<Example>& mine, int64_t n) {
+  std::string packed;
+  for (const Example& e : mine) {
+    put(packed, e.position);
+    put(packed, std::bit_cast<int64_t>(e.log_likelihood));
+    put(packed, e.ended);
+    put(packed, e.caption);
+    put(packed, int64_t(e.references.size()));
+    for (const std::string& text : e.references) put(packed, text);
+  }
+  std::vector<Example> all(static_cast<size_t>(n));
+  for (const std::string& from : world.gather_text(packed))
+    for (size_t at = 0; at < from.size();) {
+      Example e;
+      e.position = take(from, at);
+      e.log_likelihood = std::bit_cast<double>(take(from, at));
+      e.ended = take(from, at);
+      e.caption = take_text(from, at);
+      for (int64_t count = take(from, at); count > 0; --count)
+        e.references.push_back(take_text(from, at));
+      const auto place = size_t(e.position);
+      all.at(place) = std::move(e);
+    }
+  return all;
+}
+
+class Captioning : public Evaluator {
+ public:
+  explicit Captioning(const CaptioningOptions& options) : options_(options) {}
+
+  void check(const data::Dataset& set) const override {
+    if (set.size() == 0)
+      base::fail(base::Exit::data, "[data.{}] holds no image to caption", set.name());
+    const data::Tokenizer* tokenizer = set.tokenizer(kTokens);
+    if (!tokenizer)
+      base::fail(base::Exit::data,
+                 "captioning needs a tokenizer to read its tokens, and no op of [data.{}] makes "
+                 "\"{}\" from text; add tokenize(...) to its preprocessing",
+                 set.name(), kTokens);
+    if (!tokenizer->end_id())
+      base::fail(base::Exit::data,
+                 "captioning needs a token that ends captions, and the tokenizer of [data.{}] has "
+                 "none; use one with an end piece",
+                 set.name());
+  }
+
+  Result run(const Context& context) override {
+    const Rounds rounds(context);
+    const int64_t n = context.dataset.size();
+    const data::Tokenizer& tokenizer = *context.dataset.tokenizer(kTokens);
+    auto loader = rounds.loader(context, [](int64_t p) { return p; });
+    auto& pass = dynamic_cast<models::CaptionPass&>(*context.pass);
+    models::DecodeOptions decode = options_.decode;
+    decode.end_id = *tokenizer.end_id();
+    decode.seed = uint64_t(options_.seed);
+    std::vector<Example> mine;
+    std::vector<models::Caption> captions;
+    for (int64_t round = 0; round < rounds.count(); ++round) {
+      if (context.interrupted()) return {.values = {}, .examples = 0, .interrupted = true};
+      data::BatchPtr batch = loader->next();
+      const int64_t first = rounds.first(round),
+                    count = std::clamp<int64_t>(n - first, 0, context.batch);
+      const models::HostBatch host = data::host_batch(*batch, first);
+      context.forward([&](const models::Inputs& into) { pass.prepare(host, into); },
+                      [&](nn::Context& ctx, const models::Inputs& in) {
+                        pass.run(ctx, in, decode, count, first, captions);
+                      });
+      for (int64_t b = 0; b < count; ++b) {
+        models::Caption& c = captions[size_t(b)];
+        // A model may have more ids than its tokenizer; training never shows it the others.
+        std::erase_if(c.ids, [&](int32_t id) { return id >= tokenizer.vocab_size(); });
+        mine.push_back({first + b, c.log_likelihood, c.ended, tokenizer.decode(c.ids),
+                        references(context.dataset, first + b)});
+      }
+    }
+    const std::vector<Example> all = of_all_ranks(context.world, mine, n);
+    if (!context.folder.empty()) write(context, all);
+    return result(all);
+  }
+
+ private:
+  static std::vector<std::string> references(const data::Dataset& set, int64_t position) {
+    data::Trace trace;
+    set.get(position, position, nullptr, &trace);
+    return trace.captions[kTokens].texts;
+  }
+
+  static void write(const Context& context, const std::vector<Example>& all) {
+    using Json = nlohmann::ordered_json;
+    std::string lines;
+    for (const Example& e : all) {
+      const Json line{{"position", e.position}, {"key", context.dataset.key(e.position)},
+                      {"caption", e.caption},   {"log_likelihood", e.log_likelihood},
+                      {"ended", e.ended != 0},  {"references", e.references}};
+      lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    }
+    io::make_directories(context.folder);
+    io::write_file_atomically(context.folder + "/captions.jsonl", lines);
+  }
+
+  static Result result(const std::vector<Example>& all) {
+    std::vector<std::string> captions;
+    std::vector<std::vector<std::string>> texts;
+    double likelihood = 0, ended = 0;
+    for (const Example& e : all) {
+      captions.push_back(e.caption);
+      texts.push_back(e.references);
+      likelihood += e.log_likelihood;
+      ended += double(e.ended);
+    }
+    const CaptionScores scores = caption_metrics(captions, texts).set;
+    Result result{{}, int64_t(all.size()), "images"};
+    for (size_t i = 0; i < scores.bleu.size(); ++i)
+      result.values.emplace_back(fmt::format("bleu{}", i + 1), scores.bleu[i]);
+    result.values.emplace_back("rouge_l", scores.rouge_l);
+    result.values.emplace_back("cider_d", scores.cider_d);
+    result.values.emplace_back("log_likelihood", likelihood / double(all.size()));
+    result.values.emplace_back("ended", ended / double(all.size()));
+    return result;
+  }
+
+  CaptioningOptions options_;
+};
+
+}  // namespace
+
+Registered captioning_row() {
+  return {
+      "captioning",
+      "captions of the images, compared with those of the data; writes captions.jsonl",
+      [](const config::Table::Variant&) {
+        std::vector<Metric> out;
+        for (int n = 1; n <= 4; ++n)
+          out.push_back({fmt::format("bleu{}", n), "1",
+                         fmt::format("BLEU-{} of the captions of the whole set, as COCO's "
+                                     "published scorer defines it",
+                                     n)});
+        out.push_back({"rouge_l", "1", "mean ROUGE-L of the captions"});
+        out.push_back({"cider_d", "1", "mean CIDEr-D of the captions, from 0 to 10"});
+        out.push_back({"log_likelihood", "nats/caption",
+                       "mean log-likelihood of the generated captions under the model"});
+        out.push_back({"ended", "1", "share of the captions that ended before the largest length"});
+        return out;
+      },
+      "generate captions",
+      nullptr,
+      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<CaptioningOptions>()); },
+      [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
+        return std::make_unique<Captioning>(dynamic_cast<const CaptioningOptions&>(options));
+      },
+      [](const models::Model& model,
+         const config::Table::Variant& options) -> std::unique_ptr<models::ForwardPass> {
+        auto* captioner = dynamic_cast<const models::Captioner*>(&model);
+        if (!captioner) return nullptr;
+        return captioner->make_caption_pass(
+            dynamic_cast<const CaptioningOptions&>(options).limits());
+      }};
+}
+
+}  // namespace eval

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the captioning evaluator with a made-up model: every image gets one caption, on any number
+// of ranks, and captions.jsonl and the metrics hold what the model said.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "eval/caption_metrics.hpp"
+#include "models/captioner.hpp"
+#include "rig.hpp"
+
+namespace {
+
+std::string reference_of(int64_t i) { return fmt::format("a cat number {} sits here", i % 7); }
+std::string caption_of(int64_t i) {
+  return i % 3 ? reference_of(i) : fmt::format("a dog \"{}\" sits", i);
+}
+
+// Sample i has its number as an image, and a text.
+class Captioned : public data::Source {
+ public:
+  explicit Captioned(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+  std::string key(int64_t index) const override { return fmt::format("image {}", index); }
+  std::string summary() const override { return ""; }
+  data::Sample read(int64_t index) const override {
+    data::Array image(device::DType::f32, {1});
+    image.f32()[0] = float(index);
+    data::Sample sample;
+    sample["image"] = std::move(image);
+    sample["text"] = reference_of(index);
+    return sample;
+  }
+
+ private:
+  int64_t size_;
+};
+
+data::Dataset captioned(int64_t size, const std::string& ops) {
+  static const data::Tokenizers tokenizers(
+      {{"b", data::tokenizer_rows().at("bytes").make_options()}});
+  return {"val", std::make_unique<Captioned>(size),
+          data::Pipeline(ops,
+                         {{"image", data::FieldSpec::array(device::DType::f32, {1})},
+                          {"text", data::FieldSpec::characters()}},
+                         {.tokenizers = &tokenizers, .open = true})};
+}
+
+class MadeUpCaptions : public models::CaptionPass {
+ public:
+  std::string name() const override { return "caption"; }
+  std::vector<models::InputSpec> inputs() const override { return {}; }
+  void prepare(const models::HostBatch& batch, const models::Inputs&) const override {
+    batch_ = batch;
+  }
+  void plan(nn::Context&, const models::Inputs&) override {}
+  void run(nn::Context&, const models::Inputs&, const models::DecodeOptions& options,
+           int64_t examples, int64_t first_position,
+           std::vector<models::Caption>& captions) override {
+    asked = options;
+    captions.clear();
+    for (int64_t b = 0; b < examples; ++b) {
+      EXPECT_EQ(batch_.features.at("image").f32()[b], float(first_position + b));
+      models::Caption c{{}, -double(first_position + b), (first_position + b) % 2 == 0};
+      for (char letter : caption_of(first_position + b)) c.ids.push_back(3 + uint8_t(letter));
+      c.ids.push_back(300);  // an id that the tokenizer does not know
+      captions.push_back(std::move(c));
+    }
+  }
+  models::DecodeOptions asked;
+
+ private:
+  mutable models::HostBatch batch_;
+};
+
+// Ranks one after the other: texts of the first round are gathered for the second.
+class Gathering : public rig::Ranks {
+ public:
+  using Ranks::Ranks;
+  std::vector<std::string> gather_text(const std::string& text) override {
+    texts.resize(size_t(size()));
+    texts[size_t(rank())] = text;
+    // In the first round later ranks have not spoken yet, so the ranks before stand for them.
+    for (size_t r = size_t(rank()) + 1; collecting && r < texts.size(); ++r) texts[r].clear();
+    return texts;
+  }
+  std::vector<std::string> texts;
+  bool collecting = true;
+};
+
+std::vector<std::pair<std::string, double>> expected(int64_t n) {
+  std::vector<std::string> captions;
+  std::vector<std::vector<std::string>> references;
+  double likelihood = 0, ended = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    captions.push_back(caption_of(i));
+    references.push_back({reference_of(i)});
+    likelihood -= double(i) / double(n);
+    ended += i % 2 == 0 ? 1.0 / double(n) : 0;
+  }
+  const eval::CaptionScores s = eval::caption_metrics(captions, references).set;
+  return {{"bleu1", s.bleu[0]},           {"bleu2", s.bleu[1]},   {"bleu3", s.bleu[2]},
+          {"bleu4", s.bleu[3]},           {"rouge_l", s.rouge_l}, {"cider_d", s.cider_d},
+          {"log_likelihood", likelihood}, {"ended", ended}};
+}
+
+TEST(Captioning, WritesEveryCaptionAndScoresThem) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("captioning_{}", getpid())).string();
+  for (int64_t n : {1, 2, 5, 40})
+    for (int64_t batch : {1, 4, 32})
+      for (int ranks : {1, 3}) {
+        SCOPED_TRACE(fmt::format("{} images, batches of {}, {} ranks", n, batch, ranks));
+        const data::Dataset set =
+            captioned(n, "tokenize('b', max_len=64, eos='sticky')|keep('image', 'labels')");
+        const auto evaluator = eval::make_evaluator(
+            rig::options("captioning", "method = \"beam\"\nbeams = 3\nlength_penalty = 0.5"));
+        evaluator->check(set);
+        Gathering all(ranks);
+        std::vector<eval::Result> results(static_cast<size_t>(ranks));
+        all.run_all([&](int rank, bool first_round) {
+          all.collecting = first_round;
+          MadeUpCaptions pass;
+          eval::Context context{.world = all,
+                                .dataset = set,
+                                .loader = {},
+                                .batch = batch,
+                                .pass = &pass,
+                                .forward = rig::forward,
+                                .folder = rank == 0 && !first_round ? folder : ""};
+          // In the first round not all captions are known, which caption_metrics may refuse.
+          try {
+            results[size_t(rank)] = evaluator->run(context);
+          } catch (const base::Error& e) {
+            EXPECT_TRUE(first_round) << e.what();
+          }
+          if (rank == 0 || n > batch) {
+            EXPECT_EQ(pass.asked.places(), 3);
+            EXPECT_EQ(pass.asked.end_id, 1);
+          }
+        });
+        for (const eval::Result& r : results) {
+          EXPECT_EQ(r.examples, n);
+          ASSERT_EQ(r.values.size(), 8);
+          const auto want = expected(n);
+          for (size_t i = 0; i < 8; ++i) {
+            EXPECT_EQ(r.values[i].first, want[i].first);
+            EXPECT_NEAR(r.values[i].second, want[i].second, 1e-12) << want[i].first;
+          }
+        }
+        std::ifstream file(folder + "/captions.jsonl");
+        int64_t i = 0;
+        for (std::string line; std::getline(file, line); ++i) {
+          const auto row = nlohmann::json::parse(line);
+          EXPECT_EQ(row.at("position"), i);
+          EXPECT_EQ(row.at("key"), fmt::format("image {}", i));
+          EXPECT_EQ(row.at("caption"), caption_of(i));
+          EXPECT_EQ(row.at("references"), nlohmann::json({reference_of(i)}));
+          EXPECT_EQ(row.at("log_likelihood"), -double(i));
+          EXPECT_EQ(row.at("ended"), i % 2 == 0);
+        }
+        EXPECT_EQ(i, n);
+        std::filesystem::remove_all(folder);
+      }
+}
+
+TEST(Captioning, NeedsATokenizer) {
+  const auto evaluator = eval::make_evaluator(rig::options("captioning"));
+  auto problem = [&](const data::Dataset& set) {
+    try {
+      evaluator->check(set);
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::Exit::data);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(problem(captioned(3, "")).find("tokenize(...)"), std::string::npos);
+  EXPECT_NE(problem(captioned(0, "")).find("no image"), std::string::npos);
+  EXPECT_EQ(problem(captioned(3, "tokenize('b', max_len=9)")), "");
+}
+
+}  // namespace
