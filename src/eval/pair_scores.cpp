@@ -137,8 +137,7 @@ double recall(const double* ranks, int64_t n, int64_t k) {
   return double(hits) / double(n);
 }
 
-std::unique_ptr<models::ForwardPass> make_pair_pass(const models::Model& model,
-                                                    const config::Table::Variant&) {
+std::unique_ptr<models::ForwardPass> make_pair_pass(const models::Model& model) {
   const auto* scorer = dynamic_cast<const models::CaptionScorer*>(&model);
   return scorer ? scorer->make_pair_score_pass() : nullptr;
 }

@@ -54,7 +54,6 @@ double rank_of(const double* scores, int64_t n, int64_t i);
 // Returns the share of ranks below k; NaN if any is NaN.
 double recall(const double* ranks, int64_t n, int64_t k);
 
-std::unique_ptr<models::ForwardPass> make_pair_pass(const models::Model& model,
-                                                    const config::Table::Variant&);
+std::unique_ptr<models::ForwardPass> make_pair_pass(const models::Model& model);
 
 }  // namespace eval

@@ -8,32 +8,6 @@
 
 namespace train {
 
-std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
-  std::vector<std::string> fields;
-  for (const auto& [feature, wanted] : models::make_model(model, memory)->features())
-    if (wanted.pixels) fields.push_back(feature);
-  if (fields.size() != 1) return {};
-  std::set<std::string> names;
-  for (const auto& [name, weight] : train.parts()) names.insert(name);
-  for (const auto& [name, e] : evals) names.insert(e.data);
-  std::optional<BytePixels> all;
-  for (const std::string& name : names) {
-    try {
-      const std::optional<data::ByteScale> one = data.byte_scale_of(name, fields.front());
-      if (!one || (all && all->scale != *one)) return {};
-      all = BytePixels{fields.front(), *one};
-    } catch (const base::Error&) {
-      return {};  // a needed file is not here; opening the set reports it
-    }
-  }
-  return all;
-}
-
-std::string Recipe::bytes_field(device::Kind kind) const {
-  const std::optional<BytePixels> bytes = kind == device::Kind::cuda ? byte_pixels() : std::nullopt;
-  return bytes ? bytes->field : "";
-}
-
 std::map<std::string, eval::EvalOptions> Recipe::chosen_evaluations() const {
   std::map<std::string, eval::EvalOptions> all = evaluations();
   const std::vector<std::string>& names = evaluate.evaluators;
