@@ -5,10 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
+import unittest
 
 import h5py
 
 import harness
+import place
 from live_harness import LiveTest
 
 LONG = ["--set", "train.total_steps=1000000"]
@@ -116,6 +118,7 @@ class Files(LiveTest):
         self.ended(job, 75)
         self.check_whole(self.newest())
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_another_job_takes_the_directory(self):
         """The second job starts after the directory was removed and before the first one looks. The first one ends, and leaves the
         files of the second alone."""

@@ -4,8 +4,10 @@
 and names the purpose of the memory."""
 import resource
 import subprocess
+import unittest
 
 import harness
+import place
 
 
 class MemoryLimit(harness.RunTest):
@@ -24,6 +26,7 @@ class MemoryLimit(harness.RunTest):
             kib += 10000
         return kib
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_every_limit(self):
         # The limits go from the least that loads the libraries to more than enough. The job never
         # crashes, and never succeeds under a limit below one that was refused.
@@ -39,6 +42,7 @@ class MemoryLimit(harness.RunTest):
         self.assertEqual(ended[-1], 0)
         self.assertEqual(ended, sorted(ended, reverse=True))
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_ranks(self):
         code, output = self.under(self.loaded() + 180000, ranks=2)
         self.assertEqual(code, 3, output)
@@ -46,6 +50,7 @@ class MemoryLimit(harness.RunTest):
         with open(f"{self.folder}/{self.loaded() + 180000}/report.txt") as f:
             self.assertRegex(f.readline(), r"^rank=\d of 2 host=\S+ step=0 phase=\S+ exit=3: out of memory: training \(\d+ MiB planned")
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_threads_and_plans_count(self):
         # Under a limit that is enough for the unchanged deck, more threads and a larger model are
         # refused by name.

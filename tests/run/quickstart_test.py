@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import unittest
 
 import harness
+import place
 
 QUICKSTART = os.path.join(harness.SOURCE, "tools", "quickstart")
 SMALL = ("--set", "model.encoder.depth=1", "--set", "model.decoder.depth=1",
@@ -46,6 +48,7 @@ class Quickstart(harness.RunTest):
         self.assertEqual(self.checkpoints()[-1], f"{int(found[1]):010}.h5")
         return int(found[1])
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_interrupted(self):
         job = self.start(*LONG)
         self.until(job, "step=4 ")

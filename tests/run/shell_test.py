@@ -9,6 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
+import place
+
 GUARD = 1800  # s: ends hung tests
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -60,6 +62,7 @@ class Jobs(unittest.TestCase):
             pass
         job.wait()
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_request_while_mpirun_starts_is_passed_on(self):
         """A USR1 between the start of mpirun and the assignment of its process id is not lost."""
         with open(f"{SOURCE}/jobs/common.sh", encoding="utf-8") as f:
@@ -76,6 +79,7 @@ run_trainer; echo "rc=$rc asked=$asked"
         finally:
             self.end(job)
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_lost_request_to_stop_is_made_again(self):
         with tempfile.TemporaryDirectory(prefix="trainer_test_") as folder:
             with open(f"{folder}/mpirun", "w") as f:

@@ -11,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import time
+import unittest
 
 import harness
+import place
 
 STATUS = os.path.join(harness.SOURCE, "tools", "status")
 
@@ -147,6 +149,7 @@ class Status(harness.RunTest):
         self.metrics(self.start(), *fast, self.start(2, 50), age_s=20)
         self.assertIn("no step since 2", self.status(self.dir))
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_stopped_rank(self):
         # The deck has no evaluations and saves, because a rank that stops in one of them is no
         # stalled step. The console is a file, because a full pipe would stop the job as well.

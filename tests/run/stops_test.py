@@ -89,6 +89,7 @@ preprocess = 'keep("image", "labels") | value_range(-1, 1, key="image")'
         self.expect(0, "eval=val step=3 perplexity", "finished step=3", ranks=2,
                     args=[deck, *slow, "--set", "eval.val.data=train", "--allow-change", "eval"])
 
+    @unittest.skipIf(place.no_processes(), place.no_processes())
     def test_a_closed_terminal_saves(self):
         # HUP, by the deck's defaults: to the trainer without mpirun, and to one rank of two.
         for ranks in (0, 2):
