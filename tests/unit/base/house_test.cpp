@@ -235,6 +235,7 @@ TEST(Style, FilesAreShortAndClean) {
 const std::map<std::string, std::string>& caption_files() {
   static const std::map<std::string, std::string> files = {
       {"perplexity", "evaluator of captions"},
+      {"captioning", "evaluator of captions"},
       {"caption_metrics", "BLEU, ROUGE-L and CIDEr-D"},
       {"caption_tokens", "words of captions for these"},
       {"scoring", "evaluator that ranks captions of classes"},
