@@ -120,11 +120,10 @@ void Evaluator::set_up() {
   sources_ = sources_of(world(), recipe_);
   job_.stage_data(poll);
   job_.open_data(data_sets_of(chosen), poll);
-  std::map<std::string, int64_t> sizes;
-  for (const auto& [name, options] : chosen) {
+  for (const auto& [name, options] : chosen)
     evaluations_.push_back(make_evaluation(job_, name, options));
-    sizes[options.data] = evaluations_.back().dataset.size();
-  }
+  std::map<std::string, int64_t> sizes;
+  for (const std::string& name : data_sets_of(chosen)) sizes[name] = job_.evaluated(name).size();
   refuse_average();
   loader_ = recipe_.data.loader;
   bad_samples_ = std::make_unique<records::BadSamples>(world(), "", loader_.max_bad_sample_fraction,
