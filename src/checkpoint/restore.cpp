@@ -20,7 +20,7 @@ namespace log = base::log;
 namespace {
 
 // Bytes [begin, end) of a tensor and the memory to fill.
-struct Wanted {
+struct WantedBytes {
   const Entry* entry;
   int64_t begin, end;
   char* data;
@@ -28,9 +28,9 @@ struct Wanted {
 };
 
 // Sorted by file offset, so that the disk can read ahead.
-std::vector<Wanted> wanted_of(const std::string& path, const Manifest& manifest,
-                              const std::vector<shard::TensorSlice>& tensors) {
-  std::vector<Wanted> all;
+std::vector<WantedBytes> wanted_of(const std::string& path, const Manifest& manifest,
+                                   const std::vector<shard::TensorSlice>& tensors) {
+  std::vector<WantedBytes> all;
   for (const shard::TensorSlice& t : tensors) {
     const Entry* e = manifest.layout.find(t.name);
     CHECK(e, "{} is not in {}", t.name, path);
@@ -42,14 +42,14 @@ std::vector<Wanted> wanted_of(const std::string& path, const Manifest& manifest,
     }
   }
   std::sort(all.begin(), all.end(),
-            [](const Wanted& a, const Wanted& b) { return a.offset() < b.offset(); });
+            [](const WantedBytes& a, const WantedBytes& b) { return a.offset() < b.offset(); });
   return all;
 }
 
 // Whole blocks [first, end) of a tensor, read straight into the wanted memory; or one block that is
 // wanted only in part.
 struct Portion {
-  const Wanted* wanted;
+  const WantedBytes* wanted;
   int64_t first, end;
   bool whole;
   int64_t begin() const { return first * kBlock; }  // within the tensor
@@ -60,10 +60,10 @@ struct Portion {
 // bytes of one read; bytes of a gap between two portions of one read
 constexpr int64_t kMaxRead = 64 << 20, kMaxGap = 64 << 10;
 
-std::vector<Portion> portions_of(const std::vector<Wanted>& wanted) {
+std::vector<Portion> portions_of(const std::vector<WantedBytes>& wanted) {
   constexpr int64_t kMaxBlocks = kMaxRead / kBlock;
   std::vector<Portion> out;
-  for (const Wanted& w : wanted) {
+  for (const WantedBytes& w : wanted) {
     int64_t first = block_count(w.begin),
             end = w.end == w.entry->bytes ? w.entry->blocks() : w.end / kBlock;
     if (int64_t block = w.begin / kBlock; block < first)
@@ -98,7 +98,7 @@ std::vector<size_t> batches_of(const std::vector<Portion>& portions) {
 
 int64_t read_parts(const std::string& path, const Manifest& manifest,
                    const std::vector<shard::TensorSlice>& tensors, const std::stop_token& token) {
-  const std::vector<Wanted> wanted = wanted_of(path, manifest, tensors);
+  const std::vector<WantedBytes> wanted = wanted_of(path, manifest, tensors);
   const std::vector<Portion> portions = portions_of(wanted);
   const std::vector<size_t> batches = batches_of(portions);
   io::File file(path, io::File::Mode::read);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/text.hpp"
+#include "checkpoint/catalogue.hpp"
 #include "checkpoint/weight_file.hpp"
 #include "data/sources/file.hpp"
 #include "data/tokenizers/tokenizer.hpp"
@@ -102,13 +103,23 @@ std::vector<Place> places_of(const Recipe& recipe, const config::Deck& deck) {
       add(key, base::Exit::data,
           [&options = options] { return dataset_problem(*options.source_options()); });
   }
-  for (const auto& [key, path] : {std::pair{"init.from", recipe.init.from},
-                                  {"checkpoint.branch_from", recipe.checkpoint.branch_from}})
-    if (!path.empty())
-      add(key, base::Exit::checkpoint, [path = path] {
-        checkpoint::open_weights(path);
-        return std::string();
-      });
+  if (const std::string& path = recipe.init.from; !path.empty())
+    add("init.from", base::Exit::checkpoint, [&path] {
+      checkpoint::open_weights(path);
+      return std::string();
+    });
+  // A branch continues a full state, so another program's file of weights will not do.
+  if (const std::string& path = recipe.checkpoint.branch_from; !path.empty())
+    add("checkpoint.branch_from", base::Exit::checkpoint, [&path] {
+      std::string problem;
+      for (const checkpoint::Candidate& file : checkpoint::files_at(path)) try {
+          checkpoint::inspect(file.path, file.step);
+          return std::string();
+        } catch (const base::Error& e) {
+          problem = e.what();
+        }
+      return problem;
+    });
   return out;
 }
 

@@ -122,6 +122,11 @@ class CommandLine(DeckTest):
                     "in all 7 of 7 files", "other.h5' does not begin like an HDF5 file",
                     f"deck.toml:{self.line_of(text, 'empty.npz')}: init.from: ", args=[path, "--validate", "--files"])
         self.assertFalse(os.path.exists(self.dir))
+        # Weights alone do for a new run, but a branch continues a full state.
+        weights = os.path.join(harness.SOURCE, "tests/data/weights_of_python.safetensors")
+        look = [self.deck(), "--validate", "--files", "--set"]
+        self.expect(0, "valid", args=[*look, f"init.from={weights}"])
+        self.expect(5, "--set checkpoint.branch_from=", "does not begin as a checkpoint", args=[*look, f"checkpoint.branch_from={weights}"])
         self.expect(0, "valid", args=[self.deck(), "--validate", "--files"])
         self.assertNotIn("not looked at", self.output)
         with open(self.data + "/train-001.tar", "wb") as f:
