@@ -9,6 +9,7 @@
 #include "data/stream/host_batch.hpp"
 #include "eval/caption_metrics.hpp"
 #include "eval/evaluator.hpp"
+#include "eval/shuffled_images.hpp"
 #include "io/files.hpp"
 #include "models/captioner.hpp"
 
@@ -20,6 +21,7 @@ constexpr const char* kTokens = "labels";  // the field of ids
 struct CaptioningOptions : config::Table::Variant {
   models::DecodeOptions decode;
   int64_t seed = 0;
+  ShuffledImages shuffled;
   void bind(config::Table& t) override;
   models::CaptionLimits limits() const { return {decode.places(), decode.max_length}; }
 };
@@ -48,6 +50,7 @@ void CaptioningOptions::bind(config::Table& t) {
       .max(1)
       .on_resume(may);
   t.key("seed", seed, "sample: seed of the draws").min(0).on_resume(may);
+  shuffled.bind(t);
 }
 
 // A caption with the captions of the data.
@@ -123,13 +126,14 @@ class Captioning : public Evaluator {
                  "captioning needs a token that ends captions, and the tokenizer of [data.{}] has "
                  "none; use one with an end piece",
                  set.name());
+    options_.shuffled.check(set);
   }
 
   Result run(const Context& context) override {
     const Rounds rounds(context);
     const int64_t n = context.dataset.size();
     const data::Tokenizer& tokenizer = *context.dataset.tokenizer(kTokens);
-    auto loader = rounds.loader(context, [](int64_t p) { return p; });
+    auto loader = rounds.loader(context, options_.shuffled.place(n));
     auto& pass = dynamic_cast<models::CaptionPass&>(*context.pass);
     models::DecodeOptions decode = options_.decode;
     decode.end_id = *tokenizer.end_id();
@@ -155,7 +159,8 @@ class Captioning : public Evaluator {
       }
     }
     const std::vector<Example> all = of_all_ranks(context.world, mine, n);
-    if (!context.folder.empty()) write(context, all);
+    // Captions of other images would mislead whoever reads them beside the references.
+    if (!context.folder.empty() && !options_.shuffled.on) write(context, all);
     return result(all);
   }
 

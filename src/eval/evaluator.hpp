@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,8 @@ struct EvalOptions {
 // the trained weights, NAME_ema on their average. `weights` of each result is "raw" or "ema".
 std::map<std::string, EvalOptions> evaluations(const std::map<std::string, EvalOptions>& tables);
 
+using Features = std::map<std::string, models::FeatureSpec>;
+
 // A number that an evaluator returns, with its description for files and messages.
 struct Metric {
   std::string name, unit, doc;
@@ -101,9 +104,11 @@ struct Registered {
   // Optional: returns the names of the data sets that it reads beside `data`, by their keys.
   std::map<std::string, std::string> (*further_sets)(const config::Table::Variant& options) =
       nullptr;
-  // Optional: returns the fields that each of its data sets must have. Without it they are those of
-  // the model.
-  std::map<std::string, models::FeatureSpec> (*features)(const models::Model& model) = nullptr;
+  // Optional: returns the fields that a data set must have, for the key that names it. Without it,
+  // or without a result, they are those of the model.
+  std::optional<Features> (*features)(const models::Model& model,
+                                      const config::Table::Variant& options,
+                                      const std::string& key) = nullptr;
 };
 const base::Registry<Registered>& registry();
 const Registered& row_of(const EvalOptions& options);
@@ -115,9 +120,13 @@ std::unique_ptr<models::ForwardPass> make_pass(const EvalOptions& options,
 std::unique_ptr<Evaluator> make_evaluator(const EvalOptions& options);
 // Returns the names of all data sets that the evaluator reads, by their keys; "data" is one.
 std::map<std::string, std::string> data_sets_of(const EvalOptions& options);
-// Returns the fields that each of these data sets must have.
-std::map<std::string, models::FeatureSpec> features_of(const EvalOptions& options,
-                                                       const models::Model& model);
+// Returns the fields that one of these data sets must have; nothing if they are those of the model.
+std::optional<Features> features_of(const EvalOptions& options, const std::string& key,
+                                    const models::Model& model);
+
+// Returns the fields of a set of images with classes: the model's image, and the i32 `label`. `key`
+// is what messages name as the reader.
+Features labelled_images(const models::Model& model, const std::string& key);
 
 // Hands every example of a set to one rank, in batches of equal size. All ranks run the same number
 // of rounds, because weights may have to be gathered. Positions from the size of the set on are

@@ -268,12 +268,9 @@ std::vector<Metric> fewshot_metrics(const FewshotOptions& options) {
 }
 
 // The embed pass reads images only, and the evaluator reads labels.
-std::map<std::string, models::FeatureSpec> fewshot_features(const models::Model& model) {
-  std::map<std::string, models::FeatureSpec> features;
-  for (const auto& [name, feature] : model.features())
-    if (name == "image") features[name] = feature;
-  features["label"] = {.type = device::DType::i32, .shape = {}, .key = "eval kind fewshot"};
-  return features;
+std::optional<Features> fewshot_features(const models::Model& model, const config::Table::Variant&,
+                                         const std::string&) {
+  return labelled_images(model, "eval kind fewshot");
 }
 
 const FewshotOptions& fewshot_options(const config::Table::Variant& options) {

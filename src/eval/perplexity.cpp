@@ -4,20 +4,20 @@
 // summed tokens. Both are exact for any size of the set and any number of ranks.
 #include "data/stream/host_batch.hpp"
 #include "eval/evaluator.hpp"
+#include "eval/shuffled_images.hpp"
 #include "models/caption_scorer.hpp"
 
 namespace eval {
 namespace {
 
 struct PerplexityOptions : config::Table::Variant {
-  bool shuffle_images = false, normalize_by_seqlen = false;
+  ShuffledImages shuffled;
+  bool normalize_by_seqlen = false;
   void bind(config::Table& t) override;
 };
 
 void PerplexityOptions::bind(config::Table& t) {
-  t.key("shuffle_images", shuffle_images,
-        "give each caption another image (a fixed rotation), to show what the image is worth")
-      .on_resume(config::OnResume::may_change);
+  shuffled.bind(t);
   t.key("normalize_by_seqlen", normalize_by_seqlen,
         "perplexity is the mean over captions of each caption's mean over its tokens, not of its "
         "sum; a caption without tokens counts as 0")
@@ -28,24 +28,14 @@ class Perplexity : public Evaluator {
  public:
   explicit Perplexity(const PerplexityOptions& options) : options_(options) {}
 
-  void check(const data::Dataset& set) const override {
-    if (options_.shuffle_images && set.size() < 2)
-      base::fail(base::Exit::data,
-                 "shuffle_images: [data.{}] holds {} example, so there is no other image to give "
-                 "it; use a larger set or leave shuffle_images out",
-                 set.name(), set.size());
-  }
+  void check(const data::Dataset& set) const override { options_.shuffled.check(set); }
 
   Result run(const Context& context) override {
     const Rounds rounds(context);
     const int64_t n = context.dataset.size();
-    // The rotation is half the set, because neighbours (variants of one picture) must not get each
-    // other's images.
-    const int64_t shift = n / 2;
     auto captions = rounds.loader(context, [](int64_t p) { return p; });
     std::unique_ptr<data::Loader> images;
-    if (options_.shuffle_images)
-      images = rounds.loader(context, [=](int64_t p) { return p < n ? (p + shift) % n : p; });
+    if (options_.shuffled.on) images = rounds.loader(context, options_.shuffled.place(n));
 
     auto& score = dynamic_cast<models::ScorePass&>(*context.pass);
     std::vector<double> values(size_t(2 * n), 0.0), nll(static_cast<size_t>(context.batch)),

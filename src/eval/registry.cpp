@@ -52,10 +52,18 @@ std::map<std::string, std::string> data_sets_of(const EvalOptions& options) {
   return sets;
 }
 
-std::map<std::string, models::FeatureSpec> features_of(const EvalOptions& options,
-                                                       const models::Model& model) {
+std::optional<Features> features_of(const EvalOptions& options, const std::string& key,
+                                    const models::Model& model) {
   auto features = row_of(options).features;
-  return features ? features(model) : model.features();
+  return features ? features(model, *options.options, key) : std::nullopt;
+}
+
+Features labelled_images(const models::Model& model, const std::string& key) {
+  Features features;
+  for (const auto& [name, feature] : model.features())
+    if (name == "image") features[name] = feature;
+  features["label"] = {.type = device::DType::i32, .shape = {}, .key = key};
+  return features;
 }
 
 std::vector<Metric> metrics_of(const EvalOptions& options) {

@@ -16,7 +16,7 @@ constexpr const char* kPlace = "{}";  // in a prompt, where the class goes
 
 struct ScoringOptions : config::Table::Variant {
   std::vector<std::string> classes, prompts = {kPlace};
-  std::string classes_file;
+  std::string classes_file, text_data;
   std::vector<int64_t> k = {1, 5};
   PairOptions pairs;
   void bind(config::Table& t) override;
@@ -62,6 +62,10 @@ void ScoringOptions::bind(config::Table& t) {
   bind_k(t, k,
          "an image counts for topK if its class is among the K most likely ones; among equally "
          "likely ones the first come first");
+  t.key("text_data", text_data,
+        "the data set whose tokenize turns captions of classes into ids; \"\" = `data`. With it, "
+        "`data` needs the fields image and label alone")
+      .on_resume(may);
   pairs.bind(t);
   if (classes.empty() == classes_file.empty())
     t.error(classes.empty() ? "classes" : "classes_file",
@@ -76,6 +80,10 @@ class Scoring : public Evaluator {
   void check(const data::Dataset& set) const override {
     if (set.size() == 0)
       base::fail(base::Exit::data, "[data.{}] holds no image to score", set.name());
+    if (set.name() == options_.text_data) {
+      texts_of(set, options_.names());
+      return;
+    }
     const auto label = set.spec().find("label");
     if (label == set.spec().end() || label->second.kind != data::FieldSpec::Kind::array ||
         label->second.type != device::DType::i32 || !label->second.fixed() ||
@@ -88,12 +96,14 @@ class Scoring : public Evaluator {
     if (label->second.limit > int64_t(names.size()))
       base::fail(base::Exit::data, "[data.{}] has {} classes, and there are captions of {}",
                  set.name(), label->second.limit, names.size());
-    texts_of(set, names);
+    if (options_.text_data.empty()) texts_of(set, names);
   }
 
   Result run(const Context& context) override {
     const std::vector<std::string> names = options_.names();
-    const models::TextList texts = texts_of(context.dataset, names);
+    const auto text_data = context.further.find("text_data");
+    const models::TextList texts =
+        texts_of(text_data == context.further.end() ? context.dataset : *text_data->second, names);
     const int64_t n = context.dataset.size();
     PairScores scores{.texts = texts.count()};
     std::vector<int64_t> labels;
@@ -164,6 +174,10 @@ class Scoring : public Evaluator {
   ScoringOptions options_;
 };
 
+const ScoringOptions& scoring_options(const config::Table::Variant& options) {
+  return dynamic_cast<const ScoringOptions&>(options);
+}
+
 }  // namespace
 
 Registered scoring_row() {
@@ -172,7 +186,7 @@ Registered scoring_row() {
       "zero-shot: share of the images whose class has one of the k most likely captions",
       [](const config::Table::Variant& options) {
         std::vector<Metric> out;
-        for (int64_t k : dynamic_cast<const ScoringOptions&>(options).k)
+        for (int64_t k : scoring_options(options).k)
           out.push_back(
               {fmt::format("top{}", k), "1",
                fmt::format("share of the images whose class is among the {} with the most likely "
@@ -184,7 +198,19 @@ Registered scoring_row() {
       make_pair_pass,
       [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<ScoringOptions>()); },
       [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
-        return std::make_unique<Scoring>(dynamic_cast<const ScoringOptions&>(options));
+        return std::make_unique<Scoring>(scoring_options(options));
+      },
+      nullptr,
+      [](const config::Table::Variant& options) {
+        std::map<std::string, std::string> sets;
+        if (const std::string& name = scoring_options(options).text_data; !name.empty())
+          sets["text_data"] = name;
+        return sets;
+      },
+      [](const models::Model& model, const config::Table::Variant& options,
+         const std::string& key) -> std::optional<Features> {
+        if (key != "data" || scoring_options(options).text_data.empty()) return {};
+        return labelled_images(model, "eval kind scoring");
       }};
 }
 

@@ -300,9 +300,10 @@ void Recipe::cross_check(config::Deck& deck) const {
     use(train.mixture.empty() ? "train.data" : "train.mixture", name, kModel, features);
   if (!deck.problems().any()) check_mixture(deck);
   for (const auto& [name, e] : evals)
-    for (const auto& [key, set] : eval::data_sets_of(e))
-      use(fmt::format("eval.{}.{}", name, key), set, eval::row_of(e).features ? e.kind : kModel,
-          eval::features_of(e, *made));
+    for (const auto& [key, set] : eval::data_sets_of(e)) {
+      const std::optional<Features> own = eval::features_of(e, key, *made);
+      use(fmt::format("eval.{}.{}", name, key), set, own ? e.kind : kModel, own ? *own : features);
+    }
   check_evaluators(deck, *made);
   if (!show.data.empty()) use("show.data", show.data, kModel, features);
   check_lengths(deck, 0);

@@ -13,8 +13,8 @@ Recipe::Features Recipe::features_of(const models::Model& made, const std::strin
   for (const auto& [name, e] : evals)
     for (const auto& [key, one] : eval::data_sets_of(e)) {
       if (one != set) continue;
-      if (eval::row_of(e).features)
-        own.merge(eval::features_of(e, made));
+      if (std::optional<Features> features = eval::features_of(e, key, made))
+        own.merge(*features);
       else
         of_model = true;
     }

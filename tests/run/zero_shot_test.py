@@ -80,6 +80,23 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         first = [self.label(i) for i in range(SAMPLES)]
         self.assertEqual(by_length, want | {"top1": share(first, 1), "top2": share(first, 2)})
 
+    def test_images_without_texts(self):
+        # Classes have the ids that another set's tokenize makes, so scores are the same.
+        self.text += f'''
+[data.images]
+path       = "{self.data}/pairs.tar"
+fields     = {{ image = "png", label = "cls" }}
+preprocess = 'decode | resize(16) | value_range(-1, 1) | keep("image", "label")'
+'''
+        self.expect(0, args=[self.deck(self.text), "--set", "train.total_steps=3"], ranks=1)
+        trained = ["--set", f"init.from={self.dir}", "--set", "train.total_steps=1"]
+        want = self.values(*trained, folder=f"{self.folder}/with_texts")
+        self.assertEqual(self.values(*trained, "--set", "eval.classes.data=images", "--set", "eval.classes.text_data=pairs",
+                                     folder=f"{self.folder}/without"), want)
+        self.expect(2, 'data.images', '"labels"', args=[self.deck(self.text), "--set", "eval.classes.data=images"])
+        self.expect(2, 'eval.classes.text_data', "no [data.nothing]",
+                    args=[self.deck(self.text), "--set", "eval.classes.text_data=nothing"])
+
     def test_trained_weights_give_equal_values_on_all_meshes(self):
         self.expect(0, args=[self.deck(self.text)], ranks=1)
         trained = ["--set", f"init.from={self.dir}", "--set", "train.total_steps=1"]

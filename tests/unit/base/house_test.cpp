@@ -236,6 +236,7 @@ const std::map<std::string, std::string>& caption_files() {
   static const std::map<std::string, std::string> files = {
       {"perplexity", "evaluator of captions"},
       {"captioning", "evaluator of captions"},
+      {"shuffled_images", "captions with images of others"},
       {"caption_metrics", "BLEU, ROUGE-L and CIDEr-D"},
       {"caption_tokens", "words of captions for these"},
       {"scoring", "evaluator that ranks captions of classes"},

@@ -62,14 +62,18 @@ class MadeUpCaptions : public models::CaptionPass {
     asked = options;
     captions.clear();
     for (int64_t b = 0; b < examples; ++b) {
-      EXPECT_EQ(batch_.features.at("image").f32()[b], float(first_position + b));
-      models::Caption c{{}, -double(first_position + b), (first_position + b) % 2 == 0};
-      for (char letter : caption_of(first_position + b)) c.ids.push_back(3 + uint8_t(letter));
+      const auto image = int64_t(batch_.features.at("image").f32()[b]);
+      EXPECT_EQ(image, shuffled_examples
+                           ? (first_position + b + shuffled_examples / 2) % shuffled_examples
+                           : first_position + b);
+      models::Caption c{{}, -double(image), image % 2 == 0};
+      for (char letter : caption_of(image)) c.ids.push_back(3 + uint8_t(letter));
       c.ids.push_back(300);  // an id that the tokenizer does not know
       captions.push_back(std::move(c));
     }
   }
   models::DecodeOptions asked;
+  int64_t shuffled_examples = 0;  // the size of a set whose images are shuffled
 
  private:
   mutable models::HostBatch batch_;
@@ -164,6 +168,43 @@ TEST(Captioning, WritesEveryCaptionAndScoresThem) {
         EXPECT_EQ(i, n);
         std::filesystem::remove_all(folder);
       }
+}
+
+TEST(Captioning, GivesCaptionsAnotherImage) {
+  const int64_t n = 5;
+  const data::Dataset set =
+      captioned(n, "tokenize('b', max_len=64, eos='sticky')|keep('image', 'labels')");
+  const auto evaluator = eval::make_evaluator(rig::options("captioning", "shuffle_images = true"));
+  evaluator->check(set);
+  EXPECT_THROW(evaluator->check(
+                   captioned(1, "tokenize('b', max_len=64, eos='sticky')|keep('image', 'labels')")),
+               base::Error);
+  Gathering alone(1);
+  eval::Result result;
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("shuffled_{}", getpid())).string();
+  alone.run_all([&](int, bool) {
+    MadeUpCaptions pass;
+    pass.shuffled_examples = n;
+    eval::Context context{.world = alone,
+                          .dataset = set,
+                          .loader = {},
+                          .batch = 2,
+                          .pass = &pass,
+                          .forward = rig::forward,
+                          .folder = folder};
+    result = evaluator->run(context);
+  });
+  std::vector<std::string> captions;
+  std::vector<std::vector<std::string>> references;
+  for (int64_t i = 0; i < n; ++i) {
+    captions.push_back(caption_of((i + 2) % n));
+    references.push_back({reference_of(i)});
+  }
+  const eval::CaptionScores want = eval::caption_metrics(captions, references).set;
+  EXPECT_NEAR(result.values.at(0).second, want.bleu[0], 1e-12);
+  EXPECT_NEAR(result.values.at(5).second, want.cider_d, 1e-12);
+  EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
 TEST(Captioning, NeedsATokenizer) {
