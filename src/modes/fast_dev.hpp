@@ -8,7 +8,7 @@
 
 namespace modes {
 
-// Returns the directory of a trial beside the run directory. `tag` tells trials apart.
+// Returns a directory beside the run directory. Trials with different tags have different ones.
 std::string trial_directory(const std::string& run_directory, const std::string& tag);
 
 // Runs the trial of call.start.trial_steps steps in the deck's run.dir, and returns the exit code.

@@ -86,7 +86,7 @@ class Runner {
 
   // ---- predictions (predict_case.cpp)
   double tolerance(const CaseFile& recorded, const std::string& set) const;
-  // Gives every rank the values [batch, columns], of which it has those of its own examples.
+  // Completes values [batch, columns] on every rank. Each rank has the rows of its own examples.
   void share(std::vector<double>& values) const;
   void compare_scores(step::Engine& engine, const CaseFile& recorded, Report& report) const;
   void compare_perplexity(step::Engine& engine, const CaseFile& recorded, bool masks,

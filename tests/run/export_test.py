@@ -349,7 +349,7 @@ out["alone"] = np.array([c.caption(one[None])[0] for one in x])
         right = np.mean([a == b for a, b in zip(got["captions"], captions)])
         print(f"{right:.0%} of the captions are those of the training set", file=sys.stderr)
         self.assertGreater(right, 0.5)
-        # As a program.
+        # The folder works as a program too.
         done = subprocess.run([PYTHON, self.path("out/torch_captioner.py"), *files[:3]], capture_output=True, text=True, cwd=self.folder,
                               timeout=harness.GUARD, check=False)
         self.assertEqual(done.stdout, "".join(f"{name}\t{text}\n" for name, text in zip(files, got["captions"][:3])), done.stderr)

@@ -251,7 +251,7 @@ class ReportPage(harness.RunTest):
         self.assertLess(np.abs(image - wanted).mean(), 3)
         other = np.asarray(Image.open(io.BytesIO(harness.png(3))).resize((16, 16)), float)
         self.assertGreater(np.abs(image - other).mean(), 20)
-        # Where a word attends, the image is clear; elsewhere it is dark.
+        # A patch is clear if the word attends to it, and dark if not.
         self.assertEqual(red[..., 1].tolist(), [[217, 217], [217, 0]])
         self.assertEqual(house[..., 1].tolist(), [[0, 0], [0, 0]])
         np.testing.assert_array_equal(self.pictures(second)[0], np.asarray(Image.open(io.BytesIO(harness.png(77, 40)))))

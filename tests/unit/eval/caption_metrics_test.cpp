@@ -48,7 +48,7 @@ TEST(Bleu, CountsAWordAsOftenAsOneReferenceHasIt) {
 }
 
 TEST(Bleu, IsTheGeometricMeanOfPrecisions) {
-  // Of "a b c d e f", 5 words, 3 pairs, 1 triple and no run of four are in the reference.
+  // The reference has 5 words, 3 pairs, 1 triple and no run of four of "a b c d e f".
   const auto bleu = score("a b c d e f", {"a b c x e f d"}).bleu;
   const double shorter = std::exp(1 - 7.0 / 6);
   EXPECT_NEAR(bleu[0], shorter, kTiny);  // all 6 words, in another order

@@ -231,7 +231,8 @@ TEST(Captions, DecodeAsThePublishedCode) {
       for (bool keys : {true, false}) {
         const std::string set = "decode/cache/decoder/EncDecBlock" + std::to_string(layer) +
                                 (keys ? "/SelfAttn/cached_key" : "/SelfAttn/cached_value");
-        const rig::Floats want = expected.floats(set);  // [3, 7, 24], of which 3 positions are used
+        const rig::Floats want =
+            expected.floats(set);  // [3, 7, 24]; the first 3 positions are used
         const double tolerance = expected.number(set, "tol");
         const rig::Floats& mine = keys ? got.k[layer] : got.v[layer];
         for (size_t b = 0; b < 3; ++b)
