@@ -70,48 +70,68 @@ void decode_attention(const DecodeHead<T>& h, float* scratch) {
 
 // ---- products of few rows
 
-// The elements of a that are multiplied in one sweep over the sums: as many vectors of b stay in
-// registers.
-constexpr int kDepth = kLanes == 16 ? 16 : 8;
+// The sums of a tile stay in registers from the first element of a row to the last. With 8 x 3
+// vectors of 16 numbers, or 4 x 3 of 8, enough registers are left for b.
+constexpr int kRowsAtOnce = kLanes == 16 ? 8 : 4, kVectorsAtOnce = 3;
+constexpr int kFetchedAhead = 8;  // rows of b
 
-// Adds a[r][0..kSteps) . b[0..kSteps)[columns] to the sums of every row.
-template <int kSteps, class T>
-KERNELS_INLINE void add_steps(const RowProductPart<T>& p, const float* a, const T* b) {
-  int64_t j = 0;
-  for (; j + kLanes <= p.columns; j += kLanes) {
-    V w[kSteps];
-#pragma GCC unroll 16
-    for (int i = 0; i < kSteps; ++i) {
-      w[i] = load(b + i * p.n + j);
+// Computes the sums of kRows rows from row r on, and kVectors vectors of columns from column j on.
+// `part`: columns of the last vector. `fetch`: b is not yet in the caches.
+template <int kRows, int kVectors, class T>
+KERNELS_INLINE void multiply_tile(const RowProductPart<T>& p, int64_t r, int64_t j, int64_t part,
+                                  bool fetch) {
+  V sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int y = 0; y < kRows; ++y)
+#pragma GCC unroll 3
+    for (int x = 0; x < kVectors; ++x) sum[y][x] = zero();
+  const float* a = p.a + r * p.k;
+  const T* b = p.b + j;
+  for (int64_t i = 0; i < p.k; ++i, b += p.n) {
+    V w[kVectors];
+#pragma GCC unroll 3
+    for (int x = 0; x < kVectors; ++x) {
+      w[x] = part < kLanes ? load_part(b + x * kLanes, part) : load(b + x * kLanes);
       // Only addresses within b and shortly behind it are prefetched, which is harmless.
-      _mm_prefetch(reinterpret_cast<const char*>(b + (i + kSteps) * p.n + j), _MM_HINT_T0);
+      if (fetch)
+        _mm_prefetch(reinterpret_cast<const char*>(b + kFetchedAhead * p.n + x * kLanes),
+                     _MM_HINT_T0);
     }
-    for (int64_t r = 0; r < p.rows; ++r) {
-      float* to = p.sums + r * p.stride + j;
-      V sum = load(to);
-#pragma GCC unroll 16
-      for (int i = 0; i < kSteps; ++i) sum = fma(broadcast(a[r * p.k + i]), w[i], sum);
-      store(to, sum);
-    }
-  }
-  if (j == p.columns) return;
-  const int64_t left = p.columns - j;
-  for (int i = 0; i < kSteps; ++i) {
-    const V w = load_part(b + i * p.n + j, left);
-    for (int64_t r = 0; r < p.rows; ++r) {
-      float* to = p.sums + r * p.stride + j;
-      store_part(to, fma(broadcast(a[r * p.k + i]), w, load_part(to, left)), left);
+#pragma GCC unroll 8
+    for (int y = 0; y < kRows; ++y) {
+      const V factor = broadcast(a[y * p.k + i]);
+#pragma GCC unroll 3
+      for (int x = 0; x < kVectors; ++x) sum[y][x] = fma(factor, w[x], sum[y][x]);
     }
   }
+#pragma GCC unroll 8
+  for (int y = 0; y < kRows; ++y)
+#pragma GCC unroll 3
+    for (int x = 0; x < kVectors; ++x) {
+      float* to = p.sums + (r + y) * p.stride + j + x * kLanes;
+      if (part < kLanes)
+        store_part(to, sum[y][x], part);
+      else
+        store(to, sum[y][x]);
+    }
+}
+
+template <int kVectors, class T>
+KERNELS_INLINE void multiply_columns(const RowProductPart<T>& p, int64_t j, int64_t part) {
+  int64_t r = 0;
+  for (; r + kRowsAtOnce <= p.rows; r += kRowsAtOnce)
+    multiply_tile<kRowsAtOnce, kVectors>(p, r, j, part, r == 0);
+  for (; r + 2 <= p.rows; r += 2) multiply_tile<2, kVectors>(p, r, j, part, r == 0);
+  if (r < p.rows) multiply_tile<1, kVectors>(p, r, j, part, r == 0);
 }
 
 template <class T>
 void row_product(const RowProductPart<T>& p) {
-  for (int64_t r = 0; r < p.rows; ++r)
-    for (int64_t j = 0; j < p.columns; ++j) p.sums[r * p.stride + j] = 0;
-  int64_t i = 0;
-  for (; i + kDepth <= p.k; i += kDepth) add_steps<kDepth>(p, p.a + i, p.b + i * p.n);
-  for (; i < p.k; ++i) add_steps<1>(p, p.a + i, p.b + i * p.n);
+  constexpr int64_t kColumnsAtOnce = kVectorsAtOnce * kLanes;
+  int64_t j = 0;
+  for (; j + kColumnsAtOnce <= p.columns; j += kColumnsAtOnce)
+    multiply_columns<kVectorsAtOnce>(p, j, kLanes);
+  for (; j < p.columns; j += kLanes) multiply_columns<1>(p, j, smaller(kLanes, p.columns - j));
 }
 
 }  // namespace

@@ -12,13 +12,13 @@
 namespace kernels {
 namespace {
 
-// The sums of a block stay in the first-level cache. Few rows get many columns, so that each row
-// of the weights is read in long pieces.
-constexpr int64_t kMostRowsOfBlock = 32, kSumsOfBlock = 4096, kMostColumnsOfBlock = 1024;
-constexpr int64_t kColumnUnit = 64;  // threads share no cache line of c
+// A block holds all its sums. Its weights, [k, columns], come from memory once.
+constexpr int64_t kMostRowsOfBlock = 64, kSumsOfBlock = 6144, kMostColumnsOfBlock = 960;
+constexpr int64_t kColumnUnit = 32;     // threads share no cache line of c
+constexpr int64_t kColumnsAtOnce = 96;  // a multiple of the tiles' widths in decode_loops.hpp
 
 int64_t columns_of_block(int64_t rows) {
-  return std::min(kSumsOfBlock / std::min(rows, kMostRowsOfBlock) / kColumnUnit * kColumnUnit,
+  return std::min(kSumsOfBlock / std::min(rows, kMostRowsOfBlock) / kColumnsAtOnce * kColumnsAtOnce,
                   kMostColumnsOfBlock);
 }
 
