@@ -148,11 +148,8 @@ void beside_training(CheckpointTest& t) {
             std::fill_n(static_cast<char*>(part.data),
                         (part.end - part.begin) * device::size_of(tensor.type), '\x5a');
         std::optional<checkpoint::Saved> saved;
-        int64_t polls = 0;
-        if (step % 2)
-          while (!(saved = saver.poll())) ++polls;
-        else
-          saved = saver.finish();
+        while (step % 2 && !saved) saved = saver.poll();
+        if (!saved) saved = saver.finish();
         EXPECT(saved->error.empty() && saved->step == step && !saver.pending(), "{}", saved->error);
         EXPECT(saved->held_s <= saved->seconds, "held {} of {} s", saved->held_s, saved->seconds);
         t.restore(c, directory, step);

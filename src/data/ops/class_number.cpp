@@ -57,14 +57,13 @@ class ClassNumber : public Op {
 }  // namespace
 
 OpRow class_number_row() {
-  using Type = Parameter::Type;
   return {"class_number",
           "text -> number of a class, i32",
-          {{"classes", Type::text, "None",
+          {{"classes", Parameter::Type::text, "None",
             "names in the order of their numbers: a file with one per line, or a folder of "
             "sub-folders; default: the text is the number"},
-           {"inkey", Type::text, "\"text\"", "field to read"},
-           {"outkey", Type::text, "\"label\"", "field to write"}},
+           {"inkey", Parameter::Type::text, "\"text\"", "field to read"},
+           {"outkey", Parameter::Type::text, "\"label\"", "field to write"}},
           [](const Arguments& a, const OpEnvironment& environment) -> std::unique_ptr<Op> {
             return std::make_unique<ClassNumber>(a, environment);
           }};
