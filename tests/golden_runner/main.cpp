@@ -137,7 +137,8 @@ int agree(comm::Comm& world, const Problem& mine) {
 
 // Returns true for results of evaluators, which are recorded without their case.
 bool holds_predictions(const CaseFile& file) {
-  return !file.has_config() && (file.has("score") || file.has("perplexity") || file.has("enc_rep"));
+  return !file.has_config() &&
+         (file.has("score") || file.has("perplexity") || file.has("enc_rep") || file.has("decode"));
 }
 
 int run_file(const std::string& path, const Settings& settings, comm::Mesh& mesh) {

@@ -52,7 +52,7 @@ class Runner {
   // Collective.
   void run(Report& report);
   // Compares results that evaluators have with the parameters and images of this case: the groups
-  // score, perplexity and enc_rep of `recorded`, as far as it has them. Collective.
+  // score, perplexity, enc_rep and decode of `recorded`, as far as it has them. Collective.
   void run_predictions(const CaseFile& recorded, Report& report) const;
 
  private:

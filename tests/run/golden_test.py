@@ -1,14 +1,19 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests that the runner of recorded cases reports different results: copies of case files with
-one change must fail, by name."""
+one change must fail, by name. Cases of other sizes, made with NumPy, must pass."""
+import importlib.util
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import h5py
+import numpy as np
 
 import harness
 
@@ -16,17 +21,133 @@ GOLDEN = os.path.join(os.path.dirname(harness.TRAINER), "tests", "golden")
 CASES = os.path.join(harness.SOURCE, "tests", "golden")
 
 
+def published_model():
+    """Returns the NumPy model of check_numpy.py, whose checks run on an empty folder here."""
+    spec = importlib.util.spec_from_file_location("check_numpy", f"{CASES}/check_numpy.py")
+    module = importlib.util.module_from_spec(spec)
+    with tempfile.TemporaryDirectory() as nothing, mock.patch.object(sys, "argv", ["", nothing]), mock.patch("builtins.print"):
+        try:
+            spec.loader.exec_module(module)
+        except SystemExit:
+            pass
+    return module
+
+
+def put(f, name, values, dtype=np.float32, allowed=1e-5):
+    f[name] = np.asarray(values, dtype)
+    if np.dtype(dtype).kind == "f":
+        f[name].attrs["tol"] = allowed * np.abs(values).max()
+
+
+def make_predictions(path, case, classes, tokens, images, steps):
+    """Writes predict.h5 for a case, from the NumPy model. tokens: length of the texts of the classes."""
+    m, rng = published_model(), np.random.default_rng(classes)
+    config, p = json.loads(case["config"].attrs["json"])["model"], m.tree(case["params_init"])
+    encoded = m.encode(p, config, case["batch/image"][()].astype(np.float64))
+    n, causal = len(encoded), np.zeros(len(encoded), bool)
+    with h5py.File(path, "w") as f:
+        texts = rng.integers(3, config["vocab_size"], (classes, tokens)) * (np.arange(tokens) < rng.integers(1, tokens + 1, (classes, 1)))
+        scores = []
+        for text in texts:
+            labels = np.tile(text, (n, 1))
+            w = m.weights_of(labels)
+            scores.append(-m.xent(m.decode(p, config, encoded, m.shift(labels), causal), labels, w, 0.0) * w.sum(1))
+        scores = np.stack(scores, 1)
+        label, mask = rng.integers(0, classes, n), np.arange(n) % 5 != 2
+        for name, values in {"label_tokens": texts, "label": label, "prediction": scores.argmax(1), "mask_sum": mask.sum(),
+                             "prec@1_sum": (scores.argmax(1) == label)[mask].sum()}.items():
+            put(f, f"score/{name}", values, np.int32)
+        put(f, "score/mask", mask, np.uint8)
+        put(f, "score/scores", scores)
+        labels = case["batch/labels"][()]
+        w = m.weights_of(labels)
+        mean = m.xent(m.decode(p, config, encoded, m.shift(labels), causal), labels, w, 0.0)
+        put(f, "perplexity/mask", mask, np.uint8)
+        for kind, each in (("sum", mean * w.sum(1)), ("per_token", mean)):
+            put(f, f"perplexity/{kind}/per_example", each)
+            put(f, f"perplexity/{kind}/batch_sum", each[mask].sum())
+            put(f, f"perplexity/{kind}/value", each[mask].mean())
+        put(f, "enc_rep/pre_logits", encoded.mean(1))
+        caches = {}
+
+        def recording(p, path, queries, memory, mask=None, attend=m.attention):
+            if path.endswith("SelfAttn"):
+                for name in ("key", "value"):
+                    made = np.einsum("bli,ihd->blhd", memory, p[f"{path}/{name}/kernel"]) + p.get(f"{path}/{name}/bias", 0.0)
+                    unused = config["seq_len"] - made.shape[1]
+                    caches[f"{path}/cached_{name}"] = np.pad(made, ((0, 0), (0, unused), (0, 0), (0, 0)))
+            return attend(p, path, queries, memory, mask)
+
+        fed = rng.integers(0, config["vocab_size"], (images, steps))
+        fed[:, 0] = 0
+        put(f, "decode/tokens", fed, np.int32)
+        put(f, "decode/encoded", encoded[:images])
+        with mock.patch.object(m, "attention", recording):
+            put(f, "decode/logits", m.decode(p, config, encoded[:images], fed, causal[:images]))
+        for name, values in caches.items():
+            put(f, f"decode/cache/{name}", values)
+
+
+def make_probes(path, sizes):
+    """Writes fewshot.h5: probes of sizes {name: (features, classes, training rows, test rows, shots)}, solved by NumPy."""
+    with h5py.File(path, "w") as f:
+        for name, (features, classes, rows, tests, shots) in sizes.items():
+            rng = np.random.default_rng(features)
+            centres = rng.standard_normal((classes, features))
+            sets = {}
+            for part, count in (("train", rows), ("test", tests)):
+                y = rng.integers(0, classes, count)
+                x = (centres[y] + rng.standard_normal((count, features))).astype(np.float32)
+                sets[part] = x, y
+                put(f, f"{name}/{part}_x", x)
+                put(f, f"{name}/{part}_y", y, np.int32)
+            (x, y), (test_x, test_y) = sets["train"], sets["test"]
+            f[name].attrs["num_classes"] = classes
+            l2s, accuracy = [16.0, 1024.0], np.zeros((2, 2, len(shots)))
+            for seed in range(2):
+                choose = np.random.default_rng(seed)
+                rows_of = [choose.permutation(np.where(y == c)[0]) for c in range(classes)]
+                put(f, f"{name}/seed{seed}/indices", np.concatenate(rows_of), np.int32)
+                put(f, f"{name}/seed{seed}/per_class", [len(r) for r in rows_of], np.int32)
+                for s, count in enumerate(shots):
+                    chosen = np.concatenate([r[:count] for r in rows_of])
+                    few = x[chosen].astype(np.float64)
+                    mean, std = few.mean(0), few.std(0) + 1e-5
+
+                    def normed(a, mean=mean, std=std):
+                        return np.c_[(a - mean) / std, np.full(len(a), 100.0)]
+
+                    a, target = normed(few), 2.0 * np.eye(classes)[y[chosen]] - 1
+                    for i, l2 in enumerate(l2s):
+                        w = np.linalg.solve(a.T @ a + l2 * np.eye(features + 1), a.T @ target)
+                        accuracy[i, seed, s] = np.mean(np.argmax(normed(test_x) @ w, 1) == test_y)
+                        put(f, f"{name}/seed{seed}/weights_{count}shot_l2_{int(l2)}", w)
+            put(f, f"{name}/l2", l2s)
+            put(f, f"{name}/shots", shots, np.int32)
+            put(f, f"{name}/accuracy", accuracy)
+
+
 class Golden(unittest.TestCase):
-    def run_case(self, case, change=None, ranks=2):
+    def temporary(self):
         folder = tempfile.mkdtemp(prefix="golden_test_")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    @staticmethod
+    def run_files(files, ranks, *options):
+        done = subprocess.run(["mpirun", "-np", str(ranks), GOLDEN, *options, *files], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=harness.GUARD, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout
+
+    def run_case(self, case, change=None, ranks=2):
+        folder = self.temporary()
         path = shutil.copy(f"{CASES}/{case}.h5", folder)
+        if case == "predict":
+            shutil.copy(f"{CASES}/case_ar.h5", folder)
         if change:
             with h5py.File(path, "r+") as f:
                 change(f)
-        done = subprocess.run(["mpirun", "-np", str(ranks), GOLDEN, path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=harness.GUARD, stdin=subprocess.DEVNULL)
-        return done.returncode, done.stdout
+        return self.run_files([path], ranks)
 
     def refused(self, case, quantity, change):
         code, output = self.run_case(case, change)
@@ -66,6 +187,35 @@ class Golden(unittest.TestCase):
             v_row = sorted(name for name in f["opt_final/1/0/0/1"] if name)
         self.assertTrue(v_row)
         self.refused("case_adafactor", "v_row", self.shifted(f"opt_final/1/0/0/1/{kernel}", 3))
+
+    def test_predictions(self):
+        cache = "decode/cache/decoder/EncDecBlock1/SelfAttn/cached_value"
+        self.assertEqual(self.run_case("predict")[0], 0)
+        for quantity, name, element in (("cached logits", "decode/logits", 7), ("caches", cache, 5),
+                                        ("representations", "decode/encoded", -1), ("representations", "enc_rep/pre_logits", 9),
+                                        ("scores", "score/scores", -1), ("perplexity", "perplexity/sum/per_example", 2)):
+            self.refused("predict", quantity, self.shifted(name, 2, element=element))
+
+        def fed_another(f):
+            f["decode/tokens"][1, 1] += 1
+        self.refused("predict", "cached logits", fed_another)
+
+    def test_predictions_of_other_sizes(self):
+        """Another model, whose texts are shorter than its positions. Numbers of classes, tokens, images, steps and
+        features, and shots, are other ones than those of the recorded files."""
+        folder = self.temporary()
+        case = shutil.copy(f"{CASES}/case_sincos.h5", f"{folder}/case_ar.h5")
+        with h5py.File(case) as f:
+            make_predictions(f"{folder}/predict.h5", f, classes=7, tokens=8, images=5, steps=8)
+        make_probes(f"{folder}/fewshot.h5", {"small": (9, 3, 50, 111, (1, 4, 30)), "large": (70, 8, 90, 64, (2, 3))})
+        files = [f"{folder}/predict.h5", f"{folder}/fewshot.h5"]
+        for ranks in (1, 2, 3, 4):
+            for compute in ("f32", "bf16"):
+                code, output = self.run_files(files, ranks, "--compute", compute)
+                self.assertEqual(code, 0, output)
+                for quantity in ("scores", "predictions", "perplexity", "representations", "cached logits", "caches", "weights",
+                                 "accuracy, l2 >= 16"):
+                    self.assertIn(f"\n  {quantity} ", output)
 
     def test_probes(self):
         def swapped(f):
