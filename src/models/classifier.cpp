@@ -289,6 +289,33 @@ class ModelsClassifyPass : public ClassifyPass {
   ClassifierModel::State state_;
 };
 
+class ModelsClassScorePass : public ClassScorePass {
+ public:
+  explicit ModelsClassScorePass(const ClassifierModel& model) : model_(model) {}
+  std::string name() const override { return "score classes"; }
+  std::vector<InputSpec> inputs() const override { return model_.inputs(false); }
+  int64_t classes() const override { return model_.num_classes(); }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    model_.prepare(batch, false, {}, into);
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank,
+           float* logits) override {
+    device::Arena::Scope scope(ctx.arena);
+    View losses = ctx.arena.temporary(ctx.batch),
+         ranks = ctx.arena.temporary(ctx.batch, DType::i32),
+         scores = ctx.arena.temporary(ctx.batch * classes());
+    model_.classify(ctx, inputs, losses, ranks, state_, scores);
+    if (ctx.queue.kind() == device::Kind::plan) return;
+    device::read_on_host(losses, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, loss); });
+    device::read_on_host(ranks, ctx.queue, [&](View v) { std::copy_n(v.i32(), v.count, rank); });
+    device::read_on_host(scores, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, logits); });
+  }
+
+ private:
+  const ClassifierModel& model_;
+  ClassifierModel::State state_;
+};
+
 }  // namespace
 
 std::unique_ptr<TrainPass> ClassifierModel::make_train_pass() const {
@@ -296,6 +323,9 @@ std::unique_ptr<TrainPass> ClassifierModel::make_train_pass() const {
 }
 std::unique_ptr<ClassifyPass> ClassifierModel::make_classify_pass() const {
   return std::make_unique<ModelsClassifyPass>(*this);
+}
+std::unique_ptr<ClassScorePass> ClassifierModel::make_class_score_pass() const {
+  return std::make_unique<ModelsClassScorePass>(*this);
 }
 std::vector<Tap> ClassifierModel::taps() const { return vit_taps(encoder_.config()); }
 std::unique_ptr<EmbedPass> ClassifierModel::make_embed_pass(

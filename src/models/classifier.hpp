@@ -29,6 +29,7 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   std::vector<Measure> measures() const override;
   std::unique_ptr<TrainPass> make_train_pass() const override;
   std::unique_ptr<ClassifyPass> make_classify_pass() const override;
+  std::unique_ptr<ClassScorePass> make_class_score_pass() const override;
   std::vector<Tap> taps() const override;
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   int64_t num_classes() const override { return options_.num_classes; }

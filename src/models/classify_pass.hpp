@@ -18,10 +18,24 @@ class ClassifyPass : public ForwardPass {
   void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, nullptr, nullptr); }
 };
 
+// A pass that gives the scores of all classes, too.
+class ClassScorePass : public ForwardPass {
+ public:
+  virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
+  // As ClassifyPass::run. Also writes the logits, f32 [ctx.batch, classes] on the host.
+  virtual void run(nn::Context& ctx, const Inputs& inputs, double* loss, double* rank,
+                   float* logits) = 0;
+  void plan(nn::Context& ctx, const Inputs& inputs) override {
+    run(ctx, inputs, nullptr, nullptr, nullptr);
+  }
+  virtual int64_t classes() const = 0;
+};
+
 class Classifier {
  public:
   virtual ~Classifier() = default;
   virtual std::unique_ptr<ClassifyPass> make_classify_pass() const = 0;
+  virtual std::unique_ptr<ClassScorePass> make_class_score_pass() const = 0;
   virtual int64_t num_classes() const = 0;
 };
 

@@ -302,7 +302,8 @@ void Recipe::cross_check(config::Deck& deck) const {
   for (const auto& [name, e] : evals)
     for (const auto& [key, set] : eval::data_sets_of(e)) {
       const std::optional<Features> own = eval::features_of(e, key, *made);
-      use(fmt::format("eval.{}.{}", name, key), set, own ? e.kind : kModel, own ? *own : features);
+      const std::string at = fmt::format("eval.{}.{}", name, key);
+      use(at, set, own ? at : kModel, own ? *own : features);
     }
   check_evaluators(deck, *made);
   if (!show.data.empty()) use("show.data", show.data, kModel, features);

@@ -99,6 +99,22 @@ def logits_of(p, images, pool):
     return pooled @ p["head/kernel"] + p["head/bias"]
 
 
+def class_values(scores, targets):
+    """Computes numbers of all classes; targets [images, classes]: 1 shown, 0 not, -1 not known. No scores are equal."""
+    precisions = []
+    for s, t in zip(scores.T, targets.T):
+        s, t = s[t >= 0], t[t >= 0] > 0
+        hits = np.cumsum(t[np.argsort(-s)])
+        precision = hits / np.arange(1, len(t) + 1)
+        best = np.maximum.accumulate(precision[::-1])[::-1]
+        precisions.append(best[np.diff(hits, prepend=0) > 0].mean())
+    known = [(s[t >= 0], t[t >= 0] > 0) for s, t in zip(scores, targets)]
+    right = {k: [t[np.argsort(-s)[:k]] for s, t in known] for k in (1, 2)}
+    shown = sum(t.sum() for _, t in known)
+    return {"mean_ap": np.mean(precisions), "recall_at_2": sum(t.sum() for t in right[2]) / shown,
+            **{f"precision_at_{k}": np.concatenate(right[k]).mean() for k in (1, 2)}}
+
+
 class Classifier(harness.RunTest):
     def setUp(self):
         super().setUp()
@@ -148,6 +164,60 @@ class Classifier(harness.RunTest):
                 self.assertEqual(value["top1"], np.mean(rank < 1), (pool, loss))
                 self.assertEqual(value["top3"], np.mean(rank < 3), (pool, loss))
                 self.assertLess(abs(value["loss"] - losses.mean()), 1e-5 * losses.mean(), (pool, loss))
+
+    def test_scores_of_all_classes(self):
+        """Precision, recall and average precision are those of NumPy's logits, for labels and for several classes per
+        image, with images and classes that do not count."""
+        rng = np.random.default_rng(5)
+        images = rng.uniform(-1, 1, (31, 16, 16, 3)).astype(np.float32)
+        labels, masks = rng.integers(-1, 4, 31), rng.integers(0, 3, 31) > 0
+        targets = rng.choice([-1, 0, 1], (31, 4)).astype(np.float32)
+        with h5py.File(self.folder + "/images.h5", "w") as f:
+            f["images"], f["classes"], f["counts"], f["tags"] = images, labels, masks.astype(np.int16), targets
+        deck = self.deck(self.good + f"""
+[data.tagged]
+kind = "hdf5"
+path = "{self.folder}/images.h5"
+fields = {{ image = "images", label = "classes", tags = "tags", counts = "counts" }}
+preprocess = 'keep("image", "label", "tags", "counts")'
+""" + "".join(f"""[eval.{name}]
+kind = "classification"
+data = "tagged"
+k = [1]
+precision_at = [1, 2]
+recall_at = [2]
+mean_ap = true
+{keys}
+every_steps = 12
+""" for name, keys in (("labels", "skip_unlabelled = true"), ("tags", 'targets = "tags"\nmask = "counts"'))))
+        self.expect(0, args=[deck, "--validate"])
+        for ranks in (1, 3):
+            folder = f"{self.folder}/on{ranks}"
+            self.expect(0, "eval=tags step=12 top1=", ranks=ranks, args=[deck, "--dir", folder, "--set", "train.micro_batch=2"])
+            rows = {row["eval"]: row for row in self.rows("eval", folder)}
+            x = logits_of(self.parameters(f"{folder}/checkpoints/0000000012.h5"), images.astype(np.float64), "gap")
+            one = np.where(labels[:, None] < 0, -1.0, np.eye(4)[labels])
+            for name, wanted in (("labels", one), ("tags", np.where(masks[:, None], targets, -1.0))):
+                expected = class_values(x, wanted)
+                self.assertEqual(len(expected), 4)
+                for key, value in expected.items():
+                    self.assertAlmostEqual(rows[name][key], value, delta=1e-12, msg=(ranks, name, key))
+            self.assertNotIn("loss", rows["tags"])
+        with open(deck) as f:
+            unmarked = f.read().replace("skip_unlabelled = true", "")
+        self.refuse(self.good.replace("k           = [1, 3]", "precision_at = [5]"),
+                    "eval.val", "precision_at: 5 is more than the 4 classes", args=["--validate"])
+        self.refuse(self.good.replace("k           = [1, 3]", 'targets = "tags"'), 'eval.val.data needs "tags"', args=["--validate"])
+        self.refuse(self.good.replace("k           = [1, 3]", 'targets = "tags"\nskip_unlabelled = true'),
+                    "eval.val.skip_unlabelled", args=["--validate"])
+        self.refuse(unmarked, "holds -1, which is not in [0, 4)", code=4)
+
+    @staticmethod
+    def parameters(path):
+        p = {}
+        with h5py.File(path) as f:
+            f["params"].visititems(lambda name, d: p.__setitem__(name, d[()].astype(np.float64)) if isinstance(d, h5py.Dataset) else None)
+        return p
 
     def test_same_numbers_on_all_meshes(self):
         """Level "mesh" with mixup gives equal numbers: in training, and in evaluations of 41

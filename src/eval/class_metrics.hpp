@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of classes by their scores. A target is positive if the image shows the class, 0 if it
+// does not, and negative if that is not known. An unknown pair of image and class counts nowhere.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace eval {
+
+// The classes of one image, the highest score first. Among equal scores the first class comes
+// first. Classes whose target is not known are left out.
+struct ClassCounts {
+  double known = 0, shown = 0;  // classes with a known target, and with a positive one
+  double first = 0;  // classes before the best one that is shown; infinite if there is none
+  std::vector<double> hits{};  // shown classes among the first k, for each k; NaN if a score is NaN
+};
+// scores, targets: [classes].
+ClassCounts count_classes(const float* scores, const float* targets, int64_t classes,
+                          const std::vector<int64_t>& k);
+
+// Returns the average precision of one class over n images, or nothing if no image shows it. The
+// images enter by falling score, equal scores together, so their order has no influence. It is the
+// sum over the images that show the class of (step in recall) * (largest precision at this recall
+// or a larger one), as PASCAL VOC from 2010 on and VISSL's meter define it. NaN if a score is NaN.
+std::optional<double> average_precision(const float* scores, const float* targets, int64_t n);
+
+}  // namespace eval
