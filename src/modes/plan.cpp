@@ -7,6 +7,7 @@
 #include "base/text.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "modes/mode.hpp"
+#include "modes/parameter_rows.hpp"
 #include "train/job.hpp"
 #include "train/run_state.hpp"
 #include "train/unused.hpp"
@@ -165,6 +166,10 @@ int run_plan(Call& call) {
             base::with_commas(plan.dataset_bytes), recipe.checkpoint.keep_last,
             gib(plan.checkpoint_bytes * recipe.checkpoint.keep_last));
   print_schedules(recipe, plan, *model);
+  if (!plan.parameters.empty())
+    log::line(
+        "parameters (decay: weight_decay x decay_scale; rate: multiplier of the learning rate)");
+  for (const std::string& line : plan.parameters) log::line("           {}", line);
   return 0;
 }
 
@@ -187,6 +192,7 @@ Plan make_plan(const Recipe& recipe, config::Deck& deck, int ranks,
   for (const auto& [name, entry] : engine.ledger().entries()) plan.memory[name] = entry.peak;
   plan.arena_peak = engine.ledger().peak_of("activations");
   std::vector<shard::TensorSlice> state = engine.state();
+  if (recipe.plan.parameters) plan.parameters = parameter_rows(recipe, engine);
   plan.dataset_bytes = checkpoint::planned_dataset_bytes(state);
   RunState first(recipe, deck);
   first.step = 1;

@@ -21,6 +21,7 @@ struct Plan {
   // Calls and bytes of this rank per step.
   comm::Traffic fsdp_gather, fsdp_scatter, fsdp_reduce, replica_reduce;
   int64_t checkpoint_bytes = 0, dataset_bytes = 0;
+  std::vector<std::string> parameters;  // lines of a table; none unless plan.parameters
 };
 Plan make_plan(const train::Recipe& recipe, config::Deck& deck, int ranks,
                const std::string& mesh_selector);

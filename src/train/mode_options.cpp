@@ -15,6 +15,13 @@ void BenchOptions::bind(config::Table& t) {
       .on_resume(OnResume::may_change);
 }
 
+void PlanOptions::bind(config::Table& t) {
+  t.key("parameters", parameters,
+        "true: also print a table of all parameters: shape, initial distribution, weight decay, "
+        "multiplier of the learning rate, schedule or frozen, placement, unit, optimizer state")
+      .on_resume(OnResume::may_change);
+}
+
 void ShowOptions::bind(config::Table& t) {
   auto may = config::OnResume::may_change;
   t.key("data", data,

@@ -17,6 +17,12 @@ struct BenchOptions {
   void bind(config::Table& t);
 };
 
+// [plan]
+struct PlanOptions {
+  bool parameters = false;
+  void bind(config::Table& t);
+};
+
 // [show]
 struct ShowOptions {
   std::string data;

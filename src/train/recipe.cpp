@@ -137,6 +137,7 @@ void Recipe::bind(config::Table& t) {
           "RUN/stop and a spent budget");
   t.table("profile", profile, "what speed is compared with");
   t.table("bench", bench, "--mode bench");
+  t.table("plan", plan, "--mode plan: what a run needs");
   t.table("show", show, "--mode show: a batch as the model would see it");
   t.table("evaluate", evaluate, "--mode eval: evaluators on given weights");
   t.table("index", index, "--mode index: what data sets hold");

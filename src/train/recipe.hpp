@@ -91,6 +91,7 @@ struct Recipe {
   job::LimitOptions limits;
   host::ProfileOptions profile;
   BenchOptions bench;
+  PlanOptions plan;
   ShowOptions show;
   EvaluateOptions evaluate;
   IndexOptions index;

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Compares --mode plan with the run itself: checkpoint size, bytes of its tensors and memory,
-for five decks."""
+for five decks, and the table of parameters."""
 import os
 import re
 
@@ -48,6 +48,66 @@ class Plan(harness.RunTest):
                 self.assertEqual(total, tensors)
                 peak = self.number(r"activation arena ([\d,]+) bytes")
                 self.assertEqual(peak, memory)
+
+    def test_table_of_parameters(self):
+        """The table agrees with the checkpoint of a run: paths, shapes, and the tensors of the optimizer's state."""
+        rules = """
+[[optimizer.rule]]
+match = "encoder/embedding/.*"
+frozen = true
+[[optimizer.rule]]
+match = "encoder/.*kernel"
+lr_scale = 0.5
+decay_scale = 3
+[[optimizer.rule]]
+match = ".*"
+"""
+        sharding = """sharded", rule = [{ match = "decoder/.*", parameters = "replicated" },
+  { match = ".*scale", parameters = "replicated", optimizer = "replicated" }] }"""
+        # The rules of the deck itself come last in the text, so these replace them.
+        text = re.sub(r"\[\[optimizer.rule\]\]\n(?:.+\n)*", "", self.changed(('optimizer = "sharded" }', 'optimizer = "' + sharding)))
+        deck = self.deck(text + rules)
+        for kind in ("adafactor", "adamw"):
+            args = [deck, "--set", f"optimizer.kind={kind}", "--set", "optimizer.weight_decay=0.01", "--set", "train.total_steps=4",
+                    *(["--set", "optimizer.factor_min=16"] if kind == "adafactor" else []), "--dir", f"{self.folder}/{kind}"]
+            self.expect(0, args=[*args, "--mode", "plan", "--ranks", "2"])
+            self.assertNotIn("lecun_normal", self.output)
+            self.expect(0, args=[*args, "--mode", "plan", "--ranks", "2", "--set", "plan.parameters=true"])
+            lines = [re.split(r"  +", line.strip()) for line in self.output.splitlines()]
+            first = lines.index(["path", "shape", "init", "decay", "rate", "schedule", "placement", "unit", "optimizer state"])
+            rows = {line[0]: line[1:] for line in lines[first + 1:] if len(line) == 9}
+            self.expect(0, args=args, ranks=2)
+            with h5py.File(f"{self.folder}/{kind}/checkpoints/0000000004.h5") as f:
+                shapes, states = {}, {}
+                f["params"].visititems(lambda n, d: shapes.__setitem__(n, d.shape) if isinstance(d, h5py.Dataset) else None)
+                f[f"optimizer/{kind}"].visititems(lambda n, d: states.__setitem__(n, d.shape) if isinstance(d, h5py.Dataset) else None)
+            text = lambda shape: "[" + ",".join(map(str, shape)) + "]"
+            self.assertEqual({path: row[0] for path, row in rows.items()}, {path: text(shape) for path, shape in shapes.items()})
+            factored = 0
+            for path, (shape, init, decay, rate, schedule, placement, unit, state) in rows.items():
+                words = state.split()
+                expected = {name: list(states[f"{name}/{path}"]) for name in {n.split("/", 1)[0] for n in states}
+                            if f"{name}/{path}" in states}
+                found = {}
+                for word in words:
+                    if word.startswith("["):
+                        found[last] = [int(n) for n in word.strip("[]").split(",")]
+                    elif word != "-":
+                        found[word], last = list(shapes[path]), word
+                self.assertEqual(found, expected, path)
+                factored += "v_row" in found
+                kernel = path.endswith("kernel")
+                if path.startswith("encoder/embedding/"):
+                    self.assertEqual((decay, rate, schedule, state), ("-", "-", "frozen", "-"), path)
+                elif path.startswith("encoder/") and kernel:
+                    self.assertEqual((decay, rate, schedule), ("0.03", "0.5", "default"), path)
+                else:
+                    self.assertEqual((decay, rate, schedule), ("0.01" if kernel else "0", "1", "default"), path)
+                placed = "zero1" if path.startswith("decoder/") else "replicated" if path.endswith("scale") else "sharded"
+                self.assertEqual(placement, placed, path)
+                self.assertTrue(unit)
+                self.assertEqual(init == "ones", path.endswith("scale"), path)
+            self.assertEqual(factored > 10, kind == "adafactor")
 
     def test_plan_for_what_is_not_here(self):
         # A login node has no GPU, and can still plan for one, with settings that CPUs refuse.
