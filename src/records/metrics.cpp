@@ -169,6 +169,13 @@ void LogOptions::bind(config::Table& t) {
       .min(1)
       .unit("steps")
       .on_resume(OnResume::may_change);
+  t.key("console_window", console_window,
+        "the measures on the console, such as the loss, are medians over so many of the last "
+        "steps; 1 = those of the step. Files always hold the values of each step")
+      .min(1)
+      .max(100000)
+      .unit("steps")
+      .on_resume(OnResume::may_change);
   t.key("metrics_every_steps", metrics_every_steps,
         "rows of metrics.h5 and metrics.jsonl, never smoothed")
       .min(1)

@@ -39,7 +39,7 @@ namespace records {
 
 // [log] of the deck.
 struct LogOptions {
-  int64_t console_every_steps = 50, metrics_every_steps = 1;
+  int64_t console_every_steps = 50, console_window = 1, metrics_every_steps = 1;
   double flush_s = 30;
   std::vector<std::string> groups;
   bool samples = false;

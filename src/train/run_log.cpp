@@ -32,6 +32,7 @@ void RunLog::record(const step::StepReport& report, bool skipped) {
   const double seconds = std::exchange(attempt_.step_s, 0);
   attempt_.pace.step_done(seconds, attempt_.engine().geometry().global_batch);
   last_loss_ = report.loss();
+  window_.add(report.measures);
   const int64_t step = attempt_.settled, total = attempt_.total;
   attempt_.state.progress.bad_samples += feed_.replaced(step);
   const Utilisation use = utilisation(report, seconds);
@@ -119,7 +120,7 @@ void RunLog::write_line(const step::StepReport& report, double seconds, const Ut
   std::string line = fmt::format("step={}", step);
   for (size_t i = 0; i < measures.size(); ++i)
     if (measures[i].on_console)
-      line += fmt::format(" {}={}", measures[i].name, loss_text(report.measures[i]));
+      line += fmt::format(" {}={}", measures[i].name, loss_text(window_.median(i)));
   line += fmt::format(" l2_grads={:.4g}", report.gradients.gradients.global);
   const std::vector<float>& schedules = report.update.schedules;
   for (size_t i = 0; i < schedules.size(); ++i)

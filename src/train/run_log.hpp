@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "train/attempt.hpp"
+#include "train/console_window.hpp"
 #include "train/feed.hpp"
 #include "train/run_files.hpp"
 
@@ -13,7 +14,7 @@ namespace train {
 class RunLog {
  public:
   RunLog(Attempt& attempt, RunFiles& files, const Feed& feed)
-      : attempt_(attempt), files_(files), feed_(feed) {}
+      : attempt_(attempt), files_(files), feed_(feed), window_(attempt.recipe.log.console_window) {}
 
   // Records the report of the settled step in counts, metrics and console. `skipped`: the step made
   // no update.
@@ -41,6 +42,7 @@ class RunLog {
   Attempt& attempt_;
   RunFiles& files_;
   const Feed& feed_;
+  ConsoleWindow window_;
   bool utilisation_explained_ = false;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
 };
