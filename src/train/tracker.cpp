@@ -28,6 +28,16 @@ void EarlyStopOptions::bind(config::Table& t) {
 
 namespace {
 
+// Returns our name of a metric that has the published code's name: prec@K is topK, Nshot-seed-S is
+// Nshot_seedS. Other names are ours.
+std::string own_name(const std::string& metric) {
+  constexpr std::string_view kPrecision = "prec@", kSeed = "shot-seed-";
+  if (metric.starts_with(kPrecision)) return "top" + metric.substr(kPrecision.size());
+  if (const size_t at = metric.find(kSeed); at != metric.npos)
+    return metric.substr(0, at) + "shot_seed" + metric.substr(at + kSeed.size());
+  return metric;
+}
+
 // Checks that the evaluator and its metric exist. Error(Exit::config) names what exists.
 void check_metric(const std::string& evaluator, const std::string& metric,
                   const std::map<std::string, eval::EvalOptions>& evals) {
@@ -61,7 +71,7 @@ MetricChoice parse_metric_choice(const std::string& text,
         base::Exit::config,
         "\"{}\" is not EVAL/METRIC:min or EVAL/METRIC:max, for example \"val/perplexity:min\"",
         text);
-  MetricChoice choice{text.substr(0, slash), text.substr(slash + 1, colon - slash - 1),
+  MetricChoice choice{text.substr(0, slash), own_name(text.substr(slash + 1, colon - slash - 1)),
                       how == "min"};
   check_metric(choice.evaluator, choice.metric, evals);
   return choice;
@@ -84,7 +94,7 @@ ThresholdChoice parse_threshold(const std::string& text,
                "\"val/perplexity:below:30\"",
                text);
   choice.evaluator = text.substr(0, slash);
-  choice.metric = text.substr(slash + 1, side - slash - 1);
+  choice.metric = own_name(text.substr(slash + 1, side - slash - 1));
   choice.below = how == "below";
   check_metric(choice.evaluator, choice.metric, evals);
   return choice;

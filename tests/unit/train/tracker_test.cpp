@@ -186,6 +186,12 @@ TEST(MetricChoice, IsReadFromTheDeck) {
   EXPECT_FALSE(most.smallest);
   EXPECT_EQ(least.evaluator, "val");
   EXPECT_EQ(least.metric, "perplexity");
+  std::map<std::string, eval::EvalOptions> images;  // with k = [1, 5]
+  images["val"].kind = "classification";
+  images["val"].options = eval::row_of(images["val"]).make_options();
+  EXPECT_EQ(parse_metric_choice("val/prec@1:max", images).metric, "top1");
+  EXPECT_EQ(parse_threshold("val/prec@5:above:0.5", images).metric, "top5");
+  EXPECT_THROW(parse_metric_choice("val/prec@2:max", images), base::Error);
   for (const char* wrong :
        {"val/perplexity", "perplexity:min", "val/perplexity:least", "val:min/perplexity",
         "test/perplexity:min", "val/perplexities:min", ""}) {
