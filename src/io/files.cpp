@@ -196,6 +196,16 @@ void File::append(std::string_view text) {
   }
 }
 
+bool File::try_lock() {
+  struct flock all {};
+  all.l_type = F_WRLCK;
+  all.l_whence = SEEK_SET;
+  note_call("lock", path_);
+  if (::fcntl(descriptor_, F_SETLK, &all) == 0) return true;
+  if (errno == EACCES || errno == EAGAIN) return false;
+  fail_call("lock", path_, errno);
+}
+
 void File::truncate(int64_t bytes) {
   note_call("truncate", path_);
   if (repeat([&] { return ::ftruncate(descriptor_, bytes); }) < 0)

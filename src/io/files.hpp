@@ -77,6 +77,9 @@ class File {
   void write_at(std::vector<std::string_view> pieces, int64_t offset);
   void append(std::string_view text);
   void truncate(int64_t bytes);
+  // Locks the whole file for this process until it closes any descriptor of the file. Returns false
+  // if another process holds the lock. Throws Failure if the file system has no locks.
+  bool try_lock();
   void sync();
   void close();
 

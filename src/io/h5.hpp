@@ -28,9 +28,10 @@ namespace io {
 std::recursive_mutex& h5_mutex();
 
 // The element type of a dataset in the file. bf16 and f16 are stored as unsigned 16-bit integers
-// with an attribute "dtype" ("bf16", "f16"), because HDF5 has no such types. text is one string of
-// fixed length.
-enum class H5Type { f32, f64, bf16, f16, i32, i64, u8, u64, text, other };
+// with an attribute "dtype" ("bf16", "f16"), because HDF5 has no such types. half is IEEE binary16
+// as a floating-point type of the file, which h5py reads as float16. text is one string of fixed
+// length.
+enum class H5Type { f32, f64, bf16, f16, half, i32, i64, u8, u64, text, other };
 H5Type h5_type_of(device::DType type);
 std::optional<device::DType> dtype_of(H5Type type);
 const char* name_of(H5Type type);
@@ -88,6 +89,8 @@ class H5File {
   int64_t create_contiguous(const std::string& dataset, H5Type type,
                             const std::vector<int64_t>& shape);
   int64_t create_contiguous_text(const std::string& dataset, int64_t bytes);
+  // An array of `count` strings of `bytes` each, in UTF-8, padded with zeros.
+  int64_t create_contiguous_texts(const std::string& dataset, int64_t count, int64_t bytes);
   // Creates a chunked dataset with one axis.
   void create_extendible(const std::string& dataset, H5Type type, int64_t length, int64_t chunk);
   // Creates a contiguous dataset and writes `values`.

@@ -103,6 +103,16 @@ int64_t H5File::create_contiguous_text(const std::string& dataset, int64_t bytes
   return offset_of(set);
 }
 
+int64_t H5File::create_contiguous_texts(const std::string& dataset, int64_t count, int64_t bytes) {
+  H5Lock lock;
+  hid_t group = group_id(parent_of(dataset));
+  H5Handle type = text_type(bytes, path_), space = make_space({count}, path_);
+  H5Handle set(H5Dcreate2(group, leaf_of(dataset), type, space, H5P_DEFAULT, contiguous_creation(),
+                          H5P_DEFAULT),
+               H5Dclose, "create dataset " + dataset, path_);
+  return offset_of(set);
+}
+
 void H5File::create_extendible(const std::string& dataset, H5Type type, int64_t length,
                                int64_t chunk) {
   H5Lock lock;

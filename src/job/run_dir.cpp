@@ -113,18 +113,17 @@ void RunDirectory::take() {
 }
 
 // Returns false if another process holds the lock.
-bool RunDirectory::lock(const io::File& file) const {
-  struct flock all {};
-  all.l_type = F_WRLCK;
-  all.l_whence = SEEK_SET;
-  if (::fcntl(file.descriptor(), F_SETLK, &all) == 0) return true;
-  if (errno == EACCES || errno == EAGAIN) return false;
-  // A file system without locks must not prevent training, but users must know.
-  base::log::warning(
-      "run.dir: the file system of {} has no locks ({}); make sure yourself that no other job "
-      "writes there",
-      path_, std::strerror(errno));
-  return true;
+bool RunDirectory::lock(io::File& file) const {
+  try {
+    return file.try_lock();
+  } catch (const io::Failure& e) {
+    // A file system without locks must not prevent training, but users must know.
+    base::log::warning(
+        "run.dir: the file system of {} has no locks ({}); make sure yourself that no other job "
+        "writes there",
+        path_, std::strerror(e.number()));
+    return true;
+  }
 }
 
 // Writes this job's name into the lock file.

@@ -50,7 +50,7 @@ class RunDirectory {
 
  private:
   void take();  // rank 0
-  bool lock(const io::File& file) const;
+  bool lock(io::File& file) const;
   void sign();
   bool keep_lock();
   bool is_ours() const;
