@@ -12,9 +12,6 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "checkpoint/initial_weights.hpp"
-#include "checkpoint/restore.hpp"
-#include "checkpoint/weight_file.hpp"
 #include "host/threads.hpp"
 #include "io/files.hpp"
 #include "job/failure.hpp"
@@ -23,6 +20,7 @@
 #include "records/bad_samples.hpp"
 #include "train/console.hpp"
 #include "train/evaluations.hpp"
+#include "train/weight_source.hpp"
 
 namespace modes {
 using namespace train;
@@ -31,52 +29,13 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Weights to evaluate: checkpoints, or a file of initial weights.
-struct Source {
-  std::string path;
-  std::vector<checkpoint::Candidate> files;  // the first valid one counts; none: initial weights
-};
-
-bool is_weight_file(const std::string& path) {
-  return path.ends_with(".npz") || path.ends_with(".safetensors");
-}
-
-// Lists what evaluate.from names. All ranks call and agree. Opens each file of initial weights, and
-// the header of each checkpoint file, so that a wrong name ends the job before the first
-// evaluation.
-std::vector<Source> sources_of(comm::Comm& world, const Recipe& recipe) {
-  const EvaluateOptions& options = recipe.evaluate;
-  const bool own = options.from.empty();
-  std::vector<Source> out;
-  for (const std::string& path : own ? std::vector<std::string>{recipe.run.dir} : options.from) {
-    try {
-      if (is_weight_file(path)) {
-        comm::on_first(world, [&] { return checkpoint::open_weights(path)->path(); });
-        out.push_back({path, {}});
-        continue;
-      }
-      std::vector<checkpoint::Candidate> files = checkpoint::agreed_files_at(world, path);
-      if (!options.every_checkpoint) out.push_back({path, files});
-      for (size_t i = options.every_checkpoint ? files.size() : 0; i > 0; --i)
-        out.push_back({files[i - 1].path, {files[i - 1]}});
-    } catch (const base::Error& e) {
-      throw base::Error(e.code(),
-                        fmt::format("{}: {}; name a checkpoint .h5, a run directory with "
-                                    "checkpoints, .npz or .safetensors in evaluate.from",
-                                    own ? "run.dir" : "evaluate.from", e.what()),
-                        true);
-    }
-  }
-  return out;
-}
-
 // One call of the mode: set_up refuses what can be refused, run does the work.
 class Evaluator {
  public:
   explicit Evaluator(Call& call)
       : recipe_(call.recipe),
         job_(call.recipe, call.deck, call.session, call.start.mesh_selector,
-             {.writes_indexes = false, .trains = false}),
+             {.writes_indexes = false, .trains = false, .work = call.recipe.evaluation_work()}),
         begin_s_(call.start.begin_s) {}
 
   void set_up();
@@ -88,11 +47,9 @@ class Evaluator {
   void stop_while_starting();
   void refuse_average() const;
   void print_head();
-  int64_t load(Source& source, bool average);
-  void load_file(const std::string& path, const checkpoint::State& target);
-  bool evaluate(const Source& source, int64_t step, bool average);
-  void add_row(const Evaluation& e, const Source& source, int64_t step, const eval::Result& result,
-               double seconds);
+  bool evaluate(const WeightSource& source, int64_t step, bool average);
+  void add_row(const Evaluation& e, const WeightSource& source, int64_t step,
+               const eval::Result& result, double seconds);
   int leave();
   void print_summary();
 
@@ -100,7 +57,7 @@ class Evaluator {
   Job job_;
   double begin_s_;
   std::unique_ptr<job::Stops> stops_;
-  std::vector<Source> sources_;
+  std::vector<WeightSource> sources_;
   std::vector<Evaluation> evaluations_;
   std::unique_ptr<records::BadSamples> bad_samples_;
   data::LoaderOptions loader_;
@@ -117,7 +74,8 @@ void Evaluator::set_up() {
   job_.connect();
   stops_ = std::make_unique<job::Stops>(world(), recipe_.limits, "", begin_s_);
   auto poll = [this] { stop_while_starting(); };
-  sources_ = sources_of(world(), recipe_);
+  sources_ = weight_sources(world(), recipe_, "evaluate.from", recipe_.evaluate.from,
+                            recipe_.evaluate.every_checkpoint);
   job_.stage_data(poll);
   job_.open_data(data_sets_of(chosen), poll);
   for (const auto& [name, options] : chosen)
@@ -143,9 +101,9 @@ void Evaluator::stop_while_starting() {
 
 // Files of initial weights hold no average.
 void Evaluator::refuse_average() const {
-  for (const Source& source : sources_)
+  for (const WeightSource& source : sources_)
     for (const Evaluation& e : evaluations_)
-      if (source.files.empty() && e.options.weights == eval::Weights::ema)
+      if (!source.is_checkpoint() && e.options.weights == eval::Weights::ema)
         throw base::Error(
             base::Exit::config,
             fmt::format("evaluate.evaluators: \"{}\" runs on the average of the weights, and {} "
@@ -170,52 +128,8 @@ void Evaluator::print_head() {
   log::line("evals  {}", text);
 }
 
-// Loads weights, or their average, and returns their step. A run directory is narrowed to the file
-// that was loaded.
-int64_t Evaluator::load(Source& source, bool average) {
-  base::set_phase("restore");
-  step::Engine& engine = job_.engine();
-  checkpoint::State target;
-  target.tensors = engine.state();
-  target.queue = &engine.queue();
-  if (source.files.empty()) {
-    load_file(source.path, target);
-  } else {
-    const checkpoint::Restored restored = checkpoint::restore_weights(
-        world(), source.files, average, target, [this] { stop_while_starting(); });
-    source = {restored.path, {{restored.step, restored.path}}};
-    log::line("restore  step={} file={} weights={} mib_per_rank={:.1f} s={:.2f}", restored.step,
-              restored.path, average ? "ema" : "raw", double(restored.bytes) / 0x1p20,
-              restored.seconds);
-  }
-  engine.publish();
-  return source.files.empty() ? 0 : source.files.front().step;
-}
-
-void Evaluator::load_file(const std::string& path, const checkpoint::State& target) {
-  step::Engine& engine = job_.engine();
-  checkpoint::InitOptions init = recipe_.init;
-  init.from = path;
-  init.average = false;
-  engine.initialise();
-  const checkpoint::InitReport report = checkpoint::load_initial_weights(
-      world(), init, target, engine.model().patch_tables(), [this] { stop_while_starting(); });
-  log::line("init     from={} {} s={:.2f}", path, report.summary, report.seconds);
-  std::string random;
-  int64_t count = 0;
-  for (const std::string& line : report.lines)
-    if (!line.starts_with("loaded") && !line.starts_with("resampled") &&
-        !line.starts_with("unused") && ++count <= 3)
-      random += "\n  " + line;
-  if (count > 0 && world().rank() == 0)
-    log::warning(
-        "{}: {} parameters are not loaded and keep random values (init.map, "
-        "init.dont_load):{}{}",
-        path, count, random, count > 3 ? "\n  ..." : "");
-}
-
 // Runs the evaluators on the loaded weights. Returns false if the job must stop.
-bool Evaluator::evaluate(const Source& source, int64_t step, bool average) {
+bool Evaluator::evaluate(const WeightSource& source, int64_t step, bool average) {
   base::set_phase("evaluate");
   base::set_step(step);
   for (const Evaluation& e : evaluations_) {
@@ -234,7 +148,7 @@ bool Evaluator::evaluate(const Source& source, int64_t step, bool average) {
   return true;
 }
 
-void Evaluator::add_row(const Evaluation& e, const Source& source, int64_t step,
+void Evaluator::add_row(const Evaluation& e, const WeightSource& source, int64_t step,
                         const eval::Result& result, double seconds) {
   OrderedJson row = {{"kind", "eval"}, {"eval", e.name}, {"step", step}};
   for (const auto& [name, value] : result.values) row[name] = value;
@@ -277,14 +191,14 @@ int Evaluator::run() {
   job_.build_engine(recipe_.run.dir + "/gemm_search.txt");
   for (Evaluation& e : evaluations_) find_pass(e, job_);
   print_head();
-  for (Source& source : sources_)
+  for (WeightSource& source : sources_)
     // The average comes first: if a file lacks it, the job ends before it evaluates anything.
     for (const bool average : {true, false}) {
       auto wants = [average](const Evaluation& e) {
         return (e.options.weights == eval::Weights::ema) == average;
       };
       if (std::none_of(evaluations_.begin(), evaluations_.end(), wants)) continue;
-      const int64_t step = load(source, average);
+      const int64_t step = load_weights(job_, source, average, [this] { stop_while_starting(); });
       if (!evaluate(source, step, average)) return leave();
     }
   print_summary();

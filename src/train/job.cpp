@@ -45,7 +45,7 @@ void Job::connect_on_paper(int ranks) {
 
 void Job::stage_data(const comm::Poll& poll) {
   std::set<std::string> names =
-      data_sets_of(access_.trains ? recipe_.evals : recipe_.chosen_evaluations());
+      access_.trains ? data_sets_of(recipe_.evals) : access_.work.data_sets;
   if (access_.trains)
     for (const auto& [name, weight] : recipe_.train.parts()) names.insert(name);
   stage_dir_ = train::stage_data(*session_, recipe_, names, poll);
@@ -101,8 +101,9 @@ std::unique_ptr<data::Dataset> Job::open_set(const std::string& name) const {
 
 void Job::build_engine(const std::string& choices) {
   step::EngineOptions options =
-      access_.trains ? recipe_.engine(data_size(), threads_, device_.kind)
-                     : recipe_.forward_engine(mesh_.shape.ranks(), threads_, device_.kind);
+      access_.trains
+          ? recipe_.engine(data_size(), threads_, device_.kind)
+          : recipe_.forward_engine(access_.work, mesh_.shape.ranks(), threads_, device_.kind);
   if (session_) {
     if (recipe_.run.gemm_search)
       options.choose_products = host::product_chooser(*mesh_.world, choices, access_.trains);
@@ -130,11 +131,11 @@ void Job::need_memory(const step::EngineOptions& options) const {
   const int64_t threads = 3 * recipe_.data.loader.threads + 1;
   // oneDNN's generated code and the buffers of MPI and HDF5.
   constexpr int64_t kLibraries = int64_t{160} << 20;
-  base::need_address_space(
-      planned + copied + base::stack_bytes(threads) + kLibraries,
-      fmt::format("{} ({} MiB planned for this deck, see --mode plan; "
-                  "{} threads of loader.threads; libraries)",
-                  access_.trains ? "training" : "evaluation", base::mebibytes(planned), threads));
+  base::need_address_space(planned + copied + base::stack_bytes(threads) + kLibraries,
+                           fmt::format("{} ({} MiB planned for this deck, see --mode plan; "
+                                       "{} threads of loader.threads; libraries)",
+                                       access_.trains ? "training" : access_.work.name,
+                                       base::mebibytes(planned), threads));
 }
 
 }  // namespace train

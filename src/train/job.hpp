@@ -22,8 +22,10 @@ class Job {
     bool writes_indexes = true;  // false: no file is written, and one thread reads
     // true: opening accepts broken samples, whatever loader.on_bad_sample says
     bool spares_samples = false;
-    // false: the job only evaluates. It reads no training data, and any number of ranks fits.
+    // false: the job only runs forward passes. It reads no training data, and any number of ranks
+    // fits.
     bool trains = true;
+    ForwardWork work = {};  // of a job that does not train
   };
 
   // `session` is null in a process without MPI. Otherwise all ranks call each stage.

@@ -66,6 +66,14 @@ struct PrecisionOptions {
   void bind(config::Table& t);
 };
 
+// The work of a job that does not train: forward passes over data sets.
+struct ForwardWork {
+  std::string name = {};  // for messages: "evaluation"
+  std::set<std::string> data_sets = {};
+  std::vector<step::MakePass> passes = {};
+  int64_t batch = 0;  // examples of a pass on each rank; 0: at most those of a training pass
+};
+
 // The whole deck. It has many members because each table of the deck has one, and the two are read
 // side by side.
 struct Recipe {
@@ -120,9 +128,12 @@ struct Recipe {
   // device, also in a plan. Ranks on GPUs read pixels as bytes if byte_pixels() allows it.
   step::EngineOptions engine(int64_t data_size, int threads,
                              device::Kind kind = device::Kind::cpu) const;
-  // Returns the options of an engine on so many ranks that only runs the chosen evaluations. They
-  // need no training data.
-  step::EngineOptions forward_engine(int ranks, int threads, device::Kind kind) const;
+  // Returns the work of --mode eval: the chosen evaluations.
+  ForwardWork evaluation_work() const;
+  // Returns the options of an engine on so many ranks that only does this work. It needs no
+  // training data.
+  step::EngineOptions forward_engine(const ForwardWork& work, int ranks, int threads,
+                                     device::Kind kind) const;
   // The scaling of pixels, if it can be left to the model. That needs a model with one field of
   // pixels, which all data sets in use make from bytes in the same way.
   struct BytePixels {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/narrow.hpp"
+#include "train/input.hpp"
 #include "train/recipe.hpp"
 
 namespace train {
@@ -35,13 +36,22 @@ step::EngineOptions Recipe::any_engine(int threads, device::Kind kind) const {
   return o;
 }
 
-step::EngineOptions Recipe::forward_engine(int ranks, int threads, device::Kind kind) const {
+ForwardWork Recipe::evaluation_work() const {
+  const std::map<std::string, eval::EvalOptions> chosen = chosen_evaluations();
+  ForwardWork work{
+      .name = "evaluation", .data_sets = data_sets_of(chosen), .batch = evaluate.batch};
+  for (const auto& [name, e] : chosen)
+    work.passes.push_back([e = e](const models::Model& made) { return eval::make_pass(e, made); });
+  return work;
+}
+
+step::EngineOptions Recipe::forward_engine(const ForwardWork& work, int ranks, int threads,
+                                           device::Kind kind) const {
   step::EngineOptions o = any_engine(threads, kind);
   o.trains = false;
-  for (const auto& [name, e] : chosen_evaluations())
-    o.passes.push_back([e = e](const models::Model& made) { return eval::make_pass(e, made); });
+  o.passes = work.passes;
   const int64_t part = base::ceil_div(train.global_batch, int64_t(ranks));
-  o.micro_batch = evaluate.batch ? evaluate.batch : std::min(train.most_per_pass(), part);
+  o.micro_batch = work.batch ? work.batch : std::min(train.most_per_pass(), part);
   return o;
 }
 
