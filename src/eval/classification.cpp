@@ -8,6 +8,7 @@
 
 #include "data/stream/host_batch.hpp"
 #include "eval/class_metrics.hpp"
+#include "eval/class_predictor.hpp"
 #include "eval/evaluator.hpp"
 #include "models/classify_pass.hpp"
 
@@ -329,7 +330,8 @@ Registered classification_row() {
           nullptr,
           [](const models::Model& model, const Variant& options, const std::string&) {
             return class_features(model, dynamic_cast<const Options&>(options));
-          }};
+          },
+          &class_predictions()};
 }
 
 }  // namespace eval

@@ -17,6 +17,7 @@
 #include "data/dataset.hpp"
 #include "data/options.hpp"
 #include "data/stream/loader.hpp"
+#include "eval/predictor.hpp"
 #include "models/model.hpp"
 
 namespace eval {
@@ -109,6 +110,8 @@ struct Registered {
   std::optional<Features> (*features)(const models::Model& model,
                                       const config::Table::Variant& options,
                                       const std::string& key) = nullptr;
+  // Optional: makes predictions of single examples from the evaluator's keys.
+  const Predicts* predicts = nullptr;
 };
 const base::Registry<Registered>& registry();
 const Registered& row_of(const EvalOptions& options);

@@ -4,7 +4,9 @@
 // set, number of ranks and batch size.
 #include <algorithm>
 #include <cmath>
+#include <span>
 
+#include "base/hash.hpp"
 #include "base/text.hpp"
 #include "eval/pair_scores.hpp"
 #include "io/files.hpp"
@@ -21,6 +23,8 @@ struct ScoringOptions : config::Table::Variant {
   PairOptions pairs;
   void bind(config::Table& t) override;
   std::vector<std::string> names() const;
+  // Returns the texts of all prompts of each class, class after class.
+  models::TextList texts_of(const data::Dataset& set, const std::vector<std::string>& names) const;
 };
 
 // Reads the file of the classes, if there is one. Unlike names of folders, captions of two classes
@@ -36,6 +40,26 @@ std::vector<std::string> ScoringOptions::names() const {
     base::fail(base::Exit::data, "classes_file: '{}' holds no class; give one per line",
                classes_file);
   return names;
+}
+
+models::TextList ScoringOptions::texts_of(const data::Dataset& set,
+                                          const std::vector<std::string>& names) const {
+  std::vector<std::string> texts;
+  for (const std::string& name : names)
+    for (const std::string& prompt : prompts)
+      texts.push_back(std::string(prompt).replace(prompt.find(kPlace), 2, name));
+  return tokenized(set, texts);
+}
+
+// Adds up the likelihoods of the prompts of each class: logsumexp of scores [classes, prompts].
+void add_prompts(const double* scores, int64_t prompts, std::span<double> of_class) {
+  for (double& all : of_class) {
+    const double *end = scores + prompts, largest = *std::max_element(scores, end);
+    double sum = 0;
+    for (const double* s = scores; s < end; ++s) sum += std::exp(*s - largest);
+    all = largest + std::log(sum);
+    scores = end;
+  }
 }
 
 std::string prompt_problem(const std::vector<std::string>& prompts) {
@@ -72,6 +96,86 @@ void ScoringOptions::bind(config::Table& t) {
             classes.empty() ? "missing; give the captions of the classes, or classes_file"
                             : "there is classes too: give one of them");
 }
+
+// Predicts the class with the most likely text, as the evaluator ranks them.
+class ScoringPredictor : public Predictor {
+ public:
+  ScoringPredictor(const ScoringOptions& options, const data::Dataset& set,
+                   models::PairScorePass& pass)
+      : options_(options),
+        pass_(pass),
+        names_(options.names()),
+        texts_(options.texts_of(set, names_)) {
+    if (options_.pairs.normalize_by_length)
+      for (int64_t n : pass_.tokens(texts_)) lengths_.push_back(double(std::max<int64_t>(n, 1)));
+  }
+
+  std::vector<PredictedColumn> columns() const override {
+    return {{"score",
+             device::DType::f64,
+             {int64_t(names_.size())},
+             "nats",
+             "log-likelihood of each class, as the evaluator ranks them"},
+            {"prediction",
+             device::DType::i32,
+             {},
+             "1",
+             "the class of the largest score; of equal ones the first"}};
+  }
+  std::vector<std::string> classes() const override { return names_; }
+  std::map<std::string, std::string> made_from() const override {
+    const auto* ids = reinterpret_cast<const char*>(texts_.ids.data());
+    return {{"classes", base::join(names_, "\n")},
+            {"prompts", base::join(options_.prompts, "\n")},
+            {"tokens", fmt::format("{:016x}", base::xxh3(ids, texts_.ids.size() * 4))},
+            {"normalize_by_length", options_.pairs.normalize_by_length ? "true" : "false"}};
+  }
+  void prepare(const models::HostBatch& batch, const models::Inputs& into) const override {
+    pass_.prepare(batch, into);
+  }
+
+  void run(nn::Context& ctx, const models::Inputs& inputs,
+           std::span<const device::View> columns) override {
+    const int64_t texts = texts_.count();
+    const size_t classes = names_.size(), prompts = options_.prompts.size();
+    scores_.resize(size_t(ctx.batch * texts));
+    pass_.run(ctx, inputs, texts_, scores_.data());
+    for (int64_t i = 0; i < ctx.batch; ++i) {
+      double* const of_texts = scores_.data() + i * texts;
+      for (size_t t = 0; t < lengths_.size(); ++t) of_texts[t] /= lengths_[t];
+      const std::span<double> row(columns[0].f64() + i * int64_t(classes), classes);
+      if (prompts == 1)
+        std::copy_n(of_texts, classes, row.begin());
+      else
+        add_prompts(of_texts, int64_t(prompts), row);
+      columns[1].i32()[i] = int32_t(std::max_element(row.begin(), row.end()) - row.begin());
+    }
+  }
+
+ private:
+  ScoringOptions options_;
+  models::PairScorePass& pass_;
+  std::vector<std::string> names_;
+  models::TextList texts_;
+  std::vector<double> lengths_;  // tokens of each text; [] unless scores are divided by them
+  std::vector<double> scores_;   // [batch, texts]
+};
+
+const Predicts kScoringPredicts = {
+    [](const config::Table::Variant& options) {
+      std::map<std::string, std::string> problems;
+      if (dynamic_cast<const ScoringOptions&>(options).pairs.subtract_prior)
+        problems["subtract_prior"] =
+            "needs the scores of all images before the first prediction; --mode predict writes "
+            "them one by one. Set it to false there, and subtract the column means of `score`";
+      return problems;
+    },
+    make_pair_pass,
+    [](const config::Table::Variant& options, const models::Model&, const data::Dataset& set,
+       models::ForwardPass& pass, int64_t) -> std::unique_ptr<Predictor> {
+      return std::make_unique<ScoringPredictor>(dynamic_cast<const ScoringOptions&>(options), set,
+                                                dynamic_cast<models::PairScorePass&>(pass));
+    }};
 
 class Scoring : public Evaluator {
  public:
@@ -135,13 +239,8 @@ class Scoring : public Evaluator {
   }
 
  private:
-  // Returns the texts of all prompts of each class, class after class.
   models::TextList texts_of(const data::Dataset& set, const std::vector<std::string>& names) const {
-    std::vector<std::string> texts;
-    for (const std::string& name : names)
-      for (const std::string& prompt : options_.prompts)
-        texts.push_back(std::string(prompt).replace(prompt.find(kPlace), 2, name));
-    return tokenized(set, texts);
+    return options_.texts_of(set, names);
   }
 
   static int64_t label_of(const data::Batch& batch, int64_t row, int64_t position,
@@ -158,16 +257,9 @@ class Scoring : public Evaluator {
   // scores: [classes, prompts]. The number of prompts is equal for all classes, so the sum of
   // likelihoods orders them as the mean does.
   double rank_of_class(const double* scores, int64_t classes, int64_t label) const {
-    const auto prompts = int64_t(options_.prompts.size());
-    if (prompts == 1) return rank_of(scores, classes, label);
-    std::vector<double> of_class;
-    for (int64_t c = 0; c < classes; ++c) {
-      const double *begin = scores + c * prompts, *end = begin + prompts,
-                   largest = *std::max_element(begin, end);
-      double sum = 0;
-      for (const double* s = begin; s < end; ++s) sum += std::exp(*s - largest);
-      of_class.push_back(largest + std::log(sum));
-    }
+    if (options_.prompts.size() == 1) return rank_of(scores, classes, label);
+    std::vector<double> of_class(static_cast<size_t>(classes));
+    add_prompts(scores, int64_t(options_.prompts.size()), of_class);
     return rank_of(of_class.data(), classes, label);
   }
 
@@ -211,7 +303,8 @@ Registered scoring_row() {
          const std::string& key) -> std::optional<Features> {
         if (key != "data" || scoring_options(options).text_data.empty()) return {};
         return labelled_images(model, "eval kind scoring");
-      }};
+      },
+      &kScoringPredicts};
 }
 
 }  // namespace eval

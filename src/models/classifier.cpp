@@ -247,6 +247,20 @@ void ClassifierModel::classify(nn::Context& ctx, const Inputs& inputs, View loss
   ctx.arena.pop_low(start);
 }
 
+void ClassifierModel::compute_logits(nn::Context& ctx, View image, View logits,
+                                     State& state) const {
+  CHECK(!ctx.keep);
+  const device::Arena::Mark start = ctx.arena.low();
+  place(ctx, state);
+  {
+    device::Arena::Scope scope(ctx.arena);
+    const View pooled = pool(ctx, image, state);
+    ForwardBlock weights(ctx, head_block_, -1);
+    head_.forward(ctx, pooled, ctx.batch, logits);
+  }
+  ctx.arena.pop_low(start);
+}
+
 namespace {
 
 class ClassifierTrainPass : public TrainPass {
@@ -316,6 +330,30 @@ class ModelsClassScorePass : public ClassScorePass {
   ClassifierModel::State state_;
 };
 
+class ModelsLogitsPass : public LogitsPass {
+ public:
+  explicit ModelsLogitsPass(const ClassifierModel& model) : model_(model) {}
+  std::string name() const override { return "logits"; }
+  std::vector<InputSpec> inputs() const override { return {model_.inputs(false).front()}; }
+  void prepare(const HostBatch& batch, const Inputs& into) const override {
+    const View image = batch.features.at("image"), buffer = into.at("image").host;
+    CHECK(image.count == buffer.count && image.type == buffer.type,
+          "batch of {} examples does not fit the buffers", batch.examples);
+    std::memcpy(buffer.data, image.data, size_t(image.bytes()));
+  }
+  void run(nn::Context& ctx, const Inputs& inputs, float* logits) override {
+    device::Arena::Scope scope(ctx.arena);
+    const View values = ctx.arena.temporary(ctx.batch * model_.num_classes());
+    model_.compute_logits(ctx, inputs.at("image").device, values, state_);
+    if (ctx.queue.kind() == device::Kind::plan) return;
+    device::read_on_host(values, ctx.queue, [&](View v) { std::copy_n(v.f32(), v.count, logits); });
+  }
+
+ private:
+  const ClassifierModel& model_;
+  ClassifierModel::State state_;
+};
+
 }  // namespace
 
 std::unique_ptr<TrainPass> ClassifierModel::make_train_pass() const {
@@ -327,6 +365,10 @@ std::unique_ptr<ClassifyPass> ClassifierModel::make_classify_pass() const {
 std::unique_ptr<ClassScorePass> ClassifierModel::make_class_score_pass() const {
   return std::make_unique<ModelsClassScorePass>(*this);
 }
+std::unique_ptr<LogitsPass> ClassifierModel::make_logits_pass() const {
+  return std::make_unique<ModelsLogitsPass>(*this);
+}
+bool ClassifierModel::exclusive() const { return options_.loss == kernels::ClassLoss::softmax; }
 std::vector<Tap> ClassifierModel::taps() const { return vit_taps(encoder_.config()); }
 std::unique_ptr<EmbedPass> ClassifierModel::make_embed_pass(
     const std::vector<std::string>& taps) const {

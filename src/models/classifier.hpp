@@ -30,6 +30,8 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   std::unique_ptr<TrainPass> make_train_pass() const override;
   std::unique_ptr<ClassifyPass> make_classify_pass() const override;
   std::unique_ptr<ClassScorePass> make_class_score_pass() const override;
+  std::unique_ptr<LogitsPass> make_logits_pass() const override;
+  bool exclusive() const override;
   std::vector<Tap> taps() const override;
   std::unique_ptr<EmbedPass> make_embed_pass(const std::vector<std::string>& taps) const override;
   int64_t num_classes() const override { return options_.num_classes; }
@@ -54,6 +56,8 @@ class ClassifierModel : public Model, public Classifier, public Embedder {
   // unless none.
   void classify(nn::Context& ctx, const Inputs& inputs, View loss, View ranks, State& state,
                 View logits = {}) const;
+  // Writes the logits f32 [batch, classes] of a forward pass.
+  void compute_logits(nn::Context& ctx, View image, View logits, State& state) const;
 
  private:
   void check_batch(const HostBatch& batch, const Inputs& into) const;

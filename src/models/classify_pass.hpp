@@ -31,11 +31,24 @@ class ClassScorePass : public ForwardPass {
   virtual int64_t classes() const = 0;
 };
 
+// Computes the logits of images without labels.
+class LogitsPass : public ForwardPass {
+ public:
+  // Fills the image buffer and reads no other field of the batch.
+  virtual void prepare(const HostBatch& batch, const Inputs& into) const = 0;
+  // Writes f32 [ctx.batch, num_classes()] on the host; null on the plan back end.
+  virtual void run(nn::Context& ctx, const Inputs& inputs, float* logits) = 0;
+  void plan(nn::Context& ctx, const Inputs& inputs) override { run(ctx, inputs, nullptr); }
+};
+
 class Classifier {
  public:
   virtual ~Classifier() = default;
   virtual std::unique_ptr<ClassifyPass> make_classify_pass() const = 0;
   virtual std::unique_ptr<ClassScorePass> make_class_score_pass() const = 0;
+  virtual std::unique_ptr<LogitsPass> make_logits_pass() const = 0;
+  // True if an example has one class: probabilities are a softmax. False: each is a sigmoid.
+  virtual bool exclusive() const = 0;
   virtual int64_t num_classes() const = 0;
 };
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eval/class_predictor.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "models/classify_pass.hpp"
+
+namespace eval {
+namespace {
+
+class ClassPredictor : public Predictor {
+ public:
+  ClassPredictor(const models::Classifier& model, models::LogitsPass& pass, int64_t top_k)
+      : pass_(pass),
+        classes_(model.num_classes()),
+        top_(std::min(top_k, classes_)),
+        exclusive_(model.exclusive()) {}
+
+  std::vector<PredictedColumn> columns() const override {
+    return {{"logit", device::DType::f32, {classes_}, "1", "the model's output for each class"},
+            {"prediction",
+             device::DType::i32,
+             {},
+             "1",
+             "the class of the largest logit; of equal ones the first"},
+            {"top_class", device::DType::i32, {top_}, "1", "classes by falling logits"},
+            {"top_probability",
+             device::DType::f32,
+             {top_},
+             "1",
+             exclusive_ ? "their softmax over all classes" : "their sigmoid, each for itself"}};
+  }
+  std::map<std::string, std::string> made_from() const override {
+    return {{"predict.top_k", std::to_string(top_)}};
+  }
+  void prepare(const models::HostBatch& batch, const models::Inputs& into) const override {
+    pass_.prepare(batch, into);
+  }
+
+  void run(nn::Context& ctx, const models::Inputs& inputs,
+           std::span<const device::View> columns) override {
+    float* const logits = columns[0].f32();
+    pass_.run(ctx, inputs, logits);
+    std::vector<int32_t> order(static_cast<size_t>(classes_));
+    for (int64_t i = 0; i < ctx.batch; ++i) {
+      const float* const row = logits + i * classes_;
+      std::iota(order.begin(), order.end(), 0);
+      std::partial_sort(
+          order.begin(), order.begin() + top_, order.end(),
+          [&](int32_t a, int32_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
+      columns[1].i32()[i] = order[0];
+      const double all = exclusive_ ? sum_of_exponentials(row, row[order[0]]) : 0;
+      for (int64_t k = 0; k < top_; ++k) {
+        const int32_t c = order[size_t(k)];
+        columns[2].i32()[i * top_ + k] = c;
+        columns[3].f32()[i * top_ + k] =
+            float(exclusive_ ? std::exp(double(row[c]) - double(row[order[0]])) / all
+                             : 1 / (1 + std::exp(-double(row[c]))));
+      }
+    }
+  }
+
+ private:
+  // Added in the order of the classes, relative to the largest logit.
+  double sum_of_exponentials(const float* row, float largest) const {
+    double sum = 0;
+    for (int64_t c = 0; c < classes_; ++c) sum += std::exp(double(row[c]) - double(largest));
+    return sum;
+  }
+
+  models::LogitsPass& pass_;
+  int64_t classes_, top_;
+  bool exclusive_;
+};
+
+}  // namespace
+
+const Predicts& class_predictions() {
+  static const Predicts row = {
+      [](const config::Table::Variant&) { return std::map<std::string, std::string>(); },
+      [](const models::Model& model) -> std::unique_ptr<models::ForwardPass> {
+        const auto* classifier = dynamic_cast<const models::Classifier*>(&model);
+        return classifier ? classifier->make_logits_pass() : nullptr;
+      },
+      [](const config::Table::Variant&, const models::Model& model, const data::Dataset&,
+         models::ForwardPass& pass, int64_t top_k) -> std::unique_ptr<Predictor> {
+        return std::make_unique<ClassPredictor>(dynamic_cast<const models::Classifier&>(model),
+                                                dynamic_cast<models::LogitsPass&>(pass), top_k);
+      }};
+  return row;
+}
+
+}  // namespace eval

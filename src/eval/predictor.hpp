@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predictions of single examples, as some evaluators can make them. --mode predict writes them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/table.hpp"
+#include "data/dataset.hpp"
+#include "models/model.hpp"
+
+namespace eval {
+
+// Numbers that a predictor gives for each example.
+struct PredictedColumn {
+  std::string name;
+  device::DType type;          // f32, f64 or i32
+  std::vector<int64_t> shape;  // of one example; {} = one number
+  std::string unit, doc;
+};
+
+class Predictor {
+ public:
+  virtual ~Predictor() = default;
+  virtual std::vector<PredictedColumn> columns() const = 0;
+  // Returns the texts of the classes in the order of their numbers; [] if only numbers are known.
+  virtual std::vector<std::string> classes() const { return {}; }
+  // Returns what decides the numbers beside model, weights and images, by key.
+  virtual std::map<std::string, std::string> made_from() const = 0;
+  // Fills the image buffer of the pass and reads no other field of the batch.
+  virtual void prepare(const models::HostBatch& batch, const models::Inputs& into) const = 0;
+  // Runs the pass. Writes the column of each name, [ctx.batch, shape], to host memory.
+  virtual void run(nn::Context& ctx, const models::Inputs& inputs,
+                   std::span<const device::View> columns) = 0;
+};
+
+// The part of an evaluator's row that makes a predictor.
+struct Predicts {
+  // Returns problems with the evaluator's keys, by key.
+  std::map<std::string, std::string> (*problems)(const config::Table::Variant& options);
+  // Returns null if the model lacks the capability.
+  std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
+  // `pass` is one of make_pass, and outlives the predictor. `top_k` limits lists of likely classes.
+  // Error(Exit::data) if the set lacks what the predictor needs.
+  std::unique_ptr<Predictor> (*make)(const config::Table::Variant& options,
+                                     const models::Model& model, const data::Dataset& set,
+                                     models::ForwardPass& pass, int64_t top_k);
+};
+
+}  // namespace eval
