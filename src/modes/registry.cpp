@@ -9,10 +9,13 @@ Mode bench_mode();
 Mode plan_mode();
 Mode show_mode();
 Mode index_mode();
+Mode extract_mode();
+Mode predict_mode();
 
 const std::vector<Mode>& registry() {
-  static const std::vector<Mode> rows = {train_mode(), eval_mode(), bench_mode(),
-                                         plan_mode(),  show_mode(), index_mode()};
+  static const std::vector<Mode> rows = {train_mode(),   eval_mode(),   bench_mode(),
+                                         plan_mode(),    show_mode(),   index_mode(),
+                                         extract_mode(), predict_mode()};
   return rows;
 }
 

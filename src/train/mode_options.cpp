@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/mode_options.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace train {
 using config::OnResume;
 
@@ -61,6 +65,69 @@ void EvaluateOptions::bind(config::Table& t) {
         "file to which each evaluation appends a row, as in metrics.jsonl; \"\" = none: the mode "
         "then writes no file")
       .on_resume(may);
+}
+
+void RowOptions::bind(config::Table& t, const std::string& place) {
+  auto may = config::OnResume::may_change;
+  t.key(
+       "from", from,
+       "weights: a checkpoint .h5, a run directory, .npz or .safetensors; \"\" = run.dir. Files of "
+       "other programs are read as init says (map, dont_load, posemb)")
+      .on_resume(may);
+  t.choice("weights", average, {{"raw", false}, {"ema", true}},
+           "raw: the weights as trained; ema: their average in the checkpoint")
+      .on_resume(may);
+  t.key("batch", batch,
+        "examples of one pass on each rank; 0 = train.micro_batch, or the rank's part of "
+        "train.global_batch if that is smaller")
+      .min(0)
+      .max(1 << 24)
+      .unit("examples")
+      .on_resume(may);
+  t.key("out", out,
+        "HDF5 file; \"\" = " + place +
+            ". A file that is not complete is called OUT.part, and the same command continues it")
+      .on_resume(may);
+}
+
+void ExtractOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  t.key("data", data, "name of a [data.NAME] table (--mode extract); the mode needs it")
+      .on_resume(may);
+  t.key("taps", taps,
+        "features to write: pre_logits, the vector that a head reads; encoded, all normalised "
+        "tokens; blockNN, all tokens after block NN, counted from 00; blockNN_mean, their mean")
+      .check([this] {
+        if (taps.empty()) return std::string("names no tap");
+        for (const std::string& tap : taps)
+          if (std::count(taps.begin(), taps.end(), tap) > 1)
+            return fmt::format("\"{}\" is there twice", tap);
+        return std::string();
+      })
+      .on_resume(may);
+  t.choice("pool", mean, {{"none", false}, {"mean", true}},
+           "taps with tokens: none: write all tokens; mean: their mean, summed in float64")
+      .on_resume(may);
+  t.choice("dtype", half, {{"float32", false}, {"float16", true}},
+           "float16: rounded to the nearest, ties to even; a feature beyond its range is an error "
+           "that names the sample")
+      .on_resume(may);
+  rows.bind(t, "run.dir/extract/DATA.h5");
+}
+
+void PredictOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  t.key("evaluator", evaluator,
+        "name of an [eval.NAME] of kind scoring or classification (--mode predict), whose classes "
+        "and scores are used; the mode needs it")
+      .on_resume(may);
+  t.key("data", data, "name of a [data.NAME] table; \"\" = the evaluator's; labels may be missing")
+      .on_resume(may);
+  t.key("top_k", top_k,
+        "classification: most likely classes whose numbers and probabilities are written")
+      .min(1)
+      .on_resume(may);
+  rows.bind(t, "run.dir/predict/EVALUATOR.h5");
 }
 
 void IndexOptions::bind(config::Table& t) {

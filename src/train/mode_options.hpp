@@ -40,6 +40,34 @@ struct EvaluateOptions {
   void bind(config::Table& t);
 };
 
+// Keys that modes share which write a row for each sample.
+struct RowOptions {
+  std::string from;      // "" = the run directory
+  bool average = false;  // weights: the average, not the trained ones
+  int64_t batch = 0;     // 0 = at most the examples of a training pass
+  std::string out;       // "" = the mode's own place in the run directory
+  void bind(config::Table& t, const std::string& place);
+};
+
+// [extract]
+struct ExtractOptions {
+  std::string data;  // "" = the deck is not for this mode
+  std::vector<std::string> taps = {"pre_logits"};
+  bool mean = false;  // pool: taps with tokens give the mean over them
+  bool half = false;  // dtype: float16
+  RowOptions rows;
+  void bind(config::Table& t);
+};
+
+// [predict]
+struct PredictOptions {
+  std::string evaluator;  // "" = the deck is not for this mode
+  std::string data;       // "" = the evaluator's
+  int64_t top_k = 5;
+  RowOptions rows;
+  void bind(config::Table& t);
+};
+
 // [index]
 struct IndexOptions {
   std::vector<std::string> data;

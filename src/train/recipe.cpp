@@ -140,6 +140,8 @@ void Recipe::bind(config::Table& t) {
   t.table("plan", plan, "--mode plan: what a run needs");
   t.table("show", show, "--mode show: a batch as the model would see it");
   t.table("evaluate", evaluate, "--mode eval: evaluators on given weights");
+  t.table("extract", extract, "--mode extract: features of every sample of a data set");
+  t.table("predict", predict, "--mode predict: scores of classes for every sample of a data set");
   t.table("index", index, "--mode index: what data sets hold");
 }
 
@@ -308,6 +310,11 @@ void Recipe::cross_check(config::Deck& deck) const {
     }
   check_evaluators(deck, *made);
   if (!show.data.empty()) use("show.data", show.data, kModel, features);
+  for (const auto& [key, set] :
+       {std::pair{"extract.data", extract.data}, {"predict.data", predict.data}})
+    if (!set.empty()) use(key, set, "the encoder", image_features(*made));
+  check_extract(deck, *made);
+  check_predict(deck);
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 

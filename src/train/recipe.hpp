@@ -102,6 +102,8 @@ struct Recipe {
   PlanOptions plan;
   ShowOptions show;
   EvaluateOptions evaluate;
+  ExtractOptions extract;
+  PredictOptions predict;
   IndexOptions index;
   void bind(config::Table& t);
 
@@ -161,6 +163,11 @@ struct Recipe {
   void check_lengths(config::Deck& deck, int64_t data_size) const;
   void check_mixture(config::Deck& deck) const;
   void check_average(config::Deck& deck) const;
+  void check_extract(config::Deck& deck, const models::Model& made) const;
+  void check_predict(config::Deck& deck) const;
+  // Returns the data sets of which the modes extract and predict read the images.
+  std::set<std::string> image_sets() const;
+  static Features image_features(const models::Model& made);
 };
 
 }  // namespace train

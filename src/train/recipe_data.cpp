@@ -7,9 +7,24 @@ namespace train {
 
 std::set<std::string> Recipe::evaluated_sets() const { return data_sets_of(evals); }
 
+std::set<std::string> Recipe::image_sets() const {
+  std::set<std::string> names;
+  for (const std::string& name : {extract.data, predict.data})
+    if (data.data.contains(name)) names.insert(name);
+  return names;
+}
+
+Recipe::Features Recipe::image_features(const models::Model& made) {
+  Features features = made.features();
+  std::erase_if(features, [](const auto& feature) { return feature.first != "image"; });
+  return features;
+}
+
 Recipe::Features Recipe::features_of(const models::Model& made, const std::string& set) const {
   Features own;
-  bool of_model = !evaluated_sets().contains(set) || train.parts().contains(set);
+  const bool of_images = image_sets().contains(set);
+  bool of_model = (!of_images && !evaluated_sets().contains(set)) || train.parts().contains(set);
+  if (of_images) own = image_features(made);
   for (const auto& [name, e] : evals)
     for (const auto& [key, one] : eval::data_sets_of(e)) {
       if (one != set) continue;
@@ -37,6 +52,7 @@ std::optional<Recipe::BytePixels> Recipe::byte_pixels() const {
     if (wanted.pixels) fields.push_back(feature);
   if (fields.size() != 1) return {};
   std::set<std::string> names = evaluated_sets();
+  names.merge(image_sets());
   for (const auto& [name, weight] : train.parts()) names.insert(name);
   std::optional<BytePixels> all;
   for (const std::string& name : names) {

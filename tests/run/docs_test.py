@@ -34,6 +34,8 @@ SMALLER = ((r"depth = \d+, width = \d+, mlp = \d+, heads = \d+",
            (r"decoder( +)= { depth = \d+", r"decoder\1= { depth = 1"),
            ("total_steps = 700, global_batch = 64, micro_batch = 32",
             "total_steps = 20, global_batch = 16, micro_batch = 8"),
+           ("total_steps = 400, global_batch = 64, micro_batch = 32",
+            "total_steps = 20, global_batch = 16, micro_batch = 8"),
            ("total_steps = 1000, global_batch = 64", "total_steps = 1000, global_batch = 4"))
 
 
