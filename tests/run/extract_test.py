@@ -334,6 +334,26 @@ class Rows(harness.RunTest):
         os.rename(self.folder + "/one.npz", self.folder + "/renamed.npz")
         self.extract(f"extract.from={self.folder}/renamed.npz", mentions=("41 of them are there",), ranks=2)
 
+    def test_replaced_samples_are_named(self):
+        """The row of a broken sample holds its substitute, and says so."""
+        self.train()
+        with h5py.File(self.extract(out=self.folder + "/good.h5")) as f:
+            good, keys = f["features/pre_logits"][()], f["key"][()]
+        with open(f"{self.data}/pairs.tar", "r+b") as f:
+            with tarfile.open(fileobj=f) as tar:
+                at = tar.getmember("000005.png").offset_data
+            f.seek(at + 20)
+            f.write(b"\0" * 40)
+        self.extract(ranks=2, code=4, mentions=("000005",))
+        use = ["loader.on_bad_sample=substitute", "loader.max_bad_sample_fraction=0.1"]
+        # The job before wrote what it could; this one continues it.
+        with h5py.File(self.extract(*use, ranks=2, mentions=("a fixed substitute is used",))) as f:
+            sample = f["sample"][()]
+            self.assertEqual(np.flatnonzero(sample != np.arange(SAMPLES)).tolist(), [5])
+            np.testing.assert_array_equal(f["features/pre_logits"][()], good[sample])
+            np.testing.assert_array_equal(f["key"][()], keys[sample])
+            self.assertEqual(f["label"][5], self.label(sample[5]))
+
     def test_refused(self):
         self.train()
         np.savez(self.folder + "/all.npz", **{"params/" + n: v.astype(np.float32) for n, v in self.parameters().items()})
