@@ -323,7 +323,7 @@ class Rows(harness.RunTest):
         self.extract("extract.pool=mean", code=2, mentions=("was made from something else", "extract.pool: then \"none\", now \"mean\""))
 
     def test_other_weights_are_refused(self):
-        """Weights of equal names and steps are told apart by their values."""
+        """Weights of equal names and steps differ in their digest."""
         self.train()
         params = {"params/" + name: value.astype(np.float32) for name, value in self.parameters().items()}
         for name in ("one", "other"):
