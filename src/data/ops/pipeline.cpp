@@ -33,6 +33,19 @@ const OpRow& row_of(const Call& call, std::string_view text) {
              op_rows().way_out(call.name));
 }
 
+// Returns the fields that a call reads and writes, by its arguments inkey, outkey and key.
+Keys keys_of_call(const OpRow& row, const Arguments& arguments) {
+  auto text = [&](std::string_view name) {
+    const bool known = std::any_of(row.parameters.begin(), row.parameters.end(),
+                                   [&](const Parameter& p) { return p.name == name; });
+    return known && arguments.has(name) ? arguments.text(name) : std::string();
+  };
+  const std::string key = text("key");
+  if (!key.empty()) return {key, key};
+  const std::string in = text("inkey"), out = text("outkey");
+  return {in, out.empty() ? in : out};
+}
+
 }  // namespace
 
 Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& environment,
@@ -42,7 +55,8 @@ Pipeline::Pipeline(std::string_view text, Spec input, const OpEnvironment& envir
   for (const Call& call : parse_calls(text)) {
     const OpRow& row = row_of(call, text);
     Arguments arguments(call, row.parameters, text);
-    Stage stage{call.name, row.make(arguments, environment), streams.sub(stages_.size()), spec_};
+    Stage stage{call.name, row.make(arguments, environment), streams.sub(stages_.size()), spec_,
+                keys_of_call(row, arguments)};
     try {
       spec_ = stage.op->propagate(std::move(spec_));
       check_sizes(spec_);
@@ -88,6 +102,18 @@ void Pipeline::leave_bytes(const std::string& field) {
   CHECK(stage >= 0, "field '{}' is not made from bytes by value_range", field);
   stages_[size_t(stage)].left_out = true;
   spec_.at(field).type = device::DType::u8;
+}
+
+std::string Pipeline::keep_only(const std::string& field) {
+  std::string from = field;
+  for (size_t i = stages_.size(); i-- > 0;) {
+    if (stages_[i].keys.out == from)
+      from = stages_[i].keys.in;
+    else
+      stages_[i].left_out = true;
+  }
+  spec_ = {{field, spec_.at(field)}};
+  return from;
 }
 
 bool Pipeline::tokenize(const std::string& field, const std::string& text,

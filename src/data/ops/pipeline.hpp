@@ -26,6 +26,9 @@ class Pipeline {
   // leave_bytes leaves out this op: the field stays u8, and its reader scales the bytes.
   std::optional<ByteScale> byte_scale(const std::string& field) const;
   void leave_bytes(const std::string& field);
+  // Leaves out all ops that the field does not depend on. Returns the field of the input that it is
+  // made from; "" if an op does not name it. Ops that stay keep their random streams.
+  std::string keep_only(const std::string& field);
   void apply(Sample& sample, int64_t position, const Places* places = nullptr,
              Trace* trace = nullptr) const;
   // Turns a text into ids as the last op does that makes the field from text: ids that are neither
@@ -42,6 +45,7 @@ class Pipeline {
     std::unique_ptr<Op> op;
     base::Stream stream;
     Spec before;
+    Keys keys;  // the fields that it reads and writes; "" for ops that choose fields
     bool left_out = false;
   };
   int scaling_stage(const std::string& field) const;  // -1: none

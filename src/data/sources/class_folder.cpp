@@ -2,8 +2,6 @@
 #include "data/sources/class_folder.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <filesystem>
 
 #include "base/cancel.hpp"
@@ -17,15 +15,6 @@ namespace {
 
 using base::Exit;
 namespace fs = std::filesystem;
-
-constexpr std::array<std::string_view, 5> kImageEndings = {".jpg", ".jpeg", ".png", ".webp",
-                                                           ".gif"};
-
-bool is_image_file(const fs::path& file) {
-  std::string extension = file.extension().native();
-  for (char& c : extension) c = char(std::tolower(uint8_t(c)));
-  return std::ranges::count(kImageEndings, extension) > 0;
-}
 
 struct ClassImage {
   std::string name;  // path below the folder of the classes
@@ -54,7 +43,7 @@ ClassListing list_classes(const std::string& path, const ClassNames& classes,
       base::end_if_asked(token);
       std::error_code ignored;
       if (at->is_directory(ignored)) continue;
-      if (is_image_file(at->path()))
+      if (is_image_file(at->path().native()))
         out.images.push_back(
             {at->path().lexically_relative(path).native(), classes.number_of(name)});
       else
@@ -76,8 +65,7 @@ class ClassFolder : public Source {
       : path_(options.path), context_(context), classes_(options.names_from()) {
     ClassListing found = list_classes(path_, classes_, context.token);
     if (found.images.empty())
-      base::fail(Exit::data,
-                 "the sub-folders of '{}' hold no image (.jpg, .jpeg, .png, .webp, .gif)", path_);
+      base::fail(Exit::data, "the sub-folders of '{}' hold no image ({})", path_, kImageEndings);
     images_ = std::move(found.images);
     summary_ = fmt::format("{} images, {} classes: {}", base::with_commas(size()), classes_.size(),
                            classes_.text());

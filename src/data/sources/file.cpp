@@ -5,8 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
+
+#include "base/text.hpp"
 
 namespace data {
 namespace {
@@ -54,6 +58,16 @@ void File::read(int64_t offset, void* out, size_t count) const {
     offset += got;
     count -= size_t(got);
   }
+}
+
+bool is_image_file(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos || dot == 0 || name[dot - 1] == '/') return false;
+  std::string ending(name.substr(dot));
+  for (char& c : ending) c = char(std::tolower(uint8_t(c)));
+  const std::vector<std::string> all = base::split(kImageEndings, ',');
+  return std::any_of(all.begin(), all.end(),
+                     [&](const std::string& one) { return base::trim(one) == ending; });
 }
 
 }  // namespace data

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/error.hpp"
 
@@ -36,5 +37,10 @@ class File {
   int fd_ = -1;
   int64_t size_ = 0, modified_ns_ = 0;
 };
+
+// The endings of image files in folders, for messages.
+inline constexpr const char* kImageEndings = ".jpg, .jpeg, .png, .webp, .gif";
+// True if a file's name has one of these endings, in upper or lower case.
+bool is_image_file(std::string_view name);
 
 }  // namespace data

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Image files that belong to no data set: a user names files and folders, and a data set of the
+// deck gives the ops.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/dataset.hpp"
+
+namespace data {
+
+// Returns the files that the paths name. A folder stands for the image files in it and in its
+// sub-folders, sorted by name (is_image_file); hidden ones are left out. Any other path is returned
+// as it is. Throws Error(Exit::data) for a folder that cannot be listed or holds no image.
+std::vector<std::string> find_images(const std::vector<std::string>& paths);
+
+// Makes a data set of image files: sample i has the one field `field`, made from file i by those
+// ops of [data.NAME] that the field depends on. Random ops draw by the number of the file. Opens no
+// image. Throws Error(Exit::config) if the ops need more than the file of an image.
+std::unique_ptr<Dataset> open_images(const Sections& sections, const Tokenizers& tokenizers,
+                                     const std::string& name, const std::string& field,
+                                     std::vector<std::string> files, const OpenContext& context);
+
+}  // namespace data
