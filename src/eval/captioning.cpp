@@ -9,49 +9,21 @@
 #include "data/stream/host_batch.hpp"
 #include "eval/caption_metrics.hpp"
 #include "eval/evaluator.hpp"
+#include "eval/generated_caption.hpp"
 #include "eval/shuffled_images.hpp"
 #include "io/files.hpp"
-#include "models/captioner.hpp"
 
 namespace eval {
 namespace {
 
-constexpr const char* kTokens = "labels";  // the field of ids
-
-struct CaptioningOptions : config::Table::Variant {
-  models::DecodeOptions decode;
-  int64_t seed = 0;
+// Keys that [caption] does not have.
+struct ComparedOptions : CaptioningOptions {
   ShuffledImages shuffled;
-  void bind(config::Table& t) override;
-  models::CaptionLimits limits() const { return {decode.places(), decode.max_length}; }
+  void bind(config::Table& t) override {
+    CaptioningOptions::bind(t);
+    shuffled.bind(t);
+  }
 };
-
-void CaptioningOptions::bind(config::Table& t) {
-  auto may = config::OnResume::may_change;
-  t.choice("method", decode.method, models::kDecodeMethodNames,
-           "greedy: the most likely token at each position; beam: the caption with the best score "
-           "that beam search finds; sample: tokens drawn with their probabilities")
-      .on_resume(may);
-  t.key("max_length", decode.max_length,
-        "tokens of a caption, its end included; 0 = the length of the model's texts")
-      .min(0)
-      .on_resume(may);
-  t.key("beams", decode.beams, "beam: hypotheses of an image").min(1).max(64).on_resume(may);
-  t.key("length_penalty", decode.length_penalty,
-        "beam: the score of n tokens is their log-likelihood / ((5 + n) / 6)^length_penalty")
-      .min(0)
-      .on_resume(may);
-  t.key("temperature", decode.temperature, "sample: divides the logits").above(0).on_resume(may);
-  t.key("top_k", decode.top_k, "sample: only the k most likely tokens; 0 = all")
-      .min(0)
-      .on_resume(may);
-  t.key("top_p", decode.top_p, "sample: only the fewest tokens that have this probability together")
-      .above(0)
-      .max(1)
-      .on_resume(may);
-  t.key("seed", seed, "sample: seed of the draws").min(0).on_resume(may);
-  shuffled.bind(t);
-}
 
 // A caption with the captions of the data.
 struct Example {
@@ -59,6 +31,7 @@ struct Example {
   double log_likelihood = 0;
   int64_t ended = 0;
   std::string caption;
+  std::string attention;  // attention_json; "" = none
   std::vector<std::string> references;
 };
 
@@ -89,6 +62,7 @@ std::vector<Example> of_all_ranks(comm::Comm& world, const std::vector<Example>&
     put(packed, std::bit_cast<int64_t>(e.log_likelihood));
     put(packed, e.ended);
     put(packed, e.caption);
+    put(packed, e.attention);
     put(packed, int64_t(e.references.size()));
     for (const std::string& text : e.references) put(packed, text);
   }
@@ -100,6 +74,7 @@ std::vector<Example> of_all_ranks(comm::Comm& world, const std::vector<Example>&
       e.log_likelihood = std::bit_cast<double>(take(from, at));
       e.ended = take(from, at);
       e.caption = take_text(from, at);
+      e.attention = take_text(from, at);
       for (int64_t count = take(from, at); count > 0; --count)
         e.references.push_back(take_text(from, at));
       const auto place = size_t(e.position);
@@ -110,34 +85,22 @@ std::vector<Example> of_all_ranks(comm::Comm& world, const std::vector<Example>&
 
 class Captioning : public Evaluator {
  public:
-  explicit Captioning(const CaptioningOptions& options) : options_(options) {}
+  explicit Captioning(const ComparedOptions& options) : options_(options) {}
 
   void check(const data::Dataset& set) const override {
     if (set.size() == 0)
       base::fail(base::Exit::data, "[data.{}] holds no image to caption", set.name());
-    const data::Tokenizer* tokenizer = set.tokenizer(kTokens);
-    if (!tokenizer)
-      base::fail(base::Exit::data,
-                 "captioning needs a tokenizer to read its tokens, and no op of [data.{}] makes "
-                 "\"{}\" from text; add tokenize(...) to its preprocessing",
-                 set.name(), kTokens);
-    if (!tokenizer->end_id())
-      base::fail(base::Exit::data,
-                 "captioning needs a token that ends captions, and the tokenizer of [data.{}] has "
-                 "none; use one with an end piece",
-                 set.name());
+    check_caption_tokenizer(set.tokenizer(kCaptionField), set.name());
     options_.shuffled.check(set);
   }
 
   Result run(const Context& context) override {
     const Rounds rounds(context);
     const int64_t n = context.dataset.size();
-    const data::Tokenizer& tokenizer = *context.dataset.tokenizer(kTokens);
+    const data::Tokenizer& tokenizer = *context.dataset.tokenizer(kCaptionField);
     auto loader = rounds.loader(context, options_.shuffled.place(n));
     auto& pass = dynamic_cast<models::CaptionPass&>(*context.pass);
-    models::DecodeOptions decode = options_.decode;
-    decode.end_id = *tokenizer.end_id();
-    decode.seed = uint64_t(options_.seed);
+    const models::DecodeOptions decode = options_.decode_with(tokenizer);
     std::vector<Example> mine;
     std::vector<models::Caption> captions;
     for (int64_t round = 0; round < rounds.count(); ++round) {
@@ -151,11 +114,11 @@ class Captioning : public Evaluator {
                         pass.run(ctx, in, decode, count, first, captions);
                       });
       for (int64_t b = 0; b < count; ++b) {
-        models::Caption& c = captions[size_t(b)];
-        // A model may have more ids than its tokenizer; training never shows it the others.
-        std::erase_if(c.ids, [&](int32_t id) { return id >= tokenizer.vocab_size(); });
-        mine.push_back({first + b, c.log_likelihood, c.ended, tokenizer.decode(c.ids),
-                        references(context.dataset, first + b)});
+        const models::Caption& c = captions[size_t(b)];
+        mine.push_back(
+            {first + b, c.log_likelihood, c.ended, text_of(c, tokenizer),
+             first + b < decode.attention ? attention_json(c, tokenizer, pass.grid()) : "",
+             references(context.dataset, first + b)});
       }
     }
     const std::vector<Example> all = of_all_ranks(context.world, mine, n);
@@ -168,16 +131,17 @@ class Captioning : public Evaluator {
   static std::vector<std::string> references(const data::Dataset& set, int64_t position) {
     data::Trace trace;
     set.get(position, position, nullptr, &trace);
-    return trace.captions[kTokens].texts;
+    return trace.captions[kCaptionField].texts;
   }
 
   static void write(const Context& context, const std::vector<Example>& all) {
     using Json = nlohmann::ordered_json;
     std::string lines;
     for (const Example& e : all) {
-      const Json line{{"position", e.position}, {"key", context.dataset.key(e.position)},
-                      {"caption", e.caption},   {"log_likelihood", e.log_likelihood},
-                      {"ended", e.ended != 0},  {"references", e.references}};
+      Json line{{"position", e.position}, {"key", context.dataset.key(e.position)},
+                {"caption", e.caption},   {"log_likelihood", e.log_likelihood},
+                {"ended", e.ended != 0},  {"references", e.references}};
+      if (!e.attention.empty()) line.update(Json::parse(e.attention));
       lines += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
     }
     io::make_directories(context.folder);
@@ -205,7 +169,7 @@ class Captioning : public Evaluator {
     return result;
   }
 
-  CaptioningOptions options_;
+  ComparedOptions options_;
 };
 
 }  // namespace
@@ -230,16 +194,16 @@ Registered captioning_row() {
       },
       "generate captions",
       nullptr,
-      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<CaptioningOptions>()); },
+      [] { return std::shared_ptr<config::Table::Variant>(std::make_shared<ComparedOptions>()); },
       [](const config::Table::Variant& options) -> std::unique_ptr<Evaluator> {
-        return std::make_unique<Captioning>(dynamic_cast<const CaptioningOptions&>(options));
+        return std::make_unique<Captioning>(dynamic_cast<const ComparedOptions&>(options));
       },
       [](const models::Model& model,
          const config::Table::Variant& options) -> std::unique_ptr<models::ForwardPass> {
         auto* captioner = dynamic_cast<const models::Captioner*>(&model);
         if (!captioner) return nullptr;
         return captioner->make_caption_pass(
-            dynamic_cast<const CaptioningOptions&>(options).limits());
+            dynamic_cast<const ComparedOptions&>(options).limits());
       }};
 }
 

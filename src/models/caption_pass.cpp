@@ -6,6 +6,7 @@
 
 #include "kernels/softmax_xent.hpp"
 #include "models/cappa.hpp"
+#include "models/caption_attention.hpp"
 #include "models/caption_search.hpp"
 #include "models/caption_steps.hpp"
 
@@ -18,6 +19,7 @@ class CappaCaptionPass : public CaptionPass {
       : model_(model),
         places_(limits.places),
         length_(limits.length ? limits.length : model.options().length()),
+        attends_(limits.attention),
         steps_(model.decoder(), model.head()) {
     if (length_ > model.options().length())
       base::fail(base::Exit::config,
@@ -27,7 +29,12 @@ class CappaCaptionPass : public CaptionPass {
     CHECK(places_ >= 1 && length_ >= 1, "captions of {} tokens at {} places", length_, places_);
   }
   std::string name() const override {
-    return fmt::format("caption, {} places, {} tokens", places_, length_);
+    return fmt::format("caption, {} places, {} tokens{}", places_, length_,
+                       attends_ ? ", attention" : "");
+  }
+  std::pair<int64_t, int64_t> grid() const override {
+    const CappaOptions& o = model_.options();
+    return {o.height() / o.encoder.patch, o.width() / o.encoder.patch_columns()};
   }
   std::vector<InputSpec> inputs() const override { return {model_.inputs().front()}; }
   void prepare(const HostBatch& batch, const Inputs& into) const override;
@@ -40,12 +47,20 @@ class CappaCaptionPass : public CaptionPass {
   void begin(nn::Context& ctx, const Inputs& inputs);
   // Computes the logits of a step and the negative log-likelihoods of id 0, for all rows.
   void step(nn::Context& ctx, int64_t step, const CaptionSteps::Rows& rows);
+  // Returns where a step writes the queries of so many rows; none without attends_.
+  View queries_of(int64_t rows) const {
+    return attends_ ? queries_.slice(0, rows * model_.decoder().config().width) : View{};
+  }
+  // Fills in `attention` of the first captions: decodes their ids once more.
+  void attend(nn::Context& ctx, size_t count, std::vector<Caption>& captions);
 
   const Cappa& model_;
   int64_t places_, length_;
+  bool attends_;
   Vit::Pass encoder_;
   CaptionSteps steps_;
   View logits_, zeros_, nll_;  // [slots, vocabulary], i32 [slots], [slots]
+  View queries_;               // [slots, width]; none without attends_
   std::vector<int32_t> host_zeros_;
   std::vector<float> host_nll_;
 };
@@ -68,12 +83,15 @@ void CappaCaptionPass::begin(nn::Context& ctx, const Inputs& inputs) {
   zeros_ = ctx.table(true, host_zeros_);
   logits_ = ctx.arena.save(slots(ctx) * steps_.vocabulary());
   nll_ = ctx.arena.save(slots(ctx));
+  queries_ = attends_
+                 ? ctx.arena.save(slots(ctx) * model_.decoder().config().width, ctx.activation())
+                 : View{};
 }
 
 void CappaCaptionPass::step(nn::Context& ctx, int64_t step, const CaptionSteps::Rows& rows) {
   const int64_t count = int64_t(rows.ids.size());
   const View logits = logits_.slice(0, count * steps_.vocabulary());
-  steps_.step(ctx, step, rows, logits);
+  steps_.step(ctx, step, rows, logits, queries_of(count));
   ctx.run(kernels::SoftmaxXent{.logits = logits,
                                .labels = zeros_.slice(0, count),
                                .loss = nll_.slice(0, count),
@@ -100,6 +118,8 @@ void CappaCaptionPass::run(nn::Context& ctx, const Inputs& inputs, const DecodeO
   CHECK(examples <= ctx.batch && options.places() <= places_ && length <= length_,
         "{} examples, {} places and {} tokens in a pass of {}, {} and {}", examples,
         options.places(), length, ctx.batch, places_, length_);
+  const int64_t attended = std::clamp<int64_t>(options.attention - first_position, 0, examples);
+  CHECK(attends_ || attended == 0, "the pass keeps no queries");
   const device::Arena::Mark start = ctx.arena.low();
   begin(ctx, inputs);
   CaptionSearch search(options, examples, first_position, slots(ctx), length);
@@ -112,7 +132,41 @@ void CappaCaptionPass::run(nn::Context& ctx, const Inputs& inputs, const DecodeO
         [&](View logits) { search.advance(logits.f32(), host_nll_.data(), steps_.vocabulary()); });
   }
   captions = search.captions();
+  if (attended > 0) attend(ctx, size_t(attended), captions);
   ctx.arena.pop_low(start);
+}
+
+// The search needs its cache rows no longer, so the ids are decoded again in their place. Each step
+// computes the queries that the search computed, because ops treat rows alone.
+void CappaCaptionPass::attend(nn::Context& ctx, size_t count, std::vector<Caption>& captions) {
+  const DecoderConfig& config = model_.decoder().config();
+  const std::vector<float> keys = values_of(ctx.queue, steps_.last_cache().image_k);
+  const int64_t slots = this->slots(ctx), image = config.memory_length * config.width;
+  std::vector<std::vector<int32_t>> past(count);
+  CaptionSteps::Rows rows;
+  for (int64_t t = 0;; ++t) {
+    rows = {};
+    for (size_t b = 0; b < count; ++b) {
+      const std::vector<int32_t>& ids = captions[b].ids;
+      if (int64_t(ids.size()) <= t) continue;
+      past[b].push_back(int32_t(t * slots + int64_t(rows.ids.size())));
+      rows.ids.push_back(t == 0 ? 0 : ids[size_t(t - 1)]);
+      rows.images.push_back(int32_t(b));
+      rows.past.insert(rows.past.end(), past[b].begin(), past[b].end());
+    }
+    if (rows.ids.empty()) return;
+    const int64_t n = int64_t(rows.ids.size());
+    steps_.step(ctx, t, rows, logits_.slice(0, n * steps_.vocabulary()), queries_of(n));
+    const std::vector<float> queries = values_of(ctx.queue, queries_of(n));
+    for (int64_t r = 0; r < n; ++r) {
+      const int32_t b = rows.images[size_t(r)];
+      const std::vector<float> weights =
+          mean_attention({queries.data() + r * config.width, size_t(config.width)},
+                         {keys.data() + b * image, size_t(image)}, config.heads);
+      std::vector<float>& out = captions[size_t(b)].attention;
+      out.insert(out.end(), weights.begin(), weights.end());
+    }
+  }
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ void CaptionSteps::run(nn::Context& ctx, const Product& product, View x, View y,
 
 // Computes the layer of x [rows, width] in place.
 void CaptionSteps::run_layer(nn::Context& ctx, const Layer& layer, int64_t step, int64_t rows,
-                             View x, View past, View first) const {
+                             View x, View past, View first, View cross_queries) const {
   device::Arena::Scope scope(ctx.arena);
   const int64_t width = decoder_.config().width, image_rows = decoder_.config().memory_length;
   const View q = ctx.make_activation(false, rows * width),
@@ -139,6 +139,7 @@ void CaptionSteps::run_layer(nn::Context& ctx, const Layer& layer, int64_t step,
 
   const View n2 = normed(ctx, layer.norm2, x, rows);
   run(ctx, layer.cross_query, n2, q, rows);
+  if (!cross_queries.none()) ctx.run(kernels::Copy{.y = cross_queries, .x = q});
   attention.k = layer.cache.image_k;
   attention.v = layer.cache.image_v;
   attention.index = {};
@@ -156,7 +157,8 @@ void CaptionSteps::run_layer(nn::Context& ctx, const Layer& layer, int64_t step,
   run(ctx, layer.mlp_output, after, x, rows, x);
 }
 
-void CaptionSteps::step(nn::Context& ctx, int64_t step, const Rows& rows, View logits) {
+void CaptionSteps::step(nn::Context& ctx, int64_t step, const Rows& rows, View logits,
+                        View cross_queries) {
   device::Arena::Scope scope(ctx.arena);
   const DecoderConfig& config = decoder_.config();
   const int64_t count = int64_t(rows.ids.size());
@@ -176,7 +178,9 @@ void CaptionSteps::step(nn::Context& ctx, int64_t step, const Rows& rows, View l
                                 .width = config.width,
                                 .vocabulary = config.embedding_rows,
                                 .length = 1});
-  for (const Layer& layer : layers_) run_layer(ctx, layer, step, count, x, past, first);
+  for (const Layer& layer : layers_)
+    run_layer(ctx, layer, step, count, x, past, first,
+              &layer == &layers_.back() ? cross_queries : View{});
   run(ctx, head_product_, normed(ctx, norm_, x, count), logits, count);
 }
 

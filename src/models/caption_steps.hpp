@@ -39,10 +39,12 @@ class CaptionSteps {
     // this step.
     std::vector<int32_t> past;
   };
-  // Writes the logits [rows, vocabulary] of position `step`.
-  void step(nn::Context& ctx, int64_t step, const Rows& rows, View logits);
+  // Writes the logits [rows, vocabulary] of position `step`. cross_queries, if given, gets the
+  // queries [rows, width] of the last layer's cross-attention.
+  void step(nn::Context& ctx, int64_t step, const Rows& rows, View logits, View cross_queries = {});
 
   const Cache& cache(size_t layer) const { return layers_[layer].cache; }
+  const Cache& last_cache() const { return layers_.back().cache; }
   int64_t vocabulary() const { return head_.head_.out; }
 
  private:
@@ -70,7 +72,7 @@ class CaptionSteps {
   void run(nn::Context& ctx, const Product& product, View x, View y, int64_t rows,
            View residual = {}) const;
   void run_layer(nn::Context& ctx, const Layer& layer, int64_t step, int64_t rows, View x,
-                 View past, View first) const;
+                 View past, View first, View cross_queries) const;
 
   const CaptionDecoder& decoder_;
   const CaptionHead& head_;

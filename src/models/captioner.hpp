@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.hpp"
@@ -36,6 +37,8 @@ struct DecodeOptions {
   int64_t top_k = 0;       // only the k most likely tokens; 0: all
   double top_p = 1;        // only the fewest tokens that together have this probability
   uint64_t seed = 0;
+  // Images at global positions below this number get Caption::attention.
+  int64_t attention = 0;
 
   int64_t places() const { return method == DecodeMethod::beam ? beams : 1; }
 };
@@ -44,12 +47,17 @@ struct Caption {
   std::vector<int32_t> ids;   // without the end
   double log_likelihood = 0;  // nats, of all tokens; includes the end if the caption has one
   bool ended = false;         // false: cut at the largest length
+  // [ids, grid height, grid width]: where the last decoder layer attends in the image when it
+  // chooses each id: the weights of its cross-attention, mean over heads. A row has the sum 1.
+  // Empty if DecodeOptions::attention does not ask for it.
+  std::vector<float> attention{};
 };
 
 // The largest sizes of a pass, which fix its memory.
 struct CaptionLimits {
-  int64_t places = 1;  // hypotheses of an image
-  int64_t length = 0;  // tokens of a caption, its end included; 0: the text length of the model
+  int64_t places = 1;      // hypotheses of an image
+  int64_t length = 0;      // tokens of a caption, its end included; 0: the text length of the model
+  bool attention = false;  // captions may have Caption::attention
 };
 
 class CaptionPass : public ForwardPass {
@@ -60,6 +68,8 @@ class CaptionPass : public ForwardPass {
   // first_position. The other images are padding. All ranks must call it together.
   virtual void run(nn::Context& ctx, const Inputs& inputs, const DecodeOptions& options,
                    int64_t examples, int64_t first_position, std::vector<Caption>& captions) = 0;
+  // Returns height and width of the encoder's grid of patches, for Caption::attention.
+  virtual std::pair<int64_t, int64_t> grid() const { return {0, 0}; }
 };
 
 class Captioner {

@@ -237,6 +237,7 @@ const std::map<std::string, std::string>& caption_files() {
       {"perplexity", "evaluator of captions"},
       {"captioning", "evaluator of captions"},
       {"shuffled_images", "captions with images of others"},
+      {"generated_caption", "keys and JSON lines of generated captions"},
       {"caption_metrics", "BLEU, ROUGE-L and CIDEr-D"},
       {"caption_tokens", "words of captions for these"},
       {"scoring", "evaluator that ranks captions of classes"},

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "eval/caption_metrics.hpp"
+#include "eval/generated_caption.hpp"
 #include "models/captioner.hpp"
 #include "rig.hpp"
 
@@ -69,9 +70,14 @@ class MadeUpCaptions : public models::CaptionPass {
       models::Caption c{{}, -double(image), image % 2 == 0};
       for (char letter : caption_of(image)) c.ids.push_back(3 + uint8_t(letter));
       c.ids.push_back(300);  // an id that the tokenizer does not know
+      if (first_position + b < options.attention) {
+        c.attention.assign(c.ids.size() * 2, 0.25f);
+        c.attention[0] = float(first_position + b);
+      }
       captions.push_back(std::move(c));
     }
   }
+  std::pair<int64_t, int64_t> grid() const override { return {2, 1}; }
   models::DecodeOptions asked;
   int64_t shuffled_examples = 0;  // the size of a set whose images are shuffled
 
@@ -119,8 +125,8 @@ TEST(Captioning, WritesEveryCaptionAndScoresThem) {
         SCOPED_TRACE(fmt::format("{} images, batches of {}, {} ranks", n, batch, ranks));
         const data::Dataset set =
             captioned(n, "tokenize('b', max_len=64, eos='sticky')|keep('image', 'labels')");
-        const auto evaluator = eval::make_evaluator(
-            rig::options("captioning", "method = \"beam\"\nbeams = 3\nlength_penalty = 0.5"));
+        const auto evaluator = eval::make_evaluator(rig::options(
+            "captioning", "method = \"beam\"\nbeams = 3\nlength_penalty = 0.5\nattention = 3"));
         evaluator->check(set);
         Gathering all(ranks);
         std::vector<eval::Result> results(static_cast<size_t>(ranks));
@@ -164,6 +170,12 @@ TEST(Captioning, WritesEveryCaptionAndScoresThem) {
           EXPECT_EQ(row.at("references"), nlohmann::json({reference_of(i)}));
           EXPECT_EQ(row.at("log_likelihood"), -double(i));
           EXPECT_EQ(row.at("ended"), i % 2 == 0);
+          EXPECT_EQ(row.contains("attention"), i < 3);
+          EXPECT_EQ(row.contains("tokens"), i < 3);
+          if (i < 3) {
+            EXPECT_EQ(row.at("attention").size(), caption_of(i).size() + 1);
+            EXPECT_EQ(row.at("attention")[0], nlohmann::json({{double(i)}, {0.25}}));
+          }
         }
         EXPECT_EQ(i, n);
         std::filesystem::remove_all(folder);
@@ -205,6 +217,24 @@ TEST(Captioning, GivesCaptionsAnotherImage) {
   EXPECT_NEAR(result.values.at(0).second, want.bleu[0], 1e-12);
   EXPECT_NEAR(result.values.at(5).second, want.cider_d, 1e-12);
   EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+// "a ", "b", an unknown id and half a character, on a grid of 1 x 2 patches.
+TEST(Captioning, GivesTokensAndAttention) {
+  const auto bytes = data::tokenizer_rows().at("bytes").make_options()->open();
+  models::Caption c;
+  c.ids = {3 + 'a', 3 + ' ', 300, 3 + 0xc3, 3 + 0xa9};
+  c.attention = {0.123456f, 0.876544f, 1, 0, 0.00012345f, 0.99987655f, 0.5f, 0.5f, 0.25f, 0.75f};
+  const auto json = nlohmann::json::parse(eval::attention_json(c, *bytes, {1, 2}));
+  EXPECT_EQ(json.at("attention"), nlohmann::json::parse("[[[0.123, 0.877]], [[1, 0]], "
+                                                        "[[0.000123, 1.0]], [[0.5, 0.5]], "
+                                                        "[[0.25, 0.75]]]"));
+  ASSERT_EQ(json.at("tokens").size(), 5u);
+  EXPECT_EQ(json.at("tokens")[0], "a");
+  EXPECT_EQ(json.at("tokens")[1], " ");
+  EXPECT_EQ(json.at("tokens")[2], "#300");
+  EXPECT_EQ(eval::text_of(c, *bytes), "a \xc3\xa9");
+  EXPECT_EQ(eval::attention_json({}, *bytes, {1, 2}), R"({"tokens":[],"attention":[]})");
 }
 
 TEST(Captioning, NeedsATokenizer) {

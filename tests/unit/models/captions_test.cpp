@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
+#include <set>
 
+#include "models/caption_attention.hpp"
 #include "rig.hpp"
 #include "tests/golden_runner/decode_pass.hpp"
 #include "tests/unit/optim/golden_file.hpp"
@@ -29,7 +32,8 @@ void disturb(rig::World& world, uint64_t seed) {
 
 std::vector<Caption> captions(rig::World& world, const DecodeOptions& options,
                               const models::HostBatch& batch, int64_t examples, int64_t first = 0) {
-  auto pass = world.model.make_caption_pass({.places = options.places()});
+  auto pass = world.model.make_caption_pass(
+      {.places = options.places(), .attention = options.attention > 0});
   pass->prepare(batch, world.inputs);
   std::vector<Caption> out;
   world.run(*pass,
@@ -200,6 +204,66 @@ TEST(Captions, EndAtTheirLargestLength) {
     EXPECT_TRUE(std::equal(part[b].ids.begin(), part[b].ids.end(), whole[b].ids.begin()));
     EXPECT_FALSE(whole[b].ended || part[b].ended);
   }
+}
+
+// Weights of two heads of size 1, and of one head of size 4, in closed form.
+TEST(Captions, AttentionIsASoftmaxOfEachHead) {
+  const float l = std::log(3.0f);
+  auto near = [](const std::vector<float>& got, const std::vector<float>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
+  };
+  near(models::mean_attention(rig::Floats{1, 5}, rig::Floats{0, 0, l, 0}, 2), {0.375f, 0.625f});
+  near(models::mean_attention(rig::Floats{1, 1, 1, 1},
+                              rig::Floats{0, 0, 0, 0, l / 2, l / 2, l / 2, l / 2}, 1),
+       {0.25f, 0.75f});
+}
+
+TEST(Captions, AttendToTheirImage) {
+  const models::CappaOptions o = rig::small_options();
+  rig::World world(o, 6), narrow(o, 6, 1, {}, device::DType::bf16);
+  const size_t patches = 4;
+  size_t shared = 0, lengths = 0;
+  for (uint64_t seed : {1, 2, 3}) {
+    const rig::MadeBatch batch(o, 6, seed);
+    for (rig::World* w : {&world, &narrow}) {
+      disturb(*w, seed);
+      w->weight("decoder/LogitsDense/bias").f32()[1] += 1.5f;
+    }
+    const auto plain = captions(world, {}, batch.host(6), 6),
+               greedy = captions(world, {.attention = 6}, batch.host(6), 6),
+               beam = captions(world, {.method = DecodeMethod::beam, .beams = 3, .attention = 6},
+                               batch.host(6), 6),
+               few = captions(world, {.attention = 12}, batch.host(6), 6, 10),
+               rounded = captions(narrow, {.attention = 6}, batch.host(6), 6);
+    std::set<size_t> found;
+    for (size_t b = 0; b < 6; ++b) {
+      EXPECT_TRUE(plain[b].attention.empty());
+      EXPECT_EQ(plain[b].ids, greedy[b].ids);
+      EXPECT_EQ(plain[b].log_likelihood, greedy[b].log_likelihood);
+      EXPECT_EQ(few[b].attention, b < 2 ? greedy[b].attention : rig::Floats{});
+      found.insert(greedy[b].ids.size());
+      for (const auto* all : {&greedy, &beam, &rounded}) {
+        const Caption& c = (*all)[b];
+        ASSERT_EQ(c.attention.size(), c.ids.size() * patches);
+        for (auto row = c.attention.begin(); row != c.attention.end(); row += patches)
+          EXPECT_NEAR(std::accumulate(row, row + patches, 0.0), 1, 1e-6);
+      }
+      // A row depends on the image and the ids before it.
+      for (size_t t = 0; t < std::min(greedy[b].ids.size(), beam[b].ids.size()); ++t) {
+        for (size_t i = t * patches; i < (t + 1) * patches; ++i)
+          EXPECT_EQ(greedy[b].attention[i], beam[b].attention[i]) << b << " " << t;
+        ++shared;
+        if (greedy[b].ids[t] != beam[b].ids[t]) break;
+      }
+      const bool compare = !greedy[b].ids.empty() && !rounded[b].ids.empty();
+      for (size_t i = 0; compare && i < patches; ++i)
+        EXPECT_NEAR(greedy[b].attention[i], rounded[b].attention[i], 0.01);
+    }
+    lengths = std::max(lengths, found.size());
+  }
+  EXPECT_GT(lengths, 2u);  // captions leave the batch at different steps
+  EXPECT_GT(shared, 20u);
 }
 
 // Compares logits and caches of the tokens that predict.h5 feeds.
