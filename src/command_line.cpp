@@ -23,6 +23,7 @@ constexpr const char* kExamples = R"(Examples:
   mpirun -np 4 trainer inputs/emoji.toml                     train; the same command continues after a stop
   trainer inputs/emoji.toml --validate --files               check deck and files
   trainer inputs/emoji.toml --mode plan --ranks 64           memory, traffic and disk on 64 ranks
+  trainer runs/emoji --mode caption photo.jpg                caption images with the weights of a run
   trainer inputs/emoji.toml --set optimizer.learning_rate=5e-4 --dir runs/second
   trainer --describe optimizer                               explain keys; also a name: --describe adamw
   trainer --list schedule                                    what kind = "..." may be
@@ -31,7 +32,9 @@ constexpr const char* kExamples = R"(Examples:
 // Adds the options that select what is trained.
 void add_deck_options(CLI::App& app, CommandLine& c, std::string& dir) {
   const std::string group = "The deck";
-  app.add_option("deck", c.deck, "TOML deck (inputs/*.toml)");
+  app.add_option("deck", c.deck,
+                 "TOML deck (inputs/*.toml); --mode caption: also a run or checkpoint");
+  app.add_option("images", c.images, "--mode caption: image files and folders")->type_name("IMAGE");
   app.add_option("--set", c.set,
                  "replace a key of the deck, e.g. optimizer.learning_rate=5e-4; repeatable")
       ->allow_extra_args(false)
@@ -109,6 +112,9 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
   app.footer(kExamples);
   app.parse(argc, argv);
   c.describe_given = app.count("--describe") > 0;
+  const bool takes_images = modes::mode_named(c.mode).images_from != nullptr;
+  if (!c.images.empty() && !takes_images)
+    throw CLI::ExtrasError({c.images.rbegin(), c.images.rend()});
   if (c.ranks && !modes::mode_named(c.mode).on_paper)
     throw CLI::ValidationError("--ranks",
                                "is for --mode plan; a run has the ranks that mpirun starts");
@@ -121,6 +127,8 @@ void parse(int argc, char** argv, CLI::App& app, CommandLine& c) {
     throw CLI::ValidationError("--dir", "is empty; name a directory");
   if (app.count("--dir")) c.set.push_back(config::text_override("run.dir", dir));
   if (!c.describe_given && c.list.empty() && c.deck.empty()) throw CLI::RequiredError("deck");
+  if (takes_images && c.images.empty() && !c.validate && !c.deck.empty())
+    throw CLI::ValidationError("images", "name files or folders of images after the deck");
 }
 
 struct Variant {

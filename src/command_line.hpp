@@ -12,6 +12,7 @@
 struct CommandLine {
   std::string deck, mode = "train", mesh_selector, describe, list;
   std::vector<std::string> set, unset, allow_change;
+  std::vector<std::string> images;           // files and folders after the deck
   std::map<std::string, std::string> given;  // option -> value, equal on all ranks
   int ranks = 0;
   int fast_dev = 0;  // steps of a trial

@@ -15,12 +15,17 @@
 #include "job/stops.hpp"
 #include "modes/fast_dev.hpp"
 #include "modes/mode.hpp"
+#include "modes/run_deck.hpp"
 #include "train/file_check.hpp"
 
 namespace {
 
 std::unique_ptr<config::Deck> load(const CommandLine& c, train::Recipe& recipe) {
-  return std::make_unique<config::Deck>(config::read_deck(c.deck, c.set, c.unset), recipe);
+  const char* from = modes::mode_named(c.mode).images_from;
+  return std::make_unique<config::Deck>(from && modes::holds_deck(c.deck)
+                                            ? modes::read_run_deck(c.deck, from, c.set, c.unset)
+                                            : config::read_deck(c.deck, c.set, c.unset),
+                                        recipe);
 }
 
 void check(const train::Recipe& recipe, config::Deck& deck) {
@@ -43,7 +48,8 @@ modes::Call call_of(const CommandLine& c, const train::Recipe& recipe, config::D
   return {.recipe = recipe,
           .deck = deck,
           .start = {c.deck, c.mesh_selector, overrides, c.allow_change, begin_s, c.fast_dev},
-          .ranks = c.ranks};
+          .ranks = c.ranks,
+          .images = c.images};
 }
 
 // Explains keys. A name that matches neither a key nor a variant is an error.

@@ -20,6 +20,7 @@ struct Call {
   comm::Session* session = nullptr;  // null for modes of one process
   // The locked run directory; null for modes that keep none, and if it must still be made.
   std::unique_ptr<job::RunDirectory> directory = nullptr;
+  std::vector<std::string> images{};  // files and folders after the deck (Mode::images_from)
 };
 
 struct Mode {
@@ -29,6 +30,9 @@ struct Mode {
   bool keeps_run_directory = false;
   bool on_paper = false;             // takes --ranks; reads no sample, so --validate runs it too
   int (*run)(Call& call) = nullptr;  // returns the exit code
+  // Set if the mode works on image files that follow the deck. A checkpoint or a run directory may
+  // then take the place of the deck, and becomes the value of this key.
+  const char* images_from = nullptr;
 };
 
 const std::vector<Mode>& registry();

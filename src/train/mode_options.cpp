@@ -130,6 +130,32 @@ void PredictOptions::bind(config::Table& t) {
   rows.bind(t, "run.dir/predict/EVALUATOR.h5");
 }
 
+void CaptionOptions::bind(config::Table& t) {
+  auto may = config::OnResume::may_change;
+  t.key("from", from,
+        "weights that caption (--mode caption): a checkpoint .h5, a run directory, .npz or "
+        ".safetensors; \"\" = the checkpoint or run that is given in place of the deck, or else "
+        "run.dir")
+      .on_resume(may);
+  t.choice("weights", weights, {{"raw", eval::Weights::raw}, {"ema", eval::Weights::ema}},
+           "raw: the weights as trained; ema: their average ([ema])")
+      .on_resume(may);
+  t.key("data", data,
+        "name of a [data.NAME] table, whose ops turn a file into the model's image; \"\" = the set "
+        "of the first captioning evaluator, of the first evaluator with captions, or of training")
+      .on_resume(may);
+  t.key("batch", batch,
+        "images of one pass on each rank; 0 = as evaluate.batch, and no more than there are")
+      .min(0)
+      .max(1 << 24)
+      .unit("images")
+      .on_resume(may);
+  t.key("out", out,
+        "file for one JSON line per image, made anew; \"\" = none: the console has all captions")
+      .on_resume(may);
+  decoding.bind(t);
+}
+
 void IndexOptions::bind(config::Table& t) {
   t.key("data", data, "names of [data.NAME] to read (--mode index); [] = all")
       .on_resume(config::OnResume::may_change);

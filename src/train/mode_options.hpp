@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "config/table.hpp"
+#include "eval/evaluator.hpp"
+#include "eval/generated_caption.hpp"
 
 namespace train {
 
@@ -65,6 +67,17 @@ struct PredictOptions {
   std::string data;       // "" = the evaluator's
   int64_t top_k = 5;
   RowOptions rows;
+  void bind(config::Table& t);
+};
+
+// [caption]
+struct CaptionOptions {
+  std::string from;                            // "" = the run directory
+  eval::Weights weights = eval::Weights::raw;  // raw or ema
+  std::string data;                            // "" = a set that the deck captions or evaluates
+  int64_t batch = 0;                           // 0 = at most the examples of a training pass
+  std::string out;                             // "" = no file
+  eval::CaptioningOptions decoding;
   void bind(config::Table& t);
 };
 

@@ -142,6 +142,7 @@ void Recipe::bind(config::Table& t) {
   t.table("evaluate", evaluate, "--mode eval: evaluators on given weights");
   t.table("extract", extract, "--mode extract: features of every sample of a data set");
   t.table("predict", predict, "--mode predict: scores of classes for every sample of a data set");
+  t.table("caption", caption, "--mode caption: captions of image files");
   t.table("index", index, "--mode index: what data sets hold");
 }
 
@@ -315,6 +316,7 @@ void Recipe::cross_check(config::Deck& deck) const {
     if (!set.empty()) use(key, set, "the encoder", image_features(*made));
   check_extract(deck, *made);
   check_predict(deck);
+  if (!caption.data.empty()) use("caption.data", caption.data, kModel, features);
   check_lengths(deck, 0);
   for (const std::string& name : index.data) known("index.data", name);
 

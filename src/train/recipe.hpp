@@ -104,6 +104,7 @@ struct Recipe {
   EvaluateOptions evaluate;
   ExtractOptions extract;
   PredictOptions predict;
+  CaptionOptions caption;
   IndexOptions index;
   void bind(config::Table& t);
 
