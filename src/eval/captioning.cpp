@@ -11,6 +11,7 @@
 #include "eval/evaluator.hpp"
 #include "eval/generated_caption.hpp"
 #include "eval/shuffled_images.hpp"
+#include "eval/input_images.hpp"
 #include "io/files.hpp"
 
 namespace eval {
@@ -19,9 +20,13 @@ namespace {
 // Keys that [caption] does not have.
 struct ComparedOptions : CaptioningOptions {
   ShuffledImages shuffled;
+  int64_t images = 8;
   void bind(config::Table& t) override {
     CaptioningOptions::bind(t);
     shuffled.bind(t);
+    t.key("images", images, "first images of the set that images.npy shows beside the captions")
+        .min(0)
+        .on_resume(config::OnResume::may_change);
   }
 };
 
@@ -123,7 +128,10 @@ class Captioning : public Evaluator {
     }
     const std::vector<Example> all = of_all_ranks(context.world, mine, n);
     // Captions of other images would mislead whoever reads them beside the references.
-    if (!context.folder.empty() && !options_.shuffled.on) write(context, all);
+    if (!context.folder.empty() && !options_.shuffled.on) {
+      write(context, all);
+      write_images(context);
+    }
     return result(all);
   }
 
@@ -146,6 +154,11 @@ class Captioning : public Evaluator {
     }
     io::make_directories(context.folder);
     io::write_file_atomically(context.folder + "/captions.jsonl", lines);
+  }
+
+  void write_images(const Context& context) const {
+    const std::string npy = input_images_npy(context.dataset, options_.images);
+    if (!npy.empty()) io::write_file_atomically(context.folder + "/images.npy", npy, false);
   }
 
   static Result result(const std::vector<Example>& all) {

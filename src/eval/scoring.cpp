@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evaluates zero-shot classification by the likelihood of captions: the class of an image is the
 // one whose caption is the most likely (cappa.md 2.3, 9.4). The result is exact for any size of the
-// set, number of ranks and batch size.
+// set, number of ranks and batch size. Writes confusions.json.
 #include <algorithm>
 #include <cmath>
 #include <span>
 
 #include "base/hash.hpp"
 #include "base/text.hpp"
+#include "eval/confusions.hpp"
 #include "eval/pair_scores.hpp"
 #include "io/files.hpp"
 
@@ -211,14 +212,20 @@ class Scoring : public Evaluator {
     const int64_t n = context.dataset.size();
     PairScores scores{.texts = texts.count()};
     std::vector<int64_t> labels;
-    std::vector<double> ranks(size_t(n), 0.0);
+    // By position, one part after the other: the rank of the image's class, this class, and the
+    // most likely one.
+    std::vector<double> found(size_t(3 * n), 0.0);
     // Without a prior an image's scores need not be kept.
     const bool keep = options_.pairs.subtract_prior;
     auto rank = [&] {
       adjust(context, options_.pairs, texts, scores);
-      for (size_t i = 0; i < labels.size(); ++i)
-        ranks[size_t(scores.positions[i])] =
-            rank_of_class(scores.of(i), int64_t(names.size()), labels[i]);
+      for (size_t i = 0; i < labels.size(); ++i) {
+        const std::vector<double> of_class = of_classes(scores.of(i), names.size());
+        double* at = found.data() + scores.positions[i];
+        at[0] = rank_of(of_class.data(), int64_t(names.size()), labels[i]);
+        at[n] = double(labels[i]);
+        at[2 * n] = double(std::ranges::max_element(of_class) - of_class.begin());
+      }
       scores = {.texts = texts.count()};
       labels.clear();
     };
@@ -231,10 +238,11 @@ class Scoring : public Evaluator {
         });
     if (!complete) return {.values = {}, .examples = 0, .interrupted = true};
     if (keep) rank();
-    share_values(context.world, ranks);
+    share_values(context.world, found);
+    if (!context.folder.empty()) write(context.folder, names, found);
     Result result{{}, n, "images"};
     for (int64_t k : options_.k)
-      result.values.emplace_back(fmt::format("top{}", k), recall(ranks.data(), n, k));
+      result.values.emplace_back(fmt::format("top{}", k), recall(found.data(), n, k));
     return result;
   }
 
@@ -254,13 +262,25 @@ class Scoring : public Evaluator {
     return label;
   }
 
+  // Writes the confusions. A broken model takes images for no class and has none.
+  static void write(const std::string& folder, const std::vector<std::string>& names,
+                    const std::vector<double>& found) {
+    const auto n = int64_t(found.size() / 3);
+    if (std::any_of(found.begin(), found.begin() + n, [](double r) { return std::isnan(r); }))
+      return;
+    io::make_directories(folder);
+    io::write_file_atomically(folder + "/confusions.json",
+                              confusions_json(names, {found.begin() + n, found.begin() + 2 * n},
+                                              {found.begin() + 2 * n, found.end()}));
+  }
+
   // scores: [classes, prompts]. The number of prompts is equal for all classes, so the sum of
   // likelihoods orders them as the mean does.
-  double rank_of_class(const double* scores, int64_t classes, int64_t label) const {
-    if (options_.prompts.size() == 1) return rank_of(scores, classes, label);
-    std::vector<double> of_class(static_cast<size_t>(classes));
+  std::vector<double> of_classes(const double* scores, size_t classes) const {
+    if (options_.prompts.size() == 1) return {scores, scores + classes};
+    std::vector<double> of_class(classes);
     add_prompts(scores, int64_t(options_.prompts.size()), of_class);
-    return rank_of(of_class.data(), classes, label);
+    return of_class;
   }
 
   ScoringOptions options_;
@@ -275,7 +295,8 @@ const ScoringOptions& scoring_options(const config::Table::Variant& options) {
 Registered scoring_row() {
   return {
       "scoring",
-      "zero-shot: share of the images whose class has one of the k most likely captions",
+      "zero-shot: share of the images whose class has one of the k most likely captions; writes "
+      "confusions.json",
       [](const config::Table::Variant& options) {
         std::vector<Metric> out;
         for (int64_t k : scoring_options(options).k)

@@ -1,8 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Zero-shot scoring and retrieval in runs: values of an untrained model, equal values on all meshes, refused data."""
+import json
 import os
 import tarfile
+
+import numpy as np
 
 import harness
 
@@ -61,6 +64,16 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         return {name: value for row in self.rows("eval", folder) if row["step"] == 0
                 for name, value in row.items() if name.startswith(("top", "i2t", "t2i"))}
 
+    def confusions(self, folder=None):
+        """Returns the confusions of step 0, and counts [true, taken for] of them."""
+        with open(f"{folder or self.dir}/eval/classes/{0:010}/confusions.json", encoding="utf-8") as f:
+            found = json.load(f)
+        counts = np.diag([row["correct"] for row in found["classes"]])
+        for true, row in enumerate(found["classes"]):
+            for taken, images in row["wrong"]:
+                counts[true, taken] += images
+        return found, counts
+
     def test_an_untrained_model_prefers_short_captions(self):
         # The head starts at zero, so each token costs ln 400 for every image: the shortest text is
         # the most likely one, and among equal lengths the first.
@@ -74,6 +87,15 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
         self.assertEqual(share(of_text, 5), 5 / SAMPLES)  # each caption has a rank of its own
         self.assertNotEqual(want["top1"], want["top2"])
         self.assertEqual(self.values(), want)
+        # All images are taken for the class with the shortest text.
+        found, counts = self.confusions()
+        taken = np.zeros((len(CLASSES), len(CLASSES)), int)
+        np.add.at(taken, ([self.label(i) for i in range(SAMPLES)], classes[0]), 1)
+        np.testing.assert_array_equal(counts, taken)
+        self.assertEqual([row["name"] for row in found["classes"]], CLASSES)
+        self.assertEqual([row["images"] for row in found["classes"]], taken.sum(axis=1).tolist())
+        self.assertEqual([row["predicted"] for row in found["classes"]], taken.sum(axis=0).tolist())
+        self.assertEqual((found["images"], found["correct"]), (SAMPLES, np.trace(taken)))
         # Without lengths all texts are equally likely, and the first comes first.
         by_length = self.values("--set", "eval.classes.normalize_by_length=true", "--set",
                                 "eval.pairs.normalize_by_length=true", folder=f"{self.folder}/by_length")
@@ -100,12 +122,18 @@ preprocess = 'decode | resize(16) | value_range(-1, 1) | keep("image", "label")'
     def test_trained_weights_give_equal_values_on_all_meshes(self):
         self.expect(0, args=[self.deck(self.text)], ranks=1)
         trained = ["--set", f"init.from={self.dir}", "--set", "train.total_steps=1"]
-        seen = []
+        seen, confused = [], []
         for ranks, micro_batch, more in ((1, 6, []), (1, 1, []), (2, 3, []), (3, 4, []), (4, 2, ["--set", "mesh.replica=2"]),
                                          (2, 6, ["--set", 'sharding.parameters="replicated"'])):
             folder = f"{self.folder}/on_{ranks}_{micro_batch}_{len(more)}"
             seen.append(self.values(*trained, "--set", f"train.micro_batch={micro_batch}", *more, ranks=ranks, folder=folder))
             self.assertEqual(seen[-1], seen[0], f"{ranks} ranks, batch {micro_batch}")
+            found, counts = self.confusions(folder)
+            confused.append(found)
+            self.assertEqual(found, confused[0])
+            self.assertEqual(np.trace(counts) / counts.sum(), seen[0]["top1"])
+            self.assertEqual(counts.sum(axis=1).tolist(), [sum(self.label(i) == c for i in range(SAMPLES)) for c in range(len(CLASSES))])
+            self.assertEqual(counts.sum(axis=0).tolist(), [row["predicted"] for row in found["classes"]])
         untrained = self.values(folder=f"{self.folder}/untrained")
         self.assertNotEqual(seen[0], untrained)
 

@@ -9,6 +9,7 @@
 
 #include "eval/caption_metrics.hpp"
 #include "eval/generated_caption.hpp"
+#include "eval/input_images.hpp"
 #include "models/captioner.hpp"
 #include "rig.hpp"
 
@@ -235,6 +236,52 @@ TEST(Captioning, GivesTokensAndAttention) {
   EXPECT_EQ(json.at("tokens")[2], "#300");
   EXPECT_EQ(eval::text_of(c, *bytes), "a \xc3\xa9");
   EXPECT_EQ(eval::attention_json({}, *bytes, {1, 2}), R"({"tokens":[],"attention":[]})");
+}
+
+// Images [2,3,3], whose byte i of image n is 20 n + i.
+class Pixels : public data::Source {
+ public:
+  explicit Pixels(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+  std::string key(int64_t index) const override { return fmt::format("pixels:{}", index); }
+  std::string summary() const override { return ""; }
+  data::Sample read(int64_t index) const override {
+    data::Array image(device::DType::u8, {2, 3, 3});
+    for (int64_t i = 0; i < image.count(); ++i) image.u8()[i] = uint8_t(20 * index + i);
+    data::Sample sample;
+    sample["image"] = std::move(image);
+    return sample;
+  }
+
+ private:
+  int64_t size_;
+};
+
+TEST(Captioning, InputImagesAreTheBytesOfThePictures) {
+  const data::Spec spec{{"image", data::FieldSpec::array(device::DType::u8, {2, 3, 3})}};
+  std::vector<std::string> files;
+  for (const char* ops : {"", "value_range(-1, 1)", "value_range(0, 1)", "value_range(0, 255)"}) {
+    const data::Dataset set("val", std::make_unique<Pixels>(12), data::Pipeline(ops, spec, {}));
+    files.push_back(eval::input_images_npy(set, 11));
+    EXPECT_EQ(files.back(), files.front()) << ops;
+  }
+  // The header as NumPy's format defines it, then the bytes.
+  const std::string& file = files.front();
+  const size_t begin = 128;
+  ASSERT_EQ(file.size(), begin + 11 * 18);
+  EXPECT_EQ(file.substr(0, 10), std::string("\x93NUMPY\x01\x00\x76\x00", 10));
+  EXPECT_EQ(file.substr(10, 61), "{'descr': '|u1', 'fortran_order': False, 'shape': (11, 2, 3, ");
+  EXPECT_EQ(file[begin - 1], '\n');
+  for (size_t i = 0; i < 11 * 18; ++i)
+    EXPECT_EQ(uint8_t(file[begin + i]), 20 * (i / 18) + i % 18) << i;
+}
+
+TEST(Captioning, InputImagesOfFewOrNone) {
+  const data::Spec spec{{"image", data::FieldSpec::array(device::DType::u8, {2, 3, 3})}};
+  const data::Dataset set("val", std::make_unique<Pixels>(3), data::Pipeline("", spec, {}));
+  EXPECT_EQ(eval::input_images_npy(set, 8).size(), 128u + 3 * 18);
+  EXPECT_EQ(eval::input_images_npy(set, 0), "");
+  EXPECT_EQ(eval::input_images_npy(captioned(3, ""), 8), "") << "no picture";
 }
 
 TEST(Captioning, NeedsATokenizer) {

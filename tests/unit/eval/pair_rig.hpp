@@ -94,23 +94,25 @@ class MadeUpPairs : public models::PairScorePass {
 };
 
 // Runs an evaluator on `size` ranks and returns their results. Each rank stops before it runs the
-// model more than `most_calls` times.
+// model more than `most_calls` times. Rank 0 writes files to the folder, if there is one.
 inline std::vector<eval::Result> evaluate_pairs(const eval::EvalOptions& options,
                                                 const data::Dataset& set, int64_t batch, int size,
                                                 const MadeUpPairs::Likelihood& likelihood,
-                                                int64_t most_calls = 1000000) {
+                                                int64_t most_calls = 1000000,
+                                                const std::string& folder = "") {
   std::vector<eval::Result> out(static_cast<size_t>(size));
   TogetherRanks ranks(size);
   ranks.run_all([&](comm::Comm& world) {
     MadeUpPairs pass(likelihood);
-    out[size_t(world.rank())] = eval::make_evaluator(options)->run(
-        {.world = world,
-         .dataset = set,
-         .loader = {},
-         .batch = batch,
-         .pass = &pass,
-         .forward = forward,
-         .interrupted = [&] { return pass.calls == most_calls; }});
+    out[size_t(world.rank())] =
+        eval::make_evaluator(options)->run({.world = world,
+                                            .dataset = set,
+                                            .loader = {},
+                                            .batch = batch,
+                                            .pass = &pass,
+                                            .forward = forward,
+                                            .interrupted = [&] { return pass.calls == most_calls; },
+                                            .folder = world.rank() == 0 ? folder : ""});
   });
   return out;
 }

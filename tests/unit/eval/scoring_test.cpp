@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "eval/confusions.hpp"
+#include "io/files.hpp"
 #include "pair_rig.hpp"
 
 namespace {
@@ -86,14 +90,14 @@ struct Rules {
   }
 };
 
-// Returns top1 and top3 as their definitions say, from all pairs.
-std::vector<double> expected_tops(int64_t examples, const Rules& rules) {
+// Returns each image's classes by their likelihoods, the most likely one first, from all pairs.
+std::vector<std::vector<int>> expected_orders(int64_t examples, const Rules& rules) {
   auto score = [&](int64_t image, const std::string& text) {
     const std::vector<int32_t> ids = ids_of(text);
     const double s = pair_likelihood(image, ids.data(), kTextLength);
     return rules.by_length ? s / double(text.size() + 1) : s;
   };
-  std::vector<double> hits(2, 0.0);
+  std::vector<std::vector<int>> orders;
   for (int64_t e = 0; e < examples; ++e) {
     std::vector<double> of_class;
     for (const std::string& name : kClasses) {
@@ -112,6 +116,17 @@ std::vector<double> expected_tops(int64_t examples, const Rules& rules) {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
       return of_class[size_t(a)] > of_class[size_t(b)] + 1e-12;
     });
+    orders.push_back(order);
+  }
+  return orders;
+}
+
+// Returns top1 and top3 as their definitions say.
+std::vector<double> expected_tops(int64_t examples, const Rules& rules) {
+  const std::vector<std::vector<int>> orders = expected_orders(examples, rules);
+  std::vector<double> hits(2, 0.0);
+  for (int64_t e = 0; e < examples; ++e) {
+    const std::vector<int>& order = orders[size_t(e)];
     const auto place =
         std::find(order.begin(), order.end(), int(Labelled::label(e))) - order.begin();
     hits[0] += place < 1;
@@ -146,6 +161,81 @@ TEST(Scoring, CountsClassesWithTheMostLikelyCaptions) {
   EXPECT_NE(expected_tops(40, all[0]), expected_tops(40, all[1]));
   EXPECT_NE(expected_tops(40, all[0]), expected_tops(40, all[2]));
   EXPECT_NE(expected_tops(40, all[0]), expected_tops(40, all[3]));
+}
+
+// Checks confusions.json against counts over all pairs of a class and another one.
+void expect_confusions(const nlohmann::json& got, int64_t examples, const Rules& rules) {
+  const std::vector<std::vector<int>> orders = expected_orders(examples, rules);
+  auto count = [&](int64_t label, int64_t predicted) {  // -1: any class
+    int64_t n = 0;
+    for (int64_t e = 0; e < examples; ++e)
+      n += (label < 0 || Labelled::label(e) == label) &&
+           (predicted < 0 || orders[size_t(e)][0] == predicted);
+    return n;
+  };
+  int64_t correct = 0;
+  ASSERT_EQ(got.at("classes").size(), kClasses.size());
+  for (int64_t c = 0; c < kNames; ++c) {
+    const nlohmann::json& row = got.at("classes").at(size_t(c));
+    EXPECT_EQ(row.at("name"), kClasses[size_t(c)]);
+    EXPECT_EQ(row.at("images"), count(c, -1));
+    EXPECT_EQ(row.at("correct"), count(c, c));
+    EXPECT_EQ(row.at("predicted"), count(-1, c));
+    correct += count(c, c);
+    nlohmann::json wrong = nlohmann::json::array();
+    for (int64_t images = examples; images > 0; --images)
+      for (int64_t other = 0; other < kNames; ++other)
+        if (other != c && count(c, other) == images) wrong.push_back({other, images});
+    EXPECT_EQ(row.at("wrong"), wrong) << "class " << c;
+  }
+  EXPECT_EQ(got.at("images"), examples);
+  EXPECT_EQ(got.at("correct"), correct);
+}
+
+TEST(Scoring, WritesConfusions) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("scoring_{}", getpid())).string();
+  for (const Rules& rules :
+       {Rules{.by_length = true}, Rules{.prompts = {"a {}", "{}!"}, .prior = true}})
+    for (int64_t examples : {1, 2, 3, 5, 7, 40, 402})
+      for (const auto& [batch, size] : {std::pair<int64_t, int>{1, 1}, {4, 2}, {32, 3}, {7, 4}}) {
+        SCOPED_TRACE(fmt::format("{} images, batches of {}, {} ranks", examples, batch, size));
+        rig::evaluate_pairs(rig::options("scoring", rules.keys()), labelled(examples), batch, size,
+                            pair_likelihood, 1000000, folder);
+        expect_confusions(nlohmann::json::parse(io::read_file(folder + "/confusions.json")),
+                          examples, rules);
+        std::filesystem::remove_all(folder);
+      }
+  // A broken model has none.
+  auto broken = [](int64_t image, const int32_t*, int64_t) { return image == 3 ? NAN : -1.0; };
+  rig::evaluate_pairs(rig::options("scoring", kClassKeys), labelled(5), 2, 2, broken, 1000000,
+                      folder);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+// Class 0 is taken for class c in c images, so the ten most frequent ones are the last ten.
+TEST(Scoring, ConfusionsOfAThousandClassesStaySmall) {
+  std::vector<std::string> names;
+  for (int64_t c = 0; c < 1000; ++c) names.push_back(fmt::format("a class with number {}", c));
+  std::vector<int64_t> labels, predicted;
+  for (int64_t c = 1; c < 1000; ++c) {
+    labels.insert(labels.end(), size_t(c), 0);
+    predicted.insert(predicted.end(), size_t(c), c);
+    for (int64_t other = 0; other < 50; ++other) {
+      labels.push_back(c);
+      predicted.push_back(other);
+    }
+  }
+  const std::string text = eval::confusions_json(names, labels, predicted);
+  EXPECT_LT(text.size(), 200u << 10);
+  const auto rows = nlohmann::json::parse(text).at("classes");
+  nlohmann::json wrong = nlohmann::json::array();
+  for (int64_t c = 999; c > 989; --c) wrong.push_back({c, c});
+  EXPECT_EQ(rows.at(0).at("wrong"), wrong);
+  EXPECT_EQ(rows.at(0).at("correct"), 0);
+  EXPECT_EQ(rows.at(7).at("correct"), 1);
+  EXPECT_EQ(rows.at(999).at("wrong").size(), 10u);
+  EXPECT_EQ(rows.at(999).at("wrong").at(0), (nlohmann::json{0, 1}));
 }
 
 // "cow" is there twice: class 2 comes before class 5, which can only be second.
