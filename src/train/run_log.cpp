@@ -196,6 +196,7 @@ void RunLog::finish() const {
   finish_best();
   log::line("files    {}: checkpoints/  metrics.h5  metrics.jsonl  deck.resolved.toml  logs/", dir);
   log::line("next     tools/plot_metrics {}", dir);
+  log::line("next     tools/report {}", dir);
   log::line("done     exit=0");
 }
 

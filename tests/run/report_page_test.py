@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import unittest
 
 import h5py
@@ -19,6 +20,20 @@ import harness
 
 REPORT = os.path.join(harness.SOURCE, "tools", "report")
 BROWSER = shutil.which("chromium")
+EVALUATORS = """
+[eval.captions]
+kind        = "captioning"
+data        = "pairs"
+every_steps = 6
+images      = 6
+
+[eval.zero_shot]
+kind        = "scoring"
+data        = "pairs"
+every_steps = 6
+classes     = ["a red <b>house</b>", "bird", "cat & dog"]
+k           = [1]
+"""
 NASTY = "</script><script>alert(1)</script> & \"quotes\""
 
 # Measures the page from inside a frame and reports to the page around it.
@@ -31,7 +46,18 @@ PROBE = """<script>addEventListener("load", () => {
   const room = document.documentElement.clientWidth;  // without the scroll bar, which phones lay over the page
   const wide = all("main *").filter((e) => !e.closest(".scroll > *, svg") &&
     e.getBoundingClientRect().right > room + 1).map((e) => e.outerHTML.slice(0, 80));
-  parent.postMessage({width: innerWidth, overflow: document.documentElement.scrollWidth - room, wide, tip: tip.innerText,
+  const shown = (e) => e.getBoundingClientRect().width > 8 && e.getBoundingClientRect().height > 8;
+  const words = all(".attention li"), thumb = words.length && words[0].closest(".shot").querySelector(".thumb");
+  const veil = () => thumb.style.getPropertyValue("--veil").slice(0, 9), looks = [];
+  if (thumb) {
+    const point = (kind) => words[1].dispatchEvent(new PointerEvent(kind));
+    const steps = [() => point("pointerenter"), () => point("pointerleave"), () => words[0].focus(), () => words[0].blur()];
+    for (const step of steps) { step(); looks.push(veil()); }
+  }
+  parent.postMessage({looks, images: all(".thumb").filter((e) => shown(e) && getComputedStyle(e).backgroundImage.includes("data:")).length,
+    words: words.filter((e) => shown(e.querySelector("i")) && e.tabIndex === 0).length,
+    cells: all(".matrix rect").filter((e) => shown(e) && getComputedStyle(e).fill !== "none").length,
+    width: innerWidth, overflow: document.documentElement.scrollWidth - room, wide, tip: tip.innerText,
     hidden: tip.hidden, ready: document.documentElement.dataset.ready, lines: lines.length,
     drawn: lines.filter((path) => path.getTotalLength() > 0).length,
     smallest: Math.min(...all("main td, main li, main p").map((e) => parseFloat(getComputedStyle(e).fontSize)))}, "*");
@@ -213,58 +239,136 @@ class ReportPage(harness.RunTest):
 
     # ---------------------------------------------------------------- files of evaluators
 
-    def with_captions(self):
-        """Makes a run, and the files of evaluators for it. Sample 3 is image 6, because the shards hold every other image."""
-        self.expect(0, args=[self.deck()])
-        with open(f"{self.folder}/own.png", "wb") as f:
-            f.write(harness.png(77, 40))
-        maps = [[[0, 0], [0, 1]], [[1, 1], [1, 1]]]
-        rows = [{"eval": "val", "step": 6, "image": 0, "caption": "an old caption", "references": ["x"]},
-                {"eval": "val", "step": 12, "image": 3, "caption": "a red <b>house</b>", "references": ["a red house", "the house"],
-                 "cider": 1.25, "words": ["red", "house"], "attention": maps},
-                {"eval": "val", "step": 12, "image": f"{self.folder}/own.png", "caption": "", "references": []},
-                {"eval": "val", "step": 12, "image": "gone.png", "caption": "two birds", "references": 5, "words": [1],
-                 "attention": [["x"]]}]
-        with open(f"{self.dir}/captions.jsonl", "w") as f:
-            f.write("".join(json.dumps(row) + "\n" for row in rows) + '{"caption": "cut')
-        with open(f"{self.dir}/confusions.json", "w") as f:
-            json.dump({"eval": "zero_shot", "classes": ["cat", "dog", "cow"], "counts": [[5, 2, 0], [1, 6, 0], [0, 0, 3]]}, f)
+    def with_evaluators(self):
+        """Makes a run with captions and zero-shot classes of 17 images, at steps 6 and 12; returns the folders of step 12.
+
+        The first images get maps of the attention, if the evaluator writes none.
+        """
+        with tarfile.open(f"{self.data}/pairs.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for i in range(17):
+                harness.add_member(tar, f"{i:06}.png", harness.png(i, 16))
+                harness.add_member(tar, f"{i:06}.txt", f"a red <b>house</b> {i}".encode())
+                harness.add_member(tar, f"{i:06}.cls", str(i * i % 3).encode())
+        text = self.good.replace("max_len=12", "max_len=24").replace("seq_len          = 12", "seq_len          = 24") + f"""
+[data.pairs]
+path       = "{self.data}/pairs.tar"
+fields     = {{ image = "png", text = "txt", label = "cls" }}
+preprocess = '''decode | resize(16) | value_range(-1, 1)
+              | tokenize("words", max_len=24, eos="sticky", inkey="text", outkey="labels") | keep("image", "labels", "label")'''
+""" + EVALUATORS
+        self.expect(0, f"next     tools/report {self.dir}\n", args=[self.deck(text)], ranks=2)
+        captions = f"{self.dir}/eval/captions/0000000012"
+        rows = self.lines(f"{captions}/captions.jsonl")
+        for row in rows[:4]:
+            if "attention" not in row:
+                row["tokens"] = ["a", " r", "ed", " <b>"]
+                row["attention"] = [[[0, 0], [0, 1]], [[1, 1], [1, 1]], [[1, 1], [1, 0]], [[0.25, 0], [0, 0]]]
+        rows[4]["tokens"], rows[4]["attention"] = ["a", " b"], [[[1, 2], [3]], [[1]]]
+        with open(f"{captions}/captions.jsonl", "w", encoding="utf-8") as f:
+            f.write("".join(json.dumps(row) + "\n" for row in rows))
+        return captions, f"{self.dir}/eval/zero_shot/0000000012"
+
+    def lines(self, path):
+        with open(path, encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
 
     def pictures(self, text):
         """Returns the pictures in the page's text, as arrays."""
         found = re.findall(r"url\(data:image/\w+;base64,([^)]+)\)", text)
         return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for data in found]
 
-    def test_captions_attention_confusions(self):
-        self.with_captions()
+    def test_captions(self):
+        captions, _ = self.with_evaluators()
+        rows, images = self.lines(f"{captions}/captions.jsonl"), np.load(f"{captions}/images.npy")
+        before = self.lines(f"{self.dir}/eval/captions/0000000006/captions.jsonl")
+        self.assertEqual(images.shape, (6, 16, 16, 3))
+        for i, image in enumerate(images):
+            np.testing.assert_array_equal(image, np.asarray(Image.open(io.BytesIO(harness.png(i, 16)))))
         page = self.report(self.dir)
         shots = re.findall(r'<article class="shot".*?</article>', page, re.S)
-        self.assertEqual(len(shots), 3)
-        self.assertNotIn("an old caption", page)
-        first, second, third = shots
-        self.assertIn('<p class="said">a red &lt;b&gt;house&lt;/b&gt;</p><ul class="truth"><li>a red house</li><li>the house</li></ul>',
-                      first)
-        self.assertIn("cider 1.25", first)
-        image, red, house = self.pictures(first)
-        wanted = np.asarray(Image.open(io.BytesIO(harness.png(6))).resize((16, 16), Image.BILINEAR), float)
-        self.assertEqual(image.shape, (16, 16, 3))
-        self.assertLess(np.abs(image - wanted).mean(), 3)
-        other = np.asarray(Image.open(io.BytesIO(harness.png(3))).resize((16, 16)), float)
-        self.assertGreater(np.abs(image - other).mean(), 20)
-        # A patch is clear if the word attends to it, and dark if not.
-        self.assertEqual(red[..., 1].tolist(), [[217, 217], [217, 0]])
-        self.assertEqual(house[..., 1].tolist(), [[0, 0], [0, 0]])
-        np.testing.assert_array_equal(self.pictures(second)[0], np.asarray(Image.open(io.BytesIO(harness.png(77, 40)))))
-        self.assertEqual(self.pictures(third), [])
-        self.assertIn("14 of 17 right (82.4 %)", page)
-        self.assertIn(["cat", "dog", "2 of 7"], self.cells(page, "confusions"))
-        self.assertIn("<title>cat taken for dog: 2 of 7</title>", page)
-        # A run without these files has no such sections.
-        for name in ("captions.jsonl", "confusions.json"):
-            os.remove(f"{self.dir}/{name}")
+        self.assertEqual(len(shots), 6)
+        for shot, row, image, old in zip(shots, rows, images, before):
+            np.testing.assert_array_equal(self.pictures(shot)[0], image)
+            self.assertIn(f'<p class="said">{html.escape(row["caption"]) or "<em>empty</em>"}</p><ul class="truth">'
+                          f'<li>a red &lt;b&gt;house&lt;/b&gt; {row["position"]}</li></ul>', shot)
+            self.assertIn(f'<span title="{html.escape(row["key"])}">pairs.tar:{row["position"]:06}</span> · '
+                          f'{row["log_likelihood"]:.4g}\u00a0nats', shot)
+            self.assertEqual("cut at the largest length" in shot, not row["ended"])
+            self.assertIn(f'<tr><td>6</td><td>{html.escape(old["caption"]) or "<em>empty</em>"}</td></tr>', shot)
+        table = re.search(r'<summary>11 of the other 11 captions</summary>(.*?)</table>', page, re.S)[1]
+        self.assertEqual(table.count("<tr><td>"), 11)
+        self.assertIn(html.escape(rows[-1]["key"]), table)
+        # An earlier step on demand.
+        page = self.report(self.dir, "--step", "11")
+        self.assertIn("17 images at step 6:", page)
+        self.assertIn("images at step 6 are taken", page)
+        self.assertNotIn("at earlier steps", page)
+        shutil.rmtree(f"{self.dir}/eval")
         page = self.report(self.dir)
         self.assertNotIn('id="captions"', page)
         self.assertNotIn('id="confusions"', page)
+
+    def test_attention(self):
+        captions, _ = self.with_evaluators()
+        made = {"tokens": ["a", " r", "ed", " <b>"],
+                "attention": [[[0, 0], [0, 1]], [[1, 1], [1, 1]], [[1, 1], [1, 0]], [[0.25, 0], [0, 0]]]}
+        rows = self.lines(f"{captions}/captions.jsonl")
+        rows[0].update(made)
+        rows[1].update({"tokens": ["x", "y"], "attention": made["attention"][:2]})
+        with open(f"{captions}/captions.jsonl", "w", encoding="utf-8") as f:
+            f.write("".join(json.dumps(row) + "\n" for row in rows))
+        shots = re.findall(r'<article class="shot".*?</article>', self.report(self.dir), re.S)
+        words = lambda shot: [html.unescape(word) for word in re.findall(r"</i><span>(.*?)</span></li>", shot)]
+        # A token without a blank in front joins its word, whose map is the mean. Where the word attends, the image is clear;
+        # elsewhere it is dark.
+        self.assertEqual(words(shots[0]), ["a", "red", "<b>"])
+        first, second, third = [map_[..., 1].tolist() for map_ in self.pictures(shots[0])[1:]]
+        self.assertEqual(first, [[217, 217], [217, 0]])
+        self.assertEqual(second, [[0, 0], [0, 108]])
+        self.assertEqual(third, [[0, 217], [217, 217]])
+        self.assertIn('title="red: most at row 1 of 2, column 1 of 2"', shots[0])
+        # Matrices of different sizes are no maps.
+        self.assertEqual(words(shots[1]), ["xy"])
+        self.assertEqual(words(shots[4]), [])
+
+    def test_confusions(self):
+        _, zero_shot = self.with_evaluators()
+        with open(f"{zero_shot}/confusions.json", encoding="utf-8") as f:
+            found = json.load(f)
+        accuracy = [row["top1"] for row in self.rows("eval") if row["eval"] == "zero_shot"][-1]
+        self.assertEqual(found["correct"] / found["images"], accuracy)
+        classes = found["classes"]
+        self.assertEqual([c["name"] for c in classes], ["a red <b>house</b>", "bird", "cat & dog"])
+        self.assertEqual([c["images"] for c in classes], [sum(i * i % 3 == k for i in range(17)) for k in range(3)])
+        counts = np.diag([c["correct"] for c in classes])
+        for true, row in enumerate(classes):
+            for taken, images in row["wrong"]:
+                counts[true, taken] += images
+        self.assertEqual(counts.sum(axis=1).tolist(), [c["images"] for c in classes])
+        self.assertEqual(counts.sum(axis=0).tolist(), [c["predicted"] for c in classes])
+        page = self.report(self.dir)
+        self.assertIn(f"{found['correct']} of 17 images at step 12 are taken for their class: {100 * accuracy:.1f} %", page)
+        cells = self.cells(page, "confusions")
+        for true, taken in zip(*np.nonzero(counts)):
+            label = f"{classes[true]['name']} taken for {classes[taken]['name']}: {counts[true, taken]} of {classes[true]['images']}"
+            self.assertIn(f"<title>{html.escape(label)}</title>", page)
+            if true != taken:
+                self.assertIn([classes[true]["name"], classes[taken]["name"], f"{counts[true, taken]} of {classes[true]['images']}"], cells)
+        for row in classes:
+            if row["images"]:
+                line, = (c for c in cells if c[0] == row["name"] and len(c) == 6)
+                self.assertEqual(line[1:5], [str(row["images"]), str(row["correct"]),
+                                             f"{100 * row['correct'] / row['images']:.0f} %", str(row["predicted"])])
+        # A thousand classes keep the page small, and are drawn as tables alone.
+        many = {"images": 50_000, "correct": 0, "classes": [
+            {"name": f"class number {i}", "images": 50, "correct": 0, "predicted": 50,
+             "wrong": [[(i + j) % 1000, 5] for j in range(1, 11)]} for i in range(1000)]}
+        with open(f"{zero_shot}/confusions.json", "w", encoding="utf-8") as f:
+            json.dump(many, f)
+        page = self.report(self.dir)
+        self.assertLess(len(page.encode()), 1 << 20)
+        self.assertNotIn('<svg class="matrix"', page)
+        self.assertIn("200 of 1,000 classes, the worst first", page)
 
     # ---------------------------------------------------------------- in a browser
 
@@ -289,7 +393,9 @@ class ReportPage(harness.RunTest):
 
     @unittest.skipUnless(BROWSER, "no chromium here")
     def test_in_a_browser(self):
-        self.stopped_and_continued()
+        _, zero_shot = self.with_evaluators()
+        with open(f"{zero_shot}/confusions.json", encoding="utf-8") as f:
+            cells = sum(len(row["wrong"]) + (row["correct"] > 0) for row in json.load(f)["classes"])
         other = f"{self.folder}/other"
         self.expect(0, args=[self.deck(), "--dir", other, "--set", "run.seed=5"])
         with open(f"{self.folder}/bad.html", "w") as f:
@@ -299,7 +405,7 @@ class ReportPage(harness.RunTest):
         for runs in ([self.dir], [self.dir, other]):
             page = self.report(*runs, "--out", "page.html")
             panels = self.panels(page)
-            for width in (390, 820, 1400):
+            for width in (390, 768, 1280):
                 with self.subTest(runs=len(runs), width=width):
                     found = self.measured(page, width)
                     self.assertEqual(found["width"], width)
@@ -308,9 +414,15 @@ class ReportPage(harness.RunTest):
                     self.assertEqual(found["lines"], sum(len(curves) for curves in panels.values()))
                     self.assertEqual(found["drawn"], found["lines"])
                     self.assertGreaterEqual(found["smallest"], 12)
+                    self.assertEqual((found["images"], found["cells"]), (6, cells))
+                    self.assertEqual(found["words"], page.count('<li tabindex="0"'))
+                    self.assertGreater(found["words"], 8)
+                    self.assertEqual(found["looks"], ["url(data:", "", "url(data:", ""])
                     # The pointer is at the right end of the first panel, so the last row is shown.
                     self.assertFalse(found["hidden"])
-                    self.assertRegex(found["tip"], rf"^step 12\s+{'total' if len(runs) == 1 else 'run'} {loss:.5g}")
+                    tip = re.match(rf"step 12\s+{'total' if len(runs) == 1 else 'run'} ([\d.]+)", found["tip"])
+                    self.assertTrue(tip, found["tip"])
+                    self.assertAlmostEqual(float(tip[1]), loss, delta=1e-5 * loss)
                     picture = f"{self.folder}/{width}.png"
                     _, messages = self.browse(f"--window-size={width},1600", f"--screenshot={picture}", where="page.html")
                     self.assertEqual(messages, [])

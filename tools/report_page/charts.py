@@ -21,10 +21,27 @@ TITLES = {"l2_params": "norm of the parameters", "l2_updates": "norm of the upda
 ONLY_IF_ANY = {"skipped_updates", "bad_samples"}    # no panel for zeros alone
 
 
+def by_unit(panel, run):
+    """Returns a panel for each unit of an evaluator's measures; none if the evaluator ran once, because a table has its values."""
+    table = panel.title.replace("evaluator ", "eval/", 1)
+    if table == panel.title or not any(len(curve[2]) > 1 for curve in panel.curves):
+        return [panel] if table == panel.title else []
+    parts = {}
+    for curve in panel.curves:
+        unit = run.unit(table, curve[1])[0]
+        unit = "" if unit == "1" else unit
+        parts.setdefault(unit, curves.Panel(panel.title, unit)).curves.append(curve)
+    for part in list(parts.values())[1:]:
+        part.title += f": {', '.join(part.labels())}"
+    return list(parts.values())
+
+
 def panels_of(runs):
     """Returns the panels of tools/plot_metrics, then those of the parts of a step and of all other measures."""
     read = [run.metrics for run in runs]
     panels = curves.panels_of(read, {})
+    if len(runs) == 1:
+        panels = [part for panel in panels for part in by_unit(panel, runs[0])]
     more = []
     parts = curves.Panel("time of a step", "ms", zero=True, smoothed="median")
     use = curves.Panel("utilisation of the peak", "share", zero=True, smoothed="median")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows the values of all curves of a panel at the step under the pointer, or under the arrow keys.
+// Shows the values of all curves of a panel at the step under the pointer, or under the arrow keys. Shows the attention of a
+// word over its image while the pointer or the focus is on the word.
 "use strict";
 (() => {
   const LEFT = 46, RIGHT = 372, TOP = 8, BOTTOM = 202;  // as in charts.py
@@ -72,6 +73,21 @@
       event.preventDefault();
       const steps = panel.c[0].x, last = steps.length - 1;
       show(steps[step === null ? last : Math.min(last, Math.max(0, nearest(steps, step) + move))]);
+    });
+  });
+
+  document.querySelectorAll(".shot").forEach((shot) => {
+    const thumb = shot.querySelector(".thumb"), words = [...shot.querySelectorAll(".attention li")];
+    const look = (word) => {
+      words.forEach((other) => other.classList.toggle("on", other === word));
+      if (word) thumb.style.setProperty("--veil", word.querySelector("i").style.getPropertyValue("--veil"));
+      else thumb.style.removeProperty("--veil");
+    };
+    words.forEach((word) => {
+      word.addEventListener("pointerenter", () => look(word));
+      word.addEventListener("pointerleave", () => look(words.find((other) => other === document.activeElement)));
+      word.addEventListener("focus", () => look(word));
+      word.addEventListener("blur", () => look(null));
     });
   });
   document.documentElement.dataset.ready = panels.length;

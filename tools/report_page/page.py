@@ -10,14 +10,16 @@ import numpy as np
 
 import curves
 import run_dir
-from report_page import charts, deck, pictures
+from report_page import captions, charts, confusions, deck
 from report_page.charts import duration, short
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MOST_RANKS = 256        # ranks of a mesh that is drawn
 MOST_WARNINGS = 50      # different warnings in the page
 LOWER = ("loss", "perplexity", "nats", "error", "rank")     # words of measures whose lowest value is the best
-HIGHER = ("accuracy", "top", "precision", "recall", "map", "bleu", "rouge", "cider", "r@", "r1", "r5", "auc", "score")
+HIGHER = ("accuracy", "top", "precision", "recall", "map", "bleu", "rouge", "cider", "r@", "r1", "r5", "auc", "score", "shot",
+          "likelihood")
+FIRST = ("perplexity_per_token", "cider_d", "top1")     # measures that the overview shows before others
 escape = html.escape
 
 
@@ -82,10 +84,10 @@ def last_loss(run):
 
 
 def main_results(run):
-    """Returns the newest value of each evaluator's first measure."""
+    """Returns the newest value of each evaluator's main measure."""
     out = []
     for name, found in sorted(run.metrics.evals.items()):
-        column = next((c for c in ("perplexity_per_token", *sorted(set(found) - curves.BOOKKEEPING)) if c in found), None)
+        column = next((c for c in (*FIRST, *sorted(set(found) - curves.BOOKKEEPING)) if c in found), None)
         values = curves.measured(found, column) if column else None
         if values:
             out.append(f"{escape(name)}: {escape(column)} <b>{short(float(values[1][-1]))}</b>")
@@ -128,7 +130,12 @@ def overview(runs, names):
 # ------------------------------------------------------------------------------------------------------------- results
 
 def best_of(column, values):
-    """Returns the indices of the best values: one if the measure's name says which end is better, else the lowest and the highest."""
+    """Returns the indices of the best values: one if the measure's name says which end is better, else the lowest and the highest.
+
+    Values that are all equal have no best one.
+    """
+    if np.min(values) == np.max(values):
+        return []
     words = column.lower()
     if any(word in words for word in LOWER):
         return [("", int(np.argmin(values)))]
@@ -154,7 +161,7 @@ def evaluators(runs, names):
                 best = "" if column == "eval_s" else "<br>".join(word + at(i) for word, i in best_of(column, values))
                 rows.append([escape(name), f'<span title="{escape(doc)}">{escape(column)}</span>',
                              *([escape(label)] if len(runs) > 1 else []), escape("" if unit == "1" else unit),
-                             at(0), f"<b>{at(-1)}</b>", best, str(len(values))])
+                             at(0) if len(values) > 1 else "", f"<b>{at(-1)}</b>", best, str(len(values))])
     if not rows:
         return ""
     return table(["evaluator", "measure", *run_column(runs), "unit", "first", "last", "best", "rows"], rows)
@@ -311,8 +318,8 @@ def asset(name):
         return file.read()
 
 
-def page(runs):
-    """Returns the page as text."""
+def page(runs, until=None):
+    """Returns the page as text. Captions and confusions are those of the newest step, `until` at the most."""
     names = curves.run_names([run.metrics for run in runs])
     panels = charts.panels_of(runs)
     drawn = charts.Charts(runs, panels)
@@ -325,8 +332,8 @@ def page(runs):
         ("overview", "Overview", overview(runs, names)),
         ("curves", "Curves", curve_text),
         ("evaluators", "Evaluators", evaluators(runs, names)),
-        ("captions", "Captions", per_run(names, [pictures.captions(run) for run in runs])),
-        ("confusions", "Confusions", per_run(names, [pictures.confusions(run) for run in runs])),
+        ("captions", "Captions", per_run(names, [captions.captions(run, until) for run in runs])),
+        ("confusions", "Confusions", per_run(names, [confusions.confusions(run, until) for run in runs])),
         ("time", "Time of the job", times(runs, names)),
         ("throughput", "Throughput", throughput(runs, names)),
         ("mesh", "Mesh", mesh(runs, names)),

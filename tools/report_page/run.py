@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads what a report shows of one run: attempts, time, warnings, checkpoints, deck, units of the metrics."""
 import datetime
+import glob
 import os
 import re
 import tomllib
@@ -176,6 +177,15 @@ class ReportRun:
             elif row.get("kind") == "train" and isinstance(row.get("uptime_s"), (int, float)):
                 uptime[attempt] = max(uptime.get(attempt, 0), row["uptime_s"])
         return starts, uptime
+
+    def written(self, name, until=None):
+        """Returns {evaluator: [(step, path)]} of the files of this name that evaluators wrote, by step; none after `until`."""
+        found = {}
+        for path in glob.glob(os.path.join(glob.escape(self.folder), "eval", "*", "[0-9]*", name)):
+            evaluator, step = path.split(os.sep)[-3:-1]
+            if step.isdigit() and (until is None or int(step) <= until):
+                found.setdefault(evaluator, []).append((int(step), path))
+        return {evaluator: sorted(found[evaluator]) for evaluator in sorted(found)}
 
     def newest(self):
         """Returns the newest attempt of the log that reached its mesh line, else the newest one, else an empty one."""
