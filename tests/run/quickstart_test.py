@@ -76,7 +76,7 @@ class Quickstart(harness.RunTest):
         self.assertEqual(code, 0, output)
         self.assertIn(f"Result after {second + 2} steps", output)
         self.assertIn(f"{self.dir}/checkpoints/{second + 2:010}.h5", output)
-        self.assertIn(f"  report      {self.dir}/report.html\n", output)
+        self.assertTrue(output.endswith(f"  report      {self.dir}/report.html\n"), output)
         with open(f"{self.dir}/report.html", encoding="utf-8") as f:
             self.assertIn("</html>", f.read())
         with open(harness.SOURCE + "/data/emoji/summary.json") as f:
@@ -88,6 +88,14 @@ class Quickstart(harness.RunTest):
                      f"loss / unigram entropy          {val / entropy:.3f}        goal: at most 0.62   MISSED",
                      f"worth of the image              {shuffled - val:.3f} nats   goal: at least 0.5   MISSED"):
             self.assertIn(line, output)
+        zero_shot = [row["top1"] for row in self.rows("eval") if row["eval"] == "zero_shot"][-1]
+        self.assertIn(f"zero-shot accuracy              {zero_shot:.3f}        99 classes by their names alone; chance 0.010", output)
+        with open(f"{self.dir}/eval/captions/{second + 2:010}/captions.jsonl", encoding="utf-8") as f:
+            captions = [json.loads(line) for line in f]
+        self.assertEqual(len(captions), 40)
+        printed = re.search(r"Captions of validation images, generated and true:\n(.*?)Files:", output, re.S)[1].splitlines()
+        self.assertEqual([[text.strip() for text in line.split("  |  ")] for line in printed],
+                         [[row["caption"], " / ".join(row["references"])] for row in captions[:8]])
 
     def test_failed(self):
         # The program refuses this before it makes the run directory, so the script asks nothing
