@@ -10,8 +10,8 @@
 #include "eval/caption_metrics.hpp"
 #include "eval/evaluator.hpp"
 #include "eval/generated_caption.hpp"
-#include "eval/shuffled_images.hpp"
 #include "eval/input_images.hpp"
+#include "eval/shuffled_images.hpp"
 #include "io/files.hpp"
 
 namespace eval {
@@ -216,7 +216,7 @@ Registered captioning_row() {
         auto* captioner = dynamic_cast<const models::Captioner*>(&model);
         if (!captioner) return nullptr;
         return captioner->make_caption_pass(
-            dynamic_cast<const ComparedOptions&>(options).limits());
+            dynamic_cast<const CaptioningOptions&>(options).limits());
       }};
 }
 

@@ -44,9 +44,9 @@ struct Predicts {
   // Returns null if the model lacks the capability.
   std::unique_ptr<models::ForwardPass> (*make_pass)(const models::Model& model);
   // `pass` is one of make_pass, and outlives the predictor. `top_k` limits lists of likely classes.
-  // Error(Exit::data) if the set lacks what the predictor needs.
+  // `texts` is the set whose tokenize turns texts into ids; Error(Exit::data) if it has none.
   std::unique_ptr<Predictor> (*make)(const config::Table::Variant& options,
-                                     const models::Model& model, const data::Dataset& set,
+                                     const models::Model& model, const data::Dataset& texts,
                                      models::ForwardPass& pass, int64_t top_k);
 };
 

@@ -87,19 +87,23 @@ int run_predict(Call& call) {
   if (int failed = job::try_on_all(call.session->world(), named)) return failed;
   const eval::EvalOptions& evaluator = call.recipe.evals.at(options.evaluator);
   const eval::Predicts& predicts = *eval::row_of(evaluator).predicts;
+  const std::string data = options.data.empty() ? evaluator.data : options.data;
+  const std::map<std::string, std::string> sets = eval::data_sets_of(evaluator);
+  const auto text_data = sets.find("text_data");
   return write_sample_rows(
       call, {.name = "predict",
-             .data = options.data.empty() ? evaluator.data : options.data,
+             .data = data,
              .data_key = options.data.empty() ? fmt::format("eval.{}.data", options.evaluator)
                                               : "predict.data",
+             .text_data = text_data == sets.end() ? "" : text_data->second,
              .options = options.rows,
              .default_out = fmt::format("{}/predict/{}.h5", call.recipe.run.dir, options.evaluator),
              .make_pass = predicts.make_pass,
-             .make = [&](const models::Model& model, const data::Dataset& set,
+             .make = [&](const models::Model& model, const data::Dataset& texts,
                          models::ForwardPass& pass) -> std::unique_ptr<RowMaker> {
                return std::make_unique<PredictionRows>(
                    options.evaluator, pass,
-                   predicts.make(*evaluator.options, model, set, pass, options.top_k));
+                   predicts.make(*evaluator.options, model, texts, pass, options.top_k));
              }});
 }
 

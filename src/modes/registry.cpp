@@ -14,9 +14,9 @@ Mode predict_mode();
 Mode caption_mode();
 
 const std::vector<Mode>& registry() {
-  static const std::vector<Mode> rows = {
-      train_mode(), eval_mode(), caption_mode(), extract_mode(), predict_mode(),
-      bench_mode(), plan_mode(), show_mode(),    index_mode()};
+  static const std::vector<Mode> rows = {train_mode(),   eval_mode(),    caption_mode(),
+                                         extract_mode(), predict_mode(), bench_mode(),
+                                         plan_mode(),    show_mode(),    index_mode()};
   return rows;
 }
 

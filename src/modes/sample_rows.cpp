@@ -48,7 +48,7 @@ class RowWriter {
              {.writes_indexes = false,
               .trains = false,
               .work = {.name = mode.name,
-                       .data_sets = {mode.data},
+                       .data_sets = mode.data_sets(),
                        .passes = {mode.make_pass},
                        .batch = mode.options.batch}}),
         out_(mode.options.out.empty() ? mode.default_out : mode.options.out) {}
@@ -59,6 +59,9 @@ class RowWriter {
  private:
   comm::Comm& world() { return job_.session().world(); }
   const data::Dataset& set() const { return job_.evaluated(mode_.data); }
+  const data::Dataset& text_set() const {
+    return mode_.text_data.empty() ? set() : job_.evaluated(mode_.text_data);
+  }
   bool stopped() { return stops_->agree({.step_s = round_s_}) > job::StopReason::save_file; }
   void stop_while_starting();
   void print_head();
@@ -102,7 +105,7 @@ void RowWriter::set_up() {
                                   mode_.name, source_.path),
                       true);
   job_.stage_data(poll);
-  job_.open_data({mode_.data}, poll);
+  job_.open_data(mode_.data_sets(), poll);
   if (set().size() == 0)
     throw base::Error(base::Exit::data,
                       fmt::format("{}: [data.{}] holds no sample", mode_.data_key, mode_.data),
@@ -280,7 +283,7 @@ int RowWriter::run() {
   job_.build_engine(recipe_.run.dir + "/gemm_search.txt");
   step::Engine& engine = job_.engine();
   models::ForwardPass* pass = engine.find_pass(mode_.make_pass(engine.model())->name());
-  maker_ = mode_.make(engine.model(), set(), *pass);
+  maker_ = mode_.make(engine.model(), text_set(), *pass);
   print_head();
   const int64_t step =
       load_weights(job_, source_, mode_.options.average, [this] { stop_while_starting(); });

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,14 +39,17 @@ class RowMaker {
 };
 
 struct RowMode {
-  std::string name;      // of the mode and its section
-  std::string data;      // name of the data set
-  std::string data_key;  // key of the deck that names it
+  std::string name;            // of the mode and its section
+  std::string data;            // name of the data set
+  std::string data_key;        // key of the deck that names it
+  std::string text_data = {};  // set whose tokenize turns texts into ids; "" = data
+  std::set<std::string> data_sets() const { return {data, text_data.empty() ? data : text_data}; }
   const train::RowOptions& options;
   std::string default_out;
   step::MakePass make_pass;
-  // Called when the engine and the set are there. `pass` is the one of make_pass.
-  std::function<std::unique_ptr<RowMaker>(const models::Model& model, const data::Dataset& set,
+  // Called when the engine and the sets are there. `texts` is the set of text_data, and `pass` the
+  // one of make_pass.
+  std::function<std::unique_ptr<RowMaker>(const models::Model& model, const data::Dataset& texts,
                                           models::ForwardPass& pass)>
       make;
 };

@@ -68,6 +68,11 @@ preprocess = '''decode | resize(16) | value_range(-1, 1)
               | tokenize("words", max_len=12, eos="sticky", inkey="text", outkey="labels")
               | keep("image", "labels", "label")'''
 
+[data.pictures]
+path       = "{data}/pairs.tar"
+fields     = {{ image = "png" }}
+preprocess = 'decode | resize(16) | value_range(-1, 1) | keep("image")'
+
 [eval.classes]
 kind        = "scoring"
 data        = "pairs"
@@ -411,6 +416,12 @@ class Rows(harness.RunTest):
             ratio = score / f["score"][()]  # the number of tokens of each class
         np.testing.assert_allclose(ratio, np.round(ratio[:1]).repeat(SAMPLES, 0), rtol=1e-12)
         self.assertGreater(len(set(ratio[0])), 1)
+        # Images without texts take the tokenizer of another set.
+        pictures = [*predict, "predict.data=pictures"]
+        with h5py.File(self.mode("predict", *pictures, "eval.classes.text_data=pairs", out=self.folder + "/pictures.h5")) as f:
+            np.testing.assert_array_equal(f["score"], score)
+            self.assertNotIn("label", f)
+        self.mode("predict", *pictures, code=4, mentions=("data.pictures", "tokenize"), out=self.folder + "/none.h5")
         for pairs, text in ((["predict.evaluator=val"], "predicts no class"), (["predict.evaluator=non"], "the deck has classes, val"),
                             (["predict.evaluator=classes", "eval.classes.subtract_prior=true"], "eval.classes.subtract_prior"),
                             (['predict.evaluator=""'], "predict.evaluator: missing")):
