@@ -107,7 +107,7 @@ at_start    = true
         text = self.with_probes("many")
         deck = self.deck(text)
         for setting, parts in (("eval.of_many.tap=encoder", ("eval.of_many", "there is no tap", "block00_mean")),
-                               ("eval.of_many.train_data=train", ("data.train.preprocess", 'fewshot needs "label"')),
+                               ("eval.of_many.train_data=train", ("data.train.preprocess", 'eval.of_many.train_data needs "label"')),
                                ("eval.of_many.train_data=fw", ("eval.of_many.train_data", "there is no [data.fw]"))):
             self.expect(2, *parts, args=[deck, "--set", setting])
         os.remove(f"{self.folder}/few.tar")

@@ -139,10 +139,11 @@ TEST(Recipe, AProbeReadsImagesAndLabelsOfTwoDataSets) {
   EXPECT_EQ(good.recipe.engine(0, 1).passes.size(), 2u);
   expect_problem(CheckedDeck({"eval.probe.train_data=fewer"}, probe + sets),
                  {"eval.probe.train_data", "there is no [data.fewer]; did you mean \"few\"?"});
-  expect_problem(CheckedDeck({}, probe + images("test", label) + images("few", "")),
-                 {"data.few.preprocess", "fewshot needs \"label\", [data.few] yields"});
+  expect_problem(
+      CheckedDeck({}, probe + images("test", label) + images("few", "")),
+      {"data.few.preprocess", "eval.probe.train_data needs \"label\", [data.few] yields"});
   expect_problem(CheckedDeck({"eval.probe.data=made"}, probe + sets),
-                 {"data.made", "fewshot needs \"label\""});
+                 {"data.made", "eval.probe.data needs \"label\""});
   expect_problem(CheckedDeck({"eval.probe.tap=encodet"}, probe + sets),
                  {"eval.probe", "no tap \"encodet\"; did you mean \"encoded\"?", "block00_mean"});
   expect_problem(CheckedDeck({}, "[eval.probe]\nkind = \"fewshot\"\ndata = \"made\"\n"),
