@@ -3,6 +3,7 @@
 #include "kernels/cpu/gemm_blocks.hpp"
 
 #include "kernels/cpu/instructions.hpp"
+#include "kernels/gemm.hpp"
 
 namespace kernels {
 namespace {
@@ -33,12 +34,13 @@ bool packs_in_each_call() { return !onednn_has_avx512(); }
 }  // namespace
 
 bool runs_in_blocks(const GemmKey& key) {
-  return key.fixed_order || key.gelu || key.gelu_of || key.widen ||
+  return key.rows_alike || key.fixed_order || key.gelu || key.gelu_of || key.widen ||
          (key.m >= kRowsWorthCutting * key.threads && !packs_in_each_call());
 }
 
 BlockSize block_size(const GemmKey& key) {
   if (!runs_in_blocks(key)) return {key.m, key.n};
+  if (key.rows_alike) return {kAlikeRows, key.n};
   if (!key.fixed_order) {
     // Every thread gets the same number of blocks.
     const int64_t most = packs_in_each_call() ? kRowsInThirdCache : kRowsInSecondCache;

@@ -19,20 +19,21 @@ constexpr int64_t kRowsWorthCutting = 192;
 bool runs_in_blocks(const GemmKey& key);
 
 // Rows and columns of a block. With a fixed order they depend on the shape alone, else also on the
-// number of threads.
+// number of threads. Where rows are alike they depend on n alone, and the last block is padded.
 struct BlockSize {
   int64_t rows, columns;
 };
 BlockSize block_size(const GemmKey& key);
 
-// Cuts a length into equal blocks of about `target`; the last one may be shorter.
+// Cuts a length into blocks, of which the last one may be shorter.
 struct Cut {
   // Blocks are multiples of this many floats: a cache line, and an AVX-512 register.
   static constexpr int64_t kUnit = 16;
   int64_t length, block;
-  Cut(int64_t length_, int64_t target)
-      : length(length_),
-        block(base::round_up(base::ceil_div(length_, base::ceil_div(length_, target)), kUnit)) {}
+  // Returns equal blocks of about `target`.
+  static Cut equal(int64_t length, int64_t target) {
+    return {length, base::round_up(base::ceil_div(length, base::ceil_div(length, target)), kUnit)};
+  }
   int64_t count() const { return base::ceil_div(length, block); }
   int64_t size(int64_t i) const { return std::min(block, length - i * block); }
   bool last(int64_t i) const { return size(i) != block; }

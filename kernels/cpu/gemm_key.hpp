@@ -18,6 +18,7 @@ struct GemmKey {
   // a is bf16, but oneDNN multiplies floats: a is widened block by block, and a bf16 c rounded.
   bool widen = false;
   bool gelu = false, gelu_of = false;
+  bool rows_alike = false;  // a row of c does not depend on m (Queue::rows_alike)
   int threads = 1;
 
   // Leading dimensions of a and c that the library sees. Blocks that are widened, or rounded later,

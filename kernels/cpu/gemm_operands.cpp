@@ -41,6 +41,7 @@ GemmKey key_of(const Gemm& a, const Queue& queue) {
               .narrow_c = a.c.type == DType::bf16,
               .gelu = !a.gelu.none(),
               .gelu_of = !a.gelu_of.none(),
+              .rows_alike = queue.rows_alike() && !a.trans_a,
               .threads = queue.threads()};
   // A block of a transposed a touches every stored row, so a is widened as a whole, as for products
   // without blocks.

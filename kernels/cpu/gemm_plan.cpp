@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 
 #include "base/clock.hpp"
@@ -14,8 +15,9 @@ namespace kernels {
 GemmPlan::GemmPlan(const GemmKey& key)
     : key_(key),
       in_blocks_(runs_in_blocks(key)),
-      rows_(key.m, block_size(key).rows),
-      columns_(key.n, block_size(key).columns),
+      pads_(key.rows_alike),
+      rows_(pads_ ? Cut{key.m, block_size(key).rows} : Cut::equal(key.m, block_size(key).rows)),
+      columns_(Cut::equal(key.n, block_size(key).columns)),
       workers_(in_blocks_ && rows_.count() * columns_.count() > 1 ? key.threads : 1) {
   ThreadScope scope(in_blocks_ ? 1 : key.threads);
   if (!in_blocks_) {
@@ -24,7 +26,8 @@ GemmPlan::GemmPlan(const GemmKey& key)
     for (int64_t i : {int64_t{0}, rows_.count() - 1})
       for (int64_t j : {int64_t{0}, columns_.count() - 1})
         if (auto& p = primitive(i, j); !p)
-          p = std::make_unique<OnednnPrimitive>(key, rows_.size(i), columns_.size(j), workers_);
+          p = std::make_unique<OnednnPrimitive>(key, pads_ ? rows_.block : rows_.size(i),
+                                                columns_.size(j), workers_);
   }
   for (const auto& p : primitives_)
     if (p)
@@ -32,7 +35,15 @@ GemmPlan::GemmPlan(const GemmKey& key)
           std::max(library_bytes_, size_t(base::round_up(int64_t(p->scratch_bytes()), 64)));
   if (key.widen) wide_a_ = base::round_up(rows_.block * key.k, Cut::kUnit);
   if (key.rounds()) wide_c_ = base::round_up(rows_.block * key.n, Cut::kUnit);
-  scratch_bytes_ = library_bytes_ + size_t(wide_a_ + wide_c_) * sizeof(float);
+  if (pads_ && key.m % rows_.block) {
+    padded_a_ = base::round_up(rows_.block * key.lda * a_size(), int64_t(kScratchLine));
+    padded_c_ = base::round_up(rows_.block * key.ldc * c_size(), int64_t(kScratchLine));
+    if (key.residual)
+      padded_residual_ =
+          base::round_up(rows_.block * key.ldc * int64_t(sizeof(float)), int64_t(kScratchLine));
+  }
+  scratch_bytes_ = library_bytes_ + size_t(wide_a_ + wide_c_) * sizeof(float) +
+                   size_t(padded_a_ + padded_c_ + padded_residual_);
 }
 
 void GemmPlan::run(const GemmOperands& p, Queue& queue) {
@@ -59,20 +70,20 @@ void GemmPlan::finish(int status, double seconds) {
 
 int GemmPlan::run_block(const GemmOperands& p, int64_t i, int64_t j, int worker, char* own) {
   const int64_t row_step = key_.trans_a ? 1 : key_.lda, column_step = key_.trans_b ? key_.ldb : 1;
-  const int64_t a_size = key_.narrow || key_.widen ? 2 : 4, b_size = key_.narrow ? 2 : 4,
-                c_size = key_.narrow_c ? 2 : 4;
+  const int64_t b_size = key_.narrow ? 2 : 4;
   const int64_t row = i * rows_.block, column = j * columns_.block;
-  GemmOperands block{p.c + (row * key_.ldc + column) * c_size,
-                     p.a + row * row_step * a_size,
+  GemmOperands block{p.c + (row * key_.ldc + column) * c_size(),
+                     p.a + row * row_step * a_size(),
                      p.b + column * column_step * b_size,
                      p.bias ? p.bias + column : nullptr,
                      p.residual ? p.residual + row * key_.ldc + column : nullptr,
                      nullptr,
                      nullptr};
-  const int status = key_.widen ? run_widened_block(*primitive(i, j), worker, block, rows_.size(i),
-                                                    columns_.size(j), own)
-                                : primitive(i, j)->run(worker, block, own);
-  const int64_t packed = (row * key_.n + column) * c_size;
+  const int status =
+      pads_ && rows_.last(i)
+          ? run_padded_block(*primitive(i, j), worker, block, rows_.size(i), columns_.size(j), own)
+          : run_whole_block(*primitive(i, j), worker, block, rows_.size(i), columns_.size(j), own);
+  const int64_t packed = (row * key_.n + column) * c_size();
   if (key_.gelu) block.gelu = p.gelu + packed;
   if (key_.gelu_of) block.gelu_of = p.gelu_of + packed;
   if (key_.gelu || key_.gelu_of) activate(block, rows_.size(i), columns_.size(j));
@@ -117,6 +128,12 @@ int GemmPlan::run_blocks(const GemmOperands& p, char* scratch) {
   return status;
 }
 
+int GemmPlan::run_whole_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
+                              int64_t rows, int64_t columns, char* own) {
+  return key_.widen ? run_widened_block(primitive, worker, block, rows, columns, own)
+                    : primitive.run(worker, block, own);
+}
+
 // Runs a block whose a is bf16: widens a, multiplies floats, and rounds c if it is bf16, all while
 // the block is in cache.
 dnnl_status_t GemmPlan::run_widened_block(OnednnPrimitive& primitive, int worker,
@@ -133,6 +150,32 @@ dnnl_status_t GemmPlan::run_widened_block(OnednnPrimitive& primitive, int worker
   dnnl_status_t status = primitive.run(worker, wide, own);
   for (int64_t r = 0; key_.rounds() && r < rows; ++r)
     table.to_bf16(reinterpret_cast<uint16_t*>(block.c) + r * key_.ldc, c + r * key_.n, columns);
+  return status;
+}
+
+// Runs a block whose last rows are missing on a copy with rows of zeros.
+int GemmPlan::run_padded_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
+                               int64_t rows, int64_t columns, char* own) {
+  char* const a = own + scratch_bytes_ - padded_a_ - padded_c_ - padded_residual_;
+  GemmOperands padded = block;
+  // The primitive's leading dimensions are those of the operands, so the copies have them too.
+  auto copy = [&](char* to, const char* from, int64_t step, int64_t bytes) {
+    for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r * step, from + r * step, size_t(bytes));
+  };
+  padded.a = a;
+  std::memset(a + rows * key_.lda * a_size(), 0,
+              size_t((rows_.block - rows) * key_.lda * a_size()));
+  copy(padded.a, block.a, key_.lda * a_size(), key_.k * a_size());
+  padded.c = a + padded_a_;
+  const int64_t c_step = key_.ldc * c_size();
+  if (key_.accumulate) copy(padded.c, block.c, c_step, columns * c_size());
+  if (key_.residual) {
+    padded.residual = reinterpret_cast<float*>(padded.c + padded_c_);
+    copy(reinterpret_cast<char*>(padded.residual), reinterpret_cast<const char*>(block.residual),
+         key_.ldc * 4, columns * 4);
+  }
+  const int status = run_whole_block(primitive, worker, padded, rows_.block, columns, own);
+  copy(block.c, padded.c, c_step, columns * c_size());
   return status;
 }
 

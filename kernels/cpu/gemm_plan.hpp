@@ -38,20 +38,28 @@ class GemmPlan {
   // A product has at most four shapes of blocks, because those of the last row and of the last
   // column may be smaller.
   std::unique_ptr<OnednnPrimitive>& primitive(int64_t i, int64_t j) {
-    return primitives_[(rows_.last(i) ? 2 : 0) + (columns_.last(j) ? 1 : 0)];
+    return primitives_[(rows_.last(i) && !pads_ ? 2 : 0) + (columns_.last(j) ? 1 : 0)];
   }
+  // Bytes of an element that the caller hands over.
+  int64_t a_size() const { return key_.narrow || key_.widen ? 2 : 4; }
+  int64_t c_size() const { return key_.narrow_c ? 2 : 4; }
   int run_blocks(const GemmOperands& p, char* scratch);
+  int run_whole_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
+                      int64_t rows, int64_t columns, char* own);
   dnnl_status_t run_widened_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
                                   int64_t rows, int64_t columns, char* own);
+  int run_padded_block(OnednnPrimitive& primitive, int worker, const GemmOperands& block,
+                       int64_t rows, int64_t columns, char* own);
   void activate(const GemmOperands& block, int64_t rows, int64_t columns) const;
 
   GemmKey key_;
-  bool in_blocks_;
+  bool in_blocks_, pads_;  // pads_: all blocks have equally many rows, those of padding included
   Cut rows_, columns_;
   int workers_;
   std::unique_ptr<OnednnPrimitive> primitives_[4];
   size_t library_bytes_ = 0, scratch_bytes_ = 0;  // scratch of a worker: the library's part, all
   int64_t wide_a_ = 0, wide_c_ = 0;               // floats of a worker's widened blocks of a and c
+  int64_t padded_a_ = 0, padded_c_ = 0, padded_residual_ = 0;  // bytes of a worker's padded block
   int64_t calls_ = 0;
   double seconds_ = 0;
 };

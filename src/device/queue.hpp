@@ -45,6 +45,20 @@ class Queue {
   // count.
   bool fixed_order() const { return fixed_order_; }
 
+  // True if a row of a product does not depend on the number of rows, on CPUs. Evaluations need it,
+  // because an example's numbers may not depend on the batch that it is in.
+  bool rows_alike() const { return rows_alike_ && device() == Kind::cpu; }
+  // Sets rows_alike() within a scope.
+  class RowsAlike {
+   public:
+    explicit RowsAlike(Queue& queue) : queue_(queue) { queue_.rows_alike_ = true; }
+    ~RowsAlike() { queue_.rows_alike_ = false; }
+    RowsAlike(const RowsAlike&) = delete;
+
+   private:
+    Queue& queue_;
+  };
+
   // True if products on GPUs may round f32 operands to tf32 (10 bits of mantissa), for tensor
   // cores. Sums stay f32.
   bool tf32() const { return tf32_; }
@@ -127,6 +141,7 @@ class Queue {
   bool fixed_order_;
   Kind planned_device_;
   bool tf32_ = false;
+  bool rows_alike_ = false;
   bool prepares_ = false;
   std::unique_ptr<void, FreeStream> stream_;
   Scratch scratch_;

@@ -17,10 +17,11 @@ constexpr int64_t kRowsAtOnce = 4096;
 // head.
 constexpr int64_t kMostHeads = 65535;
 
-// Returns a context whose products see one chunk of one image each.
+// Returns a context whose products see one chunk of one image each, unless rows are alike anyway.
 nn::Context by_chunk(const nn::Context& ctx, int64_t chunks) {
   nn::Context c = ctx;
-  c.batch = c.slices = chunks;
+  c.batch = chunks;
+  c.slices = ctx.queue.rows_alike() ? 1 : chunks;
   return c;
 }
 
@@ -45,7 +46,7 @@ void PairDecoder::project(nn::Context& ctx, View encoded, std::vector<Memory>& m
     device::Arena::Scope scope(ctx.arena);
     const nn::Attention& cross = stack.layer(i).cross;
     const View a = ctx.operand(encoded);
-    for (int64_t j = 0; j < ctx.batch; ++j)
+    for (int64_t j = 0; j < c.slices; ++j)
       c.run_by_rows({cross.key.product(c, a, rows, j, memory[i].k),
                      cross.value.product(c, a, rows, j, memory[i].v)});
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/narrow.hpp"
+#include "kernels/gemm.hpp"
 #include "models/pair_decoder.hpp"
 
 namespace models {
@@ -14,6 +15,8 @@ using device::DType;
 
 // Rows of a chunk. On CPUs more rows gain no speed; a GPU needs more work per product.
 constexpr int64_t kChunkRows = 256, kChunkRowsOnGpu = 1024;
+// Rows of logits at a time where rows are alike; a multiple, so that products waste nothing.
+constexpr int64_t kPieceRows = 4 * kernels::kAlikeRows;
 // A tile has more than one chunk if the batch is so small that a tile has fewer rows than this.
 // Weights that are sharded are gathered for each tile.
 constexpr int64_t kTileRows = 4096;
@@ -85,21 +88,23 @@ int64_t CaptionPairScorePass::most_rows(const nn::Context& ctx) const {
 void CaptionPairScorePass::encode(nn::Context& ctx, const Inputs& inputs) {
   CHECK(!ctx.keep);
   nn::Context by_image = ctx;
-  by_image.slices = ctx.batch;
+  by_image.slices = ctx.queue.rows_alike() ? 1 : ctx.batch;
   parts_.encoder.place(by_image, encoder_);
   const View encoded = parts_.encoder.forward(by_image, inputs.at("image").device,
                                               parts_.decoder.stack().first_block(), encoder_);
   decoder_.project(ctx, encoded, memory_);
 }
 
-// The head computes its logits chunk by chunk as well. A chunk of the head has rows of one image.
+// The head computes its logits piece by piece. A piece has rows of one image, unless rows are alike
+// anyway.
 void CaptionPairScorePass::place_targets(nn::Context& ctx, PairDecoder::Tile tile) {
   const HeadConfig& config = parts_.head_config;
+  const bool alike = ctx.queue.rows_alike();
   const int64_t budget = std::clamp<int64_t>((config.logits_mb << 20) / (4 * config.vocabulary), 1,
-                                             chunks_.rows),
+                                             alike ? kPieceRows : chunks_.rows),
                 pieces = base::ceil_div(chunks_.rows, budget),
-                piece = base::ceil_div(chunks_.rows, pieces);
-  padded_rows_ = pieces * piece;
+                piece = alike ? budget : base::ceil_div(chunks_.rows, pieces);
+  padded_rows_ = alike ? chunks_.rows : pieces * piece;
   head_.index.clear();
   head_.labels.clear();
   for (int64_t b = 0; b < ctx.batch; ++b)
@@ -111,7 +116,9 @@ void CaptionPairScorePass::place_targets(nn::Context& ctx, PairDecoder::Tile til
         head_.index.push_back(scored ? int32_t(row) : -1);
         head_.labels.push_back(scored ? chunks_.labels[text_row] : 0);
       }
-  const int64_t count = int64_t(head_.index.size());
+  const int64_t count = base::round_up(int64_t(head_.index.size()), piece);
+  head_.index.resize(size_t(count), -1);
+  head_.labels.resize(size_t(count), 0);
   head_.first = {0, count / piece};
   head_.targets = {piece, ctx.table(false, head_.index), ctx.table(false, head_.labels),
                    {},    ctx.arena.temporary(count),    {}};

@@ -122,8 +122,8 @@ int64_t Engine::measure_arena() {
                   .weights = weights,
                   .gradients = nullptr,
                   .batch = geometry_.micro_batch,
-                  .slices = geometry_.slices,
                   .keep = false};
+  const device::Queue::RowsAlike alike(queue);
   for (size_t p = 0; p < passes_.forward.size(); ++p)
     passes_.forward[p]->plan(ctx, passes_.inputs->of(p + 1));
   if (queue_.kind() == Kind::cuda && queue.scratch_bytes()) queue_.scratch(queue.scratch_bytes());
@@ -254,7 +254,6 @@ nn::Context Engine::forward_context(Weights on) {
           .weights = on == Weights::ema ? update_.ema->average() : *stores_.weights,
           .gradients = nullptr,
           .batch = geometry_.micro_batch,
-          .slices = geometry_.slices,
           .keep = false};
 }
 
@@ -267,6 +266,7 @@ void Engine::forward(const models::ForwardPass& pass, const Prepare& prepare, co
   prepare(passes_.inputs->begin(number));
   passes_.inputs->upload(number);
   nn::Context ctx = forward_context(on);
+  const device::Queue::RowsAlike alike(queue_);
   run(ctx, passes_.inputs->of(number));
   passes_.inputs->queued();
 }

@@ -151,6 +151,7 @@ void Bench::time(models::ForwardPass& pass,
   paper.set_prepares(true);
   device::Arena measure;
   nn::Context planned = context(paper, measure);
+  const device::Queue::RowsAlike planned_alike(paper), alike(queue_);  // as evaluations run
   pass.plan(planned, inputs_);
   device::Arena arena(Kind::cpu, ledger_, "activations", measure.peak());
   nn::Context ctx = context(queue_, arena);
