@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A number that identifies parameters by their paths, shapes and values, wherever they come from.
+// A hash of tensors that does not depend on how ranks divide them.
 #pragma once
 
-#include <cstdint>
+#include <string>
 #include <vector>
 
+#include "checkpoint/state.hpp"
 #include "comm/comm.hpp"
 #include "device/queue.hpp"
-#include "shard/parameter.hpp"
 
 namespace checkpoint {
 
-// Returns the digest of f32 tensors, whose parts lie in the memory of `queue`. It does not depend
-// on the number of ranks or on the sharding: it is a sum of one number for each element. All ranks
-// call. An accident changes it with near certainty; an attacker could forge it.
-uint64_t digest_of(comm::Comm& comm, const std::vector<shard::TensorSlice>& tensors,
-                   device::Queue& queue);
+// Returns a hash of the tensors whose names begin with `root`. Each element gives a hash of its
+// place and its bits; their sum modulo 2^64 is the result. It finds changes, not forgeries. All
+// ranks call, and each reads the parts that it writes to files. `queue` is that of the tensors.
+uint64_t digest_of(comm::Comm& world, const std::vector<shard::TensorSlice>& tensors,
+                   const std::string& root, device::Queue& queue);
 
 }  // namespace checkpoint

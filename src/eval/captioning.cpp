@@ -59,29 +59,38 @@ std::string take_text(const std::string& from, size_t& at) {
   return from.substr(at - size, size);
 }
 
+std::string packed(const Example& e) {
+  std::string out;
+  put(out, e.position);
+  put(out, std::bit_cast<int64_t>(e.log_likelihood));
+  put(out, e.ended);
+  put(out, e.caption);
+  put(out, e.attention);
+  put(out, int64_t(e.references.size()));
+  for (const std::string& text : e.references) put(out, text);
+  return out;
+}
+
+Example take_example(const std::string& from, size_t& at) {
+  Example e;
+  e.position = take(from, at);
+  e.log_likelihood = std::bit_cast<double>(take(from, at));
+  e.ended = take(from, at);
+  e.caption = take_text(from, at);
+  e.attention = take_text(from, at);
+  for (int64_t count = take(from, at); count > 0; --count)
+    e.references.push_back(take_text(from, at));
+  return e;
+}
+
 // Returns the examples of all ranks, by position.
 std::vector<Example> of_all_ranks(comm::Comm& world, const std::vector<Example>& mine, int64_t n) {
-  std::string packed;
-  for (const Example& e : mine) {
-    put(packed, e.position);
-    put(packed, std::bit_cast<int64_t>(e.log_likelihood));
-    put(packed, e.ended);
-    put(packed, e.caption);
-    put(packed, e.attention);
-    put(packed, int64_t(e.references.size()));
-    for (const std::string& text : e.references) put(packed, text);
-  }
+  std::string text;
+  for (const Example& e : mine) text += packed(e);
   std::vector<Example> all(static_cast<size_t>(n));
-  for (const std::string& from : world.gather_text(packed))
+  for (const std::string& from : world.gather_text(text))
     for (size_t at = 0; at < from.size();) {
-      Example e;
-      e.position = take(from, at);
-      e.log_likelihood = std::bit_cast<double>(take(from, at));
-      e.ended = take(from, at);
-      e.caption = take_text(from, at);
-      e.attention = take_text(from, at);
-      for (int64_t count = take(from, at); count > 0; --count)
-        e.references.push_back(take_text(from, at));
+      Example e = take_example(from, at);
       const auto place = size_t(e.position);
       all.at(place) = std::move(e);
     }
@@ -100,13 +109,16 @@ class Captioning : public Evaluator {
   }
 
   Result run(const Context& context) override {
-    const Rounds rounds(context);
     const int64_t n = context.dataset.size();
+    std::vector<Example> mine;
+    const Rounds rounds(context, context.dataset, "images", [&](int64_t, std::string_view bytes) {
+      size_t at = 0;
+      mine.push_back(take_example(std::string(bytes), at));
+    });
     const data::Tokenizer& tokenizer = *context.dataset.tokenizer(kCaptionField);
     auto loader = rounds.loader(context, options_.shuffled.place(n));
     auto& pass = dynamic_cast<models::CaptionPass&>(*context.pass);
     const models::DecodeOptions decode = options_.decode_with(tokenizer);
-    std::vector<Example> mine;
     std::vector<models::Caption> captions;
     for (int64_t round = 0; round < rounds.count(); ++round) {
       if (context.interrupted()) return {.values = {}, .examples = 0, .interrupted = true};
@@ -124,7 +136,9 @@ class Captioning : public Evaluator {
             {first + b, c.log_likelihood, c.ended, text_of(c, tokenizer),
              first + b < decode.attention ? attention_json(c, tokenizer, pass.grid()) : "",
              references(context.dataset, first + b)});
+        if (context.journal) context.journal->add(first + b, packed(mine.back()));
       }
+      if (context.journal) context.journal->write();
     }
     const std::vector<Example> all = of_all_ranks(context.world, mine, n);
     // Captions of other images would mislead whoever reads them beside the references.

@@ -76,10 +76,36 @@ void ClassificationOptions::bind(config::Table& t) {
 enum Column : size_t { kLoss, kRank, kCounted, kKnown, kShown, kHits };
 using Columns = std::vector<std::vector<double>>;
 
-// The scores and targets of this rank's images.
+template <class T>
+std::string bytes_of(std::span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+// The scores and targets of this rank's images. Without classes it stays empty.
 struct OwnScores {
+  size_t classes = 0;
   std::vector<int64_t> positions;
   std::vector<float> scores, targets;  // [positions, classes]
+
+  void add(int64_t position, std::span<const float> of_classes, std::span<const float> wanted) {
+    positions.push_back(position);
+    scores.insert(scores.end(), of_classes.begin(), of_classes.end());
+    targets.insert(targets.end(), wanted.begin(), wanted.end());
+  }
+  // Returns scores and targets of an image for the journal.
+  std::string of(int64_t position) const {
+    if (classes == 0) return "";
+    size_t row = positions.size() - 1;
+    while (positions[row] != position) --row;  // it is one of the last
+    return bytes_of(std::span(scores).subspan(row * classes, classes)) +
+           bytes_of(std::span(targets).subspan(row * classes, classes));
+  }
+  // Adds an image of the journal.
+  void take(int64_t position, std::string_view bytes) {
+    std::vector<float> both(2 * classes);
+    copy_values(bytes, std::span(both));
+    if (classes > 0) add(position, std::span(both).first(classes), std::span(both).last(classes));
+  }
 };
 
 class Classification : public Evaluator {
@@ -95,19 +121,38 @@ class Classification : public Evaluator {
   }
 
   Result run(const Context& context) override {
-    const Rounds rounds(context);
     const int64_t n = context.dataset.size();
-    auto loader = rounds.loader(context, [](int64_t p) { return p; });
     const size_t columns = options_.scores()   ? kHits + hits_.size()
                            : options_.masked() ? size_t(kKnown)
                                                : size_t(kCounted);
-    std::vector<double> values(columns * size_t(n), 0.0);
+    std::vector<double> values(columns * size_t(n), 0.0), numbers(columns);
     OwnScores own;
+    if (options_.mean_ap)
+      own.classes = size_t(dynamic_cast<models::ClassScorePass&>(*context.pass).classes());
+    auto store = [&](int64_t position) {
+      for (size_t c = 0; c < columns; ++c) values[c * size_t(n) + size_t(position)] = numbers[c];
+    };
+    // The journal keeps the numbers of an image and, for average precision, scores and targets.
+    const Rounds rounds(context, context.dataset, "images",
+                        [&](int64_t position, std::string_view bytes) {
+                          const size_t head = columns * sizeof(double);
+                          copy_values(bytes.substr(0, head), std::span(numbers));
+                          store(position);
+                          own.take(position, bytes.substr(head));
+                        });
+    auto loader = rounds.loader(context, [](int64_t p) { return p; });
     for (int64_t round = 0; round < rounds.count(); ++round) {
       if (context.interrupted()) return {.values = {}, .examples = 0, .interrupted = true};
-      const Columns of_batch = classify(context, *loader->next(), rounds.first(round), own);
-      for (size_t c = 0; c < columns; ++c)
-        rounds.store(round, of_batch[c], values.data() + c * size_t(n));
+      const int64_t first = rounds.first(round);
+      const Columns of_batch = classify(context, *loader->next(), first, own);
+      for (int64_t i = 0; i < context.batch && first + i < n; ++i) {
+        for (size_t c = 0; c < columns; ++c) numbers[c] = of_batch[c][size_t(i)];
+        store(first + i);
+        if (context.journal)
+          context.journal->add(first + i,
+                               bytes_of(std::span<const double>(numbers)) + own.of(first + i));
+      }
+      if (context.journal) context.journal->write();
     }
     share_values(context.world, values);
     std::vector<const double*> all;
@@ -160,7 +205,11 @@ class Classification : public Evaluator {
       if (out[kCounted][i] == 0) std::fill_n(targets.begin() + int64_t(i * classes), classes, -1);
       count(scores.data() + i * classes, targets.data() + i * classes, i, int64_t(classes), out);
     }
-    if (options_.mean_ap) keep(context, first, scores, targets, own);
+    const std::span<const float> scored(scores), wanted(targets);
+    for (size_t i = 0; options_.mean_ap && i < n; ++i)
+      if (first + int64_t(i) < context.dataset.size())
+        own.add(first + int64_t(i), scored.subspan(i * classes, classes),
+                wanted.subspan(i * classes, classes));
     return out;
   }
 
@@ -171,15 +220,6 @@ class Classification : public Evaluator {
     out[kShown][image] = counts.shown;
     for (size_t i = 0; i < hits_.size(); ++i) out[kHits + i][image] = counts.hits[i];
     if (!options_.targets.empty()) out[kRank][image] = counts.first;
-  }
-
-  static void keep(const Context& context, int64_t first, const std::vector<float>& scores,
-                   const std::vector<float>& targets, OwnScores& own) {
-    const int64_t count = std::clamp<int64_t>(context.dataset.size() - first, 0, context.batch);
-    const auto values = int64_t(scores.size()) / context.batch * count;
-    for (int64_t i = 0; i < count; ++i) own.positions.push_back(first + i);
-    own.scores.insert(own.scores.end(), scores.begin(), scores.begin() + values);
-    own.targets.insert(own.targets.end(), targets.begin(), targets.begin() + values);
   }
 
   // all: [columns] of [n], the numbers of all images.

@@ -17,6 +17,7 @@
 #include "data/dataset.hpp"
 #include "data/options.hpp"
 #include "data/stream/loader.hpp"
+#include "eval/journal.hpp"
 #include "eval/predictor.hpp"
 #include "models/model.hpp"
 
@@ -44,6 +45,9 @@ struct Context {
   // The folder for files of this evaluation, which the evaluator makes; "" if none are wanted, as
   // on all ranks but one.
   std::string folder{};
+  // Keeps results of examples between attempts; null: nothing is kept. Each way through examples is
+  // a stage.
+  Journal* journal = nullptr;
 };
 
 struct Result {
@@ -59,6 +63,8 @@ class Evaluator {
   // Checks, before the run begins, that it can work on this set, for each set that it reads.
   // Error(Exit::data) with the way out if not.
   virtual void check(const data::Dataset&) const {}
+  // Returns a hash of what it reads beside its keys and its sets, such as a file that a key names.
+  virtual uint64_t fingerprint(const data::Dataset&) const { return 0; }
   virtual Result run(const Context& context) = 0;
 };
 
@@ -131,25 +137,32 @@ std::optional<Features> features_of(const EvalOptions& options, const std::strin
 // is what messages name as the reader.
 Features labelled_images(const models::Model& model, const std::string& key);
 
-// Hands every example of a set to one rank, in batches of equal size. All ranks run the same number
-// of rounds, because weights may have to be gathered. Positions from the size of the set on are
-// padding.
+// Hands every example of a set to one rank, in batches of equal size, except those that the journal
+// has. All ranks run the same number of rounds, because weights may have to be gathered. Positions
+// from the size of the set on are padding.
 class Rounds {
  public:
-  explicit Rounds(const Context& context) : Rounds(context, context.dataset) {}
-  Rounds(const Context& context, const data::Dataset& set);
+  // Begins a stage of the context's journal; `take` gets the examples that it has.
+  Rounds(const Context& context, const data::Dataset& set, const std::string& stage,
+         const Journal::Take& take);
+  // Begins a stage whose examples have some numbers each. values: [numbers, examples], of the
+  // context's set.
+  Rounds(const Context& context, const std::string& stage, std::vector<double>& values);
   int64_t count() const { return count_; }
   // Returns the position of the first example of this rank's batch.
-  int64_t first(int64_t round) const { return (round * ranks_ + rank_) * batch_; }
+  int64_t first(int64_t round) const { return begin_ + (round * ranks_ + rank_) * batch_; }
   // Loads the batches of this rank. `place` returns the sample at a position.
   std::unique_ptr<data::Loader> loader(const Context& context,
                                        const std::function<int64_t(int64_t position)>& place) const;
-  // Copies value i of a batch to the position of its example, without padding.
-  void store(int64_t round, const std::vector<double>& of_batch, double* values) const;
+  // Copies the numbers of a batch to the positions of its examples, without padding, and gives them
+  // to the journal. values: [numbers, examples].
+  void store(const Context& context, int64_t round,
+             const std::vector<const std::vector<double>*>& of_batch,
+             std::vector<double>& values) const;
 
  private:
   const data::Dataset& set_;
-  int64_t examples_, batch_, ranks_, rank_, count_;
+  int64_t examples_, batch_, ranks_, rank_, begin_, count_;
 };
 
 // Adds up the ranks' values for positions [0, n). Each rank fills its own positions and leaves

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/memory_limit.hpp"
@@ -73,12 +74,14 @@ void FewshotOptions::bind(config::Table& t) {
       .on_resume(may);
 }
 
-// Calls visit(position, features, label) for each example of the set that this rank embeds. Returns
+// Calls visit(position, features, label) for each example of the set that this rank embeds. `visit`
+// adds the example to the journal, and `restore` gets the examples that the journal has. Returns
 // false if the run must stop.
 template <class Visit>
-bool embed(const Context& context, const data::Dataset& set, const Visit& visit) {
+bool embed(const Context& context, const data::Dataset& set, const std::string& stage,
+           const Journal::Take& restore, const Visit& visit) {
   auto& pass = dynamic_cast<models::EmbedPass&>(*context.pass);
-  const Rounds rounds(context, set);
+  const Rounds rounds(context, set, stage, restore);
   const int64_t width = pass.taps().at(0).count();
   std::vector<float> features(size_t(context.batch * width));
   auto loader = rounds.loader(context, [](int64_t p) { return p; });
@@ -97,6 +100,7 @@ bool embed(const Context& context, const data::Dataset& set, const Visit& visit)
                    set.key(rounds.first(round) + i), kMaxClasses);
       visit(rounds.first(round) + i, features.data() + i * width, c);
     }
+    if (context.journal) context.journal->write();
   }
   return true;
 }
@@ -152,11 +156,24 @@ class Fewshot : public Evaluator {
     need_memory(train, options_.tap, n * width * int64_t(sizeof(float)));
     out.x.assign(size_t(n * width), 0.0f);
     std::vector<double> labels(size_t(n), 0.0);
-    const bool complete =
-        embed(context, train, [&](int64_t position, const float* x, int32_t label) {
+    // The journal keeps the features of an image and its label, whose bits are those of a float.
+    std::vector<float> kept(size_t(width) + 1);
+    auto place = [&](int64_t position) {
+      std::copy_n(kept.begin(), width, out.x.begin() + position * width);
+      labels[size_t(position)] = std::bit_cast<int32_t>(kept.back());
+    };
+    const bool complete = embed(
+        context, train, "images for probes",
+        [&](int64_t position, std::string_view bytes) {
+          copy_values(bytes, std::span(kept));
+          place(position);
+        },
+        [&](int64_t position, const float* x, int32_t label) {
           // x + 0 turns -0 into 0, as a sum over ranks does.
-          for (int64_t f = 0; f < width; ++f) out.x[size_t(position * width + f)] = x[f] + 0.0f;
-          labels[size_t(position)] = label;
+          for (int64_t f = 0; f < width; ++f) kept[size_t(f)] = x[f] + 0.0f;
+          kept.back() = std::bit_cast<float>(label);
+          place(position);
+          if (context.journal) context.journal->add(position, std::span<const float>(kept));
         });
     if (!complete) return false;
     share_values(context.world, out.x);
@@ -173,16 +190,28 @@ class Fewshot : public Evaluator {
     const int64_t weights = (width + 1) * classes, numbers = 1 + 2 * width + weights;
     need_memory(train, options_.tap, bytes_of_fit(rows) + 2 * 8 * n * numbers);
     std::vector<double> all(size_t(n * numbers), 0.0);
-    for (int64_t first = 0; first < n; first += context.world.size()) {
+    auto part = [&](int64_t probe) {
+      return std::span(all.begin() + probe * numbers, size_t(numbers));
+    };
+    const int64_t known = context.journal
+                              ? context.journal->begin("probes", n,
+                                                       [&](int64_t probe, std::string_view bytes) {
+                                                         copy_values(bytes, part(probe));
+                                                       })
+                              : 0;
+    for (int64_t first = known; first < n; first += context.world.size()) {
       if (context.interrupted()) return false;
       const int64_t probe = first + context.world.rank();
       if (probe >= n) continue;
       const Fitted one = fit_one(rows, probe);
-      double* to = all.data() + probe * numbers;
+      double* to = part(probe).data();
       *to++ = one.l2;
-      for (const std::vector<double>* part :
+      for (const std::vector<double>* values :
            {&one.probe.mean, &one.probe.deviation, &one.probe.weights})
-        for (double v : *part) *to++ = v + 0.0;
+        for (double v : *values) *to++ = v + 0.0;
+      if (!context.journal) continue;
+      context.journal->add(probe, std::span<const double>(part(probe)));
+      context.journal->write();
     }
     share_values(context.world, all);
     for (int64_t probe = 0; probe < n; ++probe) {
@@ -215,14 +244,25 @@ class Fewshot : public Evaluator {
   // finite score.
   bool test(const Context& context, const std::vector<Fitted>& fitted,
             std::vector<double>& hits) const {
-    std::vector<double> scores;
-    const bool complete =
-        embed(context, context.dataset, [&](int64_t, const float* x, int32_t label) {
+    std::vector<double> scores, of_image(hits.size());
+    auto count = [&] {
+      for (size_t i = 0; i < hits.size(); ++i) hits[i] += of_image[i];
+    };
+    const bool complete = embed(
+        context, context.dataset, "images",
+        [&](int64_t, std::string_view bytes) {
+          copy_values(bytes, std::span(of_image));
+          count();
+        },
+        [&](int64_t position, const float* x, int32_t label) {
+          of_image.back() = 0;
           for (size_t p = 0; p < fitted.size(); ++p) {
             const int64_t predicted = fitted[p].probe.predict(x, scores);
-            hits[p] += predicted == int64_t(label);
-            hits.back() += predicted < 0;
+            of_image[p] = predicted == int64_t(label);
+            of_image.back() += predicted < 0;
           }
+          count();
+          if (context.journal) context.journal->add(position, std::span<const double>(of_image));
         });
     if (complete) share_values(context.world, hits);  // whole numbers, so the sum is exact
     return complete;

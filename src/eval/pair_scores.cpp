@@ -85,8 +85,9 @@ models::TextList tokenized(const data::Dataset& set, const std::vector<std::stri
   return list;
 }
 
-bool score_pairs(const Context& context, const models::TextList& texts, const TakeScores& take) {
-  const Rounds rounds(context);
+bool score_pairs(const Context& context, const models::TextList& texts,
+                 const Journal::Take& restore, const TakeScores& take) {
+  const Rounds rounds(context, context.dataset, "images", restore);
   const int64_t n = context.dataset.size(), count = texts.count();
   auto loader = rounds.loader(context, [](int64_t p) { return p; });
   auto& pass = dynamic_cast<models::PairScorePass&>(*context.pass);
@@ -101,6 +102,7 @@ bool score_pairs(const Context& context, const models::TextList& texts, const Ta
                     });
     for (int64_t i = 0; i < context.batch && rounds.first(round) + i < n; ++i)
       take(*batch, i, rounds.first(round) + i, scores.data() + i * count);
+    if (context.journal) context.journal->write();
   }
   return true;
 }

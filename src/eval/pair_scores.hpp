@@ -26,10 +26,12 @@ models::TextList tokenized(const data::Dataset& set, const std::vector<std::stri
 
 // Scores every image of the set against all texts. `take` gets the batch, the row of an image in
 // it, its position, and its scores [texts.count()]; images of this rank come in the order of
-// positions, without padding. Returns false if the run must stop.
+// positions, without padding. It adds the image to the journal, and `restore` gets the images that
+// the journal has. Returns false if the run must stop.
 using TakeScores = std::function<void(const data::Batch& batch, int64_t row, int64_t position,
                                       const double* scores)>;
-bool score_pairs(const Context& context, const models::TextList& texts, const TakeScores& take);
+bool score_pairs(const Context& context, const models::TextList& texts,
+                 const Journal::Take& restore, const TakeScores& take);
 
 // The scores of this rank's images.
 struct PairScores {

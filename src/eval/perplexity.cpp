@@ -31,15 +31,15 @@ class Perplexity : public Evaluator {
   void check(const data::Dataset& set) const override { options_.shuffled.check(set); }
 
   Result run(const Context& context) override {
-    const Rounds rounds(context);
     const int64_t n = context.dataset.size();
+    std::vector<double> values(size_t(2 * n), 0.0), nll(static_cast<size_t>(context.batch)),
+        weight(nll.size());
+    const Rounds rounds(context, "captions", values);
     auto captions = rounds.loader(context, [](int64_t p) { return p; });
     std::unique_ptr<data::Loader> images;
     if (options_.shuffled.on) images = rounds.loader(context, options_.shuffled.place(n));
 
     auto& score = dynamic_cast<models::ScorePass&>(*context.pass);
-    std::vector<double> values(size_t(2 * n), 0.0), nll(static_cast<size_t>(context.batch)),
-        weight(nll.size());
     for (int64_t round = 0; round < rounds.count(); ++round) {
       if (context.interrupted()) return {.values = {}, .examples = 0, .interrupted = true};
       data::BatchPtr batch = captions->next(), other = images ? images->next() : nullptr;
@@ -49,8 +49,7 @@ class Perplexity : public Evaluator {
                       [&](nn::Context& ctx, const models::Inputs& in) {
                         score.run(ctx, in, nll.data(), weight.data());
                       });
-      rounds.store(round, nll, values.data());
-      rounds.store(round, weight, values.data() + n);
+      rounds.store(context, round, {&nll, &weight}, values);
     }
     share_values(context.world, values);
     double sum = 0, tokens = 0, means = 0;

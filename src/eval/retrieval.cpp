@@ -4,6 +4,7 @@
 // for this image. Text to image: an image is found if its caption is among the k images for which
 // the caption is most likely. Among equally likely ones the first come first. The result is exact
 // for any size of the set, number of ranks and batch size.
+#include <algorithm>
 #include <cmath>
 
 #include "eval/pair_scores.hpp"
@@ -37,10 +38,18 @@ class Retrieval : public Evaluator {
     PairScores scores{.texts = n};
     const bool complete =
         read_captions(context, texts) &&
-        score_pairs(context, texts,
-                    [&](const data::Batch&, int64_t, int64_t position, const double* of_texts) {
-                      scores.add(position, of_texts);
-                    });
+        score_pairs(
+            context, texts,
+            [&](int64_t position, std::string_view bytes) {
+              std::vector<double> of_texts(static_cast<size_t>(n));
+              copy_values(bytes, std::span(of_texts));
+              scores.add(position, of_texts.data());
+            },
+            [&](const data::Batch&, int64_t, int64_t position, const double* of_texts) {
+              scores.add(position, of_texts);
+              if (context.journal)
+                context.journal->add(position, std::span<const double>(of_texts, size_t(n)));
+            });
     if (!complete) return {.values = {}, .examples = 0, .interrupted = true};
     adjust(context, options_.pairs, texts, scores);
     const std::vector<double> to_text = ranks_of_texts(context, scores),
@@ -55,19 +64,29 @@ class Retrieval : public Evaluator {
  private:
   // Reads the ids of all captions, each on one rank. Returns false if the run must stop.
   static bool read_captions(const Context& context, models::TextList& texts) {
-    const Rounds rounds(context);
     const int64_t n = context.dataset.size();
+    texts.length = data::count_of(context.dataset.spec().at("labels").shape);
+    std::vector<double> ids(size_t(n * texts.length), 0.0);
+    auto place = [&](int64_t position, std::span<const int32_t> of_text) {
+      std::ranges::copy(of_text, ids.begin() + position * texts.length);
+    };
+    const Rounds rounds(context, context.dataset, "captions",
+                        [&](int64_t position, std::string_view bytes) {
+                          std::vector<int32_t> of_text(static_cast<size_t>(texts.length));
+                          copy_values(bytes, std::span(of_text));
+                          place(position, of_text);
+                        });
     auto loader = rounds.loader(context, [](int64_t p) { return p; });
-    std::vector<double> ids;
     for (int64_t round = 0; round < rounds.count(); ++round) {
       if (context.interrupted()) return false;
       const data::BatchPtr batch = loader->next();
       const data::Array& labels = batch->array("labels");
-      texts.length = labels.count() / batch->size();
-      ids.resize(size_t(n * texts.length), 0.0);
-      for (int64_t i = 0; i < context.batch && rounds.first(round) + i < n; ++i)
-        std::copy_n(labels.i32() + i * texts.length, texts.length,
-                    ids.begin() + (rounds.first(round) + i) * texts.length);
+      for (int64_t i = 0; i < context.batch && rounds.first(round) + i < n; ++i) {
+        const std::span of_text(labels.i32() + i * texts.length, size_t(texts.length));
+        place(rounds.first(round) + i, of_text);
+        if (context.journal) context.journal->add(rounds.first(round) + i, of_text);
+      }
+      if (context.journal) context.journal->write();
     }
     share_values(context.world, ids);
     texts.ids.assign(ids.begin(), ids.end());

@@ -6,13 +6,23 @@
 
 namespace eval {
 
-Rounds::Rounds(const Context& context, const data::Dataset& set)
+Rounds::Rounds(const Context& context, const data::Dataset& set, const std::string& stage,
+               const Journal::Take& take)
     : set_(set),
       examples_(set.size()),
       batch_(context.batch),
       ranks_(context.world.size()),
       rank_(context.world.rank()),
-      count_(base::ceil_div(examples_, batch_ * ranks_)) {}
+      begin_(context.journal ? context.journal->begin(stage, examples_, take) : 0),
+      count_(base::ceil_div(examples_ - begin_, batch_ * ranks_)) {}
+
+Rounds::Rounds(const Context& context, const std::string& stage, std::vector<double>& values)
+    : Rounds(context, context.dataset, stage, [&](int64_t position, std::string_view bytes) {
+        const auto n = size_t(context.dataset.size());
+        std::vector<double> numbers(values.size() / n);
+        copy_values(bytes, std::span(numbers));
+        for (size_t k = 0; k < numbers.size(); ++k) values[k * n + size_t(position)] = numbers[k];
+      }) {}
 
 std::unique_ptr<data::Loader> Rounds::loader(const Context& context,
                                              const std::function<int64_t(int64_t)>& place) const {
@@ -26,9 +36,19 @@ std::unique_ptr<data::Loader> Rounds::loader(const Context& context,
                                         data::LoaderPlan{positions, 0, count_, examples_});
 }
 
-void Rounds::store(int64_t round, const std::vector<double>& of_batch, double* values) const {
+void Rounds::store(const Context& context, int64_t round,
+                   const std::vector<const std::vector<double>*>& of_batch,
+                   std::vector<double>& values) const {
+  std::vector<double> numbers(of_batch.size());
   const int64_t begin = first(round), end = std::min(begin + batch_, examples_);
-  if (begin < end) std::copy(of_batch.begin(), of_batch.begin() + (end - begin), values + begin);
+  for (int64_t p = begin; p < end; ++p) {
+    for (size_t k = 0; k < numbers.size(); ++k) {
+      numbers[k] = (*of_batch[k])[size_t(p - begin)];
+      values[k * size_t(examples_) + size_t(p)] = numbers[k];
+    }
+    if (context.journal) context.journal->add(p, std::span<const double>(numbers));
+  }
+  if (context.journal) context.journal->write();
 }
 
 // x + 0 is exact, so these sums only copy values between ranks.

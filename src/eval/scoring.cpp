@@ -204,6 +204,13 @@ class Scoring : public Evaluator {
     if (options_.text_data.empty()) texts_of(set, names);
   }
 
+  uint64_t fingerprint(const data::Dataset& set) const override {
+    const std::vector<std::string> names = options_.names();
+    if (!options_.text_data.empty()) return base::xxh3(base::join(names, "\n"));
+    const models::TextList texts = texts_of(set, names);
+    return base::xxh3(texts.ids.data(), texts.ids.size() * sizeof texts.ids[0]);
+  }
+
   Result run(const Context& context) override {
     const std::vector<std::string> names = options_.names();
     const auto text_data = context.further.find("text_data");
@@ -229,12 +236,31 @@ class Scoring : public Evaluator {
       scores = {.texts = texts.count()};
       labels.clear();
     };
+    // The journal keeps the label and the scores of an image, or what `found` has of it.
+    std::vector<double> kept(keep ? size_t(texts.count()) + 1 : 3);
     const bool complete = score_pairs(
         context, texts,
+        [&](int64_t position, std::string_view bytes) {
+          copy_values(bytes, std::span(kept));
+          for (int64_t part = 0; !keep && part < 3; ++part)
+            found[size_t(part * n + position)] = kept[size_t(part)];
+          if (!keep) return;
+          labels.push_back(int64_t(kept[0]));
+          scores.add(position, kept.data() + 1);
+        },
         [&](const data::Batch& batch, int64_t row, int64_t position, const double* of_texts) {
-          labels.push_back(label_of(batch, row, position, int64_t(names.size())));
+          const int64_t label = label_of(batch, row, position, int64_t(names.size()));
+          labels.push_back(label);
           scores.add(position, of_texts);
           if (!keep) rank();
+          if (keep) {
+            kept[0] = double(label);
+            std::copy_n(of_texts, texts.count(), kept.begin() + 1);
+          } else {
+            for (int64_t part = 0; part < 3; ++part)
+              kept[size_t(part)] = found[size_t(part * n + position)];
+          }
+          if (context.journal) context.journal->add(position, std::span<const double>(kept));
         });
     if (!complete) return {.values = {}, .examples = 0, .interrupted = true};
     if (keep) rank();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // --mode eval: runs the deck's evaluators on given weights ([evaluate]). It needs no training data,
-// has no optimizer, works on any number of ranks and writes no file but evaluate.out. The run
-// directory may belong to a running job. Prints one line per evaluation as training does. The last
-// line of output is one JSON object:
+// has no optimizer, works on any number of ranks and writes no file but evaluate.out, and a folder
+// beside it for the case that the call is cut off (cut_call.hpp). The run directory may belong to a
+// running job. Prints one line per evaluation as training does. The last line of output is one JSON
+// object:
 // {"run": run.name, "dtype": "f32", "ranks": 2, .., "evaluations": [ROW, ..]}, where ROW is
 // {"kind": "eval", "eval": "val", "step": 12, "perplexity": .., "examples": 40, "eval_s": 0.3,
 // "from": FILE}. Files of other programs have no step, and 0 is given.
@@ -10,12 +11,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "checkpoint/checksum.hpp"
 #include "host/threads.hpp"
 #include "io/files.hpp"
 #include "job/failure.hpp"
 #include "job/stops.hpp"
+#include "modes/cut_call.hpp"
 #include "modes/mode.hpp"
 #include "records/bad_samples.hpp"
 #include "train/console.hpp"
@@ -48,8 +52,10 @@ class Evaluator {
   void refuse_average() const;
   void print_head();
   bool evaluate(const WeightSource& source, int64_t step, bool average);
-  void add_row(const Evaluation& e, const WeightSource& source, int64_t step,
-               const eval::Result& result, double seconds);
+  bool take_over(const std::string& row);
+  std::string row_of(const Evaluation& e, const WeightSource& source, int64_t step,
+                     const eval::Result& result, double seconds) const;
+  void add_row(const std::string& row, bool taken_over);
   int leave();
   void print_summary();
 
@@ -61,6 +67,7 @@ class Evaluator {
   std::vector<Evaluation> evaluations_;
   std::unique_ptr<records::BadSamples> bad_samples_;
   data::LoaderOptions loader_;
+  std::unique_ptr<CutCall> cut_;
   OrderedJson rows_ = OrderedJson::array();
 };
 
@@ -93,6 +100,7 @@ void Evaluator::set_up() {
       io::File(out, io::File::Mode::append).close();
       return std::string();
     });
+  cut_ = std::make_unique<CutCall>(world(), recipe_.evaluate.out);
 }
 
 void Evaluator::stop_while_starting() {
@@ -132,34 +140,64 @@ void Evaluator::print_head() {
 bool Evaluator::evaluate(const WeightSource& source, int64_t step, bool average) {
   base::set_phase("evaluate");
   base::set_step(step);
+  const std::string weights = cut_->keeps() ? weights_digest(job_, step::Weights::raw) : "";
   for (const Evaluation& e : evaluations_) {
     if ((e.options.weights == eval::Weights::ema) != average) continue;
     base::Stopwatch watch;
-    const eval::Result result =
-        run_evaluation(e, job_, loader_, step::Weights::raw, [this] { return stopped(); });
+    std::unique_ptr<eval::Journal> journal;
+    std::string key;
+    if (cut_->keeps()) {
+      const eval::Journal::Identity identity = identity_of(e, job_, weights);
+      key = checkpoint::hex(base::xxh3(
+          fmt::format("{} {} {}", e.name, source.path, eval::Journal::text_of(identity))));
+      if (take_over(cut_->take(key))) continue;
+      journal = cut_->open(key, fmt::format("eval={} step={}", e.name, step), identity);
+    }
+    const eval::Result result = run_evaluation(
+        e, job_, loader_, step::Weights::raw, [this] { return stopped(); }, "", journal.get());
     if (result.interrupted) return false;
     if (const std::string problem = nonfinite_problem(e.name, step, result); !problem.empty())
       throw base::Error(base::Exit::nonfinite, fmt::format("{}: {}", source.path, problem), true);
     const double seconds = watch.seconds();
     log::line("{}", evaluation_line(e.name, step, result, seconds));
     if (loader_.substitutes) bad_samples_->agree();
-    add_row(e, source, step, result, seconds);
+    const std::string row = row_of(e, source, step, result, seconds);
+    if (journal) cut_->add(key, row, *journal);
+    add_row(row, false);
   }
   return true;
 }
 
-void Evaluator::add_row(const Evaluation& e, const WeightSource& source, int64_t step,
-                        const eval::Result& result, double seconds) {
+// Takes over the row of an evaluation that a cut call has made; false without a row.
+bool Evaluator::take_over(const std::string& row) {
+  if (row.empty()) return false;
+  const OrderedJson values = OrderedJson::parse(row);
+  log::line("eval={} step={} is taken over from the call before", values["eval"].get<std::string>(),
+            values["step"].get<int64_t>());
+  add_row(row, true);
+  return true;
+}
+
+std::string Evaluator::row_of(const Evaluation& e, const WeightSource& source, int64_t step,
+                              const eval::Result& result, double seconds) const {
   OrderedJson row = {{"kind", "eval"}, {"eval", e.name}, {"step", step}};
   for (const auto& [name, value] : result.values) row[name] = value;
   row[result.counted] = result.examples;
   row["eval_s"] = seconds;
   row["from"] = source.path;
-  rows_.push_back(row);
-  if (recipe_.evaluate.out.empty()) return;
+  return row.dump();
+}
+
+// Adds a row to the summary and to evaluate.out. A row of a cut call may be in this file.
+void Evaluator::add_row(const std::string& row, bool taken_over) {
+  rows_.push_back(OrderedJson::parse(row));
+  const std::string& out = recipe_.evaluate.out;
+  if (out.empty()) return;
   comm::on_first(world(), [&] {
-    io::File file(recipe_.evaluate.out, io::File::Mode::append);
-    file.append(row.dump() + "\n");
+    if (taken_over && io::read_file(out).find(row + "\n") != std::string::npos)
+      return std::string();
+    io::File file(out, io::File::Mode::append);
+    file.append(row + "\n");
     file.sync();
     return std::string();
   });
@@ -167,8 +205,10 @@ void Evaluator::add_row(const Evaluation& e, const WeightSource& source, int64_t
 
 int Evaluator::leave() {
   const int code = int(stops_->exit(false));
-  log::line("stopped  {}; {} evaluations were made, and the same command makes all of them again",
-            stops_->text(), rows_.size());
+  log::line("stopped  {}; {} evaluations were made, and the same command {}", stops_->text(),
+            rows_.size(),
+            cut_->keeps() ? "goes on from here"
+                          : "makes all of them again (evaluate.out would keep them)");
   log::line("done     exit={}", code);
   return code;
 }
@@ -201,6 +241,7 @@ int Evaluator::run() {
       const int64_t step = load_weights(job_, source, average, [this] { stop_while_starting(); });
       if (!evaluate(source, step, average)) return leave();
     }
+  cut_->remove();
   print_summary();
   return 0;
 }

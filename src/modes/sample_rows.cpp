@@ -154,7 +154,8 @@ std::map<std::string, std::string> RowWriter::made_from(int64_t step, uint64_t d
 // Opens the file once the weights are known.
 void RowWriter::open_file(int64_t step) {
   step::Engine& engine = job_.engine();
-  const uint64_t digest = checkpoint::digest_of(world(), engine.state(), engine.queue());
+  const uint64_t digest =
+      checkpoint::digest_of(world(), engine.state(), checkpoint::kWeightRoot, engine.queue());
   const int64_t n = set().size(), ranks = world().size(), rank = world().rank();
   int64_t longest = 1;
   for (int64_t i = n * rank / ranks; i < n * (rank + 1) / ranks; ++i)

@@ -7,9 +7,18 @@
 
 #include "base/log.hpp"
 #include "device/range.hpp"
+#include "train/evaluation_journal.hpp"
 
 namespace train {
 namespace log = base::log;
+
+namespace {
+
+step::Weights weights_of(const Evaluation& e) {
+  return e.options.weights == eval::Weights::ema ? step::Weights::ema : step::Weights::raw;
+}
+
+}  // namespace
 
 Evaluation make_evaluation(const Job& job, const std::string& name,
                            const eval::EvalOptions& options, const EvaluationTimes& times) {
@@ -30,7 +39,8 @@ void find_pass(Evaluation& evaluation, const Job& job) {
 
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
-                            const std::function<bool()>& must_stop, const std::string& folder) {
+                            const std::function<bool()>& must_stop, const std::string& folder,
+                            eval::Journal* journal) {
   device::Range range(("evaluate " + evaluation.name).c_str());
   step::Engine& engine = job.engine();
   return evaluation.evaluator->run(
@@ -43,7 +53,8 @@ eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                       const auto& run) { engine.forward(*evaluation.pass, prepare, run, weights); },
        .interrupted = must_stop,
        .further = evaluation.further,
-       .folder = folder});
+       .folder = folder,
+       .journal = journal});
 }
 
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result) {
@@ -67,7 +78,11 @@ std::string evaluation_line(const std::string& name, int64_t step, const eval::R
 
 Evaluations::Evaluations(Attempt& attempt, RunFiles& files, Feed& feed,
                          std::function<bool()> must_stop)
-    : attempt_(attempt), files_(files), feed_(feed), must_stop_(std::move(must_stop)) {
+    : attempt_(attempt),
+      files_(files),
+      feed_(feed),
+      must_stop_(std::move(must_stop)),
+      journals_(attempt, files) {
   for (const auto& [name, options] : attempt.recipe.evaluations()) {
     EvaluationTimes times{attempt.period(options.every), options.at_start, options.at_end};
     if (attempt.start.trial_steps > 0) times = {0, false, attempt.start.trial_evaluates};
@@ -104,25 +119,25 @@ bool Evaluations::wanted(const Evaluation& e, Which which) const {
 Evaluations::Outcome Evaluations::run(Which which) {
   Outcome outcome;
   bool any = false;
+  journals_.begin();
   for (const Evaluation& e : evaluations_) {
     if (!wanted(e, which)) continue;
     if (!std::exchange(any, true)) attempt_.enter("evaluate");
     base::Stopwatch watch;
-    const bool average = e.options.weights == eval::Weights::ema;
-    const std::string folder =
-        fmt::format("{}/eval/{}/{:010}", attempt_.recipe.run.dir, e.name, attempt_.state.step);
-    eval::Result result = run_evaluation(e, attempt_.job, feed_.options(),
-                                         average ? step::Weights::ema : step::Weights::raw,
-                                         must_stop_, attempt_.leads() ? folder : "");
+    const std::unique_ptr<eval::Journal> journal = journals_.open(e, weights_of(e));
+    eval::Result result =
+        run_evaluation(e, attempt_.job, feed_.options(), weights_of(e), must_stop_,
+                       attempt_.leads() ? journals_.folder_of(e.name) : "", journal.get());
     if (result.interrupted) {
-      log::line("eval={} step={} interrupted: made again when the run goes on", e.name,
-                attempt_.state.step);
+      log::line("eval={} step={} interrupted: {} when the run goes on", e.name, attempt_.state.step,
+                journal ? "continued" : "made again");
       outcome.complete = false;
       break;
     }
     outcome.problem = nonfinite_problem(e.name, attempt_.state.step, result);
     if (!outcome.problem.empty()) return outcome;
     take(e, which, std::move(result), watch.seconds());
+    if (journal) journals_.finish(e.name, *journal);
   }
   if (any) {
     attempt_.charge(&Progress::Times::evaluation);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "train/attempt.hpp"
+#include "train/evaluation_journal.hpp"
 #include "train/feed.hpp"
 #include "train/run_files.hpp"
 
@@ -55,10 +56,11 @@ Evaluation make_evaluation(const Job& job, const std::string& name,
                            const eval::EvalOptions& options, const EvaluationTimes& times = {});
 // Finds the pass of an evaluator in the job's engine.
 void find_pass(Evaluation& evaluation, const Job& job);
-// Runs an evaluator on the job's engine. All ranks call. folder: see eval::Context.
+// Runs an evaluator on the job's engine. All ranks call. folder, journal: see eval::Context.
 eval::Result run_evaluation(const Evaluation& evaluation, const Job& job,
                             const data::LoaderOptions& loader, step::Weights weights,
-                            const std::function<bool()>& must_stop, const std::string& folder = {});
+                            const std::function<bool()>& must_stop, const std::string& folder = {},
+                            eval::Journal* journal = nullptr);
 // Describes the first value that is not finite; "" if there is none.
 std::string nonfinite_problem(const std::string& name, int64_t step, const eval::Result& result);
 // Returns the console line: "eval=val step=12 perplexity=31.2 examples=40 s=0.1".
@@ -87,6 +89,9 @@ class Evaluations {
   // passed the threshold.
   bool wants_save() const { return found_best_ || passed_; }
   void saved() { found_best_ = passed_ = false; }
+  // Removes journals that no later attempt needs. saved_step: step of the newest checkpoint that
+  // is complete.
+  void saved_up_to(int64_t saved_step) { journals_.drop(saved_step); }
   std::string describe() const;  // for the log; "" without evaluators
 
  private:
@@ -97,6 +102,7 @@ class Evaluations {
   RunFiles& files_;
   Feed& feed_;
   std::function<bool()> must_stop_;
+  Journals journals_;
   std::vector<Evaluation> evaluations_;
   bool found_best_ = false, passed_ = false, made_up_ = false;
 };

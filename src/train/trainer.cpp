@@ -95,6 +95,7 @@ void Trainer::loop() {
       save();
     }
     saves_->watch(false);
+    if (!saves_->pending()) evaluations_->saved_up_to(saves_->saved_step());
     if (files_.metrics().flush_due()) files_.flush();
   }
 }
@@ -181,6 +182,7 @@ void Trainer::finish_saves() {
   if (lacks || evaluations_->wants_save()) save();
   if (saves_->pending()) attempt_.enter("save");
   saves_->watch(true);
+  evaluations_->saved_up_to(saves_->saved_step());
   if (saves_->saved_step() == attempt_.state.step) return;
   throw base::Error(base::Exit::checkpoint,
                     fmt::format("the last checkpoint could not be written: {}. Mend that, or "

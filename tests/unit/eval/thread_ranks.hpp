@@ -2,6 +2,7 @@
 // Ranks as threads of one process, for evaluators that exchange more than once.
 #pragma once
 
+#include <algorithm>
 #include <barrier>
 #include <exception>
 #include <memory>
@@ -15,7 +16,7 @@ namespace rig {
 
 class ThreadRanks {
  public:
-  explicit ThreadRanks(int size) : views_(size_t(size)), barrier_(size) {
+  explicit ThreadRanks(int size) : views_(size_t(size)), texts_(views_.size()), barrier_(size) {
     for (int r = 0; r < size; ++r) ranks_.push_back(std::make_unique<Rank>(*this, r));
   }
 
@@ -54,14 +55,32 @@ class ThreadRanks {
     comm::Ticket reduce_scatter(device::View, device::View, device::Queue&) override { return {}; }
     void broadcast(device::View, int) override {}
     void barrier() override { all_.barrier_.arrive_and_wait(); }
-    int64_t min(int64_t v) override { return v; }
-    int64_t max(int64_t v) override { return v; }
-    int64_t sum(int64_t v) override { return v; }
+    int64_t min(int64_t v) override { return std::ranges::min(numbers(v)); }
+    int64_t max(int64_t v) override { return std::ranges::max(numbers(v)); }
+    int64_t sum(int64_t v) override {
+      int64_t total = 0;
+      for (int64_t one : numbers(v)) total += one;
+      return total;
+    }
     double max(double v) override { return v; }
-    std::vector<std::string> gather_text(const std::string& t) override { return {t}; }
-    std::string broadcast_text(const std::string& t, int) override { return t; }
+    std::vector<std::string> gather_text(const std::string& t) override {
+      all_.texts_[size_t(rank_)] = t;
+      all_.barrier_.arrive_and_wait();
+      std::vector<std::string> texts = all_.texts_;
+      all_.barrier_.arrive_and_wait();
+      return texts;
+    }
+    std::string broadcast_text(const std::string& t, int root) override {
+      return gather_text(t)[size_t(root)];
+    }
 
    private:
+    std::vector<int64_t> numbers(int64_t mine) {
+      std::vector<int64_t> out;
+      for (const std::string& text : gather_text(std::to_string(mine)))
+        out.push_back(std::stoll(text));
+      return out;
+    }
     ThreadRanks& all_;
     int rank_;
   };
@@ -79,6 +98,7 @@ class ThreadRanks {
   }
 
   std::vector<device::View> views_;
+  std::vector<std::string> texts_;
   std::barrier<> barrier_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
